@@ -1,0 +1,4 @@
+//! The core loop: joins transports, device server and stores, and holds the configuration.
+#![forbid(unsafe_code)]
+
+pub mod config;

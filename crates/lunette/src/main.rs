@@ -1,0 +1,4 @@
+//! The `lunette` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,28 @@
+//! Protocol machines: the state of one connection as a value that is fed and drained.
+//!
+//! A machine owns no socket, no clock and no thread, and never touches payload: it names the places where payload
+//! belongs ([`stream::Want`]) and from where it is sent ([`stream::Transmit`]); whoever drives it moves the bytes.
+//! Commands go up and data movement comes down in one set of verbs ([`verbs`]) that is the same for every transport.
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::as_conversions
+    )
+)]
+
+pub mod iscsi;
+pub mod stream;
+pub mod time;
+pub mod verbs;

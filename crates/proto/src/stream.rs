@@ -1,0 +1,164 @@
+//! The seam between a machine that rides on a byte stream and the driver that owns the socket.
+//!
+//! The driver's loop, for each machine:
+//!
+//! 1. ask [`StreamMachine::want`], bring those bytes, tell [`StreamMachine::header`] or [`StreamMachine::body`];
+//! 2. hand every event of [`StreamMachine::poll`] to the layer above **before** asking `want` again: a command that
+//!    carries data must be given its place first;
+//! 3. when the socket is free and something is owed, [`StreamMachine::transmit`] fills a [`Transmit`] and all of it
+//!    goes out in one send. When that send has left, the driver reports `Transmit::done` tasks upwards as
+//!    [`crate::verbs::Up::Pushed`].
+
+use crate::time::Time;
+use crate::verbs::{TaskId, Up};
+use wire::{Places, Span};
+
+/// What a machine wants next of its incoming bytes.
+///
+/// For a payload that the driver has begun to bring, the answer is always about the whole payload, and the driver
+/// keeps count of what it has had; the only change that may happen meanwhile is from `Body` to `Skip`, when the task
+/// was aborted: the rest is then thrown away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// Exactly `len` contiguous bytes (1..=[`HEADER_BYTES_MAX`]), to be handed to [`StreamMachine::header`].
+    Header {
+        /// Length in bytes.
+        len: u32,
+    },
+    /// `place.len()` payload bytes straight into `place`, then `pad` bytes to throw away, then, with `digest`, the
+    /// four bytes of a CRC32C over payload and padding; then [`StreamMachine::body`].
+    Body {
+        /// Where the payload belongs.
+        place: Places,
+        /// Padding bytes after the payload (0..=3).
+        pad: u32,
+        /// Whether a CRC32C follows that must be checked.
+        digest: bool,
+    },
+    /// Like `Body`, but the payload is thrown away (and still summed when `digest`).
+    Skip {
+        /// Payload bytes.
+        len: u32,
+        /// Padding bytes after the payload (0..=3).
+        pad: u32,
+        /// Whether a CRC32C follows that must be checked.
+        digest: bool,
+    },
+    /// Nothing for now: read no further until something was given to the machine from above.
+    Nothing,
+}
+
+/// The longest contiguous piece that a machine may ask for with [`Want::Header`], in bytes. Longer texts are asked
+/// for in several pieces.
+pub const HEADER_BYTES_MAX: u32 = 4096;
+
+/// One piece of what goes out, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Segment {
+    /// The next `len` bytes of [`Transmit::bytes`].
+    Bytes {
+        /// Length in bytes.
+        len: u32,
+    },
+    /// Payload sent from where it lies.
+    Payload(Span),
+    /// Four bytes of CRC32C over all `Payload` and `Bytes` segments since the last `SumStart`, summed by the driver
+    /// from the very bytes that it sends.
+    Sum,
+    /// A sum starts here; nothing is sent for it.
+    SumStart,
+}
+
+/// One batch on its way out: headers in `bytes`, payload named by spans.
+///
+/// The driver lends `bytes` (its capacity is the batch's limit) and keeps both vectors' allocations between batches.
+#[derive(Debug, Default)]
+pub struct Transmit {
+    /// Header, text, sense and padding bytes, in the order of the `Bytes` segments.
+    pub bytes: Vec<u8>,
+    /// What goes out, in order.
+    pub segments: Vec<Segment>,
+    /// Tasks whose pushed payload ends within this batch.
+    pub done: Vec<TaskId>,
+    /// Payload and header bytes so far.
+    pub total_bytes: u32,
+}
+
+impl Transmit {
+    /// Header bytes per batch.
+    pub const BYTES_MAX: usize = 16 * 1024;
+    /// Segments per batch (the kernel takes 1024 vectors in one call).
+    pub const SEGMENTS_MAX: usize = 512;
+    /// A batch that has reached this many bytes takes no further PDU.
+    pub const TOTAL_BYTES_MAX: u32 = 1024 * 1024;
+
+    /// Whether another PDU with `bytes` header bytes and `segments` segments fits.
+    pub fn has_room(&self, bytes: usize, segments: usize) -> bool {
+        self.bytes.len().saturating_add(bytes) <= Self::BYTES_MAX
+            && self.segments.len().saturating_add(segments) <= Self::SEGMENTS_MAX
+            && self.total_bytes < Self::TOTAL_BYTES_MAX
+    }
+
+    /// Appends bytes; neighbouring pieces become one segment.
+    pub fn push_bytes(&mut self, bytes: &[u8]) {
+        let len = u32::try_from(bytes.len()).unwrap_or(0);
+        if len == 0 {
+            return;
+        }
+        self.bytes.extend_from_slice(bytes);
+        self.total_bytes = self.total_bytes.saturating_add(len);
+        match self.segments.last_mut() {
+            Some(Segment::Bytes { len: last }) => *last = last.saturating_add(len),
+            _ => self.segments.push(Segment::Bytes { len }),
+        }
+    }
+
+    /// Appends payload.
+    pub fn push_payload(&mut self, span: Span) {
+        self.total_bytes = self.total_bytes.saturating_add(span.len);
+        self.segments.push(Segment::Payload(span));
+    }
+
+    /// Forgets the batch, keeps the allocations.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.segments.clear();
+        self.done.clear();
+        self.total_bytes = 0;
+    }
+}
+
+/// The protocol state of one connection over a byte stream.
+pub trait StreamMachine {
+    /// What to bring next. Asked again after every `header`, `body` and verb from above; the answer stands until one
+    /// of these happens.
+    fn want(&self) -> Want;
+
+    /// The bytes that `Want::Header` asked for.
+    fn header(&mut self, now: Time, bytes: &[u8]);
+
+    /// The payload of `Want::Body` or `Want::Skip` has been placed or skipped. `digest_ok` is false when a digest
+    /// was asked for and did not match.
+    fn body(&mut self, now: Time, digest_ok: bool);
+
+    /// The stream ended (`None`: the peer closed it in order) or failed with this reason.
+    fn closed(&mut self, now: Time, error: Option<&str>);
+
+    /// Takes the oldest event for the layer above.
+    fn poll(&mut self) -> Option<Up>;
+
+    /// Whether `transmit` would add anything.
+    fn owes(&self) -> bool;
+
+    /// Appends what is owed, as much as fits.
+    fn transmit(&mut self, now: Time, batch: &mut Transmit);
+
+    /// Whether everything that matters was sent and the socket is to be closed once the last batch has left.
+    fn finished(&self) -> bool;
+
+    /// When `tick` wants to be called next, if nothing else happens.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Time has reached the deadline.
+    fn tick(&mut self, now: Time);
+}

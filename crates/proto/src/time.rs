@@ -1,0 +1,19 @@
+//! Time as machines see it: an argument, never asked for.
+
+use std::time::Duration;
+
+/// Nanoseconds since an arbitrary start that is the same for a whole process (or a whole simulation).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// This time and `by` more.
+    pub fn after(self, by: Duration) -> Time {
+        Time(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long ago `earlier` was; zero when it lies ahead.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}

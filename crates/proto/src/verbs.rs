@@ -1,0 +1,207 @@
+//! The one set of verbs between every transport and the SCSI side, as FreeBSD's CTL (datamove) and RFC 7145 (data
+//! movement primitives) have it. The SCSI side never knows whether data came as immediate data, unsolicited Data-Out,
+//! R2T, RDMA Read or inside the command.
+
+use wire::{Cdb, Places, Sense};
+
+/// One command in flight on one connection: a slot with a generation, so that a late message about an earlier
+/// occupant is recognised.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct TaskId {
+    /// Index into the connection's task table.
+    pub slot: u16,
+    /// Counts the occupants of that slot.
+    pub generation: u16,
+}
+
+/// Task attribute (SAM-5 section 8.9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Attribute {
+    /// Untagged or simple.
+    #[default]
+    Simple,
+    /// After all older tasks, before all younger ones.
+    Ordered,
+    /// At once.
+    HeadOfQueue,
+    /// Auto contingent allegiance; Lunette has no ACA and refuses it.
+    Aca,
+    /// A value that the transport's standard does not define.
+    Unknown(u8),
+}
+
+/// A SCSI command that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// The task it became.
+    pub task: TaskId,
+    /// The eight LUN bytes (SAM-5 section 4.7).
+    pub lun: u64,
+    /// Task attribute.
+    pub attribute: Attribute,
+    /// The command descriptor block.
+    pub cdb: Cdb,
+    /// Bytes that the initiator is ready to receive.
+    pub read_bytes: u32,
+    /// Bytes that the initiator is ready to send.
+    pub write_bytes: u32,
+    /// How many of the `write_bytes` come without being asked for (immediate and unsolicited data), from offset 0.
+    /// When not zero, the layer above must answer this event with `Fetch` (from offset 0, for at least these bytes)
+    /// or `End` before the driver goes on.
+    pub unsolicited_bytes: u32,
+}
+
+/// Task management functions (SAM-5 section 7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Function {
+    /// Ends one task of this nexus. `None`: no such task in the machine's table, but `lun` may exist.
+    AbortTask(Option<TaskId>),
+    /// Ends all tasks of this nexus on the unit.
+    AbortTaskSet,
+    /// Ends all tasks on the unit.
+    ClearTaskSet,
+    /// Resets the unit.
+    LogicalUnitReset,
+    /// Resets all units of the target that this nexus can see.
+    TargetWarmReset,
+    /// The same, and every session of the target is ended.
+    TargetColdReset,
+    /// Clears an ACA condition; Lunette has none.
+    ClearAca,
+}
+
+/// Answers to a task management function (SAM-5 section 7.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FunctionResponse {
+    /// Done.
+    Complete,
+    /// The task does not exist.
+    NoTask,
+    /// The unit does not exist.
+    NoUnit,
+    /// Not supported.
+    NotSupported,
+    /// The function was refused.
+    Rejected,
+}
+
+/// Names one task management request until it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FunctionId(pub u32);
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ending {
+    /// SCSI status (SAM-5 section 5.3).
+    pub status: u8,
+    /// Sense data with CHECK CONDITION.
+    pub sense: Option<Sense>,
+    /// Bytes that the command had to send to the initiator, whether or not it was ready for so many: with the
+    /// command's `read_bytes` and `write_bytes` this gives the residual counts (RFC 7143
+    /// section 11.4.5).
+    pub read_bytes: u64,
+    /// Bytes that the command had to take from the initiator.
+    pub write_bytes: u64,
+}
+
+/// From a transport to the SCSI side.
+#[derive(Clone, Debug)]
+pub enum Up {
+    /// The session is logged in; the connection may now be moved to its home core, and commands follow.
+    Ready(Box<Session>),
+    /// A command.
+    Command(Command),
+    /// All bytes of the task's last `Fetch` are in place.
+    Fetched(TaskId),
+    /// All bytes of the task's last `Push` have left: its places may be used again. With a `Push` that carried the
+    /// end, the task is gone.
+    Pushed(TaskId),
+    /// A task management request. Tasks that it names are still in the table; answer it with
+    /// [`Down::FunctionDone`] once every task it covers was ended with [`Down::Abort`].
+    Function {
+        /// To answer it by.
+        id: FunctionId,
+        /// The eight LUN bytes.
+        lun: u64,
+        /// What to do.
+        function: Function,
+    },
+    /// The connection is no more: every task of it is over, nothing more may be sent.
+    Gone {
+        /// Why, for the log: "logged out", "connection reset by peer", "header digest mismatch (RFC 7143 ...)".
+        reason: String,
+    },
+}
+
+/// From the SCSI side to a transport.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Down {
+    /// Bring bytes `at .. at + into.len()` of the task's data-out into `into`. One at a time per task, at rising
+    /// offsets without gaps, never past the command's `write_bytes`.
+    Fetch {
+        /// The task.
+        task: TaskId,
+        /// Offset in the command's data-out.
+        at: u32,
+        /// Where the bytes belong; they stay lent until `Up::Fetched`, or until the task is gone.
+        into: Places,
+    },
+    /// Send `from` as bytes `at ..` of the task's data-in; with `end`, and then the ending. One at a time per task,
+    /// at rising offsets without gaps, never past the command's `read_bytes`.
+    Push {
+        /// The task.
+        task: TaskId,
+        /// Offset in the command's data-in.
+        at: u32,
+        /// The bytes; they stay lent until `Up::Pushed`.
+        from: Places,
+        /// The ending, when this is the last data.
+        end: Option<Ending>,
+    },
+    /// End the task without (more) data.
+    End {
+        /// The task.
+        task: TaskId,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// The task was aborted: forget it and send no response. Data still on its way to it is thrown away; a place
+    /// that is being filled is given up at once (the driver finishes or drops the transfer before it is used again).
+    Abort {
+        /// The task.
+        task: TaskId,
+    },
+    /// Answer a task management request.
+    FunctionDone {
+        /// Which.
+        id: FunctionId,
+        /// The answer.
+        response: FunctionResponse,
+    },
+    /// Ask the initiator to log out, and close when it has or when `within_seconds` have passed.
+    Goodbye {
+        /// Seconds.
+        within_seconds: u16,
+    },
+    /// Close now.
+    Close,
+}
+
+/// A session that finished its login.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Session {
+    /// The initiator's name (`iqn.`, `eui.` or `naa.`).
+    pub initiator: String,
+    /// The initiator's alias, when it sent one.
+    pub alias: Option<String>,
+    /// The target's name; `None` in a discovery session.
+    pub target: Option<String>,
+    /// Initiator session id.
+    pub isid: [u8; 6],
+    /// Target session identifying handle.
+    pub tsih: u16,
+    /// The negotiated keys worth a log line, as `Key=Value` in a fixed order.
+    pub negotiated: Vec<(&'static str, String)>,
+    /// The initiator's port, as a TransportID (SPC-4 section 7.6.4) for reservations.
+    pub transport_id: Vec<u8>,
+}

@@ -1,0 +1,93 @@
+//! What a core may ask of the kernel.
+
+use proto::time::Time;
+use std::net::SocketAddr;
+use std::time::Duration;
+use wire::Places;
+
+/// Returned with the completion of the request it was given with. The engine packs kind, index and generation into
+/// it; `Io` never looks inside.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tag(pub u64);
+
+/// An open socket or file: valid on every core of the process, so a connection can move.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Handle(pub i32);
+
+/// What came of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// The request's tag.
+    pub tag: Tag,
+    /// Bytes moved, or for `accept` the new socket's [`Handle`] number, or the error number (`errno`).
+    pub result: Result<u32, Errno>,
+}
+
+/// An error number of the operating system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+/// How long a turn may sleep when nothing is ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// Until something happens, at most this long.
+    AtMost(Duration),
+    /// Until something happens.
+    Forever,
+}
+
+/// How to allocate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocate {
+    /// Give the range back (a hole); it reads as zeros.
+    PunchHole,
+    /// The range reads as zeros and stays allocated.
+    Zero,
+}
+
+/// The kernel, as one core sees it. Requests are queued and go out together with the next [`Io::turn`]; places lent
+/// to a request come back with its completion. There is exactly one completion for each request.
+pub trait Io {
+    /// Time now; moves only in `turn`.
+    fn now(&self) -> Time;
+
+    /// This core's buffers. A buffer that is part of a request in flight is lent: it can be given back
+    /// ([`crate::memory::Arena::give`]), but is reused only after the completion.
+    fn arena(&mut self) -> &mut crate::memory::Arena;
+
+    /// Accepts one connection from a listening socket.
+    fn accept(&mut self, listener: Handle, tag: Tag);
+
+    /// Connects a new TCP socket; the completion carries its handle.
+    fn connect(&mut self, to: SocketAddr, tag: Tag);
+
+    /// Receives at least one byte into the places, in order. 0 bytes: the peer closed the stream.
+    fn recv(&mut self, socket: Handle, into: &Places, tag: Tag);
+
+    /// Sends all bytes of the spans in order, or fails.
+    fn send(&mut self, socket: Handle, from: &[wire::Span], tag: Tag);
+
+    /// Ends both directions of a socket: requests in flight on it complete soon, with an error or 0 bytes.
+    fn shutdown(&mut self, socket: Handle);
+
+    /// Closes a socket or file that has no request in flight.
+    fn close(&mut self, handle: Handle);
+
+    /// Reads from a file.
+    fn read(&mut self, file: Handle, at: u64, into: &Places, tag: Tag);
+
+    /// Writes to a file; `durable`: it is on stable storage before the completion (RWF_DSYNC).
+    fn write(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag);
+
+    /// Makes everything written to the file durable (fdatasync).
+    fn sync(&mut self, file: Handle, tag: Tag);
+
+    /// Allocates or deallocates a range of a file or block device.
+    fn allocate(&mut self, file: Handle, how: Allocate, at: u64, len: u64, tag: Tag);
+
+    /// Submits all that is queued, waits at most as long as allowed, and appends all completions. Returns early when
+    /// another core wakes this one.
+    fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>);
+}

@@ -1,0 +1,1 @@
+//! Unit attention conditions (SAM-5 section 5.14).

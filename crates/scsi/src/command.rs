@@ -1,0 +1,63 @@
+//! A command as the device server sees it, and how it ends.
+
+use wire::{Cdb, Sense};
+
+/// Task attribute (SAM-5 section 8.9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Attribute {
+    /// Simple or untagged.
+    #[default]
+    Simple,
+    /// Ordered.
+    Ordered,
+    /// Head of queue.
+    HeadOfQueue,
+    /// ACA: refused, Lunette has no auto contingent allegiance (NormACA is zero in INQUIRY).
+    Aca,
+}
+
+/// A command to admit.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The command descriptor block.
+    pub cdb: &'a Cdb,
+    /// Task attribute.
+    pub attribute: Attribute,
+    /// Bytes that the initiator is ready to receive.
+    pub read_bytes: u32,
+    /// Bytes that the initiator is ready to send.
+    pub write_bytes: u32,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ending {
+    /// SCSI status (SAM-5 section 5.3).
+    pub status: Status,
+    /// Sense data with [`Status::CheckCondition`].
+    pub sense: Option<Sense>,
+    /// Bytes that the command had to send, whether or not the initiator was ready for so many.
+    pub read_bytes: u64,
+    /// Bytes that the command had to take.
+    pub write_bytes: u64,
+}
+
+/// SCSI status codes (SAM-5 table 43).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Status {
+    /// GOOD.
+    Good = 0x00,
+    /// CHECK CONDITION.
+    CheckCondition = 0x02,
+    /// CONDITION MET.
+    ConditionMet = 0x04,
+    /// BUSY.
+    Busy = 0x08,
+    /// RESERVATION CONFLICT.
+    ReservationConflict = 0x18,
+    /// TASK SET FULL.
+    TaskSetFull = 0x28,
+    /// TASK ABORTED.
+    TaskAborted = 0x40,
+}

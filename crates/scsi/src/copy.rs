@@ -1,0 +1,1 @@
+//! EXTENDED COPY and RECEIVE COPY RESULTS (SPC-4 section 5.17, 6.4, 6.18).

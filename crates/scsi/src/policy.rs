@@ -1,0 +1,55 @@
+//! What every core knows of a unit: an immutable snapshot, replaced as a whole and published by the unit's home.
+
+use crate::storage::Traits;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+/// A unit's shared state at one moment. Cores compare `epoch` to see that it changed.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Counts publications, from 1.
+    pub epoch: u64,
+    /// Capacity, limits and abilities of the store at present.
+    pub traits: Traits,
+    /// Why the store does not serve, for sense data and log; `None` when it does.
+    pub failed: Option<Arc<str>>,
+    /// Mode page fields that MODE SELECT may change.
+    pub modes: Modes,
+    /// START STOP UNIT: whether the medium may be accessed.
+    pub started: bool,
+    /// START STOP UNIT with LOEJ: the medium is ejected (removable units).
+    pub ejected: bool,
+    /// Nexuses that prevent medium removal, by count.
+    pub removal_prevented: bool,
+    /// Persistent reservations and registrations.
+    pub reservations: Arc<crate::reservation::Table>,
+    /// A sanitize operation under way or failed.
+    pub sanitize: Option<Sanitize>,
+}
+
+/// Current values of changeable mode page fields (SPC-4 section 7.5, SBC-3 section 6.5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Modes {
+    /// Caching page: write cache enabled.
+    pub write_cache: bool,
+    /// Control page: software write protect.
+    pub software_write_protect: bool,
+    /// Control page: descriptor format sense.
+    pub descriptor_sense: bool,
+    /// Control page: queue error management (0, 1 or 3).
+    pub queue_error: u8,
+    /// Control page: one task set per nexus (TST = 001b).
+    pub task_set_per_nexus: bool,
+}
+
+/// A sanitize operation (SBC-4 section 4.11).
+#[derive(Clone, Debug)]
+pub enum Sanitize {
+    /// Under way: progress out of 65536, stored by the core that runs it.
+    Running(Arc<AtomicU32>),
+    /// Failed; `unrestricted`: SANITIZE with EXIT FAILURE MODE may end it (AUSE was set).
+    Failed {
+        /// Whether EXIT FAILURE MODE is allowed.
+        unrestricted: bool,
+    },
+}

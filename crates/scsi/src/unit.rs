@@ -1,0 +1,55 @@
+//! A logical unit's fixed identity, and one core's view of it.
+
+use crate::policy::Policy;
+use std::sync::Arc;
+
+/// What of a logical unit never changes while it is served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unit {
+    /// Index among the daemon's units, the same on every core.
+    pub index: u32,
+    /// Logical block size in bytes (a power of two, 512..=65536).
+    pub block_bytes: u32,
+    /// Physical block size in bytes (a power of two, at least `block_bytes`).
+    pub physical_block_bytes: u32,
+    /// Unit serial number (VPD 80h): 1..=32 printable ASCII characters.
+    pub serial: String,
+    /// Product identification: 1..=16 printable ASCII characters.
+    pub product: String,
+    /// The unit's NAA identifier (locally assigned, NAA = 3h, or IEEE registered extended, NAA = 6h).
+    pub naa: [u8; 16],
+    /// The unit's EUI-64 based identifier.
+    pub eui: [u8; 8],
+    /// Thin provisioned (LBPME): UNMAP is offered.
+    pub thin: bool,
+    /// Write protected by configuration.
+    pub read_only: bool,
+    /// The medium is removable (RMB).
+    pub removable: bool,
+    /// Write cache enabled at start.
+    pub write_cache: bool,
+    /// Target ports through which the unit is reached, in ascending order of their identifiers.
+    pub ports: Vec<Port>,
+}
+
+/// A target port, for VPD 83h and 88h, and REPORT TARGET PORT GROUPS.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Port {
+    /// Relative target port identifier, from 1.
+    pub relative_id: u16,
+    /// Target portal group, from 1.
+    pub group: u16,
+    /// SCSI name of the port: for iSCSI `iqn...,t,0xTPGT`.
+    pub name: String,
+    /// SCSI name of the target device.
+    pub device: String,
+}
+
+/// One core's view of a unit: its identity and the newest policy that this core has applied.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The identity.
+    pub unit: Arc<Unit>,
+    /// The policy.
+    pub policy: Arc<Policy>,
+}

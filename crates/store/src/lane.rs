@@ -1,0 +1,138 @@
+//! The seam between the engine and every store.
+
+use reactor::io::{Completion, Io, Tag};
+use scsi::storage::{Found, StoreError, Traits};
+use std::sync::Arc;
+use wire::Places;
+
+/// An operation with its places. As [`scsi::MediaOp`], but the data is named by spans.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Medium to places.
+    Read {
+        /// First byte on the medium.
+        offset: u64,
+        /// Where it goes.
+        into: Places,
+    },
+    /// Places to medium.
+    Write {
+        /// First byte on the medium.
+        offset: u64,
+        /// What is written.
+        from: Places,
+        /// Durable before it finishes.
+        durable: bool,
+        /// All or nothing towards other operations and power loss.
+        atomic: bool,
+    },
+    /// All writes that finished before become durable.
+    Flush,
+    /// The range reads as zeros.
+    Zero {
+        /// First byte on the medium.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Give the space back where possible.
+        unmap: bool,
+        /// Durable before it finishes.
+        durable: bool,
+    },
+    /// The range is not needed any more and reads as zeros.
+    Discard {
+        /// First byte on the medium.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Compare, and write if equal; atomic.
+    CompareAndWrite {
+        /// First byte on the medium.
+        offset: u64,
+        /// The compared bytes.
+        compare: Places,
+        /// The written bytes, as many.
+        write: Places,
+        /// Durable before it finishes.
+        durable: bool,
+    },
+    /// Medium becomes medium OR places; atomic.
+    OrWrite {
+        /// First byte on the medium.
+        offset: u64,
+        /// The operand.
+        from: Places,
+        /// Durable before it finishes.
+        durable: bool,
+    },
+    /// Compare the medium with the places.
+    Compare {
+        /// First byte on the medium.
+        offset: u64,
+        /// The operand.
+        with: Places,
+    },
+    /// Mapped or not, and how far.
+    Extent {
+        /// First byte on the medium.
+        offset: u64,
+    },
+}
+
+/// Names an operation of one lane until it is done; chosen by the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct OpId(pub u32);
+
+/// A finished operation.
+pub type Outcome = Result<Found, StoreError>;
+
+/// What became of a submitted operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Submitted {
+    /// It is done already.
+    Done(Outcome),
+    /// It will be reported by [`Lane::completed`] or [`Lane::flush`]; its places stay lent until then.
+    Later,
+}
+
+/// A backing store, shared by cores.
+pub trait Store: Send + Sync {
+    /// What the store can do, at present (its size may change: see [`Store::refresh`]).
+    fn traits(&self) -> Traits;
+
+    /// Looks whether the size changed; returns the new traits if so. Called now and then, off the datapath.
+    fn refresh(&self) -> Option<Traits>;
+
+    /// One line for the log and for `serve`'s banner: kind, path, size.
+    fn describe(&self) -> String;
+}
+
+/// Opens lanes of a store for cores whose kernel is `I`.
+pub trait Backend<I: Io>: Store {
+    /// A core's way into the store. `tags`: the first of [`LANE_TAGS`] consecutive completion tags that belong to
+    /// this lane.
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<I>>;
+}
+
+/// Tags per lane: a lane may use `tags.0 .. tags.0 + LANE_TAGS`.
+pub const LANE_TAGS: u64 = 1 << 32;
+
+/// One core's private way into a store.
+pub trait Lane<I: Io> {
+    /// The medium's own memory for a range, if this store is memory and the range may be sent from where it lies.
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places>;
+
+    /// Starts an operation.
+    fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted;
+
+    /// A completion whose tag lies in this lane's range arrived. Finished operations are appended to `done`.
+    fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>);
+
+    /// The end of a turn: submits what was gathered, retries what waited for another core. Returns whether
+    /// something still waits for another core (the core must then not sleep long).
+    fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool;
+
+    /// Operations not yet reported.
+    fn in_flight(&self) -> usize;
+}

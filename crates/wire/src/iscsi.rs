@@ -1,0 +1,1 @@
+//! iSCSI PDUs (RFC 7143 section 11).

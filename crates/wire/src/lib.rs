@@ -1,0 +1,32 @@
+//! The bytes of every protocol that Lunette speaks.
+//!
+//! Each file holds one family of layouts as `zerocopy` types: what a peer sent is viewed in place, what we send is
+//! built on the stack. Nothing here does I/O, allocates per PDU, or decides anything: a layout that does not fit is
+//! `None` (too short) or carries its raw value for the machine to judge.
+#![forbid(unsafe_code)]
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::as_conversions
+    )
+)]
+
+pub mod cdb;
+pub mod iscsi;
+pub mod sense;
+pub mod span;
+
+pub use cdb::Cdb;
+pub use sense::Sense;
+pub use span::{BufferId, Places, Span};

@@ -1,0 +1,2 @@
+//! What continuous integration and a person run.
+fn main() {}
