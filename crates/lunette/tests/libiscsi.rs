@@ -231,7 +231,7 @@ struct Mounted {
     variant: Variant,
     spec: String,
     _device: Option<LoopDevice>,
-    directory: TempDir,
+    _directory: TempDir,
 }
 
 impl Mounted {
@@ -249,7 +249,7 @@ impl Mounted {
                 (format!("block:{}{options}", device.path.display()), Some(device))
             }
         };
-        Self { variant, spec, _device: device, directory }
+        Self { variant, spec, _device: device, _directory: directory }
     }
 
     /// Runs suites in one process against one fresh daemon.

@@ -327,6 +327,11 @@ impl Initiator {
         Ok(())
     }
 
+    /// The number that the next command is to carry, for tests that send their own.
+    pub fn next_cmd_sn(&self) -> u32 {
+        self.cmd_sn
+    }
+
     /// The socket, for tests that break rules.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
