@@ -10,8 +10,9 @@ use support::daemon::Daemon;
 use support::tools::{LoopDevice, run, tail, tool};
 use tempfile::TempDir;
 
-/// Of every unit under test: larger than the longest WRITE SAME, so that its limits are tested too.
 const UNIT_BYTES: u64 = 256 << 20;
+/// Larger than the longest WRITE SAME, so that its limit is tested too.
+const LARGE_UNIT_BYTES: u64 = 1025 << 20;
 /// All tests in one process take about half a minute; a few of them wait for seconds on purpose.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 /// Daemons at a time when every suite gets its own.
@@ -30,6 +31,7 @@ enum Medium {
 struct Variant {
     name: &'static str,
     medium: Medium,
+    unit_bytes: u64,
     block_bytes: u32,
     /// Further options of the unit.
     options: &'static str,
@@ -44,6 +46,7 @@ struct Variant {
 const PLAIN: Variant = Variant {
     name: "ram-512",
     medium: Medium::Ram,
+    unit_bytes: UNIT_BYTES,
     block_bytes: 512,
     options: "",
     login: "",
@@ -109,6 +112,12 @@ fn block_512() {
 #[test]
 fn block_4096() {
     conforms(Variant { name: "block-4096", medium: Medium::Block, block_bytes: 4096, ..PLAIN });
+}
+
+#[test]
+fn large() {
+    let suites = &["WriteSame10", "WriteSame16"];
+    conforms(Variant { name: "large", unit_bytes: LARGE_UNIT_BYTES, suites, ..PLAIN });
 }
 
 #[test]
@@ -240,11 +249,11 @@ impl Mounted {
         let image = directory.path().join("image");
         let options = format!(",bs={}{}", variant.block_bytes, variant.options);
         let (spec, device) = match variant.medium {
-            Medium::Ram => (format!("ram:{UNIT_BYTES}{options}"), None),
-            Medium::File => (format!("file:{},size={UNIT_BYTES}{options}", image.display()), None),
+            Medium::Ram => (format!("ram:{}{options}", variant.unit_bytes), None),
+            Medium::File => (format!("file:{},size={}{options}", image.display(), variant.unit_bytes), None),
             Medium::Block => {
                 let file = std::fs::File::create(&image).expect("an image file");
-                file.set_len(UNIT_BYTES).expect("a sparse image");
+                file.set_len(variant.unit_bytes).expect("a sparse image");
                 let device = LoopDevice::over(&image, variant.block_bytes);
                 (format!("block:{}{options}", device.path.display()), Some(device))
             }

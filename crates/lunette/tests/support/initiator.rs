@@ -303,7 +303,8 @@ impl Initiator {
         good(&[0; 6], || self.read(lun, &[0; 6], 0)).map(|_| ())
     }
 
-    /// Sends a task management request and waits for its response code.
+    /// Sends a task management request and waits for its response code. The task that it is about, if any, is the
+    /// last command sent.
     pub fn manage(&mut self, function: u8, lun: u16, referenced_tag: u32) -> Result<u8> {
         let tag = self.next_tag;
         self.next_tag = self.next_tag.wrapping_add(1) & 0x7fff_ffff;
@@ -312,7 +313,8 @@ impl Initiator {
             .word(16, tag)
             .word(20, referenced_tag)
             .word(24, self.cmd_sn)
-            .word(28, self.exp_stat_sn);
+            .word(28, self.exp_stat_sn)
+            .word(32, self.cmd_sn.wrapping_sub(1));
         self.outstanding.insert(tag, Outstanding { lun, out: Vec::new(), data: Vec::new() });
         self.send(&request)?;
         self.complete(tag).map(|response| response.status)
@@ -330,6 +332,13 @@ impl Initiator {
     /// The number that the next command is to carry, for tests that send their own.
     pub fn next_cmd_sn(&self) -> u32 {
         self.cmd_sn
+    }
+
+    /// The same, for a command that the target is to count.
+    pub fn take_cmd_sn(&mut self) -> u32 {
+        let number = self.cmd_sn;
+        self.cmd_sn = number.wrapping_add(1);
+        number
     }
 
     /// The socket, for tests that break rules.
