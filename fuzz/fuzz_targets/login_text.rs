@@ -2,7 +2,7 @@
 #![no_main]
 
 use lunette_fuzz::{Door, Input, address};
-use proto::iscsi::login::TargetLogin;
+use proto::iscsi::login::{Offers, TargetLogin};
 use std::sync::Arc;
 use wire::iscsi::{LoginRequest, Pdu};
 
@@ -11,7 +11,7 @@ const REQUESTS_MAX: usize = 64;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
-    let mut login = TargetLogin::new(Arc::new(Door::default()), address(), address());
+    let mut login = TargetLogin::new(Arc::new(Door::default()), address(), address(), Offers::default());
     for _ in 0..REQUESTS_MAX {
         let (flags, len) = (input.byte(), input.short());
         let Some(text) = input.take(usize::from(len)) else { break };

@@ -83,7 +83,7 @@ impl Access for Door {
         portal: SocketAddr,
         _which: SendTargets<'_>,
     ) -> Vec<TargetRecord> {
-        vec![TargetRecord { name: TARGET.into(), addresses: vec![(portal, 1)] }]
+        vec![TargetRecord { name: TARGET.into(), portals: vec![(portal, 1)] }]
     }
 
     fn random(&self, bytes: &mut [u8]) {

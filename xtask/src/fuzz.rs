@@ -103,6 +103,10 @@ fn run_target(target: &str, host: &str, seconds: u64) -> Result {
         .arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"))
         .args(["-print_final_stats=1", "-verbosity=1"])
         .arg(&corpus);
+    let dictionary = fuzz.join("dictionaries").join(target);
+    if dictionary.is_file() {
+        run.arg(format!("-dict={}", dictionary.display()));
+    }
     let status = run.stdout(log).stderr(errors).status();
     let status = status.map_err(|error| format!("cannot run `{}`: {error}", describe(&run)))?;
     let text = String::from_utf8_lossy(&fs::read(&log_path).unwrap_or_default()).into_owned();
