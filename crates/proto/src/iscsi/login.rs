@@ -1,0 +1,1 @@
+//! The login phase (RFC 7143 section 6).

@@ -1,0 +1,1 @@
+//! The target machine of one connection.
