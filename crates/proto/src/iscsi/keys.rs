@@ -1,0 +1,1 @@
+//! Login and text keys (RFC 7143 section 13).
