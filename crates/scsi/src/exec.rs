@@ -1,5 +1,6 @@
 //! A command as a program of steps.
 
+use crate::answer::Answer;
 use crate::command::Ending;
 use crate::home::{HomeReply, HomeRequest};
 use crate::nexus::NexusUnit;
@@ -61,6 +62,55 @@ pub enum Step {
     Detach(Option<Ending>),
     /// The command is over.
     End(Ending),
+}
+
+/// An admitted command.
+#[derive(Debug)]
+pub struct Exec {
+    program: Program,
+}
+
+/// The programs that commands are made of. What is not on the path of READ and WRITE may be boxed.
+#[derive(Debug)]
+pub(crate) enum Program {
+    /// Ends at once.
+    End(Ending),
+    /// Builds its data-in from what the view shows.
+    Answer(Answer),
+    /// PERSISTENT RESERVE OUT.
+    ReserveOut(Box<crate::reservation::Program>),
+    /// EXTENDED COPY.
+    Copy(Box<crate::copy::Program>),
+    /// SANITIZE.
+    Sanitize(Box<crate::sanitize::Program>),
+}
+
+impl Exec {
+    pub(crate) fn new(program: Program) -> Exec {
+        Exec { program }
+    }
+
+    /// Says the next step, given what came of the last.
+    pub fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
+        match &mut self.program {
+            Program::End(ending) => Step::End(*ending),
+            Program::Answer(program) => program.next(env, event),
+            Program::ReserveOut(program) => program.next(env, event),
+            Program::Copy(program) => program.next(env, event),
+            Program::Sanitize(program) => program.next(env, event),
+        }
+    }
+
+    /// Bytes of task buffer that the program needs, at most [`CHUNK_BYTES`].
+    pub fn buffer_bytes(&self) -> u32 {
+        match &self.program {
+            Program::End(_) => 0,
+            Program::Answer(program) => program.buffer_bytes(),
+            Program::ReserveOut(program) => program.buffer_bytes(),
+            Program::Copy(program) => program.buffer_bytes(),
+            Program::Sanitize(program) => program.buffer_bytes(),
+        }
+    }
 }
 
 /// What came of the last step.

@@ -3,9 +3,9 @@
 use crate::attention::UnitAttention;
 use crate::nexus::NexusId;
 use crate::policy::{Modes, Policy};
+use crate::sense::Check;
 use crate::storage::Traits;
 use std::sync::Arc;
-use wire::Sense;
 
 /// Something for a unit's home to decide.
 #[derive(Clone, Debug)]
@@ -102,8 +102,8 @@ pub enum HomeReply {
     Done,
     /// RESERVATION CONFLICT.
     Conflict,
-    /// CHECK CONDITION with this sense key, code and qualifier, already encoded.
-    Check(Sense),
+    /// CHECK CONDITION with this sense data.
+    Check(Check),
 }
 
 /// What every core must apply before the reply may be given.

@@ -32,6 +32,8 @@
     )
 )]
 
+mod admit;
+mod answer;
 pub mod attention;
 pub mod command;
 pub mod copy;
@@ -40,12 +42,15 @@ pub mod home;
 pub mod nexus;
 pub mod policy;
 pub mod reservation;
+mod sanitize;
+pub mod sense;
 pub mod storage;
+pub mod table;
 pub mod unit;
 
 pub use command::{Attribute, Ending, Request};
 pub use exec::{Env, Event, Exec, Step};
-pub use home::{Home, HomeReply, HomeRequest, Identity, Publish, Who};
+pub use home::{HomeReply, HomeRequest, Identity, Publish, Who};
 pub use nexus::{NexusId, NexusUnit};
 pub use policy::Policy;
 pub use storage::{MediaOp, StoreError};
