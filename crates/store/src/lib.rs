@@ -1,4 +1,16 @@
-//! Backing stores. A [`Store`] is shared by cores; a [`Lane`] is one core's private way into it.
+//! Backing stores. A [`lane::Store`] is shared by cores; a [`lane::Lane`] is one core's private way into it.
+//!
+//! [`null`] reads as zeros, [`ram`] is memory, [`file`] is a file or a block device.
 #![forbid(unsafe_code)]
 
+pub mod error;
+pub mod file;
 pub mod lane;
+pub mod null;
+pub mod ram;
+
+mod range;
+mod stripes;
+mod zeros;
+
+pub use error::OpenError;
