@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod failed;
 pub mod file;
 pub mod lane;
 pub mod null;
@@ -14,3 +15,7 @@ mod stripes;
 mod zeros;
 
 pub use error::OpenError;
+pub use failed::FailedLane;
+pub use file::{open as open_file, open_block};
+pub use null::open as open_null;
+pub use ram::open as open_ram;

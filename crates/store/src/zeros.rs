@@ -1,7 +1,6 @@
 //! Memory that reads as zeros, shared by all stores.
 
 use reactor::memory::Region;
-use std::io;
 use std::sync::{Arc, OnceLock};
 use wire::Places;
 
@@ -17,15 +16,10 @@ pub(crate) struct Zeros(Arc<Region>);
 
 impl Zeros {
     /// The process's one.
-    pub(crate) fn get() -> io::Result<Zeros> {
+    pub(crate) fn get() -> Zeros {
         static SHARED: OnceLock<Zeros> = OnceLock::new();
-        match SHARED.get() {
-            Some(zeros) => Ok(zeros.clone()),
-            None => {
-                let zeros = Zeros(Region::map(u64::from(ZEROS_BYTES))?);
-                Ok(SHARED.get_or_init(|| zeros).clone())
-            }
-        }
+        let map = || Region::map(u64::from(ZEROS_BYTES)).expect("a process has 256 KiB of address space");
+        SHARED.get_or_init(|| Zeros(map())).clone()
     }
 
     /// `len` zeros, if that is not more than [`PLACES_BYTES_MAX`].

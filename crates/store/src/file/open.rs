@@ -110,7 +110,6 @@ fn finish(
     let size = probe::size(&file, kind).map_err(|error| failed(path, &error))?;
     let stat = probe::statx(&file).map_err(|error| failed(path, &error))?;
     check_size(path, kind, size, block_bytes)?;
-    let zeros = Zeros::get().map_err(|error| failed(path, &error))?;
     let grain: Grain = probe::direct(&file, kind, &stat, size);
     let page = GRANULE_BYTES as u32;
     let hole_bytes =
@@ -131,7 +130,7 @@ fn finish(
         lost: AtomicBool::new(false),
         faults: AtomicU64::new(0),
         stripes: Stripes::new(),
-        zeros,
+        zeros: Zeros::get(),
         file,
     }))
 }
