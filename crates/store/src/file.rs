@@ -2,7 +2,7 @@
 //!
 //! A store goes either around the page cache (O_DIRECT) or through it, never both ways. Where the kernel tells an
 //! alignment for direct I/O, requests that satisfy it go straight between the initiator's buffer and the device, and
-//! all others are moved through an aligned buffer of the core, reading first the blocks that they cover in part. The
+//! all others are moved through an aligned buffer of the store, reading first the blocks that they cover in part. The
 //! obvious alternative, a second descriptor without O_DIRECT for such requests, is not coherent: a buffered write
 //! that shares a page (or a large folio) with a direct write in flight reads the old neighbour into the page cache
 //! and writes it back later, over acknowledged data; the kernel only warns ("possible data corruption due to
@@ -20,6 +20,7 @@ mod probe;
 pub use open::{open, open_block};
 
 use crate::lane::{Backend, Lane, Store};
+use crate::pool::Pool;
 use crate::stripes::Stripes;
 use crate::zeros::Zeros;
 use reactor::io::{Handle, Io, Tag};
@@ -73,6 +74,7 @@ pub struct FileStore {
     faults: AtomicU64,
     stripes: Stripes,
     zeros: Zeros,
+    pool: Pool,
 }
 
 impl FileStore {

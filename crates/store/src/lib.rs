@@ -10,6 +10,7 @@ pub mod lane;
 pub mod null;
 pub mod ram;
 
+mod pool;
 mod range;
 mod stripes;
 mod zeros;

@@ -4,6 +4,7 @@ use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use crate::range::Range;
 use crate::zeros::Zeros;
 use reactor::io::{Completion, Io, Tag};
+use reactor::memory::Arena;
 use scsi::storage::{Found, StoreError, Traits};
 use std::sync::Arc;
 use wire::Places;
@@ -56,12 +57,12 @@ struct NullLane {
 }
 
 impl NullLane {
-    fn run(&self, op: &Op) -> Outcome {
+    fn run(&self, arena: &mut Arena, op: &Op) -> Outcome {
         let range = Range::of(op, self.store.size)?;
         match *op {
-            Op::Read { into, .. } => self.store.zeros.copy_to(&into),
-            Op::Compare { with, .. } => self.compare(&with)?,
-            Op::CompareAndWrite { compare, .. } => self.compare(&compare)?,
+            Op::Read { into, .. } => self.store.zeros.copy_to(arena, &into),
+            Op::Compare { with, .. } => self.compare(arena, &with)?,
+            Op::CompareAndWrite { compare, .. } => self.compare(arena, &compare)?,
             Op::Extent { .. } => {
                 return Ok(Found::Extent { mapped: false, len: self.store.size - range.offset });
             }
@@ -70,8 +71,8 @@ impl NullLane {
         Ok(Found::Nothing)
     }
 
-    fn compare(&self, with: &Places) -> Result<(), StoreError> {
-        self.store.zeros.compare(with).map_or(Ok(()), |at| Err(StoreError::Miscompare { at }))
+    fn compare(&self, arena: &Arena, with: &Places) -> Result<(), StoreError> {
+        self.store.zeros.compare(arena, with).map_or(Ok(()), |at| Err(StoreError::Miscompare { at }))
     }
 }
 
@@ -84,8 +85,8 @@ impl<I: Io> Lane<I> for NullLane {
         self.store.zeros.places(len)
     }
 
-    fn submit(&mut self, _io: &mut I, _id: OpId, op: &Op) -> Submitted {
-        Submitted::Done(self.run(op))
+    fn submit(&mut self, io: &mut I, _id: OpId, op: &Op) -> Submitted {
+        Submitted::Done(self.run(io.arena(), op))
     }
 
     fn completed(&mut self, _io: &mut I, _completion: Completion, _done: &mut Vec<(OpId, Outcome)>) {}

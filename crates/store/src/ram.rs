@@ -5,7 +5,7 @@ use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use crate::range::Range;
 use crate::stripes::{Hold, Mode, Stripes};
 use reactor::io::{Completion, Io, Tag};
-use reactor::memory::Region;
+use reactor::memory::{Arena, Region};
 use scsi::storage::{Found, StoreError, Traits};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,28 +64,30 @@ impl RamStore {
     }
 
     /// Everything but clearing.
-    fn run(&self, op: &Op, range: Range) -> Outcome {
+    fn run(&self, arena: &mut Arena, op: &Op, range: Range) -> Outcome {
         let at = range.offset;
         match *op {
-            Op::Read { into, .. } => self.locked(Mode::Shared, range, |region| region.copy_out(at, &into)),
+            Op::Read { into, .. } => {
+                self.locked(Mode::Shared, range, |region| region.copy_out(at, arena, &into))
+            }
             Op::Write { from, atomic, .. } => {
                 if atomic {
                     self.stop_lending();
                 }
-                self.locked(Mode::Exclusive, range, |region| region.copy_in(at, &from));
+                self.locked(Mode::Exclusive, range, |region| region.copy_in(at, arena, &from));
             }
             Op::Compare { with, .. } => {
-                self.locked(Mode::Shared, range, |region| equal(region, at, &with))?;
+                self.locked(Mode::Shared, range, |region| equal(region, at, arena, &with))?;
             }
             Op::CompareAndWrite { compare, write, .. } => {
                 self.stop_lending();
                 self.locked(Mode::Exclusive, range, |region| {
-                    equal(region, at, &compare).map(|()| region.copy_in(at, &write))
+                    equal(region, at, arena, &compare).map(|()| region.copy_in(at, arena, &write))
                 })?;
             }
             Op::OrWrite { from, .. } => {
                 self.stop_lending();
-                self.locked(Mode::Exclusive, range, |region| region.or_in(at, &from));
+                self.locked(Mode::Exclusive, range, |region| region.or_in(at, arena, &from));
             }
             Op::Extent { .. } => {
                 let (mapped, len) = self.region.extent(at);
@@ -97,8 +99,8 @@ impl RamStore {
     }
 }
 
-fn equal(region: &Region, at: u64, with: &Places) -> Result<(), StoreError> {
-    region.compare(at, with).map_or(Ok(()), |at| Err(StoreError::Miscompare { at }))
+fn equal(region: &Region, at: u64, arena: &Arena, with: &Places) -> Result<(), StoreError> {
+    region.compare(at, arena, with).map_or(Ok(()), |at| Err(StoreError::Miscompare { at }))
 }
 
 impl Store for RamStore {
@@ -179,10 +181,10 @@ impl<I: Io> Lane<I> for RamLane {
         if end > self.store.size || !self.store.lends.load(Ordering::Relaxed) {
             return None;
         }
-        Some(Places::one(self.store.region.span(offset, len)))
+        self.store.region.span(offset, len).map(Places::one)
     }
 
-    fn submit(&mut self, _io: &mut I, id: OpId, op: &Op) -> Submitted {
+    fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
         let range = match Range::of(op, self.store.size) {
             Ok(range) => range,
             Err(error) => return Submitted::Done(Err(error)),
@@ -190,7 +192,7 @@ impl<I: Io> Lane<I> for RamLane {
         match *op {
             Op::Zero { unmap, .. } => self.clear(id, range, unmap),
             Op::Discard { .. } => self.clear(id, range, true),
-            _ => Submitted::Done(self.store.run(op, range)),
+            _ => Submitted::Done(self.store.run(io.arena(), op, range)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Memory that reads as zeros, shared by all stores.
 
-use reactor::memory::Region;
+use reactor::memory::{Arena, Region};
 use std::sync::{Arc, OnceLock};
 use wire::Places;
 
@@ -28,7 +28,7 @@ impl Zeros {
         let mut left = len;
         while left > 0 {
             let part = left.min(ZEROS_BYTES);
-            if !places.push(self.0.span(0, part)) {
+            if !places.push(self.0.span(0, part)?) {
                 return None;
             }
             left -= part;
@@ -37,17 +37,17 @@ impl Zeros {
     }
 
     /// Fills the places.
-    pub(crate) fn copy_to(&self, into: &Places) {
-        for span in pieces(into) {
-            self.0.copy_out(0, &span);
+    pub(crate) fn copy_to(&self, arena: &mut Arena, into: &Places) {
+        for piece in pieces(into) {
+            self.0.copy_out(0, arena, &piece);
         }
     }
 
     /// The first byte of the places that is not zero.
-    pub(crate) fn compare(&self, with: &Places) -> Option<u32> {
+    pub(crate) fn compare(&self, arena: &Arena, with: &Places) -> Option<u32> {
         let mut before = 0;
         for piece in pieces(with) {
-            if let Some(at) = self.0.compare(0, &piece) {
+            if let Some(at) = self.0.compare(0, arena, &piece) {
                 return Some(before + at);
             }
             before += piece.len();

@@ -3,6 +3,7 @@
 
 use super::{FileStore, Grain};
 use crate::lane::{Op, OpId, Outcome};
+use crate::pool::{BUFFER_BYTES, Buffer};
 use crate::range::{Range, writes};
 use crate::stripes::{Hold, Mode};
 use crate::zeros;
@@ -11,9 +12,6 @@ use rustix::io::Errno as Os;
 use scsi::storage::{Found, StoreError};
 use std::sync::atomic::Ordering;
 use wire::Places;
-
-/// The buffer of an operation that cannot go straight, or that looks at the medium's bytes.
-pub(super) const BUFFER_BYTES: u32 = 64 << 10;
 
 /// Bytes of a clearing operation that are locked at a time, and the most that the kernel is asked to clear at once.
 const CLEAR_BYTES: u64 = 16 << 20;
@@ -77,7 +75,7 @@ pub(super) enum Step {
 pub(super) struct Flight {
     pub(super) id: OpId,
     pub(super) hold: Hold,
-    pub(super) buffer: Option<Places>,
+    pub(super) buffer: Option<Buffer>,
     op: Op,
     range: Range,
     phase: Phase,
@@ -163,8 +161,13 @@ impl Flight {
                 }
             }
             How::Zeros => io.write(file, at, &self.zeros(store), false, tag),
-            How::Load => io.read(file, at, &self.buffered(), tag),
-            How::Store => io.write(file, at, &self.buffered(), self.is_durable(), tag),
+            How::Load => io.read(file, at, &self.buffered(store), tag),
+            How::Store => {
+                if piece.moved == 0 {
+                    self.fill(io, store);
+                }
+                io.write(file, at, &self.buffered(store), self.is_durable(), tag);
+            }
             How::Clear(how) => io.allocate(file, how, piece.at, piece.len, tag),
             How::Sync => io.sync(file, tag),
         }
@@ -201,17 +204,15 @@ impl Flight {
             return self.advance(store);
         }
         let places = self.own_places().slice(self.done as u32, self.piece.own as u32);
-        let own = self.buffer.unwrap_or_default().slice(self.piece.skip, self.piece.own as u32);
-        let arena = io.arena();
+        let (region, own) = store.pool.place(self.buffer(), self.piece.skip);
         match self.phase {
-            Phase::Read => arena.copy(&own, &places),
+            Phase::Read => region.copy_out(own, io.arena(), &places),
             Phase::Compare => {
-                if let Some(at) = arena.compare(&own, &places) {
+                if let Some(at) = region.compare(own, io.arena(), &places) {
                     return Step::Done(Err(StoreError::Miscompare { at: self.done as u32 + at }));
                 }
             }
             Phase::Put | Phase::Clear | Phase::Sync => {
-                self.fill(io, store);
                 self.piece = Piece { how: How::Store, moved: 0, ..self.piece };
                 return Step::Issue;
             }
@@ -221,13 +222,12 @@ impl Flight {
 
     /// Puts the operation's bytes into the buffer.
     fn fill<I: Io>(&self, io: &mut I, store: &FileStore) {
-        let len = self.piece.own as u32;
-        let own = self.buffer.unwrap_or_default().slice(self.piece.skip, len);
-        let places = self.own_places().slice(self.done as u32, len);
+        let (region, own) = store.pool.place(self.buffer(), self.piece.skip);
+        let places = self.own_places().slice(self.done as u32, self.piece.own as u32);
         match (self.phase, &self.op) {
-            (Phase::Clear, _) => store.zeros.copy_to(&own),
-            (_, Op::OrWrite { .. }) => io.arena().or(&places, &own),
-            _ => io.arena().copy(&places, &own),
+            (Phase::Clear, _) => region.fill_zero(own, self.piece.own),
+            (_, Op::OrWrite { .. }) => region.or_in(own, io.arena(), &places),
+            _ => region.copy_in(own, io.arena(), &places),
         }
     }
 
@@ -328,9 +328,13 @@ impl Flight {
         }
     }
 
-    fn buffered(&self) -> Places {
-        let moved = self.piece.moved;
-        self.buffer.unwrap_or_default().slice(moved, self.piece.len as u32 - moved)
+    fn buffer(&self) -> &Buffer {
+        self.buffer.as_ref().expect("an operation begins with the buffer that it wants")
+    }
+
+    /// What is left to move of the piece's range in the buffer.
+    fn buffered(&self, store: &FileStore) -> Places {
+        Places::one(store.pool.span(self.buffer(), self.piece.moved, self.piece.len as u32))
     }
 
     fn zeros(&self, store: &FileStore) -> Places {

@@ -1,6 +1,6 @@
 //! One core's way into a file.
 
-use super::flight::{BUFFER_BYTES, Flight, Step};
+use super::flight::{Flight, Step};
 use super::{FileStore, Kind};
 use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
 use crate::range::{Range, writes};
@@ -70,7 +70,7 @@ impl FileLane {
     fn proceed<I: Io>(&mut self, io: &mut I, slot: usize) -> bool {
         let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
         if flight.wants_buffer(&self.store) {
-            flight.buffer = io.arena().take(BUFFER_BYTES);
+            flight.buffer = self.store.pool.take();
             if flight.buffer.is_none() {
                 return false;
             }
@@ -82,11 +82,11 @@ impl FileLane {
         true
     }
 
-    fn finish<I: Io>(&mut self, io: &mut I, slot: usize, outcome: Outcome, done: &mut Vec<(OpId, Outcome)>) {
+    fn finish(&mut self, slot: usize, outcome: Outcome, done: &mut Vec<(OpId, Outcome)>) {
         let mut flight = self.flights[slot].take().expect("a finished operation exists");
         self.store.stripes.unlock(&mut flight.hold);
         if let Some(buffer) = flight.buffer {
-            io.arena().give(&buffer);
+            self.store.pool.give(buffer);
         }
         self.free.push(slot);
         done.push((flight.id, outcome));
@@ -128,7 +128,7 @@ impl<I: Io> Lane<I> for FileLane {
                     self.waiting.push_back(slot);
                 }
             }
-            Step::Done(outcome) => self.finish(io, slot, outcome, done),
+            Step::Done(outcome) => self.finish(slot, outcome, done),
         }
     }
 
@@ -149,7 +149,7 @@ impl<I: Io> Lane<I> for FileLane {
 }
 
 /// A lane that goes away with operations under way lets others in; what the kernel still does for it, `Io` waits for
-/// before it lets go of the memory. Its buffers go with the core's arena.
+/// before it lets go of the memory. The buffers that the kernel may still fill are not used again.
 impl Drop for FileLane {
     fn drop(&mut self) {
         for flight in self.flights.iter_mut().flatten() {

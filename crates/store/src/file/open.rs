@@ -2,6 +2,7 @@
 
 use super::{FileStore, Grain, Kind, probe};
 use crate::error::OpenError;
+use crate::pool::Pool;
 use crate::stripes::{GRANULE_BYTES, Stripes};
 use crate::zeros::Zeros;
 use rustix::fs::OFlags;
@@ -110,6 +111,7 @@ fn finish(
     let size = probe::size(&file, kind).map_err(|error| failed(path, &error))?;
     let stat = probe::statx(&file).map_err(|error| failed(path, &error))?;
     check_size(path, kind, size, block_bytes)?;
+    let pool = Pool::new().map_err(|error| failed(path, &error))?;
     let grain: Grain = probe::direct(&file, kind, &stat, size);
     let page = GRANULE_BYTES as u32;
     let hole_bytes =
@@ -131,6 +133,7 @@ fn finish(
         faults: AtomicU64::new(0),
         stripes: Stripes::new(),
         zeros: Zeros::get(),
+        pool,
         file,
     }))
 }
