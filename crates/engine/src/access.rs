@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Group, Network, Target};
 use crate::registry::{Registry, SessionName};
+use proto::iscsi::target::TargetConfig;
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Refusal, SendTargets, TargetRecord};
 use scsi::unit::Port;
 use std::net::{IpAddr, SocketAddr};
@@ -116,6 +117,19 @@ impl Access for Directory {
         }
     }
 }
+
+/// What protocol machines are given.
+pub(crate) fn target_config(config: &Config) -> TargetConfig {
+    TargetConfig {
+        queue_depth: QUEUE_DEPTH,
+        login_within: config.login_timeout,
+        idle: config.keep_alive,
+        crc32c: reactor::crc::crc32c,
+    }
+}
+
+/// Commands that one session may have in flight.
+const QUEUE_DEPTH: u16 = 128;
 
 /// The first group of the target that matches an initiator.
 pub(crate) fn group_of<'a>(target: &'a Target, initiator: &str, from: IpAddr) -> Option<&'a Group> {

@@ -58,6 +58,8 @@ pub(crate) struct Core<I: Io> {
     own: VecDeque<Message>,
     views: Vec<View>,
     lanes: Vec<Box<dyn Lane<I>>>,
+    /// Lanes to flush at the end of the turn.
+    used_lanes: Vec<u32>,
     gates: Vec<Gate>,
     homes: Vec<Option<HomeUnit>>,
     gate_homes: Vec<GateHome>,
@@ -116,6 +118,7 @@ impl<I: Io> Core<I> {
             own: VecDeque::new(),
             views,
             lanes,
+            used_lanes: Vec::with_capacity(units),
             gates: (0..units).map(|_| Gate::default()).collect(),
             homes: homes.into_iter().map(|home| home.map(HomeUnit::new)).collect(),
             gate_homes: (0..units).map(|_| GateHome::default()).collect(),
@@ -198,7 +201,8 @@ impl<I: Io> Core<I> {
             kind::SEND => self.sent(Key { index, generation: tag as u32 }, completion.result),
             kind::LANE => {
                 let mut done = std::mem::take(&mut self.done);
-                self.lanes[index as usize].completed(&mut self.io, completion, &mut done);
+                let (lane, io) = self.lane(index);
+                lane.completed(io, completion, &mut done);
                 self.finish_ops(&mut done);
                 self.done = done;
             }
@@ -206,15 +210,29 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// Ends the turn for every lane that was used in it, or that still waits for another core.
     fn flush_lanes(&mut self) {
-        let mut waits = false;
-        for unit in 0..self.lanes.len() {
+        let mut index = 0;
+        while let Some(unit) = self.used_lanes.get(index).copied() {
             let mut done = std::mem::take(&mut self.done);
-            waits |= self.lanes[unit].flush(&mut self.io, &mut done);
+            let waits = self.lanes[unit as usize].flush(&mut self.io, &mut done);
+            if waits {
+                index += 1;
+            } else {
+                self.used_lanes.swap_remove(index);
+            }
             self.finish_ops(&mut done);
             self.done = done;
         }
-        self.poller.hurry(waits);
+        self.poller.hurry(!self.used_lanes.is_empty());
+    }
+
+    /// A lane of this core, which is then flushed at the end of the turn.
+    fn lane(&mut self, unit: u32) -> (&mut dyn Lane<I>, &mut I) {
+        if !self.used_lanes.contains(&unit) {
+            self.used_lanes.push(unit);
+        }
+        (&mut *self.lanes[unit as usize], &mut self.io)
     }
 
     fn finish_ops(&mut self, done: &mut Vec<(OpId, Outcome)>) {

@@ -25,7 +25,7 @@ pub struct Daemon {
     addresses: Vec<SocketAddr>,
     units: Vec<UnitSummary>,
     cores: Vec<JoinHandle<()>>,
-    mail: Sender<Message>,
+    mail: Vec<Sender<Message>>,
     housekeeper: Option<JoinHandle<()>>,
     jobs: mpsc::Sender<Job>,
     /// Kept open as long as cores accept from them.
@@ -86,8 +86,9 @@ impl Daemon {
         let home_cores: Vec<usize> = (0..units.len()).map(|unit| unit % count).collect();
         let registry = Arc::new(Registry::default());
         let (jobs, work) = mpsc::channel();
-        let (mailboxes, mail) = mailbox::mesh::<Message>(count)
+        let mailboxes = mailbox::mesh::<Message>(count)
             .map_err(|error| StartError(format!("mailboxes between cores: {error}")))?;
+        let mail: Vec<Sender<Message>> = (0..count).map(|core| mailboxes[0].sender(core)).collect();
         let shared = Arc::new(Shared {
             access: Arc::new(Directory::new(config.clone(), addresses.clone(), registry.clone())),
             registry,
@@ -127,8 +128,8 @@ impl Daemon {
 
     /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until all is done.
     pub fn stop(mut self) {
-        for core in 0..self.cores.len() {
-            self.mail.post(core, Message::Stop);
+        for core in &self.mail {
+            core.post(Message::Stop);
         }
         for core in self.cores.drain(..) {
             if core.join().is_err() {
@@ -232,7 +233,7 @@ fn start_core(seed: Seed) -> Result<JoinHandle<()>, StartError> {
     let number = seed.shared.config.cores[seed.me];
     let (ready, started) = mpsc::channel();
     let thread = spawn(&format!("core-{number}"), move || {
-        if let Err(error) = reactor::topology::pin(number) {
+        if let Err(error) = reactor::topology::pin_to(number) {
             tracing::warn!(core = number, %error, "the thread could not be pinned to its core");
         }
         match Uring::new(ARENA_BYTES, seed.mailbox.waker()) {

@@ -37,7 +37,7 @@ pub(crate) struct Housekeeper {
     /// Home core of each unit.
     pub(crate) homes: Vec<usize>,
     /// To the cores.
-    pub(crate) cores: Sender<Message>,
+    pub(crate) cores: Vec<Sender<Message>>,
 }
 
 /// How often stores are asked for their size.
@@ -51,7 +51,7 @@ impl Housekeeper {
             match jobs.recv_timeout(refresh_at.saturating_duration_since(Instant::now())) {
                 Ok(Job::Persist { unit, state, core }) => {
                     let ok = self.persist(unit, &state);
-                    self.cores.post(core, Message::Persisted { unit, ok });
+                    self.cores[core].post(Message::Persisted { unit, ok });
                 }
                 Ok(Job::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -69,7 +69,7 @@ impl Housekeeper {
                 let home = self.homes[unit];
                 let origin = Origin { core: home, who: Waiter::Nobody };
                 let request = HomeRequest::StoreChanged(traits);
-                self.cores.post(home, Message::Home { unit: unit as u32, origin, request });
+                self.cores[home].post(Message::Home { unit: unit as u32, origin, request });
             }
         }
     }

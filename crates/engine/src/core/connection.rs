@@ -10,6 +10,7 @@ use proto::time::Time;
 use proto::verbs::{Down, Session, TaskId, Up};
 use reactor::io::{Errno, Handle, Io, Tag};
 use reactor::stream::Stream;
+use scsi::home::Aborted;
 use scsi::{HomeRequest, NexusId, NexusUnit};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -139,7 +140,7 @@ impl<I: Io> Core<I> {
     }
 
     fn welcome(&mut self, portal: usize, socket: Handle) {
-        let addresses = self.io.addresses(socket);
+        let addresses = reactor::net::addresses(socket);
         let (Ok((local, from)), None) = (addresses, self.stopping) else {
             return self.io.close(socket);
         };
@@ -155,7 +156,8 @@ impl<I: Io> Core<I> {
             session: None,
             target: None,
         };
-        let machine = IscsiTarget::new(crate::access::target_config(&self.shared), from, local, self.io.now());
+        let config = crate::access::target_config(&self.shared.config);
+        let machine = IscsiTarget::new(config, self.shared.access.clone(), from, local, self.io.now());
         self.install(machine, facts, Phase::Login, socket, Vec::new());
     }
 
@@ -240,6 +242,11 @@ impl<I: Io> Core<I> {
             Up::Fetched(wire) => {
                 if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
                     self.fetched(task);
+                }
+            }
+            Up::FetchFailed(wire) => {
+                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
+                    self.fetch_failed(task);
                 }
             }
             Up::Pushed(_) => unreachable!("the driver reports what was sent"),
@@ -401,7 +408,7 @@ impl<I: Io> Core<I> {
             self.shared.registry.login_ends();
         }
         for task in tasks {
-            if !self.abort(task, false)
+            if !self.abort(task, Some(Aborted::Silently))
                 && let Some(conn) = self.connections.get_mut(key)
             {
                 conn.lingering.push(task);

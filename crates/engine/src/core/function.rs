@@ -8,6 +8,7 @@ use proto::verbs::{Down, FunctionId, FunctionResponse};
 use proto::verbs::Function as Asked;
 use reactor::io::Io;
 use scsi::HomeRequest;
+use scsi::home::Aborted;
 
 /// A task management function that has not been answered yet.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl<I: Io> Core<I> {
 
     fn abort_for(&mut self, function: &mut Function, victims: Vec<Key>) {
         for key in victims {
-            if !self.abort(key, false) {
+            if !self.abort(key, Some(Aborted::Silently)) {
                 function.tasks.push(key);
             }
         }

@@ -5,7 +5,6 @@ use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use reactor::io::Io;
-use scsi::home::Aborted;
 use scsi::{Home, HomeReply, HomeRequest, Publish};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -138,7 +137,7 @@ impl<I: Io> Core<I> {
                 .map(|(key, _)| key)
                 .collect();
             for key in victims {
-                if !self.abort(key, *how == Aborted::WithStatus) {
+                if !self.abort(key, Some(*how)) {
                     left.push(key);
                 }
             }

@@ -7,6 +7,7 @@ use proto::verbs::{self, Command, Down, TaskId};
 use reactor::io::Io;
 use scsi::command::Status;
 use scsi::exec::CHUNK_BYTES;
+use scsi::home::Aborted;
 use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step};
 use store::lane::{Op, OpId, Outcome, Submitted};
 use wire::Places;
@@ -292,15 +293,20 @@ impl<I: Io> Core<I> {
         self.run(key, Event::Fetched);
     }
 
+    /// The initiator broke the standard in the task's data; the transport ends the task with it.
+    pub(super) fn fetch_failed(&mut self, key: Key) {
+        self.abort(key, None);
+    }
+
     fn read_push(&mut self, key: Key, offset: u64, len: u32, at: u32, end: Option<Ending>) -> Option<Event> {
         let task = self.tasks.get_mut(key)?;
         let sendable = task.command.read_bytes.saturating_sub(at).min(len);
         let conn = task.connection.and_then(|connection| self.connections.get(connection))?;
-        let unit = task.unit as usize;
-        if !conn.copies_reads() {
-            if let Some(from) = self.lanes[unit].borrow(offset, len) {
-                return self.push(key, from.slice(0, sendable), at, end);
-            }
+        let unit = task.unit;
+        if !conn.copies_reads()
+            && let Some(from) = self.lanes[unit as usize].borrow(offset, len)
+        {
+            return self.push(key, from.slice(0, sendable), at, end);
         }
         if task.buffer.len() < len {
             self.io.arena().give(&task.buffer);
@@ -316,7 +322,8 @@ impl<I: Io> Core<I> {
         let task = self.tasks.get_mut(key)?;
         task.state = State::Reading { len: sendable, at, end };
         let op = Op::Read { offset, into: task.buffer.slice(0, len) };
-        match self.lanes[unit].submit(&mut self.io, OpId(key.index), &op) {
+        let (lane, io) = self.lane(unit);
+        match lane.submit(io, OpId(key.index), &op) {
             Submitted::Done(outcome) => self.read_done(key, outcome),
             Submitted::Later => None,
         }
@@ -386,8 +393,9 @@ impl<I: Io> Core<I> {
             MediaOp::Compare { offset, len, buffer: at } => Op::Compare { offset, with: buffer.slice(at, len) },
             MediaOp::Extent { offset } => Op::Extent { offset },
         };
-        let lane = &mut self.lanes[unit.unwrap_or(task.unit) as usize];
-        match lane.submit(&mut self.io, OpId(key.index), &op) {
+        let unit = unit.unwrap_or(task.unit);
+        let (lane, io) = self.lane(unit);
+        match lane.submit(io, OpId(key.index), &op) {
             Submitted::Done(outcome) => Some(Event::Stored(outcome)),
             Submitted::Later => None,
         }
@@ -462,19 +470,22 @@ impl<I: Io> Core<I> {
         self.free_task(key);
     }
 
-    /// Aborts a task; true when nothing of it is left that could still touch the medium.
-    pub(super) fn abort(&mut self, key: Key, with_status: bool) -> bool {
+    /// Aborts a task; true when nothing of it is left that could still touch the medium. Without a `how`, the
+    /// transport has forgotten it already.
+    pub(super) fn abort(&mut self, key: Key, how: Option<Aborted>) -> bool {
         let Some(task) = self.tasks.get_mut(key) else { return true };
         if task.aborted {
             return !matches!(task.state, State::Storing | State::Reading { .. });
         }
         let (connection, wire, detached) = (task.connection, task.wire, task.detached.is_some());
-        let down = if with_status {
-            Down::End { task: wire, ending: to_wire(refusal(Status::TaskAborted)) }
-        } else {
-            Down::Abort { task: wire }
-        };
-        self.down(connection, down);
+        match how {
+            Some(Aborted::WithStatus) => {
+                let ending = to_wire(refusal(Status::TaskAborted));
+                self.down(connection, Down::End { task: wire, ending });
+            }
+            Some(Aborted::Silently) => self.down(connection, Down::Abort { task: wire }),
+            None => {}
+        }
         self.forget_connection(key);
         if detached {
             return true;
