@@ -95,7 +95,7 @@ macro_rules! on {
 
 macro_rules! conformance {
     ($($check:ident)+) => {
-        on!(super::FakeIo: ram as ram, file as file, odd_file as page_cache, tmpfs_file as tmpfs,
+        on!(reactor::uring::Uring: ram as ram, file as file, odd_file as page_cache, tmpfs_file as tmpfs,
             loop_512 as loop_512, loop_4096 as loop_4096; [$($check)+]);
         on!(super::FakeIo: file as plain_file; [$($check)+]);
     };

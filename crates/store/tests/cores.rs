@@ -2,11 +2,11 @@
 
 mod support;
 
+use reactor::uring::Uring;
 use scsi::storage::StoreError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::lane::{Backend, Op};
-use support::fake::FakeIo;
 use support::rig::Rig;
 use support::{Kernel, Random, SIZE, directory, sparse};
 
@@ -125,32 +125,32 @@ fn on_file<I: Kernel>(size: u64) {
 
 #[test]
 fn ram() {
-    all::<FakeIo, _>(|| store::open_ram(SIZE).unwrap());
+    all::<Uring, _>(|| store::open_ram(SIZE).unwrap());
 }
 
 #[test]
 fn file() {
-    on_file::<FakeIo>(SIZE);
+    on_file::<Uring>(SIZE);
 }
 
 #[test]
 fn page_cache() {
-    on_file::<FakeIo>(SIZE + 1);
+    on_file::<Uring>(SIZE + 1);
 }
 
 /// Reads may be sent from where they lie only until somebody counts on seeing whole what others write.
 #[test]
 fn memory_is_lent_until_an_atomic_operation() {
     let store = store::open_ram(SIZE).unwrap();
-    let mut one = Rig::new(FakeIo::new(), &store);
-    let mut two = Rig::new(FakeIo::new(), &store);
+    let mut one = Rig::new(Uring::new(), &store);
+    let mut two = Rig::new(Uring::new(), &store);
     one.write(8192, &[5; 4096]).unwrap();
     let lent = two.lane.borrow(8192, 4096).unwrap();
     assert_eq!(lent.len(), 4096);
     // What is lent can be written to another store as it lies there.
     let directory = directory();
     let copy = store::open_file(&sparse(&directory, SIZE), None, 512, false).unwrap();
-    let mut three = Rig::new(FakeIo::new(), &copy);
+    let mut three = Rig::new(Uring::new(), &copy);
     for offset in [0, 512, 4097] {
         three.run(Op::Write { offset, from: lent, durable: false, atomic: false }).unwrap();
         assert_eq!(three.read(offset, 4096), Ok(vec![5; 4096]));
@@ -162,7 +162,7 @@ fn memory_is_lent_until_an_atomic_operation() {
 #[test]
 fn null_is_zeros_for_everyone() {
     let store = store::open_null(1 << 50);
-    let mut rig = Rig::new(FakeIo::new(), &store);
+    let mut rig = Rig::new(Uring::new(), &store);
     assert_eq!(rig.lane.borrow((1 << 50) - (1 << 20), 1 << 20).map(|places| places.len()), Some(1 << 20));
     rig.write(0, &[1; 512]).unwrap();
     assert_eq!(rig.read(0, 262_144), Ok(vec![0; 262_144]));

@@ -3,6 +3,7 @@
 mod support;
 
 use reactor::io::Allocate;
+use reactor::uring::Uring;
 use rustix::io::Errno;
 use scsi::storage::{Found, StoreError};
 use std::cell::{Cell, RefCell};
@@ -104,7 +105,7 @@ fn short_transfers_go_on() {
 fn a_file_that_was_cut_fails_where_it_ends() {
     for size in [SIZE, SIZE + 1] {
         let (_directory, path, store) = file(size);
-        let mut rig = Rig::new(FakeIo::new(), &store);
+        let mut rig = Rig::new(<Uring as Kernel>::new(), &store);
         File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
         assert_eq!(rig.read((1 << 20) - 4096, 4096), Ok(vec![0; 4096]));
         let cut = Err(StoreError::ReadFailed { at: 1 << 20 });
@@ -120,7 +121,7 @@ fn a_file_that_was_cut_fails_where_it_ends() {
 #[test]
 fn a_changed_size_is_noticed() {
     let (_directory, path, store) = file(SIZE);
-    let mut rig = Rig::new(FakeIo::new(), &store);
+    let mut rig = Rig::new(<Uring as Kernel>::new(), &store);
     let resize = |size| File::options().write(true).open(&path).unwrap().set_len(size).unwrap();
     assert_eq!(store.refresh(), None);
     resize(SIZE * 2);
@@ -216,8 +217,8 @@ fn more_operations_than_buffers() {
 #[test]
 fn a_lane_that_goes_away_holds_nobody_up() {
     let (_directory, _, store) = file(SIZE);
-    let mut gone = Rig::new(FakeIo::new(), &store);
-    let mut stays = Rig::new(FakeIo::new(), &store);
+    let mut gone = Rig::new(<Uring as Kernel>::new(), &store);
+    let mut stays = Rig::new(<Uring as Kernel>::new(), &store);
     let places = gone.room(0, 4096);
     for offset in [0, 100, 4096] {
         gone.start(&Op::Write { offset, from: places, durable: false, atomic: false });
@@ -236,7 +237,7 @@ fn a_lane_that_goes_away_holds_nobody_up() {
 fn a_full_file_system_says_so() {
     let rig_on = |path: &PathBuf| {
         let store = store::open_file(path, Some(8 << 20), 512, false).unwrap();
-        Rig::new(reactor_kernel(), &store)
+        Rig::new(<Uring as Kernel>::new(), &store)
     };
     if !is_root() {
         return;
@@ -249,10 +250,6 @@ fn a_full_file_system_says_so() {
     assert_eq!(rig.run(Op::Discard { offset: 0, len: 1 << 20 }), DONE);
     assert_eq!(rig.write(3 << 20, &[2; 65_536]), DONE, "discarding made space");
     drop(rig);
-}
-
-fn reactor_kernel() -> FakeIo {
-    FakeIo::new()
 }
 
 #[test]

@@ -4,6 +4,9 @@
 pub mod fake;
 pub mod rig;
 
+use reactor::memory::Arena;
+use reactor::uring::Uring;
+use reactor::wake::Waker;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -101,6 +104,13 @@ impl Random {
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| (self.next() >> 32) as u8).collect()
+    }
+}
+
+impl Kernel for Uring {
+    fn new() -> Uring {
+        let arena = Arena::new(4 << 20).unwrap();
+        Uring::new(arena, Waker::new().unwrap()).expect("these tests need io_uring")
     }
 }
 
