@@ -143,7 +143,7 @@ impl Arena {
     pub(crate) fn lend(&mut self, span: Span, loan: Loan) -> *mut u8 {
         let (block, small) = self.locate(span);
         *self.blocks[block as usize].loans(small, loan) += 1;
-        self.address(span)
+        self.region.base().wrapping_add(span.offset as usize)
     }
 
     /// Ends a loan.
@@ -251,7 +251,9 @@ impl Arena {
         (block as u32, small)
     }
 
-    fn address(&self, span: Span) -> *mut u8 {
+    /// Where the bytes of a buffer in use are.
+    pub(super) fn address(&self, span: Span) -> *mut u8 {
+        let (_, _) = self.locate(span);
         self.region.base().wrapping_add(span.offset as usize)
     }
 }

@@ -103,7 +103,7 @@ impl Region {
     /// Copies the bytes of `from` to `at`.
     pub fn copy_in(&self, at: u64, arena: &Arena, from: &Places) {
         self.each(at, from, |here, span| {
-            with_source(arena, span, |there| {
+            with_address(arena, span, |there| {
                 // SAFETY: both ranges were checked to be `span.len` bytes inside living mappings; they may overlap.
                 unsafe { ptr::copy(there, here, span.len as usize) }
             });
@@ -113,7 +113,7 @@ impl Region {
     /// Copies the bytes from `at` on to `into`.
     pub fn copy_out(&self, at: u64, arena: &mut Arena, into: &Places) {
         self.each(at, into, |here, span| {
-            with_target(arena, span, |there| {
+            with_address(arena, span, |there| {
                 // SAFETY: both ranges were checked to be `span.len` bytes inside living mappings; they may overlap.
                 unsafe { ptr::copy(here, there, span.len as usize) }
             });
@@ -126,7 +126,7 @@ impl Region {
         let mut found = None;
         self.each(at, with, |here, span| {
             if found.is_none() {
-                found = with_source(arena, span, |there| first_difference(here, there, span.len));
+                found = with_address(arena, span, |there| first_difference(here, there, span.len));
                 found = found.map(|offset| offset + before);
             }
             before += span.len;
@@ -137,7 +137,7 @@ impl Region {
     /// ORs the bytes of `from` into those from `at` on.
     pub fn or_in(&self, at: u64, arena: &Arena, from: &Places) {
         self.each(at, from, |here, span| {
-            with_source(arena, span, |there| or_into(here, there, span.len));
+            with_address(arena, span, |there| or_into(here, there, span.len));
         });
     }
 
@@ -243,17 +243,22 @@ fn page_is_allocated(entry: u64) -> bool {
     entry & SWAPPED != 0 || entry & (PRESENT | EXCLUSIVE) == PRESENT | EXCLUSIVE
 }
 
-fn with_source<T>(arena: &Arena, span: Span, act: impl FnOnce(*const u8) -> T) -> T {
-    if span.buffer == arena.id() {
-        return act(arena.bytes(span).as_ptr());
-    }
-    let pin = Pin::new(span).expect("a span names bytes of a living shared region");
-    act(pin.address(span))
+/// Copies `from` to `to`, which are as long as each other.
+pub(crate) fn copy(arena: &mut Arena, from: Span, to: Span) {
+    assert!(from.len == to.len, "{from:?} is not as long as {to:?}");
+    with_address(arena, from, |source| {
+        with_address(arena, to, |target| {
+            // SAFETY: both ranges were checked to be `from.len` bytes inside living mappings; they may overlap; the
+            // arena is borrowed exclusively, so there is no reference to its bytes.
+            unsafe { ptr::copy(source.cast_const(), target, from.len as usize) }
+        });
+    });
 }
 
-fn with_target<T>(arena: &mut Arena, span: Span, act: impl FnOnce(*mut u8) -> T) -> T {
+/// Calls `act` with the address of a span of the arena or of a shared region. The bytes may be lent to the kernel.
+fn with_address<T>(arena: &Arena, span: Span, act: impl FnOnce(*mut u8) -> T) -> T {
     if span.buffer == arena.id() {
-        return act(arena.bytes_mut(span).as_mut_ptr());
+        return act(arena.address(span));
     }
     let pin = Pin::new(span).expect("a span names bytes of a living shared region");
     act(pin.address(span))
