@@ -21,6 +21,7 @@ pub use open::{open, open_block};
 
 use crate::lane::{Backend, Lane, Store};
 use crate::pool::Pool;
+use crate::size::Size;
 use crate::stripes::Stripes;
 use crate::zeros::Zeros;
 use reactor::io::{Handle, Io, Tag};
@@ -115,10 +116,10 @@ impl Store for FileStore {
             Kind::Block => "block device",
         };
         let path = self.path.display();
-        let size = self.size();
+        let size = Size(self.size());
         match self.grain.is_direct() {
-            true => format!("{kind} {path}, {size} bytes, direct I/O in {}-byte blocks", self.grain.offset),
-            false => format!("{kind} {path}, {size} bytes, through the page cache"),
+            true => format!("{kind} {path}, {size}, direct I/O in {}-byte blocks", self.grain.offset),
+            false => format!("{kind} {path}, {size}, through the page cache"),
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod ram;
 
 mod pool;
 mod range;
+mod size;
 mod stripes;
 mod zeros;
 

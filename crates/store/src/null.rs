@@ -2,6 +2,7 @@
 
 use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use crate::range::Range;
+use crate::size::Size;
 use crate::zeros::Zeros;
 use reactor::io::{Completion, Io, Tag};
 use reactor::memory::Arena;
@@ -42,7 +43,7 @@ impl Store for NullStore {
     }
 
     fn describe(&self) -> String {
-        format!("null, {} bytes", self.size)
+        format!("null, {}", Size(self.size))
     }
 }
 

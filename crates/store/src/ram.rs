@@ -3,6 +3,7 @@
 use crate::error::OpenError;
 use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use crate::range::Range;
+use crate::size::Size;
 use crate::stripes::{Hold, Mode, Stripes};
 use reactor::io::{Completion, Io, Tag};
 use reactor::memory::{Arena, Region};
@@ -41,7 +42,7 @@ pub fn open(size: u64) -> Result<Arc<RamStore>, OpenError> {
     let region = Region::map(size).map_err(|error| {
         OpenError::new(
             format_args!("ram:{size}"),
-            format_args!("cannot reserve {size} bytes of memory: {error}"),
+            format_args!("cannot reserve {} of memory: {error}", Size(size)),
             "choose a smaller size, or raise the limit (ulimit -v, vm.overcommit_memory)",
         )
     })?;
@@ -122,7 +123,7 @@ impl Store for RamStore {
     }
 
     fn describe(&self) -> String {
-        format!("ram, {} bytes", self.size)
+        format!("ram, {}", Size(self.size))
     }
 }
 

@@ -46,6 +46,7 @@ impl FileLane {
             return Some(Err(StoreError::ReadOnly));
         }
         match *op {
+            Op::Write { atomic: true, .. } => Some(Err(StoreError::Unsupported)),
             Op::Extent { offset } => Some(extent(&self.store, offset)),
             Op::Flush if self.store.read_only => Some(Ok(Found::Nothing)),
             Op::Flush if self.store.lost.load(Ordering::Relaxed) => Some(Err(StoreError::WriteFailed)),
@@ -149,7 +150,7 @@ impl<I: Io> Lane<I> for FileLane {
 }
 
 /// A lane that goes away with operations under way lets others in; what the kernel still does for it, `Io` waits for
-/// before it lets go of the memory. The buffers that the kernel may still fill are not used again.
+/// before it lets go of the memory; until then the store must stay open, as `Io` knows its file by number only. The buffers that the kernel may still fill are not used again.
 impl Drop for FileLane {
     fn drop(&mut self) {
         for flight in self.flights.iter_mut().flatten() {

@@ -21,6 +21,9 @@ pub fn open(
     block_bytes: u32,
     read_only: bool,
 ) -> Result<Arc<FileStore>, OpenError> {
+    if let Some(size) = size {
+        check_size(path, Kind::File, size, block_bytes)?;
+    }
     let file = match (std::fs::metadata(path), size) {
         (Ok(metadata), _) => {
             let kind = metadata.file_type();
@@ -148,7 +151,7 @@ fn check_size(path: &Path, kind: Kind, size: u64, block_bytes: u32) -> Result<()
     }
     if !size.is_multiple_of(u64::from(block_bytes)) {
         let rest = size % u64::from(block_bytes);
-        let problem = format!("has {size} bytes, which is {rest} more than whole blocks of {block_bytes}");
+        let problem = format!("{size} bytes are {rest} more than whole blocks of {block_bytes}");
         return Err(wrong(path, &problem, "choose a smaller bs=, or change its size"));
     }
     Ok(())
