@@ -69,8 +69,10 @@ pub(crate) struct Core<I: Io> {
     publications: Vec<home::Publication>,
     /// Tasks that wait for a buffer, and the step that needs it; without one, their first.
     starved: VecDeque<(Key, Option<Step>)>,
-    /// Connections to be served in this turn.
-    dirty: Vec<Key>,
+    /// Connections whose machines are to be fed.
+    to_serve: Vec<Key>,
+    /// Connections that may owe something at the end of the turn.
+    to_flush: Vec<Key>,
     poller: Poller,
     next_tick: Time,
     stopping: Option<Time>,
@@ -127,7 +129,8 @@ impl<I: Io> Core<I> {
             functions: Vec::new(),
             publications: Vec::new(),
             starved: VecDeque::new(),
-            dirty: Vec::with_capacity(64),
+            to_serve: Vec::with_capacity(64),
+            to_flush: Vec::with_capacity(64),
             poller,
             next_tick: Time(0),
             stopping: None,
@@ -158,7 +161,7 @@ impl<I: Io> Core<I> {
     }
 
     fn wait(&mut self) -> Wait {
-        if !self.own.is_empty() || !self.dirty.is_empty() {
+        if !self.own.is_empty() || !self.to_serve.is_empty() {
             return Wait::No;
         }
         let now = self.io.now();
@@ -177,19 +180,26 @@ impl<I: Io> Core<I> {
         for message in messages.drain(..) {
             self.message(message);
         }
-        self.serve_dirty();
-        while let Some(message) = self.own.pop_front() {
-            self.message(message);
+        while !self.to_serve.is_empty() || !self.own.is_empty() {
+            self.serve_all();
+            self.settle_turn();
         }
-        self.flush_lanes();
-        self.feed_starved();
+        self.settle_turn();
         let now = self.io.now();
         if now >= self.next_tick {
             self.next_tick = now.after(TICK);
             self.tick(now);
         }
-        self.flush_dirty();
+        self.flush_all();
         self.poller.turned(now, busy);
+    }
+
+    fn settle_turn(&mut self) {
+        while let Some(message) = self.own.pop_front() {
+            self.message(message);
+        }
+        self.flush_lanes();
+        self.feed_starved();
     }
 
     fn dispatch(&mut self, completion: Completion) {
@@ -293,7 +303,9 @@ impl<I: Io> Core<I> {
     }
 
     fn is_over(&self) -> bool {
-        self.stopping.is_some() && self.connections.len() == 0 && self.tasks.len() == 0
+        self.stopping.is_some()
+            && self.connections.len() == 0
+            && self.tasks.iter().all(|(_, task)| !task.holds_up_the_end())
     }
 
     /// The last act: everything that was acknowledged becomes durable.

@@ -14,6 +14,7 @@ use scsi::home::Aborted;
 use scsi::{HomeRequest, NexusId, NexusUnit};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// One connection on its core.
 pub(super) struct Connection {
@@ -29,10 +30,16 @@ pub(super) struct Connection {
     /// Tasks by the transport's slot.
     tasks: Vec<Option<(u16, Key)>>,
     phase: Phase,
-    dirty: bool,
+    to_serve: bool,
+    to_flush: bool,
+    /// When a closing connection is cut off, whether or not the peer has taken what was on its way.
+    cut_at: Option<Time>,
     /// Aborted tasks whose storage operation has not come back.
     lingering: Vec<Key>,
 }
+
+/// How long a peer may take to receive the last that a closing connection owes.
+const CUT_AFTER: Duration = Duration::from_secs(1);
 
 /// One LUN of a session.
 #[derive(Debug)]
@@ -70,7 +77,9 @@ impl Connection {
             lun_list: Vec::new(),
             tasks: Vec::new(),
             phase,
-            dirty: false,
+            to_serve: false,
+            to_flush: false,
+            cut_at: None,
             lingering: Vec::new(),
         }
     }
@@ -109,7 +118,8 @@ impl Connection {
 
     /// Whether a deadline has passed.
     pub(super) fn is_due(&self, now: Time) -> bool {
-        self.machine.deadline().is_some_and(|deadline| deadline <= now)
+        let deadline = if self.phase == Phase::Closing { self.cut_at } else { self.machine.deadline() };
+        deadline.is_some_and(|deadline| deadline <= now)
     }
 }
 
@@ -169,13 +179,14 @@ impl<I: Io> Core<I> {
         key
     }
 
-    /// The connection is to be served before this turn ends.
+    /// Something happened to the connection: it is fed, and then may owe something.
     fn soil(&mut self, key: Key) {
-        if let Some(conn) = self.connections.get_mut(key)
-            && !conn.dirty
-        {
-            conn.dirty = true;
-            self.dirty.push(key);
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        if !std::mem::replace(&mut conn.to_serve, true) {
+            self.to_serve.push(key);
+        }
+        if !std::mem::replace(&mut conn.to_flush, true) {
+            self.to_flush.push(key);
         }
     }
 
@@ -212,11 +223,12 @@ impl<I: Io> Core<I> {
     }
 
     /// Feeds the machines of all connections that something happened to.
-    pub(super) fn serve_dirty(&mut self) {
-        let mut index = 0;
-        while let Some(key) = self.dirty.get(index).copied() {
-            index += 1;
-            self.serve(key);
+    pub(super) fn serve_all(&mut self) {
+        while let Some(key) = self.to_serve.pop() {
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.to_serve = false;
+                self.serve(key);
+            }
         }
     }
 
@@ -227,12 +239,16 @@ impl<I: Io> Core<I> {
                 return;
             }
             let fed = conn.stream.feed(&mut self.io, &mut conn.machine);
-            while let Some(up) = self.connections.get_mut(key).and_then(|conn| conn.machine.poll()) {
-                self.up(key, up);
-            }
+            self.poll_machine(key);
             if !fed {
                 return;
             }
+        }
+    }
+
+    fn poll_machine(&mut self, key: Key) {
+        while let Some(up) = self.connections.get_mut(key).and_then(|conn| conn.machine.poll()) {
+            self.up(key, up);
         }
     }
 
@@ -346,36 +362,46 @@ impl<I: Io> Core<I> {
     }
 
     /// Sends what is owed, moves and closes what is due to, at the end of a turn.
-    pub(super) fn flush_dirty(&mut self) {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        dirty.retain(|key| {
-            let again = self.finish_turn(*key);
-            if let Some(conn) = self.connections.get_mut(*key) {
-                conn.dirty = again;
+    pub(super) fn flush_all(&mut self) {
+        let mut index = 0;
+        while let Some(key) = self.to_flush.get(index).copied() {
+            index += 1;
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.to_flush = false;
+                self.finish_turn(key);
             }
-            again
-        });
-        // What became dirty while this turn was finished is served in the next one.
-        dirty.append(&mut self.dirty);
-        self.dirty = dirty;
+        }
+        self.to_flush.clear();
+        // A connection with more to do than its share of one turn goes on in the next, without any event to come.
+        for index in 0..self.to_serve.len() {
+            let key = self.to_serve[index];
+            if let Some(conn) = self.connections.get_mut(key)
+                && !std::mem::replace(&mut conn.to_flush, true)
+            {
+                self.to_flush.push(key);
+            }
+        }
     }
 
-    /// True when the connection has more to do without any event to come.
-    fn finish_turn(&mut self, key: Key) -> bool {
-        let Some(conn) = self.connections.get_mut(key) else { return false };
+    fn finish_turn(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
         conn.stream.flush(&mut self.io, &mut conn.machine);
-        let again = conn.stream.wants_more();
+        if conn.stream.wants_more() && !std::mem::replace(&mut conn.to_serve, true) {
+            self.to_serve.push(key);
+        }
+        self.poll_machine(key);
+        let Some(conn) = self.connections.get_mut(key) else { return };
         let drained = !conn.machine.owes() && !conn.stream.is_sending();
         match conn.phase {
             Phase::Leaving(core) if drained && conn.stream.quiet() => self.leave(key, core),
-            Phase::Closing => self.close_when_quiet(key),
-            _ if conn.machine.finished() && drained => {
-                self.gone(key, "closed");
+            Phase::Closing => {
+                if drained {
+                    conn.stream.shutdown(&mut self.io);
+                }
                 self.close_when_quiet(key);
             }
-            _ => {}
+            Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Serving => {}
         }
-        again
     }
 
     fn leave(&mut self, key: Key, core: usize) {
@@ -394,7 +420,7 @@ impl<I: Io> Core<I> {
         }
         let ready = conn.facts.session.is_some();
         conn.phase = Phase::Closing;
-        conn.stream.shutdown(&mut self.io);
+        conn.cut_at = Some(self.io.now().after(CUT_AFTER));
         let (serial, from, nexus) = (conn.facts.serial, conn.facts.from, conn.nexus);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
         let tasks: Vec<Key> = conn.tasks.iter().flatten().map(|(_, key)| *key).collect();
@@ -478,11 +504,13 @@ impl<I: Io> Core<I> {
 
     pub(super) fn tick_connection(&mut self, key: Key, now: Time) {
         if let Some(conn) = self.connections.get_mut(key) {
-            conn.machine.tick(now);
-            self.soil(key);
-            while let Some(up) = self.connections.get_mut(key).and_then(|conn| conn.machine.poll()) {
-                self.up(key, up);
+            if conn.cut_at.is_some_and(|at| at <= now) {
+                conn.stream.shutdown(&mut self.io);
+            } else {
+                conn.machine.tick(now);
             }
+            self.soil(key);
+            self.poll_machine(key);
         }
     }
 

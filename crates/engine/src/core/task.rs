@@ -104,6 +104,12 @@ impl Task {
         }
     }
 
+    /// Whether a storage operation of it must come back before this core may end. What nothing can abort (SANITIZE)
+    /// is cut off by the end of the daemon, as by a loss of power.
+    pub(super) fn holds_up_the_end(&self) -> bool {
+        self.detached.is_none() && matches!(self.state, State::Storing | State::Reading { .. })
+    }
+
     /// Whether it waits at its unit's gate.
     pub(super) fn is_waiting(&self) -> bool {
         self.state == State::Waiting
