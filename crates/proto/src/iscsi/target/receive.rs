@@ -180,14 +180,13 @@ impl Target {
         read_bytes: u32,
         write_bytes: u32,
     ) -> Result<(), Violation> {
-        let tag = pdu.initiator_task_tag.get();
         let len = pdu.data_segment_length.get();
         let burst = write_bytes.min(self.link.first_burst);
         let unsolicited_end = if pdu.last() { len } else { burst };
         let unexpected =
             len > burst || (len > 0 && !self.link.immediate_data) || (!pdu.last() && self.link.initial_r2t);
-        let (id, task) = self.tasks.take(tag).ok_or(Violation::TooManyImmediate)?;
-        *task = Task {
+        let task = Task {
+            initiator_task_tag: pdu.initiator_task_tag.get(),
             immediate,
             bidirectional: pdu.reads() && pdu.writes(),
             given: !unexpected,
@@ -197,8 +196,9 @@ impl Target {
             write_bytes,
             unsolicited_end,
             unsolicited_open: !pdu.last(),
-            ..*task
+            ..Task::default()
         };
+        let id = self.tasks.take(task).ok_or(Violation::TooManyImmediate)?;
         if immediate {
             self.immediate_in_flight = self.immediate_in_flight.saturating_add(1);
         } else {
