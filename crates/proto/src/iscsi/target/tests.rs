@@ -2,5 +2,6 @@
 
 mod commands;
 mod harness;
+mod login;
 mod requests;
 mod writes;

@@ -76,7 +76,15 @@ impl Driver {
             },
         };
         change(&mut negotiated);
-        let digests = (negotiated.header_digest, negotiated.data_digest);
+        let mut driver = Driver::at_login();
+        driver.digests = (negotiated.header_digest, negotiated.data_digest);
+        driver.target.begin(Box::new(negotiated));
+        assert!(matches!(driver.up(), Some(Up::Ready(_))));
+        driver
+    }
+
+    /// A machine whose connection was just accepted.
+    pub(crate) fn at_login() -> Driver {
         let config = TargetConfig {
             queue_depth: 4,
             login_within: Duration::from_secs(10),
@@ -84,16 +92,13 @@ impl Driver {
             crc32c,
         };
         let address = "127.0.0.1:3260".parse().unwrap();
-        let mut target = Target::new(config, Arc::new(Nobody), address, address, Time(0));
-        target.begin(Box::new(negotiated));
-        assert!(matches!(target.poll(), Some(Up::Ready(_))));
         Driver {
-            target,
+            target: Target::new(config, Arc::new(Nobody), address, address, Time(0)),
             now: Time(0),
             memory: (0..16384u32).map(|n| u8::try_from(n % 251).unwrap()).collect(),
             pending: Vec::new(),
             done: Vec::new(),
-            digests,
+            digests: (false, false),
         }
     }
 

@@ -280,6 +280,9 @@ fn a_discovery_session_has_no_commands() {
         assert!(driver.gone().contains("discovery"));
     }
     let mut driver = discovery();
+    driver.target.tick(Time(5_000_000_000));
+    assert!(driver.gone().contains("discovery"));
+    let mut driver = discovery();
     driver.down(Down::Goodbye { within_seconds: 3 });
     assert!(driver.gone().contains("discovery"));
 }
