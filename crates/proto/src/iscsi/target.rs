@@ -312,7 +312,7 @@ impl StreamMachine for Target {
     fn header(&mut self, now: Time, bytes: &[u8]) {
         self.last_heard = now;
         self.pinged = None;
-        self.received(now, bytes);
+        self.received(bytes);
         self.pace();
     }
 
@@ -395,6 +395,8 @@ impl StreamMachine for Target {
                 self.over("did not log out when asked to");
             }
             Phase::Full if self.waits_for_above() => self.last_heard = now,
+            // Such a session is not sent anything unasked (section 7.4.3).
+            Phase::Full if self.link.discovery => self.over("idle discovery session"),
             Phase::Full if self.pinged.is_some() => self.over("no answer to keep-alive"),
             Phase::Full => self.ping(now),
             Phase::Over => {}

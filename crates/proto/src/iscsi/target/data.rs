@@ -125,7 +125,9 @@ impl Target {
     pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
         let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
         let end = at.saturating_add(into.len());
+        assert!(at == task.received, "fetches follow one another without gaps");
         assert!(end <= task.write_bytes, "a fetch past the command's data-out");
+        assert!(end >= task.unsolicited_end, "a fetch leaves no place for data that comes unasked");
         task.fetch = Some(Fetch { at, into, end });
         if let Receiving::Unplaced(data) = self.receiving
             && data.task == id

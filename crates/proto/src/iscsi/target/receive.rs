@@ -4,7 +4,6 @@ use super::session::Order;
 use super::task::Task;
 use super::violation::{Reaction, Violation};
 use super::{Data, IMMEDIATE_MAX, Phase, Receiving, Target};
-use crate::time::Time;
 use crate::verbs::{Attribute, Command, Up};
 use wire::Cdb;
 use wire::iscsi::{
@@ -14,28 +13,28 @@ use wire::iscsi::{
 
 impl Target {
     /// Contiguous bytes: a header, the rest of one, or a piece of text.
-    pub(super) fn received(&mut self, now: Time, bytes: &[u8]) {
+    pub(super) fn received(&mut self, bytes: &[u8]) {
         match self.receiving {
-            Receiving::Header => self.basic_header(now, bytes),
+            Receiving::Header => self.basic_header(bytes),
             Receiving::Segments { .. } => {
                 let mut head = std::mem::take(&mut self.head);
                 head.extend_from_slice(bytes);
-                self.checked_header(now, &head);
+                self.checked_header(&head);
                 self.restore_head(head);
             }
             Receiving::Text { total } => {
                 self.gathered.extend_from_slice(bytes);
                 if u32::try_from(self.gathered.len()).is_ok_and(|have| have >= total) {
-                    self.gathered_all(now);
+                    self.gathered_all();
                 }
             }
             Receiving::Unplaced(_) | Receiving::Body { .. } | Receiving::Skip { .. } => {}
         }
     }
 
-    fn basic_header(&mut self, now: Time, bytes: &[u8]) {
+    fn basic_header(&mut self, bytes: &[u8]) {
         match BasicHeader::view(bytes).map(BasicHeader::ahs_bytes) {
-            Some(0) => self.checked_header(now, bytes),
+            Some(0) => self.checked_header(bytes),
             Some(len) => {
                 self.head.clear();
                 self.head.extend_from_slice(bytes);
@@ -46,7 +45,7 @@ impl Target {
     }
 
     /// A whole header with its digest.
-    fn checked_header(&mut self, now: Time, bytes: &[u8]) {
+    fn checked_header(&mut self, bytes: &[u8]) {
         let header = if self.link.header_digest {
             let end = bytes.len().saturating_sub(DIGEST_BYTES);
             let (header, digest) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
@@ -58,7 +57,7 @@ impl Target {
             bytes
         };
         self.receiving = Receiving::Header;
-        if let Err(violation) = self.judge(now, header) {
+        if let Err(violation) = self.judge(header) {
             self.refuse(violation, header);
         }
     }
@@ -83,7 +82,7 @@ impl Target {
         }
     }
 
-    fn judge(&mut self, now: Time, header: &[u8]) -> Result<(), Violation> {
+    fn judge(&mut self, header: &[u8]) -> Result<(), Violation> {
         let Some(basic) = BasicHeader::view(header) else { return Ok(()) };
         let opcode = basic.opcode();
         let len = basic.data_segment_length.get();
@@ -102,18 +101,18 @@ impl Target {
         }
         match opcode {
             Opcode::DATA_OUT => self.data_out(header),
-            Opcode::NOP_OUT => NopOut::view(header).map_or(Ok(()), |pdu| self.nop_out(now, pdu, header, len)),
+            Opcode::NOP_OUT => NopOut::view(header).map_or(Ok(()), |pdu| self.nop_out(pdu, header, len)),
             Opcode::TASK_MANAGEMENT_REQUEST => {
                 no_data(len)?;
                 TaskManagementRequest::view(header).map_or(Ok(()), |pdu| self.task_management(pdu))
             }
             Opcode::LOGIN_REQUEST if login => {
-                self.gather(now, header, len);
+                self.gather(header, len);
                 Ok(())
             }
             Opcode::LOGIN_REQUEST => Err(Violation::LoginAgain),
             Opcode::TEXT_REQUEST => {
-                TextRequest::view(header).map_or(Ok(()), |pdu| self.text_request(now, pdu, header, len))
+                TextRequest::view(header).map_or(Ok(()), |pdu| self.text_request(pdu, header, len))
             }
             Opcode::LOGOUT_REQUEST => {
                 no_data(len)?;
@@ -180,14 +179,13 @@ impl Target {
         read_bytes: u32,
         write_bytes: u32,
     ) -> Result<(), Violation> {
-        let tag = pdu.initiator_task_tag.get();
         let len = pdu.data_segment_length.get();
         let burst = write_bytes.min(self.link.first_burst);
         let unsolicited_end = if pdu.last() { len } else { burst };
         let unexpected =
             len > burst || (len > 0 && !self.link.immediate_data) || (!pdu.last() && self.link.initial_r2t);
-        let (id, task) = self.tasks.take(tag).ok_or(Violation::TooManyImmediate)?;
-        *task = Task {
+        let task = Task {
+            initiator_task_tag: pdu.initiator_task_tag.get(),
             immediate,
             bidirectional: pdu.reads() && pdu.writes(),
             given: !unexpected,
@@ -197,8 +195,9 @@ impl Target {
             write_bytes,
             unsolicited_end,
             unsolicited_open: !pdu.last(),
-            ..*task
+            ..Task::default()
         };
+        let id = self.tasks.take(task).ok_or(Violation::TooManyImmediate)?;
         if immediate {
             self.immediate_in_flight = self.immediate_in_flight.saturating_add(1);
         } else {
@@ -228,10 +227,10 @@ impl Target {
     }
 
     /// Text or ping data of this request is to be gathered before it is executed.
-    pub(super) fn gather(&mut self, now: Time, header: &[u8], len: u32) {
+    pub(super) fn gather(&mut self, header: &[u8], len: u32) {
         self.gathered.clear();
         if len == 0 {
-            return self.request(now, header, &[]);
+            return self.request(header, &[]);
         }
         self.head.clear();
         self.head.extend_from_slice(header);
@@ -239,7 +238,7 @@ impl Target {
         self.receiving = Receiving::Text { total: len.saturating_add(pad(len)).saturating_add(digest) };
     }
 
-    fn gathered_all(&mut self, now: Time) {
+    fn gathered_all(&mut self) {
         self.receiving = Receiving::Header;
         let head = std::mem::take(&mut self.head);
         let mut text = std::mem::take(&mut self.gathered);
@@ -255,7 +254,7 @@ impl Target {
         };
         let len = BasicHeader::view(&head).map_or(0, |basic| basic.data_segment_length.get());
         text.truncate(usize::try_from(len).unwrap_or(padded).min(padded));
-        self.request(now, &head, &text);
+        self.request(&head, &text);
         self.restore_head(head);
         self.gathered = text;
     }

@@ -44,7 +44,7 @@ pub(super) struct TextExchange {
 
 impl Target {
     /// Executes a request whose text or ping data is complete.
-    pub(super) fn request(&mut self, _now: Time, header: &[u8], text: &[u8]) {
+    pub(super) fn request(&mut self, header: &[u8], text: &[u8]) {
         match BasicHeader::view(header).map(BasicHeader::opcode) {
             Some(Opcode::LOGIN_REQUEST) => self.login(header, text),
             Some(Opcode::TEXT_REQUEST) => self.text(header, text),
@@ -89,13 +89,7 @@ impl Target {
         self.queue(pdu.as_bytes(), reply.text.clone(), true);
     }
 
-    pub(super) fn nop_out(
-        &mut self,
-        now: Time,
-        pdu: &NopOut,
-        header: &[u8],
-        len: u32,
-    ) -> Result<(), Violation> {
+    pub(super) fn nop_out(&mut self, pdu: &NopOut, header: &[u8], len: u32) -> Result<(), Violation> {
         let immediate = pdu.opcode & Opcode::IMMEDIATE != 0;
         if pdu.initiator_task_tag.get() == TAG_NONE {
             if !immediate {
@@ -103,7 +97,7 @@ impl Target {
             }
             self.skip_data(header);
         } else if self.in_order(immediate, pdu.cmd_sn.get())? {
-            self.gather(now, header, len);
+            self.gather(header, len);
         } else {
             self.skip_data(header);
         }
@@ -129,7 +123,6 @@ impl Target {
 
     pub(super) fn text_request(
         &mut self,
-        now: Time,
         pdu: &TextRequest,
         header: &[u8],
         len: u32,
@@ -151,7 +144,7 @@ impl Target {
             TEXT_TAG if self.text.as_ref().is_some_and(|text| text.tag == tag) => {}
             _ => return Err(Violation::UnknownText),
         }
-        self.gather(now, header, len);
+        self.gather(header, len);
         Ok(())
     }
 

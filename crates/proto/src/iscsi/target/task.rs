@@ -124,14 +124,15 @@ impl TaskTable {
         }
     }
 
-    /// Takes a slot for this tag; `None` when all are taken.
-    pub(super) fn take(&mut self, initiator_task_tag: u32) -> Option<(TaskId, &mut Task)> {
+    /// Takes a slot for this task; `None` when all are taken.
+    pub(super) fn take(&mut self, task: Task) -> Option<TaskId> {
         let slot = self.free.pop_front()?;
-        let task = self.slots.get_mut(usize::from(slot))?;
-        let generation = task.generation.wrapping_add(1);
-        *task = Task { generation, used: true, initiator_task_tag, ..Task::default() };
-        self.index.insert(initiator_task_tag, slot);
-        Some((TaskId { slot, generation }, task))
+        let place = self.slots.get_mut(usize::from(slot))?;
+        let generation = place.generation.wrapping_add(1);
+        let tag = task.initiator_task_tag;
+        *place = Task { generation, used: true, ..task };
+        self.index.insert(tag, slot);
+        Some(TaskId { slot, generation })
     }
 
     /// The task, if it still is the one that this id was given for.
@@ -254,14 +255,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn tagged(initiator_task_tag: u32) -> Task {
+        Task { initiator_task_tag, ..Task::default() }
+    }
+
     #[test]
     fn a_slot_is_taken_again_last() {
         let mut table = TaskTable::new(4);
-        let (first, _) = table.take(1).unwrap();
+        let first = table.take(tagged(1)).unwrap();
         table.release(first);
-        let taken: Vec<u16> = (2..6).map(|tag| table.take(tag).unwrap().0.slot).collect();
+        let taken: Vec<u16> = (2..6).map(|tag| table.take(tagged(tag)).unwrap().slot).collect();
         assert_eq!(taken, [1, 2, 3, 0]);
-        assert!(table.take(9).is_none());
+        assert!(table.take(tagged(9)).is_none());
         assert!(table.get(first).is_none(), "an old id names nothing");
     }
 
@@ -273,7 +278,7 @@ mod tests {
             for (tag, take) in steps {
                 let tag = tag.wrapping_mul(0x0100_0000);
                 if take && model.len() < 16 && !model.contains_key(&tag) {
-                    model.insert(tag, table.take(tag).unwrap().0);
+                    model.insert(tag, table.take(tagged(tag)).unwrap());
                 } else if let Some(id) = model.remove(&tag) {
                     table.release(id);
                 }
