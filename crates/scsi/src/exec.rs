@@ -3,7 +3,11 @@
 use crate::answer::Answer;
 use crate::command::Ending;
 use crate::home::{HomeReply, HomeRequest};
+use crate::lba_status::LbaStatus;
+use crate::media::{atomic, compare, same, sync, transfer, unmap};
+use crate::mode::ModeSelect;
 use crate::nexus::NexusUnit;
+use crate::power::{Prevent, StartStop};
 use crate::storage::{Found, MediaOp, StoreError};
 use crate::unit::View;
 
@@ -70,19 +74,37 @@ pub struct Exec {
     program: Program,
 }
 
-/// The programs that commands are made of. What is not on the path of READ and WRITE may be boxed.
+/// The programs that commands are made of. Only what is not on the path of READ and WRITE may be boxed.
 #[derive(Debug)]
 pub(crate) enum Program {
     /// Ends at once.
     End(Ending),
+    /// READ.
+    Read(transfer::Read),
+    /// WRITE, WRITE ATOMIC, WRITE AND VERIFY.
+    Write(transfer::Write),
+    /// COMPARE AND WRITE.
+    CompareAndWrite(atomic::CompareAndWrite),
+    /// ORWRITE.
+    OrWrite(atomic::OrWrite),
+    /// VERIFY.
+    Verify(compare::Verify),
+    /// WRITE SAME.
+    WriteSame(same::WriteSame),
+    /// UNMAP.
+    Unmap(unmap::Unmap),
+    /// SYNCHRONIZE CACHE.
+    Flush(sync::Flush),
+    /// GET LBA STATUS.
+    LbaStatus(LbaStatus),
     /// Builds its data-in from what the view shows.
     Answer(Answer),
-    /// PERSISTENT RESERVE OUT.
-    ReserveOut(Box<crate::reservation::Program>),
-    /// EXTENDED COPY.
-    Copy(Box<crate::copy::Program>),
-    /// SANITIZE.
-    Sanitize(Box<crate::sanitize::Program>),
+    /// MODE SELECT.
+    ModeSelect(ModeSelect),
+    /// START STOP UNIT.
+    StartStop(StartStop),
+    /// PREVENT ALLOW MEDIUM REMOVAL.
+    Prevent(Prevent),
 }
 
 impl Exec {
@@ -94,22 +116,50 @@ impl Exec {
     pub fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
         match &mut self.program {
             Program::End(ending) => Step::End(*ending),
+            Program::Read(program) => program.next(env, event),
+            Program::Write(program) => program.next(env, event),
+            Program::CompareAndWrite(program) => program.next(env, event),
+            Program::OrWrite(program) => program.next(env, event),
+            Program::Verify(program) => program.next(env, event),
+            Program::WriteSame(program) => program.next(env, event),
+            Program::Unmap(program) => program.next(env, event),
+            Program::Flush(program) => program.next(env, event),
+            Program::LbaStatus(program) => program.next(env, event),
             Program::Answer(program) => program.next(env, event),
-            Program::ReserveOut(program) => program.next(env, event),
-            Program::Copy(program) => program.next(env, event),
-            Program::Sanitize(program) => program.next(env, event),
+            Program::ModeSelect(program) => program.next(env, event),
+            Program::StartStop(program) => program.next(env, event),
+            Program::Prevent(program) => program.next(env, event),
         }
     }
 
     /// Bytes of task buffer that the program needs, at most [`CHUNK_BYTES`].
     pub fn buffer_bytes(&self) -> u32 {
         match &self.program {
-            Program::End(_) => 0,
+            Program::End(_)
+            | Program::Read(_)
+            | Program::Flush(_)
+            | Program::StartStop(_)
+            | Program::Prevent(_) => 0,
+            Program::Write(program) => program.buffer_bytes(),
+            Program::CompareAndWrite(program) => program.buffer_bytes(),
+            Program::OrWrite(program) => program.buffer_bytes(),
+            Program::Verify(program) => program.buffer_bytes(),
+            Program::WriteSame(program) => program.buffer_bytes(),
+            Program::Unmap(program) => program.buffer_bytes(),
+            Program::LbaStatus(program) => program.buffer_bytes(),
             Program::Answer(program) => program.buffer_bytes(),
-            Program::ReserveOut(program) => program.buffer_bytes(),
-            Program::Copy(program) => program.buffer_bytes(),
-            Program::Sanitize(program) => program.buffer_bytes(),
+            Program::ModeSelect(program) => program.buffer_bytes(),
         }
+    }
+
+    /// Whether it is a READ: fed by [`Step::ReadPush`] only.
+    pub fn is_read(&self) -> bool {
+        matches!(self.program, Program::Read(_))
+    }
+
+    /// Whether it is a WRITE of any kind.
+    pub fn is_write(&self) -> bool {
+        matches!(self.program, Program::Write(_))
     }
 }
 

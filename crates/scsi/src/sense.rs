@@ -74,6 +74,8 @@ impl Check {
     pub const SEGMENT_TYPE: Check = Check::new(SenseKey::IllegalRequest, 0x2609);
     /// INLINE DATA LENGTH EXCEEDED.
     pub const INLINE_DATA: Check = Check::new(SenseKey::IllegalRequest, 0x260b);
+    /// INVALID MESSAGE ERROR: a task attribute that is not supported.
+    pub const INVALID_MESSAGE: Check = Check::new(SenseKey::IllegalRequest, 0x4900);
     /// OPERATION IN PROGRESS.
     pub const OPERATION_IN_PROGRESS: Check = Check::new(SenseKey::IllegalRequest, 0x0016);
 

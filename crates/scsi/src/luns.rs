@@ -1,0 +1,84 @@
+//! REPORT LUNS (SPC-4 section 6.33), and commands to a LUN where there is no unit.
+
+use crate::admit::Admission;
+use crate::answer::Answer;
+use crate::attention::UnitAttention;
+use crate::command::{Ending, Request, Status};
+use crate::exec::{Env, Program};
+use crate::inquiry;
+use crate::sense::{Check, Failure};
+use wire::Cdb;
+
+/// The shortest ALLOCATION LENGTH that the standard allows.
+const ALLOCATION_MIN: u32 = 16;
+
+/// REPORT LUNS.
+pub(crate) fn begin(admission: &Admission<'_>) -> Result<Program, Failure> {
+    let cdb = admission.cdb();
+    check(cdb)?;
+    Ok(Program::Answer(Answer::new(*cdb, cdb.u32(6), build)))
+}
+
+/// Reporting the list answers the unit attention that it changed.
+fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    env.nexus.attentions.retain(|attention| *attention != UnitAttention::LunsChanged);
+    list(cdb, env.luns, data);
+    Ok(())
+}
+
+fn check(cdb: &Cdb) -> Result<(), Check> {
+    if !matches!(cdb.u8(2), 0x00..=0x02 | 0x10..=0x12) {
+        return Err(Check::cdb_byte(2));
+    }
+    if cdb.u32(6) < ALLOCATION_MIN { Err(Check::cdb_byte(6)) } else { Ok(()) }
+}
+
+/// There are no well known units, and no administrative or subsidiary ones.
+fn list(cdb: &Cdb, luns: &[u64], data: &mut Vec<u8>) {
+    let luns = match cdb.u8(2) {
+        0x00 | 0x02 => luns,
+        _ => &[],
+    };
+    let len = u32::try_from(luns.len()).unwrap_or(u32::MAX).saturating_mul(8);
+    data.extend_from_slice(&len.to_be_bytes());
+    data.extend_from_slice(&[0; 4]);
+    for lun in luns {
+        data.extend_from_slice(&lun.to_be_bytes());
+    }
+}
+
+/// A command to a LUN where there is no unit (SPC-4 section 4.2.5.3, SAM-5 section 4.7.4): INQUIRY, REPORT LUNS and
+/// REQUEST SENSE are answered, all others end with LOGICAL UNIT NOT SUPPORTED. Returns how many bytes of `buffer`
+/// are the data-in, to be cut to what the initiator is ready for, and the ending.
+pub fn no_unit(request: &Request<'_>, luns: &[u64], buffer: &mut [u8]) -> (u32, Ending) {
+    let cdb = request.cdb;
+    let mut data = Vec::new();
+    let answer = match cdb.opcode() {
+        0x12 => inquiry::build_no_unit(cdb, &mut data).map(|()| u32::from(cdb.u16(3))),
+        0xa0 => check(cdb).map(|()| {
+            list(cdb, luns, &mut data);
+            cdb.u32(6)
+        }),
+        0x03 => {
+            data.extend_from_slice(Check::NO_UNIT.encode_as(cdb.u8(1) & 0x01 != 0).as_bytes());
+            Ok(u32::from(cdb.u8(4)))
+        }
+        _ => Err(Check::NO_UNIT),
+    };
+    match answer {
+        Ok(allocation) => {
+            let mut len = 0u32;
+            for (slot, byte) in buffer.iter_mut().zip(&data) {
+                if len < allocation {
+                    *slot = *byte;
+                    len = len.saturating_add(1);
+                }
+            }
+            (len, Ending::sent(u64::from(len)))
+        }
+        Err(check) => {
+            let sense = Some(check.encode_as(false));
+            (0, Ending { sense, ..Ending::of(Status::CheckCondition) })
+        }
+    }
+}
