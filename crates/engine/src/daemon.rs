@@ -7,6 +7,7 @@ use crate::housekeeper::{Housekeeper, Job, kept_reservations};
 use crate::message::Message;
 use crate::registry::Registry;
 use reactor::mailbox::{self, Mailbox, Sender};
+use reactor::memory::Arena;
 use reactor::uring::Uring;
 use scsi::storage::Traits;
 use scsi::{Home, HomeRequest, Unit, View};
@@ -236,7 +237,7 @@ fn start_core(seed: Seed) -> Result<JoinHandle<()>, StartError> {
         if let Err(error) = reactor::topology::pin_to(number) {
             tracing::warn!(core = number, %error, "the thread could not be pinned to its core");
         }
-        match Uring::new(ARENA_BYTES, seed.mailbox.waker()) {
+        match Arena::new(ARENA_BYTES).and_then(|arena| Uring::new(arena, seed.mailbox.waker())) {
             Err(error) => {
                 let _ = ready.send(Err(error.to_string()));
             }

@@ -33,13 +33,3 @@ pub fn addresses(socket: Handle) -> io::Result<(SocketAddr, SocketAddr)> {
     let peer = peer.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
     Ok((inet(local)?, inet(peer)?))
 }
-
-/// Writes a socket address as the kernel wants it; returns its length.
-pub(crate) fn write_address(address: SocketAddr, into: &mut libc::sockaddr_storage) -> u32 {
-    let base = (&raw mut *into).cast::<u8>();
-    let any = rustix::net::SocketAddrAny::from(address);
-    let len = any.addr_len();
-    // SAFETY: a socket address is at most as long as a `sockaddr_storage`.
-    unsafe { std::ptr::copy_nonoverlapping(any.as_ptr().cast::<u8>(), base, len as usize) };
-    len
-}

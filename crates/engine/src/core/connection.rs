@@ -142,7 +142,7 @@ impl<I: Io> Core<I> {
         match result {
             Ok(handle) => self.welcome(portal, Handle(handle as i32)),
             Err(error) if self.stopping.is_none() => {
-                crate::limited!(tracing::Level::WARN, "a connection could not be accepted: {error}");
+                crate::limited!(tracing::Level::WARN, "a connection could not be accepted: {}", std::io::Error::from_raw_os_error(error.0));
             }
             Err(_) => {}
         }
@@ -277,28 +277,27 @@ impl<I: Io> Core<I> {
         self.shared.registry.login_ends();
         let shared = self.shared.clone();
         let Some(conn) = self.connections.get_mut(key) else { return };
-        let target = session.target.as_ref().and_then(|name| shared.config.targets.iter().position(|t| t.name == *name));
-        let negotiated: Vec<String> =
-            session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let named = |name: &String| shared.config.targets.iter().position(|target| target.name == *name);
+        let target = session.target.as_ref().and_then(named);
+        let keys: Vec<String> = session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let session = Arc::new(session);
         conn.facts.target = target;
         conn.facts.session = Some(session.clone());
-        let serial = conn.facts.serial;
-        let portal = &shared.config.portals[conn.facts.portal];
+        let facts = conn.facts.clone();
+        let serial = facts.serial;
         let kind = if target.is_some() { "session" } else { "discovery session" };
-        let core = if target.is_some() { self.place(conn.facts.portal) } else { self.me };
-        let conn = &self.connections.get(key).expect("it was there above").facts;
+        let core = if target.is_some() { self.place(facts.portal) } else { self.me };
         tracing::info!(
             initiator = %session.initiator,
-            from = %conn.from,
-            portal = %conn.local,
+            from = %facts.from,
+            portal = %facts.local,
             target = session.target.as_deref().unwrap_or("-"),
             core = shared.config.cores[core],
-            keys = %negotiated.join(" "),
+            keys = %keys.join(" "),
             "{kind} {serial} logged in"
         );
         let Some(target) = target else { return self.set_phase(key, Phase::Login) };
-        let name = session_name(&session, target, portal.group);
+        let name = session_name(&session, target, shared.config.portals[facts.portal].group);
         let mut phase = if core == self.me { Phase::Serving } else { Phase::Leaving(core) };
         if let Some(old) = shared.registry.enter(name, Place { core: self.me, serial }) {
             tracing::info!(initiator = %session.initiator, "session {serial} reinstates session {}", old.serial);
@@ -391,7 +390,7 @@ impl<I: Io> Core<I> {
         }
         self.poll_machine(key);
         let Some(conn) = self.connections.get_mut(key) else { return };
-        let drained = !conn.machine.owes() && !conn.stream.is_sending();
+        let drained = !conn.machine.owes() && conn.stream.has_sent();
         match conn.phase {
             Phase::Leaving(core) if drained && conn.stream.quiet() => self.leave(key, core),
             Phase::Closing => {

@@ -81,7 +81,7 @@ impl<I: Io> Core<I> {
         if let Some(current) = &mut home.current
             && !ok
         {
-            current.reply = HomeReply::Check(scsi::sense::Check::internal_target_failure());
+            current.reply = HomeReply::Check(scsi::sense::Check::INTERNAL);
         }
         self.publish(unit);
     }
@@ -118,8 +118,10 @@ impl<I: Io> Core<I> {
         for (_, conn) in self.connections.iter_mut() {
             for lun in conn.luns.iter_mut().filter(|lun| lun.unit == unit) {
                 lun.nexus.sync(&publish.policy);
-                for (_, attention) in publish.attentions.iter().filter(|(who, _)| who.includes(&lun.nexus)) {
-                    lun.nexus.establish(*attention);
+                for (who, attention) in &publish.attentions {
+                    if who.includes(&lun.nexus) {
+                        lun.nexus.establish(*attention);
+                    }
                 }
             }
         }

@@ -167,7 +167,7 @@ impl<I: Io> Core<I> {
                 let buffer_bytes = exec.buffer_bytes().max(task.command.unsolicited_bytes);
                 task.exec = Some(exec);
                 if task.buffer.len() >= buffer_bytes {
-                    return self.run(key, Event::Start);
+                    return self.run_task(key, Event::Start);
                 }
                 if !task.buffer.is_empty() {
                     // It waited at the gate with a buffer for its unsolicited data alone; the wait is over, and the
@@ -177,7 +177,7 @@ impl<I: Io> Core<I> {
                 match self.io.arena().take(buffer_bytes) {
                     Some(buffer) => {
                         task.buffer = buffer;
-                        self.run(key, Event::Start);
+                        self.run_task(key, Event::Start);
                         self.take_unsolicited(key);
                     }
                     None if task.command.unsolicited_bytes > 0 => self.end(key, refusal(Status::TaskSetFull)),
@@ -215,7 +215,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Runs the program until it has to wait.
-    pub(super) fn run(&mut self, key: Key, event: Event) {
+    pub(super) fn run_task(&mut self, key: Key, event: Event) {
         let mut event = event;
         loop {
             let Some(step) = self.next_step(key, event) else { return };
@@ -296,7 +296,7 @@ impl<I: Io> Core<I> {
             let more = upto - task.asked_bytes;
             return self.ask(key, at, more);
         }
-        self.run(key, Event::Fetched);
+        self.run_task(key, Event::Fetched);
     }
 
     /// The initiator broke the standard in the task's data; the transport ends the task with it.
@@ -370,7 +370,7 @@ impl<I: Io> Core<I> {
     pub(super) fn pushed(&mut self, key: Key) {
         match self.tasks.get(key).map(|task| task.state) {
             Some(State::Pushing { last: true }) => self.free_task(key),
-            Some(State::Pushing { last: false }) => self.run(key, Event::Pushed),
+            Some(State::Pushing { last: false }) => self.run_task(key, Event::Pushed),
             _ => {}
         }
     }
@@ -415,7 +415,7 @@ impl<I: Io> Core<I> {
             return self.free_task(key);
         }
         if let Some(event) = self.read_done(key, outcome) {
-            self.run(key, event);
+            self.run_task(key, event);
         }
     }
 
@@ -426,7 +426,7 @@ impl<I: Io> Core<I> {
             Waiter::Function(connection, id) => self.function_answered(connection, id),
             Waiter::Task(key) => match self.tasks.get(key) {
                 Some(task) if task.aborted => self.free_task(key),
-                Some(_) => self.run(key, Event::Home(reply)),
+                Some(_) => self.run_task(key, Event::Home(reply)),
                 None => {}
             },
         }
@@ -552,7 +552,7 @@ impl<I: Io> Core<I> {
             match step {
                 Some(step) => {
                     if let Some(event) = self.perform(key, step) {
-                        self.run(key, event);
+                        self.run_task(key, event);
                     }
                 }
                 None => {
@@ -560,7 +560,7 @@ impl<I: Io> Core<I> {
                     match self.io.arena().take(wanted) {
                         Some(buffer) => {
                             task.buffer = buffer;
-                            self.run(key, Event::Start);
+                            self.run_task(key, Event::Start);
                         }
                         None => self.starved.push_front((key, None)),
                     }
