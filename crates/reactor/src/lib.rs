@@ -8,7 +8,7 @@ pub mod crc;
 pub mod io;
 pub mod mailbox;
 pub mod memory;
-// pub mod stream;
+pub mod stream;
 pub mod timers;
 pub mod topology;
 pub mod uring;
