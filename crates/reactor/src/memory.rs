@@ -10,7 +10,7 @@ mod region;
 
 pub(crate) use arena::Loan;
 pub use arena::{Arena, LARGE_BYTES, SMALL_BYTES};
-pub(crate) use region::{Pin, copy};
+pub(crate) use region::{Pin, copy, with_shared_bytes};
 pub use region::{REGIONS_MAX, Region};
 
 /// The page size that buffers are aligned to.

@@ -255,6 +255,18 @@ pub(crate) fn copy(arena: &mut Arena, from: Span, to: Span) {
     });
 }
 
+/// Calls `act` with the bytes of a span of a shared region, piece by piece, each as it was at one moment.
+pub(crate) fn with_shared_bytes(span: Span, mut act: impl FnMut(&[u8])) {
+    let pin = Pin::new(span).expect("a span names bytes of a living shared region");
+    let mut piece = [0u8; CHUNK_BYTES];
+    for at in (0..span.len as usize).step_by(CHUNK_BYTES) {
+        let bytes = CHUNK_BYTES.min(span.len as usize - at);
+        // SAFETY: the pinned region has `span.len` bytes there, and the stack buffer is ours.
+        unsafe { ptr::copy_nonoverlapping(pin.address(span).add(at), piece.as_mut_ptr(), bytes) }
+        act(&piece[..bytes]);
+    }
+}
+
 /// Calls `act` with the address of a span of the arena or of a shared region. The bytes may be lent to the kernel.
 fn with_address<T>(arena: &Arena, span: Span, act: impl FnOnce(*mut u8) -> T) -> T {
     if span.buffer == arena.id() {
