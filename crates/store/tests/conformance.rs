@@ -29,7 +29,7 @@ fn setup<I: Kernel, S: Backend<I> + 'static>(
     medium: impl Any,
 ) -> Option<Setup<I>> {
     let traits = store.traits();
-    let rig = Rig::new(I::new(), &store);
+    let rig = Rig::new(I::start(), &store);
     Some(Setup { rig, traits, size: traits.size_bytes, maps, _medium: Box::new(medium) })
 }
 
