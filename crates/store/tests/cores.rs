@@ -13,7 +13,7 @@ use support::{Kernel, Random, SIZE, directory, sparse};
 const CORES: u64 = 3;
 
 /// Cores write the same bytes, each its own pattern; whoever reads sees one pattern.
-fn never_tears<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, offset: u64, len: usize) {
+fn never_tears<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, rounds: u64, offset: u64, len: usize) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let over = &over;
@@ -32,7 +32,7 @@ fn never_tears<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, offset: u64, 
                     let mut rig = Rig::new(I::start(), store);
                     let from = rig.room(0, len);
                     rig.fill(&from, &vec![pattern; len]);
-                    for _ in 0..60 {
+                    for _ in 0..rounds {
                         for _ in 0..4 {
                             rig.start(&Op::Write { offset, from, durable: false, atomic: false });
                         }
@@ -50,15 +50,14 @@ fn never_tears<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, offset: u64, 
 }
 
 /// Every core increments counters by COMPARE AND WRITE; none is lost.
-fn loses_no_increment<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, block: usize) {
-    const ROUNDS: u64 = 60;
+fn loses_no_increment<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, rounds: u64, block: usize) {
     const COUNTERS: u64 = 3;
     std::thread::scope(|scope| {
         for core in 0..CORES {
             scope.spawn(move || {
                 let mut rig = Rig::new(I::start(), store);
                 let mut random = Random::new(core);
-                for round in 0..ROUNDS {
+                for round in 0..rounds {
                     increment(&mut rig, (round % COUNTERS) * block as u64, block, &mut random);
                 }
             });
@@ -67,7 +66,7 @@ fn loses_no_increment<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, block:
     let mut rig = Rig::new(I::start(), store);
     for counter in 0..COUNTERS {
         let bytes = rig.read(counter * block as u64, block).unwrap();
-        assert_eq!(count(&bytes), CORES * ROUNDS / COUNTERS);
+        assert_eq!(count(&bytes), CORES * rounds / COUNTERS);
     }
 }
 
@@ -106,18 +105,18 @@ fn loses_no_bit<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>) {
     assert!(rig.read(0, 64 * 512).unwrap().iter().all(|byte| *byte == 0xFF));
 }
 
-fn all<I: Kernel, S: Backend<I> + 'static>(open: impl Fn() -> Arc<S>) {
-    never_tears::<I, S>(&open(), 1 << 20, 65_536);
-    never_tears::<I, S>(&open(), (1 << 20) + 300, 200_000);
-    loses_no_increment::<I, S>(&open(), 512);
-    loses_no_increment::<I, S>(&open(), 4096);
+fn all<I: Kernel, S: Backend<I> + 'static>(rounds: u64, open: impl Fn() -> Arc<S>) {
+    never_tears::<I, S>(&open(), rounds, 1 << 20, 65_536);
+    never_tears::<I, S>(&open(), rounds, (1 << 20) + 300, 200_000);
+    loses_no_increment::<I, S>(&open(), rounds, 512);
+    loses_no_increment::<I, S>(&open(), rounds, 4096);
     loses_no_bit::<I, S>(&open());
 }
 
 fn on_file<I: Kernel>(size: u64) {
     let directory = directory();
     let path = sparse(&directory, size);
-    all::<I, _>(|| {
+    all::<I, _>(60, || {
         std::fs::File::create(&path).unwrap().set_len(size).unwrap();
         store::open_file(&path, None, 1, false).unwrap()
     });
@@ -125,7 +124,7 @@ fn on_file<I: Kernel>(size: u64) {
 
 #[test]
 fn ram() {
-    all::<Uring, _>(|| store::open_ram(SIZE).unwrap());
+    all::<Uring, _>(3000, || store::open_ram(SIZE).unwrap());
 }
 
 #[test]
