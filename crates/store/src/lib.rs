@@ -1,6 +1,6 @@
 //! Backing stores. A [`lane::Store`] is shared by cores; a [`lane::Lane`] is one core's private way into it.
 //!
-//! [`null`] reads as zeros, [`ram`] is memory, [`file`] is a file or a block device.
+//! [`null`] reads as zeros, [`ram`] is memory, [`mod@file`] is a file or a block device.
 #![forbid(unsafe_code)]
 
 pub mod error;

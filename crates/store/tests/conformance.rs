@@ -29,7 +29,7 @@ fn setup<I: Kernel, S: Backend<I> + 'static>(
     medium: impl Any,
 ) -> Option<Setup<I>> {
     let traits = store.traits();
-    let rig = Rig::new(I::new(), &store);
+    let rig = Rig::new(I::start(), &store);
     Some(Setup { rig, traits, size: traits.size_bytes, maps, _medium: Box::new(medium) })
 }
 
@@ -123,11 +123,9 @@ fn agrees_with_a_model<I: Io>(setup: &mut Setup<I>) {
         let lens: Vec<u32> = (0..=random.below(4))
             .map(|_| {
                 let unit = [1, 512, 4096][random.below(3) as usize];
-                (1 + random.below(40_000 / unit) * unit) as u32 / unit as u32 * unit as u32
-                    + u32::from(unit == 1)
+                unit * (1 + random.below(40_000 / u64::from(unit)) as u32)
             })
             .collect();
-        let lens: Vec<u32> = lens.into_iter().map(|len| len.max(1)).collect();
         let len = lens.iter().sum::<u32>() as usize;
         let skip = [0, 1, 512][random.below(3) as usize];
         let unit = [1, 512, 4096][random.below(3) as usize];

@@ -105,7 +105,7 @@ fn short_transfers_go_on() {
 fn a_file_that_was_cut_fails_where_it_ends() {
     for size in [SIZE, SIZE + 1] {
         let (_directory, path, store) = file(size);
-        let mut rig = Rig::new(<Uring as Kernel>::new(), &store);
+        let mut rig = Rig::new(Uring::start(), &store);
         File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
         assert_eq!(rig.read((1 << 20) - 4096, 4096), Ok(vec![0; 4096]));
         let cut = Err(StoreError::ReadFailed { at: 1 << 20 });
@@ -121,7 +121,7 @@ fn a_file_that_was_cut_fails_where_it_ends() {
 #[test]
 fn a_changed_size_is_noticed() {
     let (_directory, path, store) = file(SIZE);
-    let mut rig = Rig::new(<Uring as Kernel>::new(), &store);
+    let mut rig = Rig::new(Uring::start(), &store);
     let resize = |size| File::options().write(true).open(&path).unwrap().set_len(size).unwrap();
     assert_eq!(store.refresh(), None);
     resize(SIZE * 2);
@@ -203,7 +203,7 @@ fn a_failed_sync_is_not_forgotten_with_the_page_cache() {
 #[test]
 fn more_operations_than_buffers() {
     let (_directory, _, store) = file(SIZE);
-    let mut rig = Rig::new(FakeIo::new(), &store);
+    let mut rig = Rig::new(FakeIo::start(), &store);
     let (zeros, ones) = (rig.room(0, 4096), rig.room(1, 4096));
     rig.fill(&zeros, &[0; 4096]);
     rig.fill(&ones, &[1; 4096]);
@@ -217,8 +217,8 @@ fn more_operations_than_buffers() {
 #[test]
 fn a_lane_that_goes_away_holds_nobody_up() {
     let (_directory, _, store) = file(SIZE);
-    let mut gone = Rig::new(<Uring as Kernel>::new(), &store);
-    let mut stays = Rig::new(<Uring as Kernel>::new(), &store);
+    let mut gone = Rig::new(Uring::start(), &store);
+    let mut stays = Rig::new(Uring::start(), &store);
     let places = gone.room(0, 4096);
     for offset in [0, 100, 4096] {
         gone.start(&Op::Write { offset, from: places, durable: false, atomic: false });
@@ -237,7 +237,7 @@ fn a_lane_that_goes_away_holds_nobody_up() {
 fn a_full_file_system_says_so() {
     let rig_on = |path: &PathBuf| {
         let store = store::open_file(path, Some(8 << 20), 512, false).unwrap();
-        Rig::new(<Uring as Kernel>::new(), &store)
+        Rig::new(Uring::start(), &store)
     };
     if !is_root() {
         return;
@@ -258,7 +258,7 @@ fn a_read_only_store_refuses_all_that_writes() {
     let path = sparse(&directory, SIZE);
     let store = store::open_file(&path, None, 512, true).unwrap();
     assert!(store.traits().read_only && !store.traits().discards);
-    let mut rig = Rig::new(FakeIo::new(), &store);
+    let mut rig = Rig::new(FakeIo::start(), &store);
     let refused = Err(StoreError::ReadOnly);
     assert_eq!(rig.write(0, &[1; 512]), refused);
     assert_eq!(rig.run(Op::Zero { offset: 0, len: 512, unmap: true, durable: false }), refused);

@@ -108,7 +108,7 @@ impl Random {
 }
 
 impl Kernel for Uring {
-    fn new() -> Uring {
+    fn start() -> Uring {
         let arena = Arena::new(4 << 20).unwrap();
         Uring::new(arena, Waker::new().unwrap()).expect("these tests need io_uring")
     }
@@ -116,11 +116,11 @@ impl Kernel for Uring {
 
 /// A kernel that a test can make.
 pub trait Kernel: reactor::io::Io {
-    fn new() -> Self;
+    fn start() -> Self;
 }
 
 impl Kernel for fake::FakeIo {
-    fn new() -> fake::FakeIo {
+    fn start() -> fake::FakeIo {
         fake::FakeIo::healthy()
     }
 }
