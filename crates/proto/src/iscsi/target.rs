@@ -234,6 +234,11 @@ impl Target {
         }
     }
 
+    /// Whether payload goes out with a data digest: its bytes may not change between being summed and being sent.
+    pub fn sums_payload(&self) -> bool {
+        self.link.data_digest
+    }
+
     /// Takes a verb from above. One about a task that is no more is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {

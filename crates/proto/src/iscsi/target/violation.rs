@@ -85,82 +85,56 @@ impl Violation {
         self.row().0
     }
 
-    fn row(self) -> (Reaction, &'static str) {
+    /// What follows, what to call it, and the section of RFC 7143.
+    fn row(self) -> (Reaction, &'static str, &'static str) {
         use Reaction::{Drop, EndTask, Reject};
         match self {
-            Violation::HeaderDigest => (Drop, "header digest mismatch (RFC 7143 section 7.8)"),
-            Violation::DataDigest => (Drop, "data digest mismatch in a request (RFC 7143 section 7.8)"),
-            Violation::DataOutDigest => (EndTask(0x47, 0x05), "data digest mismatch (RFC 7143 section 7.8)"),
+            Violation::HeaderDigest => (Drop, "header digest mismatch", "7.8"),
+            Violation::DataDigest => (Drop, "data digest mismatch in a request", "7.8"),
+            Violation::DataOutDigest => (EndTask(0x47, 0x05), "data digest mismatch", "7.8"),
             Violation::DataSegmentTooLong => {
-                (Drop, "data segment longer than MaxRecvDataSegmentLength (RFC 7143 section 13.12)")
+                (Drop, "data segment longer than MaxRecvDataSegmentLength", "13.12")
             }
             Violation::AdditionalHeader => {
-                (Drop, "additional header segment on a PDU that has none (RFC 7143 section 11.2.2)")
+                (Drop, "additional header segment on a PDU that has none", "11.2.2")
             }
-            Violation::AdditionalSegment(_) => {
-                (Drop, "malformed additional header segment (RFC 7143 section 11.2.2)")
+            Violation::AdditionalSegment(_) => (Drop, "malformed additional header segment", "11.2.2"),
+            Violation::UnexpectedDataSegment => (Drop, "data segment on a PDU that has none", "7.7"),
+            Violation::NotLogin => (Drop, "no login request at login", "6.3"),
+            Violation::LoginAgain => (Drop, "login request after login", "6.3"),
+            Violation::NotInDiscovery => (Drop, "request that discovery sessions do not have", "4.3"),
+            Violation::UnknownOpcode => (Reject(RejectReason::NOT_SUPPORTED), "unknown opcode", "11.2.1.2"),
+            Violation::CommandGap => (Drop, "gap in CmdSN", "4.2.2.1"),
+            Violation::ReservedTag => (Drop, "reserved initiator task tag", "11.2.1.8"),
+            Violation::TaskInProgress => {
+                (Reject(RejectReason::TASK_IN_PROGRESS), "initiator task tag in use", "11.2.1.8")
             }
-            Violation::UnexpectedDataSegment => {
-                (Drop, "data segment on a PDU that has none (RFC 7143 section 7.7)")
+            Violation::TooManyImmediate => {
+                (Reject(RejectReason::TOO_MANY_IMMEDIATE), "too many immediate commands", "4.2.2.1")
             }
-            Violation::NotLogin => (Drop, "no login request at login (RFC 7143 section 6.3)"),
-            Violation::LoginAgain => (Drop, "login request after login (RFC 7143 section 6.3)"),
-            Violation::NotInDiscovery => {
-                (Drop, "request that discovery sessions do not have (RFC 7143 section 4.3)")
-            }
-            Violation::UnknownOpcode => {
-                (Reject(RejectReason::NOT_SUPPORTED), "unknown opcode (RFC 7143 section 11.2.1.2)")
-            }
-            Violation::CommandGap => (Drop, "gap in CmdSN (RFC 7143 section 4.2.2.1)"),
-            Violation::ReservedTag => (Drop, "reserved initiator task tag (RFC 7143 section 11.2.1.8)"),
-            Violation::TaskInProgress => (
-                Reject(RejectReason::TASK_IN_PROGRESS),
-                "initiator task tag in use (RFC 7143 section 11.2.1.8)",
-            ),
-            Violation::TooManyImmediate => (
-                Reject(RejectReason::TOO_MANY_IMMEDIATE),
-                "too many immediate commands (RFC 7143 section 4.2.2.1)",
-            ),
-            Violation::BidirectionalLengthMissing => {
-                (Drop, "no bidirectional read length (RFC 7143 section 11.3.4)")
-            }
-            Violation::FinalMissing => (Drop, "F bit missing (RFC 7143 section 11.3.1)"),
+            Violation::BidirectionalLengthMissing => (Drop, "no bidirectional read length", "11.3.4"),
+            Violation::FinalMissing => (Drop, "F bit missing", "11.3.1"),
             Violation::UnexpectedUnsolicited => {
-                (EndTask(0x0c, 0x0c), "unexpected unsolicited data (RFC 7143 section 11.4.7.2)")
+                (EndTask(0x0c, 0x0c), "unexpected unsolicited data", "11.4.7.2")
             }
-            Violation::IncorrectAmount => {
-                (EndTask(0x0c, 0x0d), "incorrect amount of data (RFC 7143 section 11.4.7.2)")
+            Violation::IncorrectAmount => (EndTask(0x0c, 0x0d), "incorrect amount of data", "11.4.7.2"),
+            Violation::DataSequence => (EndTask(0x47, 0x05), "Data-Out out of order by DataSN", "7.9"),
+            Violation::BufferOffset => (EndTask(0x0c, 0x0d), "Data-Out at the wrong offset", "11.7.6"),
+            Violation::UnknownTransfer => {
+                (Reject(RejectReason::INVALID_FIELD), "Data-Out for no task or no R2T", "11.7.4")
             }
-            Violation::DataSequence => {
-                (EndTask(0x47, 0x05), "Data-Out out of order by DataSN (RFC 7143 section 7.9)")
+            Violation::NopNotImmediate => (Drop, "NOP-Out without a tag is not immediate", "11.18.1"),
+            Violation::Snack => {
+                (Reject(RejectReason::PROTOCOL_ERROR), "SNACK at error recovery level 0", "11.16")
             }
-            Violation::BufferOffset => {
-                (EndTask(0x0c, 0x0d), "Data-Out at the wrong offset (RFC 7143 section 11.7.6)")
+            Violation::UnknownText => {
+                (Reject(RejectReason::INVALID_FIELD), "text request continues nothing", "11.10.4")
             }
-            Violation::UnknownTransfer => (
-                Reject(RejectReason::INVALID_FIELD),
-                "Data-Out for no task or no R2T (RFC 7143 section 11.7.4)",
-            ),
-            Violation::NopNotImmediate => {
-                (Drop, "NOP-Out without a tag is not immediate (RFC 7143 section 11.18.1)")
-            }
-            Violation::Snack => (
-                Reject(RejectReason::PROTOCOL_ERROR),
-                "SNACK at error recovery level 0 (RFC 7143 section 11.16)",
-            ),
-            Violation::UnknownText => (
-                Reject(RejectReason::INVALID_FIELD),
-                "text request continues nothing (RFC 7143 section 11.10.4)",
-            ),
-            Violation::ContinueAndFinal => (Drop, "C and F bits together (RFC 7143 section 11.10.2)"),
-            Violation::TextTooLong => {
-                (Reject(RejectReason::PROTOCOL_ERROR), "too much text (RFC 7143 section 7.12)")
-            }
-            Violation::Negotiation => {
-                (Reject(RejectReason::PROTOCOL_ERROR), "negotiation failed (RFC 7143 section 7.12)")
-            }
+            Violation::ContinueAndFinal => (Drop, "C and F bits together", "11.10.2"),
+            Violation::TextTooLong => (Reject(RejectReason::PROTOCOL_ERROR), "too much text", "7.12"),
+            Violation::Negotiation => (Reject(RejectReason::PROTOCOL_ERROR), "negotiation failed", "7.12"),
             Violation::LogoutReason => {
-                (Reject(RejectReason::INVALID_FIELD), "unknown logout reason (RFC 7143 section 11.14.1)")
+                (Reject(RejectReason::INVALID_FIELD), "unknown logout reason", "11.14.1")
             }
         }
     }
@@ -168,7 +142,8 @@ impl Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.row().1)
+        let (_, name, section) = self.row();
+        write!(f, "{name} (RFC 7143 section {section})")
     }
 }
 
