@@ -16,9 +16,7 @@ impl View {
     /// and SPC-4 section 4.2.5: the command itself, unit attention, reservation, readiness, write protection, and
     /// only then the CDB's fields.
     pub fn admit(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Result<Exec, Ending> {
-        if nexus.access_epoch != self.policy.epoch {
-            nexus.sync(&self.policy);
-        }
+        nexus.sync(&self.policy);
         self.program(nexus, request).map(Exec::new).map_err(|failure| failure.ending(&self.policy.modes))
     }
 

@@ -1,7 +1,7 @@
 //! The one owner of what a unit shares between nexuses.
 
 use crate::attention::UnitAttention;
-use crate::nexus::NexusId;
+use crate::nexus::{NexusId, NexusUnit};
 use crate::policy::{Modes, Policy};
 use crate::reservation::Table;
 use crate::sense::Check;
@@ -141,6 +141,20 @@ pub enum Who {
     },
 }
 
+impl Who {
+    /// Whether this nexus is meant.
+    pub fn includes(&self, nexus: &NexusUnit) -> bool {
+        match self {
+            Who::Everyone => true,
+            Who::Others(id) => nexus.id != *id,
+            Who::Only(id) => nexus.id == *id,
+            Who::Port { transport_id, target_port } => {
+                nexus.transport_id == *transport_id && nexus.target_port == *target_port
+            }
+        }
+    }
+}
+
 /// How an aborted task ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aborted {
@@ -161,7 +175,7 @@ pub struct Home {
 
 impl Home {
     /// A home in the state after power on; `restored`: the reservations that were kept across it.
-    pub fn new(unit: Arc<Unit>, traits: Traits, restored: Option<&[u8]>) -> Home {
+    pub fn new(unit: Arc<Unit>, traits: Traits, restored: Option<Vec<u8>>) -> Home {
         let policy = Policy {
             epoch: 1,
             traits,
@@ -170,7 +184,7 @@ impl Home {
             started: true,
             ejected: false,
             removal_prevented: false,
-            reservations: Arc::new(restored.map_or_else(Table::default, Table::restore)),
+            reservations: Arc::new(restored.map_or_else(Table::default, |kept| Table::restore(&kept))),
             sanitize: None,
         };
         Home { policy: Arc::new(policy), unit, preventing: BTreeSet::new() }

@@ -48,15 +48,14 @@ fn list(cdb: &Cdb, luns: &[u64], data: &mut Vec<u8>) {
 }
 
 /// A command to a LUN where there is no unit (SPC-4 section 4.2.5.3, SAM-5 section 4.7.4): INQUIRY, REPORT LUNS and
-/// REQUEST SENSE are answered, all others end with LOGICAL UNIT NOT SUPPORTED. Returns how many bytes of `buffer`
-/// are the data-in, to be cut to what the initiator is ready for, and the ending.
-pub fn no_unit(request: &Request<'_>, luns: &[u64], buffer: &mut [u8]) -> (u32, Ending) {
+/// REQUEST SENSE are answered, all others end with LOGICAL UNIT NOT SUPPORTED. The data-in is appended to `data`; it
+/// is yet to be cut to what the initiator is ready for.
+pub fn no_unit(request: &Request<'_>, luns: &[u64], data: &mut Vec<u8>) -> Ending {
     let cdb = request.cdb;
-    let mut data = Vec::new();
     let answer = match cdb.opcode() {
-        0x12 => inquiry::build_no_unit(cdb, &mut data).map(|()| u32::from(cdb.u16(3))),
+        0x12 => inquiry::build_no_unit(cdb, data).map(|()| u32::from(cdb.u16(3))),
         0xa0 => check(cdb).map(|()| {
-            list(cdb, luns, &mut data);
+            list(cdb, luns, data);
             cdb.u32(6)
         }),
         0x03 => {
@@ -67,18 +66,13 @@ pub fn no_unit(request: &Request<'_>, luns: &[u64], buffer: &mut [u8]) -> (u32, 
     };
     match answer {
         Ok(allocation) => {
-            let mut len = 0u32;
-            for (slot, byte) in buffer.iter_mut().zip(&data) {
-                if len < allocation {
-                    *slot = *byte;
-                    len = len.saturating_add(1);
-                }
-            }
-            (len, Ending::sent(u64::from(len)))
+            let allocation = allocation.min(Answer::BYTES_MAX);
+            data.truncate(usize::try_from(allocation).unwrap_or(usize::MAX));
+            Ending::sent(u64::try_from(data.len()).unwrap_or(0))
         }
         Err(check) => {
-            let sense = Some(check.encode_as(false));
-            (0, Ending { sense, ..Ending::of(Status::CheckCondition) })
+            data.clear();
+            Ending { sense: Some(check.encode_as(false)), ..Ending::of(Status::CheckCondition) }
         }
     }
 }

@@ -72,8 +72,11 @@ impl NexusUnit {
         self.attentions.pop_front()
     }
 
-    /// Computes what reservations let this nexus do under a new policy.
+    /// Computes what reservations let this nexus do, if the policy is another than last time.
     pub fn sync(&mut self, policy: &Policy) {
+        if self.access_epoch == policy.epoch {
+            return;
+        }
         self.access = policy.reservations.access(self.id, &self.transport_id, self.target_port);
         self.access_epoch = policy.epoch;
     }

@@ -27,7 +27,7 @@ pub(crate) fn start_stop(admission: &Admission<'_>) -> Result<Program, Failure> 
     if load_eject && !unit.removable {
         return Err(Check::cdb_bit(4, 1).into());
     }
-    if !(start && !load_eject) && admission.nexus.access.conflicts(ReservationClass::Write) {
+    if (load_eject || !start) && admission.nexus.access.conflicts(ReservationClass::Write) {
         return Err(Failure::CONFLICT);
     }
     let policy = &admission.view.policy;
