@@ -158,3 +158,146 @@ impl Admission<'_> {
         force_unit_access || !self.view.policy.modes.write_cache
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::attention::UnitAttention;
+    use crate::command::Status;
+    use crate::home::HomeRequest;
+    use crate::nexus::NexusId;
+    use crate::testing::{BLOCK, Bench, unit};
+    use proptest::prelude::*;
+
+    const READY: &[u8] = &[0; 6];
+    const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    const WRITE: &[u8] = &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+    #[test]
+    fn the_command_is_judged_before_the_unit() {
+        let mut bench = Bench::new();
+        bench.nexuses[0].establish(UnitAttention::Reset);
+        bench.read(&[0xc1; 16]).assert_check(0x5, 0x2000);
+        bench.read(&[0, 0, 0, 0, 0, 0x04]).assert_invalid_field(5);
+        bench.read(&[0x9e, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_invalid_field(1);
+        bench.read(&[0x28, 0, 255, 255, 255, 255, 0, 0, 1, 0]).assert_check(0x6, 0x2903);
+        bench.read(&[0x28, 0, 255, 255, 255, 255, 0, 0, 1, 0]).assert_check(0x5, 0x2100);
+    }
+
+    #[test]
+    fn unit_attentions_are_told_once_and_not_to_inquiry() {
+        let mut bench = Bench::new();
+        bench.nexuses[0].establish(UnitAttention::LunsChanged);
+        bench.nexuses[0].establish(UnitAttention::ModeChanged);
+        bench.nexuses[0].establish(UnitAttention::ModeChanged);
+        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
+        bench.read(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good();
+        bench.read(READY).assert_check(0x6, 0x2a01);
+        bench.read(READY).assert_good();
+    }
+
+    #[test]
+    fn a_medium_that_is_away_stops_what_needs_it() {
+        let mut unit = unit();
+        unit.removable = true;
+        let mut bench = Bench::of(unit, 1 << 20);
+        bench.read(&[0x1b, 0, 0, 0, 2, 0]).assert_good();
+        for cdb in [READY, READ, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            bench.read(cdb).assert_check(0x2, 0x3a00);
+        }
+        bench.write(WRITE, &[0; BLOCK]).assert_check(0x2, 0x3a00);
+        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &[0; 24]).assert_check(0x2, 0x3a00);
+        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
+        bench.ask(HomeRequest::StoreFailed("gone".into()));
+        bench.read(&[0x1b, 0, 0, 0, 3, 0]).assert_good();
+        bench.read(READY).assert_check(0x2, 0x0400);
+        let traits = bench.view.policy.traits;
+        bench.ask(HomeRequest::StoreChanged(traits));
+        bench.read(READY).assert_check(0x6, 0x2800);
+        bench.read(READY).assert_good();
+    }
+
+    #[test]
+    fn write_protection_stops_every_write() {
+        let mut unit = unit();
+        unit.read_only = true;
+        let mut bench = Bench::of(unit, 1 << 20);
+        let wide = |opcode: u8| [opcode, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        for opcode in [0x8a, 0x8b, 0x89, 0x8e, 0x93] {
+            bench.write(&wide(opcode), &[0; BLOCK]).assert_check(0x7, 0x2700);
+        }
+        bench.read(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0]).assert_check(0x7, 0x2700);
+        bench.read(READ).assert_good();
+        let mut bench = Bench::new();
+        bench.nexuses[0].read_only = true;
+        bench.write(WRITE, &[0; BLOCK]).assert_check(0x7, 0x2700);
+        bench.run(1, WRITE, &[0; BLOCK], 0).assert_good();
+        assert_eq!(bench.read(&[0x1a, 8, 0x3f, 0, 255, 0]).data[2], 0x90);
+    }
+
+    #[test]
+    fn precedence_of_unit_attentions() {
+        let mut bench = Bench::new();
+        let nexus = &mut bench.nexuses[0];
+        for attention in [
+            UnitAttention::CapacityChanged,
+            UnitAttention::NexusLoss,
+            UnitAttention::CommandsCleared,
+            UnitAttention::Reset,
+            UnitAttention::NexusLoss,
+            UnitAttention::ModeChanged,
+        ] {
+            nexus.establish(attention);
+        }
+        let told: Vec<UnitAttention> = nexus.attentions.iter().copied().collect();
+        let expected = [
+            UnitAttention::Reset,
+            UnitAttention::CommandsCleared,
+            UnitAttention::CapacityChanged,
+            UnitAttention::ModeChanged,
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_reset_is_told_to_all_and_undoes_mode_select() {
+        let mut bench = Bench::new();
+        let modes = crate::policy::Modes { descriptor_sense: true, ..bench.view.policy.modes };
+        bench.ask(HomeRequest::SetModes { from: NexusId(2), modes });
+        bench.read(READY).assert_check(0x6, 0x2a01);
+        let outcome = bench.read(&[0xc1; 6]);
+        assert_eq!(outcome.ending.sense.unwrap().as_bytes()[0], 0x72);
+        bench.ask(HomeRequest::Reset { from: Some(NexusId(1)) });
+        for nexus in [0, 1] {
+            bench.run(nexus, READY, &[], 0).assert_check(0x6, 0x2903);
+            bench.run(nexus, READY, &[], 0).assert_good();
+        }
+        assert!(!bench.view.policy.modes.descriptor_sense);
+    }
+
+    proptest! {
+        /// Whatever the CDB and the data, a program ends, keeps to its buffer and to the data-out (which the bench
+        /// checks), and a refusal has sense data.
+        #[test]
+        fn every_command_ends(
+            pick in any::<prop::sample::Index>(),
+            mut tail in prop::collection::vec(any::<u8>(), 15),
+            small in any::<bool>(),
+            out in prop::collection::vec(any::<u8>(), 0..1600),
+        ) {
+            let command = pick.get(crate::table::COMMANDS);
+            if small {
+                tail[1..].iter_mut().for_each(|byte| *byte &= 0x03);
+            }
+            let mut cdb = vec![command.opcode()];
+            cdb.extend(&tail);
+            cdb.truncate(command.usage.len());
+            if let Some(action) = command.action {
+                cdb[1] = action as u8;
+            }
+            let mut unit = unit();
+            unit.removable = true;
+            let outcome = Bench::of(unit, 1 << 20).run(0, &cdb, &out, 4096);
+            prop_assert_eq!(outcome.ending.status == Status::CheckCondition, outcome.ending.sense.is_some());
+        }
+    }
+}

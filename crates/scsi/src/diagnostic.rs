@@ -57,3 +57,25 @@ fn build12(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     data.extend_from_slice(&[0, cdb.u8(1) & 0x1f, 0, 0, 0, 0, 0, 0]);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Bench;
+
+    #[test]
+    fn self_tests_pass_and_there_are_no_defects() {
+        let mut bench = Bench::new();
+        for flags in [0x04, 0x20, 0x40, 0x80, 0xa0, 0xc0] {
+            bench.read(&[0x1d, flags, 0, 0, 0, 0]).assert_good();
+        }
+        bench.read(&[0x1d, 0x60, 0, 0, 0, 0]).assert_invalid_field(1);
+        bench.write(&[0x1d, 0x10, 0, 0, 4, 0], &[0; 4]).assert_invalid_field(3);
+        assert_eq!(bench.read(&[0x1c, 1, 0, 0, 255, 0]).assert_good().data, [0, 0, 0, 1, 0]);
+        bench.read(&[0x1c, 1, 0x40, 0, 255, 0]).assert_invalid_field(2);
+        assert_eq!(bench.read(&[0x37, 0, 0x1d, 0, 0, 0, 0, 0, 32, 0]).assert_good().data, [0, 0x1d, 0, 0]);
+        assert_eq!(
+            bench.read(&[0xb7, 0x18, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]).assert_good().data[..2],
+            [0, 0x18]
+        );
+    }
+}

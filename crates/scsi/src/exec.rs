@@ -193,3 +193,14 @@ pub struct Env<'a> {
     /// The task's buffer: up to 64 KiB of it, contiguous. Empty when [`Exec::buffer_bytes`] asked for none.
     pub buffer: &'a mut [u8],
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every task in flight holds one: more goes into a box.
+    #[test]
+    fn a_program_is_small() {
+        assert!(size_of::<Exec>() <= 104, "{}", size_of::<Exec>());
+    }
+}

@@ -390,3 +390,66 @@ impl Draft {
         self.set_prevented(prevented)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Bench;
+
+    const FIRST: NexusId = NexusId(1);
+
+    fn with_modes(change: impl FnOnce(&mut Modes)) -> Bench {
+        let mut bench = Bench::new();
+        let mut modes = bench.view.policy.modes;
+        change(&mut modes);
+        bench.ask(HomeRequest::SetModes { from: FIRST, modes });
+        bench.nexuses[1].attentions.clear();
+        bench
+    }
+
+    #[test]
+    fn a_cleared_task_set_is_told_by_attention_or_by_status() {
+        let mut bench = Bench::new();
+        bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
+        let aborts = bench.published.take().unwrap().aborts;
+        assert!(aborts.contains(&(Who::Others(FIRST), Aborted::Silently)));
+        assert_eq!(bench.nexuses[1].attentions, [UnitAttention::CommandsCleared]);
+
+        let mut bench = with_modes(|modes| modes.task_aborted_status = true);
+        bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
+        let aborts = bench.published.take().unwrap().aborts;
+        assert!(aborts.contains(&(Who::Others(FIRST), Aborted::WithStatus)));
+        assert!(bench.nexuses[1].attentions.is_empty());
+
+        let mut bench = with_modes(|modes| modes.task_set_per_nexus = true);
+        bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
+        assert_eq!(bench.published.unwrap().aborts, [(Who::Only(FIRST), Aborted::Silently)]);
+    }
+
+    #[test]
+    fn queue_errors_end_what_the_mode_page_says() {
+        let mut bench = Bench::new();
+        bench.ask(HomeRequest::QueueError { from: FIRST });
+        assert!(bench.published.is_none());
+        let mut bench = with_modes(|modes| modes.queue_error = 3);
+        bench.ask(HomeRequest::QueueError { from: FIRST });
+        assert_eq!(bench.published.unwrap().aborts, [(Who::Only(FIRST), Aborted::Silently)]);
+        let mut bench = with_modes(|modes| modes.queue_error = 1);
+        bench.ask(HomeRequest::QueueError { from: FIRST });
+        assert_eq!(bench.published.unwrap().aborts.len(), 2);
+    }
+
+    #[test]
+    fn a_store_that_grows_is_told_to_everyone() {
+        let mut bench = Bench::new();
+        let traits = bench.view.policy.traits;
+        let epoch = bench.view.policy.epoch;
+        bench.ask(HomeRequest::StoreChanged(traits));
+        assert_eq!(bench.view.policy.epoch, epoch);
+        bench.ask(HomeRequest::StoreChanged(Traits { size_bytes: traits.size_bytes * 2, ..traits }));
+        assert_eq!(bench.view.policy.epoch, epoch + 1);
+        for nexus in &bench.nexuses {
+            assert_eq!(nexus.attentions, [UnitAttention::CapacityChanged]);
+        }
+    }
+}

@@ -135,3 +135,35 @@ impl LbaStatus {
         if len == 0 { Step::End(ending) } else { Step::Push { buffer: 0, len, at: 0, end: Some(ending) } }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Bench, unit};
+
+    fn status(bench: &mut Bench, lba: u8, allocation: u8) -> Vec<(u8, u32, u8)> {
+        let outcome = bench.read(&[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, lba, 0, 0, 0, allocation, 0, 0]);
+        let data = &outcome.assert_good().data;
+        assert_eq!(data[..4], (data.len() as u32 - 4).to_be_bytes());
+        let blocks = |part: &[u8]| u32::from_be_bytes(part[8..12].try_into().unwrap());
+        data[8..].chunks(16).map(|part| (part[7], blocks(part), part[12])).collect()
+    }
+
+    #[test]
+    fn extents_follow_each_other() {
+        let mut bench = Bench::new();
+        bench.mapped[3..5].fill(true);
+        assert_eq!(status(&mut bench, 1, 56), [(1, 2, 1), (3, 2, 0), (5, 131_067, 1)]);
+        assert_eq!(status(&mut bench, 4, 24), [(4, 1, 0)]);
+        let beyond = [0x9e, 0x12, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 24, 0, 0];
+        bench.read(&beyond).assert_check(0x5, 0x2100);
+    }
+
+    #[test]
+    fn a_thick_unit_is_mapped() {
+        let mut unit = unit();
+        unit.thin = false;
+        let mut bench = Bench::of(unit, 1 << 20);
+        assert_eq!(status(&mut bench, 1, 255), [(1, 2047, 0)]);
+        assert!(bench.operations.is_empty());
+    }
+}

@@ -59,6 +59,8 @@ mod sanitize;
 pub mod sense;
 pub mod storage;
 pub mod table;
+#[cfg(test)]
+mod testing;
 pub mod unit;
 mod vpd;
 

@@ -82,3 +82,31 @@ fn parameters(pointer: u16, list: &[Parameter]) -> Vec<u8> {
     }
     body
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Bench;
+
+    #[test]
+    fn every_page_that_is_listed_is_there() {
+        let mut bench = Bench::new();
+        let sense = |page: u8, subpage: u8| [0x4d, 0, 0x40 | page, subpage, 0, 0, 0, 0, 255, 0];
+        let list = bench.read(&sense(0, 0)).assert_good().data.clone();
+        assert_eq!(list, [0, 0, 0, 4, 0x00, 0x0c, 0x0d, 0x0e]);
+        for page in &list[4..] {
+            assert_eq!(bench.read(&sense(*page, 0)).assert_good().data[0], *page);
+        }
+        let pairs = bench.read(&sense(0, 0xff)).assert_good().data.clone();
+        assert_eq!(pairs, [0x40, 0xff, 0, 10, 0, 0, 0, 0xff, 0x0c, 0, 0x0d, 0, 0x0e, 0]);
+        bench.read(&sense(0x02, 0)).assert_invalid_field(2);
+        bench.read(&sense(0x0d, 1)).assert_invalid_field(3);
+        bench.read(&[0x4c, 0, 0x40, 0, 0, 0, 0, 0, 0, 0]).assert_check(0x5, 0x2000);
+    }
+
+    #[test]
+    fn the_parameter_pointer_skips() {
+        let mut bench = Bench::new();
+        let data = bench.read(&[0x4d, 0, 0x4d, 0, 0, 0, 1, 0, 255, 0]).assert_good().data.clone();
+        assert_eq!(data, [0x0d, 0, 0, 6, 0, 1, 3, 2, 0, 0xff]);
+    }
+}

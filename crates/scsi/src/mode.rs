@@ -161,3 +161,75 @@ fn control(modes: &Modes) -> Vec<u8> {
 fn informational_exceptions(_: &Modes) -> Vec<u8> {
     vec![0x1c, 0x0a, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{BLOCK, Bench};
+
+    const CONTROL: [u8; 12] = [0x0a, 0x0a, 0x02, 0x10, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    fn sense6(bench: &mut Bench, flags: u8, page: u8, subpage: u8) -> Vec<u8> {
+        bench.read(&[0x1a, flags, page, subpage, 255, 0]).assert_good().data.clone()
+    }
+
+    fn select6(bench: &mut Bench, page: &[u8]) -> crate::testing::Outcome {
+        let list: Vec<u8> = [0; 4].iter().chain(page).copied().collect();
+        bench.write(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list)
+    }
+
+    #[test]
+    fn headers_descriptors_and_pages() {
+        let mut bench = Bench::new();
+        let data = sense6(&mut bench, 0, 0x3f, 0);
+        assert_eq!(data[..12], [67, 0, 0x10, 8, 0, 2, 0, 0, 0, 0, 2, 0]);
+        assert_eq!([data[12], data[24], data[44], data[56]], [0x01, 0x08, 0x0a, 0x1c]);
+        assert_eq!(data.len(), 68);
+        assert_eq!(sense6(&mut bench, 8, 0x3f, 0xff)[4..], data[12..]);
+        assert_eq!(sense6(&mut bench, 8, 0x0a, 0)[4..], CONTROL);
+        let changeable = [0x0a, 0x0a, 0xe4, 0x06, 0x08, 0x40, 0, 0, 0, 0, 0, 0];
+        assert_eq!(sense6(&mut bench, 8, 0x4a, 0)[4..], changeable);
+        assert_eq!(sense6(&mut bench, 8, 0x88, 0)[4..7], [0x08, 0x12, 0x04]);
+        let long = bench.read(&[0x5a, 0x10, 0x08, 0, 0, 0, 0, 0, 255, 0]).assert_good().data.clone();
+        let header = [0, 42, 0, 0x10, 1, 0, 0, 16, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0];
+        assert_eq!(long[..24], header);
+        bench.read(&[0x1a, 0, 0xca, 0, 255, 0]).assert_check(0x5, 0x3900);
+        bench.read(&[0x1a, 0, 0x02, 0, 255, 0]).assert_invalid_field(2);
+        bench.read(&[0x1a, 0, 0x0a, 1, 255, 0]).assert_invalid_field(3);
+    }
+
+    #[test]
+    fn software_write_protect_is_set_and_cleared() {
+        let mut bench = Bench::new();
+        let mut page = CONTROL;
+        page[4] = 0x08;
+        select6(&mut bench, &page).assert_good();
+        let write = [0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        bench.write(&write, &[0; BLOCK]).assert_check(0x7, 0x2702);
+        assert_eq!(sense6(&mut bench, 8, 0x0a, 0)[2..], [&[0x90, 0][..], &page].concat());
+        bench.run(1, &[0; 6], &[], 0).assert_check(0x6, 0x2a01);
+        select6(&mut bench, &CONTROL).assert_good();
+        bench.write(&write, &[0; BLOCK]).assert_good();
+    }
+
+    #[test]
+    fn what_cannot_be_changed_is_refused() {
+        let mut bench = Bench::new();
+        let mut page = CONTROL;
+        page[3] = 0x20;
+        select6(&mut bench, &page).assert_check(0x5, 0x2600);
+        page[3] = 0x14;
+        select6(&mut bench, &page).assert_check(0x5, 0x2600);
+        select6(&mut bench, &[0x02, 0x02, 0, 0]).assert_check(0x5, 0x2600);
+        select6(&mut bench, &[0x0a, 0x08, 2, 0x10, 0, 0, 0, 0, 0, 0]).assert_check(0x5, 0x2600);
+        select6(&mut bench, &CONTROL[..11]).assert_check(0x5, 0x1a00);
+        bench.write(&[0x15, 0x10, 0, 0, 3, 0], &[0; 3]).assert_check(0x5, 0x1a00);
+        bench.write(&[0x15, 0x11, 0, 0, 4, 0], &[0; 4]).assert_invalid_field(1);
+        bench.write(&[0x15, 0, 0, 0, 4, 0], &[0; 4]).assert_invalid_field(1);
+        let shorter = [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 4, 0];
+        bench.write(&[0x15, 0x10, 0, 0, 12, 0], &shorter).assert_check(0x5, 0x2600);
+        let same = [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 2, 0];
+        bench.write(&[0x15, 0x10, 0, 0, 12, 0], &same).assert_good();
+        bench.read(&[0x15, 0x10, 0, 0, 0, 0]).assert_good();
+        assert!(bench.published.is_none());
+    }
+}

@@ -71,3 +71,39 @@ fn push_timeouts(command: &Command, data: &mut Vec<u8>) {
     data.extend_from_slice(&[0; 6]);
     data.extend_from_slice(&u32::from(command.seconds).to_be_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Bench, unit};
+
+    fn report(options: u8, opcode: u8, action: u8) -> [u8; 12] {
+        [0xa3, 0x0c, options, opcode, 0, action, 0, 0, 0xff, 0xff, 0, 0]
+    }
+
+    #[test]
+    fn each_listed_command_is_reported_alone() {
+        let mut bench = Bench::new();
+        for (options, size) in [(0, 8), (0x80, 20)] {
+            let list = bench.read(&report(options, 0, 0)).assert_good().data.clone();
+            assert_eq!(list[..4], (list.len() as u32 - 4).to_be_bytes());
+            for entry in list[4..].chunks(size) {
+                let (opcode, action, has_action) = (entry[0], entry[3], entry[5] & 1 != 0);
+                let (right, wrong) = if has_action { (2, 1) } else { (1, 2) };
+                let one = bench.read(&report(right | options, opcode, action)).assert_good().data.clone();
+                assert_eq!((one[1] & 0x07, one[3], one[4]), (3, entry[7], opcode));
+                bench.read(&report(wrong, opcode, action)).assert_invalid_field(3);
+                assert_eq!(bench.read(&report(3, opcode, action)).assert_good().data[1], 3);
+            }
+        }
+        assert_eq!(bench.read(&report(1, 0xc0, 0)).assert_good().data, [0, 1, 0, 0]);
+        bench.read(&report(7, 0, 0)).assert_invalid_field(2);
+    }
+
+    #[test]
+    fn what_the_unit_lacks_is_not_reported() {
+        let mut unit = unit();
+        unit.thin = false;
+        let mut bench = Bench::of(unit, 1 << 20);
+        assert_eq!(bench.read(&report(1, 0x42, 0)).assert_good().data[1], 1);
+    }
+}

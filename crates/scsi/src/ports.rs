@@ -64,3 +64,27 @@ fn build_functions(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(),
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Bench;
+
+    #[test]
+    fn groups_hold_their_ports() {
+        let mut bench = Bench::new();
+        let body = [0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2];
+        let data = bench.read(&[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good().data.clone();
+        assert_eq!(data, [&[0, 0, 0, 24][..], &body].concat());
+        let data = bench.read(&[0xa3, 0x2a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good().data.clone();
+        assert_eq!(data, [&[0, 0, 0, 28, 0x10, 0, 0, 0][..], &body].concat());
+    }
+
+    #[test]
+    fn functions_in_both_forms() {
+        let mut bench = Bench::new();
+        let report = |flags, len| [0xa3, 0x0d, flags, 0, 0, 0, 0, 0, 0, len, 0, 0];
+        assert_eq!(bench.read(&report(0, 4)).assert_good().data, [0xda, 0, 0, 0]);
+        assert_eq!(bench.read(&report(0x80, 16)).assert_good().data.len(), 16);
+        bench.read(&report(0, 3)).assert_invalid_field(6);
+    }
+}

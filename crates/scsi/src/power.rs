@@ -107,3 +107,74 @@ impl Prevent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::home::HomeRequest;
+    use crate::nexus::NexusId;
+    use crate::storage::MediaOp;
+    use crate::testing::{Bench, unit};
+
+    const READY: &[u8] = &[0; 6];
+
+    fn start_stop(flags: u8) -> [u8; 6] {
+        [0x1b, 0, 0, 0, flags, 0]
+    }
+
+    fn prevent(flags: u8) -> [u8; 6] {
+        [0x1e, 0, 0, 0, flags, 0]
+    }
+
+    fn removable() -> Bench {
+        let mut unit = unit();
+        unit.removable = true;
+        Bench::of(unit, 1 << 20)
+    }
+
+    #[test]
+    fn a_fixed_unit_stops_and_starts() {
+        let mut bench = Bench::new();
+        bench.read(&start_stop(0)).assert_good();
+        assert_eq!(bench.operations, [MediaOp::Flush]);
+        bench.read(READY).assert_check(0x2, 0x0402);
+        bench.read(&start_stop(1)).assert_good();
+        bench.read(READY).assert_good();
+        bench.read(&start_stop(2)).assert_invalid_field(4);
+        bench.read(&start_stop(0x30)).assert_good();
+        bench.read(READY).assert_good();
+    }
+
+    #[test]
+    fn a_removable_unit_only_minds_ejecting() {
+        let mut bench = removable();
+        for flags in [0, 1, 4, 5, 0xf2] {
+            bench.read(&start_stop(flags)).assert_good();
+            bench.read(READY).assert_good();
+        }
+        bench.read(&start_stop(2)).assert_good();
+        bench.read(READY).assert_check(0x2, 0x3a00);
+        bench.read(&start_stop(2)).assert_good();
+        bench.read(&start_stop(3)).assert_good();
+        bench.read(READY).assert_good();
+        bench.run(1, READY, &[], 0).assert_check(0x6, 0x2800);
+    }
+
+    #[test]
+    fn removal_can_be_prevented_by_any_nexus_for_as_long_as_it_lives() {
+        let mut bench = removable();
+        bench.read(&prevent(1)).assert_good();
+        bench.read(&start_stop(2)).assert_check(0x5, 0x5302);
+        bench.run(1, &start_stop(2), &[], 0).assert_check(0x5, 0x5302);
+        bench.run(1, &prevent(0), &[], 0).assert_good();
+        bench.read(&start_stop(2)).assert_check(0x5, 0x5302);
+        bench.ask(HomeRequest::NexusLost(NexusId(1)));
+        bench.run(1, &start_stop(2), &[], 0).assert_good();
+        bench.run(1, &prevent(1), &[], 0).assert_good();
+        bench.read(&start_stop(3)).assert_check(0x5, 0x5302);
+        bench.ask(HomeRequest::Reset { from: None });
+        bench.run(1, READY, &[], 0).assert_check(0x6, 0x2903);
+        bench.run(1, &start_stop(3), &[], 0).assert_good();
+        bench.run(1, READY, &[], 0).assert_good();
+        bench.run(1, &prevent(2), &[], 0).assert_invalid_field(4);
+    }
+}

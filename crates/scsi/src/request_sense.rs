@@ -21,3 +21,21 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     data.extend_from_slice(check.encode_as(cdb.u8(1) & 0x01 != 0).as_bytes());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::attention::UnitAttention;
+    use crate::home::HomeRequest;
+    use crate::testing::Bench;
+
+    #[test]
+    fn sense_data_tells_what_there_is_to_tell() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.read(&[0x03, 0, 0, 0, 252, 0]).assert_good().data[..3], [0x70, 0, 0]);
+        assert_eq!(bench.read(&[0x03, 1, 0, 0, 252, 0]).assert_good().data, [0x72, 0, 0, 0, 0, 0, 0, 0]);
+        bench.nexuses[0].establish(UnitAttention::CapacityChanged);
+        assert_eq!(bench.read(&[0x03, 1, 0, 0, 4, 0]).assert_good().data, [0x72, 6, 0x2a, 9]);
+        bench.ask(HomeRequest::StoreFailed("gone".into()));
+        assert_eq!(bench.read(&[0x03, 1, 0, 0, 4, 0]).assert_good().data, [0x72, 2, 4, 0]);
+    }
+}

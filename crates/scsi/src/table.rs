@@ -112,3 +112,23 @@ pub(crate) fn lookup(view: &View, cdb: &Cdb) -> Result<&'static Command, Check> 
 fn service_action(cdb: &Cdb) -> u16 {
     u16::from(cdb.u8(1) & 0x1f)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_is_as_long_as_its_operation_code_says_and_there_once() {
+        for (at, command) in COMMANDS.iter().enumerate() {
+            let len = match command.opcode() >> 5 {
+                0 => 6,
+                1 | 2 => 10,
+                4 => 16,
+                _ => 12,
+            };
+            assert_eq!(command.usage.len(), len, "{:02x}", command.opcode());
+            let key = |command: &Command| (command.opcode(), command.action);
+            assert!(COMMANDS[..at].iter().all(|other| key(other) != key(command)));
+        }
+    }
+}

@@ -99,3 +99,48 @@ impl OrWrite {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{BLOCK, Bench};
+
+    fn compare_and_write(blocks: u8) -> [u8; 16] {
+        [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, blocks, 0, 0]
+    }
+
+    #[test]
+    fn compare_and_write_writes_only_what_compares() {
+        let mut bench = Bench::new();
+        let mut out = vec![0; 2 * BLOCK];
+        out.extend(vec![9; 2 * BLOCK]);
+        let outcome = bench.write(&compare_and_write(2), &out);
+        assert_eq!(outcome.assert_good().ending.write_bytes, 4 * BLOCK as u64);
+        assert_eq!(bench.medium[BLOCK..3 * BLOCK], [9; 2 * BLOCK]);
+        out[..2 * BLOCK].fill(9);
+        out[2 * BLOCK - 27] = 8;
+        let outcome = bench.write(&compare_and_write(2), &out);
+        outcome.assert_check(0xe, 0x1d00);
+        let at = (2 * BLOCK - 27) as u32;
+        assert_eq!(outcome.ending.sense.unwrap().as_bytes()[3..7], at.to_be_bytes());
+    }
+
+    #[test]
+    fn compare_and_write_wants_exactly_its_data() {
+        let mut bench = Bench::new();
+        bench.write(&compare_and_write(1), &[0; 4 * BLOCK]).assert_invalid_field(13);
+        bench.write(&compare_and_write(3), &[0; 4 * BLOCK]).assert_invalid_field(13);
+        bench.write(&compare_and_write(255), &vec![0; 510 * BLOCK]).assert_good();
+        bench.write(&compare_and_write(0), &[]).assert_good();
+    }
+
+    #[test]
+    fn or_write_sets_bits() {
+        let mut bench = Bench::new();
+        bench.medium.fill(0xa0);
+        let outcome =
+            bench.write(&[0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0], &vec![0x05; 1025 * BLOCK]);
+        assert_eq!(outcome.assert_good().ending.write_bytes, 1025 * BLOCK as u64);
+        assert!(bench.medium[..1025 * BLOCK].iter().all(|byte| *byte == 0xa5));
+        assert_eq!(bench.medium[1025 * BLOCK], 0xa0);
+    }
+}

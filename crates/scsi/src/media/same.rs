@@ -130,3 +130,49 @@ impl WriteSame {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::MediaOp;
+    use crate::testing::{BLOCK, Bench, unit};
+
+    const ALL: &[u8] = &[0x41, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    #[test]
+    fn one_block_is_written_many_times() {
+        let mut bench = Bench::new();
+        let block: Vec<u8> = (0..BLOCK).map(|at| at as u8 | 1).collect();
+        let outcome = bench.write(&[0x41, 0, 0, 0, 0, 1, 0, 1, 44, 0], &block);
+        assert_eq!(outcome.assert_good().ending.write_bytes, BLOCK as u64);
+        assert!(bench.medium[BLOCK..301 * BLOCK].chunks(BLOCK).all(|written| written == block));
+        assert_eq!(bench.medium[301 * BLOCK], 0);
+    }
+
+    #[test]
+    fn zeros_are_not_moved_and_can_be_unmapped() {
+        let mut bench = Bench::new();
+        bench.medium.fill(1);
+        bench.write(ALL, &[0; BLOCK]).assert_good();
+        assert!(bench.medium.iter().all(|byte| *byte == 0));
+        let len = bench.medium.len() as u64;
+        let zero = |unmap| MediaOp::Zero { offset: 0, len, unmap, durable: false };
+        assert_eq!(bench.operations, [zero(false)]);
+        bench.read(&[0x93, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
+        assert_eq!(bench.operations.last(), Some(&zero(true)));
+    }
+
+    #[test]
+    fn refusals() {
+        let mut bench = Bench::new();
+        bench.write(&[0x41, 0x10, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_invalid_field(1);
+        bench.write(&[0x41, 0x18, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_invalid_field(1);
+        bench.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK / 2]).assert_invalid_field(7);
+        bench.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 2 * BLOCK]).assert_invalid_field(7);
+        bench.write(&[0x41, 0, 0, 2, 0, 1, 0, 0, 0, 0], &[0; BLOCK]).assert_check(0x5, 0x2100);
+        let mut unit = unit();
+        unit.thin = false;
+        let mut thick = Bench::of(unit, 1 << 20);
+        thick.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_invalid_field(1);
+        thick.write(&[0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_good();
+    }
+}

@@ -49,3 +49,26 @@ impl Flush {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::{MediaOp, StoreError};
+    use crate::testing::Bench;
+
+    #[test]
+    fn the_cache_is_flushed_and_ranges_are_checked() {
+        let mut bench = Bench::new();
+        let wide = |opcode, high| [opcode, 2, high, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        for cdb in [&[0x35, 0, 0, 0, 0, 1, 0, 0, 0, 0][..], &wide(0x91, 0)] {
+            bench.operations.clear();
+            bench.read(cdb).assert_good();
+            assert_eq!(bench.operations, [MediaOp::Flush]);
+        }
+        bench.failure = Some(StoreError::WriteFailed);
+        bench.read(&wide(0x91, 0)).assert_check(0x3, 0x0c00);
+        bench.read(&wide(0x90, 0)).assert_good();
+        bench.read(&[0x34, 2, 0, 0, 0, 0, 3, 0, 1, 0]).assert_good();
+        bench.read(&wide(0x90, 0x80)).assert_check(0x5, 0x2100);
+        bench.read(&wide(0x91, 0x80)).assert_check(0x5, 0x2100);
+    }
+}

@@ -228,3 +228,138 @@ impl Write {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::exec::CHUNK_BYTES;
+    use crate::storage::{MediaOp, StoreError};
+    use crate::testing::{BLOCK, Bench};
+
+    fn write10(lba: u8, blocks: u16) -> [u8; 10] {
+        let [high, low] = blocks.to_be_bytes();
+        [0x2a, 0, 0, 0, 0, lba, 0, high, low, 0]
+    }
+
+    fn read10(lba: u8, blocks: u16) -> [u8; 10] {
+        let [high, low] = blocks.to_be_bytes();
+        [0x28, 0, 0, 0, 0, lba, 0, high, low, 0]
+    }
+
+    #[test]
+    fn what_is_written_is_read_in_all_sizes_of_cdb() {
+        let mut bench = Bench::new();
+        let blocks = vec![7; 3 * BLOCK];
+        for cdb in [
+            &write10(2, 3)[..],
+            &[0x0a, 0, 0, 2, 3, 0],
+            &[0xaa, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x2e, 2, 0, 0, 0, 2, 0, 0, 3, 0],
+            &[0xae, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x8e, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+        ] {
+            bench.medium.fill(0);
+            let outcome = bench.write(cdb, &blocks);
+            assert_eq!(outcome.assert_good().ending.write_bytes, 3 * BLOCK as u64);
+            assert_eq!(bench.medium[2 * BLOCK..5 * BLOCK], blocks);
+            assert_eq!(bench.medium[5 * BLOCK..6 * BLOCK], [0; BLOCK]);
+        }
+        for cdb in [
+            &read10(2, 3)[..],
+            &[0x08, 0, 0, 2, 3, 0],
+            &[0xa8, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+            &[0x88, 0x18, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0],
+        ] {
+            assert_eq!(bench.read(cdb).assert_good().data, blocks);
+        }
+        assert_eq!(bench.read(&[0x08, 0, 0, 0, 0, 0]).assert_good().data.len(), 256 * BLOCK);
+    }
+
+    #[test]
+    fn long_transfers_go_in_chunks() {
+        let mut bench = Bench::new();
+        let out: Vec<u8> = (0..1025 * BLOCK).map(|at| (at / 511) as u8).collect();
+        bench.write(&write10(0, 1025), &out).assert_good();
+        assert_eq!(bench.operations.len(), 3);
+        assert_eq!(bench.medium[..out.len()], out);
+        assert_eq!(bench.read(&read10(0, 1025)).assert_good().data, out);
+        assert!(out.len() > 2 * CHUNK_BYTES as usize);
+    }
+
+    /// The shapes of libiscsi's residual tests.
+    #[test]
+    fn only_what_the_initiator_moves_is_moved_and_the_ending_tells_the_rest() {
+        let mut bench = Bench::new();
+        for (sent, written) in [(0, 0), (200, 0), (BLOCK, BLOCK), (4 * BLOCK, 2 * BLOCK)] {
+            bench.medium.fill(0);
+            let outcome = bench.write(&write10(0, 2), &vec![1; sent]);
+            assert_eq!(outcome.assert_good().ending.write_bytes, 2 * BLOCK as u64);
+            assert_eq!(bench.medium.iter().filter(|byte| **byte == 1).count(), written);
+        }
+        for (wanted, moved) in [(0, 0), (200, 200), (BLOCK, BLOCK), (10_000, 2 * BLOCK)] {
+            let outcome = bench.run(0, &read10(0, 2), &[], wanted as u32);
+            assert_eq!(outcome.assert_good().ending.read_bytes, 2 * BLOCK as u64);
+            assert_eq!(outcome.data.len(), moved);
+        }
+    }
+
+    #[test]
+    fn ranges_end_at_the_capacity() {
+        let mut bench = Bench::new();
+        let last = [0x28, 0, 0x00, 0x01, 0xff, 0xff, 0, 0, 1, 0];
+        bench.read(&last).assert_good();
+        bench.read(&[0x28, 0, 0x00, 0x02, 0x00, 0x00, 0, 0, 0, 0]).assert_good();
+        bench.read(&[0x28, 0, 0x00, 0x02, 0x00, 0x01, 0, 0, 0, 0]).assert_check(0x5, 0x2100);
+        bench.read(&[0x28, 0, 0x00, 0x01, 0xff, 0xff, 0, 0, 2, 0]).assert_check(0x5, 0x2100);
+        let beyond = [0x88, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0];
+        bench.read(&beyond).assert_check(0x5, 0x2100);
+        bench.read(&[0xa8, 0x20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]).assert_invalid_field(1);
+        bench.write(&[0x2e, 0x04, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK]).assert_invalid_field(1);
+    }
+
+    #[test]
+    fn force_unit_access_or_no_write_cache_makes_writes_durable() {
+        let mut bench = Bench::new();
+        let durable =
+            |bench: &Bench| matches!(bench.operations.last(), Some(MediaOp::Write { durable: true, .. }));
+        bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
+        assert!(!durable(&bench));
+        bench.write(&[0x2a, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[1; BLOCK]).assert_good();
+        assert!(durable(&bench));
+        let caching: Vec<u8> = [0, 0, 0, 0, 0x08, 0x12].into_iter().chain([0; 18]).collect();
+        bench.write(&[0x15, 0x10, 0, 0, 24, 0], &caching).assert_good();
+        assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
+        bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
+        assert!(durable(&bench));
+    }
+
+    #[test]
+    fn an_atomic_write_has_a_limit_and_comes_whole() {
+        let mut bench = Bench::new();
+        let atomic = |blocks: u16| {
+            let [high, low] = blocks.to_be_bytes();
+            [0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low, 0, 0]
+        };
+        bench.write(&atomic(256), &vec![1; 256 * BLOCK]).assert_good();
+        bench.write(&atomic(257), &vec![1; 257 * BLOCK]).assert_invalid_field(12);
+        bench.write(&atomic(2), &[1; BLOCK]).assert_invalid_field(12);
+    }
+
+    #[test]
+    fn a_store_that_fails_is_told_by_its_sense() {
+        let mut bench = Bench::new();
+        for (error, key, code) in [
+            (StoreError::NoSpace, 0x7, 0x2707),
+            (StoreError::WriteFailed, 0x3, 0x0c00),
+            (StoreError::Unavailable, 0x2, 0x0400),
+        ] {
+            bench.failure = Some(error);
+            bench.write(&write10(0, 1), &[1; BLOCK]).assert_check(key, code);
+        }
+        bench.failure = Some(StoreError::ReadFailed { at: 3 * BLOCK as u64 });
+        let outcome = bench.read(&read10(2, 2));
+        outcome.assert_check(0x3, 0x1100);
+        assert_eq!(outcome.ending.sense.unwrap().as_bytes()[..7], [0xf0, 0, 3, 0, 0, 0, 3]);
+    }
+}

@@ -91,3 +91,53 @@ fn range(view: &View, lba: u64, blocks: u32) -> Result<Option<MediaOp>, Failure>
     let range = view.range(lba, u64::from(blocks))?;
     Ok((range.len > 0).then_some(MediaOp::Discard { offset: range.offset, len: range.len }))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{BLOCK, Bench, unit};
+
+    fn list(ranges: &[(u64, u32)]) -> Vec<u8> {
+        let len = ranges.len() as u16 * 16;
+        let mut list = (len + 6).to_be_bytes().to_vec();
+        list.extend(len.to_be_bytes());
+        list.extend([0; 4]);
+        for (lba, blocks) in ranges {
+            list.extend(lba.to_be_bytes());
+            list.extend(blocks.to_be_bytes());
+            list.extend([0; 4]);
+        }
+        list
+    }
+
+    fn unmap(bench: &mut Bench, ranges: &[(u64, u32)]) -> crate::testing::Outcome {
+        let list = list(ranges);
+        let [high, low] = (list.len() as u16).to_be_bytes();
+        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, high, low, 0], &list)
+    }
+
+    #[test]
+    fn unmapped_blocks_read_as_zeros() {
+        let mut bench = Bench::new();
+        bench.medium.fill(1);
+        unmap(&mut bench, &[(1, 2), (7, 0), (9, 1), (131_072, 0)]).assert_good();
+        let zeros: Vec<usize> = (0..12).filter(|block| bench.medium[block * BLOCK] == 0).collect();
+        assert_eq!(zeros, [1, 2, 9]);
+        unmap(&mut bench, &[]).assert_good();
+        bench.read(&[0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
+    }
+
+    #[test]
+    fn nothing_is_unmapped_when_a_descriptor_is_wrong() {
+        let mut bench = Bench::new();
+        bench.medium.fill(1);
+        unmap(&mut bench, &[(1, 2), (131_072, 1)]).assert_check(0x5, 0x2100);
+        unmap(&mut bench, &[(1, 1); 257]).assert_check(0x5, 0x2600);
+        assert!(bench.medium.iter().all(|byte| *byte == 1));
+        unmap(&mut bench, &[(1, 1); 256]).assert_good();
+        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 7, 0], &[0; 7]).assert_check(0x5, 0x1a00);
+        bench.write(&[0x42, 1, 0, 0, 0, 0, 0, 0, 8, 0], &[0; 8]).assert_invalid_field(1);
+        let mut unit = unit();
+        unit.thin = false;
+        unmap(&mut Bench::of(unit, 1 << 20), &[(1, 1)]).assert_check(0x5, 0x2000);
+    }
+}
