@@ -176,8 +176,6 @@ pub struct Negotiated {
     pub max_outstanding_r2t: u16,
     /// Whether this is a discovery session.
     pub discovery: bool,
-    /// TargetPortalGroupTag.
-    pub group: u16,
     /// Who is logged in where.
     pub session: Session,
 }
@@ -212,7 +210,6 @@ impl Negotiated {
             max_burst,
             max_outstanding_r2t: u16::try_from(values.get(Key::MaxOutstandingR2T)).unwrap_or(u16::MAX),
             discovery: names.discovery,
-            group: link.group,
             session: Session {
                 initiator: names.initiator.clone(),
                 alias: names.alias.clone(),
@@ -240,7 +237,6 @@ struct Recv {
 struct Link {
     isid: [u8; 6],
     tsih: u16,
-    group: u16,
     method: &'static str,
 }
 

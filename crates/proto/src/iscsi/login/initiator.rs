@@ -69,7 +69,6 @@ pub struct InitiatorLogin {
     gathered: Vec<u8>,
     seen: Vec<String>,
     values: Values,
-    group: u16,
 }
 
 /// What the next response is about.
@@ -115,7 +114,6 @@ impl InitiatorLogin {
             gathered: Vec::new(),
             seen: Vec::new(),
             values: Values::default(),
-            group: 0,
         }
     }
 
@@ -213,11 +211,7 @@ impl InitiatorLogin {
         match rule.kind {
             Kind::Number(..) => {
                 let number = rule.number(value).ok_or_else(wrong)?;
-                if rule.key == Key::TargetPortalGroupTag {
-                    self.group = u16::try_from(number).unwrap_or(0);
-                } else {
-                    self.values.set(rule.key, number);
-                }
+                self.values.set(rule.key, number);
                 Ok(())
             }
             Kind::Text | Kind::Exchange | Kind::Obsolete => Ok(()),
@@ -327,7 +321,7 @@ impl InitiatorLogin {
             target: self.values.get(Key::MaxRecvDataSegmentLength),
         };
         let method = if let Step::Passed(method) = self.step { method } else { "None" };
-        let link = Link { isid: self.plan.isid, tsih, group: self.group, method };
+        let link = Link { isid: self.plan.isid, tsih, method };
         Negotiated::new(&self.values, recv, &names, link)
     }
 }

@@ -508,7 +508,6 @@ impl TargetLogin {
         let link = Link {
             isid: self.first.map_or([0; 6], |first| first.isid),
             tsih: self.access.new_tsih(),
-            group: self.grant.as_ref().map_or(0, |grant| grant.group),
             method,
         };
         Negotiated::new(&self.values, recv, &self.names, link)
