@@ -14,7 +14,7 @@ mod task;
 mod tests;
 pub mod violation;
 
-use crate::iscsi::login::{Access, Negotiated, TargetLogin};
+use crate::iscsi::login::{Access, Negotiated, Offers, TargetLogin};
 use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
 use crate::verbs::{Down, FunctionId, FunctionResponse, TaskId, Up};
@@ -54,6 +54,8 @@ pub struct TargetConfig {
     pub idle: Duration,
     /// CRC32C.
     pub crc32c: fn(&[u8]) -> u32,
+    /// What to negotiate.
+    pub offers: Offers,
 }
 
 impl TargetConfig {
@@ -201,7 +203,7 @@ impl Target {
         portal: SocketAddr,
         now: Time,
     ) -> Target {
-        let login = Box::new(TargetLogin::new(Arc::clone(&access), from, portal));
+        let login = Box::new(TargetLogin::new(Arc::clone(&access), from, portal, config.offers));
         Target {
             config,
             access,

@@ -1,10 +1,11 @@
 //! A driver that obeys [`Want`] over memory, and short ways to build PDUs.
 
-use crate::iscsi::login::{Access, Negotiated};
+use crate::iscsi::login::{Access, Grant, Negotiated, Offers, Refusal, SendTargets, TargetRecord};
 use crate::iscsi::target::{Target, TargetConfig};
 use crate::stream::{Segment, StreamMachine, Transmit, Want};
 use crate::time::Time;
 use crate::verbs::{Command, Down, Ending, Session, TaskId, Up};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::iscsi::{
@@ -24,7 +25,35 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 
 struct Nobody;
 
-impl Access for Nobody {}
+impl Access for Nobody {
+    fn authorize(
+        &self,
+        _: &str,
+        _: Option<&str>,
+        _: SocketAddr,
+        _: SocketAddr,
+        _: [u8; 6],
+    ) -> Result<Grant, Refusal> {
+        Err(Refusal::NotFound)
+    }
+
+    fn send_targets(
+        &self,
+        _: &str,
+        _: SocketAddr,
+        _: SocketAddr,
+        which: SendTargets<'_>,
+    ) -> Vec<TargetRecord> {
+        let SendTargets::One(name) = which else { return Vec::new() };
+        vec![TargetRecord { name: name.to_string(), portals: Vec::new() }]
+    }
+
+    fn random(&self, _: &mut [u8]) {}
+
+    fn new_tsih(&self) -> u16 {
+        1
+    }
+}
 
 /// One PDU that the target sent.
 #[derive(Debug)]
@@ -90,6 +119,7 @@ impl Driver {
             login_within: Duration::from_secs(10),
             idle: Duration::from_secs(5),
             crc32c,
+            offers: Offers::default(),
         };
         let address = "127.0.0.1:3260".parse().unwrap();
         Driver {

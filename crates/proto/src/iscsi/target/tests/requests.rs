@@ -335,20 +335,22 @@ proptest! {
     }
 }
 
-/// What the stub of the text layer does: the answer is the question.
 #[test]
 fn text_is_gathered_and_answered_in_pieces() {
     let mut driver = Driver::new(|negotiated| negotiated.max_recv_initiator = 512);
-    driver.send(text(TAG_NONE, CONTINUE).as_bytes(), &[b'a'; 600]);
+    let unknown: String = (10..50).map(|n| format!("X-{n}=some\0")).collect();
+    let (head, tail) = unknown.as_bytes().split_at(303);
+    driver.send(text(TAG_NONE, CONTINUE).as_bytes(), head);
     let (pdu, data) = driver.one::<TextResponse>();
     assert_eq!((pdu.flags, data.len()), (0, 0));
     let tag = pdu.target_transfer_tag.get();
     assert_ne!(tag, TAG_NONE);
-    driver.send(text(tag, FINAL).as_bytes(), &[b'b'; 100]);
+    driver.send(text(tag, FINAL).as_bytes(), tail);
     let (pdu, first) = driver.one::<TextResponse>();
     assert_eq!((pdu.flags, pdu.target_transfer_tag.get()), (CONTINUE, tag));
     driver.send(text(tag, FINAL).as_bytes(), &[]);
     let (pdu, second) = driver.one::<TextResponse>();
     assert_eq!((pdu.flags, pdu.target_transfer_tag.get()), (FINAL, TAG_NONE));
-    assert_eq!((first.len(), first.len() + second.len()), (512, 700));
+    let answer: String = (10..50).map(|n| format!("X-{n}=NotUnderstood\0")).collect();
+    assert_eq!((first.len(), [first, second].concat()), (512, answer.into_bytes()));
 }
