@@ -3,7 +3,7 @@
 use crate::config::{Config, Group, Network, Target};
 use crate::registry::{Registry, SessionName};
 use proto::iscsi::target::TargetConfig;
-use proto::iscsi::login::{Access, ChapCredentials, Grant, Refusal, SendTargets, TargetRecord};
+use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, TargetRecord};
 use scsi::unit::Port;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Directory {
             let ip = if listen.ip().is_unspecified() { portal.ip() } else { listen.ip() };
             Some((SocketAddr::new(ip, listen.port()), group))
         };
-        TargetRecord { name: target.name.clone(), addresses: target.portals.iter().filter_map(address).collect() }
+        TargetRecord { name: target.name.clone(), portals: target.portals.iter().filter_map(address).collect() }
     }
 }
 
@@ -125,6 +125,7 @@ pub(crate) fn target_config(config: &Config) -> TargetConfig {
         login_within: config.login_timeout,
         idle: config.keep_alive,
         crc32c: reactor::crc::crc32c,
+        offers: Offers::default(),
     }
 }
 

@@ -1,26 +1,129 @@
 //! The `lunette` command.
 #![forbid(unsafe_code)]
-use engine::config::*;
-fn main() {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let args: Vec<String> = std::env::args().collect();
-    let port: u16 = args[1].parse().unwrap();
-    let store = match args[2].split_once(':') { Some(("file", p)) => StoreSpec::File { path: p.into(), size: Some(1 << 30) }, _ => StoreSpec::Ram { size: 1 << 30 } };
-    let bs: u32 = args[3].parse().unwrap();
-    let ncores: usize = args[4].parse().unwrap();
-    let poll = match args.get(5).map(String::as_str) { Some("always") => Poll::Always, Some("never") => Poll::Never, _ => Poll::Adaptive };
-    let lun = |n: usize| Lun { name: format!("lun{n}"), store: store.clone(), block_bytes: bs, physical_block_bytes: 4096, serial: format!("SER{n}"), product: "disk".into(), read_only: false, write_cache: true, thin: true, removable: false };
-    let cores: Vec<usize> = (0..ncores).collect();
-    let config = Config {
-        cores: cores.clone(), poll, state_dir: None, luns: vec![lun(0)],
-        targets: vec![Target { name: "iqn.2026-11.io.lunette:disk".into(), alias: None, sessions_max: 1000, portals: vec![0], luns: vec![(0, 0)], groups: vec![] }],
-        portals: vec![Portal { listen: format!("127.0.0.1:{port}").parse().unwrap(), cores, group: 1 }],
-        login_timeout: std::time::Duration::from_secs(15), keep_alive: std::time::Duration::from_secs(30), logins_max: 1000,
+
+mod arguments;
+mod banner;
+
+use arguments::{Arguments, Command, Serve};
+use clap::Parser as _;
+use engine::Daemon;
+use engine::config::{Config, Options, Problems};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Exit status for input that is wrong.
+const WRONG_INPUT: u8 = 2;
+/// Exit status after a second signal, as shells have it for SIGINT.
+const INTERRUPTED: i32 = 130;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
     };
-    let daemon = engine::Daemon::start(config).unwrap();
-    println!("{:?}", daemon.addresses());
-    let mut s = String::new();
-    std::io::stdin().read_line(&mut s).ok();
-    if s.is_empty() { loop { std::thread::park(); } }
+    match arguments.command {
+        Command::Serve(serve) => {
+            start_log(&serve.log_level);
+            run(&serve)
+        }
+        Command::Check { file } => check(&file),
+    }
+}
+
+/// Help and version go to stdout; an error is one line and a hint.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or("error: wrong arguments").to_owned();
+    let details = lines.take_while(|line| !line.starts_with("Usage") && !line.starts_with("For more"));
+    let line = details.fold(first, |line, detail| format!("{line} {detail}"));
+    eprintln!("{line}; see lunette --help");
+    ExitCode::from(WRONG_INPUT)
+}
+
+fn start_log(level: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}
+
+fn load(serve: &Serve) -> Result<Config, ExitCode> {
+    match &serve.config {
+        Some(path) => load_file(path, &serve.options()),
+        None => Config::from_options(&serve.options()).map_err(|problems| wrong(&problems, None)),
+    }
+}
+
+fn load_file(path: &Path, options: &Options) -> Result<Config, ExitCode> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        eprintln!("error: {}: {error}", path.display());
+        ExitCode::from(WRONG_INPUT)
+    })?;
+    Config::from_toml(&text, path, options).map_err(|problems| wrong(&problems, Some(path)))
+}
+
+fn wrong(problems: &Problems, path: Option<&Path>) -> ExitCode {
+    for problem in &problems.0 {
+        match path {
+            Some(path) => eprintln!("error: {}: {}: {}", path.display(), problem.place, problem.what),
+            None => eprintln!("error: {}: {}", problem.place, problem.what),
+        }
+    }
+    ExitCode::from(WRONG_INPUT)
+}
+
+fn check(file: &Path) -> ExitCode {
+    match load_file(file, &Options::default()) {
+        Ok(config) => {
+            let (targets, luns, portals) = (config.targets.len(), config.luns.len(), config.portals.len());
+            println!("{} is good: {targets} targets, {luns} LUNs, {portals} portals", file.display());
+            ExitCode::SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+fn run(serve: &Serve) -> ExitCode {
+    let config = match load(serve) {
+        Ok(config) => config,
+        Err(code) => return code,
+    };
+    // Registered before anything is served, so that no signal is lost.
+    let mut signals = match Signals::new([SIGINT, SIGTERM]) {
+        Ok(signals) => signals,
+        Err(error) => {
+            eprintln!("error: signals cannot be caught: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let daemon = match Daemon::start(config.clone()) {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    print!("{}", banner::banner(&config, daemon.addresses(), daemon.units()));
+    let _ = std::io::stdout().flush();
+    let signal = signals.forever().next();
+    tracing::info!(signal, "stopping: finishing commands, flushing stores, logging initiators out");
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            std::process::exit(INTERRUPTED);
+        }
+    });
     daemon.stop();
+    ExitCode::SUCCESS
 }
