@@ -30,7 +30,7 @@ pub struct Uring {
     // Dropped first; `drop` has drained it, so the kernel holds no address of what follows.
     ring: IoUring,
     requests: Requests,
-    /// Requests that the kernel was, or will be, asked for, and has not completed.
+    /// Requests that were queued and have not completed.
     in_flight: usize,
     arena: Arena,
     /// What the wake-up's eventfd is read into.
@@ -72,8 +72,8 @@ impl Uring {
         match self.requests.start(tag, kind) {
             Some(index) => {
                 let entry = entry(&mut self.requests, index, &mut self.arena);
-                self.in_flight += 1;
                 self.push(entry.user_data(u64::from(index)));
+                self.in_flight += 1;
             }
             None => self.fail(tag, rustix::io::Errno::NOBUFS),
         }
