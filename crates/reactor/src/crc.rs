@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn pieces_sum_to_the_whole() {
-        let bytes: Vec<u8> = (0..70_000u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..70_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
         for cut in [0, 1, 15, 16, 255, 4096, 65_537, bytes.len()] {
             let mut sum = Crc32c::START;
             sum.add(&bytes[..cut]);

@@ -38,7 +38,7 @@ impl<K: Copy + Ord> Timers<K> {
 
     /// Takes one alarm that is due.
     pub fn pop_due(&mut self, now: Time) -> Option<K> {
-        let at = self.next()?;
+        let at = self.next_due()?;
         if at > now {
             return None;
         }
@@ -48,7 +48,7 @@ impl<K: Copy + Ord> Timers<K> {
     }
 
     /// When the next alarm goes off.
-    pub fn next(&mut self) -> Option<Time> {
+    pub fn next_due(&mut self) -> Option<Time> {
         while let Some(Reverse((at, key))) = self.queue.peek() {
             if self.alarms.get(key) == Some(at) {
                 return Some(*at);
@@ -70,12 +70,12 @@ mod tests {
         timers.set('b', Time(10));
         timers.set('c', Time(20));
         timers.clear('c');
-        assert_eq!(timers.next(), Some(Time(10)));
+        assert_eq!(timers.next_due(), Some(Time(10)));
         assert_eq!(timers.pop_due(Time(9)), None);
         assert_eq!(timers.pop_due(Time(100)), Some('b'));
         assert_eq!(timers.pop_due(Time(100)), Some('a'));
         assert_eq!(timers.pop_due(Time(100)), None);
-        assert_eq!(timers.next(), None);
+        assert_eq!(timers.next_due(), None);
     }
 
     #[test]
@@ -83,10 +83,10 @@ mod tests {
         let mut timers = Timers::new();
         timers.set(1, Time(30));
         timers.set(1, Time(50));
-        assert_eq!(timers.next(), Some(Time(30)));
+        assert_eq!(timers.next_due(), Some(Time(30)));
         timers.set(1, Time(5));
         assert_eq!(timers.pop_due(Time(5)), Some(1));
         timers.set(1, Time(40));
-        assert_eq!(timers.next(), Some(Time(40)));
+        assert_eq!(timers.next_due(), Some(Time(40)));
     }
 }

@@ -30,6 +30,8 @@ pub struct Uring {
     // Dropped first; `drop` has drained it, so the kernel holds no address of what follows.
     ring: IoUring,
     requests: Requests,
+    /// Requests that were queued and have not completed.
+    in_flight: usize,
     arena: Arena,
     /// What the wake-up's eventfd is read into.
     wake_count: Box<[u8; 8]>,
@@ -48,6 +50,7 @@ impl Uring {
         Ok(Uring {
             ring: setup::open()?,
             requests: Requests::default(),
+            in_flight: 0,
             arena,
             wake_count: Box::new([0; 8]),
             wake_is_armed: false,
@@ -70,6 +73,7 @@ impl Uring {
             Some(index) => {
                 let entry = entry(&mut self.requests, index, &mut self.arena);
                 self.push(entry.user_data(u64::from(index)));
+                self.in_flight += 1;
             }
             None => self.fail(tag, rustix::io::Errno::NOBUFS),
         }
@@ -173,6 +177,7 @@ impl Uring {
             }
         }
         self.requests.finish(index, &mut self.arena);
+        self.in_flight -= 1;
     }
 
     fn arm_wake(&mut self) {
@@ -310,7 +315,7 @@ impl Drop for Uring {
     fn drop(&mut self) {
         self.is_closing = true;
         let mut abandoned = Vec::new();
-        while self.requests.in_flight() > 0 || self.wake_is_armed {
+        while self.in_flight > 0 || self.wake_is_armed {
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
             self.push(cancel.user_data(CANCEL));
             self.enter(Wait::AtMost(Duration::from_millis(100)));

@@ -270,3 +270,187 @@ impl Block {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn first(places: &Places) -> Span {
+        places.iter().next().unwrap()
+    }
+
+    #[test]
+    fn places_have_the_asked_length_and_fitting_buffers() {
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let lens = |places: Places| places.iter().map(|span| span.len).collect::<Vec<_>>();
+        assert_eq!(lens(arena.take(512).unwrap()), [512]);
+        assert_eq!(arena.in_use(), 4096);
+        assert_eq!(lens(arena.take(65_536 + 100).unwrap()), [65_536, 100]);
+        assert_eq!(arena.in_use(), 65_536 + 2 * 4096);
+        assert_eq!(lens(arena.take(256 * 1024).unwrap()), [65_536; 4]);
+        assert_eq!(arena.take(0), None);
+        assert_eq!(arena.take(256 * 1024 + 1), None);
+    }
+
+    #[test]
+    fn a_failed_take_takes_nothing() {
+        let mut arena = Arena::new(3 * 65_536).unwrap();
+        let small = arena.take(1).unwrap();
+        assert_eq!(arena.take(3 * 65_536), None);
+        assert_eq!(arena.free_bytes(), 3 * 65_536 - 4096);
+        arena.give(&small);
+        assert!(arena.take(3 * 65_536).is_some());
+        assert_eq!(arena.free_bytes(), 0);
+        assert_eq!(arena.take(1), None);
+    }
+
+    #[test]
+    fn a_lent_buffer_is_reused_only_after_the_last_loan() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let places = arena.take(65_536).unwrap();
+        let span = first(&places);
+        arena.lend(span, Loan::Write);
+        arena.lend(span.slice(0, 10), Loan::Read);
+        arena.give(&places);
+        assert_eq!(arena.take(1), None);
+        arena.unlend(span, Loan::Write);
+        assert_eq!(arena.take(1), None);
+        arena.unlend(span.slice(0, 10), Loan::Read);
+        assert_eq!(arena.in_use(), 0);
+        assert!(arena.take(1).is_some());
+    }
+
+    #[test]
+    fn what_is_lent_for_reading_can_be_read() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let span = first(&arena.take(100).unwrap());
+        arena.bytes_mut(span)[7] = 9;
+        arena.lend(span, Loan::Read);
+        assert_eq!(arena.bytes(span)[7], 9);
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent for writing")]
+    fn what_is_being_written_cannot_be_read() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let span = first(&arena.take(100).unwrap());
+        arena.lend(span, Loan::Write);
+        arena.bytes(span);
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent")]
+    fn what_is_lent_cannot_be_written() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let span = first(&arena.take(100).unwrap());
+        arena.lend(span, Loan::Read);
+        arena.bytes_mut(span);
+    }
+
+    #[test]
+    #[should_panic(expected = "is not in use")]
+    fn a_free_buffer_cannot_be_used() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let places = arena.take(100).unwrap();
+        arena.give(&places);
+        arena.bytes(first(&places));
+    }
+
+    #[test]
+    #[should_panic(expected = "given back twice")]
+    fn a_lent_buffer_cannot_be_given_back_twice() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let places = arena.take(100).unwrap();
+        arena.lend(first(&places), Loan::Read);
+        arena.give(&places);
+        arena.give(&places);
+    }
+
+    #[test]
+    #[should_panic(expected = "is not of this arena")]
+    fn another_arenas_buffer_cannot_be_used() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let span = first(&Arena::new(65_536).unwrap().take(100).unwrap());
+        arena.bytes_mut(span);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take(u32),
+        Give(usize),
+        Lend(usize),
+        Unlend(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            3 => prop_oneof![1u32..=4096, 1u32..=262_144].prop_map(Step::Take),
+            3 => any::<usize>().prop_map(Step::Give),
+            2 => any::<usize>().prop_map(Step::Lend),
+            2 => any::<usize>().prop_map(Step::Unlend),
+        ];
+        proptest::collection::vec(step, 1..200)
+    }
+
+    /// Buffers that must not be handed out: taken ones, and those that are lent.
+    #[derive(Default)]
+    struct Model {
+        taken: Vec<Places>,
+        lent: Vec<Span>,
+    }
+
+    impl Model {
+        fn blocks(&self, span: Span) -> bool {
+            let end = |span: Span| span.offset + u64::from(span.len).next_multiple_of(4096);
+            let same = |other: Span| span.offset < end(other) && other.offset < end(span);
+            self.taken.iter().flat_map(|places| places.iter()).any(same)
+                || self.lent.iter().copied().any(same)
+        }
+
+        fn run(&mut self, arena: &mut Arena, step: Step) {
+            match step {
+                Step::Take(len) => {
+                    let before = arena.free_bytes();
+                    let Some(places) = arena.take(len) else {
+                        assert_eq!(arena.free_bytes(), before);
+                        return;
+                    };
+                    assert_eq!(places.len(), len);
+                    assert!(places.iter().all(|span| !self.blocks(span)), "handed out twice");
+                    self.taken.push(places);
+                }
+                Step::Give(n) if !self.taken.is_empty() => {
+                    let places = self.taken.swap_remove(n % self.taken.len());
+                    arena.give(&places);
+                }
+                Step::Lend(n) if !self.taken.is_empty() => {
+                    let span = first(&self.taken[n % self.taken.len()]);
+                    arena.lend(span, Loan::Write);
+                    self.lent.push(span);
+                }
+                Step::Unlend(n) if !self.lent.is_empty() => {
+                    let span = self.lent.swap_remove(n % self.lent.len());
+                    arena.unlend(span, Loan::Write);
+                }
+                Step::Give(_) | Step::Lend(_) | Step::Unlend(_) => {}
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_buffer_has_two_owners(steps in steps()) {
+            let mut arena = Arena::new(16 * 65_536).unwrap();
+            let mut model = Model::default();
+            for step in steps {
+                model.run(&mut arena, step);
+            }
+            model.taken.iter().for_each(|places| arena.give(places));
+            model.lent.iter().for_each(|span| arena.unlend(*span, Loan::Write));
+            prop_assert_eq!(arena.in_use(), 0);
+            prop_assert_eq!(arena.whole.len(), 16);
+            prop_assert_eq!(arena.cut, NONE);
+        }
+    }
+}

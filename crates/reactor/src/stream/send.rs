@@ -13,6 +13,7 @@ const CHUNK_BYTES: u32 = 8 * 1024;
 
 thread_local! {
     /// This core's batches that are not in use. Filling one takes a moment, so usually there is just one.
+    #[expect(clippy::vec_box, reason = "a batch that is kept by a connection is moved there as a pointer")]
     static BATCHES: RefCell<Vec<Box<Batch>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -212,7 +213,8 @@ impl Batch {
 
     /// Room for 1 to `len` bytes, which becomes the next part of the send.
     fn room(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>, len: u32) -> Option<Span> {
-        let free = match self.room.filter(|room| room.len > 0) {
+        let started = self.room.filter(|room| room.len > 0);
+        let free = match started {
             Some(free) => free,
             None => {
                 let buffer = arena.take(self.buffer_size(arena)).or_else(|| arena.take(SMALL_BYTES))?;
@@ -223,7 +225,8 @@ impl Batch {
         let room = free.slice(0, len);
         self.room = Some(free.slice(len, free.len));
         match self.spans.last_mut() {
-            Some(last) if last.buffer == room.buffer && last.offset + u64::from(last.len) == room.offset => {
+            // A span stays within one buffer, even where the next one follows in memory.
+            Some(last) if started.is_some() && is_followed_by(*last, room) => {
                 last.len += room.len;
             }
             _ => self.spans.push(room),
@@ -275,4 +278,8 @@ impl Batch {
         self.sum = None;
         self.room = None;
     }
+}
+
+fn is_followed_by(span: Span, next: Span) -> bool {
+    span.buffer == next.buffer && span.offset + u64::from(span.len) == next.offset
 }

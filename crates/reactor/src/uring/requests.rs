@@ -116,11 +116,6 @@ impl Requests {
         request.address = None;
         self.free.push(index);
     }
-
-    /// Requests in flight.
-    pub(super) fn in_flight(&self) -> usize {
-        self.table.len() - self.free.len()
-    }
 }
 
 impl Request {
