@@ -33,7 +33,11 @@ fn write_target(
         match &unit.failed {
             Some(reason) => writeln!(out, "  LUN {number}: {} is NOT READY: {reason}", unit.name)?,
             None => {
-                let flags = [(lun.read_only, ", read-only"), (!lun.write_cache, ", no write cache"), (lun.removable, ", removable")];
+                let flags = [
+                    (lun.read_only, ", read-only"),
+                    (!lun.write_cache, ", no write cache"),
+                    (lun.removable, ", removable"),
+                ];
                 let flags: String = flags.iter().filter(|(on, _)| *on).map(|(_, text)| *text).collect();
                 writeln!(
                     out,
@@ -53,7 +57,10 @@ fn write_target(
     let name = &target.name;
     writeln!(out, "\n  Linux:    iscsiadm -m discovery -t sendtargets -p {portal}")?;
     writeln!(out, "            iscsiadm -m node -T {name} -p {portal} --login")?;
-    writeln!(out, "  QEMU:     qemu-system-x86_64 -drive file=iscsi://{portal}/{name}/{first},format=raw,if=virtio")?;
+    writeln!(
+        out,
+        "  QEMU:     qemu-system-x86_64 -drive file=iscsi://{portal}/{name}/{first},format=raw,if=virtio"
+    )?;
     writeln!(
         out,
         "  Windows:  New-IscsiTargetPortal -TargetPortalAddress {} -TargetPortalPortNumber {}",
@@ -82,7 +89,8 @@ mod tests {
     fn it_says_what_is_served_and_how_to_connect() {
         let options = Options { listen: vec!["0.0.0.0:3260".into()], ..Options::default() };
         let config = Config::from_options(&options).expect("good");
-        let good = UnitSummary { name: "lun0".into(), store: "RAM".into(), size_bytes: 1 << 30, failed: None };
+        let good =
+            UnitSummary { name: "lun0".into(), store: "RAM".into(), size_bytes: 1 << 30, failed: None };
         let address = "0.0.0.0:40000".parse().expect("an address");
         let text = banner(&config, &[address], std::slice::from_ref(&good));
         for expected in [
