@@ -85,7 +85,7 @@ fn wrong_options_are_answered_with_one_line() {
         (&["serve", "--lun", "tape:1G"], "tape"),
         (&["serve", "--lun", "ram:"], "size"),
         (&["serve", "--lun", "ram:1X"], "1X"),
-        (&["serve", "--lun", "ram:1G,bs=513"], "bs"),
+        (&["serve", "--lun", "ram:1G,bs=513"], "513"),
         (&["serve", "--lun", "ram:1G,colour=red"], "colour"),
         (&["serve", "--listen", "nowhere"], "nowhere"),
         (&["serve", "--target", "disk"], "disk"),

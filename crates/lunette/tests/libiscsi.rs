@@ -317,15 +317,14 @@ fn parse(text: &str) -> Verdicts {
         let body = suite.split("\nRun Summary:").next().unwrap_or_default();
         for test in body.split("\n  Test: ").skip(1) {
             let (test, printed) = test.split_once(" ...").unwrap_or((test, ""));
-            let ends_with = |word| {
-                printed.starts_with(word) || printed.lines().skip(1).any(|line| line.starts_with(word))
-            };
-            let verdict = if ends_with("FAILED") || !ends_with("passed") {
-                Verdict::Failed(tail(printed))
-            } else if printed.contains("[SKIPPED]") {
-                Verdict::Skipped
-            } else {
-                Verdict::Passed
+            // What follows the verdict is the end of the suite, not of the test.
+            let is_end = |line: &&str| line.starts_with("passed") || line.starts_with("FAILED");
+            let skipped =
+                printed.lines().take_while(|line| !is_end(line)).any(|line| line.contains("[SKIPPED]"));
+            let verdict = match printed.lines().find(is_end) {
+                Some(line) if line.starts_with("passed") && skipped => Verdict::Skipped,
+                Some(line) if line.starts_with("passed") => Verdict::Passed,
+                Some(_) | None => Verdict::Failed(tail(printed)),
             };
             verdicts.insert(format!("{name}.{test}"), verdict);
         }
@@ -355,7 +354,7 @@ fn argued_skips(variant: &str) -> BTreeSet<String> {
 
 #[test]
 fn verdicts_are_found() {
-    let printed = "\nSuite: A\n  Test: One ...    [SKIPPED] why\npassed\n  Test: Two ...passed    [FAILED] later\n\n  \
+    let printed = "\nSuite: A\n  Test: One ...    [SKIPPED] why\npassed\n  Test: Two ...passed    [SKIPPED] later\n\n  \
                    Test: Three ...    [FAILED] x\nFAILED\n    1. a.c:1\nSuite: B\n  Test: One ...";
     let verdicts = parse(printed);
     assert!(matches!(verdicts["A.One"], Verdict::Skipped));
