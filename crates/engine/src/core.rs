@@ -166,7 +166,10 @@ impl<I: Io> Core<I> {
         }
         let now = self.io.now();
         let until_tick = self.next_tick.since(now).max(Duration::from_millis(1));
-        self.poller.wait(now, if self.connections.len() == 0 && self.stopping.is_none() { None } else { Some(until_tick) })
+        self.poller.wait(
+            now,
+            if self.connections.len() == 0 && self.stopping.is_none() { None } else { Some(until_tick) },
+        )
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together.

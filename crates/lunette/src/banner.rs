@@ -25,15 +25,21 @@ fn write_target(
     units: &[UnitSummary],
 ) -> std::fmt::Result {
     writeln!(out, "\n{}", target.name)?;
+    let name = &target.name;
+    let first = target.luns.first().map_or(0, |(number, _)| *number);
     for address in target.portals.iter().filter_map(|portal| addresses.get(*portal)) {
-        writeln!(out, "  portal {address}")?;
+        writeln!(out, "  portal {address}, URL iscsi://{}/{name}/{first}", reachable(address))?;
     }
     for (number, index) in &target.luns {
         let (Some(lun), Some(unit)) = (config.luns.get(*index), units.get(*index)) else { continue };
         match &unit.failed {
             Some(reason) => writeln!(out, "  LUN {number}: {} is NOT READY: {reason}", unit.name)?,
             None => {
-                let flags = [(lun.read_only, ", read-only"), (!lun.write_cache, ", no write cache"), (lun.removable, ", removable")];
+                let flags = [
+                    (lun.read_only, ", read-only"),
+                    (!lun.write_cache, ", no write cache"),
+                    (lun.removable, ", removable"),
+                ];
                 let flags: String = flags.iter().filter(|(on, _)| *on).map(|(_, text)| *text).collect();
                 writeln!(
                     out,
@@ -49,11 +55,12 @@ fn write_target(
     let Some(portal) = target.portals.iter().find_map(|portal| addresses.get(*portal)).map(reachable) else {
         return Ok(());
     };
-    let first = target.luns.first().map_or(0, |(number, _)| *number);
-    let name = &target.name;
     writeln!(out, "\n  Linux:    iscsiadm -m discovery -t sendtargets -p {portal}")?;
     writeln!(out, "            iscsiadm -m node -T {name} -p {portal} --login")?;
-    writeln!(out, "  QEMU:     qemu-system-x86_64 -drive file=iscsi://{portal}/{name}/{first},format=raw,if=virtio")?;
+    writeln!(
+        out,
+        "  QEMU:     qemu-system-x86_64 -drive file=iscsi://{portal}/{name}/{first},format=raw,if=virtio"
+    )?;
     writeln!(
         out,
         "  Windows:  New-IscsiTargetPortal -TargetPortalAddress {} -TargetPortalPortNumber {}",
@@ -82,14 +89,15 @@ mod tests {
     fn it_says_what_is_served_and_how_to_connect() {
         let options = Options { listen: vec!["0.0.0.0:3260".into()], ..Options::default() };
         let config = Config::from_options(&options).expect("good");
-        let good = UnitSummary { name: "lun0".into(), store: "RAM".into(), size_bytes: 1 << 30, failed: None };
+        let good =
+            UnitSummary { name: "lun0".into(), store: "RAM".into(), size_bytes: 1 << 30, failed: None };
         let address = "0.0.0.0:40000".parse().expect("an address");
         let text = banner(&config, &[address], std::slice::from_ref(&good));
         for expected in [
-            "portal 0.0.0.0:40000",
+            "portal 0.0.0.0:40000, URL iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0\n",
             "LUN 0: RAM, 1 GiB, 512-byte blocks",
             "iscsiadm -m node -T iqn.2026-11.io.lunette:disk -p 127.0.0.1:40000 --login",
-            "iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0",
+            "file=iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0,",
             "Connect-IscsiTarget",
         ] {
             assert!(text.contains(expected), "{expected} is missing in:\n{text}");
