@@ -40,7 +40,9 @@ impl Target {
             Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => {
                 self.drop_for(Violation::NotLogin);
             }
-            Some(basic) if basic.opcode() != Opcode::SCSI_COMMAND => self.drop_for(Violation::AdditionalHeader),
+            Some(basic) if basic.opcode() != Opcode::SCSI_COMMAND => {
+                self.drop_for(Violation::AdditionalHeader)
+            }
             Some(basic) => {
                 self.head.clear();
                 self.head.extend_from_slice(bytes);
