@@ -8,11 +8,11 @@ use std::time::Duration;
 
 /// How long the target may be silent while something is expected of it.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Task attribute (RFC 7143 section 11.3.1).
+const SIMPLE: u8 = 1;
 const NO_TAG: u32 = u32::MAX;
 const HEADER_BYTES: usize = 48;
 const UNIT_ATTENTION: u8 = 6;
-/// The SIMPLE task attribute.
-const SIMPLE: u8 = 1;
 
 /// What a login asks for.
 #[derive(Clone)]
@@ -224,7 +224,7 @@ impl Initiator {
         self.issue_as(SIMPLE, lun, cdb, read_len, out)
     }
 
-    /// The same with a task attribute (RFC 7143 section 11.3.1).
+    /// The same with another task attribute than simple.
     pub fn issue_as(
         &mut self,
         attribute: u8,
@@ -252,7 +252,7 @@ impl Initiator {
             .word(28, self.exp_stat_sn)
             .data(&out[..immediate]);
         command.header[32..32 + cdb.len()].copy_from_slice(cdb);
-        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        self.skip_cmd_sn();
         self.outstanding.insert(tag, Outstanding { lun, out, data: Vec::new() });
         self.send(&command)?;
         if unsolicited > immediate {
@@ -348,14 +348,7 @@ impl Initiator {
         self.cmd_sn
     }
 
-    /// The same, for a command that the target is to count.
-    pub fn take_cmd_sn(&mut self) -> u32 {
-        let number = self.cmd_sn;
-        self.cmd_sn = number.wrapping_add(1);
-        number
-    }
-
-    /// Counts a command that a test sent itself.
+    /// Counts a command that a test has sent by itself.
     pub fn skip_cmd_sn(&mut self) {
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
     }
