@@ -144,14 +144,15 @@ impl<M: Machine> End<M> {
         let before = self.brought.len();
         let whole = self.bring(padded + if digest { 4 } else { 0 });
         // Straight to its place, also when it is not all there yet.
+        let after = self.brought.len();
         let mut at = 0;
         for span in place.iter().flat_map(Places::iter) {
-            for (n, byte) in memory.at(span).iter_mut().enumerate() {
-                if let Some(came) = self.brought.get(at + n).filter(|_| at + n >= before) {
-                    *byte = *came;
-                }
+            let end = at + span.len as usize;
+            let (from, to) = (before.clamp(at, end), after.clamp(at, end));
+            if from < to {
+                memory.at(span)[from - at..to - at].copy_from_slice(&self.brought[from..to]);
             }
-            at += span.len as usize;
+            at = end;
         }
         if whole {
             let bytes = std::mem::take(&mut self.brought);

@@ -222,7 +222,13 @@ impl Pair {
         };
         let (from, portal) = ("192.0.2.1:50000".parse().unwrap(), "192.0.2.2:3260".parse().unwrap());
         let mut random = Random::new(setup.seed);
-        let mut region = || (0..MEMORY_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+        // A block of a prime length, again and again: no two sectors are the same.
+        let mut region = || {
+            let block: Vec<u8> = (0..32_749).map(|_| (random.next() >> 20) as u8).collect();
+            let mut region = block.repeat(MEMORY_BYTES / block.len() + 1);
+            region.truncate(MEMORY_BYTES);
+            region
+        };
         let memory = Memory { regions: [region(), region()] };
         Pair {
             initiator: End::new(Initiator::new(initiator, now)),

@@ -198,8 +198,9 @@ impl Initiator {
         let Some((id, task)) = self.tasks.find(pdu.initiator_task_tag.get()) else {
             return breach("a response to no task");
         };
-        if pdu.response == ScsiResponse::COMPLETED && pdu.exp_data_sn.get() != task.input_sn {
-            return breach("ExpDataSN is not what came (RFC 7143 section 11.4.8)");
+        // Older targets count R2Ts as well (RFC 3720); more than all that came means that Data-In was lost.
+        if pdu.response == ScsiResponse::COMPLETED && pdu.exp_data_sn.get() > task.input_sn {
+            return breach("ExpDataSN beyond what came (RFC 7143 section 11.4.8)");
         }
         let outcome = match pdu.response {
             ScsiResponse::COMPLETED => Outcome::Status { status: pdu.status, sense: sense(data)? },
