@@ -2,8 +2,8 @@
 
 use crate::config::{Config, Group, Network, Target};
 use crate::registry::{Registry, SessionName};
-use proto::iscsi::target::TargetConfig;
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, TargetRecord};
+use proto::iscsi::target::TargetConfig;
 use scsi::unit::Port;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,7 +40,10 @@ impl Directory {
             let ip = if listen.ip().is_unspecified() { portal.ip() } else { listen.ip() };
             Some((SocketAddr::new(ip, listen.port()), group))
         };
-        TargetRecord { name: target.name.clone(), portals: target.portals.iter().filter_map(address).collect() }
+        TargetRecord {
+            name: target.name.clone(),
+            portals: target.portals.iter().filter_map(address).collect(),
+        }
     }
 }
 
@@ -94,13 +97,20 @@ impl Access for Directory {
         which: SendTargets<'_>,
     ) -> Vec<TargetRecord> {
         let visible = |target: &&Target| {
-            target.groups.is_empty() || group_of(target, initiator, from.ip()).is_some_and(|group| !group.deny)
+            target.groups.is_empty()
+                || group_of(target, initiator, from.ip()).is_some_and(|group| !group.deny)
         };
         let wanted = |target: &&Target| match which {
             SendTargets::All => true,
             SendTargets::One(name) => target.name.eq_ignore_ascii_case(name),
         };
-        self.config.targets.iter().filter(visible).filter(wanted).map(|target| self.record(target, portal)).collect()
+        self.config
+            .targets
+            .iter()
+            .filter(visible)
+            .filter(wanted)
+            .map(|target| self.record(target, portal))
+            .collect()
     }
 
     fn random(&self, bytes: &mut [u8]) {
@@ -192,7 +202,8 @@ pub(crate) fn identity(serial: &str) -> Identity {
 fn all_ports(config: &Config) -> Vec<(usize, u16)> {
     let mut ports = Vec::new();
     for (index, target) in config.targets.iter().enumerate() {
-        let mut groups: Vec<u16> = target.portals.iter().map(|portal| config.portals[*portal].group).collect();
+        let mut groups: Vec<u16> =
+            target.portals.iter().map(|portal| config.portals[*portal].group).collect();
         groups.sort_unstable();
         groups.dedup();
         ports.extend(groups.into_iter().map(|group| (index, group)));

@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
+use verify::Source;
 
 /// The target that is served when none is named.
 pub const DEFAULT_TARGET: &str = "iqn.2026-11.io.lunette:disk";
@@ -68,7 +69,10 @@ impl Config {
     /// All that is wrong with it, each with its place.
     pub fn from_toml(text: &str, path: &Path, options: &Options) -> Result<Config, Problems> {
         let mut raw: RawConfig = toml::from_str(text).map_err(|error| {
-            let line = error.span().and_then(|span| text.get(..span.start)).map_or(1, |t| t.matches('\n').count() + 1);
+            let line = error
+                .span()
+                .and_then(|span| text.get(..span.start))
+                .map_or(1, |t| t.matches('\n').count() + 1);
             one_problem(&format!("line {line}"), error.message())
         })?;
         if options.target.is_some() || !options.luns.is_empty() {
@@ -76,7 +80,8 @@ impl Config {
             return Err(one_problem("command line", what));
         }
         override_by(&mut raw, options);
-        verify::verify(raw, text, path.parent().unwrap_or(Path::new(".")))
+        let dir = path.parent().unwrap_or(Path::new("."));
+        verify::verify(raw, Source::File { text, dir })
     }
 
     /// Verifies the command line alone.
@@ -97,7 +102,7 @@ impl Config {
                     mappings.push(RawMapping { number, lun: name });
                     raw.luns.push(Spanned::new(0..0, lun));
                 }
-                Err(what) => problems.push(Problem { place: "--lun".to_owned(), what }),
+                Err(what) => problems.push(Problem { place: format!("--lun {text}"), what }),
             }
         }
         if !problems.is_empty() {
@@ -112,7 +117,7 @@ impl Config {
             groups: Vec::new(),
         };
         raw.targets.push(Spanned::new(0..0, target));
-        verify::verify(raw, "", Path::new(""))
+        verify::verify(raw, Source::Options { specs })
     }
 }
 
@@ -122,7 +127,8 @@ fn one_problem(place: &str, what: &str) -> Problems {
 
 fn override_by(raw: &mut RawConfig, options: &Options) {
     if !options.listen.is_empty() {
-        let portal = |listen: &String| RawPortal { name: None, listen: listen.clone(), cores: None, group: None };
+        let portal =
+            |listen: &String| RawPortal { name: None, listen: listen.clone(), cores: None, group: None };
         raw.portals = options.listen.iter().map(|listen| Spanned::new(0..0, portal(listen))).collect();
     }
     raw.cores = options.cores.clone().or(raw.cores.take());

@@ -142,7 +142,7 @@ impl<I: Io> Core<I> {
 
     /// The tag range of a lane on any core.
     pub(crate) fn lane_tags(unit: usize) -> Tag {
-        Tag(kind::LANE << kind::SHIFT | unit as u64 * LANE_TAGS)
+        Tag((kind::LANE << kind::SHIFT) | (unit as u64 * LANE_TAGS))
     }
 
     /// Serves until [`Message::Stop`] and the goodbyes are over.
@@ -166,7 +166,10 @@ impl<I: Io> Core<I> {
         }
         let now = self.io.now();
         let until_tick = self.next_tick.since(now).max(Duration::from_millis(1));
-        self.poller.wait(now, if self.connections.len() == 0 && self.stopping.is_none() { None } else { Some(until_tick) })
+        self.poller.wait(
+            now,
+            if self.connections.len() == 0 && self.stopping.is_none() { None } else { Some(until_tick) },
+        )
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together.

@@ -68,7 +68,10 @@ impl Daemon {
     pub fn start(config: Config) -> Result<Daemon, StartError> {
         if let Some(dir) = &config.state_dir {
             std::fs::create_dir_all(dir).map_err(|error| {
-                StartError(format!("state directory {}: {error}; make it, or name another with --state-dir", dir.display()))
+                StartError(format!(
+                    "state directory {}: {error}; make it, or name another with --state-dir",
+                    dir.display()
+                ))
             })?;
         }
         let listeners = bind(&config)?;
@@ -76,7 +79,8 @@ impl Daemon {
         let opened: Vec<Opened> = config.luns.iter().map(open).collect();
         let units: Vec<Arc<Unit>> = (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun))).collect();
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
-        let homes: Vec<Home> = units.iter().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).collect();
+        let homes: Vec<Home> =
+            units.iter().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).collect();
         let views: Vec<View> = units
             .iter()
             .zip(&homes)
@@ -102,7 +106,10 @@ impl Daemon {
         let housekeeper = Housekeeper {
             state_dir: shared.config.state_dir.clone(),
             serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
-            stores: opened.iter().map(|opened| opened.clone().ok().map(|store| store as Arc<dyn store::lane::Store>)).collect(),
+            stores: opened
+                .iter()
+                .map(|opened| opened.clone().ok().map(|store| store as Arc<dyn store::lane::Store>))
+                .collect(),
             homes: home_cores,
             cores: mail.clone(),
         };
@@ -110,11 +117,30 @@ impl Daemon {
         let mut homes: Vec<Option<Home>> = homes.into_iter().map(Some).collect();
         let mut cores = Vec::with_capacity(count);
         for (me, mailbox) in mailboxes.into_iter().enumerate() {
-            let own = shared.homes.iter().zip(&mut homes).map(|(core, home)| if *core == me { home.take() } else { None });
-            let seed = Seed { me, shared: shared.clone(), mailbox, views: views.clone(), opened: opened.clone(), homes: own.collect() };
+            let own = shared
+                .homes
+                .iter()
+                .zip(&mut homes)
+                .map(|(core, home)| if *core == me { home.take() } else { None });
+            let seed = Seed {
+                me,
+                shared: shared.clone(),
+                mailbox,
+                views: views.clone(),
+                opened: opened.clone(),
+                homes: own.collect(),
+            };
             cores.push(start_core(seed)?);
         }
-        Ok(Daemon { addresses, units: summaries, cores, mail, housekeeper: Some(housekeeper), jobs, _listeners: listeners })
+        Ok(Daemon {
+            addresses,
+            units: summaries,
+            cores,
+            mail,
+            housekeeper: Some(housekeeper),
+            jobs,
+            _listeners: listeners,
+        })
     }
 
     /// Bound addresses of the portals, in the configuration's order.
@@ -148,7 +174,9 @@ fn bind(config: &Config) -> Result<Vec<TcpListener>, StartError> {
     let bind = |portal: &crate::config::Portal| {
         reactor::net::listen(portal.listen).map_err(|error| {
             let fix = match error.kind() {
-                std::io::ErrorKind::AddrInUse => "is another target running there? choose another port with --listen",
+                std::io::ErrorKind::AddrInUse => {
+                    "is another target running there? choose another port with --listen"
+                }
                 std::io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address",
                 std::io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
                 _ => "check the address",
@@ -167,9 +195,9 @@ fn open(lun: &Lun) -> Opened {
     let opened: Result<Arc<dyn Backend<Uring>>, String> = match &lun.store {
         StoreSpec::Null { size } => Ok(store::open_null(*size) as _),
         StoreSpec::Ram { size } => store::open_ram(*size).map(|s| s as _).map_err(|e| e.to_string()),
-        StoreSpec::File { path, size } => {
-            store::open_file(path, *size, lun.block_bytes, lun.read_only).map(|s| s as _).map_err(|e| e.to_string())
-        }
+        StoreSpec::File { path, size } => store::open_file(path, *size, lun.block_bytes, lun.read_only)
+            .map(|s| s as _)
+            .map_err(|e| e.to_string()),
         StoreSpec::Block { path } => {
             store::open_block(path, lun.block_bytes, lun.read_only).map(|s| s as _).map_err(|e| e.to_string())
         }

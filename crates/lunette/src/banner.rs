@@ -25,8 +25,10 @@ fn write_target(
     units: &[UnitSummary],
 ) -> std::fmt::Result {
     writeln!(out, "\n{}", target.name)?;
+    let name = &target.name;
+    let first = target.luns.first().map_or(0, |(number, _)| *number);
     for address in target.portals.iter().filter_map(|portal| addresses.get(*portal)) {
-        writeln!(out, "  portal {address}")?;
+        writeln!(out, "  portal {address}, URL iscsi://{}/{name}/{first}", reachable(address))?;
     }
     for (number, index) in &target.luns {
         let (Some(lun), Some(unit)) = (config.luns.get(*index), units.get(*index)) else { continue };
@@ -53,8 +55,6 @@ fn write_target(
     let Some(portal) = target.portals.iter().find_map(|portal| addresses.get(*portal)).map(reachable) else {
         return Ok(());
     };
-    let first = target.luns.first().map_or(0, |(number, _)| *number);
-    let name = &target.name;
     writeln!(out, "\n  Linux:    iscsiadm -m discovery -t sendtargets -p {portal}")?;
     writeln!(out, "            iscsiadm -m node -T {name} -p {portal} --login")?;
     writeln!(
@@ -94,10 +94,10 @@ mod tests {
         let address = "0.0.0.0:40000".parse().expect("an address");
         let text = banner(&config, &[address], std::slice::from_ref(&good));
         for expected in [
-            "portal 0.0.0.0:40000",
+            "portal 0.0.0.0:40000, URL iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0\n",
             "LUN 0: RAM, 1 GiB, 512-byte blocks",
             "iscsiadm -m node -T iqn.2026-11.io.lunette:disk -p 127.0.0.1:40000 --login",
-            "iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0",
+            "file=iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0,",
             "Connect-IscsiTarget",
         ] {
             assert!(text.contains(expected), "{expected} is missing in:\n{text}");

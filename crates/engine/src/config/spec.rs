@@ -43,9 +43,9 @@ pub(super) fn parse_lun(spec: &str) -> Result<RawLun, String> {
     let mut parts = split(spec);
     let store = parts.remove(0);
     let Some((kind, place)) = store.split_once(':') else {
-        return Err(format!(
-            "LUN `{spec}` does not say what it is; write ram:SIZE, null:SIZE, file:PATH or block:PATH"
-        ));
+        return Err(
+            "it does not say what it is; write ram:SIZE, null:SIZE, file:PATH or block:PATH".to_owned()
+        );
     };
     let mut lun = RawLun::default();
     match kind {
@@ -53,10 +53,10 @@ pub(super) fn parse_lun(spec: &str) -> Result<RawLun, String> {
         "null" => lun.null = Some(place.to_owned()),
         "file" => lun.file = Some(place.into()),
         "block" => lun.block = Some(place.into()),
-        _ => return Err(format!("LUN `{spec}`: `{kind}` is no kind of store; use ram, null, file or block")),
+        _ => return Err(format!("`{kind}` is no kind of store; use ram, null, file or block")),
     }
     for option in parts {
-        set_option(&mut lun, &option).map_err(|error| format!("LUN `{spec}`: {error}"))?;
+        set_option(&mut lun, &option)?;
     }
     Ok(lun)
 }
@@ -66,7 +66,8 @@ fn set_option(lun: &mut RawLun, option: &str) -> Result<(), String> {
         Some((name, value)) => (name, Some(value)),
         None => (option, None),
     };
-    let text = || value.map(str::to_owned).ok_or_else(|| format!("option `{name}` needs a value: {name}=..."));
+    let text =
+        || value.map(str::to_owned).ok_or_else(|| format!("option `{name}` needs a value: {name}=..."));
     let flag = || match value {
         Some("on") => Ok(Some(true)),
         Some("off") => Ok(Some(false)),
@@ -136,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_spec_with_everything() {
-        let lun = parse_lun("file:/a\\,b,size=1G,bs=4096,ro,serial=x,wcache=off,thin=on,removable,id=7").expect("good");
+        let lun = parse_lun("file:/a\\,b,size=1G,bs=4096,ro,serial=x,wcache=off,thin=on,removable,id=7")
+            .expect("good");
         assert_eq!(lun.file.as_deref(), Some(std::path::Path::new("/a,b")));
         assert_eq!((lun.id, lun.read_only, lun.write_cache), (Some(7), Some(true), Some(false)));
     }

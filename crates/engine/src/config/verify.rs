@@ -19,16 +19,24 @@ const NAME_BYTES_MAX: usize = 223;
 /// The shortest CHAP secret, in bytes: 96 bits (RFC 7143 section 9.2.1).
 const SECRET_BYTES_MIN: usize = 12;
 
-/// Verifies; `text` is the file's text (empty for options), `dir` what relative paths are relative to.
-pub(super) fn verify(raw: RawConfig, text: &str, dir: &Path) -> Result<Config, Problems> {
-    let mut check = Check { text, dir, problems: Vec::new() };
+/// Where the raw configuration comes from: for the places in errors, and for relative paths.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    /// A file with this text, in this directory.
+    File { text: &'a str, dir: &'a Path },
+    /// The command line, with these LUN SPECs.
+    Options { specs: &'a [String] },
+}
+
+/// Verifies.
+pub(super) fn verify(raw: RawConfig, source: Source<'_>) -> Result<Config, Problems> {
+    let mut check = Check { source, problems: Vec::new() };
     let config = check.config(raw);
     if check.problems.is_empty() { Ok(config) } else { Err(Problems(check.problems)) }
 }
 
 struct Check<'a> {
-    text: &'a str,
-    dir: &'a Path,
+    source: Source<'a>,
     problems: Vec<Problem>,
 }
 
@@ -37,13 +45,25 @@ impl Check<'_> {
         self.problems.push(Problem { place: place.to_owned(), what: what.into() });
     }
 
-    /// `kind[n] (line l)`.
+    /// `kind[n] (line l)`, or the option.
     fn place<T>(&self, kind: &str, index: usize, entry: &Spanned<T>) -> String {
-        if self.text.is_empty() {
-            return format!("{kind} {index}");
+        match self.source {
+            Source::File { text, .. } => {
+                let before = text.get(..entry.span().start).unwrap_or_default();
+                format!("{kind}[{index}] (line {})", before.matches('\n').count() + 1)
+            }
+            Source::Options { specs } => match specs.get(index).filter(|_| kind == "lun") {
+                Some(spec) => format!("--lun {spec}"),
+                None => format!("--{kind}"),
+            },
         }
-        let line = self.text.get(..entry.span().start).map_or(1, |before| before.matches('\n').count() + 1);
-        format!("{kind}[{index}] (line {line})")
+    }
+
+    fn path(&self, path: PathBuf) -> PathBuf {
+        match self.source {
+            Source::File { dir, .. } => dir.join(path),
+            Source::Options { .. } => path,
+        }
     }
 
     fn config(&mut self, raw: RawConfig) -> Config {
@@ -65,7 +85,8 @@ impl Check<'_> {
             let entry = entry.into_inner();
             portal_names.push(entry.name.clone().unwrap_or_else(|| entry.listen.clone()));
             let portal = self.portal(&place, &entry, &cores);
-            if portals.iter().any(|other: &Portal| other.listen == portal.listen && portal.listen.port() != 0) {
+            if portals.iter().any(|other: &Portal| other.listen == portal.listen && portal.listen.port() != 0)
+            {
                 self.wrong(&place, format!("another portal listens on {} already", portal.listen));
             }
             portals.push(portal);
@@ -90,7 +111,7 @@ impl Check<'_> {
         Config {
             cores,
             poll,
-            state_dir: raw.state_dir.map(|dir| self.dir.join(dir)),
+            state_dir: raw.state_dir.map(|dir| self.path(dir)),
             luns,
             targets,
             portals,
@@ -119,7 +140,10 @@ impl Check<'_> {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
                 (Ok(first), Ok(last)) if first <= last && last < 4096 => cores.extend(first..=last),
-                _ => self.wrong(place, format!("`{part}` is no core or range of cores; write a list like 0,2-3, or all")),
+                _ => self.wrong(
+                    place,
+                    format!("`{part}` is no core or range of cores; write a list like 0,2-3, or all"),
+                ),
             }
         }
         cores.sort_unstable();
@@ -155,11 +179,17 @@ impl Check<'_> {
             let lun = self.lun(&place, index, entry.into_inner());
             for other in &luns {
                 if other.name == lun.name {
-                    self.wrong(&place, format!("another LUN is named {} already; give it another name=", lun.name));
+                    self.wrong(
+                        &place,
+                        format!("another LUN is named {} already; give it another name=", lun.name),
+                    );
                 } else if other.serial == lun.serial {
                     self.wrong(
                         &place,
-                        format!("LUN {} has the serial {} already; serials must differ", other.name, lun.serial),
+                        format!(
+                            "LUN {} has the serial {} already; serials must differ",
+                            other.name, lun.serial
+                        ),
                     );
                 }
             }
@@ -169,20 +199,30 @@ impl Check<'_> {
     }
 
     fn lun(&mut self, place: &str, index: usize, raw: RawLun) -> Lun {
-        let block_bytes = self.block_size(place, "block size", raw.block_size.as_deref(), 512);
+        let block_bytes = self.block_size(place, "block size (bs)", raw.block_size.as_deref(), 512);
         let default = if block_bytes < 4096 { 4096 } else { block_bytes };
-        let physical = self.block_size(place, "physical block size", raw.physical_block_size.as_deref(), default);
+        let physical =
+            self.block_size(place, "physical block size (pbs)", raw.physical_block_size.as_deref(), default);
         if physical < block_bytes {
-            self.wrong(place, format!("the physical block size {physical} is below the block size {block_bytes}"));
+            self.wrong(
+                place,
+                format!("the physical block size {physical} is below the block size {block_bytes}"),
+            );
         }
         let name = raw.name.clone().unwrap_or_else(|| format!("lun{index}"));
         let store = self.store(place, &raw, block_bytes);
         let serial = raw.serial.unwrap_or_else(|| default_serial(&name, &store));
         if serial.is_empty() || serial.len() > 32 || !serial.bytes().all(|byte| byte.is_ascii_graphic()) {
-            self.wrong(place, format!("serial `{serial}` must be 1 to 32 printable ASCII characters without spaces"));
+            self.wrong(
+                place,
+                format!("serial `{serial}` must be 1 to 32 printable ASCII characters without spaces"),
+            );
         }
         let product = raw.product.unwrap_or_else(|| "Virtual Disk".to_owned());
-        if product.is_empty() || product.len() > 16 || !product.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
+        if product.is_empty()
+            || product.len() > 16
+            || !product.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+        {
             self.wrong(place, format!("product `{product}` must be 1 to 16 printable ASCII characters"));
         }
         Lun {
@@ -222,7 +262,10 @@ impl Check<'_> {
         }
         let has_size = raw.file.is_some();
         if raw.size.is_some() && !has_size {
-            self.wrong(place, "size belongs to file; ram and null carry theirs themselves, block devices have one");
+            self.wrong(
+                place,
+                "size belongs to file; ram and null carry theirs themselves, block devices have one",
+            );
         }
         if let Some(text) = &raw.ram {
             return StoreSpec::Ram { size: self.size(place, text, block_bytes) };
@@ -233,11 +276,11 @@ impl Check<'_> {
         if let Some(path) = &raw.file {
             self.check_path(place, path);
             let size = raw.size.as_ref().map(|text| self.size(place, text, block_bytes));
-            return StoreSpec::File { path: self.dir.join(path), size };
+            return StoreSpec::File { path: self.path(path.clone()), size };
         }
         let path = raw.block.clone().unwrap_or_default();
         self.check_path(place, &path);
-        StoreSpec::Block { path: self.dir.join(path) }
+        StoreSpec::Block { path: self.path(path) }
     }
 
     fn check_path(&mut self, place: &str, path: &Path) {
@@ -290,7 +333,10 @@ impl Check<'_> {
             groups.push(self.group(&place, entry.into_inner(), luns));
         }
         if raw.sessions_max == Some(0) {
-            self.wrong(&format!("{place}.sessions_max"), "with 0 nobody could log in; leave it out for the default");
+            self.wrong(
+                &format!("{place}.sessions_max"),
+                "with 0 nobody could log in; leave it out for the default",
+            );
         }
         Target {
             name,
@@ -315,7 +361,10 @@ impl Check<'_> {
                 Some(index) => mapped.push((mapping.number, index)),
                 None => {
                     let names: Vec<&str> = luns.iter().map(|lun| lun.name.as_str()).collect();
-                    self.wrong(place, format!("there is no LUN `{}`; there are {}", mapping.lun, names.join(", ")));
+                    self.wrong(
+                        place,
+                        format!("there is no LUN `{}`; there are {}", mapping.lun, names.join(", ")),
+                    );
                 }
             }
         }
@@ -330,7 +379,9 @@ impl Check<'_> {
                 Some(network) => networks.push(network),
                 None => self.wrong(
                     &format!("{place}.networks"),
-                    format!("`{text}` is no network; write ADDRESS/PREFIX with host bits zero, like 192.0.2.0/24"),
+                    format!(
+                        "`{text}` is no network; write ADDRESS/PREFIX with host bits zero, like 192.0.2.0/24"
+                    ),
                 ),
             }
         }
@@ -371,7 +422,7 @@ impl Check<'_> {
     fn secret(&mut self, place: &str, inline: Option<String>, file: Option<PathBuf>) -> Option<Vec<u8>> {
         let secret = match (inline, file) {
             (Some(secret), None) => secret.into_bytes(),
-            (None, Some(path)) => match read_secret(&self.dir.join(path)) {
+            (None, Some(path)) => match read_secret(&self.path(path)) {
                 Ok(secret) => secret,
                 Err(error) => {
                     self.wrong(place, error);
@@ -379,12 +430,18 @@ impl Check<'_> {
                 }
             },
             _ => {
-                self.wrong(place, "give exactly one: the secret itself, or the file that holds it (..._file)");
+                self.wrong(
+                    place,
+                    "give exactly one: the secret itself, or the file that holds it (..._file)",
+                );
                 return None;
             }
         };
         if secret.len() < SECRET_BYTES_MIN {
-            self.wrong(place, format!("the secret is shorter than {SECRET_BYTES_MIN} bytes (RFC 7143 section 9.2.1)"));
+            self.wrong(
+                place,
+                format!("the secret is shorter than {SECRET_BYTES_MIN} bytes (RFC 7143 section 9.2.1)"),
+            );
         }
         Some(secret)
     }
@@ -420,10 +477,11 @@ fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
 /// ADDRESS:PORT; the port may be left out.
 pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse::<SocketAddr>().ok();
-    let bare = || text.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, LISTEN.port()));
-    with_port.or_else(bare).ok_or_else(|| {
-        format!("`{text}` is no address; write ADDRESS:PORT, like 0.0.0.0:3260 or [::]:3260")
-    })
+    let bare =
+        || text.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, LISTEN.port()));
+    with_port
+        .or_else(bare)
+        .ok_or_else(|| format!("`{text}` is no address; write ADDRESS:PORT, like 0.0.0.0:3260 or [::]:3260"))
 }
 
 fn parse_network(text: &str) -> Option<Network> {

@@ -67,7 +67,14 @@ enum Phase {
 }
 
 impl Connection {
-    fn new(machine: IscsiTarget, facts: Facts, phase: Phase, socket: Handle, unread: Vec<u8>, key: Key) -> Self {
+    fn new(
+        machine: IscsiTarget,
+        facts: Facts,
+        phase: Phase,
+        socket: Handle,
+        unread: Vec<u8>,
+        key: Key,
+    ) -> Self {
         Connection {
             machine,
             stream: Stream::new(socket, tag(kind::RECV, key), tag(kind::SEND, key), unread),
@@ -142,7 +149,11 @@ impl<I: Io> Core<I> {
         match result {
             Ok(handle) => self.welcome(portal, Handle(handle as i32)),
             Err(error) if self.stopping.is_none() => {
-                crate::limited!(tracing::Level::WARN, "a connection could not be accepted: {}", std::io::Error::from_raw_os_error(error.0));
+                crate::limited!(
+                    tracing::Level::WARN,
+                    "a connection could not be accepted: {}",
+                    std::io::Error::from_raw_os_error(error.0)
+                );
             }
             Err(_) => {}
         }
@@ -171,7 +182,14 @@ impl<I: Io> Core<I> {
         self.install(machine, facts, Phase::Login, socket, Vec::new());
     }
 
-    fn install(&mut self, machine: IscsiTarget, facts: Facts, phase: Phase, socket: Handle, unread: Vec<u8>) -> Key {
+    fn install(
+        &mut self,
+        machine: IscsiTarget,
+        facts: Facts,
+        phase: Phase,
+        socket: Handle,
+        unread: Vec<u8>,
+    ) -> Key {
         let me = &mut self.connections;
         let key = me.insert_with(|key| Connection::new(machine, facts, phase, socket, unread, key));
         self.count_connection(self.me, true);
@@ -279,7 +297,8 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let named = |name: &String| shared.config.targets.iter().position(|target| target.name == *name);
         let target = session.target.as_ref().and_then(named);
-        let keys: Vec<String> = session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let keys: Vec<String> =
+            session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let session = Arc::new(session);
         conn.facts.target = target;
         conn.facts.session = Some(session.clone());
@@ -325,7 +344,11 @@ impl<I: Io> Core<I> {
             // This connection itself counts here until it moves.
             load - usize::from(core == self.me)
         };
-        cores.iter().filter_map(|core| self.core_index(*core)).min_by_key(|core| load(*core)).unwrap_or(self.me)
+        cores
+            .iter()
+            .filter_map(|core| self.core_index(*core))
+            .min_by_key(|core| load(*core))
+            .unwrap_or(self.me)
     }
 
     /// Gives the session its LUNs, once it is on its core.
@@ -491,7 +514,9 @@ impl<I: Io> Core<I> {
 
     /// The session that this one reinstates is over.
     pub(super) fn unpark(&mut self, parked: Key) {
-        let Some(conn) = self.connections.get(parked).filter(|conn| conn.phase == Phase::Parked) else { return };
+        let Some(conn) = self.connections.get(parked).filter(|conn| conn.phase == Phase::Parked) else {
+            return;
+        };
         let core = self.place(conn.facts.portal);
         if core == self.me {
             self.set_phase(parked, Phase::Serving);

@@ -4,8 +4,8 @@
 use super::Core;
 use crate::message::{Message, Waiter};
 use crate::slots::Key;
-use proto::verbs::{Down, FunctionId, FunctionResponse};
 use proto::verbs::Function as Asked;
+use proto::verbs::{Down, FunctionId, FunctionResponse};
 use reactor::io::Io;
 use scsi::HomeRequest;
 use scsi::home::Aborted;
@@ -34,7 +34,8 @@ impl<I: Io> Core<I> {
         let requests = match asked {
             Asked::AbortTask(task) => {
                 let Some(task) = task.and_then(|task| conn.task(task)) else {
-                    let response = if unit.is_some() { FunctionResponse::NoTask } else { FunctionResponse::NoUnit };
+                    let response =
+                        if unit.is_some() { FunctionResponse::NoTask } else { FunctionResponse::NoUnit };
                     return self.function_done(connection, id, response);
                 };
                 self.abort_for(&mut function, vec![task]);

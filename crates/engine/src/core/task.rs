@@ -148,7 +148,9 @@ impl<I: Io> Core<I> {
     /// Admits the task and runs its program as far as it goes.
     pub(super) fn start(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(conn) = task.connection.and_then(|connection| self.connections.get_mut(connection)) else { return };
+        let Some(conn) = task.connection.and_then(|connection| self.connections.get_mut(connection)) else {
+            return;
+        };
         task.gated = true;
         self.gates[task.unit as usize].begin();
         task.state = State::Running;
@@ -396,7 +398,9 @@ impl<I: Io> Core<I> {
             MediaOp::OrWrite { offset, len, buffer: at, durable } => {
                 Op::OrWrite { offset, from: buffer.slice(at, len), durable }
             }
-            MediaOp::Compare { offset, len, buffer: at } => Op::Compare { offset, with: buffer.slice(at, len) },
+            MediaOp::Compare { offset, len, buffer: at } => {
+                Op::Compare { offset, with: buffer.slice(at, len) }
+            }
             MediaOp::Extent { offset } => Op::Extent { offset },
         };
         let unit = unit.unwrap_or(task.unit);
@@ -456,7 +460,8 @@ impl<I: Io> Core<I> {
     /// Nothing is sent for the task any more.
     fn forget_connection(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if let Some(conn) = task.connection.take().and_then(|connection| self.connections.get_mut(connection)) {
+        if let Some(conn) = task.connection.take().and_then(|connection| self.connections.get_mut(connection))
+        {
             conn.clear_task(task.wire);
         }
     }
@@ -548,7 +553,9 @@ impl<I: Io> Core<I> {
     /// Gives buffers that came back to the tasks that wait for one, oldest first.
     pub(super) fn feed_starved(&mut self) {
         while let Some((key, step)) = self.starved.pop_front() {
-            let Some(task) = self.tasks.get_mut(key).filter(|task| task.state == State::Starved) else { continue };
+            let Some(task) = self.tasks.get_mut(key).filter(|task| task.state == State::Starved) else {
+                continue;
+            };
             match step {
                 Some(step) => {
                     if let Some(event) = self.perform(key, step) {

@@ -81,7 +81,7 @@ file = "x"
 ram = "1M"
 [[target]]
 name = "disk"
-luns = [{ number = 0, lun = "b" }, { number = 0, lun = "a" }]
+luns = [{ number = 0, lun = "b" }, { number = 1, lun = "a" }, { number = 1, lun = "a" }]
 portals = ["back"]
 [[target.group]]
 name = "g"
@@ -96,7 +96,7 @@ chap = { user = "u", secret = "short" }
         "another LUN is named a already",
         "target[0] (line 10).name: `disk` is no iSCSI name",
         "there is no LUN `b`; there are a",
-        "LUN number 0 is given twice",
+        "LUN number 1 is given twice",
         "there is no portal `back`",
         "`192.0.2.1/24` is no network",
         "shorter than 12 bytes",
@@ -108,7 +108,10 @@ chap = { user = "u", secret = "short" }
 #[test]
 fn a_misspelt_key_is_named_with_its_line() {
     let errors = errors("[[lun]]\nram = \"1M\"\nblocksize = 512\n");
-    assert!(errors.contains("line 3") && errors.contains("blocksize") && errors.contains("block_size"), "{errors}");
+    assert!(
+        errors.contains("line 3") && errors.contains("blocksize") && errors.contains("block_size"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -141,7 +144,12 @@ fn options_make_the_same_configuration() {
 
 #[test]
 fn names() {
-    for good in ["iqn.2026-11.io.lunette:disk", "iqn.2001-04.com.example", "eui.02004567a425678d", "naa.52004567ba64678d"] {
+    for good in [
+        "iqn.2026-11.io.lunette:disk",
+        "iqn.2001-04.com.example",
+        "eui.02004567a425678d",
+        "naa.52004567ba64678d",
+    ] {
         assert_eq!(check_name(good), Ok(()), "{good}");
     }
     for bad in ["", "disk", "iqn.", "iqn.2026-13.a", "iqn.2026-11", "iqn.2026-11.a b", "eui.xyz", "naa.12"] {
