@@ -9,6 +9,7 @@ use crate::mode::ModeSelect;
 use crate::nexus::NexusUnit;
 use crate::power::{Prevent, StartStop};
 use crate::reservation::{PersistentReserveOut, ReserveRelease};
+use crate::sanitize::Sanitize;
 use crate::storage::{Found, MediaOp, StoreError};
 use crate::unit::View;
 
@@ -110,6 +111,8 @@ pub(crate) enum Program {
     PersistentReserveOut(PersistentReserveOut),
     /// RESERVE and RELEASE.
     ReserveRelease(ReserveRelease),
+    /// SANITIZE.
+    Sanitize(Box<Sanitize>),
 }
 
 impl Exec {
@@ -136,6 +139,7 @@ impl Exec {
             Program::Prevent(program) => program.next(env, event),
             Program::PersistentReserveOut(program) => program.next(env, event),
             Program::ReserveRelease(program) => program.next(env, event),
+            Program::Sanitize(program) => program.next(env, event),
         }
     }
 
@@ -158,6 +162,7 @@ impl Exec {
             Program::Answer(program) => program.buffer_bytes(),
             Program::ModeSelect(program) => program.buffer_bytes(),
             Program::PersistentReserveOut(program) => program.buffer_bytes(),
+            Program::Sanitize(program) => program.buffer_bytes(),
         }
     }
 

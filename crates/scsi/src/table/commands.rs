@@ -3,6 +3,7 @@
 use super::{Begin, Command, Gate, Offer, ReservationClass as Class};
 use crate::media::{atomic, compare, same, sync, transfer, unmap};
 use crate::request_sense;
+use crate::sanitize;
 use crate::{capacity, diagnostic, inquiry, lba_status, log, luns, mode, opcodes, ports, power, reservation};
 
 /// Every command.
@@ -109,6 +110,10 @@ pub(crate) static COMMANDS: &[Command] = &[
     persistent_out(0x05),
     persistent_out(0x06),
     persistent_out(0x07),
+    sanitizes(0x01, Offer::Always, sanitize::overwrite),
+    sanitizes(0x02, Offer::Thin, sanitize::erase),
+    sanitizes(0x03, Offer::Cryptographic, sanitize::erase),
+    sanitizes(0x1f, Offer::Always, sanitize::exit_failure_mode),
 ];
 
 /// A command that is always offered, with the usual timeout.
@@ -151,6 +156,13 @@ const fn persistent_in(service_action: u16) -> Command {
 const fn persistent_out(service_action: u16) -> Command {
     let usage = &[0x5f, 0x1f, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0];
     action(service_action, usage, Gate::Control, Class::Always, reservation::persistent_reserve_out)
+}
+
+/// SANITIZE: an hour, as the whole medium is written.
+const fn sanitizes(service_action: u16, offer: Offer, begin: Begin) -> Command {
+    let usage = &[0x48, 0xbf, 0, 0, 0, 0, 0, 0xff, 0xff, 0];
+    let command = action(service_action, usage, Gate::Sanitize, Class::Write, begin);
+    Command { offer, ..slow(3600, command) }
 }
 
 /// With another recommended timeout.
