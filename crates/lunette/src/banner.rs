@@ -28,7 +28,8 @@ fn write_target(
     let name = &target.name;
     let first = target.luns.first().map_or(0, |(number, _)| *number);
     for address in target.portals.iter().filter_map(|portal| addresses.get(*portal)) {
-        writeln!(out, "  portal {address}, URL iscsi://{}/{name}/{first}", reachable(address))?;
+        writeln!(out, "  portal {address}")?;
+        writeln!(out, "  URL iscsi://{}/{name}/{first}", reachable(address))?;
     }
     for (number, index) in &target.luns {
         let (Some(lun), Some(unit)) = (config.luns.get(*index), units.get(*index)) else { continue };
@@ -94,7 +95,7 @@ mod tests {
         let address = "0.0.0.0:40000".parse().expect("an address");
         let text = banner(&config, &[address], std::slice::from_ref(&good));
         for expected in [
-            "portal 0.0.0.0:40000, URL iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0\n",
+            "portal 0.0.0.0:40000\n  URL iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0\n",
             "LUN 0: RAM, 1 GiB, 512-byte blocks",
             "iscsiadm -m node -T iqn.2026-11.io.lunette:disk -p 127.0.0.1:40000 --login",
             "file=iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0,",
