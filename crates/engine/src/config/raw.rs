@@ -1,0 +1,121 @@
+//! The one form that a file and the command line are both read into: text with places, nothing verified.
+
+use std::path::PathBuf;
+
+/// Where something was said.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(super) struct Place {
+    /// `target[0].luns[2]` or `--lun`.
+    pub(super) path: String,
+    /// Byte offset in the file; `None`: on the command line.
+    pub(super) offset: Option<usize>,
+}
+
+impl Place {
+    pub(super) fn option(name: &str) -> Place {
+        Place { path: name.into(), offset: None }
+    }
+
+    /// A place inside this one, when the file has no text of its own for it.
+    pub(super) fn inner(&self, name: &str) -> Place {
+        Place { path: format!("{}.{name}", self.path), offset: self.offset }
+    }
+}
+
+/// A value and where it was said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
+}
+
+impl<T> At<T> {
+    pub(super) fn new(value: T, place: &Place) -> At<T> {
+        At { value, place: place.clone() }
+    }
+}
+
+/// Text at a place; numbers are text until they are verified.
+pub(super) type Text = Option<At<String>>;
+/// A switch.
+pub(super) type Switch = Option<At<bool>>;
+
+/// A whole configuration.
+#[derive(Default)]
+pub(super) struct Raw {
+    pub(super) cores: Text,
+    pub(super) poll: Text,
+    pub(super) state_dir: Option<At<PathBuf>>,
+    pub(super) login_timeout: Text,
+    pub(super) keep_alive: Text,
+    pub(super) logins_max: Text,
+    pub(super) portals: Vec<RawPortal>,
+    pub(super) luns: Vec<RawLun>,
+    pub(super) targets: Vec<RawTarget>,
+}
+
+#[derive(Default)]
+pub(super) struct RawPortal {
+    pub(super) place: Place,
+    pub(super) address: Text,
+    pub(super) cores: Text,
+    pub(super) group: Text,
+}
+
+#[derive(Default, Debug)]
+pub(super) struct RawLun {
+    pub(super) place: Place,
+    pub(super) name: Text,
+    pub(super) store: Text,
+    pub(super) path: Text,
+    pub(super) size: Text,
+    pub(super) block_size: Text,
+    pub(super) physical_block_size: Text,
+    pub(super) serial: Text,
+    pub(super) product: Text,
+    pub(super) read_only: Switch,
+    pub(super) write_cache: Switch,
+    pub(super) thin: Switch,
+    pub(super) removable: Switch,
+}
+
+#[derive(Default)]
+pub(super) struct RawTarget {
+    pub(super) place: Place,
+    pub(super) name: Text,
+    pub(super) alias: Text,
+    pub(super) sessions_max: Text,
+    pub(super) portals: Option<Vec<At<String>>>,
+    pub(super) luns: Option<Vec<RawLunRef>>,
+    pub(super) groups: Vec<RawGroup>,
+}
+
+/// A LUN in the list of a target or a group; without a number, its place in the list is its number.
+pub(super) struct RawLunRef {
+    pub(super) place: Place,
+    pub(super) lun: Text,
+    pub(super) number: Text,
+}
+
+#[derive(Default)]
+pub(super) struct RawGroup {
+    pub(super) place: Place,
+    pub(super) name: Text,
+    pub(super) initiators: Option<Vec<At<String>>>,
+    pub(super) networks: Option<Vec<At<String>>>,
+    pub(super) deny: Switch,
+    pub(super) read_only: Switch,
+    pub(super) luns: Option<Vec<RawLunRef>>,
+    pub(super) chap: Option<RawChap>,
+}
+
+#[derive(Default)]
+pub(super) struct RawChap {
+    pub(super) place: Place,
+    pub(super) user: Text,
+    pub(super) secret: Text,
+    pub(super) secret_file: Text,
+    pub(super) mutual_user: Text,
+    pub(super) mutual_secret: Text,
+    pub(super) mutual_secret_file: Text,
+}

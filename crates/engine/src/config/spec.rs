@@ -1,0 +1,178 @@
+//! LUN SPEC: the one-line form of a LUN, as `file:/srv/disk.img,size=10G,bs=4096,ro`.
+
+use super::problems::{Collector, Fault, suggest};
+use super::raw::{At, Place, RawLun, Switch, Text};
+
+/// Kinds of store.
+pub(super) const STORES: [&str; 4] = ["ram", "null", "file", "block"];
+const OPTIONS: [&str; 10] =
+    ["size", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id"];
+
+/// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
+pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) {
+    let place = Place::option(&format!("--lun {text}"));
+    let mut lun = RawLun { place: place.clone(), ..RawLun::default() };
+    let mut number = None;
+    let mut parts = split(text).into_iter();
+    let Some((store, rest)) = parts.next().as_deref().and_then(|first| owned_split(first, ':')) else {
+        let fix = "write KIND:ARGUMENT, as ram:1G, null:1T, file:/srv/disk.img,size=10G or block:/dev/sdb";
+        problems.add(&place, Fault::new("a LUN starts with its store", fix));
+        return (lun, number);
+    };
+    match store.as_str() {
+        "ram" | "null" => lun.size = Some(At::new(rest, &place)),
+        _ => lun.path = Some(At::new(rest, &place)),
+    }
+    lun.store = Some(At::new(store, &place));
+    for part in parts {
+        if let Err(fault) = option(&part, &place, &mut lun, &mut number) {
+            problems.add(&place, fault);
+        }
+    }
+    (lun, number)
+}
+
+fn option(part: &str, place: &Place, lun: &mut RawLun, number: &mut Text) -> Result<(), Fault> {
+    let (key, value) = match owned_split(part, '=') {
+        Some((key, value)) => (key, Some(value)),
+        None => (part.to_string(), None),
+    };
+    match key.as_str() {
+        "size" => set(&mut lun.size, &key, value, place),
+        "bs" => set(&mut lun.block_size, &key, value, place),
+        "pbs" => set(&mut lun.physical_block_size, &key, value, place),
+        "serial" => set(&mut lun.serial, &key, value, place),
+        "name" => set(&mut lun.name, &key, value, place),
+        "id" => set(number, &key, value, place),
+        "ro" => flag(&mut lun.read_only, &key, value, place),
+        "removable" => flag(&mut lun.removable, &key, value, place),
+        "wcache" => on_off(&mut lun.write_cache, &key, value, place),
+        "thin" => on_off(&mut lun.thin, &key, value, place),
+        _ => Err(Fault::new(format!("unknown LUN option `{key}`"), suggest(&key, OPTIONS))),
+    }
+}
+
+fn set(slot: &mut Text, key: &str, value: Option<String>, place: &Place) -> Result<(), Fault> {
+    let value = value.ok_or_else(|| Fault::new(format!("`{key}` has no value"), format!("write {key}=VALUE")))?;
+    fill(slot, key, value, place)
+}
+
+fn flag(slot: &mut Switch, key: &str, value: Option<String>, place: &Place) -> Result<(), Fault> {
+    match value {
+        None => fill(slot, key, true, place),
+        Some(_) => Err(Fault::new(format!("`{key}` takes no value"), format!("write {key} alone"))),
+    }
+}
+
+fn on_off(slot: &mut Switch, key: &str, value: Option<String>, place: &Place) -> Result<(), Fault> {
+    match value.as_deref() {
+        Some("on") => fill(slot, key, true, place),
+        Some("off") => fill(slot, key, false, place),
+        Some(_) | None => {
+            Err(Fault::new(format!("`{key}` is on or off"), format!("write {key}=on or {key}=off")))
+        }
+    }
+}
+
+fn fill<T>(slot: &mut Option<At<T>>, key: &str, value: T, place: &Place) -> Result<(), Fault> {
+    if slot.is_some() {
+        return Err(Fault::new(format!("`{key}` is given twice"), "keep one of them"));
+    }
+    *slot = Some(At::new(value, place));
+    Ok(())
+}
+
+/// At commas; `\,` is a comma and `\\` a backslash of the text itself.
+fn split(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let part = match c {
+            ',' => {
+                parts.push(String::new());
+                continue;
+            }
+            '\\' => rest.next_if(|next| matches!(next, ',' | '\\')).unwrap_or('\\'),
+            other => other,
+        };
+        if let Some(last) = parts.last_mut() {
+            last.push(part);
+        }
+    }
+    parts
+}
+
+fn owned_split(text: &str, at: char) -> Option<(String, String)> {
+    text.split_once(at).map(|(left, right)| (left.to_string(), right.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn good(text: &str) -> (RawLun, Text) {
+        let mut problems = Collector::new(None);
+        let parsed = parse(text, &mut problems);
+        problems.finish(Some(parsed)).unwrap_or_else(|p| panic!("{p}"))
+    }
+
+    fn fault(text: &str) -> String {
+        let mut problems = Collector::new(None);
+        parse(text, &mut problems);
+        problems.finish(Some(())).unwrap_err().to_string()
+    }
+
+    fn value(text: &Text) -> Option<&str> {
+        text.as_ref().map(|at| at.value.as_str())
+    }
+
+    #[test]
+    fn every_option_is_read() {
+        let (lun, number) =
+            good("file:/srv/a,size=1G,bs=4096,pbs=8192,ro,serial=S 1,name=a,wcache=off,thin=on,removable,id=7");
+        assert_eq!(value(&lun.store), Some("file"));
+        assert_eq!(value(&lun.path), Some("/srv/a"));
+        assert_eq!(value(&lun.size), Some("1G"));
+        assert_eq!(value(&lun.block_size), Some("4096"));
+        assert_eq!(value(&lun.physical_block_size), Some("8192"));
+        assert_eq!(value(&lun.serial), Some("S 1"));
+        assert_eq!(value(&lun.name), Some("a"));
+        let switches = [&lun.read_only, &lun.write_cache, &lun.thin, &lun.removable];
+        assert_eq!(switches.map(|s| s.as_ref().map(|at| at.value)), [Some(true), Some(false), Some(true), Some(true)]);
+        assert_eq!(value(&number), Some("7"));
+    }
+
+    #[test]
+    fn paths_may_hold_commas_colons_and_equal_signs() {
+        assert_eq!(value(&good(r"file:/a\,b:c=d\\e\f,size=1M").0.path), Some(r"/a,b:c=d\e\f"));
+        assert_eq!(value(&good("block:/dev/disk/by-path/pci-0000:00").0.path), Some("/dev/disk/by-path/pci-0000:00"));
+    }
+
+    #[test]
+    fn faults_name_the_option_and_the_cure() {
+        assert!(fault("1G").contains("ram:1G"));
+        assert!(fault("ram:1G,sise=2").contains("did you mean `size`?"));
+        assert!(fault("ram:1G,bs").contains("write bs=VALUE"));
+        assert!(fault("ram:1G,ro=yes").contains("takes no value"));
+        assert!(fault("ram:1G,thin=yes").contains("thin=on or thin=off"));
+        assert!(fault("ram:1G,bs=512,bs=512").contains("twice"));
+        assert!(fault("ram:1G,size=1G").contains("twice"));
+        assert!(fault("ram:1G,").contains("unknown LUN option ``"));
+        assert_eq!(fault("ram:1G,x1,y1").lines().count(), 2, "all faults at once");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,80}") {
+            parse(&text, &mut Collector::new(None));
+        }
+
+        #[test]
+        fn an_escaped_path_comes_back(path in "[a-z,\\\\:= é]{1,30}") {
+            let escaped = path.replace('\\', r"\\").replace(',', r"\,");
+            let (lun, _) = good(&format!("file:{escaped},ro"));
+            prop_assert_eq!(value(&lun.path), Some(path.as_str()));
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The raw form into a [`Config`]: general options, portals and LUNs; targets are in `access`.
+
+use super::access;
+use super::problems::{Collector, Fault, suggest};
+use super::raw::*;
+use super::scalar;
+use super::spec::STORES;
+use super::*;
+use std::collections::BTreeMap;
+
+/// Where a configuration listens that does not say.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:3260";
+/// Block sizes that are served.
+const BLOCK_MIN: u64 = 512;
+const BLOCK_MAX: u64 = 65536;
+/// Characters of a unit serial number and of the product identification (SPC-4 sections 7.8.15 and 6.6.2).
+const SERIAL_MAX: usize = 32;
+const PRODUCT_MAX: usize = 16;
+
+/// What a configuration is verified against.
+pub(super) struct Machine {
+    /// Cores that this process may run on.
+    pub(super) cores: Vec<usize>,
+    /// Tells this machine from others, the same at every start.
+    pub(super) id: String,
+    /// Relative paths start here; absolute.
+    pub(super) base: PathBuf,
+}
+
+impl Machine {
+    /// This one. `base`: the folder of the configuration file.
+    pub(super) fn here(base: Option<&Path>) -> Machine {
+        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let base = base.map_or(here.clone(), |base| here.join(base));
+        let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        Machine { cores: usable_cores(), id: id.trim().into(), base }
+    }
+}
+
+fn usable_cores() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
+        Err(_) => (0..std::thread::available_parallelism().map_or(1, |n| n.get())).collect(),
+    }
+}
+
+/// The configuration, complete if `problems` stays empty.
+pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Config> {
+    complete(&mut raw, problems);
+    let minute = Duration::from_secs(60);
+    let login_timeout = time(&raw.login_timeout, 15, 10 * minute, problems);
+    let keep_alive = time(&raw.keep_alive, 15, 60 * minute, problems);
+    let logins_max = count(&raw.logins_max, 128, 65536, problems);
+    let poll = poll(&raw.poll, problems);
+    let cores = cores(&raw.cores, &machine.cores, problems);
+    let usable = cores.as_deref().unwrap_or(&machine.cores);
+    let portals = portals(&raw.portals, usable, problems);
+    let luns = luns(&raw, machine, problems);
+    let targets = access::targets(&raw, machine, problems);
+    Some(Config {
+        state_dir: raw.state_dir.as_ref().map(|at| machine.base.join(&at.value)),
+        cores: cores?,
+        poll: poll?,
+        luns: luns?,
+        targets: targets?,
+        portals: portals?,
+        login_timeout: login_timeout?,
+        keep_alive: keep_alive?,
+        logins_max: logins_max?,
+    })
+}
+
+/// Fills in what every configuration has, and notes what only a person can fill in.
+fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
+    if raw.portals.is_empty() {
+        raw.portals = vec![options::portal(DEFAULT_ADDRESS)];
+    }
+    let missing = [("lun", raw.luns.is_empty()), ("target", raw.targets.is_empty())];
+    for (name, _) in missing.iter().filter(|(_, missing)| *missing) {
+        let place = Place { path: (*name).into(), offset: Some(0) };
+        problems.add(&place, Fault::new("there is none: nothing to serve", format!("add a [[{name}]] table")));
+    }
+}
+
+fn time(text: &Text, default: u64, most: Duration, problems: &mut Collector<'_>) -> Option<Duration> {
+    match text {
+        None => Some(Duration::from_secs(default)),
+        Some(at) => problems.check(&at.place, scalar::duration(&at.value, Duration::from_secs(1), most)),
+    }
+}
+
+/// A number from 1.
+pub(super) fn count(text: &Text, default: usize, most: u64, problems: &mut Collector<'_>) -> Option<usize> {
+    match text {
+        None => Some(default),
+        Some(at) => {
+            let number = problems.check(&at.place, scalar::number(&at.value, 1, most))?;
+            usize::try_from(number).ok()
+        }
+    }
+}
+
+fn poll(text: &Text, problems: &mut Collector<'_>) -> Option<Poll> {
+    let Some(at) = text else { return Some(Poll::Adaptive) };
+    let poll = match at.value.as_str() {
+        "adaptive" => Ok(Poll::Adaptive),
+        "always" => Ok(Poll::Always),
+        "never" => Ok(Poll::Never),
+        other => {
+            let fix = "choose adaptive, always or never";
+            Err(Fault::new(format!("`{other}` is not a way to poll"), fix))
+        }
+    };
+    problems.check(&at.place, poll)
+}
+
+fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<usize>> {
+    match text {
+        None => Some(usable.to_vec()),
+        Some(at) => problems.check(&at.place, scalar::core_list(&at.value, usable)),
+    }
+}
+
+fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<Portal>> {
+    limit(raw.iter().map(|p| &p.place), PORTALS_MAX, problems);
+    let mut seen = BTreeMap::new();
+    let mut portals = Vec::new();
+    for portal in raw {
+        let address = required(&portal.address, &portal.place, "address", problems);
+        let listen = address.and_then(|at| {
+            let listen = problems.check(&at.place, scalar::listen(&at.value))?;
+            // Port 0 is any free port, so two of them do not collide.
+            if listen.port() != 0 {
+                unique(&mut seen, listen, &at.place, "address", problems);
+            }
+            Some(listen)
+        });
+        let cores = cores(&portal.cores, usable, problems);
+        let group = count(&portal.group, 1, u64::from(u16::MAX), problems);
+        let group = group.and_then(|group| u16::try_from(group).ok());
+        portals.push(listen.zip(cores).zip(group).map(|((listen, cores), group)| Portal { listen, cores, group }));
+    }
+    portals.into_iter().collect()
+}
+
+fn luns(raw: &Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Vec<Lun>> {
+    limit(raw.luns.iter().map(|l| &l.place), LUNS_MAX, problems);
+    let first_target = raw.targets.first().and_then(|target| target.name.as_ref());
+    let first_target = first_target.map_or(String::new(), |at| at.value.to_ascii_lowercase());
+    let (mut names, mut serials, mut paths) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let mut luns = Vec::new();
+    for raw in &raw.luns {
+        let lun = lun(raw, machine, &first_target, problems);
+        if let Some(lun) = &lun {
+            unique(&mut names, lun.name.clone(), place_or(&raw.name, &raw.place), "name", problems);
+            unique(&mut serials, lun.serial.clone(), place_or(&raw.serial, &raw.place), "serial number", problems);
+            if let StoreSpec::File { path, .. } | StoreSpec::Block { path } = &lun.store {
+                unique(&mut paths, path.clone(), place_or(&raw.path, &raw.place), "path", problems);
+            }
+        }
+        luns.push(lun);
+    }
+    luns.into_iter().collect()
+}
+
+fn lun(raw: &RawLun, machine: &Machine, first_target: &str, problems: &mut Collector<'_>) -> Option<Lun> {
+    let name = required(&raw.name, &raw.place, "name", problems)
+        .and_then(|at| problems.check(&at.place, scalar::label(&at.value)));
+    let block_bytes = block_size(&raw.block_size, BLOCK_MIN, BLOCK_MIN, "block size", problems);
+    let physical = block_bytes.and_then(|logical| {
+        let default = if logical == BLOCK_MIN { 4096 } else { logical };
+        block_size(&raw.physical_block_size, default, logical, "physical block size", problems)
+    });
+    let store = store(raw, machine, block_bytes, problems);
+    let serial = text(&raw.serial, SERIAL_MAX, problems);
+    let product = text(&raw.product, PRODUCT_MAX, problems);
+    let on = |switch: &Switch, default| switch.as_ref().map_or(default, |at| at.value);
+    let (name, store) = name.zip(store)?;
+    Some(Lun {
+        block_bytes: u32::try_from(block_bytes?).ok()?,
+        physical_block_bytes: u32::try_from(physical?).ok()?,
+        serial: serial?.unwrap_or_else(|| derived_serial(&name, &store, first_target, machine)),
+        product: product?.unwrap_or_else(|| "Disk".into()),
+        read_only: on(&raw.read_only, false),
+        write_cache: on(&raw.write_cache, true),
+        thin: on(&raw.thin, true),
+        removable: on(&raw.removable, false),
+        name,
+        store,
+    })
+}
+
+/// An optional INQUIRY text: `None` if it is wrong, `Some(None)` if it is absent.
+fn text(raw: &Text, most: usize, problems: &mut Collector<'_>) -> Option<Option<String>> {
+    match raw {
+        None => Some(None),
+        Some(at) => problems.check(&at.place, scalar::printable(&at.value, most)).map(Some),
+    }
+}
+
+fn block_size(raw: &Text, default: u64, least: u64, what: &str, problems: &mut Collector<'_>) -> Option<u64> {
+    let Some(at) = raw else { return Some(default) };
+    let bytes = problems.check(&at.place, scalar::size(&at.value))?;
+    if !bytes.is_power_of_two() || !(least..=BLOCK_MAX).contains(&bytes) {
+        let fix = format!("choose a power of two from {least} to {BLOCK_MAX}");
+        problems.add(&at.place, Fault::new(format!("`{}` is not a {what}", at.value), fix));
+        return None;
+    }
+    Some(bytes)
+}
+
+fn store(
+    raw: &RawLun,
+    machine: &Machine,
+    block_bytes: Option<u64>,
+    problems: &mut Collector<'_>,
+) -> Option<StoreSpec> {
+    let kind = required(&raw.store, &raw.place, "store", problems)?;
+    let size = match &raw.size {
+        None => Some(None),
+        Some(at) => size(at, block_bytes, problems).map(Some),
+    };
+    match kind.value.as_str() {
+        "ram" | "null" => {
+            refuse(&raw.path, &format!("a {} LUN has no path", kind.value), problems);
+            required(&raw.size, &raw.place, "size", problems)?;
+            let size = size??;
+            Some(if kind.value == "ram" { StoreSpec::Ram { size } } else { StoreSpec::Null { size } })
+        }
+        "file" => {
+            let path = path(raw, machine, problems);
+            size.zip(path).map(|(size, path)| StoreSpec::File { path, size })
+        }
+        "block" => {
+            refuse(&raw.size, "a block device is as large as it is", problems);
+            path(raw, machine, problems).map(|path| StoreSpec::Block { path })
+        }
+        other => {
+            let fault = Fault::new(format!("`{other}` is not a kind of store"), suggest(other, STORES));
+            problems.add(&kind.place, fault);
+            None
+        }
+    }
+}
+
+fn size(at: &At<String>, block_bytes: Option<u64>, problems: &mut Collector<'_>) -> Option<u64> {
+    let bytes = problems.check(&at.place, scalar::size(&at.value))?;
+    if bytes == 0 {
+        problems.add(&at.place, Fault::new("the size is zero", "give at least one block, as 1G"));
+        return None;
+    }
+    let block = block_bytes?;
+    let Some(over @ 1..) = bytes.checked_rem(block) else { return Some(bytes) };
+    let what = format!("{bytes} bytes are no whole number of {block}-byte blocks");
+    let (down, up) = (bytes - over, bytes - over + block);
+    let fix = if down == 0 { format!("use {up}") } else { format!("use {down} or {up}") };
+    problems.add(&at.place, Fault::new(what, fix));
+    None
+}
+
+fn path(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<PathBuf> {
+    let at = required(&raw.path, &raw.place, "path", problems)?;
+    if at.value.is_empty() || at.value.contains('\0') {
+        problems.add(&at.place, Fault::new("the path is empty or holds a zero byte", "name a file or a device"));
+        return None;
+    }
+    Some(machine.base.join(&at.value))
+}
+
+/// A serial number that is the same at every start, and that no other unit has: initiators take units of one serial
+/// number for one unit (multipath), so the machine's own identity goes in.
+fn derived_serial(name: &str, store: &StoreSpec, first_target: &str, machine: &Machine) -> String {
+    let own = match store {
+        StoreSpec::File { path, .. } | StoreSpec::Block { path } => path.display().to_string(),
+        StoreSpec::Ram { .. } | StoreSpec::Null { .. } => format!("{first_target}/{name}"),
+    };
+    let text = format!("{}\0{own}", machine.id);
+    // FNV-1a of 64 bits, which must stay as it is for ever.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+/// The value of an option that must be there.
+pub(super) fn required<'a, T>(
+    option: &'a Option<At<T>>,
+    place: &Place,
+    name: &str,
+    problems: &mut Collector<'_>,
+) -> Option<&'a At<T>> {
+    if option.is_none() {
+        problems.add(&place.inner(name), Fault::new("this is missing", format!("add `{name} = ...`")));
+    }
+    option.as_ref()
+}
+
+/// Notes an option that must not be there.
+pub(super) fn refuse<T>(option: &Option<At<T>>, what: &str, problems: &mut Collector<'_>) {
+    if let Some(at) = option {
+        problems.add(&at.place, Fault::new(what, "remove this"));
+    }
+}
+
+/// Notes a key that was there before; both places are named.
+pub(super) fn unique<K: Ord>(
+    seen: &mut BTreeMap<K, Place>,
+    key: K,
+    place: &Place,
+    what: &str,
+    problems: &mut Collector<'_>,
+) {
+    if let Some(first) = seen.get(&key) {
+        let fault = format!("this {what} is already used by {}", problems.locate(first));
+        problems.add(place, Fault::new(fault, "change one of them"));
+        return;
+    }
+    seen.insert(key, place.clone());
+}
+
+/// Notes where a list grows beyond its limit.
+pub(super) fn limit<'a>(places: impl Iterator<Item = &'a Place>, most: usize, problems: &mut Collector<'_>) {
+    if let Some(place) = places.skip(most).next() {
+        problems.add(place, Fault::new("there are too many of these", format!("keep to {most}")));
+    }
+}
+
+/// The option's own place, or that of the table which lacks it.
+fn place_or<'a>(option: &'a Text, table: &'a Place) -> &'a Place {
+    option.as_ref().map_or(table, |at| &at.place)
+}
