@@ -1,2 +1,43 @@
-//! What continuous integration and a person run.
-fn main() {}
+//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask tidy`.
+
+mod command;
+mod fuzz;
+mod packages;
+mod test;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// What continuous integration and a person run.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything that continuous integration checks.
+    Test(test::Options),
+    /// Build and run fuzz targets.
+    Fuzz(fuzz::Options),
+    /// Check the tree itself: file lengths, leftovers, documents.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().task {
+        Task::Test(options) => test::run(&options),
+        Task::Fuzz(options) => fuzz::run(&options),
+        Task::Tidy => tidy::run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("xtask: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,10 +1,9 @@
 //! The desired state. TOML (or the command line) is parsed, then verified into a [`Config`], in which every reference
 //! holds and every value is in range; nothing after that can fail for reasons of syntax.
 //!
-//! `file` and `options` read the two sources into one raw form, `verify` and `access` make a [`Config`] of it, and
+//! `file` and `options` read the two sources into one raw form, `verify` and `targets` make a [`Config`] of it, and
 //! [`diff`] says how to get from one [`Config`] to another.
 
-mod access;
 mod diff;
 mod file;
 mod options;
@@ -12,14 +11,15 @@ mod problems;
 mod raw;
 mod scalar;
 mod spec;
+mod targets;
 mod verify;
 
 pub use diff::{StepOfChange, diff};
 pub use options::ServeOptions;
 pub use problems::{Problem, Problems};
-pub use scalar::{human_size, show_cores};
+pub use scalar::{format_size, show_cores};
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -173,33 +173,6 @@ pub struct Target {
     pub groups: Vec<Group>,
 }
 
-/// What a target grants to an initiator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access<'a> {
-    /// The target has no groups: its own LUN list, read and write, no authentication.
-    Open,
-    /// As this group says.
-    Group(&'a Group),
-    /// No group matches.
-    Unknown,
-    /// This group refuses it.
-    Denied(&'a Group),
-}
-
-impl Target {
-    /// What the initiator of this name may do that comes from this address.
-    pub fn access(&self, initiator: &str, from: IpAddr) -> Access<'_> {
-        if self.groups.is_empty() {
-            return Access::Open;
-        }
-        match self.groups.iter().find(|group| group.matches(initiator, from)) {
-            None => Access::Unknown,
-            Some(group) if group.deny => Access::Denied(group),
-            Some(group) => Access::Group(group),
-        }
-    }
-}
-
 /// A group of initiators of one target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
@@ -219,43 +192,6 @@ pub struct Group {
     pub chap: Option<Chap>,
 }
 
-impl Group {
-    /// Whether an initiator of this name that comes from this address belongs to the group.
-    pub fn matches(&self, initiator: &str, from: IpAddr) -> bool {
-        let name = initiator.to_lowercase();
-        let named = self.initiators.is_empty() || self.initiators.iter().any(|p| wildcard(p, &name));
-        let placed = self.networks.is_empty() || self.networks.iter().any(|network| network.contains(from));
-        named && placed
-    }
-}
-
-/// Whether the pattern, in which `*` stands for any text and `?` for one character, is the whole of `text`.
-fn wildcard(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(c) if *c == '?' || *c == text[t] => {
-                p += 1;
-                t += 1;
-            }
-            Some(_) | None => match &mut star {
-                None => return false,
-                Some((at, taken)) => {
-                    *taken += 1;
-                    (p, t) = (*at + 1, *taken);
-                }
-            },
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
-}
-
 /// An address prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Network {
@@ -263,29 +199,6 @@ pub struct Network {
     pub address: IpAddr,
     /// Prefix length in bits.
     pub prefix: u8,
-}
-
-impl Network {
-    /// The network of this prefix that holds the address. `prefix` is at most 32 or 128.
-    pub fn new(address: IpAddr, prefix: u8) -> Network {
-        let address = match address {
-            IpAddr::V4(v4) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
-                IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & mask))
-            }
-            IpAddr::V6(v6) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
-                IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
-            }
-        };
-        Network { address, prefix }
-    }
-
-    /// Whether the address lies in it; an IPv4 address counts as such also when it came over an IPv6 socket.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        address.is_ipv4() == self.address.is_ipv4() && Network::new(address, self.prefix) == *self
-    }
 }
 
 /// CHAP credentials.
@@ -306,76 +219,4 @@ impl std::fmt::Debug for Chap {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn group(initiators: &[&str], networks: &[&str], deny: bool) -> Group {
-        Group {
-            name: "g".into(),
-            initiators: initiators.iter().map(|s| s.to_string()).collect(),
-            networks: networks.iter().map(|text| scalar::network(text).unwrap()).collect(),
-            deny,
-            read_only: false,
-            luns: None,
-            chap: None,
-        }
-    }
-
-    fn target(groups: Vec<Group>) -> Target {
-        let name = "iqn.2026-11.io.lunette:t".into();
-        Target { name, alias: None, sessions_max: 1, portals: vec![0], luns: vec![], groups }
-    }
-
-    #[test]
-    fn the_first_matching_group_decides() {
-        let from = "10.1.2.3".parse().unwrap();
-        let groups = vec![
-            group(&["iqn.1993-08.org.debian:bad*"], &[], true),
-            group(&["iqn.1993-08.org.debian:*"], &["10.0.0.0/8", "fd00::/8"], false),
-        ];
-        let t = target(groups);
-        assert_eq!(t.access("iqn.1993-08.org.debian:bad1", from), Access::Denied(&t.groups[0]));
-        assert_eq!(t.access("iqn.1993-08.org.Debian:Good", from), Access::Group(&t.groups[1]));
-        assert_eq!(t.access("iqn.1993-08.org.debian:good", "11.0.0.1".parse().unwrap()), Access::Unknown);
-        assert_eq!(t.access("iqn.1991-05.com.microsoft:pc", from), Access::Unknown);
-        assert_eq!(target(vec![]).access("anyone", from), Access::Open);
-    }
-
-    #[test]
-    fn networks_contain_their_addresses_only() {
-        let network = scalar::network("10.1.0.0/16").unwrap();
-        assert!(network.contains("10.1.255.255".parse().unwrap()));
-        assert!(network.contains("::ffff:10.1.0.1".parse().unwrap()));
-        assert!(!network.contains("10.2.0.0".parse().unwrap()));
-        assert!(!network.contains("fd00::1".parse().unwrap()));
-        assert!(scalar::network("::/0").unwrap().contains("fd00::1".parse().unwrap()));
-        assert!(scalar::network("0.0.0.0/0").unwrap().contains("255.0.0.1".parse().unwrap()));
-    }
-
-    #[test]
-    fn wildcards_stand_for_any_text_and_for_one_character() {
-        for (pattern, text) in [("*", ""), ("a*c", "abbc"), ("a?c", "abc"), ("*b*", "abc"), ("", ""), ("a**", "a")] {
-            assert!(wildcard(pattern, text), "{pattern} {text}");
-        }
-        for (pattern, text) in [("", "a"), ("a?c", "ac"), ("a*c", "ab"), ("?", ""), ("ab", "abc")] {
-            assert!(!wildcard(pattern, text), "{pattern} {text}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_wildcard_matches_as_the_definition_says(pattern in "[ab*?]{0,6}", text in "[ab]{0,7}") {
-            fn defined(p: &[u8], t: &[u8]) -> bool {
-                match (p.split_first(), t.split_first()) {
-                    (None, None) => true,
-                    (None, Some(_)) => false,
-                    (Some((b'*', rest)), _) => (0..=t.len()).any(|n| defined(rest, &t[n..])),
-                    (Some((c, p)), Some((d, t))) => (*c == b'?' || c == d) && defined(p, t),
-                    (Some(_), None) => false,
-                }
-            }
-            prop_assert_eq!(wildcard(&pattern, &text), defined(pattern.as_bytes(), text.as_bytes()));
-        }
-    }
-}
+mod tests;

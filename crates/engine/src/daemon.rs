@@ -1,29 +1,53 @@
-//! The running daemon.
+//! The daemon: opens stores, binds portals, starts a thread for each core, and ends them in order.
 
-use crate::config::Config;
+use crate::access::{self, Directory};
+use crate::config::{Config, Lun, StoreSpec};
+use crate::core::{Core, Shared};
+use crate::housekeeper::{Housekeeper, Job, kept_reservations};
+use crate::message::Message;
+use crate::registry::Registry;
+use reactor::mailbox::{self, Mailbox, Sender};
+use reactor::memory::Arena;
+use reactor::uring::Uring;
+use scsi::storage::Traits;
+use scsi::{Home, HomeRequest, Unit, View};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use store::lane::{Backend, Lane};
 
-/// A daemon that serves a configuration.
+/// I/O buffers of each core, in bytes: mapped at start, touched as used.
+const ARENA_BYTES: u64 = 128 << 20;
+
+/// A running daemon. Dropping it without [`Daemon::stop`] leaves its threads running until the process ends.
 pub struct Daemon {
     addresses: Vec<SocketAddr>,
+    units: Vec<UnitSummary>,
+    cores: Vec<JoinHandle<()>>,
+    mail: Vec<Sender<Message>>,
+    housekeeper: Option<JoinHandle<()>>,
+    jobs: mpsc::Sender<Job>,
+    /// Kept open as long as cores accept from them.
+    _listeners: Vec<TcpListener>,
 }
 
-/// What a logical unit is, for people.
+/// What is served as one unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnitSummary {
-    /// Name.
+    /// The LUN's name in the configuration.
     pub name: String,
     /// The store in words.
     pub store: String,
-    /// Bytes.
+    /// Size in bytes; 0 when the store failed.
     pub size_bytes: u64,
-    /// Why it cannot be served.
+    /// Why the store is not served.
     pub failed: Option<String>,
 }
 
-/// Why the daemon did not start.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Why the daemon did not start: what, where, and what to do.
+#[derive(Debug)]
 pub struct StartError(String);
 
 impl fmt::Display for StartError {
@@ -34,23 +58,241 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+type Opened = Result<Arc<dyn Backend<Uring>>, String>;
+
 impl Daemon {
-    /// Starts it.
+    /// Starts serving a configuration. A store that does not open takes down only its own LUNs.
+    ///
+    /// # Errors
+    /// When a portal's address cannot be bound, the state directory cannot be made, or a core cannot start.
     pub fn start(config: Config) -> Result<Daemon, StartError> {
-        let addresses = config.portals.iter().map(|portal| portal.listen).collect();
-        Ok(Daemon { addresses })
+        if let Some(dir) = &config.state_dir {
+            std::fs::create_dir_all(dir).map_err(|error| {
+                StartError(format!(
+                    "state directory {}: {error}; make it, or name another with --state-dir",
+                    dir.display()
+                ))
+            })?;
+        }
+        let listeners = bind(&config)?;
+        let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
+        let opened: Vec<Opened> = config.luns.iter().map(open).collect();
+        let units: Vec<Arc<Unit>> = (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun))).collect();
+        let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
+        let homes: Vec<Home> =
+            units.iter().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).collect();
+        let views: Vec<View> = units
+            .iter()
+            .zip(&homes)
+            .map(|(unit, home)| View { unit: unit.clone(), policy: home.policy() })
+            .collect();
+
+        let count = config.cores.len();
+        let home_cores: Vec<usize> = (0..units.len()).map(|unit| unit % count).collect();
+        let registry = Arc::new(Registry::default());
+        let (jobs, work) = mpsc::channel();
+        let mailboxes = mailbox::mesh::<Message>(count)
+            .map_err(|error| StartError(format!("mailboxes between cores: {error}")))?;
+        let mail: Vec<Sender<Message>> = (0..count).map(|core| mailboxes[0].sender(core)).collect();
+        let shared = Arc::new(Shared {
+            access: Arc::new(Directory::new(config.clone(), addresses.clone(), registry.clone())),
+            registry,
+            loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+            listeners: listeners.iter().map(reactor::net::handle).collect(),
+            homes: home_cores.clone(),
+            housekeeper: jobs.clone(),
+            config,
+        });
+        let housekeeper = Housekeeper {
+            state_dir: shared.config.state_dir.clone(),
+            serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
+            stores: opened
+                .iter()
+                .map(|opened| opened.clone().ok().map(|store| store as Arc<dyn store::lane::Store>))
+                .collect(),
+            homes: home_cores,
+            cores: mail.clone(),
+        };
+        let housekeeper = spawn("housekeeper", move || housekeeper.run(&work))?;
+        let mut homes: Vec<Option<Home>> = homes.into_iter().map(Some).collect();
+        let mut cores = Vec::with_capacity(count);
+        for (me, mailbox) in mailboxes.into_iter().enumerate() {
+            let own = shared
+                .homes
+                .iter()
+                .zip(&mut homes)
+                .map(|(core, home)| if *core == me { home.take() } else { None });
+            let seed = Seed {
+                me,
+                shared: shared.clone(),
+                mailbox,
+                views: views.clone(),
+                opened: opened.clone(),
+                homes: own.collect(),
+            };
+            cores.push(start_core(seed)?);
+        }
+        Ok(Daemon {
+            addresses,
+            units: summaries,
+            cores,
+            mail,
+            housekeeper: Some(housekeeper),
+            jobs,
+            _listeners: listeners,
+        })
     }
 
-    /// The bound address of each portal, in the order of the configuration.
+    /// Bound addresses of the portals, in the configuration's order.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// What became of each LUN, in the order of the configuration.
-    pub fn units(&self) -> Vec<UnitSummary> {
-        Vec::new()
+    /// Units, in the order of the configuration's LUNs.
+    pub fn units(&self) -> &[UnitSummary] {
+        &self.units
     }
 
-    /// Finishes commands, flushes, logs initiators out.
-    pub fn stop(self) {}
+    /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until all is done.
+    pub fn stop(mut self) {
+        for core in &self.mail {
+            core.post(Message::Stop);
+        }
+        for core in self.cores.drain(..) {
+            if core.join().is_err() {
+                tracing::error!("a core ended by a panic; its stores may not have been flushed");
+            }
+        }
+        let _ = self.jobs.send(Job::Stop);
+        if let Some(housekeeper) = self.housekeeper.take() {
+            let _ = housekeeper.join();
+        }
+    }
+}
+
+fn bind(config: &Config) -> Result<Vec<TcpListener>, StartError> {
+    let bind = |portal: &crate::config::Portal| {
+        reactor::net::listen(portal.listen).map_err(|error| {
+            let fix = match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "is another target running there? choose another port with --listen"
+                }
+                std::io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address",
+                std::io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
+                _ => "check the address",
+            };
+            StartError(format!("cannot listen on {}: {error}; {fix}", portal.listen))
+        })
+    };
+    config.portals.iter().map(bind).collect()
+}
+
+fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(|error| StartError(format!("a listening socket has no address: {error}")))
+}
+
+fn open(lun: &Lun) -> Opened {
+    let opened: Result<Arc<dyn Backend<Uring>>, String> = match &lun.store {
+        StoreSpec::Null { size } => Ok(store::open_null(*size) as _),
+        StoreSpec::Ram { size } => store::open_ram(*size).map(|s| s as _).map_err(|e| e.to_string()),
+        StoreSpec::File { path, size } => store::open_file(path, *size, lun.block_bytes, lun.read_only)
+            .map(|s| s as _)
+            .map_err(|e| e.to_string()),
+        StoreSpec::Block { path } => {
+            store::open_block(path, lun.block_bytes, lun.read_only).map(|s| s as _).map_err(|e| e.to_string())
+        }
+    };
+    if let Err(error) = &opened {
+        tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
+    }
+    opened
+}
+
+fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
+    let (store, size_bytes, failed) = match opened {
+        Ok(store) => (store.describe(), store.traits().size_bytes, None),
+        Err(error) => (format!("{:?}", lun.store), 0, Some(error.clone())),
+    };
+    UnitSummary { name: lun.name.clone(), store, size_bytes, failed }
+}
+
+fn unit(config: &Config, index: usize) -> Unit {
+    let lun = &config.luns[index];
+    let identity = access::identity(&lun.serial);
+    Unit {
+        index: u32::try_from(index).unwrap_or(u32::MAX),
+        block_bytes: lun.block_bytes,
+        physical_block_bytes: lun.physical_block_bytes,
+        serial: lun.serial.clone(),
+        product: lun.product.clone(),
+        naa: identity.naa,
+        eui: identity.eui,
+        thin: lun.thin,
+        read_only: lun.read_only,
+        removable: lun.removable,
+        write_cache: lun.write_cache,
+        ports: access::ports_of(config, index),
+    }
+}
+
+fn home(config: &Config, unit: &Arc<Unit>, opened: &Opened) -> Home {
+    let kept = config.state_dir.as_ref().and_then(|dir| kept_reservations(dir, &unit.serial));
+    let traits = match opened {
+        Ok(store) => store.traits(),
+        Err(_) => Traits::NONE,
+    };
+    let mut home = Home::new(unit.clone(), traits, kept);
+    if let Err(error) = opened {
+        home.handle(HomeRequest::StoreFailed(error.as_str().into()));
+    }
+    home
+}
+
+/// What a core is made from, on its own thread.
+struct Seed {
+    me: usize,
+    shared: Arc<Shared>,
+    mailbox: Mailbox<Message>,
+    views: Vec<View>,
+    opened: Vec<Opened>,
+    homes: Vec<Option<Home>>,
+}
+
+fn start_core(seed: Seed) -> Result<JoinHandle<()>, StartError> {
+    let number = seed.shared.config.cores[seed.me];
+    let (ready, started) = mpsc::channel();
+    let thread = spawn(&format!("core-{number}"), move || {
+        if let Err(error) = reactor::topology::pin_to(number) {
+            tracing::warn!(core = number, %error, "the thread could not be pinned to its core");
+        }
+        match Arena::new(ARENA_BYTES).and_then(|arena| Uring::new(arena, seed.mailbox.waker())) {
+            Err(error) => {
+                let _ = ready.send(Err(error.to_string()));
+            }
+            Ok(io) => {
+                let lane = |(index, opened): (usize, &Opened)| -> Box<dyn Lane<Uring>> {
+                    match opened {
+                        Ok(store) => store.clone().lane(Core::<Uring>::lane_tags(index)),
+                        Err(_) => Box::new(store::FailedLane),
+                    }
+                };
+                let lanes = seed.opened.iter().enumerate().map(lane).collect();
+                let core = Core::new(seed.me, io, seed.shared, seed.mailbox, seed.views, lanes, seed.homes);
+                let _ = ready.send(Ok(()));
+                core.run();
+            }
+        }
+    })?;
+    match started.recv() {
+        Ok(Ok(())) => Ok(thread),
+        Ok(Err(error)) => Err(StartError(format!("core {number} cannot start: {error}"))),
+        Err(_) => Err(StartError(format!("core {number} ended while it started"))),
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map_err(|error| StartError(format!("thread {name} cannot start: {error}")))
 }

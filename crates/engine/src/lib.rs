@@ -1,5 +1,16 @@
 //! The core loop: joins transports, device server and stores, and holds the configuration.
+//!
+//! [`config`] turns text into a verified [`config::Config`]; [`Daemon`] serves it with one `core` thread for each core.
 #![forbid(unsafe_code)]
 
+mod access;
 pub mod config;
+mod core;
 pub mod daemon;
+mod housekeeper;
+pub mod limited;
+mod message;
+mod registry;
+mod slots;
+
+pub use daemon::Daemon;

@@ -1,4 +1,139 @@
 //! The `lunette` command.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod arguments;
+mod banner;
+
+use arguments::{Arguments, Command, Serve, one_line};
+use banner::{Running, banner};
+use clap::Parser as _;
+use engine::Daemon;
+use engine::config::{Config, Problems};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use std::fmt::Display;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing_subscriber::EnvFilter;
+
+/// Exit status for input that is wrong.
+const WRONG_INPUT: u8 = 2;
+/// Exit status after a second signal, as shells have it for SIGINT.
+const INTERRUPTED: i32 = 130;
+
+fn main() -> ExitCode {
+    match Arguments::try_parse() {
+        Ok(Arguments { command: Command::Serve(options) }) => serve(options),
+        Ok(Arguments { command: Command::Check { file } }) => check(&file),
+        Err(error) if !error.use_stderr() => {
+            // Help and version.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(one_line(&error), WRONG_INPUT),
+    }
+}
+
+fn check(file: &Path) -> ExitCode {
+    let config = match Config::from_file(file) {
+        Ok(config) => config,
+        Err(problems) => return refuse(&problems),
+    };
+    let count = |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
+    let parts = [
+        count(config.targets.len(), "target"),
+        count(config.luns.len(), "LUN"),
+        count(config.portals.len(), "portal"),
+        count(config.cores.len(), "core"),
+    ];
+    say(&format!("{}: OK: {}\n", file.display(), parts.join(", ")));
+    ExitCode::SUCCESS
+}
+
+fn serve(options: Serve) -> ExitCode {
+    if let Err(error) = start_log(options.log_level.as_deref()) {
+        return fail(error, WRONG_INPUT);
+    }
+    let config = match Config::from_options(&options.options()) {
+        Ok(config) => config,
+        Err(problems) => return refuse(&problems),
+    };
+    // Before anything is served, so that no signal is lost.
+    let (mut signals, stopping) = match catch_signals() {
+        Ok(caught) => caught,
+        Err(error) => return fail(format!("signals cannot be caught: {error}"), 1),
+    };
+    let daemon = match Daemon::start(config.clone()) {
+        Ok(daemon) => daemon,
+        Err(error) => return fail(error, 1),
+    };
+    let host = host_name();
+    let running = Running { addresses: daemon.addresses(), units: daemon.units(), host: &host };
+    say(&banner(&config, &running));
+    signals.forever().next();
+    stopping.store(true, Ordering::SeqCst);
+    tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
+    daemon.stop();
+    tracing::info!("stopped");
+    ExitCode::SUCCESS
+}
+
+/// The signals that end the daemon, and a flag: once it is set, the next signal ends the process at once.
+fn catch_signals() -> io::Result<(Signals, Arc<AtomicBool>)> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stopping))?;
+    }
+    Ok((Signals::new([SIGINT, SIGTERM])?, stopping))
+}
+
+/// Logs to stderr as the option, else `RUST_LOG`, else `info` says.
+fn start_log(level: Option<&str>) -> Result<(), String> {
+    let (source, wanted) = match (level, std::env::var(EnvFilter::DEFAULT_ENV)) {
+        (Some(level), _) => ("--log-level", level.to_string()),
+        (None, Ok(wanted)) if !wanted.is_empty() => (EnvFilter::DEFAULT_ENV, wanted),
+        (None, _) => ("--log-level", "info".to_string()),
+    };
+    let filter = EnvFilter::try_new(&wanted)
+        .map_err(|error| format!("{source}: `{wanted}` is not a log level ({error}); write info or debug"))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".into(),
+        name => name.into(),
+    }
+}
+
+/// To stdout, all of it at once. A daemon goes on if nobody reads it.
+fn say(text: &str) {
+    let mut out = io::stdout().lock();
+    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    if let Err(error) = said {
+        tracing::warn!(%error, "stdout cannot be written to");
+    }
+}
+
+fn refuse(problems: &Problems) -> ExitCode {
+    for problem in problems.iter() {
+        eprintln!("lunette: {problem}");
+    }
+    ExitCode::from(WRONG_INPUT)
+}
+
+fn fail(error: impl Display, status: u8) -> ExitCode {
+    eprintln!("lunette: {error}");
+    ExitCode::from(status)
+}

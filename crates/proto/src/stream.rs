@@ -130,8 +130,8 @@ impl Transmit {
 
 /// The protocol state of one connection over a byte stream.
 pub trait StreamMachine {
-    /// What to bring next. Asked again after every `header`, `body` and verb from above; the answer stands until one
-    /// of these happens.
+    /// What to bring next. Asked again after every `header`, `body`, `transmit`, `tick` and verb from above; the
+    /// answer stands until one of these happens.
     fn want(&self) -> Want;
 
     /// The bytes that `Want::Header` asked for.
@@ -144,7 +144,7 @@ pub trait StreamMachine {
     /// The stream ended (`None`: the peer closed it in order) or failed with this reason.
     fn closed(&mut self, now: Time, error: Option<&str>);
 
-    /// Takes the oldest event for the layer above.
+    /// Takes the oldest event for the layer above. Any call and any verb may leave events.
     fn poll(&mut self) -> Option<Up>;
 
     /// Whether `transmit` would add anything.

@@ -113,6 +113,10 @@ pub enum Up {
     Command(Command),
     /// All bytes of the task's last `Fetch` are in place.
     Fetched(TaskId),
+    /// The initiator broke the standard in the task's data-out while a `Fetch` was under way, or not yet given: the
+    /// task is over for the layer above, the transport ends it on the wire. The fetch's places are free again, as
+    /// after [`Down::Abort`].
+    FetchFailed(TaskId),
     /// All bytes of the task's last `Push` have left: its places may be used again. With a `Push` that carried the
     /// end, the task is gone.
     Pushed(TaskId),

@@ -4,5 +4,13 @@
 //! a [`wire::Span`] lent to the kernel is unusable until its completion has returned; an arena buffer that is freed
 //! while lent goes back to the free list only when the kernel has let go of it; dropping the ring drains it.
 
+pub mod crc;
 pub mod io;
+pub mod mailbox;
 pub mod memory;
+pub mod net;
+pub mod stream;
+pub mod timers;
+pub mod topology;
+pub mod uring;
+pub mod wake;

@@ -1,4 +1,17 @@
 //! Registered memory regions ([`Region`]) and one core's buffers ([`Arena`]).
 //!
 //! A process-wide table maps [`wire::BufferId`] to base and length of a region, so that any core's `Io` can turn a
-//! [`wire::Span`] into an address after checking its bounds.
+//! [`wire::Span`] into an address after checking its bounds. A region that is named by a request in flight is pinned:
+//! it is unmapped only when the last pin is gone. An arena's region is private to its core and never resolved
+//! through the table.
+
+mod arena;
+mod region;
+
+pub(crate) use arena::Loan;
+pub use arena::{Arena, LARGE_BYTES, SMALL_BYTES};
+pub(crate) use region::{Pin, copy, with_shared_bytes};
+pub use region::{REGIONS_MAX, Region};
+
+/// The page size that buffers are aligned to.
+pub const PAGE_BYTES: u64 = 4096;

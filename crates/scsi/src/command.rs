@@ -42,6 +42,26 @@ pub struct Ending {
     pub write_bytes: u64,
 }
 
+impl Ending {
+    /// GOOD, nothing moved.
+    pub const GOOD: Ending = Ending::of(Status::Good);
+
+    /// A status without sense data, nothing moved.
+    pub const fn of(status: Status) -> Ending {
+        Ending { status, sense: None, read_bytes: 0, write_bytes: 0 }
+    }
+
+    /// GOOD for a command that sends this many bytes of data-in.
+    pub const fn sent(bytes: u64) -> Ending {
+        Ending { read_bytes: bytes, ..Ending::GOOD }
+    }
+
+    /// GOOD for a command that takes this many bytes of data-out.
+    pub const fn taken(bytes: u64) -> Ending {
+        Ending { write_bytes: bytes, ..Ending::GOOD }
+    }
+}
+
 /// SCSI status codes (SAM-5 table 43).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

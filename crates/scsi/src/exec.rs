@@ -1,8 +1,13 @@
 //! A command as a program of steps.
 
+use crate::answer::Answer;
 use crate::command::Ending;
 use crate::home::{HomeReply, HomeRequest};
+use crate::lba_status::LbaStatus;
+use crate::media::{atomic, compare, same, sync, transfer, unmap};
+use crate::mode::ModeSelect;
 use crate::nexus::NexusUnit;
+use crate::power::{Prevent, StartStop};
 use crate::storage::{Found, MediaOp, StoreError};
 use crate::unit::View;
 
@@ -63,6 +68,101 @@ pub enum Step {
     End(Ending),
 }
 
+/// An admitted command.
+#[derive(Debug)]
+pub struct Exec {
+    program: Program,
+}
+
+/// The programs that commands are made of. Only what is not on the path of READ and WRITE may be boxed.
+#[derive(Debug)]
+pub(crate) enum Program {
+    /// Ends at once.
+    End(Ending),
+    /// READ.
+    Read(transfer::Read),
+    /// WRITE, WRITE ATOMIC, WRITE AND VERIFY.
+    Write(transfer::Write),
+    /// COMPARE AND WRITE.
+    CompareAndWrite(atomic::CompareAndWrite),
+    /// ORWRITE.
+    OrWrite(atomic::OrWrite),
+    /// VERIFY.
+    Verify(compare::Verify),
+    /// WRITE SAME.
+    WriteSame(same::WriteSame),
+    /// UNMAP.
+    Unmap(unmap::Unmap),
+    /// SYNCHRONIZE CACHE.
+    Flush(sync::Flush),
+    /// GET LBA STATUS.
+    LbaStatus(LbaStatus),
+    /// Builds its data-in from what the view shows.
+    Answer(Answer),
+    /// MODE SELECT.
+    ModeSelect(ModeSelect),
+    /// START STOP UNIT.
+    StartStop(StartStop),
+    /// PREVENT ALLOW MEDIUM REMOVAL.
+    Prevent(Prevent),
+}
+
+impl Exec {
+    pub(crate) fn new(program: Program) -> Exec {
+        Exec { program }
+    }
+
+    /// Says the next step, given what came of the last.
+    pub fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
+        match &mut self.program {
+            Program::End(ending) => Step::End(*ending),
+            Program::Read(program) => program.next(env, event),
+            Program::Write(program) => program.next(env, event),
+            Program::CompareAndWrite(program) => program.next(env, event),
+            Program::OrWrite(program) => program.next(env, event),
+            Program::Verify(program) => program.next(env, event),
+            Program::WriteSame(program) => program.next(env, event),
+            Program::Unmap(program) => program.next(env, event),
+            Program::Flush(program) => program.next(env, event),
+            Program::LbaStatus(program) => program.next(env, event),
+            Program::Answer(program) => program.next(env, event),
+            Program::ModeSelect(program) => program.next(env, event),
+            Program::StartStop(program) => program.next(env, event),
+            Program::Prevent(program) => program.next(env, event),
+        }
+    }
+
+    /// Bytes of task buffer that the program needs, at most [`CHUNK_BYTES`].
+    pub fn buffer_bytes(&self) -> u32 {
+        match &self.program {
+            Program::End(_)
+            | Program::Read(_)
+            | Program::Flush(_)
+            | Program::StartStop(_)
+            | Program::Prevent(_) => 0,
+            Program::Write(program) => program.buffer_bytes(),
+            Program::CompareAndWrite(program) => program.buffer_bytes(),
+            Program::OrWrite(program) => program.buffer_bytes(),
+            Program::Verify(program) => program.buffer_bytes(),
+            Program::WriteSame(program) => program.buffer_bytes(),
+            Program::Unmap(program) => program.buffer_bytes(),
+            Program::LbaStatus(program) => program.buffer_bytes(),
+            Program::Answer(program) => program.buffer_bytes(),
+            Program::ModeSelect(program) => program.buffer_bytes(),
+        }
+    }
+
+    /// Whether it is a READ: fed by [`Step::ReadPush`] only.
+    pub fn is_read(&self) -> bool {
+        matches!(self.program, Program::Read(_))
+    }
+
+    /// Whether it is a WRITE of any kind.
+    pub fn is_write(&self) -> bool {
+        matches!(self.program, Program::Write(_))
+    }
+}
+
 /// What came of the last step.
 #[derive(Debug)]
 pub enum Event {
@@ -92,4 +192,15 @@ pub struct Env<'a> {
     pub luns: &'a [u64],
     /// The task's buffer: up to 64 KiB of it, contiguous. Empty when [`Exec::buffer_bytes`] asked for none.
     pub buffer: &'a mut [u8],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every task in flight holds one: more goes into a box.
+    #[test]
+    fn a_program_is_small() {
+        assert!(size_of::<Exec>() <= 104, "{}", size_of::<Exec>());
+    }
 }

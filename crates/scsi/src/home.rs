@@ -1,11 +1,14 @@
 //! The one owner of what a unit shares between nexuses.
 
 use crate::attention::UnitAttention;
-use crate::nexus::NexusId;
+use crate::nexus::{NexusId, NexusUnit};
 use crate::policy::{Modes, Policy};
+use crate::reservation::Table;
+use crate::sense::Check;
 use crate::storage::Traits;
+use crate::unit::Unit;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use wire::Sense;
 
 /// Something for a unit's home to decide.
 #[derive(Clone, Debug)]
@@ -102,8 +105,8 @@ pub enum HomeReply {
     Done,
     /// RESERVATION CONFLICT.
     Conflict,
-    /// CHECK CONDITION with this sense key, code and qualifier, already encoded.
-    Check(Sense),
+    /// CHECK CONDITION with this sense data.
+    Check(Check),
 }
 
 /// What every core must apply before the reply may be given.
@@ -138,6 +141,20 @@ pub enum Who {
     },
 }
 
+impl Who {
+    /// Whether this nexus is meant.
+    pub fn includes(&self, nexus: &NexusUnit) -> bool {
+        match self {
+            Who::Everyone => true,
+            Who::Others(id) => nexus.id != *id,
+            Who::Only(id) => nexus.id == *id,
+            Who::Port { transport_id, target_port } => {
+                nexus.transport_id == *transport_id && nexus.target_port == *target_port
+            }
+        }
+    }
+}
+
 /// How an aborted task ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Aborted {
@@ -145,4 +162,294 @@ pub enum Aborted {
     Silently,
     /// With TASK ABORTED status (control mode page, TAS = 1).
     WithStatus,
+}
+
+/// The owner of what a unit's nexuses share. There is one per unit; requests come one at a time.
+#[derive(Debug)]
+pub struct Home {
+    policy: Arc<Policy>,
+    unit: Arc<Unit>,
+    /// Nexuses that prevent medium removal, ascending.
+    preventing: BTreeSet<NexusId>,
+}
+
+impl Home {
+    /// A home in the state after power on; `restored`: the reservations that were kept across it.
+    pub fn new(unit: Arc<Unit>, traits: Traits, restored: Option<Vec<u8>>) -> Home {
+        let policy = Policy {
+            epoch: 1,
+            traits,
+            failed: None,
+            modes: Modes::initial(&unit),
+            started: true,
+            ejected: false,
+            removal_prevented: false,
+            reservations: Arc::new(restored.map_or_else(Table::default, |kept| Table::restore(&kept))),
+            sanitize: None,
+        };
+        Home { policy: Arc::new(policy), unit, preventing: BTreeSet::new() }
+    }
+
+    /// The newest policy.
+    pub fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy)
+    }
+
+    /// Decides. What is published must be applied by every core before the reply is given.
+    pub fn handle(&mut self, request: HomeRequest) -> (HomeReply, Option<Publish>) {
+        let mut draft = Draft::of(&self.policy);
+        let reply = match request {
+            HomeRequest::SetModes { from, modes } => draft.set_modes(from, modes),
+            HomeRequest::StartStop { from, start, load_eject } => draft.start_stop(from, start, load_eject),
+            HomeRequest::PreventRemoval { from, prevent } => {
+                if prevent {
+                    self.preventing.insert(from);
+                } else {
+                    self.preventing.remove(&from);
+                }
+                draft.set_prevented(!self.preventing.is_empty())
+            }
+            HomeRequest::PersistentReserveOut { from, order } => draft.persistent_reserve_out(&from, &order),
+            HomeRequest::Reserve(from) => draft.reserve(&from),
+            HomeRequest::Release(from) => draft.release(&from),
+            HomeRequest::SanitizeBegin { from, unrestricted } => draft.sanitize_begin(from, unrestricted),
+            HomeRequest::SanitizeEnd { ok } => draft.sanitize_end(ok),
+            HomeRequest::SanitizeExitFailure { from } => draft.sanitize_exit_failure(from),
+            HomeRequest::QueueError { from } => draft.queue_error(from),
+            HomeRequest::ClearTaskSet { from } => draft.clear_task_set(from),
+            HomeRequest::Reset { from } => {
+                self.preventing.clear();
+                draft.reset(from, &self.unit)
+            }
+            HomeRequest::StoreChanged(traits) => draft.store_changed(traits),
+            HomeRequest::StoreFailed(reason) => {
+                draft.policy.failed = Some(reason);
+                draft.changed()
+            }
+            HomeRequest::NexusLost(nexus) => {
+                self.preventing.remove(&nexus);
+                draft.nexus_lost(nexus, !self.preventing.is_empty())
+            }
+        };
+        let publish = draft.publish();
+        if let Some(publish) = &publish {
+            self.policy = Arc::clone(&publish.policy);
+        }
+        (reply, publish)
+    }
+}
+
+/// The next policy while it is decided on, and what goes with it.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// The next policy.
+    pub(crate) policy: Policy,
+    /// Unit attentions to establish.
+    pub(crate) attentions: Vec<(Who, UnitAttention)>,
+    /// Tasks to abort.
+    pub(crate) aborts: Vec<(Who, Aborted)>,
+    /// Reservations to keep.
+    pub(crate) persist: Option<Vec<u8>>,
+    is_changed: bool,
+}
+
+impl Draft {
+    fn of(policy: &Policy) -> Draft {
+        Draft {
+            policy: policy.clone(),
+            attentions: Vec::new(),
+            aborts: Vec::new(),
+            persist: None,
+            is_changed: false,
+        }
+    }
+
+    /// The draft is to be published, and the request is done.
+    pub(crate) fn changed(&mut self) -> HomeReply {
+        self.is_changed = true;
+        HomeReply::Done
+    }
+
+    fn publish(mut self) -> Option<Publish> {
+        if !self.is_changed {
+            return None;
+        }
+        self.policy.epoch = self.policy.epoch.saturating_add(1);
+        Some(Publish {
+            policy: Arc::new(self.policy),
+            attentions: self.attentions,
+            aborts: self.aborts,
+            persist: self.persist,
+        })
+    }
+
+    fn set_modes(&mut self, from: NexusId, modes: Modes) -> HomeReply {
+        if self.policy.modes == modes {
+            return HomeReply::Done;
+        }
+        self.policy.modes = modes;
+        self.attentions.push((Who::Others(from), UnitAttention::ModeChanged));
+        self.changed()
+    }
+
+    fn start_stop(&mut self, from: NexusId, start: bool, load_eject: bool) -> HomeReply {
+        if load_eject && self.policy.removal_prevented {
+            return HomeReply::Check(Check::REMOVAL_PREVENTED);
+        }
+        if load_eject && start && self.policy.ejected {
+            self.attentions.push((Who::Others(from), UnitAttention::MediumChanged));
+        }
+        if load_eject {
+            self.policy.ejected = !start;
+        }
+        if start || !load_eject {
+            self.policy.started = start;
+        }
+        self.changed()
+    }
+
+    fn set_prevented(&mut self, prevented: bool) -> HomeReply {
+        if self.policy.removal_prevented == prevented {
+            return HomeReply::Done;
+        }
+        self.policy.removal_prevented = prevented;
+        self.changed()
+    }
+
+    /// QERR (SPC-4 section 7.5.8): 1 ends the whole task set, 3 the commands of the nexus that had the error.
+    fn queue_error(&mut self, from: NexusId) -> HomeReply {
+        match self.policy.modes.queue_error {
+            1 => self.clear_task_set(from),
+            3 => {
+                self.aborts.push((Who::Only(from), Aborted::Silently));
+                self.changed()
+            }
+            _ => HomeReply::Done,
+        }
+    }
+
+    fn clear_task_set(&mut self, from: NexusId) -> HomeReply {
+        self.aborts.push((Who::Only(from), Aborted::Silently));
+        if !self.policy.modes.task_set_per_nexus {
+            self.abort_others(from);
+        }
+        self.changed()
+    }
+
+    /// Ends the commands of other nexuses: with TAS each by its status, otherwise the nexus is told once (SAM-5
+    /// section 5.6).
+    fn abort_others(&mut self, from: NexusId) {
+        if self.policy.modes.task_aborted_status {
+            self.aborts.push((Who::Others(from), Aborted::WithStatus));
+        } else {
+            self.aborts.push((Who::Others(from), Aborted::Silently));
+            self.attentions.push((Who::Others(from), UnitAttention::CommandsCleared));
+        }
+    }
+
+    /// A logical unit reset (SAM-5 section 6.3.3): tasks, the reservation of RESERVE, prevention of removal and mode
+    /// parameters go; persistent reservations stay.
+    fn reset(&mut self, from: Option<NexusId>, unit: &Unit) -> HomeReply {
+        match from {
+            Some(from) if self.policy.modes.task_aborted_status => {
+                self.aborts.push((Who::Only(from), Aborted::Silently));
+                self.aborts.push((Who::Others(from), Aborted::WithStatus));
+            }
+            Some(_) | None => self.aborts.push((Who::Everyone, Aborted::Silently)),
+        }
+        self.policy.modes = Modes::initial(unit);
+        self.policy.removal_prevented = false;
+        self.policy.started = true;
+        self.policy.reservations = Arc::new(self.policy.reservations.after_reset());
+        self.attentions.push((Who::Everyone, UnitAttention::Reset));
+        self.changed()
+    }
+
+    fn store_changed(&mut self, traits: Traits) -> HomeReply {
+        let before = self.policy.traits;
+        if self.policy.failed.take().is_some() {
+            self.attentions.push((Who::Everyone, UnitAttention::MediumChanged));
+        } else if before == traits {
+            return HomeReply::Done;
+        }
+        if before.size_bytes != traits.size_bytes {
+            self.attentions.push((Who::Everyone, UnitAttention::CapacityChanged));
+        }
+        if (Traits { size_bytes: before.size_bytes, ..traits }) != before {
+            self.attentions.push((Who::Everyone, UnitAttention::InquiryChanged));
+        }
+        self.policy.traits = traits;
+        self.changed()
+    }
+
+    fn nexus_lost(&mut self, nexus: NexusId, prevented: bool) -> HomeReply {
+        if let Some(reservations) = self.policy.reservations.without(nexus) {
+            self.policy.reservations = Arc::new(reservations);
+            self.changed();
+        }
+        self.set_prevented(prevented)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Bench;
+
+    const FIRST: NexusId = NexusId(1);
+
+    fn with_modes(change: impl FnOnce(&mut Modes)) -> Bench {
+        let mut bench = Bench::new();
+        let mut modes = bench.view.policy.modes;
+        change(&mut modes);
+        bench.ask(HomeRequest::SetModes { from: FIRST, modes });
+        bench.nexuses[1].attentions.clear();
+        bench
+    }
+
+    #[test]
+    fn a_cleared_task_set_is_told_by_attention_or_by_status() {
+        let mut bench = Bench::new();
+        bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
+        let aborts = bench.published.take().unwrap().aborts;
+        assert!(aborts.contains(&(Who::Others(FIRST), Aborted::Silently)));
+        assert_eq!(bench.nexuses[1].attentions, [UnitAttention::CommandsCleared]);
+
+        let mut bench = with_modes(|modes| modes.task_aborted_status = true);
+        bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
+        let aborts = bench.published.take().unwrap().aborts;
+        assert!(aborts.contains(&(Who::Others(FIRST), Aborted::WithStatus)));
+        assert!(bench.nexuses[1].attentions.is_empty());
+
+        let mut bench = with_modes(|modes| modes.task_set_per_nexus = true);
+        bench.ask(HomeRequest::ClearTaskSet { from: FIRST });
+        assert_eq!(bench.published.unwrap().aborts, [(Who::Only(FIRST), Aborted::Silently)]);
+    }
+
+    #[test]
+    fn queue_errors_end_what_the_mode_page_says() {
+        let mut bench = Bench::new();
+        bench.ask(HomeRequest::QueueError { from: FIRST });
+        assert!(bench.published.is_none());
+        let mut bench = with_modes(|modes| modes.queue_error = 3);
+        bench.ask(HomeRequest::QueueError { from: FIRST });
+        assert_eq!(bench.published.unwrap().aborts, [(Who::Only(FIRST), Aborted::Silently)]);
+        let mut bench = with_modes(|modes| modes.queue_error = 1);
+        bench.ask(HomeRequest::QueueError { from: FIRST });
+        assert_eq!(bench.published.unwrap().aborts.len(), 2);
+    }
+
+    #[test]
+    fn a_store_that_grows_is_told_to_everyone() {
+        let mut bench = Bench::new();
+        let traits = bench.view.policy.traits;
+        let epoch = bench.view.policy.epoch;
+        bench.ask(HomeRequest::StoreChanged(traits));
+        assert_eq!(bench.view.policy.epoch, epoch);
+        bench.ask(HomeRequest::StoreChanged(Traits { size_bytes: traits.size_bytes * 2, ..traits }));
+        assert_eq!(bench.view.policy.epoch, epoch + 1);
+        for nexus in &bench.nexuses {
+            assert_eq!(nexus.attentions, [UnitAttention::CapacityChanged]);
+        }
+    }
 }

@@ -32,20 +32,43 @@
     )
 )]
 
+mod admit;
+mod answer;
 pub mod attention;
+mod capacity;
 pub mod command;
 pub mod copy;
+mod diagnostic;
 pub mod exec;
 pub mod home;
+mod inquiry;
+mod lba_status;
+mod limits;
+mod log;
+mod luns;
+mod media;
+mod mode;
 pub mod nexus;
+mod opcodes;
 pub mod policy;
+mod ports;
+mod power;
+mod request_sense;
 pub mod reservation;
+mod sanitize;
+pub mod sense;
 pub mod storage;
+pub mod table;
+#[cfg(test)]
+mod testing;
 pub mod unit;
+mod vpd;
 
-pub use command::{Attribute, Ending, Request};
+pub use attention::UnitAttention;
+pub use command::{Attribute, Ending, Request, Status};
 pub use exec::{Env, Event, Exec, Step};
 pub use home::{Home, HomeReply, HomeRequest, Identity, Publish, Who};
+pub use luns::no_unit;
 pub use nexus::{NexusId, NexusUnit};
 pub use policy::Policy;
 pub use storage::{MediaOp, StoreError};

@@ -1,5 +1,7 @@
 //! What one I_T_L nexus holds: owned by the core of its session.
 
+use crate::attention::UnitAttention;
+use crate::policy::Policy;
 use crate::reservation::Access;
 use std::collections::VecDeque;
 
@@ -19,7 +21,7 @@ pub struct NexusUnit {
     /// This nexus may only read (access rule of its initiator group).
     pub read_only: bool,
     /// Pending unit attentions, oldest first, each once; at most [`NexusUnit::ATTENTIONS_MAX`].
-    pub attentions: VecDeque<crate::attention::UnitAttention>,
+    pub attentions: VecDeque<UnitAttention>,
     /// What reservations let this nexus do, computed from the policy of `access_epoch`.
     pub access: Access,
     /// Epoch of the policy that `access` was computed from; 0: none yet.
@@ -31,4 +33,51 @@ pub struct NexusUnit {
 impl NexusUnit {
     /// Pending unit attentions per nexus and unit.
     pub const ATTENTIONS_MAX: usize = 16;
+
+    /// A new nexus, which has yet to be told that the unit was powered on.
+    pub fn new(id: NexusId, transport_id: Vec<u8>, target_port: u16, read_only: bool) -> NexusUnit {
+        NexusUnit {
+            id,
+            transport_id,
+            target_port,
+            read_only,
+            attentions: VecDeque::from([UnitAttention::PowerOn]),
+            access: Access::default(),
+            access_epoch: 0,
+            copies: crate::copy::Results::default(),
+        }
+    }
+
+    /// Establishes a unit attention: each once, in the order of precedence, then of age. A power on or a reset makes
+    /// those below it in precedence needless, up to the level that tells of something else (SAM-5 section 5.14.2).
+    pub fn establish(&mut self, attention: UnitAttention) {
+        let rank = attention.precedence();
+        let is_reset =
+            |other: &UnitAttention| other.precedence() < UnitAttention::CommandsCleared.precedence();
+        let covered = is_reset(&attention)
+            && self.attentions.iter().any(|other| is_reset(other) && other.precedence() <= rank);
+        if covered || self.attentions.contains(&attention) {
+            return;
+        }
+        if is_reset(&attention) {
+            self.attentions.retain(|other| !is_reset(other));
+        }
+        let at = self.attentions.iter().take_while(|other| other.precedence() <= rank).count();
+        self.attentions.insert(at, attention);
+        self.attentions.truncate(NexusUnit::ATTENTIONS_MAX);
+    }
+
+    /// Takes the unit attention that is to be reported first.
+    pub(crate) fn take_attention(&mut self) -> Option<UnitAttention> {
+        self.attentions.pop_front()
+    }
+
+    /// Computes what reservations let this nexus do, if the policy is another than last time.
+    pub fn sync(&mut self, policy: &Policy) {
+        if self.access_epoch == policy.epoch {
+            return;
+        }
+        self.access = policy.reservations.access(self.id, &self.transport_id, self.target_port);
+        self.access_epoch = policy.epoch;
+    }
 }

@@ -1,6 +1,7 @@
 //! What every core knows of a unit: an immutable snapshot, replaced as a whole and published by the unit's home.
 
 use crate::storage::Traits;
+use crate::unit::Unit;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -40,6 +41,22 @@ pub struct Modes {
     pub queue_error: u8,
     /// Control page: one task set per nexus (TST = 001b).
     pub task_set_per_nexus: bool,
+    /// Control page: tasks that another nexus aborted end with TASK ABORTED (TAS).
+    pub task_aborted_status: bool,
+}
+
+impl Modes {
+    /// The default values, from the unit's configuration.
+    pub fn initial(unit: &Unit) -> Modes {
+        Modes {
+            write_cache: unit.write_cache,
+            software_write_protect: false,
+            descriptor_sense: false,
+            queue_error: 0,
+            task_set_per_nexus: false,
+            task_aborted_status: false,
+        }
+    }
 }
 
 /// A sanitize operation (SBC-4 section 4.11).

@@ -151,3 +151,17 @@ pub struct Traits {
     /// Whether all data can be made unreadable at once by throwing away a key.
     pub cryptographic_erase: bool,
 }
+
+impl Traits {
+    /// Those of a store that never opened.
+    pub const NONE: Traits = Traits {
+        size_bytes: 0,
+        discards: false,
+        discard_granularity_bytes: 0,
+        atomic_write_bytes_max: 0,
+        volatile_cache: false,
+        read_only: false,
+        solid_state: false,
+        cryptographic_erase: false,
+    };
+}

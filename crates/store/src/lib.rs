@@ -1,4 +1,23 @@
-//! Backing stores. A [`Store`] is shared by cores; a [`Lane`] is one core's private way into it.
+//! Backing stores. A [`lane::Store`] is shared by cores; a [`lane::Lane`] is one core's private way into it.
+//!
+//! [`null`] reads as zeros, [`ram`] is memory, [`mod@file`] is a file or a block device.
 #![forbid(unsafe_code)]
 
+pub mod error;
+pub mod failed;
+pub mod file;
 pub mod lane;
+pub mod null;
+pub mod ram;
+
+mod pool;
+mod range;
+mod size;
+mod stripes;
+mod zeros;
+
+pub use error::OpenError;
+pub use failed::FailedLane;
+pub use file::{open as open_file, open_block};
+pub use null::open as open_null;
+pub use ram::open as open_ram;

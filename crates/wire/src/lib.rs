@@ -28,5 +28,5 @@ pub mod sense;
 pub mod span;
 
 pub use cdb::Cdb;
-pub use sense::Sense;
+pub use sense::{Sense, SenseData, SenseKey, Specific};
 pub use span::{BufferId, Places, Span};

@@ -1,5 +1,119 @@
 //! Sense data (SPC-4 section 4.5), built in fixed or descriptor format.
 
+/// Sense keys (SPC-4 table 54).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SenseKey {
+    /// NO SENSE.
+    NoSense = 0x0,
+    /// RECOVERED ERROR.
+    RecoveredError = 0x1,
+    /// NOT READY.
+    NotReady = 0x2,
+    /// MEDIUM ERROR.
+    MediumError = 0x3,
+    /// HARDWARE ERROR.
+    HardwareError = 0x4,
+    /// ILLEGAL REQUEST.
+    IllegalRequest = 0x5,
+    /// UNIT ATTENTION.
+    UnitAttention = 0x6,
+    /// DATA PROTECT.
+    DataProtect = 0x7,
+    /// BLANK CHECK.
+    BlankCheck = 0x8,
+    /// COPY ABORTED.
+    CopyAborted = 0xa,
+    /// ABORTED COMMAND.
+    AbortedCommand = 0xb,
+    /// VOLUME OVERFLOW.
+    VolumeOverflow = 0xd,
+    /// MISCOMPARE.
+    Miscompare = 0xe,
+    /// COMPLETED.
+    Completed = 0xf,
+}
+
+impl SenseKey {
+    /// The key's four bits.
+    pub fn bits(self) -> u8 {
+        match self {
+            SenseKey::NoSense => 0x0,
+            SenseKey::RecoveredError => 0x1,
+            SenseKey::NotReady => 0x2,
+            SenseKey::MediumError => 0x3,
+            SenseKey::HardwareError => 0x4,
+            SenseKey::IllegalRequest => 0x5,
+            SenseKey::UnitAttention => 0x6,
+            SenseKey::DataProtect => 0x7,
+            SenseKey::BlankCheck => 0x8,
+            SenseKey::CopyAborted => 0xa,
+            SenseKey::AbortedCommand => 0xb,
+            SenseKey::VolumeOverflow => 0xd,
+            SenseKey::Miscompare => 0xe,
+            SenseKey::Completed => 0xf,
+        }
+    }
+}
+
+/// Sense-key-specific bytes (SPC-4 section 4.5.2.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Specific {
+    /// Which field of the CDB or of the parameter data is wrong (ILLEGAL REQUEST).
+    Field {
+        /// In the CDB; otherwise in the parameter data.
+        in_cdb: bool,
+        /// The field's first byte.
+        byte: u16,
+        /// The field's most significant bit, when the field does not begin at bit 7.
+        bit: Option<u8>,
+    },
+    /// Progress out of 65536 (NO SENSE and NOT READY).
+    Progress(u16),
+    /// Which field of a copy segment is wrong (COPY ABORTED).
+    Segment {
+        /// Counted from the start of the segment descriptor; otherwise of the parameter data.
+        in_descriptor: bool,
+        /// The field's first byte.
+        byte: u16,
+        /// The field's most significant bit.
+        bit: Option<u8>,
+    },
+}
+
+impl Specific {
+    fn bytes(self) -> [u8; 3] {
+        let (flags, value) = match self {
+            Specific::Field { in_cdb, byte, bit } => (if in_cdb { 0x40 } else { 0 } | bit_pointer(bit), byte),
+            Specific::Progress(done) => (0, done),
+            Specific::Segment { in_descriptor, byte, bit } => {
+                (if in_descriptor { 0x20 } else { 0 } | bit_pointer(bit), byte)
+            }
+        };
+        let [high, low] = value.to_be_bytes();
+        [0x80 | flags, high, low]
+    }
+}
+
+fn bit_pointer(bit: Option<u8>) -> u8 {
+    bit.map_or(0, |bit| 0x08 | (bit & 0x07))
+}
+
+/// Sense data before it is encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SenseData {
+    /// Sense key.
+    pub key: SenseKey,
+    /// Additional sense code (high byte) and qualifier (low byte).
+    pub code: u16,
+    /// INFORMATION field.
+    pub information: Option<u64>,
+    /// COMMAND-SPECIFIC INFORMATION field.
+    pub command_specific: Option<u64>,
+    /// Sense-key-specific field.
+    pub specific: Option<Specific>,
+}
+
 /// Encoded sense data as it goes to the initiator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sense {
@@ -13,17 +127,112 @@ impl Sense {
 
     /// Takes encoded sense data, cut to [`Sense::MAX`] bytes.
     pub fn from_bytes(encoded: &[u8]) -> Sense {
-        let mut bytes = [0; Sense::MAX];
-        let mut len = 0u8;
-        for (slot, byte) in bytes.iter_mut().zip(encoded) {
-            *slot = *byte;
-            len = len.saturating_add(1);
+        let mut sense = Sense::EMPTY;
+        sense.extend(encoded);
+        sense
+    }
+
+    /// Fixed format (SPC-4 section 4.5.3), 18 bytes. An information value past 32 bits leaves VALID zero.
+    pub fn fixed(data: &SenseData) -> Sense {
+        let [code, qualifier] = data.code.to_be_bytes();
+        let information = data.information.and_then(|value| u32::try_from(value).ok());
+        let command_specific = data.command_specific.and_then(|value| u32::try_from(value).ok());
+        let mut sense = Sense::EMPTY;
+        sense.extend(&[0x70 | if information.is_some() { 0x80 } else { 0 }, 0, data.key.bits()]);
+        sense.extend(&information.unwrap_or(0).to_be_bytes());
+        sense.extend(&[Sense::FIXED_ADDITIONAL]);
+        sense.extend(&command_specific.unwrap_or(0).to_be_bytes());
+        sense.extend(&[code, qualifier, 0]);
+        sense.extend(&data.specific.map_or([0; 3], Specific::bytes));
+        sense
+    }
+
+    /// Descriptor format (SPC-4 section 4.5.2).
+    pub fn descriptor(data: &SenseData) -> Sense {
+        let [code, qualifier] = data.code.to_be_bytes();
+        let mut sense = Sense::EMPTY;
+        sense.extend(&[0x72, data.key.bits(), code, qualifier, 0, 0, 0, 0]);
+        if let Some(information) = data.information {
+            sense.extend(&[0x00, 0x0a, 0x80, 0x00]);
+            sense.extend(&information.to_be_bytes());
         }
-        Sense { bytes, len }
+        if let Some(value) = data.command_specific {
+            sense.extend(&[0x01, 0x0a, 0x00, 0x00]);
+            sense.extend(&value.to_be_bytes());
+        }
+        if let Some(specific) = data.specific {
+            sense.extend(&[0x02, 0x06, 0x00, 0x00]);
+            sense.extend(&specific.bytes());
+            sense.extend(&[0]);
+        }
+        let additional = sense.len.saturating_sub(Sense::DESCRIPTOR_HEADER);
+        if let Some(slot) = sense.bytes.get_mut(7) {
+            *slot = additional;
+        }
+        sense
     }
 
     /// The encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    const EMPTY: Sense = Sense { bytes: [0; Sense::MAX], len: 0 };
+    /// ADDITIONAL SENSE LENGTH of fixed format.
+    const FIXED_ADDITIONAL: u8 = 10;
+    const DESCRIPTOR_HEADER: u8 = 8;
+
+    fn extend(&mut self, piece: &[u8]) {
+        for (slot, byte) in self.bytes.iter_mut().skip(usize::from(self.len)).zip(piece) {
+            *slot = *byte;
+            self.len = self.len.saturating_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIELD: SenseData = SenseData {
+        key: SenseKey::IllegalRequest,
+        code: 0x2400,
+        information: None,
+        command_specific: None,
+        specific: Some(Specific::Field { in_cdb: true, byte: 2, bit: Some(5) }),
+    };
+
+    #[test]
+    fn fixed_format_carries_the_field_pointer() {
+        let sense = Sense::fixed(&FIELD);
+        assert_eq!(sense.as_bytes(), [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xcd, 0, 2],);
+    }
+
+    #[test]
+    fn fixed_format_drops_information_that_does_not_fit() {
+        let sense = Sense::fixed(&SenseData { information: Some(0x1_0000_0000), ..FIELD });
+        assert_eq!(sense.as_bytes()[..7], [0x70, 0, 5, 0, 0, 0, 0]);
+        let sense = Sense::fixed(&SenseData { information: Some(0x0102_0304), ..FIELD });
+        assert_eq!(sense.as_bytes()[..7], [0xf0, 0, 5, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn descriptor_format_lists_what_there_is() {
+        let sense = Sense::descriptor(&SenseData { information: Some(7), ..FIELD });
+        assert_eq!(
+            sense.as_bytes(),
+            [
+                0x72, 5, 0x24, 0, 0, 0, 0, 20, 0, 10, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 7, 2, 6, 0, 0, 0xcd, 0,
+                2, 0
+            ],
+        );
+        let bare = Sense::descriptor(&SenseData { specific: None, ..FIELD });
+        assert_eq!(bare.as_bytes(), [0x72, 5, 0x24, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn all_parts_together_fit() {
+        let all = SenseData { information: Some(u64::MAX), command_specific: Some(u64::MAX), ..FIELD };
+        assert_eq!(Sense::descriptor(&all).as_bytes().len(), 8 + 12 + 12 + 8);
     }
 }

@@ -37,7 +37,8 @@ pub(super) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Raw> {
 fn portal(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawPortal {
     RawPortal {
         place: table.place.clone(),
-        address: table.text("address", problems),
+        name: table.text("name", problems),
+        listen: table.text("listen", problems),
         cores: table.text("cores", problems),
         group: table.number("group", problems),
     }
@@ -47,8 +48,10 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
     RawLun {
         place: table.place.clone(),
         name: table.text("name", problems),
-        store: table.text("store", problems),
-        path: table.text("path", problems),
+        ram: table.text_or_number("ram", problems),
+        null: table.text_or_number("null", problems),
+        file: table.text("file", problems),
+        block: table.text("block", problems),
         size: table.text_or_number("size", problems),
         block_size: table.text_or_number("block_size", problems),
         physical_block_size: table.text_or_number("physical_block_size", problems),
@@ -189,7 +192,9 @@ impl<'a, 't> Table<'a, 't> {
                     table.finish(problems);
                     Some(RawLunRef { place, lun, number })
                 }
-                other => wrong_type(&place, other, "a LUN's name or { lun = \"name\", number = 0 }", problems),
+                other => {
+                    wrong_type(&place, other, "a LUN's name or { lun = \"name\", number = 0 }", problems)
+                }
             }
         };
         Some(array.iter().enumerate().filter_map(reference).collect())
@@ -269,7 +274,12 @@ fn decimal(value: &DeValue<'_>) -> Option<String> {
     Some(number.map_or_else(|_| integer.as_str().to_string(), |number| number.to_string()))
 }
 
-fn wrong_type<T>(place: &Place, value: &DeValue<'_>, wanted: &str, problems: &mut Collector<'_>) -> Option<T> {
+fn wrong_type<T>(
+    place: &Place,
+    value: &DeValue<'_>,
+    wanted: &str,
+    problems: &mut Collector<'_>,
+) -> Option<T> {
     let kind = match value.type_str() {
         kind @ ("integer" | "array") => format!("an {kind}"),
         kind => format!("a {kind}"),

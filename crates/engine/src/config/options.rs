@@ -43,11 +43,14 @@ pub(super) fn config(options: &ServeOptions) -> Result<Config, Problems> {
 /// The text of a configuration file.
 pub(super) fn load(path: &Path) -> Result<String, Problems> {
     let mut text = String::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+    let read =
+        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
     match read {
-        Err(error) => {
-            Err(Problems::of_file(path, format!("cannot be read: {error}"), "name a readable TOML file in UTF-8"))
-        }
+        Err(error) => Err(Problems::of_file(
+            path,
+            format!("cannot be read: {error}"),
+            "name a readable TOML file in UTF-8",
+        )),
         Ok(bytes) if u64::try_from(bytes).is_ok_and(|bytes| bytes > FILE_BYTES_MAX) => {
             Err(Problems::of_file(path, "the file is too large".into(), "keep it below 16 MiB"))
         }
@@ -79,10 +82,9 @@ fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Config, Pro
     let mut references = Vec::new();
     let default = [DEFAULT_LUN.to_string()];
     let specs = if options.lun.is_empty() { &default[..] } else { &options.lun };
-    for (position, text) in specs.iter().enumerate() {
+    for (index, text) in specs.iter().enumerate() {
         let (mut lun, number) = spec::parse(text, &mut problems);
-        let shown = number.as_ref().map_or_else(|| position.to_string(), |at| at.value.clone());
-        let name = lun.name.get_or_insert_with(|| At::new(format!("lun{shown}"), &lun.place)).clone();
+        let name = lun.name.get_or_insert_with(|| verify::default_lun_name(index, &lun.place)).clone();
         references.push(RawLunRef { place: lun.place.clone(), lun: Some(name), number });
         raw.luns.push(lun);
     }
@@ -114,5 +116,5 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
 /// A portal as `--listen` gives it.
 pub(super) fn portal(address: &str) -> RawPortal {
     let place = Place::option("--listen");
-    RawPortal { address: Some(At::new(address.into(), &place)), place, ..RawPortal::default() }
+    RawPortal { listen: Some(At::new(address.into(), &place)), place, ..RawPortal::default() }
 }

@@ -104,6 +104,11 @@ impl<'a> Collector<'a> {
         }
     }
 
+    /// Whether a fault was found at just this place.
+    pub(super) fn has(&self, place: &Place) -> bool {
+        self.found.iter().any(|(at, _)| at == place)
+    }
+
     /// A place in words, for a fault that concerns two of them.
     pub(super) fn locate(&self, place: &Place) -> String {
         match self.position(place) {

@@ -57,7 +57,8 @@ pub(super) struct Raw {
 #[derive(Default)]
 pub(super) struct RawPortal {
     pub(super) place: Place,
-    pub(super) address: Text,
+    pub(super) name: Text,
+    pub(super) listen: Text,
     pub(super) cores: Text,
     pub(super) group: Text,
 }
@@ -66,8 +67,10 @@ pub(super) struct RawPortal {
 pub(super) struct RawLun {
     pub(super) place: Place,
     pub(super) name: Text,
-    pub(super) store: Text,
-    pub(super) path: Text,
+    pub(super) ram: Text,
+    pub(super) null: Text,
+    pub(super) file: Text,
+    pub(super) block: Text,
     pub(super) size: Text,
     pub(super) block_size: Text,
     pub(super) physical_block_size: Text,

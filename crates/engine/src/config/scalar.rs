@@ -2,7 +2,7 @@
 
 use super::Network;
 use super::problems::Fault;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// The port that IANA gave iSCSI.
@@ -37,13 +37,14 @@ pub(super) fn size(text: &str) -> Result<u64, Fault> {
 }
 
 /// Bytes for people: `1 GiB`, `1.5 TiB`, `1000 bytes`.
-pub fn human_size(bytes: u64) -> String {
-    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    for (shift, unit) in units {
+pub fn format_size(bytes: u64) -> String {
+    for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         let tenths = (u128::from(bytes) * 10) >> shift;
-        if bytes >> shift >= 1 && (tenths << shift) == u128::from(bytes) * 10 {
-            let (whole, tenth) = (tenths / 10, tenths % 10);
-            return if tenth == 0 { format!("{whole} {unit}") } else { format!("{whole}.{tenth} {unit}") };
+        let exact = tenths << shift == u128::from(bytes) * 10;
+        match (tenths / 10, tenths % 10) {
+            (1.., 0) if exact => return format!("{} {unit}", tenths / 10),
+            (1..1024, tenth) if exact => return format!("{}.{tenth} {unit}", tenths / 10),
+            _ => {}
         }
     }
     format!("{bytes} bytes")
@@ -75,9 +76,10 @@ pub(super) fn duration(text: &str, least: Duration, most: Duration) -> Result<Du
 pub(super) fn number(text: &str, least: u64, most: u64) -> Result<u64, Fault> {
     match text.parse::<u64>() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
-        Ok(_) | Err(_) => {
-            Err(Fault::new(format!("`{text}` is out of range"), format!("choose a number from {least} to {most}")))
-        }
+        Ok(_) | Err(_) => Err(Fault::new(
+            format!("`{text}` is out of range"),
+            format!("choose a number from {least} to {most}"),
+        )),
     }
 }
 
@@ -128,10 +130,12 @@ pub fn show_cores(cores: &[usize]) -> String {
 pub(super) fn listen(text: &str) -> Result<SocketAddr, Fault> {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     let address = text.parse::<SocketAddr>().ok();
-    address.or_else(|| bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, ISCSI_PORT))).ok_or_else(|| {
-        let fix = "write a numeric address and a port, as 192.0.2.1:3260 or [2001:db8::1]:3260";
-        Fault::new(format!("`{text}` is not an address"), fix)
-    })
+    address.or_else(|| bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, ISCSI_PORT))).ok_or_else(
+        || {
+            let fix = "write a numeric address and a port, as 192.0.2.1:3260 or [2001:db8::1]:3260";
+            Fault::new(format!("`{text}` is not an address"), fix)
+        },
+    )
 }
 
 /// `10.0.0.0/8`, `fd00::/64`, `10.1.2.3`.
@@ -144,14 +148,32 @@ pub(super) fn network(text: &str) -> Result<Network, Fault> {
         _ => prefix.parse::<u8>().ok().filter(|p| *p <= bits(address)).map(|p| (address, p)),
     });
     let Some((address, prefix)) = parsed else {
-        return Err(Fault::new(format!("`{text}` is not a network"), "write as 10.0.0.0/8, fd00::/64 or one address"));
+        return Err(Fault::new(
+            format!("`{text}` is not a network"),
+            "write as 10.0.0.0/8, fd00::/64 or one address",
+        ));
     };
-    let network = Network::new(address, prefix);
+    let network = Network { address: masked(address, prefix), prefix };
     if network.address != address {
         let fix = format!("write {}/{prefix} for the network, or {address} for one host", network.address);
         return Err(Fault::new(format!("`{text}` has bits set beyond its prefix"), fix));
     }
     Ok(network)
+}
+
+/// The address with its host bits zero.
+fn masked(address: IpAddr, prefix: u8) -> IpAddr {
+    let host_bits = |width: u32| width.saturating_sub(u32::from(prefix));
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(host_bits(32)).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & mask))
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(host_bits(128)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
+        }
+    }
 }
 
 /// An iSCSI name, lower-cased (RFC 7143 section 4.2.7, RFC 3722).
@@ -233,18 +255,19 @@ mod tests {
         assert_eq!(size("3m"), Ok(3 << 20));
         assert_eq!(size("10GiB"), Ok(10 << 30));
         assert_eq!(size("2T"), Ok(2 << 40));
-        for bad in ["", "G", "-1", "1.5G", "1P", "1 G", "K1", "9999999999999T", "99999999999999999999", "1é"] {
+        for bad in ["", "G", "-1", "1.5G", "1P", "1 G", "K1", "9999999999999T", "99999999999999999999", "1é"]
+        {
             assert!(size(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn sizes_read_back_what_people_are_shown() {
-        assert_eq!(human_size(1 << 30), "1 GiB");
-        assert_eq!(human_size(1536 << 20), "1.5 GiB");
-        assert_eq!(human_size((1 << 30) + 512), "1073742336 bytes");
-        assert_eq!(human_size(4096), "4 KiB");
-        assert_eq!(human_size(u64::MAX), "18446744073709551615 bytes");
+        assert_eq!(format_size(1 << 30), "1 GiB");
+        assert_eq!(format_size(1536 << 20), "1.5 GiB");
+        assert_eq!(format_size((1 << 30) + 512), "1073742336 bytes");
+        assert_eq!(format_size(4096), "4 KiB");
+        assert_eq!(format_size(u64::MAX), "18446744073709551615 bytes");
     }
 
     #[test]
@@ -301,11 +324,15 @@ mod tests {
         assert!(iscsi_name("eui.02004567A425678D").is_ok());
         assert!(iscsi_name("naa.52004567BA64678D").is_ok());
         assert!(iscsi_name("naa.62004567BA64678D0123456789ABCDEF").is_ok());
-        for bad in ["", "disk", "iqn.2001-13.com", "iqn.01-04.com", "iqn.2001-04.", "iqn.2001-04.:x", "eui.12"] {
+        for bad in
+            ["", "disk", "iqn.2001-13.com", "iqn.01-04.com", "iqn.2001-04.", "iqn.2001-04.:x", "eui.12"]
+        {
             assert!(iscsi_name(bad).is_err(), "{bad}");
         }
         assert!(iscsi_name("iqn.2001-04.com.example:a_b").unwrap_err().what.contains('_'));
-        assert!(iscsi_name(&format!("iqn.2001-04.com:{}", "x".repeat(223))).unwrap_err().what.contains("223"));
+        assert!(
+            iscsi_name(&format!("iqn.2001-04.com:{}", "x".repeat(223))).unwrap_err().what.contains("223")
+        );
     }
 
     proptest! {

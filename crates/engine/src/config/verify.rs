@@ -1,10 +1,9 @@
-//! The raw form into a [`Config`]: general options, portals and LUNs; targets are in `access`.
+//! The raw form into a [`Config`]: general options, portals and LUNs; targets have a file of their own.
 
-use super::access;
-use super::problems::{Collector, Fault, suggest};
+use super::problems::{Collector, Fault};
 use super::raw::*;
 use super::scalar;
-use super::spec::STORES;
+use super::targets;
 use super::*;
 use std::collections::BTreeMap;
 
@@ -49,14 +48,14 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
     complete(&mut raw, problems);
     let minute = Duration::from_secs(60);
     let login_timeout = time(&raw.login_timeout, 15, 10 * minute, problems);
-    let keep_alive = time(&raw.keep_alive, 15, 60 * minute, problems);
-    let logins_max = count(&raw.logins_max, 128, 65536, problems);
+    let keep_alive = time(&raw.keep_alive, 30, 60 * minute, problems);
+    let logins_max = count(&raw.logins_max, 1024, 65536, problems);
     let poll = poll(&raw.poll, problems);
     let cores = cores(&raw.cores, &machine.cores, problems);
     let usable = cores.as_deref().unwrap_or(&machine.cores);
     let portals = portals(&raw.portals, usable, problems);
     let luns = luns(&raw, machine, problems);
-    let targets = access::targets(&raw, machine, problems);
+    let targets = targets::targets(&raw, machine, problems);
     Some(Config {
         state_dir: raw.state_dir.as_ref().map(|at| machine.base.join(&at.value)),
         cores: cores?,
@@ -75,11 +74,20 @@ fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
     if raw.portals.is_empty() {
         raw.portals = vec![options::portal(DEFAULT_ADDRESS)];
     }
+    for (index, lun) in raw.luns.iter_mut().enumerate() {
+        lun.name.get_or_insert_with(|| default_lun_name(index, &lun.place));
+    }
     let missing = [("lun", raw.luns.is_empty()), ("target", raw.targets.is_empty())];
     for (name, _) in missing.iter().filter(|(_, missing)| *missing) {
         let place = Place { path: (*name).into(), offset: Some(0) };
-        problems.add(&place, Fault::new("there is none: nothing to serve", format!("add a [[{name}]] table")));
+        problems
+            .add(&place, Fault::new("there is none: nothing to serve", format!("add a [[{name}]] table")));
     }
+}
+
+/// A LUN that nobody named.
+pub(super) fn default_lun_name(index: usize, place: &Place) -> At<String> {
+    At::new(format!("lun{index}"), place)
 }
 
 fn time(text: &Text, default: u64, most: Duration, problems: &mut Collector<'_>) -> Option<Duration> {
@@ -123,11 +131,15 @@ fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<
 
 fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<Portal>> {
     limit(raw.iter().map(|p| &p.place), PORTALS_MAX, problems);
-    let mut seen = BTreeMap::new();
+    let (mut seen, mut names) = (BTreeMap::new(), BTreeMap::new());
     let mut portals = Vec::new();
     for portal in raw {
-        let address = required(&portal.address, &portal.place, "address", problems);
-        let listen = address.and_then(|at| {
+        if let Some(at) = &portal.name
+            && let Some(name) = problems.check(&at.place, scalar::label(&at.value))
+        {
+            unique(&mut names, name, &at.place, "portal name", problems);
+        }
+        let listen = required(&portal.listen, &portal.place, "listen", problems).and_then(|at| {
             let listen = problems.check(&at.place, scalar::listen(&at.value))?;
             // Port 0 is any free port, so two of them do not collide.
             if listen.port() != 0 {
@@ -138,7 +150,11 @@ fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) ->
         let cores = cores(&portal.cores, usable, problems);
         let group = count(&portal.group, 1, u64::from(u16::MAX), problems);
         let group = group.and_then(|group| u16::try_from(group).ok());
-        portals.push(listen.zip(cores).zip(group).map(|((listen, cores), group)| Portal { listen, cores, group }));
+        portals.push(listen.zip(cores).zip(group).map(|((listen, cores), group)| Portal {
+            listen,
+            cores,
+            group,
+        }));
     }
     portals.into_iter().collect()
 }
@@ -152,10 +168,22 @@ fn luns(raw: &Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Ve
     for raw in &raw.luns {
         let lun = lun(raw, machine, &first_target, problems);
         if let Some(lun) = &lun {
-            unique(&mut names, lun.name.clone(), place_or(&raw.name, &raw.place), "name", problems);
-            unique(&mut serials, lun.serial.clone(), place_or(&raw.serial, &raw.place), "serial number", problems);
+            unique(&mut names, lun.name.clone(), place_or(raw.name.as_ref(), &raw.place), "name", problems);
+            unique(
+                &mut serials,
+                lun.serial.clone(),
+                place_or(raw.serial.as_ref(), &raw.place),
+                "serial number",
+                problems,
+            );
             if let StoreSpec::File { path, .. } | StoreSpec::Block { path } = &lun.store {
-                unique(&mut paths, path.clone(), place_or(&raw.path, &raw.place), "path", problems);
+                unique(
+                    &mut paths,
+                    path.clone(),
+                    place_or(raw.file.as_ref().or(raw.block.as_ref()), &raw.place),
+                    "path",
+                    problems,
+                );
             }
         }
         luns.push(lun);
@@ -180,7 +208,7 @@ fn lun(raw: &RawLun, machine: &Machine, first_target: &str, problems: &mut Colle
         block_bytes: u32::try_from(block_bytes?).ok()?,
         physical_block_bytes: u32::try_from(physical?).ok()?,
         serial: serial?.unwrap_or_else(|| derived_serial(&name, &store, first_target, machine)),
-        product: product?.unwrap_or_else(|| "Disk".into()),
+        product: product?.unwrap_or_else(|| "Virtual Disk".into()),
         read_only: on(&raw.read_only, false),
         write_cache: on(&raw.write_cache, true),
         thin: on(&raw.thin, true),
@@ -212,35 +240,35 @@ fn block_size(raw: &Text, default: u64, least: u64, what: &str, problems: &mut C
 fn store(
     raw: &RawLun,
     machine: &Machine,
-    block_bytes: Option<u64>,
+    block: Option<u64>,
     problems: &mut Collector<'_>,
 ) -> Option<StoreSpec> {
-    let kind = required(&raw.store, &raw.place, "store", problems)?;
+    let kinds = [&raw.ram, &raw.null, &raw.file, &raw.block];
+    let mut given = kinds.into_iter().flatten();
+    if given.next().is_none() && !problems.has(&raw.place) {
+        problems.add(&raw.place, Fault::new("the LUN has no store", "add one of ram, null, file, block"));
+    }
+    for at in given {
+        problems.add(&at.place, Fault::new("the LUN has two stores", "keep one of ram, null, file, block"));
+    }
+    if raw.file.is_none() {
+        refuse(&raw.size, "only a file has a size of its own", problems);
+    }
+    if let Some(at) = &raw.ram {
+        return size(at, block, problems).map(|size| StoreSpec::Ram { size });
+    }
+    if let Some(at) = &raw.null {
+        return size(at, block, problems).map(|size| StoreSpec::Null { size });
+    }
+    if let Some(at) = &raw.block {
+        return path(at, machine, problems).map(|path| StoreSpec::Block { path });
+    }
+    let path = path(raw.file.as_ref()?, machine, problems);
     let size = match &raw.size {
         None => Some(None),
-        Some(at) => size(at, block_bytes, problems).map(Some),
+        Some(at) => size(at, block, problems).map(Some),
     };
-    match kind.value.as_str() {
-        "ram" | "null" => {
-            refuse(&raw.path, &format!("a {} LUN has no path", kind.value), problems);
-            required(&raw.size, &raw.place, "size", problems)?;
-            let size = size??;
-            Some(if kind.value == "ram" { StoreSpec::Ram { size } } else { StoreSpec::Null { size } })
-        }
-        "file" => {
-            let path = path(raw, machine, problems);
-            size.zip(path).map(|(size, path)| StoreSpec::File { path, size })
-        }
-        "block" => {
-            refuse(&raw.size, "a block device is as large as it is", problems);
-            path(raw, machine, problems).map(|path| StoreSpec::Block { path })
-        }
-        other => {
-            let fault = Fault::new(format!("`{other}` is not a kind of store"), suggest(other, STORES));
-            problems.add(&kind.place, fault);
-            None
-        }
-    }
+    path.zip(size).map(|(path, size)| StoreSpec::File { path, size })
 }
 
 fn size(at: &At<String>, block_bytes: Option<u64>, problems: &mut Collector<'_>) -> Option<u64> {
@@ -258,10 +286,10 @@ fn size(at: &At<String>, block_bytes: Option<u64>, problems: &mut Collector<'_>)
     None
 }
 
-fn path(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<PathBuf> {
-    let at = required(&raw.path, &raw.place, "path", problems)?;
+fn path(at: &At<String>, machine: &Machine, problems: &mut Collector<'_>) -> Option<PathBuf> {
     if at.value.is_empty() || at.value.contains('\0') {
-        problems.add(&at.place, Fault::new("the path is empty or holds a zero byte", "name a file or a device"));
+        problems
+            .add(&at.place, Fault::new("the path is empty or holds a zero byte", "name a file or a device"));
         return None;
     }
     Some(machine.base.join(&at.value))
@@ -326,6 +354,6 @@ pub(super) fn limit<'a>(places: impl Iterator<Item = &'a Place>, most: usize, pr
 }
 
 /// The option's own place, or that of the table which lacks it.
-fn place_or<'a>(option: &'a Text, table: &'a Place) -> &'a Place {
-    option.as_ref().map_or(table, |at| &at.place)
+fn place_or<'a>(option: Option<&'a At<String>>, table: &'a Place) -> &'a Place {
+    option.map_or(table, |at| &at.place)
 }

@@ -15,6 +15,9 @@ const SECRET_MAX: usize = 255;
 /// Bytes of a CHAP name and of an alias (RFC 7143 section 6.1: text values end at 255).
 const TEXT_MAX: usize = 255;
 
+/// Characters of a group's name.
+const GROUP_NAME_MAX: usize = 64;
+
 /// All targets.
 pub(super) fn targets(raw: &Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Vec<Target>> {
     limit(raw.targets.iter().map(|t| &t.place), TARGETS_MAX, problems);
@@ -34,19 +37,23 @@ struct Index<'a> {
     /// LUN names and their places in the list.
     luns: BTreeMap<&'a str, usize>,
     lun_count: usize,
-    /// Addresses of portals, in order.
-    portals: Vec<Option<SocketAddr>>,
+    /// Names and addresses of portals, in order.
+    portals: Vec<(Option<&'a str>, Option<SocketAddr>)>,
     only_target: bool,
 }
 
 impl<'a> Index<'a> {
     fn of(raw: &'a Raw) -> Index<'a> {
-        let named = |(index, lun): (usize, &'a RawLun)| lun.name.as_ref().map(|at| (at.value.as_str(), index));
-        let address = |portal: &RawPortal| portal.address.as_ref().and_then(|at| scalar::listen(&at.value).ok());
+        let named =
+            |(index, lun): (usize, &'a RawLun)| lun.name.as_ref().map(|at| (at.value.as_str(), index));
+        let portal = |portal: &'a RawPortal| {
+            let name = portal.name.as_ref().map(|at| at.value.as_str());
+            (name, portal.listen.as_ref().and_then(|at| scalar::listen(&at.value).ok()))
+        };
         Index {
             luns: raw.luns.iter().enumerate().filter_map(named).collect(),
             lun_count: raw.luns.len(),
-            portals: raw.portals.iter().map(address).collect(),
+            portals: raw.portals.iter().map(portal).collect(),
             only_target: raw.targets.len() == 1,
         }
     }
@@ -94,19 +101,27 @@ fn portals(raw: &RawTarget, index: &Index<'_>, problems: &mut Collector<'_>) -> 
     let mut found = Vec::new();
     let mut complete = true;
     for at in list {
-        let wanted = problems.check(&at.place, scalar::listen(&at.value));
-        let same = |(_, address): &(usize, &Option<SocketAddr>)| wanted.is_some() && **address == wanted;
+        let address = scalar::listen(&at.value).ok();
+        let meant = |(name, listen): &(Option<&str>, Option<SocketAddr>)| {
+            *name == Some(at.value.as_str()) || (address.is_some() && *listen == address)
+        };
         let before = found.len();
-        found.extend(index.portals.iter().enumerate().filter(same).map(|(index, _)| index));
-        complete &= found.len() > before;
-        if wanted.is_some() && found.len() == before {
-            let known: Vec<String> = index.portals.iter().flatten().map(SocketAddr::to_string).collect();
-            let what = format!("no portal has the address {}", at.value);
+        found.extend(
+            index.portals.iter().enumerate().filter(|(_, portal)| meant(portal)).map(|(index, _)| index),
+        );
+        if found.len() == before {
+            complete = false;
+            let show = |(name, listen): &(Option<&str>, Option<SocketAddr>)| {
+                name.map(str::to_string).or_else(|| listen.map(|listen| listen.to_string()))
+            };
+            let known: Vec<String> = index.portals.iter().filter_map(show).collect();
+            let what = format!("there is no portal `{}`", at.value);
             problems.add(&at.place, Fault::new(what, suggest(&at.value, known.iter().map(String::as_str))));
         }
     }
     if list.is_empty() {
-        let fault = Fault::new("a target without portals cannot be reached", "remove this to use all portals");
+        let fault =
+            Fault::new("a target without portals cannot be reached", "remove this to use all portals");
         problems.add(&raw.place.inner("portals"), fault);
         return None;
     }
@@ -115,7 +130,11 @@ fn portals(raw: &RawTarget, index: &Index<'_>, problems: &mut Collector<'_>) -> 
     complete.then_some(found)
 }
 
-fn target_luns(raw: &RawTarget, index: &Index<'_>, problems: &mut Collector<'_>) -> Option<Vec<(u16, usize)>> {
+fn target_luns(
+    raw: &RawTarget,
+    index: &Index<'_>,
+    problems: &mut Collector<'_>,
+) -> Option<Vec<(u16, usize)>> {
     if let Some(list) = &raw.luns {
         return lun_list(list, index, problems);
     }
@@ -143,7 +162,8 @@ fn lun_list(
         let number = entry.number.as_ref().map_or_else(|| position.to_string(), |at| at.value.clone());
         let number = problems.check(number_place, scalar::number(&number, 0, u64::from(LUN_NUMBER_MAX)));
         let number = number.and_then(|number| u16::try_from(number).ok());
-        let lun = required(&entry.lun, &entry.place, "lun", problems).and_then(|at| find_lun(at, index, problems));
+        let lun =
+            required(&entry.lun, &entry.place, "lun", problems).and_then(|at| find_lun(at, index, problems));
         let both = number.zip(lun);
         if let Some((number, lun)) = both {
             unique(&mut numbers, number, number_place, &format!("LUN number ({number})"), problems);
@@ -174,7 +194,7 @@ fn one_group(
     problems: &mut Collector<'_>,
 ) -> Option<Group> {
     let name = required(&raw.name, &raw.place, "name", problems).and_then(|at| {
-        let name = problems.check(&at.place, scalar::label(&at.value))?;
+        let name = problems.check(&at.place, scalar::printable(&at.value, GROUP_NAME_MAX))?;
         unique(labels, name.clone(), &at.place, "group name", problems);
         Some(name)
     });
@@ -191,7 +211,8 @@ fn one_group(
     if is_on(&raw.deny) {
         let vain = "a group that denies its members shows them nothing";
         refuse(&raw.read_only, vain, problems);
-        let places = [raw.luns.as_ref().map(|_| raw.place.inner("luns")), raw.chap.as_ref().map(|c| c.place.clone())];
+        let places =
+            [raw.luns.as_ref().map(|_| raw.place.inner("luns")), raw.chap.as_ref().map(|c| c.place.clone())];
         for place in places.iter().flatten() {
             problems.add(place, Fault::new(vain, "remove this"));
         }
@@ -229,7 +250,8 @@ fn one_chap(
     if let Some(at) = &secret {
         secrets.initiators.push(at.clone());
     }
-    let wants_mutual = [&raw.mutual_user, &raw.mutual_secret, &raw.mutual_secret_file].iter().any(|t| t.is_some());
+    let wants_mutual =
+        [&raw.mutual_user, &raw.mutual_secret, &raw.mutual_secret_file].iter().any(|t| t.is_some());
     let mutual = if wants_mutual {
         let name = required(&raw.mutual_user, &raw.place, "mutual_user", problems);
         let name = name.and_then(|at| problems.check(&at.place, plain_text(&at.value)));
@@ -314,7 +336,8 @@ impl Secrets {
             self.initiators.iter().map(|at| (at.value.as_slice(), &at.place)).collect();
         for at in &self.targets {
             if let Some(other) = owners.get(at.value.as_slice()) {
-                let what = format!("this secret also authenticates initiators, in {}", problems.locate(other));
+                let what =
+                    format!("this secret also authenticates initiators, in {}", problems.locate(other));
                 problems.add(&at.place, Fault::new(what, "use different secrets for the two directions"));
             }
         }

@@ -1,0 +1,288 @@
+//! Who may log in to what: the configuration's answer to the protocol machines' questions.
+
+use crate::config::{Config, Group, Network, Target};
+use crate::registry::{Registry, SessionName};
+use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, TargetRecord};
+use proto::iscsi::target::TargetConfig;
+use scsi::unit::Port;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// The configuration as protocol machines see it.
+pub(crate) struct Directory {
+    config: Config,
+    /// Bound addresses of the portals, in order.
+    addresses: Vec<SocketAddr>,
+    registry: Arc<Registry>,
+    tsih: AtomicU16,
+}
+
+impl Directory {
+    pub(crate) fn new(config: Config, addresses: Vec<SocketAddr>, registry: Arc<Registry>) -> Self {
+        Directory { config, addresses, registry, tsih: AtomicU16::new(0) }
+    }
+
+    /// Index of the portal that owns a local address: the exact one, or a wildcard with that port.
+    fn portal_of(&self, local: SocketAddr) -> Option<usize> {
+        let exact = self.addresses.iter().position(|address| *address == local);
+        exact.or_else(|| {
+            let wild = |address: &SocketAddr| address.ip().is_unspecified() && address.port() == local.port();
+            self.addresses.iter().position(wild)
+        })
+    }
+
+    fn record(&self, target: &Target, portal: SocketAddr) -> TargetRecord {
+        let address = |index: &usize| {
+            let listen = *self.addresses.get(*index)?;
+            let group = self.config.portals.get(*index)?.group;
+            // A wildcard portal is reached by the address that the initiator used.
+            let ip = if listen.ip().is_unspecified() { portal.ip() } else { listen.ip() };
+            Some((SocketAddr::new(ip, listen.port()), group))
+        };
+        TargetRecord {
+            name: target.name.clone(),
+            portals: target.portals.iter().filter_map(address).collect(),
+        }
+    }
+}
+
+impl Access for Directory {
+    fn authorize(
+        &self,
+        initiator: &str,
+        target: Option<&str>,
+        from: SocketAddr,
+        portal: SocketAddr,
+        isid: [u8; 6],
+    ) -> Result<Grant, Refusal> {
+        let portal = self.portal_of(portal);
+        let group = portal.and_then(|index| self.config.portals.get(index)).map_or(1, |portal| portal.group);
+        let Some(name) = target else {
+            return Ok(Grant { chap: None, group, alias: None });
+        };
+        let name = name.to_ascii_lowercase();
+        let found = self.config.targets.iter().position(|target| target.name == name);
+        let Some(index) = found.filter(|index| {
+            portal.is_some_and(|portal| self.config.targets[*index].portals.contains(&portal))
+        }) else {
+            return Err(Refusal::NotFound);
+        };
+        let target = &self.config.targets[index];
+        let matched = group_of(target, initiator, from.ip());
+        if !target.groups.is_empty() && matched.is_none_or(|group| group.deny) {
+            let why = match matched {
+                Some(group) => format!("group {} denies it", group.name),
+                None => "no group of the target matches".to_owned(),
+            };
+            return Err(Refusal::Forbidden(why));
+        }
+        let session = SessionName { initiator: initiator.to_owned(), isid, target: index, group };
+        if !self.registry.contains(&session) && self.registry.sessions_of(index) >= target.sessions_max {
+            return Err(Refusal::TooManySessions);
+        }
+        let chap = matched.and_then(|group| group.chap.as_ref()).map(|chap| ChapCredentials {
+            user: chap.user.clone(),
+            secret: chap.secret.clone(),
+            mutual: chap.mutual.clone(),
+        });
+        Ok(Grant { chap, group, alias: target.alias.clone() })
+    }
+
+    fn send_targets(
+        &self,
+        initiator: &str,
+        from: SocketAddr,
+        portal: SocketAddr,
+        which: SendTargets<'_>,
+    ) -> Vec<TargetRecord> {
+        let visible = |target: &&Target| {
+            target.groups.is_empty()
+                || group_of(target, initiator, from.ip()).is_some_and(|group| !group.deny)
+        };
+        let wanted = |target: &&Target| match which {
+            SendTargets::All => true,
+            SendTargets::One(name) => target.name.eq_ignore_ascii_case(name),
+        };
+        self.config
+            .targets
+            .iter()
+            .filter(visible)
+            .filter(wanted)
+            .map(|target| self.record(target, portal))
+            .collect()
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        getrandom::fill(bytes).expect("the system gives random bytes");
+    }
+
+    fn new_tsih(&self) -> u16 {
+        // Zero is reserved for "new session" (RFC 7143 section 11.12.6).
+        loop {
+            let tsih = self.tsih.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            if tsih != 0 {
+                return tsih;
+            }
+        }
+    }
+}
+
+/// What protocol machines are given.
+pub(crate) fn target_config(config: &Config) -> TargetConfig {
+    TargetConfig {
+        queue_depth: QUEUE_DEPTH,
+        login_within: config.login_timeout,
+        idle: config.keep_alive,
+        crc32c: reactor::crc::crc32c,
+        offers: Offers::default(),
+    }
+}
+
+/// Commands that one session may have in flight.
+const QUEUE_DEPTH: u16 = 128;
+
+/// The first group of the target that matches an initiator.
+pub(crate) fn group_of<'a>(target: &'a Target, initiator: &str, from: IpAddr) -> Option<&'a Group> {
+    target.groups.iter().find(|group| {
+        let by_name = group.initiators.is_empty() || group.initiators.iter().any(|p| matches(p, initiator));
+        let by_network = group.networks.is_empty() || group.networks.iter().any(|n| contains(n, from));
+        by_name && by_network
+    })
+}
+
+/// Relative target port identifier of a target reached through a portal: ports are counted over all targets and
+/// portal groups, from 1.
+pub(crate) fn relative_port(config: &Config, target: usize, portal: usize) -> u16 {
+    let group = config.portals[portal].group;
+    let ports = all_ports(config);
+    let found = ports.iter().position(|(index, tag)| (*index, *tag) == (target, group));
+    found.map_or(1, |position| u16::try_from(position + 1).unwrap_or(u16::MAX))
+}
+
+/// The target ports through which a LUN is reached.
+pub(crate) fn ports_of(config: &Config, lun: usize) -> Vec<Port> {
+    let serves = |target: &Target| {
+        let own = target.luns.iter().any(|(_, index)| *index == lun);
+        let mut grouped = target.groups.iter().filter_map(|group| group.luns.as_ref()).flatten();
+        own || grouped.any(|(_, index)| *index == lun)
+    };
+    let ports = all_ports(config);
+    let numbered = ports.iter().zip(1u16..).filter(|((target, _), _)| serves(&config.targets[*target]));
+    let port = |((target, group), relative_id): (&(usize, u16), u16)| {
+        let device = config.targets[*target].name.clone();
+        Port { relative_id, group: *group, name: format!("{device},t,0x{group:04x}"), device }
+    };
+    numbered.map(port).collect()
+}
+
+/// World-wide names of a unit.
+pub(crate) struct Identity {
+    /// NAA IEEE Registered Extended (SPC-4 section 7.8.6.6.5).
+    pub(crate) naa: [u8; 16],
+    /// EUI-64.
+    pub(crate) eui: [u8; 8],
+}
+
+/// An OUI with the locally administered bit: nobody's, so that no vendor's names can collide with ours.
+const OUI: [u8; 3] = [0x02, 0x4c, 0x75];
+
+/// Names derived from the serial number alone, so that they survive a restart and a move to another machine.
+pub(crate) fn identity(serial: &str) -> Identity {
+    // FNV-1a, 128 bits.
+    let hash = serial.bytes().fold(0x6c62272e07bb014262b821756295c58d_u128, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000000001000000000000000000013b)
+    });
+    let oui = u128::from(u32::from_be_bytes([0, OUI[0], OUI[1], OUI[2]]));
+    let naa = (6 << 124 | oui << 100 | hash >> 28).to_be_bytes();
+    let eui = ((oui << 40 | hash >> 88) as u64).to_be_bytes();
+    Identity { naa, eui }
+}
+
+fn all_ports(config: &Config) -> Vec<(usize, u16)> {
+    let mut ports = Vec::new();
+    for (index, target) in config.targets.iter().enumerate() {
+        let mut groups: Vec<u16> =
+            target.portals.iter().map(|portal| config.portals[*portal].group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        ports.extend(groups.into_iter().map(|group| (index, group)));
+    }
+    ports
+}
+
+/// Whether a name matches a pattern with `*` and `?`, without regard to case (RFC 3722).
+fn matches(pattern: &str, name: &str) -> bool {
+    let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
+    let name: Vec<char> = name.to_lowercase().chars().collect();
+    let (mut p, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        if p < pattern.len() && pattern[p] == '*' {
+            star = Some((p, n));
+            p += 1;
+        } else if p < pattern.len() && (pattern[p] == '?' || pattern[p] == name[n]) {
+            p += 1;
+            n += 1;
+        } else if let Some((at, from)) = star {
+            star = Some((at, from + 1));
+            p = at + 1;
+            n = from + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+fn contains(network: &Network, address: IpAddr) -> bool {
+    let bits = |ip: IpAddr| match ip.to_canonical() {
+        IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
+        IpAddr::V6(v6) => (v6.to_bits(), 128),
+    };
+    let ((net, net_width), (host, host_width)) = (bits(network.address), bits(address));
+    let kept = u32::from(network.prefix).min(128);
+    let mask = if kept == 0 { 0 } else { u128::MAX << (128 - kept) };
+    net_width == host_width && net & mask == host & mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, expected) in [
+            ("iqn.*", "iqn.2026-11.a:b", true),
+            ("iqn.2026-11.a:?", "iqn.2026-11.A:b", true),
+            ("iqn.2026-11.a:?", "iqn.2026-11.a:bc", false),
+            ("*:host*1", "iqn.x:host11", true),
+            ("", "", true),
+            ("*", "", true),
+            ("a", "", false),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn identities_are_stable_and_differ() {
+        let (a, b) = (identity("a"), identity("b"));
+        assert_eq!(a.naa[0] >> 4, 6);
+        assert_eq!(a.eui[..3], OUI);
+        assert_ne!((a.naa, a.eui), (b.naa, b.eui));
+        assert_eq!(identity("a").naa, a.naa);
+    }
+
+    #[test]
+    fn networks() {
+        let network = |text: &str, prefix| Network { address: text.parse().expect("an address"), prefix };
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        assert!(contains(&network("192.0.2.0", 24), ip("192.0.2.77")));
+        assert!(!contains(&network("192.0.2.0", 24), ip("192.0.3.1")));
+        assert!(contains(&network("192.0.2.0", 24), ip("::ffff:192.0.2.1")));
+        assert!(contains(&network("0.0.0.0", 0), ip("203.0.113.9")));
+        assert!(!contains(&network("0.0.0.0", 0), ip("2001:db8::1")));
+        assert!(contains(&network("2001:db8::", 32), ip("2001:db8:1::1")));
+    }
+}

@@ -1,0 +1,355 @@
+//! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
+
+mod connection;
+mod function;
+pub(crate) mod gate;
+mod home;
+mod poll;
+mod task;
+
+use crate::config::Config;
+use crate::message::Message;
+use crate::registry::Registry;
+use crate::slots::{Key, Slots};
+use connection::Connection;
+use function::Function;
+use gate::{Gate, GateHome};
+use home::HomeUnit;
+use poll::Poller;
+use proto::iscsi::login::Access;
+use proto::time::Time;
+use proto::verbs::TaskId;
+use reactor::io::{Completion, Handle, Io, Tag, Wait};
+use reactor::mailbox::Mailbox;
+use scsi::{Step, View};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+use store::lane::{LANE_TAGS, Lane, OpId, Outcome};
+use task::Task;
+
+/// What all cores share: fixed at start, or touched at login only.
+pub(crate) struct Shared {
+    /// The configuration.
+    pub(crate) config: Config,
+    /// Who may log in.
+    pub(crate) access: Arc<dyn Access>,
+    /// Sessions.
+    pub(crate) registry: Arc<Registry>,
+    /// Connections on each core, for placement.
+    pub(crate) loads: Vec<AtomicUsize>,
+    /// Listening sockets, one for each portal.
+    pub(crate) listeners: Vec<Handle>,
+    /// Home core of each unit.
+    pub(crate) homes: Vec<usize>,
+    /// Jobs that block, for the housekeeper.
+    pub(crate) housekeeper: mpsc::Sender<crate::housekeeper::Job>,
+}
+
+/// A core with its kernel `I`.
+pub(crate) struct Core<I: Io> {
+    me: usize,
+    io: I,
+    shared: Arc<Shared>,
+    mailbox: Mailbox<Message>,
+    /// Messages of this core to itself.
+    own: VecDeque<Message>,
+    views: Vec<View>,
+    lanes: Vec<Box<dyn Lane<I>>>,
+    /// Lanes to flush at the end of the turn.
+    used_lanes: Vec<u32>,
+    gates: Vec<Gate>,
+    homes: Vec<Option<HomeUnit>>,
+    gate_homes: Vec<GateHome>,
+    connections: Slots<Connection>,
+    tasks: Slots<Task>,
+    functions: Vec<Function>,
+    publications: Vec<home::Publication>,
+    /// Tasks that wait for a buffer, and the step that needs it; without one, their first.
+    starved: VecDeque<(Key, Option<Step>)>,
+    /// Connections whose machines are to be fed.
+    to_serve: Vec<Key>,
+    /// Connections that may owe something at the end of the turn.
+    to_flush: Vec<Key>,
+    poller: Poller,
+    next_tick: Time,
+    stopping: Option<Time>,
+    done: Vec<(OpId, Outcome)>,
+    pushed: Vec<TaskId>,
+    /// Connections that end because their session is reinstated: serial number, and who waits for it where.
+    reinstatements: Vec<(u64, usize, Key)>,
+}
+
+/// How often deadlines of connections are looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// How long initiators get to log out when the daemon stops.
+const GOODBYE: Duration = Duration::from_secs(3);
+
+/// Kinds of completion tags: the top four bits.
+mod kind {
+    pub(super) const ACCEPT: u64 = 1;
+    pub(super) const RECV: u64 = 2;
+    pub(super) const SEND: u64 = 3;
+    pub(super) const LANE: u64 = 4;
+    pub(super) const SHIFT: u32 = 60;
+}
+
+/// The operation that flushes a store at the end; not a task's.
+const FINAL_FLUSH: OpId = OpId(u32::MAX);
+
+impl<I: Io> Core<I> {
+    /// A core with its lanes, and the homes that live on it.
+    pub(crate) fn new(
+        me: usize,
+        io: I,
+        shared: Arc<Shared>,
+        mailbox: Mailbox<Message>,
+        views: Vec<View>,
+        lanes: Vec<Box<dyn Lane<I>>>,
+        homes: Vec<Option<scsi::Home>>,
+    ) -> Self {
+        let units = views.len();
+        let poller = Poller::new(shared.config.poll);
+        Core {
+            me,
+            io,
+            shared,
+            mailbox,
+            own: VecDeque::new(),
+            views,
+            lanes,
+            used_lanes: Vec::with_capacity(units),
+            gates: (0..units).map(|_| Gate::default()).collect(),
+            homes: homes.into_iter().map(|home| home.map(HomeUnit::new)).collect(),
+            gate_homes: (0..units).map(|_| GateHome::default()).collect(),
+            connections: Slots::with_capacity(64),
+            tasks: Slots::with_capacity(1024),
+            functions: Vec::new(),
+            publications: Vec::new(),
+            starved: VecDeque::new(),
+            to_serve: Vec::with_capacity(64),
+            to_flush: Vec::with_capacity(64),
+            poller,
+            next_tick: Time(0),
+            stopping: None,
+            done: Vec::with_capacity(64),
+            pushed: Vec::with_capacity(256),
+            reinstatements: Vec::new(),
+        }
+    }
+
+    /// The tag range of a lane on any core.
+    pub(crate) fn lane_tags(unit: usize) -> Tag {
+        Tag(kind::LANE << kind::SHIFT | unit as u64 * LANE_TAGS)
+    }
+
+    /// Serves until [`Message::Stop`] and the goodbyes are over.
+    pub(crate) fn run(mut self) {
+        for portal in 0..self.shared.config.portals.len() {
+            self.listen(portal);
+        }
+        let mut completions = Vec::with_capacity(256);
+        let mut messages = Vec::with_capacity(64);
+        while !self.is_over() {
+            let wait = self.wait();
+            self.io.turn(wait, &mut completions);
+            self.turn(&mut completions, &mut messages);
+        }
+        self.flush_stores(&mut completions);
+    }
+
+    fn wait(&mut self) -> Wait {
+        if !self.own.is_empty() || !self.to_serve.is_empty() {
+            return Wait::No;
+        }
+        let now = self.io.now();
+        let until_tick = self.next_tick.since(now).max(Duration::from_millis(1));
+        self.poller.wait(
+            now,
+            if self.connections.len() == 0 && self.stopping.is_none() { None } else { Some(until_tick) },
+        )
+    }
+
+    /// One turn: completions, messages, then everything that became ready goes out together.
+    fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
+        let mut busy = !completions.is_empty();
+        for completion in completions.drain(..) {
+            self.dispatch(completion);
+        }
+        self.mailbox.drain(messages);
+        busy |= !messages.is_empty();
+        for message in messages.drain(..) {
+            self.message(message);
+        }
+        while !self.to_serve.is_empty() || !self.own.is_empty() {
+            self.serve_all();
+            self.settle_turn();
+        }
+        self.settle_turn();
+        let now = self.io.now();
+        if now >= self.next_tick {
+            self.next_tick = now.after(TICK);
+            self.tick(now);
+        }
+        self.flush_all();
+        self.poller.turned(now, busy);
+    }
+
+    fn settle_turn(&mut self) {
+        while let Some(message) = self.own.pop_front() {
+            self.message(message);
+        }
+        self.flush_lanes();
+        self.feed_starved();
+    }
+
+    fn dispatch(&mut self, completion: Completion) {
+        let tag = completion.tag.0;
+        let index = (tag >> 32) as u32 & 0x0fff_ffff;
+        match tag >> kind::SHIFT {
+            kind::ACCEPT => self.accepted(index as usize, completion.result),
+            kind::RECV => self.received(Key { index, generation: tag as u32 }, completion.result),
+            kind::SEND => self.sent(Key { index, generation: tag as u32 }, completion.result),
+            kind::LANE => {
+                let mut done = std::mem::take(&mut self.done);
+                let (lane, io) = self.lane(index);
+                lane.completed(io, completion, &mut done);
+                self.finish_ops(&mut done);
+                self.done = done;
+            }
+            other => unreachable!("a completion of kind {other}"),
+        }
+    }
+
+    /// Ends the turn for every lane that was used in it, or that still waits for another core.
+    fn flush_lanes(&mut self) {
+        let mut index = 0;
+        while let Some(unit) = self.used_lanes.get(index).copied() {
+            let mut done = std::mem::take(&mut self.done);
+            let waits = self.lanes[unit as usize].flush(&mut self.io, &mut done);
+            if waits {
+                index += 1;
+            } else {
+                self.used_lanes.swap_remove(index);
+            }
+            self.finish_ops(&mut done);
+            self.done = done;
+        }
+        self.poller.hurry(!self.used_lanes.is_empty());
+    }
+
+    /// A lane of this core, which is then flushed at the end of the turn.
+    fn lane(&mut self, unit: u32) -> (&mut dyn Lane<I>, &mut I) {
+        if !self.used_lanes.contains(&unit) {
+            self.used_lanes.push(unit);
+        }
+        (&mut *self.lanes[unit as usize], &mut self.io)
+    }
+
+    fn finish_ops(&mut self, done: &mut Vec<(OpId, Outcome)>) {
+        for (id, outcome) in done.drain(..) {
+            if id != FINAL_FLUSH {
+                self.op_finished(id, outcome);
+            }
+        }
+    }
+
+    /// Sends to a core, this one included.
+    fn post(&mut self, core: usize, message: Message) {
+        if core == self.me {
+            self.own.push_back(message);
+        } else {
+            self.mailbox.post(core, message);
+        }
+    }
+
+    fn cores(&self) -> usize {
+        self.shared.loads.len()
+    }
+
+    fn message(&mut self, message: Message) {
+        match message {
+            Message::Adopt(migrant) => self.adopt(*migrant),
+            Message::Home { unit, origin, request } => self.home_request(unit, origin, request),
+            Message::Answer { origin, reply } => self.home_answered(origin, reply),
+            Message::Publish { unit, publish, origin, home } => self.apply(unit, &publish, origin, home),
+            Message::Applied { unit } => self.home_applied(unit),
+            Message::Persisted { unit, ok } => self.home_persisted(unit, ok),
+            Message::Gate { unit, gate } => self.gate_message(unit, gate),
+            Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
+            Message::Reinstated { parked } => self.unpark(parked),
+            Message::CloseTarget { target } => self.close_target(target),
+            Message::Stop => self.stop(),
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        let due: Vec<Key> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.is_due(now))
+            .map(|(key, _)| key)
+            .collect();
+        for key in due {
+            self.tick_connection(key, now);
+        }
+        if self.stopping.is_some_and(|deadline| now >= deadline) {
+            self.close_all();
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = Some(self.io.now().after(GOODBYE));
+        self.say_goodbye(u16::try_from(GOODBYE.as_secs()).unwrap_or(u16::MAX));
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopping.is_some()
+            && self.connections.len() == 0
+            && self.tasks.iter().all(|(_, task)| !task.holds_up_the_end())
+    }
+
+    /// The last act: everything that was acknowledged becomes durable.
+    fn flush_stores(&mut self, completions: &mut Vec<Completion>) {
+        let mut open = 0usize;
+        for unit in 0..self.lanes.len() {
+            if self.shared.homes[unit] == self.me && self.views[unit].policy.failed.is_none() {
+                match self.lanes[unit].submit(&mut self.io, FINAL_FLUSH, &store::lane::Op::Flush) {
+                    store::lane::Submitted::Later => open += 1,
+                    store::lane::Submitted::Done(outcome) => self.report_flush(unit, outcome),
+                }
+            }
+        }
+        while open > 0 {
+            self.io.turn(Wait::AtMost(Duration::from_secs(1)), completions);
+            for completion in completions.drain(..) {
+                let unit = (completion.tag.0 >> 32) as u32 & 0x0fff_ffff;
+                if completion.tag.0 >> kind::SHIFT != kind::LANE {
+                    continue;
+                }
+                let mut done = Vec::new();
+                self.lanes[unit as usize].completed(&mut self.io, completion, &mut done);
+                for (_, outcome) in done {
+                    open -= 1;
+                    self.report_flush(unit as usize, outcome);
+                }
+            }
+        }
+    }
+
+    fn report_flush(&self, unit: usize, outcome: Outcome) {
+        if let Err(error) = outcome {
+            tracing::error!(lun = %self.shared.config.luns[unit].name, ?error, "the store could not be flushed at the end");
+        }
+    }
+
+    fn count_connection(&self, core: usize, up: bool) {
+        if up {
+            self.shared.loads[core].fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.shared.loads[core].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,612 @@
+//! Connections on this core: accepted, logged in, moved to their home core, served, closed.
+
+use super::{Core, kind};
+use crate::message::{Facts, Message, Migrant};
+use crate::registry::{Place, SessionName};
+use crate::slots::Key;
+use proto::iscsi::target::Target as IscsiTarget;
+use proto::stream::StreamMachine as _;
+use proto::time::Time;
+use proto::verbs::{Down, Session, TaskId, Up};
+use reactor::io::{Errno, Handle, Io, Tag};
+use reactor::stream::Stream;
+use scsi::home::Aborted;
+use scsi::{HomeRequest, NexusId, NexusUnit};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// One connection on its core.
+pub(super) struct Connection {
+    machine: IscsiTarget,
+    stream: Stream,
+    pub(super) facts: Facts,
+    /// The I_T nexus.
+    pub(super) nexus: NexusId,
+    /// LUNs that the session sees, by number.
+    pub(super) luns: Vec<LunState>,
+    /// Their eight bytes, for REPORT LUNS.
+    pub(super) lun_list: Vec<u64>,
+    /// Tasks by the transport's slot.
+    tasks: Vec<Option<(u16, Key)>>,
+    phase: Phase,
+    to_serve: bool,
+    to_flush: bool,
+    /// When a closing connection is cut off, whether or not the peer has taken what was on its way.
+    cut_at: Option<Time>,
+    /// Aborted tasks whose storage operation has not come back.
+    lingering: Vec<Key>,
+}
+
+/// How long a peer may take to receive the last that a closing connection owes.
+const CUT_AFTER: Duration = Duration::from_secs(1);
+
+/// One LUN of a session.
+#[derive(Debug)]
+pub(super) struct LunState {
+    /// Its number.
+    number: u16,
+    /// The unit.
+    pub(super) unit: u32,
+    /// The nexus's state on it.
+    pub(super) nexus: NexusUnit,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Logging in, or a discovery session.
+    Login,
+    /// Logged in; waits for the session that it reinstates to end.
+    Parked,
+    /// On its way to that core as soon as nothing is in flight.
+    Leaving(usize),
+    /// Serving.
+    Serving,
+    /// Over; waits until nothing is in flight.
+    Closing,
+}
+
+impl Connection {
+    fn new(
+        machine: IscsiTarget,
+        facts: Facts,
+        phase: Phase,
+        socket: Handle,
+        unread: Vec<u8>,
+        key: Key,
+    ) -> Self {
+        Connection {
+            machine,
+            stream: Stream::new(socket, tag(kind::RECV, key), tag(kind::SEND, key), unread),
+            nexus: NexusId(facts.serial),
+            facts,
+            luns: Vec::new(),
+            lun_list: Vec::new(),
+            tasks: Vec::new(),
+            phase,
+            to_serve: false,
+            to_flush: false,
+            cut_at: None,
+            lingering: Vec::new(),
+        }
+    }
+
+    /// Index of the LUN named by eight bytes (SAM-5 section 4.7: peripheral device and flat space addressing).
+    pub(super) fn find_lun(&self, lun: u64) -> Option<usize> {
+        let number = lun_number(lun)?;
+        self.luns.iter().position(|state| state.number == number)
+    }
+
+    /// The task in a slot of the transport.
+    pub(super) fn task(&self, wire: TaskId) -> Option<Key> {
+        let (generation, key) = self.tasks.get(usize::from(wire.slot)).copied().flatten()?;
+        (generation == wire.generation).then_some(key)
+    }
+
+    pub(super) fn set_task(&mut self, wire: TaskId, key: Key) {
+        let slot = usize::from(wire.slot);
+        if self.tasks.len() <= slot {
+            self.tasks.resize(slot + 1, None);
+        }
+        self.tasks[slot] = Some((wire.generation, key));
+    }
+
+    pub(super) fn clear_task(&mut self, wire: TaskId) {
+        if self.task(wire).is_some() {
+            self.tasks[usize::from(wire.slot)] = None;
+        }
+    }
+
+    /// Whether data must be copied before it is sent: with a data digest, the bytes that are summed must be the
+    /// bytes that are sent, even while another initiator overwrites the block.
+    pub(super) fn copies_reads(&self) -> bool {
+        self.machine.sums_payload()
+    }
+
+    /// Whether a deadline has passed.
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        let deadline = if self.phase == Phase::Closing { self.cut_at } else { self.machine.deadline() };
+        deadline.is_some_and(|deadline| deadline <= now)
+    }
+}
+
+impl<I: Io> Core<I> {
+    /// Listens on a portal, if this is the core that accepts for it.
+    pub(super) fn listen(&mut self, portal: usize) {
+        let cores = &self.shared.config.portals[portal].cores;
+        let accepts = cores.first().and_then(|first| self.core_index(*first)) == Some(self.me);
+        if accepts && self.stopping.is_none() {
+            let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
+            self.io.accept(self.shared.listeners[portal], tag);
+        }
+    }
+
+    fn core_index(&self, core: usize) -> Option<usize> {
+        self.shared.config.cores.iter().position(|number| *number == core)
+    }
+
+    pub(super) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
+        match result {
+            Ok(handle) => self.welcome(portal, Handle(handle as i32)),
+            Err(error) if self.stopping.is_none() => {
+                crate::limited!(
+                    tracing::Level::WARN,
+                    "a connection could not be accepted: {}",
+                    std::io::Error::from_raw_os_error(error.0)
+                );
+            }
+            Err(_) => {}
+        }
+        self.listen(portal);
+    }
+
+    fn welcome(&mut self, portal: usize, socket: Handle) {
+        let addresses = reactor::net::addresses(socket);
+        let (Ok((local, from)), None) = (addresses, self.stopping) else {
+            return self.io.close(socket);
+        };
+        if !self.shared.registry.login_begins(self.shared.config.logins_max) {
+            crate::limited!(tracing::Level::WARN, "{from}: refused, too many connections are logging in");
+            return self.io.close(socket);
+        }
+        let facts = Facts {
+            serial: self.shared.registry.next_serial(),
+            from,
+            local,
+            portal,
+            session: None,
+            target: None,
+        };
+        let config = crate::access::target_config(&self.shared.config);
+        let machine = IscsiTarget::new(config, self.shared.access.clone(), from, local, self.io.now());
+        self.install(machine, facts, Phase::Login, socket, Vec::new());
+    }
+
+    fn install(
+        &mut self,
+        machine: IscsiTarget,
+        facts: Facts,
+        phase: Phase,
+        socket: Handle,
+        unread: Vec<u8>,
+    ) -> Key {
+        let me = &mut self.connections;
+        let key = me.insert_with(|key| Connection::new(machine, facts, phase, socket, unread, key));
+        self.count_connection(self.me, true);
+        self.soil(key);
+        key
+    }
+
+    /// Something happened to the connection: it is fed, and then may owe something.
+    fn soil(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        if !std::mem::replace(&mut conn.to_serve, true) {
+            self.to_serve.push(key);
+        }
+        if !std::mem::replace(&mut conn.to_flush, true) {
+            self.to_flush.push(key);
+        }
+    }
+
+    pub(super) fn received(&mut self, key: Key, result: Result<u32, Errno>) {
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.stream.received(&mut self.io, result);
+            self.soil(key);
+        }
+    }
+
+    pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) {
+        let mut pushed = std::mem::take(&mut self.pushed);
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.stream.sent(&mut self.io, &mut conn.machine, result, &mut pushed);
+            self.soil(key);
+        }
+        for wire in pushed.drain(..) {
+            if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
+                self.pushed(task);
+            }
+        }
+        self.pushed = pushed;
+    }
+
+    /// Gives a verb to a task's transport.
+    pub(super) fn down(&mut self, connection: Option<Key>, down: Down) {
+        let now = self.io.now();
+        if let Some(key) = connection
+            && let Some(conn) = self.connections.get_mut(key)
+        {
+            conn.machine.down(now, down);
+            self.soil(key);
+        }
+    }
+
+    /// Feeds the machines of all connections that something happened to.
+    pub(super) fn serve_all(&mut self) {
+        while let Some(key) = self.to_serve.pop() {
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.to_serve = false;
+                self.serve(key);
+            }
+        }
+    }
+
+    fn serve(&mut self, key: Key) {
+        loop {
+            let Some(conn) = self.connections.get_mut(key) else { return };
+            if !matches!(conn.phase, Phase::Login | Phase::Serving) {
+                return;
+            }
+            let fed = conn.stream.feed(&mut self.io, &mut conn.machine);
+            self.poll_machine(key);
+            if !fed {
+                return;
+            }
+        }
+    }
+
+    fn poll_machine(&mut self, key: Key) {
+        while let Some(up) = self.connections.get_mut(key).and_then(|conn| conn.machine.poll()) {
+            self.up(key, up);
+        }
+    }
+
+    fn up(&mut self, key: Key, up: Up) {
+        match up {
+            Up::Command(command) => self.command(key, command),
+            Up::Fetched(wire) => {
+                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
+                    self.fetched(task);
+                }
+            }
+            Up::FetchFailed(wire) => {
+                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
+                    self.fetch_failed(task);
+                }
+            }
+            Up::Pushed(_) => unreachable!("the driver reports what was sent"),
+            Up::Function { id, lun, function } => self.function(key, id, lun, function),
+            Up::Ready(session) => self.ready(key, *session),
+            Up::Gone { reason } => self.gone(key, &reason),
+        }
+    }
+
+    /// A session finished its login: it gets its LUNs, ends the session that it reinstates, and moves to its core.
+    fn ready(&mut self, key: Key, session: Session) {
+        self.shared.registry.login_ends();
+        let shared = self.shared.clone();
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        let named = |name: &String| shared.config.targets.iter().position(|target| target.name == *name);
+        let target = session.target.as_ref().and_then(named);
+        let keys: Vec<String> =
+            session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let session = Arc::new(session);
+        conn.facts.target = target;
+        conn.facts.session = Some(session.clone());
+        let facts = conn.facts.clone();
+        let serial = facts.serial;
+        let kind = if target.is_some() { "session" } else { "discovery session" };
+        let core = if target.is_some() { self.place(facts.portal) } else { self.me };
+        tracing::info!(
+            initiator = %session.initiator,
+            from = %facts.from,
+            portal = %facts.local,
+            target = session.target.as_deref().unwrap_or("-"),
+            core = shared.config.cores[core],
+            keys = %keys.join(" "),
+            "{kind} {serial} logged in"
+        );
+        let Some(target) = target else { return self.set_phase(key, Phase::Login) };
+        let name = session_name(&session, target, shared.config.portals[facts.portal].group);
+        let mut phase = if core == self.me { Phase::Serving } else { Phase::Leaving(core) };
+        if let Some(old) = shared.registry.enter(name, Place { core: self.me, serial }) {
+            tracing::info!(initiator = %session.initiator, "session {serial} reinstates session {}", old.serial);
+            phase = Phase::Parked;
+            self.post(old.core, Message::Reinstate { serial: old.serial, core: self.me, parked: key });
+        }
+        self.set_phase(key, phase);
+        if phase == Phase::Serving {
+            self.equip(key);
+        }
+    }
+
+    fn set_phase(&mut self, key: Key, phase: Phase) {
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.phase = phase;
+        }
+        self.soil(key);
+    }
+
+    /// The core with the fewest connections among those of the portal.
+    fn place(&self, portal: usize) -> usize {
+        let cores = &self.shared.config.portals[portal].cores;
+        let load = |core: usize| {
+            let load = self.shared.loads[core].load(Ordering::Relaxed);
+            // This connection itself counts here until it moves.
+            load - usize::from(core == self.me)
+        };
+        cores
+            .iter()
+            .filter_map(|core| self.core_index(*core))
+            .min_by_key(|core| load(*core))
+            .unwrap_or(self.me)
+    }
+
+    /// Gives the session its LUNs, once it is on its core.
+    fn equip(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
+        let config = &self.shared.config;
+        let target_config = &config.targets[target];
+        let group = crate::access::group_of(target_config, &session.initiator, conn.facts.from.ip());
+        let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target_config.luns);
+        let read_only = group.is_some_and(|group| group.read_only);
+        let port = crate::access::relative_port(config, target, conn.facts.portal);
+        for (number, index) in luns {
+            let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
+            nexus.sync(&self.views[*index].policy);
+            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus });
+            conn.lun_list.push(lun_bytes(*number));
+        }
+    }
+
+    /// A connection that moved here.
+    pub(super) fn adopt(&mut self, migrant: Migrant) {
+        let Migrant { machine, socket, unread, facts } = migrant;
+        if let (Some(session), Some(target)) = (&facts.session, facts.target) {
+            let name = session_name(session, target, self.shared.config.portals[facts.portal].group);
+            self.shared.registry.moved(&name, Place { core: self.me, serial: facts.serial });
+        }
+        let key = self.install(machine, facts, Phase::Serving, socket, unread);
+        self.equip(key);
+        if self.stopping.is_some() {
+            self.down(Some(key), Down::Close);
+        }
+    }
+
+    /// Sends what is owed, moves and closes what is due to, at the end of a turn.
+    pub(super) fn flush_all(&mut self) {
+        let mut index = 0;
+        while let Some(key) = self.to_flush.get(index).copied() {
+            index += 1;
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.to_flush = false;
+                self.finish_turn(key);
+            }
+        }
+        self.to_flush.clear();
+        // A connection with more to do than its share of one turn goes on in the next, without any event to come.
+        for index in 0..self.to_serve.len() {
+            let key = self.to_serve[index];
+            if let Some(conn) = self.connections.get_mut(key)
+                && !std::mem::replace(&mut conn.to_flush, true)
+            {
+                self.to_flush.push(key);
+            }
+        }
+    }
+
+    fn finish_turn(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        conn.stream.flush(&mut self.io, &mut conn.machine);
+        if conn.stream.wants_more() && !std::mem::replace(&mut conn.to_serve, true) {
+            self.to_serve.push(key);
+        }
+        self.poll_machine(key);
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        let drained = !conn.machine.owes() && conn.stream.has_sent();
+        match conn.phase {
+            Phase::Leaving(core) if drained && conn.stream.quiet() => self.leave(key, core),
+            Phase::Closing => {
+                if drained {
+                    conn.stream.shutdown(&mut self.io);
+                }
+                self.close_when_quiet(key);
+            }
+            Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Serving => {}
+        }
+    }
+
+    fn leave(&mut self, key: Key, core: usize) {
+        let Some(conn) = self.connections.remove(key) else { return };
+        self.count_connection(self.me, false);
+        let (socket, unread) = conn.stream.detach(&mut self.io);
+        let migrant = Migrant { machine: conn.machine, socket, unread, facts: conn.facts };
+        self.post(core, Message::Adopt(Box::new(migrant)));
+    }
+
+    /// The connection is over: its tasks end, and it closes when nothing is in flight.
+    fn gone(&mut self, key: Key, reason: &str) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        if conn.phase == Phase::Closing {
+            return;
+        }
+        let ready = conn.facts.session.is_some();
+        conn.phase = Phase::Closing;
+        conn.cut_at = Some(self.io.now().after(CUT_AFTER));
+        let (serial, from, nexus) = (conn.facts.serial, conn.facts.from, conn.nexus);
+        let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
+        let tasks: Vec<Key> = conn.tasks.iter().flatten().map(|(_, key)| *key).collect();
+        match conn.facts.session.as_deref() {
+            Some(session) => {
+                tracing::info!(initiator = %session.initiator, %from, "session {serial} ended: {reason}");
+            }
+            None => crate::limited!(tracing::Level::WARN, "{from}: login ended: {reason}"),
+        }
+        if !ready {
+            self.shared.registry.login_ends();
+        }
+        for task in tasks {
+            if !self.abort(task, Some(Aborted::Silently))
+                && let Some(conn) = self.connections.get_mut(key)
+            {
+                conn.lingering.push(task);
+            }
+        }
+        for unit in units {
+            self.ask_home(unit, crate::message::Waiter::Nobody, HomeRequest::NexusLost(nexus));
+        }
+        self.soil(key);
+    }
+
+    fn close_when_quiet(&mut self, key: Key) {
+        let Some(conn) = self.connections.get(key) else { return };
+        if !conn.stream.quiet() || !conn.lingering.is_empty() {
+            return;
+        }
+        let Some(conn) = self.connections.remove(key) else { return };
+        self.count_connection(self.me, false);
+        let (socket, _) = conn.stream.detach(&mut self.io);
+        self.io.close(socket);
+        if let (Some(session), Some(target)) = (&conn.facts.session, conn.facts.target) {
+            let group = self.shared.config.portals[conn.facts.portal].group;
+            self.shared.registry.leave(&session_name(session, target, group), conn.facts.serial);
+        }
+        for index in 0..self.reinstatements.len() {
+            let (serial, core, parked) = self.reinstatements[index];
+            if serial == conn.facts.serial {
+                self.post(core, Message::Reinstated { parked });
+            }
+        }
+        self.reinstatements.retain(|(serial, ..)| *serial != conn.facts.serial);
+    }
+
+    /// An aborted task is really gone.
+    pub(super) fn connection_settled(&mut self, task: Key) {
+        for key in self.keys_where(|conn| conn.lingering.contains(&task)) {
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.lingering.retain(|other| *other != task);
+            }
+            self.soil(key);
+        }
+    }
+
+    /// Ends the connection whose session is reinstated by another.
+    pub(super) fn reinstate(&mut self, serial: u64, core: usize, parked: Key) {
+        let old = self.connections.iter().find(|(_, conn)| conn.facts.serial == serial).map(|(key, _)| key);
+        match old {
+            Some(key) => {
+                self.reinstatements.push((serial, core, parked));
+                self.gone(key, "its session was reinstated by a new login");
+            }
+            None => self.post(core, Message::Reinstated { parked }),
+        }
+    }
+
+    /// The session that this one reinstates is over.
+    pub(super) fn unpark(&mut self, parked: Key) {
+        let Some(conn) = self.connections.get(parked).filter(|conn| conn.phase == Phase::Parked) else {
+            return;
+        };
+        let core = self.place(conn.facts.portal);
+        if core == self.me {
+            self.set_phase(parked, Phase::Serving);
+            self.equip(parked);
+        } else {
+            self.set_phase(parked, Phase::Leaving(core));
+        }
+    }
+
+    pub(super) fn tick_connection(&mut self, key: Key, now: Time) {
+        if let Some(conn) = self.connections.get_mut(key) {
+            if conn.cut_at.is_some_and(|at| at <= now) {
+                conn.stream.shutdown(&mut self.io);
+            } else {
+                conn.machine.tick(now);
+            }
+            self.soil(key);
+            self.poll_machine(key);
+        }
+    }
+
+    pub(super) fn close_target(&mut self, target: usize) {
+        for key in self.keys_where(|conn| conn.facts.target == Some(target)) {
+            self.down(Some(key), Down::Close);
+        }
+    }
+
+    pub(super) fn say_goodbye(&mut self, within_seconds: u16) {
+        for key in self.keys_where(|conn| conn.phase == Phase::Serving) {
+            self.down(Some(key), Down::Goodbye { within_seconds });
+        }
+        for key in self.keys_where(|conn| conn.phase == Phase::Login) {
+            self.down(Some(key), Down::Close);
+        }
+    }
+
+    pub(super) fn close_all(&mut self) {
+        for key in self.keys_where(|conn| conn.phase != Phase::Closing) {
+            self.gone(key, "the daemon stops");
+        }
+    }
+
+    fn keys_where(&self, which: impl Fn(&Connection) -> bool) -> Vec<Key> {
+        self.connections.iter().filter(|(_, conn)| which(conn)).map(|(key, _)| key).collect()
+    }
+
+    /// The nexus that a task belongs to.
+    pub(super) fn nexus_of(&self, task: &super::Task) -> Option<&NexusUnit> {
+        let conn = self.connections.get(task.connection?)?;
+        conn.luns.iter().find(|lun| lun.unit == task.unit).map(|lun| &lun.nexus)
+    }
+}
+
+fn tag(kind: u64, key: Key) -> Tag {
+    Tag(kind << kind::SHIFT | u64::from(key.index & 0x0fff_ffff) << 32 | u64::from(key.generation))
+}
+
+fn session_name(session: &Session, target: usize, group: u16) -> SessionName {
+    SessionName { initiator: session.initiator.clone(), isid: session.isid, target, group }
+}
+
+/// The number in eight LUN bytes: single level, peripheral device (bus 0) or flat space addressing.
+fn lun_number(lun: u64) -> Option<u16> {
+    let first = (lun >> 48) as u16;
+    let rest_is_zero = lun & 0x0000_ffff_ffff_ffff == 0;
+    match first >> 14 {
+        0b00 if first >> 8 == 0 && rest_is_zero => Some(first),
+        0b01 if rest_is_zero => Some(first & 0x3fff),
+        _ => None,
+    }
+}
+
+/// Eight LUN bytes: peripheral device addressing below 256, flat space addressing from there on (what Linux and ESXi
+/// expect).
+fn lun_bytes(number: u16) -> u64 {
+    let first = if number < 256 { number } else { 0x4000 | number };
+    u64::from(first) << 48
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lun_numbers_come_back() {
+        for number in [0, 1, 255, 256, 1000, 16383] {
+            assert_eq!(lun_number(lun_bytes(number)), Some(number));
+        }
+        assert_eq!(lun_number(0x4005 << 48), Some(5));
+        assert_eq!(lun_number(0x8000 << 48), None);
+        assert_eq!(lun_number(0x0000_0001_0000_0000), None);
+    }
+}

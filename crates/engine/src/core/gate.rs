@@ -1,0 +1,174 @@
+//! Ordered tasks (SAM-5 section 8.9.3): one runs when everything older on the unit has ended, on every core, and
+//! before anything younger begins.
+//!
+//! Each core has a [`Gate`] for each unit. A core whose oldest waiting task is ordered asks the unit's home, which has
+//! all cores hold ([`GateMessage`]), lets the task run, and releases them.
+
+use super::Core;
+use super::task::State;
+use crate::message::{GateMessage, Message};
+use crate::slots::Key;
+use reactor::io::Io;
+use scsi::Attribute;
+use std::collections::VecDeque;
+
+/// One unit's gate on one core.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    /// The home asked to hold.
+    held: bool,
+    /// The home was told that nothing runs here.
+    told: bool,
+    /// Tasks that run on this unit, on this core.
+    running: u32,
+    /// Tasks that wait, oldest first.
+    waiting: VecDeque<Key>,
+    /// This core has asked for a turn of its own, and what became of it.
+    turn: Turn,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Turn {
+    #[default]
+    None,
+    Asked,
+    Running(Key),
+}
+
+/// The home's side of a unit's gates.
+#[derive(Debug, Default)]
+pub(super) struct GateHome {
+    /// Cores that asked, oldest first; the first one has its turn.
+    asking: VecDeque<usize>,
+    /// Cores that have not yet said that they hold.
+    awaited: usize,
+}
+
+impl Gate {
+    /// Whether a task that arrives now must wait.
+    pub(super) fn must_wait(&self, attribute: Attribute) -> bool {
+        attribute != Attribute::HeadOfQueue
+            && (self.held || !self.waiting.is_empty() || attribute == Attribute::Ordered)
+    }
+
+    /// A task waits.
+    pub(super) fn wait(&mut self, task: Key) {
+        self.waiting.push_back(task);
+    }
+
+    /// A task begins to run.
+    pub(super) fn begin(&mut self) {
+        self.running += 1;
+    }
+}
+
+impl<I: Io> Core<I> {
+    /// Starts what may start on the unit, up to the next ordered task.
+    pub(super) fn open_gate(&mut self, unit: u32) {
+        loop {
+            let gate = &mut self.gates[unit as usize];
+            if gate.held || gate.turn != Turn::None {
+                return;
+            }
+            let Some(key) = gate.waiting.front().copied() else { return };
+            let Some(task) = self.tasks.get(key).filter(|task| task.is_waiting()) else {
+                gate.waiting.pop_front();
+                continue;
+            };
+            if task.attribute == Attribute::Ordered {
+                gate.turn = Turn::Asked;
+                let message = GateMessage::Ask { core: self.me };
+                return self.post(self.shared.homes[unit as usize], Message::Gate { unit, gate: message });
+            }
+            gate.waiting.pop_front();
+            self.start(key);
+        }
+    }
+
+    /// A task that ran on the unit is over.
+    pub(super) fn leave_gate(&mut self, unit: u32, task: Key) {
+        let gate = &mut self.gates[unit as usize];
+        gate.running -= 1;
+        if gate.turn == Turn::Running(task) {
+            gate.turn = Turn::None;
+            self.post(self.shared.homes[unit as usize], Message::Gate { unit, gate: GateMessage::Leave });
+        }
+        self.tell_held(unit);
+    }
+
+    pub(super) fn gate_message(&mut self, unit: u32, message: GateMessage) {
+        match message {
+            GateMessage::Ask { core } => {
+                let home = &mut self.gate_homes[unit as usize];
+                home.asking.push_back(core);
+                if home.asking.len() == 1 {
+                    self.hold_all(unit);
+                }
+            }
+            GateMessage::Hold => {
+                let gate = &mut self.gates[unit as usize];
+                gate.held = true;
+                gate.told = false;
+                self.tell_held(unit);
+            }
+            GateMessage::Held => {
+                let home = &mut self.gate_homes[unit as usize];
+                home.awaited -= 1;
+                if let (0, Some(&core)) = (home.awaited, home.asking.front()) {
+                    self.post(core, Message::Gate { unit, gate: GateMessage::Go });
+                }
+            }
+            GateMessage::Go => self.run_ordered(unit),
+            GateMessage::Leave => {
+                let home = &mut self.gate_homes[unit as usize];
+                home.asking.pop_front();
+                for core in 0..self.cores() {
+                    self.post(core, Message::Gate { unit, gate: GateMessage::Release });
+                }
+                if !self.gate_homes[unit as usize].asking.is_empty() {
+                    self.hold_all(unit);
+                }
+            }
+            GateMessage::Release => {
+                self.gates[unit as usize].held = false;
+                self.open_gate(unit);
+            }
+        }
+    }
+
+    fn hold_all(&mut self, unit: u32) {
+        self.gate_homes[unit as usize].awaited = self.cores();
+        for core in 0..self.cores() {
+            self.post(core, Message::Gate { unit, gate: GateMessage::Hold });
+        }
+    }
+
+    fn tell_held(&mut self, unit: u32) {
+        let gate = &mut self.gates[unit as usize];
+        if gate.held && !gate.told && gate.running == 0 {
+            gate.told = true;
+            self.post(self.shared.homes[unit as usize], Message::Gate { unit, gate: GateMessage::Held });
+        }
+    }
+
+    /// All cores hold for this one: run the ordered task, if it has not been aborted meanwhile.
+    fn run_ordered(&mut self, unit: u32) {
+        let ordered = self.gates[unit as usize].waiting.front().copied().filter(|key| {
+            self.tasks
+                .get(*key)
+                .is_some_and(|task| task.state == State::Waiting && task.attribute == Attribute::Ordered)
+        });
+        let gate = &mut self.gates[unit as usize];
+        match ordered {
+            Some(key) => {
+                gate.waiting.pop_front();
+                gate.turn = Turn::Running(key);
+                self.start(key);
+            }
+            None => {
+                gate.turn = Turn::None;
+                self.post(self.shared.homes[unit as usize], Message::Gate { unit, gate: GateMessage::Leave });
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The home of a unit: one request at a time, published to every core, answered when all have applied it.
+
+use super::Core;
+use crate::housekeeper::Job;
+use crate::message::{Message, Origin, Waiter};
+use crate::slots::Key;
+use reactor::io::Io;
+use scsi::{Home, HomeReply, HomeRequest, Publish};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A unit's home with its queue.
+pub(super) struct HomeUnit {
+    home: Home,
+    queue: VecDeque<(Origin, HomeRequest)>,
+    current: Option<Current>,
+}
+
+/// The request that is being worked on.
+struct Current {
+    origin: Origin,
+    reply: HomeReply,
+    publish: Arc<Publish>,
+    /// Cores that have not yet applied it.
+    awaited: usize,
+}
+
+/// A publication that this core has applied but for tasks whose storage operation has not let go of them yet.
+#[derive(Debug)]
+pub(super) struct Publication {
+    unit: u32,
+    home: usize,
+    tasks: Vec<Key>,
+}
+
+impl HomeUnit {
+    pub(super) fn new(home: Home) -> Self {
+        HomeUnit { home, queue: VecDeque::new(), current: None }
+    }
+}
+
+impl<I: Io> Core<I> {
+    pub(super) fn home_request(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
+        if let Some(home) = &mut self.homes[unit as usize] {
+            home.queue.push_back((origin, request));
+            self.home_next(unit);
+        }
+    }
+
+    fn home_next(&mut self, unit: u32) {
+        loop {
+            let Some(home) = &mut self.homes[unit as usize] else { return };
+            if home.current.is_some() {
+                return;
+            }
+            let Some((origin, request)) = home.queue.pop_front() else { return };
+            let (reply, publish) = home.home.handle(request);
+            let Some(publish) = publish else {
+                self.post(origin.core, Message::Answer { origin, reply });
+                continue;
+            };
+            let persist = publish.persist.clone();
+            home.current = Some(Current { origin, reply, publish: Arc::new(publish), awaited: 0 });
+            match persist {
+                Some(state) => self.persist(unit, state),
+                None => self.publish(unit),
+            }
+        }
+    }
+
+    fn persist(&mut self, unit: u32, state: Vec<u8>) {
+        let job = Job::Persist { unit, state, core: self.me };
+        if self.shared.housekeeper.send(job).is_err() {
+            self.home_persisted(unit, false);
+        }
+    }
+
+    /// The state directory has (or could not take) what must survive before the request is answered.
+    pub(super) fn home_persisted(&mut self, unit: u32, ok: bool) {
+        let Some(home) = &mut self.homes[unit as usize] else { return };
+        if let Some(current) = &mut home.current
+            && !ok
+        {
+            current.reply = HomeReply::Check(scsi::sense::Check::INTERNAL);
+        }
+        self.publish(unit);
+    }
+
+    fn publish(&mut self, unit: u32) {
+        let cores = self.cores();
+        let Some(home) = &mut self.homes[unit as usize] else { return };
+        let Some(current) = &mut home.current else { return };
+        current.awaited = cores;
+        let (origin, publish) = (current.origin, current.publish.clone());
+        for core in 0..cores {
+            let message = Message::Publish { unit, publish: publish.clone(), origin, home: self.me };
+            self.post(core, message);
+        }
+    }
+
+    /// One more core has applied the current publication.
+    pub(super) fn home_applied(&mut self, unit: u32) {
+        let Some(home) = &mut self.homes[unit as usize] else { return };
+        let Some(current) = &mut home.current else { return };
+        current.awaited -= 1;
+        if current.awaited > 0 {
+            return;
+        }
+        if let Some(Current { origin, reply, .. }) = home.current.take() {
+            self.post(origin.core, Message::Answer { origin, reply });
+        }
+        self.home_next(unit);
+    }
+
+    /// Applies what a unit's home published.
+    pub(super) fn apply(&mut self, unit: u32, publish: &Publish, origin: Origin, home: usize) {
+        self.views[unit as usize].policy = publish.policy.clone();
+        for (_, conn) in self.connections.iter_mut() {
+            for lun in conn.luns.iter_mut().filter(|lun| lun.unit == unit) {
+                lun.nexus.sync(&publish.policy);
+                for (who, attention) in &publish.attentions {
+                    if who.includes(&lun.nexus) {
+                        lun.nexus.establish(*attention);
+                    }
+                }
+            }
+        }
+        let mut left = Vec::new();
+        for (who, how) in &publish.aborts {
+            let asker = match origin {
+                Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
+                _ => None,
+            };
+            let victims: Vec<Key> = self
+                .tasks
+                .iter()
+                .filter(|(key, task)| task.unit == unit && Some(*key) != asker)
+                .filter(|(_, task)| self.nexus_of(task).is_some_and(|nexus| who.includes(nexus)))
+                .map(|(key, _)| key)
+                .collect();
+            for key in victims {
+                if !self.abort(key, Some(*how)) {
+                    left.push(key);
+                }
+            }
+        }
+        let publication = Publication { unit, home, tasks: left };
+        if publication.tasks.is_empty() {
+            self.post(home, Message::Applied { unit });
+        } else {
+            self.publications.push(publication);
+        }
+        self.open_gate(unit);
+    }
+
+    /// An aborted task is really gone.
+    pub(super) fn settled(&mut self, task: Key) {
+        for publication in &mut self.publications {
+            publication.tasks.retain(|key| *key != task);
+        }
+        let mut applied = Vec::new();
+        self.publications.retain(|publication| {
+            let over = publication.tasks.is_empty();
+            if over {
+                applied.push((publication.home, publication.unit));
+            }
+            !over
+        });
+        for (home, unit) in applied {
+            self.post(home, Message::Applied { unit });
+        }
+        self.function_settled(task);
+        self.connection_settled(task);
+    }
+}

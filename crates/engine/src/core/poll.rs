@@ -1,0 +1,82 @@
+//! When to spin and when to sleep.
+
+use crate::config::Poll;
+use proto::time::Time;
+use reactor::io::Wait;
+use std::time::Duration;
+
+/// Spins only while work is expected sooner than a sleep and its wake-up would cost.
+#[derive(Debug)]
+pub(super) struct Poller {
+    mode: Poll,
+    /// When a turn last had work.
+    busy_at: Time,
+    /// Smoothed time between turns that had work.
+    gap: Duration,
+    hurry: bool,
+}
+
+/// The longest that `adaptive` spins for, and the longest expected gap that it spins at all for: about what sleeping
+/// and being woken on another core costs.
+const SPIN: Duration = Duration::from_micros(50);
+
+impl Poller {
+    /// A poller that has seen nothing yet.
+    pub(super) fn new(mode: Poll) -> Self {
+        Poller { mode, busy_at: Time(0), gap: Duration::from_secs(1), hurry: false }
+    }
+
+    /// How the next turn may wait. `timers`: the time to the next deadline, if there is one.
+    pub(super) fn wait(&mut self, now: Time, timers: Option<Duration>) -> Wait {
+        if self.hurry {
+            return Wait::AtMost(Duration::from_micros(100));
+        }
+        let sleep = timers.map_or(Wait::Forever, Wait::AtMost);
+        match self.mode {
+            Poll::Always => Wait::No,
+            Poll::Never => sleep,
+            Poll::Adaptive if self.gap < SPIN && now.since(self.busy_at) < SPIN => Wait::No,
+            Poll::Adaptive => sleep,
+        }
+    }
+
+    /// A turn is over; `busy`: it had work.
+    pub(super) fn turned(&mut self, now: Time, busy: bool) {
+        if busy {
+            let gap = now.since(self.busy_at).min(Duration::from_millis(1));
+            self.gap = (self.gap * 7 + gap) / 8;
+            self.busy_at = now;
+        }
+    }
+
+    /// Something waits for another core without a message to come: look again soon.
+    pub(super) fn hurry(&mut self, hurry: bool) {
+        self.hurry = hurry;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adaptive_spins_under_load_and_sleeps_when_idle() {
+        let mut poller = Poller::new(Poll::Adaptive);
+        assert_eq!(poller.wait(Time(0), None), Wait::Forever);
+        let mut now = Time(0);
+        for _ in 0..100 {
+            now = now.after(Duration::from_micros(10));
+            poller.turned(now, true);
+        }
+        assert_eq!(poller.wait(now, None), Wait::No);
+        let later = now.after(Duration::from_millis(1));
+        let timer = Duration::from_millis(250);
+        assert_eq!(poller.wait(later, Some(timer)), Wait::AtMost(timer));
+    }
+
+    #[test]
+    fn never_sleeps_and_always_spins() {
+        assert_eq!(Poller::new(Poll::Never).wait(Time(0), None), Wait::Forever);
+        assert_eq!(Poller::new(Poll::Always).wait(Time(0), None), Wait::No);
+    }
+}

@@ -1,0 +1,625 @@
+//! Commands on this core: from `Up::Command` through the steps of their programs to their ending.
+
+use super::Core;
+use crate::message::{Message, Origin, Waiter};
+use crate::slots::Key;
+use proto::verbs::{self, Command, Down, TaskId};
+use reactor::io::Io;
+use scsi::command::Status;
+use scsi::exec::CHUNK_BYTES;
+use scsi::home::Aborted;
+use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step};
+use store::lane::{Op, OpId, Outcome, Submitted};
+use wire::Places;
+
+/// One command in flight on this core.
+#[derive(Debug)]
+pub(super) struct Task {
+    /// The connection it came on; `None` once nothing may be sent for it any more.
+    pub(super) connection: Option<Key>,
+    /// The transport's name for it.
+    pub(super) wire: TaskId,
+    /// The unit it is for.
+    pub(super) unit: u32,
+    /// Index into the connection's LUNs.
+    lun: usize,
+    /// Task attribute.
+    pub(super) attribute: Attribute,
+    /// The command.
+    command: Command,
+    /// Its program, once admitted.
+    exec: Option<Exec>,
+    /// Its buffer.
+    buffer: Places,
+    /// What it waits for.
+    pub(super) state: State,
+    /// How much of the data-out has been asked for.
+    asked_bytes: u32,
+    /// How much of what was asked for has not come.
+    missing: bool,
+    /// It counts in its unit's gate.
+    gated: bool,
+    /// It was aborted, and lingers until its storage operation or its home lets go of it.
+    pub(super) aborted: bool,
+    /// Nothing can abort it (SANITIZE); the nexus state that it then works with is its own.
+    detached: Option<Box<NexusUnit>>,
+}
+
+/// What a task waits for.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) enum State {
+    /// Its unit's gate.
+    Waiting,
+    /// A buffer, to do this.
+    Starved,
+    /// Data-out up to offset `upto`; the buffer starts with offset `at`.
+    Fetching {
+        /// Data-out offset at the start of the buffer.
+        at: u32,
+        /// Data-out offset behind the last byte that is wanted.
+        upto: u32,
+    },
+    /// A storage operation.
+    Storing,
+    /// A storage read, to be pushed.
+    Reading {
+        /// Bytes to push.
+        len: u32,
+        /// Offset in the data-in.
+        at: u32,
+        /// The ending behind it.
+        end: Option<Ending>,
+    },
+    /// Data on its way to the initiator; `last`: the ending goes with it.
+    Pushing {
+        /// Nothing follows.
+        last: bool,
+    },
+    /// The unit's home.
+    AtHome,
+    /// Nothing: it is being run.
+    Running,
+}
+
+/// Of a task whose LUN does not exist.
+const NO_UNIT: u32 = u32::MAX;
+
+impl Task {
+    fn new(connection: Key, command: &Command, attribute: Attribute, unit: u32, buffer: Places) -> Self {
+        Task {
+            connection: Some(connection),
+            wire: command.task,
+            unit,
+            lun: 0,
+            attribute,
+            command: *command,
+            exec: None,
+            buffer,
+            state: State::Running,
+            asked_bytes: 0,
+            missing: false,
+            gated: false,
+            aborted: false,
+            detached: None,
+        }
+    }
+
+    /// Whether a storage operation of it must come back before this core may end. What nothing can abort (SANITIZE)
+    /// is cut off by the end of the daemon, as by a loss of power.
+    pub(super) fn holds_up_the_end(&self) -> bool {
+        self.detached.is_none() && matches!(self.state, State::Storing | State::Reading { .. })
+    }
+
+    /// Whether it waits at its unit's gate.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.state == State::Waiting
+    }
+}
+
+impl<I: Io> Core<I> {
+    /// A command arrived.
+    pub(super) fn command(&mut self, connection: Key, command: Command) {
+        let Some(conn) = self.connections.get_mut(connection) else { return };
+        let attribute = match command.attribute {
+            verbs::Attribute::Simple | verbs::Attribute::Unknown(_) => Attribute::Simple,
+            verbs::Attribute::Ordered => Attribute::Ordered,
+            verbs::Attribute::HeadOfQueue => Attribute::HeadOfQueue,
+            verbs::Attribute::Aca => Attribute::Aca,
+        };
+        let Some(lun) = conn.find_lun(command.lun) else {
+            return self.no_unit(connection, &command, attribute);
+        };
+        let unit = conn.luns[lun].unit;
+        let mut task = Task::new(connection, &command, attribute, unit, Places::EMPTY);
+        task.lun = lun;
+        let key = self.tasks.insert(task);
+        conn.set_task(command.task, key);
+        let gate = &mut self.gates[unit as usize];
+        if gate.must_wait(attribute) {
+            gate.wait(key);
+            self.set_state(key, State::Waiting);
+            self.take_unsolicited(key);
+            self.open_gate(unit);
+        } else {
+            self.start(key);
+        }
+    }
+
+    /// Admits the task and runs its program as far as it goes.
+    pub(super) fn start(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(conn) = task.connection.and_then(|connection| self.connections.get_mut(connection)) else {
+            return;
+        };
+        task.gated = true;
+        self.gates[task.unit as usize].begin();
+        task.state = State::Running;
+        let view = &self.views[task.unit as usize];
+        let nexus = &mut conn.luns[task.lun].nexus;
+        nexus.sync(&view.policy);
+        let request = Request {
+            cdb: &task.command.cdb,
+            attribute: task.attribute,
+            read_bytes: task.command.read_bytes,
+            write_bytes: task.command.write_bytes,
+        };
+        match view.admit(nexus, &request) {
+            Err(ending) => self.end(key, ending),
+            Ok(exec) => {
+                let buffer_bytes = exec.buffer_bytes().max(task.command.unsolicited_bytes);
+                task.exec = Some(exec);
+                if task.buffer.len() >= buffer_bytes {
+                    return self.run_task(key, Event::Start);
+                }
+                if !task.buffer.is_empty() {
+                    // It waited at the gate with a buffer for its unsolicited data alone; the wait is over, and the
+                    // initiator may try again.
+                    return self.end(key, refusal(Status::Busy));
+                }
+                match self.io.arena().take(buffer_bytes) {
+                    Some(buffer) => {
+                        task.buffer = buffer;
+                        self.run_task(key, Event::Start);
+                        self.take_unsolicited(key);
+                    }
+                    None if task.command.unsolicited_bytes > 0 => self.end(key, refusal(Status::TaskSetFull)),
+                    None => self.starve(key),
+                }
+            }
+        }
+    }
+
+    /// The transport must know at once where unsolicited data belongs, even if the program has not asked for it.
+    fn take_unsolicited(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if task.command.unsolicited_bytes == 0 || task.asked_bytes > 0 {
+            return;
+        }
+        if task.buffer.is_empty() {
+            let wanted = task.command.write_bytes.min(CHUNK_BYTES).max(task.command.unsolicited_bytes);
+            match self.io.arena().take(wanted) {
+                Some(buffer) => task.buffer = buffer,
+                None => return self.end(key, refusal(Status::TaskSetFull)),
+            }
+        }
+        let len = task.command.unsolicited_bytes;
+        self.ask(key, 0, len);
+    }
+
+    fn ask(&mut self, key: Key, at: u32, len: u32) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let from = task.asked_bytes;
+        let into = task.buffer.slice(from - at, len);
+        task.asked_bytes += len;
+        task.missing = true;
+        let (connection, down) = (task.connection, Down::Fetch { task: task.wire, at: from, into });
+        self.down(connection, down);
+    }
+
+    /// Runs the program until it has to wait.
+    pub(super) fn run_task(&mut self, key: Key, event: Event) {
+        let mut event = event;
+        loop {
+            let Some(step) = self.next_step(key, event) else { return };
+            match self.perform(key, step) {
+                Some(next) => event = next,
+                None => return,
+            }
+        }
+    }
+
+    fn next_step(&mut self, key: Key, event: Event) -> Option<Step> {
+        let task = self.tasks.get_mut(key)?;
+        task.state = State::Running;
+        let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
+        let (nexus, luns): (&mut NexusUnit, &[u64]) = match (&mut task.detached, conn) {
+            (Some(nexus), _) => (nexus, &[]),
+            (None, Some(conn)) => (&mut conn.luns[task.lun].nexus, &conn.lun_list),
+            (None, None) => return None,
+        };
+        let buffer = match task.buffer.iter().next() {
+            Some(span) => self.io.arena().bytes_mut(span),
+            None => &mut [],
+        };
+        let mut env = Env { view: &self.views[task.unit as usize], nexus, units: &self.views, luns, buffer };
+        task.exec.as_mut().map(|exec| exec.next(&mut env, event))
+    }
+
+    /// Does one step; the event that follows at once, if it does.
+    fn perform(&mut self, key: Key, step: Step) -> Option<Event> {
+        match step {
+            Step::Fetch { at, len } => self.fetch(key, at, len),
+            Step::ReadPush { offset, len, at, end } => self.read_push(key, offset, len, at, end),
+            Step::Media { unit, op } => self.media(key, unit, op),
+            Step::Push { buffer, len, at, end } => {
+                let from = self.tasks.get(key)?.buffer.slice(buffer, len);
+                self.push(key, from, at, end)
+            }
+            Step::Home(request) => {
+                let unit = self.tasks.get(key)?.unit;
+                self.set_state(key, State::AtHome);
+                self.ask_home(unit, Waiter::Task(key), *request);
+                None
+            }
+            Step::Detach(ending) => {
+                self.detach(key, ending);
+                Some(Event::Detached)
+            }
+            Step::End(ending) => {
+                self.end(key, ending);
+                None
+            }
+        }
+    }
+
+    fn fetch(&mut self, key: Key, at: u32, len: u32) -> Option<Event> {
+        let task = self.tasks.get_mut(key)?;
+        let upto = at + len;
+        task.state = State::Fetching { at, upto };
+        if task.missing {
+            // The unsolicited part is still on its way; the rest is asked for when it has come.
+            return None;
+        }
+        if task.asked_bytes >= upto {
+            return Some(Event::Fetched);
+        }
+        let all = if task.asked_bytes == 0 { upto.max(task.command.unsolicited_bytes) } else { upto };
+        let more = all - task.asked_bytes;
+        self.ask(key, at, more);
+        None
+    }
+
+    /// Data of the last `Fetch` is in place.
+    pub(super) fn fetched(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        task.missing = false;
+        let State::Fetching { at, upto } = task.state else { return };
+        if task.asked_bytes < upto {
+            let more = upto - task.asked_bytes;
+            return self.ask(key, at, more);
+        }
+        self.run_task(key, Event::Fetched);
+    }
+
+    /// The initiator broke the standard in the task's data; the transport ends the task with it.
+    pub(super) fn fetch_failed(&mut self, key: Key) {
+        self.abort(key, None);
+    }
+
+    fn read_push(&mut self, key: Key, offset: u64, len: u32, at: u32, end: Option<Ending>) -> Option<Event> {
+        let task = self.tasks.get_mut(key)?;
+        let sendable = task.command.read_bytes.saturating_sub(at).min(len);
+        let conn = task.connection.and_then(|connection| self.connections.get(connection))?;
+        let unit = task.unit;
+        if !conn.copies_reads()
+            && let Some(from) = self.lanes[unit as usize].borrow(offset, len)
+        {
+            return self.push(key, from.slice(0, sendable), at, end);
+        }
+        if task.buffer.len() < len {
+            self.io.arena().give(&task.buffer);
+            task.buffer = Places::EMPTY;
+            match self.io.arena().take(len) {
+                Some(buffer) => task.buffer = buffer,
+                None => {
+                    self.starve_step(key, Step::ReadPush { offset, len, at, end });
+                    return None;
+                }
+            }
+        }
+        let task = self.tasks.get_mut(key)?;
+        task.state = State::Reading { len: sendable, at, end };
+        let op = Op::Read { offset, into: task.buffer.slice(0, len) };
+        let (lane, io) = self.lane(unit);
+        match lane.submit(io, OpId(key.index), &op) {
+            Submitted::Done(outcome) => self.read_done(key, outcome),
+            Submitted::Later => None,
+        }
+    }
+
+    fn read_done(&mut self, key: Key, outcome: Outcome) -> Option<Event> {
+        let task = self.tasks.get(key)?;
+        let State::Reading { len, at, end } = task.state else { return Some(Event::Stored(outcome)) };
+        match outcome {
+            Err(_) => Some(Event::Stored(outcome)),
+            Ok(_) => {
+                let from = task.buffer.slice(0, len);
+                self.push(key, from, at, end)
+            }
+        }
+    }
+
+    fn push(&mut self, key: Key, from: Places, at: u32, end: Option<Ending>) -> Option<Event> {
+        let task = self.tasks.get_mut(key)?;
+        let from = from.slice(0, task.command.read_bytes.saturating_sub(at));
+        if from.is_empty() {
+            return match end {
+                Some(ending) => {
+                    self.end(key, ending);
+                    None
+                }
+                None => Some(Event::Pushed),
+            };
+        }
+        task.state = State::Pushing { last: end.is_some() };
+        let down = Down::Push { task: task.wire, at, from, end: end.map(to_wire) };
+        let connection = task.connection;
+        self.down(connection, down);
+        None
+    }
+
+    /// The bytes of the last `Push` have left.
+    pub(super) fn pushed(&mut self, key: Key) {
+        match self.tasks.get(key).map(|task| task.state) {
+            Some(State::Pushing { last: true }) => self.free_task(key),
+            Some(State::Pushing { last: false }) => self.run_task(key, Event::Pushed),
+            _ => {}
+        }
+    }
+
+    fn media(&mut self, key: Key, unit: Option<u32>, op: MediaOp) -> Option<Event> {
+        let task = self.tasks.get_mut(key)?;
+        task.state = State::Storing;
+        let buffer = &task.buffer;
+        let op = match op {
+            MediaOp::Read { offset, len, buffer: at } => Op::Read { offset, into: buffer.slice(at, len) },
+            MediaOp::Write { offset, len, buffer: at, durable, atomic } => {
+                Op::Write { offset, from: buffer.slice(at, len), durable, atomic }
+            }
+            MediaOp::Flush => Op::Flush,
+            MediaOp::Zero { offset, len, unmap, durable } => Op::Zero { offset, len, unmap, durable },
+            MediaOp::Discard { offset, len } => Op::Discard { offset, len },
+            MediaOp::CompareAndWrite { offset, len, buffer: at, durable } => Op::CompareAndWrite {
+                offset,
+                compare: buffer.slice(at, len),
+                write: buffer.slice(at + len, len),
+                durable,
+            },
+            MediaOp::OrWrite { offset, len, buffer: at, durable } => {
+                Op::OrWrite { offset, from: buffer.slice(at, len), durable }
+            }
+            MediaOp::Compare { offset, len, buffer: at } => {
+                Op::Compare { offset, with: buffer.slice(at, len) }
+            }
+            MediaOp::Extent { offset } => Op::Extent { offset },
+        };
+        let unit = unit.unwrap_or(task.unit);
+        let (lane, io) = self.lane(unit);
+        match lane.submit(io, OpId(key.index), &op) {
+            Submitted::Done(outcome) => Some(Event::Stored(outcome)),
+            Submitted::Later => None,
+        }
+    }
+
+    /// A storage operation of a task finished.
+    pub(super) fn op_finished(&mut self, id: OpId, outcome: Outcome) {
+        let Some(key) = self.tasks.key_at(id.0) else { return };
+        let Some(task) = self.tasks.get(key) else { return };
+        if task.aborted {
+            return self.free_task(key);
+        }
+        if let Some(event) = self.read_done(key, outcome) {
+            self.run_task(key, event);
+        }
+    }
+
+    /// The unit's home answered.
+    pub(super) fn home_answered(&mut self, origin: Origin, reply: HomeReply) {
+        match origin.who {
+            Waiter::Nobody => {}
+            Waiter::Function(connection, id) => self.function_answered(connection, id),
+            Waiter::Task(key) => match self.tasks.get(key) {
+                Some(task) if task.aborted => self.free_task(key),
+                Some(_) => self.run_task(key, Event::Home(reply)),
+                None => {}
+            },
+        }
+    }
+
+    /// Sends a request to the unit's home.
+    pub(super) fn ask_home(&mut self, unit: u32, who: Waiter, request: HomeRequest) {
+        let origin = Origin { core: self.me, who };
+        self.post(self.shared.homes[unit as usize], Message::Home { unit, origin, request });
+    }
+
+    fn detach(&mut self, key: Key, ending: Option<Ending>) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(connection) = task.connection else { return };
+        let Some(conn) = self.connections.get_mut(connection) else { return };
+        task.detached = Some(Box::new(conn.luns[task.lun].nexus.clone()));
+        let (wire, unit) = (task.wire, task.unit);
+        if std::mem::take(&mut task.gated) {
+            self.leave_gate(unit, key);
+        }
+        if let Some(ending) = ending {
+            self.forget_connection(key);
+            self.down(Some(connection), Down::End { task: wire, ending: to_wire(ending) });
+        }
+    }
+
+    /// Nothing is sent for the task any more.
+    fn forget_connection(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if let Some(conn) = task.connection.take().and_then(|connection| self.connections.get_mut(connection))
+        {
+            conn.clear_task(task.wire);
+        }
+    }
+
+    /// The command is over.
+    fn end(&mut self, key: Key, ending: Ending) {
+        let Some(task) = self.tasks.get(key) else { return };
+        let (connection, wire, unit) = (task.connection, task.wire, task.unit);
+        if let (Status::CheckCondition, Some(conn)) = (ending.status, connection)
+            && self.views[unit as usize].policy.modes.queue_error != 0
+            && let Some(conn) = self.connections.get(conn)
+        {
+            let from = conn.nexus;
+            self.ask_home(unit, Waiter::Nobody, HomeRequest::QueueError { from });
+        }
+        self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
+        self.free_task(key);
+    }
+
+    /// Aborts a task; true when nothing of it is left that could still touch the medium. Without a `how`, the
+    /// transport has forgotten it already.
+    pub(super) fn abort(&mut self, key: Key, how: Option<Aborted>) -> bool {
+        let Some(task) = self.tasks.get_mut(key) else { return true };
+        if task.aborted {
+            return !matches!(task.state, State::Storing | State::Reading { .. });
+        }
+        let (connection, wire, detached) = (task.connection, task.wire, task.detached.is_some());
+        match how {
+            Some(Aborted::WithStatus) => {
+                let ending = to_wire(refusal(Status::TaskAborted));
+                self.down(connection, Down::End { task: wire, ending });
+            }
+            Some(Aborted::Silently) => self.down(connection, Down::Abort { task: wire }),
+            None => {}
+        }
+        self.forget_connection(key);
+        if detached {
+            return true;
+        }
+        let Some(task) = self.tasks.get_mut(key) else { return true };
+        match task.state {
+            State::Storing | State::Reading { .. } => {
+                task.aborted = true;
+                false
+            }
+            State::AtHome => {
+                task.aborted = true;
+                true
+            }
+            State::Waiting
+            | State::Starved
+            | State::Fetching { .. }
+            | State::Pushing { .. }
+            | State::Running => {
+                self.free_task(key);
+                true
+            }
+        }
+    }
+
+    fn free_task(&mut self, key: Key) {
+        self.forget_connection(key);
+        let Some(task) = self.tasks.remove(key) else { return };
+        self.io.arena().give(&task.buffer);
+        if task.gated {
+            self.leave_gate(task.unit, key);
+        }
+        if task.aborted {
+            self.settled(key);
+        }
+    }
+
+    fn set_state(&mut self, key: Key, state: State) {
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.state = state;
+        }
+    }
+
+    fn starve(&mut self, key: Key) {
+        self.set_state(key, State::Starved);
+        self.starved.push_back((key, None));
+    }
+
+    fn starve_step(&mut self, key: Key, step: Step) {
+        self.set_state(key, State::Starved);
+        self.starved.push_back((key, Some(step)));
+    }
+
+    /// Gives buffers that came back to the tasks that wait for one, oldest first.
+    pub(super) fn feed_starved(&mut self) {
+        while let Some((key, step)) = self.starved.pop_front() {
+            let Some(task) = self.tasks.get_mut(key).filter(|task| task.state == State::Starved) else {
+                continue;
+            };
+            match step {
+                Some(step) => {
+                    if let Some(event) = self.perform(key, step) {
+                        self.run_task(key, event);
+                    }
+                }
+                None => {
+                    let wanted = task.exec.as_ref().map_or(0, Exec::buffer_bytes);
+                    match self.io.arena().take(wanted) {
+                        Some(buffer) => {
+                            task.buffer = buffer;
+                            self.run_task(key, Event::Start);
+                        }
+                        None => self.starved.push_front((key, None)),
+                    }
+                }
+            }
+            if self.tasks.get(key).is_some_and(|task| task.state == State::Starved) {
+                return;
+            }
+        }
+    }
+
+    /// A command to a LUN that does not exist.
+    fn no_unit(&mut self, connection: Key, command: &Command, attribute: Attribute) {
+        let Some(conn) = self.connections.get_mut(connection) else { return };
+        let request = Request {
+            cdb: &command.cdb,
+            attribute,
+            read_bytes: command.read_bytes,
+            write_bytes: command.write_bytes,
+        };
+        let mut answer = Vec::new();
+        let ending = scsi::no_unit(&request, &conn.lun_list, &mut answer);
+        let len = u32::try_from(answer.len()).unwrap_or(u32::MAX).min(command.read_bytes);
+        let buffer = if len == 0 { None } else { self.io.arena().take(len) };
+        let Some(buffer) = buffer else {
+            let ending = if len == 0 { ending } else { refusal(Status::Busy) };
+            return self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
+        };
+        let mut rest = answer.as_slice();
+        for span in buffer.iter() {
+            let (part, behind) = rest.split_at(span.len as usize);
+            self.io.arena().bytes_mut(span).copy_from_slice(part);
+            rest = behind;
+        }
+        let task = Task::new(connection, command, attribute, NO_UNIT, buffer);
+        let key = self.tasks.insert(task);
+        if let Some(conn) = self.connections.get_mut(connection) {
+            conn.set_task(command.task, key);
+        }
+        self.push(key, buffer, 0, Some(ending));
+    }
+}
+
+fn refusal(status: Status) -> Ending {
+    Ending { status, sense: None, read_bytes: 0, write_bytes: 0 }
+}
+
+fn to_wire(ending: Ending) -> verbs::Ending {
+    verbs::Ending {
+        status: ending.status as u8,
+        sense: ending.sense,
+        read_bytes: ending.read_bytes,
+        write_bytes: ending.write_bytes,
+    }
+}

@@ -1,0 +1,152 @@
+//! What cores, and the daemon's own threads, tell each other.
+
+use crate::slots::Key;
+use proto::iscsi::target::Target as IscsiTarget;
+use proto::verbs::FunctionId;
+use reactor::io::Handle;
+use scsi::{HomeReply, HomeRequest, Publish};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A message to a core.
+pub(crate) enum Message {
+    /// A logged-in connection moves here.
+    Adopt(Box<Migrant>),
+    /// A request to a unit whose home this core is.
+    Home {
+        /// The unit.
+        unit: u32,
+        /// Whom to answer.
+        origin: Origin,
+        /// What is asked.
+        request: HomeRequest,
+    },
+    /// The home's answer.
+    Answer {
+        /// Who asked.
+        origin: Origin,
+        /// The answer.
+        reply: HomeReply,
+    },
+    /// Apply this and say [`Message::Applied`] to core `home`.
+    Publish {
+        /// The unit.
+        unit: u32,
+        /// What to apply.
+        publish: Arc<Publish>,
+        /// Whose request caused it; that task is not aborted by it.
+        origin: Origin,
+        /// The unit's home.
+        home: usize,
+    },
+    /// A core has applied what the unit's home published.
+    Applied {
+        /// The unit.
+        unit: u32,
+    },
+    /// Reservation state that was to be kept is durable (or could not be kept).
+    Persisted {
+        /// The unit.
+        unit: u32,
+        /// Whether it is kept.
+        ok: bool,
+    },
+    /// Ordered tasks (SAM-5 section 8.9.3): see [`crate::core::gate`].
+    Gate {
+        /// The unit.
+        unit: u32,
+        /// What about it.
+        gate: GateMessage,
+    },
+    /// End the connection with this serial number, and tell core `core` when it is over: its session is reinstated
+    /// (RFC 7143 section 6.3.5) by the parked connection `parked` there.
+    Reinstate {
+        /// Serial number of the connection to end.
+        serial: u64,
+        /// Where the new connection waits.
+        core: usize,
+        /// The new connection.
+        parked: Key,
+    },
+    /// The session that connection `parked` reinstates is over.
+    Reinstated {
+        /// The connection that waited.
+        parked: Key,
+    },
+    /// TARGET COLD RESET: end all sessions of the target.
+    CloseTarget {
+        /// Index of the target in the configuration.
+        target: usize,
+    },
+    /// Finish, flush, log out, end.
+    Stop,
+}
+
+/// Steps of letting an ordered task run alone on a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GateMessage {
+    /// To the home: core `core` has an ordered task.
+    Ask {
+        /// Which core.
+        core: usize,
+    },
+    /// To all: start nothing more on this unit, and say `Held` when nothing runs.
+    Hold,
+    /// To the home: nothing runs here.
+    Held,
+    /// To the asking core: all others hold; run it.
+    Go,
+    /// To the home: it has run.
+    Leave,
+    /// To all: go on.
+    Release,
+}
+
+/// Who waits for a home's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Origin {
+    /// The core.
+    pub(crate) core: usize,
+    /// Who on that core.
+    pub(crate) who: Waiter,
+}
+
+/// Who on a core waits for a home's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waiter {
+    /// Nobody.
+    Nobody,
+    /// A task.
+    Task(Key),
+    /// A task management function of a connection.
+    Function(Key, FunctionId),
+}
+
+/// A connection on its way to another core: a plain value, with nothing in flight.
+pub(crate) struct Migrant {
+    /// The protocol machine.
+    pub(crate) machine: IscsiTarget,
+    /// The socket.
+    pub(crate) socket: Handle,
+    /// Bytes read but not yet consumed.
+    pub(crate) unread: Vec<u8>,
+    /// What is known of it.
+    pub(crate) facts: Facts,
+}
+
+/// What is known of a connection apart from its protocol state.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// Unique within the daemon.
+    pub(crate) serial: u64,
+    /// The initiator's address.
+    pub(crate) from: SocketAddr,
+    /// The address it connected to.
+    pub(crate) local: SocketAddr,
+    /// Index of the portal.
+    pub(crate) portal: usize,
+    /// The session, once logged in.
+    pub(crate) session: Option<Arc<proto::verbs::Session>>,
+    /// Index of the target, once logged in to one.
+    pub(crate) target: Option<usize>,
+}

@@ -1,0 +1,117 @@
+//! Sessions of the daemon: touched at login and logout only, so a lock will do.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Where sessions live, and how many there are.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    sessions: Mutex<BTreeMap<SessionName, Place>>,
+    serials: AtomicU64,
+    logins: AtomicUsize,
+}
+
+/// What makes a session unique (RFC 7143 section 4.4.3): initiator name, ISID, target.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct SessionName {
+    /// The initiator's name.
+    pub(crate) initiator: String,
+    /// Initiator session id.
+    pub(crate) isid: [u8; 6],
+    /// Index of the target.
+    pub(crate) target: usize,
+    /// Portal group through which it came.
+    pub(crate) group: u16,
+}
+
+/// The connection of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Its core.
+    pub(crate) core: usize,
+    /// Its serial number.
+    pub(crate) serial: u64,
+}
+
+impl Registry {
+    /// A number that no other connection has or had.
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.serials.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Counts a connection that begins to log in; false when `max` are at it already.
+    pub(crate) fn login_begins(&self, max: usize) -> bool {
+        self.logins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1)).is_ok()
+    }
+
+    /// The login is over, one way or another.
+    pub(crate) fn login_ends(&self) {
+        self.logins.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Sessions of a target.
+    pub(crate) fn sessions_of(&self, target: usize) -> usize {
+        self.lock().keys().filter(|name| name.target == target).count()
+    }
+
+    /// Whether there is such a session.
+    pub(crate) fn contains(&self, name: &SessionName) -> bool {
+        self.lock().contains_key(name)
+    }
+
+    /// Enters a session; returns the one that it reinstates, which must be ended.
+    pub(crate) fn enter(&self, name: SessionName, place: Place) -> Option<Place> {
+        self.lock().insert(name, place)
+    }
+
+    /// The session's connection moved to another core, unless it was reinstated meanwhile.
+    pub(crate) fn moved(&self, name: &SessionName, place: Place) {
+        if let Some(entry) = self.lock().get_mut(name).filter(|entry| entry.serial == place.serial) {
+            *entry = place;
+        }
+    }
+
+    /// The session is over, unless another has taken its name.
+    pub(crate) fn leave(&self, name: &SessionName, serial: u64) {
+        let mut sessions = self.lock();
+        if sessions.get(name).is_some_and(|place| place.serial == serial) {
+            sessions.remove(name);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SessionName, Place>> {
+        self.sessions.lock().expect("no holder of this lock panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> SessionName {
+        SessionName { initiator: "iqn.x".into(), isid: [0; 6], target: 0, group: 1 }
+    }
+
+    #[test]
+    fn a_reinstated_session_does_not_remove_its_successor() {
+        let registry = Registry::default();
+        let old = Place { core: 0, serial: registry.next_serial() };
+        let new = Place { core: 1, serial: registry.next_serial() };
+        assert_eq!(registry.enter(name(), old), None);
+        assert_eq!(registry.enter(name(), new), Some(old));
+        registry.leave(&name(), old.serial);
+        assert!(registry.contains(&name()));
+        registry.leave(&name(), new.serial);
+        assert_eq!(registry.sessions_of(0), 0);
+    }
+
+    #[test]
+    fn logins_are_bounded() {
+        let registry = Registry::default();
+        assert!(registry.login_begins(1));
+        assert!(!registry.login_begins(1));
+        registry.login_ends();
+        assert!(registry.login_begins(1));
+    }
+}

@@ -1,0 +1,115 @@
+//! The command line, as a person meets it.
+
+mod support;
+
+use std::time::Duration;
+use support::daemon::Daemon;
+use support::initiator::{Initiator, Login};
+use support::tools::{Outcome, run};
+
+#[test]
+fn without_options_a_disk_in_memory_is_served() {
+    // The port that is taken by default may be in use on this machine; all else is as without options.
+    let daemon = Daemon::serve(std::iter::empty::<&str>());
+    assert!(daemon.banner().contains("iqn.2026-11.io.lunette:disk"), "{}", daemon.banner());
+    let lines = ["iscsiadm", "qemu", "New-IscsiTargetPortal"];
+    assert!(lines.iter().all(|line| daemon.banner().contains(line)), "{}", daemon.banner());
+    let url = daemon.lun(0);
+    let mut initiator = Initiator::login(&url, &Login::named("first")).expect("login");
+    initiator.ready(url.lun).expect("the unit is ready");
+    let capacity =
+        initiator.read(url.lun, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).expect("READ CAPACITY").data;
+    assert_eq!(capacity, [0x00, 0x1f, 0xff, 0xff, 0, 0, 2, 0], "1 GiB in blocks of 512 bytes");
+    initiator.logout().expect("logout");
+    daemon.stop();
+}
+
+#[test]
+fn sessions_are_logged_as_they_come_and_go() {
+    let daemon = Daemon::serve(["--lun", "ram:1M"]);
+    let initiator = Initiator::login(&daemon.lun(0), &Login::named("visitor").with_digests()).expect("login");
+    initiator.logout().expect("logout");
+    let log = daemon.stop();
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("iqn.2026-11.io.lunette.test:visitor")).collect();
+    assert!(lines.len() >= 2, "login and end are logged:\n{log}");
+    assert!(
+        lines.iter().any(|line| line.contains("127.0.0.1") && line.contains("HeaderDigest=CRC32C")),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_running_session_is_asked_to_log_out_when_the_daemon_stops() {
+    let mut daemon = Daemon::serve(["--lun", "ram:1M"]);
+    let url = daemon.lun(0);
+    let mut initiator = Initiator::login(&url, &Login::named("guest")).expect("login");
+    initiator.ready(url.lun).expect("the unit is ready");
+    daemon.signal("TERM");
+    let message = initiator.receive().expect("a message before the end");
+    assert_eq!(
+        (message.opcode(), message.header[36]),
+        (0x32, 1),
+        "asynchronous message: logout is requested"
+    );
+    initiator.logout().expect("logout");
+    assert!(daemon.wait().success());
+}
+
+#[test]
+fn interrupts_end_the_daemon_in_order() {
+    let mut daemon = Daemon::serve(["--lun", "ram:1M"]);
+    daemon.signal("INT");
+    assert!(daemon.wait().success());
+}
+
+#[test]
+fn several_portals_are_served_together() {
+    let daemon = Daemon::serve(["--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
+    let portals: std::collections::BTreeSet<_> = daemon.urls().into_iter().map(|url| url.portal).collect();
+    assert_eq!(portals.len(), 2, "{}", daemon.banner());
+    for portal in portals {
+        let url = support::daemon::Url { portal, ..daemon.lun(0) };
+        Initiator::login(&url, &Login::named("walker")).expect("login").logout().expect("logout");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn wrong_options_are_answered_with_one_line() {
+    let wrong: [(&[&str], &str); 10] = [
+        (&["serve", "--nonsense"], "--nonsense"),
+        (&["nonsense"], "nonsense"),
+        (&["serve", "--lun", "tape:1G"], "tape"),
+        (&["serve", "--lun", "ram:"], "ram:"),
+        (&["serve", "--lun", "ram:1X"], "1X"),
+        (&["serve", "--lun", "ram:1G,bs=513"], "bs"),
+        (&["serve", "--lun", "ram:1G,colour=red"], "colour"),
+        (&["serve", "--listen", "nowhere"], "nowhere"),
+        (&["serve", "--target", "disk"], "disk"),
+        (&["serve", "--cores", "x"], "x"),
+    ];
+    for (arguments, named) in wrong {
+        let outcome = lunette(arguments);
+        assert_eq!(code(&outcome), Some(2), "{arguments:?}:\n{}", outcome.text);
+        let lines: Vec<&str> = outcome.text.lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!(lines.len(), 1, "{arguments:?}:\n{}", outcome.text);
+        assert!(lines[0].contains(named), "{arguments:?}: {}", lines[0]);
+    }
+}
+
+#[test]
+fn help_names_every_option() {
+    let help = lunette(&["serve", "--help"]).expect_success("help");
+    for option in ["--config", "--listen", "--target", "--lun", "--cores", "--poll", "--state-dir"] {
+        assert!(help.contains(option), "{option}:\n{help}");
+    }
+}
+
+fn lunette(arguments: &[&str]) -> Outcome {
+    run(Daemon::command().args(arguments), Duration::from_secs(30))
+}
+
+fn code(outcome: &Outcome) -> Option<i32> {
+    outcome.status.and_then(|status| status.code())
+}

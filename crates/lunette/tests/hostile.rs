@@ -1,0 +1,226 @@
+//! Peers that break rules, stall or flood: others are served on, memory stays bounded, the daemon ends in order.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+use support::Noise;
+use support::daemon::{Daemon, Url};
+use support::initiator::{Initiator, Login, Pdu};
+
+/// A unit that fits in memory with room to spare.
+const UNIT: &str = "ram:16M";
+/// What a flood may cost beyond the memory held before it.
+const GROWTH_BYTES_MAX: u64 = 192 << 20;
+/// Connections of a flood.
+const FLOOD: usize = 400;
+/// A peer that is refused must notice within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A daemon, and a well-behaved session that must not suffer.
+struct Scene {
+    daemon: Daemon,
+    url: Url,
+    witness: Initiator,
+    resident_bytes: u64,
+    block: Vec<u8>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let daemon = Daemon::serve(["--lun", UNIT]);
+        let url = daemon.lun(0);
+        let mut witness = Initiator::login(&url, &Login::named("witness")).expect("login");
+        let block = Noise(7).bytes(512);
+        witness.write_blocks(url.lun, 9, 512, &block, false).expect("WRITE");
+        let resident_bytes = daemon.resident_bytes();
+        Self { daemon, url, witness, resident_bytes, block }
+    }
+
+    fn portal(&self) -> SocketAddr {
+        self.url.portal
+    }
+
+    /// The witness still reads what it wrote, a newcomer gets in, and memory is bounded.
+    fn is_well(&mut self) {
+        let found = self.witness.read_blocks(self.url.lun, 9, 1, 512).expect("the witness is served");
+        assert_eq!(found, self.block);
+        let mut newcomer = login_when_there_is_room(&self.url);
+        newcomer.ready(self.url.lun).expect("the newcomer is served");
+        newcomer.logout().expect("logout");
+        let grown = self.daemon.resident_bytes().saturating_sub(self.resident_bytes);
+        assert!(grown < GROWTH_BYTES_MAX, "memory grew by {grown} bytes");
+    }
+
+    fn end(mut self) -> String {
+        self.is_well();
+        self.witness.logout().expect("logout");
+        self.daemon.stop()
+    }
+}
+
+#[test]
+fn garbage_before_login_ends_only_its_own_connection() {
+    let mut scene = Scene::new();
+    for seed in 0..64 {
+        let mut stream = connect(scene.portal());
+        let mut noise = Noise(seed);
+        let len = 1 + usize::try_from(noise.below(4096)).expect("small");
+        // The daemon may have hung up before it was all said.
+        let _ = stream.write_all(&noise.bytes(len));
+        drop(stream);
+    }
+    scene.is_well();
+    scene.end();
+}
+
+#[test]
+fn huge_lengths_are_refused_without_memory() {
+    let mut scene = Scene::new();
+    let opcodes = [0x43, 0x03, 0x01, 0x41, 0x05, 0x04, 0x44, 0x00, 0x40, 0x02, 0x06, 0x10, 0x1f, 0x3f, 0x7f];
+    for opcode in opcodes {
+        let mut stream = connect(scene.portal());
+        let mut header = Pdu::new(opcode, 0x87).header;
+        // The longest additional header and data segment that can be written down.
+        header[4..8].fill(0xff);
+        let _ = stream.write_all(&header);
+        assert_hung_up(stream);
+    }
+    scene.is_well();
+    scene.end();
+}
+
+#[test]
+fn broken_pdus_after_login_end_only_their_own_session() {
+    let scene = Scene::new();
+    for seed in 0..48 {
+        let mut noise = Noise(1000 + seed);
+        let name = format!("breaker{seed}");
+        let initiator = Initiator::login(&scene.url, &Login::named(&name)).expect("login");
+        let mut bytes = noise.bytes(48 * 4);
+        // Now and then something that looks like a command, so that more than the opcode is looked at.
+        if seed % 2 == 0 {
+            bytes[..2].copy_from_slice(&[0x01, 0xa1]);
+            bytes[4..8].copy_from_slice(&[0, 0, 0, 96]);
+        }
+        let _ = initiator.stream().write_all(&bytes);
+    }
+    scene.end();
+}
+
+#[test]
+fn a_flood_of_silent_connections_keeps_nobody_out_for_good() {
+    let mut scene = Scene::new();
+    let flood: Vec<TcpStream> = (0..FLOOD).filter_map(|_| TcpStream::connect(scene.portal()).ok()).collect();
+    let found = scene.witness.read_blocks(scene.url.lun, 9, 1, 512).expect("the witness is served");
+    assert_eq!(found, scene.block);
+    scene.is_well();
+    drop(flood);
+    scene.end();
+}
+
+#[test]
+fn half_open_logins_keep_nobody_out_for_good() {
+    let mut scene = Scene::new();
+    let stalled: Vec<TcpStream> = (0..FLOOD)
+        .filter_map(|_| {
+            let mut stream = TcpStream::connect(scene.portal()).ok()?;
+            // A login that announces a text and never sends all of it.
+            let mut header = Pdu::new(0x43, 0x87).header;
+            header[7] = 200;
+            stream.write_all(&header).ok()?;
+            stream.write_all(b"InitiatorName=iqn.").ok()?;
+            Some(stream)
+        })
+        .collect();
+    let found = scene.witness.read_blocks(scene.url.lun, 9, 1, 512).expect("the witness is served");
+    assert_eq!(found, scene.block);
+    scene.is_well();
+    drop(stalled);
+    scene.end();
+}
+
+#[test]
+fn a_reader_that_never_reads_costs_bounded_memory() {
+    let mut scene = Scene::new();
+    let mut slow: Vec<Initiator> = Vec::new();
+    for number in 0..4 {
+        let mut initiator =
+            Initiator::login(&scene.url, &Login::named(&format!("slow{number}"))).expect("login");
+        initiator.ready(scene.url.lun).expect("the unit is ready");
+        ask_without_reading(&initiator, scene.url.lun);
+        slow.push(initiator);
+    }
+    scene.is_well();
+    drop(slow);
+    scene.end();
+}
+
+#[test]
+fn sessions_that_vanish_leave_nothing_behind() {
+    let mut scene = Scene::new();
+    for round in 0..100 {
+        let mut initiator =
+            Initiator::login(&scene.url, &Login::named(&format!("ghost{}", round % 7))).expect("login");
+        initiator.ready(scene.url.lun).expect("the unit is ready");
+        // A write that waits for data that never comes.
+        let mut cdb = support::initiator::write_cdb(0, 1 << 20, 512, false);
+        cdb[2..10].copy_from_slice(&u64::from(round * 7_u32).to_be_bytes());
+        let command = Pdu::new(0x01, 0xa1).lun(scene.url.lun).word(16, 77).word(20, 1 << 20);
+        let mut command = command.word(24, initiator.next_cmd_sn());
+        command.header[32..48].copy_from_slice(&cdb);
+        initiator.send(&command).expect("send");
+    }
+    scene.is_well();
+    scene.end();
+}
+
+/// READs of 256 KiB, as many as the target's window and the socket take; their answers are never read.
+fn ask_without_reading(initiator: &Initiator, lun: u16) {
+    let mut stream = initiator.stream();
+    stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    let mut cdb = [0; 16];
+    cdb[0] = 0x88;
+    cdb[12] = 2;
+    for number in 0..4096 {
+        let mut command = Pdu::new(0x01, 0xc1)
+            .lun(lun)
+            .word(16, 0x1000 + number)
+            .word(20, 512 * 512)
+            .word(24, initiator.next_cmd_sn().wrapping_add(number));
+        command.header[32..48].copy_from_slice(&cdb);
+        if stream.write_all(&command.header).is_err() {
+            return;
+        }
+    }
+}
+
+/// While a flood is being cleared away, logins may be refused.
+fn login_when_there_is_room(url: &Url) -> Initiator {
+    let start = Instant::now();
+    loop {
+        match Initiator::login(url, &Login::named("newcomer")) {
+            Ok(initiator) => return initiator,
+            Err(error) if start.elapsed() > PATIENCE => panic!("the newcomer is kept out: {error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+fn connect(portal: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(portal).expect("connect");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// The daemon says at most a few words and closes.
+fn assert_hung_up(mut stream: TcpStream) {
+    let mut words = Vec::new();
+    match Read::by_ref(&mut stream).take(4096).read_to_end(&mut words) {
+        Ok(_) => assert!(words.len() < 4096, "the daemon talks on"),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the daemon neither answers nor closes")
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Conformance, judged by `iscsi-test-cu` of libiscsi. What it skips must be exactly what docs/conformance.md argues.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::Duration;
+use support::daemon::Daemon;
+use support::tools::{LoopDevice, run, tail, tool};
+use tempfile::TempDir;
+
+const UNIT_BYTES: u64 = 256 << 20;
+/// Larger than the longest WRITE SAME, so that its limit is tested too.
+const LARGE_UNIT_BYTES: u64 = 1025 << 20;
+/// All tests in one process take about half a minute; a few of them wait for seconds on purpose.
+const RUN_LIMIT: Duration = Duration::from_secs(300);
+/// Daemons at a time when every suite gets its own.
+const SUITE_WORKERS: usize = 3;
+
+/// What lies under the unit.
+#[derive(Clone, Copy)]
+enum Medium {
+    Ram,
+    File,
+    Block,
+}
+
+/// A way in which the unit is configured and reached.
+#[derive(Clone, Copy)]
+struct Variant {
+    name: &'static str,
+    medium: Medium,
+    unit_bytes: u64,
+    block_bytes: u32,
+    /// Further options of the unit.
+    options: &'static str,
+    /// User and secret in the URL; also what the daemon asks for.
+    login: &'static str,
+    /// Parameters of the URL.
+    parameters: &'static str,
+    /// The suites that make sense; empty: all.
+    suites: &'static [&'static str],
+}
+
+const PLAIN: Variant = Variant {
+    name: "ram-512",
+    medium: Medium::Ram,
+    unit_bytes: UNIT_BYTES,
+    block_bytes: 512,
+    options: "",
+    login: "",
+    parameters: "",
+    suites: &[],
+};
+
+/// The suites that do not write, or expect to be refused.
+const READING_SUITES: [&str; 25] = [
+    "Inquiry",
+    "Mandatory",
+    "NoMedia",
+    "Prefetch10",
+    "Prefetch16",
+    "PreventAllow",
+    "PrinReadKeys",
+    "PrinReportCapabilities",
+    "PrinServiceactionRange",
+    "ProutRegister",
+    "Read6",
+    "Read10",
+    "Read12",
+    "Read16",
+    "ReadCapacity10",
+    "ReadCapacity16",
+    "ReadDefectData10",
+    "ReadDefectData12",
+    "ReadOnly",
+    "ReceiveCopyResults",
+    "ReportSupportedOpcodes",
+    "Reserve6",
+    "StartStopUnit",
+    "TestUnitReady",
+    "iSCSIcmdsn",
+];
+
+#[test]
+fn ram_512() {
+    conforms(PLAIN);
+}
+
+#[test]
+fn ram_4096() {
+    conforms(Variant { name: "ram-4096", block_bytes: 4096, ..PLAIN });
+}
+
+#[test]
+fn file_512() {
+    conforms(Variant { name: "file-512", medium: Medium::File, ..PLAIN });
+}
+
+#[test]
+fn file_4096() {
+    conforms(Variant { name: "file-4096", medium: Medium::File, block_bytes: 4096, ..PLAIN });
+}
+
+#[test]
+fn block_512() {
+    conforms(Variant { name: "block-512", medium: Medium::Block, ..PLAIN });
+}
+
+#[test]
+fn block_4096() {
+    conforms(Variant { name: "block-4096", medium: Medium::Block, block_bytes: 4096, ..PLAIN });
+}
+
+#[test]
+fn large() {
+    let suites = &["WriteSame10", "WriteSame16"];
+    conforms(Variant { name: "large", unit_bytes: LARGE_UNIT_BYTES, suites, ..PLAIN });
+}
+
+#[test]
+fn thick() {
+    conforms(Variant { name: "thick", options: ",thin=off", ..PLAIN });
+}
+
+#[test]
+fn removable() {
+    conforms(Variant { name: "removable", options: ",removable", ..PLAIN });
+}
+
+#[test]
+fn read_only() {
+    conforms(Variant { name: "read-only", options: ",ro", suites: &READING_SUITES, ..PLAIN });
+}
+
+#[test]
+fn header_digest() {
+    conforms(Variant { name: "header-digest", parameters: "?header_digest=crc32c", ..PLAIN });
+}
+
+#[test]
+fn chap() {
+    conforms(Variant { name: "chap", login: "libiscsi%a-long-secret-9", ..PLAIN });
+}
+
+/// Runs the suites both ways, all in one process and each against a fresh daemon, and compares with the tables.
+fn conforms(variant: Variant) {
+    let listed = list();
+    let suites: Vec<&str> = listed
+        .keys()
+        .map(String::as_str)
+        .filter(|suite| variant.suites.is_empty() || variant.suites.contains(suite))
+        .collect();
+    let expected: BTreeSet<String> = suites
+        .iter()
+        .flat_map(|suite| listed[*suite].iter().map(move |test| format!("{suite}.{test}")))
+        .collect();
+
+    let together = Mounted::new(variant).run(&suites);
+    let apart = apart(variant, &suites);
+    let mut faults = Vec::new();
+    for (way, verdicts) in [("in one process", together), ("suite by suite", apart)] {
+        faults.extend(judge(variant.name, way, &expected, &verdicts));
+    }
+    assert!(faults.is_empty(), "{}:\n{}", variant.name, faults.join("\n"));
+}
+
+/// Every suite against a fresh daemon, some at a time.
+fn apart(variant: Variant, suites: &[&str]) -> Verdicts {
+    let queue = Mutex::new(suites.iter());
+    let verdicts = Mutex::new(Verdicts::new());
+    std::thread::scope(|scope| {
+        for _ in 0..SUITE_WORKERS {
+            scope.spawn(|| {
+                let mounted = Mounted::new(variant);
+                loop {
+                    let Some(suite) = queue.lock().expect("no worker panics").next() else { break };
+                    let found = mounted.run(&[suite]);
+                    verdicts.lock().expect("no worker panics").extend(found);
+                }
+            });
+        }
+    });
+    verdicts.into_inner().expect("no worker panics")
+}
+
+/// What is wrong with these verdicts. Prints one line that sums up.
+fn judge(variant: &str, way: &str, expected: &BTreeSet<String>, verdicts: &Verdicts) -> Vec<String> {
+    let of = |kind: fn(&Verdict) -> bool| -> BTreeSet<&String> {
+        verdicts.iter().filter(|(_, verdict)| kind(verdict)).map(|(test, _)| test).collect()
+    };
+    let skipped = of(|verdict| matches!(verdict, Verdict::Skipped));
+    let passed = of(|verdict| matches!(verdict, Verdict::Passed)).len();
+    let failed: Vec<String> = verdicts
+        .iter()
+        .filter_map(|(test, verdict)| match verdict {
+            Verdict::Failed(text) => Some(format!("{way}: {test} failed:\n{text}")),
+            Verdict::Passed | Verdict::Skipped => None,
+        })
+        .collect();
+    // Past libtest's capture: this line is wanted also when all is well.
+    let _ = writeln!(
+        std::io::stderr(),
+        "libiscsi {variant}, {way}: {} tests, {passed} passed, {} skipped, {} failed",
+        verdicts.len(),
+        skipped.len(),
+        failed.len()
+    );
+
+    let argued = argued_skips(variant);
+    let silent = expected.iter().filter(|test| !verdicts.contains_key(*test));
+    let unargued = skipped.iter().filter(|test| !argued.contains(**test));
+    let outdated = argued.iter().filter(|test| expected.contains(*test) && !skipped.contains(test));
+    failed
+        .into_iter()
+        .chain(silent.map(|test| format!("{way}: {test} has no verdict")))
+        .chain(
+            unargued
+                .map(|test| format!("{way}: {test} is skipped, but docs/conformance.md does not argue it")),
+        )
+        .chain(outdated.map(|test| format!("{way}: {test} is not skipped, but docs/conformance.md says so")))
+        .collect()
+}
+
+/// A test's name to what came of it.
+type Verdicts = BTreeMap<String, Verdict>;
+
+enum Verdict {
+    Passed,
+    /// It printed `[SKIPPED]`, at whatever place; the tool calls it passed.
+    Skipped,
+    /// With what it printed.
+    Failed(String),
+}
+
+/// A variant's medium, for one daemon after the other.
+struct Mounted {
+    variant: Variant,
+    spec: String,
+    _device: Option<LoopDevice>,
+    _directory: TempDir,
+}
+
+impl Mounted {
+    fn new(variant: Variant) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let image = directory.path().join("image");
+        let options = format!(",bs={}{}", variant.block_bytes, variant.options);
+        let (spec, device) = match variant.medium {
+            Medium::Ram => (format!("ram:{}{options}", variant.unit_bytes), None),
+            Medium::File => (format!("file:{},size={}{options}", image.display(), variant.unit_bytes), None),
+            Medium::Block => {
+                let file = std::fs::File::create(&image).expect("an image file");
+                file.set_len(variant.unit_bytes).expect("a sparse image");
+                let device = LoopDevice::over(&image, variant.block_bytes);
+                (format!("block:{}{options}", device.path.display()), Some(device))
+            }
+        };
+        Self { variant, spec, _device: device, _directory: directory }
+    }
+
+    /// Runs suites in one process against one fresh daemon.
+    fn run(&self, suites: &[&str]) -> Verdicts {
+        let daemon = self.serve();
+        let url = daemon.lun(0).with(self.variant.login, self.variant.parameters);
+        let tests: Vec<String> = suites.iter().map(|suite| format!("ALL.{suite}")).collect();
+        // Line by line, so that nothing is lost when the tool hangs or crashes; -V because some skips are only told
+        // to those who ask.
+        let mut command = tool("stdbuf");
+        command.args(["-oL", "iscsi-test-cu", "--dataloss", "--allow-sanitize", "-V", "--verbose"]);
+        command.arg(format!("--test={}", tests.join(","))).args([&url, &url]);
+        let outcome = run(&mut command, RUN_LIMIT);
+        let mut verdicts = parse(&outcome.text);
+        if !outcome.text.contains("\nRun Summary:") {
+            let (ended, end) = (outcome.status, tail(&outcome.text));
+            let log = tail(&daemon.log());
+            let text = format!("iscsi-test-cu broke off ({ended:?}):\n{end}\nthe daemon's log:\n{log}");
+            verdicts.insert(format!("{}.", suites.join(",")), Verdict::Failed(text));
+        }
+        daemon.stop();
+        verdicts
+    }
+
+    fn serve(&self) -> Daemon {
+        Daemon::serve(["--lun", &self.spec])
+    }
+}
+
+/// What the tool can run: suites and their tests.
+fn list() -> BTreeMap<String, Vec<String>> {
+    let text = support::tools::must(tool("iscsi-test-cu").arg("--list"));
+    let mut suites: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in text.lines() {
+        // Families overlap; `ALL` has everything.
+        if let Some((suite, test)) = line.strip_prefix("ALL.").and_then(|name| name.split_once('.')) {
+            suites.entry(suite.to_owned()).or_default().push(test.to_owned());
+        }
+    }
+    assert!(!suites.is_empty(), "iscsi-test-cu lists nothing:\n{text}");
+    suites
+}
+
+/// Finds the verdicts in what the tool printed:
+///
+/// ```text
+/// Suite: CompareAndWrite
+///   Test: Simple ...    [SKIPPED] COMPAREANDWRITE is not implemented.
+/// passed
+///   Test: DpoFua ...FAILED
+///     1. test_compareandwrite_dpofua.c:41  - CU_ASSERT_EQUAL(_r,0)
+/// ```
+fn parse(text: &str) -> Verdicts {
+    let mut verdicts = Verdicts::new();
+    for suite in text.split("\nSuite: ").skip(1) {
+        let name = suite.lines().next().unwrap_or_default();
+        let body = suite.split("\nRun Summary:").next().unwrap_or_default();
+        for test in body.split("\n  Test: ").skip(1) {
+            let (test, printed) = test.split_once(" ...").unwrap_or((test, ""));
+            let ends_with = |word| {
+                printed.starts_with(word) || printed.lines().skip(1).any(|line| line.starts_with(word))
+            };
+            let verdict = if ends_with("FAILED") || !ends_with("passed") {
+                Verdict::Failed(tail(printed))
+            } else if printed.contains("[SKIPPED]") {
+                Verdict::Skipped
+            } else {
+                Verdict::Passed
+            };
+            verdicts.insert(format!("{name}.{test}"), verdict);
+        }
+    }
+    verdicts
+}
+
+/// The tests that the tables of docs/conformance.md say are skipped in this variant. A row is
+/// `| `Suite.Test` | all, all but A, B, or A, B | the argument |`.
+fn argued_skips(variant: &str) -> BTreeSet<String> {
+    let document = include_str!("../../../docs/conformance.md");
+    let rows = document.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split('|').map(str::trim);
+        let test = cells.next()?.trim_end_matches('`');
+        let variants = cells.next()?;
+        assert!(cells.next().is_some_and(|argument| !argument.is_empty()), "no argument: {line}");
+        Some((test, variants))
+    });
+    let names = |list: &str| list.split(',').any(|name| name.trim() == variant);
+    rows.filter(|(_, variants)| match variants.strip_prefix("all but ") {
+        Some(others) => !names(others),
+        None => *variants == "all" || names(variants),
+    })
+    .map(|(test, _)| test.to_owned())
+    .collect()
+}
+
+#[test]
+fn verdicts_are_found() {
+    let printed = "\nSuite: A\n  Test: One ...    [SKIPPED] why\npassed\n  Test: Two ...passed    [FAILED] later\n\n  \
+                   Test: Three ...    [FAILED] x\nFAILED\n    1. a.c:1\nSuite: B\n  Test: One ...";
+    let verdicts = parse(printed);
+    assert!(matches!(verdicts["A.One"], Verdict::Skipped));
+    assert!(matches!(verdicts["A.Two"], Verdict::Passed));
+    assert!(matches!(verdicts["A.Three"], Verdict::Failed(_)));
+    assert!(matches!(verdicts["B.One"], Verdict::Failed(_)));
+    assert_eq!(verdicts.len(), 4);
+}

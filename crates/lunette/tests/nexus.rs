@@ -1,0 +1,234 @@
+//! Several sessions on one unit, over all cores: reservations, resets, aborts, ordered tasks, atomic commands,
+//! reinstatement.
+
+mod support;
+
+use support::daemon::{Daemon, Url};
+use support::initiator::{Initiator, Login, Pdu, Response, write_cdb};
+
+const GOOD: u8 = 0x00;
+const CHECK_CONDITION: u8 = 0x02;
+const RESERVATION_CONFLICT: u8 = 0x18;
+const BLOCK: usize = 512;
+
+/// Task management functions (RFC 7143 section 11.5.1).
+const ABORT_TASK: u8 = 1;
+const LOGICAL_UNIT_RESET: u8 = 5;
+/// Responses to them.
+const COMPLETE: u8 = 0;
+const NO_TASK: u8 = 1;
+const NO_UNIT: u8 = 2;
+
+fn daemon() -> (Daemon, Url) {
+    let daemon = Daemon::serve(["--lun", "ram:16M"]);
+    let url = daemon.lun(0);
+    (daemon, url)
+}
+
+/// A session that has seen its power-on unit attentions.
+fn session(url: &Url, name: &str) -> Initiator {
+    let mut initiator = Initiator::login(url, &Login::named(name)).expect("login");
+    initiator.ready(url.lun).expect("TEST UNIT READY");
+    initiator
+}
+
+fn test_unit_ready(initiator: &mut Initiator, lun: u16) -> Response {
+    initiator.read(lun, &[0; 6], 0).expect("an answer")
+}
+
+/// PERSISTENT RESERVE OUT with a service action, a type and both keys.
+fn reserve_out(initiator: &mut Initiator, lun: u16, action: u8, kind: u8, key: u64, action_key: u64) -> u8 {
+    let mut parameters = [0; 24];
+    parameters[..8].copy_from_slice(&key.to_be_bytes());
+    parameters[8..16].copy_from_slice(&action_key.to_be_bytes());
+    let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    initiator.write(lun, &cdb, &parameters).expect("an answer").status
+}
+
+fn write_status(initiator: &mut Initiator, lun: u16) -> u8 {
+    initiator.write(lun, &write_cdb(0, BLOCK, 512, false), &[1; BLOCK]).expect("an answer").status
+}
+
+#[test]
+fn a_reservation_holds_on_every_core() {
+    let (daemon, url) = daemon();
+    let mut holder = session(&url, "holder");
+    let mut others: Vec<Initiator> = (0..6).map(|n| session(&url, &format!("other{n}"))).collect();
+    assert_eq!(reserve_out(&mut holder, url.lun, 0, 0, 0, 0xaa), GOOD, "REGISTER");
+    assert_eq!(reserve_out(&mut holder, url.lun, 1, 1, 0xaa, 0), GOOD, "RESERVE, write exclusive");
+    for other in &mut others {
+        assert_eq!(write_status(other, url.lun), RESERVATION_CONFLICT);
+        assert_eq!(other.read_blocks(url.lun, 0, 1, 512).expect("reads are allowed").len(), BLOCK);
+    }
+    assert_eq!(write_status(&mut holder, url.lun), GOOD);
+    assert_eq!(reserve_out(&mut others[0], url.lun, 0, 0, 0, 0xbb), GOOD, "REGISTER");
+    assert_eq!(reserve_out(&mut others[0], url.lun, 5, 1, 0xbb, 0xaa), GOOD, "PREEMPT AND ABORT");
+    let told = test_unit_ready(&mut holder, url.lun);
+    assert_eq!((told.status, told.sense_key()), (CHECK_CONDITION, Some(6)), "registrations preempted");
+    assert_eq!(write_status(&mut holder, url.lun), RESERVATION_CONFLICT);
+    assert_eq!(write_status(&mut others[0], url.lun), GOOD);
+    daemon.stop();
+}
+
+#[test]
+fn a_reset_is_told_to_every_session_once() {
+    let (daemon, url) = daemon();
+    let mut sessions: Vec<Initiator> = (0..5).map(|n| session(&url, &format!("n{n}"))).collect();
+    assert_eq!(sessions[0].manage(LOGICAL_UNIT_RESET, url.lun, u32::MAX).expect("an answer"), COMPLETE);
+    for initiator in &mut sessions {
+        let told = test_unit_ready(initiator, url.lun);
+        assert_eq!((told.status, told.sense_key()), (CHECK_CONDITION, Some(6)));
+        assert_eq!(told.sense.get(12), Some(&0x29));
+        assert_eq!(test_unit_ready(initiator, url.lun).status, GOOD);
+    }
+    assert_eq!(sessions[0].manage(LOGICAL_UNIT_RESET, 77, u32::MAX).expect("an answer"), NO_UNIT);
+    daemon.stop();
+}
+
+/// A WRITE whose data is asked for but never sent; returns its tag.
+fn stalled_write(initiator: &mut Initiator, lun: u16) -> u32 {
+    const TAG: u32 = 0x7000_0001;
+    let cdb = write_cdb(8, 4 * BLOCK, 512, false);
+    let mut command = Pdu::new(0x01, 0x80 | 0x20 | 0x01)
+        .lun(lun)
+        .word(16, TAG)
+        .word(20, 4 * BLOCK as u32)
+        .word(24, initiator.next_cmd_sn());
+    command.header[32..48].copy_from_slice(&cdb);
+    initiator.send(&command).expect("sent");
+    let asked = initiator.receive().expect("an R2T");
+    assert_eq!((asked.opcode(), asked.word_at(16)), (0x31, TAG));
+    TAG
+}
+
+#[test]
+fn a_write_that_waits_for_its_data_can_be_aborted() {
+    let (daemon, url) = daemon();
+    let mut initiator = session(&url, "aborter");
+    let tag = stalled_write(&mut initiator, url.lun);
+    initiator.skip_cmd_sn();
+    assert_eq!(initiator.manage(ABORT_TASK, url.lun, tag).expect("an answer"), COMPLETE);
+    assert_eq!(initiator.manage(ABORT_TASK, url.lun, tag).expect("an answer"), NO_TASK);
+    assert_eq!(initiator.read_blocks(url.lun, 8, 4, 512).expect("served on"), vec![0; 4 * BLOCK]);
+    daemon.stop();
+}
+
+#[test]
+fn a_reset_by_another_session_ends_a_write_that_waits_for_its_data() {
+    let (daemon, url) = daemon();
+    let mut stalled = session(&url, "stalled");
+    let mut resetter = session(&url, "resetter");
+    stalled_write(&mut stalled, url.lun);
+    stalled.skip_cmd_sn();
+    assert_eq!(resetter.manage(LOGICAL_UNIT_RESET, url.lun, u32::MAX).expect("an answer"), COMPLETE);
+    let told = test_unit_ready(&mut stalled, url.lun);
+    assert_eq!(told.sense_key(), Some(6));
+    daemon.stop();
+}
+
+/// COMPARE AND WRITE of one block.
+fn compare_and_write(initiator: &mut Initiator, lun: u16, old: u64, new: u64) -> bool {
+    let mut cdb = [0; 16];
+    cdb[0] = 0x89;
+    cdb[13] = 1;
+    let mut out = vec![0; 2 * BLOCK];
+    out[..8].copy_from_slice(&old.to_be_bytes());
+    out[BLOCK..BLOCK + 8].copy_from_slice(&new.to_be_bytes());
+    let response = initiator.write(lun, &cdb, &out).expect("an answer");
+    assert!(response.status == GOOD || response.sense_key() == Some(0x0e), "MISCOMPARE is the only failure");
+    response.status == GOOD
+}
+
+fn count_by_compare_and_write(spec: &str) {
+    const SESSIONS: u64 = 4;
+    const EACH: u64 = 100;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let spec = spec.replace("DIR", &directory.path().display().to_string());
+    let daemon = Daemon::serve(["--lun", &spec]);
+    let url = daemon.lun(0);
+    std::thread::scope(|scope| {
+        for n in 0..SESSIONS {
+            let url = url.clone();
+            scope.spawn(move || {
+                let mut initiator = session(&url, &format!("counter{n}"));
+                let mut counted = 0;
+                while counted < EACH {
+                    let block = initiator.read_blocks(url.lun, 0, 1, 512).expect("READ");
+                    let value = u64::from_be_bytes(block[..8].try_into().expect("eight bytes"));
+                    counted += u64::from(compare_and_write(&mut initiator, url.lun, value, value + 1));
+                }
+            });
+        }
+    });
+    let block = session(&url, "reader").read_blocks(url.lun, 0, 1, 512).expect("READ");
+    assert_eq!(block[..8], (SESSIONS * EACH).to_be_bytes());
+    daemon.stop();
+}
+
+#[test]
+fn compare_and_write_counts_over_sessions_in_ram() {
+    count_by_compare_and_write("ram:1M");
+}
+
+#[test]
+fn compare_and_write_counts_over_sessions_in_a_file() {
+    count_by_compare_and_write("file:DIR/disk,size=1M");
+}
+
+#[test]
+fn ordered_and_simple_tasks_of_many_sessions_all_end() {
+    let (daemon, url) = daemon();
+    std::thread::scope(|scope| {
+        for n in 0..4u64 {
+            let url = url.clone();
+            scope.spawn(move || {
+                let mut initiator = session(&url, &format!("orderly{n}"));
+                let mut tags = Vec::new();
+                for round in 0..50u64 {
+                    // Simple, simple, ordered, head of queue, in turn.
+                    let attribute = [1, 1, 2, 3][(round % 4) as usize];
+                    let lba = n * 1000 + round;
+                    let cdb = write_cdb(lba, BLOCK, 512, false);
+                    let out = vec![round as u8 + 1; BLOCK];
+                    tags.push(initiator.issue_as(attribute, url.lun, &cdb, 0, out).expect("sent"));
+                }
+                for tag in tags {
+                    assert_eq!(initiator.complete(tag).expect("an answer").status, GOOD);
+                }
+                for round in 0..50u64 {
+                    let block = initiator.read_blocks(url.lun, n * 1000 + round, 1, 512).expect("READ");
+                    assert_eq!(block, vec![round as u8 + 1; BLOCK]);
+                }
+            });
+        }
+    });
+    daemon.stop();
+}
+
+#[test]
+fn a_second_login_with_the_same_name_ends_the_first_session() {
+    let (daemon, url) = daemon();
+    let mut first = session(&url, "twin");
+    let mut second = session(&url, "twin");
+    assert!(first.read(url.lun, &[0; 6], 0).is_err(), "the first connection was closed");
+    second.ready(url.lun).expect("the second is served");
+    assert!(daemon.log().contains("reinstate"), "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn many_sessions_come_and_go() {
+    let (daemon, url) = daemon();
+    let mut sessions: Vec<Initiator> = (0..100).map(|n| session(&url, &format!("crowd{n}"))).collect();
+    for (n, initiator) in sessions.iter_mut().enumerate() {
+        initiator.write_blocks(url.lun, n as u64, 512, &[n as u8; BLOCK], false).expect("WRITE");
+    }
+    for (n, initiator) in sessions.iter_mut().rev().enumerate() {
+        let at = 99 - n;
+        assert_eq!(initiator.read_blocks(url.lun, at as u64, 1, 512).expect("READ"), [at as u8; BLOCK]);
+    }
+    for initiator in sessions {
+        initiator.logout().expect("logout");
+    }
+    daemon.stop();
+}

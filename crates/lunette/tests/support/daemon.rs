@@ -1,0 +1,190 @@
+//! The daemon under test, as a process.
+
+use super::tools::{read_text, tail, tool, wait};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The last line that the daemon prints before it serves.
+const READY: &str = "Ready. Stop with Ctrl-C.";
+/// How long a start or an orderly end may take on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running `lunette serve`. It is killed when dropped, unless it was stopped.
+pub struct Daemon {
+    child: Child,
+    banner: String,
+    directory: TempDir,
+}
+
+impl Daemon {
+    /// Starts the daemon on a port of the system's choice, with these further arguments, and waits until it serves.
+    pub fn serve<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
+        let mut command = Self::command();
+        Self::start(command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments))
+    }
+
+    /// The daemon's program.
+    pub fn command() -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lunette"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Starts this command and waits until it serves.
+    pub fn start(command: &mut Command) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let log = File::create(directory.path().join("log")).expect("a log file");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+        let lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        let (sender, receiver) = mpsc::channel();
+        // Reads on to the daemon's end, so that it never waits for us.
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| {
+                let _ = sender.send(line);
+            });
+        });
+        let mut daemon = Self { child, banner: String::new(), directory };
+        loop {
+            match receiver.recv_timeout(PATIENCE) {
+                Ok(line) if line == READY => return daemon,
+                Ok(line) => daemon.banner = format!("{}{line}\n", daemon.banner),
+                Err(error) => {
+                    panic!("{command:?} does not serve: {error}\n{}\n{}", daemon.banner, daemon.log())
+                }
+            }
+        }
+    }
+
+    /// What the daemon printed before it was ready.
+    pub fn banner(&self) -> &str {
+        &self.banner
+    }
+
+    /// What the daemon has logged so far.
+    pub fn log(&self) -> String {
+        read_text(&self.directory.path().join("log"))
+    }
+
+    /// A place for files that live as long as this value.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The URLs `iscsi://ADDRESS:PORT/TARGET/LUN` in the banner.
+    pub fn urls(&self) -> Vec<Url> {
+        self.banner
+            .split_whitespace()
+            .map(|word| word.trim_matches(|c: char| "'\"`,;()".contains(c)))
+            .filter_map(Url::parse)
+            .collect()
+    }
+
+    /// The first of them.
+    fn url(&self) -> Url {
+        self.urls().into_iter().next().unwrap_or_else(|| panic!("no iscsi:// URL in:\n{}", self.banner))
+    }
+
+    /// The address of the `--lun` with this index.
+    pub fn lun(&self, index: u16) -> Url {
+        let first = self.url();
+        Url { lun: first.lun + index, ..first }
+    }
+
+    /// The process's number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Memory that the daemon holds now, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = read_text(format!("/proc/{}/status", self.pid()).as_ref());
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.unwrap_or_else(|| panic!("the daemon is gone:\n{}", self.log())) * 1024
+    }
+
+    /// Whether the process still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_none()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, name: &str) {
+        super::tools::must(tool("kill").arg(format!("-{name}")).arg(self.pid().to_string()));
+    }
+
+    /// Waits for the end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let status = wait(&mut self.child, PATIENCE);
+        status.unwrap_or_else(|| panic!("the daemon does not end:\n{}", self.log()))
+    }
+
+    /// Stops the daemon politely, which must succeed; returns its log.
+    pub fn stop(mut self) -> String {
+        assert!(self.is_running(), "the daemon ended by itself:\n{}", self.log());
+        self.signal("TERM");
+        let status = self.wait();
+        assert!(status.success(), "the daemon ended with {status}:\n{}", self.log());
+        self.log()
+    }
+
+    /// Ends the daemon as a power cut would.
+    pub fn kill9(mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a killed child ends");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.is_running() {
+            if std::thread::panicking() {
+                eprintln!("the daemon's log ends with:\n{}", tail(&self.log()));
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A logical unit's address as libiscsi writes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Url {
+    /// Where the target listens.
+    pub portal: SocketAddr,
+    /// The target's name.
+    pub target: String,
+    /// Logical unit number.
+    pub lun: u16,
+}
+
+impl Url {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_prefix("iscsi://")?.splitn(3, '/');
+        let portal = parts.next()?.parse().ok()?;
+        let target = parts.next()?.to_owned();
+        let lun = parts.next()?.parse().ok()?;
+        Some(Self { portal, target, lun })
+    }
+
+    /// The URL with a user and secret before the address and parameters at the end, both possibly empty.
+    pub fn with(&self, login: &str, parameters: &str) -> String {
+        format!("iscsi://{login}{}/{}/{}{parameters}", self.portal, self.target, self.lun)
+    }
+}
+
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.with("", ""))
+    }
+}

@@ -1,0 +1,1 @@
+//! The initiator machine of one connection.

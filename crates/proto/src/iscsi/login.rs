@@ -1,0 +1,287 @@
+//! The login phase (RFC 7143 section 6) of both roles, and the text negotiation of the full feature phase.
+
+mod discovery;
+mod initiator;
+mod target;
+
+pub use crate::iscsi::keys::{Digests, Offers};
+pub use discovery::text_request;
+pub use initiator::{InitiatorChap, InitiatorLogin, LoginSend, Plan};
+pub use target::TargetLogin;
+
+use crate::iscsi::keys::{self, Key, Values};
+use crate::verbs::Session;
+use std::fmt;
+use std::net::SocketAddr;
+use wire::iscsi::{LoginStatus, Stage};
+
+/// What the daemon decides about who may log in. All connections share it, and it answers from memory.
+pub trait Access: Send + Sync {
+    /// Whether this initiator may log in to `target` (`None`: a discovery session) on this portal. The names are
+    /// what the peer says; they are proved only by the credentials asked for in the grant.
+    fn authorize(
+        &self,
+        initiator: &str,
+        target: Option<&str>,
+        from: SocketAddr,
+        portal: SocketAddr,
+        isid: [u8; 6],
+    ) -> Result<Grant, Refusal>;
+
+    /// The targets that this initiator may see, with their addresses.
+    fn send_targets(
+        &self,
+        initiator: &str,
+        from: SocketAddr,
+        portal: SocketAddr,
+        which: SendTargets<'_>,
+    ) -> Vec<TargetRecord>;
+
+    /// Fills `bytes` with what nobody can guess.
+    fn random(&self, bytes: &mut [u8]);
+
+    /// A target session identifying handle that is not in use, never 0.
+    fn new_tsih(&self) -> u16;
+}
+
+/// An initiator may log in.
+#[derive(Clone, Debug, Default)]
+pub struct Grant {
+    /// What it must prove first.
+    pub chap: Option<ChapCredentials>,
+    /// TargetPortalGroupTag of the portal.
+    pub group: u16,
+    /// TargetAlias.
+    pub alias: Option<String>,
+}
+
+/// Names and secrets of CHAP.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ChapCredentials {
+    /// The initiator's CHAP name.
+    pub user: String,
+    /// The initiator's secret.
+    pub secret: Vec<u8>,
+    /// The target's CHAP name and secret, for initiators that want the target to prove who it is.
+    pub mutual: Option<(String, Vec<u8>)>,
+}
+
+impl fmt::Debug for ChapCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mutual = self.mutual.as_ref().map(|(name, _)| name);
+        f.debug_struct("ChapCredentials")
+            .field("user", &self.user)
+            .field("mutual", &mutual)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An initiator may not log in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// No such target on this portal.
+    NotFound,
+    /// Not this initiator, for this reason.
+    Forbidden(String),
+    /// The target has as many sessions as it may have.
+    TooManySessions,
+    /// The target does not serve now, for this reason.
+    Unavailable(String),
+}
+
+impl Refusal {
+    /// The status of the login response (section 11.13.5).
+    pub fn status(&self) -> LoginStatus {
+        match self {
+            Refusal::NotFound => LoginStatus::NOT_FOUND,
+            Refusal::Forbidden(_) => LoginStatus::AUTHORIZATION_FAILURE,
+            Refusal::TooManySessions => LoginStatus::OUT_OF_RESOURCES,
+            Refusal::Unavailable(_) => LoginStatus::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NotFound => f.write_str("no such target"),
+            Refusal::Forbidden(reason) => write!(f, "not allowed: {reason}"),
+            Refusal::TooManySessions => f.write_str("too many sessions"),
+            Refusal::Unavailable(reason) => write!(f, "target unavailable: {reason}"),
+        }
+    }
+}
+
+/// Which targets are asked for (appendix C).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendTargets<'a> {
+    /// All.
+    All,
+    /// The one with this name.
+    One(&'a str),
+}
+
+/// A target and where it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetRecord {
+    /// Its name.
+    pub name: String,
+    /// Its addresses, each with its portal group tag.
+    pub portals: Vec<(SocketAddr, u16)>,
+}
+
+/// What the target answers to one login request.
+#[derive(Clone, Debug)]
+pub struct LoginReply {
+    /// Status.
+    pub status: LoginStatus,
+    /// T: on to the next stage.
+    pub transit: bool,
+    /// C: the text goes on in the next response.
+    pub cont: bool,
+    /// Current stage.
+    pub csg: Stage,
+    /// Next stage.
+    pub nsg: Stage,
+    /// TSIH: 0 until the login is complete.
+    pub tsih: u16,
+    /// Text.
+    pub text: Vec<u8>,
+    /// Why to close the connection once this was sent.
+    pub close: Option<String>,
+    /// The full feature phase begins once this was sent.
+    pub done: Option<Negotiated>,
+}
+
+/// The outcome of a login.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Negotiated {
+    /// CRC32C over headers.
+    pub header_digest: bool,
+    /// CRC32C over data.
+    pub data_digest: bool,
+    /// InitialR2T.
+    pub initial_r2t: bool,
+    /// ImmediateData.
+    pub immediate_data: bool,
+    /// MaxRecvDataSegmentLength of the initiator: limits what the target sends.
+    pub max_recv_initiator: u32,
+    /// MaxRecvDataSegmentLength of the target: limits what the initiator sends.
+    pub max_recv_target: u32,
+    /// FirstBurstLength, never above MaxBurstLength.
+    pub first_burst: u32,
+    /// MaxBurstLength.
+    pub max_burst: u32,
+    /// MaxOutstandingR2T.
+    pub max_outstanding_r2t: u16,
+    /// Whether this is a discovery session.
+    pub discovery: bool,
+    /// Who is logged in where.
+    pub session: Session,
+}
+
+/// Who logs in where, as far as both roles know it.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    initiator: String,
+    alias: Option<String>,
+    target: Option<String>,
+    discovery: bool,
+}
+
+/// Bytes of text in one login PDU: MaxRecvDataSegmentLength before it is declared (section 6.3).
+const LOGIN_TEXT_MAX: usize = 8192;
+/// Requests that one login may take. The standard asks for six exchanges at least (section 6.2); texts in small
+/// pieces need more.
+const REQUESTS_MAX: u32 = 128;
+
+impl Negotiated {
+    fn new(values: &Values, recv: Recv, names: &Names, link: Link) -> Negotiated {
+        let max_burst = values.get(Key::MaxBurstLength);
+        let flag = |key| values.get(key) != 0;
+        let mut negotiated = Negotiated {
+            header_digest: flag(Key::HeaderDigest),
+            data_digest: flag(Key::DataDigest),
+            initial_r2t: flag(Key::InitialR2T),
+            immediate_data: flag(Key::ImmediateData),
+            max_recv_initiator: recv.initiator,
+            max_recv_target: recv.target,
+            first_burst: values.get(Key::FirstBurstLength).min(max_burst),
+            max_burst,
+            max_outstanding_r2t: u16::try_from(values.get(Key::MaxOutstandingR2T)).unwrap_or(u16::MAX),
+            discovery: names.discovery,
+            session: Session {
+                initiator: names.initiator.clone(),
+                alias: names.alias.clone(),
+                target: names.target.clone().filter(|_| !names.discovery),
+                isid: link.isid,
+                tsih: link.tsih,
+                negotiated: Vec::new(),
+                transport_id: transport_id(&names.initiator, link.isid),
+            },
+        };
+        negotiated.session.negotiated = log_keys(&negotiated, values, link.method);
+        negotiated
+    }
+}
+
+/// MaxRecvDataSegmentLength of both sides.
+#[derive(Clone, Copy, Debug)]
+struct Recv {
+    initiator: u32,
+    target: u32,
+}
+
+/// What names a session besides names.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    isid: [u8; 6],
+    tsih: u16,
+    method: &'static str,
+}
+
+fn log_keys(negotiated: &Negotiated, values: &Values, method: &'static str) -> Vec<(&'static str, String)> {
+    let shown = [
+        Key::HeaderDigest,
+        Key::DataDigest,
+        Key::InitialR2T,
+        Key::ImmediateData,
+        Key::MaxBurstLength,
+        Key::FirstBurstLength,
+        Key::MaxOutstandingR2T,
+    ];
+    let shown = shown.into_iter().filter_map(keys::rule);
+    let mut list = vec![("AuthMethod", method.to_string())];
+    list.extend(shown.map(|rule| (rule.name, rule.show(values.get(rule.key)))));
+    list.push(("MaxRecvDataSegmentLength", negotiated.max_recv_initiator.to_string()));
+    list
+}
+
+/// The initiator port as a TransportID of format 01b (SPC-4 section 7.6.4.6): name, ",i,0x", ISID; terminated by a
+/// null and padded to a multiple of four, 20 bytes at least.
+fn transport_id(initiator: &str, isid: [u8; 6]) -> Vec<u8> {
+    const FORMAT_01B_ISCSI: u8 = 0x45;
+    let isid: String = isid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut port = format!("{initiator},i,0x{isid}").into_bytes();
+    port.push(0);
+    port.resize(port.len().next_multiple_of(4).max(20), 0);
+    let len = u16::try_from(port.len()).unwrap_or(u16::MAX).to_be_bytes();
+    let mut id = vec![FORMAT_01B_ISCSI, 0];
+    id.extend_from_slice(&len);
+    id.append(&mut port);
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transport_id_is_terminated_and_padded() {
+        let id = transport_id("iqn.2026-11.io.lunette:a", [0x80, 1, 2, 3, 4, 0xff]);
+        assert_eq!(&id[..4], [0x45, 0, 0, 44]);
+        assert_eq!(&id[4..45], b"iqn.2026-11.io.lunette:a,i,0x8001020304ff");
+        assert_eq!(&id[45..], [0, 0, 0]);
+        assert_eq!(transport_id("a", [0; 6])[3], 20);
+    }
+}

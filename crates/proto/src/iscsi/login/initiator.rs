@@ -1,0 +1,346 @@
+//! The initiator's side of the login phase.
+
+use super::{LOGIN_TEXT_MAX, Link, Names, Negotiated, REQUESTS_MAX, Recv};
+use crate::iscsi::chap::{self, Algorithm, Challenge, Identity};
+use crate::iscsi::keys::{self, Key, Kind, Offers, Place, Rule, Senders, Settled, Values};
+use crate::iscsi::text::{self, TEXT_BYTES_MAX};
+use wire::iscsi::{CONTINUE, LoginResponse, LoginStatus, Stage};
+
+/// How to log in.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Our name.
+    pub initiator: String,
+    /// Our alias.
+    pub alias: Option<String>,
+    /// The target's name; `None`: a discovery session.
+    pub target: Option<String>,
+    /// Initiator session id.
+    pub isid: [u8; 6],
+    /// How to authenticate.
+    pub chap: Option<InitiatorChap>,
+    /// What to offer.
+    pub offers: Offers,
+    /// Bytes of text in one request, at most 8192.
+    pub text_bytes: u16,
+}
+
+/// How an initiator authenticates.
+#[derive(Clone, Debug)]
+pub struct InitiatorChap {
+    /// Who we are.
+    pub own: Identity,
+    /// Who the target must prove to be.
+    pub target: Option<Identity>,
+    /// What to offer, the best first.
+    pub algorithms: Vec<Algorithm>,
+    /// Fresh random bytes for our challenge.
+    pub random: [u8; Challenge::RANDOM_BYTES],
+}
+
+/// One login request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoginSend {
+    /// T.
+    pub transit: bool,
+    /// C.
+    pub cont: bool,
+    /// Current stage.
+    pub csg: Stage,
+    /// Next stage.
+    pub nsg: Stage,
+    /// Text.
+    pub text: Vec<u8>,
+}
+
+/// The login of one connection: [`InitiatorLogin::request`] and [`InitiatorLogin::response`] in turn.
+pub struct InitiatorLogin {
+    plan: Plan,
+    requests: u32,
+    stage: Stage,
+    step: Step,
+    /// Text that is still to be sent.
+    unsent: Vec<u8>,
+    /// Whether to ask for the next stage once it was.
+    transit: bool,
+    /// What the last request was.
+    sent: Option<LoginSend>,
+    /// Text of responses with the C bit.
+    gathered: Vec<u8>,
+    seen: Vec<String>,
+    values: Values,
+}
+
+/// What the next response is about.
+#[derive(Clone, Debug)]
+enum Step {
+    Method,
+    Challenge,
+    /// The target's proof, when we asked for it with this challenge.
+    Proof(Algorithm, Option<Challenge>),
+    /// Authentication is done.
+    Passed(&'static str),
+}
+
+impl InitiatorLogin {
+    /// A login that begins.
+    pub fn new(plan: Plan) -> InitiatorLogin {
+        let mut text = Vec::new();
+        text::put(&mut text, "InitiatorName", &plan.initiator);
+        if let Some(alias) = &plan.alias {
+            text::put(&mut text, "InitiatorAlias", alias);
+        }
+        match &plan.target {
+            Some(target) => {
+                text::put(&mut text, "SessionType", "Normal");
+                text::put(&mut text, "TargetName", target);
+            }
+            None => text::put(&mut text, "SessionType", "Discovery"),
+        }
+        let (methods, transit) = match &plan.chap {
+            Some(InitiatorChap { target: Some(_), .. }) => ("CHAP", false),
+            Some(InitiatorChap { target: None, .. }) => ("CHAP,None", true),
+            None => ("None", true),
+        };
+        text::put(&mut text, "AuthMethod", methods);
+        InitiatorLogin {
+            plan,
+            requests: 0,
+            stage: Stage::SECURITY,
+            step: Step::Method,
+            unsent: text,
+            transit,
+            sent: None,
+            gathered: Vec::new(),
+            seen: Vec::new(),
+            values: Values::default(),
+        }
+    }
+
+    /// What is logged in as.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The next request.
+    pub fn request(&mut self) -> LoginSend {
+        let max = usize::from(self.plan.text_bytes).clamp(1, LOGIN_TEXT_MAX);
+        let answering = !self.gathered.is_empty();
+        let text = if answering {
+            Vec::new()
+        } else {
+            let rest = self.unsent.split_off(self.unsent.len().min(max));
+            std::mem::replace(&mut self.unsent, rest)
+        };
+        let cont = !answering && !self.unsent.is_empty();
+        let transit = !cont && !answering && self.transit;
+        let nsg = match (transit, self.stage) {
+            (false, _) => Stage::default(),
+            (true, Stage::SECURITY) => Stage::OPERATIONAL,
+            (true, _) => Stage::FULL_FEATURE,
+        };
+        let send = LoginSend { transit, cont, csg: self.stage, nsg, text };
+        self.sent = Some(send.clone());
+        send
+    }
+
+    /// The response to the last request. With the outcome, the login is complete; without one, another request is
+    /// due. An error says why the connection is to be closed.
+    pub fn response(&mut self, bhs: &LoginResponse, text: &[u8]) -> Result<Option<Negotiated>, String> {
+        let Some(sent) = self.sent.take() else {
+            return Err("a login response that was not asked for".to_string());
+        };
+        self.requests = self.requests.saturating_add(1);
+        if self.requests > REQUESTS_MAX {
+            return Err("too many login responses".to_string());
+        }
+        check(bhs, &sent, text)?;
+        if sent.cont {
+            return Ok(None);
+        }
+        self.gathered.extend_from_slice(text);
+        if self.gathered.len() > TEXT_BYTES_MAX {
+            return Err("more than 64 KiB of login text".to_string());
+        }
+        if bhs.flags & CONTINUE != 0 {
+            return Ok(None);
+        }
+        let whole = std::mem::take(&mut self.gathered);
+        let pairs = text::pairs(&whole).map_err(|error| error.to_string())?;
+        self.take(&pairs)?;
+        if bhs.flags & LoginResponse::TRANSIT == 0 {
+            return Ok(None);
+        }
+        if !matches!(self.step, Step::Passed(_)) {
+            return Err("the target ends the security stage too early".to_string());
+        }
+        self.stage = bhs.nsg();
+        if self.stage == Stage::FULL_FEATURE {
+            return Ok(Some(self.finish(bhs.tsih.get())));
+        }
+        self.offer();
+        Ok(None)
+    }
+
+    /// Takes a complete text.
+    fn take(&mut self, pairs: &[(&str, &str)]) -> Result<(), String> {
+        for (name, value) in pairs.iter().copied() {
+            let rule = keys::find(name);
+            let repeatable = rule.is_some_and(|rule| rule.key == Key::TargetAddress);
+            if !repeatable && self.seen.iter().any(|seen| seen == name) {
+                return Err(format!("{name} came twice"));
+            }
+            self.seen.push(name.to_string());
+            match rule {
+                None => text::put(&mut self.unsent, name, "NotUnderstood"),
+                Some(rule) if rule.senders == Senders::Initiator => {
+                    return Err(format!("{name} from a target"));
+                }
+                Some(rule) if !rule.allowed_in(self.stage) => {
+                    return Err(format!("{name} in the wrong login stage"));
+                }
+                Some(rule) => self.settle(rule, value)?,
+            }
+        }
+        if self.stage == Stage::SECURITY { self.authenticate(pairs) } else { Ok(()) }
+    }
+
+    /// Takes the answer to an offer, or a declaration.
+    fn settle(&mut self, rule: &Rule, value: &str) -> Result<(), String> {
+        let wrong = || format!("{} has an inadmissible value", rule.name);
+        match rule.kind {
+            Kind::Number(..) => {
+                let number = rule.number(value).ok_or_else(wrong)?;
+                self.values.set(rule.key, number);
+                Ok(())
+            }
+            Kind::Text | Kind::Exchange | Kind::Obsolete => Ok(()),
+            _ if rule.key == Key::AuthMethod => Ok(()),
+            _ => {
+                match rule.settle(self.plan.offers.of(rule.key), value).ok_or_else(wrong)? {
+                    Settled::Value(value) => self.values.set(rule.key, value),
+                    Settled::Default => {}
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// One step of SecurityNegotiation.
+    fn authenticate(&mut self, pairs: &[(&str, &str)]) -> Result<(), String> {
+        let find = |key: &str| pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+        match (&self.step, &self.plan.chap) {
+            (Step::Method, chap) => match (find("AuthMethod"), chap) {
+                (Some("CHAP"), Some(chap)) => {
+                    let list: Vec<String> =
+                        chap.algorithms.iter().map(|one| one.number().to_string()).collect();
+                    text::put(&mut self.unsent, "CHAP_A", list.join(","));
+                    self.transit = false;
+                    self.step = Step::Challenge;
+                }
+                (Some("None"), Some(InitiatorChap { target: None, .. }) | None) => {
+                    self.transit = true;
+                    self.step = Step::Passed("None");
+                }
+                (None, None) => self.step = Step::Passed("None"),
+                (Some(method), _) => return Err(format!("the target chose AuthMethod={method}")),
+                (None, Some(_)) => return Err("the target chose no AuthMethod".to_string()),
+            },
+            (Step::Challenge, Some(chap)) => {
+                let missing = || "the CHAP challenge is not complete".to_string();
+                let algorithm = find("CHAP_A").ok_or_else(missing)?;
+                let algorithm = Algorithm::choose(algorithm)
+                    .filter(|algorithm| chap.algorithms.contains(algorithm))
+                    .ok_or("the target chose a CHAP algorithm that was not offered")?;
+                let (identifier, challenge) =
+                    (find("CHAP_I").ok_or_else(missing)?, find("CHAP_C").ok_or_else(missing)?);
+                let theirs =
+                    Challenge::parse(identifier, challenge).map_err(|failure| failure.to_string())?;
+                let own = chap.target.is_some().then(|| Challenge::new(algorithm, &chap.random));
+                chap::answer(algorithm, &theirs, own.as_ref(), &chap.own, &mut self.unsent)
+                    .map_err(|failure| failure.to_string())?;
+                if let Some(own) = &own {
+                    own.put(&mut self.unsent);
+                }
+                self.transit = true;
+                self.step = Step::Proof(algorithm, own);
+            }
+            (
+                Step::Proof(algorithm, Some(challenge)),
+                Some(InitiatorChap { own, target: Some(target), .. }),
+            ) => {
+                let (Some(name), Some(response)) = (find("CHAP_N"), find("CHAP_R")) else {
+                    return Err("the target did not prove who it is".to_string());
+                };
+                chap::verify(*algorithm, challenge, target, Some(own), name, response)
+                    .map_err(|failure| format!("the target failed to prove who it is: {failure}"))?;
+                self.step = Step::Passed("CHAP");
+            }
+            (Step::Proof(..), _) => self.step = Step::Passed("CHAP"),
+            (Step::Challenge, None) => return Err("CHAP was not offered".to_string()),
+            (Step::Passed(_), _) => {}
+        }
+        Ok(())
+    }
+
+    /// Offers every operational key.
+    fn offer(&mut self) {
+        self.transit = true;
+        text::put(&mut self.unsent, "MaxRecvDataSegmentLength", self.plan.offers.max_recv);
+        for rule in self.offered() {
+            text::put(&mut self.unsent, rule.name, rule.offer(self.plan.offers.of(rule.key)));
+        }
+    }
+
+    fn offered(&self) -> impl Iterator<Item = &'static Rule> + use<> {
+        let discovery = self.plan.target.is_none();
+        keys::TABLE.iter().filter(move |rule| {
+            let obsolete = matches!(rule.key, Key::IfMarker | Key::OfMarker);
+            let irrelevant = discovery && rule.irrelevant_in_discovery;
+            rule.place == Place::Operational && rule.negotiated() && !obsolete && !irrelevant
+        })
+    }
+
+    fn finish(&mut self, tsih: u16) -> Negotiated {
+        // These two need no answer when the offer alone decides (section 6.2.2).
+        for rule in self.offered().filter(|rule| !self.values.has(rule.key)).collect::<Vec<_>>() {
+            match (rule.kind, self.plan.offers.of(rule.key)) {
+                (Kind::And, 0) => self.values.set(rule.key, 0),
+                (Kind::Or, 1) => self.values.set(rule.key, 1),
+                _ => {}
+            }
+        }
+        let names = Names {
+            initiator: self.plan.initiator.clone(),
+            alias: self.plan.alias.clone(),
+            target: self.plan.target.clone(),
+            discovery: self.plan.target.is_none(),
+        };
+        let recv = Recv {
+            initiator: self.plan.offers.max_recv,
+            target: self.values.get(Key::MaxRecvDataSegmentLength),
+        };
+        let method = if let Step::Passed(method) = self.step { method } else { "None" };
+        let link = Link { isid: self.plan.isid, tsih, method };
+        Negotiated::new(&self.values, recv, &names, link)
+    }
+}
+
+/// Judges the header of a response.
+fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), String> {
+    if bhs.status != LoginStatus::SUCCESS {
+        return Err(format!("login refused with status {:02x}{:02x}", bhs.status.class, bhs.status.detail));
+    }
+    let transit = bhs.flags & LoginResponse::TRANSIT != 0;
+    let cont = bhs.flags & CONTINUE != 0;
+    if bhs.csg() != sent.csg {
+        return Err("the target answers in another stage".to_string());
+    }
+    if transit && (!sent.transit || cont || bhs.nsg() > sent.nsg || bhs.nsg() <= bhs.csg()) {
+        return Err("illegal stage transition by the target".to_string());
+    }
+    if sent.cont && (!text.is_empty() || cont) {
+        return Err("text while a request was not finished".to_string());
+    }
+    Ok(())
+}

@@ -1,0 +1,526 @@
+//! The target's side of the login phase.
+
+use super::{
+    Access, ChapCredentials, Grant, LOGIN_TEXT_MAX, Link, LoginReply, Names, Negotiated, REQUESTS_MAX, Recv,
+};
+use crate::iscsi::chap::{self, Algorithm, Challenge, Failure, Identity};
+use crate::iscsi::keys::{self, Key, Kind, Offers, Place, Rule, Senders, Settled, Values};
+use crate::iscsi::text::{self, TEXT_BYTES_MAX};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use wire::iscsi::{LoginRequest, LoginStatus, Stage};
+
+/// The login of one connection, fed with login requests until one reply closes it or ends it.
+pub struct TargetLogin {
+    access: Arc<dyn Access>,
+    from: SocketAddr,
+    portal: SocketAddr,
+    offers: Offers,
+    requests: u32,
+    text_bytes: usize,
+    /// The first request, which the others must agree with.
+    first: Option<LoginRequest>,
+    stage: Stage,
+    /// Text of requests with the C bit.
+    gathered: Vec<u8>,
+    /// Text of our answer that did not fit.
+    unsent: Vec<u8>,
+    /// Every key that came, where, and with which value.
+    seen: BTreeMap<String, (Stage, String)>,
+    names: Names,
+    grant: Option<Grant>,
+    security: Security,
+    values: Values,
+    /// Our MaxRecvDataSegmentLength was declared.
+    declared: bool,
+    /// Keys that we proposed.
+    proposed: Vec<Key>,
+    over: bool,
+}
+
+/// How far authentication is.
+#[derive(Clone, Debug)]
+enum Security {
+    /// No method was named.
+    Open,
+    /// We proposed CHAP.
+    Proposed,
+    /// CHAP was agreed on.
+    Chosen,
+    /// We sent a challenge.
+    Challenged(Algorithm, Challenge),
+    /// Done, by this method.
+    Passed(&'static str),
+}
+
+/// Why a login ends here.
+struct Fault {
+    status: LoginStatus,
+    reason: String,
+}
+
+fn fault(status: LoginStatus, reason: impl ToString) -> Fault {
+    Fault { status, reason: reason.to_string() }
+}
+
+fn initiator_error(reason: impl ToString) -> Fault {
+    fault(LoginStatus::INITIATOR_ERROR, reason)
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Fault {
+        fault(LoginStatus::AUTHENTICATION_FAILURE, failure)
+    }
+}
+
+type Pair<'a> = (&'a str, &'a str);
+
+impl TargetLogin {
+    /// A login that begins on a connection `from` there to this `portal`.
+    pub fn new(access: Arc<dyn Access>, from: SocketAddr, portal: SocketAddr, offers: Offers) -> TargetLogin {
+        TargetLogin {
+            access,
+            from,
+            portal,
+            offers,
+            requests: 0,
+            text_bytes: 0,
+            first: None,
+            stage: Stage::SECURITY,
+            gathered: Vec::new(),
+            unsent: Vec::new(),
+            seen: BTreeMap::new(),
+            names: Names::default(),
+            grant: None,
+            security: Security::Open,
+            values: Values::default(),
+            declared: false,
+            proposed: Vec::new(),
+            over: false,
+        }
+    }
+
+    /// Takes one login request and its text; returns what to answer.
+    pub fn request(&mut self, bhs: &LoginRequest, text: &[u8]) -> LoginReply {
+        let result = self.check(bhs).and_then(|()| self.take(bhs, text));
+        result.unwrap_or_else(|fault| {
+            self.over = true;
+            let who = if self.names.initiator.is_empty() { "" } else { &self.names.initiator };
+            LoginReply {
+                status: fault.status,
+                close: Some(format!("login refused: {} {who}", fault.reason).trim_end().to_string()),
+                csg: Stage::default(),
+                ..self.reply(Vec::new())
+            }
+        })
+    }
+
+    /// Judges the header (sections 6.3 and 11.12).
+    fn check(&mut self, bhs: &LoginRequest) -> Result<(), Fault> {
+        if self.over {
+            return Err(initiator_error("the login was over"));
+        }
+        self.requests = self.requests.saturating_add(1);
+        if self.requests > REQUESTS_MAX {
+            return Err(initiator_error("too many login requests"));
+        }
+        match &self.first {
+            Some(first) => {
+                let same = first.isid == bhs.isid
+                    && first.tsih == bhs.tsih
+                    && first.cid == bhs.cid
+                    && first.initiator_task_tag == bhs.initiator_task_tag;
+                if !same {
+                    return Err(initiator_error("ISID, TSIH, CID or task tag changed during login"));
+                }
+            }
+            None => self.check_first(bhs)?,
+        }
+        if bhs.csg() != self.stage {
+            return Err(initiator_error("wrong login stage"));
+        }
+        if bhs.transit() {
+            let ahead = bhs.nsg() == Stage::FULL_FEATURE || bhs.nsg() == Stage::OPERATIONAL;
+            if bhs.cont() || !ahead || bhs.nsg() <= bhs.csg() {
+                return Err(initiator_error("illegal stage transition (RFC 7143 section 6.3)"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_first(&mut self, bhs: &LoginRequest) -> Result<(), Fault> {
+        if bhs.version_min > 0 {
+            return Err(fault(LoginStatus::UNSUPPORTED_VERSION, "iSCSI version not supported"));
+        }
+        if bhs.tsih.get() != 0 {
+            return Err(fault(LoginStatus::NO_SUCH_SESSION, "there is no session with that TSIH"));
+        }
+        if bhs.csg() == Stage::SECURITY || bhs.csg() == Stage::OPERATIONAL {
+            self.stage = bhs.csg();
+        }
+        self.first = Some(*bhs);
+        Ok(())
+    }
+
+    /// Gathers text, and answers once it is complete.
+    fn take(&mut self, bhs: &LoginRequest, text: &[u8]) -> Result<LoginReply, Fault> {
+        if !self.unsent.is_empty() {
+            if !text.is_empty() {
+                return Err(initiator_error("text while an answer was not finished (RFC 7143 section 6.2)"));
+            }
+            let rest = std::mem::take(&mut self.unsent);
+            return Ok(self.begin_text(rest));
+        }
+        self.text_bytes = self.text_bytes.saturating_add(text.len());
+        if self.text_bytes > TEXT_BYTES_MAX {
+            return Err(initiator_error("more than 64 KiB of login text"));
+        }
+        self.gathered.extend_from_slice(text);
+        if bhs.cont() {
+            return Ok(self.reply(Vec::new()));
+        }
+        let whole = std::mem::take(&mut self.gathered);
+        let pairs = text::pairs(&whole).map_err(initiator_error)?;
+        let mut out = Vec::new();
+        self.negotiate(&pairs, &mut out)?;
+        if out.len() > LOGIN_TEXT_MAX || !bhs.transit() {
+            return Ok(self.begin_text(out));
+        }
+        self.transit(bhs.nsg(), out)
+    }
+
+    fn reply(&self, text: Vec<u8>) -> LoginReply {
+        LoginReply {
+            status: LoginStatus::SUCCESS,
+            transit: false,
+            cont: false,
+            csg: self.stage,
+            nsg: Stage::default(),
+            tsih: 0,
+            text,
+            close: None,
+            done: None,
+        }
+    }
+
+    /// Sends as much of the text as fits; the rest waits for requests without text. It is sent without the T bit:
+    /// the initiator goes on asking for the transition (section 6.3.3).
+    fn begin_text(&mut self, mut text: Vec<u8>) -> LoginReply {
+        self.unsent = text.split_off(text.len().min(LOGIN_TEXT_MAX));
+        let cont = !self.unsent.is_empty();
+        LoginReply { cont, ..self.reply(text) }
+    }
+
+    /// Answers a complete text.
+    fn negotiate(&mut self, pairs: &[Pair<'_>], out: &mut Vec<u8>) -> Result<(), Fault> {
+        let mut fresh = Vec::with_capacity(pairs.len());
+        for (name, value) in pairs.iter().copied() {
+            let rule = keys::find(name);
+            if !self.is_new(rule, name, value)? {
+                continue;
+            }
+            match rule {
+                None => text::put(out, name, "NotUnderstood"),
+                Some(rule) if rule.senders == Senders::Target => {
+                    return Err(initiator_error(format!("{name} from an initiator")));
+                }
+                Some(rule) if !rule.allowed_in(self.stage) => {
+                    return Err(initiator_error(format!("{name} in the wrong login stage")));
+                }
+                Some(rule) => fresh.push((rule, value)),
+            }
+        }
+        match self.grant {
+            None => self.identify(&fresh, out)?,
+            Some(_) => {
+                let fixed =
+                    |rule: &Rule| matches!(rule.key, Key::InitiatorName | Key::TargetName | Key::SessionType);
+                if let Some((rule, _)) = fresh.iter().find(|(rule, _)| fixed(rule)) {
+                    return Err(initiator_error(format!("{} after the first request", rule.name)));
+                }
+            }
+        }
+        if let Some((_, alias)) = fresh.iter().find(|(rule, _)| rule.key == Key::InitiatorAlias) {
+            self.names.alias = Some((*alias).to_string());
+        }
+        match self.stage {
+            Stage::SECURITY => self.authenticate(&fresh, out),
+            _ => self.operate(&fresh, out),
+        }
+    }
+
+    /// A key may come once. Only the names may be repeated in a later stage: each stage is a negotiation of its own
+    /// (section 6.2), and initiators in the field repeat them.
+    fn is_new(&mut self, rule: Option<&Rule>, name: &str, value: &str) -> Result<bool, Fault> {
+        match self.seen.get(name) {
+            None => {
+                self.seen.insert(name.to_string(), (self.stage, value.to_string()));
+                Ok(true)
+            }
+            Some((stage, before)) if *stage != self.stage && before == value => {
+                let again = rule.is_some_and(|rule| rule.kind == Kind::Text);
+                if again { Ok(false) } else { Err(initiator_error(format!("{name} came twice"))) }
+            }
+            Some(_) => Err(initiator_error(format!("{name} came twice"))),
+        }
+    }
+
+    /// Who logs in where, from the first text (section 6.3).
+    fn identify(&mut self, pairs: &[(&Rule, &str)], out: &mut Vec<u8>) -> Result<(), Fault> {
+        let find = |key| pairs.iter().find(|(rule, _)| rule.key == key).map(|(_, value)| *value);
+        let missing = |name: &str| fault(LoginStatus::MISSING_PARAMETER, format!("{name} is missing"));
+        let initiator = find(Key::InitiatorName).ok_or_else(|| missing("InitiatorName"))?;
+        if !keys::is_name(initiator) {
+            return Err(initiator_error("InitiatorName is no iSCSI name"));
+        }
+        self.names.initiator = initiator.to_string();
+        self.names.discovery = match find(Key::SessionType) {
+            None | Some("Normal") => false,
+            Some("Discovery") => true,
+            Some(_) => return Err(fault(LoginStatus::SESSION_TYPE_NOT_SUPPORTED, "unknown SessionType")),
+        };
+        let target = match find(Key::TargetName) {
+            _ if self.names.discovery => None,
+            Some(target) => Some(target),
+            None => return Err(missing("TargetName")),
+        };
+        self.names.target = target.map(str::to_string);
+        let isid = self.first.map_or([0; 6], |first| first.isid);
+        let grant = self
+            .access
+            .authorize(initiator, target, self.from, self.portal, isid)
+            .map_err(|refusal| fault(refusal.status(), &refusal))?;
+        if grant.chap.is_some() && self.stage != Stage::SECURITY {
+            return Err(fault(LoginStatus::AUTHENTICATION_FAILURE, "authentication is required"));
+        }
+        text::put(out, "TargetPortalGroupTag", grant.group);
+        if let (Some(alias), false) = (&grant.alias, self.names.discovery) {
+            text::put(out, "TargetAlias", alias);
+        }
+        self.grant = Some(grant);
+        Ok(())
+    }
+
+    fn credentials(&self) -> Option<&ChapCredentials> {
+        self.grant.as_ref().and_then(|grant| grant.chap.as_ref())
+    }
+
+    /// SecurityNegotiation (sections 6.3.2 and 12.1).
+    fn authenticate(&mut self, pairs: &[(&Rule, &str)], out: &mut Vec<u8>) -> Result<(), Fault> {
+        let find = |key| pairs.iter().find(|(rule, _)| rule.key == key).map(|(_, value)| *value);
+        if let Some((rule, offered)) = pairs.iter().find(|(rule, _)| rule.key == Key::AuthMethod) {
+            self.choose_method(rule, offered, out)?;
+        }
+        match &self.security {
+            Security::Chosen => {
+                let Some(list) = find(Key::ChapA) else { return Ok(()) };
+                let algorithm = Algorithm::choose(list).ok_or(Failure::NoAlgorithm)?;
+                let mut random = [0; Challenge::RANDOM_BYTES];
+                self.access.random(&mut random);
+                let challenge = Challenge::new(algorithm, &random);
+                text::put(out, "CHAP_A", algorithm.number());
+                challenge.put(out);
+                self.security = Security::Challenged(algorithm, challenge);
+                Ok(())
+            }
+            Security::Challenged(algorithm, challenge) => {
+                if !pairs.iter().any(|(rule, _)| is_chap(rule)) {
+                    return Ok(());
+                }
+                let name = find(Key::ChapN).ok_or(Failure::Missing("CHAP_N"))?;
+                let response = find(Key::ChapR).ok_or(Failure::Missing("CHAP_R"))?;
+                let theirs = match (find(Key::ChapI), find(Key::ChapC)) {
+                    (None, None) => None,
+                    (Some(identifier), Some(challenge)) => Some(Challenge::parse(identifier, challenge)?),
+                    (None, Some(_)) => return Err(Failure::Missing("CHAP_I").into()),
+                    (Some(_), None) => return Err(Failure::Missing("CHAP_C").into()),
+                };
+                let credentials = self.credentials().ok_or(Failure::Wrong)?;
+                let (expected, ours) = identities(credentials);
+                chap::verify(*algorithm, challenge, &expected, ours.as_ref(), name, response)?;
+                if let Some(theirs) = theirs {
+                    let ours = ours.ok_or(Failure::NotMutual)?;
+                    chap::answer(*algorithm, &theirs, Some(challenge), &ours, out)?;
+                }
+                self.security = Security::Passed("CHAP");
+                Ok(())
+            }
+            Security::Open | Security::Proposed | Security::Passed(_) => {
+                match pairs.iter().find(|(rule, _)| is_chap(rule)) {
+                    Some((rule, _)) => Err(initiator_error(format!("unexpected {}", rule.name))),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Takes the first method that is allowed for this initiator; there is no use in going on without one.
+    fn choose_method(&mut self, rule: &Rule, offered: &str, out: &mut Vec<u8>) -> Result<(), Fault> {
+        const NONE: u32 = 0b01;
+        const CHAP: u32 = 0b10;
+        let allowed = if self.credentials().is_some() { CHAP } else { NONE };
+        let Ok(Some(method)) = rule.answer(offered, allowed) else {
+            return Err(fault(
+                LoginStatus::AUTHENTICATION_FAILURE,
+                format!("no AuthMethod of {offered} is allowed"),
+            ));
+        };
+        if !matches!(self.security, Security::Proposed) {
+            text::put(out, rule.name, rule.show(method));
+        }
+        self.security = if allowed == CHAP { Security::Chosen } else { Security::Passed("None") };
+        Ok(())
+    }
+
+    /// LoginOperationalNegotiation (sections 6.3.3 and 13).
+    fn operate(&mut self, pairs: &[(&Rule, &str)], out: &mut Vec<u8>) -> Result<(), Fault> {
+        // FirstBurstLength depends on MaxBurstLength, so it is answered last.
+        let last = |rule: &Rule| rule.key == Key::FirstBurstLength;
+        let ordered =
+            pairs.iter().filter(|(rule, _)| !last(rule)).chain(pairs.iter().filter(|(rule, _)| last(rule)));
+        for (rule, value) in ordered {
+            self.answer(rule, value, out)?;
+        }
+        if !self.declared {
+            self.declared = true;
+            text::put(out, "MaxRecvDataSegmentLength", self.offers.max_recv);
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, rule: &Rule, value: &str, out: &mut Vec<u8>) -> Result<(), Fault> {
+        if rule.irrelevant_in_discovery && self.names.discovery {
+            text::put(out, rule.name, "Irrelevant");
+            return Ok(());
+        }
+        let ours = match rule.key {
+            Key::FirstBurstLength => self.offers.first_burst.min(self.values.get(Key::MaxBurstLength)),
+            key => self.offers.of(key),
+        };
+        match rule.kind {
+            Kind::Number(..) => {
+                let number = rule.number(value);
+                let number =
+                    number.ok_or_else(|| initiator_error(format!("{} is out of bounds", rule.name)))?;
+                self.values.set(rule.key, number);
+            }
+            Kind::Text | Kind::Exchange => {}
+            Kind::Obsolete => text::put(out, rule.name, "Reject"),
+            _ if self.proposed.contains(&rule.key) => match rule.settle(ours, value) {
+                Some(Settled::Value(settled)) => self.values.set(rule.key, settled),
+                Some(Settled::Default) | None => {
+                    return Err(initiator_error(format!("{} is not what was proposed", rule.name)));
+                }
+            },
+            _ => {
+                let answer = rule.answer(value, ours);
+                match answer.map_err(|_| initiator_error(format!("{} offers an answer", rule.name)))? {
+                    Some(agreed) => {
+                        self.values.set(rule.key, agreed);
+                        text::put(out, rule.name, rule.show(agreed));
+                    }
+                    None => text::put(out, rule.name, "Reject"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The initiator wants to go on to stage `to`.
+    fn transit(&mut self, to: Stage, mut out: Vec<u8>) -> Result<LoginReply, Fault> {
+        let ready = match self.stage {
+            Stage::SECURITY => self.security_done(&mut out)?,
+            _ => self.operational_done(&mut out)?,
+        };
+        if !ready {
+            return Ok(self.reply(out));
+        }
+        let exceeded = self.exceeded().next().is_some();
+        let to = if self.stage == Stage::SECURITY && exceeded { Stage::OPERATIONAL } else { to };
+        let mut reply = LoginReply { transit: true, nsg: to, ..self.reply(out) };
+        self.stage = to;
+        if to == Stage::FULL_FEATURE {
+            let negotiated = self.finish();
+            reply.tsih = negotiated.session.tsih;
+            reply.done = Some(negotiated);
+        }
+        Ok(reply)
+    }
+
+    /// Whether authentication is done; when it must be and was not begun, we propose it.
+    fn security_done(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
+        match self.security {
+            Security::Passed(_) => Ok(true),
+            Security::Open if self.credentials().is_none() => Ok(true),
+            Security::Open => {
+                text::put(out, "AuthMethod", "CHAP");
+                self.security = Security::Proposed;
+                Ok(false)
+            }
+            Security::Proposed => {
+                Err(fault(LoginStatus::AUTHENTICATION_FAILURE, "authentication is required"))
+            }
+            Security::Chosen | Security::Challenged(..) => Ok(false),
+        }
+    }
+
+    /// Whether all is negotiated that must be: where a default is more than we can do, we propose less.
+    fn operational_done(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
+        let max_burst = self.values.get(Key::MaxBurstLength);
+        if self.values.has(Key::FirstBurstLength) && self.values.get(Key::FirstBurstLength) > max_burst {
+            return Err(initiator_error("FirstBurstLength exceeds MaxBurstLength (RFC 7143 section 13.14)"));
+        }
+        let exceeded: Vec<&Rule> = self.exceeded().collect();
+        for rule in &exceeded {
+            if self.seen.contains_key(rule.name) {
+                return Err(initiator_error(format!("{} cannot be agreed on", rule.name)));
+            }
+            if !self.proposed.contains(&rule.key) {
+                self.proposed.push(rule.key);
+                text::put(out, rule.name, rule.offer(self.offers.of(rule.key)));
+            }
+        }
+        Ok(exceeded.is_empty())
+    }
+
+    /// Keys that were not agreed on and whose default is more than we can do.
+    fn exceeded(&self) -> impl Iterator<Item = &'static Rule> + '_ {
+        keys::TABLE.iter().filter(|rule| {
+            rule.place == Place::Operational
+                && !(rule.irrelevant_in_discovery && self.names.discovery)
+                && !self.values.has(rule.key)
+                && self.offers.exceeded_by_default(rule)
+        })
+    }
+
+    fn finish(&mut self) -> Negotiated {
+        self.over = true;
+        let undeclared = keys::rule(Key::MaxRecvDataSegmentLength).map_or(0, |rule| rule.default);
+        let recv = Recv {
+            initiator: self.values.get(Key::MaxRecvDataSegmentLength),
+            target: if self.declared { self.offers.max_recv } else { undeclared },
+        };
+        let method = match self.security {
+            Security::Passed(method) => method,
+            Security::Open | Security::Proposed | Security::Chosen | Security::Challenged(..) => "None",
+        };
+        let link = Link {
+            isid: self.first.map_or([0; 6], |first| first.isid),
+            tsih: self.access.new_tsih(),
+            method,
+        };
+        Negotiated::new(&self.values, recv, &self.names, link)
+    }
+}
+
+fn is_chap(rule: &Rule) -> bool {
+    matches!(rule.key, Key::ChapA | Key::ChapI | Key::ChapC | Key::ChapN | Key::ChapR)
+}
+
+/// The initiator's identity and ours.
+fn identities(credentials: &ChapCredentials) -> (Identity, Option<Identity>) {
+    let identity = |name: &str, secret: &[u8]| Identity { name: name.to_string(), secret: secret.to_vec() };
+    let ours = credentials.mutual.as_ref().map(|(name, secret)| identity(name, secret));
+    (identity(&credentials.user, &credentials.secret), ours)
+}

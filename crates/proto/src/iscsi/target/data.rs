@@ -1,0 +1,230 @@
+//! Data-Out, and what the layer above does with tasks.
+
+use super::send::Out;
+use super::task::{Fetch, Push, Task};
+use super::violation::{Reaction, Violation};
+use super::{Data, FORGOTTEN_MAX, Receiving, Target};
+use crate::verbs::{Ending, TaskId, Up};
+use wire::iscsi::{DataOut, Pdu, TAG_NONE};
+use wire::{Places, Sense};
+
+/// CHECK CONDITION (SAM-5 section 5.3.1).
+const CHECK_CONDITION: u8 = 0x02;
+
+impl Target {
+    pub(super) fn data_out(&mut self, header: &[u8]) -> Result<(), Violation> {
+        let Some(pdu) = DataOut::view(header) else { return Ok(()) };
+        if self.link.discovery {
+            return Err(Violation::NotInDiscovery);
+        }
+        let tag = pdu.initiator_task_tag.get();
+        let Some((id, limit)) = self.transfer(tag, pdu.target_transfer_tag.get()) else {
+            if self.forgotten.contains(&tag) {
+                self.skip_data(header);
+                return Ok(());
+            }
+            return Err(Violation::UnknownTransfer);
+        };
+        let len = pdu.data_segment_length.get();
+        let Some(task) = self.tasks.get(id) else { return Ok(()) };
+        let fault = if task.ending.is_some() { None } else { fault(task, pdu, limit) };
+        task.data_out_sn = task.data_out_sn.wrapping_add(1);
+        if let Some(violation) = fault {
+            self.fail(id, violation);
+        }
+        self.place(Data { task: id, len, last: pdu.last(), immediate: false });
+        Ok(())
+    }
+
+    /// The task that this Data-Out is for, and where its sequence ends.
+    fn transfer(&mut self, tag: u32, transfer_tag: u32) -> Option<(TaskId, u32)> {
+        let id = self.tasks.find(tag)?;
+        let task = self.tasks.get(id)?;
+        if transfer_tag == TAG_NONE {
+            return task.unsolicited_open.then_some((id, task.unsolicited_end));
+        }
+        let solicited = task.oldest_solicited().filter(|solicited| solicited.tag == transfer_tag)?;
+        Some((id, solicited.end))
+    }
+
+    /// Finds where a data segment goes.
+    fn place(&mut self, data: Data) {
+        let Some(task) = self.tasks.get(data.task) else { return };
+        let (received, fetch, over) = (task.received, task.fetch, task.ending.is_some());
+        self.receiving = match fetch {
+            _ if data.len == 0 => {
+                return self.data_done(data, true);
+            }
+            _ if over => Receiving::Skip { len: data.len, data: Some(data) },
+            Some(fetch) => {
+                Receiving::Body { data, place: fetch.into.slice(received.saturating_sub(fetch.at), data.len) }
+            }
+            None => Receiving::Unplaced(data),
+        };
+    }
+
+    /// A data segment has come in, or was thrown away.
+    pub(super) fn data_done(&mut self, data: Data, digest_ok: bool) {
+        let Some(task) = self.tasks.get(data.task) else { return };
+        if task.ending.is_none() && !digest_ok {
+            if data.immediate {
+                return self.drop_for(Violation::DataDigest);
+            }
+            self.fail(data.task, Violation::DataOutDigest);
+        }
+        let Some(task) = self.tasks.get(data.task) else { return };
+        task.received = task.received.saturating_add(data.len);
+        if data.last && !close_sequence(task) {
+            self.fail(data.task, Violation::IncorrectAmount);
+        }
+        self.progress(data.task);
+    }
+
+    /// Does what a task's state allows now: tell that a fetch is complete, ask for more, or answer.
+    fn progress(&mut self, id: TaskId) {
+        let outstanding = self.link.max_outstanding_r2t;
+        let Some(task) = self.tasks.get(id) else { return };
+        if task.ending.is_some() {
+            if !task.owed_data() && task.push.is_none() {
+                self.out.push_back(Out::Response(id));
+            }
+            return;
+        }
+        let Some(fetch) = task.fetch else { return };
+        if task.received >= fetch.end && !task.owed_data() {
+            task.fetch = None;
+            self.up.push_back(Up::Fetched(id));
+        } else if !task.unsolicited_open
+            && !task.solicit_queued
+            && task.solicited_count < outstanding
+            && task.solicited_end.max(task.unsolicited_end) < fetch.end
+        {
+            task.solicit_queued = true;
+            self.out.push_back(Out::Solicit(id));
+        }
+    }
+
+    /// The initiator broke the standard in this task's data: it ends with CHECK CONDITION, once all its data came.
+    pub(super) fn fail(&mut self, id: TaskId, violation: Violation) {
+        let Reaction::EndTask(asc, ascq) = violation.reaction() else { return };
+        let Some(task) = self.tasks.get(id) else { return };
+        if task.ending.is_some() {
+            return;
+        }
+        // Fixed format, ABORTED COMMAND.
+        let sense = Sense::from_bytes(&[0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]);
+        task.ending =
+            Some(Ending { status: CHECK_CONDITION, sense: Some(sense), read_bytes: 0, write_bytes: 0 });
+        task.fetch = None;
+        if task.given {
+            self.up.push_back(Up::FetchFailed(id));
+        }
+        self.progress(id);
+    }
+
+    pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
+        let end = at.saturating_add(into.len());
+        assert!(at == task.received, "fetches follow one another without gaps");
+        assert!(end <= task.write_bytes, "a fetch past the command's data-out");
+        assert!(end >= task.unsolicited_end, "a fetch leaves no place for data that comes unasked");
+        task.fetch = Some(Fetch { at, into, end });
+        if let Receiving::Unplaced(data) = self.receiving
+            && data.task == id
+        {
+            self.place(data);
+        }
+        self.progress(id);
+    }
+
+    pub(super) fn push(&mut self, id: TaskId, at: u32, from: Places, end: Option<Ending>) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
+        let len = from.len();
+        assert!(task.push.is_none() && at.saturating_add(len) <= task.read_bytes, "a push past the data-in");
+        task.push = Some(Push { at, from, len, sent: 0, burst: 0 });
+        task.ending = end;
+        self.out.push_back(Out::Push(id));
+    }
+
+    pub(super) fn end(&mut self, id: TaskId, ending: Ending) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
+        task.ending = Some(ending);
+        task.fetch = None;
+        self.skip_rest(id);
+        self.progress(id);
+    }
+
+    pub(super) fn abort(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let tag = task.initiator_task_tag;
+        if task.owed_data() {
+            self.forget(tag);
+        }
+        self.skip_rest(id);
+        self.release(id);
+        // A closed window opens by a PDU that nothing else may cause (section 11.4.11).
+        if self.session.window() == 0 && self.out.is_empty() {
+            self.tell_window();
+        }
+    }
+
+    /// What is coming in for this task is thrown away from now on.
+    fn skip_rest(&mut self, id: TaskId) {
+        if let Receiving::Unplaced(data) | Receiving::Body { data, .. } = self.receiving
+            && data.task == id
+        {
+            self.receiving = Receiving::Skip { len: data.len, data: Some(data) };
+        }
+    }
+
+    /// The task is no more.
+    pub(super) fn release(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        if task.immediate {
+            self.immediate_in_flight = self.immediate_in_flight.saturating_sub(1);
+        } else {
+            self.session.release();
+        }
+        self.tasks.release(id);
+    }
+
+    /// Data that still comes for this tag is thrown away in silence.
+    pub(super) fn forget(&mut self, tag: u32) {
+        if self.forgotten.len() >= FORGOTTEN_MAX {
+            self.forgotten.pop_front();
+        }
+        self.forgotten.push_back(tag);
+    }
+}
+
+/// What is wrong with a Data-Out of a sequence that ends at `limit`.
+fn fault(task: &Task, pdu: &DataOut, limit: u32) -> Option<Violation> {
+    let len = pdu.data_segment_length.get();
+    if pdu.data_sn.get() != task.data_out_sn {
+        return Some(Violation::DataSequence);
+    }
+    if pdu.buffer_offset.get() != task.received {
+        return Some(Violation::BufferOffset);
+    }
+    match task.received.checked_add(len) {
+        Some(end) if end <= limit => None,
+        _ if task.unsolicited_open => Some(Violation::UnexpectedUnsolicited),
+        _ => Some(Violation::IncorrectAmount),
+    }
+}
+
+/// The F bit ended the current sequence; `false`: it was too short.
+fn close_sequence(task: &mut Task) -> bool {
+    task.data_out_sn = 0;
+    if !task.unsolicited_open {
+        let end = task.oldest_solicited().map_or(0, |solicited| solicited.end);
+        task.pop_solicited();
+        return task.received >= end;
+    }
+    task.unsolicited_open = false;
+    // Less than all is only wrong when it is also less than FirstBurstLength (section 11.4.7.2): an R2T asks for
+    // the rest.
+    let whole = task.received >= task.unsolicited_end || task.unsolicited_end == task.write_bytes;
+    task.unsolicited_end = task.received;
+    whole
+}

@@ -1,0 +1,94 @@
+//! What belongs to a session, not to one of its connections.
+
+/// Where a command's CmdSN stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    /// The next one.
+    Next,
+    /// Within the window but ahead: one before it is missing.
+    Gap,
+    /// Outside the window: silently ignored.
+    Outside,
+}
+
+/// Command numbering of a session (section 4.2.2.1). The window is what was last told to the initiator: it opens by
+/// free slots only when a PDU says so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Session {
+    /// The next command expected.
+    pub exp_cmd_sn: u32,
+    /// The highest CmdSN that the initiator was told it may use.
+    pub max_cmd_sn: u32,
+    /// Commands that hold a slot of the window.
+    in_flight: u32,
+    depth: u32,
+}
+
+impl Session {
+    /// Numbering from the CmdSN of the first login request.
+    pub(super) fn new(cmd_sn: u32, depth: u32) -> Session {
+        let mut session =
+            Session { exp_cmd_sn: cmd_sn, max_cmd_sn: cmd_sn.wrapping_sub(1), in_flight: 0, depth };
+        session.advertise();
+        session
+    }
+
+    /// Where a non-immediate command with this CmdSN stands.
+    pub(super) fn order(&self, cmd_sn: u32) -> Order {
+        match cmd_sn.wrapping_sub(self.exp_cmd_sn) {
+            ahead if ahead >= self.window() => Order::Outside,
+            0 => Order::Next,
+            _ => Order::Gap,
+        }
+    }
+
+    /// How many commands the initiator may send from now on.
+    pub(super) fn window(&self) -> u32 {
+        self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1)
+    }
+
+    /// The next command was received; `holds`: until [`Session::release`] it takes a slot of the window.
+    pub(super) fn receive(&mut self, holds: bool) {
+        self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+        if holds {
+            self.in_flight = self.in_flight.saturating_add(1);
+        }
+    }
+
+    /// A slot is free again.
+    pub(super) fn release(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// MaxCmdSN as the next PDU tells it. It never goes back: each command received moves ExpCmdSN up by one and
+    /// takes at most one slot.
+    pub(super) fn advertise(&mut self) -> u32 {
+        let free = self.depth.saturating_sub(self.in_flight);
+        self.max_cmd_sn = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
+        self.max_cmd_sn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_the_free_slots_and_wraps() {
+        let mut session = Session::new(u32::MAX, 4);
+        assert_eq!(session.max_cmd_sn, 2);
+        assert_eq!(session.order(u32::MAX), Order::Next);
+        assert_eq!(session.order(0), Order::Gap);
+        assert_eq!(session.order(3), Order::Outside);
+        assert_eq!(session.order(u32::MAX - 1), Order::Outside);
+        for _ in 0..4 {
+            session.receive(true);
+        }
+        assert_eq!(session.window(), 0);
+        assert_eq!(session.order(session.exp_cmd_sn), Order::Outside);
+        session.release();
+        assert_eq!(session.window(), 0, "not told yet");
+        session.advertise();
+        assert_eq!((session.window(), session.max_cmd_sn), (1, 3));
+    }
+}

@@ -1,0 +1,291 @@
+//! The task table of one connection: fixed slots, taken and given back in turn.
+
+use crate::verbs::{Ending, TaskId};
+use std::collections::VecDeque;
+use wire::Places;
+
+/// R2Ts that one task may have outstanding, whatever was negotiated.
+pub(super) const READY_TO_TRANSFER_MAX: usize = 8;
+
+/// One R2T that waits for its Data-Out sequence.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Solicited {
+    pub tag: u32,
+    /// The end of what it asked for, as an offset in the data-out.
+    pub end: u32,
+}
+
+/// What is being brought from the initiator.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetch {
+    pub at: u32,
+    pub into: Places,
+    /// `at` and the length of `into`.
+    pub end: u32,
+}
+
+/// What is being sent to the initiator.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Push {
+    pub at: u32,
+    pub from: Places,
+    pub len: u32,
+    /// Bytes of `from` that are in a batch.
+    pub sent: u32,
+    /// Bytes since the last Data-In with the F bit.
+    pub burst: u32,
+}
+
+/// One command in flight.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Task {
+    pub generation: u16,
+    pub used: bool,
+    pub immediate: bool,
+    pub bidirectional: bool,
+    /// The layer above knows of it.
+    pub given: bool,
+    pub initiator_task_tag: u32,
+    pub lun: u64,
+    /// Expected Data Transfer Length.
+    pub expected: u32,
+    pub read_bytes: u32,
+    pub write_bytes: u32,
+    /// Data-out bytes that came, or were thrown away, from offset 0 without a gap.
+    pub received: u32,
+    /// The end of what may come unsolicited.
+    pub unsolicited_end: u32,
+    /// Unsolicited Data-Out is still to come: its F bit was not seen.
+    pub unsolicited_open: bool,
+    /// DataSN of the next Data-Out of the current sequence.
+    pub data_out_sn: u32,
+    /// R2Ts on their way, the oldest first.
+    pub solicited: [Solicited; READY_TO_TRANSFER_MAX],
+    pub solicited_count: u8,
+    /// The end of what was asked for by R2T.
+    pub solicited_end: u32,
+    /// The task stands in the queue to send R2Ts.
+    pub solicit_queued: bool,
+    /// DataSN of the next Data-In and R2TSN of the next R2T: one numbering (section 4.2.2.4).
+    pub data_in_sn: u32,
+    /// How many Data-In PDUs were sent.
+    pub data_in_count: u32,
+    pub fetch: Option<Fetch>,
+    pub push: Option<Push>,
+    /// Set when the task is over for the layer above.
+    pub ending: Option<Ending>,
+}
+
+impl Task {
+    /// Whether the initiator still owes data that it was told, or announced, to send.
+    pub(super) fn owed_data(&self) -> bool {
+        self.unsolicited_open || self.solicited_count > 0
+    }
+
+    /// The oldest outstanding R2T.
+    pub(super) fn oldest_solicited(&self) -> Option<Solicited> {
+        if self.solicited_count == 0 { None } else { self.solicited.first().copied() }
+    }
+
+    /// Forgets the oldest outstanding R2T.
+    pub(super) fn pop_solicited(&mut self) {
+        self.solicited.rotate_left(1);
+        self.solicited_count = self.solicited_count.saturating_sub(1);
+    }
+
+    /// Notes one more outstanding R2T.
+    pub(super) fn push_solicited(&mut self, new: Solicited) {
+        if let Some(slot) = self.solicited.get_mut(usize::from(self.solicited_count)) {
+            *slot = new;
+            self.solicited_count = self.solicited_count.saturating_add(1);
+            self.solicited_end = new.end;
+        }
+    }
+}
+
+/// The slots of one connection, found by slot or by initiator task tag.
+///
+/// There are twice as many slots as tasks may be in flight, and the slot that was given back last is taken last: a
+/// slot is not taken again before the batch that ended its last task has left (one batch is on its way at a time).
+#[derive(Debug)]
+pub(super) struct TaskTable {
+    slots: Vec<Task>,
+    free: VecDeque<u16>,
+    index: TagIndex,
+}
+
+impl TaskTable {
+    /// A table of `slots` slots.
+    pub(super) fn new(slots: u16) -> TaskTable {
+        TaskTable {
+            slots: vec![Task::default(); usize::from(slots)],
+            free: (0..slots).collect(),
+            index: TagIndex::new(slots),
+        }
+    }
+
+    /// Takes a slot for this task; `None` when all are taken.
+    pub(super) fn take(&mut self, task: Task) -> Option<TaskId> {
+        let slot = self.free.pop_front()?;
+        let place = self.slots.get_mut(usize::from(slot))?;
+        let generation = place.generation.wrapping_add(1);
+        let tag = task.initiator_task_tag;
+        *place = Task { generation, used: true, ..task };
+        self.index.insert(tag, slot);
+        Some(TaskId { slot, generation })
+    }
+
+    /// The task, if it still is the one that this id was given for.
+    pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
+        self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
+    }
+
+    /// The task with this initiator task tag.
+    pub(super) fn find(&self, initiator_task_tag: u32) -> Option<TaskId> {
+        let slot = self.index.find(initiator_task_tag, &self.slots)?;
+        let task = self.slots.get(usize::from(slot))?;
+        Some(TaskId { slot, generation: task.generation })
+    }
+
+    /// Gives the slot back.
+    pub(super) fn release(&mut self, id: TaskId) {
+        let Some(task) = self.get(id) else { return };
+        let tag = task.initiator_task_tag;
+        self.index.remove(tag, &self.slots);
+        if let Some(task) = self.get(id) {
+            task.used = false;
+        }
+        self.free.push_back(id.slot);
+    }
+
+    /// The tasks in flight.
+    pub(super) fn ids(&self) -> impl Iterator<Item = TaskId> + '_ {
+        (0u16..)
+            .zip(&self.slots)
+            .filter(|(_, task)| task.used)
+            .map(|(slot, task)| TaskId { slot, generation: task.generation })
+    }
+}
+
+/// From initiator task tag to slot: open addressing with linear probing, at most a quarter full.
+#[derive(Debug)]
+struct TagIndex {
+    /// Slot, or [`TagIndex::EMPTY`].
+    cells: Vec<u16>,
+    mask: usize,
+}
+
+impl TagIndex {
+    const EMPTY: u16 = u16::MAX;
+
+    fn new(slots: u16) -> TagIndex {
+        let cells = usize::from(slots).saturating_mul(4).next_power_of_two();
+        TagIndex { cells: vec![TagIndex::EMPTY; cells], mask: cells.saturating_sub(1) }
+    }
+
+    /// Where the search for a tag begins.
+    fn home(&self, tag: u32) -> usize {
+        // Multiplicative hashing (Knuth 6.4): the high half of the product is well mixed.
+        let mixed = u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        usize::try_from(mixed).unwrap_or(0) & self.mask
+    }
+
+    fn next(&self, cell: usize) -> usize {
+        cell.wrapping_add(1) & self.mask
+    }
+
+    fn cell(&self, cell: usize) -> u16 {
+        self.cells.get(cell).copied().unwrap_or(TagIndex::EMPTY)
+    }
+
+    fn set(&mut self, cell: usize, slot: u16) {
+        if let Some(place) = self.cells.get_mut(cell) {
+            *place = slot;
+        }
+    }
+
+    fn insert(&mut self, tag: u32, slot: u16) {
+        let mut cell = self.home(tag);
+        while self.cell(cell) != TagIndex::EMPTY {
+            cell = self.next(cell);
+        }
+        self.set(cell, slot);
+    }
+
+    fn find(&self, tag: u32, slots: &[Task]) -> Option<u16> {
+        let cell = self.locate(tag, slots)?;
+        Some(self.cell(cell))
+    }
+
+    fn locate(&self, tag: u32, slots: &[Task]) -> Option<usize> {
+        let mut cell = self.home(tag);
+        loop {
+            let slot = self.cell(cell);
+            if slot == TagIndex::EMPTY {
+                return None;
+            }
+            if slots.get(usize::from(slot)).is_some_and(|task| task.initiator_task_tag == tag) {
+                return Some(cell);
+            }
+            cell = self.next(cell);
+        }
+    }
+
+    /// Empties the tag's cell and moves later ones of the same run back, so that no search breaks off early.
+    fn remove(&mut self, tag: u32, slots: &[Task]) {
+        let Some(mut hole) = self.locate(tag, slots) else { return };
+        let mut cell = self.next(hole);
+        while self.cell(cell) != TagIndex::EMPTY {
+            let slot = self.cell(cell);
+            let tag = slots.get(usize::from(slot)).map_or(0, |task| task.initiator_task_tag);
+            let from_home = cell.wrapping_sub(self.home(tag)) & self.mask;
+            let from_hole = cell.wrapping_sub(hole) & self.mask;
+            if from_home >= from_hole {
+                self.set(hole, slot);
+                hole = cell;
+            }
+            cell = self.next(cell);
+        }
+        self.set(hole, TagIndex::EMPTY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tagged(initiator_task_tag: u32) -> Task {
+        Task { initiator_task_tag, ..Task::default() }
+    }
+
+    #[test]
+    fn a_slot_is_taken_again_last() {
+        let mut table = TaskTable::new(4);
+        let first = table.take(tagged(1)).unwrap();
+        table.release(first);
+        let taken: Vec<u16> = (2..6).map(|tag| table.take(tagged(tag)).unwrap().slot).collect();
+        assert_eq!(taken, [1, 2, 3, 0]);
+        assert!(table.take(tagged(9)).is_none());
+        assert!(table.get(first).is_none(), "an old id names nothing");
+    }
+
+    proptest! {
+        #[test]
+        fn tags_are_found_as_in_a_map(steps in prop::collection::vec((0u32..40, any::<bool>()), 0..200)) {
+            let mut table = TaskTable::new(16);
+            let mut model = std::collections::BTreeMap::new();
+            for (tag, take) in steps {
+                let tag = tag.wrapping_mul(0x0100_0000);
+                if take && model.len() < 16 && !model.contains_key(&tag) {
+                    model.insert(tag, table.take(tagged(tag)).unwrap());
+                } else if let Some(id) = model.remove(&tag) {
+                    table.release(id);
+                }
+                for tag in (0u32..40).map(|tag| tag.wrapping_mul(0x0100_0000)) {
+                    prop_assert_eq!(table.find(tag), model.get(&tag).copied());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The machine driven by hand-built PDUs.
+
+mod commands;
+mod harness;
+mod login;
+mod requests;
+mod writes;

@@ -1,0 +1,49 @@
+//! The connection before the full feature phase; what is negotiated is tested with the login itself.
+
+use super::harness::{Driver, read};
+use crate::stream::{StreamMachine, Want};
+use crate::time::Time;
+use crate::verbs::Down;
+use wire::iscsi::LoginRequest;
+use zerocopy::IntoBytes;
+
+fn login() -> LoginRequest {
+    LoginRequest { opcode: 0x43, flags: 0x87, initiator_task_tag: 1.into(), ..LoginRequest::default() }
+}
+
+#[test]
+fn nothing_but_login_is_taken_at_login() {
+    let mut driver = Driver::at_login();
+    assert_eq!(driver.target.want(), Want::Header { len: 48 });
+    driver.send(read(7, 0, 0).as_bytes(), &[]);
+    assert!(driver.gone().contains("6.3"));
+}
+
+#[test]
+fn long_login_text_is_refused_before_it_is_read() {
+    let mut driver = Driver::at_login();
+    driver.send(login().as_bytes(), &[b'a'; 8193]);
+    assert!(driver.gone().contains("13.12"));
+}
+
+#[test]
+fn a_slow_login_is_ended() {
+    let mut driver = Driver::at_login();
+    let deadline = driver.target.deadline().unwrap();
+    assert_eq!(deadline, Time(10_000_000_000));
+    driver.pending.extend(&login().as_bytes()[..40]);
+    driver.run();
+    driver.target.tick(Time(deadline.0 - 1));
+    assert!(!driver.target.finished());
+    driver.target.tick(deadline);
+    assert_eq!(driver.gone(), "login took too long");
+    driver.target.closed(deadline, None);
+    assert!(driver.up().is_none(), "told once");
+}
+
+#[test]
+fn a_connection_in_login_is_closed_without_ceremony() {
+    let mut driver = Driver::at_login();
+    driver.down(Down::Goodbye { within_seconds: 5 });
+    assert!(driver.gone().contains("before login"));
+}

@@ -1,0 +1,456 @@
+//! One core's buffers.
+
+use super::Region;
+use std::io;
+use wire::{BufferId, Places, Span};
+
+/// Size of a small buffer.
+pub const SMALL_BYTES: u32 = 4096;
+/// Size of a large buffer.
+pub const LARGE_BYTES: u32 = 65536;
+
+const SMALLS: u32 = LARGE_BYTES / SMALL_BYTES;
+const ALL_SMALLS: u16 = u16::MAX;
+const NONE: u32 = u32::MAX;
+
+/// One core's I/O buffers: large ones, each of which may be cut into small ones and becomes whole again when they are
+/// all free. Memory is taken from the system when a buffer is first used. Everything takes constant time.
+///
+/// Places that [`Arena::take`] returned are given back as they are, once. A buffer can be lent (to the kernel): one
+/// that is given back while lent is reused only after the last loan has ended.
+///
+/// Functions that take spans panic when these are not bytes of buffers that are in use: that is our own broken
+/// invariant.
+#[derive(Debug)]
+pub struct Arena {
+    region: Region,
+    blocks: Vec<Block>,
+    /// Whole free blocks, last freed first used.
+    whole: Vec<u32>,
+    /// Head of the list of cut blocks that have a free small buffer.
+    cut: u32,
+    free_bytes: u64,
+}
+
+/// One large buffer's worth of memory.
+#[derive(Clone, Debug)]
+struct Block {
+    /// Whether it is cut into small buffers; then bit n of `free` is about small buffer n, otherwise `free` is all or
+    /// nothing.
+    is_cut: bool,
+    free: u16,
+    /// Given back, but still lent.
+    given: u16,
+    /// Loans of each small buffer (of the whole: the first) that may only read it, and that may write it.
+    readers: [u32; SMALLS as usize],
+    writers: [u32; SMALLS as usize],
+    next: u32,
+    previous: u32,
+}
+
+/// What the borrower of a buffer does with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Loan {
+    /// It reads: the bytes may be read meanwhile.
+    Read,
+    /// It writes: the bytes are unusable meanwhile.
+    Write,
+}
+
+impl Arena {
+    /// An arena of at least `bytes` bytes.
+    pub fn new(bytes: u64) -> io::Result<Arena> {
+        let count = bytes.div_ceil(u64::from(LARGE_BYTES)).max(1);
+        let count = u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let total = u64::from(count) * u64::from(LARGE_BYTES);
+        let block = Block {
+            is_cut: false,
+            free: ALL_SMALLS,
+            given: 0,
+            readers: [0; SMALLS as usize],
+            writers: [0; SMALLS as usize],
+            next: NONE,
+            previous: NONE,
+        };
+        Ok(Arena {
+            region: Region::map_private(total)?,
+            blocks: vec![block; count as usize],
+            whole: (0..count).rev().collect(),
+            cut: NONE,
+            free_bytes: total,
+        })
+    }
+
+    /// The region that all buffers lie in.
+    pub fn id(&self) -> BufferId {
+        self.region.id()
+    }
+
+    /// Places of together exactly `len` bytes (at most [`Places::MAX`] large buffers; the last buffer is a small one
+    /// if that is enough). `None`: not enough is free, or `len` is 0 or too long.
+    pub fn take(&mut self, len: u32) -> Option<Places> {
+        if len == 0 || len > LARGE_BYTES * Places::MAX as u32 {
+            return None;
+        }
+        let mut places = Places::EMPTY;
+        let mut left = len;
+        while left > 0 {
+            let offset = if left <= SMALL_BYTES { self.take_small() } else { self.take_large() };
+            let Some(offset) = offset else {
+                self.give(&places);
+                return None;
+            };
+            let part = left.min(LARGE_BYTES);
+            places.push(Span { buffer: self.id(), len: part, offset });
+            left -= part;
+        }
+        Some(places)
+    }
+
+    /// Gives back what `take` returned.
+    pub fn give(&mut self, places: &Places) {
+        for span in places.iter() {
+            let (block, small) = self.locate(span);
+            let entry = &mut self.blocks[block as usize];
+            assert!(entry.given & (1 << small) == 0, "{span:?} is given back twice");
+            entry.given |= 1 << small;
+            if entry.is_idle(small) {
+                self.free(block, small);
+            }
+        }
+    }
+
+    /// The bytes of a span. Panics while it is lent to someone who writes.
+    pub fn bytes(&self, span: Span) -> &[u8] {
+        let (block, small) = self.locate(span);
+        let lent = self.blocks[block as usize].writers[small as usize];
+        assert!(lent == 0, "{span:?} is lent for writing");
+        // SAFETY: `locate` checked the bounds and that the buffer is in use. Only this arena makes references to its
+        // private region; `&mut self` guards those that write, and the kernel does not write as no writer has it.
+        unsafe { std::slice::from_raw_parts(self.address(span), span.len as usize) }
+    }
+
+    /// The bytes of a span. Panics while it is lent.
+    pub fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        let (block, small) = self.locate(span);
+        let entry = &self.blocks[block as usize];
+        assert!(entry.is_idle(small), "{span:?} is lent");
+        // SAFETY: as in `bytes`, and with `&mut self` there is no other reference, and nobody has it on loan.
+        unsafe { std::slice::from_raw_parts_mut(self.address(span), span.len as usize) }
+    }
+
+    /// Lends a span's buffer, and returns the address, which is valid until the same call of [`Arena::unlend`].
+    pub(crate) fn lend(&mut self, span: Span, loan: Loan) -> *mut u8 {
+        let (block, small) = self.locate(span);
+        *self.blocks[block as usize].loans(small, loan) += 1;
+        self.region.base().wrapping_add(span.offset as usize)
+    }
+
+    /// Ends a loan.
+    pub(crate) fn unlend(&mut self, span: Span, loan: Loan) {
+        let (block, small) = self.locate(span);
+        let entry = &mut self.blocks[block as usize];
+        let loans = entry.loans(small, loan);
+        assert!(*loans > 0, "{span:?} was not lent");
+        *loans -= 1;
+        if entry.is_idle(small) && entry.given & (1 << small) != 0 {
+            self.free(block, small);
+        }
+    }
+
+    /// Bytes that are free.
+    pub fn free_bytes(&self) -> u64 {
+        self.free_bytes
+    }
+
+    /// Bytes of buffers that are taken, or given back but still lent.
+    pub fn in_use(&self) -> u64 {
+        self.region.len() - self.free_bytes
+    }
+
+    fn take_large(&mut self) -> Option<u64> {
+        let block = self.whole.pop()?;
+        self.blocks[block as usize].free = 0;
+        self.free_bytes -= u64::from(LARGE_BYTES);
+        Some(u64::from(block) * u64::from(LARGE_BYTES))
+    }
+
+    fn take_small(&mut self) -> Option<u64> {
+        if self.cut == NONE {
+            let block = self.whole.pop()?;
+            self.blocks[block as usize].is_cut = true;
+            self.link(block);
+        }
+        let block = self.cut;
+        let entry = &mut self.blocks[block as usize];
+        let small = entry.free.trailing_zeros();
+        entry.free &= !(1 << small);
+        if entry.free == 0 {
+            self.unlink(block);
+        }
+        self.free_bytes -= u64::from(SMALL_BYTES);
+        Some(u64::from(block) * u64::from(LARGE_BYTES) + u64::from(small * SMALL_BYTES))
+    }
+
+    fn free(&mut self, block: u32, small: u32) {
+        let entry = &mut self.blocks[block as usize];
+        entry.given &= !(1 << small);
+        if !entry.is_cut {
+            entry.free = ALL_SMALLS;
+            self.whole.push(block);
+            self.free_bytes += u64::from(LARGE_BYTES);
+            return;
+        }
+        let was_full = entry.free == 0;
+        entry.free |= 1 << small;
+        let is_whole = entry.free == ALL_SMALLS;
+        self.free_bytes += u64::from(SMALL_BYTES);
+        if was_full {
+            self.link(block);
+        }
+        if is_whole {
+            self.unlink(block);
+            self.blocks[block as usize].is_cut = false;
+            self.whole.push(block);
+        }
+    }
+
+    fn link(&mut self, block: u32) {
+        let next = std::mem::replace(&mut self.cut, block);
+        self.blocks[block as usize].next = next;
+        self.blocks[block as usize].previous = NONE;
+        if let Some(next) = self.blocks.get_mut(next as usize) {
+            next.previous = block;
+        }
+    }
+
+    fn unlink(&mut self, block: u32) {
+        let Block { next, previous, .. } = self.blocks[block as usize];
+        match self.blocks.get_mut(previous as usize) {
+            Some(previous) => previous.next = next,
+            None => self.cut = next,
+        }
+        if let Some(next) = self.blocks.get_mut(next as usize) {
+            next.previous = previous;
+        }
+    }
+
+    /// The buffer in use that holds all of the span.
+    fn locate(&self, span: Span) -> (u32, u32) {
+        assert!(span.buffer == self.id(), "{span:?} is not of this arena");
+        let block = span.offset / u64::from(LARGE_BYTES);
+        let at = (span.offset % u64::from(LARGE_BYTES)) as u32;
+        let Some(entry) = self.blocks.get(block as usize) else { panic!("{span:?} is outside the arena") };
+        let (small, start, size) = match entry.is_cut {
+            true => (at / SMALL_BYTES, at % SMALL_BYTES, SMALL_BYTES),
+            false => (0, at, LARGE_BYTES),
+        };
+        assert!(span.len <= size - start, "{span:?} crosses the end of its buffer");
+        let in_use = entry.free & (1 << small) == 0;
+        assert!(in_use, "{span:?} is not in use");
+        (block as u32, small)
+    }
+
+    /// Where the bytes of a buffer in use are.
+    pub(super) fn address(&self, span: Span) -> *mut u8 {
+        let (_, _) = self.locate(span);
+        self.region.base().wrapping_add(span.offset as usize)
+    }
+}
+
+impl Block {
+    fn is_idle(&self, small: u32) -> bool {
+        self.readers[small as usize] == 0 && self.writers[small as usize] == 0
+    }
+
+    fn loans(&mut self, small: u32, loan: Loan) -> &mut u32 {
+        match loan {
+            Loan::Read => &mut self.readers[small as usize],
+            Loan::Write => &mut self.writers[small as usize],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn first(places: &Places) -> Span {
+        places.iter().next().unwrap()
+    }
+
+    #[test]
+    fn places_have_the_asked_length_and_fitting_buffers() {
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let lens = |places: Places| places.iter().map(|span| span.len).collect::<Vec<_>>();
+        assert_eq!(lens(arena.take(512).unwrap()), [512]);
+        assert_eq!(arena.in_use(), 4096);
+        assert_eq!(lens(arena.take(65_536 + 100).unwrap()), [65_536, 100]);
+        assert_eq!(arena.in_use(), 65_536 + 2 * 4096);
+        assert_eq!(lens(arena.take(256 * 1024).unwrap()), [65_536; 4]);
+        assert_eq!(arena.take(0), None);
+        assert_eq!(arena.take(256 * 1024 + 1), None);
+    }
+
+    #[test]
+    fn a_failed_take_takes_nothing() {
+        let mut arena = Arena::new(3 * 65_536).unwrap();
+        let small = arena.take(1).unwrap();
+        assert_eq!(arena.take(3 * 65_536), None);
+        assert_eq!(arena.free_bytes(), 3 * 65_536 - 4096);
+        arena.give(&small);
+        assert!(arena.take(3 * 65_536).is_some());
+        assert_eq!(arena.free_bytes(), 0);
+        assert_eq!(arena.take(1), None);
+    }
+
+    #[test]
+    fn a_lent_buffer_is_reused_only_after_the_last_loan() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let places = arena.take(65_536).unwrap();
+        let span = first(&places);
+        arena.lend(span, Loan::Write);
+        arena.lend(span.slice(0, 10), Loan::Read);
+        arena.give(&places);
+        assert_eq!(arena.take(1), None);
+        arena.unlend(span, Loan::Write);
+        assert_eq!(arena.take(1), None);
+        arena.unlend(span.slice(0, 10), Loan::Read);
+        assert_eq!(arena.in_use(), 0);
+        assert!(arena.take(1).is_some());
+    }
+
+    #[test]
+    fn what_is_lent_for_reading_can_be_read() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let span = first(&arena.take(100).unwrap());
+        arena.bytes_mut(span)[7] = 9;
+        arena.lend(span, Loan::Read);
+        assert_eq!(arena.bytes(span)[7], 9);
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent for writing")]
+    fn what_is_being_written_cannot_be_read() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let span = first(&arena.take(100).unwrap());
+        arena.lend(span, Loan::Write);
+        arena.bytes(span);
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent")]
+    fn what_is_lent_cannot_be_written() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let span = first(&arena.take(100).unwrap());
+        arena.lend(span, Loan::Read);
+        arena.bytes_mut(span);
+    }
+
+    #[test]
+    #[should_panic(expected = "is not in use")]
+    fn a_free_buffer_cannot_be_used() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let places = arena.take(100).unwrap();
+        arena.give(&places);
+        arena.bytes(first(&places));
+    }
+
+    #[test]
+    #[should_panic(expected = "given back twice")]
+    fn a_lent_buffer_cannot_be_given_back_twice() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let places = arena.take(100).unwrap();
+        arena.lend(first(&places), Loan::Read);
+        arena.give(&places);
+        arena.give(&places);
+    }
+
+    #[test]
+    #[should_panic(expected = "is not of this arena")]
+    fn another_arenas_buffer_cannot_be_used() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let span = first(&Arena::new(65_536).unwrap().take(100).unwrap());
+        arena.bytes_mut(span);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take(u32),
+        Give(usize),
+        Lend(usize),
+        Unlend(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            3 => prop_oneof![1u32..=4096, 1u32..=262_144].prop_map(Step::Take),
+            3 => any::<usize>().prop_map(Step::Give),
+            2 => any::<usize>().prop_map(Step::Lend),
+            2 => any::<usize>().prop_map(Step::Unlend),
+        ];
+        proptest::collection::vec(step, 1..200)
+    }
+
+    /// Buffers that must not be handed out: taken ones, and those that are lent.
+    #[derive(Default)]
+    struct Model {
+        taken: Vec<Places>,
+        lent: Vec<Span>,
+    }
+
+    impl Model {
+        fn blocks(&self, span: Span) -> bool {
+            let end = |span: Span| span.offset + u64::from(span.len).next_multiple_of(4096);
+            let same = |other: Span| span.offset < end(other) && other.offset < end(span);
+            self.taken.iter().flat_map(|places| places.iter()).any(same)
+                || self.lent.iter().copied().any(same)
+        }
+
+        fn run(&mut self, arena: &mut Arena, step: Step) {
+            match step {
+                Step::Take(len) => {
+                    let before = arena.free_bytes();
+                    let Some(places) = arena.take(len) else {
+                        assert_eq!(arena.free_bytes(), before);
+                        return;
+                    };
+                    assert_eq!(places.len(), len);
+                    assert!(places.iter().all(|span| !self.blocks(span)), "handed out twice");
+                    self.taken.push(places);
+                }
+                Step::Give(n) if !self.taken.is_empty() => {
+                    let places = self.taken.swap_remove(n % self.taken.len());
+                    arena.give(&places);
+                }
+                Step::Lend(n) if !self.taken.is_empty() => {
+                    let span = first(&self.taken[n % self.taken.len()]);
+                    arena.lend(span, Loan::Write);
+                    self.lent.push(span);
+                }
+                Step::Unlend(n) if !self.lent.is_empty() => {
+                    let span = self.lent.swap_remove(n % self.lent.len());
+                    arena.unlend(span, Loan::Write);
+                }
+                Step::Give(_) | Step::Lend(_) | Step::Unlend(_) => {}
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_buffer_has_two_owners(steps in steps()) {
+            let mut arena = Arena::new(16 * 65_536).unwrap();
+            let mut model = Model::default();
+            for step in steps {
+                model.run(&mut arena, step);
+            }
+            model.taken.iter().for_each(|places| arena.give(places));
+            model.lent.iter().for_each(|span| arena.unlend(*span, Loan::Write));
+            prop_assert_eq!(arena.in_use(), 0);
+            prop_assert_eq!(arena.whole.len(), 16);
+            prop_assert_eq!(arena.cut, NONE);
+        }
+    }
+}

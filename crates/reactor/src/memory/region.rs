@@ -1,0 +1,604 @@
+//! Regions of memory and the table that finds them by their id.
+
+use super::{Arena, PAGE_BYTES};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use wire::{BufferId, Places, Span};
+
+/// Regions that may exist at a time in one process.
+pub const REGIONS_MAX: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 12;
+
+/// Pages that one [`Region::extent`] looks at.
+const EXTENT_PAGES_MAX: u64 = 64 * 1024;
+
+/// Bytes compared or combined at a time, on the stack.
+const CHUNK_BYTES: usize = 4096;
+
+/// Zeroed memory of a fixed size, registered in the process-wide table.
+///
+/// The memory of a region may be read and written at the same time by several cores, by the kernel on their behalf,
+/// and so no reference to it is ever made: bytes move by the copying functions below, and racing writers leave a
+/// mixture of their bytes, as on any disk.
+///
+/// Functions that take an offset panic when the range does not lie inside the region: whoever calls them has
+/// checked the range against the capacity before. The other operand's places lie in the calling core's `arena` or in
+/// another shared region.
+#[derive(Debug)]
+pub struct Region {
+    id: BufferId,
+    base: *mut u8,
+    len: u64,
+}
+
+// SAFETY: the mapping lives as long as the region, and is only reached through raw copies that need no exclusive
+// access (or, for an arena's private region, through the one arena that owns it).
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps `len` bytes that read as zeros. Memory is taken from the system only when a page is first written.
+    pub fn map(len: u64) -> io::Result<Arc<Region>> {
+        Ok(Arc::new(Region::map_as(len, SHARED)?))
+    }
+
+    /// As [`Region::map`], but spans of it cannot be resolved through the table.
+    pub(super) fn map_private(len: u64) -> io::Result<Region> {
+        Region::map_as(len, PRIVATE)
+    }
+
+    fn map_as(len: u64, flags: u64) -> io::Result<Region> {
+        let bytes = mapped_bytes(len).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?
+        .cast::<u8>();
+        // A child process has no business with buffers, and `extent` relies on pages not being shared.
+        // SAFETY: the range is the mapping made above.
+        let advised = unsafe { rustix::mm::madvise(base.cast(), bytes, Advice::LinuxDontFork) };
+        let id = advised.map_err(io::Error::from).and_then(|()| register(base, len, flags));
+        match id {
+            Ok(id) => Ok(Region { id, base, len }),
+            Err(error) => {
+                // SAFETY: nobody has seen the mapping.
+                unsafe { unmap(base, bytes) };
+                Err(error)
+            }
+        }
+    }
+
+    /// The name by which spans find this region.
+    pub fn id(&self) -> BufferId {
+        self.id
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the region has no bytes; never so.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The span of `len` bytes from `at`, if it lies inside the region.
+    pub fn span(&self, at: u64, len: u32) -> Option<Span> {
+        let end = at.checked_add(u64::from(len))?;
+        (end <= self.len).then_some(Span { buffer: self.id, len, offset: at })
+    }
+
+    /// Copies the bytes of `from` to `at`.
+    pub fn copy_in(&self, at: u64, arena: &Arena, from: &Places) {
+        self.each(at, from, |here, span| {
+            with_address(arena, span, |there| {
+                // SAFETY: both ranges were checked to be `span.len` bytes inside living mappings; they may overlap.
+                unsafe { ptr::copy(there, here, span.len as usize) }
+            });
+        });
+    }
+
+    /// Copies the bytes from `at` on to `into`.
+    pub fn copy_out(&self, at: u64, arena: &mut Arena, into: &Places) {
+        self.each(at, into, |here, span| {
+            with_address(arena, span, |there| {
+                // SAFETY: both ranges were checked to be `span.len` bytes inside living mappings; they may overlap.
+                unsafe { ptr::copy(here, there, span.len as usize) }
+            });
+        });
+    }
+
+    /// Compares the bytes from `at` on with `with`; returns the offset of the first byte that differs.
+    pub fn compare(&self, at: u64, arena: &Arena, with: &Places) -> Option<u32> {
+        let mut before = 0;
+        let mut found = None;
+        self.each(at, with, |here, span| {
+            if found.is_none() {
+                found = with_address(arena, span, |there| first_difference(here, there, span.len));
+                found = found.map(|offset| offset + before);
+            }
+            before += span.len;
+        });
+        found
+    }
+
+    /// ORs the bytes of `from` into those from `at` on.
+    pub fn or_in(&self, at: u64, arena: &Arena, from: &Places) {
+        self.each(at, from, |here, span| {
+            with_address(arena, span, |there| or_into(here, there, span.len));
+        });
+    }
+
+    /// Writes zeros. The range stays, or becomes, allocated.
+    pub fn fill_zero(&self, at: u64, len: u64) {
+        let (here, bytes) = self.range(at, len);
+        // SAFETY: the range was checked to lie inside this mapping.
+        unsafe { ptr::write_bytes(here, 0, bytes) }
+    }
+
+    /// Makes the range read as zeros and gives the memory of its whole pages back to the system.
+    pub fn release(&self, at: u64, len: u64) {
+        let (_, _) = self.range(at, len);
+        let first_page = at.next_multiple_of(PAGE_BYTES);
+        let last_page = (at + len) / PAGE_BYTES * PAGE_BYTES;
+        if first_page >= last_page {
+            return self.fill_zero(at, len);
+        }
+        self.fill_zero(at, first_page - at);
+        self.fill_zero(last_page, at + len - last_page);
+        let (here, bytes) = self.range(first_page, last_page - first_page);
+        // SAFETY: whole pages of this private mapping; without references to it, losing the content is an ordinary
+        // write of zeros.
+        let given = unsafe { rustix::mm::madvise(here.cast(), bytes, Advice::LinuxDontNeed) };
+        if given.is_err() {
+            self.fill_zero(first_page, last_page - first_page);
+        }
+    }
+
+    /// Whether memory is allocated at `at`, and for how many bytes from there on the same is known to hold.
+    ///
+    /// When the system does not tell, everything counts as allocated.
+    pub fn extent(&self, at: u64) -> (bool, u64) {
+        let (_, _) = self.range(at, 1);
+        let first = at / PAGE_BYTES;
+        let pages = (self.len.div_ceil(PAGE_BYTES) - first).min(EXTENT_PAGES_MAX);
+        match self.extent_pages(first, pages) {
+            Ok((mapped, same)) => (mapped, ((first + same) * PAGE_BYTES).min(self.len) - at),
+            Err(_) => (true, self.len - at),
+        }
+    }
+
+    /// As [`Region::extent`], in pages, by the kernel's page map (Documentation/admin-guide/mm/pagemap.rst).
+    fn extent_pages(&self, first: u64, pages: u64) -> io::Result<(bool, u64)> {
+        const ENTRIES: u64 = 512;
+        let map = File::open("/proc/self/pagemap")?;
+        let base = self.base as u64 / PAGE_BYTES;
+        let mut entries = [0u8; ENTRIES as usize * 8];
+        let mut mapped = None;
+        let mut seen = 0;
+        while seen < pages {
+            let wanted = (pages - seen).min(ENTRIES) as usize * 8;
+            map.read_exact_at(&mut entries[..wanted], (base + first + seen) * 8)?;
+            for entry in entries[..wanted].as_chunks::<8>().0 {
+                let page = page_is_allocated(u64::from_ne_bytes(*entry));
+                if *mapped.get_or_insert(page) != page {
+                    return Ok((!page, seen));
+                }
+                seen += 1;
+            }
+        }
+        Ok((mapped.unwrap_or(true), seen))
+    }
+
+    /// Calls `act` with the address in this region and the span, for each span of `places`.
+    fn each(&self, at: u64, places: &Places, mut act: impl FnMut(*mut u8, Span)) {
+        let (mut here, _) = self.range(at, u64::from(places.len()));
+        for span in places.iter() {
+            act(here, span);
+            here = here.wrapping_add(span.len as usize);
+        }
+    }
+
+    fn range(&self, at: u64, len: u64) -> (*mut u8, usize) {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at {at} are outside a region of {} bytes", self.len);
+        (self.base.wrapping_add(at as usize), len as usize)
+    }
+
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        retire(self.id);
+    }
+}
+
+fn mapped_bytes(len: u64) -> Option<usize> {
+    let bytes = len.checked_next_multiple_of(PAGE_BYTES)?;
+    let bytes = usize::try_from(bytes).ok()?;
+    (bytes > 0 && isize::try_from(bytes).is_ok()).then_some(bytes)
+}
+
+/// Swapped out, or present and mapped by us alone. A page that was only ever read is the system's shared zero page:
+/// present, but not ours alone.
+fn page_is_allocated(entry: u64) -> bool {
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const EXCLUSIVE: u64 = 1 << 56;
+    entry & SWAPPED != 0 || entry & (PRESENT | EXCLUSIVE) == PRESENT | EXCLUSIVE
+}
+
+/// Copies `from` to `to`, which are as long as each other.
+pub(crate) fn copy(arena: &mut Arena, from: Span, to: Span) {
+    assert!(from.len == to.len, "{from:?} is not as long as {to:?}");
+    with_address(arena, from, |source| {
+        with_address(arena, to, |target| {
+            // SAFETY: both ranges were checked to be `from.len` bytes inside living mappings; they may overlap; the
+            // arena is borrowed exclusively, so there is no reference to its bytes.
+            unsafe { ptr::copy(source.cast_const(), target, from.len as usize) }
+        });
+    });
+}
+
+/// Calls `act` with the bytes of a span of a shared region, piece by piece, each as it was at one moment.
+pub(crate) fn with_shared_bytes(span: Span, mut act: impl FnMut(&[u8])) {
+    let pin = Pin::new(span).expect("a span names bytes of a living shared region");
+    let mut piece = [0u8; CHUNK_BYTES];
+    for at in (0..span.len as usize).step_by(CHUNK_BYTES) {
+        let bytes = CHUNK_BYTES.min(span.len as usize - at);
+        // SAFETY: the pinned region has `span.len` bytes there, and the stack buffer is ours.
+        unsafe { ptr::copy_nonoverlapping(pin.address(span).add(at), piece.as_mut_ptr(), bytes) }
+        act(&piece[..bytes]);
+    }
+}
+
+/// Calls `act` with the address of a span of the arena or of a shared region. The bytes may be lent to the kernel.
+fn with_address<T>(arena: &Arena, span: Span, act: impl FnOnce(*mut u8) -> T) -> T {
+    if span.buffer == arena.id() {
+        return act(arena.address(span));
+    }
+    let pin = Pin::new(span).expect("a span names bytes of a living shared region");
+    act(pin.address(span))
+}
+
+/// Copies two chunks to the stack, where no other core can change them, and compares those.
+fn first_difference(a: *const u8, b: *const u8, len: u32) -> Option<u32> {
+    let (mut ours, mut theirs) = ([0u8; CHUNK_BYTES], [0u8; CHUNK_BYTES]);
+    for at in (0..len as usize).step_by(CHUNK_BYTES) {
+        let bytes = CHUNK_BYTES.min(len as usize - at);
+        // SAFETY: the callers checked `len` bytes at `a` and at `b`; the stack buffers are ours.
+        unsafe {
+            ptr::copy_nonoverlapping(a.add(at), ours.as_mut_ptr(), bytes);
+            ptr::copy_nonoverlapping(b.add(at), theirs.as_mut_ptr(), bytes);
+        }
+        if ours[..bytes] != theirs[..bytes] {
+            let differs = |(a, b): (&u8, &u8)| a != b;
+            let offset = ours.iter().zip(&theirs).position(differs).unwrap_or(0);
+            return u32::try_from(at + offset).ok();
+        }
+    }
+    None
+}
+
+fn or_into(target: *mut u8, operand: *const u8, len: u32) {
+    let (mut ours, mut theirs) = ([0u8; CHUNK_BYTES], [0u8; CHUNK_BYTES]);
+    for at in (0..len as usize).step_by(CHUNK_BYTES) {
+        let bytes = CHUNK_BYTES.min(len as usize - at);
+        // SAFETY: the callers checked `len` bytes at both addresses; the stack buffers are ours.
+        unsafe {
+            ptr::copy_nonoverlapping(target.add(at), ours.as_mut_ptr(), bytes);
+            ptr::copy_nonoverlapping(operand.add(at), theirs.as_mut_ptr(), bytes);
+        }
+        for (byte, operand) in ours[..bytes].iter_mut().zip(&theirs) {
+            *byte |= operand;
+        }
+        // SAFETY: as above.
+        unsafe { ptr::copy_nonoverlapping(ours.as_ptr(), target.add(at), bytes) }
+    }
+}
+
+/// Keeps a shared region mapped: the proof that addresses of its spans stay valid.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    id: BufferId,
+    base: *mut u8,
+    len: u64,
+}
+
+impl Pin {
+    /// Pins the shared region of `span`, if there is one and the span lies inside it.
+    pub(crate) fn new(span: Span) -> Option<Pin> {
+        let slot = slot_of(span.buffer);
+        let alive = |state: u64| (state & (DEAD | PRIVATE) == 0).then_some(state + 1);
+        slot.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, alive).ok()?;
+        if slot.id.load(Ordering::Relaxed) != span.buffer.0 {
+            unpin(slot);
+            return None;
+        }
+        let base = slot.base.load(Ordering::Relaxed) as *mut u8;
+        let pin = Pin { id: span.buffer, base, len: slot.len.load(Ordering::Relaxed) };
+        pin.covers(span).then_some(pin)
+    }
+
+    /// Whether the span lies inside the pinned region.
+    pub(crate) fn covers(&self, span: Span) -> bool {
+        let end = span.offset.checked_add(u64::from(span.len));
+        self.id == span.buffer && end.is_some_and(|end| end <= self.len)
+    }
+
+    /// Where the span's bytes are, as long as the pin is held.
+    pub(crate) fn address(&self, span: Span) -> *mut u8 {
+        assert!(self.covers(span), "{span:?} is outside the pinned region");
+        self.base.wrapping_add(span.offset as usize)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        unpin(slot_of(self.id));
+    }
+}
+
+/// One entry of the table. `state` counts pins in its low bits; `base`, `len` and `id` change only while it is DEAD
+/// with no pin.
+#[repr(align(64))]
+struct Slot {
+    state: AtomicU64,
+    id: AtomicU32,
+    base: AtomicUsize,
+    len: AtomicU64,
+}
+
+const DEAD: u64 = 1 << 63;
+const PRIVATE: u64 = 1 << 62;
+const SHARED: u64 = 0;
+
+static TABLE: [Slot; REGIONS_MAX] = [const {
+    Slot {
+        state: AtomicU64::new(DEAD),
+        id: AtomicU32::new(0),
+        base: AtomicUsize::new(0),
+        len: AtomicU64::new(0),
+    }
+}; REGIONS_MAX];
+
+/// Free slots: those that were freed, and the first that was never used.
+struct Free {
+    freed: Vec<usize>,
+    untouched: usize,
+}
+
+static FREE: Mutex<Free> = Mutex::new(Free { freed: Vec::new(), untouched: 0 });
+
+fn slot_of(id: BufferId) -> &'static Slot {
+    &TABLE[id.0 as usize % REGIONS_MAX]
+}
+
+fn register(base: *mut u8, len: u64, flags: u64) -> io::Result<BufferId> {
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let index = match free.freed.pop() {
+        Some(index) => index,
+        None if free.untouched < REGIONS_MAX => {
+            free.untouched += 1;
+            free.untouched - 1
+        }
+        None => return Err(io::Error::other(format!("more than {REGIONS_MAX} memory regions"))),
+    };
+    let slot = &TABLE[index];
+    // The upper bits count the occupants of the slot, from 1, so that an old span does not find a new region.
+    let occupant = (slot.id.load(Ordering::Relaxed) >> SLOT_BITS).wrapping_add(1);
+    let occupant = (occupant << SLOT_BITS >> SLOT_BITS).max(1);
+    let id = occupant << SLOT_BITS | index as u32;
+    slot.id.store(id, Ordering::Relaxed);
+    slot.base.store(base as usize, Ordering::Relaxed);
+    slot.len.store(len, Ordering::Relaxed);
+    slot.state.store(flags, Ordering::Release);
+    Ok(BufferId(id))
+}
+
+fn retire(id: BufferId) {
+    let slot = slot_of(id);
+    let before = slot.state.fetch_or(DEAD, Ordering::AcqRel);
+    if before & !PRIVATE == 0 {
+        reclaim(slot);
+    }
+}
+
+fn unpin(slot: &'static Slot) {
+    if slot.state.fetch_sub(1, Ordering::AcqRel) == DEAD | 1 {
+        reclaim(slot);
+    }
+}
+
+/// The region is dropped and the last pin is gone.
+fn reclaim(slot: &'static Slot) {
+    let base = slot.base.load(Ordering::Relaxed) as *mut u8;
+    if let Some(bytes) = mapped_bytes(slot.len.load(Ordering::Relaxed)) {
+        // SAFETY: the table's entry was made from a mapping of this size; nobody can reach it any more.
+        unsafe { unmap(base, bytes) };
+    }
+    let index = slot.id.load(Ordering::Relaxed) as usize % REGIONS_MAX;
+    FREE.lock().unwrap_or_else(PoisonError::into_inner).freed.push(index);
+}
+
+/// # Safety
+/// The range is one whole mapping that nobody uses.
+unsafe fn unmap(base: *mut u8, bytes: usize) {
+    // SAFETY: by contract.
+    let unmapped = unsafe { rustix::mm::munmap(base.cast(), bytes) };
+    assert!(unmapped.is_ok(), "munmap of a whole mapping fails only for a wrong range");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arena() -> Arena {
+        Arena::new(1 << 20).unwrap()
+    }
+
+    fn filled(arena: &mut Arena, bytes: &[u8]) -> Places {
+        let places = arena.take(bytes.len() as u32).unwrap();
+        let mut at = 0;
+        for span in places.iter() {
+            let end = at + span.len as usize;
+            arena.bytes_mut(span).copy_from_slice(&bytes[at..end]);
+            at = end;
+        }
+        places
+    }
+
+    fn store(region: &Region, at: u64, arena: &mut Arena, bytes: &[u8]) {
+        let places = filled(arena, bytes);
+        region.copy_in(at, arena, &places);
+        arena.give(&places);
+    }
+
+    fn content(arena: &Arena, places: &Places) -> Vec<u8> {
+        places.iter().flat_map(|span| arena.bytes(span).to_vec()).collect()
+    }
+
+    fn read(region: &Region, at: u64, len: u32) -> Vec<u8> {
+        let mut arena = arena();
+        let places = arena.take(len).unwrap();
+        region.copy_out(at, &mut arena, &places);
+        content(&arena, &places)
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|n| ((n * 7) >> 2) as u8 | 1).collect()
+    }
+
+    #[test]
+    fn what_is_copied_in_comes_out() {
+        let region = Region::map(1 << 20).unwrap();
+        let mut arena = arena();
+        let bytes = pattern(150_000);
+        let from = filled(&mut arena, &bytes);
+        region.copy_in(12_345, &arena, &from);
+        assert_eq!(read(&region, 12_345, 150_000), bytes);
+        assert_eq!(read(&region, 12_344, 1), [0]);
+        assert_eq!(region.compare(12_345, &arena, &from), None);
+        assert_eq!(region.compare(12_344, &arena, &from), Some(0));
+    }
+
+    #[test]
+    fn compare_finds_the_first_difference_in_any_span() {
+        let region = Region::map(1 << 20).unwrap();
+        let mut arena = arena();
+        let bytes = pattern(150_000);
+        store(&region, 0, &mut arena, &bytes);
+        for at in [0, 4095, 4096, 65_535, 65_536, 149_999] {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            changed[149_999] ^= 2;
+            let with = filled(&mut arena, &changed);
+            assert_eq!(region.compare(0, &arena, &with), Some(at as u32));
+            arena.give(&with);
+        }
+    }
+
+    #[test]
+    fn or_sets_bits() {
+        let region = Region::map(1 << 20).unwrap();
+        let mut arena = arena();
+        let operand = filled(&mut arena, &[0x0f; 70_000]);
+        store(&region, 0, &mut arena, &[0x31; 70_000]);
+        region.or_in(0, &arena, &operand);
+        assert_eq!(read(&region, 0, 70_000), [0x3f; 70_000]);
+    }
+
+    #[test]
+    fn one_region_copies_to_another() {
+        let (a, b) = (Region::map(1 << 20).unwrap(), Region::map(1 << 20).unwrap());
+        let mut arena = arena();
+        let bytes = pattern(9000);
+        store(&a, 100, &mut arena, &bytes);
+        b.copy_in(50, &arena, &Places::one(a.span(100, 9000).unwrap()));
+        assert_eq!(read(&b, 50, 9000), bytes);
+    }
+
+    #[test]
+    fn released_and_zeroed_ranges_read_as_zeros() {
+        let region = Region::map(1 << 20).unwrap();
+        let mut arena = arena();
+        let ones = filled(&mut arena, &[0xff; 65_536]);
+        region.copy_in(0, &arena, &ones);
+        region.release(1000, 40_000);
+        region.fill_zero(50_000, 100);
+        let bytes = read(&region, 0, 65_536);
+        let zero = |n: &usize| (1000..41_000).contains(n) || (50_000..50_100).contains(n);
+        assert!(bytes.iter().enumerate().all(|(n, byte)| *byte == if zero(&n) { 0 } else { 0xff }));
+    }
+
+    #[test]
+    fn extents_tell_written_pages_from_others() {
+        let region = Region::map(64 * PAGE_BYTES).unwrap();
+        let entire = (false, 64 * PAGE_BYTES);
+        if region.extent(0) != entire {
+            // This system hides its page maps: everything counts as allocated.
+            assert_eq!(region.extent(0), (true, 64 * PAGE_BYTES));
+            return;
+        }
+        let mut arena = arena();
+        store(&region, 10 * PAGE_BYTES, &mut arena, &[1; 8192]);
+        assert!(region.extent(10 * PAGE_BYTES + 1).0);
+        assert!(region.extent(11 * PAGE_BYTES).0);
+        read(&region, 20 * PAGE_BYTES, 4096);
+        region.release(0, 64 * PAGE_BYTES);
+        assert_eq!(region.extent(0), entire, "reading allocates nothing, and a release gives all back");
+        assert_eq!(region.extent(63 * PAGE_BYTES + 4095), (false, 1));
+    }
+
+    #[test]
+    fn a_span_of_a_dropped_region_resolves_to_nothing() {
+        let region = Region::map(8192).unwrap();
+        let span = region.span(0, 8192).unwrap();
+        assert_eq!(region.span(1, 8192), None);
+        let pin = Pin::new(span).unwrap();
+        drop(region);
+        assert!(Pin::new(span).is_none());
+        // Still mapped, as it is pinned.
+        // SAFETY: the pin keeps the region mapped.
+        assert_eq!(unsafe { pin.address(span).read() }, 0);
+        drop(pin);
+        let others: Vec<_> = (0..10).map(|_| Region::map(4096).unwrap()).collect();
+        assert!(others.iter().all(|other| other.id() != span.buffer));
+        assert!(Pin::new(span).is_none());
+    }
+
+    #[test]
+    fn an_arena_is_private() {
+        let mut arena = arena();
+        let span = arena.take(1).unwrap().iter().next().unwrap();
+        assert!(Pin::new(span).is_none());
+    }
+
+    #[test]
+    fn impossible_sizes_are_errors() {
+        assert!(Region::map(0).is_err());
+        assert!(Region::map(u64::MAX).is_err());
+        assert!(Region::map(1 << 62).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "outside a region")]
+    fn a_range_outside_is_refused() {
+        Region::map(4096).unwrap().fill_zero(4096, 1);
+    }
+}

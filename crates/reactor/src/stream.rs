@@ -1,0 +1,197 @@
+//! The driver of one connection: brings a stream machine the bytes that it wants, and sends what it owes.
+//!
+//! The engine's part, for every connection that something happened to:
+//!
+//! ```text
+//! while stream.feed(io, machine) {
+//!     hand every event of machine.poll() to the layer above
+//! }
+//! stream.flush(io, machine);
+//! if stream.wants_more() { do this again in the next turn }
+//! ```
+
+mod receive;
+mod send;
+
+use crate::io::{Errno, Handle, Io, Tag};
+use proto::stream::{StreamMachine, Want};
+use proto::verbs::TaskId;
+use receive::{Brought, Receiver};
+use send::{Flushed, Sender};
+
+/// Headers and bodies that one connection gets per turn, so that a loud peer does not starve the others.
+const FEED_MAX: u32 = 256;
+
+/// The socket of one connection, the bytes that were read ahead, and what is on its way.
+///
+/// While no data flows, a connection holds one small buffer. A connection that had much data to read keeps a large
+/// one until its next quiet message, which its keep-alive brings.
+#[derive(Debug)]
+pub struct Stream {
+    socket: Handle,
+    receiver: Receiver,
+    sender: Sender,
+    end: Option<End>,
+    fed: u32,
+    is_held: bool,
+    wants_feed: bool,
+    wants_flush: bool,
+}
+
+/// How the stream ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// The peer closed it.
+    Closed,
+    Failed(Errno),
+    /// The machine knows.
+    Told,
+}
+
+impl Stream {
+    /// Drives a connected socket. `recv` and `send` are the tags of its completions; `leftover` is what was read
+    /// from the socket before ([`Stream::detach`]).
+    pub fn new(socket: Handle, recv: Tag, send: Tag, leftover: Vec<u8>) -> Stream {
+        Stream {
+            socket,
+            receiver: Receiver::new(recv, leftover),
+            sender: Sender::new(send),
+            end: None,
+            fed: 0,
+            is_held: false,
+            wants_feed: false,
+            wants_flush: false,
+        }
+    }
+
+    /// A recv has completed.
+    pub fn received<I: Io>(&mut self, _io: &mut I, result: Result<u32, Errno>) {
+        let end = match result {
+            Ok(0) => Some(End::Closed),
+            Ok(_) => None,
+            Err(errno) => Some(End::Failed(errno)),
+        };
+        self.end = self.end.or(end);
+        self.receiver.received(result.unwrap_or(0));
+    }
+
+    /// Gives the machine the next thing that it wants. True: take all of `machine.poll()`, act on it, and call again.
+    /// False: nothing more can be given now; a recv is posted where the machine wants bytes.
+    pub fn feed<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) -> bool {
+        self.wants_feed = false;
+        if self.receiver.is_posted() || self.end == Some(End::Told) {
+            return false;
+        }
+        if self.fed == FEED_MAX {
+            self.fed = 0;
+            self.wants_feed = true;
+            return false;
+        }
+        match self.receiver.bring(io, machine) {
+            Brought::Something => {
+                self.fed += 1;
+                return true;
+            }
+            Brought::NoMemory => self.wants_feed = true,
+            Brought::Short(_) if self.end.is_some() => {
+                self.tell_end(io, machine);
+                return true;
+            }
+            Brought::Short(Want::Nothing) => {}
+            Brought::Short(_) if self.is_held => {}
+            Brought::Short(want) => self.wants_feed = !self.receiver.post(io, self.socket, want),
+        }
+        self.fed = 0;
+        false
+    }
+
+    /// Sends what the machine owes, all in one send, if none is in flight.
+    pub fn flush<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
+        self.wants_flush =
+            self.end.is_none() && self.sender.flush(io, self.socket, machine) == Flushed::NoMemory;
+    }
+
+    /// The send has completed. Appends the tasks whose push has left to `pushed`. When it failed, the machine learns
+    /// that the stream is over, and a recv that is posted will soon complete.
+    pub fn sent<I: Io, M: StreamMachine>(
+        &mut self,
+        io: &mut I,
+        machine: &mut M,
+        result: Result<u32, Errno>,
+        pushed: &mut Vec<TaskId>,
+    ) {
+        self.sender.sent(io.arena());
+        match result {
+            Ok(_) if self.end != Some(End::Told) => {
+                self.wants_flush = self.sender.go_on(io, self.socket, pushed) == Flushed::NoMemory;
+            }
+            Ok(_) => {}
+            Err(errno) => {
+                io.shutdown(self.socket);
+                self.end = self.end.or(Some(End::Failed(errno)));
+                self.tell_end(io, machine);
+            }
+        }
+    }
+
+    /// Whether the connection has work left that no completion will announce: [`Stream::feed`] and
+    /// [`Stream::flush`] are to be called again in the next turn.
+    pub fn wants_more(&self) -> bool {
+        self.wants_feed || self.wants_flush
+    }
+
+    /// With `true`, no recv is posted from now on: what was read is still fed to the machine, and once the recv in
+    /// flight has completed the stream may be moved.
+    pub fn hold(&mut self, hold: bool) {
+        self.is_held = hold;
+    }
+
+    /// Whether nothing is in flight: the stream may be closed.
+    pub fn quiet(&self) -> bool {
+        !self.receiver.is_posted() && self.sender.is_idle()
+    }
+
+    /// Whether the stream may be moved: nothing is in flight, and it is not in the middle of a payload.
+    pub fn is_movable(&self) -> bool {
+        self.quiet() && !self.receiver.is_in_payload()
+    }
+
+    /// Whether all that the machine gave to be sent has left.
+    pub fn has_sent(&self) -> bool {
+        self.sender.is_idle()
+    }
+
+    /// Ends the connection: what is in flight completes soon, then the stream is quiet and can be closed.
+    pub fn shutdown<I: Io>(&mut self, io: &mut I) {
+        io.shutdown(self.socket);
+    }
+
+    /// Takes a movable stream off this core: its socket, and the bytes that were read but not yet fed to the machine.
+    pub fn detach<I: Io>(self, io: &mut I) -> (Handle, Vec<u8>) {
+        assert!(self.is_movable(), "a stream in the middle of something cannot be moved");
+        (self.socket, self.receiver.into_unread(io.arena()))
+    }
+
+    /// Closes the socket of a quiet stream.
+    pub fn close<I: Io>(self, io: &mut I) {
+        assert!(self.quiet(), "a stream with requests in flight cannot be closed");
+        self.receiver.into_unread(io.arena());
+        io.close(self.socket);
+    }
+
+    fn tell_end<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
+        let now = io.now();
+        self.sender.drop_batch(io.arena());
+        match self.end.replace(End::Told) {
+            Some(End::Failed(errno)) => {
+                let error = std::io::Error::from_raw_os_error(errno.0).to_string();
+                machine.closed(now, Some(&error));
+            }
+            Some(End::Closed) if self.receiver.is_mid_way() => {
+                machine.closed(now, Some("the connection was closed in the middle of a PDU"));
+            }
+            Some(End::Closed) => machine.closed(now, None),
+            Some(End::Told) | None => {}
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The receiving half: headers are parsed where they were read, small bodies are copied from there to their places,
+//! large ones are received straight into them.
+
+use crate::crc::Crc32c;
+use crate::io::{Handle, Io, Tag};
+use crate::memory::{Arena, LARGE_BYTES, SMALL_BYTES, copy};
+use proto::stream::{HEADER_BYTES_MAX, StreamMachine, Want};
+use wire::{Places, Span};
+
+const _: () = assert!(HEADER_BYTES_MAX <= SMALL_BYTES, "a header fits into any buffer");
+
+/// A body of which more than this is missing is received straight into its places. Then one small buffer's worth is
+/// read ahead at most: more would swallow the next payload before its header says where it belongs.
+const STRAIGHT_BYTES_MIN: u32 = 8 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Receiver {
+    tag: Tag,
+    /// Bytes that came along from another core and have not found room in `staging` yet.
+    leftover: Vec<u8>,
+    /// The buffer that is read into, and its unread bytes.
+    staging: Option<Span>,
+    start: u32,
+    end: u32,
+    posted: Option<Posted>,
+    /// The last recv brought more than a small buffer holds: use a large one.
+    is_lively: bool,
+    payload: Progress,
+}
+
+/// Where a recv in flight puts its bytes: first so many into the places of the body, then into `staging`.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    straight: u32,
+    staged: u32,
+}
+
+/// How far the payload is that is being brought.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    /// Payload bytes had.
+    done: u32,
+    /// Payload bytes that were received straight into the places and have not been looked at yet.
+    straight: u32,
+    /// Bytes had of padding and digest.
+    trailer: u32,
+    sum: Crc32c,
+    /// Bytes went into places that were given up before they could be summed.
+    is_unsummed: bool,
+    digest: [u8; 4],
+}
+
+const UNTOUCHED: Progress =
+    Progress { done: 0, straight: 0, trailer: 0, sum: Crc32c::START, is_unsummed: false, digest: [0; 4] };
+
+/// The parts of [`Want::Body`] and [`Want::Skip`].
+#[derive(Clone, Copy)]
+struct Body {
+    place: Option<Places>,
+    len: u32,
+    pad: u32,
+    digest: bool,
+}
+
+pub(super) enum Brought {
+    /// A header or a body.
+    Something,
+    /// More bytes must be received for this.
+    Short(Want),
+    /// There is no buffer to do it with.
+    NoMemory,
+}
+
+impl Receiver {
+    pub(super) fn new(tag: Tag, leftover: Vec<u8>) -> Receiver {
+        Receiver {
+            tag,
+            leftover,
+            staging: None,
+            start: 0,
+            end: 0,
+            posted: None,
+            is_lively: false,
+            payload: UNTOUCHED,
+        }
+    }
+
+    pub(super) fn is_posted(&self) -> bool {
+        self.posted.is_some()
+    }
+
+    /// Whether a part of something was read.
+    pub(super) fn is_mid_way(&self) -> bool {
+        self.staged() > 0 || !self.leftover.is_empty() || self.is_in_payload()
+    }
+
+    /// Whether a part of a payload was read.
+    pub(super) fn is_in_payload(&self) -> bool {
+        self.payload.done > 0 || self.payload.straight > 0 || self.payload.trailer > 0
+    }
+
+    pub(super) fn received(&mut self, bytes: u32) {
+        let posted = self.posted.take().expect("a recv completes once");
+        let straight = bytes.min(posted.straight);
+        let staged = bytes - straight;
+        self.payload.straight = straight;
+        self.end += staged;
+        self.is_lively = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged);
+    }
+
+    /// Hands the machine one header or body, if all of it is here.
+    pub(super) fn bring<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) -> Brought {
+        if !self.load_leftover(io.arena()) {
+            return Brought::NoMemory;
+        }
+        let now = io.now();
+        let want = machine.want();
+        let body = match want {
+            Want::Nothing => return Brought::Short(want),
+            Want::Header { len } => {
+                if self.staged() < len {
+                    return Brought::Short(want);
+                }
+                let header = self.take_staged(len);
+                machine.header(now, header.map_or(&[], |span| io.arena().bytes(span)));
+                return Brought::Something;
+            }
+            Want::Body { place, pad, digest } => Body { place: Some(place), len: place.len(), pad, digest },
+            Want::Skip { len, pad, digest } => Body { place: None, len, pad, digest },
+        };
+        match self.bring_body(io.arena(), body) {
+            Some(digest_ok) => {
+                self.payload = UNTOUCHED;
+                machine.body(now, digest_ok);
+                Brought::Something
+            }
+            None if self.leftover.is_empty() => Brought::Short(want),
+            None => self.bring(io, machine),
+        }
+    }
+
+    /// `Some`: it is complete, and this says whether the digest was right.
+    fn bring_body(&mut self, arena: &mut Arena, body: Body) -> Option<bool> {
+        let straight = std::mem::take(&mut self.payload.straight);
+        if straight > 0 {
+            match body.place {
+                Some(place) if body.digest => {
+                    for span in place.slice(self.payload.done, straight).iter() {
+                        sum_span(&mut self.payload.sum, arena, span);
+                    }
+                }
+                Some(_) => {}
+                None => self.payload.is_unsummed = true,
+            }
+            self.payload.done += straight;
+        }
+        self.bring_staged(arena, body);
+        let trailer = body.pad + if body.digest { 4 } else { 0 };
+        while self.payload.done == body.len && self.payload.trailer < trailer {
+            let byte = arena.bytes(self.take_staged(1)?)[0];
+            match self.payload.trailer.checked_sub(body.pad) {
+                Some(at) => self.payload.digest[at as usize] = byte,
+                None => self.payload.sum.add(&[byte]),
+            }
+            self.payload.trailer += 1;
+        }
+        if self.payload.done < body.len {
+            return None;
+        }
+        let sent = u32::from_le_bytes(self.payload.digest);
+        Some(!body.digest || self.payload.is_unsummed || sent == self.payload.sum.value())
+    }
+
+    /// Moves payload from staging to its places, or away.
+    fn bring_staged(&mut self, arena: &mut Arena, body: Body) {
+        let missing = body.len - self.payload.done;
+        let Some(from) = self.take_staged(missing.min(self.staged())) else { return };
+        if body.digest {
+            self.payload.sum.add(arena.bytes(from));
+        }
+        if let Some(place) = body.place {
+            let mut at = 0;
+            for to in place.slice(self.payload.done, from.len).iter() {
+                copy(arena, from.slice(at, to.len), to);
+                at += to.len;
+            }
+        }
+        self.payload.done += from.len;
+    }
+
+    /// Receives more. False: there is no buffer for it now.
+    pub(super) fn post<I: Io>(&mut self, io: &mut I, socket: Handle, want: Want) -> bool {
+        let mut into = Places::EMPTY;
+        let mut straight = 0;
+        if let Want::Body { place, .. } = want {
+            let missing = place.len() - self.payload.done;
+            if missing > STRAIGHT_BYTES_MIN {
+                into = place.slice(self.payload.done, missing);
+                straight = missing;
+            }
+        }
+        let size = if self.is_lively && straight == 0 { LARGE_BYTES } else { SMALL_BYTES };
+        let room = self.make_room(io.arena(), size);
+        let room = room.map(|room| if straight > 0 { room.slice(0, SMALL_BYTES) } else { room });
+        let staged = room.filter(|room| into.push(*room)).map_or(0, |room| room.len);
+        if into.is_empty() {
+            return false;
+        }
+        self.posted = Some(Posted { straight, staged });
+        io.recv(socket, &into, self.tag);
+        true
+    }
+
+    /// Makes the staging buffer one of `size` bytes if that can be had, with the unread bytes at its start, and
+    /// returns the room behind them.
+    fn make_room(&mut self, arena: &mut Arena, size: u32) -> Option<Span> {
+        let unread = self.unread();
+        let old = self.staging;
+        let fits = self.staged() < size;
+        if old.is_none_or(|old| old.len != size && fits)
+            && let Some(new) = arena.take(size).and_then(|places| places.iter().next())
+        {
+            if let Some(unread) = unread {
+                copy(arena, unread, new.slice(0, unread.len));
+            }
+            if let Some(old) = old {
+                arena.give(&Places::one(old));
+            }
+            self.staging = Some(new);
+        } else if let (Some(old), Some(unread)) = (old, unread)
+            && self.start > 0
+        {
+            copy(arena, unread, old.slice(0, unread.len));
+        }
+        self.end = self.staged();
+        self.start = 0;
+        let staging = self.staging?;
+        Some(staging.slice(self.end, staging.len)).filter(|room| room.len > 0)
+    }
+
+    /// False: there is no buffer for it now.
+    fn load_leftover(&mut self, arena: &mut Arena) -> bool {
+        if self.leftover.is_empty() {
+            return true;
+        }
+        let wanted = self.leftover.len().saturating_add(self.staged() as usize);
+        let size = if wanted <= SMALL_BYTES as usize { SMALL_BYTES } else { LARGE_BYTES };
+        let Some(room) = self.make_room(arena, size) else { return self.staged() > 0 };
+        let bytes = self.leftover.len().min(room.len as usize);
+        let room = room.slice(0, bytes as u32);
+        arena.bytes_mut(room).copy_from_slice(&self.leftover[..bytes]);
+        self.end += room.len;
+        if bytes == self.leftover.len() {
+            self.leftover = Vec::new();
+        } else {
+            self.leftover.drain(..bytes);
+        }
+        true
+    }
+
+    /// The unread bytes, and the buffer goes back.
+    pub(super) fn into_unread(self, arena: &mut Arena) -> Vec<u8> {
+        let mut bytes = self.unread().map_or(Vec::new(), |unread| arena.bytes(unread).to_vec());
+        bytes.extend_from_slice(&self.leftover);
+        if let Some(staging) = self.staging {
+            arena.give(&Places::one(staging));
+        }
+        bytes
+    }
+
+    fn staged(&self) -> u32 {
+        self.end - self.start
+    }
+
+    fn unread(&self) -> Option<Span> {
+        let staged = self.staged();
+        self.staging.map(|staging| staging.slice(self.start, staged)).filter(|unread| unread.len > 0)
+    }
+
+    /// Takes the next `len` unread bytes, which must be here. `None` if these are no bytes.
+    fn take_staged(&mut self, len: u32) -> Option<Span> {
+        let taken = self.unread()?.slice(0, len);
+        self.start += taken.len;
+        (taken.len > 0).then_some(taken)
+    }
+}
+
+/// Adds the bytes of a span to a sum.
+fn sum_span(sum: &mut Crc32c, arena: &Arena, span: Span) {
+    if span.buffer == arena.id() {
+        sum.add(arena.bytes(span));
+        return;
+    }
+    crate::memory::with_shared_bytes(span, |bytes| sum.add(bytes));
+}

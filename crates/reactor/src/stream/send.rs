@@ -1,0 +1,285 @@
+//! The sending half: everything that a machine owes goes out in one send.
+
+use crate::crc::Crc32c;
+use crate::io::{Handle, Io, Tag};
+use crate::memory::{Arena, LARGE_BYTES, Loan, Pin, SMALL_BYTES, copy};
+use proto::stream::{Segment, StreamMachine, Transmit};
+use proto::verbs::TaskId;
+use std::cell::RefCell;
+use wire::{Places, Span};
+
+/// Copied and summed at a time, so that the sum finds the bytes in the nearest cache.
+const CHUNK_BYTES: u32 = 8 * 1024;
+
+thread_local! {
+    /// This core's batches that are not in use. Filling one takes a moment, so usually there is just one.
+    #[expect(clippy::vec_box, reason = "a batch that is kept by a connection is moved there as a pointer")]
+    static BATCHES: RefCell<Vec<Box<Batch>>> = const { RefCell::new(Vec::new()) };
+}
+
+#[derive(Debug)]
+pub(super) struct Sender {
+    tag: Tag,
+    is_sending: bool,
+    /// The buffers of the send in flight: header bytes, sums, and payload that was copied to be summed.
+    buffers: Vec<Places>,
+    /// Tasks whose push will have left with the batch.
+    done: Vec<TaskId>,
+    /// What a lack of memory has kept from being sent with the rest of its batch.
+    rest: Option<Box<Batch>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Flushed {
+    /// All that was owed is on its way, or will be looked at when a completion comes.
+    Well,
+    /// There is no buffer to do it with.
+    NoMemory,
+}
+
+/// A batch that is being turned into one send, or several where memory is short.
+#[derive(Debug, Default)]
+struct Batch {
+    transmit: Transmit,
+    /// What goes out with the next send.
+    spans: Vec<Span>,
+    /// The next segment, and how much of it was dealt with.
+    segment: usize,
+    within: u32,
+    /// The next of the header bytes.
+    byte: usize,
+    sum: Option<Crc32c>,
+    /// Room in the last of the sender's buffers.
+    room: Option<Span>,
+    /// Payload that must stay what it is until the rest was sent.
+    lent: Vec<Span>,
+    pins: Vec<Pin>,
+}
+
+impl Sender {
+    pub(super) fn new(tag: Tag) -> Sender {
+        Sender { tag, is_sending: false, buffers: Vec::new(), done: Vec::new(), rest: None }
+    }
+
+    /// Whether nothing is in flight or waits to be.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_sending && self.rest.is_none()
+    }
+
+    pub(super) fn flush<I: Io, M: StreamMachine>(
+        &mut self,
+        io: &mut I,
+        socket: Handle,
+        machine: &mut M,
+    ) -> Flushed {
+        if self.is_sending {
+            return Flushed::Well;
+        }
+        let batch = match self.rest.take() {
+            Some(rest) => rest,
+            None if machine.owes() => {
+                let mut batch = BATCHES.with_borrow_mut(Vec::pop).unwrap_or_default();
+                machine.transmit(io.now(), &mut batch.transmit);
+                std::mem::swap(&mut self.done, &mut batch.transmit.done);
+                batch
+            }
+            None => return Flushed::Well,
+        };
+        self.send(io, socket, batch)
+    }
+
+    fn send<I: Io>(&mut self, io: &mut I, socket: Handle, mut batch: Box<Batch>) -> Flushed {
+        let is_complete = batch.fill(io.arena(), &mut self.buffers);
+        if !batch.spans.is_empty() {
+            io.send(socket, &batch.spans, self.tag);
+            self.is_sending = true;
+        }
+        if is_complete {
+            self.end_batch(io.arena(), batch);
+        } else {
+            batch.keep_payload(io.arena());
+            self.rest = Some(batch);
+        }
+        if is_complete || self.is_sending { Flushed::Well } else { Flushed::NoMemory }
+    }
+
+    /// The kernel is done with the send in flight: its buffers are free again.
+    pub(super) fn sent(&mut self, arena: &mut Arena) {
+        assert!(self.is_sending, "a send completes once");
+        self.is_sending = false;
+        for buffer in self.buffers.drain(..) {
+            arena.give(&buffer);
+        }
+    }
+
+    /// Sends the rest of the batch, or reports its tasks.
+    pub(super) fn go_on<I: Io>(&mut self, io: &mut I, socket: Handle, pushed: &mut Vec<TaskId>) -> Flushed {
+        match self.rest.take() {
+            Some(rest) => self.send(io, socket, rest),
+            None => {
+                pushed.append(&mut self.done);
+                Flushed::Well
+            }
+        }
+    }
+
+    /// Forgets what was to be sent.
+    pub(super) fn drop_batch(&mut self, arena: &mut Arena) {
+        self.done.clear();
+        if let Some(rest) = self.rest.take() {
+            self.end_batch(arena, rest);
+        }
+    }
+
+    fn end_batch(&mut self, arena: &mut Arena, mut batch: Box<Batch>) {
+        batch.clear(arena);
+        BATCHES.with_borrow_mut(|batches| batches.push(batch));
+    }
+}
+
+impl Batch {
+    /// Lists the spans of the next send. False: memory was short, and some segments are left for another.
+    fn fill(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>) -> bool {
+        self.spans.clear();
+        self.room = None;
+        while let Some(segment) = self.transmit.segments.get(self.segment).copied() {
+            let is_done = match segment {
+                Segment::SumStart => {
+                    self.sum = Some(Crc32c::START);
+                    true
+                }
+                Segment::Bytes { len } => self.add_bytes(arena, buffers, len),
+                Segment::Sum => self.add_sum(arena, buffers),
+                Segment::Payload(span) if self.sum.is_some() && span.buffer != arena.id() => {
+                    self.add_copy(arena, buffers, span)
+                }
+                Segment::Payload(span) => {
+                    if let Some(sum) = &mut self.sum {
+                        sum.add(arena.bytes(span));
+                    }
+                    self.spans.push(span);
+                    true
+                }
+            };
+            if !is_done {
+                return false;
+            }
+            self.segment += 1;
+            self.within = 0;
+        }
+        true
+    }
+
+    fn add_bytes(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>, len: u32) -> bool {
+        while self.within < len {
+            let Some(room) = self.room(arena, buffers, len - self.within) else { return false };
+            let bytes = &self.transmit.bytes[self.byte..][..room.len as usize];
+            arena.bytes_mut(room).copy_from_slice(bytes);
+            if let Some(sum) = &mut self.sum {
+                sum.add(bytes);
+            }
+            self.byte += bytes.len();
+            self.within += room.len;
+        }
+        true
+    }
+
+    /// RFC 7143 section 13.1: the bytes of a digest are those of the CRC, the least significant one first.
+    fn add_sum(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>) -> bool {
+        let sum = self.sum.unwrap_or(Crc32c::START).value().to_le_bytes();
+        while self.within < 4 {
+            let Some(room) = self.room(arena, buffers, 4 - self.within) else { return false };
+            arena.bytes_mut(room).copy_from_slice(&sum[self.within as usize..][..room.len as usize]);
+            self.within += room.len;
+        }
+        self.sum = None;
+        true
+    }
+
+    /// Memory of a store may be overwritten at any time: what is summed must be a copy.
+    fn add_copy(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>, span: Span) -> bool {
+        while self.within < span.len {
+            let Some(room) = self.room(arena, buffers, (span.len - self.within).min(CHUNK_BYTES)) else {
+                return false;
+            };
+            copy(arena, span.slice(self.within, room.len), room);
+            if let Some(sum) = &mut self.sum {
+                sum.add(arena.bytes(room));
+            }
+            self.within += room.len;
+        }
+        true
+    }
+
+    /// Room for 1 to `len` bytes, which becomes the next part of the send.
+    fn room(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>, len: u32) -> Option<Span> {
+        let started = self.room.filter(|room| room.len > 0);
+        let free = match started {
+            Some(free) => free,
+            None => {
+                let buffer = arena.take(self.buffer_size(arena)).or_else(|| arena.take(SMALL_BYTES))?;
+                buffers.push(buffer);
+                buffer.iter().next()?
+            }
+        };
+        let room = free.slice(0, len);
+        self.room = Some(free.slice(len, free.len));
+        match self.spans.last_mut() {
+            // A span stays within one buffer, even where the next one follows in memory.
+            Some(last) if started.is_some() && is_followed_by(*last, room) => {
+                last.len += room.len;
+            }
+            _ => self.spans.push(room),
+        }
+        Some(room)
+    }
+
+    /// The size of the next buffer: small if it holds all header bytes and sums to come, or nearly all.
+    fn buffer_size(&self, arena: &Arena) -> u32 {
+        let segments = &self.transmit.segments[self.segment..];
+        let is_copied = match segments.first() {
+            Some(Segment::Payload(span)) => span.buffer != arena.id(),
+            Some(Segment::Bytes { .. } | Segment::Sum | Segment::SumStart) | None => false,
+        };
+        let headers = self.transmit.bytes.len() - self.byte;
+        if is_copied || headers + 4 * segments.len() > SMALL_BYTES as usize {
+            LARGE_BYTES
+        } else {
+            SMALL_BYTES
+        }
+    }
+
+    /// Keeps the payload of a batch that was not sent as a whole from being reused or unmapped.
+    fn keep_payload(&mut self, arena: &mut Arena) {
+        if !self.lent.is_empty() || !self.pins.is_empty() {
+            return;
+        }
+        for segment in &self.transmit.segments[self.segment..] {
+            let Segment::Payload(span) = *segment else { continue };
+            if span.buffer == arena.id() {
+                arena.lend(span, Loan::Read);
+                self.lent.push(span);
+            } else if !self.pins.iter().any(|pin| pin.covers(span)) {
+                self.pins.extend(Pin::new(span));
+            }
+        }
+    }
+
+    fn clear(&mut self, arena: &mut Arena) {
+        for span in self.lent.drain(..) {
+            arena.unlend(span, Loan::Read);
+        }
+        self.pins.clear();
+        self.transmit.clear();
+        self.spans.clear();
+        self.segment = 0;
+        self.within = 0;
+        self.byte = 0;
+        self.sum = None;
+        self.room = None;
+    }
+}
+
+fn is_followed_by(span: Span, next: Span) -> bool {
+    span.buffer == next.buffer && span.offset + u64::from(span.len) == next.offset
+}

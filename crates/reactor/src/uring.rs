@@ -1,0 +1,353 @@
+//! The real [`Io`]: one io_uring per core.
+
+mod requests;
+mod setup;
+
+use crate::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
+use crate::memory::Arena;
+use crate::wake::Waker;
+use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+use proto::time::Time;
+use requests::{Kind, Requests};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
+use std::io;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use wire::{Places, Span};
+
+/// Completions that belong to no request.
+const WAKE: u64 = u64::MAX;
+const CANCEL: u64 = u64::MAX - 1;
+
+/// One core's ring and its buffers. It stays on the thread that opened it.
+///
+/// Sockets and files must not be in nonblocking mode: their requests would fail with EAGAIN instead of waiting.
+pub struct Uring {
+    // Dropped first; `drop` has drained it, so the kernel holds no address of what follows.
+    ring: IoUring,
+    requests: Requests,
+    /// Requests that were queued and have not completed.
+    in_flight: usize,
+    arena: Arena,
+    /// What the wake-up's eventfd is read into.
+    wake_count: Box<[u8; 8]>,
+    wake_is_armed: bool,
+    waker: Waker,
+    /// Requests that ended without the kernel, and those reaped to make room.
+    ready: Vec<Completion>,
+    now: Time,
+    is_closing: bool,
+    _stays_on_its_thread: PhantomData<*mut ()>,
+}
+
+impl Uring {
+    /// Opens a ring for the current thread. `waker` ends its sleep.
+    pub fn new(arena: Arena, waker: Waker) -> io::Result<Uring> {
+        Ok(Uring {
+            ring: setup::open()?,
+            requests: Requests::default(),
+            in_flight: 0,
+            arena,
+            wake_count: Box::new([0; 8]),
+            wake_is_armed: false,
+            waker,
+            ready: Vec::new(),
+            now: clock(),
+            is_closing: false,
+            _stays_on_its_thread: PhantomData,
+        })
+    }
+
+    /// Starts a request, and queues the entry that `entry` makes of it.
+    fn start(
+        &mut self,
+        tag: Tag,
+        kind: Kind,
+        entry: impl FnOnce(&mut Requests, u32, &mut Arena) -> squeue::Entry,
+    ) {
+        match self.requests.start(tag, kind) {
+            Some(index) => {
+                let entry = entry(&mut self.requests, index, &mut self.arena);
+                self.push(entry.user_data(u64::from(index)));
+                self.in_flight += 1;
+            }
+            None => self.fail(tag, rustix::io::Errno::NOBUFS),
+        }
+    }
+
+    fn fail(&mut self, tag: Tag, errno: rustix::io::Errno) {
+        self.ready.push(Completion { tag, result: Err(Errno(errno.raw_os_error())) });
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        loop {
+            // SAFETY: what the entry points to belongs to a request (or is `wake_count`) and stays in place and lent
+            // until its completion; `drop` waits for all of these.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+            self.enter(Wait::No);
+        }
+    }
+
+    /// Submits what is queued, and waits.
+    fn enter(&mut self, wait: Wait) {
+        let submitted = match wait {
+            Wait::No => {
+                let queue = self.ring.submission();
+                if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
+                    return;
+                }
+                drop(queue);
+                self.ring.submit()
+            }
+            Wait::AtMost(time) => {
+                let time = Timespec::from(time);
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+            Wait::Forever => self.ring.submit_and_wait(1),
+        };
+        use rustix::io::Errno as E;
+        match submitted.map_err(|error| E::from_io_error(&error)) {
+            Ok(_) | Err(Some(E::TIME | E::INTR)) => {}
+            // The kernel holds back completions that had no room, or is short of memory for now.
+            Err(Some(E::BUSY | E::AGAIN | E::NOMEM)) => self.make_room(),
+            Err(error) => panic!("io_uring_enter failed: {error:?}"),
+        }
+    }
+
+    fn make_room(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.reap(&mut ready);
+        self.ready = ready;
+    }
+
+    fn reap(&mut self, completions: &mut Vec<Completion>) {
+        completions.append(&mut self.ready);
+        loop {
+            // One at a time, as finishing a request may queue another.
+            let Some(entry) = self.ring.completion().next() else { break };
+            match entry.user_data() {
+                WAKE => self.wake_is_armed = false,
+                CANCEL => {}
+                index => self.finish(index as u32, entry.result(), completions),
+            }
+        }
+    }
+
+    fn finish(&mut self, index: u32, result: i32, completions: &mut Vec<Completion>) {
+        let request = self.requests.get(index);
+        let mut result = match u32::try_from(result) {
+            Ok(value) => Ok(value),
+            Err(_) => Err(Errno(-result)),
+        };
+        match request.kind {
+            Kind::Accept => {
+                if let Ok(socket) = result {
+                    set_no_delay(socket as i32);
+                }
+            }
+            Kind::Connect { socket } => match result {
+                Ok(_) => {
+                    set_no_delay(socket);
+                    result = Ok(socket as u32);
+                }
+                Err(_) => close(socket),
+            },
+            Kind::Send { socket } => {
+                if let Ok(bytes) = result {
+                    if bytes > 0 && request.advance(bytes) && !self.is_closing {
+                        let entry = send_entry(socket, request.message());
+                        return self.push(entry.user_data(u64::from(index)));
+                    }
+                    result = Ok(request.sent);
+                }
+            }
+            Kind::Fill | Kind::Drain | Kind::Bare => {}
+        }
+        completions.push(Completion { tag: request.tag, result });
+        if self.is_closing && matches!(request.kind, Kind::Accept | Kind::Connect { .. }) {
+            // Nobody will take the new socket.
+            if let Ok(socket) = result {
+                close(socket as i32);
+            }
+        }
+        self.requests.finish(index, &mut self.arena);
+        self.in_flight -= 1;
+    }
+
+    fn arm_wake(&mut self) {
+        if !self.wake_is_armed {
+            let event = Fd(self.waker.event());
+            let entry = opcode::Read::new(event, self.wake_count.as_mut_ptr(), 8).build();
+            self.push(entry.user_data(WAKE));
+            self.wake_is_armed = true;
+        }
+    }
+}
+
+impl Io for Uring {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
+    fn accept(&mut self, listener: Handle, tag: Tag) {
+        self.start(tag, Kind::Accept, |_, _, _| {
+            let no_address = std::ptr::null_mut();
+            let accept = opcode::Accept::new(Fd(listener.0), no_address, std::ptr::null_mut());
+            accept.flags(libc::SOCK_CLOEXEC).build()
+        });
+    }
+
+    fn connect(&mut self, to: SocketAddr, tag: Tag) {
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let kind = (SocketType::STREAM, SocketFlags::CLOEXEC);
+        let socket = match rustix::net::socket_with(family, kind.0, kind.1, Some(ipproto::TCP)) {
+            Ok(socket) => socket.into_raw_fd(),
+            Err(errno) => return self.fail(tag, errno),
+        };
+        self.start(tag, Kind::Connect { socket }, |requests, index, _| {
+            let address = requests.get(index).address.insert(Box::new(SocketAddrAny::from(to)));
+            opcode::Connect::new(Fd(socket), address.as_ptr().cast(), address.addr_len()).build()
+        });
+    }
+
+    fn recv(&mut self, socket: Handle, into: &Places, tag: Tag) {
+        assert!(!into.is_empty(), "a recv needs room, or its 0 bytes would mean the end of the stream");
+        self.start(tag, Kind::Fill, |requests, index, arena| {
+            let request = requests.get(index);
+            match request.lend(arena, into) {
+                [one] => opcode::Recv::new(Fd(socket.0), one.iov_base.cast(), one.iov_len as u32).build(),
+                _ => opcode::RecvMsg::new(Fd(socket.0), request.message()).build(),
+            }
+        });
+    }
+
+    fn send(&mut self, socket: Handle, from: &[Span], tag: Tag) {
+        assert!(from.iter().any(|span| span.len > 0), "a send needs bytes");
+        self.start(tag, Kind::Send { socket: socket.0 }, |requests, index, arena| {
+            requests.lend_all(index, arena, from);
+            send_entry(socket.0, requests.get(index).message())
+        });
+    }
+
+    fn shutdown(&mut self, socket: Handle) {
+        // Fails only for a socket that is not connected (any more).
+        let _ = rustix::net::shutdown(borrow(&socket), Shutdown::Both);
+    }
+
+    fn close(&mut self, handle: Handle) {
+        close(handle.0);
+    }
+
+    fn read(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
+        self.start(tag, Kind::Fill, |requests, index, arena| {
+            let vectors = requests.get(index).lend(arena, into);
+            match vectors {
+                [one] => {
+                    let read = opcode::Read::new(Fd(file.0), one.iov_base.cast(), one.iov_len as u32);
+                    read.offset(at).build()
+                }
+                _ => {
+                    let read = opcode::Readv::new(Fd(file.0), vectors.as_ptr(), vectors.len() as u32);
+                    read.offset(at).build()
+                }
+            }
+        });
+    }
+
+    fn write(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag) {
+        let flags = if durable { libc::RWF_DSYNC } else { 0 };
+        self.start(tag, Kind::Drain, |requests, index, arena| {
+            let vectors = requests.get(index).lend(arena, from);
+            match vectors {
+                [one] => {
+                    let write = opcode::Write::new(Fd(file.0), one.iov_base.cast(), one.iov_len as u32);
+                    write.offset(at).rw_flags(flags).build()
+                }
+                _ => {
+                    let write = opcode::Writev::new(Fd(file.0), vectors.as_ptr(), vectors.len() as u32);
+                    write.offset(at).rw_flags(flags).build()
+                }
+            }
+        });
+    }
+
+    fn sync(&mut self, file: Handle, tag: Tag) {
+        self.start(tag, Kind::Bare, |_, _, _| {
+            opcode::Fsync::new(Fd(file.0)).flags(FsyncFlags::DATASYNC).build()
+        });
+    }
+
+    fn allocate(&mut self, file: Handle, how: Allocate, at: u64, len: u64, tag: Tag) {
+        let mode = libc::FALLOC_FL_KEEP_SIZE
+            | match how {
+                Allocate::PunchHole => libc::FALLOC_FL_PUNCH_HOLE,
+                Allocate::Zero => libc::FALLOC_FL_ZERO_RANGE,
+            };
+        self.start(tag, Kind::Bare, |_, _, _| {
+            opcode::Fallocate::new(Fd(file.0), len).offset(at).mode(mode).build()
+        });
+    }
+
+    fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
+        let before = completions.len();
+        self.arm_wake();
+        self.reap(completions);
+        let may_wait = wait != Wait::No && completions.len() == before && self.waker.fall_asleep();
+        self.enter(if may_wait { wait } else { Wait::No });
+        self.waker.get_up();
+        self.reap(completions);
+        self.now = clock();
+    }
+}
+
+impl Drop for Uring {
+    /// Cancels all that is in flight and waits until the kernel holds no address of ours.
+    fn drop(&mut self) {
+        self.is_closing = true;
+        let mut abandoned = Vec::new();
+        while self.in_flight > 0 || self.wake_is_armed {
+            let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+            self.push(cancel.user_data(CANCEL));
+            self.enter(Wait::AtMost(Duration::from_millis(100)));
+            self.reap(&mut abandoned);
+        }
+    }
+}
+
+/// Waits until all is sent; a dead peer is an error, not a signal.
+fn send_entry(socket: i32, message: *const libc::msghdr) -> squeue::Entry {
+    let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+    opcode::SendMsg::new(Fd(socket), message).flags(flags as u32).build()
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC since this process first asked.
+fn clock() -> Time {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let start = START.get_or_init(Instant::now);
+    Time(0).after(start.elapsed())
+}
+
+fn set_no_delay(socket: i32) {
+    // Fails for a socket that is not TCP, and then there is no delay to switch off.
+    let _ = rustix::net::sockopt::set_tcp_nodelay(borrow(&Handle(socket)), true);
+}
+
+fn borrow(handle: &Handle) -> BorrowedFd<'_> {
+    // SAFETY: handles are open until `close`, after which they are not used.
+    unsafe { BorrowedFd::borrow_raw(handle.0) }
+}
+
+fn close(fd: i32) {
+    // SAFETY: a handle is closed once, by its owner, when no request is in flight on it.
+    unsafe { rustix::io::close(fd) }
+}

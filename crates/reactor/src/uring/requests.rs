@@ -1,0 +1,212 @@
+//! Requests in flight, with everything that the kernel reads and writes for them at a stable address.
+
+use crate::io::Tag;
+use crate::memory::{Arena, Loan, Pin};
+use rustix::net::SocketAddrAny;
+use std::ptr;
+use wire::{Places, Span};
+
+/// Requests that one ring may have in flight; further ones fail with ENOBUFS.
+const REQUESTS_MAX: usize = 65536;
+
+/// Pins that a finished request keeps room for.
+const PINS_KEPT: usize = 8;
+
+/// All requests of a ring. They are boxed, never move while in flight, and are used again and again.
+#[derive(Default)]
+pub(super) struct Requests {
+    // Boxed so that a request stays where it is while the table grows.
+    #[expect(clippy::vec_box)]
+    table: Vec<Box<Request>>,
+    free: Vec<u32>,
+    #[expect(clippy::vec_box)]
+    batches: Vec<Box<Batch>>,
+}
+
+/// One request.
+pub(super) struct Request {
+    pub(super) tag: Tag,
+    pub(super) kind: Kind,
+    /// Bytes that a send has sent.
+    pub(super) sent: u32,
+    /// Where a connect goes to.
+    pub(super) address: Option<Box<SocketAddrAny>>,
+    message: libc::msghdr,
+    places: Places,
+    vectors: [libc::iovec; Places::MAX],
+    /// The first vector that a send has not yet finished.
+    first: usize,
+    /// For more spans than `places` holds.
+    batch: Option<Box<Batch>>,
+    pins: Vec<Pin>,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Accept,
+    Connect {
+        socket: i32,
+    },
+    Send {
+        socket: i32,
+    },
+    /// Fills its places.
+    Fill,
+    /// Reads from its places.
+    Drain,
+    /// Has no places.
+    Bare,
+}
+
+#[derive(Default)]
+struct Batch {
+    spans: Vec<Span>,
+    vectors: Vec<libc::iovec>,
+}
+
+impl Requests {
+    /// Starts a request; `None`: too many.
+    pub(super) fn start(&mut self, tag: Tag, kind: Kind) -> Option<u32> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.table.len() < REQUESTS_MAX => {
+                self.table.push(Box::new(Request::new()));
+                self.table.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let request = self.get(index);
+        request.tag = tag;
+        request.kind = kind;
+        request.sent = 0;
+        request.first = 0;
+        Some(index)
+    }
+
+    pub(super) fn get(&mut self, index: u32) -> &mut Request {
+        &mut self.table[index as usize]
+    }
+
+    /// Lends spans of any number to the kernel.
+    pub(super) fn lend_all(&mut self, index: u32, arena: &mut Arena, spans: &[Span]) {
+        let batch = self.batches.pop().unwrap_or_default();
+        self.get(index).lend_batch(arena, batch, spans);
+    }
+
+    /// The kernel is done with the request: its loans and pins end.
+    pub(super) fn finish(&mut self, index: u32, arena: &mut Arena) {
+        let request = &mut self.table[index as usize];
+        let loan = request.kind.loan();
+        let ours = arena.id();
+        let mut end = |span: Span| {
+            if span.buffer == ours {
+                arena.unlend(span, loan);
+            }
+        };
+        request.places.iter().for_each(&mut end);
+        request.places = Places::EMPTY;
+        if let Some(mut batch) = request.batch.take() {
+            batch.spans.drain(..).for_each(&mut end);
+            batch.vectors.clear();
+            self.batches.push(batch);
+        }
+        request.pins.clear();
+        request.pins.shrink_to(PINS_KEPT);
+        request.address = None;
+        self.free.push(index);
+    }
+}
+
+impl Request {
+    fn new() -> Request {
+        // SAFETY: a msghdr of zeros is a valid, empty one.
+        let message = unsafe { std::mem::zeroed() };
+        Request {
+            tag: Tag(0),
+            kind: Kind::Bare,
+            sent: 0,
+            address: None,
+            message,
+            places: Places::EMPTY,
+            vectors: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; Places::MAX],
+            first: 0,
+            batch: None,
+            pins: Vec::new(),
+        }
+    }
+
+    /// Lends places to the kernel and returns their vectors.
+    pub(super) fn lend(&mut self, arena: &mut Arena, places: &Places) -> &[libc::iovec] {
+        self.places = *places;
+        let loan = self.kind.loan();
+        let mut count = 0;
+        for (vector, span) in self.vectors.iter_mut().zip(places.iter()) {
+            *vector = resolve(arena, &mut self.pins, span, loan);
+            count += 1;
+        }
+        self.message.msg_iov = self.vectors.as_mut_ptr();
+        self.message.msg_iovlen = count;
+        &self.vectors[..count]
+    }
+
+    fn lend_batch(&mut self, arena: &mut Arena, mut batch: Box<Batch>, spans: &[Span]) {
+        let loan = self.kind.loan();
+        batch.spans.extend_from_slice(spans);
+        batch.vectors.extend(spans.iter().map(|span| resolve(arena, &mut self.pins, *span, loan)));
+        self.message.msg_iov = batch.vectors.as_mut_ptr();
+        self.message.msg_iovlen = batch.vectors.len();
+        self.batch = Some(batch);
+    }
+
+    /// The header of a message whose vectors are what was lent.
+    pub(super) fn message(&mut self) -> *mut libc::msghdr {
+        &raw mut self.message
+    }
+
+    /// A send has sent `bytes` bytes. Returns whether some are left.
+    pub(super) fn advance(&mut self, bytes: u32) -> bool {
+        self.sent += bytes;
+        let vectors = match &mut self.batch {
+            Some(batch) => &mut batch.vectors[..],
+            None => &mut self.vectors[..],
+        };
+        let mut skip = bytes as usize;
+        let end = self.first + self.message.msg_iovlen;
+        for vector in &mut vectors[self.first..end] {
+            if skip < vector.iov_len {
+                vector.iov_base = vector.iov_base.wrapping_byte_add(skip);
+                vector.iov_len -= skip;
+                break;
+            }
+            skip -= vector.iov_len;
+            self.first += 1;
+        }
+        self.message.msg_iov = vectors[self.first..].as_mut_ptr();
+        self.message.msg_iovlen = end - self.first;
+        self.message.msg_iovlen > 0
+    }
+}
+
+impl Kind {
+    fn loan(self) -> Loan {
+        match self {
+            Kind::Fill => Loan::Write,
+            Kind::Accept | Kind::Connect { .. } | Kind::Send { .. } | Kind::Drain | Kind::Bare => Loan::Read,
+        }
+    }
+}
+
+/// The only way from a span to an address for the kernel. Neighbouring spans of one shared region share a pin.
+fn resolve(arena: &mut Arena, pins: &mut Vec<Pin>, span: Span, loan: Loan) -> libc::iovec {
+    let base = if span.buffer == arena.id() {
+        arena.lend(span, loan)
+    } else {
+        if !pins.iter().any(|pin| pin.covers(span)) {
+            pins.push(Pin::new(span).expect("a span names bytes of a living shared region"));
+        }
+        let pin = pins.iter().find(|pin| pin.covers(span));
+        pin.expect("the span's region is pinned").address(span)
+    };
+    libc::iovec { iov_base: base.cast(), iov_len: span.len as usize }
+}

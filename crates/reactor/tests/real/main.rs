@@ -1,0 +1,5 @@
+//! The reactor on the real kernel: sockets on loopback and temporary files.
+
+mod common;
+mod stream;
+mod uring;

@@ -1,0 +1,64 @@
+//! The true limits behind VPD B0h, and the ranges that commands name.
+
+use crate::exec::CHUNK_BYTES;
+use crate::sense::{Check, Failure};
+use crate::unit::View;
+
+/// The longest transfer of one command, and the longest WRITE SAME, in bytes.
+pub(crate) const TRANSFER_BYTES_MAX: u32 = 1024 * 1024 * 1024;
+
+/// Block descriptors in one UNMAP parameter list.
+pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
+
+/// Bytes that are best transferred at once.
+pub(crate) const TRANSFER_BYTES_OPTIMAL: u32 = CHUNK_BYTES;
+
+/// Blocks on the medium, as bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Range {
+    /// First byte.
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+}
+
+impl View {
+    /// Logical blocks on the medium.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.policy.traits.size_bytes.checked_div(u64::from(self.unit.block_bytes)).unwrap_or(0)
+    }
+
+    /// How many whole blocks are in so many bytes.
+    pub(crate) fn blocks_in(&self, bytes: u32) -> u32 {
+        bytes.checked_div(self.unit.block_bytes).unwrap_or(0)
+    }
+
+    /// The longest WRITE ATOMIC, in blocks; 0: none.
+    pub(crate) fn atomic_blocks_max(&self) -> u32 {
+        self.blocks_in(self.policy.traits.atomic_write_bytes_max.min(CHUNK_BYTES))
+    }
+
+    /// The longest COMPARE AND WRITE, in blocks: compared and written blocks are in the buffer together, and the
+    /// CDB has one byte for the count.
+    pub(crate) fn compare_blocks_max(&self) -> u8 {
+        u8::try_from(self.blocks_in(CHUNK_BYTES.div_euclid(2))).unwrap_or(u8::MAX)
+    }
+
+    /// The range of `blocks` blocks at `lba`. No blocks at all may be asked for just past the last one (SBC-3
+    /// section 4.5).
+    pub(crate) fn range(&self, lba: u64, blocks: u64) -> Result<Range, Failure> {
+        let end = lba.checked_add(blocks).filter(|end| *end <= self.blocks());
+        let block_bytes = u64::from(self.unit.block_bytes);
+        match (end, lba.checked_mul(block_bytes), blocks.checked_mul(block_bytes)) {
+            (Some(_), Some(offset), Some(len)) => Ok(Range { offset, len }),
+            _ => Err(Check::LBA_OUT_OF_RANGE.into()),
+        }
+    }
+
+    /// As [`View::range`], where no blocks means all that follow (WRITE SAME, SYNCHRONIZE CACHE, PRE-FETCH, VERIFY
+    /// does not).
+    pub(crate) fn range_to_end(&self, lba: u64, blocks: u64) -> Result<Range, Failure> {
+        let rest = self.blocks().checked_sub(lba).ok_or(Check::LBA_OUT_OF_RANGE)?;
+        self.range(lba, if blocks == 0 { rest } else { blocks })
+    }
+}

@@ -1,0 +1,74 @@
+//! SYNCHRONIZE CACHE and PRE-FETCH (SBC-3 sections 5.7, 5.23 and 5.24).
+
+use super::{failed, taken, unexpected};
+use crate::admit::Admission;
+use crate::command::Ending;
+use crate::exec::{Env, Event, Program, Step};
+use crate::sense::Failure;
+use crate::storage::MediaOp;
+
+/// SYNCHRONIZE CACHE(10). The whole medium is flushed, and IMMED is answered when it is: both are more than asked.
+pub(crate) fn synchronize_cache10(admission: &Admission<'_>) -> Result<Program, Failure> {
+    let cdb = admission.cdb();
+    admission.view.range_to_end(u64::from(cdb.u32(2)), u64::from(cdb.u16(7)))?;
+    Ok(Program::Flush(Flush))
+}
+
+/// SYNCHRONIZE CACHE(16).
+pub(crate) fn synchronize_cache16(admission: &Admission<'_>) -> Result<Program, Failure> {
+    let cdb = admission.cdb();
+    admission.view.range_to_end(cdb.u64(2), u64::from(cdb.u32(10)))?;
+    Ok(Program::Flush(Flush))
+}
+
+/// PRE-FETCH(10): GOOD means that not all blocks are in a cache of ours, which is true: there is none.
+pub(crate) fn prefetch10(admission: &Admission<'_>) -> Result<Program, Failure> {
+    let cdb = admission.cdb();
+    admission.view.range_to_end(u64::from(cdb.u32(2)), u64::from(cdb.u16(7)))?;
+    Ok(Program::End(Ending::GOOD))
+}
+
+/// PRE-FETCH(16).
+pub(crate) fn prefetch16(admission: &Admission<'_>) -> Result<Program, Failure> {
+    let cdb = admission.cdb();
+    admission.view.range_to_end(cdb.u64(2), u64::from(cdb.u32(10)))?;
+    Ok(Program::End(Ending::GOOD))
+}
+
+/// A flush of the medium and the ending.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flush;
+
+impl Flush {
+    pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
+        match event {
+            Event::Start => Step::Media { unit: None, op: MediaOp::Flush },
+            Event::Stored(Ok(_)) => taken(0),
+            Event::Stored(Err(error)) => failed(env, error),
+            Event::Fetched | Event::Pushed | Event::Home(_) | Event::Detached => unexpected(env),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::storage::{MediaOp, StoreError};
+    use crate::testing::Bench;
+
+    #[test]
+    fn the_cache_is_flushed_and_ranges_are_checked() {
+        let mut bench = Bench::new();
+        let wide = |opcode, high| [opcode, 2, high, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        for cdb in [&[0x35, 0, 0, 0, 0, 1, 0, 0, 0, 0][..], &wide(0x91, 0)] {
+            bench.operations.clear();
+            bench.read(cdb).assert_good();
+            assert_eq!(bench.operations, [MediaOp::Flush]);
+        }
+        bench.failure = Some(StoreError::WriteFailed);
+        bench.read(&wide(0x91, 0)).assert_check(0x3, 0x0c00);
+        bench.read(&wide(0x90, 0)).assert_good();
+        bench.read(&[0x34, 2, 0, 0, 0, 0, 3, 0, 1, 0]).assert_good();
+        bench.read(&wide(0x90, 0x80)).assert_check(0x5, 0x2100);
+        bench.read(&wide(0x91, 0x80)).assert_check(0x5, 0x2100);
+    }
+}

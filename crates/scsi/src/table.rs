@@ -1,0 +1,134 @@
+//! The one table of commands: how each is decoded, guarded and described.
+
+mod commands;
+
+use crate::admit::Admission;
+use crate::exec::Program;
+use crate::sense::{Check, Failure};
+use crate::unit::View;
+use wire::Cdb;
+
+pub(crate) use commands::COMMANDS;
+
+/// How reservations of other nexuses bear on a command (SPC-4 table 64, SBC-3 table 13; for RESERVE: SPC-2 table 10).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReservationClass {
+    /// No reservation stops it (INQUIRY, REPORT LUNS, REQUEST SENSE, READ CAPACITY; and the reservation commands,
+    /// which judge for themselves).
+    Always,
+    /// Only a reservation by RESERVE stops it (TEST UNIT READY, START STOP UNIT to start).
+    Ready,
+    /// Reads the medium: an exclusive access reservation stops it.
+    Read,
+    /// Writes the medium or changes the unit: any reservation stops it.
+    Write,
+}
+
+/// What must hold of the unit before a command is let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gate {
+    /// Nothing, and no unit attention is reported to it (SAM-5 section 5.14.3, SPC-4 table 62).
+    Open,
+    /// The unit may be not ready, but not under or after a failed SANITIZE.
+    Control,
+    /// The medium is accessible.
+    Ready,
+    /// The medium is accessible and may be written.
+    Write,
+    /// SANITIZE: the medium may be written, a failed SANITIZE is no hindrance.
+    Sanitize,
+}
+
+/// When a command exists at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Offer {
+    /// Always.
+    Always,
+    /// On thin units.
+    Thin,
+    /// When the store can write all-or-nothing.
+    Atomic,
+    /// When the store can erase cryptographically.
+    Cryptographic,
+}
+
+/// Makes the program of one command from its CDB.
+pub(crate) type Begin = fn(&Admission<'_>) -> Result<Program, Failure>;
+
+/// One command.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// CDB usage data (SPC-4 section 6.27.3): as long as the CDB, the operation code first, a one for each bit that
+    /// is evaluated.
+    pub(crate) usage: &'static [u8],
+    /// Service action, where the operation code has them.
+    pub(crate) action: Option<u16>,
+    /// Reservation class.
+    pub(crate) reservation: ReservationClass,
+    /// What must hold.
+    pub(crate) gate: Gate,
+    /// When it exists.
+    pub(crate) offer: Offer,
+    /// Recommended command timeout in seconds.
+    pub(crate) seconds: u16,
+    /// Makes the program.
+    pub(crate) begin: Begin,
+}
+
+impl Command {
+    /// The operation code.
+    pub(crate) fn opcode(&self) -> u8 {
+        self.usage.first().copied().unwrap_or(0)
+    }
+
+    /// Whether the unit has this command.
+    pub(crate) fn is_offered(&self, view: &View) -> bool {
+        match self.offer {
+            Offer::Always => true,
+            Offer::Thin => view.unit.thin,
+            Offer::Atomic => view.atomic_blocks_max() > 0,
+            Offer::Cryptographic => view.policy.traits.cryptographic_erase,
+        }
+    }
+}
+
+/// The entry for a CDB. An unknown operation code is 20h, an unknown service action 24h at byte 1 (SPC-4
+/// section 4.2.5.2).
+pub(crate) fn lookup(view: &View, cdb: &Cdb) -> Result<&'static Command, Check> {
+    let mut refusal = Check::OPCODE;
+    for command in COMMANDS.iter().filter(|command| command.opcode() == cdb.opcode()) {
+        let Some(action) = command.action else {
+            return if command.is_offered(view) { Ok(command) } else { Err(Check::OPCODE) };
+        };
+        if action == service_action(cdb) && command.is_offered(view) {
+            return Ok(command);
+        }
+        refusal = Check::cdb_bit(1, 4);
+    }
+    Err(refusal)
+}
+
+/// The service action field: bits 4 to 0 of byte 1.
+fn service_action(cdb: &Cdb) -> u16 {
+    u16::from(cdb.u8(1) & 0x1f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_is_as_long_as_its_operation_code_says_and_there_once() {
+        for (at, command) in COMMANDS.iter().enumerate() {
+            let len = match command.opcode() >> 5 {
+                0 => 6,
+                1 | 2 => 10,
+                4 => 16,
+                _ => 12,
+            };
+            assert_eq!(command.usage.len(), len, "{:02x}", command.opcode());
+            let key = |command: &Command| (command.opcode(), command.action);
+            assert!(COMMANDS[..at].iter().all(|other| key(other) != key(command)));
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! A unit in memory that runs one command at a time, for tests.
+
+use crate::command::{Attribute, Ending, Request, Status};
+use crate::exec::{CHUNK_BYTES, Env, Event, Step};
+use crate::home::{Home, HomeReply, HomeRequest, Publish};
+use crate::nexus::{NexusId, NexusUnit};
+use crate::storage::{Found, MediaOp, StoreError, Traits};
+use crate::unit::{Port, Unit, View};
+use std::sync::Arc;
+use wire::Cdb;
+
+/// Contiguous bytes of the task's buffer.
+const WINDOW_BYTES: usize = 64 * 1024;
+
+/// Logical block size of the units here.
+pub(crate) const BLOCK: usize = 512;
+
+/// A thin unit of so many blocks that may be changed before a [`Bench`] is made of it.
+pub(crate) fn unit() -> Unit {
+    Unit {
+        index: 0,
+        block_bytes: 512,
+        physical_block_bytes: 4096,
+        serial: "L0001".into(),
+        product: "RAM".into(),
+        naa: [0x33, 1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0],
+        eui: [2, 0, 0, 0, 0, 0, 0, 1],
+        thin: true,
+        read_only: false,
+        removable: false,
+        write_cache: true,
+        ports: vec![port(1, 1), port(2, 2)],
+    }
+}
+
+fn port(relative_id: u16, group: u16) -> Port {
+    let device = String::from("iqn.2026-11.io.lunette:disk");
+    Port { relative_id, group, name: format!("{device},t,0x{group:04x}"), device }
+}
+
+/// A unit, its home, two nexuses and a medium.
+pub(crate) struct Bench {
+    pub(crate) view: View,
+    pub(crate) home: Home,
+    pub(crate) nexuses: Vec<NexusUnit>,
+    pub(crate) medium: Vec<u8>,
+    /// Blocks that are allocated.
+    pub(crate) mapped: Vec<bool>,
+    /// Operations so far.
+    pub(crate) operations: Vec<MediaOp>,
+    /// What the next operation fails with.
+    pub(crate) failure: Option<StoreError>,
+    /// What was published last.
+    pub(crate) published: Option<Publish>,
+}
+
+/// How a command came out.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) ending: Ending,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Outcome {
+    /// Sense key and additional sense code with qualifier.
+    pub(crate) fn sense(&self) -> (u8, u16) {
+        let sense = self.ending.sense.expect("sense data");
+        let bytes = sense.as_bytes();
+        match bytes[0] & 0x7f {
+            0x70 => (bytes[2] & 0x0f, u16::from_be_bytes([bytes[12], bytes[13]])),
+            _ => (bytes[1] & 0x0f, u16::from_be_bytes([bytes[2], bytes[3]])),
+        }
+    }
+
+    pub(crate) fn assert_good(&self) -> &Outcome {
+        assert_eq!(self.ending.status, Status::Good, "{:?}", self.ending);
+        self
+    }
+
+    pub(crate) fn assert_check(&self, key: u8, code: u16) {
+        assert_eq!(self.ending.status, Status::CheckCondition);
+        assert_eq!(self.sense(), (key, code));
+        assert!(self.data.is_empty());
+    }
+
+    /// ILLEGAL REQUEST, INVALID FIELD IN CDB with the field pointer at this byte.
+    pub(crate) fn assert_invalid_field(&self, byte: u8) {
+        self.assert_check(0x5, 0x2400);
+        let sense = self.ending.sense.unwrap();
+        assert_eq!(sense.as_bytes()[15] & 0xc0, 0xc0);
+        assert_eq!(sense.as_bytes()[16..18], [0, byte]);
+    }
+}
+
+impl Bench {
+    /// 64 MiB of thin medium; pending unit attentions are cleared.
+    pub(crate) fn new() -> Bench {
+        Bench::of(unit(), 64 * 1024 * 1024)
+    }
+
+    pub(crate) fn of(unit: Unit, bytes: usize) -> Bench {
+        let unit = Arc::new(unit);
+        let traits = Traits {
+            size_bytes: bytes as u64,
+            discards: true,
+            discard_granularity_bytes: 4096,
+            atomic_write_bytes_max: 128 * 1024,
+            volatile_cache: true,
+            solid_state: true,
+            ..Traits::NONE
+        };
+        let home = Home::new(unit.clone(), traits, None);
+        let nexus = |id: u64| {
+            let mut nexus = NexusUnit::new(NexusId(id), vec![5, id as u8], 1, false);
+            nexus.attentions.clear();
+            nexus
+        };
+        Bench {
+            view: View { unit, policy: home.policy() },
+            home,
+            nexuses: vec![nexus(1), nexus(2)],
+            medium: vec![0; bytes],
+            mapped: vec![false; bytes / BLOCK],
+            operations: Vec::new(),
+            failure: None,
+            published: None,
+        }
+    }
+
+    /// A command without data-out from the first nexus, ready for a mebibyte of data-in.
+    pub(crate) fn read(&mut self, cdb: &[u8]) -> Outcome {
+        self.run(0, cdb, &[], 1024 * 1024)
+    }
+
+    /// A command with this data-out.
+    pub(crate) fn write(&mut self, cdb: &[u8], out: &[u8]) -> Outcome {
+        self.run(0, cdb, out, 0)
+    }
+
+    /// A request to the home, with what it publishes applied.
+    pub(crate) fn ask(&mut self, request: HomeRequest) -> HomeReply {
+        let (reply, publish) = self.home.handle(request);
+        if let Some(publish) = publish {
+            self.view.policy = publish.policy.clone();
+            for nexus in &mut self.nexuses {
+                for (who, attention) in &publish.attentions {
+                    if who.includes(nexus) {
+                        nexus.establish(*attention);
+                    }
+                }
+            }
+            self.published = Some(publish);
+        }
+        reply
+    }
+
+    pub(crate) fn run(&mut self, nexus: usize, cdb: &[u8], out: &[u8], read_bytes: u32) -> Outcome {
+        let cdb = Cdb::from_bytes(cdb).unwrap();
+        let request =
+            Request { cdb: &cdb, attribute: Attribute::Simple, read_bytes, write_bytes: out.len() as u32 };
+        let mut exec = match self.view.admit(&mut self.nexuses[nexus], &request) {
+            Ok(exec) => exec,
+            Err(ending) => return Outcome { ending, data: Vec::new() },
+        };
+        let mut buffer = vec![0xee; exec.buffer_bytes() as usize];
+        assert!(buffer.len() <= CHUNK_BYTES as usize);
+        let mut data = vec![];
+        let mut event = Event::Start;
+        loop {
+            let window = buffer.len().min(WINDOW_BYTES);
+            let units = [self.view.clone()];
+            let mut env = Env {
+                view: &units[0],
+                nexus: &mut self.nexuses[nexus],
+                units: &units,
+                luns: &[0, 0x0001_0000_0000_0000],
+                buffer: &mut buffer[..window],
+            };
+            let step = exec.next(&mut env, event);
+            event = match step {
+                Step::Fetch { at, len } => {
+                    buffer[..len as usize].copy_from_slice(&out[at as usize..(at + len) as usize]);
+                    Event::Fetched
+                }
+                Step::ReadPush { offset, len, at, end } => {
+                    assert!(len <= CHUNK_BYTES);
+                    match self.failure.take() {
+                        Some(error) => Event::Stored(Err(error)),
+                        None => {
+                            assert_eq!(at as usize, data.len());
+                            data.extend_from_slice(&self.medium[offset as usize..][..len as usize]);
+                            data.truncate(read_bytes as usize);
+                            match end {
+                                Some(ending) => return Outcome { ending, data },
+                                None => Event::Pushed,
+                            }
+                        }
+                    }
+                }
+                Step::Media { unit: _, op } => Event::Stored(self.media(op, &mut buffer)),
+                Step::Push { buffer: from, len, at, end } => {
+                    assert_eq!(at as usize, data.len());
+                    data.extend_from_slice(&buffer[from as usize..][..len as usize]);
+                    data.truncate(read_bytes as usize);
+                    match end {
+                        Some(ending) => return Outcome { ending, data },
+                        None => Event::Pushed,
+                    }
+                }
+                Step::Home(request) => Event::Home(self.ask(*request)),
+                Step::Detach(_) => Event::Detached,
+                Step::End(ending) => return Outcome { ending, data },
+            };
+        }
+    }
+
+    fn media(&mut self, op: MediaOp, buffer: &mut [u8]) -> Result<Found, StoreError> {
+        self.operations.push(op);
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        match op {
+            MediaOp::Read { offset, len, buffer: at } => {
+                buffer[at as usize..][..len as usize].copy_from_slice(self.bytes(offset, len.into()));
+            }
+            MediaOp::Write { offset, len, buffer: at, .. } => {
+                self.bytes(offset, len.into()).copy_from_slice(&buffer[at as usize..][..len as usize]);
+                self.map(offset, len.into(), true);
+            }
+            MediaOp::Flush => {}
+            MediaOp::Zero { offset, len, unmap, .. } => {
+                self.bytes(offset, len).fill(0);
+                self.map(offset, len, !unmap);
+            }
+            MediaOp::Discard { offset, len } => {
+                self.bytes(offset, len).fill(0);
+                self.map(offset, len, false);
+            }
+            MediaOp::CompareAndWrite { offset, len, buffer: at, .. } => {
+                let (compared, written) = buffer[at as usize..][..2 * len as usize].split_at(len as usize);
+                compare(self.bytes(offset, len.into()), compared)?;
+                self.bytes(offset, len.into()).copy_from_slice(written);
+            }
+            MediaOp::OrWrite { offset, len, buffer: at, .. } => {
+                for (old, new) in self.bytes(offset, len.into()).iter_mut().zip(&buffer[at as usize..]) {
+                    *old |= new;
+                }
+            }
+            MediaOp::Compare { offset, len, buffer: at } => {
+                compare(self.bytes(offset, len.into()), &buffer[at as usize..][..len as usize])?;
+            }
+            MediaOp::Extent { offset } => {
+                let rest = &self.mapped[offset as usize / BLOCK..];
+                let same = rest.iter().take_while(|mapped| **mapped == rest[0]).count();
+                return Ok(Found::Extent { mapped: rest[0], len: (same * BLOCK) as u64 });
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    fn bytes(&mut self, offset: u64, len: u64) -> &mut [u8] {
+        &mut self.medium[offset as usize..][..len as usize]
+    }
+
+    fn map(&mut self, offset: u64, len: u64, mapped: bool) {
+        self.mapped[offset as usize / BLOCK..][..len as usize / BLOCK].fill(mapped);
+    }
+}
+
+fn compare(medium: &[u8], with: &[u8]) -> Result<(), StoreError> {
+    match medium.iter().zip(with).position(|(old, new)| old != new) {
+        Some(at) => Err(StoreError::Miscompare { at: at as u32 }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,29 @@
+//! The lane of a store that did not open.
+
+use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
+use reactor::io::{Completion, Io};
+use scsi::storage::StoreError;
+use wire::Places;
+
+/// Refuses every operation: the unit is there, but not ready.
+pub struct FailedLane;
+
+impl<I: Io> Lane<I> for FailedLane {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+        None
+    }
+
+    fn submit(&mut self, _io: &mut I, _id: OpId, _op: &Op) -> Submitted {
+        Submitted::Done(Err(StoreError::Unavailable))
+    }
+
+    fn completed(&mut self, _io: &mut I, _completion: Completion, _done: &mut Vec<(OpId, Outcome)>) {}
+
+    fn flush(&mut self, _io: &mut I, _done: &mut Vec<(OpId, Outcome)>) -> bool {
+        false
+    }
+
+    fn in_flight(&self) -> usize {
+        0
+    }
+}

@@ -1,0 +1,131 @@
+//! Files and block devices, over the core's [`Io`].
+//!
+//! A store goes either around the page cache (O_DIRECT) or through it, never both ways. Where the kernel tells an
+//! alignment for direct I/O, requests that satisfy it go straight between the initiator's buffer and the device, and
+//! all others are moved through an aligned buffer of the store, reading first the blocks that they cover in part. The
+//! obvious alternative, a second descriptor without O_DIRECT for such requests, is not coherent: a buffered write
+//! that shares a page (or a large folio) with a direct write in flight reads the old neighbour into the page cache
+//! and writes it back later, over acknowledged data; the kernel only warns ("possible data corruption due to
+//! collision with buffered I/O").
+//!
+//! Every operation holds its range, widened to the alignment: those that only read share it, all others have it
+//! alone. So no two writes interleave, a partly covered block is not changed between its reading and its writing,
+//! and COMPARE AND WRITE is atomic across all cores.
+
+mod flight;
+mod lane;
+mod open;
+mod probe;
+
+pub use open::{open, open_block};
+
+use crate::lane::{Backend, Lane, Store};
+use crate::pool::Pool;
+use crate::size::Size;
+use crate::stripes::Stripes;
+use crate::zeros::Zeros;
+use reactor::io::{Handle, Io, Tag};
+use scsi::storage::Traits;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What the file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    File,
+    Block,
+}
+
+/// The alignment of requests. Buffered: 1 and 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Grain {
+    /// Of offset and length on the medium, and of the length of each span.
+    offset: u32,
+    /// Of each span in memory.
+    memory: u32,
+}
+
+impl Grain {
+    const BUFFERED: Grain = Grain { offset: 1, memory: 1 };
+
+    fn is_direct(self) -> bool {
+        self != Grain::BUFFERED
+    }
+}
+
+/// A disk in a file or on a block device.
+pub struct FileStore {
+    path: PathBuf,
+    file: File,
+    kind: Kind,
+    grain: Grain,
+    /// The unit in which holes are punched and ranges zeroed by the kernel; the rest is written.
+    hole_bytes: u32,
+    discard_bytes: u32,
+    read_only: bool,
+    solid_state: bool,
+    size: AtomicU64,
+    can_punch: AtomicBool,
+    can_zero: AtomicBool,
+    /// A sync failed and the page cache forgot what: flushing cannot succeed until the store is opened anew.
+    lost: AtomicBool,
+    faults: AtomicU64,
+    stripes: Stripes,
+    zeros: Zeros,
+    pool: Pool,
+}
+
+impl FileStore {
+    fn handle(&self) -> Handle {
+        Handle(self.file.as_raw_fd())
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+}
+
+impl Store for FileStore {
+    fn traits(&self) -> Traits {
+        Traits {
+            size_bytes: self.size(),
+            discards: !self.read_only && self.can_punch.load(Ordering::Relaxed),
+            discard_granularity_bytes: self.discard_bytes,
+            // RWF_ATOMIC would be needed to keep a write whole when power fails.
+            atomic_write_bytes_max: 0,
+            volatile_cache: true,
+            read_only: self.read_only,
+            solid_state: self.solid_state,
+            cryptographic_erase: false,
+        }
+    }
+
+    fn refresh(&self) -> Option<Traits> {
+        let found = probe::size(&self.file, self.kind).ok()?;
+        let size = found - found % u64::from(self.grain.offset);
+        let before = self.size.swap(size, Ordering::Relaxed);
+        (before != size).then(|| self.traits())
+    }
+
+    fn describe(&self) -> String {
+        let kind = match self.kind {
+            Kind::File => "file",
+            Kind::Block => "block device",
+        };
+        let path = self.path.display();
+        let size = Size(self.size());
+        match self.grain.is_direct() {
+            true => format!("{kind} {path}, {size}, direct I/O in {}-byte blocks", self.grain.offset),
+            false => format!("{kind} {path}, {size}, through the page cache"),
+        }
+    }
+}
+
+impl<I: Io> Backend<I> for FileStore {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<I>> {
+        Box::new(lane::FileLane::new(self, tags))
+    }
+}

@@ -1,0 +1,419 @@
+//! One operation under way: which request comes next, and what its completion means. An operation passes through
+//! phases, a phase through pieces, and a piece is moved by one request, or by as many as the kernel needs.
+
+use super::{FileStore, Grain};
+use crate::lane::{Op, OpId, Outcome};
+use crate::pool::{BUFFER_BYTES, Buffer};
+use crate::range::{Range, writes};
+use crate::stripes::{Hold, Mode};
+use crate::zeros;
+use reactor::io::{Allocate, Errno, Io, Tag};
+use rustix::io::Errno as Os;
+use scsi::storage::{Found, StoreError};
+use std::sync::atomic::Ordering;
+use wire::Places;
+
+/// Bytes of a clearing operation that are locked at a time, and the most that the kernel is asked to clear at once.
+const CLEAR_BYTES: u64 = 16 << 20;
+
+/// How often a request that was interrupted is made again before the operation fails as busy.
+const RETRIES_MAX: u8 = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Read,
+    Compare,
+    Put,
+    Clear,
+    Sync,
+}
+
+/// How a piece is moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    /// Between the operation's places and the medium.
+    Straight,
+    /// Zeros to the medium.
+    Zeros,
+    /// Medium to buffer.
+    Load,
+    /// Buffer to medium.
+    Store,
+    /// Cleared by the file system or device.
+    Clear(Allocate),
+    /// Made durable.
+    Sync,
+}
+
+/// A part of the operation, and the request that moves it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    how: How,
+    /// The request's range: with a buffer, the aligned range around the part.
+    at: u64,
+    len: u64,
+    /// Where the operation's own bytes start in that range, and how many they are.
+    skip: u32,
+    own: u64,
+    /// Bytes of the range that were moved by earlier requests.
+    moved: u32,
+}
+
+/// What to do next.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// [`Flight::issue`].
+    Issue,
+    /// Lock the next part ([`Flight::relock`]), then issue.
+    Relock,
+    /// Report it.
+    Done(Outcome),
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) id: OpId,
+    pub(super) hold: Hold,
+    pub(super) buffer: Option<Buffer>,
+    op: Op,
+    range: Range,
+    phase: Phase,
+    /// Bytes of this phase that are finished.
+    done: u64,
+    piece: Piece,
+    locked_to: u64,
+    retries: u8,
+}
+
+impl Flight {
+    pub(super) fn new(store: &FileStore, id: OpId, op: &Op, range: Range) -> Flight {
+        let phase = match op {
+            Op::Read { .. } | Op::Extent { .. } => Phase::Read,
+            Op::Compare { .. } | Op::CompareAndWrite { .. } => Phase::Compare,
+            Op::Write { .. } | Op::OrWrite { .. } => Phase::Put,
+            Op::Zero { .. } | Op::Discard { .. } => Phase::Clear,
+            Op::Flush => Phase::Sync,
+        };
+        let piece = Piece { how: How::Sync, at: 0, len: 0, skip: 0, own: 0, moved: 0 };
+        let hold = Hold::new(Mode::Shared, 0, 0);
+        let mut flight = Flight {
+            id,
+            hold,
+            buffer: None,
+            op: *op,
+            range,
+            phase,
+            done: 0,
+            piece,
+            locked_to: 0,
+            retries: 0,
+        };
+        flight.relock(store);
+        flight
+    }
+
+    /// Whether the operation cannot begin without a buffer.
+    pub(super) fn wants_buffer(&self, store: &FileStore) -> bool {
+        let grain = u64::from(store.grain.offset);
+        self.buffer.is_none()
+            && match self.phase {
+                Phase::Read | Phase::Put => !self.is_straight(store.grain),
+                Phase::Compare => true,
+                Phase::Clear => {
+                    !self.range.offset.is_multiple_of(grain) || !self.range.len.is_multiple_of(grain)
+                }
+                Phase::Sync => false,
+            }
+    }
+
+    /// Replaces the hold, which must be unlocked, by one on the next part of the range, and plans its first piece.
+    pub(super) fn relock(&mut self, store: &FileStore) {
+        let grain = u64::from(store.grain.offset);
+        let end = self.range.offset + self.range.len;
+        let start = self.range.offset + self.done;
+        self.locked_to = match self.phase {
+            Phase::Clear => end.min((start - start % CLEAR_BYTES).saturating_add(CLEAR_BYTES)),
+            Phase::Read | Phase::Compare | Phase::Put | Phase::Sync => end,
+        };
+        let mode = if writes(&self.op) { Mode::Exclusive } else { Mode::Shared };
+        let low = start - start % grain;
+        let high = self.locked_to.next_multiple_of(grain);
+        self.hold = match self.phase {
+            Phase::Sync => Hold::new(mode, 0, 0),
+            _ => Hold::new(mode, low, high - low),
+        };
+        self.piece = self.plan(store);
+    }
+
+    /// Makes the request for what is left of the piece.
+    pub(super) fn issue<I: Io>(&self, io: &mut I, store: &FileStore, tag: Tag) {
+        let piece = &self.piece;
+        let file = store.handle();
+        let at = piece.at + u64::from(piece.moved);
+        match piece.how {
+            How::Straight => {
+                let own = self.own_places().slice(self.done as u32, piece.len as u32);
+                let rest = own.slice(piece.moved, u32::MAX);
+                match self.phase {
+                    Phase::Read => io.read(file, at, &rest, tag),
+                    _ => io.write(file, at, &rest, self.is_durable(), tag),
+                }
+            }
+            How::Zeros => io.write(file, at, &self.zeros(store), false, tag),
+            How::Load => io.read(file, at, &self.buffered(store), tag),
+            How::Store => {
+                if piece.moved == 0 {
+                    self.fill(io, store);
+                }
+                io.write(file, at, &self.buffered(store), self.is_durable(), tag);
+            }
+            How::Clear(how) => io.allocate(file, how, piece.at, piece.len, tag),
+            How::Sync => io.sync(file, tag),
+        }
+    }
+
+    /// Takes the completion of the request that was issued last.
+    pub(super) fn take<I: Io>(&mut self, io: &mut I, store: &FileStore, result: Result<u32, Errno>) -> Step {
+        let moved = match result {
+            Ok(moved) => moved,
+            Err(errno) => return self.fault(store, errno),
+        };
+        self.retries = 0;
+        match self.piece.how {
+            How::Clear(_) | How::Sync => self.advance(store),
+            How::Straight | How::Zeros | How::Load | How::Store => {
+                // Going on within a block would break the alignment: its beginning is moved once more.
+                let sum = u64::from(self.piece.moved) + u64::from(moved);
+                let whole = sum - sum % u64::from(store.grain.offset);
+                if sum >= self.piece.len {
+                    return self.moved(io, store);
+                }
+                if whole <= u64::from(self.piece.moved) {
+                    return Step::Done(Err(self.failed(sum)));
+                }
+                self.piece.moved = whole as u32;
+                Step::Issue
+            }
+        }
+    }
+
+    /// The piece's range was moved as a whole.
+    fn moved<I: Io>(&mut self, io: &mut I, store: &FileStore) -> Step {
+        if self.piece.how != How::Load {
+            return self.advance(store);
+        }
+        let places = self.own_places().slice(self.done as u32, self.piece.own as u32);
+        let (region, own) = store.pool.place(self.buffer(), self.piece.skip);
+        match self.phase {
+            Phase::Read => region.copy_out(own, io.arena(), &places),
+            Phase::Compare => {
+                if let Some(at) = region.compare(own, io.arena(), &places) {
+                    return Step::Done(Err(StoreError::Miscompare { at: self.done as u32 + at }));
+                }
+            }
+            Phase::Put | Phase::Clear | Phase::Sync => {
+                self.piece = Piece { how: How::Store, moved: 0, ..self.piece };
+                return Step::Issue;
+            }
+        }
+        self.advance(store)
+    }
+
+    /// Puts the operation's bytes into the buffer.
+    fn fill<I: Io>(&self, io: &mut I, store: &FileStore) {
+        let (region, own) = store.pool.place(self.buffer(), self.piece.skip);
+        let places = self.own_places().slice(self.done as u32, self.piece.own as u32);
+        match (self.phase, &self.op) {
+            (Phase::Clear, _) => region.fill_zero(own, self.piece.own),
+            (_, Op::OrWrite { .. }) => region.or_in(own, io.arena(), &places),
+            _ => region.copy_in(own, io.arena(), &places),
+        }
+    }
+
+    /// On to the next piece, part, phase, or the end.
+    fn advance(&mut self, store: &FileStore) -> Step {
+        self.done += self.piece.own;
+        if self.done < self.range.len && self.phase != Phase::Sync {
+            if self.range.offset + self.done >= self.locked_to {
+                return Step::Relock;
+            }
+            self.piece = self.plan(store);
+            return Step::Issue;
+        }
+        self.phase = match (self.phase, &self.op) {
+            (Phase::Compare, Op::CompareAndWrite { .. }) => Phase::Put,
+            (Phase::Clear, Op::Zero { durable: true, .. }) => Phase::Sync,
+            _ => return Step::Done(Ok(Found::Nothing)),
+        };
+        self.done = 0;
+        self.piece = self.plan(store);
+        Step::Issue
+    }
+
+    fn plan(&self, store: &FileStore) -> Piece {
+        let at = self.range.offset + self.done;
+        let left = self.locked_to - at.min(self.locked_to);
+        let straight = |how, len| Piece { how, at, len, skip: 0, own: len, moved: 0 };
+        match self.phase {
+            Phase::Sync => straight(How::Sync, 0),
+            Phase::Read | Phase::Put if self.is_straight(store.grain) => straight(How::Straight, left),
+            Phase::Read | Phase::Put | Phase::Compare => self.through_buffer(store.grain, at, left),
+            Phase::Clear => self.plan_clear(store, at, left),
+        }
+    }
+
+    /// The kernel clears whole units where it can; the edges are written.
+    fn plan_clear(&self, store: &FileStore, at: u64, left: u64) -> Piece {
+        let straight = |how, len| Piece { how, at, len, skip: 0, own: len, moved: 0 };
+        let mut left = left;
+        if let Some(how) = self.clears_by(store) {
+            let unit = u64::from(store.hole_bytes);
+            if at.is_multiple_of(unit) && left >= unit {
+                return straight(How::Clear(how), left - left % unit);
+            }
+            left = left.min(unit - at % unit);
+        }
+        let grain = u64::from(store.grain.offset);
+        if at.is_multiple_of(grain) && left >= grain {
+            return straight(How::Zeros, (left - left % grain).min(u64::from(zeros::PLACES_BYTES_MAX)));
+        }
+        self.through_buffer(store.grain, at, left.min(grain - at % grain))
+    }
+
+    fn clears_by(&self, store: &FileStore) -> Option<Allocate> {
+        let unmap = matches!(self.op, Op::Discard { .. } | Op::Zero { unmap: true, .. });
+        if unmap && store.can_punch.load(Ordering::Relaxed) {
+            return Some(Allocate::PunchHole);
+        }
+        store.can_zero.load(Ordering::Relaxed).then_some(Allocate::Zero)
+    }
+
+    /// A piece of at most one buffer, widened to the alignment.
+    fn through_buffer(&self, grain: Grain, at: u64, left: u64) -> Piece {
+        let grain = u64::from(grain.offset);
+        let low = at - at % grain;
+        let high = (at + left).next_multiple_of(grain).min(low + u64::from(BUFFER_BYTES));
+        let own = left.min(high - at);
+        let overwritten = low == at && high == at + own && !matches!(self.op, Op::OrWrite { .. });
+        let how = match self.phase {
+            Phase::Put if overwritten => How::Store,
+            _ => How::Load,
+        };
+        Piece { how, at: low, len: high - low, skip: (at - low) as u32, own, moved: 0 }
+    }
+
+    /// Whether the operation's places may be lent to the kernel as they are.
+    fn is_straight(&self, grain: Grain) -> bool {
+        let whole = |bytes: u64, grain: u32| bytes.is_multiple_of(u64::from(grain));
+        !matches!(self.op, Op::OrWrite { .. })
+            && whole(self.range.offset, grain.offset)
+            && self
+                .own_places()
+                .iter()
+                .all(|span| whole(span.offset, grain.memory) && whole(span.len.into(), grain.offset))
+    }
+
+    /// The places of the operation that the present phase works with.
+    fn own_places(&self) -> Places {
+        match self.op {
+            Op::Read { into, .. } => into,
+            Op::Write { from, .. } | Op::OrWrite { from, .. } => from,
+            Op::Compare { with, .. } => with,
+            Op::CompareAndWrite { compare, write, .. } => match self.phase {
+                Phase::Compare => compare,
+                _ => write,
+            },
+            Op::Flush | Op::Zero { .. } | Op::Discard { .. } | Op::Extent { .. } => Places::EMPTY,
+        }
+    }
+
+    fn buffer(&self) -> &Buffer {
+        self.buffer.as_ref().expect("an operation begins with the buffer that it wants")
+    }
+
+    /// What is left to move of the piece's range in the buffer.
+    fn buffered(&self, store: &FileStore) -> Places {
+        Places::one(store.pool.span(self.buffer(), self.piece.moved, self.piece.len as u32))
+    }
+
+    fn zeros(&self, store: &FileStore) -> Places {
+        store.zeros.places(self.piece.len as u32 - self.piece.moved).unwrap_or_default()
+    }
+
+    fn is_durable(&self) -> bool {
+        match self.op {
+            Op::Write { durable, .. } | Op::CompareAndWrite { durable, .. } | Op::OrWrite { durable, .. } => {
+                durable
+            }
+            Op::Read { .. }
+            | Op::Flush
+            | Op::Zero { .. }
+            | Op::Discard { .. }
+            | Op::Compare { .. }
+            | Op::Extent { .. } => false,
+        }
+    }
+
+    fn is_reading(&self) -> bool {
+        match self.piece.how {
+            How::Load => true,
+            How::Straight => self.phase == Phase::Read,
+            How::Zeros | How::Store | How::Clear(_) | How::Sync => false,
+        }
+    }
+
+    /// The failure of this piece, `moved` bytes into its range.
+    fn failed(&self, moved: u64) -> StoreError {
+        if self.is_reading() {
+            let own = self.piece.at + u64::from(self.piece.skip);
+            StoreError::ReadFailed { at: (self.piece.at + moved).max(own) }
+        } else {
+            StoreError::WriteFailed
+        }
+    }
+
+    fn fault(&mut self, store: &FileStore, errno: Errno) -> Step {
+        let os = Os::from_raw_os_error(errno.0);
+        if matches!(os, Os::INTR | Os::AGAIN) && self.retries < RETRIES_MAX {
+            self.retries += 1;
+            return Step::Issue;
+        }
+        if let How::Clear(how) = self.piece.how
+            && matches!(os, Os::OPNOTSUPP | Os::NOSYS | Os::REMOTEIO)
+        {
+            let can = match how {
+                Allocate::PunchHole => &store.can_punch,
+                Allocate::Zero => &store.can_zero,
+            };
+            can.store(false, Ordering::Relaxed);
+            self.piece = self.plan(store);
+            return Step::Issue;
+        }
+        let error = match os {
+            Os::NOSPC | Os::DQUOT | Os::FBIG => StoreError::NoSpace,
+            Os::ROFS | Os::PERM | Os::ACCESS => StoreError::ReadOnly,
+            Os::NOMEM | Os::NOBUFS | Os::AGAIN | Os::INTR => StoreError::Busy,
+            Os::CANCELED => StoreError::Cancelled,
+            Os::NXIO | Os::NODEV | Os::NOMEDIUM | Os::STALE => StoreError::Unavailable,
+            _ => self.failed(self.piece.moved.into()),
+        };
+        store.report(self.piece.how == How::Sync, os);
+        Step::Done(Err(error))
+    }
+}
+
+impl FileStore {
+    /// Tells the log; and remembers when written data may be lost for good.
+    fn report(&self, syncing: bool, os: Os) {
+        if syncing && !self.grain.is_direct() {
+            // The page cache forgets that the pages were dirty, and would report the next sync as a success.
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        // A dying disk fails every request: the 1st, 2nd, 4th, 8th... failure is worth a line.
+        let count = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_power_of_two() {
+            tracing::error!(path = %self.path.display(), failures = count, "store failed: {os}");
+        }
+    }
+}

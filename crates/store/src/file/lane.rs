@@ -1,0 +1,177 @@
+//! One core's way into a file.
+
+use super::flight::{Flight, Step};
+use super::{FileStore, Kind};
+use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
+use crate::range::{Range, writes};
+use reactor::io::{Completion, Io, Tag};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use scsi::storage::{Found, StoreError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use wire::Places;
+
+/// Operations under way per lane at most; more are refused as busy.
+const FLIGHTS_MAX: usize = 4096;
+
+/// Places for operations that exist from the start.
+const FLIGHTS_AT_START: usize = 128;
+
+pub(super) struct FileLane {
+    store: Arc<FileStore>,
+    tags: Tag,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// Flights without their buffer or range, in the order of their coming. A buffer is taken before anything is
+    /// locked: who holds a range waits for nothing but other ranges and the kernel.
+    waiting: VecDeque<usize>,
+}
+
+impl FileLane {
+    pub(super) fn new(store: Arc<FileStore>, tags: Tag) -> FileLane {
+        FileLane {
+            store,
+            tags,
+            flights: Vec::with_capacity(FLIGHTS_AT_START),
+            free: Vec::with_capacity(FLIGHTS_AT_START),
+            waiting: VecDeque::with_capacity(FLIGHTS_AT_START),
+        }
+    }
+
+    /// An operation that is finished without asking the kernel to do it.
+    fn at_once(&self, op: &Op, range: Range) -> Option<Outcome> {
+        if writes(op) && self.store.read_only {
+            return Some(Err(StoreError::ReadOnly));
+        }
+        match *op {
+            Op::Write { atomic: true, .. } => Some(Err(StoreError::Unsupported)),
+            Op::Extent { offset } => Some(extent(&self.store, offset)),
+            Op::Flush if self.store.read_only => Some(Ok(Found::Nothing)),
+            Op::Flush if self.store.lost.load(Ordering::Relaxed) => Some(Err(StoreError::WriteFailed)),
+            Op::Flush => None,
+            _ => (range.len == 0).then_some(Ok(Found::Nothing)),
+        }
+    }
+
+    fn slot(&mut self, flight: Flight) -> Option<usize> {
+        if let Some(slot) = self.free.pop() {
+            self.flights[slot] = Some(flight);
+            return Some(slot);
+        }
+        if self.flights.len() == FLIGHTS_MAX {
+            return None;
+        }
+        self.flights.push(Some(flight));
+        Some(self.flights.len() - 1)
+    }
+
+    /// Issues the flight's next request if it has its buffer and its range; otherwise false.
+    fn proceed<I: Io>(&mut self, io: &mut I, slot: usize) -> bool {
+        let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
+        if flight.wants_buffer(&self.store) {
+            flight.buffer = self.store.pool.take();
+            if flight.buffer.is_none() {
+                return false;
+            }
+        }
+        if !self.store.stripes.try_lock(&mut flight.hold) {
+            return false;
+        }
+        flight.issue(io, &self.store, Tag(self.tags.0 + slot as u64));
+        true
+    }
+
+    fn finish(&mut self, slot: usize, outcome: Outcome, done: &mut Vec<(OpId, Outcome)>) {
+        let mut flight = self.flights[slot].take().expect("a finished operation exists");
+        self.store.stripes.unlock(&mut flight.hold);
+        if let Some(buffer) = flight.buffer {
+            self.store.pool.give(buffer);
+        }
+        self.free.push(slot);
+        done.push((flight.id, outcome));
+    }
+}
+
+impl<I: Io> Lane<I> for FileLane {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+        None
+    }
+
+    fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
+        let range = match Range::of(op, self.store.size()) {
+            Ok(range) => range,
+            Err(error) => return Submitted::Done(Err(error)),
+        };
+        if let Some(outcome) = self.at_once(op, range) {
+            return Submitted::Done(outcome);
+        }
+        let flight = Flight::new(&self.store, id, op, range);
+        let Some(slot) = self.slot(flight) else {
+            return Submitted::Done(Err(StoreError::Busy));
+        };
+        if !self.proceed(io, slot) {
+            self.waiting.push_back(slot);
+        }
+        Submitted::Later
+    }
+
+    fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+        let slot = (completion.tag.0 - self.tags.0) as usize;
+        let flight = self.flights[slot].as_mut().expect("a completion belongs to an operation");
+        match flight.take(io, &self.store, completion.result) {
+            Step::Issue => flight.issue(io, &self.store, completion.tag),
+            Step::Relock => {
+                self.store.stripes.unlock(&mut flight.hold);
+                flight.relock(&self.store);
+                if !self.proceed(io, slot) {
+                    self.waiting.push_back(slot);
+                }
+            }
+            Step::Done(outcome) => self.finish(slot, outcome, done),
+        }
+    }
+
+    fn flush(&mut self, io: &mut I, _done: &mut Vec<(OpId, Outcome)>) -> bool {
+        for _ in 0..self.waiting.len() {
+            if let Some(slot) = self.waiting.pop_front()
+                && !self.proceed(io, slot)
+            {
+                self.waiting.push_back(slot);
+            }
+        }
+        !self.waiting.is_empty()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+}
+
+/// A lane that goes away with operations under way lets others in; what the kernel still does for it, `Io` waits for
+/// before it lets go of the memory; until then the store must stay open, as `Io` knows its file by number only. The buffers that the kernel may still fill are not used again.
+impl Drop for FileLane {
+    fn drop(&mut self) {
+        for flight in self.flights.iter_mut().flatten() {
+            self.store.stripes.unlock(&mut flight.hold);
+        }
+    }
+}
+
+/// Asks the file system. It answers from its index of extents, in microseconds, so the core can wait for that.
+fn extent(store: &FileStore, offset: u64) -> Outcome {
+    let size = store.size();
+    let until =
+        |end: u64, mapped| Ok(Found::Extent { mapped, len: end.min(size).saturating_sub(offset).max(1) });
+    if store.kind == Kind::Block {
+        return until(size, true);
+    }
+    let failed = |_| StoreError::ReadFailed { at: offset };
+    match rustix::fs::seek(&store.file, SeekFrom::Data(offset)) {
+        Err(Errno::NXIO) => until(size, false),
+        Err(error) => Err(failed(error)),
+        Ok(data) if data > offset => until(data, false),
+        Ok(_) => until(rustix::fs::seek(&store.file, SeekFrom::Hole(offset)).map_err(failed)?, true),
+    }
+}

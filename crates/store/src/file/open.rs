@@ -1,0 +1,180 @@
+//! Opening a file or block device, with words that help when that fails.
+
+use super::{FileStore, Grain, Kind, probe};
+use crate::error::OpenError;
+use crate::pool::Pool;
+use crate::stripes::{GRANULE_BYTES, Stripes};
+use crate::zeros::Zeros;
+use rustix::fs::OFlags;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+/// Opens a file as a disk of blocks of `block_bytes`. With a `size` it is made if it does not exist, as one hole.
+pub fn open(
+    path: &Path,
+    size: Option<u64>,
+    block_bytes: u32,
+    read_only: bool,
+) -> Result<Arc<FileStore>, OpenError> {
+    if let Some(size) = size {
+        check_size(path, Kind::File, size, block_bytes)?;
+    }
+    let file = match (std::fs::metadata(path), size) {
+        (Ok(metadata), _) => {
+            let kind = metadata.file_type();
+            if kind.is_block_device() {
+                return Err(wrong(path, "is a block device", "use block:PATH"));
+            }
+            if !kind.is_file() {
+                return Err(wrong(path, "is not a regular file", "name a file, or a new name with size="));
+            }
+            options(read_only).open(path).map_err(|error| failed(path, &error))?
+        }
+        (Err(error), Some(size)) if error.kind() == ErrorKind::NotFound && !read_only => create(path, size)?,
+        (Err(error), _) => return Err(failed(path, &error)),
+    };
+    let found = probe::size(&file, Kind::File).map_err(|error| failed(path, &error))?;
+    if let Some(size) = size
+        && found != size
+    {
+        let remedy =
+            format!("leave size= out, or change the file with: truncate -s {size} {}", path.display());
+        return Err(wrong(path, &format!("exists with {found} bytes, not {size}"), &remedy));
+    }
+    finish(path, file, Kind::File, block_bytes, read_only)
+}
+
+/// Opens a block device as a disk of blocks of `block_bytes`. For writing nobody else may have claimed it: it must
+/// not be mounted or part of a volume.
+pub fn open_block(path: &Path, block_bytes: u32, read_only: bool) -> Result<Arc<FileStore>, OpenError> {
+    let metadata = std::fs::metadata(path).map_err(|error| failed(path, &error))?;
+    if !metadata.file_type().is_block_device() {
+        return Err(wrong(path, "is not a block device", "use file:PATH for a file"));
+    }
+    let file = claim(path, read_only).map_err(|error| failed(path, &error))?;
+    finish(path, file, Kind::Block, block_bytes, read_only)
+}
+
+fn options(read_only: bool) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(!read_only);
+    options
+}
+
+/// Requests in flight keep a killed process's claim for a moment; a restart waits for them.
+fn claim(path: &Path, read_only: bool) -> io::Result<File> {
+    const TRIES: u32 = 20;
+    const PAUSE: Duration = Duration::from_millis(100);
+    let mut options = options(read_only);
+    if !read_only {
+        options.custom_flags(OFlags::EXCL.bits() as i32);
+    }
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match options.open(path) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && tries < TRIES => {
+                std::thread::sleep(PAUSE)
+            }
+            result => return result,
+        }
+    }
+}
+
+fn create(path: &Path, size: u64) -> Result<File, OpenError> {
+    let file = options(false).create_new(true).open(path).map_err(|error| failed(path, &error))?;
+    let made = file.set_len(size).and_then(|()| file.sync_all()).and_then(|()| sync_directory(path));
+    made.map_err(|error| {
+        // Only what was made here is taken away again.
+        let _ = std::fs::remove_file(path);
+        let problem = format!("cannot be made {size} bytes long: {error}");
+        wrong(path, &problem, "choose a smaller size or a file system that allows such files")
+    })?;
+    Ok(file)
+}
+
+/// The new name must survive a power failure as the data does.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory)?.sync_all()
+}
+
+fn finish(
+    path: &Path,
+    file: File,
+    kind: Kind,
+    block_bytes: u32,
+    read_only: bool,
+) -> Result<Arc<FileStore>, OpenError> {
+    let size = probe::size(&file, kind).map_err(|error| failed(path, &error))?;
+    let stat = probe::statx(&file).map_err(|error| failed(path, &error))?;
+    check_size(path, kind, size, block_bytes)?;
+    let pool = Pool::new().map_err(|error| failed(path, &error))?;
+    let grain: Grain = probe::direct(&file, kind, &stat, size);
+    let page = GRANULE_BYTES as u32;
+    let hole_bytes =
+        if stat.stx_blksize.is_power_of_two() { stat.stx_blksize.clamp(page, 16 * page) } else { page };
+    let hole_bytes = hole_bytes.max(grain.offset);
+    let can_punch = !read_only && probe::punches(&file, kind, &stat, size);
+    Ok(Arc::new(FileStore {
+        path: path.to_path_buf(),
+        kind,
+        grain,
+        hole_bytes,
+        discard_bytes: probe::discard_bytes(kind, &stat, hole_bytes),
+        read_only,
+        solid_state: probe::solid_state(kind, &stat),
+        size: AtomicU64::new(size),
+        can_punch: AtomicBool::new(can_punch),
+        can_zero: AtomicBool::new(true),
+        lost: AtomicBool::new(false),
+        faults: AtomicU64::new(0),
+        stripes: Stripes::new(),
+        zeros: Zeros::get(),
+        pool,
+        file,
+    }))
+}
+
+fn check_size(path: &Path, kind: Kind, size: u64, block_bytes: u32) -> Result<(), OpenError> {
+    if size == 0 {
+        let remedy = match kind {
+            Kind::File => "give it a size, for example: truncate -s 1G FILE",
+            Kind::Block => "attach its medium, or name another device",
+        };
+        return Err(wrong(path, "is empty", remedy));
+    }
+    if !size.is_multiple_of(u64::from(block_bytes)) {
+        let rest = size % u64::from(block_bytes);
+        let problem = format!("{size} bytes are {rest} more than whole blocks of {block_bytes}");
+        return Err(wrong(path, &problem, "choose a smaller bs=, or change its size"));
+    }
+    Ok(())
+}
+
+fn wrong(path: &Path, problem: &str, remedy: &str) -> OpenError {
+    OpenError::new(path.display(), problem, remedy)
+}
+
+fn failed(path: &Path, error: &io::Error) -> OpenError {
+    let remedy = match error.kind() {
+        ErrorKind::NotFound => "check the path; with file:PATH,size=SIZE the file is made",
+        ErrorKind::PermissionDenied => {
+            "allow this user to read and write it (chmod, chown, or the group disk), or serve it with ro"
+        }
+        ErrorKind::ReadOnlyFilesystem => "serve it with ro, or remount the file system read-write",
+        ErrorKind::ResourceBusy => {
+            "it is mounted or in use by another program; release it (umount, swapoff, mdadm), or serve it with ro"
+        }
+        ErrorKind::IsADirectory | ErrorKind::NotADirectory => "name a file",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make space, or choose a smaller size",
+        ErrorKind::FileTooLarge => "choose a smaller size",
+        _ => "see the kernel's log (dmesg)",
+    };
+    OpenError::new(path.display(), error, remedy)
+}

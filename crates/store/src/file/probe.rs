@@ -1,0 +1,84 @@
+//! What the kernel tells about a file or block device.
+
+use super::{Grain, Kind};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+
+/// The largest alignment that direct I/O is used with: a lane's buffer must hold several such blocks.
+const GRAIN_BYTES_MAX: u32 = 64 << 10;
+
+/// Size in bytes. A block device has none in its metadata, but an end.
+pub(super) fn size(file: &File, kind: Kind) -> io::Result<u64> {
+    match kind {
+        Kind::File => Ok(file.metadata()?.len()),
+        Kind::Block => {
+            let mut file = file;
+            file.seek(SeekFrom::End(0))
+        }
+    }
+}
+
+pub(super) fn statx(file: &File) -> io::Result<Statx> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
+    Ok(rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)?)
+}
+
+/// Switches the file to direct I/O if its alignment is known, bearable, and divides the size.
+pub(super) fn direct(file: &File, kind: Kind, stat: &Statx, size: u64) -> Grain {
+    let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
+    let grain = match (told, kind) {
+        (true, _) => Grain { offset: stat.stx_dio_offset_align, memory: stat.stx_dio_mem_align },
+        (false, Kind::Block) => match rustix::fs::ioctl_blksszget(file) {
+            Ok(sector) => Grain { offset: sector, memory: sector },
+            Err(_) => return Grain::BUFFERED,
+        },
+        (false, Kind::File) => return Grain::BUFFERED,
+    };
+    let bearable = |bytes: u32| bytes.is_power_of_two() && bytes <= GRAIN_BYTES_MAX;
+    if !bearable(grain.offset) || !bearable(grain.memory) || !size.is_multiple_of(u64::from(grain.offset)) {
+        return Grain::BUFFERED;
+    }
+    let flags = rustix::fs::fcntl_getfl(file).unwrap_or(OFlags::empty());
+    match rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT) {
+        Ok(()) => grain,
+        Err(_) => Grain::BUFFERED,
+    }
+}
+
+/// Whether holes can be punched: tried behind the end of a file, where there is nothing to lose.
+pub(super) fn punches(file: &File, kind: Kind, stat: &Statx, size: u64) -> bool {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match kind {
+        Kind::File => rustix::fs::fallocate(file, flags, size.next_multiple_of(1 << 20), 4096).is_ok(),
+        Kind::Block => ["discard_max_bytes", "write_zeroes_max_bytes"]
+            .iter()
+            .all(|name| queue(kind, stat, name).is_some_and(|bytes| bytes > 0)),
+    }
+}
+
+/// Discard granularity in bytes, at least one page or block.
+pub(super) fn discard_bytes(kind: Kind, stat: &Statx, hole_bytes: u32) -> u32 {
+    let told = match kind {
+        Kind::File => 0,
+        Kind::Block => queue(kind, stat, "discard_granularity").unwrap_or(0),
+    };
+    u32::try_from(told).unwrap_or(u32::MAX).max(hole_bytes)
+}
+
+/// Whether the disk under the file does not rotate; also true where nobody knows.
+pub(super) fn solid_state(kind: Kind, stat: &Statx) -> bool {
+    queue(kind, stat, "rotational") != Some(1)
+}
+
+/// A number from the request queue's directory in sysfs; a partition's is its disk's.
+fn queue(kind: Kind, stat: &Statx, name: &str) -> Option<u64> {
+    let (major, minor) = match kind {
+        Kind::File => (stat.stx_dev_major, stat.stx_dev_minor),
+        Kind::Block => (stat.stx_rdev_major, stat.stx_rdev_minor),
+    };
+    ["queue", "../queue"].iter().find_map(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/{name}");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    })
+}

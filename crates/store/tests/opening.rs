@@ -1,0 +1,108 @@
+//! What a person is told when a store does not open.
+
+mod support;
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use store::OpenError;
+use store::file::FileStore;
+use store::lane::Store;
+use support::{Loop, directory, is_root, sparse};
+
+fn refused(opened: Result<std::sync::Arc<FileStore>, OpenError>, words: &[&str]) {
+    let error = match opened {
+        Ok(store) => panic!("{} opened", store.describe()),
+        Err(error) => error.to_string(),
+    };
+    for word in words {
+        assert!(error.contains(word), "{error:?} does not say {word:?}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_served() {
+    let directory = directory();
+    let path = sparse(&directory, 10_000);
+    let missing = directory.path().join("missing");
+    let empty = directory.path().join("empty");
+    std::fs::write(&empty, "").unwrap();
+    refused(store::open_file(&missing, None, 512, false), &["missing", "No such file", "size="]);
+    refused(store::open_file(&missing, Some(4096), 512, true), &["missing", "No such file"]);
+    refused(store::open_file(directory.path(), None, 512, false), &["not a regular file", "name a file"]);
+    refused(store::open_file(Path::new("/dev/null"), None, 512, false), &["/dev/null", "not a regular file"]);
+    refused(
+        store::open_file(&path, None, 512, false),
+        &["10000 bytes", "272 more than whole blocks of 512", "bs="],
+    );
+    refused(store::open_file(&path, Some(4096), 512, false), &["10000 bytes, not 4096", "truncate -s 4096"]);
+    refused(store::open_file(&empty, None, 512, false), &["empty", "truncate"]);
+    refused(store::open_file(&missing, Some(1000), 512, false), &["1000 bytes", "488 more"]);
+    assert!(!missing.exists(), "a wrong size makes no file");
+    let nowhere = directory.path().join("no/where");
+    refused(store::open_file(&nowhere, Some(4096), 512, false), &["no/where", "No such file"]);
+    refused(store::open_file(&missing.join("x"), Some(u64::MAX), 512, false), &["missing/x"]);
+    refused(store::open_block(&path, 512, false), &["not a block device", "file:PATH"]);
+    refused(store::open_block(&missing, 512, false), &["No such file"]);
+}
+
+#[test]
+fn a_file_too_large_for_its_file_system_is_not_left_behind() {
+    let directory = directory();
+    let path = directory.path().join("huge");
+    refused(store::open_file(&path, Some(u64::MAX - 511), 512, false), &["huge", "smaller size"]);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_sparse_file_is_made_once() {
+    let directory = directory();
+    let path = directory.path().join("new");
+    let size = 1 << 40;
+    let store = store::open_file(&path, Some(size), 4096, false).unwrap();
+    let traits = store.traits();
+    assert_eq!(traits.size_bytes, size);
+    assert!(traits.discards && traits.volatile_cache && !traits.read_only);
+    assert_eq!(std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap()), 0);
+    drop(store);
+    let link = directory.path().join("link");
+    symlink(&path, &link).unwrap();
+    let again = store::open_file(&link, Some(size), 4096, false).unwrap();
+    assert!(again.describe().contains("link") && again.describe().contains("1 TiB"));
+}
+
+#[test]
+fn permissions_are_explained() {
+    use std::os::unix::fs::PermissionsExt;
+    if is_root() {
+        // Permissions do not stop root.
+        return;
+    }
+    let directory = directory();
+    let path = sparse(&directory, 4096);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
+    refused(store::open_file(&path, None, 512, false), &["Permission denied", "chmod", "ro"]);
+    assert!(store::open_file(&path, None, 512, true).is_ok());
+}
+
+#[test]
+fn block_devices() {
+    if !is_root() {
+        return;
+    }
+    let directory = directory();
+    let device = Loop::attach(&sparse(&directory, 8 << 20), 4096);
+    refused(store::open_file(&device.device, None, 512, false), &["is a block device", "block:PATH"]);
+    let store = store::open_block(&device.device, 512, false).unwrap();
+    assert_eq!(store.traits().size_bytes, 8 << 20);
+    assert!(store.describe().contains("direct I/O in 4096-byte blocks"), "{}", store.describe());
+    refused(store::open_block(&device.device, 512, false), &["busy", "in use", "umount"]);
+    drop(store);
+    let read_only = store::open_block(&device.device, 512, true).unwrap();
+    assert!(read_only.traits().read_only);
+}
+
+#[test]
+fn memory_that_nobody_has() {
+    let error = store::open_ram(u64::MAX).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("ram:") && error.contains("smaller size"), "{error}");
+}

@@ -1,0 +1,70 @@
+//! The Debian packages that tests need: initiators and file system tools that others wrote.
+
+use crate::command::{Result, command, exists, succeed};
+use std::process::Stdio;
+
+/// A package, and a program of it by which it is recognised where there is no dpkg.
+struct Package {
+    name: &'static str,
+    program: Option<&'static str>,
+}
+
+const PACKAGES: [Package; 7] = [
+    Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
+    Package { name: "qemu-utils", program: Some("qemu-img") },
+    Package { name: "qemu-block-extra", program: None },
+    Package { name: "e2fsprogs", program: Some("mke2fs") },
+    Package { name: "mount", program: Some("losetup") },
+    Package { name: "coreutils", program: Some("stdbuf") },
+    Package { name: "g++", program: Some("c++") },
+];
+
+/// Makes sure that all packages are there: installs them as root, otherwise names the missing ones.
+pub(crate) fn ensure() -> Result {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    if !is_root() || !exists("apt-get") {
+        return Err(format!("tests need these Debian packages: {names} (as root: apt-get install {names})"));
+    }
+    println!("installing {names}");
+    if install(&missing).is_err() {
+        succeed(command("apt-get").arg("update"))?;
+        install(&missing)?;
+    }
+    Ok(())
+}
+
+fn missing() -> Vec<&'static str> {
+    let by_dpkg = exists("dpkg-query");
+    PACKAGES
+        .iter()
+        .filter(
+            |package| if by_dpkg { !is_installed(package.name) } else { !package.program.is_none_or(exists) },
+        )
+        .map(|package| package.name)
+        .collect()
+}
+
+fn is_installed(package: &str) -> bool {
+    command("dpkg-query")
+        .args(["-W", "-f", "${db:Status-Status}", package])
+        .stderr(Stdio::null())
+        .output()
+        .is_ok_and(|output| output.stdout == b"installed")
+}
+
+fn is_root() -> bool {
+    command("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn install(packages: &[&str]) -> Result {
+    succeed(
+        command("apt-get")
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(["install", "--yes", "--no-install-recommends"])
+            .args(packages),
+    )
+}

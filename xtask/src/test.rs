@@ -1,0 +1,122 @@
+//! Everything that continuous integration checks, in steps.
+
+use crate::command::{Result, cargo, describe, exists};
+use crate::{command, fuzz, packages, tidy};
+use clap::ValueEnum;
+use std::io::{BufRead, BufReader};
+use std::process::Command;
+use std::time::Instant;
+
+/// Options of `cargo xtask test`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only these steps (may be given several times).
+    #[arg(long, value_name = "STEP")]
+    only: Vec<Step>,
+    /// How long each fuzz target runs.
+    #[arg(long, default_value_t = 60)]
+    fuzz_seconds: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// `cargo fmt --check`.
+    Format,
+    /// Clippy, warnings denied.
+    Clippy,
+    /// `cargo deny`, where it is installed.
+    Deny,
+    /// The tree itself.
+    Tidy,
+    /// Fuzz targets.
+    Fuzz,
+    /// The command as it is released, and what drives it by hand.
+    Release,
+    /// All tests, with overflow checks.
+    Tests,
+}
+
+/// Runs the chosen steps, all of them by default, up to the first that fails.
+pub(crate) fn run(options: &Options) -> Result {
+    packages::ensure()?;
+    let mut summary = Vec::new();
+    for &step in Step::value_variants() {
+        if !options.only.is_empty() && !options.only.contains(&step) {
+            continue;
+        }
+        let name = step.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        println!("== {name}");
+        let start = Instant::now();
+        run_step(step, options, &mut summary)?;
+        println!("== {name}: {} s", start.elapsed().as_secs());
+    }
+    // Last, because that is where people and machines look for it.
+    summary.iter().for_each(|line| println!("{line}"));
+    Ok(())
+}
+
+fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result {
+    match step {
+        Step::Format => {
+            command::succeed(cargo().args(["fmt", "--all", "--check"]))?;
+            command::succeed(cargo().args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))
+        }
+        Step::Clippy => command::succeed(cargo().args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ])),
+        Step::Deny if exists_as_subcommand("cargo-deny") => command::succeed(cargo().args(["deny", "check"])),
+        Step::Deny => {
+            println!("cargo-deny is not installed: not checked here");
+            Ok(())
+        }
+        Step::Tidy => tidy::run(),
+        Step::Fuzz => fuzz::run_all(options.fuzz_seconds),
+        Step::Release => run_tests(
+            cargo().args(["test", "--release", "--locked", "--package", "lunette"]).args(["--test", "cli"]),
+            summary,
+        ),
+        Step::Tests => {
+            run_tests(cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]), summary)
+        }
+    }
+}
+
+/// Cargo looks for its subcommands in its own directory too.
+fn exists_as_subcommand(program: &str) -> bool {
+    let home = std::env::var_os("CARGO_HOME").map(std::path::PathBuf::from);
+    exists(program) || home.is_some_and(|home| home.join("bin").join(program).is_file())
+}
+
+/// Runs `cargo test`, shows what it prints as it comes, and keeps the lines that sum up.
+fn run_tests(command: &mut Command, summary: &mut Vec<String>) -> Result {
+    let line = describe(command);
+    let (reader, writer) = std::io::pipe().map_err(|error| error.to_string())?;
+    let errors = writer.try_clone().map_err(|error| error.to_string())?;
+    let mut child = command
+        .stdout(writer)
+        .stderr(errors)
+        .spawn()
+        .map_err(|error| format!("cannot run `{line}`: {error}"))?;
+    // The command still holds the pipe's writing ends; without them the reader ends with the child.
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut running = String::new();
+    for text in BufReader::new(reader).lines().map_while(std::result::Result::ok) {
+        println!("{text}");
+        if let Some(name) = text.trim_start().strip_prefix("Running ") {
+            running = name.split(" (").next().unwrap_or(name).to_owned();
+        } else if text.trim_start().starts_with("Doc-tests ") {
+            running = text.trim_start().to_owned();
+        } else if text.starts_with("test result: ") && !text.contains(" 0 passed; 0 failed") {
+            summary.push(format!("{text} [{running}]"));
+        }
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    if status.success() { Ok(()) } else { Err(format!("`{line}` failed: {status}\n{}", summary.join("\n"))) }
+}
