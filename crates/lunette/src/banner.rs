@@ -1,6 +1,6 @@
 //! What `serve` prints when it is ready: what is served, and lines to paste into initiators.
 
-use engine::config::{Config, Group, Poll, Target, format_size, show_cores};
+use engine::config::{Config, Group, Poll, Target, show_cores};
 use engine::daemon::UnitSummary;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
@@ -69,8 +69,7 @@ fn write_luns(
             writeln!(out, "NOT READY: {reason}")?;
             continue;
         }
-        let (size, block) = (format_size(unit.size_bytes), lun.block_bytes);
-        write!(out, "{}, {size}, {block}-byte blocks, serial {}", unit.store, lun.serial)?;
+        write!(out, "{}, {}-byte blocks, serial {}", unit.store, lun.block_bytes, lun.serial)?;
         let traits = [
             (lun.read_only, "read-only"),
             (!lun.write_cache, "no write cache"),
@@ -142,7 +141,7 @@ mod tests {
         let addresses: Vec<SocketAddr> = addresses.iter().map(|a| a.parse().expect("an address")).collect();
         let unit = |lun: &engine::config::Lun| UnitSummary {
             name: lun.name.clone(),
-            store: "RAM".into(),
+            store: "ram, 1 GiB".into(),
             size_bytes: 1 << 30,
             failed: failed.map(str::to_string),
         };
@@ -158,7 +157,7 @@ mod tests {
         let expected = "
 Target iqn.2026-11.a:x
   portal 127.0.0.1:40000
-  LUN 0  disk: RAM, 1 GiB, 512-byte blocks, serial S1
+  LUN 0  disk: ram, 1 GiB, 512-byte blocks, serial S1
 
   Linux    iscsiadm -m discovery -t sendtargets -p 127.0.0.1:40000
            iscsiadm -m node -T iqn.2026-11.a:x -p 127.0.0.1:40000 --login
@@ -195,7 +194,7 @@ Ready. Stop with Ctrl-C.
         for expected in [
             "  portal 0.0.0.0:3260\n  portal [::1]:3260\n",
             "  group bad: refused\n",
-            "  group web: read-only, CHAP\n    LUN 7  disk: RAM, 1 GiB, 512-byte blocks, serial S1, read-only, thick\n",
+            "  group web: read-only, CHAP\n    LUN 7  disk: ram, 1 GiB, 512-byte blocks, serial S1, read-only, thick\n",
             "CHAP is asked for",
             "-p storage1:3260 --login",
             "qemu-img info iscsi://[::1]:3260/iqn.2026-11.a:x/7",

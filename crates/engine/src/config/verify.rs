@@ -347,8 +347,12 @@ pub(super) fn unique<K: Ord>(
 }
 
 /// Notes where a list grows beyond its limit.
-pub(super) fn limit<'a>(places: impl Iterator<Item = &'a Place>, most: usize, problems: &mut Collector<'_>) {
-    if let Some(place) = places.skip(most).next() {
+pub(super) fn limit<'a>(
+    mut places: impl Iterator<Item = &'a Place>,
+    most: usize,
+    problems: &mut Collector<'_>,
+) {
+    if let Some(place) = places.nth(most) {
         problems.add(place, Fault::new("there are too many of these", format!("keep to {most}")));
     }
 }
