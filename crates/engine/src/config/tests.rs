@@ -334,6 +334,15 @@ fn serial_numbers_stay_and_differ() {
     assert_eq!(file, "029f5a80bb24922c", "the derivation must not change: initiators know disks by it");
 }
 
+#[test]
+fn the_examples_of_the_manual_are_good() {
+    let manual = include_str!("../../../../docs/configuration.md");
+    let examples: Vec<&str> =
+        manual.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(examples.len(), 2);
+    examples.into_iter().for_each(|text| drop(good(text)));
+}
+
 proptest! {
     #[test]
     fn no_text_makes_the_verifier_panic(text in "\\PC{0,200}") {
