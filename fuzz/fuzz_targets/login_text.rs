@@ -1,7 +1,8 @@
-//! Login requests, one after the other: a byte of flags (T, C and the stages), two bytes of length, the text.
+//! Login requests, one after the other: a byte of flags (T, C and the stages) and the text, up to a
+//! byte that no text has.
 #![no_main]
 
-use lunette_fuzz::{Door, Input, address};
+use lunette_fuzz::{Door, address};
 use proto::iscsi::login::{Offers, TargetLogin};
 use std::sync::Arc;
 use wire::iscsi::{LoginRequest, Pdu};
@@ -10,13 +11,11 @@ use wire::iscsi::{LoginRequest, Pdu};
 const REQUESTS_MAX: usize = 64;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let mut input = Input(data);
     let mut login = TargetLogin::new(Arc::new(Door::default()), address(), address(), Offers::default());
-    for _ in 0..REQUESTS_MAX {
-        let (flags, len) = (input.byte(), input.short());
-        let Some(text) = input.take(usize::from(len)) else { break };
+    for request in data.split(|byte| *byte == 0xff).take(REQUESTS_MAX) {
+        let Some((flags, text)) = request.split_first() else { continue };
         let mut header = [0; 48];
-        header[..2].copy_from_slice(&[0x43, flags]);
+        header[..2].copy_from_slice(&[0x43, *flags]);
         let reply = login.request(LoginRequest::view(&header).expect("48 bytes"), text);
         if reply.close.is_some() {
             assert!(reply.done.is_none(), "a login that is refused does not succeed");

@@ -3,6 +3,7 @@
 #![no_main]
 
 use lunette_fuzz::{Door, Input, TARGET, address};
+use proto::iscsi::login::Offers;
 use proto::iscsi::target::{Target, TargetConfig};
 use proto::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use proto::time::Time;
@@ -45,6 +46,7 @@ struct Driver {
 impl Driver {
     fn new(manners: u8) -> Self {
         let config = TargetConfig {
+            offers: Offers::default(),
             queue_depth: 8,
             login_within: Duration::from_secs(15),
             idle: Duration::from_secs(30),

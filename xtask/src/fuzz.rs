@@ -86,7 +86,7 @@ fn run_targets(targets: &[String], seconds: u64) -> Result {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// Runs one target with a corpus that is kept between runs; its output goes to a file, of which the end is shown.
+/// Runs one target with its seeds and a corpus that is kept between runs; its output goes to a file, of which the end is shown.
 fn run_target(target: &str, host: &str, seconds: u64) -> Result {
     let fuzz = root().join("fuzz");
     let (corpus, artifacts) = (fuzz.join("corpus").join(target), fuzz.join("artifacts").join(target));
@@ -103,7 +103,10 @@ fn run_target(target: &str, host: &str, seconds: u64) -> Result {
         .arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"))
         .args(["-print_final_stats=1", "-verbosity=1"])
         .arg(&corpus);
-    let dictionary = fuzz.join("dictionaries").join(target);
+    let (seeds, dictionary) = (fuzz.join("seeds").join(target), fuzz.join("dictionaries").join(target));
+    if seeds.is_dir() {
+        run.arg(seeds);
+    }
     if dictionary.is_file() {
         run.arg(format!("-dict={}", dictionary.display()));
     }

@@ -142,7 +142,7 @@ impl<I: Io> Core<I> {
 
     /// The tag range of a lane on any core.
     pub(crate) fn lane_tags(unit: usize) -> Tag {
-        Tag(kind::LANE << kind::SHIFT | unit as u64 * LANE_TAGS)
+        Tag((kind::LANE << kind::SHIFT) | (unit as u64 * LANE_TAGS))
     }
 
     /// Serves until [`Message::Stop`] and the goodbyes are over.

@@ -45,7 +45,9 @@ fn write_all(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::R
 fn write_target(out: &mut String, config: &Config, target: &Target, running: &Running<'_>) -> fmt::Result {
     writeln!(out, "\nTarget {}", target.name)?;
     for address in addresses(target, running) {
+        let (host, port) = reachable(address, running.host);
         writeln!(out, "  portal {address}")?;
+        writeln!(out, "  URL iscsi://{host}:{port}/{}/{}", target.name, first_lun(target))?;
     }
     write_luns(out, "  ", config, &target.luns, running)?;
     for group in &target.groups {
@@ -91,12 +93,8 @@ fn rules(group: &Group) -> String {
 
 fn write_connecting(out: &mut String, target: &Target, running: &Running<'_>) -> fmt::Result {
     let name = &target.name;
-    let reached: Vec<(String, u16)> =
-        addresses(target, running).map(|a| reachable(a, running.host)).collect();
-    let Some((host, port)) = reached.first() else { return Ok(()) };
-    let groups = target.groups.iter().filter_map(|group| group.luns.as_ref());
-    let lun =
-        [&target.luns].into_iter().chain(groups).flatten().map(|(number, _)| *number).next().unwrap_or(0);
+    let Some(address) = addresses(target, running).next() else { return Ok(()) };
+    let ((host, port), lun) = (reachable(address, running.host), first_lun(target));
     if target.groups.iter().any(|group| group.chap.is_some()) {
         writeln!(out, "\n  CHAP is asked for: docs/connecting.md says how to give user and secret.")?;
     }
@@ -106,9 +104,6 @@ fn write_connecting(out: &mut String, target: &Target, running: &Running<'_>) ->
         out,
         "  QEMU     qemu-system-x86_64 -drive file=iscsi://{host}:{port}/{name}/{lun},format=raw,if=virtio"
     )?;
-    for (host, port) in &reached {
-        writeln!(out, "           qemu-img info iscsi://{host}:{port}/{name}/{lun}")?;
-    }
     let address = host.trim_matches(['[', ']']);
     writeln!(
         out,
@@ -119,6 +114,12 @@ fn write_connecting(out: &mut String, target: &Target, running: &Running<'_>) ->
 
 fn addresses(target: &Target, running: &Running<'_>) -> impl Iterator<Item = SocketAddr> {
     target.portals.iter().filter_map(|portal| running.addresses.get(*portal).copied())
+}
+
+/// The lowest number in the first list that shows anything.
+fn first_lun(target: &Target) -> u16 {
+    let groups = target.groups.iter().filter_map(|group| group.luns.as_ref());
+    [&target.luns].into_iter().chain(groups).flatten().map(|(number, _)| *number).next().unwrap_or(0)
 }
 
 /// Host and port to connect to, the host as it stands in a URL.
@@ -157,12 +158,12 @@ mod tests {
         let expected = "
 Target iqn.2026-11.a:x
   portal 127.0.0.1:40000
+  URL iscsi://127.0.0.1:40000/iqn.2026-11.a:x/0
   LUN 0  disk: ram, 1 GiB, 512-byte blocks, serial S1
 
   Linux    iscsiadm -m discovery -t sendtargets -p 127.0.0.1:40000
            iscsiadm -m node -T iqn.2026-11.a:x -p 127.0.0.1:40000 --login
   QEMU     qemu-system-x86_64 -drive file=iscsi://127.0.0.1:40000/iqn.2026-11.a:x/0,format=raw,if=virtio
-           qemu-img info iscsi://127.0.0.1:40000/iqn.2026-11.a:x/0
   Windows  New-IscsiTargetPortal -TargetPortalAddress 127.0.0.1 -TargetPortalPortNumber 40000
            Connect-IscsiTarget -NodeAddress iqn.2026-11.a:x
 
@@ -192,12 +193,12 @@ Ready. Stop with Ctrl-C.
             chap = { user = 'u', secret = '0123456789abcdef' }";
         let shown = shown(text, &["0.0.0.0:3260", "[::1]:3260"], None);
         for expected in [
-            "  portal 0.0.0.0:3260\n  portal [::1]:3260\n",
+            "  portal 0.0.0.0:3260\n  URL iscsi://storage1:3260/iqn.2026-11.a:x/7\n  portal [::1]:3260\n",
             "  group bad: refused\n",
             "  group web: read-only, CHAP\n    LUN 7  disk: ram, 1 GiB, 512-byte blocks, serial S1, read-only, thick\n",
             "CHAP is asked for",
             "-p storage1:3260 --login",
-            "qemu-img info iscsi://[::1]:3260/iqn.2026-11.a:x/7",
+            "  URL iscsi://[::1]:3260/iqn.2026-11.a:x/7",
         ] {
             assert!(shown.contains(expected), "{expected} is missing in:\n{shown}");
         }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 use support::daemon::Daemon;
 use support::initiator::{Initiator, Login};
@@ -66,7 +67,8 @@ fn interrupts_end_the_daemon_in_order() {
 #[test]
 fn several_portals_are_served_together() {
     let daemon = Daemon::serve(["--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
-    let portals: std::collections::BTreeSet<_> = daemon.urls().into_iter().map(|url| url.portal).collect();
+    let portals = daemon.banner().lines().filter_map(|line| line.trim().strip_prefix("portal "));
+    let portals: Vec<SocketAddr> = portals.map(|address| address.parse().expect("an address")).collect();
     assert_eq!(portals.len(), 2, "{}", daemon.banner());
     for portal in portals {
         let url = support::daemon::Url { portal, ..daemon.lun(0) };
@@ -81,7 +83,7 @@ fn wrong_options_are_answered_with_one_line() {
         (&["serve", "--nonsense"], "--nonsense"),
         (&["nonsense"], "nonsense"),
         (&["serve", "--lun", "tape:1G"], "tape"),
-        (&["serve", "--lun", "ram:"], "ram:"),
+        (&["serve", "--lun", "ram:"], "size"),
         (&["serve", "--lun", "ram:1X"], "1X"),
         (&["serve", "--lun", "ram:1G,bs=513"], "bs"),
         (&["serve", "--lun", "ram:1G,colour=red"], "colour"),

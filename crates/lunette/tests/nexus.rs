@@ -232,3 +232,18 @@ fn many_sessions_come_and_go() {
     }
     daemon.stop();
 }
+
+#[test]
+fn what_one_writes_the_others_read() {
+    let (daemon, url) = daemon();
+    let mut sessions: Vec<Initiator> = (0..6).map(|number| session(&url, &format!("peer{number}"))).collect();
+    for round in 0..60_usize {
+        let data = support::Noise(round as u64).bytes((round % 9 + 1) * 16 * BLOCK);
+        let (writer, reader, lba) = (round % 6, (round * 5 + 1) % 6, (round * 97 % 1024) as u64);
+        sessions[writer].write_blocks(url.lun, lba, 512, &data, false).expect("WRITE");
+        let blocks = (data.len() / BLOCK) as u32;
+        let found = sessions[reader].read_blocks(url.lun, lba, blocks, 512).expect("READ");
+        assert!(found == data, "round {round}");
+    }
+    daemon.stop();
+}

@@ -8,6 +8,7 @@ use crate::media::{atomic, compare, same, sync, transfer, unmap};
 use crate::mode::ModeSelect;
 use crate::nexus::NexusUnit;
 use crate::power::{Prevent, StartStop};
+use crate::reservation::{PersistentReserveOut, ReserveRelease};
 use crate::storage::{Found, MediaOp, StoreError};
 use crate::unit::View;
 
@@ -105,6 +106,10 @@ pub(crate) enum Program {
     StartStop(StartStop),
     /// PREVENT ALLOW MEDIUM REMOVAL.
     Prevent(Prevent),
+    /// PERSISTENT RESERVE OUT.
+    PersistentReserveOut(PersistentReserveOut),
+    /// RESERVE and RELEASE.
+    ReserveRelease(ReserveRelease),
 }
 
 impl Exec {
@@ -129,6 +134,8 @@ impl Exec {
             Program::ModeSelect(program) => program.next(env, event),
             Program::StartStop(program) => program.next(env, event),
             Program::Prevent(program) => program.next(env, event),
+            Program::PersistentReserveOut(program) => program.next(env, event),
+            Program::ReserveRelease(program) => program.next(env, event),
         }
     }
 
@@ -139,7 +146,8 @@ impl Exec {
             | Program::Read(_)
             | Program::Flush(_)
             | Program::StartStop(_)
-            | Program::Prevent(_) => 0,
+            | Program::Prevent(_)
+            | Program::ReserveRelease(_) => 0,
             Program::Write(program) => program.buffer_bytes(),
             Program::CompareAndWrite(program) => program.buffer_bytes(),
             Program::OrWrite(program) => program.buffer_bytes(),
@@ -149,6 +157,7 @@ impl Exec {
             Program::LbaStatus(program) => program.buffer_bytes(),
             Program::Answer(program) => program.buffer_bytes(),
             Program::ModeSelect(program) => program.buffer_bytes(),
+            Program::PersistentReserveOut(program) => program.buffer_bytes(),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::attention::UnitAttention;
 use crate::nexus::{NexusId, NexusUnit};
 use crate::policy::{Modes, Policy};
-use crate::reservation::Table;
+use crate::reservation::{Table, TransportId};
 use crate::sense::Check;
 use crate::storage::Traits;
 use crate::unit::Unit;
@@ -132,7 +132,7 @@ pub enum Who {
     Others(NexusId),
     /// Only this one.
     Only(NexusId),
-    /// Those with this initiator port and target port.
+    /// Those with this initiator port, or any port of this initiator device, and target port.
     Port {
         /// TransportID.
         transport_id: Vec<u8>,
@@ -149,7 +149,8 @@ impl Who {
             Who::Others(id) => nexus.id != *id,
             Who::Only(id) => nexus.id == *id,
             Who::Port { transport_id, target_port } => {
-                nexus.transport_id == *transport_id && nexus.target_port == *target_port
+                let named = TransportId::of(transport_id);
+                nexus.target_port == *target_port && named.covers(&TransportId::of(&nexus.transport_id))
             }
         }
     }
@@ -209,7 +210,9 @@ impl Home {
                 }
                 draft.set_prevented(!self.preventing.is_empty())
             }
-            HomeRequest::PersistentReserveOut { from, order } => draft.persistent_reserve_out(&from, &order),
+            HomeRequest::PersistentReserveOut { from, order } => {
+                draft.persistent_reserve_out(&from, &order, &self.unit)
+            }
             HomeRequest::Reserve(from) => draft.reserve(&from),
             HomeRequest::Release(from) => draft.release(&from),
             HomeRequest::SanitizeBegin { from, unrestricted } => draft.sanitize_begin(from, unrestricted),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use wire::Places;
 
 /// The longest atomic write: what one operation surely carries (a 64 KiB span).
-pub(crate) const ATOMIC_BYTES_MAX: u32 = 64 << 10;
+pub(crate) const ATOMIC_BYTES_MAX: u32 = 256 << 10;
 
 /// Bytes that are cleared in one turn, so that a long range does not hold up the core's other work.
 const CLEAR_STEP_BYTES: u64 = 4 << 20;

@@ -82,11 +82,7 @@ impl Daemon {
 
     /// The URLs `iscsi://ADDRESS:PORT/TARGET/LUN` in the banner.
     pub fn urls(&self) -> Vec<Url> {
-        self.banner
-            .split_whitespace()
-            .map(|word| word.trim_matches(|c: char| "'\"`,;()".contains(c)))
-            .filter_map(Url::parse)
-            .collect()
+        self.banner.split("iscsi://").skip(1).filter_map(Url::parse).collect()
     }
 
     /// The first of them.
@@ -169,11 +165,12 @@ pub struct Url {
 }
 
 impl Url {
+    /// Takes what follows `iscsi://`.
     fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.strip_prefix("iscsi://")?.splitn(3, '/');
+        let mut parts = text.splitn(3, '/');
         let portal = parts.next()?.parse().ok()?;
         let target = parts.next()?.to_owned();
-        let lun = parts.next()?.parse().ok()?;
+        let lun = parts.next()?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
         Some(Self { portal, target, lun })
     }
 

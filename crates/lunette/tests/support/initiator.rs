@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// How long the target may be silent while something is expected of it.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Task attribute (RFC 7143 section 11.3.1).
+const SIMPLE: u8 = 1;
 const NO_TAG: u32 = u32::MAX;
 const HEADER_BYTES: usize = 48;
 const UNIT_ATTENTION: u8 = 6;
@@ -219,6 +221,18 @@ impl Initiator {
 
     /// Sends a command and its unsolicited data; its end is fetched with [`Self::complete`].
     pub fn issue(&mut self, lun: u16, cdb: &[u8], read_len: usize, out: Vec<u8>) -> Result<u32> {
+        self.issue_as(SIMPLE, lun, cdb, read_len, out)
+    }
+
+    /// The same with another task attribute than simple.
+    pub fn issue_as(
+        &mut self,
+        attribute: u8,
+        lun: u16,
+        cdb: &[u8],
+        read_len: usize,
+        out: Vec<u8>,
+    ) -> Result<u32> {
         while self.cmd_sn.wrapping_sub(self.max_cmd_sn).cast_signed() > 0 {
             self.turn()?;
         }
@@ -230,7 +244,7 @@ impl Initiator {
         let direction = if !out.is_empty() { 0x20 } else { u8::from(read_len > 0) << 6 };
         let last = if unsolicited > immediate { 0 } else { 0x80 };
         let expected = u32::try_from(out.len().max(read_len)).expect("a command's data fits");
-        let mut command = Pdu::new(0x01, last | direction | 0x01)
+        let mut command = Pdu::new(0x01, last | direction | attribute)
             .lun(lun)
             .word(16, tag)
             .word(20, expected)
@@ -238,7 +252,7 @@ impl Initiator {
             .word(28, self.exp_stat_sn)
             .data(&out[..immediate]);
         command.header[32..32 + cdb.len()].copy_from_slice(cdb);
-        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        self.skip_cmd_sn();
         self.outstanding.insert(tag, Outstanding { lun, out, data: Vec::new() });
         self.send(&command)?;
         if unsolicited > immediate {
@@ -334,11 +348,9 @@ impl Initiator {
         self.cmd_sn
     }
 
-    /// The same, for a command that the target is to count.
-    pub fn take_cmd_sn(&mut self) -> u32 {
-        let number = self.cmd_sn;
-        self.cmd_sn = number.wrapping_add(1);
-        number
+    /// Counts a command that a test has sent by itself.
+    pub fn skip_cmd_sn(&mut self) {
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
     }
 
     /// The socket, for tests that break rules.

@@ -124,9 +124,10 @@ fn pair(piece: &[u8]) -> Result<(&str, &str), TextError> {
     let (key, rest) = piece.split_at_checked(at).ok_or(TextError::NoEquals)?;
     let value = rest.get(1..).unwrap_or_default();
     let [first, ..] = key else { return Err(TextError::BadKey) };
-    // "#" is no character of a standard-label, but the standard has keys with it (section 13.26).
+    // A standard-label begins with a capital letter and has no "#", but the standards have keys that do not keep to
+    // that: iSCSIProtocolLevel (RFC 7144) and X#NodeArchitecture (section 13.26).
     let label = |byte: &u8| byte.is_ascii_alphanumeric() || b".-+@_#".contains(byte);
-    if key.len() > KEY_BYTES_MAX || !first.is_ascii_uppercase() || !key.iter().all(label) {
+    if key.len() > KEY_BYTES_MAX || !first.is_ascii_alphabetic() || !key.iter().all(label) {
         return Err(TextError::BadKey);
     }
     if value.len() > VALUE_BYTES_MAX {
@@ -190,7 +191,8 @@ mod tests {
     fn pairs_come_in_order() {
         assert_eq!(pairs(b""), Ok(vec![]));
         assert_eq!(pairs(b"A=1\0Bc.d-+@_=x=y\0E=\0"), Ok(vec![("A", "1"), ("Bc.d-+@_", "x=y"), ("E", "")]));
-        assert_eq!(pairs(b"X#NodeArchitecture=a,b\0"), Ok(vec![("X#NodeArchitecture", "a,b")]));
+        let odd = b"X#NodeArchitecture=a,b\0iSCSIProtocolLevel=1\0";
+        assert_eq!(pairs(odd), Ok(vec![("X#NodeArchitecture", "a,b"), ("iSCSIProtocolLevel", "1")]));
         let mut out = Vec::new();
         put(&mut out, "A", 1);
         put(&mut out, "Bc", "No");
@@ -205,7 +207,7 @@ mod tests {
             (b"A=1\0\0", TextError::NoEquals),
             (b"A\0", TextError::NoEquals),
             (b"=1\0", TextError::BadKey),
-            (b"a=1\0", TextError::BadKey),
+            (b"1=1\0", TextError::BadKey),
             (b"A b=1\0", TextError::BadKey),
             (b"A=\xff\0", TextError::BadValue),
         ] {

@@ -3,7 +3,7 @@
 use super::{Begin, Command, Gate, Offer, ReservationClass as Class};
 use crate::media::{atomic, compare, same, sync, transfer, unmap};
 use crate::request_sense;
-use crate::{capacity, diagnostic, inquiry, lba_status, log, luns, mode, opcodes, ports, power};
+use crate::{capacity, diagnostic, inquiry, lba_status, log, luns, mode, opcodes, ports, power, reservation};
 
 /// Every command.
 pub(crate) static COMMANDS: &[Command] = &[
@@ -93,6 +93,22 @@ pub(crate) static COMMANDS: &[Command] = &[
         Class::Write,
         ports::functions,
     ),
+    reserves(&[0x16, 0x11, 0, 0, 0, 0], reservation::reserve6),
+    reserves(&[0x17, 0x11, 0, 0, 0, 0], reservation::release6),
+    reserves(&[0x56, 0x13, 0, 0, 0, 0, 0, 0, 0, 0], reservation::reserve10),
+    reserves(&[0x57, 0x13, 0, 0, 0, 0, 0, 0, 0, 0], reservation::release10),
+    persistent_in(0x00),
+    persistent_in(0x01),
+    persistent_in(0x02),
+    persistent_in(0x03),
+    persistent_out(0x00),
+    persistent_out(0x01),
+    persistent_out(0x02),
+    persistent_out(0x03),
+    persistent_out(0x04),
+    persistent_out(0x05),
+    persistent_out(0x06),
+    persistent_out(0x07),
 ];
 
 /// A command that is always offered, with the usual timeout.
@@ -118,6 +134,23 @@ const fn writes(usage: &'static [u8], begin: Begin) -> Command {
 /// A command that makes what was written durable.
 const fn flushes(usage: &'static [u8], begin: Begin) -> Command {
     control(usage, Gate::Ready, Class::Write, begin)
+}
+
+/// A command that judges reservations for itself.
+const fn reserves(usage: &'static [u8], begin: Begin) -> Command {
+    control(usage, Gate::Control, Class::Always, begin)
+}
+
+/// PERSISTENT RESERVE IN.
+const fn persistent_in(service_action: u16) -> Command {
+    let usage = &[0x5e, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, 0];
+    action(service_action, usage, Gate::Control, Class::Always, reservation::persistent_reserve_in)
+}
+
+/// PERSISTENT RESERVE OUT.
+const fn persistent_out(service_action: u16) -> Command {
+    let usage = &[0x5f, 0x1f, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0];
+    action(service_action, usage, Gate::Control, Class::Always, reservation::persistent_reserve_out)
 }
 
 /// With another recommended timeout.

@@ -33,12 +33,20 @@ impl Target {
     }
 
     fn basic_header(&mut self, bytes: &[u8]) {
-        match BasicHeader::view(bytes).map(BasicHeader::ahs_bytes) {
-            Some(0) => self.checked_header(bytes),
-            Some(len) => {
+        let login = matches!(self.phase, Phase::Login { .. });
+        match BasicHeader::view(bytes) {
+            Some(basic) if basic.total_ahs_length == 0 => self.checked_header(bytes),
+            // Additional segments are not waited for where they are refused anyway.
+            Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => {
+                self.drop_for(Violation::NotLogin);
+            }
+            Some(basic) if basic.opcode() != Opcode::SCSI_COMMAND => {
+                self.drop_for(Violation::AdditionalHeader)
+            }
+            Some(basic) => {
                 self.head.clear();
                 self.head.extend_from_slice(bytes);
-                self.receiving = Receiving::Segments { len };
+                self.receiving = Receiving::Segments { len: basic.ahs_bytes() };
             }
             None => {}
         }

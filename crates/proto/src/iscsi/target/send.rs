@@ -2,20 +2,16 @@
 
 use super::task::{Solicited, Task};
 use super::{Phase, Target};
-use crate::stream::{Segment, Transmit};
+use crate::iscsi::frame::{PDU_BYTES, PDU_SEGMENTS, push_bytes, push_header, push_payload};
+use crate::stream::Transmit;
 use crate::verbs::{Ending, TaskId};
-use wire::Places;
 use wire::iscsi::{
     BHS_BYTES, DIGEST_BYTES, DataIn, FINAL, NopIn, ReadyToTransfer, Reject, RejectReason, ScsiResponse,
-    TAG_NONE, U24, pad,
+    TAG_NONE, U24,
 };
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U32, U64};
 
-/// Header bytes of one PDU at most, with both digests, padding and sense data.
-const PDU_BYTES: usize = 192;
-/// Segments of one PDU at most: header, start of sum, payload, padding, sum.
-const PDU_SEGMENTS: usize = 4 + Places::MAX;
 /// GOOD (SAM-5 section 5.3.1).
 const GOOD: u8 = 0;
 /// Where StatSN, ExpCmdSN and MaxCmdSN are in every PDU of a target.
@@ -242,10 +238,7 @@ impl Target {
 
     /// Appends a header, with its digest where agreed.
     fn push_header(&self, header: &[u8], batch: &mut Transmit) {
-        batch.push_bytes(header);
-        if self.link.header_digest {
-            batch.push_bytes(&(self.config.crc32c)(header).to_le_bytes());
-        }
+        push_header(header, self.link.header_digest.then_some(self.config.crc32c), batch);
     }
 
     /// Queues a PDU that is not about a SCSI task; its length and numbers are filled in here. `status`: its StatSN is
@@ -344,33 +337,4 @@ fn sense_segment<'a>(sense: &[u8], data: &'a mut [u8]) -> &'a [u8] {
         *place = *byte;
     }
     data.get(..end).unwrap_or_default()
-}
-
-/// Appends a payload with its padding and digest.
-fn push_payload(from: Places, len: u32, digest: bool, batch: &mut Transmit) {
-    if digest {
-        batch.segments.push(Segment::SumStart);
-    }
-    for span in from.iter() {
-        batch.push_payload(span);
-    }
-    push_end(len, digest, batch);
-}
-
-/// Appends a short data segment with its padding and digest.
-fn push_bytes(data: &[u8], digest: bool, batch: &mut Transmit) {
-    if digest {
-        batch.segments.push(Segment::SumStart);
-    }
-    batch.push_bytes(data);
-    push_end(u32::try_from(data.len()).unwrap_or(0), digest, batch);
-}
-
-fn push_end(len: u32, digest: bool, batch: &mut Transmit) {
-    let padding = usize::try_from(pad(len)).unwrap_or(0);
-    batch.push_bytes([0; 3].get(..padding).unwrap_or_default());
-    if digest {
-        batch.segments.push(Segment::Sum);
-        batch.total_bytes = batch.total_bytes.saturating_add(4);
-    }
 }

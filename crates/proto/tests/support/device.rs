@@ -1,0 +1,120 @@
+//! A SCSI side that does what the CDB says.
+
+use super::DISK;
+use proto::iscsi::target::Target;
+use proto::time::Time;
+use proto::verbs::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Up};
+use std::collections::BTreeMap;
+use wire::{Places, Sense, Span};
+
+pub(crate) const TEST_UNIT_READY: u8 = 0x00;
+pub(crate) const READ: u8 = 0x88;
+pub(crate) const WRITE: u8 = 0x8a;
+/// Ends with CHECK CONDITION.
+pub(crate) const BROKEN: u8 = 0xc0;
+/// Never ends.
+pub(crate) const HANG: u8 = 0xc1;
+
+/// Bytes of one fetch or push.
+const PIECE: u32 = 256 << 10;
+
+#[derive(Default)]
+pub(crate) struct Device {
+    pub session: Option<Session>,
+    running: BTreeMap<TaskId, (Command, u32)>,
+    /// Tasks that were aborted.
+    pub aborted: usize,
+}
+
+impl Device {
+    pub(crate) fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    pub(crate) fn up(&mut self, up: Up, target: &mut Target, now: Time) {
+        match up {
+            Up::Ready(session) => self.session = Some(*session),
+            Up::Command(command) => {
+                self.running.insert(command.task, (command, 0));
+                self.go_on(command.task, target, now);
+            }
+            Up::Fetched(task) => self.go_on(task, target, now),
+            Up::FetchFailed(task) => {
+                self.running.remove(&task);
+            }
+            Up::Pushed(task) => self.pushed(task, target, now),
+            Up::Function { id, lun, function } => {
+                let response = self.function(lun, function, target, now);
+                target.down(now, Down::FunctionDone { id, response });
+            }
+            Up::Gone { .. } => unreachable!("kept by the pair"),
+        }
+    }
+
+    pub(crate) fn pushed(&mut self, task: TaskId, target: &mut Target, now: Time) {
+        if self.running.contains_key(&task) {
+            self.go_on(task, target, now);
+        }
+    }
+
+    fn go_on(&mut self, task: TaskId, target: &mut Target, now: Time) {
+        let Some((command, at)) = self.running.get_mut(&task) else { return };
+        let (disk, len) = (command.cdb.u32(2), command.cdb.u32(6));
+        let place = |at: u32, len: u32| {
+            Places::one(Span { buffer: DISK, offset: u64::from(disk) + u64::from(at), len })
+        };
+        let (read, write) = match command.cdb.opcode() {
+            READ => (len.min(command.read_bytes), 0),
+            WRITE => (0, len.min(command.write_bytes).max(command.unsolicited_bytes)),
+            _ => (0, command.unsolicited_bytes),
+        };
+        let ending = match command.cdb.opcode() {
+            BROKEN => Ending { status: 2, sense: Some(sense()), read_bytes: 0, write_bytes: 0 },
+            READ => Ending { status: 0, sense: None, read_bytes: len.into(), write_bytes: 0 },
+            WRITE => Ending { status: 0, sense: None, read_bytes: 0, write_bytes: len.into() },
+            _ => Ending { status: 0, sense: None, read_bytes: 0, write_bytes: 0 },
+        };
+        let from = *at;
+        if from < write {
+            let piece = (write - from).min(PIECE);
+            *at += piece;
+            return target.down(now, Down::Fetch { task, at: from, into: place(from, piece) });
+        }
+        if from < read {
+            let piece = (read - from).min(PIECE);
+            *at += piece;
+            let end = (*at == read).then_some(ending);
+            if end.is_some() {
+                self.running.remove(&task);
+            }
+            return target.down(now, Down::Push { task, at: from, from: place(from, piece), end });
+        }
+        if command.cdb.opcode() != HANG {
+            self.running.remove(&task);
+            target.down(now, Down::End { task, ending });
+        }
+    }
+
+    fn function(&mut self, lun: u64, function: Function, target: &mut Target, now: Time) -> FunctionResponse {
+        let covered: Vec<TaskId> = match function {
+            Function::AbortTask(Some(task)) => vec![task],
+            Function::AbortTask(None) => return FunctionResponse::NoTask,
+            Function::AbortTaskSet | Function::ClearTaskSet | Function::LogicalUnitReset => {
+                let of_lun = self.running.iter().filter(|(_, (command, _))| command.lun == lun);
+                of_lun.map(|(task, _)| *task).collect()
+            }
+            Function::TargetWarmReset | Function::TargetColdReset => self.running.keys().copied().collect(),
+            Function::ClearAca => return FunctionResponse::NotSupported,
+        };
+        for task in covered {
+            self.aborted += usize::from(self.running.remove(&task).is_some());
+            target.down(now, Down::Abort { task });
+        }
+        FunctionResponse::Complete
+    }
+}
+
+/// ILLEGAL REQUEST, fixed format.
+pub(crate) fn sense() -> Sense {
+    Sense::from_bytes(&[0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0])
+}

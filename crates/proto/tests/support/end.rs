@@ -1,0 +1,186 @@
+//! One end of the pipe: a driver that obeys `Want` and `Transmit`.
+
+use super::{Memory, crc32c};
+use proto::iscsi::initiator::Initiator;
+use proto::iscsi::target::Target;
+use proto::stream::{Segment, StreamMachine, Transmit, Want};
+use proto::time::Time;
+use proto::verbs::TaskId;
+use std::collections::VecDeque;
+use wire::Places;
+
+/// What both machines have in common.
+pub(crate) trait Machine {
+    fn want(&self) -> Want;
+    fn header(&mut self, now: Time, bytes: &[u8]);
+    fn body(&mut self, now: Time, digest_ok: bool);
+    fn owes(&self) -> bool;
+    fn transmit(&mut self, now: Time, batch: &mut Transmit);
+    fn finished(&self) -> bool;
+}
+
+macro_rules! machine {
+    ($type:ident, $as:ident) => {
+        impl Machine for $type {
+            fn want(&self) -> Want {
+                $as::want(self)
+            }
+            fn header(&mut self, now: Time, bytes: &[u8]) {
+                $as::header(self, now, bytes);
+            }
+            fn body(&mut self, now: Time, digest_ok: bool) {
+                $as::body(self, now, digest_ok);
+            }
+            fn owes(&self) -> bool {
+                $as::owes(self)
+            }
+            fn transmit(&mut self, now: Time, batch: &mut Transmit) {
+                $as::transmit(self, now, batch);
+            }
+            fn finished(&self) -> bool {
+                $as::finished(self)
+            }
+        }
+    };
+}
+machine!(Target, StreamMachine);
+machine!(Initiator, Initiator);
+
+pub(crate) struct End<M> {
+    pub machine: M,
+    /// Bytes that came and that the machine has not asked for.
+    incoming: VecDeque<u8>,
+    /// What was brought of the header, or of the body with padding and digest.
+    brought: Vec<u8>,
+    /// Bytes of the batch under way.
+    outgoing: VecDeque<u8>,
+    batch: Transmit,
+    done: Vec<TaskId>,
+}
+
+impl<M: Machine> End<M> {
+    pub(crate) fn new(machine: M) -> End<M> {
+        End {
+            machine,
+            incoming: VecDeque::new(),
+            brought: Vec::new(),
+            outgoing: VecDeque::new(),
+            batch: Transmit::default(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Begins a batch when none is under way.
+    pub(crate) fn fill(&mut self, now: Time, memory: &mut Memory) -> bool {
+        if !self.outgoing.is_empty() || !self.done.is_empty() || !self.machine.owes() {
+            return false;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        self.machine.transmit(now, &mut batch);
+        assert!(batch.bytes.len() <= Transmit::BYTES_MAX && batch.segments.len() <= Transmit::SEGMENTS_MAX);
+        let mut bytes = batch.bytes.iter().copied();
+        let mut sum = Vec::new();
+        for segment in &batch.segments {
+            let piece = match segment {
+                Segment::Bytes { len } => bytes.by_ref().take(*len as usize).collect(),
+                Segment::Payload(span) => memory.at(*span).to_vec(),
+                Segment::SumStart => {
+                    sum.clear();
+                    continue;
+                }
+                Segment::Sum => crc32c(&sum).to_le_bytes().to_vec(),
+            };
+            sum.extend(&piece);
+            self.outgoing.extend(piece);
+        }
+        assert_eq!((bytes.count(), self.outgoing.len()), (0, batch.total_bytes as usize));
+        self.done.append(&mut batch.done);
+        self.batch = batch;
+        true
+    }
+
+    /// Carries up to `len` bytes over.
+    pub(crate) fn carry<N>(&mut self, len: usize, to: &mut End<N>) -> bool {
+        let len = len.min(self.outgoing.len());
+        to.incoming.extend(self.outgoing.drain(..len));
+        len > 0
+    }
+
+    /// Tasks whose payload was in a batch that has left.
+    pub(crate) fn left(&mut self) -> Vec<TaskId> {
+        if self.outgoing.is_empty() { std::mem::take(&mut self.done) } else { Vec::new() }
+    }
+
+    /// Brings one thing that the machine wants, as far as it is there.
+    pub(crate) fn feed(&mut self, now: Time, memory: &mut Memory) -> bool {
+        match self.machine.want() {
+            Want::Nothing => false,
+            Want::Header { len } => {
+                if !self.bring(len as usize) {
+                    return false;
+                }
+                let bytes = std::mem::take(&mut self.brought);
+                self.machine.header(now, &bytes);
+                true
+            }
+            Want::Body { place, pad, digest } => {
+                self.body(now, memory, Some(place), place.len(), pad, digest)
+            }
+            Want::Skip { len, pad, digest } => self.body(now, memory, None, len, pad, digest),
+        }
+    }
+
+    fn body(
+        &mut self,
+        now: Time,
+        memory: &mut Memory,
+        place: Option<Places>,
+        len: u32,
+        pad: u32,
+        digest: bool,
+    ) -> bool {
+        let padded = (len + pad) as usize;
+        let before = self.brought.len();
+        let whole = self.bring(padded + if digest { 4 } else { 0 });
+        // Straight to its place, also when it is not all there yet.
+        let after = self.brought.len();
+        let mut at = 0;
+        for span in place.iter().flat_map(Places::iter) {
+            let end = at + span.len as usize;
+            let (from, to) = (before.clamp(at, end), after.clamp(at, end));
+            if from < to {
+                memory.at(span)[from - at..to - at].copy_from_slice(&self.brought[from..to]);
+            }
+            at = end;
+        }
+        if whole {
+            let bytes = std::mem::take(&mut self.brought);
+            let ok = !digest || bytes[padded..] == crc32c(&bytes[..padded]).to_le_bytes();
+            self.machine.body(now, ok);
+        }
+        whole
+    }
+
+    /// Whether `len` bytes are brought.
+    fn bring(&mut self, len: usize) -> bool {
+        let missing = len - self.brought.len();
+        let here = missing.min(self.incoming.len());
+        self.brought.extend(self.incoming.drain(..here));
+        self.brought.len() == len
+    }
+
+    /// Changes a byte that is on its way; `false` when there are not so many.
+    pub(crate) fn corrupt(&mut self, at: usize) -> bool {
+        self.outgoing.get_mut(at).map(|byte| *byte ^= 0x10).is_some()
+    }
+
+    pub(crate) fn hung_up(&self) -> bool {
+        self.machine.finished() && self.outgoing.is_empty()
+    }
+
+    /// Nothing came that was not taken.
+    pub(crate) fn is_dry(&self) -> bool {
+        self.incoming.is_empty() || self.machine.want() == Want::Nothing
+    }
+}

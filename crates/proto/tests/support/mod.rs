@@ -1,0 +1,402 @@
+//! Our initiator machine against our target machine: memory for spans, a pipe that cuts bytes anywhere, a virtual
+//! clock, and a SCSI side that does what the CDB says.
+
+mod device;
+mod end;
+
+pub(crate) use device::{BROKEN, HANG, READ, TEST_UNIT_READY, WRITE};
+
+use device::Device;
+use end::End;
+use proto::iscsi::chap::{Algorithm, Challenge, Identity};
+use proto::iscsi::initiator::{Completion, Event, Initiator, InitiatorConfig, Request};
+use proto::iscsi::login::{
+    Access, ChapCredentials, Grant, InitiatorChap, Offers, Plan, Refusal, SendTargets, TargetRecord,
+};
+use proto::iscsi::target::{Target, TargetConfig};
+use proto::stream::StreamMachine;
+use proto::time::Time;
+use proto::verbs::{Attribute, Down, Up};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use wire::{BufferId, Cdb, Places, Span};
+
+pub(crate) const TARGET: &str = "iqn.2026-11.io.lunette:disk";
+pub(crate) const INITIATOR: &str = "iqn.2026-11.io.lunette:test";
+/// The initiator's memory and the disk.
+pub(crate) const HOST: BufferId = BufferId(0);
+pub(crate) const DISK: BufferId = BufferId(1);
+pub(crate) const MEMORY_BYTES: usize = 4 << 20;
+pub(crate) const IDLE: Duration = Duration::from_secs(5);
+
+/// Numbers that look random and come again with the same seed (xorshift).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 16) as usize % limit
+    }
+}
+
+/// Memory that spans name.
+pub(crate) struct Memory {
+    pub regions: [Vec<u8>; 2],
+}
+
+impl Memory {
+    pub(crate) fn at(&mut self, span: Span) -> &mut [u8] {
+        let from = span.offset as usize;
+        &mut self.regions[span.buffer.0 as usize][from..from + span.len as usize]
+    }
+}
+
+/// CRC32C by table.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut n = 0;
+        while n < 256 {
+            let mut crc = n as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = (crc >> 1) ^ (0x82f6_3b78 * (crc & 1));
+                bit += 1;
+            }
+            table[n] = crc;
+            n += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!0, |crc, byte| (crc >> 8) ^ TABLE[((crc ^ u32::from(*byte)) & 0xff) as usize])
+}
+
+/// Who may log in.
+#[derive(Default)]
+pub(crate) struct Door {
+    pub chap: Option<ChapCredentials>,
+    pub refusal: Option<Refusal>,
+    pub alias: Option<String>,
+    pub targets: usize,
+    pub drawn: AtomicU64,
+}
+
+impl Access for Door {
+    fn authorize(
+        &self,
+        initiator: &str,
+        target: Option<&str>,
+        _: SocketAddr,
+        _: SocketAddr,
+        _: [u8; 6],
+    ) -> Result<Grant, Refusal> {
+        assert_eq!(initiator, INITIATOR);
+        match (&self.refusal, target) {
+            (Some(refusal), _) => Err(refusal.clone()),
+            (None, Some(name)) if name != TARGET => Err(Refusal::NotFound),
+            (None, _) => Ok(Grant { chap: self.chap.clone(), group: 7, alias: self.alias.clone() }),
+        }
+    }
+
+    fn send_targets(
+        &self,
+        _: &str,
+        _: SocketAddr,
+        portal: SocketAddr,
+        which: SendTargets<'_>,
+    ) -> Vec<TargetRecord> {
+        let all =
+            (0..self.targets.max(1)).map(|n| if n == 0 { TARGET.into() } else { format!("{TARGET}{n}") });
+        let wanted = |name: &String| match which {
+            SendTargets::All => true,
+            SendTargets::One(one) => name == one,
+        };
+        let six = "[fe80::1%3]:3261".parse().unwrap();
+        all.filter(wanted).map(|name| TargetRecord { name, portals: vec![(portal, 7), (six, 8)] }).collect()
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        let mut random = Random::new(self.drawn.fetch_add(1, Ordering::Relaxed) + 99);
+        bytes.fill_with(|| (random.next() >> 9) as u8);
+    }
+
+    fn new_tsih(&self) -> u16 {
+        1
+    }
+}
+
+/// What a pair is made of.
+pub(crate) struct Setup {
+    pub seed: u64,
+    /// Bytes moved at once, at most.
+    pub chunk: usize,
+    pub plan: Plan,
+    pub door: Door,
+    pub offers: Offers,
+    pub queue_depth: u16,
+    pub initiator_depth: u16,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        let plan = Plan {
+            initiator: INITIATOR.into(),
+            alias: Some("a test".into()),
+            target: Some(TARGET.into()),
+            isid: [0x80, 1, 2, 3, 4, 5],
+            chap: None,
+            offers: Offers::default(),
+            text_bytes: 8192,
+        };
+        Setup {
+            seed: 1,
+            chunk: 16 << 10,
+            plan,
+            door: Door::default(),
+            offers: Offers::default(),
+            queue_depth: 8,
+            initiator_depth: 16,
+        }
+    }
+}
+
+/// CHAP as both sides see it.
+pub(crate) fn chap(algorithms: &[Algorithm], mutual: bool) -> (ChapCredentials, InitiatorChap) {
+    let ours = Identity { name: "disk".into(), secret: b"what the target knows".to_vec() };
+    let credentials = ChapCredentials {
+        user: "alice".into(),
+        secret: b"what the initiator knows".to_vec(),
+        mutual: Some((ours.name.clone(), ours.secret.clone())),
+    };
+    let own = Identity { name: credentials.user.clone(), secret: credentials.secret.clone() };
+    let target = mutual.then_some(ours);
+    let random = [42; Challenge::RANDOM_BYTES];
+    (credentials, InitiatorChap { own, target, algorithms: algorithms.to_vec(), random })
+}
+
+/// Both machines and what lies between them.
+pub(crate) struct Pair {
+    pub initiator: End<Initiator>,
+    pub target: End<Target>,
+    pub memory: Memory,
+    pub device: Device,
+    pub now: Time,
+    pub random: Random,
+    pub chunk: usize,
+    /// What the initiator reported.
+    pub events: Vec<Event>,
+    /// Why the target's end is no more.
+    pub target_gone: Option<String>,
+    /// Nothing comes through.
+    pub cut: bool,
+}
+
+impl Pair {
+    pub(crate) fn new(setup: Setup) -> Pair {
+        let now = Time(1_000_000);
+        let initiator = InitiatorConfig {
+            plan: setup.plan,
+            queue_depth: setup.initiator_depth,
+            login_within: Duration::from_secs(10),
+            idle: IDLE,
+            crc32c,
+        };
+        let target = TargetConfig {
+            queue_depth: setup.queue_depth,
+            login_within: Duration::from_secs(10),
+            idle: IDLE,
+            crc32c,
+            offers: setup.offers,
+        };
+        let (from, portal) = ("192.0.2.1:50000".parse().unwrap(), "192.0.2.2:3260".parse().unwrap());
+        let mut random = Random::new(setup.seed);
+        // A block of a prime length, again and again: no two sectors are the same.
+        let mut region = || {
+            let block: Vec<u8> = (0..32_749).map(|_| (random.next() >> 20) as u8).collect();
+            let mut region = block.repeat(MEMORY_BYTES / block.len() + 1);
+            region.truncate(MEMORY_BYTES);
+            region
+        };
+        let memory = Memory { regions: [region(), region()] };
+        Pair {
+            initiator: End::new(Initiator::new(initiator, now)),
+            target: End::new(Target::new(target, Arc::new(setup.door), from, portal, now)),
+            memory,
+            device: Device::default(),
+            now,
+            random,
+            chunk: setup.chunk,
+            events: Vec::new(),
+            target_gone: None,
+            cut: false,
+        }
+    }
+
+    /// A pair that is logged in.
+    pub(crate) fn logged_in(setup: Setup) -> Pair {
+        let mut pair = Pair::new(setup);
+        pair.run();
+        match pair.events.pop() {
+            Some(Event::Ready(session)) => assert_eq!(Some(*session), pair.device.session),
+            other => panic!("{other:?}, {:?}", pair.target_gone),
+        }
+        pair
+    }
+
+    /// Runs until nothing moves any more.
+    pub(crate) fn run(&mut self) {
+        while self.step() {}
+    }
+
+    /// Moves one piece in each direction and lets both sides react; `false` when nothing happened.
+    pub(crate) fn step(&mut self) -> bool {
+        let mut busy = self.initiator.fill(self.now, &mut self.memory);
+        busy |= self.target.fill(self.now, &mut self.memory);
+        if !self.cut {
+            let (to_target, to_initiator) = (self.piece(), self.piece());
+            busy |= self.initiator.carry(to_target, &mut self.target);
+            busy |= self.target.carry(to_initiator, &mut self.initiator);
+        }
+        for task in self.initiator.left() {
+            self.initiator.machine.pushed(task);
+        }
+        for task in self.target.left() {
+            self.device.pushed(task, &mut self.target.machine, self.now);
+        }
+        loop {
+            let ate = self.target.feed(self.now, &mut self.memory);
+            let up = self.drain_target();
+            let fed = self.initiator.feed(self.now, &mut self.memory);
+            let event = self.drain_initiator();
+            if !(ate || up || fed || event) {
+                break;
+            }
+            busy = true;
+        }
+        busy | self.hang_up()
+    }
+
+    fn piece(&mut self) -> usize {
+        let scale = self.random.below(self.chunk.ilog2() as usize + 1);
+        1 + self.random.below(1 << scale)
+    }
+
+    fn drain_target(&mut self) -> bool {
+        let mut any = false;
+        while let Some(up) = self.target.machine.poll() {
+            any = true;
+            match up {
+                Up::Gone { reason } => self.target_gone = Some(reason),
+                up => self.device.up(up, &mut self.target.machine, self.now),
+            }
+        }
+        any
+    }
+
+    fn drain_initiator(&mut self) -> bool {
+        let before = self.events.len();
+        while let Some(event) = self.initiator.machine.poll() {
+            self.events.push(event);
+        }
+        self.events.len() > before
+    }
+
+    /// A machine that is finished closes its end once all has left.
+    fn hang_up(&mut self) -> bool {
+        let (initiator, target) = (self.initiator.hung_up(), self.target.hung_up());
+        if target && !initiator && self.initiator.is_dry() && !self.cut {
+            self.initiator.machine.closed(self.now, None);
+            return self.drain_initiator();
+        }
+        if initiator && !target && self.target.is_dry() && !self.cut {
+            self.target.machine.closed(self.now, None);
+            return self.drain_target();
+        }
+        false
+    }
+
+    /// Lets time pass, with all deadlines in between.
+    pub(crate) fn pass(&mut self, by: Duration) {
+        let end = self.now.after(by);
+        loop {
+            self.run();
+            let next = [self.initiator.machine.deadline(), self.target.machine.deadline()];
+            match next.into_iter().flatten().min().filter(|next| *next <= end) {
+                Some(next) => {
+                    self.now = next;
+                    self.initiator.machine.tick(next);
+                    self.target.machine.tick(next);
+                    self.drain_target();
+                    self.drain_initiator();
+                }
+                None => break,
+            }
+        }
+        self.now = end;
+    }
+
+    pub(crate) fn down(&mut self, down: Down) {
+        self.target.machine.down(self.now, down);
+    }
+
+    /// Submits a command and runs it to its end.
+    pub(crate) fn execute(&mut self, request: Request) -> Completion {
+        let task = self.initiator.machine.submit(request).unwrap();
+        self.run();
+        match self.events.pop() {
+            Some(Event::Completed(completion)) => {
+                assert_eq!(completion.task, task);
+                assert!(self.events.is_empty(), "{:?}", self.events);
+                completion
+            }
+            other => panic!("{other:?}, {:?}", self.target_gone),
+        }
+    }
+
+    /// Whether `len` bytes at `host` in the initiator's memory and at `disk` are the same.
+    pub(crate) fn same(&mut self, host: u32, disk: u32, len: u32) -> bool {
+        let (host, disk, len) = (host as usize, disk as usize, len as usize);
+        let [a, b] = &self.memory.regions;
+        a[host..host + len] == b[disk..disk + len]
+    }
+
+    /// Why the initiator's end is no more.
+    pub(crate) fn gone(&self) -> &str {
+        match self.events.last() {
+            Some(Event::Gone { reason }) => reason,
+            other => panic!("{other:?}, {:?}", self.target_gone),
+        }
+    }
+}
+
+/// `len` bytes at `at` in the initiator's memory, in several spans.
+pub(crate) fn host(at: u32, len: u32) -> Places {
+    let mut places = Places::EMPTY;
+    let cut = (len / 3) | 1;
+    for (from, len) in [(0, cut.min(len)), (cut, len.saturating_sub(cut))] {
+        places.push(Span { buffer: HOST, offset: u64::from(at + from), len });
+    }
+    places
+}
+
+/// A command to the device: what to do, where on the disk, how many bytes the device has for it.
+pub(crate) fn command(opcode: u8, disk: u32, len: u32, read: Places, write: Places) -> Request {
+    let mut cdb = [0; 16];
+    cdb[0] = opcode;
+    cdb[2..6].copy_from_slice(&disk.to_be_bytes());
+    cdb[6..10].copy_from_slice(&len.to_be_bytes());
+    let cdb = Cdb::from_bytes(&cdb).unwrap();
+    Request { lun: 0, attribute: Attribute::Simple, cdb, read, write }
+}

@@ -1,0 +1,75 @@
+//! The data of PERSISTENT RESERVE IN (SPC-4 section 6.13).
+
+use super::{Kind, Table};
+use crate::exec::Env;
+use crate::sense::Failure;
+use wire::Cdb;
+
+/// READ KEYS.
+pub(super) fn keys(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    let table = &env.view.policy.reservations;
+    let keys: Vec<u8> = table.registrations.iter().flat_map(|one| one.key.to_be_bytes()).collect();
+    push_list(table, &keys, data);
+    Ok(())
+}
+
+/// READ RESERVATION. All registrants have no key in common.
+pub(super) fn reservation(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    let table = &env.view.policy.reservations;
+    let mut body = Vec::new();
+    if let Some(held) = &table.reservation {
+        let holder = held.holder.as_ref().and_then(|holder| table.registration(holder));
+        body.extend_from_slice(&holder.map_or(0, |holder| holder.key).to_be_bytes());
+        body.extend_from_slice(&[0, 0, 0, 0, 0, held.kind.bits(), 0, 0]);
+    }
+    push_list(table, &body, data);
+    Ok(())
+}
+
+/// REPORT CAPABILITIES: CRH, SIP_C, ATP_C and PTPL_C; TMV, and of ALLOW COMMANDS only that TEST UNIT READY is allowed
+/// through every reservation.
+pub(super) fn capabilities(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    let active = u8::from(env.view.policy.reservations.is_kept);
+    let mask = Kind::ALL.into_iter().fold(0u16, |mask, kind| mask | type_bit(kind));
+    data.extend_from_slice(&[0, 8, 0x1d, 0x80 | 0x10 | active]);
+    data.extend_from_slice(&mask.to_be_bytes());
+    data.extend_from_slice(&[0, 0]);
+    Ok(())
+}
+
+/// The PERSISTENT RESERVATION TYPE MASK bit: that of the type's number, the first byte standing for types 0 to 7.
+fn type_bit(kind: Kind) -> u16 {
+    match kind {
+        Kind::WriteExclusive => 0x0200,
+        Kind::ExclusiveAccess => 0x0800,
+        Kind::WriteExclusiveRegistrantsOnly => 0x2000,
+        Kind::ExclusiveAccessRegistrantsOnly => 0x4000,
+        Kind::WriteExclusiveAllRegistrants => 0x8000,
+        Kind::ExclusiveAccessAllRegistrants => 0x0001,
+    }
+}
+
+/// READ FULL STATUS.
+pub(super) fn full_status(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    let table = &env.view.policy.reservations;
+    let mut body = Vec::new();
+    for registration in &table.registrations {
+        let held = table.reservation.as_ref().filter(|held| held.is_held_by(registration));
+        let id = registration.nexus.initiator.as_bytes();
+        body.extend_from_slice(&registration.key.to_be_bytes());
+        let (holder, kind) = held.map_or((0, 0), |held| (0x01, held.kind.bits()));
+        body.extend_from_slice(&[0, 0, 0, 0, holder, kind, 0, 0, 0, 0]);
+        body.extend_from_slice(&registration.nexus.target_port.to_be_bytes());
+        body.extend_from_slice(&u32::try_from(id.len()).unwrap_or(0).to_be_bytes());
+        body.extend_from_slice(id);
+    }
+    push_list(table, &body, data);
+    Ok(())
+}
+
+/// PRGENERATION, the length of what follows (of all of it, whatever the allocation length) and what follows.
+fn push_list(table: &Table, body: &[u8], data: &mut Vec<u8>) {
+    data.extend_from_slice(&table.generation.to_be_bytes());
+    data.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes());
+    data.extend_from_slice(body);
+}

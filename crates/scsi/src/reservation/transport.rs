@@ -1,0 +1,181 @@
+//! TransportIDs (SPC-4 section 7.6.4): what an initiator port is called.
+
+/// A TransportID, brought into the one form in which equal ones are equal bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TransportId(Vec<u8>);
+
+/// First byte: iSCSI initiator device (format 00b).
+const ISCSI_DEVICE: u8 = 0x05;
+/// First byte: iSCSI initiator port (format 01b).
+const ISCSI_PORT: u8 = 0x45;
+/// First byte: SRP initiator port.
+const SRP: u8 = 0x04;
+/// Length of TransportIDs other than those of iSCSI.
+const FIXED_BYTES: usize = 24;
+/// Between an iSCSI name and the initiator session identifier.
+const SEPARATOR: &str = ",i,0x";
+/// The longest iSCSI name (RFC 7143 section 4.2.7.1).
+const NAME_BYTES_MAX: usize = 223;
+
+/// The TransportID of an iSCSI initiator port, from its name and the 48 bits of its ISID.
+pub fn iscsi_transport_id(name: &str, isid: u64) -> Vec<u8> {
+    iscsi(name, Some(isid)).0
+}
+
+impl TransportId {
+    /// Takes the first TransportID of a list; the rest of the list comes with it.
+    pub fn split(list: &[u8]) -> Result<(TransportId, &[u8]), Malformed> {
+        let [first, _, high, low, ..] = *list else { return Err(Malformed::Truncated) };
+        let len = match first {
+            ISCSI_DEVICE | ISCSI_PORT => usize::from(u16::from_be_bytes([high, low])).saturating_add(4),
+            SRP => FIXED_BYTES,
+            _ => return Err(Malformed::Unknown),
+        };
+        let (id, rest) = list.split_at_checked(len).ok_or(Malformed::Truncated)?;
+        if first == SRP {
+            return Ok((TransportId(id.to_vec()), rest));
+        }
+        let parsed = parse_iscsi(id).ok_or(Malformed::Unknown)?;
+        Ok((parsed, rest))
+    }
+
+    /// The TransportID of a nexus; bytes of no known form are taken as they are.
+    pub fn of(bytes: &[u8]) -> TransportId {
+        match TransportId::split(bytes) {
+            Ok((id, [])) => id,
+            Ok(_) | Err(_) => TransportId(bytes.to_vec()),
+        }
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether it names `other`, or the iSCSI initiator device that `other` is a port of.
+    pub fn covers(&self, other: &TransportId) -> bool {
+        *self == *other
+            || match (self.iscsi_text(ISCSI_DEVICE), other.iscsi_text(ISCSI_PORT)) {
+                (Some(device), Some(port)) => {
+                    port.strip_prefix(device).is_some_and(|rest| rest.starts_with(SEPARATOR))
+                }
+                (_, _) => false,
+            }
+    }
+
+    /// Whether it names an iSCSI initiator device with all its ports.
+    pub(crate) fn is_device(&self) -> bool {
+        self.0.first() == Some(&ISCSI_DEVICE)
+    }
+
+    fn iscsi_text(&self, first: u8) -> Option<&str> {
+        (self.0.first() == Some(&first)).then(|| text(&self.0)).flatten()
+    }
+}
+
+/// Why a TransportID of a list is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Malformed {
+    /// The list ends inside it.
+    Truncated,
+    /// Its protocol, format or content makes no sense.
+    Unknown,
+}
+
+fn parse_iscsi(id: &[u8]) -> Option<TransportId> {
+    let text = text(id)?;
+    let is_port = id.first() == Some(&ISCSI_PORT);
+    let (name, isid) = match text.split_once(SEPARATOR) {
+        Some((name, isid)) if is_port => {
+            let is_hex = isid.len() <= 12 && isid.bytes().all(|byte| byte.is_ascii_hexdigit());
+            (name, Some(u64::from_str_radix(isid, 16).ok().filter(|_| is_hex)?))
+        }
+        None if !is_port => (text, None),
+        Some(_) | None => return None,
+    };
+    let is_name = !name.is_empty() && name.len() <= NAME_BYTES_MAX;
+    (is_name && id.len() >= FIXED_BYTES && id.len().is_multiple_of(4)).then(|| iscsi(name, isid))
+}
+
+/// The text of an iSCSI TransportID, up to its terminator.
+fn text(id: &[u8]) -> Option<&str> {
+    let text = id.get(4..)?;
+    let end = text.iter().position(|byte| *byte == 0)?;
+    std::str::from_utf8(text.get(..end)?).ok()
+}
+
+fn iscsi(name: &str, isid: Option<u64>) -> TransportId {
+    let mut text = name.to_lowercase();
+    if let Some(isid) = isid {
+        text.push_str(&format!("{SEPARATOR}{isid:012x}"));
+    }
+    text.push('\0');
+    let len = text.len().next_multiple_of(4).max(FIXED_BYTES.saturating_sub(4));
+    let mut bytes = vec![if isid.is_some() { ISCSI_PORT } else { ISCSI_DEVICE }, 0];
+    bytes.extend_from_slice(&u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes());
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.resize(len.saturating_add(4), 0);
+    TransportId(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "iqn.2026-11.example:host";
+
+    #[test]
+    fn equal_ports_are_equal_bytes() {
+        let port = iscsi_transport_id(NAME, 0x80_1234_5678_9a);
+        let mut written = vec![ISCSI_PORT, 0, 0, 60];
+        written.extend_from_slice(b"IQN.2026-11.Example:Host,i,0x80123456789A\0");
+        written.resize(64, 0xff);
+        assert_eq!(TransportId::of(&written).as_bytes(), port);
+        assert_eq!(port.len() % 4, 0);
+    }
+
+    #[test]
+    fn a_device_covers_its_ports_only() {
+        let device = iscsi(NAME, None);
+        let port = TransportId::of(&iscsi_transport_id(NAME, 1));
+        let other = TransportId::of(&iscsi_transport_id("iqn.2026-11.example:host2", 1));
+        assert!(device.covers(&port) && device.covers(&device));
+        assert!(!device.covers(&other) && !port.covers(&device));
+    }
+
+    #[test]
+    fn lists_are_split_at_every_length_without_harm() {
+        let mut list = iscsi_transport_id(NAME, 7);
+        let first = list.len();
+        list.extend([SRP; FIXED_BYTES]);
+        let (id, rest) = TransportId::split(&list).unwrap();
+        assert_eq!(id.as_bytes(), &list[..first]);
+        let (id, rest) = TransportId::split(rest).unwrap();
+        assert_eq!((id.as_bytes().len(), rest.len()), (24, 0));
+        for len in 0..first {
+            assert_eq!(TransportId::split(&list[..len]), Err(Malformed::Truncated));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let long = format!("{NAME},i,0x1234567890123");
+        for (first, text) in [
+            (ISCSI_DEVICE, "\0"),
+            (ISCSI_PORT, NAME),
+            (ISCSI_PORT, &long),
+            (ISCSI_PORT, "iqn.2026-11.example:host,i,0x"),
+            (ISCSI_PORT, "iqn.2026-11.example:host,i,0x+1"),
+            (ISCSI_DEVICE, "iqn.2026-11.example:host,i,0x1"),
+            (0x85, NAME),
+            (0x06, NAME),
+        ] {
+            let mut bytes = vec![first, 0, 0, 60];
+            bytes.extend_from_slice(text.as_bytes());
+            bytes.resize(64, 0);
+            assert_eq!(TransportId::split(&bytes), Err(Malformed::Unknown), "{text}");
+        }
+        let unterminated = [&[ISCSI_DEVICE, 0, 0, 20][..], &[b'a'; 20]].concat();
+        assert_eq!(TransportId::split(&unterminated), Err(Malformed::Unknown));
+    }
+}
