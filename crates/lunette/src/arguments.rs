@@ -70,9 +70,8 @@ pub(crate) struct Serve {
     /// Keep what must survive a restart (persistent reservations) in this folder [default: nowhere]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// What is logged to stderr: off, error, warn, info, debug, trace, or a filter as of RUST_LOG, which this option
-    /// goes before [default: info]
-    #[arg(long, value_name = "LEVEL")]
+    /// What is logged to stderr, before what the variable RUST_LOG says [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
     pub(crate) log_level: Option<String>,
 }
 
@@ -116,6 +115,7 @@ mod tests {
             (&["serve", "--luns", "ram:1G"], "tip: a similar argument exists: '--lun'"),
             (&["serve", "--lun"], "--lun"),
             (&["serve", "--cores", "0", "--cores", "1"], "--cores"),
+            (&["serve", "--log-level", "loud"], "possible values: off, error"),
             (&["check"], "<FILE>"),
         ] {
             let line = refusal(arguments);

@@ -93,13 +93,11 @@ fn catch_signals() -> io::Result<(Signals, Arc<AtomicBool>)> {
 
 /// Logs to stderr as the option, else `RUST_LOG`, else `info` says.
 fn start_log(level: Option<&str>) -> Result<(), String> {
-    let (source, wanted) = match (level, std::env::var(EnvFilter::DEFAULT_ENV)) {
-        (Some(level), _) => ("--log-level", level.to_string()),
-        (None, Ok(wanted)) if !wanted.is_empty() => (EnvFilter::DEFAULT_ENV, wanted),
-        (None, _) => ("--log-level", "info".to_string()),
-    };
-    let filter = EnvFilter::try_new(&wanted)
-        .map_err(|error| format!("{source}: `{wanted}` is not a log level ({error}); write info or debug"))?;
+    let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|filter| !filter.is_empty());
+    let wanted = level.map(str::to_string).or(variable).unwrap_or_else(|| "info".into());
+    let filter = EnvFilter::try_new(&wanted).map_err(|error| {
+        format!("RUST_LOG: `{wanted}` is not a filter ({error}); write a level, as info or debug")
+    })?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
