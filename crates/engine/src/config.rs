@@ -1,140 +1,40 @@
 //! The desired state. TOML (or the command line) is parsed, then verified into a [`Config`], in which every reference
 //! holds and every value is in range; nothing after that can fail for reasons of syntax.
+//!
+//! `file` and `options` read the two sources into one raw form, `verify` and `targets` make a [`Config`] of it, and
+//! [`diff`] says how to get from one [`Config`] to another.
 
+mod diff;
+mod file;
+mod options;
+mod problems;
 mod raw;
+mod scalar;
 mod spec;
+mod targets;
 mod verify;
 
-pub use spec::{format_size, parse_size};
+pub use diff::{StepOfChange, diff};
+pub use options::ServeOptions;
+pub use problems::{Problem, Problems};
+pub use scalar::{format_size, show_cores};
 
-use raw::{RawConfig, RawMapping, RawPortal, RawTarget};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toml::Spanned;
-use verify::Source;
 
-/// The target that is served when none is named.
-pub const DEFAULT_TARGET: &str = "iqn.2026-11.io.lunette:disk";
-/// The LUN that is served when none is given.
-pub const DEFAULT_LUN: &str = "ram:1G";
-
-/// All that is wrong with a configuration.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Problems(pub Vec<Problem>);
-
-/// One thing that is wrong.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Problem {
-    /// Where: a path into the file with its line, or an option.
-    pub place: String,
-    /// What, and how to mend it.
-    pub what: String,
-}
-
-impl fmt::Display for Problems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "\n" };
-            write!(f, "{separator}{}: {}", problem.place, problem.what)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Problems {}
-
-/// What the command line of `serve` gives.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Options {
-    /// Addresses to listen on; they replace the file's portals.
-    pub listen: Vec<String>,
-    /// The target's name.
-    pub target: Option<String>,
-    /// LUN SPECs.
-    pub luns: Vec<String>,
-    /// Cores, as a list or `all`.
-    pub cores: Option<String>,
-    /// Poll mode.
-    pub poll: Option<String>,
-    /// State directory.
-    pub state_dir: Option<PathBuf>,
-}
-
-impl Config {
-    /// Verifies a file's text; `path` is where it was read from.
-    ///
-    /// # Errors
-    /// All that is wrong with it, each with its place.
-    pub fn from_toml(text: &str, path: &Path, options: &Options) -> Result<Config, Problems> {
-        let mut raw: RawConfig = toml::from_str(text).map_err(|error| {
-            let line = error
-                .span()
-                .and_then(|span| text.get(..span.start))
-                .map_or(1, |t| t.matches('\n').count() + 1);
-            one_problem(&format!("line {line}"), error.message())
-        })?;
-        if options.target.is_some() || !options.luns.is_empty() {
-            let what = "with --config, targets and LUNs are in the file; leave --target and --lun out";
-            return Err(one_problem("command line", what));
-        }
-        override_by(&mut raw, options);
-        let dir = path.parent().unwrap_or(Path::new("."));
-        verify::verify(raw, Source::File { text, dir })
-    }
-
-    /// Verifies the command line alone.
-    ///
-    /// # Errors
-    /// All that is wrong with it, each with its option.
-    pub fn from_options(options: &Options) -> Result<Config, Problems> {
-        let mut raw = RawConfig::default();
-        override_by(&mut raw, options);
-        let mut problems = Vec::new();
-        let specs = if options.luns.is_empty() { &[DEFAULT_LUN.to_owned()][..] } else { &options.luns };
-        let mut mappings: Vec<RawMapping> = Vec::new();
-        for (index, text) in specs.iter().enumerate() {
-            match spec::parse_lun(text) {
-                Ok(mut lun) => {
-                    let name = lun.name.get_or_insert_with(|| format!("lun{index}")).clone();
-                    let number = lun.id.unwrap_or(u16::try_from(index).unwrap_or(u16::MAX));
-                    mappings.push(RawMapping { number, lun: name });
-                    raw.luns.push(Spanned::new(0..0, lun));
-                }
-                Err(what) => problems.push(Problem { place: format!("--lun {text}"), what }),
-            }
-        }
-        if !problems.is_empty() {
-            return Err(Problems(problems));
-        }
-        let target = RawTarget {
-            name: options.target.clone().unwrap_or_else(|| DEFAULT_TARGET.to_owned()),
-            alias: None,
-            sessions_max: None,
-            portals: None,
-            luns: mappings,
-            groups: Vec::new(),
-        };
-        raw.targets.push(Spanned::new(0..0, target));
-        verify::verify(raw, Source::Options { specs })
-    }
-}
-
-fn one_problem(place: &str, what: &str) -> Problems {
-    Problems(vec![Problem { place: place.to_owned(), what: what.to_owned() }])
-}
-
-fn override_by(raw: &mut RawConfig, options: &Options) {
-    if !options.listen.is_empty() {
-        let portal =
-            |listen: &String| RawPortal { name: None, listen: listen.clone(), cores: None, group: None };
-        raw.portals = options.listen.iter().map(|listen| Spanned::new(0..0, portal(listen))).collect();
-    }
-    raw.cores = options.cores.clone().or(raw.cores.take());
-    raw.poll = options.poll.clone().or(raw.poll.take());
-    raw.state_dir = options.state_dir.clone().or(raw.state_dir.take());
-}
+/// Portals of a configuration.
+pub const PORTALS_MAX: usize = 256;
+/// Targets of a configuration.
+pub const TARGETS_MAX: usize = 4096;
+/// LUNs of a configuration.
+pub const LUNS_MAX: usize = 16384;
+/// Groups of a target.
+pub const GROUPS_MAX: usize = 1024;
+/// Highest LUN number: what flat space addressing reaches (SAM-5 section 4.7.7.3).
+pub const LUN_NUMBER_MAX: u16 = 16383;
+/// Bytes of a configuration file.
+pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A verified configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -157,6 +57,27 @@ pub struct Config {
     pub keep_alive: Duration,
     /// Connections that may be logging in at once, over all portals.
     pub logins_max: usize,
+}
+
+impl Config {
+    /// Reads and verifies a file's text; `path` names it in faults, and relative paths in it start at its folder.
+    pub fn from_toml(text: &str, path: &Path) -> Result<Config, Problems> {
+        let mut problems = problems::Collector::new(Some((path, text)));
+        let raw = file::read(text, &mut problems);
+        let machine = verify::Machine::here(path.parent());
+        let config = raw.and_then(|raw| verify::verify(raw, &machine, &mut problems));
+        problems.finish(config)
+    }
+
+    /// As [`Config::from_toml`], from the file itself.
+    pub fn from_file(path: &Path) -> Result<Config, Problems> {
+        Config::from_toml(&options::load(path)?, path)
+    }
+
+    /// The configuration that the command line asks for.
+    pub fn from_options(options: &ServeOptions) -> Result<Config, Problems> {
+        options::config(options)
+    }
 }
 
 /// How idle cores wait for work.
@@ -244,9 +165,11 @@ pub struct Target {
     pub sessions_max: usize,
     /// Indices into [`Config::portals`] through which the target is reached, at least one.
     pub portals: Vec<usize>,
-    /// LUN number and index into [`Config::luns`], for initiators that match no group, or whose group has no list.
+    /// LUN number and index into [`Config::luns`], ascending by number: what initiators see unless their group has a
+    /// list of its own.
     pub luns: Vec<(u16, usize)>,
-    /// Groups, in order; the first that matches an initiator decides. No groups: everyone may log in.
+    /// Groups, in order; the first that matches an initiator decides. No groups: everyone may log in. Groups, but
+    /// none that matches: refused.
     pub groups: Vec<Group>,
 }
 
@@ -255,7 +178,7 @@ pub struct Target {
 pub struct Group {
     /// For the log.
     pub name: String,
-    /// Initiator name patterns (`*` and `?`); empty: any name.
+    /// Initiator name patterns (`*` and `?`), lower case; empty: any name.
     pub initiators: Vec<String>,
     /// Networks the initiator may come from; empty: any.
     pub networks: Vec<Network>,
@@ -263,7 +186,7 @@ pub struct Group {
     pub deny: bool,
     /// All LUNs are read-only for this group.
     pub read_only: bool,
-    /// LUN number and index into [`Config::luns`]; `None`: the target's list.
+    /// LUN number and index into [`Config::luns`], ascending by number; `None`: the target's list.
     pub luns: Option<Vec<(u16, usize)>>,
     /// CHAP; `None`: no authentication.
     pub chap: Option<Chap>,
@@ -294,3 +217,6 @@ impl std::fmt::Debug for Chap {
         f.debug_struct("Chap").field("user", &self.user).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

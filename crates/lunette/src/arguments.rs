@@ -1,12 +1,14 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand};
-use engine::config::Options;
+use engine::config::ServeOptions;
 use std::path::PathBuf;
 
-/// Serves RAM, files and block devices as SCSI disks over iSCSI.
+/// Serves memory, files and block devices as SCSI disks over iSCSI.
+///
+/// `lunette serve` alone serves a 1 GiB disk in memory on 127.0.0.1:3260 and prints how to connect to it.
 #[derive(Debug, Parser)]
-#[command(name = "lunette", version, arg_required_else_help = true)]
+#[command(name = "lunette", version, subcommand_required = true, arg_required_else_help = false)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -14,56 +16,80 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve disks until SIGINT or SIGTERM. Without options: a 1 GiB RAM disk on 127.0.0.1:3260
+    /// Serve disks until Ctrl-C
     Serve(Serve),
-    /// Verify a configuration file and print all that is wrong with it
+    /// Verify a configuration file and print everything that is wrong with it
     Check {
-        /// The file
+        /// The file; docs/configuration.md explains its options
         file: PathBuf,
     },
 }
 
+const LUN_HELP: &str = "\
+A LUN. Given several times, LUNs are numbered from 0 [default: ram:1G]
+
+SPEC is one of
+  ram:SIZE               memory, empty at every start
+  null:SIZE              reads zeros, forgets what is written
+  file:PATH[,size=SIZE]  a file; size= makes it if it does not exist
+  block:PATH             a block device
+and then, after commas,
+  bs=BYTES       block size: 512 (the default) to 65536, a power of two
+  pbs=BYTES      physical block size (default: 4096 over 512, else as bs)
+  ro             read-only
+  wcache=on|off  write cache at start (default: on)
+  thin=on|off    thin provisioned: UNMAP gives space back (default: on)
+  removable      a removable medium
+  serial=TEXT    unit serial number (default: made from the path or the name)
+  name=NAME      name in the log (default: lun0, lun1, ...)
+  id=NUMBER      LUN number
+Sizes take K, M, G and T. A comma in a path is written `\\,`.";
+
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example: lunette serve --listen 0.0.0.0 --lun file:/srv/disk.img,size=10G --lun ram:1G,ro"
+)]
 pub(crate) struct Serve {
-    /// Configuration file (TOML); see docs/configuration.md
+    /// Configuration file (TOML); docs/configuration.md explains its options
     #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Listen here; may be given several times [default: 127.0.0.1:3260]
+    config: Option<PathBuf>,
+    /// Listen here, also several times; replaces the portals of the file [default: 127.0.0.1:3260]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<String>,
     /// Name of the target [default: iqn.2026-11.io.lunette:disk]
     #[arg(long, value_name = "IQN")]
     target: Option<String>,
-    /// A disk: ram:SIZE, null:SIZE, file:PATH[,size=SIZE] or block:PATH, then options after commas: bs=, pbs=, ro,
-    /// serial=, name=, wcache=on|off, thin=on|off, removable, id=; may be given several times [default: ram:1G]
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", help = LUN_HELP)]
     lun: Vec<String>,
-    /// Cores to run on, like 0,2-3 [default: all]
+    /// Cores to run on, as 0,2-3 [default: all]
     #[arg(long, value_name = "LIST|all")]
     cores: Option<String>,
-    /// How idle cores wait: adaptive (spin briefly, then sleep), always (spin), never (sleep) [default: adaptive]
-    #[arg(long, value_name = "MODE")]
+    /// How idle cores wait: adaptive (spin a little, then sleep), always (spin), never (sleep) [default: adaptive]
+    #[arg(long, value_name = "adaptive|always|never")]
     poll: Option<String>,
-    /// Keep state that survives a restart here (persistent reservations) [default: nowhere]
+    /// Keep what must survive a restart (persistent reservations) in this folder [default: nowhere]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// What is logged: error, warn, info, debug, trace
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = ["error", "warn", "info", "debug", "trace"])]
-    pub(crate) log_level: String,
+    /// What is logged to stderr, before what the variable RUST_LOG says [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
+    pub(crate) log_level: Option<String>,
 }
 
 impl Serve {
     /// The options in the configuration's words.
-    pub(crate) fn options(&self) -> Options {
-        Options {
-            listen: self.listen.clone(),
-            target: self.target.clone(),
-            luns: self.lun.clone(),
-            cores: self.cores.clone(),
-            poll: self.poll.clone(),
-            state_dir: self.state_dir.clone(),
-        }
+    pub(crate) fn options(self) -> ServeOptions {
+        let Serve { config, listen, target, lun, cores, poll, state_dir, log_level: _ } = self;
+        ServeOptions { config, listen, target, lun, cores, poll, state_dir }
     }
+}
+
+/// What is wrong with the arguments and how to get on, in one line.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let told = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take_while(told);
+    let what = lines.collect::<Vec<_>>().join(" ");
+    format!("{}; see lunette --help", what.strip_prefix("error: ").unwrap_or(&what))
 }
 
 #[cfg(test)]
@@ -71,8 +97,30 @@ mod tests {
     use super::*;
     use clap::CommandFactory as _;
 
+    fn refusal(arguments: &[&str]) -> String {
+        let program = ["lunette"].iter().chain(arguments);
+        one_line(&Arguments::try_parse_from(program).expect_err("wrong on purpose"))
+    }
+
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_arguments_are_answered_with_one_line() {
+        for (arguments, named) in [
+            (&[][..], "subcommand"),
+            (&["serv"], "tip: a similar subcommand exists: 'serve'"),
+            (&["serve", "--luns", "ram:1G"], "tip: a similar argument exists: '--lun'"),
+            (&["serve", "--lun"], "--lun"),
+            (&["serve", "--cores", "0", "--cores", "1"], "--cores"),
+            (&["serve", "--log-level", "loud"], "possible values: off, error"),
+            (&["check"], "<FILE>"),
+        ] {
+            let line = refusal(arguments);
+            assert!(line.contains(named) && line.ends_with("; see lunette --help"), "{line}");
+            assert_eq!(line.lines().count(), 1, "{line}");
+        }
     }
 }

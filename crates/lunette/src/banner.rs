@@ -1,109 +1,207 @@
 //! What `serve` prints when it is ready: what is served, and lines to paste into initiators.
 
-use engine::config::{Config, Target, format_size};
+use engine::config::{Config, Group, Poll, Target, show_cores};
 use engine::daemon::UnitSummary;
-use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::fmt::{self, Write as _};
+use std::net::SocketAddr;
 
-/// The banner; `addresses` are those of the portals, `units` those of the LUNs, in the configuration's order.
-pub(crate) fn banner(config: &Config, addresses: &[SocketAddr], units: &[UnitSummary]) -> String {
-    let cores: Vec<String> = config.cores.iter().map(usize::to_string).collect();
-    let mut out = format!("Lunette {} serves on cores {}:\n", env!("CARGO_PKG_VERSION"), cores.join(","));
-    for target in &config.targets {
-        // Writing to a string cannot fail.
-        let _ = write_target(&mut out, config, target, addresses, units);
-    }
-    out.push_str("\nReady. Stop with Ctrl-C.\n");
+/// What is known only once the daemon runs.
+pub(crate) struct Running<'a> {
+    /// Bound address of each portal, in the configuration's order.
+    pub(crate) addresses: &'a [SocketAddr],
+    /// What became of each LUN, in the configuration's order.
+    pub(crate) units: &'a [UnitSummary],
+    /// What others call this machine: what to connect to where a portal listens on all addresses.
+    pub(crate) host: &'a str,
+}
+
+/// The banner.
+pub(crate) fn banner(config: &Config, running: &Running<'_>) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_all(&mut out, config, running);
     out
 }
 
-fn write_target(
-    out: &mut String,
-    config: &Config,
-    target: &Target,
-    addresses: &[SocketAddr],
-    units: &[UnitSummary],
-) -> std::fmt::Result {
-    writeln!(out, "\n{}", target.name)?;
-    let name = &target.name;
-    let first = target.luns.first().map_or(0, |(number, _)| *number);
-    for address in target.portals.iter().filter_map(|portal| addresses.get(*portal)) {
-        writeln!(out, "  portal {address}, URL iscsi://{}/{name}/{first}", reachable(address))?;
-    }
-    for (number, index) in &target.luns {
-        let (Some(lun), Some(unit)) = (config.luns.get(*index), units.get(*index)) else { continue };
-        match &unit.failed {
-            Some(reason) => writeln!(out, "  LUN {number}: {} is NOT READY: {reason}", unit.name)?,
-            None => {
-                let flags = [
-                    (lun.read_only, ", read-only"),
-                    (!lun.write_cache, ", no write cache"),
-                    (lun.removable, ", removable"),
-                ];
-                let flags: String = flags.iter().filter(|(on, _)| *on).map(|(_, text)| *text).collect();
-                writeln!(
-                    out,
-                    "  LUN {number}: {}, {}, {}-byte blocks, serial {}{flags}",
-                    unit.store,
-                    format_size(unit.size_bytes),
-                    lun.block_bytes,
-                    lun.serial
-                )?;
-            }
-        }
-    }
-    let Some(portal) = target.portals.iter().find_map(|portal| addresses.get(*portal)).map(reachable) else {
-        return Ok(());
+fn write_all(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::Result {
+    let poll = match config.poll {
+        Poll::Adaptive => "",
+        Poll::Always => ", always polling",
+        Poll::Never => ", never polling",
     };
-    writeln!(out, "\n  Linux:    iscsiadm -m discovery -t sendtargets -p {portal}")?;
-    writeln!(out, "            iscsiadm -m node -T {name} -p {portal} --login")?;
-    writeln!(
-        out,
-        "  QEMU:     qemu-system-x86_64 -drive file=iscsi://{portal}/{name}/{first},format=raw,if=virtio"
-    )?;
-    writeln!(
-        out,
-        "  Windows:  New-IscsiTargetPortal -TargetPortalAddress {} -TargetPortalPortNumber {}",
-        portal.ip(),
-        portal.port()
-    )?;
-    writeln!(out, "            Connect-IscsiTarget -NodeAddress {name}")
+    let cores = if let [core] = config.cores.as_slice() {
+        format!("core {core}")
+    } else {
+        format!("{} cores ({})", config.cores.len(), show_cores(&config.cores))
+    };
+    writeln!(out, "Lunette {} serves on {cores}{poll}.", env!("CARGO_PKG_VERSION"))?;
+    for target in &config.targets {
+        write_target(out, config, target, running)?;
+        write_connecting(out, target, running)?;
+    }
+    write!(out, "\nReady. Stop with Ctrl-C.\n")
 }
 
-/// An address to connect to: a wildcard listens on loopback, too.
-fn reachable(address: &SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
+fn write_target(out: &mut String, config: &Config, target: &Target, running: &Running<'_>) -> fmt::Result {
+    writeln!(out, "\nTarget {}", target.name)?;
+    for address in addresses(target, running) {
+        let (host, port) = reachable(address, running.host);
+        writeln!(out, "  portal {address}")?;
+        writeln!(out, "  URL iscsi://{host}:{port}/{}/{}", target.name, first_lun(target))?;
+    }
+    write_luns(out, "  ", config, &target.luns, running)?;
+    for group in &target.groups {
+        writeln!(out, "  group {}{}", group.name, rules(group))?;
+        write_luns(out, "    ", config, group.luns.as_deref().unwrap_or_default(), running)?;
+    }
+    Ok(())
+}
+
+fn write_luns(
+    out: &mut String,
+    indent: &str,
+    config: &Config,
+    luns: &[(u16, usize)],
+    running: &Running<'_>,
+) -> fmt::Result {
+    for (number, index) in luns {
+        let (Some(lun), Some(unit)) = (config.luns.get(*index), running.units.get(*index)) else { continue };
+        write!(out, "{indent}LUN {number}  {}: ", lun.name)?;
+        if let Some(reason) = &unit.failed {
+            writeln!(out, "NOT READY: {reason}")?;
+            continue;
+        }
+        write!(out, "{}, {}-byte blocks, serial {}", unit.store, lun.block_bytes, lun.serial)?;
+        let traits = [
+            (lun.read_only, "read-only"),
+            (!lun.write_cache, "no write cache"),
+            (!lun.thin, "thick"),
+            (lun.removable, "removable"),
+        ];
+        traits.iter().filter(|(is, _)| *is).try_for_each(|(_, word)| write!(out, ", {word}"))?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// What holds for a group, in words.
+fn rules(group: &Group) -> String {
+    let rules = [(group.deny, "refused"), (group.read_only, "read-only"), (group.chap.is_some(), "CHAP")];
+    let words: Vec<&str> = rules.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word).collect();
+    if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
+}
+
+fn write_connecting(out: &mut String, target: &Target, running: &Running<'_>) -> fmt::Result {
+    let name = &target.name;
+    let Some(address) = addresses(target, running).next() else { return Ok(()) };
+    let ((host, port), lun) = (reachable(address, running.host), first_lun(target));
+    if target.groups.iter().any(|group| group.chap.is_some()) {
+        writeln!(out, "\n  CHAP is asked for: docs/connecting.md says how to give user and secret.")?;
+    }
+    writeln!(out, "\n  Linux    iscsiadm -m discovery -t sendtargets -p {host}:{port}")?;
+    writeln!(out, "           iscsiadm -m node -T {name} -p {host}:{port} --login")?;
+    writeln!(
+        out,
+        "  QEMU     qemu-system-x86_64 -drive file=iscsi://{host}:{port}/{name}/{lun},format=raw,if=virtio"
+    )?;
+    let address = host.trim_matches(['[', ']']);
+    writeln!(
+        out,
+        "  Windows  New-IscsiTargetPortal -TargetPortalAddress {address} -TargetPortalPortNumber {port}"
+    )?;
+    writeln!(out, "           Connect-IscsiTarget -NodeAddress {name}")
+}
+
+fn addresses(target: &Target, running: &Running<'_>) -> impl Iterator<Item = SocketAddr> {
+    target.portals.iter().filter_map(|portal| running.addresses.get(*portal).copied())
+}
+
+/// The lowest number in the first list that shows anything.
+fn first_lun(target: &Target) -> u16 {
+    let groups = target.groups.iter().filter_map(|group| group.luns.as_ref());
+    [&target.luns].into_iter().chain(groups).flatten().map(|(number, _)| *number).next().unwrap_or(0)
+}
+
+/// Host and port to connect to, the host as it stands in a URL.
+fn reachable(address: SocketAddr, host: &str) -> (String, u16) {
+    let shown = match address {
+        _ if address.ip().is_unspecified() => host.to_string(),
+        SocketAddr::V4(v4) => v4.ip().to_string(),
+        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
     };
-    SocketAddr::new(ip, address.port())
+    (shown, address.port())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::config::Options;
+    use std::path::Path;
+
+    fn shown(text: &str, addresses: &[&str], failed: Option<&str>) -> String {
+        let config = Config::from_toml(text, Path::new("lunette.toml")).unwrap_or_else(|p| panic!("{p}"));
+        let addresses: Vec<SocketAddr> = addresses.iter().map(|a| a.parse().expect("an address")).collect();
+        let unit = |lun: &engine::config::Lun| UnitSummary {
+            name: lun.name.clone(),
+            store: "ram, 1 GiB".into(),
+            size_bytes: 1 << 30,
+            failed: failed.map(str::to_string),
+        };
+        let units: Vec<UnitSummary> = config.luns.iter().map(unit).collect();
+        let text = banner(&config, &Running { addresses: &addresses, units: &units, host: "storage1" });
+        // The cores of the machine that runs the test are not the test's business.
+        text.split_once('\n').expect("several lines").1.to_string()
+    }
 
     #[test]
     fn it_says_what_is_served_and_how_to_connect() {
-        let options = Options { listen: vec!["0.0.0.0:3260".into()], ..Options::default() };
-        let config = Config::from_options(&options).expect("good");
-        let good =
-            UnitSummary { name: "lun0".into(), store: "RAM".into(), size_bytes: 1 << 30, failed: None };
-        let address = "0.0.0.0:40000".parse().expect("an address");
-        let text = banner(&config, &[address], std::slice::from_ref(&good));
+        let text = "[[lun]]\nname = 'disk'\nram = '1G'\nserial = 'S1'\n[[target]]\nname = 'iqn.2026-11.a:x'";
+        let expected = "
+Target iqn.2026-11.a:x
+  portal 127.0.0.1:40000
+  URL iscsi://127.0.0.1:40000/iqn.2026-11.a:x/0
+  LUN 0  disk: ram, 1 GiB, 512-byte blocks, serial S1
+
+  Linux    iscsiadm -m discovery -t sendtargets -p 127.0.0.1:40000
+           iscsiadm -m node -T iqn.2026-11.a:x -p 127.0.0.1:40000 --login
+  QEMU     qemu-system-x86_64 -drive file=iscsi://127.0.0.1:40000/iqn.2026-11.a:x/0,format=raw,if=virtio
+  Windows  New-IscsiTargetPortal -TargetPortalAddress 127.0.0.1 -TargetPortalPortNumber 40000
+           Connect-IscsiTarget -NodeAddress iqn.2026-11.a:x
+
+Ready. Stop with Ctrl-C.
+";
+        assert_eq!(shown(text, &["127.0.0.1:40000"], None), expected);
+        let failed = shown(text, &["127.0.0.1:40000"], Some("no such file"));
+        assert!(failed.contains("  LUN 0  disk: NOT READY: no such file\n"), "{failed}");
+    }
+
+    #[test]
+    fn every_portal_and_group_is_told() {
+        let text = "
+            portal = [{ listen = '0.0.0.0:1' }, { listen = '[::1]:2' }]
+            lun = [{ name = 'disk', ram = '1G', serial = 'S1', thin = false, read_only = true }]
+            [[target]]
+            name = 'iqn.2026-11.a:x'
+            luns = []
+            [[target.group]]
+            name = 'bad'
+            deny = true
+            initiators = ['iqn.bad*']
+            [[target.group]]
+            name = 'web'
+            read_only = true
+            luns = [{ number = 7, lun = 'disk' }]
+            chap = { user = 'u', secret = '0123456789abcdef' }";
+        let shown = shown(text, &["0.0.0.0:3260", "[::1]:3260"], None);
         for expected in [
-            "portal 0.0.0.0:40000, URL iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0\n",
-            "LUN 0: RAM, 1 GiB, 512-byte blocks",
-            "iscsiadm -m node -T iqn.2026-11.io.lunette:disk -p 127.0.0.1:40000 --login",
-            "file=iscsi://127.0.0.1:40000/iqn.2026-11.io.lunette:disk/0,",
-            "Connect-IscsiTarget",
+            "  portal 0.0.0.0:3260\n  URL iscsi://storage1:3260/iqn.2026-11.a:x/7\n  portal [::1]:3260\n",
+            "  group bad: refused\n",
+            "  group web: read-only, CHAP\n    LUN 7  disk: ram, 1 GiB, 512-byte blocks, serial S1, read-only, thick\n",
+            "CHAP is asked for",
+            "-p storage1:3260 --login",
+            "  URL iscsi://[::1]:3260/iqn.2026-11.a:x/7",
         ] {
-            assert!(text.contains(expected), "{expected} is missing in:\n{text}");
+            assert!(shown.contains(expected), "{expected} is missing in:\n{shown}");
         }
-        assert!(text.ends_with("Ready. Stop with Ctrl-C.\n"));
-        let failed = UnitSummary { failed: Some("no such file".into()), ..good };
-        assert!(banner(&config, &[address], &[failed]).contains("NOT READY: no such file"));
+        assert!(!shown.contains("0123456789abcdef"), "no secret is shown");
     }
 }

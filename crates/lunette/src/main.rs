@@ -4,15 +4,20 @@
 mod arguments;
 mod banner;
 
-use arguments::{Arguments, Command, Serve};
+use arguments::{Arguments, Command, Serve, one_line};
+use banner::{Running, banner};
 use clap::Parser as _;
 use engine::Daemon;
-use engine::config::{Config, Options, Problems};
+use engine::config::{Config, Problems};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use std::io::{IsTerminal as _, Write as _};
+use std::fmt::Display;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::EnvFilter;
 
 /// Exit status for input that is wrong.
@@ -21,109 +26,112 @@ const WRONG_INPUT: u8 = 2;
 const INTERRUPTED: i32 = 130;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => return refuse(&error),
-    };
-    match arguments.command {
-        Command::Serve(serve) => {
-            start_log(&serve.log_level);
-            run(&serve)
+    match Arguments::try_parse() {
+        Ok(Arguments { command: Command::Serve(options) }) => serve(options),
+        Ok(Arguments { command: Command::Check { file } }) => check(&file),
+        Err(error) if !error.use_stderr() => {
+            // Help and version.
+            let _ = error.print();
+            ExitCode::SUCCESS
         }
-        Command::Check { file } => check(&file),
+        Err(error) => fail(one_line(&error), WRONG_INPUT),
     }
-}
-
-/// Help and version go to stdout; an error is one line and a hint.
-fn refuse(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        let _ = error.print();
-        return ExitCode::SUCCESS;
-    }
-    let text = error.to_string();
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or("error: wrong arguments").to_owned();
-    let details = lines.take_while(|line| !line.starts_with("Usage") && !line.starts_with("For more"));
-    let line = details.fold(first, |line, detail| format!("{line} {detail}"));
-    eprintln!("{line}; see lunette --help");
-    ExitCode::from(WRONG_INPUT)
-}
-
-fn start_log(level: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
-}
-
-fn load(serve: &Serve) -> Result<Config, ExitCode> {
-    match &serve.config {
-        Some(path) => load_file(path, &serve.options()),
-        None => Config::from_options(&serve.options()).map_err(|problems| wrong(&problems, None)),
-    }
-}
-
-fn load_file(path: &Path, options: &Options) -> Result<Config, ExitCode> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        eprintln!("error: {}: {error}", path.display());
-        ExitCode::from(WRONG_INPUT)
-    })?;
-    Config::from_toml(&text, path, options).map_err(|problems| wrong(&problems, Some(path)))
-}
-
-fn wrong(problems: &Problems, path: Option<&Path>) -> ExitCode {
-    for problem in &problems.0 {
-        match path {
-            Some(path) => eprintln!("error: {}: {}: {}", path.display(), problem.place, problem.what),
-            None => eprintln!("error: {}: {}", problem.place, problem.what),
-        }
-    }
-    ExitCode::from(WRONG_INPUT)
 }
 
 fn check(file: &Path) -> ExitCode {
-    match load_file(file, &Options::default()) {
-        Ok(config) => {
-            let (targets, luns, portals) = (config.targets.len(), config.luns.len(), config.portals.len());
-            println!("{} is good: {targets} targets, {luns} LUNs, {portals} portals", file.display());
-            ExitCode::SUCCESS
-        }
-        Err(code) => code,
-    }
+    let config = match Config::from_file(file) {
+        Ok(config) => config,
+        Err(problems) => return refuse(&problems),
+    };
+    let count = |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
+    let parts = [
+        count(config.targets.len(), "target"),
+        count(config.luns.len(), "LUN"),
+        count(config.portals.len(), "portal"),
+        count(config.cores.len(), "core"),
+    ];
+    say(&format!("{}: OK: {}\n", file.display(), parts.join(", ")));
+    ExitCode::SUCCESS
 }
 
-fn run(serve: &Serve) -> ExitCode {
-    let config = match load(serve) {
+fn serve(options: Serve) -> ExitCode {
+    if let Err(error) = start_log(options.log_level.as_deref()) {
+        return fail(error, WRONG_INPUT);
+    }
+    let config = match Config::from_options(&options.options()) {
         Ok(config) => config,
-        Err(code) => return code,
+        Err(problems) => return refuse(&problems),
     };
-    // Registered before anything is served, so that no signal is lost.
-    let mut signals = match Signals::new([SIGINT, SIGTERM]) {
-        Ok(signals) => signals,
-        Err(error) => {
-            eprintln!("error: signals cannot be caught: {error}");
-            return ExitCode::FAILURE;
-        }
+    // Before anything is served, so that no signal is lost.
+    let (mut signals, stopping) = match catch_signals() {
+        Ok(caught) => caught,
+        Err(error) => return fail(format!("signals cannot be caught: {error}"), 1),
     };
     let daemon = match Daemon::start(config.clone()) {
         Ok(daemon) => daemon,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return fail(error, 1),
     };
-    print!("{}", banner::banner(&config, daemon.addresses(), daemon.units()));
-    let _ = std::io::stdout().flush();
-    let signal = signals.forever().next();
-    tracing::info!(signal, "stopping: finishing commands, flushing stores, logging initiators out");
-    std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            std::process::exit(INTERRUPTED);
-        }
-    });
+    let host = host_name();
+    let running = Running { addresses: daemon.addresses(), units: daemon.units(), host: &host };
+    say(&banner(&config, &running));
+    signals.forever().next();
+    stopping.store(true, Ordering::SeqCst);
+    tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
     daemon.stop();
+    tracing::info!("stopped");
     ExitCode::SUCCESS
+}
+
+/// The signals that end the daemon, and a flag: once it is set, the next signal ends the process at once.
+fn catch_signals() -> io::Result<(Signals, Arc<AtomicBool>)> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stopping))?;
+    }
+    Ok((Signals::new([SIGINT, SIGTERM])?, stopping))
+}
+
+/// Logs to stderr as the option, else `RUST_LOG`, else `info` says.
+fn start_log(level: Option<&str>) -> Result<(), String> {
+    let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|filter| !filter.is_empty());
+    let wanted = level.map(str::to_string).or(variable).unwrap_or_else(|| "info".into());
+    let filter = EnvFilter::try_new(&wanted).map_err(|error| {
+        format!("RUST_LOG: `{wanted}` is not a filter ({error}); write a level, as info or debug")
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".into(),
+        name => name.into(),
+    }
+}
+
+/// To stdout, all of it at once. A daemon goes on if nobody reads it.
+fn say(text: &str) {
+    let mut out = io::stdout().lock();
+    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    if let Err(error) = said {
+        tracing::warn!(%error, "stdout cannot be written to");
+    }
+}
+
+fn refuse(problems: &Problems) -> ExitCode {
+    for problem in problems.iter() {
+        eprintln!("lunette: {problem}");
+    }
+    ExitCode::from(WRONG_INPUT)
+}
+
+fn fail(error: impl Display, status: u8) -> ExitCode {
+    eprintln!("lunette: {error}");
+    ExitCode::from(status)
 }

@@ -1,5 +1,140 @@
-//! EXTENDED COPY and RECEIVE COPY RESULTS (SPC-4 section 5.17, 6.4, 6.18).
+//! EXTENDED COPY and RECEIVE COPY RESULTS (SPC-4 sections 5.17, 6.4 to 6.6 and 6.17 to 6.24), between units of this
+//! daemon.
 
-/// Results of a nexus's copy operations.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Results {}
+mod list;
+mod program;
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use program::{ExtendedCopy, abort, extended_copy1, extended_copy4};
+pub(crate) use report::{receive, third_party_page};
+
+use crate::sense::Check;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use wire::SenseKey;
+
+/// CSCD descriptors in one parameter list.
+const CSCDS_MAX: u16 = 16;
+/// Segment descriptors in one parameter list.
+const SEGMENTS_MAX: u16 = 256;
+/// Bytes of CSCD and segment descriptors in one parameter list.
+const DESCRIPTOR_BYTES_MAX: u16 = 7680;
+
+/// The outcomes of a nexus's copy operations on a unit, by list identifier, as long as they are held.
+#[derive(Clone, Debug, Default)]
+pub struct Results {
+    /// Oldest first.
+    records: VecDeque<Record>,
+}
+
+#[derive(Clone, Debug)]
+struct Record {
+    list_id: u32,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Under way, as long as its program lives.
+    Running(Weak<Progress>),
+    Ended {
+        outcome: Outcome,
+        progress: Arc<Progress>,
+    },
+}
+
+/// How far a copy operation has come.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Of the command.
+    service_action: u8,
+    bytes: AtomicU64,
+    segments: AtomicU64,
+    /// COPY OPERATION ABORT was sent.
+    is_aborted: AtomicBool,
+}
+
+/// How a copy operation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Good,
+    Failed(Check),
+    /// By COPY OPERATION ABORT or by a task management function.
+    Aborted,
+}
+
+/// What is known of a copy operation.
+struct Known {
+    /// `None`: under way.
+    outcome: Option<Outcome>,
+    service_action: u8,
+    bytes: u64,
+    segments: u64,
+}
+
+impl Results {
+    /// Copy operations of one nexus on a unit that are under way or whose results are held.
+    pub const RECORDS_MAX: usize = 16;
+
+    /// Notes that an operation begins. What was held of an older one with its identifier is forgotten.
+    fn begin(&mut self, list_id: u32, progress: &Arc<Progress>) -> Result<(), Check> {
+        if self.running(list_id).is_some() {
+            return Err(Check::OPERATION_IN_PROGRESS);
+        }
+        self.forget(list_id);
+        if self.records.len() >= Results::RECORDS_MAX {
+            let oldest = self.records.iter().position(|record| record.running().is_none());
+            self.records.remove(oldest.ok_or(INSUFFICIENT_RESOURCES)?);
+        }
+        self.records.push_back(Record { list_id, state: State::Running(Arc::downgrade(progress)) });
+        Ok(())
+    }
+
+    /// Notes how an operation ended.
+    fn end(&mut self, list_id: u32, progress: &Arc<Progress>, outcome: Outcome) {
+        if let Some(record) = self.records.iter_mut().find(|record| record.list_id == list_id) {
+            record.state = State::Ended { outcome, progress: Arc::clone(progress) };
+        }
+    }
+
+    /// Drops what is held under an identifier, unless it is under way.
+    fn forget(&mut self, list_id: u32) {
+        self.records.retain(|record| record.list_id != list_id || record.running().is_some());
+    }
+
+    fn running(&self, list_id: u32) -> Option<Arc<Progress>> {
+        self.records.iter().find(|record| record.list_id == list_id)?.running()
+    }
+
+    fn known(&self, list_id: u32) -> Option<Known> {
+        let record = self.records.iter().find(|record| record.list_id == list_id)?;
+        let (outcome, progress) = match &record.state {
+            State::Running(progress) => match progress.upgrade() {
+                Some(progress) => (None, progress),
+                None => (Some(Outcome::Aborted), Arc::default()),
+            },
+            State::Ended { outcome, progress } => (Some(*outcome), Arc::clone(progress)),
+        };
+        Some(Known {
+            outcome,
+            service_action: progress.service_action,
+            bytes: progress.bytes.load(Ordering::Relaxed),
+            segments: progress.segments.load(Ordering::Relaxed),
+        })
+    }
+}
+
+impl Record {
+    fn running(&self) -> Option<Arc<Progress>> {
+        match &self.state {
+            State::Running(progress) => progress.upgrade(),
+            State::Ended { .. } => None,
+        }
+    }
+}
+
+/// INSUFFICIENT RESOURCES.
+const INSUFFICIENT_RESOURCES: Check = Check::new(SenseKey::IllegalRequest, 0x5503);

@@ -2,13 +2,15 @@
 
 use crate::answer::Answer;
 use crate::command::Ending;
+use crate::copy::ExtendedCopy;
 use crate::home::{HomeReply, HomeRequest};
 use crate::lba_status::LbaStatus;
 use crate::media::{atomic, compare, same, sync, transfer, unmap};
 use crate::mode::ModeSelect;
-use crate::nexus::NexusUnit;
+use crate::nexus::{NexusUnit, Reach};
 use crate::power::{Prevent, StartStop};
 use crate::reservation::{PersistentReserveOut, ReserveRelease};
+use crate::sanitize::Sanitize;
 use crate::storage::{Found, MediaOp, StoreError};
 use crate::unit::View;
 
@@ -110,6 +112,10 @@ pub(crate) enum Program {
     PersistentReserveOut(PersistentReserveOut),
     /// RESERVE and RELEASE.
     ReserveRelease(ReserveRelease),
+    /// SANITIZE.
+    Sanitize(Box<Sanitize>),
+    /// EXTENDED COPY.
+    ExtendedCopy(Box<ExtendedCopy>),
 }
 
 impl Exec {
@@ -136,6 +142,8 @@ impl Exec {
             Program::Prevent(program) => program.next(env, event),
             Program::PersistentReserveOut(program) => program.next(env, event),
             Program::ReserveRelease(program) => program.next(env, event),
+            Program::Sanitize(program) => program.next(env, event),
+            Program::ExtendedCopy(program) => program.next(env, event),
         }
     }
 
@@ -158,6 +166,8 @@ impl Exec {
             Program::Answer(program) => program.buffer_bytes(),
             Program::ModeSelect(program) => program.buffer_bytes(),
             Program::PersistentReserveOut(program) => program.buffer_bytes(),
+            Program::Sanitize(program) => program.buffer_bytes(),
+            Program::ExtendedCopy(program) => program.buffer_bytes(),
         }
     }
 
@@ -197,6 +207,8 @@ pub struct Env<'a> {
     pub nexus: &'a mut NexusUnit,
     /// Every unit of the daemon, for EXTENDED COPY; unit `n` of [`Step::Media`].
     pub units: &'a [View],
+    /// How this nexus reaches each of `units`: nothing is copied past the access rules. Missing ones: not at all.
+    pub reach: &'a [Reach],
     /// LUNs that this nexus sees, for REPORT LUNS: the eight LUN bytes each, ascending.
     pub luns: &'a [u64],
     /// The task's buffer: up to 64 KiB of it, contiguous. Empty when [`Exec::buffer_bytes`] asked for none.

@@ -58,6 +58,8 @@ pub enum HomeRequest {
     SanitizeEnd {
         /// Whether all went well.
         ok: bool,
+        /// AUSE bit.
+        unrestricted: bool,
     },
     /// SANITIZE, EXIT FAILURE MODE.
     SanitizeExitFailure {
@@ -216,8 +218,8 @@ impl Home {
             HomeRequest::Reserve(from) => draft.reserve(&from),
             HomeRequest::Release(from) => draft.release(&from),
             HomeRequest::SanitizeBegin { from, unrestricted } => draft.sanitize_begin(from, unrestricted),
-            HomeRequest::SanitizeEnd { ok } => draft.sanitize_end(ok),
-            HomeRequest::SanitizeExitFailure { from } => draft.sanitize_exit_failure(from),
+            HomeRequest::SanitizeEnd { ok, unrestricted } => draft.sanitize_end(ok, unrestricted),
+            HomeRequest::SanitizeExitFailure { from: _ } => draft.sanitize_exit_failure(),
             HomeRequest::QueueError { from } => draft.queue_error(from),
             HomeRequest::ClearTaskSet { from } => draft.clear_task_set(from),
             HomeRequest::Reset { from } => {
@@ -341,7 +343,7 @@ impl Draft {
 
     /// Ends the commands of other nexuses: with TAS each by its status, otherwise the nexus is told once (SAM-5
     /// section 5.6).
-    fn abort_others(&mut self, from: NexusId) {
+    pub(crate) fn abort_others(&mut self, from: NexusId) {
         if self.policy.modes.task_aborted_status {
             self.aborts.push((Who::Others(from), Aborted::WithStatus));
         } else {

@@ -69,7 +69,7 @@ pub use command::{Attribute, Ending, Request, Status};
 pub use exec::{Env, Event, Exec, Step};
 pub use home::{Home, HomeReply, HomeRequest, Identity, Publish, Who};
 pub use luns::no_unit;
-pub use nexus::{NexusId, NexusUnit};
+pub use nexus::{NexusId, NexusUnit, Reach};
 pub use policy::Policy;
 pub use storage::{MediaOp, StoreError};
 pub use unit::{Unit, View};

@@ -30,6 +30,17 @@ pub struct NexusUnit {
     pub copies: crate::copy::Results,
 }
 
+/// How a nexus reaches a unit of the daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// It has no LUN for it: to it the unit does not exist.
+    No,
+    /// It may only read.
+    ReadOnly,
+    /// It may do everything.
+    Full,
+}
+
 impl NexusUnit {
     /// Pending unit attentions per nexus and unit.
     pub const ATTENTIONS_MAX: usize = 16;

@@ -1,18 +1,439 @@
-//! SANITIZE (SBC-4 section 5.30).
+//! SANITIZE (SBC-4 sections 4.11 and 5.30).
 
-use crate::home::{Draft, HomeReply};
+use crate::admit::Admission;
+use crate::command::Ending;
+use crate::exec::{CHUNK_BYTES, Env, Event, Program, Step};
+use crate::home::{Draft, HomeReply, HomeRequest};
+use crate::media::same::{TILE_BYTES, tile};
+use crate::media::{refused, unexpected};
 use crate::nexus::NexusId;
+use crate::policy;
+use crate::sense::{Check, Failure};
+use crate::storage::MediaOp;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use wire::Cdb;
+
+/// Bytes that are erased between two notes of the progress.
+const ERASE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Length of the header before an initialization pattern.
+const HEADER_BYTES: u16 = 4;
+
+/// OVERWRITE.
+pub(crate) fn overwrite(admission: &Admission<'_>) -> Result<Program, Failure> {
+    let len = check_cdb(admission.cdb())?;
+    let longest = admission.block_bytes().saturating_add(u32::from(HEADER_BYTES));
+    if len <= HEADER_BYTES || u32::from(len) > longest {
+        return Err(Check::cdb_byte(7).into());
+    }
+    if admission.request.write_bytes < u32::from(len) {
+        return Err(Check::PARAMETER_LENGTH.into());
+    }
+    Ok(begin(admission, Method::Overwrite { passes: 0, invert: false, tile: 0 }, len))
+}
+
+/// BLOCK ERASE, and CRYPTOGRAPHIC ERASE by a store that does it that way: afterwards all blocks read as zeros and are
+/// unmapped.
+pub(crate) fn erase(admission: &Admission<'_>) -> Result<Program, Failure> {
+    check_no_parameters(admission)?;
+    Ok(begin(admission, Method::Erase, 0))
+}
+
+/// EXIT FAILURE MODE.
+pub(crate) fn exit_failure_mode(admission: &Admission<'_>) -> Result<Program, Failure> {
+    check_no_parameters(admission)?;
+    Ok(begin(admission, Method::ExitFailure, 0))
+}
+
+/// Returns the parameter list length. Reserved bits must be zero: what SANITIZE destroys is gone.
+fn check_cdb(cdb: &Cdb) -> Result<u16, Check> {
+    if cdb.u8(1) & 0x40 != 0 {
+        return Err(Check::cdb_bit(1, 6));
+    }
+    match (2..7).find(|at| cdb.u8(usize::from(*at)) != 0) {
+        Some(at) => Err(Check::cdb_byte(at)),
+        None => Ok(cdb.u16(7)),
+    }
+}
+
+fn check_no_parameters(admission: &Admission<'_>) -> Result<(), Check> {
+    if check_cdb(admission.cdb())? == 0 { Ok(()) } else { Err(Check::cdb_byte(7)) }
+}
+
+fn begin(admission: &Admission<'_>, method: Method, list_bytes: u16) -> Program {
+    let flags = admission.cdb().u8(1);
+    Program::Sanitize(Box::new(Sanitize {
+        method,
+        list_bytes,
+        immediate: flags & 0x80 != 0,
+        unrestricted: flags & 0x20 != 0,
+        phase: Phase::Asking,
+        medium_bytes: 0,
+        done: 0,
+        progress: Arc::default(),
+    }))
+}
+
+/// The program of SANITIZE. Once begun it cannot be aborted.
+#[derive(Debug)]
+pub(crate) struct Sanitize {
+    method: Method,
+    list_bytes: u16,
+    /// IMMED.
+    immediate: bool,
+    /// AUSE.
+    unrestricted: bool,
+    phase: Phase,
+    medium_bytes: u64,
+    /// Bytes done, in all passes together.
+    done: u64,
+    progress: Arc<AtomicU32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Method {
+    Overwrite {
+        passes: u8,
+        /// Between two passes the pattern is inverted.
+        invert: bool,
+        /// Bytes of the buffer that hold copies of a block.
+        tile: u32,
+    },
+    Erase,
+    ExitFailure,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The home is asked to begin.
+    Asking,
+    Running,
+    Flushing,
+    /// The home is told how it went.
+    Telling {
+        ok: bool,
+    },
+}
+
+impl Sanitize {
+    pub(crate) fn buffer_bytes(&self) -> u32 {
+        match self.method {
+            Method::Overwrite { .. } => TILE_BYTES.max(u32::from(self.list_bytes)),
+            Method::Erase | Method::ExitFailure => 0,
+        }
+    }
+
+    pub(crate) fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
+        match event {
+            Event::Start if self.list_bytes > 0 => Step::Fetch { at: 0, len: u32::from(self.list_bytes) },
+            Event::Start => self.ask(env),
+            Event::Fetched => match self.parse(env) {
+                Ok(method) => {
+                    self.method = method;
+                    self.ask(env)
+                }
+                Err(check) => refused(env, check),
+            },
+            Event::Home(reply) => self.replied(env, &reply),
+            Event::Detached => self.work(),
+            Event::Stored(Ok(_)) => self.stored(env),
+            Event::Stored(Err(_)) => self.tell(false),
+            Event::Pushed => unexpected(env),
+        }
+    }
+
+    fn ask(&self, env: &Env<'_>) -> Step {
+        let from = env.nexus.id;
+        Step::Home(Box::new(match self.method {
+            Method::ExitFailure => HomeRequest::SanitizeExitFailure { from },
+            Method::Overwrite { .. } | Method::Erase => {
+                HomeRequest::SanitizeBegin { from, unrestricted: self.unrestricted }
+            }
+        }))
+    }
+
+    /// Reads the parameter list of OVERWRITE and fills the buffer with blocks of its pattern.
+    fn parse(&self, env: &mut Env<'_>) -> Result<Method, Check> {
+        let list = env.buffer.get(..usize::from(self.list_bytes)).ok_or(Check::PARAMETER_LENGTH)?;
+        let [flags, _, high, low, ref pattern @ ..] = *list else { return Err(Check::PARAMETER_LENGTH) };
+        if flags & 0x60 != 0 {
+            return Err(Check::parameter_bit(0, 6));
+        }
+        if flags & 0x1f == 0 {
+            return Err(Check::parameter_bit(0, 4));
+        }
+        let len = usize::from(u16::from_be_bytes([high, low]));
+        let pattern = pattern.get(..len).filter(|pattern| !pattern.is_empty());
+        let pattern = pattern.ok_or(Check::parameter_byte(2))?.to_vec();
+        let block_bytes = env.view.unit.block_bytes;
+        let block = usize::try_from(block_bytes).ok().and_then(|len| env.buffer.get_mut(..len));
+        for (slot, byte) in block.ok_or(Check::INTERNAL)?.iter_mut().zip(pattern.iter().cycle()) {
+            *slot = *byte;
+        }
+        let tile = tile(env.buffer, block_bytes);
+        Ok(Method::Overwrite { passes: flags & 0x1f, invert: flags & 0x80 != 0, tile })
+    }
+
+    fn replied(&mut self, env: &Env<'_>, reply: &HomeReply) -> Step {
+        match reply {
+            HomeReply::Conflict => return refused(env, Failure::CONFLICT),
+            HomeReply::Check(check) => return refused(env, *check),
+            HomeReply::Done => {}
+        }
+        match (self.phase, &env.view.policy.sanitize, self.method) {
+            (Phase::Telling { ok: false }, _, _) => refused(env, Check::SANITIZE_FAILED),
+            (Phase::Telling { ok: true }, _, _) | (_, _, Method::ExitFailure) => Step::End(self.good()),
+            (_, Some(policy::Sanitize::Running(progress)), _) => {
+                self.progress = Arc::clone(progress);
+                self.medium_bytes = env.view.blocks().saturating_mul(u64::from(env.view.unit.block_bytes));
+                self.phase = Phase::Running;
+                Step::Detach(self.immediate.then(|| self.good()))
+            }
+            (_, Some(policy::Sanitize::Failed { .. }) | None, _) => unexpected(env),
+        }
+    }
+
+    fn good(&self) -> Ending {
+        Ending::taken(u64::from(self.list_bytes))
+    }
+
+    fn stored(&mut self, env: &mut Env<'_>) -> Step {
+        match self.phase {
+            Phase::Running => self.advance(env),
+            Phase::Flushing => self.tell(true),
+            Phase::Asking | Phase::Telling { .. } => unexpected(env),
+        }
+    }
+
+    /// The piece at hand is done: notes the progress, and inverts the pattern at the end of a pass.
+    fn advance(&mut self, env: &mut Env<'_>) -> Step {
+        self.done = self.done.saturating_add(self.piece().1);
+        let unit = self.total().div_ceil(1 << 16).max(1);
+        let progress = self.done.checked_div(unit).and_then(|done| u32::try_from(done).ok());
+        self.progress.store(progress.unwrap_or(u32::MAX).min(u32::from(u16::MAX)), Ordering::Relaxed);
+        if let Method::Overwrite { invert: true, .. } = self.method
+            && self.at() == 0
+        {
+            env.buffer.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        self.work()
+    }
+
+    /// The next operation.
+    fn work(&mut self) -> Step {
+        let (offset, len) = self.piece();
+        if self.done >= self.total() {
+            self.phase = Phase::Flushing;
+            return Step::Media { unit: None, op: MediaOp::Flush };
+        }
+        let op = match self.method {
+            Method::Overwrite { .. } => {
+                let len = u32::try_from(len).unwrap_or(0);
+                MediaOp::Write { offset, len, buffer: 0, durable: false, atomic: false }
+            }
+            Method::Erase | Method::ExitFailure => MediaOp::Zero { offset, len, unmap: true, durable: false },
+        };
+        Step::Media { unit: None, op }
+    }
+
+    /// Where on the medium the work is.
+    fn at(&self) -> u64 {
+        self.done.checked_rem(self.medium_bytes).unwrap_or(0)
+    }
+
+    /// Offset and length of the piece at hand.
+    fn piece(&self) -> (u64, u64) {
+        let longest = match self.method {
+            Method::Overwrite { tile, .. } => u64::from(tile.min(CHUNK_BYTES)),
+            Method::Erase | Method::ExitFailure => ERASE_BYTES,
+        };
+        (self.at(), self.medium_bytes.saturating_sub(self.at()).min(longest))
+    }
+
+    fn total(&self) -> u64 {
+        match self.method {
+            Method::Overwrite { passes, .. } => self.medium_bytes.saturating_mul(u64::from(passes)),
+            Method::Erase | Method::ExitFailure => self.medium_bytes,
+        }
+    }
+
+    fn tell(&mut self, ok: bool) -> Step {
+        self.phase = Phase::Telling { ok };
+        Step::Home(Box::new(HomeRequest::SanitizeEnd { ok, unrestricted: self.unrestricted }))
+    }
+}
 
 impl Draft {
-    pub(crate) fn sanitize_begin(&mut self, _from: NexusId, _unrestricted: bool) -> HomeReply {
-        HomeReply::Conflict
+    /// Others' commands end first, so that none of them writes behind the sanitize operation.
+    pub(crate) fn sanitize_begin(&mut self, from: NexusId, unrestricted: bool) -> HomeReply {
+        match &self.policy.sanitize {
+            Some(policy::Sanitize::Running(_)) => return HomeReply::Check(Check::SANITIZING),
+            Some(policy::Sanitize::Failed { unrestricted: false }) if unrestricted => {
+                return HomeReply::Check(Check::cdb_bit(1, 5));
+            }
+            Some(policy::Sanitize::Failed { .. }) | None => {}
+        }
+        self.policy.sanitize = Some(policy::Sanitize::Running(Arc::default()));
+        self.abort_others(from);
+        self.changed()
     }
 
-    pub(crate) fn sanitize_end(&mut self, _ok: bool) -> HomeReply {
-        HomeReply::Conflict
+    pub(crate) fn sanitize_end(&mut self, ok: bool, unrestricted: bool) -> HomeReply {
+        self.policy.sanitize = if ok { None } else { Some(policy::Sanitize::Failed { unrestricted }) };
+        self.changed()
     }
 
-    pub(crate) fn sanitize_exit_failure(&mut self, _from: NexusId) -> HomeReply {
-        HomeReply::Conflict
+    pub(crate) fn sanitize_exit_failure(&mut self) -> HomeReply {
+        match &self.policy.sanitize {
+            Some(policy::Sanitize::Running(_)) => HomeReply::Check(Check::SANITIZING),
+            Some(policy::Sanitize::Failed { unrestricted: false }) => HomeReply::Check(Check::cdb_bit(1, 4)),
+            Some(policy::Sanitize::Failed { unrestricted: true }) => {
+                self.policy.sanitize = None;
+                self.changed()
+            }
+            None => HomeReply::Done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::command::Status;
+    use crate::home::HomeRequest;
+    use crate::nexus::NexusId;
+    use crate::storage::{MediaOp, StoreError};
+    use crate::testing::{BLOCK, Bench, Outcome, unit};
+
+    const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+    fn bench() -> Bench {
+        let mut bench = Bench::of(unit(), 256 * 1024);
+        bench.medium.fill(b'a');
+        bench.mapped.fill(true);
+        bench
+    }
+
+    fn cdb(action: u8, len: usize) -> [u8; 10] {
+        let [high, low] = (len as u16).to_be_bytes();
+        [0x48, action, 0, 0, 0, 0, 0, high, low, 0]
+    }
+
+    fn overwrite(bench: &mut Bench, flags: u8, len: usize, pattern: &[u8]) -> Outcome {
+        let [high, low] = (len as u16).to_be_bytes();
+        let list = [&[flags, 0, high, low], pattern].concat();
+        bench.write(&cdb(0x01, list.len()), &list)
+    }
+
+    #[test]
+    fn a_pattern_is_repeated_in_every_block() {
+        let mut bench = bench();
+        overwrite(&mut bench, 0x01, 3, &[1, 2, 3]).assert_good();
+        for block in bench.medium.chunks(BLOCK) {
+            assert!(block.iter().zip([1, 2, 3].iter().cycle()).all(|(found, expected)| found == expected));
+        }
+        assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
+        bench.read(READ).assert_good();
+    }
+
+    #[test]
+    fn passes_are_counted_and_inverted() {
+        for (flags, last) in [(0x03, 0xaa), (0x82, 0x55), (0x83, 0xaa)] {
+            let mut bench = bench();
+            let outcome = overwrite(&mut bench, flags, BLOCK, &[0xaa; BLOCK]);
+            assert_eq!(outcome.assert_good().ending.write_bytes, BLOCK as u64 + 4);
+            assert!(bench.medium.iter().all(|byte| *byte == last));
+            assert_eq!(bench.operations.len(), usize::from(flags & 0x1f) * 4 + 1);
+        }
+    }
+
+    #[test]
+    fn bad_patterns_change_nothing() {
+        let mut bench = bench();
+        for len in 0..5 {
+            bench.write(&cdb(0x01, len), &vec![1; len]).assert_invalid_field(7);
+        }
+        bench.write(&cdb(0x01, BLOCK + 5), &[1; BLOCK + 5]).assert_invalid_field(7);
+        for (flags, len) in [(0x00, BLOCK), (0x01, 0), (0x01, BLOCK + 4), (0x21, BLOCK)] {
+            overwrite(&mut bench, flags, len, &[0; BLOCK]).assert_check(0x5, 0x2600);
+        }
+        assert!(bench.medium.iter().all(|byte| *byte == b'a') && bench.published.is_none());
+    }
+
+    #[test]
+    fn reserved_fields_and_unknown_actions_are_refused() {
+        let mut bench = bench();
+        for (at, value) in [(1, 0x42), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)] {
+            let mut cdb = cdb(0x02, 0);
+            cdb[at] = value;
+            bench.read(&cdb).assert_invalid_field(at as u8);
+        }
+        for action in (0..0x1f).filter(|action| ![1, 2].contains(action)) {
+            bench.read(&cdb(action, 0)).assert_invalid_field(1);
+        }
+        for action in [0x02, 0x1f] {
+            bench.write(&cdb(action, 8), &[0; 8]).assert_invalid_field(7);
+        }
+        let mut unit = unit();
+        unit.thin = false;
+        Bench::of(unit, 1 << 20).read(&cdb(0x02, 0)).assert_invalid_field(1);
+    }
+
+    #[test]
+    fn erased_blocks_are_unmapped_zeros() {
+        let mut bench = bench();
+        bench.read(&cdb(0x02, 0)).assert_good();
+        assert!(bench.medium.iter().all(|byte| *byte == 0) && !bench.mapped.contains(&true));
+        let mut bench = Bench::of(unit(), 1 << 20);
+        let traits = crate::storage::Traits { cryptographic_erase: true, ..bench.view.policy.traits };
+        bench.ask(HomeRequest::StoreChanged(traits));
+        bench.nexuses[0].attentions.clear();
+        bench.read(&cdb(0x03, 0)).assert_good();
+    }
+
+    #[test]
+    fn the_unit_is_not_ready_meanwhile() {
+        let mut bench = bench();
+        bench.ask(HomeRequest::SanitizeBegin { from: NexusId(1), unrestricted: false });
+        for cdb in [READ, &[0; 6], &[0x1b, 0, 0, 0, 1, 0], &cdb(0x02, 0), &cdb(0x1f, 0)] {
+            bench.read(cdb).assert_check(0x2, 0x041b);
+        }
+        bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good();
+        bench.ask(HomeRequest::Reset { from: Some(NexusId(1)) });
+        bench.nexuses[0].attentions.clear();
+        bench.read(READ).assert_check(0x2, 0x041b);
+        bench.ask(HomeRequest::SanitizeEnd { ok: true, unrestricted: false });
+        bench.read(READ).assert_good();
+    }
+
+    #[test]
+    fn failure_mode_is_left_as_it_was_entered() {
+        for unrestricted in [false, true] {
+            let mut bench = bench();
+            let ause = if unrestricted { 0x20 } else { 0 };
+            bench.failure = Some(StoreError::WriteFailed);
+            bench.read(&cdb(ause | 0x02, 0)).assert_check(0x3, 0x3103);
+            bench.read(READ).assert_check(0x3, 0x3103);
+            let exit = bench.read(&cdb(0x1f, 0));
+            if unrestricted {
+                exit.assert_good();
+            } else {
+                exit.assert_invalid_field(1);
+                bench.read(&cdb(0x22, 0)).assert_invalid_field(1);
+                bench.read(&cdb(0x02, 0)).assert_good();
+            }
+            bench.read(READ).assert_good();
+            bench.read(&cdb(0x1f, 0)).assert_good();
+        }
+    }
+
+    #[test]
+    fn protection_and_reservations_hold() {
+        let mut bench = bench();
+        bench.run(1, &[0x16, 0, 0, 0, 0, 0], &[], 0).assert_good();
+        assert_eq!(bench.read(&cdb(0x02, 0)).ending.status, Status::ReservationConflict);
+        bench.run(1, &[0x17, 0, 0, 0, 0, 0], &[], 0).assert_good();
+        bench.nexuses[0].read_only = true;
+        bench.read(&cdb(0x02, 0)).assert_check(0x7, 0x2700);
     }
 }

@@ -3,7 +3,7 @@
 use crate::command::{Attribute, Ending, Request, Status};
 use crate::exec::{CHUNK_BYTES, Env, Event, Step};
 use crate::home::{Home, HomeReply, HomeRequest, Publish};
-use crate::nexus::{NexusId, NexusUnit};
+use crate::nexus::{NexusId, NexusUnit, Reach};
 use crate::storage::{Found, MediaOp, StoreError, Traits};
 use crate::unit::{Port, Unit, View};
 use std::sync::Arc;
@@ -52,6 +52,10 @@ pub(crate) struct Bench {
     pub(crate) failure: Option<StoreError>,
     /// What was published last.
     pub(crate) published: Option<Publish>,
+    /// A second unit with its medium, which must be as large as the first.
+    pub(crate) second: Option<(View, Vec<u8>)>,
+    /// How the nexuses reach the units.
+    pub(crate) reach: [Reach; 2],
 }
 
 /// How a command came out.
@@ -124,6 +128,8 @@ impl Bench {
             operations: Vec::new(),
             failure: None,
             published: None,
+            second: None,
+            reach: [Reach::Full; 2],
         }
     }
 
@@ -168,11 +174,13 @@ impl Bench {
         let mut event = Event::Start;
         loop {
             let window = buffer.len().min(WINDOW_BYTES);
-            let units = [self.view.clone()];
+            let mut units = vec![self.view.clone()];
+            units.extend(self.second.as_ref().map(|(view, _)| view.clone()));
             let mut env = Env {
                 view: &units[0],
                 nexus: &mut self.nexuses[nexus],
                 units: &units,
+                reach: &self.reach,
                 luns: &[0, 0x0001_0000_0000_0000],
                 buffer: &mut buffer[..window],
             };
@@ -196,6 +204,14 @@ impl Bench {
                             }
                         }
                     }
+                }
+                Step::Media { unit: Some(1), op } => {
+                    let (view, mut medium) = self.second.take().expect("a second unit");
+                    std::mem::swap(&mut self.medium, &mut medium);
+                    let outcome = self.media(op, &mut buffer);
+                    std::mem::swap(&mut self.medium, &mut medium);
+                    self.second = Some((view, medium));
+                    Event::Stored(outcome)
                 }
                 Step::Media { unit: _, op } => Event::Stored(self.media(op, &mut buffer)),
                 Step::Push { buffer: from, len, at, end } => {

@@ -1,5 +1,6 @@
 //! Vital product data pages (SPC-4 section 7.8, SBC-3 section 6.6).
 
+use crate::copy::third_party_page;
 use crate::exec::Env;
 use crate::inquiry::{VENDOR, push_padded};
 use crate::limits::{TRANSFER_BYTES_MAX, TRANSFER_BYTES_OPTIMAL, UNMAP_DESCRIPTORS_MAX};
@@ -18,6 +19,7 @@ const PAGES: &[(u8, Page)] = &[
     (0x86, extended_inquiry),
     (0x87, mode_page_policy),
     (0x88, ports),
+    (0x8f, third_party_page),
     (0xb0, block_limits),
     (0xb1, characteristics),
     (0xb2, provisioning),
@@ -85,7 +87,7 @@ fn identification(env: &Env<'_>, data: &mut Vec<u8>) {
 }
 
 /// The NAA designator: 8 bytes when locally assigned (3h), 16 when IEEE registered extended (6h).
-fn naa_bytes(unit: &Unit) -> &[u8] {
+pub(crate) fn naa_bytes(unit: &Unit) -> &[u8] {
     let long = unit.naa.first().is_some_and(|byte| byte >> 4 == 0x6);
     if long { &unit.naa } else { unit.naa.first_chunk::<8>().map_or(&unit.naa, |short| short) }
 }

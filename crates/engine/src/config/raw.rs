@@ -1,101 +1,124 @@
-//! The configuration as it is written: TOML, or the command line's options in the same form.
+//! The one form that a file and the command line are both read into: text with places, nothing verified.
 
-use serde::Deserialize;
 use std::path::PathBuf;
-use toml::Spanned;
 
-/// A whole file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawConfig {
-    pub(super) cores: Option<String>,
-    pub(super) poll: Option<String>,
-    pub(super) state_dir: Option<PathBuf>,
-    pub(super) login_timeout_s: Option<u64>,
-    pub(super) keep_alive_s: Option<u64>,
-    pub(super) logins_max: Option<usize>,
-    #[serde(default, rename = "portal")]
-    pub(super) portals: Vec<Spanned<RawPortal>>,
-    #[serde(default, rename = "lun")]
-    pub(super) luns: Vec<Spanned<RawLun>>,
-    #[serde(default, rename = "target")]
-    pub(super) targets: Vec<Spanned<RawTarget>>,
+/// Where something was said.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(super) struct Place {
+    /// `target[0].luns[2]` or `--lun`.
+    pub(super) path: String,
+    /// Byte offset in the file; `None`: on the command line.
+    pub(super) offset: Option<usize>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+impl Place {
+    pub(super) fn option(name: &str) -> Place {
+        Place { path: name.into(), offset: None }
+    }
+
+    /// A place inside this one, when the file has no text of its own for it.
+    pub(super) fn inner(&self, name: &str) -> Place {
+        Place { path: format!("{}.{name}", self.path), offset: self.offset }
+    }
+}
+
+/// A value and where it was said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
+}
+
+impl<T> At<T> {
+    pub(super) fn new(value: T, place: &Place) -> At<T> {
+        At { value, place: place.clone() }
+    }
+}
+
+/// Text at a place; numbers are text until they are verified.
+pub(super) type Text = Option<At<String>>;
+/// A switch.
+pub(super) type Switch = Option<At<bool>>;
+
+/// A whole configuration.
+#[derive(Default)]
+pub(super) struct Raw {
+    pub(super) cores: Text,
+    pub(super) poll: Text,
+    pub(super) state_dir: Option<At<PathBuf>>,
+    pub(super) login_timeout: Text,
+    pub(super) keep_alive: Text,
+    pub(super) logins_max: Text,
+    pub(super) portals: Vec<RawPortal>,
+    pub(super) luns: Vec<RawLun>,
+    pub(super) targets: Vec<RawTarget>,
+}
+
+#[derive(Default)]
 pub(super) struct RawPortal {
-    pub(super) name: Option<String>,
-    pub(super) listen: String,
-    pub(super) cores: Option<String>,
-    pub(super) group: Option<u16>,
+    pub(super) place: Place,
+    pub(super) name: Text,
+    pub(super) listen: Text,
+    pub(super) cores: Text,
+    pub(super) group: Text,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Debug)]
 pub(super) struct RawLun {
-    pub(super) name: Option<String>,
-    pub(super) ram: Option<String>,
-    pub(super) null: Option<String>,
-    pub(super) file: Option<PathBuf>,
-    pub(super) block: Option<PathBuf>,
-    pub(super) size: Option<String>,
-    pub(super) block_size: Option<String>,
-    pub(super) physical_block_size: Option<String>,
-    pub(super) serial: Option<String>,
-    pub(super) product: Option<String>,
-    pub(super) read_only: Option<bool>,
-    pub(super) write_cache: Option<bool>,
-    pub(super) thin: Option<bool>,
-    pub(super) removable: Option<bool>,
-    /// LUN number on the command line; in a file, targets number their LUNs.
-    #[serde(skip)]
-    pub(super) id: Option<u16>,
+    pub(super) place: Place,
+    pub(super) name: Text,
+    pub(super) ram: Text,
+    pub(super) null: Text,
+    pub(super) file: Text,
+    pub(super) block: Text,
+    pub(super) size: Text,
+    pub(super) block_size: Text,
+    pub(super) physical_block_size: Text,
+    pub(super) serial: Text,
+    pub(super) product: Text,
+    pub(super) read_only: Switch,
+    pub(super) write_cache: Switch,
+    pub(super) thin: Switch,
+    pub(super) removable: Switch,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default)]
 pub(super) struct RawTarget {
-    pub(super) name: String,
-    pub(super) alias: Option<String>,
-    pub(super) sessions_max: Option<usize>,
-    pub(super) portals: Option<Vec<String>>,
-    #[serde(default)]
-    pub(super) luns: Vec<RawMapping>,
-    #[serde(default, rename = "group")]
-    pub(super) groups: Vec<Spanned<RawGroup>>,
+    pub(super) place: Place,
+    pub(super) name: Text,
+    pub(super) alias: Text,
+    pub(super) sessions_max: Text,
+    pub(super) portals: Option<Vec<At<String>>>,
+    pub(super) luns: Option<Vec<RawLunRef>>,
+    pub(super) groups: Vec<RawGroup>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawMapping {
-    pub(super) number: u16,
-    pub(super) lun: String,
+/// A LUN in the list of a target or a group; without a number, its place in the list is its number.
+pub(super) struct RawLunRef {
+    pub(super) place: Place,
+    pub(super) lun: Text,
+    pub(super) number: Text,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default)]
 pub(super) struct RawGroup {
-    pub(super) name: String,
-    #[serde(default)]
-    pub(super) initiators: Vec<String>,
-    #[serde(default)]
-    pub(super) networks: Vec<String>,
-    #[serde(default)]
-    pub(super) deny: bool,
-    #[serde(default)]
-    pub(super) read_only: bool,
-    pub(super) luns: Option<Vec<RawMapping>>,
+    pub(super) place: Place,
+    pub(super) name: Text,
+    pub(super) initiators: Option<Vec<At<String>>>,
+    pub(super) networks: Option<Vec<At<String>>>,
+    pub(super) deny: Switch,
+    pub(super) read_only: Switch,
+    pub(super) luns: Option<Vec<RawLunRef>>,
     pub(super) chap: Option<RawChap>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default)]
 pub(super) struct RawChap {
-    pub(super) user: String,
-    pub(super) secret: Option<String>,
-    pub(super) secret_file: Option<PathBuf>,
-    pub(super) mutual_user: Option<String>,
-    pub(super) mutual_secret: Option<String>,
-    pub(super) mutual_secret_file: Option<PathBuf>,
+    pub(super) place: Place,
+    pub(super) user: Text,
+    pub(super) secret: Text,
+    pub(super) secret_file: Text,
+    pub(super) mutual_user: Text,
+    pub(super) mutual_secret: Text,
+    pub(super) mutual_secret_file: Text,
 }

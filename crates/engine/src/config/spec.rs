@@ -1,160 +1,194 @@
-//! Sizes and LUN SPECs as they are written on the command line and in the file.
+//! LUN SPEC: the one-line form of a LUN, as `file:/srv/disk.img,size=10G,bs=4096,ro`.
 
-use super::raw::RawLun;
+use super::problems::{Collector, Fault, suggest};
+use super::raw::{At, Place, RawLun, Switch, Text};
 
-/// Bytes of a size: digits with K, M, G or T (powers of 1024).
-///
-/// # Errors
-/// What is wrong and what is expected.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
-        _ => return Err(size_error(text)),
+/// Kinds of store.
+const STORES: [&str; 4] = ["ram", "null", "file", "block"];
+const OPTIONS: [&str; 10] =
+    ["size", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id"];
+
+/// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
+pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) {
+    let place = Place::option(&format!("--lun {text}"));
+    let mut lun = RawLun { place: place.clone(), ..RawLun::default() };
+    let mut number = None;
+    let mut parts = split(text).into_iter();
+    let Some((store, rest)) = parts.next().as_deref().and_then(|first| owned_split(first, ':')) else {
+        let fix = "write KIND:ARGUMENT, as ram:1G, null:1T, file:/srv/disk.img,size=10G or block:/dev/sdb";
+        problems.add(&place, Fault::new("a LUN starts with its store", fix));
+        return (lun, number);
     };
-    let number: u64 = digits.parse().map_err(|_| size_error(text))?;
-    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= i64::MAX as u64);
-    bytes.ok_or_else(|| format!("size {text} is too large"))
-}
-
-fn size_error(text: &str) -> String {
-    format!("size `{text}` is not a number with an optional K, M, G or T, like 512M or 10G")
-}
-
-/// Bytes as a person reads them: `1 GiB`.
-pub fn format_size(bytes: u64) -> String {
-    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let whole = units.iter().find(|(_, shift)| bytes >= 1 << shift && bytes.trailing_zeros() >= *shift);
-    match whole {
-        Some((unit, shift)) => format!("{} {unit}", bytes >> shift),
-        None => format!("{bytes} bytes"),
-    }
-}
-
-/// Parses `KIND:WHERE[,OPTION...]`. A comma in a path is written `\,`.
-///
-/// # Errors
-/// What is wrong and what is expected.
-pub(super) fn parse_lun(spec: &str) -> Result<RawLun, String> {
-    let mut parts = split(spec);
-    let store = parts.remove(0);
-    let Some((kind, place)) = store.split_once(':') else {
-        return Err(
-            "it does not say what it is; write ram:SIZE, null:SIZE, file:PATH or block:PATH".to_owned()
-        );
+    let slot = match store.as_str() {
+        "ram" => Some(&mut lun.ram),
+        "null" => Some(&mut lun.null),
+        "file" => Some(&mut lun.file),
+        "block" => Some(&mut lun.block),
+        _ => None,
     };
-    let mut lun = RawLun::default();
-    match kind {
-        "ram" => lun.ram = Some(place.to_owned()),
-        "null" => lun.null = Some(place.to_owned()),
-        "file" => lun.file = Some(place.into()),
-        "block" => lun.block = Some(place.into()),
-        _ => return Err(format!("`{kind}` is no kind of store; use ram, null, file or block")),
-    }
-    for option in parts {
-        set_option(&mut lun, &option)?;
-    }
-    Ok(lun)
-}
-
-fn set_option(lun: &mut RawLun, option: &str) -> Result<(), String> {
-    let (name, value) = match option.split_once('=') {
-        Some((name, value)) => (name, Some(value)),
-        None => (option, None),
-    };
-    let text =
-        || value.map(str::to_owned).ok_or_else(|| format!("option `{name}` needs a value: {name}=..."));
-    let flag = || match value {
-        Some("on") => Ok(Some(true)),
-        Some("off") => Ok(Some(false)),
-        _ => Err(format!("option `{name}` is on or off: {name}=on")),
-    };
-    let set = || match value {
-        None | Some("on") => Ok(Some(true)),
-        Some("off") => Ok(Some(false)),
-        Some(_) => Err(format!("option `{name}` takes no value")),
-    };
-    match name {
-        "size" => lun.size = Some(text()?),
-        "bs" => lun.block_size = Some(text()?),
-        "pbs" => lun.physical_block_size = Some(text()?),
-        "serial" => lun.serial = Some(text()?),
-        "name" => lun.name = Some(text()?),
-        "wcache" => lun.write_cache = flag()?,
-        "thin" => lun.thin = flag()?,
-        "ro" => lun.read_only = set()?,
-        "removable" => lun.removable = set()?,
-        "id" => {
-            let text = text()?;
-            lun.id = Some(text.parse().map_err(|_| format!("option `id={text}` is not a LUN number"))?);
-        }
-        _ => {
-            return Err(format!(
-                "`{name}` is no option; there are size=, bs=, pbs=, ro, serial=, name=, wcache=, thin=, removable, id="
-            ));
+    match slot {
+        Some(slot) => *slot = Some(At::new(rest, &place)),
+        None => {
+            let fault = Fault::new(format!("`{store}` is not a kind of store"), suggest(&store, STORES));
+            problems.add(&place, fault);
         }
     }
+    for part in parts {
+        if let Err(fault) = option(&part, &place, &mut lun, &mut number) {
+            problems.add(&place, fault);
+        }
+    }
+    (lun, number)
+}
+
+fn option(part: &str, place: &Place, lun: &mut RawLun, number: &mut Text) -> Result<(), Fault> {
+    let (key, value) = match owned_split(part, '=') {
+        Some((key, value)) => (key, Some(value)),
+        None => (part.to_string(), None),
+    };
+    match key.as_str() {
+        "size" => set(&mut lun.size, &key, value, place),
+        "bs" => set(&mut lun.block_size, &key, value, place),
+        "pbs" => set(&mut lun.physical_block_size, &key, value, place),
+        "serial" => set(&mut lun.serial, &key, value, place),
+        "name" => set(&mut lun.name, &key, value, place),
+        "id" => set(number, &key, value, place),
+        "ro" => flag(&mut lun.read_only, &key, value, place),
+        "removable" => flag(&mut lun.removable, &key, value, place),
+        "wcache" => on_off(&mut lun.write_cache, &key, value, place),
+        "thin" => on_off(&mut lun.thin, &key, value, place),
+        _ => Err(Fault::new(format!("unknown LUN option `{key}`"), suggest(&key, OPTIONS))),
+    }
+}
+
+fn set(slot: &mut Text, key: &str, value: Option<String>, place: &Place) -> Result<(), Fault> {
+    let value =
+        value.ok_or_else(|| Fault::new(format!("`{key}` has no value"), format!("write {key}=VALUE")))?;
+    fill(slot, key, value, place)
+}
+
+fn flag(slot: &mut Switch, key: &str, value: Option<String>, place: &Place) -> Result<(), Fault> {
+    match value {
+        None => fill(slot, key, true, place),
+        Some(_) => Err(Fault::new(format!("`{key}` takes no value"), format!("write {key} alone"))),
+    }
+}
+
+fn on_off(slot: &mut Switch, key: &str, value: Option<String>, place: &Place) -> Result<(), Fault> {
+    match value.as_deref() {
+        Some("on") => fill(slot, key, true, place),
+        Some("off") => fill(slot, key, false, place),
+        Some(_) | None => {
+            Err(Fault::new(format!("`{key}` is on or off"), format!("write {key}=on or {key}=off")))
+        }
+    }
+}
+
+fn fill<T>(slot: &mut Option<At<T>>, key: &str, value: T, place: &Place) -> Result<(), Fault> {
+    if slot.is_some() {
+        return Err(Fault::new(format!("`{key}` is given twice"), "keep one of them"));
+    }
+    *slot = Some(At::new(value, place));
     Ok(())
 }
 
-/// Splits at commas that are not escaped.
-fn split(spec: &str) -> Vec<String> {
+/// At commas; `\,` is a comma and `\\` a backslash of the text itself.
+fn split(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
-    let mut chars = spec.chars().peekable();
-    while let Some(c) = chars.next() {
-        let escaped = c == '\\' && chars.peek() == Some(&',');
-        let last = parts.last_mut().expect("never empty");
-        if escaped {
-            last.extend(chars.next());
-        } else if c == ',' {
-            parts.push(String::new());
-        } else {
-            last.push(c);
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let part = match c {
+            ',' => {
+                parts.push(String::new());
+                continue;
+            }
+            '\\' => rest.next_if(|next| matches!(next, ',' | '\\')).unwrap_or('\\'),
+            other => other,
+        };
+        if let Some(last) = parts.last_mut() {
+            last.push(part);
         }
     }
     parts
 }
 
+fn owned_split(text: &str, at: char) -> Option<(String, String)> {
+    text.split_once(at).map(|(left, right)| (left.to_string(), right.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("512"), Ok(512));
-        assert_eq!(parse_size("1G"), Ok(1 << 30));
-        assert_eq!(parse_size("2t"), Ok(2 << 40));
-        assert!(parse_size("").is_err());
-        assert!(parse_size("1X").is_err());
-        assert!(parse_size("99999999999T").is_err());
-        assert_eq!(format_size(1 << 30), "1 GiB");
-        assert_eq!(format_size(1536), "1536 bytes");
+    fn good(text: &str) -> (RawLun, Text) {
+        let mut problems = Collector::new(None);
+        let parsed = parse(text, &mut problems);
+        problems.finish(Some(parsed)).unwrap_or_else(|p| panic!("{p}"))
+    }
+
+    fn fault(text: &str) -> String {
+        let mut problems = Collector::new(None);
+        parse(text, &mut problems);
+        problems.finish(Some(())).unwrap_err().to_string()
+    }
+
+    fn value(text: &Text) -> Option<&str> {
+        text.as_ref().map(|at| at.value.as_str())
     }
 
     #[test]
-    fn a_spec_with_everything() {
-        let lun = parse_lun("file:/a\\,b,size=1G,bs=4096,ro,serial=x,wcache=off,thin=on,removable,id=7")
-            .expect("good");
-        assert_eq!(lun.file.as_deref(), Some(std::path::Path::new("/a,b")));
-        assert_eq!((lun.id, lun.read_only, lun.write_cache), (Some(7), Some(true), Some(false)));
+    fn every_option_is_read() {
+        let (lun, number) = good(
+            "file:/srv/a,size=1G,bs=4096,pbs=8192,ro,serial=S 1,name=a,wcache=off,thin=on,removable,id=7",
+        );
+        assert_eq!(value(&lun.file), Some("/srv/a"));
+        assert_eq!(value(&lun.size), Some("1G"));
+        assert_eq!(value(&lun.block_size), Some("4096"));
+        assert_eq!(value(&lun.physical_block_size), Some("8192"));
+        assert_eq!(value(&lun.serial), Some("S 1"));
+        assert_eq!(value(&lun.name), Some("a"));
+        let switches = [&lun.read_only, &lun.write_cache, &lun.thin, &lun.removable];
+        assert_eq!(
+            switches.map(|s| s.as_ref().map(|at| at.value)),
+            [Some(true), Some(false), Some(true), Some(true)]
+        );
+        assert_eq!(value(&number), Some("7"));
     }
 
     #[test]
-    fn errors_say_what_and_how() {
-        for (spec, expected) in [
-            ("disk", "write ram:SIZE"),
-            ("floppy:1M", "use ram, null, file or block"),
-            ("ram:1M,colour=red", "`colour` is no option"),
-            ("ram:1M,wcache=maybe", "wcache=on"),
-            ("ram:1M,bs", "needs a value"),
-            ("ram:1M,id=x", "not a LUN number"),
-        ] {
-            let error = parse_lun(spec).expect_err(spec);
-            assert!(error.contains(expected), "{spec}: {error}");
+    fn paths_may_hold_commas_colons_and_equal_signs() {
+        assert_eq!(value(&good(r"file:/a\,b:c=d\\e\f,size=1M").0.file), Some(r"/a,b:c=d\e\f"));
+        assert_eq!(
+            value(&good("block:/dev/disk/by-path/pci-0000:00").0.block),
+            Some("/dev/disk/by-path/pci-0000:00")
+        );
+    }
+
+    #[test]
+    fn faults_name_the_option_and_the_cure() {
+        assert!(fault("1G").contains("ram:1G"));
+        assert!(fault("ram:1G,sise=2").contains("did you mean `size`?"));
+        assert!(fault("ram:1G,bs").contains("write bs=VALUE"));
+        assert!(fault("ram:1G,ro=yes").contains("takes no value"));
+        assert!(fault("ram:1G,thin=yes").contains("thin=on or thin=off"));
+        assert!(fault("ram:1G,bs=512,bs=512").contains("twice"));
+        assert!(fault("rem:1G").contains("did you mean `ram`?"));
+        assert!(fault("ram:1G,").contains("unknown LUN option ``"));
+        assert_eq!(fault("ram:1G,x1,y1").lines().count(), 2, "all faults at once");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,80}") {
+            parse(&text, &mut Collector::new(None));
+        }
+
+        #[test]
+        fn an_escaped_path_comes_back(path in "[a-z,\\\\:= é]{1,30}") {
+            let escaped = path.replace('\\', r"\\").replace(',', r"\,");
+            let (lun, _) = good(&format!("file:{escaped},ro"));
+            prop_assert_eq!(value(&lun.file), Some(path.as_str()));
         }
     }
 }

@@ -1,531 +1,363 @@
-//! From what is written to a [`Config`] in which every reference holds, or all that is wrong with it.
+//! The raw form into a [`Config`]: general options, portals and LUNs; targets have a file of their own.
 
-use super::raw::{RawChap, RawConfig, RawGroup, RawLun, RawMapping, RawPortal, RawTarget};
-use super::spec::parse_size;
-use super::{Chap, Config, Group, Lun, Network, Poll, Portal, Problem, Problems, StoreSpec, Target};
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-use toml::Spanned;
+use super::problems::{Collector, Fault};
+use super::raw::*;
+use super::scalar;
+use super::targets;
+use super::*;
+use std::collections::BTreeMap;
 
-/// Where portals listen unless told otherwise.
-pub(super) const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 3260);
-/// The highest LUN number: flat space addressing has 14 bits (SAM-5 section 4.7.7).
-pub(super) const LUN_MAX: u16 = 16383;
-/// The longest iSCSI name, in bytes (RFC 7143 section 4.2.7.2).
-const NAME_BYTES_MAX: usize = 223;
-/// The shortest CHAP secret, in bytes: 96 bits (RFC 7143 section 9.2.1).
-const SECRET_BYTES_MIN: usize = 12;
+/// Where a configuration listens that does not say.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:3260";
+/// Block sizes that are served.
+const BLOCK_MIN: u64 = 512;
+const BLOCK_MAX: u64 = 65536;
+/// Characters of a unit serial number and of the product identification (SPC-4 sections 7.8.15 and 6.6.2).
+const SERIAL_MAX: usize = 32;
+const PRODUCT_MAX: usize = 16;
 
-/// Where the raw configuration comes from: for the places in errors, and for relative paths.
-#[derive(Clone, Copy)]
-pub(super) enum Source<'a> {
-    /// A file with this text, in this directory.
-    File { text: &'a str, dir: &'a Path },
-    /// The command line, with these LUN SPECs.
-    Options { specs: &'a [String] },
+/// What a configuration is verified against.
+pub(super) struct Machine {
+    /// Cores that this process may run on.
+    pub(super) cores: Vec<usize>,
+    /// Tells this machine from others, the same at every start.
+    pub(super) id: String,
+    /// Relative paths start here; absolute.
+    pub(super) base: PathBuf,
 }
 
-/// Verifies.
-pub(super) fn verify(raw: RawConfig, source: Source<'_>) -> Result<Config, Problems> {
-    let mut check = Check { source, problems: Vec::new() };
-    let config = check.config(raw);
-    if check.problems.is_empty() { Ok(config) } else { Err(Problems(check.problems)) }
-}
-
-struct Check<'a> {
-    source: Source<'a>,
-    problems: Vec<Problem>,
-}
-
-impl Check<'_> {
-    fn wrong(&mut self, place: &str, what: impl Into<String>) {
-        self.problems.push(Problem { place: place.to_owned(), what: what.into() });
-    }
-
-    /// `kind[n] (line l)`, or the option.
-    fn place<T>(&self, kind: &str, index: usize, entry: &Spanned<T>) -> String {
-        match self.source {
-            Source::File { text, .. } => {
-                let before = text.get(..entry.span().start).unwrap_or_default();
-                format!("{kind}[{index}] (line {})", before.matches('\n').count() + 1)
-            }
-            Source::Options { specs } => match specs.get(index).filter(|_| kind == "lun") {
-                Some(spec) => format!("--lun {spec}"),
-                None => format!("--{kind}"),
-            },
-        }
-    }
-
-    fn path(&self, path: PathBuf) -> PathBuf {
-        match self.source {
-            Source::File { dir, .. } => dir.join(path),
-            Source::Options { .. } => path,
-        }
-    }
-
-    fn config(&mut self, raw: RawConfig) -> Config {
-        let usable = reactor::topology::usable_cores().unwrap_or_else(|_| vec![0]);
-        let cores = self.cores("cores", raw.cores.as_deref(), &usable);
-        let poll = match raw.poll.as_deref() {
-            None | Some("adaptive") => Poll::Adaptive,
-            Some("always") => Poll::Always,
-            Some("never") => Poll::Never,
-            Some(other) => {
-                self.wrong("poll", format!("`{other}` is none of adaptive, always, never"));
-                Poll::Adaptive
-            }
-        };
-        let mut portals = Vec::new();
-        let mut portal_names = Vec::new();
-        for (index, entry) in raw.portals.into_iter().enumerate() {
-            let place = self.place("portal", index, &entry);
-            let entry = entry.into_inner();
-            portal_names.push(entry.name.clone().unwrap_or_else(|| entry.listen.clone()));
-            let portal = self.portal(&place, &entry, &cores);
-            if portals.iter().any(|other: &Portal| other.listen == portal.listen && portal.listen.port() != 0)
-            {
-                self.wrong(&place, format!("another portal listens on {} already", portal.listen));
-            }
-            portals.push(portal);
-        }
-        if portals.is_empty() {
-            portals.push(Portal { listen: LISTEN, cores: cores.clone(), group: 1 });
-            portal_names.push(LISTEN.to_string());
-        }
-        let luns = self.luns(raw.luns);
-        let mut targets: Vec<Target> = Vec::new();
-        for (index, entry) in raw.targets.into_iter().enumerate() {
-            let place = self.place("target", index, &entry);
-            let target = self.target(&place, entry.into_inner(), &luns, &portal_names);
-            if targets.iter().any(|other| other.name == target.name) {
-                self.wrong(&place, format!("another target is named {} already", target.name));
-            }
-            targets.push(target);
-        }
-        if targets.is_empty() {
-            self.wrong("target", "there is no target; add one: [[target]] with name and luns");
-        }
-        Config {
-            cores,
-            poll,
-            state_dir: raw.state_dir.map(|dir| self.path(dir)),
-            luns,
-            targets,
-            portals,
-            login_timeout: Duration::from_secs(self.seconds("login_timeout_s", raw.login_timeout_s, 15)),
-            keep_alive: Duration::from_secs(self.seconds("keep_alive_s", raw.keep_alive_s, 30)),
-            logins_max: raw.logins_max.unwrap_or(1024).max(1),
-        }
-    }
-
-    fn seconds(&mut self, place: &str, given: Option<u64>, default: u64) -> u64 {
-        match given {
-            Some(0) => {
-                self.wrong(place, "0 seconds is no time; use 1 or more");
-                default
-            }
-            Some(seconds) => seconds,
-            None => default,
-        }
-    }
-
-    /// `all`, or numbers and ranges: `0,2-3`.
-    fn cores(&mut self, place: &str, list: Option<&str>, usable: &[usize]) -> Vec<usize> {
-        let Some(list) = list.filter(|list| *list != "all") else { return usable.to_vec() };
-        let mut cores = Vec::new();
-        for part in list.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
-                (Ok(first), Ok(last)) if first <= last && last < 4096 => cores.extend(first..=last),
-                _ => self.wrong(
-                    place,
-                    format!("`{part}` is no core or range of cores; write a list like 0,2-3, or all"),
-                ),
-            }
-        }
-        cores.sort_unstable();
-        cores.dedup();
-        for core in &cores {
-            if !usable.contains(core) {
-                let have: Vec<String> = usable.iter().map(usize::to_string).collect();
-                self.wrong(place, format!("core {core} cannot be used here; there are {}", have.join(",")));
-            }
-        }
-        if cores.is_empty() { usable.to_vec() } else { cores }
-    }
-
-    fn portal(&mut self, place: &str, raw: &RawPortal, cores: &[usize]) -> Portal {
-        let listen = parse_listen(&raw.listen).unwrap_or_else(|error| {
-            self.wrong(&format!("{place}.listen"), error);
-            LISTEN
-        });
-        let cores = match raw.cores.as_deref() {
-            Some(list) => self.cores(&format!("{place}.cores"), Some(list), cores),
-            None => cores.to_vec(),
-        };
-        if raw.group == Some(0) {
-            self.wrong(&format!("{place}.group"), "portal groups are numbered from 1");
-        }
-        Portal { listen, cores, group: raw.group.unwrap_or(1).max(1) }
-    }
-
-    fn luns(&mut self, raw: Vec<Spanned<RawLun>>) -> Vec<Lun> {
-        let mut luns: Vec<Lun> = Vec::new();
-        for (index, entry) in raw.into_iter().enumerate() {
-            let place = self.place("lun", index, &entry);
-            let lun = self.lun(&place, index, entry.into_inner());
-            for other in &luns {
-                if other.name == lun.name {
-                    self.wrong(
-                        &place,
-                        format!("another LUN is named {} already; give it another name=", lun.name),
-                    );
-                } else if other.serial == lun.serial {
-                    self.wrong(
-                        &place,
-                        format!(
-                            "LUN {} has the serial {} already; serials must differ",
-                            other.name, lun.serial
-                        ),
-                    );
-                }
-            }
-            luns.push(lun);
-        }
-        luns
-    }
-
-    fn lun(&mut self, place: &str, index: usize, raw: RawLun) -> Lun {
-        let block_bytes = self.block_size(place, "block size (bs)", raw.block_size.as_deref(), 512);
-        let default = if block_bytes < 4096 { 4096 } else { block_bytes };
-        let physical =
-            self.block_size(place, "physical block size (pbs)", raw.physical_block_size.as_deref(), default);
-        if physical < block_bytes {
-            self.wrong(
-                place,
-                format!("the physical block size {physical} is below the block size {block_bytes}"),
-            );
-        }
-        let name = raw.name.clone().unwrap_or_else(|| format!("lun{index}"));
-        let store = self.store(place, &raw, block_bytes);
-        let serial = raw.serial.unwrap_or_else(|| default_serial(&name, &store));
-        if serial.is_empty() || serial.len() > 32 || !serial.bytes().all(|byte| byte.is_ascii_graphic()) {
-            self.wrong(
-                place,
-                format!("serial `{serial}` must be 1 to 32 printable ASCII characters without spaces"),
-            );
-        }
-        let product = raw.product.unwrap_or_else(|| "Virtual Disk".to_owned());
-        if product.is_empty()
-            || product.len() > 16
-            || !product.bytes().all(|byte| (0x20..0x7f).contains(&byte))
-        {
-            self.wrong(place, format!("product `{product}` must be 1 to 16 printable ASCII characters"));
-        }
-        Lun {
-            name,
-            store,
-            block_bytes,
-            physical_block_bytes: physical.max(block_bytes),
-            serial,
-            product,
-            read_only: raw.read_only.unwrap_or(false),
-            write_cache: raw.write_cache.unwrap_or(true),
-            thin: raw.thin.unwrap_or(true),
-            removable: raw.removable.unwrap_or(false),
-        }
-    }
-
-    fn block_size(&mut self, place: &str, what: &str, text: Option<&str>, default: u32) -> u32 {
-        let Some(text) = text else { return default };
-        match parse_size(text).map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)) {
-            Ok(bytes) if (512..=65536).contains(&bytes) && bytes.is_power_of_two() => bytes,
-            Ok(_) => {
-                self.wrong(place, format!("{what} {text} must be a power of two from 512 to 65536"));
-                default
-            }
-            Err(error) => {
-                self.wrong(place, format!("{what}: {error}"));
-                default
-            }
-        }
-    }
-
-    fn store(&mut self, place: &str, raw: &RawLun, block_bytes: u32) -> StoreSpec {
-        let kinds = [raw.ram.is_some(), raw.null.is_some(), raw.file.is_some(), raw.block.is_some()];
-        if kinds.iter().filter(|given| **given).count() != 1 {
-            self.wrong(place, "a LUN has exactly one of ram, null, file, block");
-            return StoreSpec::Null { size: u64::from(block_bytes) };
-        }
-        let has_size = raw.file.is_some();
-        if raw.size.is_some() && !has_size {
-            self.wrong(
-                place,
-                "size belongs to file; ram and null carry theirs themselves, block devices have one",
-            );
-        }
-        if let Some(text) = &raw.ram {
-            return StoreSpec::Ram { size: self.size(place, text, block_bytes) };
-        }
-        if let Some(text) = &raw.null {
-            return StoreSpec::Null { size: self.size(place, text, block_bytes) };
-        }
-        if let Some(path) = &raw.file {
-            self.check_path(place, path);
-            let size = raw.size.as_ref().map(|text| self.size(place, text, block_bytes));
-            return StoreSpec::File { path: self.path(path.clone()), size };
-        }
-        let path = raw.block.clone().unwrap_or_default();
-        self.check_path(place, &path);
-        StoreSpec::Block { path: self.path(path) }
-    }
-
-    fn check_path(&mut self, place: &str, path: &Path) {
-        if path.as_os_str().is_empty() {
-            self.wrong(place, "the path is empty");
-        }
-    }
-
-    fn size(&mut self, place: &str, text: &str, block_bytes: u32) -> u64 {
-        let block_bytes = u64::from(block_bytes);
-        match parse_size(text) {
-            Ok(0) => self.wrong(place, "the size is 0"),
-            Ok(bytes) if bytes % block_bytes != 0 => {
-                self.wrong(place, format!("size {text} is not a multiple of the block size {block_bytes}"));
-            }
-            Ok(bytes) => return bytes,
-            Err(error) => self.wrong(place, error),
-        }
-        block_bytes
-    }
-
-    fn target(&mut self, place: &str, raw: RawTarget, luns: &[Lun], portal_names: &[String]) -> Target {
-        let name = raw.name.to_lowercase();
-        if let Err(error) = check_name(&name) {
-            self.wrong(&format!("{place}.name"), error);
-        }
-        let portals = match raw.portals {
-            None => (0..portal_names.len()).collect(),
-            Some(wanted) => {
-                let mut portals = Vec::new();
-                for wanted in wanted {
-                    match portal_names.iter().position(|name| *name == wanted) {
-                        Some(index) => portals.push(index),
-                        None => self.wrong(
-                            &format!("{place}.portals"),
-                            format!("there is no portal `{wanted}`; there are {}", portal_names.join(", ")),
-                        ),
-                    }
-                }
-                if portals.is_empty() {
-                    self.wrong(&format!("{place}.portals"), "the target can be reached through no portal");
-                }
-                portals
-            }
-        };
-        let mapped = self.mappings(&format!("{place}.luns"), &raw.luns, luns);
-        let mut groups = Vec::new();
-        for (index, entry) in raw.groups.into_iter().enumerate() {
-            let place = format!("{place}.{}", self.place("group", index, &entry));
-            groups.push(self.group(&place, entry.into_inner(), luns));
-        }
-        if raw.sessions_max == Some(0) {
-            self.wrong(
-                &format!("{place}.sessions_max"),
-                "with 0 nobody could log in; leave it out for the default",
-            );
-        }
-        Target {
-            name,
-            alias: raw.alias,
-            sessions_max: raw.sessions_max.unwrap_or(16384),
-            portals,
-            luns: mapped,
-            groups,
-        }
-    }
-
-    fn mappings(&mut self, place: &str, raw: &[RawMapping], luns: &[Lun]) -> Vec<(u16, usize)> {
-        let mut mapped: Vec<(u16, usize)> = Vec::new();
-        for mapping in raw {
-            if mapping.number > LUN_MAX {
-                self.wrong(place, format!("LUN number {} is above {LUN_MAX}", mapping.number));
-            }
-            if mapped.iter().any(|(number, _)| *number == mapping.number) {
-                self.wrong(place, format!("LUN number {} is given twice", mapping.number));
-            }
-            match luns.iter().position(|lun| lun.name == mapping.lun) {
-                Some(index) => mapped.push((mapping.number, index)),
-                None => {
-                    let names: Vec<&str> = luns.iter().map(|lun| lun.name.as_str()).collect();
-                    self.wrong(
-                        place,
-                        format!("there is no LUN `{}`; there are {}", mapping.lun, names.join(", ")),
-                    );
-                }
-            }
-        }
-        mapped.sort_unstable();
-        mapped
-    }
-
-    fn group(&mut self, place: &str, raw: RawGroup, luns: &[Lun]) -> Group {
-        let mut networks = Vec::new();
-        for text in &raw.networks {
-            match parse_network(text) {
-                Some(network) => networks.push(network),
-                None => self.wrong(
-                    &format!("{place}.networks"),
-                    format!(
-                        "`{text}` is no network; write ADDRESS/PREFIX with host bits zero, like 192.0.2.0/24"
-                    ),
-                ),
-            }
-        }
-        let chap = raw.chap.and_then(|chap| self.chap(&format!("{place}.chap"), chap));
-        let luns = raw.luns.map(|list| self.mappings(&format!("{place}.luns"), &list, luns));
-        Group {
-            name: raw.name,
-            initiators: raw.initiators,
-            networks,
-            deny: raw.deny,
-            read_only: raw.read_only,
-            luns,
-            chap,
-        }
-    }
-
-    fn chap(&mut self, place: &str, raw: RawChap) -> Option<Chap> {
-        let secret = self.secret(&format!("{place}.secret"), raw.secret, raw.secret_file)?;
-        let mutual = match raw.mutual_user {
-            None if raw.mutual_secret.is_some() || raw.mutual_secret_file.is_some() => {
-                self.wrong(place, "mutual_secret needs mutual_user beside it");
-                None
-            }
-            None => None,
-            Some(user) => {
-                let place = format!("{place}.mutual_secret");
-                let own = self.secret(&place, raw.mutual_secret, raw.mutual_secret_file)?;
-                if own == secret {
-                    // RFC 7143 section 9.2.1: the same secret both ways allows reflection.
-                    self.wrong(&place, "must differ from secret");
-                }
-                Some((user, own))
-            }
-        };
-        Some(Chap { user: raw.user, secret, mutual })
-    }
-
-    fn secret(&mut self, place: &str, inline: Option<String>, file: Option<PathBuf>) -> Option<Vec<u8>> {
-        let secret = match (inline, file) {
-            (Some(secret), None) => secret.into_bytes(),
-            (None, Some(path)) => match read_secret(&self.path(path)) {
-                Ok(secret) => secret,
-                Err(error) => {
-                    self.wrong(place, error);
-                    return None;
-                }
-            },
-            _ => {
-                self.wrong(
-                    place,
-                    "give exactly one: the secret itself, or the file that holds it (..._file)",
-                );
-                return None;
-            }
-        };
-        if secret.len() < SECRET_BYTES_MIN {
-            self.wrong(
-                place,
-                format!("the secret is shorter than {SECRET_BYTES_MIN} bytes (RFC 7143 section 9.2.1)"),
-            );
-        }
-        Some(secret)
+impl Machine {
+    /// This one. `base`: the folder of the configuration file.
+    pub(super) fn here(base: Option<&Path>) -> Machine {
+        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let base = base.map_or(here.clone(), |base| here.join(base));
+        let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        Machine { cores: usable_cores(), id: id.trim().into(), base }
     }
 }
 
-/// The serial of a LUN that has none given: the same as long as it is the same file, device or name.
-fn default_serial(name: &str, store: &StoreSpec) -> String {
-    let what = match store {
-        StoreSpec::Null { .. } | StoreSpec::Ram { .. } => name.to_owned(),
-        StoreSpec::File { path, .. } | StoreSpec::Block { path } => path.display().to_string(),
+fn usable_cores() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
+        Err(_) => (0..std::thread::available_parallelism().map_or(1, |n| n.get())).collect(),
+    }
+}
+
+/// The configuration, complete if `problems` stays empty.
+pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Config> {
+    complete(&mut raw, problems);
+    let minute = Duration::from_secs(60);
+    let login_timeout = time(&raw.login_timeout, 15, 10 * minute, problems);
+    let keep_alive = time(&raw.keep_alive, 30, 60 * minute, problems);
+    let logins_max = count(&raw.logins_max, 1024, 65536, problems);
+    let poll = poll(&raw.poll, problems);
+    let cores = cores(&raw.cores, &machine.cores, problems);
+    let usable = cores.as_deref().unwrap_or(&machine.cores);
+    let portals = portals(&raw.portals, usable, problems);
+    let luns = luns(&raw, machine, problems);
+    let targets = targets::targets(&raw, machine, problems);
+    Some(Config {
+        state_dir: raw.state_dir.as_ref().map(|at| machine.base.join(&at.value)),
+        cores: cores?,
+        poll: poll?,
+        luns: luns?,
+        targets: targets?,
+        portals: portals?,
+        login_timeout: login_timeout?,
+        keep_alive: keep_alive?,
+        logins_max: logins_max?,
+    })
+}
+
+/// Fills in what every configuration has, and notes what only a person can fill in.
+fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
+    if raw.portals.is_empty() {
+        raw.portals = vec![options::portal(DEFAULT_ADDRESS)];
+    }
+    for (index, lun) in raw.luns.iter_mut().enumerate() {
+        lun.name.get_or_insert_with(|| default_lun_name(index, &lun.place));
+    }
+    let missing = [("lun", raw.luns.is_empty()), ("target", raw.targets.is_empty())];
+    for (name, _) in missing.iter().filter(|(_, missing)| *missing) {
+        let place = Place { path: (*name).into(), offset: Some(0) };
+        problems
+            .add(&place, Fault::new("there is none: nothing to serve", format!("add a [[{name}]] table")));
+    }
+}
+
+/// A LUN that nobody named.
+pub(super) fn default_lun_name(index: usize, place: &Place) -> At<String> {
+    At::new(format!("lun{index}"), place)
+}
+
+fn time(text: &Text, default: u64, most: Duration, problems: &mut Collector<'_>) -> Option<Duration> {
+    match text {
+        None => Some(Duration::from_secs(default)),
+        Some(at) => problems.check(&at.place, scalar::duration(&at.value, Duration::from_secs(1), most)),
+    }
+}
+
+/// A number from 1.
+pub(super) fn count(text: &Text, default: usize, most: u64, problems: &mut Collector<'_>) -> Option<usize> {
+    match text {
+        None => Some(default),
+        Some(at) => {
+            let number = problems.check(&at.place, scalar::number(&at.value, 1, most))?;
+            usize::try_from(number).ok()
+        }
+    }
+}
+
+fn poll(text: &Text, problems: &mut Collector<'_>) -> Option<Poll> {
+    let Some(at) = text else { return Some(Poll::Adaptive) };
+    let poll = match at.value.as_str() {
+        "adaptive" => Ok(Poll::Adaptive),
+        "always" => Ok(Poll::Always),
+        "never" => Ok(Poll::Never),
+        other => {
+            let fix = "choose adaptive, always or never";
+            Err(Fault::new(format!("`{other}` is not a way to poll"), fix))
+        }
     };
-    // FNV-1a, 64 bits.
-    let hash = what.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    problems.check(&at.place, poll)
+}
+
+fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<usize>> {
+    match text {
+        None => Some(usable.to_vec()),
+        Some(at) => problems.check(&at.place, scalar::core_list(&at.value, usable)),
+    }
+}
+
+fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<Portal>> {
+    limit(raw.iter().map(|p| &p.place), PORTALS_MAX, problems);
+    let (mut seen, mut names) = (BTreeMap::new(), BTreeMap::new());
+    let mut portals = Vec::new();
+    for portal in raw {
+        if let Some(at) = &portal.name
+            && let Some(name) = problems.check(&at.place, scalar::label(&at.value))
+        {
+            unique(&mut names, name, &at.place, "portal name", problems);
+        }
+        let listen = required(&portal.listen, &portal.place, "listen", problems).and_then(|at| {
+            let listen = problems.check(&at.place, scalar::listen(&at.value))?;
+            // Port 0 is any free port, so two of them do not collide.
+            if listen.port() != 0 {
+                unique(&mut seen, listen, &at.place, "address", problems);
+            }
+            Some(listen)
+        });
+        let cores = cores(&portal.cores, usable, problems);
+        let group = count(&portal.group, 1, u64::from(u16::MAX), problems);
+        let group = group.and_then(|group| u16::try_from(group).ok());
+        portals.push(listen.zip(cores).zip(group).map(|((listen, cores), group)| Portal {
+            listen,
+            cores,
+            group,
+        }));
+    }
+    portals.into_iter().collect()
+}
+
+fn luns(raw: &Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Vec<Lun>> {
+    limit(raw.luns.iter().map(|l| &l.place), LUNS_MAX, problems);
+    let first_target = raw.targets.first().and_then(|target| target.name.as_ref());
+    let first_target = first_target.map_or(String::new(), |at| at.value.to_ascii_lowercase());
+    let (mut names, mut serials, mut paths) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let mut luns = Vec::new();
+    for raw in &raw.luns {
+        let lun = lun(raw, machine, &first_target, problems);
+        if let Some(lun) = &lun {
+            unique(&mut names, lun.name.clone(), place_or(raw.name.as_ref(), &raw.place), "name", problems);
+            unique(
+                &mut serials,
+                lun.serial.clone(),
+                place_or(raw.serial.as_ref(), &raw.place),
+                "serial number",
+                problems,
+            );
+            if let StoreSpec::File { path, .. } | StoreSpec::Block { path } = &lun.store {
+                unique(
+                    &mut paths,
+                    path.clone(),
+                    place_or(raw.file.as_ref().or(raw.block.as_ref()), &raw.place),
+                    "path",
+                    problems,
+                );
+            }
+        }
+        luns.push(lun);
+    }
+    luns.into_iter().collect()
+}
+
+fn lun(raw: &RawLun, machine: &Machine, first_target: &str, problems: &mut Collector<'_>) -> Option<Lun> {
+    let name = required(&raw.name, &raw.place, "name", problems)
+        .and_then(|at| problems.check(&at.place, scalar::label(&at.value)));
+    let block_bytes = block_size(&raw.block_size, BLOCK_MIN, BLOCK_MIN, "block size", problems);
+    let physical = block_bytes.and_then(|logical| {
+        let default = if logical == BLOCK_MIN { 4096 } else { logical };
+        block_size(&raw.physical_block_size, default, logical, "physical block size", problems)
+    });
+    let store = store(raw, machine, block_bytes, problems);
+    let serial = text(&raw.serial, SERIAL_MAX, problems);
+    let product = text(&raw.product, PRODUCT_MAX, problems);
+    let on = |switch: &Switch, default| switch.as_ref().map_or(default, |at| at.value);
+    let (name, store) = name.zip(store)?;
+    Some(Lun {
+        block_bytes: u32::try_from(block_bytes?).ok()?,
+        physical_block_bytes: u32::try_from(physical?).ok()?,
+        serial: serial?.unwrap_or_else(|| derived_serial(&name, &store, first_target, machine)),
+        product: product?.unwrap_or_else(|| "Virtual Disk".into()),
+        read_only: on(&raw.read_only, false),
+        write_cache: on(&raw.write_cache, true),
+        thin: on(&raw.thin, true),
+        removable: on(&raw.removable, false),
+        name,
+        store,
+    })
+}
+
+/// An optional INQUIRY text: `None` if it is wrong, `Some(None)` if it is absent.
+fn text(raw: &Text, most: usize, problems: &mut Collector<'_>) -> Option<Option<String>> {
+    match raw {
+        None => Some(None),
+        Some(at) => problems.check(&at.place, scalar::printable(&at.value, most)).map(Some),
+    }
+}
+
+fn block_size(raw: &Text, default: u64, least: u64, what: &str, problems: &mut Collector<'_>) -> Option<u64> {
+    let Some(at) = raw else { return Some(default) };
+    let bytes = problems.check(&at.place, scalar::size(&at.value))?;
+    if !bytes.is_power_of_two() || !(least..=BLOCK_MAX).contains(&bytes) {
+        let fix = format!("choose a power of two from {least} to {BLOCK_MAX}");
+        problems.add(&at.place, Fault::new(format!("`{}` is not a {what}", at.value), fix));
+        return None;
+    }
+    Some(bytes)
+}
+
+fn store(
+    raw: &RawLun,
+    machine: &Machine,
+    block: Option<u64>,
+    problems: &mut Collector<'_>,
+) -> Option<StoreSpec> {
+    let kinds = [&raw.ram, &raw.null, &raw.file, &raw.block];
+    let mut given = kinds.into_iter().flatten();
+    if given.next().is_none() && !problems.has(&raw.place) {
+        problems.add(&raw.place, Fault::new("the LUN has no store", "add one of ram, null, file, block"));
+    }
+    for at in given {
+        problems.add(&at.place, Fault::new("the LUN has two stores", "keep one of ram, null, file, block"));
+    }
+    if raw.file.is_none() {
+        refuse(&raw.size, "only a file has a size of its own", problems);
+    }
+    if let Some(at) = &raw.ram {
+        return size(at, block, problems).map(|size| StoreSpec::Ram { size });
+    }
+    if let Some(at) = &raw.null {
+        return size(at, block, problems).map(|size| StoreSpec::Null { size });
+    }
+    if let Some(at) = &raw.block {
+        return path(at, machine, problems).map(|path| StoreSpec::Block { path });
+    }
+    let path = path(raw.file.as_ref()?, machine, problems);
+    let size = match &raw.size {
+        None => Some(None),
+        Some(at) => size(at, block, problems).map(Some),
+    };
+    path.zip(size).map(|(path, size)| StoreSpec::File { path, size })
+}
+
+fn size(at: &At<String>, block_bytes: Option<u64>, problems: &mut Collector<'_>) -> Option<u64> {
+    let bytes = problems.check(&at.place, scalar::size(&at.value))?;
+    if bytes == 0 {
+        problems.add(&at.place, Fault::new("the size is zero", "give at least one block, as 1G"));
+        return None;
+    }
+    let block = block_bytes?;
+    let Some(over @ 1..) = bytes.checked_rem(block) else { return Some(bytes) };
+    let what = format!("{bytes} bytes are no whole number of {block}-byte blocks");
+    let (down, up) = (bytes - over, bytes - over + block);
+    let fix = if down == 0 { format!("use {up}") } else { format!("use {down} or {up}") };
+    problems.add(&at.place, Fault::new(what, fix));
+    None
+}
+
+fn path(at: &At<String>, machine: &Machine, problems: &mut Collector<'_>) -> Option<PathBuf> {
+    if at.value.is_empty() || at.value.contains('\0') {
+        problems
+            .add(&at.place, Fault::new("the path is empty or holds a zero byte", "name a file or a device"));
+        return None;
+    }
+    Some(machine.base.join(&at.value))
+}
+
+/// A serial number that is the same at every start, and that no other unit has: initiators take units of one serial
+/// number for one unit (multipath), so the machine's own identity goes in.
+fn derived_serial(name: &str, store: &StoreSpec, first_target: &str, machine: &Machine) -> String {
+    let own = match store {
+        StoreSpec::File { path, .. } | StoreSpec::Block { path } => path.display().to_string(),
+        StoreSpec::Ram { .. } | StoreSpec::Null { .. } => format!("{first_target}/{name}"),
+    };
+    let text = format!("{}\0{own}", machine.id);
+    // FNV-1a of 64 bits, which must stay as it is for ever.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    format!("{hash:016X}")
+    format!("{hash:016x}")
 }
 
-/// A secret from a file that nobody but its owner may read.
-fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
-    let shown = path.display();
-    let metadata = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
-    if metadata.permissions().mode() & 0o077 != 0 {
-        return Err(format!("{shown} can be read by others; chmod 600 it"));
+/// The value of an option that must be there.
+pub(super) fn required<'a, T>(
+    option: &'a Option<At<T>>,
+    place: &Place,
+    name: &str,
+    problems: &mut Collector<'_>,
+) -> Option<&'a At<T>> {
+    if option.is_none() {
+        problems.add(&place.inner(name), Fault::new("this is missing", format!("add `{name} = ...`")));
     }
-    let mut secret = fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
-    while secret.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
-        secret.pop();
+    option.as_ref()
+}
+
+/// Notes an option that must not be there.
+pub(super) fn refuse<T>(option: &Option<At<T>>, what: &str, problems: &mut Collector<'_>) {
+    if let Some(at) = option {
+        problems.add(&at.place, Fault::new(what, "remove this"));
     }
-    Ok(secret)
 }
 
-/// ADDRESS:PORT; the port may be left out.
-pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    let with_port = text.parse::<SocketAddr>().ok();
-    let bare =
-        || text.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, LISTEN.port()));
-    with_port
-        .or_else(bare)
-        .ok_or_else(|| format!("`{text}` is no address; write ADDRESS:PORT, like 0.0.0.0:3260 or [::]:3260"))
-}
-
-fn parse_network(text: &str) -> Option<Network> {
-    let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
-    let address: IpAddr = address.parse().ok()?;
-    let (bits, width) = match address {
-        IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
-        IpAddr::V6(v6) => (v6.to_bits(), 128),
-    };
-    let prefix: u8 = if prefix.is_empty() { width } else { prefix.parse().ok()? };
-    let host_bits = if prefix == 0 { bits } else { bits.checked_shl(u32::from(prefix)).unwrap_or(0) };
-    (prefix <= width && host_bits == 0).then_some(Network { address, prefix })
-}
-
-/// Whether this is an iSCSI name (RFC 7143 section 4.2.7, RFC 3722).
-fn check_name(name: &str) -> Result<(), String> {
-    let hex = |text: &str, lengths: &[usize]| {
-        lengths.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-    };
-    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | ':');
-    if name.len() > NAME_BYTES_MAX {
-        return Err(format!("the name is longer than {NAME_BYTES_MAX} bytes"));
+/// Notes a key that was there before; both places are named.
+pub(super) fn unique<K: Ord>(
+    seen: &mut BTreeMap<K, Place>,
+    key: K,
+    place: &Place,
+    what: &str,
+    problems: &mut Collector<'_>,
+) {
+    if let Some(first) = seen.get(&key) {
+        let fault = format!("this {what} is already used by {}", problems.locate(first));
+        problems.add(place, Fault::new(fault, "change one of them"));
+        return;
     }
-    let good = if let Some(rest) = name.strip_prefix("iqn.") {
-        let month = rest.get(5..7).and_then(|month| month.parse::<u8>().ok());
-        let dated = rest.get(..4).is_some_and(|year| year.bytes().all(|byte| byte.is_ascii_digit()))
-            && rest.get(4..5) == Some("-")
-            && month.is_some_and(|month| (1..=12).contains(&month));
-        dated && rest.get(7..8) == Some(".") && rest.len() > 8 && rest.chars().all(allowed)
-    } else if let Some(rest) = name.strip_prefix("eui.") {
-        hex(rest, &[16])
-    } else if let Some(rest) = name.strip_prefix("naa.") {
-        hex(rest, &[16, 32])
-    } else {
-        false
-    };
-    if good {
-        return Ok(());
-    }
-    Err(format!(
-        "`{name}` is no iSCSI name; write iqn.YYYY-MM.DOMAIN:ANYTHING in letters, digits, `-`, `.` and `:` \
-         (or eui. with 16, naa. with 16 or 32 hex digits)"
-    ))
+    seen.insert(key, place.clone());
 }
 
-#[cfg(test)]
-mod tests;
+/// Notes where a list grows beyond its limit.
+pub(super) fn limit<'a>(
+    mut places: impl Iterator<Item = &'a Place>,
+    most: usize,
+    problems: &mut Collector<'_>,
+) {
+    if let Some(place) = places.nth(most) {
+        problems.add(place, Fault::new("there are too many of these", format!("keep to {most}")));
+    }
+}
+
+/// The option's own place, or that of the table which lacks it.
+fn place_or<'a>(option: Option<&'a At<String>>, table: &'a Place) -> &'a Place {
+    option.map_or(table, |at| &at.place)
+}

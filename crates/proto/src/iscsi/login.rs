@@ -3,6 +3,8 @@
 mod discovery;
 mod initiator;
 mod target;
+#[cfg(test)]
+mod tests;
 
 pub use crate::iscsi::keys::{Digests, Offers};
 pub use discovery::text_request;
@@ -270,18 +272,4 @@ fn transport_id(initiator: &str, isid: [u8; 6]) -> Vec<u8> {
     id.extend_from_slice(&len);
     id.append(&mut port);
     id
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_transport_id_is_terminated_and_padded() {
-        let id = transport_id("iqn.2026-11.io.lunette:a", [0x80, 1, 2, 3, 4, 0xff]);
-        assert_eq!(&id[..4], [0x45, 0, 0, 44]);
-        assert_eq!(&id[4..45], b"iqn.2026-11.io.lunette:a,i,0x8001020304ff");
-        assert_eq!(&id[45..], [0, 0, 0]);
-        assert_eq!(transport_id("a", [0; 6])[3], 20);
-    }
 }

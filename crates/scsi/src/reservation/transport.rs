@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn equal_ports_are_equal_bytes() {
-        let port = iscsi_transport_id(NAME, 0x80_1234_5678_9a);
+        let port = iscsi_transport_id(NAME, 0x8012_3456_789a);
         let mut written = vec![ISCSI_PORT, 0, 0, 60];
         written.extend_from_slice(b"IQN.2026-11.Example:Host,i,0x80123456789A\0");
         written.resize(64, 0xff);

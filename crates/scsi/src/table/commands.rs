@@ -2,8 +2,9 @@
 
 use super::{Begin, Command, Gate, Offer, ReservationClass as Class};
 use crate::media::{atomic, compare, same, sync, transfer, unmap};
-use crate::request_sense;
+use crate::sanitize;
 use crate::{capacity, diagnostic, inquiry, lba_status, log, luns, mode, opcodes, ports, power, reservation};
+use crate::{copy, request_sense};
 
 /// Every command.
 pub(crate) static COMMANDS: &[Command] = &[
@@ -109,6 +110,24 @@ pub(crate) static COMMANDS: &[Command] = &[
     persistent_out(0x05),
     persistent_out(0x06),
     persistent_out(0x07),
+    copies(0x00, &COPY, copy::extended_copy1),
+    copies(0x01, &COPY, copy::extended_copy4),
+    action(
+        0x1c,
+        &[0x83, 0x1f, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        Gate::Control,
+        Class::Write,
+        copy::abort,
+    ),
+    copy_results(0x00, &RESULTS),
+    copy_results(0x01, &RESULTS),
+    copy_results(0x03, &[0x84, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0]),
+    copy_results(0x04, &RESULTS),
+    copy_results(0x05, &[0x84, 0x1f, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0]),
+    sanitizes(0x01, Offer::Always, sanitize::overwrite),
+    sanitizes(0x02, Offer::Thin, sanitize::erase),
+    sanitizes(0x03, Offer::Cryptographic, sanitize::erase),
+    sanitizes(0x1f, Offer::Always, sanitize::exit_failure_mode),
 ];
 
 /// A command that is always offered, with the usual timeout.
@@ -151,6 +170,29 @@ const fn persistent_in(service_action: u16) -> Command {
 const fn persistent_out(service_action: u16) -> Command {
     let usage = &[0x5f, 0x1f, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0];
     action(service_action, usage, Gate::Control, Class::Always, reservation::persistent_reserve_out)
+}
+
+/// EXTENDED COPY: minutes, as it may name many segments.
+const fn copies(service_action: u16, usage: &'static [u8], begin: Begin) -> Command {
+    slow(300, action(service_action, usage, Gate::Ready, Class::Write, begin))
+}
+
+/// RECEIVE COPY RESULTS.
+const fn copy_results(service_action: u16, usage: &'static [u8]) -> Command {
+    action(service_action, usage, Gate::Control, Class::Write, copy::receive)
+}
+
+/// Usage data of EXTENDED COPY.
+const COPY: [u8; 16] = [0x83, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];
+
+/// Usage data of RECEIVE COPY RESULTS with a list identifier.
+const RESULTS: [u8; 16] = [0x84, 0x1f, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];
+
+/// SANITIZE: an hour, as the whole medium is written.
+const fn sanitizes(service_action: u16, offer: Offer, begin: Begin) -> Command {
+    let usage = &[0x48, 0xbf, 0, 0, 0, 0, 0, 0xff, 0xff, 0];
+    let command = action(service_action, usage, Gate::Sanitize, Class::Write, begin);
+    Command { offer, ..slow(3600, command) }
 }
 
 /// With another recommended timeout.

@@ -1,0 +1,317 @@
+//! From one configuration to another: a pure function into ordered steps.
+
+use super::{Config, Group, Lun, Target};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+/// One step. Names are those of the old configuration where something goes, of the new one where something comes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StepOfChange {
+    /// This option takes effect only at the next start.
+    Restart(&'static str),
+    /// Timeouts, limits or polling changed.
+    Settings,
+    /// End the target's sessions; it goes.
+    RemoveTarget(String),
+    /// The target shows the LUN to nobody any more.
+    Hide {
+        /// Target.
+        target: String,
+        /// LUN.
+        lun: String,
+    },
+    /// Stop listening.
+    RemovePortal(SocketAddr),
+    /// No target shows the LUN now: close its store.
+    RemoveLun(String),
+    /// Open the LUN's store.
+    AddLun(String),
+    /// Properties changed that its sessions can live with.
+    ChangeLun(String),
+    /// Listen.
+    AddPortal(SocketAddr),
+    /// Cores or group of a portal changed, for connections to come.
+    ChangePortal(SocketAddr),
+    /// A new target.
+    AddTarget(String),
+    /// Portals, LUN lists, groups or limits of a target changed, or a LUN that it shows was replaced.
+    ChangeTarget(String),
+}
+
+/// The steps from `old` to `new`, none if they are the same. What goes, goes from the initiator's side inwards
+/// (targets, portals, LUNs); what comes, comes the other way.
+pub fn diff(old: &Config, new: &Config) -> Vec<StepOfChange> {
+    let mut steps = settings(old, new);
+    steps.extend(leaving(old, new));
+    steps.extend(coming(old, new));
+    steps
+}
+
+fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
+    let mut steps = Vec::new();
+    if old.cores != new.cores {
+        steps.push(StepOfChange::Restart("cores"));
+    }
+    if old.state_dir != new.state_dir {
+        steps.push(StepOfChange::Restart("state_dir"));
+    }
+    let of = |config: &Config| (config.poll, config.login_timeout, config.keep_alive, config.logins_max);
+    if of(old) != of(new) {
+        steps.push(StepOfChange::Settings);
+    }
+    steps
+}
+
+fn leaving(old: &Config, new: &Config) -> Vec<StepOfChange> {
+    let mut steps = Vec::new();
+    for target in old.targets.iter().filter(|target| find_target(new, &target.name).is_none()) {
+        steps.push(StepOfChange::RemoveTarget(target.name.clone()));
+    }
+    for target in &old.targets {
+        let Some(after) = find_target(new, &target.name) else { continue };
+        let kept = shown(new, after);
+        for name in shown(old, target) {
+            if !kept.contains(name) || !survives(old, new, name) {
+                steps.push(StepOfChange::Hide { target: target.name.clone(), lun: name.into() });
+            }
+        }
+    }
+    let addresses = counted_addresses(new);
+    steps.extend(without(&counted_addresses(old), &addresses).map(StepOfChange::RemovePortal));
+    for lun in old.luns.iter().filter(|lun| !survives(old, new, &lun.name)) {
+        steps.push(StepOfChange::RemoveLun(lun.name.clone()));
+    }
+    steps
+}
+
+fn coming(old: &Config, new: &Config) -> Vec<StepOfChange> {
+    let mut steps = Vec::new();
+    for lun in &new.luns {
+        match find_lun(old, &lun.name) {
+            Some(before) if before == lun => {}
+            Some(before) if same_unit(before, lun) => steps.push(StepOfChange::ChangeLun(lun.name.clone())),
+            Some(_) | None => steps.push(StepOfChange::AddLun(lun.name.clone())),
+        }
+    }
+    let before = counted_addresses(old);
+    for (key, portal) in counted_addresses(new).iter().zip(&new.portals) {
+        match before.iter().position(|k| k == key).and_then(|index| old.portals.get(index)) {
+            None => steps.push(StepOfChange::AddPortal(portal.listen)),
+            Some(before) if before != portal => steps.push(StepOfChange::ChangePortal(portal.listen)),
+            Some(_) => {}
+        }
+    }
+    for target in &new.targets {
+        match find_target(old, &target.name) {
+            None => steps.push(StepOfChange::AddTarget(target.name.clone())),
+            Some(before) => {
+                let replaced = shown(new, target).iter().any(|name| !survives(old, new, name));
+                if replaced || by_name(old, before) != by_name(new, target) {
+                    steps.push(StepOfChange::ChangeTarget(target.name.clone()));
+                }
+            }
+        }
+    }
+    steps
+}
+
+/// Whether a LUN is the same unit in both, perhaps with other properties.
+fn survives(old: &Config, new: &Config, name: &str) -> bool {
+    find_lun(old, name).zip(find_lun(new, name)).is_some_and(|(old, new)| same_unit(old, new))
+}
+
+/// What an initiator must not see change under a unit that it uses.
+fn same_unit(old: &Lun, new: &Lun) -> bool {
+    let fixed =
+        |lun: &Lun| (lun.store.clone(), lun.block_bytes, lun.physical_block_bytes, lun.serial.clone());
+    fixed(old) == fixed(new)
+}
+
+/// Names of all LUNs that a target shows to anybody.
+fn shown<'a>(config: &'a Config, target: &Target) -> BTreeSet<&'a str> {
+    let lists = target.groups.iter().filter_map(|group| group.luns.as_ref()).chain([&target.luns]);
+    lists.flatten().filter_map(|(_, lun)| config.luns.get(*lun)).map(|lun| lun.name.as_str()).collect()
+}
+
+/// A LUN list by names, which compare across configurations.
+type NamedLuns<'a> = Vec<(u16, &'a str)>;
+
+/// A target with names in the place of indices.
+#[derive(PartialEq)]
+struct ByName<'a> {
+    plain: Target,
+    portals: Vec<(SocketAddr, usize)>,
+    luns: NamedLuns<'a>,
+    group_luns: Vec<Option<NamedLuns<'a>>>,
+}
+
+fn by_name<'a>(config: &'a Config, target: &Target) -> ByName<'a> {
+    let named = |list: &Vec<(u16, usize)>| -> NamedLuns<'a> {
+        list.iter()
+            .filter_map(|(number, lun)| Some((*number, config.luns.get(*lun)?.name.as_str())))
+            .collect()
+    };
+    let addresses = counted_addresses(config);
+    let mut portals: Vec<_> =
+        target.portals.iter().filter_map(|portal| addresses.get(*portal).copied()).collect();
+    portals.sort_unstable();
+    let bare = |group: &Group| Group { luns: None, ..group.clone() };
+    let groups = target.groups.iter().map(bare).collect();
+    ByName {
+        plain: Target { portals: Vec::new(), luns: Vec::new(), groups, ..target.clone() },
+        portals,
+        luns: named(&target.luns),
+        group_luns: target.groups.iter().map(|group| group.luns.as_ref().map(named)).collect(),
+    }
+}
+
+/// Addresses, told apart by a count where one is given twice (port 0).
+fn counted_addresses(config: &Config) -> Vec<(SocketAddr, usize)> {
+    let all = &config.portals;
+    let before = |index: usize, address| all.iter().take(index).filter(|p| p.listen == address).count();
+    all.iter().enumerate().map(|(index, portal)| (portal.listen, before(index, portal.listen))).collect()
+}
+
+fn without(all: &[(SocketAddr, usize)], kept: &[(SocketAddr, usize)]) -> impl Iterator<Item = SocketAddr> {
+    all.iter().filter(|key| !kept.contains(key)).map(|(address, _)| *address)
+}
+
+fn find_lun<'a>(config: &'a Config, name: &str) -> Option<&'a Lun> {
+    config.luns.iter().find(|lun| lun.name == name)
+}
+
+fn find_target<'a>(config: &'a Config, name: &str) -> Option<&'a Target> {
+    config.targets.iter().find(|target| target.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use StepOfChange::*;
+    use proptest::prelude::*;
+    use std::path::Path;
+
+    fn config(text: &str) -> Config {
+        Config::from_toml(text, Path::new("lunette.toml")).unwrap_or_else(|problems| panic!("{problems}"))
+    }
+
+    const BASE: &str = r#"
+portal = [{ listen = "127.0.0.1:3260" }, { listen = "127.0.0.1:0" }, { listen = "127.0.0.1:0" }]
+lun = [{ name = "a", ram = "1M" }, { name = "b", ram = "2M" }]
+[[target]]
+name = "iqn.2026-11.a:x"
+luns = ["a", "b"]
+[[target]]
+name = "iqn.2026-11.a:y"
+luns = ["b"]
+"#;
+
+    fn changed(from: &str, to: &str) -> Vec<StepOfChange> {
+        assert!(BASE.contains(from));
+        diff(&config(BASE), &config(&BASE.replace(from, to)))
+    }
+
+    #[test]
+    fn the_same_configuration_needs_no_step() {
+        assert_eq!(changed("a", "a"), []);
+        let swapped = r#"[{ name = "b", ram = "2M" }, { name = "a", ram = "1M" }]"#;
+        assert_eq!(changed(r#"[{ name = "a", ram = "1M" }, { name = "b", ram = "2M" }]"#, swapped), []);
+    }
+
+    #[test]
+    fn a_unit_that_goes_is_hidden_first_and_one_that_comes_is_opened_first() {
+        let x = || "iqn.2026-11.a:x".to_string();
+        let steps = changed(r#"{ name = "a", ram = "1M" }"#, r#"{ name = "a", ram = "4M" }"#);
+        assert_eq!(
+            steps,
+            [
+                Hide { target: x(), lun: "a".into() },
+                RemoveLun("a".into()),
+                AddLun("a".into()),
+                ChangeTarget(x())
+            ],
+            "another medium is another unit"
+        );
+        let steps = changed(r#"luns = ["a", "b"]"#, r#"luns = ["b"]"#);
+        assert_eq!(steps, [Hide { target: x(), lun: "a".into() }, ChangeTarget(x())]);
+        assert_eq!(changed(r#"ram = "1M""#, r#"ram = "1M", read_only = true"#), [ChangeLun("a".into())]);
+        let steps = changed("a:y", "a:z");
+        assert_eq!(steps, [RemoveTarget("iqn.2026-11.a:y".into()), AddTarget("iqn.2026-11.a:z".into())]);
+    }
+
+    #[test]
+    fn portals_and_settings_change_alone() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let steps =
+            changed(r#"{ listen = "127.0.0.1:3260" }"#, r#"{ listen = "127.0.0.1:3260", group = 2 }"#);
+        assert_eq!(steps, [ChangePortal(address("127.0.0.1:3260"))]);
+        let steps = changed(r#", { listen = "127.0.0.1:0" }, "#, ", ");
+        let names = ["x", "y"].map(|name| ChangeTarget(format!("iqn.2026-11.a:{name}")));
+        assert_eq!(steps[0], RemovePortal(address("127.0.0.1:0")));
+        assert_eq!(steps[1..], names, "they are reached through all portals");
+        assert_eq!(changed("portal = [", "poll = 'never'\nportal = ["), [Settings]);
+        assert_eq!(changed("portal = [", "state_dir = '/x'\nportal = ["), [Restart("state_dir")]);
+    }
+
+    /// A file in which each thing is there or not, or there in another form.
+    fn variant() -> impl Strategy<Value = String> {
+        let luns = proptest::collection::vec(0u8..4, 3);
+        let targets = proptest::collection::vec((0u8..8, any::<bool>()), 3);
+        (luns, targets).prop_map(|(luns, targets)| {
+            let mut text = String::from("[[lun]]\nname = 'z'\nnull = '1M'\n");
+            for (index, form) in luns.iter().enumerate().filter(|(_, form)| **form > 0) {
+                text += &format!(
+                    "[[lun]]\nname = 'l{index}'\nram = '{}M'\nremovable = {}\n",
+                    1 + form / 2,
+                    form % 2 == 1
+                );
+            }
+            let text = text
+                .replace("removable = 0", "removable = false")
+                .replace("removable = 1", "removable = true");
+            targets.iter().enumerate().fold(text, |text, (index, (mask, there))| {
+                let shown = (0..3)
+                    .filter(|lun| luns[*lun] > 0 && mask & (1 << lun) != 0)
+                    .map(|lun| format!("'l{lun}',"));
+                let list = shown.collect::<String>();
+                let name =
+                    if *there { format!("t{index}") } else { "always".to_string() + &index.to_string() };
+                format!("{text}[[target]]\nname = 'iqn.2026-11.a:{name}'\nluns = [{list}]\n")
+            })
+        })
+    }
+
+    proptest! {
+        /// No unit is closed while a target shows it, none is shown before it is open, and at the end all is there.
+        #[test]
+        fn steps_keep_every_reference(old in variant(), new in variant()) {
+            let (old, new) = (config(&old), config(&new));
+            let names = |c: &Config| c.luns.iter().map(|l| l.name.clone()).collect::<BTreeSet<String>>();
+            let shows = |c: &Config| {
+                let one = |t: &Target| (t.name.clone(), shown(c, t).into_iter().map(String::from).collect());
+                c.targets.iter().map(one).collect::<std::collections::BTreeMap<String, BTreeSet<String>>>()
+            };
+            let (mut open, mut visible) = (names(&old), shows(&old));
+            for step in diff(&old, &new) {
+                match step {
+                    RemoveTarget(name) => prop_assert!(visible.remove(&name).is_some()),
+                    Hide { target, lun } => prop_assert!(visible.get_mut(&target).unwrap().remove(&lun)),
+                    RemoveLun(name) => {
+                        prop_assert!(visible.values().all(|luns| !luns.contains(&name)));
+                        prop_assert!(open.remove(&name));
+                    }
+                    AddLun(name) => prop_assert!(open.insert(name)),
+                    ChangeLun(name) => prop_assert!(open.contains(&name)),
+                    AddTarget(name) | ChangeTarget(name) => {
+                        let luns = shows(&new)[&name].clone();
+                        prop_assert!(luns.is_subset(&open));
+                        visible.insert(name, luns);
+                    }
+                    Restart(_) | Settings | RemovePortal(_) | AddPortal(_) | ChangePortal(_) => {}
+                }
+            }
+            prop_assert_eq!(open, names(&new));
+            prop_assert_eq!(visible, shows(&new));
+        }
+    }
+}

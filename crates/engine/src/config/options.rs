@@ -1,0 +1,120 @@
+//! The command line into the raw form: a file with overrides, or a configuration of its own.
+
+use super::problems::{Collector, Fault};
+use super::raw::*;
+use super::verify::{self, Machine};
+use super::{Config, FILE_BYTES_MAX, Problems, file, spec};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+const DEFAULT_TARGET: &str = "iqn.2026-11.io.lunette:disk";
+const DEFAULT_LUN: &str = "ram:1G";
+
+/// The options of `lunette serve`, as they were written.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ServeOptions {
+    /// `--config`
+    pub config: Option<PathBuf>,
+    /// `--listen`, each
+    pub listen: Vec<String>,
+    /// `--target`
+    pub target: Option<String>,
+    /// `--lun`, each
+    pub lun: Vec<String>,
+    /// `--cores`
+    pub cores: Option<String>,
+    /// `--poll`
+    pub poll: Option<String>,
+    /// `--state-dir`
+    pub state_dir: Option<PathBuf>,
+}
+
+/// The configuration that the options ask for.
+pub(super) fn config(options: &ServeOptions) -> Result<Config, Problems> {
+    match &options.config {
+        Some(path) => {
+            let text = load(path)?;
+            with_file(options, path, &text, &Machine::here(path.parent()))
+        }
+        None => without_file(options, &Machine::here(None)),
+    }
+}
+
+/// The text of a configuration file.
+pub(super) fn load(path: &Path) -> Result<String, Problems> {
+    let mut text = String::new();
+    let read =
+        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
+    match read {
+        Err(error) => Err(Problems::of_file(
+            path,
+            format!("cannot be read: {error}"),
+            "name a readable TOML file in UTF-8",
+        )),
+        Ok(bytes) if u64::try_from(bytes).is_ok_and(|bytes| bytes > FILE_BYTES_MAX) => {
+            Err(Problems::of_file(path, "the file is too large".into(), "keep it below 16 MiB"))
+        }
+        Ok(_) => Ok(text),
+    }
+}
+
+fn with_file(options: &ServeOptions, path: &Path, text: &str, machine: &Machine) -> Result<Config, Problems> {
+    let mut problems = Collector::new(Some((path, text)));
+    let raw = file::read(text, &mut problems);
+    let disks = [("--target", options.target.is_some()), ("--lun", !options.lun.is_empty())];
+    for (name, _) in disks.iter().filter(|(_, given)| *given) {
+        let fix = "add it to the file, or leave --config out";
+        problems.add(&Place::option(name), Fault::new("this cannot be combined with --config", fix));
+    }
+    let config = raw.and_then(|mut raw| {
+        overrides(options, &mut raw);
+        verify::verify(raw, machine, &mut problems)
+    });
+    problems.finish(config)
+}
+
+fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Config, Problems> {
+    let mut problems = Collector::new(None);
+    let mut raw = Raw::default();
+    overrides(options, &mut raw);
+    let place = Place::option("--target");
+    let name = options.target.as_deref().unwrap_or(DEFAULT_TARGET).to_string();
+    let mut references = Vec::new();
+    let default = [DEFAULT_LUN.to_string()];
+    let specs = if options.lun.is_empty() { &default[..] } else { &options.lun };
+    for (index, text) in specs.iter().enumerate() {
+        let (mut lun, number) = spec::parse(text, &mut problems);
+        let name = lun.name.get_or_insert_with(|| verify::default_lun_name(index, &lun.place)).clone();
+        references.push(RawLunRef { place: lun.place.clone(), lun: Some(name), number });
+        raw.luns.push(lun);
+    }
+    let name = Some(At::new(name, &place));
+    raw.targets = vec![RawTarget { place, name, luns: Some(references), ..RawTarget::default() }];
+    let config = verify::verify(raw, machine, &mut problems);
+    problems.finish(config)
+}
+
+/// What may be said beside a file.
+fn overrides(options: &ServeOptions, raw: &mut Raw) {
+    let text = |name: &str, text: &String| At::new(text.clone(), &Place::option(name));
+    if let Some(cores) = &options.cores {
+        raw.cores = Some(text("--cores", cores));
+    }
+    if let Some(poll) = &options.poll {
+        raw.poll = Some(text("--poll", poll));
+    }
+    if let Some(path) = &options.state_dir {
+        // Unlike a path in the file, this one starts where the command was given.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        raw.state_dir = Some(At::new(path, &Place::option("--state-dir")));
+    }
+    if !options.listen.is_empty() {
+        raw.portals = options.listen.iter().map(|address| portal(address)).collect();
+    }
+}
+
+/// A portal as `--listen` gives it.
+pub(super) fn portal(address: &str) -> RawPortal {
+    let place = Place::option("--listen");
+    RawPortal { listen: Some(At::new(address.into(), &place)), place, ..RawPortal::default() }
+}

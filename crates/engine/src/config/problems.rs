@@ -1,0 +1,156 @@
+//! What is wrong with a configuration: all of it at once, each with its place and its cure.
+
+use super::raw::Place;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// One fault of a configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// The file, if the fault is in a file.
+    pub file: Option<PathBuf>,
+    /// Line and column there, both from 1.
+    pub position: Option<(usize, usize)>,
+    /// The option, as `target[0].luns[2]` or `--lun`; empty if the file as a whole is meant.
+    pub path: String,
+    /// What is wrong.
+    pub what: String,
+    /// How to mend it.
+    pub fix: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}:", file.display())?;
+            if let Some((line, column)) = self.position {
+                write!(f, "{line}:{column}:")?;
+            }
+            write!(f, " ")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        write!(f, "{}; {}", self.what, self.fix)
+    }
+}
+
+/// All faults of a configuration, at least one, in the order of their places.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// The faults.
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.0.iter()
+    }
+
+    /// A single fault that concerns a whole file.
+    pub(super) fn of_file(file: &Path, what: String, fix: &str) -> Problems {
+        let file = Some(file.to_path_buf());
+        Problems(vec![Problem { file, position: None, path: String::new(), what, fix: fix.into() }])
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// What is wrong with a value and how to mend it, before the place is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Fault {
+    pub(super) what: String,
+    pub(super) fix: String,
+}
+
+impl Fault {
+    pub(super) fn new(what: impl Into<String>, fix: impl Into<String>) -> Fault {
+        Fault { what: what.into(), fix: fix.into() }
+    }
+}
+
+/// Gathers faults while a configuration is read and verified.
+pub(super) struct Collector<'a> {
+    file: Option<(&'a Path, &'a str)>,
+    found: Vec<(Place, Fault)>,
+}
+
+impl<'a> Collector<'a> {
+    /// `file`: path and text, if the configuration (or a part of it) comes from a file.
+    pub(super) fn new(file: Option<(&'a Path, &'a str)>) -> Collector<'a> {
+        Collector { file, found: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, place: &Place, fault: Fault) {
+        self.found.push((place.clone(), fault));
+    }
+
+    /// The value, or `None` and its fault noted.
+    pub(super) fn check<T>(&mut self, place: &Place, result: Result<T, Fault>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(fault) => {
+                self.add(place, fault);
+                None
+            }
+        }
+    }
+
+    /// Whether a fault was found at just this place.
+    pub(super) fn has(&self, place: &Place) -> bool {
+        self.found.iter().any(|(at, _)| at == place)
+    }
+
+    /// A place in words, for a fault that concerns two of them.
+    pub(super) fn locate(&self, place: &Place) -> String {
+        match self.position(place) {
+            Some((line, _)) => format!("{} (line {line})", place.path),
+            None => place.path.clone(),
+        }
+    }
+
+    /// The configuration if no fault was found.
+    pub(super) fn finish<T>(mut self, value: Option<T>) -> Result<T, Problems> {
+        if let (Some(value), true) = (value, self.found.is_empty()) {
+            return Ok(value);
+        }
+        self.found.sort_by_key(|(place, _)| place.offset);
+        let problems = self.found.iter().map(|(place, fault)| self.problem(place, fault)).collect();
+        Err(Problems(problems))
+    }
+
+    fn problem(&self, place: &Place, fault: &Fault) -> Problem {
+        let file = place.offset.and(self.file).map(|(path, _)| path.to_path_buf());
+        let position = self.position(place);
+        let (path, what, fix) = (place.path.clone(), fault.what.clone(), fault.fix.clone());
+        Problem { file, position, path, what, fix }
+    }
+
+    fn position(&self, place: &Place) -> Option<(usize, usize)> {
+        let (_, text) = self.file?;
+        let before = text.get(..place.offset?)?;
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = before.matches('\n').count() + 1;
+        let column = before[line_start..].chars().count() + 1;
+        Some((line, column))
+    }
+}
+
+/// "did you mean" for a word that is not among `known`, or the list of them.
+pub(super) fn suggest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    let nearest = known.iter().map(|k| (strsim::damerau_levenshtein(word, k), *k)).min();
+    match nearest {
+        Some((distance, name)) if distance <= 1 + name.len() / 3 => format!("did you mean `{name}`?"),
+        Some(_) if known.len() <= 24 => format!("known here: {}", known.join(", ")),
+        Some(_) | None => "remove it".into(),
+    }
+}

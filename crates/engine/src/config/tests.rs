@@ -1,0 +1,367 @@
+use super::problems::Collector;
+use super::verify::Machine;
+use super::*;
+use proptest::prelude::*;
+use std::os::unix::fs::PermissionsExt;
+
+fn machine() -> Machine {
+    Machine { cores: vec![0, 1, 2, 3], id: "test".into(), base: "/etc/lunette".into() }
+}
+
+fn parse(text: &str) -> Result<Config, Problems> {
+    let mut problems = Collector::new(Some((Path::new("lunette.toml"), text)));
+    let raw = file::read(text, &mut problems);
+    let config = raw.and_then(|raw| verify::verify(raw, &machine(), &mut problems));
+    problems.finish(config)
+}
+
+fn good(text: &str) -> Config {
+    parse(text).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+fn faults(text: &str) -> String {
+    parse(text).expect_err("wrong on purpose").to_string()
+}
+
+fn options(change: impl Fn(&mut ServeOptions)) -> Result<Config, Problems> {
+    let mut options = ServeOptions::default();
+    change(&mut options);
+    Config::from_options(&options)
+}
+
+const FULL: &str = r#"
+cores = "0-2"
+poll = "never"
+state_dir = "state"
+login_timeout = "5s"
+keep_alive = 20
+logins_max = 10
+
+[[portal]]
+name = "front"
+listen = "127.0.0.1:3261"
+cores = "1,2"
+
+[[portal]]
+listen = "[::1]"
+group = 2
+
+[[lun]]
+name = "db"
+file = "db.img"
+size = "1G"
+block_size = "4K"
+
+[[lun]]
+name = "scratch"
+ram = "64M"
+serial = "SCRATCH"
+read_only = true
+write_cache = false
+thin = false
+removable = true
+product = "Scratch"
+
+[[target]]
+name = "iqn.2026-11.io.Lunette:DB"
+alias = "the database"
+sessions_max = 4
+portals = ["front"]
+luns = ["db", { lun = "scratch", number = 300 }]
+
+[[target.group]]
+name = "readers"
+initiators = ["IQN.2026-11.*:report?"]
+networks = ["192.0.2.0/24", "2001:db8::/32"]
+read_only = true
+luns = ["db"]
+chap = { user = "reader", secret = "a secret of readers", mutual_user = "us", mutual_secret = "another secret" }
+
+[[target.group]]
+name = "nobody else"
+deny = true
+
+[[target]]
+name = "iqn.2026-11.io.lunette:other"
+portals = ["[::1]:3260", "front"]
+luns = []
+"#;
+
+#[test]
+fn a_file_with_everything_is_understood() {
+    let config = good(FULL);
+    assert_eq!((config.cores.as_slice(), config.poll), (&[0, 1, 2][..], Poll::Never));
+    assert_eq!(config.state_dir.as_deref(), Some(Path::new("/etc/lunette/state")));
+    assert_eq!((config.login_timeout.as_secs(), config.keep_alive.as_secs(), config.logins_max), (5, 20, 10));
+    assert_eq!((config.portals[0].cores.as_slice(), config.portals[0].group), (&[1, 2][..], 1));
+    assert_eq!((config.portals[1].cores.as_slice(), config.portals[1].group), (&[0, 1, 2][..], 2));
+    let path = PathBuf::from("/etc/lunette/db.img");
+    assert_eq!(config.luns[0].store, StoreSpec::File { path, size: Some(1 << 30) });
+    assert_eq!((config.luns[0].block_bytes, config.luns[0].physical_block_bytes), (4096, 4096));
+    let scratch = &config.luns[1];
+    assert_eq!((scratch.serial.as_str(), scratch.product.as_str()), ("SCRATCH", "Scratch"));
+    assert_eq!((scratch.block_bytes, scratch.physical_block_bytes), (512, 4096));
+    assert!(scratch.read_only && scratch.removable && !scratch.write_cache && !scratch.thin);
+    let [target, other] = config.targets.as_slice() else { panic!("two targets") };
+    assert_eq!(target.name, "iqn.2026-11.io.lunette:db");
+    assert_eq!((target.portals.as_slice(), target.luns.as_slice()), (&[0][..], &[(0, 0), (300, 1)][..]));
+    assert_eq!((other.portals.as_slice(), other.luns.as_slice()), (&[0, 1][..], &[][..]));
+    let readers = &target.groups[0];
+    assert_eq!(readers.initiators, ["iqn.2026-11.*:report?"]);
+    assert_eq!((readers.networks[1].prefix, readers.luns.as_deref()), (32, Some(&[(0, 0)][..])));
+    assert!(readers.read_only && !readers.deny && target.groups[1].deny);
+    let chap = readers.chap.as_ref().expect("CHAP");
+    assert_eq!((chap.user.as_str(), chap.secret.as_slice()), ("reader", &b"a secret of readers"[..]));
+    assert_eq!(chap.mutual, Some(("us".into(), b"another secret".to_vec())));
+    assert!(!format!("{config:?}").contains("secret of"), "secrets do not reach the log");
+}
+
+#[test]
+fn little_needs_to_be_said() {
+    let config = good("[[lun]]\nram = 1048576\n[[target]]\nname = 'iqn.2026-11.io.lunette:x'\n");
+    assert_eq!(config.cores, [0, 1, 2, 3]);
+    assert_eq!(config.portals[0].listen.to_string(), "127.0.0.1:3260");
+    assert_eq!(
+        (config.targets[0].portals.as_slice(), config.targets[0].luns.as_slice()),
+        (&[0][..], &[(0, 0)][..])
+    );
+    assert_eq!(config.luns[0].name, "lun0");
+}
+
+#[test]
+fn all_faults_come_at_once_in_the_order_of_the_file() {
+    let text = r#"poll = "sometimes"
+colour = 1
+[[portal]]
+listen = "localhost"
+[[lun]]
+name = "a"
+ram = "1000"
+[[lun]]
+name = "b"
+file = "x"
+ram = "1M"
+[[lun]]
+name = "c"
+blocksize = 512
+read_only = "yes"
+null = "1M"
+[[target]]
+name = "disk"
+luns = [{ lun = "bb" }, { number = 1, lun = "c" }, { number = 1, lun = "a" }]
+portals = ["back"]
+[[target.group]]
+name = "g"
+networks = ["192.0.2.1/24"]
+chap = { user = "u", secret = "short" }
+"#;
+    let expected = [
+        "lunette.toml:1:8: poll: `sometimes` is not a way to poll; choose adaptive, always or never",
+        "lunette.toml:2:1: colour: unknown key; known here: cores, poll, ",
+        "lunette.toml:4:10: portal[0].listen: `localhost` is not an address; ",
+        "lunette.toml:7:7: lun[0].ram: 1000 bytes are no whole number of 512-byte blocks; use 512 or 1024",
+        "lunette.toml:10:8: lun[1].file: the LUN has two stores; ",
+        "lunette.toml:14:1: lun[2].blocksize: unknown key; did you mean `block_size`?",
+        "lunette.toml:15:13: lun[2].read_only: this is a string; write true or false",
+        "lunette.toml:18:8: target[0].name: `disk` is not an iSCSI name; write iqn.",
+        "lunette.toml:19:17: target[0].luns[0].lun: no LUN is called `bb`; did you mean `b`?",
+        "lunette.toml:19:63: target[0].luns[2].number: this LUN number (1) is already used by target[0].luns[1].number (line 19); ",
+        "lunette.toml:20:12: target[0].portals[0]: there is no portal `back`; ",
+        "lunette.toml:23:13: target[0].group[0].networks[0]: `192.0.2.1/24` has bits set beyond its prefix; write 192.0.2.0/24",
+        "lunette.toml:24:31: target[0].group[0].chap.secret: the secret has 5 bytes, CHAP needs 12 to 255; ",
+    ];
+    let found = faults(text);
+    for (line, expected) in found.lines().zip(expected) {
+        assert!(line.starts_with(expected), "expected {expected:?} in:\n{found}");
+    }
+    assert_eq!(found.lines().count(), expected.len(), "{found}");
+}
+
+#[test]
+fn syntax_errors_have_their_place() {
+    let found = faults("poll = never\n[[lun]\n");
+    assert!(found.starts_with("lunette.toml:1:8: "), "{found}");
+    assert_eq!(found.lines().count(), 2, "{found}");
+    assert!(faults("lun = 1").contains("this is an integer; write tables, each under a [[lun]] header"));
+}
+
+#[test]
+fn a_file_must_have_something_to_serve() {
+    let found = faults("");
+    assert!(found.contains("lun: there is none") && found.contains("target: there is none"), "{found}");
+    let found = faults("[[lun]]\nname = 'a'\n[[target]]\nname = 'iqn.2026-11.io.lunette:x'\n");
+    assert!(found.contains("lun[0]: the LUN has no store; add one of ram, null, file, block"), "{found}");
+}
+
+#[test]
+fn what_must_be_unique_names_both_places() {
+    let target = "[[target]]\nname = 'iqn.2026-11.io.lunette:X'\nluns = []\n";
+    let found = faults(&format!(
+        "[[lun]]\nname = 'a'\nfile = 'x'\nserial = 's'\n[[lun]]\nname = 'a'\nblock = '/etc/lunette/x'\nserial = 's'\n\
+         [[portal]]\nlisten = '127.0.0.1'\n[[portal]]\nlisten = '127.0.0.1:3260'\n{target}{target}"
+    ));
+    for expected in [
+        "lun[1].name: this name is already used by lun[0].name (line 2)",
+        "lun[1].block: this path is already used by lun[0].file (line 3)",
+        "lun[1].serial: this serial number is already used by lun[0].serial (line 4)",
+        "portal[1].listen: this address is already used by portal[0].listen (line 10)",
+        "target[1].name: this target name is already used by target[0].name",
+    ] {
+        assert!(found.contains(expected), "{expected:?} is missing in:\n{found}");
+    }
+}
+
+#[test]
+fn with_several_targets_each_names_its_luns() {
+    let found = faults(
+        "[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n[[target]]\nname = 'iqn.2026-11.a:y'",
+    );
+    assert!(found.contains("target[0].luns: with several targets each must name its LUNs"), "{found}");
+}
+
+#[test]
+fn a_denying_group_grants_nothing() {
+    let found = faults(
+        "[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n[[target.group]]\nname = 'g'\ndeny = true\nluns = []\n\
+         read_only = true\nchap = { user = 'u', secret = '0123456789abcdef' }",
+    );
+    assert_eq!(found.matches("a group that denies its members shows them nothing").count(), 3, "{found}");
+}
+
+/// A file with one group that has this CHAP table.
+fn with_chap(chap: &str) -> String {
+    format!(
+        "[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n[[target.group]]\nname = 'g'\nchap = {{ {chap} }}"
+    )
+}
+
+#[test]
+fn a_secret_is_given_once_and_serves_one_direction() {
+    assert!(faults(&with_chap("user = 'u'")).contains("add `secret_file = \"path\"` or `secret = "));
+    let twice = faults(&with_chap("user = 'u', secret = '0123456789abcdef', secret_file = 'x'"));
+    assert!(twice.contains("given twice, by secret and by secret_file"), "{twice}");
+    let half = faults(&with_chap("user = 'u', secret = '0123456789abcdef', mutual_user = 't'"));
+    assert!(half.contains("chap.mutual_secret: this is missing"), "{half}");
+    let same =
+        "user = 'u', secret = '0123456789abcdef', mutual_user = 't', mutual_secret = '0123456789abcdef'";
+    assert!(
+        faults(&with_chap(same))
+            .contains("this secret also authenticates initiators, in target[0].group[0].chap")
+    );
+}
+
+#[test]
+fn a_secret_file_must_be_private() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join("secret");
+    std::fs::write(&path, "sixteen letters!\nnot this line\n").expect("written");
+    let text = with_chap(&format!("user = 'u', secret_file = '{}'", path.display()));
+    for mode in [0o644, 0o640, 0o602] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("changed");
+        let found = faults(&text);
+        assert!(found.contains(&format!("chmod 600 {}", path.display())), "{found}");
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("changed");
+    let chap = good(&text).targets[0].groups[0].chap.clone().expect("CHAP");
+    assert_eq!(chap.secret, b"sixteen letters!");
+    let folder = with_chap(&format!("user = 'u', secret_file = '{}'", folder.path().display()));
+    assert!(faults(&folder).contains("is not a file"));
+    assert!(faults(&with_chap("user = 'u', secret_file = 'none'")).contains("cannot read /etc/lunette/none"));
+}
+
+#[test]
+fn no_arguments_serve_a_disk_in_memory() {
+    let config = options(|_| {}).expect("good");
+    assert_eq!(config.targets[0].name, "iqn.2026-11.io.lunette:disk");
+    assert_eq!(config.targets[0].luns, [(0, 0)]);
+    assert_eq!(config.luns[0].store, StoreSpec::Ram { size: 1 << 30 });
+    assert_eq!(config.portals[0].listen.to_string(), "127.0.0.1:3260");
+}
+
+#[test]
+fn luns_of_the_command_line_are_numbered_from_zero() {
+    let config =
+        options(|o| o.lun = vec!["ram:1M,id=5".into(), "null:1T,bs=4K,name=big".into()]).expect("good");
+    assert_eq!(config.targets[0].luns, [(1, 1), (5, 0)]);
+    assert_eq!((config.luns[0].name.as_str(), config.luns[1].name.as_str()), ("lun0", "big"));
+    assert_ne!(config.luns[0].serial, config.luns[1].serial);
+    let clash = options(|o| o.lun = vec!["ram:1M,id=1".into(), "ram:2M".into()]).expect_err("both are LUN 1");
+    assert!(
+        clash.to_string().contains("--lun ram:2M: this LUN number (1) is already used by --lun ram:1M,id=1")
+    );
+}
+
+#[test]
+fn options_go_before_the_file_but_disks_do_not() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join("lunette.toml");
+    std::fs::write(&path, "[[lun]]\nfile = 'x'\n[[target]]\nname = 'iqn.2026-11.a:x'\n").expect("written");
+    let with = |change: &dyn Fn(&mut ServeOptions)| {
+        options(|o| {
+            o.config = Some(path.clone());
+            change(o);
+        })
+    };
+    let config = with(&|o| {
+        o.listen = vec!["127.0.0.1:0".into(), "[::1]:0".into()];
+        o.poll = Some("always".into());
+        o.state_dir = Some("/var/lib/lunette".into());
+    });
+    let config = config.expect("good");
+    assert_eq!((config.portals.len(), config.poll), (2, Poll::Always));
+    assert_eq!(config.state_dir.as_deref(), Some(Path::new("/var/lib/lunette")));
+    let path_in_folder = StoreSpec::File { path: folder.path().join("x"), size: None };
+    assert_eq!(config.luns[0].store, path_in_folder, "relative paths start at the file's folder");
+    let both = with(&|o| {
+        o.lun = vec!["ram:1G".into()];
+        o.target = Some("iqn.2026-11.a:y".into());
+    });
+    let both = both.expect_err("refused").to_string();
+    assert!(both.contains("--lun: this cannot be combined with --config"), "{both}");
+    assert!(both.contains("--target: this cannot be combined with --config"), "{both}");
+    let missing = options(|o| o.config = Some("/nonexistent.toml".into())).expect_err("no file").to_string();
+    assert!(missing.starts_with("/nonexistent.toml: cannot be read: "), "{missing}");
+}
+
+#[test]
+fn serial_numbers_stay_and_differ() {
+    let serial =
+        |text: &str| good(&format!("{text}\n[[target]]\nname = 'iqn.2026-11.a:x'")).luns[0].serial.clone();
+    let file = serial("[[lun]]\nfile = 'a'");
+    assert_eq!(file, serial("[[lun]]\nfile = '/etc/lunette/a'\nname = 'other'\nsize = '1G'"));
+    assert_ne!(file, serial("[[lun]]\nfile = 'b'"));
+    assert_ne!(serial("[[lun]]\nram = '1M'\nname = 'a'"), serial("[[lun]]\nram = '1M'\nname = 'b'"));
+    assert_eq!(file, "029f5a80bb24922c", "the derivation must not change: initiators know disks by it");
+}
+
+#[test]
+fn the_examples_of_the_manual_are_good() {
+    let manual = include_str!("../../../../docs/configuration.md");
+    let examples: Vec<&str> =
+        manual.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(examples.len(), 2);
+    examples.into_iter().for_each(|text| drop(good(text)));
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_verifier_panic(text in "\\PC{0,200}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn no_damage_to_a_good_file_makes_the_verifier_panic(at in 0..FULL.len(), len in 0usize..40, new in "[\\]\\[\"a0=.{},\n]{0,4}") {
+        let mut text = FULL.to_string();
+        text.replace_range(at..(at + len).min(FULL.len()), &new);
+        if let Err(problems) = parse(&text) {
+            prop_assert!(problems.iter().count() > 0);
+        }
+    }
+
+    #[test]
+    fn values_of_any_type_are_refused_with_a_place(key in "cores|poll|state_dir|login_timeout|logins_max|portal|lun|target",
+                                                    value in "1|-1|1\\.5|true|\"\"|\\[\\]|\\{\\}|\\[1\\]|\\[\\{a=1\\}\\]|0xffffffffffffffff|1979-05-27") {
+        let found = parse(&format!("{key} = {value}")).expect_err("nothing to serve");
+        prop_assert!(found.iter().all(|problem| problem.position.is_some()));
+    }
+}

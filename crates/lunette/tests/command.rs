@@ -1,0 +1,67 @@
+//! Configuration files and signals, as a person meets them.
+
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+use support::daemon::Daemon;
+use support::initiator::{Initiator, Login};
+use support::tools::{Outcome, run};
+
+fn check(folder: &Path, text: &str) -> Outcome {
+    std::fs::write(folder.join("lunette.toml"), text).expect("written");
+    run(Daemon::command().current_dir(folder).args(["check", "lunette.toml"]), Duration::from_secs(30))
+}
+
+#[test]
+fn a_good_file_is_summed_up_in_one_line() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let outcome =
+        check(folder.path(), "cores = 'all'\n[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n");
+    let text = outcome.expect_success("check");
+    assert!(text.starts_with("lunette.toml: OK: 1 target, 1 LUN, 1 portal, "), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+#[test]
+fn a_bad_file_is_told_all_its_errors_with_their_places() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let outcome = check(folder.path(), "pool = 1\n[[lun]]\nram = '1'\n[[target]]\nname = 'x'\n");
+    assert_eq!(outcome.status.and_then(|status| status.code()), Some(2), "{}", outcome.text);
+    let places =
+        ["lunette.toml:1:1: pool: ", "lunette.toml:3:7: lun[0].ram: ", "lunette.toml:5:8: target[0].name: "];
+    for (line, place) in outcome.text.lines().zip(places) {
+        assert!(line.starts_with(&format!("lunette: {place}")), "{}", outcome.text);
+    }
+    assert_eq!(outcome.text.lines().count(), places.len(), "{}", outcome.text);
+}
+
+#[test]
+fn a_file_is_served_with_the_options_before_it() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("lunette.toml");
+    let text = "[[portal]]\nlisten = '192.0.2.1:1'\n[[lun]]\nfile = 'disk.img'\nsize = '8M'\n\
+                [[target]]\nname = 'iqn.2026-11.a:x'\nluns = [{ lun = 'lun0', number = 3 }]\n";
+    std::fs::write(&file, text).expect("written");
+    let daemon = Daemon::serve(["--config".as_ref(), file.as_os_str()]);
+    let url = daemon.lun(0);
+    assert_eq!((url.target.as_str(), url.lun), ("iqn.2026-11.a:x", 3));
+    let mut initiator = Initiator::login(&url, &Login::named("reader")).expect("login");
+    initiator.ready(url.lun).expect("the unit is ready");
+    initiator.logout().expect("logout");
+    assert_eq!(std::fs::metadata(folder.path().join("disk.img")).expect("made").len(), 8 << 20);
+    daemon.stop();
+}
+
+#[test]
+fn a_second_signal_ends_the_daemon_at_once() {
+    let mut daemon = Daemon::serve(["--lun", "ram:1M"]);
+    let url = daemon.lun(0);
+    let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+    guest.ready(url.lun).expect("the unit is ready");
+    daemon.signal("TERM");
+    // The daemon is stopping: it has asked this guest to log out, who does not.
+    guest.receive().expect("a request to log out");
+    daemon.signal("INT");
+    assert_eq!(daemon.wait().code(), Some(130));
+}
