@@ -173,10 +173,9 @@ fn apart(variant: Variant, suites: &[&str]) -> Verdicts {
     std::thread::scope(|scope| {
         for _ in 0..SUITE_WORKERS {
             scope.spawn(|| {
-                let mounted = Mounted::new(variant);
                 loop {
                     let Some(suite) = queue.lock().expect("no worker panics").next() else { break };
-                    let found = mounted.run(&[suite]);
+                    let found = Mounted::new(variant).run(&[suite]);
                     verdicts.lock().expect("no worker panics").extend(found);
                 }
             });
@@ -234,12 +233,12 @@ enum Verdict {
     Failed(String),
 }
 
-/// A variant's medium, for one daemon after the other.
+/// A variant's medium, empty at first.
 struct Mounted {
     variant: Variant,
     spec: String,
     _device: Option<LoopDevice>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Mounted {
@@ -257,7 +256,7 @@ impl Mounted {
                 (format!("block:{}{options}", device.path.display()), Some(device))
             }
         };
-        Self { variant, spec, _device: device, _directory: directory }
+        Self { variant, spec, _device: device, directory }
     }
 
     /// Runs suites in one process against one fresh daemon.
@@ -283,8 +282,32 @@ impl Mounted {
     }
 
     fn serve(&self) -> Daemon {
-        Daemon::serve(["--lun", &self.spec])
+        let Some((user, secret)) = self.variant.login.split_once('%') else {
+            return Daemon::serve(["--lun", &self.spec]);
+        };
+        let config = self.directory.path().join("config.toml");
+        std::fs::write(&config, with_chap(self.variant.unit_bytes, user, secret)).expect("a configuration");
+        Daemon::serve(["--config".as_ref(), config.as_os_str()])
     }
+}
+
+/// A configuration that asks everybody for a secret.
+fn with_chap(unit_bytes: u64, user: &str, secret: &str) -> String {
+    format!(
+        r#"
+        [[lun]]
+        name = "disk"
+        ram = "{unit_bytes}"
+
+        [[target]]
+        name = "iqn.2026-11.io.lunette:disk"
+        luns = [{{ number = 0, lun = "disk" }}]
+
+        [[target.group]]
+        name = "everybody"
+        chap = {{ user = "{user}", secret = "{secret}" }}
+        "#
+    )
 }
 
 /// What the tool can run: suites and their tests.
