@@ -7,7 +7,8 @@ use scsi::home::{HomeReply, HomeRequest};
 use scsi::storage::{Found, MediaOp, StoreError, Traits};
 use scsi::unit::Port;
 use scsi::{
-    Attribute, Ending, Env, Event, Exec, Home, NexusId, NexusUnit, Request, Status, Step, Unit, View, Who,
+    Attribute, Ending, Env, Event, Exec, Home, NexusId, NexusUnit, Reach, Request, Status, Step, Unit, View,
+    Who,
 };
 use std::sync::Arc;
 use wire::Cdb;
@@ -107,6 +108,7 @@ impl World {
                 view: &self.views[0],
                 nexus: &mut self.nexuses[running.nexus],
                 units: &self.views,
+                reach: &[Reach::Full, Reach::ReadOnly],
                 luns: &[0, 1 << 48],
                 buffer: &mut self.buffer[..window],
             };

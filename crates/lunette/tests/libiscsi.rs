@@ -173,9 +173,10 @@ fn apart(variant: Variant, suites: &[&str]) -> Verdicts {
     std::thread::scope(|scope| {
         for _ in 0..SUITE_WORKERS {
             scope.spawn(|| {
+                let mounted = Mounted::new(variant);
                 loop {
                     let Some(suite) = queue.lock().expect("no worker panics").next() else { break };
-                    let found = Mounted::new(variant).run(&[suite]);
+                    let found = mounted.run(&[suite]);
                     verdicts.lock().expect("no worker panics").extend(found);
                 }
             });
@@ -233,12 +234,12 @@ enum Verdict {
     Failed(String),
 }
 
-/// A variant's medium, empty at first.
+/// A variant's medium, for one daemon after the other.
 struct Mounted {
     variant: Variant,
     spec: String,
     _device: Option<LoopDevice>,
-    directory: TempDir,
+    _directory: TempDir,
 }
 
 impl Mounted {
@@ -256,7 +257,7 @@ impl Mounted {
                 (format!("block:{}{options}", device.path.display()), Some(device))
             }
         };
-        Self { variant, spec, _device: device, directory }
+        Self { variant, spec, _device: device, _directory: directory }
     }
 
     /// Runs suites in one process against one fresh daemon.
@@ -282,32 +283,8 @@ impl Mounted {
     }
 
     fn serve(&self) -> Daemon {
-        let Some((user, secret)) = self.variant.login.split_once('%') else {
-            return Daemon::serve(["--lun", &self.spec]);
-        };
-        let config = self.directory.path().join("config.toml");
-        std::fs::write(&config, with_chap(self.variant.unit_bytes, user, secret)).expect("a configuration");
-        Daemon::serve(["--config".as_ref(), config.as_os_str()])
+        Daemon::serve(["--lun", &self.spec])
     }
-}
-
-/// A configuration that asks everybody for a secret.
-fn with_chap(unit_bytes: u64, user: &str, secret: &str) -> String {
-    format!(
-        r#"
-        [[lun]]
-        name = "disk"
-        ram = "{unit_bytes}"
-
-        [[target]]
-        name = "iqn.2026-11.io.lunette:disk"
-        luns = [{{ number = 0, lun = "disk" }}]
-
-        [[target.group]]
-        name = "everybody"
-        chap = {{ user = "{user}", secret = "{secret}" }}
-        "#
-    )
 }
 
 /// What the tool can run: suites and their tests.
