@@ -14,6 +14,7 @@ const BLOCK: usize = 512;
 /// Task management functions (RFC 7143 section 11.5.1).
 const ABORT_TASK: u8 = 1;
 const LOGICAL_UNIT_RESET: u8 = 5;
+const TARGET_COLD_RESET: u8 = 7;
 /// Responses to them.
 const COMPLETE: u8 = 0;
 const NO_TASK: u8 = 1;
@@ -245,5 +246,17 @@ fn what_one_writes_the_others_read() {
         let found = sessions[reader].read_blocks(url.lun, lba, blocks, 512).expect("READ");
         assert!(found == data, "round {round}");
     }
+    daemon.stop();
+}
+
+#[test]
+fn a_cold_reset_is_answered_before_sessions_end() {
+    let (daemon, url) = daemon();
+    let mut asker = session(&url, "asker");
+    let mut other = session(&url, "other");
+    assert_eq!(asker.manage(TARGET_COLD_RESET, url.lun, u32::MAX).expect("an answer"), COMPLETE);
+    assert!(asker.read(url.lun, &[0; 6], 0).is_err(), "the session that asked is over");
+    assert!(other.read(url.lun, &[0; 6], 0).is_err(), "and so is every other");
+    session(&url, "asker").ready(url.lun).expect("a new session is served");
     daemon.stop();
 }

@@ -11,6 +11,7 @@ use proto::verbs::{Down, Session, TaskId, Up};
 use reactor::io::{Errno, Handle, Io, Tag};
 use reactor::stream::Stream;
 use scsi::home::Aborted;
+use scsi::nexus::Reach;
 use scsi::{HomeRequest, NexusId, NexusUnit};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,6 +28,8 @@ pub(super) struct Connection {
     pub(super) luns: Vec<LunState>,
     /// Their eight bytes, for REPORT LUNS.
     pub(super) lun_list: Vec<u64>,
+    /// How it reaches every unit of the daemon, for EXTENDED COPY.
+    pub(super) reach: Vec<Reach>,
     /// Tasks by the transport's slot.
     tasks: Vec<Option<(u16, Key)>>,
     phase: Phase,
@@ -82,6 +85,7 @@ impl Connection {
             facts,
             luns: Vec::new(),
             lun_list: Vec::new(),
+            reach: Vec::new(),
             tasks: Vec::new(),
             phase,
             to_serve: false,
@@ -361,7 +365,9 @@ impl<I: Io> Core<I> {
         let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target_config.luns);
         let read_only = group.is_some_and(|group| group.read_only);
         let port = crate::access::relative_port(config, target, conn.facts.portal);
+        conn.reach = vec![Reach::No; self.views.len()];
         for (number, index) in luns {
+            conn.reach[*index] = if read_only { Reach::ReadOnly } else { Reach::Full };
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
             nexus.sync(&self.views[*index].policy);
             conn.luns.push(LunState { number: *number, unit: *index as u32, nexus });
@@ -540,7 +546,8 @@ impl<I: Io> Core<I> {
 
     pub(super) fn close_target(&mut self, target: usize) {
         for key in self.keys_where(|conn| conn.facts.target == Some(target)) {
-            self.down(Some(key), Down::Close);
+            // What is owed, the answer to the reset itself above all, still goes out.
+            self.gone(key, "an initiator asked for TARGET COLD RESET");
         }
     }
 

@@ -5,6 +5,7 @@ use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use reactor::io::Io;
+use scsi::attention::UnitAttention;
 use scsi::{Home, HomeReply, HomeRequest, Publish};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -115,32 +116,35 @@ impl<I: Io> Core<I> {
     /// Applies what a unit's home published.
     pub(super) fn apply(&mut self, unit: u32, publish: &Publish, origin: Origin, home: usize) {
         self.views[unit as usize].policy = publish.policy.clone();
+        let asker = match origin {
+            Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
+            _ => None,
+        };
+        let mut left = Vec::new();
+        let mut cleared = Vec::new();
+        for (who, how) in &publish.aborts {
+            let ours = |key: Key, task: &super::Task| {
+                let nexus = self.nexus_of(task).filter(|nexus| task.unit == unit && who.includes(nexus))?;
+                (Some(key) != asker).then_some((key, nexus.id))
+            };
+            let victims: Vec<_> = self.tasks.iter().filter_map(|(key, task)| ours(key, task)).collect();
+            for (key, nexus) in victims {
+                cleared.push(nexus);
+                if !self.abort(key, Some(*how)) {
+                    left.push(key);
+                }
+            }
+        }
         for (_, conn) in self.connections.iter_mut() {
             for lun in conn.luns.iter_mut().filter(|lun| lun.unit == unit) {
                 lun.nexus.sync(&publish.policy);
                 for (who, attention) in &publish.attentions {
-                    if who.includes(&lun.nexus) {
+                    // Only who had commands is told that they were cleared (SAM-5 section 5.14.1).
+                    let concerns =
+                        *attention != UnitAttention::CommandsCleared || cleared.contains(&lun.nexus.id);
+                    if who.includes(&lun.nexus) && concerns {
                         lun.nexus.establish(*attention);
                     }
-                }
-            }
-        }
-        let mut left = Vec::new();
-        for (who, how) in &publish.aborts {
-            let asker = match origin {
-                Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
-                _ => None,
-            };
-            let victims: Vec<Key> = self
-                .tasks
-                .iter()
-                .filter(|(key, task)| task.unit == unit && Some(*key) != asker)
-                .filter(|(_, task)| self.nexus_of(task).is_some_and(|nexus| who.includes(nexus)))
-                .map(|(key, _)| key)
-                .collect();
-            for key in victims {
-                if !self.abort(key, Some(*how)) {
-                    left.push(key);
                 }
             }
         }

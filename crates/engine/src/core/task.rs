@@ -8,6 +8,7 @@ use reactor::io::Io;
 use scsi::command::Status;
 use scsi::exec::CHUNK_BYTES;
 use scsi::home::Aborted;
+use scsi::nexus::Reach;
 use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step};
 use store::lane::{Op, OpId, Outcome, Submitted};
 use wire::Places;
@@ -42,7 +43,14 @@ pub(super) struct Task {
     /// It was aborted, and lingers until its storage operation or its home lets go of it.
     pub(super) aborted: bool,
     /// Nothing can abort it (SANITIZE); the nexus state that it then works with is its own.
-    detached: Option<Box<NexusUnit>>,
+    detached: Option<Box<Detached>>,
+}
+
+/// What a task keeps of its session, which it may outlive.
+#[derive(Debug)]
+struct Detached {
+    nexus: NexusUnit,
+    reach: Vec<Reach>,
 }
 
 /// What a task waits for.
@@ -232,16 +240,17 @@ impl<I: Io> Core<I> {
         let task = self.tasks.get_mut(key)?;
         task.state = State::Running;
         let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
-        let (nexus, luns): (&mut NexusUnit, &[u64]) = match (&mut task.detached, conn) {
-            (Some(nexus), _) => (nexus, &[]),
-            (None, Some(conn)) => (&mut conn.luns[task.lun].nexus, &conn.lun_list),
+        let (nexus, luns, reach): (&mut NexusUnit, &[u64], &[Reach]) = match (&mut task.detached, conn) {
+            (Some(detached), _) => (&mut detached.nexus, &[], &detached.reach),
+            (None, Some(conn)) => (&mut conn.luns[task.lun].nexus, &conn.lun_list, &conn.reach),
             (None, None) => return None,
         };
         let buffer = match task.buffer.iter().next() {
             Some(span) => self.io.arena().bytes_mut(span),
             None => &mut [],
         };
-        let mut env = Env { view: &self.views[task.unit as usize], nexus, units: &self.views, luns, buffer };
+        let mut env =
+            Env { view: &self.views[task.unit as usize], nexus, units: &self.views, reach, luns, buffer };
         task.exec.as_mut().map(|exec| exec.next(&mut env, event))
     }
 
@@ -446,7 +455,8 @@ impl<I: Io> Core<I> {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(connection) = task.connection else { return };
         let Some(conn) = self.connections.get_mut(connection) else { return };
-        task.detached = Some(Box::new(conn.luns[task.lun].nexus.clone()));
+        let nexus = conn.luns[task.lun].nexus.clone();
+        task.detached = Some(Box::new(Detached { nexus, reach: conn.reach.clone() }));
         let (wire, unit) = (task.wire, task.unit);
         if std::mem::take(&mut task.gated) {
             self.leave_gate(unit, key);
