@@ -55,7 +55,7 @@ const PLAIN: Variant = Variant {
 };
 
 /// The suites that do not write, or expect to be refused.
-const READING_SUITES: [&str; 25] = [
+const READING_SUITES: [&str; 24] = [
     "Inquiry",
     "Mandatory",
     "NoMedia",
@@ -75,7 +75,6 @@ const READING_SUITES: [&str; 25] = [
     "ReadDefectData10",
     "ReadDefectData12",
     "ReadOnly",
-    "ReceiveCopyResults",
     "ReportSupportedOpcodes",
     "Reserve6",
     "StartStopUnit",
