@@ -16,6 +16,7 @@ mod flight;
 mod lane;
 mod open;
 mod probe;
+mod unmapped;
 
 pub use open::{open, open_block};
 
@@ -31,6 +32,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use unmapped::Unmapped;
 
 /// What the file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +76,7 @@ pub struct FileStore {
     lost: AtomicBool,
     faults: AtomicU64,
     stripes: Stripes,
+    unmapped: Unmapped,
     zeros: Zeros,
     pool: Pool,
 }

@@ -1,7 +1,7 @@
 //! One operation under way: which request comes next, and what its completion means. An operation passes through
 //! phases, a phase through pieces, and a piece is moved by one request, or by as many as the kernel needs.
 
-use super::{FileStore, Grain};
+use super::{FileStore, Grain, Kind};
 use crate::lane::{Op, OpId, Outcome};
 use crate::pool::{BUFFER_BYTES, Buffer};
 use crate::range::{Range, writes};
@@ -83,6 +83,8 @@ pub(super) struct Flight {
     done: u64,
     piece: Piece,
     locked_to: u64,
+    /// Bytes of the range that [`Flight::note`] has seen.
+    noted: u64,
     retries: u8,
 }
 
@@ -107,10 +109,30 @@ impl Flight {
             done: 0,
             piece,
             locked_to: 0,
+            noted: 0,
             retries: 0,
         };
         flight.relock(store);
         flight
+    }
+
+    /// Remembers what was given back and what was written up to here, while it is still locked. `all`: the whole
+    /// range is finished.
+    pub(super) fn note(&mut self, store: &FileStore, all: bool) {
+        if store.kind != Kind::Block || !writes(&self.op) {
+            return;
+        }
+        let gives_back = matches!(self.op, Op::Discard { .. } | Op::Zero { unmap: true, .. });
+        let start = self.range.offset + self.noted;
+        // A write that failed may have changed all of its range.
+        self.noted = if all || !gives_back { self.range.len } else { self.done };
+        let end = self.range.offset + self.noted;
+        if gives_back && store.can_punch.load(Ordering::Relaxed) {
+            let hole = u64::from(store.hole_bytes);
+            store.unmapped.add(start.next_multiple_of(hole), end - end % hole);
+        } else {
+            store.unmapped.remove(start, end);
+        }
     }
 
     /// Whether the operation cannot begin without a buffer.

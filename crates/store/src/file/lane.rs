@@ -85,6 +85,7 @@ impl FileLane {
 
     fn finish(&mut self, slot: usize, outcome: Outcome, done: &mut Vec<(OpId, Outcome)>) {
         let mut flight = self.flights[slot].take().expect("a finished operation exists");
+        flight.note(&self.store, outcome.is_ok());
         self.store.stripes.unlock(&mut flight.hold);
         if let Some(buffer) = flight.buffer {
             self.store.pool.give(buffer);
@@ -123,6 +124,7 @@ impl<I: Io> Lane<I> for FileLane {
         match flight.take(io, &self.store, completion.result) {
             Step::Issue => flight.issue(io, &self.store, completion.tag),
             Step::Relock => {
+                flight.note(&self.store, false);
                 self.store.stripes.unlock(&mut flight.hold);
                 flight.relock(&self.store);
                 if !self.proceed(io, slot) {
@@ -165,7 +167,8 @@ fn extent(store: &FileStore, offset: u64) -> Outcome {
     let until =
         |end: u64, mapped| Ok(Found::Extent { mapped, len: end.min(size).saturating_sub(offset).max(1) });
     if store.kind == Kind::Block {
-        return until(size, true);
+        let (unmapped, end) = store.unmapped.at(offset, size);
+        return until(end, !unmapped);
     }
     let failed = |_| StoreError::ReadFailed { at: offset };
     match rustix::fs::seek(&store.file, SeekFrom::Data(offset)) {

@@ -1,5 +1,6 @@
 //! Opening a file or block device, with words that help when that fails.
 
+use super::unmapped::Unmapped;
 use super::{FileStore, Grain, Kind, probe};
 use crate::error::OpenError;
 use crate::pool::Pool;
@@ -135,6 +136,7 @@ fn finish(
         lost: AtomicBool::new(false),
         faults: AtomicU64::new(0),
         stripes: Stripes::new(),
+        unmapped: Unmapped::default(),
         zeros: Zeros::get(),
         pool,
         file,
