@@ -115,6 +115,7 @@ impl Driver {
                     let response = FunctionResponse::Complete;
                     self.machine.down(self.now, Down::FunctionDone { id, response });
                 }
+                Up::Refused { .. } => {}
                 Up::Gone { .. } => self.gone = true,
             }
         }

@@ -180,6 +180,27 @@ fn sessions_that_vanish_leave_nothing_behind() {
     scene.end();
 }
 
+#[test]
+fn refusals_that_leave_a_session_open_are_logged_at_a_limited_rate() {
+    const SNACKS: usize = 4000;
+    let scene = Scene::new();
+    let mut rude = Initiator::login(&scene.url, &Login::named("rude")).expect("login");
+    rude.ready(scene.url.lun).expect("the unit is ready");
+    for _ in 0..SNACKS {
+        rude.send(&Pdu::new(0x10, 0x80)).expect("send");
+        assert_eq!(rude.receive().expect("a Reject").opcode(), 0x3f);
+    }
+    let ping = Pdu::new(0x40, 0x80).word(16, 1).word(20, u32::MAX).word(24, rude.next_cmd_sn());
+    rude.send(&ping).expect("send");
+    assert_eq!(rude.receive().expect("the session goes on").opcode(), 0x20);
+    drop(rude);
+    let log = scene.end();
+    let told: Vec<&str> =
+        log.lines().filter(|line| line.contains("SNACK at error recovery level 0")).collect();
+    assert!(!told.is_empty() && told.len() < SNACKS / 2, "{} lines", told.len());
+    assert!(told[0].contains("rude") && told[0].contains("RFC 7143"), "{}", told[0]);
+}
+
 /// READs of 256 KiB, as many as the target's window and the socket take; their answers are never read.
 fn ask_without_reading(initiator: &Initiator, lun: u16) {
     let mut stream = initiator.stream();

@@ -130,6 +130,12 @@ pub enum Up {
         /// What to do.
         function: Function,
     },
+    /// The initiator broke the standard and the connection goes on: a PDU was rejected or a task ended for it. For the
+    /// log; nothing is to be done.
+    Refused {
+        /// Why: "initiator task tag in use (RFC 7143 ...)".
+        reason: String,
+    },
     /// The connection is no more: every task of it is over, nothing more may be sent.
     Gone {
         /// Why, for the log: "logged out", "connection reset by peer", "header digest mismatch (RFC 7143 ...)".

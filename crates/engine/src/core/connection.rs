@@ -290,6 +290,7 @@ impl<I: Io> Core<I> {
             Up::Pushed(_) => unreachable!("the driver reports what was sent"),
             Up::Function { id, lun, function } => self.function(key, id, lun, function),
             Up::Ready(session) => self.ready(key, *session),
+            Up::Refused { reason } => self.refused(key, &reason),
             Up::Gone { reason } => self.gone(key, &reason),
         }
     }
@@ -438,6 +439,14 @@ impl<I: Io> Core<I> {
         let (socket, unread) = conn.stream.detach(&mut self.io);
         let migrant = Migrant { machine: conn.machine, socket, unread, facts: conn.facts };
         self.post(core, Message::Adopt(Box::new(migrant)));
+    }
+
+    /// The peer broke the standard and is served on.
+    fn refused(&self, key: Key, reason: &str) {
+        let Some(conn) = self.connections.get(key) else { return };
+        let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
+        let (from, serial) = (conn.facts.from, conn.facts.serial);
+        crate::limited!(tracing::Level::WARN, initiator, %from, "session {serial} refused: {reason}");
     }
 
     /// The connection is over: its tasks end, and it closes when nothing is in flight.

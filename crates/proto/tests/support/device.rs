@@ -47,6 +47,7 @@ impl Device {
                 let response = self.function(lun, function, target, now);
                 target.down(now, Down::FunctionDone { id, response });
             }
+            Up::Refused { .. } => {}
             Up::Gone { .. } => unreachable!("kept by the pair"),
         }
     }

@@ -119,6 +119,7 @@ impl Target {
         if task.given {
             self.up.push_back(Up::FetchFailed(id));
         }
+        self.tell_refusal(violation);
         self.progress(id);
     }
 

@@ -74,12 +74,18 @@ impl Target {
     fn refuse(&mut self, violation: Violation, header: &[u8]) {
         match violation.reaction() {
             Reaction::Reject(reason) => {
+                self.tell_refusal(violation);
                 self.reject(reason, header);
                 self.skip_data(header);
             }
             // No task is known that could be ended.
             Reaction::EndTask(..) | Reaction::Drop => self.drop_for(violation),
         }
+    }
+
+    /// A violation that leaves the connection open is told for the log.
+    pub(super) fn tell_refusal(&mut self, violation: Violation) {
+        self.up.push_back(Up::Refused { reason: violation.to_string() });
     }
 
     /// Throws the data segment of this PDU away.

@@ -161,7 +161,10 @@ impl Target {
             Err(violation) => {
                 self.text = None;
                 match violation.reaction() {
-                    Reaction::Reject(reason) => self.reject(reason, header),
+                    Reaction::Reject(reason) => {
+                        self.tell_refusal(violation);
+                        self.reject(reason, header);
+                    }
                     Reaction::EndTask(..) | Reaction::Drop => self.drop_for(violation),
                 }
             }

@@ -205,6 +205,14 @@ impl Driver {
         self.target.poll()
     }
 
+    /// The next event tells, for the log, that the initiator broke the standard in a way that this names.
+    pub(crate) fn refused(&mut self, why: &str) {
+        match self.up() {
+            Some(Up::Refused { reason }) => assert!(reason.contains(why), "{reason}"),
+            other => panic!("no refusal but {other:?}"),
+        }
+    }
+
     pub(crate) fn command(&mut self) -> Command {
         match self.up() {
             Some(Up::Command(command)) => command,
@@ -288,8 +296,9 @@ impl Driver {
         (got.view(), got.data)
     }
 
-    /// The target owes one Reject for this reason, of the PDU with this header.
+    /// The target owes one Reject for this reason, of the PDU with this header, and tells the log.
     pub(crate) fn rejected(&mut self, reason: RejectReason, opcode: Opcode) {
+        self.refused("RFC 7143");
         let (pdu, data) = self.one::<wire::iscsi::Reject>();
         assert_eq!(pdu.reason, reason);
         assert_eq!((data.len(), data[0] & Opcode::MASK), (BHS_BYTES, opcode.0));

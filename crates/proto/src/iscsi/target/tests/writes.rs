@@ -132,6 +132,7 @@ fn short_unsolicited_data_is_completed_by_r2t_only_below_first_burst() {
     fetch(&mut driver, task, 0, 4096);
     driver.send(unsolicited(8, 0, 0, true).as_bytes(), &[1; 100]);
     assert!(matches!(driver.up(), Some(Up::FetchFailed(id)) if id == task));
+    driver.refused("RFC 7143");
     assert_eq!(sense(&mut driver), (0x0c, 0x0d));
 }
 
@@ -152,6 +153,7 @@ fn a_data_out_out_of_order_ends_the_task_after_the_f_bit() {
     {
         let mut driver = faulty(pdu, |_| {});
         assert!(matches!(driver.up(), Some(Up::FetchFailed(_))));
+        driver.refused("RFC 7143");
         driver.quiet();
         driver.send(unsolicited(7, 1, 512, true).as_bytes(), &[1; 1536]);
         assert_eq!(sense(&mut driver), expected);
@@ -168,6 +170,7 @@ fn more_than_first_burst_ends_the_task() {
     fetch(&mut driver, task, 0, 4096);
     driver.send(unsolicited(7, 0, 512, true).as_bytes(), &[1; 1540]);
     assert!(matches!(driver.up(), Some(Up::FetchFailed(_))));
+    driver.refused("RFC 7143");
     assert_eq!(sense(&mut driver), (0x0c, 0x0c));
 }
 
@@ -175,10 +178,12 @@ fn more_than_first_burst_ends_the_task() {
 fn data_that_was_not_agreed_on_never_reaches_the_layer_above() {
     let mut driver = Driver::new(|negotiated| negotiated.immediate_data = false);
     driver.send(write(7, 0, 512).as_bytes(), &[1; 512]);
+    driver.refused("unexpected unsolicited data");
     assert!(driver.up().is_none());
     assert_eq!(sense(&mut driver), (0x0c, 0x0c));
     let mut driver = Driver::new(|negotiated| negotiated.initial_r2t = true);
     driver.send(open_write(7, 0, 512).as_bytes(), &[]);
+    driver.refused("unexpected unsolicited data");
     driver.quiet();
     driver.send(unsolicited(7, 0, 0, true).as_bytes(), &[1; 512]);
     assert!(driver.up().is_none());
@@ -198,6 +203,7 @@ fn a_wrong_data_digest_ends_the_task() {
     driver.pending[48 + 515] = 9;
     driver.run();
     assert!(matches!(driver.up(), Some(Up::FetchFailed(id)) if id == task));
+    driver.refused("RFC 7143");
     assert_eq!(sense(&mut driver), (0x47, 0x05));
 }
 
@@ -215,6 +221,7 @@ fn data_for_no_task_or_no_r2t_is_rejected() {
     driver.rejected(RejectReason::INVALID_FIELD, Opcode::DATA_OUT);
     driver.send(data_out(7, tag, 0, 0, true).as_bytes(), &[1; 512]);
     assert!(matches!(driver.up(), Some(Up::FetchFailed(_))), "F before all of the R2T came");
+    driver.refused("RFC 7143");
     assert_eq!(sense(&mut driver), (0x0c, 0x0d));
 }
 
