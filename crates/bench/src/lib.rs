@@ -1,0 +1,5 @@
+//! Measures storage targets: a load generator, do-nothing ceilings, other people's targets beside ours, and reports.
+#![forbid(unsafe_code)]
+
+pub mod job;
+pub mod result;

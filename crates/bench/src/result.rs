@@ -1,0 +1,150 @@
+//! What a run measured: everything that tables, charts, JSON and CSV show.
+
+use crate::job::Job;
+use serde::{Deserialize, Serialize};
+
+/// One run of one job.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RunResult {
+    /// What was run.
+    pub job: Job,
+    /// The targets as they were named.
+    pub targets: Vec<String>,
+    /// How long was measured, in seconds.
+    pub seconds: f64,
+    /// Reads; `None` when there were none.
+    pub read: Option<Stream>,
+    /// Writes.
+    pub write: Option<Stream>,
+    /// Discards.
+    pub trim: Option<Stream>,
+    /// CPU of this process's job threads.
+    pub initiator_cpu: Cpu,
+    /// CPU of the target, where it is known.
+    pub target_cpu: Option<Cpu>,
+    /// Load of every core of the machine over the measured time.
+    pub cores: Vec<CoreLoad>,
+    /// Samples over time, about ten a second.
+    pub series: Vec<Sample>,
+    /// Blocks that were not what they should be; `None` without `verify`.
+    pub verify: Option<VerifyCounts>,
+    /// The first errors in words, at most 16.
+    pub first_errors: Vec<String>,
+}
+
+impl RunResult {
+    /// Operations per second of all streams.
+    pub fn iops(&self) -> f64 {
+        self.streams().map(|stream| stream.iops).sum()
+    }
+
+    /// Bytes per second of all streams.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.streams().map(|stream| stream.bytes_per_second).sum()
+    }
+
+    /// The streams that there are.
+    pub fn streams(&self) -> impl Iterator<Item = &Stream> {
+        [&self.read, &self.write, &self.trim].into_iter().flatten()
+    }
+}
+
+/// Operations of one direction.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Stream {
+    /// Finished within the measured time.
+    pub operations: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Operations per second.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bytes_per_second: f64,
+    /// From submission to completion.
+    pub latency: Latency,
+    /// Operations that failed; they are not among `operations`.
+    pub errors: u64,
+}
+
+/// Latency, in microseconds.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Latency {
+    /// The shortest.
+    pub min: f64,
+    /// The mean.
+    pub mean: f64,
+    /// Standard deviation.
+    pub stddev: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+    /// Value at percentiles 0, 1, ... 99, 99.9, 99.99, 100, for charts: (percentile, microseconds).
+    pub curve: Vec<(f64, f64)>,
+}
+
+/// CPU time of one side within the measured time.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Seconds in user space.
+    pub user_seconds: f64,
+    /// Seconds in the kernel.
+    pub system_seconds: f64,
+    /// Microseconds of both per operation.
+    pub us_per_op: f64,
+}
+
+/// One core's time, as shares of 1.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct CoreLoad {
+    /// Its number.
+    pub core: usize,
+    /// User space.
+    pub user: f64,
+    /// Kernel, interrupts included.
+    pub system: f64,
+    /// Idle, waiting for I/O included.
+    pub idle: f64,
+}
+
+/// A moment of the run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since measuring began.
+    pub at: f64,
+    /// Operations per second since the last sample.
+    pub iops: f64,
+    /// Bytes per second since the last sample.
+    pub bytes_per_second: f64,
+    /// Median latency since the last sample, in microseconds.
+    pub p50: f64,
+    /// 99th percentile since the last sample, in microseconds.
+    pub p99: f64,
+    /// Load of every core since the last sample.
+    pub cores: Vec<CoreLoad>,
+    /// Cores that the target used since the last sample (1.0: one core all the time), where it is known.
+    pub target_cores: Option<f64>,
+    /// Cores that this side's job threads used.
+    pub initiator_cores: f64,
+}
+
+/// What `verify` found, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct VerifyCounts {
+    /// Checked.
+    pub checked: u64,
+    /// An older version than the last that was acknowledged.
+    pub stale: u64,
+    /// Another block's content.
+    pub misplaced: u64,
+    /// A mixture of versions, or bytes that no version had.
+    pub torn: u64,
+    /// Never-written content where a write was acknowledged.
+    pub lost: u64,
+}
