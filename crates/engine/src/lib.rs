@@ -8,6 +8,7 @@ pub mod config;
 mod core;
 pub mod daemon;
 mod housekeeper;
+pub mod initiator;
 pub mod limited;
 mod message;
 mod registry;
