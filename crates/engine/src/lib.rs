@@ -12,6 +12,7 @@ pub mod initiator;
 pub mod limited;
 mod message;
 mod registry;
+pub mod remote;
 mod slots;
 
 pub use daemon::Daemon;

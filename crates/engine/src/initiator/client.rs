@@ -103,7 +103,7 @@ impl Client {
             finished: Vec::new(),
         };
         for _ in 0..tries {
-            client.session.forgive();
+            client.session.start(&mut client.io);
             loop {
                 client.turn();
                 if client.session.negotiated().is_some() {

@@ -201,11 +201,11 @@ impl Session {
         self.url.lun_bytes()
     }
 
-    /// Forgets the last failure, and tries again at once.
-    pub(crate) fn forgive(&mut self) {
-        self.failure = None;
-        if matches!(self.state, State::Resting(_)) {
-            self.state = State::Idle;
+    /// Connects now, if there is no connection; the last failure is forgotten.
+    pub fn start<I: Io>(&mut self, io: &mut I) {
+        if matches!(self.state, State::Idle | State::Resting(_)) {
+            self.failure = None;
+            self.connect(io);
         }
     }
 
@@ -267,9 +267,9 @@ impl Session {
     /// must be called again soon.
     pub fn flush<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
         match &self.state {
-            State::Idle => self.connect(io),
+            State::Idle if self.queue.len() > 0 => self.connect(io),
             State::Connected(link) if link.stream.wants_more() => self.pump(io, finished),
-            State::Connected(_) | State::Resting(_) | State::Connecting(_) | State::Closed => {}
+            State::Idle | State::Connected(_) | State::Resting(_) | State::Connecting(_) | State::Closed => {}
         }
         let State::Connected(link) = &mut self.state else { return false };
         if link.is_ready {

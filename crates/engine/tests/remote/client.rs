@@ -26,7 +26,7 @@ fn commands_are_answered_with_data_and_sense() {
     let mut client = Client::connect(&url(&daemon, 0), &Options::default()).expect("a session");
     let reply = client.command(&INQUIRY, 96, &[]).expect("a reply");
     assert_eq!(reply.status, 0);
-    assert!(reply.data.len() >= 36 && &reply.data[8..15] == b"Lunette", "{:?}", reply.data);
+    assert!(reply.data.len() >= 36 && &reply.data[8..15] == b"LUNETTE", "{:?}", reply.data);
     round_trip(&mut client);
     let beyond = [0x28, 0, 0xff, 0, 0, 0, 0, 0, 1, 0];
     let reply = client.command(&beyond, 512, &[]).expect("a reply");
