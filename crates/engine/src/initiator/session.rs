@@ -146,9 +146,10 @@ impl Session {
         getrandom::fill(&mut isid).map_err(std::io::Error::other)?;
         isid[0] = 0x80;
         let depth = options.queue_depth.clamp(1, QUEUE_DEPTH_MAX);
+        let give_up_after = url.give_up_after.unwrap_or(options.give_up_after);
         Ok(Session {
             url,
-            options: Options { queue_depth: depth, ..options },
+            options: Options { queue_depth: depth, give_up_after, ..options },
             addresses,
             isid,
             tags,

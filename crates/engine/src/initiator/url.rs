@@ -4,6 +4,7 @@ use proto::iscsi::chap::Identity;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The port of iSCSI (RFC 7143 section 15).
 const PORT: u16 = 3260;
@@ -12,7 +13,9 @@ const SCHEME: &str = "iscsi://";
 const LUN_MAX: u16 = 16383;
 /// Bytes of an iSCSI name (RFC 7143 section 4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
-const OPTIONS: &str = "header_digest, data_digest, target_user and target_password";
+const OPTIONS: &str = "header_digest, data_digest, target_user, target_password and give_up_after";
+/// The longest `give_up_after`, in seconds.
+const SECONDS_MAX: u64 = 3600;
 
 /// A target's address, and usually a target and one of its units.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +36,8 @@ pub struct Url {
     pub header_digest: bool,
     /// CRC32C over data.
     pub data_digest: bool,
+    /// How long a command waits for a target that is lost, instead of what [`super::Options`] say.
+    pub give_up_after: Option<Duration>,
 }
 
 /// Why a text is no URL: what is wrong, and how to mend it.
@@ -97,6 +102,7 @@ impl Url {
         match key {
             "header_digest" => self.header_digest = digest(key, &value)?,
             "data_digest" => self.data_digest = digest(key, &value)?,
+            "give_up_after" => self.give_up_after = Some(seconds(&value)?),
             "target_user" => self.target_identity().name = value,
             "target_password" => self.target_identity().secret = value.into_bytes(),
             _ => {
@@ -154,6 +160,7 @@ impl FromStr for Url {
             target_user: None,
             header_digest: false,
             data_digest: false,
+            give_up_after: None,
         };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             url.option(option)?;
@@ -263,6 +270,14 @@ fn digest(key: &str, value: &str) -> Result<bool, UrlError> {
     }
 }
 
+fn seconds(value: &str) -> Result<Duration, UrlError> {
+    let seconds = value.parse().ok().filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        let remedy = format!("write a number of seconds from 1 to {SECONDS_MAX}");
+        UrlError::new(format!("`{value}` is no time to give up after"), remedy)
+    })
+}
+
 /// Takes `%xx` for the byte that it names.
 fn decode(text: &str) -> Result<String, UrlError> {
     let fault = || UrlError::new(format!("`{text}` is not percent-encoded UTF-8"), "write a % as %25");
@@ -302,7 +317,7 @@ mod tests {
     fn all_parts_are_read() {
         let url = good(
             "iscsi://me%a%40b@host.example:860/iqn.2026-11.io.Lunette:disk/7?header_digest=CRC32C\
-             &data_digest=none&target_user=it&target_password=b%26c",
+             &data_digest=none&give_up_after=7&target_user=it&target_password=b%26c",
         );
         assert_eq!((url.host.as_str(), url.port), ("host.example", 860));
         assert_eq!(url.target.as_deref(), Some("iqn.2026-11.io.lunette:disk"));
@@ -310,6 +325,7 @@ mod tests {
         assert_eq!(url.user, Some(Identity { name: "me".into(), secret: b"a@b".to_vec() }));
         assert_eq!(url.target_user, Some(Identity { name: "it".into(), secret: b"b&c".to_vec() }));
         assert!(url.header_digest && !url.data_digest);
+        assert_eq!(url.give_up_after, Some(Duration::from_secs(7)));
         assert_eq!(url.to_string(), "iscsi://host.example:860/iqn.2026-11.io.lunette:disk/7");
         assert!(!format!("{url:?}").contains("a@b"), "secrets stay out of logs");
     }
@@ -356,6 +372,7 @@ mod tests {
         assert!(fault("iscsi://h?target_user=it&target_password=x").contains("our own name"));
         assert!(fault("iscsi://me%a@h?target_user=it&target_password=a").contains("same secret"));
         assert!(fault("iscsi://h?digest=crc32c").contains("header_digest"));
+        assert!(fault("iscsi://h?give_up_after=0").contains("1 to 3600"));
         assert!(fault("iscsi://h?data_digest=md5").contains("crc32c or none"));
     }
 
