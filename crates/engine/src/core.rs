@@ -204,6 +204,7 @@ impl<I: Io> Core<I> {
         if now >= self.next_tick {
             self.next_tick = now.after(TICK);
             self.tick(now);
+            self.settle_turn();
         }
         self.flush_all();
         self.poller.turned(now, busy);
@@ -312,9 +313,19 @@ impl<I: Io> Core<I> {
         for key in due {
             self.tick_connection(key, now);
         }
+        self.tick_lanes();
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             self.close_all();
         }
+    }
+
+    fn tick_lanes(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        for lane in &mut self.lanes {
+            lane.tick(&mut self.io, &mut done);
+        }
+        self.finish_ops(&mut done);
+        self.done = done;
     }
 
     fn stop(&mut self) {
@@ -347,22 +358,28 @@ impl<I: Io> Core<I> {
                 }
             }
         }
+        let mut done = Vec::new();
         while open > 0 {
-            self.io.turn(Wait::AtMost(Duration::from_secs(1)), completions);
+            for unit in 0..self.lanes.len() {
+                self.lanes[unit].tick(&mut self.io, &mut done);
+                self.lanes[unit].flush(&mut self.io, &mut done);
+                open -= self.report_flushes(unit, &mut done);
+            }
+            self.io.turn(Wait::AtMost(TICK), completions);
             for completion in completions.drain(..) {
-                let unit = (completion.tag.0 >> 32) as u32 & 0x0fff_ffff;
-                if completion.tag.0 >> kind::SHIFT != kind::LANE {
-                    continue;
-                }
-                let mut done = Vec::new();
-                self.lanes[unit as usize].completed(&mut self.io, completion, &mut done);
-                // A SANITIZE that is cut off here may still have operations in flight.
-                for (_, outcome) in done.into_iter().filter(|(id, _)| *id == FINAL_FLUSH) {
-                    open -= 1;
-                    self.report_flush(unit as usize, outcome);
+                let unit = (completion.tag.0 >> 32) as usize & 0x0fff_ffff;
+                if completion.tag.0 >> kind::SHIFT == kind::LANE {
+                    self.lanes[unit].completed(&mut self.io, completion, &mut done);
+                    open -= self.report_flushes(unit, &mut done);
                 }
             }
         }
+    }
+
+    /// Reports those operations that are final flushes; returns how many there were.
+    fn report_flushes(&self, unit: usize, done: &mut Vec<(OpId, Outcome)>) -> usize {
+        let flushes = done.drain(..).filter(|(id, _)| *id == FINAL_FLUSH);
+        flushes.map(|(_, outcome)| self.report_flush(unit, outcome)).count()
     }
 
     fn report_flush(&self, unit: usize, outcome: Outcome) {

@@ -8,9 +8,11 @@ pub mod config;
 mod core;
 pub mod daemon;
 mod housekeeper;
+pub mod initiator;
 pub mod limited;
 mod message;
 mod registry;
+pub mod remote;
 mod slots;
 
 pub use daemon::Daemon;

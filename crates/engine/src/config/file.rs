@@ -53,6 +53,7 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
         null: table.text_or_number("null", problems),
         file: table.text("file", problems),
         block: table.text("block", problems),
+        url: table.text("url", problems),
         size: table.text_or_number("size", problems),
         block_size: table.text_or_number("block_size", problems),
         physical_block_size: table.text_or_number("physical_block_size", problems),

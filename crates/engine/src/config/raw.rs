@@ -72,6 +72,7 @@ pub(super) struct RawLun {
     pub(super) null: Text,
     pub(super) file: Text,
     pub(super) block: Text,
+    pub(super) url: Text,
     pub(super) size: Text,
     pub(super) block_size: Text,
     pub(super) physical_block_size: Text,

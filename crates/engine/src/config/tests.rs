@@ -192,7 +192,10 @@ fn a_file_must_have_something_to_serve() {
     let found = faults("");
     assert!(found.contains("lun: there is none") && found.contains("target: there is none"), "{found}");
     let found = faults("[[lun]]\nname = 'a'\n[[target]]\nname = 'iqn.2026-11.io.lunette:x'\n");
-    assert!(found.contains("lun[0]: the LUN has no store; add one of ram, null, file, block"), "{found}");
+    assert!(
+        found.contains("lun[0]: the LUN has no store; add one of ram, null, file, block, url"),
+        "{found}"
+    );
 }
 
 #[test]
