@@ -11,6 +11,7 @@ mod housekeeper;
 pub mod initiator;
 pub mod limited;
 mod message;
+mod prober;
 mod registry;
 pub mod remote;
 mod slots;
