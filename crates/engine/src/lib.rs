@@ -10,6 +10,7 @@ pub mod daemon;
 mod housekeeper;
 pub mod limited;
 mod message;
+pub mod poll;
 mod registry;
 mod slots;
 

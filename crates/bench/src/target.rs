@@ -1,0 +1,132 @@
+//! Opening what is to be measured: files, block devices, memory.
+
+use reactor::uring::Uring;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use store::OpenError;
+use store::lane::Backend;
+
+/// How targets are opened.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TargetOptions {
+    /// Only for reading: a device may then be in use elsewhere.
+    pub read_only: bool,
+    /// A file that does not exist is made, this long.
+    pub create: Option<u64>,
+}
+
+/// An open target.
+#[derive(Clone)]
+pub struct Opened {
+    /// The way in.
+    pub backend: Arc<dyn Backend<Uring>>,
+    /// As it was named.
+    pub name: String,
+    /// The unit that operations are whole numbers of, in bytes.
+    pub block_bytes: u32,
+    /// Its size, in bytes.
+    pub size: u64,
+}
+
+/// Why a target did not open: which one, what is wrong, and how to mend it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetError(String);
+
+impl TargetError {
+    fn new(name: &str, problem: impl fmt::Display, remedy: &str) -> TargetError {
+        TargetError(format!("{name}: {problem}; {remedy}"))
+    }
+}
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TargetError {}
+
+impl From<OpenError> for TargetError {
+    fn from(error: OpenError) -> TargetError {
+        TargetError(error.to_string())
+    }
+}
+
+/// Blocks of targets that have no blocks of their own.
+const BLOCK_BYTES: u32 = 512;
+
+/// Opens `ram:SIZE`, `null:SIZE`, or the path of a file or block device.
+///
+/// # Errors
+/// When there is no such thing, or it may not be used.
+pub fn open(text: &str, options: &TargetOptions) -> Result<Opened, TargetError> {
+    let (backend, block_bytes): (Arc<dyn Backend<Uring>>, u32) = match text.split_once(':') {
+        Some(("ram", size)) => (store::open_ram(parse_size(text, size)?)?, BLOCK_BYTES),
+        Some(("null", size)) => (store::open_null(parse_size(text, size)?), BLOCK_BYTES),
+        _ => open_path(text, options)?,
+    };
+    let size = backend.traits().size_bytes;
+    Ok(Opened { backend, name: text.to_owned(), block_bytes, size })
+}
+
+fn parse_size(name: &str, text: &str) -> Result<u64, TargetError> {
+    let size = engine::config::parse_size(text)
+        .map_err(|error| TargetError::new(name, error, "for example ram:1G"))?;
+    match size {
+        0 => Err(TargetError::new(name, "it has no size", "give one, as ram:1G")),
+        size => Ok(size),
+    }
+}
+
+fn open_path(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uring>>, u32), TargetError> {
+    let path = Path::new(text);
+    let is_device = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    if !is_device {
+        return Ok((store::open_file(path, options.create, BLOCK_BYTES, options.read_only)?, BLOCK_BYTES));
+    }
+    let sector =
+        File::open(path).and_then(|file| Ok(rustix::fs::ioctl_blksszget(&file)?)).map_err(|error| {
+            TargetError::new(text, error, "allow this user to read and write it, or name another")
+        })?;
+    Ok((store::open_block(path, sector, options.read_only)?, sector))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &str) -> String {
+        let Err(error) = open(text, &TargetOptions::default()) else { panic!("{text} opened") };
+        error.to_string()
+    }
+
+    #[test]
+    fn memory_is_opened_by_size() {
+        let opened = open("ram:1M", &TargetOptions::default()).unwrap();
+        assert_eq!((opened.size, opened.block_bytes, opened.name.as_str()), (1 << 20, 512, "ram:1M"));
+        assert_eq!(open("null:1T", &TargetOptions::default()).unwrap().size, 1 << 40);
+    }
+
+    #[test]
+    fn files_are_opened_or_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let name = path.to_str().unwrap();
+        assert!(fault(name).contains("No such file"));
+        let made = TargetOptions { create: Some(1 << 20), ..TargetOptions::default() };
+        assert_eq!(open(name, &made).unwrap().size, 1 << 20);
+        let read_only = TargetOptions { read_only: true, ..TargetOptions::default() };
+        assert!(open(name, &read_only).unwrap().backend.traits().read_only);
+    }
+
+    #[test]
+    fn faults_name_the_target_and_the_cure() {
+        assert!(fault("ram:").contains("for example ram:1G"));
+        assert!(fault("ram:0").contains("no size"));
+        assert!(fault("null:12X").contains("null:12X"));
+        assert!(fault("/dev/null").contains("not a regular file"));
+    }
+}
