@@ -4,6 +4,7 @@
 //! completions there are, records them with one reading of the clock, uses their slots for the next operations, and
 //! sends these in one batch. What finishes within the measured time is counted.
 
+mod check;
 pub(crate) mod cpu;
 pub(crate) mod meter;
 mod pattern;
@@ -12,7 +13,7 @@ mod setup;
 mod shared;
 mod worker;
 
-pub use setup::{BS_MAX, BUFFERS_BYTES_MAX, DEPTH_MAX, THREADS_MAX};
+pub use check::{BS_MAX, BUFFERS_BYTES_MAX, DEPTH_MAX, THREADS_MAX};
 
 use crate::job::Job;
 use crate::result::{RunResult, Sample};

@@ -400,3 +400,129 @@ fn splitmix(state: &mut u64) -> u64 {
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = 4 * UNIT;
+
+    fn ledger() -> Ledger {
+        Ledger::new(4096, BLOCK as u32, 8, 7, 99, 0).unwrap()
+    }
+
+    /// A write that is acknowledged; what it wrote.
+    fn write(ledger: &Ledger, block: u64) -> Vec<u8> {
+        let writing = ledger.begin_write(block).unwrap();
+        let mut bytes = vec![0; BLOCK];
+        ledger.fill(writing, 0, &mut bytes[..UNIT]);
+        ledger.fill(writing, UNIT_BYTES, &mut bytes[UNIT..]);
+        ledger.end_write(writing, true);
+        bytes
+    }
+
+    fn read(ledger: &Ledger, block: u64, bytes: &[u8]) -> Verdict {
+        let reading = ledger.begin_read(block).unwrap();
+        let mut check = ledger.check(reading);
+        bytes.chunks(2 * UNIT).for_each(|piece| check.add(piece));
+        ledger.end_read(reading);
+        check.verdict()
+    }
+
+    #[test]
+    fn every_way_of_being_wrong_has_its_word() {
+        let ledger = ledger();
+        let other = write(&ledger, 4);
+        assert_eq!(read(&ledger, 3, &[5; BLOCK]), Verdict::Unknown);
+        let first = write(&ledger, 3);
+        assert_eq!(read(&ledger, 3, &first), Verdict::Good);
+        assert_eq!(read(&ledger, 3, &[0; BLOCK]), Verdict::Lost);
+        let second = write(&ledger, 3);
+        assert_eq!(read(&ledger, 3, &second), Verdict::Good);
+        assert_eq!(read(&ledger, 3, &first), Verdict::Stale { found: 1, wanted: 2 });
+        assert_eq!(read(&ledger, 3, &[9; BLOCK]), Verdict::Lost);
+        assert!(
+            matches!(read(&ledger, 3, &other), Verdict::Misplaced { belongs } if belongs >= 4096 + 4 * 2048)
+        );
+        let mixed = [&second[..UNIT], &first[UNIT..]].concat();
+        assert_eq!(read(&ledger, 3, &mixed), Verdict::Torn);
+        let half = [&second[..UNIT], &vec![0; BLOCK - UNIT]].concat();
+        assert_eq!(read(&ledger, 3, &half), Verdict::Torn);
+        for bit in (0..BLOCK * 8).step_by(37) {
+            let mut flipped = second.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(read(&ledger, 3, &flipped), Verdict::Torn, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_run_wrote_is_not_ours() {
+        let earlier = Ledger::new(4096, BLOCK as u32, 8, 7, 98, 0).unwrap();
+        let theirs = write(&earlier, 0);
+        let ledger = ledger();
+        let ours = write(&ledger, 0);
+        assert_eq!(read(&ledger, 0, &theirs), Verdict::Lost);
+        assert_eq!(read(&ledger, 0, &[&ours[..UNIT], &theirs[UNIT..]].concat()), Verdict::Torn);
+    }
+
+    #[test]
+    fn a_write_excludes_all_and_reads_exclude_writes() {
+        let ledger = ledger();
+        let writing = ledger.begin_write(1).unwrap();
+        assert!(ledger.begin_write(1).is_none() && ledger.begin_read(1).is_none());
+        ledger.end_write(writing, true);
+        let readings = [ledger.begin_read(1).unwrap(), ledger.begin_read(1).unwrap()];
+        assert!(ledger.begin_write(1).is_none());
+        assert!(ledger.begin_write(2).is_some(), "another block is not concerned");
+        readings.into_iter().for_each(|reading| ledger.end_read(reading));
+        assert!(ledger.begin_write(1).is_some());
+        assert!(ledger.is_written(1) && !ledger.is_written(3));
+    }
+
+    #[test]
+    fn a_write_that_failed_leaves_all_since_the_last_good_one() {
+        let ledger = ledger();
+        let tried = |block| {
+            let writing = ledger.begin_write(block).unwrap();
+            let mut bytes = vec![0; BLOCK];
+            ledger.fill(writing, 0, &mut bytes);
+            ledger.end_write(writing, false);
+            bytes
+        };
+        let first = tried(0);
+        assert_eq!(read(&ledger, 0, &[0; BLOCK]), Verdict::Good, "it may not have been done");
+        assert_eq!(read(&ledger, 0, &first), Verdict::Good);
+        let (old, good) = (write(&ledger, 0), write(&ledger, 0));
+        let failed = [tried(0), tried(0)];
+        assert!(failed.iter().chain([&good]).all(|bytes| read(&ledger, 0, bytes) == Verdict::Good));
+        let half = [&failed[1][..UNIT], &good[UNIT..]].concat();
+        assert_eq!(read(&ledger, 0, &half), Verdict::Good, "it may have been done in part");
+        assert_eq!(read(&ledger, 0, &old), Verdict::Stale { found: 2, wanted: 3 });
+        assert_eq!(read(&ledger, 0, &[0; BLOCK]), Verdict::Lost);
+        let last = write(&ledger, 0);
+        assert_eq!(read(&ledger, 0, &last), Verdict::Good);
+        assert_eq!(read(&ledger, 0, &failed[1]), Verdict::Stale { found: 5, wanted: 6 });
+    }
+
+    #[test]
+    fn filler_ends_in_zeros_as_asked() {
+        let zeros = |compress| {
+            let ledger = Ledger::new(0, 512, 1, 1, 1, compress).unwrap();
+            let mut unit = [1; UNIT];
+            ledger.fill(ledger.begin_write(0).unwrap(), 0, &mut unit);
+            unit[..CHECKSUM].iter().rev().take_while(|&&byte| byte == 0).count()
+        };
+        assert!(zeros(0) < 4);
+        assert!((252..256).contains(&zeros(50)));
+        assert!(zeros(100) >= CHECKSUM - FILLER);
+    }
+
+    #[test]
+    fn impossible_ledgers_are_refused() {
+        let error = |block_bytes, blocks| Ledger::new(0, block_bytes, blocks, 0, 0, 0).err();
+        assert_eq!(error(0, 1), Some(LedgerError::Unit));
+        assert_eq!(error(513, 1), Some(LedgerError::Unit));
+        assert_eq!(error(512, u64::MAX), Some(LedgerError::TooLarge(u64::MAX)));
+        assert_eq!(error(512, LEDGER_BYTES_MAX / 8 + 1), Some(LedgerError::TooLarge(LEDGER_BYTES_MAX + 8)));
+    }
+}

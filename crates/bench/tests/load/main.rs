@@ -1,0 +1,4 @@
+//! Runs of jobs on stores, good ones and bad ones.
+mod run;
+mod support;
+mod verify;
