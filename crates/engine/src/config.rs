@@ -19,6 +19,7 @@ pub use options::ServeOptions;
 pub use problems::{Problem, Problems};
 pub use scalar::{format_size, parse_size, show_cores};
 
+use crate::initiator::Url;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,6 +56,8 @@ pub struct Config {
     pub login_timeout: Duration,
     /// Idle time after which a NOP-In asks whether the initiator lives; it has as long to answer.
     pub keep_alive: Duration,
+    /// How long data that an initiator owes, or is to take, may make no progress before its session is ended.
+    pub stall_timeout: Duration,
     /// Connections that may be logging in at once, over all portals.
     pub logins_max: usize,
 }
@@ -109,7 +112,7 @@ pub struct Lun {
     pub name: String,
     /// The store.
     pub store: StoreSpec,
-    /// Logical block size in bytes.
+    /// Logical block size in bytes; of a remote store, that of its unit once it is open.
     pub block_bytes: u32,
     /// Physical block size in bytes.
     pub physical_block_bytes: u32,
@@ -151,6 +154,13 @@ pub enum StoreSpec {
     Block {
         /// Path.
         path: PathBuf,
+    },
+    /// A unit of another target, whose block size is that unit's.
+    Remote {
+        /// Where it is.
+        url: Box<Url>,
+        /// The block size that it must have; `None`: whatever it has.
+        block_bytes: Option<u32>,
     },
 }
 

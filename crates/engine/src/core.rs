@@ -1,5 +1,6 @@
 //! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
 
+mod buffer;
 mod connection;
 mod function;
 pub(crate) mod gate;
@@ -11,6 +12,7 @@ use crate::message::Message;
 use crate::poll::Poller;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
+use buffer::Starving;
 use connection::Connection;
 use function::Function;
 use gate::{Gate, GateHome};
@@ -20,7 +22,7 @@ use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::io::{Completion, Handle, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
-use scsi::{Step, View};
+use scsi::{Event, View};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,8 +68,10 @@ pub(crate) struct Core<I: Io> {
     tasks: Slots<Task>,
     functions: Vec<Function>,
     publications: Vec<home::Publication>,
-    /// Tasks that wait for a buffer, and the step that needs it; without one, their first.
-    starved: VecDeque<(Key, Option<Step>)>,
+    /// Tasks that wait for a buffer of the core, oldest first.
+    starved: VecDeque<Starving>,
+    /// Tasks that go on in the next turn.
+    to_run: Vec<(Key, Event)>,
     /// Connections whose machines are to be fed.
     to_serve: Vec<Key>,
     /// Connections that may owe something at the end of the turn.
@@ -75,6 +79,11 @@ pub(crate) struct Core<I: Io> {
     poller: Poller,
     next_tick: Time,
     stopping: Option<Time>,
+    /// Cores that have nothing left to do before the stores are flushed.
+    drained: usize,
+    is_drained: bool,
+    /// Portals where a connection could not be accepted, to be tried again in a while.
+    deaf: Vec<usize>,
     done: Vec<(OpId, Outcome)>,
     pushed: Vec<TaskId>,
     /// Connections that end because their session is reinstated: serial number, and who waits for it where.
@@ -128,11 +137,15 @@ impl<I: Io> Core<I> {
             functions: Vec::new(),
             publications: Vec::new(),
             starved: VecDeque::new(),
+            to_run: Vec::new(),
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
             poller,
             next_tick: Time(0),
             stopping: None,
+            drained: 0,
+            is_drained: false,
+            deaf: Vec::new(),
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
             reinstatements: Vec::new(),
@@ -160,15 +173,13 @@ impl<I: Io> Core<I> {
     }
 
     fn wait(&mut self) -> Wait {
-        if !self.own.is_empty() || !self.to_serve.is_empty() {
+        if !self.own.is_empty() || !self.to_serve.is_empty() || !self.to_run.is_empty() {
             return Wait::No;
         }
         let now = self.io.now();
         let until_tick = self.next_tick.since(now).max(Duration::from_millis(1));
-        self.poller.wait(
-            now,
-            if self.connections.len() == 0 && self.stopping.is_none() { None } else { Some(until_tick) },
-        )
+        let is_timed = self.connections.len() > 0 || self.stopping.is_some() || !self.deaf.is_empty();
+        self.poller.wait(now, is_timed.then_some(until_tick))
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together.
@@ -182,6 +193,7 @@ impl<I: Io> Core<I> {
         for message in messages.drain(..) {
             self.message(message);
         }
+        self.run_all();
         while !self.to_serve.is_empty() || !self.own.is_empty() {
             self.serve_all();
             self.settle_turn();
@@ -191,6 +203,7 @@ impl<I: Io> Core<I> {
         if now >= self.next_tick {
             self.next_tick = now.after(TICK);
             self.tick(now);
+            self.settle_turn();
         }
         self.flush_all();
         self.poller.turned(now, busy);
@@ -281,10 +294,15 @@ impl<I: Io> Core<I> {
             Message::Reinstated { parked } => self.unpark(parked),
             Message::CloseTarget { target } => self.close_target(target),
             Message::Stop => self.stop(),
+            Message::Drained => self.drained += 1,
         }
     }
 
     fn tick(&mut self, now: Time) {
+        for portal in std::mem::take(&mut self.deaf) {
+            self.listen(portal);
+        }
+        self.end_stalled(now);
         let due: Vec<Key> = self
             .connections
             .iter()
@@ -294,9 +312,19 @@ impl<I: Io> Core<I> {
         for key in due {
             self.tick_connection(key, now);
         }
+        self.tick_lanes();
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             self.close_all();
         }
+    }
+
+    fn tick_lanes(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        for lane in &mut self.lanes {
+            lane.tick(&mut self.io, &mut done);
+        }
+        self.finish_ops(&mut done);
+        self.done = done;
     }
 
     fn stop(&mut self) {
@@ -304,10 +332,18 @@ impl<I: Io> Core<I> {
         self.say_goodbye(u16::try_from(GOODBYE.as_secs()).unwrap_or(u16::MAX));
     }
 
-    fn is_over(&self) -> bool {
-        self.stopping.is_some()
+    /// Whether this core may go. It tells the others when it has nothing left of its own, and then waits for them:
+    /// until then they may need its homes, and write to the stores that it flushes.
+    fn is_over(&mut self) -> bool {
+        let has_nothing = self.stopping.is_some()
             && self.connections.len() == 0
-            && self.tasks.iter().all(|(_, task)| !task.holds_up_the_end())
+            && self.tasks.iter().all(|(_, task)| !task.holds_up_the_end());
+        if has_nothing && !std::mem::replace(&mut self.is_drained, true) {
+            for core in 0..self.cores() {
+                self.post(core, Message::Drained);
+            }
+        }
+        has_nothing && self.drained == self.cores()
     }
 
     /// The last act: everything that was acknowledged becomes durable.
@@ -321,21 +357,28 @@ impl<I: Io> Core<I> {
                 }
             }
         }
+        let mut done = Vec::new();
         while open > 0 {
-            self.io.turn(Wait::AtMost(Duration::from_secs(1)), completions);
+            for unit in 0..self.lanes.len() {
+                self.lanes[unit].tick(&mut self.io, &mut done);
+                self.lanes[unit].flush(&mut self.io, &mut done);
+                open -= self.report_flushes(unit, &mut done);
+            }
+            self.io.turn(Wait::AtMost(TICK), completions);
             for completion in completions.drain(..) {
-                let unit = (completion.tag.0 >> 32) as u32 & 0x0fff_ffff;
-                if completion.tag.0 >> kind::SHIFT != kind::LANE {
-                    continue;
-                }
-                let mut done = Vec::new();
-                self.lanes[unit as usize].completed(&mut self.io, completion, &mut done);
-                for (_, outcome) in done {
-                    open -= 1;
-                    self.report_flush(unit as usize, outcome);
+                let unit = (completion.tag.0 >> 32) as usize & 0x0fff_ffff;
+                if completion.tag.0 >> kind::SHIFT == kind::LANE {
+                    self.lanes[unit].completed(&mut self.io, completion, &mut done);
+                    open -= self.report_flushes(unit, &mut done);
                 }
             }
         }
+    }
+
+    /// Reports those operations that are final flushes; returns how many there were.
+    fn report_flushes(&self, unit: usize, done: &mut Vec<(OpId, Outcome)>) -> usize {
+        let flushes = done.drain(..).filter(|(id, _)| *id == FINAL_FLUSH);
+        flushes.map(|(_, outcome)| self.report_flush(unit, outcome)).count()
     }
 
     fn report_flush(&self, unit: usize, outcome: Outcome) {

@@ -4,8 +4,10 @@ use crate::access::{self, Directory};
 use crate::config::{Config, Lun, StoreSpec};
 use crate::core::{Core, Shared};
 use crate::housekeeper::{Housekeeper, Job, kept_reservations};
+use crate::initiator::Options;
 use crate::message::Message;
 use crate::registry::Registry;
+use crate::remote::{self, RemoteOptions};
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::Arena;
 use reactor::uring::Uring;
@@ -42,6 +44,8 @@ pub struct UnitSummary {
     pub store: String,
     /// Size in bytes; 0 when the store failed.
     pub size_bytes: u64,
+    /// Logical block size in bytes.
+    pub block_bytes: u32,
     /// Why the store is not served.
     pub failed: Option<String>,
 }
@@ -65,7 +69,7 @@ impl Daemon {
     ///
     /// # Errors
     /// When a portal's address cannot be bound, the state directory cannot be made, or a core cannot start.
-    pub fn start(config: Config) -> Result<Daemon, StartError> {
+    pub fn start(mut config: Config) -> Result<Daemon, StartError> {
         if let Some(dir) = &config.state_dir {
             std::fs::create_dir_all(dir).map_err(|error| {
                 StartError(format!(
@@ -76,7 +80,7 @@ impl Daemon {
         }
         let listeners = bind(&config)?;
         let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
-        let opened: Vec<Opened> = config.luns.iter().map(open).collect();
+        let opened: Vec<Opened> = config.luns.iter_mut().map(open).collect();
         let units: Vec<Arc<Unit>> = (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun))).collect();
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let homes: Vec<Home> =
@@ -191,7 +195,7 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {
     listener.local_addr().map_err(|error| StartError(format!("a listening socket has no address: {error}")))
 }
 
-fn open(lun: &Lun) -> Opened {
+fn open(lun: &mut Lun) -> Opened {
     let opened: Result<Arc<dyn Backend<Uring>>, String> = match &lun.store {
         StoreSpec::Null { size } => Ok(store::open_null(*size) as _),
         StoreSpec::Ram { size } => store::open_ram(*size).map(|s| s as _).map_err(|e| e.to_string()),
@@ -200,6 +204,20 @@ fn open(lun: &Lun) -> Opened {
             .map_err(|e| e.to_string()),
         StoreSpec::Block { path } => {
             store::open_block(path, lun.block_bytes, lun.read_only).map(|s| s as _).map_err(|e| e.to_string())
+        }
+        StoreSpec::Remote { url, block_bytes } => {
+            let options = RemoteOptions {
+                initiator: Options::default(),
+                block_bytes: *block_bytes,
+                read_only: lun.read_only,
+            };
+            remote::open(url, &options).map_err(|e| e.to_string()).map(|store| {
+                let geometry = store.geometry();
+                lun.block_bytes = geometry.block_bytes;
+                lun.physical_block_bytes = geometry.physical_block_bytes.max(geometry.block_bytes);
+                lun.thin &= geometry.thin;
+                store as _
+            })
         }
     };
     if let Err(error) = &opened {
@@ -213,7 +231,7 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
         Ok(store) => (store.describe(), store.traits().size_bytes, None),
         Err(error) => (format!("{:?}", lun.store), 0, Some(error.clone())),
     };
-    UnitSummary { name: lun.name.clone(), store, size_bytes, failed }
+    UnitSummary { name: lun.name.clone(), store, size_bytes, block_bytes: lun.block_bytes, failed }
 }
 
 fn unit(config: &Config, index: usize) -> Unit {

@@ -8,10 +8,12 @@ pub mod config;
 mod core;
 pub mod daemon;
 mod housekeeper;
+pub mod initiator;
 pub mod limited;
 mod message;
 pub mod poll;
 mod registry;
+pub mod remote;
 mod slots;
 
 pub use daemon::Daemon;

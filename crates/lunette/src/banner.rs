@@ -71,7 +71,7 @@ fn write_luns(
             writeln!(out, "NOT READY: {reason}")?;
             continue;
         }
-        write!(out, "{}, {}-byte blocks, serial {}", unit.store, lun.block_bytes, lun.serial)?;
+        write!(out, "{}, {}-byte blocks, serial {}", unit.store, unit.block_bytes, lun.serial)?;
         let traits = [
             (lun.read_only, "read-only"),
             (!lun.write_cache, "no write cache"),
@@ -144,6 +144,7 @@ mod tests {
             name: lun.name.clone(),
             store: "ram, 1 GiB".into(),
             size_bytes: 1 << 30,
+            block_bytes: lun.block_bytes,
             failed: failed.map(str::to_string),
         };
         let units: Vec<UnitSummary> = config.luns.iter().map(unit).collect();

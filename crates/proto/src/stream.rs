@@ -6,11 +6,10 @@
 //! 2. hand every event of [`StreamMachine::poll`] to the layer above **before** asking `want` again: a command that
 //!    carries data must be given its place first;
 //! 3. when the socket is free and something is owed, [`StreamMachine::transmit`] fills a [`Transmit`] and all of it
-//!    goes out in one send. When that send has left, the driver reports `Transmit::done` tasks upwards as
-//!    [`crate::verbs::Up::Pushed`].
+//!    goes out in one send. When that send has left, the driver names the tasks of `Transmit::done`.
 
 use crate::time::Time;
-use crate::verbs::{TaskId, Up};
+use crate::verbs::TaskId;
 use wire::{Places, Span};
 
 /// What a machine wants next of its incoming bytes.
@@ -130,6 +129,9 @@ impl Transmit {
 
 /// The protocol state of one connection over a byte stream.
 pub trait StreamMachine {
+    /// What it tells the layer above.
+    type Event;
+
     /// What to bring next. Asked again after every `header`, `body`, `transmit`, `tick` and verb from above; the
     /// answer stands until one of these happens.
     fn want(&self) -> Want;
@@ -145,7 +147,7 @@ pub trait StreamMachine {
     fn closed(&mut self, now: Time, error: Option<&str>);
 
     /// Takes the oldest event for the layer above. Any call and any verb may leave events.
-    fn poll(&mut self) -> Option<Up>;
+    fn poll(&mut self) -> Option<Self::Event>;
 
     /// Whether `transmit` would add anything.
     fn owes(&self) -> bool;

@@ -99,6 +99,7 @@ pub(crate) fn moved(error: StoreError, by: u32) -> StoreError {
         | StoreError::ReadOnly
         | StoreError::Unavailable
         | StoreError::Cancelled
-        | StoreError::Busy => error,
+        | StoreError::Busy
+        | StoreError::Reserved => error,
     }
 }

@@ -151,6 +151,7 @@ impl Check {
             StoreError::Unavailable => Failure::Check(Check::NOT_READY),
             StoreError::Cancelled => Failure::Check(Check::ABORTED),
             StoreError::Busy => Failure::Status(Status::Busy),
+            StoreError::Reserved => Failure::CONFLICT,
         }
     }
 

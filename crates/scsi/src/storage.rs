@@ -129,6 +129,8 @@ pub enum StoreError {
     Cancelled,
     /// The store is out of a resource for now (memory, queue space).
     Busy,
+    /// Somebody else has reserved the store.
+    Reserved,
 }
 
 /// What a store can do and what it likes; the true limits behind VPD B0 and B2.

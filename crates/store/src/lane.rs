@@ -133,6 +133,10 @@ pub trait Lane<I: Io> {
     /// something still waits for another core (the core must then not sleep long).
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool;
 
+    /// Looks at deadlines: stores that can be out of reach try again and give up by it. Called four times a second
+    /// while the core has connections, also for lanes that nobody uses at the moment.
+    fn tick(&mut self, _io: &mut I, _done: &mut Vec<(OpId, Outcome)>) {}
+
     /// Operations not yet reported.
     fn in_flight(&self) -> usize;
 }

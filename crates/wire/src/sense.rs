@@ -56,6 +56,30 @@ impl SenseKey {
     }
 }
 
+impl SenseKey {
+    const ALL: [SenseKey; 14] = [
+        SenseKey::NoSense,
+        SenseKey::RecoveredError,
+        SenseKey::NotReady,
+        SenseKey::MediumError,
+        SenseKey::HardwareError,
+        SenseKey::IllegalRequest,
+        SenseKey::UnitAttention,
+        SenseKey::DataProtect,
+        SenseKey::BlankCheck,
+        SenseKey::CopyAborted,
+        SenseKey::AbortedCommand,
+        SenseKey::VolumeOverflow,
+        SenseKey::Miscompare,
+        SenseKey::Completed,
+    ];
+
+    /// The key of four bits, unless they are reserved.
+    pub fn from_bits(bits: u8) -> Option<SenseKey> {
+        SenseKey::ALL.into_iter().find(|key| key.bits() == bits)
+    }
+}
+
 /// Sense-key-specific bytes (SPC-4 section 4.5.2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Specific {
@@ -172,6 +196,42 @@ impl Sense {
         sense
     }
 
+    /// The sense key of a current error; `None` when the error is deferred, or of no format that is known.
+    pub fn key(&self) -> Option<SenseKey> {
+        match self.u8(0) & 0x7f {
+            0x70 => SenseKey::from_bits(self.u8(2) & 0x0f),
+            0x72 => SenseKey::from_bits(self.u8(1) & 0x0f),
+            _ => None,
+        }
+    }
+
+    /// Additional sense code (high byte) and qualifier (low byte).
+    pub fn code(&self) -> u16 {
+        match self.u8(0) & 0x7e {
+            0x70 => u16::from_be_bytes([self.u8(12), self.u8(13)]),
+            0x72 => u16::from_be_bytes([self.u8(2), self.u8(3)]),
+            _ => 0,
+        }
+    }
+
+    /// The INFORMATION field, when it is valid.
+    pub fn information(&self) -> Option<u64> {
+        let field = |from: usize, len: usize| {
+            let bytes = self.as_bytes().iter().skip(from).take(len);
+            bytes.fold(0u64, |value, byte| (value << 8) | u64::from(*byte))
+        };
+        match self.u8(0) & 0x7e {
+            0x70 => (self.u8(0) & 0x80 != 0).then(|| field(3, 4)),
+            // Only in first place, where every target that has one puts it.
+            0x72 => (self.u8(8) == 0 && self.u8(9) == 0x0a && self.u8(10) & 0x80 != 0).then(|| field(12, 8)),
+            _ => None,
+        }
+    }
+
+    fn u8(&self, at: usize) -> u8 {
+        self.as_bytes().get(at).copied().unwrap_or(0)
+    }
+
     /// The encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
@@ -228,6 +288,20 @@ mod tests {
         );
         let bare = Sense::descriptor(&SenseData { specific: None, ..FIELD });
         assert_eq!(bare.as_bytes(), [0x72, 5, 0x24, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn both_formats_are_read_back() {
+        let data = SenseData { information: Some(7), ..FIELD };
+        for sense in [Sense::fixed(&data), Sense::descriptor(&data)] {
+            assert_eq!((sense.key(), sense.code()), (Some(SenseKey::IllegalRequest), 0x2400));
+            assert_eq!(sense.information(), Some(7));
+        }
+        for sense in [Sense::fixed(&FIELD), Sense::descriptor(&FIELD)] {
+            assert_eq!(sense.information(), None);
+        }
+        assert_eq!(Sense::from_bytes(&[0x71, 0, 6]).key(), None, "deferred");
+        assert_eq!(Sense::from_bytes(&[]).key(), None);
     }
 
     #[test]

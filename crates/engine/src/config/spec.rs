@@ -4,7 +4,7 @@ use super::problems::{Collector, Fault, suggest};
 use super::raw::{At, Place, RawLun, Switch, Text};
 
 /// Kinds of store.
-const STORES: [&str; 4] = ["ram", "null", "file", "block"];
+const STORES: [&str; 5] = ["ram", "null", "file", "block", "iscsi"];
 const OPTIONS: [&str; 10] =
     ["size", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id"];
 
@@ -15,16 +15,18 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
     let mut number = None;
     let mut parts = split(text).into_iter();
     let Some((store, rest)) = parts.next().as_deref().and_then(|first| owned_split(first, ':')) else {
-        let fix = "write KIND:ARGUMENT, as ram:1G, null:1T, file:/srv/disk.img,size=10G or block:/dev/sdb";
+        let fix = "write KIND:ARGUMENT, as ram:1G, null:1T, file:/srv/disk.img,size=10G, block:/dev/sdb \
+                   or iscsi://HOST/TARGET/LUN";
         problems.add(&place, Fault::new("a LUN starts with its store", fix));
         return (lun, number);
     };
-    let slot = match store.as_str() {
-        "ram" => Some(&mut lun.ram),
-        "null" => Some(&mut lun.null),
-        "file" => Some(&mut lun.file),
-        "block" => Some(&mut lun.block),
-        _ => None,
+    let (slot, rest) = match store.as_str() {
+        "ram" => (Some(&mut lun.ram), rest),
+        "null" => (Some(&mut lun.null), rest),
+        "file" => (Some(&mut lun.file), rest),
+        "block" => (Some(&mut lun.block), rest),
+        "iscsi" => (Some(&mut lun.url), format!("iscsi:{rest}")),
+        _ => (None, rest),
     };
     match slot {
         Some(slot) => *slot = Some(At::new(rest, &place)),
@@ -163,6 +165,14 @@ mod tests {
             value(&good("block:/dev/disk/by-path/pci-0000:00").0.block),
             Some("/dev/disk/by-path/pci-0000:00")
         );
+    }
+
+    #[test]
+    fn a_url_is_a_store() {
+        let (lun, _) = good("iscsi://me%a\\,b@h:860/iqn.2026-11.io.lunette:a/3?data_digest=crc32c,ro");
+        let url = "iscsi://me%a,b@h:860/iqn.2026-11.io.lunette:a/3?data_digest=crc32c";
+        assert_eq!(value(&lun.url), Some(url));
+        assert!(lun.read_only.is_some());
     }
 
     #[test]

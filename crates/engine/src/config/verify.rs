@@ -5,6 +5,7 @@ use super::raw::*;
 use super::scalar;
 use super::targets;
 use super::*;
+use crate::initiator::url::UrlError;
 use std::collections::BTreeMap;
 
 /// Where a configuration listens that does not say.
@@ -49,6 +50,7 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
     let minute = Duration::from_secs(60);
     let login_timeout = time(&raw.login_timeout, 15, 10 * minute, problems);
     let keep_alive = time(&raw.keep_alive, 30, 60 * minute, problems);
+    let stall_timeout = time(&raw.stall_timeout, 60, 60 * minute, problems);
     let logins_max = count(&raw.logins_max, 1024, 65536, problems);
     let poll = poll(&raw.poll, problems);
     let cores = cores(&raw.cores, &machine.cores, problems);
@@ -65,6 +67,7 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
         portals: portals?,
         login_timeout: login_timeout?,
         keep_alive: keep_alive?,
+        stall_timeout: stall_timeout?,
         logins_max: logins_max?,
     })
 }
@@ -243,13 +246,15 @@ fn store(
     block: Option<u64>,
     problems: &mut Collector<'_>,
 ) -> Option<StoreSpec> {
-    let kinds = [&raw.ram, &raw.null, &raw.file, &raw.block];
+    let kinds = [&raw.ram, &raw.null, &raw.file, &raw.block, &raw.url];
     let mut given = kinds.into_iter().flatten();
     if given.next().is_none() && !problems.has(&raw.place) {
-        problems.add(&raw.place, Fault::new("the LUN has no store", "add one of ram, null, file, block"));
+        problems
+            .add(&raw.place, Fault::new("the LUN has no store", "add one of ram, null, file, block, url"));
     }
     for at in given {
-        problems.add(&at.place, Fault::new("the LUN has two stores", "keep one of ram, null, file, block"));
+        problems
+            .add(&at.place, Fault::new("the LUN has two stores", "keep one of ram, null, file, block, url"));
     }
     if raw.file.is_none() {
         refuse(&raw.size, "only a file has a size of its own", problems);
@@ -263,12 +268,24 @@ fn store(
     if let Some(at) = &raw.block {
         return path(at, machine, problems).map(|path| StoreSpec::Block { path });
     }
+    if let Some(at) = &raw.url {
+        let asked = raw.block_size.as_ref().and(block).and_then(|bytes| u32::try_from(bytes).ok());
+        return problems.check(&at.place, remote(&at.value, asked));
+    }
     let path = path(raw.file.as_ref()?, machine, problems);
     let size = match &raw.size {
         None => Some(None),
         Some(at) => size(at, block, problems).map(Some),
     };
     path.zip(size).map(|(path, size)| StoreSpec::File { path, size })
+}
+
+fn remote(url: &str, block_bytes: Option<u32>) -> Result<StoreSpec, Fault> {
+    let url: Url = url.parse().map_err(|error: UrlError| Fault::new(error.problem(), error.remedy()))?;
+    if url.target.is_none() || url.lun.is_none() {
+        return Err(Fault::new("the URL names no unit", "write iscsi://HOST/TARGET/LUN"));
+    }
+    Ok(StoreSpec::Remote { url: Box::new(url), block_bytes })
 }
 
 fn size(at: &At<String>, block_bytes: Option<u64>, problems: &mut Collector<'_>) -> Option<u64> {
@@ -300,6 +317,7 @@ fn path(at: &At<String>, machine: &Machine, problems: &mut Collector<'_>) -> Opt
 fn derived_serial(name: &str, store: &StoreSpec, first_target: &str, machine: &Machine) -> String {
     let own = match store {
         StoreSpec::File { path, .. } | StoreSpec::Block { path } => path.display().to_string(),
+        StoreSpec::Remote { url, .. } => url.to_string(),
         StoreSpec::Ram { .. } | StoreSpec::Null { .. } => format!("{first_target}/{name}"),
     };
     let text = format!("{}\0{own}", machine.id);

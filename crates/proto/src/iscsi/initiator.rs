@@ -1,15 +1,16 @@
 //! The initiator machine of one connection: login, then the full feature phase at error recovery level 0.
 //!
-//! It is driven as a [`crate::stream::StreamMachine`] is, and mirrors the verbs: commands go in with their places,
-//! [`Event`]s come out. Any breach of the standard by the target ends the connection (section 7.1.4: session
-//! recovery is all there is at this level). Nothing is allocated per command once logged in.
+//! It mirrors the verbs of the target: commands go in with their places, [`Event`]s come out. For each task that the
+//! driver names because a batch has left, [`Initiator::pushed`] is to be called. Any breach of the standard by the
+//! target ends the connection (section 7.1.4: session recovery is all there is at this level). Nothing is allocated
+//! per command once logged in.
 
 mod receive;
 mod send;
 mod task;
 
 use crate::iscsi::login::{InitiatorLogin, Negotiated, Plan};
-use crate::stream::{HEADER_BYTES_MAX, Transmit, Want};
+use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
 use crate::verbs::{Attribute, FunctionId, Session, TaskId};
 use send::{Control, DataOut};
@@ -375,9 +376,12 @@ impl Initiator {
         };
         self.queue(pdu.as_bytes(), &[]);
     }
+}
 
-    /// As [`crate::stream::StreamMachine::want`].
-    pub fn want(&self) -> Want {
+impl StreamMachine for Initiator {
+    type Event = Event;
+
+    fn want(&self) -> Want {
         if matches!(self.phase, Phase::Over) {
             return Want::Nothing;
         }
@@ -394,8 +398,7 @@ impl Initiator {
         }
     }
 
-    /// As [`crate::stream::StreamMachine::header`].
-    pub fn header(&mut self, now: Time, bytes: &[u8]) {
+    fn header(&mut self, now: Time, bytes: &[u8]) {
         self.last_heard = now;
         self.pinged = None;
         if let Err(reason) = self.received(bytes) {
@@ -403,8 +406,7 @@ impl Initiator {
         }
     }
 
-    /// As [`crate::stream::StreamMachine::body`].
-    pub fn body(&mut self, now: Time, digest_ok: bool) {
+    fn body(&mut self, now: Time, digest_ok: bool) {
         self.last_heard = now;
         self.pinged = None;
         let Receiving::Body { task, place } = self.receiving else { return };
@@ -417,34 +419,27 @@ impl Initiator {
         }
     }
 
-    /// As [`crate::stream::StreamMachine::closed`].
-    pub fn closed(&mut self, _now: Time, error: Option<&str>) {
+    fn closed(&mut self, _now: Time, error: Option<&str>) {
         self.over(error.unwrap_or("closed by the target"));
     }
 
-    /// Takes the oldest event.
-    pub fn poll(&mut self) -> Option<Event> {
+    fn poll(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// As [`crate::stream::StreamMachine::owes`].
-    pub fn owes(&self) -> bool {
+    fn owes(&self) -> bool {
         !self.control.is_empty() || !self.data.is_empty() || (!self.commands.is_empty() && self.window_open())
     }
 
-    /// As [`crate::stream::StreamMachine::transmit`]. For each entry of [`Transmit::done`], call
-    /// [`Initiator::pushed`] once the batch has left.
-    pub fn transmit(&mut self, _now: Time, batch: &mut Transmit) {
+    fn transmit(&mut self, _now: Time, batch: &mut Transmit) {
         self.send(batch);
     }
 
-    /// As [`crate::stream::StreamMachine::finished`].
-    pub fn finished(&self) -> bool {
+    fn finished(&self) -> bool {
         matches!(self.phase, Phase::Over)
     }
 
-    /// As [`crate::stream::StreamMachine::deadline`].
-    pub fn deadline(&self) -> Option<Time> {
+    fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Login { deadline, .. } => Some(*deadline),
             Phase::Full | Phase::LoggingOut => {
@@ -454,8 +449,7 @@ impl Initiator {
         }
     }
 
-    /// As [`crate::stream::StreamMachine::tick`].
-    pub fn tick(&mut self, now: Time) {
+    fn tick(&mut self, now: Time) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }

@@ -297,6 +297,8 @@ impl Target {
 }
 
 impl StreamMachine for Target {
+    type Event = Up;
+
     fn want(&self) -> Want {
         if matches!(self.phase, Phase::Closing(_) | Phase::Over) {
             return Want::Nothing;

@@ -1,50 +1,11 @@
 //! One end of the pipe: a driver that obeys `Want` and `Transmit`.
 
 use super::{Memory, crc32c};
-use proto::iscsi::initiator::Initiator;
-use proto::iscsi::target::Target;
 use proto::stream::{Segment, StreamMachine, Transmit, Want};
 use proto::time::Time;
 use proto::verbs::TaskId;
 use std::collections::VecDeque;
 use wire::Places;
-
-/// What both machines have in common.
-pub(crate) trait Machine {
-    fn want(&self) -> Want;
-    fn header(&mut self, now: Time, bytes: &[u8]);
-    fn body(&mut self, now: Time, digest_ok: bool);
-    fn owes(&self) -> bool;
-    fn transmit(&mut self, now: Time, batch: &mut Transmit);
-    fn finished(&self) -> bool;
-}
-
-macro_rules! machine {
-    ($type:ident, $as:ident) => {
-        impl Machine for $type {
-            fn want(&self) -> Want {
-                $as::want(self)
-            }
-            fn header(&mut self, now: Time, bytes: &[u8]) {
-                $as::header(self, now, bytes);
-            }
-            fn body(&mut self, now: Time, digest_ok: bool) {
-                $as::body(self, now, digest_ok);
-            }
-            fn owes(&self) -> bool {
-                $as::owes(self)
-            }
-            fn transmit(&mut self, now: Time, batch: &mut Transmit) {
-                $as::transmit(self, now, batch);
-            }
-            fn finished(&self) -> bool {
-                $as::finished(self)
-            }
-        }
-    };
-}
-machine!(Target, StreamMachine);
-machine!(Initiator, Initiator);
 
 pub(crate) struct End<M> {
     pub machine: M,
@@ -58,7 +19,7 @@ pub(crate) struct End<M> {
     done: Vec<TaskId>,
 }
 
-impl<M: Machine> End<M> {
+impl<M: StreamMachine> End<M> {
     pub(crate) fn new(machine: M) -> End<M> {
         End {
             machine,

@@ -71,6 +71,8 @@ struct Script {
 }
 
 impl StreamMachine for Script {
+    type Event = Up;
+
     fn want(&self) -> Want {
         if self.is_silent {
             return Want::Nothing;

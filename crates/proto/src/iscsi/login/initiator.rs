@@ -329,7 +329,9 @@ impl InitiatorLogin {
 /// Judges the header of a response.
 fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), String> {
     if bhs.status != LoginStatus::SUCCESS {
-        return Err(format!("login refused with status {:02x}{:02x}", bhs.status.class, bhs.status.detail));
+        let LoginStatus { class, detail } = bhs.status;
+        let words = refusal(bhs.status);
+        return Err(format!("login refused: {words} (status {class:02x}{detail:02x})"));
     }
     let transit = bhs.flags & LoginResponse::TRANSIT != 0;
     let cont = bhs.flags & CONTINUE != 0;
@@ -343,4 +345,28 @@ fn check(bhs: &LoginResponse, sent: &LoginSend, text: &[u8]) -> Result<(), Strin
         return Err("text while a request was not finished".to_string());
     }
     Ok(())
+}
+
+/// A login status in words (section 11.13.5).
+fn refusal(status: LoginStatus) -> &'static str {
+    match status {
+        LoginStatus::MOVED_TEMPORARILY => "the target has moved for a while",
+        LoginStatus::MOVED_PERMANENTLY => "the target has moved",
+        LoginStatus::AUTHENTICATION_FAILURE => "authentication failed: check name and secret",
+        LoginStatus::AUTHORIZATION_FAILURE => "this initiator may not use the target",
+        LoginStatus::NOT_FOUND => "target not found",
+        LoginStatus::TARGET_REMOVED => "the target was removed",
+        LoginStatus::UNSUPPORTED_VERSION => "unsupported version of iSCSI",
+        LoginStatus::TOO_MANY_CONNECTIONS => "too many connections",
+        LoginStatus::MISSING_PARAMETER => "the target misses a parameter",
+        LoginStatus::CANT_INCLUDE_IN_SESSION => "the connection cannot join the session",
+        LoginStatus::SESSION_TYPE_NOT_SUPPORTED => "the session type is not supported",
+        LoginStatus::NO_SUCH_SESSION => "no such session",
+        LoginStatus::INVALID_DURING_LOGIN => "not during login",
+        LoginStatus::SERVICE_UNAVAILABLE => "the target does not serve now",
+        LoginStatus::OUT_OF_RESOURCES => "the target is out of resources",
+        LoginStatus { class: 2, .. } => "the target blames the initiator",
+        LoginStatus { class: 3, .. } => "the target has a fault",
+        LoginStatus { .. } => "unknown reason",
+    }
 }

@@ -1,0 +1,47 @@
+//! The initiator role: [`url`] names a unit of a target, [`session`] is one session with it that survives the loss of
+//! its connection, [`client`] drives a session on the caller's thread.
+
+pub mod client;
+pub mod session;
+pub mod url;
+
+pub use client::{Client, discover};
+pub use url::Url;
+
+use std::time::Duration;
+
+/// How an initiator behaves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Our iSCSI name.
+    pub initiator_name: String,
+    /// Commands in flight on one session.
+    pub queue_depth: u16,
+    /// How long making a connection and logging in may take.
+    pub login_within: Duration,
+    /// How long the target may be silent before it is asked for a sign of life, and how long that may take.
+    pub keep_alive: Duration,
+    /// How long a command waits for a target that is lost, busy or silent before it fails.
+    pub give_up_after: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            initiator_name: default_name(),
+            queue_depth: 128,
+            login_within: Duration::from_secs(5),
+            keep_alive: Duration::from_secs(5),
+            give_up_after: Duration::from_secs(20),
+        }
+    }
+}
+
+/// A name that tells this machine from others: reservations and access lists go by it.
+fn default_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    let host: String = host.to_ascii_lowercase().chars().filter(fits).collect();
+    let host = if host.is_empty() { "initiator" } else { &host };
+    format!("iqn.2026-11.io.lunette:{host}")
+}

@@ -1,0 +1,262 @@
+//! A session on the caller's thread, which waits for every command: for tools, and for what is asked once.
+
+use super::session::{Command, Ending, Finished, Refused, Session};
+use super::{Options, Url};
+use proto::iscsi::initiator::Request;
+use proto::iscsi::login::Negotiated;
+use proto::verbs::Attribute;
+use reactor::io::{Completion, Io as _, Tag, Wait};
+use reactor::memory::{Arena, LARGE_BYTES};
+use reactor::uring::Uring;
+use reactor::wake::Waker;
+use std::fmt;
+use std::time::Duration;
+use wire::{Cdb, Places, Sense};
+
+/// The most data of one command.
+pub const DATA_BYTES_MAX: u32 = LARGE_BYTES * Places::MAX as u32;
+/// Buffers of a client.
+const ARENA_BYTES: u64 = 2 << 20;
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// A session of one unit.
+pub struct Client {
+    io: Uring,
+    session: Session,
+    completions: Vec<Completion>,
+    finished: Vec<Finished>,
+}
+
+/// How a command ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reply {
+    /// Status (SAM-5 section 5.3): 0 is GOOD.
+    pub status: u8,
+    /// Sense data.
+    pub sense: Option<Sense>,
+    /// Data-in.
+    pub data: Vec<u8>,
+}
+
+/// Why there is no session: with whom, and what is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnectError {
+    what: String,
+    problem: String,
+}
+
+impl ConnectError {
+    fn new(url: &Url, problem: impl fmt::Display) -> ConnectError {
+        ConnectError { what: url.to_string(), problem: problem.to_string() }
+    }
+
+    /// What is wrong.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.problem)
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+/// Why a command has no reply.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CommandError {
+    /// More than [`DATA_BYTES_MAX`] bytes of data, or a CDB that is too long.
+    TooLong,
+    /// The target was lost, for this reason.
+    Lost(String),
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CommandError::TooLong => write!(f, "one command carries at most {DATA_BYTES_MAX} bytes"),
+            CommandError::Lost(reason) => write!(f, "the target was lost: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for CommandError {}
+
+impl Client {
+    /// Logs in. Without a target in the URL, it is a discovery session. Blocks.
+    ///
+    /// # Errors
+    /// When the host is not found or reached, or the target refuses the login.
+    pub fn connect(url: &Url, options: &Options) -> Result<Client, ConnectError> {
+        let fault = |problem: &dyn fmt::Display| ConnectError::new(url, problem);
+        let addresses = url.resolve().map_err(|error| fault(&format!("cannot find the host: {error}")))?;
+        let tries = addresses.len();
+        let io = Arena::new(ARENA_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?));
+        let session = Session::new(url.clone(), addresses, options.clone(), Tag(0));
+        let mut client = Client {
+            io: io.map_err(|error| fault(&format!("cannot open an io_uring: {error}")))?,
+            session: session.map_err(|error| fault(&error))?,
+            completions: Vec::new(),
+            finished: Vec::new(),
+        };
+        for _ in 0..tries {
+            client.session.start(&mut client.io);
+            loop {
+                client.turn();
+                if client.session.negotiated().is_some() {
+                    return Ok(client);
+                }
+                if client.session.failure().is_some() && client.session.is_closed() {
+                    break;
+                }
+            }
+        }
+        Err(fault(&client.session.failure().unwrap_or("no session")))
+    }
+
+    /// What was negotiated at login.
+    pub fn negotiated(&self) -> Option<&Negotiated> {
+        self.session.negotiated()
+    }
+
+    /// Sends a command to the URL's unit, with data in at most one direction, and waits for its end. Unit attentions
+    /// are not seen here, and a busy target is asked again.
+    ///
+    /// # Errors
+    /// When there is too much data, or the target is lost.
+    pub fn command(&mut self, cdb: &[u8], read_bytes: u32, write: &[u8]) -> Result<Reply, CommandError> {
+        let cdb = Cdb::from_bytes(cdb).ok_or(CommandError::TooLong)?;
+        let write_bytes = u32::try_from(write.len()).map_err(|_| CommandError::TooLong)?;
+        let read = self.take(read_bytes)?;
+        let write_places = self.take(write_bytes).inspect_err(|_| self.io.arena().give(&read))?;
+        let mut rest = write;
+        for span in write_places.iter() {
+            let (piece, tail) = rest.split_at(span.len as usize);
+            self.io.arena().bytes_mut(span).copy_from_slice(piece);
+            rest = tail;
+        }
+        let request = Request {
+            lun: self.session.lun_bytes(),
+            attribute: Attribute::Simple,
+            cdb,
+            read,
+            write: write_places,
+        };
+        let reply = self.run(Command { cookie: 0, request, repeatable: is_repeatable(cdb.opcode()) });
+        let reply = reply.map(|(status, sense, read_bytes)| {
+            let part = read.slice(0, read_bytes);
+            let data = part.iter().flat_map(|span| self.io.arena().bytes(span).to_vec()).collect();
+            Reply { status, sense, data }
+        });
+        self.io.arena().give(&read);
+        self.io.arena().give(&write_places);
+        reply
+    }
+
+    /// Sends a text request and waits for the answer.
+    ///
+    /// # Errors
+    /// When the target is lost.
+    pub fn text(&mut self, text: &[u8]) -> Result<Vec<u8>, CommandError> {
+        if !self.session.send_text(text) {
+            return Err(self.lost());
+        }
+        loop {
+            self.turn();
+            if let Some(answer) = self.session.take_text() {
+                return Ok(answer);
+            }
+            if self.session.negotiated().is_none() {
+                return Err(self.lost());
+            }
+        }
+    }
+
+    fn run(&mut self, command: Command) -> Result<(u8, Option<Sense>, u32), CommandError> {
+        match self.session.submit(self.io.now(), command) {
+            Ok(()) => {}
+            Err(Refused::Full | Refused::Lost) => return Err(self.lost()),
+        }
+        let ending = loop {
+            self.turn();
+            if let Some(Finished { ending, .. }) = self.finished.pop() {
+                break ending;
+            }
+        };
+        match ending {
+            Ending::Good { read_bytes, .. } => Ok((0, None, read_bytes)),
+            Ending::Status { status, sense, read_bytes } => Ok((status, sense, read_bytes)),
+            Ending::Lost => Err(self.lost()),
+        }
+    }
+
+    fn take(&mut self, bytes: u32) -> Result<Places, CommandError> {
+        if bytes == 0 {
+            return Ok(Places::EMPTY);
+        }
+        self.io.arena().take(bytes).ok_or(CommandError::TooLong)
+    }
+
+    fn lost(&self) -> CommandError {
+        CommandError::Lost(self.session.failure().unwrap_or("no answer").to_string())
+    }
+
+    fn turn(&mut self) {
+        self.session.tick(&mut self.io, &mut self.finished);
+        self.io.turn(Wait::AtMost(TICK), &mut self.completions);
+        for completion in self.completions.drain(..) {
+            self.session.completed(&mut self.io, completion, &mut self.finished);
+        }
+        self.session.flush(&mut self.io, &mut self.finished);
+    }
+}
+
+/// Logs out; a target that does not answer is not waited for.
+impl Drop for Client {
+    fn drop(&mut self) {
+        let until = self.io.now().after(Duration::from_secs(1));
+        self.session.close(&mut self.io, &mut self.finished);
+        while !self.session.is_closed() && self.io.now() < until {
+            self.io.turn(Wait::AtMost(TICK), &mut self.completions);
+            for completion in self.completions.drain(..) {
+                self.session.completed(&mut self.io, completion, &mut self.finished);
+            }
+        }
+        if let Some(socket) = self.session.socket() {
+            reactor::net::close(socket);
+        }
+    }
+}
+
+/// Whether executing a command a second time changes nothing.
+fn is_repeatable(opcode: u8) -> bool {
+    const COMPARE_AND_WRITE: u8 = 0x89;
+    const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
+    const EXTENDED_COPY: u8 = 0x83;
+    !matches!(opcode, COMPARE_AND_WRITE | PERSISTENT_RESERVE_OUT | EXTENDED_COPY)
+}
+
+/// The targets at an address, each with its addresses (SendTargets, RFC 7143 appendix C). Blocks.
+///
+/// # Errors
+/// When there is no discovery session, or its answer makes no sense.
+pub fn discover(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>)>, ConnectError> {
+    let url = Url { target: None, lun: None, ..url.clone() };
+    let mut client = Client::connect(&url, options)?;
+    let text = client.text(b"SendTargets=All\0").map_err(|error| ConnectError::new(&url, error))?;
+    let mut targets: Vec<(String, Vec<String>)> = Vec::new();
+    for pair in text.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()) {
+        let pair = String::from_utf8_lossy(pair);
+        match (pair.split_once('='), targets.last_mut()) {
+            (Some(("TargetName", name)), _) => targets.push((name.to_string(), Vec::new())),
+            (Some(("TargetAddress", address)), Some((_, addresses))) => addresses.push(address.to_string()),
+            (Some(_) | None, _) => {
+                return Err(ConnectError::new(&url, format_args!("`{pair}` is no answer to SendTargets")));
+            }
+        }
+    }
+    Ok(targets)
+}

@@ -1,0 +1,489 @@
+//! One session with a target, of one connection at a time. When the connection is lost it is made again, and what was
+//! in flight is sent again where that does no harm. Nothing waits for ever: see [`Options::give_up_after`].
+//!
+//! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5): no command of
+//! the old one can touch the medium any more when the first of the new one does.
+
+mod queue;
+
+pub use queue::COMMANDS_MAX;
+
+use super::{Options, Url};
+use proto::iscsi::chap::{Algorithm, Challenge};
+use proto::iscsi::initiator::{Event, Initiator, InitiatorConfig, QUEUE_DEPTH_MAX, Request, Residual};
+use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
+use proto::stream::StreamMachine as _;
+use proto::time::Time;
+use proto::verbs::TaskId;
+use queue::Queue;
+use reactor::crc::crc32c;
+use reactor::io::{Completion, Handle, Io, Tag};
+use reactor::stream::Stream;
+use std::net::SocketAddr;
+use std::time::Duration;
+use wire::Sense;
+use wire::iscsi::AsyncEvent;
+
+/// How long after a failure the next connection is tried: the first time, and at most.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+/// Kinds of completions: the lowest bits of a tag; the next [`ATTEMPT_BITS`] count connections.
+const CONNECT: u64 = 0;
+const RECV: u64 = 1;
+const SEND: u64 = 2;
+const KIND_BITS: u32 = 2;
+const ATTEMPT_BITS: u32 = 30;
+
+/// A command for a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// Returned with what became of it.
+    pub cookie: u32,
+    /// The command.
+    pub request: Request,
+    /// Whether it may be executed twice: it is sent again when the connection was lost before its answer came.
+    pub repeatable: bool,
+}
+
+/// A command that is over; its places are free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Finished {
+    /// The command's.
+    pub cookie: u32,
+    /// How it ended.
+    pub ending: Ending,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// With GOOD status.
+    Good {
+        /// Bytes of data-in that came.
+        read_bytes: u32,
+        /// What was left of the expected length.
+        residual: Residual,
+    },
+    /// With another status.
+    Status {
+        /// Status (SAM-5 section 5.3).
+        status: u8,
+        /// Sense data.
+        sense: Option<Sense>,
+        /// Bytes of data-in that came.
+        read_bytes: u32,
+    },
+    /// Nobody knows whether it was executed: the target was lost, or did not answer in time.
+    Lost,
+}
+
+/// Why a command was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// There are [`COMMANDS_MAX`] already.
+    Full,
+    /// The target has been lost for longer than a command waits.
+    Lost,
+}
+
+/// A session, and its commands.
+pub struct Session {
+    url: Url,
+    options: Options,
+    addresses: Vec<SocketAddr>,
+    isid: [u8; 6],
+    tags: Tag,
+    /// Counts connections.
+    attempt: u64,
+    state: State,
+    queue: Queue,
+    backoff: Duration,
+    /// Since when there has been no session.
+    down_since: Option<Time>,
+    failure: Option<String>,
+    text: Option<Vec<u8>>,
+    is_closing: bool,
+    /// Payload that has left; kept for its allocation.
+    pushed: Vec<TaskId>,
+}
+
+enum State {
+    /// No connection, and none is wanted yet.
+    Idle,
+    /// The next try is due at this time.
+    Resting(Time),
+    Connecting(Time),
+    Connected(Box<Link>),
+    /// Ended by us, for ever.
+    Closed,
+}
+
+/// A connection.
+struct Link {
+    stream: Stream,
+    machine: Initiator,
+    socket: Handle,
+    is_ready: bool,
+    /// It is over, for this reason; what is in flight is waited for.
+    gone: Option<String>,
+}
+
+impl Session {
+    /// A session that connects when it is first used. Its completions have tags from `tags` on, less than
+    /// [`store::lane::LANE_TAGS`] of them.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn new(
+        url: Url,
+        addresses: Vec<SocketAddr>,
+        options: Options,
+        tags: Tag,
+    ) -> std::io::Result<Session> {
+        // An ISID of the random format (RFC 7143 section 11.12.5).
+        let mut isid = [0; 6];
+        getrandom::fill(&mut isid).map_err(std::io::Error::other)?;
+        isid[0] = 0x80;
+        let depth = options.queue_depth.clamp(1, QUEUE_DEPTH_MAX);
+        let give_up_after = url.give_up_after.unwrap_or(options.give_up_after);
+        Ok(Session {
+            url,
+            options: Options { queue_depth: depth, give_up_after, ..options },
+            addresses,
+            isid,
+            tags,
+            attempt: 0,
+            state: State::Idle,
+            queue: Queue::new(depth),
+            backoff: BACKOFF_MIN,
+            down_since: None,
+            failure: None,
+            text: None,
+            is_closing: false,
+            pushed: Vec::new(),
+        })
+    }
+
+    /// Gives it a command, which leaves with the next [`Session::flush`].
+    ///
+    /// # Errors
+    /// When there are too many, or the target has been lost for too long.
+    pub fn submit(&mut self, now: Time, command: Command) -> Result<(), Refused> {
+        let is_lost = |since| now.since(since) >= self.options.give_up_after;
+        if matches!(self.state, State::Closed) || self.down_since.is_some_and(is_lost) {
+            return Err(Refused::Lost);
+        }
+        if self.queue.push(command, now) { Ok(()) } else { Err(Refused::Full) }
+    }
+
+    /// Commands that have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// What was negotiated, while logged in.
+    pub fn negotiated(&self) -> Option<&Negotiated> {
+        match &self.state {
+            State::Connected(link) if link.is_ready => link.machine.negotiated(),
+            State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
+                None
+            }
+        }
+    }
+
+    /// Why there was no connection the last time, until there is one again.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// The eight LUN bytes of its unit.
+    pub fn lun_bytes(&self) -> u64 {
+        self.url.lun_bytes()
+    }
+
+    /// Connects now, if there is no connection; the last failure is forgotten.
+    pub fn start<I: Io>(&mut self, io: &mut I) {
+        if matches!(self.state, State::Idle | State::Resting(_)) {
+            self.failure = None;
+            self.connect(io);
+        }
+    }
+
+    /// Whether the unit has told since the last call that its capacity changed.
+    pub fn take_capacity_changed(&mut self) -> bool {
+        std::mem::take(&mut self.queue.capacity_changed)
+    }
+
+    /// Sends a text request; its answer comes to [`Session::take_text`]. False: not now.
+    pub fn send_text(&mut self, text: &[u8]) -> bool {
+        match &mut self.state {
+            State::Connected(link) if link.is_ready => link.machine.text(text),
+            State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
+                false
+            }
+        }
+    }
+
+    /// The answer to a text request.
+    pub fn take_text(&mut self) -> Option<Vec<u8>> {
+        self.text.take()
+    }
+
+    /// The connection's socket, for whoever must close it after its ring is gone.
+    pub(crate) fn socket(&self) -> Option<Handle> {
+        match &self.state {
+            State::Connected(link) => Some(link.socket),
+            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => None,
+        }
+    }
+
+    /// A completion of this session.
+    pub fn completed<I: Io>(&mut self, io: &mut I, completion: Completion, finished: &mut Vec<Finished>) {
+        let tag = completion.tag.0 - self.tags.0;
+        let is_current = tag >> KIND_BITS == self.attempt;
+        match (tag & ((1 << KIND_BITS) - 1), &mut self.state) {
+            (CONNECT, State::Connecting(_)) if is_current => self.connected(io, completion.result),
+            (CONNECT, _) => {
+                // One that took too long: nobody waits for it any more.
+                if let Ok(socket) = completion.result {
+                    io.close(Handle(socket as i32));
+                }
+            }
+            (RECV, State::Connected(link)) => {
+                link.stream.received(io, completion.result);
+                self.pump(io, finished);
+            }
+            (_, State::Connected(link)) => {
+                link.stream.sent(io, &mut link.machine, completion.result, &mut self.pushed);
+                self.pushed.drain(..).for_each(|task| link.machine.pushed(task));
+                self.drain_events(io.now(), finished);
+                self.settle(io, finished);
+            }
+            (kind, _) => unreachable!("a completion of kind {kind} without a connection"),
+        }
+    }
+
+    /// The end of a turn: everything that is owed leaves in one send. Returns whether memory was short, so that this
+    /// must be called again soon.
+    pub fn flush<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
+        match &self.state {
+            State::Idle if self.queue.len() > 0 => self.connect(io),
+            State::Connected(link) if link.stream.wants_more() => self.pump(io, finished),
+            State::Idle | State::Connected(_) | State::Resting(_) | State::Connecting(_) | State::Closed => {}
+        }
+        let State::Connected(link) = &mut self.state else { return false };
+        if link.is_ready {
+            self.queue.send(&mut link.machine);
+        }
+        link.stream.flush(io, &mut link.machine);
+        link.stream.wants_more()
+    }
+
+    /// Looks at deadlines; to be called several times a second.
+    pub fn tick<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
+        let now = io.now();
+        match &mut self.state {
+            State::Resting(until) if now >= *until => self.connect(io),
+            State::Connecting(until) if now >= *until => {
+                self.failed(now, "no answer to the connection request")
+            }
+            State::Connected(link) => {
+                if link.machine.deadline().is_some_and(|deadline| now >= deadline) {
+                    link.machine.tick(now);
+                }
+                self.drain_events(now, finished);
+                self.settle(io, finished);
+            }
+            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {}
+        }
+        self.queue.wake(now);
+        if self.queue.give_up(now, self.options.give_up_after, finished) {
+            let seconds = self.options.give_up_after.as_secs();
+            self.abandon(io, &format!("a command was not answered within {seconds} s"), finished);
+        }
+        self.flush(io, finished);
+    }
+
+    /// Begins an orderly end; over when [`Session::is_closed`] says so. Commands that have not ended are lost.
+    pub fn close<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
+        self.is_closing = true;
+        match &mut self.state {
+            State::Connected(link) if link.is_ready && link.gone.is_none() => {
+                link.machine.logout();
+                self.flush(io, finished);
+            }
+            State::Connected(_) => self.abandon(io, "closed", finished),
+            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
+                self.state = State::Closed
+            }
+        }
+    }
+
+    /// Whether no connection is there.
+    pub fn is_closed(&self) -> bool {
+        !matches!(self.state, State::Connected(_) | State::Connecting(_))
+    }
+}
+
+impl Session {
+    fn connect<I: Io>(&mut self, io: &mut I) {
+        let now = io.now();
+        self.down_since.get_or_insert(now);
+        let next = self.attempt as usize % self.addresses.len().max(1);
+        self.attempt = (self.attempt + 1) & ((1 << ATTEMPT_BITS) - 1);
+        let Some(address) = self.addresses.get(next) else {
+            return self.failed(now, "the target has no address");
+        };
+        io.connect(*address, self.tag(CONNECT));
+        self.state = State::Connecting(now.after(self.options.login_within));
+    }
+
+    fn tag(&self, kind: u64) -> Tag {
+        Tag(self.tags.0 + (self.attempt << KIND_BITS | kind))
+    }
+
+    fn connected<I: Io>(&mut self, io: &mut I, result: Result<u32, reactor::io::Errno>) {
+        let now = io.now();
+        let socket = match result {
+            Ok(socket) => Handle(socket as i32),
+            Err(errno) => {
+                let reason = std::io::Error::from_raw_os_error(errno.0).to_string();
+                return self.failed(now, &reason);
+            }
+        };
+        match self.plan() {
+            Ok(plan) => {
+                let config = InitiatorConfig {
+                    plan,
+                    queue_depth: self.options.queue_depth,
+                    login_within: self.options.login_within,
+                    idle: self.options.keep_alive,
+                    crc32c,
+                };
+                let machine = Initiator::new(config, now);
+                let stream = Stream::new(socket, self.tag(RECV), self.tag(SEND), Vec::new());
+                let mut link = Link { stream, machine, socket, is_ready: false, gone: None };
+                link.stream.feed(io, &mut link.machine);
+                self.state = State::Connected(Box::new(link));
+            }
+            Err(error) => {
+                io.close(socket);
+                self.failed(now, &error.to_string());
+            }
+        }
+    }
+
+    fn plan(&self) -> std::io::Result<Plan> {
+        let mut random = [0; Challenge::RANDOM_BYTES];
+        getrandom::fill(&mut random).map_err(std::io::Error::other)?;
+        let digests = |asked| if asked { Digests::Required } else { Digests::Never };
+        let chap = self.url.user.clone().map(|own| InitiatorChap {
+            own,
+            target: self.url.target_user.clone(),
+            algorithms: Algorithm::ALL.to_vec(),
+            random,
+        });
+        Ok(Plan {
+            initiator: self.options.initiator_name.clone(),
+            alias: None,
+            target: self.url.target.clone(),
+            isid: self.isid,
+            chap,
+            offers: Offers {
+                header_digest: digests(self.url.header_digest),
+                data_digest: digests(self.url.data_digest),
+                first_burst: 262_144,
+                ..Offers::default()
+            },
+            text_bytes: 8192,
+        })
+    }
+
+    /// There is no connection; the next try comes after a while.
+    fn failed(&mut self, now: Time, reason: &str) {
+        if self.failure.as_deref() != Some(reason) {
+            tracing::warn!(target = %self.url, reason, "no session with the target");
+        }
+        self.failure = Some(reason.to_string());
+        self.state = State::Resting(now.after(self.backoff));
+        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+    }
+
+    /// Feeds the machine what came.
+    fn pump<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
+        loop {
+            let mut has_fed = false;
+            while let State::Connected(link) = &mut self.state
+                && link.stream.feed(io, &mut link.machine)
+            {
+                has_fed = true;
+                self.drain_events(io.now(), finished);
+            }
+            match &self.state {
+                // It has had its share of the turn; there is nobody here to share with.
+                State::Connected(link) if has_fed && link.stream.wants_more() => {}
+                _ => break,
+            }
+        }
+        self.settle(io, finished);
+    }
+
+    fn drain_events(&mut self, now: Time, finished: &mut Vec<Finished>) {
+        let State::Connected(link) = &mut self.state else { return };
+        while let Some(event) = link.machine.poll() {
+            match event {
+                Event::Completed(completion) => self.queue.completed(&completion, now, finished),
+                Event::Ready(_) => {
+                    if self.failure.take().is_some() {
+                        tracing::info!(target = %self.url, "the session with the target is back");
+                    }
+                    link.is_ready = true;
+                    self.down_since = None;
+                    self.backoff = BACKOFF_MIN;
+                }
+                Event::Text(text) => self.text = Some(text),
+                Event::Async { event: AsyncEvent::LOGOUT_REQUEST, .. } => link.machine.logout(),
+                Event::Rejected { reason, opcode } => {
+                    tracing::warn!(target = %self.url, ?reason, ?opcode, "the target rejected a PDU");
+                }
+                Event::Gone { reason } => link.gone = Some(reason),
+                Event::Async { .. } | Event::Pong(_) | Event::FunctionDone { .. } => {}
+            }
+        }
+    }
+
+    /// Ends a connection that goes wrong.
+    fn abandon<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
+        let State::Connected(link) = &mut self.state else { return };
+        link.machine.closed(io.now(), Some(reason));
+        self.drain_events(io.now(), finished);
+        self.settle(io, finished);
+    }
+
+    /// Closes a connection that is over once the kernel is done with its buffers.
+    fn settle<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
+        let State::Connected(link) = &mut self.state else { return };
+        if link.gone.is_none() {
+            return;
+        }
+        if !link.stream.quiet() {
+            return link.stream.shutdown(io);
+        }
+        let State::Connected(link) = std::mem::replace(&mut self.state, State::Idle) else { return };
+        let Link { stream, gone, is_ready, .. } = *link;
+        stream.close(io);
+        let now = io.now();
+        self.down_since.get_or_insert(now);
+        if is_ready {
+            // Whoever is back at once is met at once.
+            self.backoff = BACKOFF_MIN;
+        }
+        self.queue.lost(finished);
+        if self.is_closing {
+            self.state = State::Closed;
+        } else {
+            self.failed(now, gone.as_deref().unwrap_or_default());
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The commands of a session: which wait, which are on their way, and what becomes of each when it ends.
+
+use super::{Command, Ending, Finished};
+use proto::iscsi::initiator::{Completion, Initiator, Outcome};
+use proto::time::Time;
+use proto::verbs::TaskId;
+use std::collections::VecDeque;
+use std::time::Duration;
+use wire::SenseKey;
+
+/// Commands that a session takes, sent or not.
+pub const COMMANDS_MAX: usize = 8192;
+/// How often one command is sent again for a reason that is over at once, as a unit attention is.
+const RETRIES_MAX: u8 = 32;
+/// How long a command waits that the target was too busy for: the first time, and at most.
+const DELAY_MIN: Duration = Duration::from_millis(20);
+const DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// Status codes (SAM-5 section 5.3).
+mod status {
+    pub(super) const GOOD: u8 = 0x00;
+    pub(super) const CHECK_CONDITION: u8 = 0x02;
+    pub(super) const BUSY: u8 = 0x08;
+    pub(super) const TASK_SET_FULL: u8 = 0x28;
+    pub(super) const TASK_ABORTED: u8 = 0x40;
+}
+
+/// Additional sense codes with their qualifiers.
+const BECOMING_READY: u16 = 0x0401;
+const CAPACITY_CHANGED: u16 = 0x2a09;
+
+pub(super) struct Queue {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots to be sent, the next one first.
+    waiting: VecDeque<u32>,
+    /// Slots that wait for their time.
+    delayed: Vec<u32>,
+    /// The slot of each task of the connection.
+    by_task: Vec<u32>,
+    sent: usize,
+    /// Commands so far.
+    count: u64,
+    /// The unit has told that its capacity changed.
+    pub(super) capacity_changed: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    command: Command,
+    state: State,
+    /// When it was given to us, and the how manieth it is.
+    since: Time,
+    number: u64,
+    retries: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Waiting,
+    Delayed(Time),
+    Sent,
+}
+
+/// What to do with a command that has ended on the wire.
+enum Verdict {
+    Report(Ending),
+    Again,
+    Later,
+}
+
+impl Queue {
+    pub(super) fn new(depth: u16) -> Queue {
+        let depth = usize::from(depth);
+        Queue {
+            slots: Vec::with_capacity(depth),
+            free: Vec::with_capacity(depth),
+            waiting: VecDeque::with_capacity(depth),
+            delayed: Vec::with_capacity(depth),
+            by_task: vec![0; depth],
+            sent: 0,
+            count: 0,
+            capacity_changed: false,
+        }
+    }
+
+    /// Commands that have not ended.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Takes a command; false when there are too many.
+    pub(super) fn push(&mut self, command: Command, now: Time) -> bool {
+        let slot = Slot { command, state: State::Waiting, since: now, number: self.count, retries: 0 };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = slot;
+                index
+            }
+            None if self.slots.len() >= COMMANDS_MAX => return false,
+            None => {
+                self.slots.push(slot);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        self.count += 1;
+        self.waiting.push_back(index);
+        true
+    }
+
+    /// Gives the machine as many commands as it takes.
+    pub(super) fn send(&mut self, machine: &mut Initiator) {
+        while let Some(index) = self.waiting.front().copied() {
+            let slot = &mut self.slots[index as usize];
+            let Some(task) = machine.submit(slot.command.request) else { return };
+            slot.state = State::Sent;
+            self.by_task[usize::from(task.slot)] = index;
+            self.sent += 1;
+            self.waiting.pop_front();
+        }
+    }
+
+    /// A command has ended on the wire.
+    pub(super) fn completed(&mut self, completion: &Completion, now: Time, finished: &mut Vec<Finished>) {
+        let TaskId { slot, .. } = completion.task;
+        let index = self.by_task[usize::from(slot)];
+        self.sent -= 1;
+        match self.judge(index, completion) {
+            Verdict::Report(ending) => self.finish(index, ending, finished),
+            Verdict::Again => {
+                self.slots[index as usize].state = State::Waiting;
+                self.waiting.push_front(index);
+            }
+            Verdict::Later => {
+                let slot = &mut self.slots[index as usize];
+                let delay = DELAY_MIN.saturating_mul(1 << slot.retries.min(16)).min(DELAY_MAX);
+                slot.retries = slot.retries.saturating_add(1);
+                slot.state = State::Delayed(now.after(delay));
+                self.delayed.push(index);
+            }
+        }
+    }
+
+    fn judge(&mut self, index: u32, completion: &Completion) -> Verdict {
+        let slot = &mut self.slots[index as usize];
+        let safe = slot.command.repeatable;
+        let (verdict, ending) = match completion.outcome {
+            Outcome::Status { status: status::GOOD, .. } => {
+                let ending =
+                    Ending::Good { read_bytes: completion.read_bytes, residual: completion.residual };
+                return Verdict::Report(ending);
+            }
+            Outcome::Status { status: status @ (status::BUSY | status::TASK_SET_FULL), .. } => {
+                (Verdict::Later, Ending::Status { status, sense: None, read_bytes: 0 })
+            }
+            Outcome::Status { status, sense } => {
+                let read_bytes = completion.read_bytes;
+                let ending = Ending::Status { status, sense, read_bytes };
+                let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
+                match (status, key) {
+                    (status::CHECK_CONDITION, Some(SenseKey::UnitAttention)) => {
+                        self.capacity_changed |= code == CAPACITY_CHANGED;
+                        (Verdict::Again, ending)
+                    }
+                    (status::CHECK_CONDITION, Some(SenseKey::NotReady)) if code == BECOMING_READY => {
+                        (Verdict::Later, ending)
+                    }
+                    (status::CHECK_CONDITION, Some(SenseKey::AbortedCommand)) if safe => {
+                        (Verdict::Again, ending)
+                    }
+                    (status::TASK_ABORTED, _) if safe => (Verdict::Again, ending),
+                    _ => return Verdict::Report(ending),
+                }
+            }
+            Outcome::TargetFailure(_) | Outcome::Rejected(_) | Outcome::Aborted if safe => {
+                (Verdict::Again, Ending::Lost)
+            }
+            Outcome::TargetFailure(_) | Outcome::Rejected(_) | Outcome::Aborted => {
+                return Verdict::Report(Ending::Lost);
+            }
+        };
+        match verdict {
+            Verdict::Again if slot.retries >= RETRIES_MAX => Verdict::Report(ending),
+            Verdict::Again => {
+                slot.retries += 1;
+                Verdict::Again
+            }
+            Verdict::Later | Verdict::Report(_) => verdict,
+        }
+    }
+
+    /// The connection is no more: what was sent is sent again on the next one, if that does no harm.
+    pub(super) fn lost(&mut self, finished: &mut Vec<Finished>) {
+        self.sent = 0;
+        let mut again = Vec::new();
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if slot.state != State::Sent {
+                continue;
+            }
+            if slot.command.repeatable {
+                slot.state = State::Waiting;
+                again.push(index as u32);
+            } else {
+                self.finish(index as u32, Ending::Lost, finished);
+            }
+        }
+        again.sort_by_key(|index| self.slots[*index as usize].number);
+        again.into_iter().rev().for_each(|index| self.waiting.push_front(index));
+    }
+
+    /// Moves those whose time has come to the ones that wait to be sent.
+    pub(super) fn wake(&mut self, now: Time) {
+        let (slots, waiting) = (&mut self.slots, &mut self.waiting);
+        self.delayed.retain(|index| {
+            let slot = &mut slots[*index as usize];
+            match slot.state {
+                State::Delayed(until) if now < until => true,
+                State::Delayed(_) => {
+                    slot.state = State::Waiting;
+                    waiting.push_back(*index);
+                    false
+                }
+                State::Free | State::Waiting | State::Sent => false,
+            }
+        });
+    }
+
+    /// Ends what has waited for `at_most` and is not with the target. True: something that is with it has waited as
+    /// long.
+    pub(super) fn give_up(&mut self, now: Time, at_most: Duration, finished: &mut Vec<Finished>) -> bool {
+        let mut overdue = false;
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if slot.state == State::Free || now.since(slot.since) < at_most {
+                continue;
+            }
+            match slot.state {
+                State::Sent => overdue = true,
+                State::Free => {}
+                State::Waiting | State::Delayed(_) => {
+                    self.waiting.retain(|other| *other as usize != index);
+                    self.delayed.retain(|other| *other as usize != index);
+                    self.finish(index as u32, Ending::Lost, finished);
+                }
+            }
+        }
+        overdue
+    }
+
+    fn finish(&mut self, index: u32, ending: Ending, finished: &mut Vec<Finished>) {
+        let slot = &mut self.slots[index as usize];
+        slot.state = State::Free;
+        self.free.push(index);
+        finished.push(Finished { cookie: slot.command.cookie, ending });
+    }
+}

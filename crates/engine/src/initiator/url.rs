@@ -1,0 +1,388 @@
+//! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it.
+
+use proto::iscsi::chap::Identity;
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The port of iSCSI (RFC 7143 section 15).
+const PORT: u16 = 3260;
+const SCHEME: &str = "iscsi://";
+/// The highest LUN that flat space addressing reaches (SAM-5 section 4.7.7.3).
+const LUN_MAX: u16 = 16383;
+/// Bytes of an iSCSI name (RFC 7143 section 4.2.7.1).
+const NAME_BYTES_MAX: usize = 223;
+const OPTIONS: &str = "header_digest, data_digest, target_user, target_password and give_up_after";
+/// The longest `give_up_after`, in seconds.
+const SECONDS_MAX: u64 = 3600;
+
+/// A target's address, and usually a target and one of its units.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Url {
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// The target's name; `None`: whoever is there (discovery).
+    pub target: Option<String>,
+    /// Logical unit number.
+    pub lun: Option<u16>,
+    /// Who we are (CHAP).
+    pub user: Option<Identity>,
+    /// Who the target must prove to be (mutual CHAP).
+    pub target_user: Option<Identity>,
+    /// CRC32C over headers.
+    pub header_digest: bool,
+    /// CRC32C over data.
+    pub data_digest: bool,
+    /// How long a command waits for a target that is lost, instead of what [`super::Options`] say.
+    pub give_up_after: Option<Duration>,
+}
+
+/// Why a text is no URL: what is wrong, and how to mend it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UrlError {
+    problem: String,
+    remedy: String,
+}
+
+impl UrlError {
+    fn new(problem: impl Into<String>, remedy: impl Into<String>) -> UrlError {
+        UrlError { problem: problem.into(), remedy: remedy.into() }
+    }
+
+    /// What is wrong.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+
+    /// How to mend it.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
+}
+
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.problem, self.remedy)
+    }
+}
+
+impl std::error::Error for UrlError {}
+
+impl Url {
+    /// Whether a text is meant to be such a URL.
+    pub fn is_meant(text: &str) -> bool {
+        text.starts_with(SCHEME)
+    }
+
+    /// Addresses of the host, in the resolver's order. May block.
+    ///
+    /// # Errors
+    /// When the name does not resolve.
+    pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+        let addresses: Vec<SocketAddr> = (self.host.as_str(), self.port).to_socket_addrs()?.collect();
+        if addresses.is_empty() {
+            return Err(std::io::Error::other("the name has no address"));
+        }
+        Ok(addresses)
+    }
+
+    /// The eight LUN bytes: peripheral device addressing up to 255, flat space above (SAM-5 section 4.7).
+    pub fn lun_bytes(&self) -> u64 {
+        let lun = self.lun.unwrap_or(0);
+        let first = if lun > 0xff { 0x4000 | lun } else { lun };
+        u64::from(first) << 48
+    }
+
+    fn option(&mut self, option: &str) -> Result<(), UrlError> {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let value = decode(value)?;
+        match key {
+            "header_digest" => self.header_digest = digest(key, &value)?,
+            "data_digest" => self.data_digest = digest(key, &value)?,
+            "give_up_after" => self.give_up_after = Some(seconds(&value)?),
+            "target_user" => self.target_identity().name = value,
+            "target_password" => self.target_identity().secret = value.into_bytes(),
+            _ => {
+                let remedy = format!("the options are {OPTIONS}");
+                return Err(UrlError::new(format!("`{key}` is no option of an iSCSI URL"), remedy));
+            }
+        }
+        Ok(())
+    }
+
+    fn target_identity(&mut self) -> &mut Identity {
+        self.target_user.get_or_insert_with(|| Identity { name: String::new(), secret: Vec::new() })
+    }
+
+    fn check(&self) -> Result<(), UrlError> {
+        let Some(target) = &self.target_user else { return Ok(()) };
+        if target.name.is_empty() || target.secret.is_empty() {
+            let remedy = "give both target_user=NAME and target_password=SECRET";
+            return Err(UrlError::new("the target's half of mutual CHAP is not complete", remedy));
+        }
+        match &self.user {
+            None => {
+                Err(UrlError::new("mutual CHAP needs our own name too", "write user%secret@ before the host"))
+            }
+            Some(own) if own.secret == target.secret => {
+                let problem = "both directions of CHAP have the same secret (RFC 7143 section 9.2.1)";
+                Err(UrlError::new(problem, "choose two"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Url, UrlError> {
+        let rest = text.strip_prefix(SCHEME).ok_or_else(|| {
+            UrlError::new(format!("`{text}` is no iSCSI URL"), "write iscsi://HOST/TARGET/LUN")
+        })?;
+        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, host) = match authority.rsplit_once('@') {
+            Some((user, host)) => (Some(identity(user)?), host),
+            None => (None, authority),
+        };
+        let (host, port) = host_and_port(host)?;
+        let (target, lun) = target_and_lun(path)?;
+        let mut url = Url {
+            host,
+            port,
+            target,
+            lun,
+            user,
+            target_user: None,
+            header_digest: false,
+            data_digest: false,
+            give_up_after: None,
+        };
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            url.option(option)?;
+        }
+        url.check()?;
+        Ok(url)
+    }
+}
+
+/// Without names and secrets of CHAP: fit for a log.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colons = self.host.contains(':');
+        let (open, close) = if colons { ("[", "]") } else { ("", "") };
+        write!(f, "{SCHEME}{open}{}{close}", self.host)?;
+        if self.port != PORT {
+            write!(f, ":{}", self.port)?;
+        }
+        if let Some(target) = &self.target {
+            write!(f, "/{target}")?;
+        }
+        self.lun.map_or(Ok(()), |lun| write!(f, "/{lun}"))
+    }
+}
+
+fn identity(text: &str) -> Result<Identity, UrlError> {
+    let remedy = "write user%secret@ before the host, with a % of the secret as %25 and an @ as %40";
+    let (name, secret) =
+        text.split_once('%').ok_or_else(|| UrlError::new("there is a user without a secret", remedy))?;
+    let identity = Identity { name: decode(name)?, secret: decode(secret)?.into_bytes() };
+    if identity.name.is_empty() || identity.secret.is_empty() {
+        return Err(UrlError::new("the user's name or secret is empty", remedy));
+    }
+    Ok(identity)
+}
+
+fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
+    let bad_port = |port: &str| {
+        UrlError::new(format!("`{port}` is no port"), "write a number from 1 to 65535, or leave it out")
+    };
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest
+                .split_once(']')
+                .ok_or_else(|| UrlError::new("a bracket is not closed", "write an IPv6 address as [::1]"))?;
+            let port = match rest {
+                "" => None,
+                rest => Some(rest.strip_prefix(':').ok_or_else(|| bad_port(rest))?),
+            };
+            (host, port)
+        }
+        None => match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return Err(UrlError::new(
+                    format!("`{text}` has several colons"),
+                    "write an IPv6 address in brackets, as [::1]",
+                ));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(UrlError::new("there is no host", "write iscsi://HOST/TARGET/LUN"));
+    }
+    let port = match port {
+        None => PORT,
+        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| bad_port(port))?,
+    };
+    Ok((host.to_string(), port))
+}
+
+fn target_and_lun(path: &str) -> Result<(Option<String>, Option<u16>), UrlError> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    if path.is_empty() {
+        return Ok((None, None));
+    }
+    let (target, lun) = match path.split_once('/') {
+        Some((target, lun)) => (target, Some(lun)),
+        None => (path, None),
+    };
+    let target = decode(target)?.to_lowercase();
+    if !["iqn.", "eui.", "naa."].iter().any(|start| target.starts_with(start))
+        || target.len() > NAME_BYTES_MAX
+    {
+        let problem = format!("`{target}` is no iSCSI name");
+        return Err(UrlError::new(problem, "write the target's name, as iqn.2026-11.io.lunette:disk"));
+    }
+    let bad_lun = |lun: &str| {
+        UrlError::new(format!("`{lun}` is no LUN"), format!("write a number from 0 to {LUN_MAX}"))
+    };
+    let lun = match lun {
+        None => None,
+        Some(lun) => {
+            let number = lun.parse().ok().filter(|number| *number <= LUN_MAX);
+            Some(number.ok_or_else(|| bad_lun(lun))?)
+        }
+    };
+    Ok((Some(target), lun))
+}
+
+fn digest(key: &str, value: &str) -> Result<bool, UrlError> {
+    match value.to_ascii_lowercase().as_str() {
+        "crc32c" => Ok(true),
+        "none" => Ok(false),
+        _ => Err(UrlError::new(format!("{key} is crc32c or none"), format!("write {key}=crc32c"))),
+    }
+}
+
+fn seconds(value: &str) -> Result<Duration, UrlError> {
+    let seconds = value.parse().ok().filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        let remedy = format!("write a number of seconds from 1 to {SECONDS_MAX}");
+        UrlError::new(format!("`{value}` is no time to give up after"), remedy)
+    })
+}
+
+/// Takes `%xx` for the byte that it names.
+fn decode(text: &str) -> Result<String, UrlError> {
+    let fault = || UrlError::new(format!("`{text}` is not percent-encoded UTF-8"), "write a % as %25");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, tail) = tail.split_at_checked(2).ok_or_else(fault)?;
+        let digits = std::str::from_utf8(digits).map_err(|_| fault())?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(fault());
+        }
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| fault())?);
+        rest = tail;
+    }
+    String::from_utf8(bytes).map_err(|_| fault())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn good(text: &str) -> Url {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn fault(text: &str) -> String {
+        text.parse::<Url>().expect_err(text).to_string()
+    }
+
+    #[test]
+    fn all_parts_are_read() {
+        let url = good(
+            "iscsi://me%a%40b@host.example:860/iqn.2026-11.io.Lunette:disk/7?header_digest=CRC32C\
+             &data_digest=none&give_up_after=7&target_user=it&target_password=b%26c",
+        );
+        assert_eq!((url.host.as_str(), url.port), ("host.example", 860));
+        assert_eq!(url.target.as_deref(), Some("iqn.2026-11.io.lunette:disk"));
+        assert_eq!(url.lun, Some(7));
+        assert_eq!(url.user, Some(Identity { name: "me".into(), secret: b"a@b".to_vec() }));
+        assert_eq!(url.target_user, Some(Identity { name: "it".into(), secret: b"b&c".to_vec() }));
+        assert!(url.header_digest && !url.data_digest);
+        assert_eq!(url.give_up_after, Some(Duration::from_secs(7)));
+        assert_eq!(url.to_string(), "iscsi://host.example:860/iqn.2026-11.io.lunette:disk/7");
+        assert!(!format!("{url:?}").contains("a@b"), "secrets stay out of logs");
+    }
+
+    #[test]
+    fn discovery_needs_neither_target_nor_unit() {
+        for text in ["iscsi://host", "iscsi://host/", "iscsi://host:3260"] {
+            let url = good(text);
+            assert_eq!((url.target, url.lun, url.port), (None, None, 3260));
+        }
+        assert_eq!(good("iscsi://host/iqn.2026-11.io.lunette:a").lun, None);
+    }
+
+    #[test]
+    fn ipv6_is_in_brackets() {
+        let url = good("iscsi://[fe80::1]:3261/iqn.2026-11.io.lunette:a/0");
+        assert_eq!((url.host.as_str(), url.port), ("fe80::1", 3261));
+        assert_eq!(url.to_string(), "iscsi://[fe80::1]:3261/iqn.2026-11.io.lunette:a/0");
+        assert_eq!(good("iscsi://[::1]").resolve().expect("an address"), ["[::1]:3260".parse().unwrap()]);
+        assert!(fault("iscsi://fe80::1/").contains("brackets"));
+        assert!(fault("iscsi://[::1/").contains("not closed"));
+        assert!(fault("iscsi://[::1]x").contains("no port"));
+    }
+
+    #[test]
+    fn units_are_addressed_as_the_standard_has_it() {
+        let lun = |lun| good(&format!("iscsi://h/iqn.2026-11.io.lunette:a/{lun}")).lun_bytes();
+        assert_eq!(lun(5), 0x0005_0000_0000_0000);
+        assert_eq!(lun(255), 0x00ff_0000_0000_0000);
+        assert_eq!(lun(256), 0x4100_0000_0000_0000);
+        assert!(fault("iscsi://h/iqn.2026-11.io.lunette:a/16384").contains("0 to 16383"));
+    }
+
+    #[test]
+    fn faults_say_what_to_do() {
+        assert!(fault("http://h").contains("iscsi://HOST/TARGET/LUN"));
+        assert!(fault("iscsi:///iqn.2026-11.io.lunette:a/0").contains("no host"));
+        assert!(fault("iscsi://h:0/").contains("1 to 65535"));
+        assert!(fault("iscsi://h/disk/0").contains("no iSCSI name"));
+        assert!(fault("iscsi://h/iqn.2026-11.io.lunette:a/0/1").contains("no LUN"));
+        assert!(fault("iscsi://me@h").contains("user%secret@"));
+        assert!(fault("iscsi://me%a%zz@h").contains("%25"));
+        assert!(fault("iscsi://me%a@h?target_user=it").contains("target_password"));
+        assert!(fault("iscsi://h?target_user=it&target_password=x").contains("our own name"));
+        assert!(fault("iscsi://me%a@h?target_user=it&target_password=a").contains("same secret"));
+        assert!(fault("iscsi://h?digest=crc32c").contains("header_digest"));
+        assert!(fault("iscsi://h?give_up_after=0").contains("1 to 3600"));
+        assert!(fault("iscsi://h?data_digest=md5").contains("crc32c or none"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "(iscsi://)?\\PC{0,60}") {
+            if let Ok(url) = text.parse::<Url>() {
+                let again: Url = url.to_string().parse().unwrap_or_else(|error| panic!("{url}: {error}"));
+                prop_assert_eq!((again.port, again.target, again.lun), (url.port, url.target, url.lun));
+            }
+        }
+    }
+}

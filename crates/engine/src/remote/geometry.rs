@@ -1,0 +1,169 @@
+//! What a remote unit is: asked once, when it is opened.
+
+use crate::initiator::Client;
+use crate::initiator::client::Reply;
+use scsi::storage::Traits;
+
+/// Block sizes that can be served.
+const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=65536;
+/// Bytes that are asked for of a page.
+const PAGE_BYTES: u8 = 252;
+
+/// What a unit is, and what it can do at a time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Logical block size in bytes.
+    pub block_bytes: u32,
+    /// Physical block size in bytes.
+    pub physical_block_bytes: u32,
+    /// Vendor, product and revision.
+    pub name: String,
+    /// What it can do, with its size.
+    pub traits: Traits,
+    /// Thin provisioned (LBPME).
+    pub thin: bool,
+    /// UNMAP is supported, and unmapped blocks read as zeros.
+    pub unmap_zeros: bool,
+    /// WRITE SAME may unmap.
+    pub write_same_unmaps: bool,
+    /// FUA is supported.
+    pub fua: bool,
+    /// The longest transfer in blocks; `None`: not said.
+    pub transfer_blocks_max: Option<u32>,
+    /// The longest COMPARE AND WRITE in blocks; 0: none.
+    pub compare_blocks_max: u8,
+    /// The longest UNMAP descriptor in blocks.
+    pub unmap_blocks_max: u32,
+    /// The longest WRITE SAME in blocks; `None`: not said.
+    pub same_blocks_max: Option<u64>,
+}
+
+impl Geometry {
+    /// Asks a unit.
+    pub(super) fn learn(client: &mut Client) -> Result<Geometry, String> {
+        let inquiry = must(client, &[0x12, 0, 0, 0, PAGE_BYTES, 0], PAGE_BYTES.into(), "INQUIRY")?;
+        match inquiry.first().map(|byte| (byte >> 5, byte & 0x1f)) {
+            Some((0, 0x00)) => {}
+            Some((0, kind)) => return Err(format!("the unit is no disk (device type {kind:02x}h)")),
+            Some(_) | None => return Err("there is no such unit".into()),
+        }
+        let capacity = must(client, &read_capacity(), CAPACITY_BYTES, "READ CAPACITY(16)")?;
+        let (blocks, block_bytes) = capacity_of(&capacity).ok_or("the capacity is cut short")?;
+        if !BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_power_of_two() {
+            return Err(format!("blocks of {block_bytes} bytes cannot be served"));
+        }
+        let pages = page(client, 0x00);
+        let known = |code: u8| pages.iter().skip(4).any(|page| *page == code);
+        let mut optional = |code: u8| if known(code) { page(client, code) } else { Vec::new() };
+        let (limits, shape, provisioning) = (optional(0xb0), optional(0xb1), optional(0xb2));
+        let modes = Modes::ask(client);
+        let thin = byte(&capacity, 14) & 0x80 != 0;
+        let zeros = byte(&capacity, 14) & 0x40 != 0 || byte(&provisioning, 5) & 0x1c == 0x04;
+        let (unmap, same) = (byte(&provisioning, 5) & 0x80 != 0, byte(&provisioning, 5) & 0x40 != 0);
+        let unmap_blocks_max = u32_at(&limits, 20);
+        let unmap_zeros = thin && unmap && zeros && unmap_blocks_max > 0;
+        let in_bytes = |blocks: u32| blocks.saturating_mul(block_bytes);
+        Ok(Geometry {
+            block_bytes,
+            physical_block_bytes: in_bytes(1 << (byte(&capacity, 13) & 0x0f).min(7)),
+            name: name_of(&inquiry),
+            traits: Traits {
+                size_bytes: blocks.saturating_mul(u64::from(block_bytes)),
+                discards: unmap_zeros || (thin && same),
+                discard_granularity_bytes: in_bytes(u32_at(&limits, 28).max(1)),
+                atomic_write_bytes_max: in_bytes(u32_at(&limits, 44)),
+                volatile_cache: modes.write_cache,
+                read_only: modes.write_protected,
+                solid_state: u16::from_be_bytes([byte(&shape, 4), byte(&shape, 5)]) == 1,
+                cryptographic_erase: false,
+            },
+            thin,
+            unmap_zeros,
+            write_same_unmaps: thin && same,
+            fua: modes.fua,
+            transfer_blocks_max: Some(u32_at(&limits, 8)).filter(|blocks| *blocks > 0),
+            compare_blocks_max: byte(&limits, 5),
+            unmap_blocks_max,
+            same_blocks_max: Some(u64_at(&limits, 36)).filter(|blocks| *blocks > 0),
+        })
+    }
+}
+
+/// Bytes of the answer to READ CAPACITY(16).
+pub(super) const CAPACITY_BYTES: u32 = 32;
+
+/// READ CAPACITY(16) (SBC-4 section 5.20).
+pub(super) fn read_capacity() -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
+    cdb
+}
+
+/// Blocks and block size in an answer to READ CAPACITY(16).
+pub(super) fn capacity_of(data: &[u8]) -> Option<(u64, u32)> {
+    let blocks = u64::from_be_bytes(*data.first_chunk()?).checked_add(1)?;
+    Some((blocks, u32::from_be_bytes(*data.get(8..)?.first_chunk()?)))
+}
+
+/// What mode pages tell.
+struct Modes {
+    write_cache: bool,
+    write_protected: bool,
+    fua: bool,
+}
+
+impl Modes {
+    /// Asks for the caching page (SBC-4 section 6.5.6). A unit that does not tell is taken to have a volatile cache,
+    /// and no FUA: that costs time, but no data.
+    fn ask(client: &mut Client) -> Modes {
+        // MODE SENSE(6) without block descriptors.
+        let data = ask(client, &[0x1a, 0x08, 0x08, 0, PAGE_BYTES, 0], PAGE_BYTES.into()).unwrap_or_default();
+        let device = byte(&data, 2);
+        let page = 4 + usize::from(byte(&data, 3));
+        let told = byte(&data, page) & 0x3f == 0x08;
+        Modes {
+            write_cache: !told || byte(&data, page + 2) & 0x04 != 0,
+            write_protected: device & 0x80 != 0,
+            fua: device & 0x10 != 0,
+        }
+    }
+}
+
+fn must(client: &mut Client, cdb: &[u8], bytes: u32, name: &str) -> Result<Vec<u8>, String> {
+    match client.command(cdb, bytes, &[]) {
+        Ok(Reply { status: 0, data, .. }) => Ok(data),
+        Ok(Reply { status, sense: None, .. }) => Err(format!("{name} ended with status {status:02x}h")),
+        Ok(Reply { sense: Some(sense), .. }) => {
+            Err(format!("{name} failed: {:?}, code {:04x}h", sense.key(), sense.code()))
+        }
+        Err(error) => Err(format!("{name}: {error}")),
+    }
+}
+
+fn ask(client: &mut Client, cdb: &[u8], bytes: u32) -> Option<Vec<u8>> {
+    must(client, cdb, bytes, "").ok()
+}
+
+/// A page of vital product data; empty when there is none.
+fn page(client: &mut Client, code: u8) -> Vec<u8> {
+    let data = ask(client, &[0x12, 1, code, 0, PAGE_BYTES, 0], PAGE_BYTES.into()).unwrap_or_default();
+    if byte(&data, 1) == code { data } else { Vec::new() }
+}
+
+fn name_of(inquiry: &[u8]) -> String {
+    let text = String::from_utf8_lossy(inquiry.get(8..36).unwrap_or_default()).into_owned();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Zero past the end.
+fn byte(data: &[u8], at: usize) -> u8 {
+    data.get(at).copied().unwrap_or(0)
+}
+
+fn u32_at(data: &[u8], at: usize) -> u32 {
+    (0..4).fold(0, |value, n| (value << 8) | u32::from(byte(data, at + n)))
+}
+
+fn u64_at(data: &[u8], at: usize) -> u64 {
+    (0..8).fold(0, |value, n| (value << 8) | u64::from(byte(data, at + n)))
+}

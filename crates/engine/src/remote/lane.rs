@@ -1,0 +1,449 @@
+//! One core's session with a remote unit: operations become commands, in pieces that the unit takes.
+
+use super::geometry::{CAPACITY_BYTES, capacity_of, read_capacity};
+use super::request::{self, COMPARE, FUA, GET_LBA_STATUS, LBA_STATUS_BYTES, UNMAP, UNMAP_BYTES, opcode};
+use super::{PROBE, RemoteStore};
+use crate::initiator::session::{Command, Ending, Finished, Refused, Session};
+use proto::iscsi::initiator::Residual;
+use proto::time::Time;
+use reactor::io::{Completion, Io};
+use scsi::storage::{Found, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use store::lane::{Lane, Op, OpId, Outcome, Submitted};
+use wire::Places;
+
+/// The longest piece with data.
+pub(super) const PIECE_BYTES_MAX: u32 = 256 << 10;
+/// The longest piece without data: what a unit does in a moment.
+const RANGE_BYTES_MAX: u64 = 64 << 20;
+
+/// The cookie of the command that asks for the capacity.
+const CAPACITY: u32 = u32::MAX;
+
+/// A lane: a session, and the operations that it carries out.
+pub(super) struct RemoteLane {
+    store: Arc<RemoteStore>,
+    session: Session,
+    flights: Vec<Flight>,
+    free: Vec<u32>,
+    finished: Vec<Finished>,
+    /// Where the answer to a question for the capacity goes, while there is one.
+    capacity: Option<Places>,
+}
+
+/// An operation under way.
+#[derive(Clone, Copy)]
+struct Flight {
+    id: OpId,
+    op: Op,
+    /// Bytes done, and bytes of the piece under way.
+    done: u64,
+    piece: u64,
+    /// All is done but making it durable.
+    is_syncing: bool,
+    /// A buffer of its own.
+    buffer: Places,
+}
+
+/// What is to be sent next for an operation.
+struct Next {
+    request: proto::iscsi::initiator::Request,
+    repeatable: bool,
+}
+
+impl RemoteLane {
+    pub(super) fn new(store: Arc<RemoteStore>, session: Session) -> RemoteLane {
+        RemoteLane {
+            store,
+            session,
+            flights: Vec::new(),
+            free: Vec::new(),
+            finished: Vec::new(),
+            capacity: None,
+        }
+    }
+
+    fn begin(&mut self, flight: Flight) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.flights[index as usize] = flight;
+                index
+            }
+            None => {
+                self.flights.push(flight);
+                (self.flights.len() - 1) as u32
+            }
+        }
+    }
+
+    fn end<I: Io>(&mut self, io: &mut I, index: u32) -> OpId {
+        let flight = &mut self.flights[index as usize];
+        let buffer = std::mem::take(&mut flight.buffer);
+        self.free.push(index);
+        if !buffer.is_empty() {
+            io.arena().give(&buffer);
+        }
+        flight.id
+    }
+
+    /// Sends the next piece of an operation.
+    fn advance<I: Io>(&mut self, io: &mut I, index: u32) -> Result<(), StoreError> {
+        let next = self.next(io, index)?;
+        let command = Command { cookie: index, request: next.request, repeatable: next.repeatable };
+        self.session.submit(io.now(), command).map_err(|refused| match refused {
+            Refused::Full => StoreError::Busy,
+            Refused::Lost => StoreError::Unavailable,
+        })
+    }
+
+    fn next<I: Io>(&mut self, io: &mut I, index: u32) -> Result<Next, StoreError> {
+        let geometry = &self.store.geometry;
+        let flight = &mut self.flights[index as usize];
+        let block = u64::from(geometry.block_bytes);
+        let lun = self.session.lun_bytes();
+        let limit = geometry.transfer_blocks_max.map_or(PIECE_BYTES_MAX, |blocks| {
+            blocks.saturating_mul(geometry.block_bytes).min(PIECE_BYTES_MAX)
+        });
+        let done = flight.done;
+        let fua = |durable| if durable && geometry.fua { FUA } else { 0 };
+        let sync = || {
+            let cdb = request::long(opcode::SYNCHRONIZE_CACHE_16, 0, 0, 0);
+            Next { request: request::request(lun, &cdb, Places::EMPTY, Places::EMPTY), repeatable: true }
+        };
+        if flight.is_syncing {
+            return Ok(sync());
+        }
+        // A piece with data: its CDB, and the part of the places that it is about.
+        let mut part = |opcode, flags, offset: u64, places: &Places, limit: u32| {
+            let piece = places.slice(done as u32, limit);
+            flight.piece = u64::from(piece.len());
+            let cdb = request::long(opcode, flags, (offset + done) / block, (flight.piece / block) as u32);
+            (cdb, piece)
+        };
+        let none = Places::EMPTY;
+        let (cdb, read, write, repeatable) = match flight.op {
+            Op::Read { offset, into } => {
+                let (cdb, piece) = part(opcode::READ_16, 0, offset, &into, limit);
+                (cdb, piece, none, true)
+            }
+            Op::Write { offset, from, durable, atomic: false } => {
+                let (cdb, piece) = part(opcode::WRITE_16, fua(durable), offset, &from, limit);
+                (cdb, none, piece, true)
+            }
+            Op::Write { offset, from, durable, atomic: true } => {
+                if from.len() > geometry.traits.atomic_write_bytes_max {
+                    return Err(StoreError::Unsupported);
+                }
+                let (cdb, piece) = part(opcode::WRITE_ATOMIC_16, fua(durable), offset, &from, u32::MAX);
+                (cdb, none, piece, true)
+            }
+            Op::OrWrite { offset, from, durable } => {
+                if from.len() > limit {
+                    return Err(StoreError::Unsupported);
+                }
+                let (cdb, piece) = part(opcode::ORWRITE_16, fua(durable), offset, &from, limit);
+                (cdb, none, piece, true)
+            }
+            Op::Compare { offset, with } => {
+                let (cdb, piece) = part(opcode::VERIFY_16, COMPARE, offset, &with, limit);
+                (cdb, none, piece, true)
+            }
+            Op::CompareAndWrite { offset, compare, write, durable } => {
+                let most = u32::from(geometry.compare_blocks_max).saturating_mul(geometry.block_bytes);
+                let both = request::join(&compare, &write).filter(|_| compare.len() <= most);
+                let both = both.ok_or(StoreError::Unsupported)?;
+                let flags = fua(durable);
+                let (cdb, _) = part(opcode::COMPARE_AND_WRITE, flags, offset, &compare, u32::MAX);
+                (cdb, none, both, false)
+            }
+            Op::Extent { offset } => {
+                if flight.buffer.is_empty() {
+                    flight.buffer = io.arena().take(LBA_STATUS_BYTES).ok_or(StoreError::Busy)?;
+                }
+                let cdb = request::long(
+                    opcode::SERVICE_ACTION_IN_16,
+                    GET_LBA_STATUS,
+                    offset / block,
+                    LBA_STATUS_BYTES,
+                );
+                (cdb, flight.buffer, none, true)
+            }
+            Op::Flush => return Ok(sync()),
+            Op::Zero { offset, len, unmap, .. } => return self.zero(index, offset, len, unmap),
+            Op::Discard { offset, len } if !geometry.unmap_zeros => {
+                return self.zero(index, offset, len, true);
+            }
+            Op::Discard { offset, len } => return self.unmap(io, index, offset, len),
+        };
+        Ok(Next { request: request::request(lun, &cdb, read, write), repeatable })
+    }
+
+    /// A piece of a range that is to read as zeros.
+    fn zero(&mut self, index: u32, offset: u64, len: u64, unmap: bool) -> Result<Next, StoreError> {
+        let geometry = &self.store.geometry;
+        let flight = &mut self.flights[index as usize];
+        let block = u64::from(geometry.block_bytes);
+        let rest = len - flight.done;
+        let lba = (offset + flight.done) / block;
+        let same = self.store.write_same.load(Ordering::Relaxed);
+        let (opcode, flags, piece, data) = if same {
+            let most =
+                geometry.same_blocks_max.map_or(RANGE_BYTES_MAX, |blocks| blocks.saturating_mul(block));
+            let flags = if unmap && geometry.write_same_unmaps { UNMAP } else { 0 };
+            (opcode::WRITE_SAME_16, flags, rest.min(most).min(RANGE_BYTES_MAX), geometry.block_bytes)
+        } else {
+            let blocks = geometry.transfer_blocks_max.map_or(u64::MAX, u64::from);
+            let piece = rest.min(blocks.saturating_mul(block)).min(u64::from(PIECE_BYTES_MAX));
+            (opcode::WRITE_16, 0, piece, piece as u32)
+        };
+        flight.piece = piece;
+        let cdb = request::long(opcode, flags, lba, (piece / block) as u32);
+        let zeros = self.store.zeros.span(0, data).ok_or(StoreError::Unsupported)?;
+        let request = request::request(self.session.lun_bytes(), &cdb, Places::EMPTY, Places::one(zeros));
+        Ok(Next { request, repeatable: true })
+    }
+
+    /// A piece of a range that is to be unmapped.
+    fn unmap<I: Io>(&mut self, io: &mut I, index: u32, offset: u64, len: u64) -> Result<Next, StoreError> {
+        let geometry = &self.store.geometry;
+        let flight = &mut self.flights[index as usize];
+        let block = u64::from(geometry.block_bytes);
+        if flight.buffer.is_empty() {
+            flight.buffer = io.arena().take(UNMAP_BYTES).ok_or(StoreError::Busy)?;
+        }
+        let blocks = ((len - flight.done) / block).min(u64::from(geometry.unmap_blocks_max));
+        flight.piece = blocks * block;
+        let (cdb, list) = request::unmap((offset + flight.done) / block, blocks as u32);
+        flight.buffer.iter().for_each(|span| io.arena().bytes_mut(span).copy_from_slice(&list));
+        let request = request::request(self.session.lun_bytes(), &cdb, Places::EMPTY, flight.buffer);
+        Ok(Next { request, repeatable: true })
+    }
+
+    /// Takes what the session has finished, and sends what follows.
+    fn settle<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
+        let mut next = 0;
+        while let Some(Finished { cookie, ending }) = self.finished.get(next).copied() {
+            next += 1;
+            if cookie == CAPACITY {
+                self.capacity_told(io, ending);
+                continue;
+            }
+            let step = match self.judge(io, cookie, ending) {
+                Ok(None) => self.advance(io, cookie).map(|()| None),
+                other => other,
+            };
+            let outcome = match step {
+                Ok(None) => continue,
+                Ok(Some(found)) => Ok(found),
+                Err(error) => Err(error),
+            };
+            done.push((self.end(io, cookie), outcome));
+        }
+        self.finished.clear();
+    }
+
+    /// A command of an operation is over: `None` means that more is to be done.
+    fn judge<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending) -> Result<Option<Found>, StoreError> {
+        let store = &self.store;
+        let flight = &mut self.flights[index as usize];
+        let at = place_of(&flight.op).0 + flight.done;
+        let is_write = !matches!(flight.op, Op::Read { .. } | Op::Compare { .. } | Op::Extent { .. });
+        let (read_bytes, whole) = match ending {
+            Ending::Good { read_bytes, residual } => (read_bytes, residual == Residual::None),
+            Ending::Lost => return Err(StoreError::Unavailable),
+            Ending::Status { status, sense, read_bytes } => {
+                let error =
+                    request::failure(status, sense.as_ref(), is_write, at, store.geometry.block_bytes);
+                match error {
+                    None => (read_bytes, true),
+                    Some(StoreError::Unsupported) if needs_no_same(&flight.op, store) => {
+                        store.write_same.store(false, Ordering::Relaxed);
+                        return Ok(None);
+                    }
+                    Some(StoreError::Miscompare { at }) => {
+                        return Err(StoreError::Miscompare { at: at.saturating_add(flight.done as u32) });
+                    }
+                    Some(error) => return Err(error),
+                }
+            }
+        };
+        if store.is_another.load(Ordering::Relaxed) {
+            return Err(StoreError::Unavailable);
+        }
+        if flight.is_syncing {
+            return Ok(Some(Found::Nothing));
+        }
+        if let Op::Extent { offset } = flight.op {
+            let span = flight.buffer.iter().next().filter(|span| span.len <= read_bytes);
+            let data = span.map_or(&[][..], |span| io.arena().bytes(span));
+            return extent(data, offset, u64::from(store.geometry.block_bytes)).map(Some);
+        }
+        // Data that did not come, or was not taken, is an error whatever the status says.
+        if matches!(flight.op, Op::Read { .. }) && u64::from(read_bytes) != flight.piece {
+            return Err(StoreError::ReadFailed { at: at + u64::from(read_bytes) });
+        }
+        if is_write && !whole {
+            return Err(StoreError::WriteFailed);
+        }
+        if matches!(flight.op, Op::Compare { .. }) && !whole {
+            return Err(StoreError::ReadFailed { at });
+        }
+        flight.done += flight.piece;
+        if flight.done < place_of(&flight.op).1 {
+            return Ok(None);
+        }
+        flight.is_syncing = needs_sync(&flight.op, store.geometry.fua, store.geometry.traits.volatile_cache);
+        Ok((!flight.is_syncing).then_some(Found::Nothing))
+    }
+
+    /// Asks for the capacity when the unit said that it changed, or when nobody has for a while.
+    fn probe<I: Io>(&mut self, io: &mut I, now: Time) {
+        if self.session.take_capacity_changed() {
+            self.store.probe_at.store(0, Ordering::Relaxed);
+        }
+        let due = self.store.probe_at.load(Ordering::Relaxed);
+        if now.0 < due || self.capacity.is_some() || self.session.negotiated().is_none() {
+            return;
+        }
+        let next = now.after(PROBE).0;
+        if self.store.probe_at.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let Some(places) = io.arena().take(CAPACITY_BYTES) else { return };
+        let request = request::request(self.session.lun_bytes(), &read_capacity(), places, Places::EMPTY);
+        match self.session.submit(now, Command { cookie: CAPACITY, request, repeatable: true }) {
+            Ok(()) => self.capacity = Some(places),
+            Err(Refused::Full | Refused::Lost) => io.arena().give(&places),
+        }
+    }
+
+    fn capacity_told<I: Io>(&mut self, io: &mut I, ending: Ending) {
+        let Some(places) = self.capacity.take() else { return };
+        let span = places.iter().next().unwrap_or_default();
+        if let Ending::Good { read_bytes, .. } = ending
+            && let Some((blocks, block_bytes)) = capacity_of(io.arena().bytes(span.slice(0, read_bytes)))
+        {
+            self.store.capacity_seen(blocks, block_bytes);
+        }
+        io.arena().give(&places);
+    }
+}
+
+impl<I: Io> Lane<I> for RemoteLane {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+        None
+    }
+
+    fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
+        if self.store.is_another.load(Ordering::Relaxed) {
+            return Submitted::Done(Err(StoreError::Unavailable));
+        }
+        if let Op::Extent { offset } = *op
+            && !self.store.geometry.thin
+        {
+            let len = self.store.size.load(Ordering::Relaxed).saturating_sub(offset);
+            return Submitted::Done(Ok(Found::Extent { mapped: true, len }));
+        }
+        let flight = Flight { id, op: *op, done: 0, piece: 0, is_syncing: false, buffer: Places::EMPTY };
+        let is_empty = !matches!(op, Op::Flush | Op::Extent { .. }) && place_of(op).1 == 0;
+        if is_empty {
+            return Submitted::Done(Ok(Found::Nothing));
+        }
+        let index = self.begin(flight);
+        match self.advance(io, index) {
+            Ok(()) => Submitted::Later,
+            Err(error) => {
+                self.end(io, index);
+                Submitted::Done(Err(error))
+            }
+        }
+    }
+
+    fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+        self.session.completed(io, completion, &mut self.finished);
+        self.settle(io, done);
+    }
+
+    fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
+        loop {
+            let waits = self.session.flush(io, &mut self.finished);
+            if self.finished.is_empty() {
+                return waits;
+            }
+            self.settle(io, done);
+        }
+    }
+
+    fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
+        let now = io.now();
+        self.session.tick(io, &mut self.finished);
+        self.settle(io, done);
+        self.probe(io, now);
+        self.flush(io, done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+}
+
+/// The session ends with its lane.
+impl Drop for RemoteLane {
+    fn drop(&mut self) {
+        if let Some(socket) = self.session.socket() {
+            reactor::net::close(socket);
+        }
+    }
+}
+
+/// Where an operation begins on the medium, and how long it is.
+fn place_of(op: &Op) -> (u64, u64) {
+    match *op {
+        Op::Read { offset, into } => (offset, into.len().into()),
+        Op::Write { offset, from, .. } | Op::OrWrite { offset, from, .. } => (offset, from.len().into()),
+        Op::Compare { offset, with } => (offset, with.len().into()),
+        Op::CompareAndWrite { offset, compare, .. } => (offset, compare.len().into()),
+        Op::Zero { offset, len, .. } | Op::Discard { offset, len } => (offset, len),
+        Op::Extent { offset } => (offset, 0),
+        Op::Flush => (0, 0),
+    }
+}
+
+/// Whether what was written must be made durable by a command of its own.
+fn needs_sync(op: &Op, fua: bool, volatile_cache: bool) -> bool {
+    match *op {
+        Op::Write { durable, .. } | Op::OrWrite { durable, .. } | Op::CompareAndWrite { durable, .. } => {
+            durable && !fua && volatile_cache
+        }
+        // WRITE SAME has no FUA.
+        Op::Zero { durable, .. } => durable && volatile_cache,
+        Op::Read { .. } | Op::Flush | Op::Discard { .. } | Op::Compare { .. } | Op::Extent { .. } => false,
+    }
+}
+
+/// Whether an operation that the unit does not support can be done without WRITE SAME.
+fn needs_no_same(op: &Op, store: &RemoteStore) -> bool {
+    let zeroes = match op {
+        Op::Zero { .. } => true,
+        Op::Discard { .. } => !store.geometry.unmap_zeros,
+        Op::Read { .. }
+        | Op::Write { .. }
+        | Op::Flush
+        | Op::CompareAndWrite { .. }
+        | Op::OrWrite { .. }
+        | Op::Compare { .. }
+        | Op::Extent { .. } => false,
+    };
+    zeroes && store.write_same.load(Ordering::Relaxed)
+}
+
+fn extent(data: &[u8], offset: u64, block: u64) -> Result<Found, StoreError> {
+    let failed = StoreError::ReadFailed { at: offset };
+    let (lba, blocks, mapped) = request::lba_status(data).ok_or(failed)?;
+    let end = lba.checked_add(blocks.into()).and_then(|end| end.checked_mul(block)).ok_or(failed)?;
+    match end.checked_sub(offset) {
+        Some(len @ 1..) if lba <= offset / block => Ok(Found::Extent { mapped, len }),
+        Some(_) | None => Err(failed),
+    }
+}

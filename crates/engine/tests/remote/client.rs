@@ -1,0 +1,88 @@
+//! One session, and commands one after the other.
+
+use crate::support::{TARGET, impatient, serve, serve_toml, url, url_with};
+use engine::initiator::client::CommandError;
+use engine::initiator::{Client, Options, Url, discover};
+
+const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, 96, 0];
+const WRITE: [u8; 10] = [0x2a, 0, 0, 0, 0, 8, 0, 1, 0x80, 0];
+const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 8, 0, 1, 0x80, 0];
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|n| (n * 7 + n / 251) as u8).collect()
+}
+
+fn round_trip(client: &mut Client) {
+    let data = pattern(0x180 * 512);
+    let reply = client.command(&WRITE, 0, &data).expect("a reply");
+    assert_eq!((reply.status, reply.sense), (0, None));
+    let reply = client.command(&READ, 0x180 * 512, &[]).expect("a reply");
+    assert!(reply.status == 0 && reply.data == data);
+}
+
+#[test]
+fn commands_are_answered_with_data_and_sense() {
+    let daemon = serve(&["ram:16M"]);
+    let mut client = Client::connect(&url(&daemon, 0), &Options::default()).expect("a session");
+    let reply = client.command(&INQUIRY, 96, &[]).expect("a reply");
+    assert_eq!(reply.status, 0);
+    assert!(reply.data.len() >= 36 && &reply.data[8..15] == b"LUNETTE", "{:?}", reply.data);
+    round_trip(&mut client);
+    let beyond = [0x28, 0, 0xff, 0, 0, 0, 0, 0, 1, 0];
+    let reply = client.command(&beyond, 512, &[]).expect("a reply");
+    assert_eq!((reply.status, reply.sense.map(|sense| sense.code())), (2, Some(0x2100)));
+    assert_eq!(client.command(&READ, 1 << 20, &[]), Err(CommandError::TooLong));
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn digests_are_asked_for_by_url() {
+    let daemon = serve(&["ram:16M"]);
+    let url = url_with(&daemon, "", 0, "?header_digest=crc32c&data_digest=crc32c");
+    let mut client = Client::connect(&url, &Options::default()).expect("a session");
+    let negotiated = client.negotiated().expect("logged in");
+    assert!(negotiated.header_digest && negotiated.data_digest);
+    round_trip(&mut client);
+}
+
+#[test]
+fn both_sides_prove_who_they_are() {
+    let daemon = serve_toml(&format!(
+        "[[lun]]\nname = \"a\"\nram = \"16M\"\n[[target]]\nname = \"{TARGET}\"\nluns = [\"a\"]\n[[target.group]]\n\
+         name = \"all\"\n[target.group.chap]\nuser = \"me\"\nsecret = \"secret of me\"\nmutual_user = \"it\"\n\
+         mutual_secret = \"secret of it\""
+    ));
+    let connect = |login, options| Client::connect(&url_with(&daemon, login, 0, options), &impatient());
+    round_trip(&mut connect("me%secret%20of%20me@", "").expect("a session"));
+    let mutual = "?target_user=it&target_password=secret%20of%20it";
+    round_trip(&mut connect("me%secret%20of%20me@", mutual).expect("a session"));
+    let refused = connect("me%wrong@", "").err().expect("no session").to_string();
+    assert!(refused.contains("authentication"), "{refused}");
+    let refused = connect("me%secret%20of%20me@", "?target_user=it&target_password=other").err();
+    assert!(refused.is_some());
+    assert!(connect("", "").is_err());
+}
+
+#[test]
+fn targets_are_discovered() {
+    let daemon = serve(&["ram:16M"]);
+    let address = daemon.addresses()[0];
+    let url: Url = format!("iscsi://{address}").parse().expect("a URL");
+    let found = discover(&url, &Options::default()).expect("an answer");
+    assert_eq!(found, [(TARGET.to_string(), vec![format!("{address},1")])]);
+}
+
+#[test]
+fn faults_name_the_target_and_the_reason() {
+    let daemon = serve(&["ram:16M"]);
+    let there = url(&daemon, 0);
+    let other = Url { target: Some("iqn.2026-11.io.lunette:other".into()), ..there.clone() };
+    let fault = Client::connect(&other, &impatient()).err().expect("no session").to_string();
+    assert!(fault.contains("iqn.2026-11.io.lunette:other") && fault.contains("not found"), "{fault}");
+    let mut client = Client::connect(&there, &impatient()).expect("a session");
+    daemon.stop();
+    let fault = Client::connect(&there, &impatient()).err().expect("no session").to_string();
+    assert!(fault.contains("refused"), "{fault}");
+    assert!(matches!(client.command(&READ, 0x180 * 512, &[]), Err(CommandError::Lost(_))));
+}

@@ -1,0 +1,5 @@
+//! The initiator against the target, in one process, over real sockets.
+
+mod chain;
+mod client;
+mod support;

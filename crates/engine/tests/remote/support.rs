@@ -1,0 +1,56 @@
+//! Targets in this process.
+
+use engine::Daemon;
+use engine::config::{Config, ServeOptions};
+use engine::initiator::{Options, Url};
+use std::path::Path;
+use std::time::Duration;
+
+/// The target's name when the command line gives none.
+pub const TARGET: &str = "iqn.2026-11.io.lunette:disk";
+
+/// Serves these LUNs on one core.
+pub fn serve(luns: &[&str]) -> Daemon {
+    serve_at("127.0.0.1:0", luns)
+}
+
+/// The same on this address.
+pub fn serve_at(listen: &str, luns: &[&str]) -> Daemon {
+    let options = ServeOptions {
+        listen: vec![listen.into()],
+        lun: luns.iter().map(ToString::to_string).collect(),
+        cores: Some("0".into()),
+        poll: Some("never".into()),
+        ..ServeOptions::default()
+    };
+    let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
+    Daemon::start(config).expect("the daemon starts")
+}
+
+/// Serves what this TOML says, which leaves the portal to us.
+pub fn serve_toml(text: &str) -> Daemon {
+    let text = format!("cores = \"0\"\npoll = \"never\"\n{text}\n[[portal]]\nlisten = \"127.0.0.1:0\"\n");
+    let config =
+        Config::from_toml(&text, Path::new("test.toml")).unwrap_or_else(|problems| panic!("{problems}"));
+    Daemon::start(config).expect("the daemon starts")
+}
+
+/// The URL of a unit, with `login` before the address and `options` after it.
+pub fn url_with(daemon: &Daemon, login: &str, lun: u16, options: &str) -> Url {
+    let address = daemon.addresses()[0];
+    format!("iscsi://{login}{address}/{TARGET}/{lun}{options}").parse().expect("a URL")
+}
+
+/// The URL of a unit.
+pub fn url(daemon: &Daemon, lun: u16) -> Url {
+    url_with(daemon, "", lun, "")
+}
+
+/// Options that do not wait long.
+pub fn impatient() -> Options {
+    Options {
+        give_up_after: Duration::from_secs(1),
+        keep_alive: Duration::from_secs(1),
+        ..Options::default()
+    }
+}
