@@ -13,6 +13,8 @@ mod setup;
 mod shared;
 mod worker;
 
+pub(crate) use check::{depth, writes};
+
 pub use check::{BS_MAX, BUFFERS_BYTES_MAX, DEPTH_MAX, THREADS_MAX};
 
 use crate::job::Job;

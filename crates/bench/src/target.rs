@@ -1,5 +1,9 @@
-//! Opening what is to be measured: files, block devices, memory.
+//! Opening what is to be measured: units of other targets, files, block devices, memory.
 
+use crate::job::Job;
+use crate::run;
+use engine::initiator::{self, Url};
+use engine::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
 use std::fmt;
 use std::fs::File;
@@ -16,6 +20,27 @@ pub struct TargetOptions {
     pub read_only: bool,
     /// A file that does not exist is made, this long.
     pub create: Option<u64>,
+    /// Operations and offsets will be multiples of this, in bytes; 0: not known.
+    pub grain: u32,
+    /// How remote units are talked to.
+    pub initiator: initiator::Options,
+    /// Ask for header digests, and for data digests, also where the URL does not.
+    pub digests: (bool, bool),
+}
+
+impl TargetOptions {
+    /// What a job needs.
+    pub fn of(job: &Job) -> TargetOptions {
+        let depth = u16::try_from(run::depth(job)).unwrap_or(u16::MAX);
+        let offset = job.offset.trailing_zeros().min(job.bs.trailing_zeros()).min(16);
+        TargetOptions {
+            read_only: !run::writes(job),
+            create: None,
+            grain: if job.offset.is_multiple_of(job.bs.max(1).into()) { job.bs } else { 1 << offset },
+            initiator: initiator::Options { queue_depth: depth, ..initiator::Options::default() },
+            digests: job.digests,
+        }
+    }
 }
 
 /// An open target.
@@ -55,21 +80,48 @@ impl From<OpenError> for TargetError {
     }
 }
 
+/// A target's name as it may be shown: without the secret that a URL may hold.
+fn name(text: &str) -> String {
+    text.parse::<Url>().map_or_else(|_| text.to_owned(), |url| url.to_string())
+}
+
 /// Blocks of targets that have no blocks of their own.
 const BLOCK_BYTES: u32 = 512;
 
-/// Opens `ram:SIZE`, `null:SIZE`, or the path of a file or block device.
+/// Opens `iscsi://...` (each lane is then a session of its own), `ram:SIZE`, `null:SIZE`, or the path of a file or
+/// block device.
 ///
 /// # Errors
-/// When there is no such thing, or it may not be used.
+/// When there is no such thing, it may not be used, or its blocks are larger than the grain.
 pub fn open(text: &str, options: &TargetOptions) -> Result<Opened, TargetError> {
     let (backend, block_bytes): (Arc<dyn Backend<Uring>>, u32) = match text.split_once(':') {
+        _ if Url::is_meant(text) => open_unit(text, options)?,
         Some(("ram", size)) => (store::open_ram(parse_size(text, size)?)?, BLOCK_BYTES),
         Some(("null", size)) => (store::open_null(parse_size(text, size)?), BLOCK_BYTES),
         _ => open_path(text, options)?,
     };
+    if !options.grain.is_multiple_of(block_bytes) {
+        let problem = format!("its blocks have {block_bytes} bytes");
+        return Err(TargetError::new(text, problem, "choose --bs and --offset that are multiples of that"));
+    }
     let size = backend.traits().size_bytes;
-    Ok(Opened { backend, name: text.to_owned(), block_bytes, size })
+    Ok(Opened { backend, name: name(text), block_bytes, size })
+}
+
+fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uring>>, u32), TargetError> {
+    let mut url: Url = text.parse().map_err(|error: initiator::url::UrlError| {
+        TargetError::new("the URL of a unit", error.problem(), error.remedy())
+    })?;
+    url.header_digest |= options.digests.0;
+    url.data_digest |= options.digests.1;
+    let options = RemoteOptions {
+        initiator: options.initiator.clone(),
+        block_bytes: None,
+        read_only: options.read_only,
+    };
+    let store = remote::open(&url, &options)?;
+    let block_bytes = store.geometry().block_bytes;
+    Ok((store, block_bytes))
 }
 
 fn parse_size(name: &str, text: &str) -> Result<u64, TargetError> {
@@ -97,6 +149,7 @@ fn open_path(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::{Rw, Style};
 
     fn fault(text: &str) -> String {
         let Err(error) = open(text, &TargetOptions::default()) else { panic!("{text} opened") };
@@ -128,5 +181,20 @@ mod tests {
         assert!(fault("ram:0").contains("no size"));
         assert!(fault("null:12X").contains("null:12X"));
         assert!(fault("/dev/null").contains("not a regular file"));
+        assert!(fault("iscsi://me%secret@127.0.0.1/iqn.2026-11.x:y/lun").starts_with("the URL of a unit: "));
+    }
+
+    #[test]
+    fn a_job_says_how_its_targets_are_opened() {
+        let job = Job { bs: 4096, offset: 1024, rw: Rw::RandRead, ..Job::default() };
+        let options = TargetOptions::of(&job);
+        assert_eq!((options.read_only, options.grain, options.initiator.queue_depth), (true, 1024, 32));
+        let style = Style::Outstanding { reads: 200, writes: 1 };
+        let options = TargetOptions::of(&Job { bs: 4608, offset: 9216, style, ..Job::default() });
+        assert_eq!((options.read_only, options.grain, options.initiator.queue_depth), (false, 4608, 201));
+        let Err(error) = open("ram:1M", &TargetOptions { grain: 100, ..options }) else {
+            panic!("it opened")
+        };
+        assert!(error.to_string().contains("its blocks have 512 bytes"), "{error}");
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn check(job: &Job, targets: usize) -> Result<(), RunError> {
 type Fault = (bool, String, &'static str);
 
 fn amounts(job: &Job, targets: usize) -> [Fault; 7] {
-    let depth = streams(job).iter().fold(0u32, |sum, &(_, depth)| sum.saturating_add(depth));
+    let depth = depth(job);
     let threads = (job.numjobs as usize).saturating_mul(targets);
     let buffers = arena_bytes(job).saturating_mul(threads as u64);
     [
@@ -120,6 +120,16 @@ pub(super) fn streams(job: &Job) -> Vec<(Mix, u32)> {
         Style::Outstanding { reads, writes } => both(reads, writes),
         Style::Bidirectional => both(job.iodepth, job.iodepth),
     }
+}
+
+/// Operations that one job keeps in flight.
+pub(crate) fn depth(job: &Job) -> u32 {
+    streams(job).iter().fold(0u32, |sum, &(_, depth)| sum.saturating_add(depth))
+}
+
+/// Whether a job changes its targets.
+pub(crate) fn writes(job: &Job) -> bool {
+    streams(job).iter().any(|&(mix, _)| mix != Mix::Only(Direction::Read))
 }
 
 /// Whether blocks are visited in no order.

@@ -1,7 +1,7 @@
 //! From a job to its threads.
 
 use super::RunError;
-use super::check::{arena_bytes, check, is_random, streams};
+use super::check::{arena_bytes, check, is_random, streams, writes};
 use super::meter::Direction;
 use super::pattern::{Mix, Order, Pattern};
 use super::shared::Shared;
@@ -109,7 +109,7 @@ impl Target {
     fn new(job: &Job, backend: &Arc<dyn Backend<Uring>>, name: &str) -> Result<Target, RunError> {
         let traits = backend.traits();
         let wrong = |problem: String, remedy: &str| Err(RunError::new(format!("{name}: {problem}"), remedy));
-        if traits.read_only && streams(job).iter().any(|&(mix, _)| mix != Mix::Only(Direction::Read)) {
+        if traits.read_only && writes(job) {
             return wrong(
                 "it is read-only".into(),
                 "choose --rw read or randread, or a target that can be written",

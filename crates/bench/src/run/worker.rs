@@ -27,6 +27,9 @@ const DRAIN: u64 = 30_000_000_000;
 /// A sleeping thread looks around as often as this.
 const LOOK: u64 = 100_000_000;
 
+/// How often a lane may look at its deadlines.
+const TICK: u64 = 250_000_000;
+
 /// How often another block is tried when the first is in use, with `verify`.
 const TRIES: usize = 16;
 
@@ -76,6 +79,7 @@ pub(super) struct State {
     now: u64,
     begin: u64,
     end: u64,
+    tick: u64,
     pace: Pace,
     poller: Poller,
     /// Slots without an operation in flight.
@@ -129,6 +133,7 @@ impl State {
             now: 0,
             begin: 0,
             end: 0,
+            tick: 0,
             pace: Pace::new(job.rate, 0),
             poller: Poller::new(poll),
             idle: (0..slots as u32).rev().collect(),
@@ -186,7 +191,8 @@ impl Worker {
             Submitted::Done(outcome) => Some(outcome),
             Submitted::Later => None,
         };
-        while outcome.is_none() && self.shared.now() < deadline && !self.shared.is_stopped() {
+        while outcome.is_none() && self.state.now < deadline && !self.shared.is_stopped() {
+            self.state.now = self.shared.now();
             let hurry = self.lane.flush(&mut self.io, &mut self.state.done);
             let wait = if hurry || !self.state.done.is_empty() { 0 } else { LOOK };
             self.exchange(Wait::AtMost(Duration::from_nanos(wait)));
@@ -289,12 +295,16 @@ impl Worker {
         self.state.poller.turned(self.io.now(), busy);
     }
 
-    /// Takes completions to the lane; whether there were any.
+    /// Takes completions and the passing of time to the lane; whether there were completions.
     fn exchange(&mut self, wait: Wait) -> bool {
         self.io.turn(wait, &mut self.state.completions);
         let any = !self.state.completions.is_empty();
         for completion in self.state.completions.drain(..) {
             self.lane.completed(&mut self.io, completion, &mut self.state.done);
+        }
+        if self.state.now >= self.state.tick {
+            self.state.tick = self.state.now + TICK;
+            self.lane.tick(&mut self.io, &mut self.state.done);
         }
         any
     }
