@@ -41,12 +41,14 @@ pub enum Bottleneck {
         /// The share of their time that was used.
         busy: f64,
     },
-    /// One core had no time left, shared by several threads.
+    /// One core had no time left, but no thread that is known used it up alone.
     Core {
         /// Its number.
         core: usize,
         /// How many other cores had time.
         others: usize,
+        /// Whether the target's threads are known.
+        target_known: bool,
     },
     /// Nobody was at a limit of CPU: time passes on the link, in the medium, or in waking up; or the rate was given.
     Waiting {
@@ -85,6 +87,7 @@ pub fn bottleneck(result: &RunResult) -> Bottleneck {
         (None, None, Some(load)) => Bottleneck::Core {
             core: load.core,
             others: loads.iter().filter(|&&busy| busy < SATURATED).count(),
+            target_known: result.target_cpu.is_some(),
         },
         (None, None, None) => Bottleneck::Waiting {
             busiest: loads.iter().copied().fold(0.0, f64::max),
@@ -114,10 +117,13 @@ impl fmt::Display for Bottleneck {
             Bottleneck::AllCores { cores, busy } => {
                 write!(f, "this machine: its {cores} cores are {} busy", percent(busy))
             }
-            Bottleneck::Core { core, others } => write!(
-                f,
-                "core {core}: it has no time left and is shared by several threads, while {others} other cores have time"
-            ),
+            Bottleneck::Core { core, others, target_known } => {
+                let whose = match target_known {
+                    true => "several threads share it",
+                    false => "--target-pid would tell whether it is the target's",
+                };
+                write!(f, "core {core}: it has no time left, while {others} other cores have; {whose}")
+            }
             Bottleneck::Waiting { by_rate: true, .. } => write!(f, "the rate that was asked for"),
             Bottleneck::Waiting { busiest, by_rate: false } => write!(
                 f,
