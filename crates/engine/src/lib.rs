@@ -12,6 +12,7 @@ pub mod initiator;
 pub mod limited;
 mod message;
 mod prober;
+pub mod poll;
 mod registry;
 pub mod remote;
 mod slots;
