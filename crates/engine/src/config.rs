@@ -56,6 +56,8 @@ pub struct Config {
     pub login_timeout: Duration,
     /// Idle time after which a NOP-In asks whether the initiator lives; it has as long to answer.
     pub keep_alive: Duration,
+    /// How long data that an initiator owes, or is to take, may make no progress before its session is ended.
+    pub stall_timeout: Duration,
     /// Connections that may be logging in at once, over all portals.
     pub logins_max: usize,
 }

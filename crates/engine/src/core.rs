@@ -1,5 +1,6 @@
 //! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
 
+mod buffer;
 mod connection;
 mod function;
 pub(crate) mod gate;
@@ -11,6 +12,7 @@ use crate::config::Config;
 use crate::message::Message;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
+use buffer::Starving;
 use connection::Connection;
 use function::Function;
 use gate::{Gate, GateHome};
@@ -21,7 +23,7 @@ use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::io::{Completion, Handle, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
-use scsi::{Step, View};
+use scsi::{Event, View};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,8 +69,10 @@ pub(crate) struct Core<I: Io> {
     tasks: Slots<Task>,
     functions: Vec<Function>,
     publications: Vec<home::Publication>,
-    /// Tasks that wait for a buffer, and the step that needs it; without one, their first.
-    starved: VecDeque<(Key, Option<Step>)>,
+    /// Tasks that wait for a buffer of the core, oldest first.
+    starved: VecDeque<Starving>,
+    /// Tasks that go on in the next turn.
+    to_run: Vec<(Key, Event)>,
     /// Connections whose machines are to be fed.
     to_serve: Vec<Key>,
     /// Connections that may owe something at the end of the turn.
@@ -76,6 +80,11 @@ pub(crate) struct Core<I: Io> {
     poller: Poller,
     next_tick: Time,
     stopping: Option<Time>,
+    /// Cores that have nothing left to do before the stores are flushed.
+    drained: usize,
+    is_drained: bool,
+    /// Portals where a connection could not be accepted, to be tried again in a while.
+    deaf: Vec<usize>,
     done: Vec<(OpId, Outcome)>,
     pushed: Vec<TaskId>,
     /// Connections that end because their session is reinstated: serial number, and who waits for it where.
@@ -129,11 +138,15 @@ impl<I: Io> Core<I> {
             functions: Vec::new(),
             publications: Vec::new(),
             starved: VecDeque::new(),
+            to_run: Vec::new(),
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
             poller,
             next_tick: Time(0),
             stopping: None,
+            drained: 0,
+            is_drained: false,
+            deaf: Vec::new(),
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
             reinstatements: Vec::new(),
@@ -161,15 +174,13 @@ impl<I: Io> Core<I> {
     }
 
     fn wait(&mut self) -> Wait {
-        if !self.own.is_empty() || !self.to_serve.is_empty() {
+        if !self.own.is_empty() || !self.to_serve.is_empty() || !self.to_run.is_empty() {
             return Wait::No;
         }
         let now = self.io.now();
         let until_tick = self.next_tick.since(now).max(Duration::from_millis(1));
-        self.poller.wait(
-            now,
-            if self.connections.len() == 0 && self.stopping.is_none() { None } else { Some(until_tick) },
-        )
+        let is_timed = self.connections.len() > 0 || self.stopping.is_some() || !self.deaf.is_empty();
+        self.poller.wait(now, is_timed.then_some(until_tick))
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together.
@@ -183,6 +194,7 @@ impl<I: Io> Core<I> {
         for message in messages.drain(..) {
             self.message(message);
         }
+        self.run_all();
         while !self.to_serve.is_empty() || !self.own.is_empty() {
             self.serve_all();
             self.settle_turn();
@@ -283,10 +295,15 @@ impl<I: Io> Core<I> {
             Message::Reinstated { parked } => self.unpark(parked),
             Message::CloseTarget { target } => self.close_target(target),
             Message::Stop => self.stop(),
+            Message::Drained => self.drained += 1,
         }
     }
 
     fn tick(&mut self, now: Time) {
+        for portal in std::mem::take(&mut self.deaf) {
+            self.listen(portal);
+        }
+        self.end_stalled(now);
         let due: Vec<Key> = self
             .connections
             .iter()
@@ -316,10 +333,18 @@ impl<I: Io> Core<I> {
         self.say_goodbye(u16::try_from(GOODBYE.as_secs()).unwrap_or(u16::MAX));
     }
 
-    fn is_over(&self) -> bool {
-        self.stopping.is_some()
+    /// Whether this core may go. It tells the others when it has nothing left of its own, and then waits for them:
+    /// until then they may need its homes, and write to the stores that it flushes.
+    fn is_over(&mut self) -> bool {
+        let has_nothing = self.stopping.is_some()
             && self.connections.len() == 0
-            && self.tasks.iter().all(|(_, task)| !task.holds_up_the_end())
+            && self.tasks.iter().all(|(_, task)| !task.holds_up_the_end());
+        if has_nothing && !std::mem::replace(&mut self.is_drained, true) {
+            for core in 0..self.cores() {
+                self.post(core, Message::Drained);
+            }
+        }
+        has_nothing && self.drained == self.cores()
     }
 
     /// The last act: everything that was acknowledged becomes durable.

@@ -80,6 +80,8 @@ pub(crate) enum Message {
     },
     /// Finish, flush, log out, end.
     Stop,
+    /// A core that stops has no connection and no task left. It serves its units' homes on until all are so far.
+    Drained,
 }
 
 /// Steps of letting an ordered task run alone on a unit.

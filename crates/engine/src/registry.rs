@@ -65,10 +65,14 @@ impl Registry {
         self.lock().insert(name, place)
     }
 
-    /// The session's connection moved to another core, unless it was reinstated meanwhile.
-    pub(crate) fn moved(&self, name: &SessionName, place: Place) {
-        if let Some(entry) = self.lock().get_mut(name).filter(|entry| entry.serial == place.serial) {
-            *entry = place;
+    /// The session's connection moved to another core; false when it was reinstated meanwhile.
+    pub(crate) fn moved(&self, name: &SessionName, place: Place) -> bool {
+        match self.lock().get_mut(name).filter(|entry| entry.serial == place.serial) {
+            Some(entry) => {
+                *entry = place;
+                true
+            }
+            None => false,
         }
     }
 

@@ -201,6 +201,135 @@ fn refusals_that_leave_a_session_open_are_logged_at_a_limited_rate() {
     assert!(told[0].contains("rude") && told[0].contains("RFC 7143"), "{}", told[0]);
 }
 
+/// A command with 64 KiB of immediate data of which only a part is sent.
+fn send_half(initiator: &Initiator, lun: u16, flags: u8, cdb: &[u8]) {
+    const ANNOUNCED: u32 = 64 << 10;
+    let mut command = Pdu::new(0x01, flags).lun(lun).word(16, 0x77).word(20, ANNOUNCED);
+    command = command.word(24, initiator.next_cmd_sn());
+    command.header[5..8].copy_from_slice(&ANNOUNCED.to_be_bytes()[1..]);
+    command.header[32..][..cdb.len()].copy_from_slice(cdb);
+    let mut bytes = command.header.to_vec();
+    if flags & 0x60 == 0x60 {
+        // The expected length of the data-in, without which there are no two directions.
+        bytes[4] = 2;
+        bytes.extend([0, 5, 2, 0]);
+        bytes.extend(4096_u32.to_be_bytes());
+    }
+    bytes.resize(bytes.len() + 20_000, 0xda);
+    initiator.stream().write_all(&bytes).expect("send");
+}
+
+#[test]
+fn peers_that_vanish_in_the_middle_of_data_leave_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = format!("file:{},size=16M", folder.path().join("unit").display());
+    let daemon = Daemon::serve(["--lun", UNIT, "--lun", &file]);
+    let mut write = [0; 16];
+    write[0] = 0x8a;
+    write[13] = 128;
+    let commands: [(&[u8], u8); 5] = [
+        (&write, 0xa1),
+        // SYNCHRONIZE CACHE, INQUIRY and START STOP UNIT have no data-out; READ(10) none either.
+        (&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0xa1),
+        (&[0x12, 0, 0, 0, 96, 0], 0xe1),
+        (&[0x1b, 0, 0, 0, 1, 0], 0xa1),
+        (&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], 0xe1),
+    ];
+    for lun in [0, 1, 7] {
+        let url = daemon.lun(0);
+        for round in 0..4 {
+            for (number, (cdb, flags)) in commands.iter().enumerate() {
+                let name = format!("half{round}{number}");
+                let mut initiator = Initiator::login(&url, &Login::named(&name)).expect("login");
+                if lun < 2 {
+                    initiator.ready(lun).expect("ready");
+                }
+                send_half(&initiator, lun, *flags, cdb);
+                let mut witness = Initiator::login(&url, &Login::named("witness")).expect("login");
+                witness.ready(0).expect("served");
+                witness.logout().expect("logout");
+            }
+        }
+    }
+    // On every core, since connections are spread over them.
+    let mut newcomers: Vec<Initiator> = (0..8)
+        .map(|n| Initiator::login(&daemon.lun(0), &Login::named(&format!("new{n}"))).expect("login"))
+        .collect();
+    for newcomer in &mut newcomers {
+        newcomer.ready(0).expect("served");
+        newcomer.ready(1).expect("served");
+    }
+    drop(newcomers);
+    let log = daemon.stop();
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+/// A configuration of a file and a RAM unit that ends sessions without progress after one second.
+fn impatient(folder: &std::path::Path) -> String {
+    let config = folder.join("lunette.toml");
+    let unit = folder.join("unit");
+    let text = format!(
+        "stall_timeout = \"1s\"\n\
+         [[portal]]\nlisten = \"127.0.0.1:0\"\n\
+         [[lun]]\nname = \"file\"\nfile = \"{}\"\nsize = \"64M\"\n\
+         [[target]]\nname = \"iqn.2026-11.io.lunette.test:stall\"\nluns = [\"file\"]\n",
+        unit.display()
+    );
+    std::fs::write(&config, text).expect("a file");
+    config.display().to_string()
+}
+
+#[test]
+fn data_that_never_comes_holds_nobody_up_for_good() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::serve(["--config", &impatient(folder.path())]);
+    let url = daemon.lun(0);
+    let mut stuck = Initiator::login(&url, &Login::named("stuck")).expect("login");
+    stuck.ready(url.lun).expect("ready");
+    let mut cdb = [0; 16];
+    cdb[0] = 0x8a;
+    cdb[13] = 8;
+    let mut command = Pdu::new(0x01, 0xa1).lun(url.lun).word(16, 7).word(20, 4096);
+    command = command.word(24, stuck.next_cmd_sn());
+    command.header[32..48].copy_from_slice(&cdb);
+    stuck.send(&command).expect("send");
+    assert_eq!(stuck.receive().expect("an R2T").opcode(), 0x31);
+    // An ordered task waits for all that is older on the unit.
+    let mut other = Initiator::login(&url, &Login::named("other")).expect("login");
+    other.ready(url.lun).expect("ready");
+    let out = vec![3; 512];
+    let ordered = support::initiator::write_cdb(9, 512, 512, false);
+    let tag = other.issue_as(2, url.lun, &ordered, 0, out).expect("sent");
+    assert_eq!(other.complete(tag).expect("an answer").status, 0);
+    assert!(stuck.receive().is_err(), "the session without progress was ended");
+    let log = daemon.stop();
+    assert!(log.contains("stall_timeout"), "{log}");
+}
+
+#[test]
+fn readers_that_never_read_leave_buffers_for_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::serve(["--config", &impatient(folder.path())]);
+    let url = daemon.lun(0);
+    let slow: Vec<Initiator> = (0..12)
+        .map(|n| {
+            let mut initiator = Initiator::login(&url, &Login::named(&format!("slow{n}"))).expect("login");
+            initiator.ready(url.lun).expect("ready");
+            ask_without_reading(&initiator, url.lun);
+            initiator
+        })
+        .collect();
+    let mut other = Initiator::login(&url, &Login::named("other")).expect("login");
+    other.ready(url.lun).expect("ready");
+    for lba in 0..64 {
+        other.write_blocks(url.lun, lba * 512, 512, &vec![5; 512 * 512], false).expect("WRITE");
+        let read = other.read_blocks(url.lun, lba * 512, 512, 512).expect("READ");
+        assert_eq!(read, vec![5; 512 * 512]);
+    }
+    drop(slow);
+    daemon.stop();
+}
+
 /// READs of 256 KiB, as many as the target's window and the socket take; their answers are never read.
 fn ask_without_reading(initiator: &Initiator, lun: u16) {
     let mut stream = initiator.stream();

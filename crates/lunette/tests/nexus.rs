@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::io::Write as _;
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, Pdu, Response, write_cdb};
 
@@ -88,9 +89,14 @@ fn a_reset_is_told_to_every_session_once() {
 
 /// A WRITE whose data is asked for but never sent; returns its tag.
 fn stalled_write(initiator: &mut Initiator, lun: u16) -> u32 {
+    stalled_write_as(initiator, lun, 1)
+}
+
+/// The same with this task attribute.
+fn stalled_write_as(initiator: &mut Initiator, lun: u16, attribute: u8) -> u32 {
     const TAG: u32 = 0x7000_0001;
     let cdb = write_cdb(8, 4 * BLOCK, 512, false);
-    let mut command = Pdu::new(0x01, 0x80 | 0x20 | 0x01)
+    let mut command = Pdu::new(0x01, 0x80 | 0x20 | attribute)
         .lun(lun)
         .word(16, TAG)
         .word(20, 4 * BLOCK as u32)
@@ -204,6 +210,53 @@ fn ordered_and_simple_tasks_of_many_sessions_all_end() {
         }
     });
     daemon.stop();
+}
+
+#[test]
+fn a_write_whose_data_comes_while_it_waits_for_an_ordered_task_is_whole() {
+    const HALF: usize = 20_000;
+    const ALL: usize = 65_536;
+    let (daemon, url) = daemon();
+    let mut ordered = session(&url, "ordered");
+    let mut simple = session(&url, "simple");
+    let mut watcher = session(&url, "watcher");
+    let tag = stalled_write_as(&mut ordered, url.lun, 2);
+    ordered.skip_cmd_sn();
+    // All cores hold now. A write arrives with the first part of its data.
+    let mut command = Pdu::new(0x01, 0xa1).lun(url.lun).word(16, 5).word(20, ALL as u32);
+    command = command.word(24, simple.next_cmd_sn());
+    command.header[5..8].copy_from_slice(&[1, 0, 0]);
+    command.header[32..48].copy_from_slice(&write_cdb(1024, ALL, 512, false));
+    let mut stream = simple.stream();
+    stream.write_all(&command.header).expect("sent");
+    stream.write_all(&[7; HALF]).expect("sent");
+    // An answer on the same core comes behind what was read before it.
+    assert_eq!(watcher.manage(ABORT_TASK, url.lun, 1).expect("an answer"), NO_TASK);
+    assert_eq!(ordered.manage(ABORT_TASK, url.lun, tag).expect("an answer"), COMPLETE);
+    watcher.ready(url.lun).expect("released");
+    stream.write_all(&[7; ALL - HALF]).expect("sent");
+    let response = simple.receive().expect("a response");
+    assert_eq!((response.opcode(), response.header[3]), (0x21, GOOD));
+    assert_eq!(watcher.read_blocks(url.lun, 1024, 128, 512).expect("READ"), vec![7; ALL]);
+    daemon.stop();
+}
+
+#[test]
+fn every_home_answers_until_all_sessions_are_gone() {
+    let daemon = Daemon::serve(["--lun", "ram:1M", "--lun", "ram:1M", "--lun", "ram:1M", "--lun", "ram:1M"]);
+    let mut initiator = session(&daemon.lun(0), "last");
+    for lun in 1..4 {
+        initiator.ready(lun).expect("ready");
+    }
+    daemon.signal("TERM");
+    let asked = initiator.complete_any().expect_err("an asynchronous message");
+    assert!(asked.to_string().contains("asynchronous event 1"), "a request to log out, not {asked}");
+    for lun in 0..4 {
+        assert_eq!(reserve_out(&mut initiator, lun, 0, 0, 0, 0xaa), GOOD, "REGISTER on LUN {lun}");
+    }
+    drop(initiator);
+    let mut daemon = daemon;
+    assert!(daemon.wait().success());
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod send;
 
 use crate::io::{Errno, Handle, Io, Tag};
 use proto::stream::{StreamMachine, Want};
+use proto::time::Time;
 use proto::verbs::TaskId;
 use receive::{Brought, Receiver};
 use send::{Flushed, Sender};
@@ -107,8 +108,13 @@ impl Stream {
 
     /// Sends what the machine owes, all in one send, if none is in flight.
     pub fn flush<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
-        self.wants_flush =
-            self.end.is_none() && self.sender.flush(io, self.socket, machine) == Flushed::NoMemory;
+        if self.end.is_some() {
+            // Nobody is there to take it: what a lack of memory has kept back must not keep the stream busy.
+            self.sender.drop_batch(io.arena());
+            self.wants_flush = false;
+            return;
+        }
+        self.wants_flush = self.sender.flush(io, self.socket, machine) == Flushed::NoMemory;
     }
 
     /// The send has completed. Appends the tasks whose push has left to `pushed`. When it failed, the machine learns
@@ -159,6 +165,11 @@ impl Stream {
     /// Whether all that the machine gave to be sent has left.
     pub fn has_sent(&self) -> bool {
         self.sender.is_idle()
+    }
+
+    /// Since when the send in flight has been in flight.
+    pub fn sends_since(&self) -> Option<Time> {
+        self.sender.sends_since()
     }
 
     /// Ends the connection: what is in flight completes soon, then the stream is quiet and can be closed.

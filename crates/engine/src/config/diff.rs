@@ -55,7 +55,10 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     if old.state_dir != new.state_dir {
         steps.push(StepOfChange::Restart("state_dir"));
     }
-    let of = |config: &Config| (config.poll, config.login_timeout, config.keep_alive, config.logins_max);
+    let of = |config: &Config| {
+        let times = (config.login_timeout, config.keep_alive, config.stall_timeout);
+        (config.poll, times, config.logins_max)
+    };
     if of(old) != of(new) {
         steps.push(StepOfChange::Settings);
     }

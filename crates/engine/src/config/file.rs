@@ -25,6 +25,7 @@ pub(super) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Raw> {
         state_dir: root.text("state_dir", problems).map(|at| At::new(PathBuf::from(&at.value), &at.place)),
         login_timeout: root.text_or_number("login_timeout", problems),
         keep_alive: root.text_or_number("keep_alive", problems),
+        stall_timeout: root.text_or_number("stall_timeout", problems),
         logins_max: root.number("logins_max", problems),
         portals: root.tables("portal", problems, portal),
         luns: root.tables("lun", problems, lun),

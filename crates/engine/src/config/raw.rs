@@ -48,6 +48,7 @@ pub(super) struct Raw {
     pub(super) state_dir: Option<At<PathBuf>>,
     pub(super) login_timeout: Text,
     pub(super) keep_alive: Text,
+    pub(super) stall_timeout: Text,
     pub(super) logins_max: Text,
     pub(super) portals: Vec<RawPortal>,
     pub(super) luns: Vec<RawLun>,

@@ -35,6 +35,7 @@ poll = "never"
 state_dir = "state"
 login_timeout = "5s"
 keep_alive = 20
+stall_timeout = "90s"
 logins_max = 10
 
 [[portal]]
@@ -93,6 +94,7 @@ fn a_file_with_everything_is_understood() {
     assert_eq!((config.cores.as_slice(), config.poll), (&[0, 1, 2][..], Poll::Never));
     assert_eq!(config.state_dir.as_deref(), Some(Path::new("/etc/lunette/state")));
     assert_eq!((config.login_timeout.as_secs(), config.keep_alive.as_secs(), config.logins_max), (5, 20, 10));
+    assert_eq!(config.stall_timeout.as_secs(), 90);
     assert_eq!((config.portals[0].cores.as_slice(), config.portals[0].group), (&[1, 2][..], 1));
     assert_eq!((config.portals[1].cores.as_slice(), config.portals[1].group), (&[0, 1, 2][..], 2));
     let path = PathBuf::from("/etc/lunette/db.img");

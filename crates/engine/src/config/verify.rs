@@ -50,6 +50,7 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
     let minute = Duration::from_secs(60);
     let login_timeout = time(&raw.login_timeout, 15, 10 * minute, problems);
     let keep_alive = time(&raw.keep_alive, 30, 60 * minute, problems);
+    let stall_timeout = time(&raw.stall_timeout, 60, 60 * minute, problems);
     let logins_max = count(&raw.logins_max, 1024, 65536, problems);
     let poll = poll(&raw.poll, problems);
     let cores = cores(&raw.cores, &machine.cores, problems);
@@ -66,6 +67,7 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
         portals: portals?,
         login_timeout: login_timeout?,
         keep_alive: keep_alive?,
+        stall_timeout: stall_timeout?,
         logins_max: logins_max?,
     })
 }

@@ -1,5 +1,6 @@
 //! Connections on this core: accepted, logged in, moved to their home core, served, closed.
 
+use super::buffer::Share;
 use super::{Core, kind};
 use crate::message::{Facts, Message, Migrant};
 use crate::registry::{Place, SessionName};
@@ -37,12 +38,21 @@ pub(super) struct Connection {
     to_flush: bool,
     /// When a closing connection is cut off, whether or not the peer has taken what was on its way.
     cut_at: Option<Time>,
-    /// Aborted tasks whose storage operation has not come back.
+    /// Aborted tasks whose storage operation or home has not come back.
     lingering: Vec<Key>,
+    /// The session that this one reinstates is not over yet.
+    succeeds: bool,
+    /// What its tasks hold of the core's buffers.
+    pub(super) share: Share,
+    /// When data that it owed last arrived.
+    pub(super) progress_at: Time,
 }
 
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
+
+/// Why a session ends.
+const REINSTATED: &str = "its session was reinstated by a new login";
 
 /// One LUN of a session.
 #[derive(Debug)]
@@ -92,6 +102,9 @@ impl Connection {
             to_flush: false,
             cut_at: None,
             lingering: Vec::new(),
+            succeeds: false,
+            share: Share::default(),
+            progress_at: Time(0),
         }
     }
 
@@ -160,6 +173,10 @@ impl<I: Io> Core<I> {
                 );
             }
             Err(_) => {}
+        }
+        // Out of descriptors, say: the next try would fail at once.
+        if result.is_err() {
+            return self.deaf.push(portal);
         }
         self.listen(portal);
     }
@@ -326,6 +343,9 @@ impl<I: Io> Core<I> {
         if let Some(old) = shared.registry.enter(name, Place { core: self.me, serial }) {
             tracing::info!(initiator = %session.initiator, "session {serial} reinstates session {}", old.serial);
             phase = Phase::Parked;
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.succeeds = true;
+            }
             self.post(old.core, Message::Reinstate { serial: old.serial, core: self.me, parked: key });
         }
         self.set_phase(key, phase);
@@ -379,13 +399,20 @@ impl<I: Io> Core<I> {
     /// A connection that moved here.
     pub(super) fn adopt(&mut self, migrant: Migrant) {
         let Migrant { machine, socket, unread, facts } = migrant;
-        if let (Some(session), Some(target)) = (&facts.session, facts.target) {
-            let name = session_name(session, target, self.shared.config.portals[facts.portal].group);
-            self.shared.registry.moved(&name, Place { core: self.me, serial: facts.serial });
-        }
+        let place = Place { core: self.me, serial: facts.serial };
+        let is_current = match (&facts.session, facts.target) {
+            (Some(session), Some(target)) => {
+                let group = self.shared.config.portals[facts.portal].group;
+                self.shared.registry.moved(&session_name(session, target, group), place)
+            }
+            _ => true,
+        };
         let key = self.install(machine, facts, Phase::Serving, socket, unread);
         self.equip(key);
-        if self.stopping.is_some() {
+        if !is_current {
+            // Its successor may be served already: nothing of what it has to say may be done.
+            self.gone(key, REINSTATED);
+        } else if self.stopping.is_some() {
             self.down(Some(key), Down::Close);
         }
     }
@@ -471,11 +498,12 @@ impl<I: Io> Core<I> {
             self.shared.registry.login_ends();
         }
         for task in tasks {
-            if !self.abort(task, Some(Aborted::Silently))
-                && let Some(conn) = self.connections.get_mut(key)
-            {
-                conn.lingering.push(task);
-            }
+            self.abort(task, Some(Aborted::Silently));
+        }
+        let ours = |task: &super::Task| task.aborted && task.origin == key;
+        let lingering = self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key).collect();
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.lingering = lingering;
         }
         for unit in units {
             self.ask_home(unit, crate::message::Waiter::Nobody, HomeRequest::NexusLost(nexus));
@@ -485,13 +513,12 @@ impl<I: Io> Core<I> {
 
     fn close_when_quiet(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
-        if !conn.stream.quiet() || !conn.lingering.is_empty() {
+        if !conn.stream.quiet() || !conn.lingering.is_empty() || conn.succeeds {
             return;
         }
         let Some(conn) = self.connections.remove(key) else { return };
         self.count_connection(self.me, false);
-        let (socket, _) = conn.stream.detach(&mut self.io);
-        self.io.close(socket);
+        conn.stream.close(&mut self.io);
         if let (Some(session), Some(target)) = (&conn.facts.session, conn.facts.target) {
             let group = self.shared.config.portals[conn.facts.portal].group;
             self.shared.registry.leave(&session_name(session, target, group), conn.facts.serial);
@@ -521,7 +548,7 @@ impl<I: Io> Core<I> {
         match old {
             Some(key) => {
                 self.reinstatements.push((serial, core, parked));
-                self.gone(key, "its session was reinstated by a new login");
+                self.gone(key, REINSTATED);
             }
             None => self.post(core, Message::Reinstated { parked }),
         }
@@ -529,10 +556,14 @@ impl<I: Io> Core<I> {
 
     /// The session that this one reinstates is over.
     pub(super) fn unpark(&mut self, parked: Key) {
-        let Some(conn) = self.connections.get(parked).filter(|conn| conn.phase == Phase::Parked) else {
-            return;
-        };
-        let core = self.place(conn.facts.portal);
+        let Some(conn) = self.connections.get_mut(parked) else { return };
+        conn.succeeds = false;
+        if conn.phase != Phase::Parked {
+            // It ended meanwhile, and has only waited for this.
+            return self.soil(parked);
+        }
+        let portal = conn.facts.portal;
+        let core = self.place(portal);
         if core == self.me {
             self.set_phase(parked, Phase::Serving);
             self.equip(parked);
@@ -550,6 +581,22 @@ impl<I: Io> Core<I> {
             }
             self.soil(key);
             self.poll_machine(key);
+        }
+    }
+
+    /// Ends sessions whose data makes no progress: what the initiator announced and does not send, or asked for and
+    /// does not take.
+    pub(super) fn end_stalled(&mut self, now: Time) {
+        let limit = self.shared.config.stall_timeout;
+        let Some(then) = now.0.checked_sub(limit.as_nanos() as u64).map(Time) else { return };
+        let owing =
+            self.tasks.iter().filter(|(_, task)| task.is_owed_since(then)).map(|(_, task)| task.origin);
+        let mut stalled: Vec<Key> = owing
+            .filter(|key| self.connections.get(*key).is_some_and(|conn| conn.progress_at <= then))
+            .collect();
+        stalled.extend(self.keys_where(|conn| conn.stream.sends_since().is_some_and(|since| since <= then)));
+        for key in stalled {
+            self.gone(key, &format!("its data made no progress for {} s (stall_timeout)", limit.as_secs()));
         }
     }
 

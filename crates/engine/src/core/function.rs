@@ -19,6 +19,8 @@ pub(super) struct Function {
     tasks: Vec<Key>,
     /// Answers of homes still to come.
     homes: usize,
+    /// The answer then.
+    response: FunctionResponse,
     /// Target whose sessions end with the answer (TARGET COLD RESET).
     cold: Option<usize>,
 }
@@ -29,21 +31,23 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(connection) else { return };
         let unit = conn.find_lun(lun).map(|index| conn.luns[index].unit);
         let from = conn.nexus;
-        let mut function = Function { connection, id, tasks: Vec::new(), homes: 0, cold: None };
+        let response = FunctionResponse::Complete;
+        let mut function = Function { connection, id, tasks: Vec::new(), homes: 0, response, cold: None };
         let unit_wide = |request: HomeRequest| unit.map(|unit| vec![(unit, request)]);
         let requests = match asked {
             Asked::AbortTask(task) => {
-                let Some(task) = task.and_then(|task| conn.task(task)) else {
-                    let response =
-                        if unit.is_some() { FunctionResponse::NoTask } else { FunctionResponse::NoUnit };
-                    return self.function_done(connection, id, response);
-                };
-                self.abort_for(&mut function, vec![task]);
-                Some(Vec::new())
+                let task = task.and_then(|task| conn.task(task));
+                if task.is_none() {
+                    function.response = FunctionResponse::NoTask;
+                }
+                unit.map(|unit| {
+                    self.abort_for(&mut function, unit, task.into_iter().collect());
+                    Vec::new()
+                })
             }
             Asked::AbortTaskSet => unit.map(|unit| {
                 let victims = self.tasks_of(connection, unit);
-                self.abort_for(&mut function, victims);
+                self.abort_for(&mut function, unit, victims);
                 Vec::new()
             }),
             Asked::ClearTaskSet => unit_wide(HomeRequest::ClearTaskSet { from }),
@@ -68,12 +72,15 @@ impl<I: Io> Core<I> {
         self.answer_functions();
     }
 
-    fn abort_for(&mut self, function: &mut Function, victims: Vec<Key>) {
+    /// Aborts, and has the function wait for whatever of this initiator's was aborted on the unit, now or before, and
+    /// may still take effect.
+    fn abort_for(&mut self, function: &mut Function, unit: u32, victims: Vec<Key>) {
         for key in victims {
-            if !self.abort(key, Some(Aborted::Silently)) {
-                function.tasks.push(key);
-            }
+            self.abort(key, Some(Aborted::Silently));
         }
+        let origin = function.connection;
+        let ours = |task: &super::Task| task.aborted && task.origin == origin && task.unit == unit;
+        function.tasks.extend(self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key));
     }
 
     fn tasks_of(&self, connection: Key, unit: u32) -> Vec<Key> {
@@ -106,7 +113,7 @@ impl<I: Io> Core<I> {
                 continue;
             }
             let function = self.functions.swap_remove(index);
-            self.function_done(function.connection, function.id, FunctionResponse::Complete);
+            self.function_done(function.connection, function.id, function.response);
             if let Some(target) = function.cold {
                 for core in 0..self.cores() {
                     self.post(core, Message::CloseTarget { target });

@@ -148,6 +148,12 @@ impl<I: Io> Core<I> {
                 }
             }
         }
+        if !publish.aborts.is_empty() {
+            // What was aborted before may still be on its way to the medium as well.
+            let lingering = |task: &super::Task| task.unit == unit && task.may_still_write();
+            let before = self.tasks.iter().filter(|(_, task)| lingering(task)).map(|(key, _)| key);
+            left.extend(before.filter(|key| !left.contains(key)).collect::<Vec<_>>());
+        }
         let publication = Publication { unit, home, tasks: left };
         if publication.tasks.is_empty() {
             self.post(home, Message::Applied { unit });

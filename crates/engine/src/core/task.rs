@@ -3,6 +3,7 @@
 use super::Core;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
+use proto::time::Time;
 use proto::verbs::{self, Command, Down, TaskId};
 use reactor::io::Io;
 use scsi::command::Status;
@@ -16,7 +17,9 @@ use wire::Places;
 /// One command in flight on this core.
 #[derive(Debug)]
 pub(super) struct Task {
-    /// The connection it came on; `None` once nothing may be sent for it any more.
+    /// The connection it came on.
+    pub(super) origin: Key,
+    /// The same, until nothing may be sent for it any more.
     pub(super) connection: Option<Key>,
     /// The transport's name for it.
     pub(super) wire: TaskId,
@@ -29,15 +32,15 @@ pub(super) struct Task {
     /// The command.
     command: Command,
     /// Its program, once admitted.
-    exec: Option<Exec>,
+    pub(super) exec: Option<Exec>,
     /// Its buffer.
-    buffer: Places,
+    pub(super) buffer: Places,
     /// What it waits for.
     pub(super) state: State,
     /// How much of the data-out has been asked for.
     asked_bytes: u32,
-    /// How much of what was asked for has not come.
-    missing: bool,
+    /// Since when not all has come that was asked for: the transport has the buffer.
+    missing: Option<Time>,
     /// It counts in its unit's gate.
     gated: bool,
     /// It was aborted, and lingers until its storage operation or its home lets go of it.
@@ -58,8 +61,10 @@ struct Detached {
 pub(super) enum State {
     /// Its unit's gate.
     Waiting,
-    /// A buffer, to do this.
+    /// A buffer.
     Starved,
+    /// Unsolicited data, before its program begins.
+    Unsolicited,
     /// Data-out up to offset `upto`; the buffer starts with offset `at`.
     Fetching {
         /// Data-out offset at the start of the buffer.
@@ -89,12 +94,16 @@ pub(super) enum State {
     Running,
 }
 
+/// Steps of one task in one turn; each moves at most [`CHUNK_BYTES`].
+const STEPS_MAX: usize = 16;
+
 /// Of a task whose LUN does not exist.
 const NO_UNIT: u32 = u32::MAX;
 
 impl Task {
-    fn new(connection: Key, command: &Command, attribute: Attribute, unit: u32, buffer: Places) -> Self {
+    fn new(connection: Key, command: &Command, attribute: Attribute, unit: u32) -> Self {
         Task {
+            origin: connection,
             connection: Some(connection),
             wire: command.task,
             unit,
@@ -102,10 +111,10 @@ impl Task {
             attribute,
             command: *command,
             exec: None,
-            buffer,
+            buffer: Places::EMPTY,
             state: State::Running,
             asked_bytes: 0,
-            missing: false,
+            missing: None,
             gated: false,
             aborted: false,
             detached: None,
@@ -116,6 +125,16 @@ impl Task {
     /// is cut off by the end of the daemon, as by a loss of power.
     pub(super) fn holds_up_the_end(&self) -> bool {
         self.detached.is_none() && matches!(self.state, State::Storing | State::Reading { .. })
+    }
+
+    /// Whether it was aborted, but its storage operation has not come back: it may still touch the medium.
+    pub(super) fn may_still_write(&self) -> bool {
+        self.aborted && matches!(self.state, State::Storing | State::Reading { .. })
+    }
+
+    /// Whether its initiator owes it data since before `then`.
+    pub(super) fn is_owed_since(&self, then: Time) -> bool {
+        self.missing.is_some_and(|since| since <= then)
     }
 
     /// Whether it waits at its unit's gate.
@@ -138,7 +157,7 @@ impl<I: Io> Core<I> {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
-        let mut task = Task::new(connection, &command, attribute, unit, Places::EMPTY);
+        let mut task = Task::new(connection, &command, attribute, unit);
         task.lun = lun;
         let key = self.tasks.insert(task);
         conn.set_task(command.task, key);
@@ -177,23 +196,35 @@ impl<I: Io> Core<I> {
                 let buffer_bytes = exec.buffer_bytes().max(task.command.unsolicited_bytes);
                 task.exec = Some(exec);
                 if task.buffer.len() >= buffer_bytes {
-                    return self.run_task(key, Event::Start);
+                    return self.begin(key);
                 }
                 if !task.buffer.is_empty() {
                     // It waited at the gate with a buffer for its unsolicited data alone; the wait is over, and the
                     // initiator may try again.
                     return self.end(key, refusal(Status::Busy));
                 }
-                match self.io.arena().take(buffer_bytes) {
-                    Some(buffer) => {
-                        task.buffer = buffer;
-                        self.run_task(key, Event::Start);
-                        self.take_unsolicited(key);
-                    }
-                    None if task.command.unsolicited_bytes > 0 => self.end(key, refusal(Status::TaskSetFull)),
-                    None => self.starve(key),
+                let is_sent_data = task.command.unsolicited_bytes > 0;
+                match self.take_buffer(key, buffer_bytes) {
+                    Ok(()) => self.begin(key),
+                    Err(_) if is_sent_data => self.end(key, refusal(Status::TaskSetFull)),
+                    Err(why) => self.starve(key, None, why),
                 }
             }
+        }
+    }
+
+    /// Runs the program from its start. No program may look at a buffer into which unsolicited data is coming: only a
+    /// WRITE begins before all of it is there, since its first step asks for just that data.
+    fn begin(&mut self, key: Key) {
+        let is_write = self.tasks.get(key).and_then(|task| task.exec.as_ref()).is_some_and(Exec::is_write);
+        if is_write {
+            self.run_task(key, Event::Start);
+        }
+        self.take_unsolicited(key);
+        match self.tasks.get_mut(key) {
+            Some(task) if !is_write && task.missing.is_some() => task.state = State::Unsolicited,
+            Some(_) if !is_write => self.run_task(key, Event::Start),
+            Some(_) | None => {}
         }
     }
 
@@ -205,11 +236,11 @@ impl<I: Io> Core<I> {
         }
         if task.buffer.is_empty() {
             let wanted = task.command.write_bytes.min(CHUNK_BYTES).max(task.command.unsolicited_bytes);
-            match self.io.arena().take(wanted) {
-                Some(buffer) => task.buffer = buffer,
-                None => return self.end(key, refusal(Status::TaskSetFull)),
+            if self.take_buffer(key, wanted).is_err() {
+                return self.end(key, refusal(Status::TaskSetFull));
             }
         }
+        let Some(task) = self.tasks.get(key) else { return };
         let len = task.command.unsolicited_bytes;
         self.ask(key, 0, len);
     }
@@ -219,20 +250,29 @@ impl<I: Io> Core<I> {
         let from = task.asked_bytes;
         let into = task.buffer.slice(from - at, len);
         task.asked_bytes += len;
-        task.missing = true;
+        task.missing = Some(self.io.now());
         let (connection, down) = (task.connection, Down::Fetch { task: task.wire, at: from, into });
         self.down(connection, down);
     }
 
-    /// Runs the program until it has to wait.
+    /// Runs the program until it has to wait, or has had its share of this turn: where the store answers at once, a
+    /// copy or SANITIZE would otherwise keep the core from everything else.
     pub(super) fn run_task(&mut self, key: Key, event: Event) {
         let mut event = event;
-        loop {
+        for _ in 0..STEPS_MAX {
             let Some(step) = self.next_step(key, event) else { return };
             match self.perform(key, step) {
                 Some(next) => event = next,
                 None => return,
             }
+        }
+        self.to_run.push((key, event));
+    }
+
+    /// Goes on with the tasks that had their share of the last turn.
+    pub(super) fn run_all(&mut self) {
+        for (key, event) in std::mem::take(&mut self.to_run) {
+            self.run_task(key, event);
         }
     }
 
@@ -246,8 +286,8 @@ impl<I: Io> Core<I> {
             (None, None) => return None,
         };
         let buffer = match task.buffer.iter().next() {
-            Some(span) => self.io.arena().bytes_mut(span),
-            None => &mut [],
+            Some(span) if task.missing.is_none() => self.io.arena().bytes_mut(span),
+            Some(_) | None => &mut [],
         };
         let mut env =
             Env { view: &self.views[task.unit as usize], nexus, units: &self.views, reach, luns, buffer };
@@ -255,7 +295,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Does one step; the event that follows at once, if it does.
-    fn perform(&mut self, key: Key, step: Step) -> Option<Event> {
+    pub(super) fn perform(&mut self, key: Key, step: Step) -> Option<Event> {
         match step {
             Step::Fetch { at, len } => self.fetch(key, at, len),
             Step::ReadPush { offset, len, at, end } => self.read_push(key, offset, len, at, end),
@@ -266,6 +306,11 @@ impl<I: Io> Core<I> {
             }
             Step::Home(request) => {
                 let unit = self.tasks.get(key)?.unit;
+                if matches!(*request, HomeRequest::SanitizeBegin { .. }) {
+                    // From here on it begins, whatever becomes of its initiator: the unit must not stay as it is
+                    // while SANITIZE runs without anyone to run it.
+                    self.keep_nexus(key);
+                }
                 self.set_state(key, State::AtHome);
                 self.ask_home(unit, Waiter::Task(key), *request);
                 None
@@ -285,7 +330,7 @@ impl<I: Io> Core<I> {
         let task = self.tasks.get_mut(key)?;
         let upto = at + len;
         task.state = State::Fetching { at, upto };
-        if task.missing {
+        if task.missing.is_some() {
             // The unsolicited part is still on its way; the rest is asked for when it has come.
             return None;
         }
@@ -301,7 +346,13 @@ impl<I: Io> Core<I> {
     /// Data of the last `Fetch` is in place.
     pub(super) fn fetched(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        task.missing = false;
+        task.missing = None;
+        if let Some(conn) = self.connections.get_mut(task.origin) {
+            conn.progress_at = self.io.now();
+        }
+        if task.state == State::Unsolicited {
+            return self.run_task(key, Event::Start);
+        }
         let State::Fetching { at, upto } = task.state else { return };
         if task.asked_bytes < upto {
             let more = upto - task.asked_bytes;
@@ -325,16 +376,11 @@ impl<I: Io> Core<I> {
         {
             return self.push(key, from.slice(0, sendable), at, end);
         }
-        if task.buffer.len() < len {
-            self.io.arena().give(&task.buffer);
-            task.buffer = Places::EMPTY;
-            match self.io.arena().take(len) {
-                Some(buffer) => task.buffer = buffer,
-                None => {
-                    self.starve_step(key, Step::ReadPush { offset, len, at, end });
-                    return None;
-                }
-            }
+        if task.buffer.len() < len
+            && let Err(why) = self.take_buffer(key, len)
+        {
+            self.starve(key, Some(Step::ReadPush { offset, len, at, end }), why);
+            return None;
         }
         let task = self.tasks.get_mut(key)?;
         task.state = State::Reading { len: sendable, at, end };
@@ -451,19 +497,26 @@ impl<I: Io> Core<I> {
         self.post(self.shared.homes[unit as usize], Message::Home { unit, origin, request });
     }
 
-    fn detach(&mut self, key: Key, ending: Option<Ending>) {
+    /// The task outlives its session: it takes along what it needs of it.
+    fn keep_nexus(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(connection) = task.connection else { return };
-        let Some(conn) = self.connections.get_mut(connection) else { return };
+        let Some(conn) = task.connection.and_then(|connection| self.connections.get(connection)) else {
+            return;
+        };
         let nexus = conn.luns[task.lun].nexus.clone();
         task.detached = Some(Box::new(Detached { nexus, reach: conn.reach.clone() }));
-        let (wire, unit) = (task.wire, task.unit);
+    }
+
+    fn detach(&mut self, key: Key, ending: Option<Ending>) {
+        self.keep_nexus(key);
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let (connection, wire, unit) = (task.connection, task.wire, task.unit);
         if std::mem::take(&mut task.gated) {
             self.leave_gate(unit, key);
         }
         if let Some(ending) = ending {
             self.forget_connection(key);
-            self.down(Some(connection), Down::End { task: wire, ending: to_wire(ending) });
+            self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
         }
     }
 
@@ -481,7 +534,7 @@ impl<I: Io> Core<I> {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, wire, unit) = (task.connection, task.wire, task.unit);
         if let (Status::CheckCondition, Some(conn)) = (ending.status, connection)
-            && self.views[unit as usize].policy.modes.queue_error != 0
+            && self.views.get(unit as usize).is_some_and(|view| view.policy.modes.queue_error != 0)
             && let Some(conn) = self.connections.get(conn)
         {
             let from = conn.nexus;
@@ -496,7 +549,7 @@ impl<I: Io> Core<I> {
     pub(super) fn abort(&mut self, key: Key, how: Option<Aborted>) -> bool {
         let Some(task) = self.tasks.get_mut(key) else { return true };
         if task.aborted {
-            return !matches!(task.state, State::Storing | State::Reading { .. });
+            return !task.may_still_write();
         }
         let (connection, wire, detached) = (task.connection, task.wire, task.detached.is_some());
         match how {
@@ -523,6 +576,7 @@ impl<I: Io> Core<I> {
             }
             State::Waiting
             | State::Starved
+            | State::Unsolicited
             | State::Fetching { .. }
             | State::Pushing { .. }
             | State::Running => {
@@ -534,8 +588,8 @@ impl<I: Io> Core<I> {
 
     fn free_task(&mut self, key: Key) {
         self.forget_connection(key);
+        self.give_buffer(key);
         let Some(task) = self.tasks.remove(key) else { return };
-        self.io.arena().give(&task.buffer);
         if task.gated {
             self.leave_gate(task.unit, key);
         }
@@ -547,45 +601,6 @@ impl<I: Io> Core<I> {
     fn set_state(&mut self, key: Key, state: State) {
         if let Some(task) = self.tasks.get_mut(key) {
             task.state = state;
-        }
-    }
-
-    fn starve(&mut self, key: Key) {
-        self.set_state(key, State::Starved);
-        self.starved.push_back((key, None));
-    }
-
-    fn starve_step(&mut self, key: Key, step: Step) {
-        self.set_state(key, State::Starved);
-        self.starved.push_back((key, Some(step)));
-    }
-
-    /// Gives buffers that came back to the tasks that wait for one, oldest first.
-    pub(super) fn feed_starved(&mut self) {
-        while let Some((key, step)) = self.starved.pop_front() {
-            let Some(task) = self.tasks.get_mut(key).filter(|task| task.state == State::Starved) else {
-                continue;
-            };
-            match step {
-                Some(step) => {
-                    if let Some(event) = self.perform(key, step) {
-                        self.run_task(key, event);
-                    }
-                }
-                None => {
-                    let wanted = task.exec.as_ref().map_or(0, Exec::buffer_bytes);
-                    match self.io.arena().take(wanted) {
-                        Some(buffer) => {
-                            task.buffer = buffer;
-                            self.run_task(key, Event::Start);
-                        }
-                        None => self.starved.push_front((key, None)),
-                    }
-                }
-            }
-            if self.tasks.get(key).is_some_and(|task| task.state == State::Starved) {
-                return;
-            }
         }
     }
 
@@ -601,21 +616,22 @@ impl<I: Io> Core<I> {
         let mut answer = Vec::new();
         let ending = scsi::no_unit(&request, &conn.lun_list, &mut answer);
         let len = u32::try_from(answer.len()).unwrap_or(u32::MAX).min(command.read_bytes);
-        let buffer = if len == 0 { None } else { self.io.arena().take(len) };
-        let Some(buffer) = buffer else {
-            let ending = if len == 0 { ending } else { refusal(Status::Busy) };
-            return self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
-        };
+        let key = self.tasks.insert(Task::new(connection, command, attribute, NO_UNIT));
+        if let Some(conn) = self.connections.get_mut(connection) {
+            conn.set_task(command.task, key);
+        }
+        if len == 0 {
+            return self.end(key, ending);
+        }
+        if self.take_buffer(key, len).is_err() {
+            return self.end(key, refusal(Status::Busy));
+        }
+        let Some(buffer) = self.tasks.get(key).map(|task| task.buffer) else { return };
         let mut rest = answer.as_slice();
         for span in buffer.iter() {
             let (part, behind) = rest.split_at(span.len as usize);
             self.io.arena().bytes_mut(span).copy_from_slice(part);
             rest = behind;
-        }
-        let task = Task::new(connection, command, attribute, NO_UNIT, buffer);
-        let key = self.tasks.insert(task);
-        if let Some(conn) = self.connections.get_mut(connection) {
-            conn.set_task(command.task, key);
         }
         self.push(key, buffer, 0, Some(ending));
     }

@@ -4,6 +4,7 @@ use crate::crc::Crc32c;
 use crate::io::{Handle, Io, Tag};
 use crate::memory::{Arena, LARGE_BYTES, Loan, Pin, SMALL_BYTES, copy};
 use proto::stream::{Segment, StreamMachine, Transmit};
+use proto::time::Time;
 use proto::verbs::TaskId;
 use std::cell::RefCell;
 use wire::{Places, Span};
@@ -20,7 +21,8 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Sender {
     tag: Tag,
-    is_sending: bool,
+    /// Since when a send is in flight.
+    sends_since: Option<Time>,
     /// The buffers of the send in flight: header bytes, sums, and payload that was copied to be summed.
     buffers: Vec<Places>,
     /// Tasks whose push will have left with the batch.
@@ -58,12 +60,16 @@ struct Batch {
 
 impl Sender {
     pub(super) fn new(tag: Tag) -> Sender {
-        Sender { tag, is_sending: false, buffers: Vec::new(), done: Vec::new(), rest: None }
+        Sender { tag, sends_since: None, buffers: Vec::new(), done: Vec::new(), rest: None }
     }
 
     /// Whether nothing is in flight or waits to be.
     pub(super) fn is_idle(&self) -> bool {
-        !self.is_sending && self.rest.is_none()
+        self.sends_since.is_none() && self.rest.is_none()
+    }
+
+    pub(super) fn sends_since(&self) -> Option<Time> {
+        self.sends_since
     }
 
     pub(super) fn flush<I: Io, M: StreamMachine>(
@@ -72,7 +78,7 @@ impl Sender {
         socket: Handle,
         machine: &mut M,
     ) -> Flushed {
-        if self.is_sending {
+        if self.sends_since.is_some() {
             return Flushed::Well;
         }
         let batch = match self.rest.take() {
@@ -92,7 +98,7 @@ impl Sender {
         let is_complete = batch.fill(io.arena(), &mut self.buffers);
         if !batch.spans.is_empty() {
             io.send(socket, &batch.spans, self.tag);
-            self.is_sending = true;
+            self.sends_since = Some(io.now());
         }
         if is_complete {
             self.end_batch(io.arena(), batch);
@@ -100,13 +106,12 @@ impl Sender {
             batch.keep_payload(io.arena());
             self.rest = Some(batch);
         }
-        if is_complete || self.is_sending { Flushed::Well } else { Flushed::NoMemory }
+        if is_complete || self.sends_since.is_some() { Flushed::Well } else { Flushed::NoMemory }
     }
 
     /// The kernel is done with the send in flight: its buffers are free again.
     pub(super) fn sent(&mut self, arena: &mut Arena) {
-        assert!(self.is_sending, "a send completes once");
-        self.is_sending = false;
+        assert!(self.sends_since.take().is_some(), "a send completes once");
         for buffer in self.buffers.drain(..) {
             arena.give(&buffer);
         }

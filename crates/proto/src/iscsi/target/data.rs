@@ -145,6 +145,13 @@ impl Target {
         task.push = Some(Push { at, from, len, sent: 0, burst: 0 });
         task.ending = end;
         self.out.push_back(Out::Push(id));
+        if end.is_some() {
+            // What still comes for it has no place any more.
+            if let Some(task) = self.tasks.get(id) {
+                task.fetch = None;
+            }
+            self.skip_rest(id);
+        }
     }
 
     pub(super) fn end(&mut self, id: TaskId, ending: Ending) {

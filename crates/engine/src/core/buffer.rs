@@ -1,0 +1,110 @@
+//! Buffers of tasks: each connection has a share of its core's, and who finds none waits.
+
+use super::Core;
+use super::task::State;
+use crate::slots::Key;
+use reactor::io::Io;
+use scsi::{Event, Exec, Step};
+use std::collections::VecDeque;
+use wire::Places;
+
+/// Buffer bytes that the tasks of one connection may hold: an initiator whose tasks make no progress leaves enough
+/// for others. 64 of the longest pieces.
+const SHARE_BYTES: u64 = 16 << 20;
+/// Buffer bytes of a core that tasks leave to connections, which receive and send with them.
+const RESERVE_BYTES: u64 = 8 << 20;
+
+/// Buffer bytes that tasks of one connection hold, and those that wait because it has its share.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    bytes: u64,
+    held: VecDeque<Starving>,
+}
+
+/// A task that waits for a buffer, and the step that needs it; without one, its first.
+pub(super) type Starving = (Key, Option<Step>);
+
+/// Why there is no buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Short {
+    /// The connection has its share.
+    Share,
+    /// The core has no more.
+    Core,
+}
+
+impl<I: Io> Core<I> {
+    /// Gives the task a buffer of `len` bytes, which is not 0, in place of the one that it has.
+    pub(super) fn take_buffer(&mut self, key: Key, len: u32) -> Result<(), Short> {
+        self.give_buffer(key);
+        let Some(task) = self.tasks.get_mut(key) else { return Err(Short::Core) };
+        let share = self.connections.get_mut(task.origin).map(|conn| &mut conn.share);
+        if share.as_ref().is_some_and(|share| share.bytes + u64::from(len) > SHARE_BYTES) {
+            return Err(Short::Share);
+        }
+        let arena = self.io.arena();
+        if arena.free_bytes() < RESERVE_BYTES + u64::from(len) {
+            return Err(Short::Core);
+        }
+        task.buffer = arena.take(len).ok_or(Short::Core)?;
+        if let Some(share) = share {
+            share.bytes += u64::from(len);
+        }
+        Ok(())
+    }
+
+    /// Takes the task's buffer back.
+    pub(super) fn give_buffer(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if task.buffer.is_empty() {
+            return;
+        }
+        let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
+        self.io.arena().give(&buffer);
+        if let Some(conn) = self.connections.get_mut(task.origin) {
+            conn.share.bytes -= u64::from(buffer.len());
+            if conn.share.bytes <= SHARE_BYTES / 2 {
+                self.starved.extend(conn.share.held.drain(..));
+            }
+        }
+    }
+
+    /// The task goes on, with this step or its first, when there is a buffer.
+    pub(super) fn starve(&mut self, key: Key, step: Option<Step>, why: Short) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        task.state = State::Starved;
+        match (why, self.connections.get_mut(task.origin)) {
+            (Short::Share, Some(conn)) => conn.share.held.push_back((key, step)),
+            (Short::Share | Short::Core, _) => self.starved.push_back((key, step)),
+        }
+    }
+
+    /// Gives buffers that came back to the tasks that wait for one, oldest first.
+    pub(super) fn feed_starved(&mut self) {
+        for _ in 0..self.starved.len() {
+            let Some((key, step)) = self.starved.pop_front() else { return };
+            let Some(task) = self.tasks.get(key).filter(|task| task.state == State::Starved) else {
+                continue;
+            };
+            match step {
+                Some(step) => {
+                    if let Some(event) = self.perform(key, step) {
+                        self.run_task(key, event);
+                    }
+                }
+                None => {
+                    let wanted = task.exec.as_ref().map_or(0, Exec::buffer_bytes);
+                    match self.take_buffer(key, wanted) {
+                        Ok(()) => self.run_task(key, Event::Start),
+                        Err(why) => self.starve(key, None, why),
+                    }
+                }
+            }
+            // Still without a buffer of the core: it goes on first next time, and so do those behind it.
+            if self.starved.back().is_some_and(|(last, _)| *last == key) {
+                self.starved.rotate_right(1);
+                return;
+            }
+        }
+    }
+}
