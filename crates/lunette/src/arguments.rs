@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::bench::BenchArguments;
 use clap::{Args, Parser, Subcommand};
 use engine::config::ServeOptions;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ pub(crate) enum Command {
         /// The file; docs/configuration.md explains its options
         file: PathBuf,
     },
+    /// Measure targets: IOPS, MB/s, latency, CPU of both sides
+    Bench(Box<BenchArguments>),
 }
 
 const LUN_HELP: &str = "\
