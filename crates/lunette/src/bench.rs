@@ -20,6 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, Args)]
 #[command(
+    allow_negative_numbers = true,
     group(ArgGroup::new("style").multiple(false).args(["sgp", "bidirectional"])),
     after_help = "Example: lunette bench iscsi://storage1/iqn.2026-11.io.lunette:disk/0 --rw randread --bs 4K --iodepth 32"
 )]

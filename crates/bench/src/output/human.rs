@@ -164,8 +164,8 @@ The first errors:
         let read = result.read.as_mut().unwrap();
         (read.operations, read.iops) = (0, 0.0);
         let text = human(&result);
-        assert!(text.contains("target           ?"), "{text}");
-        assert!(text.contains("-      -"), "{text}");
+        assert!(text.contains("target          ?"), "{text}");
+        assert!(text.contains("-     -"), "{text}");
         for absent in ["both", "write  ", "VERIFY", "first errors"] {
             assert!(!text.contains(absent), "{absent}:\n{text}");
         }

@@ -139,7 +139,7 @@ impl View {
             [] if self.by_rate => (Paint::Plain, "the rate that was asked for".to_string()),
             [] => (Paint::Plain, "no core is saturated: the link, the medium, or waking up".to_string()),
             [..] if full.len() == mean.cores.len() => {
-                (Paint::Alarm, format!("all {} cores are saturated", full.len()))
+                (Paint::Alarm, "every core of this machine is saturated".into())
             }
             [one] => (Paint::Alarm, format!("core {} is saturated; {whose}", one.core)),
             [..] => (Paint::Alarm, format!("{} of {} cores are saturated", full.len(), mean.cores.len())),
@@ -302,7 +302,7 @@ limit: core 1 is saturated; it is the target's
         assert!(limit(&Job::default(), &[1.0, 0.1], None, 0.99).ends_with("or waits spinning"));
         assert!(limit(&job, &[1.0, 0.1], None, 0.3).contains("--target-pid"));
         assert!(limit(&job, &[1.0, 0.1], Some(0.5), 0.3).contains("several threads share it"));
-        assert_eq!(limit(&job, &[1.0, 0.96], Some(1.0), 1.0), "all 2 cores are saturated");
+        assert_eq!(limit(&job, &[1.0, 0.96], Some(1.0), 1.0), "every core of this machine is saturated");
         assert_eq!(limit(&job, &[1.0, 0.96, 0.1], Some(1.0), 1.0), "2 of 3 cores are saturated");
         assert!(limit(&job, &[0.5, 0.1], None, 0.3).starts_with("no core is saturated"));
         assert_eq!(limit(&Job { rate: Some(5), ..job }, &[0.5], None, 0.3), "the rate that was asked for");
