@@ -127,9 +127,9 @@ impl Store for RemoteStore {
         self.traits_of(self.size.load(Ordering::Relaxed))
     }
 
-    fn refresh(&self) -> Option<Traits> {
+    fn refresh(&self) -> Result<Option<Traits>, String> {
         let size = self.size.load(Ordering::Relaxed);
-        (self.told.swap(size, Ordering::Relaxed) != size).then(|| self.traits_of(size))
+        Ok((self.told.swap(size, Ordering::Relaxed) != size).then(|| self.traits_of(size)))
     }
 
     fn describe(&self) -> String {

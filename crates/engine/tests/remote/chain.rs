@@ -64,8 +64,8 @@ fn what_is_written_through_the_front_is_in_the_back() {
     good(&mut front, &long(0x8a, 8, 7, 1), 0, &pattern(9, 4096));
     good(&mut front, &long(0x91, 0, 0, 0), 0, &[]);
     drop((front, behind));
-    a.stop();
-    back.stop();
+    a.stop().expect("every core ends in order");
+    back.stop().expect("every core ends in order");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_unit_that_cannot_be_served_says_why() {
     let mut client = client(&no_unit);
     assert_eq!(sense(&mut client, &read(0, 1), 512, &[]).0, Some(SenseKey::NotReady));
     let there = url(&back, 0).to_string();
-    back.stop();
+    back.stop().expect("every core ends in order");
     let gone = serve(&[&there]);
     assert!(failed(&gone).contains("refused"), "{}", failed(&gone));
 }
@@ -193,7 +193,7 @@ fn a_lost_back_end_is_told_within_the_bound_and_met_again() {
     let data = pattern(6, 4096);
     good(&mut front, &write(0, 8), 0, &data);
     good(&mut front, &long(0x91, 0, 0, 0), 0, &[]);
-    back.stop();
+    back.stop().expect("every core ends in order");
     // Bounded: the client itself would wait for longer, and then not get a reply.
     for cdb in [read(0, 8), write(8, 8)] {
         let (reads, writes) = if cdb[0] == 0x88 { (4096, &[][..]) } else { (0, &data[..]) };
@@ -209,8 +209,8 @@ fn a_lost_back_end_is_told_within_the_bound_and_met_again() {
     assert!(there == data);
     good(&mut front, &write(8, 8), 0, &data);
     drop(front);
-    a.stop();
-    back.stop();
+    a.stop().expect("every core ends in order");
+    back.stop().expect("every core ends in order");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
     });
     let reached = |least| told.iter().find(|round| *round >= least).expect("the writer goes on");
     reached(20);
-    back.stop();
+    back.stop().expect("every core ends in order");
     let back = serve_at(&address, &[&disk]);
     reached(200);
     writer.join().expect("no write failed");
