@@ -91,7 +91,7 @@ impl RemoteLane {
     fn advance<I: Io>(&mut self, io: &mut I, index: u32) -> Result<(), StoreError> {
         let next = self.next(io, index)?;
         let command = Command { cookie: index, request: next.request, repeatable: next.repeatable };
-        self.session.submit(io.now(), command).map_err(|refused| match refused {
+        self.session.submit(io.now(), &command).map_err(|refused| match refused {
             Refused::Full => StoreError::Busy,
             Refused::Lost => StoreError::Unavailable,
         })
@@ -325,7 +325,7 @@ impl RemoteLane {
         }
         let Some(places) = io.arena().take(CAPACITY_BYTES) else { return };
         let request = request::request(self.session.lun_bytes(), &read_capacity(), places, Places::EMPTY);
-        match self.session.submit(now, Command { cookie: CAPACITY, request, repeatable: true }) {
+        match self.session.submit(now, &Command { cookie: CAPACITY, request, repeatable: true }) {
             Ok(()) => self.capacity = Some(places),
             Err(Refused::Full | Refused::Lost) => io.arena().give(&places),
         }

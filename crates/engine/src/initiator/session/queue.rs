@@ -89,8 +89,9 @@ impl Queue {
     }
 
     /// Takes a command; false when there are too many.
-    pub(super) fn push(&mut self, command: Command, now: Time) -> bool {
-        let slot = Slot { command, state: State::Waiting, since: now, number: self.count, retries: 0 };
+    pub(super) fn push(&mut self, command: &Command, now: Time) -> bool {
+        let slot =
+            Slot { command: *command, state: State::Waiting, since: now, number: self.count, retries: 0 };
         let index = match self.free.pop() {
             Some(index) => {
                 self.slots[index as usize] = slot;
@@ -273,7 +274,7 @@ mod tests {
         fn new(repeatable: &[bool]) -> Bench {
             let mut bench = Bench { queue: Queue::new(8), finished: Vec::new(), now: Time(0) };
             for (cookie, repeatable) in repeatable.iter().enumerate() {
-                assert!(bench.queue.push(command(cookie as u32, *repeatable), bench.now));
+                assert!(bench.queue.push(&command(cookie as u32, *repeatable), bench.now));
             }
             bench.send();
             bench
@@ -369,7 +370,7 @@ mod tests {
     #[test]
     fn what_may_be_repeated_survives_the_connection_in_order() {
         let mut bench = Bench::new(&[true, false, true]);
-        assert!(bench.queue.push(command(3, true), bench.now));
+        assert!(bench.queue.push(&command(3, true), bench.now));
         bench.queue.lost(&mut bench.finished);
         assert_eq!(bench.cookies(), [1]);
         assert_eq!(bench.send(), [0, 2, 3]);
@@ -398,8 +399,8 @@ mod tests {
     fn there_is_an_end_to_what_is_taken() {
         let mut queue = Queue::new(1);
         for cookie in 0..MAX as u32 {
-            assert!(queue.push(command(cookie, true), Time(0)));
+            assert!(queue.push(&command(cookie, true), Time(0)));
         }
-        assert!(!queue.push(command(0, true), Time(0)));
+        assert!(!queue.push(&command(0, true), Time(0)));
     }
 }
