@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::copy::CopyArguments;
 use clap::{Args, Parser, Subcommand};
 use engine::config::ServeOptions;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ pub(crate) enum Command {
         /// The file; docs/configuration.md explains its options
         file: PathBuf,
     },
+    /// Copy between iSCSI URLs, files and block devices
+    Copy(CopyArguments),
 }
 
 const LUN_HELP: &str = "\

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod banner;
+mod copy;
 
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
@@ -29,6 +30,9 @@ fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(Arguments { command: Command::Serve(options) }) => serve(options),
         Ok(Arguments { command: Command::Check { file } }) => check(&file),
+        Ok(Arguments { command: Command::Copy(arguments) }) => {
+            tool(|| copy::run(&arguments).map_err(|failure| (failure.text, failure.status)))
+        }
         Err(error) if !error.use_stderr() => {
             // Help and version.
             let _ = error.print();
@@ -52,6 +56,21 @@ fn check(file: &Path) -> ExitCode {
     ];
     say(&format!("{}: OK: {}\n", file.display(), parts.join(", ")));
     ExitCode::SUCCESS
+}
+
+/// Runs a command that does one thing; only warnings are logged unless `RUST_LOG` says otherwise.
+fn tool(run: impl FnOnce() -> Result<String, (String, u8)>) -> ExitCode {
+    let level = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none().then_some("warn");
+    if let Err(error) = start_log(level) {
+        return fail(error, WRONG_INPUT);
+    }
+    match run() {
+        Ok(text) => {
+            say(&text);
+            ExitCode::SUCCESS
+        }
+        Err((error, status)) => fail(error, status),
+    }
 }
 
 fn serve(options: Serve) -> ExitCode {

@@ -36,6 +36,11 @@ pub(super) fn size(text: &str) -> Result<u64, Fault> {
     }
 }
 
+/// `10G`, `512M`, `4096`: bytes; or what is wrong, and how to mend it.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    size(text).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
+}
+
 /// Bytes for people: `1 GiB`, `1.5 TiB`, `1000 bytes`.
 pub fn format_size(bytes: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
