@@ -3,6 +3,7 @@
 mod open;
 mod progress;
 
+use crate::Failure;
 use clap::Args;
 use engine::config::{format_size, parse_size};
 use engine::copy::{self, CopyError, PIECE_BYTES_MAX, PIECES_MAX, Progress};
@@ -10,7 +11,6 @@ use open::{Medium, destination, source};
 use progress::Bar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,22 +44,6 @@ pub(crate) struct CopyArguments {
     /// Write also what is unmapped or all zeros
     #[arg(long)]
     no_sparse: bool,
-}
-
-/// Why a copy failed: in words, and the exit status.
-pub(crate) struct Failure {
-    pub(crate) text: String,
-    pub(crate) status: u8,
-}
-
-impl Failure {
-    fn wrong_input(text: impl fmt::Display) -> Failure {
-        Failure { text: text.to_string(), status: crate::WRONG_INPUT }
-    }
-
-    fn failed(text: impl fmt::Display) -> Failure {
-        Failure { text: text.to_string(), status: 1 }
-    }
 }
 
 /// Copies; returns what is to be said about it.

@@ -4,6 +4,8 @@
 mod arguments;
 mod banner;
 mod copy;
+mod discover;
+mod inquiry;
 
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
@@ -30,9 +32,9 @@ fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(Arguments { command: Command::Serve(options) }) => serve(options),
         Ok(Arguments { command: Command::Check { file } }) => check(&file),
-        Ok(Arguments { command: Command::Copy(arguments) }) => {
-            tool(|| copy::run(&arguments).map_err(|failure| (failure.text, failure.status)))
-        }
+        Ok(Arguments { command: Command::Copy(arguments) }) => tool(|| copy::run(&arguments)),
+        Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),
+        Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
         Err(error) if !error.use_stderr() => {
             // Help and version.
             let _ = error.print();
@@ -58,8 +60,24 @@ fn check(file: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Why a command failed: in words, and the exit status.
+struct Failure {
+    text: String,
+    status: u8,
+}
+
+impl Failure {
+    fn wrong_input(text: impl Display) -> Failure {
+        Failure { text: text.to_string(), status: WRONG_INPUT }
+    }
+
+    fn failed(text: impl Display) -> Failure {
+        Failure { text: text.to_string(), status: 1 }
+    }
+}
+
 /// Runs a command that does one thing; only warnings are logged unless `RUST_LOG` says otherwise.
-fn tool(run: impl FnOnce() -> Result<String, (String, u8)>) -> ExitCode {
+fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
     let level = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none().then_some("warn");
     if let Err(error) = start_log(level) {
         return fail(error, WRONG_INPUT);
@@ -69,7 +87,7 @@ fn tool(run: impl FnOnce() -> Result<String, (String, u8)>) -> ExitCode {
             say(&text);
             ExitCode::SUCCESS
         }
-        Err((error, status)) => fail(error, status),
+        Err(Failure { text, status }) => fail(text, status),
     }
 }
 

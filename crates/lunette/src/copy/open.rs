@@ -1,6 +1,6 @@
 //! Opening the two ends of a copy, and refusing what would destroy data.
 
-use super::Failure;
+use crate::Failure;
 use engine::config::{format_size, parse_size};
 use engine::copy::End;
 use engine::initiator::{Options, Url};
