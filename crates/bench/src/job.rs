@@ -21,7 +21,8 @@ pub struct Job {
     pub runtime: Duration,
     /// How long to run before anything is counted.
     pub ramp: Duration,
-    /// Operations per second of each job; `None`: as fast as they go.
+    /// Operations per second of each job, all its streams together; `None`: as fast as they go. Operations keep to
+    /// a schedule; their latency counts from when they were really submitted.
     pub rate: Option<u64>,
     /// First byte of the range that is worked on.
     pub offset: u64,
@@ -29,6 +30,8 @@ pub struct Job {
     pub size: Option<u64>,
     /// Write blocks that tell their address, version and checksum, and check what is read.
     pub verify: bool,
+    /// With `verify`: read all blocks that were written once more at the end.
+    pub readback: bool,
     /// Seed of everything random.
     pub seed: u64,
     /// How much of each written block compresses away, in percent.
@@ -57,6 +60,7 @@ impl Default for Job {
             offset: 0,
             size: None,
             verify: false,
+            readback: false,
             seed: 1,
             buffer_compress: 0,
             style: Style::Depth,

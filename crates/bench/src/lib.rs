@@ -2,4 +2,8 @@
 #![forbid(unsafe_code)]
 
 pub mod job;
+pub mod limit;
 pub mod result;
+pub mod run;
+pub mod target;
+pub mod verify;

@@ -24,6 +24,9 @@ pub struct RunResult {
     pub target_cpu: Option<Cpu>,
     /// Load of every core of the machine over the measured time.
     pub cores: Vec<CoreLoad>,
+    /// The busiest threads of both sides, at most 64 of each, the busiest first.
+    #[serde(default)]
+    pub threads: Vec<ThreadLoad>,
     /// Samples over time, about ten a second.
     pub series: Vec<Sample>,
     /// Blocks that were not what they should be; `None` without `verify`.
@@ -62,7 +65,7 @@ pub struct Stream {
     pub bytes_per_second: f64,
     /// From submission to completion.
     pub latency: Latency,
-    /// Operations that failed; they are not among `operations`.
+    /// Operations that failed, at any time of the run; they are not among `operations`.
     pub errors: u64,
 }
 
@@ -113,10 +116,36 @@ pub struct CoreLoad {
     pub idle: f64,
 }
 
+/// One thread's time.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ThreadLoad {
+    /// Whose it is.
+    pub side: Side,
+    /// Its name.
+    pub name: String,
+    /// The core that it ran on last.
+    pub core: usize,
+    /// Share of the measured time that it used a core, without useless spinning where that is known.
+    pub busy: f64,
+    /// Share of the measured time that it spun without finding anything to do; 0 where it is not known.
+    #[serde(default)]
+    pub spinning: f64,
+}
+
+/// One of the two ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// This one.
+    Initiator,
+    /// The other one.
+    Target,
+}
+
 /// A moment of the run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Seconds since measuring began.
+    /// Seconds since measuring began; below zero while the ramp lasts.
     pub at: f64,
     /// Operations per second since the last sample.
     pub iops: f64,

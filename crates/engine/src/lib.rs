@@ -12,6 +12,8 @@ mod housekeeper;
 pub mod initiator;
 pub mod limited;
 mod message;
+pub mod poll;
+mod prober;
 mod registry;
 pub mod remote;
 mod slots;

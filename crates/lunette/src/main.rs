@@ -114,7 +114,9 @@ fn serve(options: Serve) -> ExitCode {
     signals.forever().next();
     stopping.store(true, Ordering::SeqCst);
     tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
-    daemon.stop();
+    if let Err(error) = daemon.stop() {
+        return fail(error, 1);
+    }
     tracing::info!("stopped");
     ExitCode::SUCCESS
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Spins only while work is expected sooner than a sleep and its wake-up would cost.
 #[derive(Debug)]
-pub(super) struct Poller {
+pub struct Poller {
     mode: Poll,
     /// When a turn last had work.
     busy_at: Time,
@@ -22,12 +22,12 @@ const SPIN: Duration = Duration::from_micros(50);
 
 impl Poller {
     /// A poller that has seen nothing yet.
-    pub(super) fn new(mode: Poll) -> Self {
+    pub fn new(mode: Poll) -> Self {
         Poller { mode, busy_at: Time(0), gap: Duration::from_secs(1), hurry: false }
     }
 
     /// How the next turn may wait. `timers`: the time to the next deadline, if there is one.
-    pub(super) fn wait(&mut self, now: Time, timers: Option<Duration>) -> Wait {
+    pub fn wait(&mut self, now: Time, timers: Option<Duration>) -> Wait {
         if self.hurry {
             return Wait::AtMost(Duration::from_micros(100));
         }
@@ -41,7 +41,7 @@ impl Poller {
     }
 
     /// A turn is over; `busy`: it had work.
-    pub(super) fn turned(&mut self, now: Time, busy: bool) {
+    pub fn turned(&mut self, now: Time, busy: bool) {
         if busy {
             let gap = now.since(self.busy_at).min(Duration::from_millis(1));
             self.gap = (self.gap * 7 + gap) / 8;
@@ -50,7 +50,7 @@ impl Poller {
     }
 
     /// Something waits for another core without a message to come: look again soon.
-    pub(super) fn hurry(&mut self, hurry: bool) {
+    pub fn hurry(&mut self, hurry: bool) {
         self.hurry = hurry;
     }
 }

@@ -1,0 +1,178 @@
+//! Whether a job can be run at all, and what its words come to.
+
+use super::RunError;
+use super::meter::Direction;
+use super::pattern::Mix;
+use crate::job::{Job, Rw, Style};
+use crate::verify::UNIT_BYTES;
+use reactor::memory::{LARGE_BYTES, SMALL_BYTES};
+use wire::Places;
+
+/// The longest operation: what one operation's places can name.
+pub const BS_MAX: u32 = LARGE_BYTES * Places::MAX as u32;
+
+/// Operations that one job may keep in flight.
+pub const DEPTH_MAX: u32 = 4096;
+
+/// Threads of one run.
+pub const THREADS_MAX: usize = 1024;
+
+/// Memory that all buffers of a run may take.
+pub const BUFFERS_BYTES_MAX: u64 = 64 << 30;
+
+/// A job that no target could run is refused.
+pub(super) fn check(job: &Job, targets: usize) -> Result<(), RunError> {
+    let faults = amounts(job, targets).into_iter().chain(words(job));
+    match faults.into_iter().find(|fault| fault.0) {
+        Some((_, problem, remedy)) => Err(RunError::new(problem, remedy)),
+        None => Ok(()),
+    }
+}
+
+/// Whether it is there, what it is, and its cure.
+type Fault = (bool, String, &'static str);
+
+fn amounts(job: &Job, targets: usize) -> [Fault; 7] {
+    let depth = depth(job);
+    let threads = (job.numjobs as usize).saturating_mul(targets);
+    let buffers = arena_bytes(job).saturating_mul(threads as u64);
+    [
+        (targets == 0, "there is no target".into(), "name one"),
+        (
+            job.bs == 0 || job.bs > BS_MAX,
+            format!("--bs {} is out of range", job.bs),
+            "choose 1 to 262144 bytes",
+        ),
+        (job.numjobs == 0, "--numjobs 0 does nothing".into(), "choose at least 1"),
+        (
+            threads > THREADS_MAX,
+            format!("{threads} threads are too many"),
+            "choose fewer --numjobs, at most 1024 in all",
+        ),
+        (depth == 0, "no operation is to be kept in flight".into(), "choose an --iodepth of at least 1"),
+        (
+            depth > DEPTH_MAX,
+            format!("{depth} operations in flight are too many for one job"),
+            "choose at most 4096, and more --numjobs",
+        ),
+        (
+            buffers > BUFFERS_BYTES_MAX,
+            format!("{buffers} bytes of buffers are too many"),
+            "choose a smaller --bs, --iodepth or --numjobs",
+        ),
+    ]
+}
+
+fn words(job: &Job) -> [Fault; 8] {
+    [
+        (
+            job.rwmixread > 100,
+            format!("--rwmixread {} is more than all", job.rwmixread),
+            "choose 0 to 100 percent",
+        ),
+        (
+            job.buffer_compress > 100,
+            format!("--buffer-compress {} is more than all", job.buffer_compress),
+            "choose 0 to 100 percent",
+        ),
+        (
+            job.rate == Some(0),
+            "--rate 0 does nothing".into(),
+            "choose at least 1 operation per second, or leave it out",
+        ),
+        (job.runtime.is_zero(), "--runtime 0 measures nothing".into(), "choose a longer time"),
+        (
+            job.style == Style::Shared && is_random(job.rw),
+            "threads that share one range go through it in order".into(),
+            "choose --rw read, write or trim",
+        ),
+        (
+            job.verify && job.rw == Rw::Trim,
+            "discarded blocks are not verified".into(),
+            "leave --verify out, or choose another --rw",
+        ),
+        (
+            job.verify && !job.bs.is_multiple_of(UNIT_BYTES),
+            format!("--verify cannot mark blocks of {} bytes", job.bs),
+            "choose a --bs that is a multiple of 512",
+        ),
+        (
+            job.rw == Rw::Trim && job.style != Style::Depth && job.style != Style::Shared,
+            "discards are one stream".into(),
+            "choose --rw read or randread for the order of two streams",
+        ),
+    ]
+}
+
+/// The streams of one job, and how many operations each keeps in flight.
+pub(super) fn streams(job: &Job) -> Vec<(Mix, u32)> {
+    let mix = match job.rw {
+        Rw::Read | Rw::RandRead => Mix::Only(Direction::Read),
+        Rw::Write | Rw::RandWrite => Mix::Only(Direction::Write),
+        Rw::RandRw => Mix::Reads(job.rwmixread),
+        Rw::Trim => Mix::Only(Direction::Trim),
+    };
+    let both =
+        |reads, writes| vec![(Mix::Only(Direction::Read), reads), (Mix::Only(Direction::Write), writes)];
+    match job.style {
+        Style::Depth => vec![(mix, job.iodepth)],
+        Style::Shared => vec![(mix, 1)],
+        Style::Outstanding { reads, writes } => both(reads, writes),
+        Style::Bidirectional => both(job.iodepth, job.iodepth),
+    }
+}
+
+/// Operations that one job keeps in flight.
+pub(crate) fn depth(job: &Job) -> u32 {
+    streams(job).iter().fold(0u32, |sum, &(_, depth)| sum.saturating_add(depth))
+}
+
+/// Whether a job changes its targets.
+pub(crate) fn writes(job: &Job) -> bool {
+    streams(job).iter().any(|&(mix, _)| mix != Mix::Only(Direction::Read))
+}
+
+/// Whether blocks are visited in no order.
+pub(super) fn is_random(rw: Rw) -> bool {
+    match rw {
+        Rw::RandRead | Rw::RandWrite | Rw::RandRw => true,
+        Rw::Read | Rw::Write | Rw::Trim => false,
+    }
+}
+
+/// Memory for the buffers of one job.
+pub(super) fn arena_bytes(job: &Job) -> u64 {
+    let each = match job.bs {
+        bs if bs <= SMALL_BYTES => SMALL_BYTES,
+        bs => bs.min(BS_MAX).next_multiple_of(LARGE_BYTES),
+    };
+    streams(job).iter().map(|&(_, depth)| u64::from(each) * u64::from(depth)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_jobs_are_refused_with_a_cure() {
+        let base = Job::default();
+        let refused = |job: Job, word: &str| {
+            let error = check(&job, 1).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        };
+        assert!(check(&base, 1).is_ok());
+        refused(Job { bs: 0, ..base.clone() }, "--bs");
+        refused(Job { bs: BS_MAX + 1, ..base.clone() }, "262144");
+        refused(Job { numjobs: 0, ..base.clone() }, "--numjobs");
+        refused(Job { numjobs: u32::MAX, ..base.clone() }, "at most 1024");
+        refused(Job { iodepth: 0, ..base.clone() }, "--iodepth");
+        refused(Job { iodepth: u32::MAX, style: Style::Bidirectional, ..base.clone() }, "at most 4096");
+        refused(Job { iodepth: 4096, numjobs: 1024, bs: 65_536, ..base.clone() }, "bytes of buffers");
+        refused(Job { rwmixread: 101, ..base.clone() }, "percent");
+        refused(Job { rate: Some(0), ..base.clone() }, "--rate");
+        refused(Job { style: Style::Shared, ..base.clone() }, "in order");
+        refused(Job { verify: true, rw: Rw::Trim, ..base.clone() }, "--verify");
+        refused(Job { verify: true, bs: 1000, ..base.clone() }, "multiple of 512");
+        assert!(check(&base, 0).is_err());
+    }
+}

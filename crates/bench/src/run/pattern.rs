@@ -1,0 +1,143 @@
+//! Where the next operation goes, which way, and when.
+
+use super::meter::Direction;
+use fastrand::Rng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One stream of operations of one job thread over a range of `blocks` blocks.
+pub(super) struct Pattern {
+    pub(super) order: Order,
+    pub(super) mix: Mix,
+    pub(super) blocks: u64,
+}
+
+/// In which order blocks are visited.
+pub(super) enum Order {
+    /// One after the other from here on, then again from the first.
+    Sequential(u64),
+    /// As `Sequential`, but several threads take turns.
+    Shared(Arc<AtomicU64>),
+    /// Any block.
+    Random,
+}
+
+/// Which operations there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mix {
+    Only(Direction),
+    /// So many percent reads among writes.
+    Reads(u8),
+}
+
+impl Pattern {
+    /// The next operation and its block.
+    pub(super) fn next(&mut self, rng: &mut Rng) -> (Direction, u64) {
+        let direction = match self.mix {
+            Mix::Only(direction) => direction,
+            Mix::Reads(percent) if rng.u8(0..100) < percent => Direction::Read,
+            Mix::Reads(_) => Direction::Write,
+        };
+        let block = match &mut self.order {
+            Order::Sequential(next) => {
+                let block = *next;
+                *next = if block + 1 == self.blocks { 0 } else { block + 1 };
+                block
+            }
+            Order::Shared(next) => next.fetch_add(1, Ordering::Relaxed) % self.blocks,
+            Order::Random => rng.u64(0..self.blocks),
+        };
+        (direction, block)
+    }
+}
+
+/// How many operations may start, by a schedule that does not depend on how fast they end: number n is due n / rate
+/// after the start. Those that are late are made up for as soon as the queue depth allows.
+pub(super) struct Pace {
+    /// Operations per second; `None`: as fast as they go.
+    rate: Option<u64>,
+    start: u64,
+    started: u64,
+}
+
+const SECOND: u128 = 1_000_000_000;
+
+impl Pace {
+    pub(super) fn new(rate: Option<u64>, start: u64) -> Pace {
+        Pace { rate, start, started: 0 }
+    }
+
+    /// Operations that may start now.
+    pub(super) fn due(&self, now: u64) -> u64 {
+        let Some(rate) = self.rate else { return u64::MAX };
+        let passed = u128::from(now.saturating_sub(self.start));
+        let due = passed * u128::from(rate) / SECOND + 1;
+        u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.started)
+    }
+
+    /// One was started.
+    pub(super) fn count(&mut self) {
+        self.started += 1;
+    }
+
+    /// When the next one is due; `None`: any time.
+    pub(super) fn next_due(&self) -> Option<u64> {
+        let rate = u128::from(self.rate?);
+        let after = (u128::from(self.started) * SECOND).div_ceil(rate);
+        Some(self.start.saturating_add(u64::try_from(after).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(pattern: &mut Pattern, count: usize) -> Vec<(Direction, u64)> {
+        let mut rng = Rng::with_seed(7);
+        (0..count).map(|_| pattern.next(&mut rng)).collect()
+    }
+
+    #[test]
+    fn sequential_blocks_follow_each_other_and_begin_anew() {
+        let mix = Mix::Only(Direction::Write);
+        let mut pattern = Pattern { order: Order::Sequential(2), mix, blocks: 4 };
+        let blocks: Vec<u64> = take(&mut pattern, 6).iter().map(|next| next.1).collect();
+        assert_eq!(blocks, [2, 3, 0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn threads_that_share_a_range_take_each_block_once() {
+        let mix = Mix::Only(Direction::Read);
+        let cursor = Arc::new(AtomicU64::new(0));
+        let pattern = || Pattern { order: Order::Shared(cursor.clone()), mix, blocks: 8 };
+        let mut blocks: Vec<u64> = Vec::new();
+        for mut pattern in [pattern(), pattern()] {
+            blocks.extend(take(&mut pattern, 4).iter().map(|next| next.1));
+        }
+        assert_eq!(blocks, [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn random_blocks_cover_the_range_in_the_asked_mix() {
+        let mut pattern = Pattern { order: Order::Random, mix: Mix::Reads(70), blocks: 16 };
+        let taken = take(&mut pattern, 10_000);
+        assert!((0..16).all(|block| taken.iter().any(|next| next.1 == block)));
+        assert!(taken.iter().all(|next| next.1 < 16));
+        let reads = taken.iter().filter(|next| next.0 == Direction::Read).count();
+        assert!((6800..7200).contains(&reads), "{reads}");
+    }
+
+    #[test]
+    fn a_rate_is_a_schedule() {
+        let mut pace = Pace::new(Some(1000), 5_000_000);
+        assert_eq!(pace.due(5_000_000), 1);
+        pace.count();
+        assert_eq!(pace.due(5_000_000), 0);
+        assert_eq!(pace.next_due(), Some(6_000_000));
+        assert_eq!(pace.due(5_999_999), 0);
+        assert_eq!(pace.due(6_000_000), 1);
+        assert_eq!(pace.due(1_005_000_000), 1000, "what is late is made up for");
+        assert_eq!(Pace::new(None, 0).due(0), u64::MAX);
+        assert_eq!(Pace::new(None, 0).next_due(), None);
+    }
+}

@@ -1,0 +1,490 @@
+//! One job thread: a ring, a lane, buffers, and the loop that keeps operations in flight.
+
+use super::cpu::{self, Thread, Times};
+use super::meter::{Direction, Interval, PerDirection};
+use super::pattern::{Pace, Pattern};
+use super::shared::{ERRORS_KEPT, Shared};
+use crate::job::{self, Job};
+use crate::result::VerifyCounts;
+use crate::verify::{Ledger, Reading, Verdict, Writing};
+use engine::config::Poll;
+use engine::poll::Poller;
+use fastrand::Rng;
+use reactor::io::{Completion, Io, Wait};
+use reactor::uring::Uring;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use store::lane::{Lane, Op, OpId, Outcome, Submitted};
+use wire::Places;
+
+/// Failures in a row after which a job gives up.
+const FAILURES_MAX: u32 = 1000;
+
+/// How long operations may take to finish after the end.
+const DRAIN: u64 = 30_000_000_000;
+
+/// A sleeping thread looks around as often as this.
+const LOOK: u64 = 100_000_000;
+
+/// How often a lane may look at its deadlines.
+const TICK: u64 = 250_000_000;
+
+/// How often another block is tried when the first is in use, with `verify`.
+const TRIES: usize = 16;
+
+/// One of the operations that are kept in flight.
+pub(super) struct Slot {
+    pub(super) stream: usize,
+    pub(super) places: Places,
+    direction: Direction,
+    block: u64,
+    claim: Claim,
+    /// When it was submitted; 0: it is not in flight.
+    submitted: u64,
+}
+
+/// What the ledger said, with `verify`.
+#[derive(Clone, Copy)]
+enum Claim {
+    None,
+    Writing(Writing),
+    Reading(Reading),
+}
+
+impl Slot {
+    pub(super) fn new(stream: usize, places: Places) -> Slot {
+        Slot { stream, places, direction: Direction::Read, block: 0, claim: Claim::None, submitted: 0 }
+    }
+}
+
+/// A job thread. It stays on the thread that made it.
+pub(super) struct Worker {
+    pub(super) index: usize,
+    pub(super) shared: Arc<Shared>,
+    pub(super) job: Arc<Job>,
+    pub(super) ledger: Option<Arc<Ledger>>,
+    // Goes before the ring that it works with.
+    pub(super) lane: Box<dyn Lane<Uring>>,
+    pub(super) io: Uring,
+    pub(super) streams: Vec<Pattern>,
+    pub(super) slots: Vec<Slot>,
+    pub(super) rng: Rng,
+    pub(super) state: State,
+}
+
+/// What changes from turn to turn.
+pub(super) struct State {
+    /// Read once in each turn, after its completions: they are from then, and so are the submissions that follow.
+    now: u64,
+    begin: u64,
+    end: u64,
+    tick: u64,
+    pace: Pace,
+    poller: Poller,
+    /// Slots without an operation in flight.
+    idle: Vec<u32>,
+    starting: Vec<u32>,
+    completions: Vec<Completion>,
+    done: Vec<(OpId, Outcome)>,
+    in_flight: usize,
+    /// Operations finished while they were submitted: their slots can be used again at once.
+    again: bool,
+    /// Some slot found no block that is not in use.
+    blocked: bool,
+    interval: Interval,
+    seen: u64,
+    spun: u64,
+    failures: u32,
+    report: Report,
+    cpu: (f64, Option<Thread>),
+}
+
+/// What a job thread tells at its end.
+pub(super) struct Report {
+    pub(super) last: Interval,
+    pub(super) errors: PerDirection<u64>,
+    pub(super) first_errors: Vec<String>,
+    /// Within the measured time.
+    pub(super) cpu: Times,
+    pub(super) thread: Option<Thread>,
+    /// Nanoseconds of useless spinning within the measured time.
+    pub(super) spun: u64,
+    pub(super) verify: VerifyCounts,
+}
+
+impl State {
+    pub(super) fn new(job: &Job, slots: usize) -> State {
+        let poll = match job.poll {
+            job::Poll::Adaptive => Poll::Adaptive,
+            job::Poll::Always => Poll::Always,
+            job::Poll::Never => Poll::Never,
+        };
+        let report = Report {
+            last: Interval::new(),
+            errors: PerDirection::default(),
+            first_errors: Vec::new(),
+            cpu: Times::default(),
+            thread: None,
+            spun: 0,
+            verify: VerifyCounts::default(),
+        };
+        State {
+            now: 0,
+            begin: 0,
+            end: 0,
+            tick: 0,
+            pace: Pace::new(job.rate, 0),
+            poller: Poller::new(poll),
+            idle: (0..slots as u32).rev().collect(),
+            starting: Vec::with_capacity(slots),
+            completions: Vec::with_capacity(slots.max(256)),
+            done: Vec::with_capacity(slots),
+            in_flight: 0,
+            again: false,
+            blocked: false,
+            interval: Interval::new(),
+            seen: 0,
+            spun: 0,
+            failures: 0,
+            report,
+            cpu: (0.0, None),
+        }
+    }
+}
+
+impl Worker {
+    /// Runs from `begin` of the ramp to the end, and returns what it found. Nothing is in flight any more then, unless
+    /// it did not end for long.
+    pub(super) fn run(mut self) -> Report {
+        self.state.begin = self.shared.begin.load(Ordering::Relaxed);
+        self.state.end = self.shared.end.load(Ordering::Relaxed);
+        self.state.now = self.shared.now();
+        self.state.interval.from = self.state.now;
+        self.state.pace = Pace::new(self.job.rate, self.state.now);
+        self.cross_into_measuring();
+        while self.state.now < self.state.end && self.state.failures < FAILURES_MAX {
+            self.fill();
+            self.turn();
+            self.hand_over();
+        }
+        self.stop_measuring();
+        self.drain();
+        self.shared.drained();
+        if self.job.readback && self.ledger.is_some() && self.shared.wait_for_readback() {
+            self.read_back();
+        }
+        let state = self.state;
+        Report { last: state.interval, ..state.report }
+    }
+
+    /// Reads one block, so that a session that the lane may need is there before anything is measured.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn warm_up(&mut self) -> Result<(), String> {
+        let failed = |error: &dyn std::fmt::Display| format!("the first read failed: {error}");
+        let into = self.io.arena().take(self.job.bs).ok_or_else(|| failed(&"no buffer"))?;
+        let op = Op::Read { offset: self.job.offset, into };
+        let deadline = self.shared.now() + DRAIN;
+        let mut outcome = match self.lane.submit(&mut self.io, OpId(0), &op) {
+            Submitted::Done(outcome) => Some(outcome),
+            Submitted::Later => None,
+        };
+        while outcome.is_none() && self.state.now < deadline && !self.shared.is_stopped() {
+            self.state.now = self.shared.now();
+            let hurry = self.lane.flush(&mut self.io, &mut self.state.done);
+            let wait = if hurry || !self.state.done.is_empty() { 0 } else { LOOK };
+            self.exchange(Wait::AtMost(Duration::from_nanos(wait)));
+            outcome = self.state.done.pop().map(|done| done.1);
+        }
+        self.io.arena().give(&into);
+        match outcome {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) => Err(failed(&format_args!("{error:?}"))),
+            None => Err(failed(&"no answer came")),
+        }
+    }
+
+    /// Submits what may be submitted.
+    fn fill(&mut self) {
+        self.state.again = false;
+        self.state.blocked = false;
+        let mut due = self.state.pace.due(self.state.now);
+        std::mem::swap(&mut self.state.idle, &mut self.state.starting);
+        let mut starting = std::mem::take(&mut self.state.starting);
+        for slot in starting.drain(..) {
+            if due == 0 || !self.choose(slot as usize) {
+                self.state.blocked |= due > 0;
+                self.state.idle.push(slot);
+                continue;
+            }
+            due -= 1;
+            self.state.pace.count();
+            self.submit(slot);
+        }
+        self.state.starting = starting;
+    }
+
+    /// Chooses a slot's next operation; false: all blocks tried are in use.
+    fn choose(&mut self, slot: usize) -> bool {
+        let slot = &mut self.slots[slot];
+        let stream = &mut self.streams[slot.stream];
+        for _ in 0..TRIES {
+            (slot.direction, slot.block) = stream.next(&mut self.rng);
+            let Some(ledger) = &self.ledger else { return true };
+            let claim = match slot.direction {
+                Direction::Read => ledger.begin_read(slot.block).map(Claim::Reading),
+                Direction::Write => ledger.begin_write(slot.block).map(Claim::Writing),
+                Direction::Trim => unreachable!("trims are not verified"),
+            };
+            if let Some(claim) = claim {
+                slot.claim = claim;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn submit(&mut self, slot: u32) {
+        let bs = u64::from(self.job.bs);
+        let Slot { places, direction, block, claim, .. } = self.slots[slot as usize];
+        let offset = self.job.offset + block * bs;
+        if let (Some(ledger), Claim::Writing(writing)) = (&self.ledger, claim) {
+            stamp(ledger, writing, &mut self.io, &places);
+            self.state.now = self.shared.now();
+        }
+        let op = match direction {
+            Direction::Read => Op::Read { offset, into: places },
+            Direction::Write => Op::Write { offset, from: places, durable: false, atomic: false },
+            Direction::Trim => Op::Discard { offset, len: bs },
+        };
+        self.slots[slot as usize].submitted = self.state.now;
+        self.state.in_flight += 1;
+        match self.lane.submit(&mut self.io, OpId(slot), &op) {
+            Submitted::Later => {}
+            Submitted::Done(outcome) => {
+                self.state.now = self.shared.now();
+                self.finished(OpId(slot), outcome);
+                self.state.again = true;
+            }
+        }
+    }
+
+    /// Sends what was submitted, waits, and takes what has finished.
+    fn turn(&mut self) {
+        let waits = self.lane.flush(&mut self.io, &mut self.state.done);
+        self.state.poller.hurry(waits || self.state.blocked);
+        let wait = self.wait();
+        let mut busy = self.exchange(wait) || self.state.again;
+        let before = std::mem::replace(&mut self.state.now, self.shared.now());
+        self.state.end = self.shared.end.load(Ordering::Relaxed);
+        self.cross_into_measuring();
+        busy |= !self.state.done.is_empty();
+        if !busy && wait == Wait::No {
+            self.state.spun += self.state.now - before;
+        }
+        let mut done = std::mem::take(&mut self.state.done);
+        for (id, outcome) in done.drain(..) {
+            self.finished(id, outcome);
+        }
+        self.state.done = done;
+        if self.ledger.is_some() {
+            self.state.now = self.shared.now();
+        }
+        self.state.poller.turned(self.io.now(), busy);
+    }
+
+    /// Takes completions and the passing of time to the lane; whether there were completions.
+    fn exchange(&mut self, wait: Wait) -> bool {
+        self.io.turn(wait, &mut self.state.completions);
+        let any = !self.state.completions.is_empty();
+        for completion in self.state.completions.drain(..) {
+            self.lane.completed(&mut self.io, completion, &mut self.state.done);
+        }
+        if self.state.now >= self.state.tick {
+            self.state.tick = self.state.now + TICK;
+            self.lane.tick(&mut self.io, &mut self.state.done);
+        }
+        any
+    }
+
+    fn wait(&mut self) -> Wait {
+        let State { now, begin, end, .. } = self.state;
+        let next = self.state.pace.next_due().filter(|_| !self.state.idle.is_empty());
+        let can_go_on = self.state.again && next.is_none_or(|next| next <= now);
+        if can_go_on || !self.state.done.is_empty() {
+            return Wait::No;
+        }
+        let boundary = [begin, end].into_iter().find(|&boundary| now < boundary).unwrap_or(u64::MAX);
+        let until = boundary.min(now + LOOK).min(next.unwrap_or(u64::MAX));
+        let time = Duration::from_nanos(until.saturating_sub(now).max(1));
+        self.state.poller.wait(self.io.now(), Some(time))
+    }
+
+    /// An operation has finished.
+    fn finished(&mut self, id: OpId, outcome: Outcome) {
+        let slot = &mut self.slots[id.0 as usize];
+        let submitted = std::mem::take(&mut slot.submitted);
+        let direction = slot.direction;
+        self.state.in_flight -= 1;
+        self.state.idle.push(id.0);
+        let is_ok = outcome.is_ok();
+        match outcome {
+            Ok(_) => {
+                self.state.failures = 0;
+                if self.state.now < self.state.end {
+                    let latency = self.state.now.saturating_sub(submitted);
+                    self.state.interval.tally.record(direction, latency);
+                }
+            }
+            Err(error) => self.failed(id, &format_args!("{error:?}")),
+        }
+        let claim = std::mem::replace(&mut self.slots[id.0 as usize].claim, Claim::None);
+        self.settle(id, claim, is_ok);
+    }
+
+    #[cold]
+    fn failed(&mut self, id: OpId, error: &dyn std::fmt::Display) {
+        let Slot { direction, block, .. } = self.slots[id.0 as usize];
+        let at = self.job.offset + block * u64::from(self.job.bs);
+        self.state.failures += 1;
+        *self.state.report.errors.of_mut(direction) += 1;
+        self.note(format_args!("{} at byte {at} failed: {error}", direction.words()));
+        if self.state.failures == FAILURES_MAX {
+            let job = self.index;
+            self.note(format_args!("job {job} gave up after {FAILURES_MAX} failures in a row"));
+        }
+    }
+
+    fn note(&mut self, what: std::fmt::Arguments<'_>) {
+        let errors = &mut self.state.report.first_errors;
+        if errors.len() < ERRORS_KEPT {
+            errors.push(what.to_string());
+        }
+    }
+
+    /// Tells the ledger what became of an operation, and looks at what was read.
+    fn settle(&mut self, id: OpId, claim: Claim, is_ok: bool) {
+        let Some(ledger) = self.ledger.as_deref() else { return };
+        match claim {
+            Claim::None => {}
+            Claim::Writing(writing) => ledger.end_write(writing, is_ok),
+            Claim::Reading(reading) => {
+                let slot = &self.slots[id.0 as usize];
+                let mut check = ledger.check(reading);
+                if is_ok {
+                    slot.places.iter().for_each(|span| check.add(self.io.arena().bytes(span)));
+                    let verdict = check.verdict();
+                    self.state.report.verify.count(verdict);
+                    ledger.end_read(reading);
+                    if !matches!(verdict, Verdict::Good | Verdict::Unknown) {
+                        let at = ledger.address(slot.block);
+                        self.note(format_args!("the block at byte {at} {verdict}"));
+                    }
+                } else {
+                    ledger.end_read(reading);
+                }
+            }
+        }
+    }
+
+    /// Ends the ramp when its time has passed.
+    fn cross_into_measuring(&mut self) {
+        let now = self.state.now;
+        if self.state.interval.measured || now < self.state.begin {
+            return;
+        }
+        self.state.interval.tally.clear();
+        self.state.interval.from = now;
+        self.state.interval.measured = true;
+        self.state.spun = 0;
+        self.state.cpu = (cpu::this_thread_seconds(), cpu::this_thread());
+    }
+
+    /// Leaves what was gathered to the main thread if that asked.
+    fn hand_over(&mut self) {
+        let state = &mut self.state;
+        state.interval.to = state.now;
+        let (now, measured) = (state.now, state.interval.measured);
+        if self.shared.posts[self.index].leave(&mut state.seen, &mut state.interval) {
+            state.interval.from = now;
+            state.interval.measured = measured;
+        }
+    }
+
+    fn stop_measuring(&mut self) {
+        self.state.interval.to = self.state.now.min(self.state.end);
+        let (seconds, thread) = std::mem::take(&mut self.state.cpu);
+        if !self.state.interval.measured {
+            return;
+        }
+        let seconds = (cpu::this_thread_seconds() - seconds).max(0.0);
+        let after = cpu::this_thread();
+        let ticks = match (&thread, &after) {
+            (Some(before), Some(after)) => after.times.since(before.times),
+            _ => Times::default(),
+        };
+        // The kernel tells the sum exactly, its parts in ticks.
+        let user = if ticks.sum() > 0.0 { seconds * ticks.user / ticks.sum() } else { seconds };
+        self.state.report.cpu = Times { user, system: seconds - user };
+        self.state.report.thread = after;
+        self.state.report.spun = self.state.spun;
+    }
+
+    /// Waits for what is in flight.
+    fn drain(&mut self) {
+        self.state.again = false;
+        self.state.blocked = false;
+        let deadline = self.state.now + DRAIN;
+        while self.state.in_flight > 0 && self.state.now < deadline {
+            self.turn();
+        }
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].submitted != 0 {
+                self.failed(OpId(slot as u32), &"it did not finish within 30 s after the end");
+            }
+        }
+    }
+
+    /// Reads its share of all blocks that were written.
+    fn read_back(&mut self) {
+        let Some(ledger) = self.ledger.clone() else { return };
+        let (part, parts) = self.shared.share_of(self.index);
+        let bound = |part: u64| (u128::from(ledger.blocks()) * u128::from(part) / u128::from(parts)) as u64;
+        let mut blocks = (bound(part)..bound(part + 1)).filter(|&block| ledger.is_written(block));
+        self.state.failures = 0;
+        self.state.pace = Pace::new(None, 0);
+        let mut left = true;
+        while (left || self.state.in_flight > 0)
+            && self.state.failures < FAILURES_MAX
+            && !self.shared.is_stopped()
+        {
+            self.state.again = false;
+            let ready = self.state.idle.len();
+            for _ in 0..ready {
+                let Some(block) = blocks.next() else {
+                    left = false;
+                    break;
+                };
+                // A block whose last write never ended is left out.
+                let Some(reading) = ledger.begin_read(block) else { continue };
+                let slot = self.state.idle.pop().expect("they were counted");
+                let entry = &mut self.slots[slot as usize];
+                (entry.direction, entry.block, entry.claim) =
+                    (Direction::Read, block, Claim::Reading(reading));
+                self.submit(slot);
+            }
+            self.turn();
+        }
+        self.drain();
+    }
+}
+
+fn stamp(ledger: &Ledger, writing: Writing, io: &mut Uring, places: &Places) {
+    let mut from = 0;
+    for span in places.iter() {
+        ledger.fill(writing, from, io.arena().bytes_mut(span));
+        from += span.len;
+    }
+}

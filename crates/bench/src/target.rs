@@ -1,0 +1,200 @@
+//! Opening what is to be measured: units of other targets, files, block devices, memory.
+
+use crate::job::Job;
+use crate::run;
+use engine::initiator::{self, Url};
+use engine::remote::{self, RemoteOptions};
+use reactor::uring::Uring;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use store::OpenError;
+use store::lane::Backend;
+
+/// How targets are opened.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TargetOptions {
+    /// Only for reading: a device may then be in use elsewhere.
+    pub read_only: bool,
+    /// A file that does not exist is made, this long.
+    pub create: Option<u64>,
+    /// Operations and offsets will be multiples of this, in bytes; 0: not known.
+    pub grain: u32,
+    /// How remote units are talked to.
+    pub initiator: initiator::Options,
+    /// Ask for header digests, and for data digests, also where the URL does not.
+    pub digests: (bool, bool),
+}
+
+impl TargetOptions {
+    /// What a job needs.
+    pub fn of(job: &Job) -> TargetOptions {
+        let depth = u16::try_from(run::depth(job)).unwrap_or(u16::MAX);
+        let offset = job.offset.trailing_zeros().min(job.bs.trailing_zeros()).min(16);
+        TargetOptions {
+            read_only: !run::writes(job),
+            create: None,
+            grain: if job.offset.is_multiple_of(job.bs.max(1).into()) { job.bs } else { 1 << offset },
+            initiator: initiator::Options { queue_depth: depth, ..initiator::Options::default() },
+            digests: job.digests,
+        }
+    }
+}
+
+/// An open target.
+#[derive(Clone)]
+pub struct Opened {
+    /// The way in.
+    pub backend: Arc<dyn Backend<Uring>>,
+    /// As it was named.
+    pub name: String,
+    /// The unit that operations are whole numbers of, in bytes.
+    pub block_bytes: u32,
+    /// Its size, in bytes.
+    pub size: u64,
+}
+
+/// Why a target did not open: which one, what is wrong, and how to mend it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetError(String);
+
+impl TargetError {
+    fn new(name: &str, problem: impl fmt::Display, remedy: &str) -> TargetError {
+        TargetError(format!("{name}: {problem}; {remedy}"))
+    }
+}
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TargetError {}
+
+impl From<OpenError> for TargetError {
+    fn from(error: OpenError) -> TargetError {
+        TargetError(error.to_string())
+    }
+}
+
+/// A target's name as it may be shown: without the secret that a URL may hold.
+fn name(text: &str) -> String {
+    text.parse::<Url>().map_or_else(|_| text.to_owned(), |url| url.to_string())
+}
+
+/// Blocks of targets that have no blocks of their own.
+const BLOCK_BYTES: u32 = 512;
+
+/// Opens `iscsi://...` (each lane is then a session of its own), `ram:SIZE`, `null:SIZE`, or the path of a file or
+/// block device.
+///
+/// # Errors
+/// When there is no such thing, it may not be used, or its blocks are larger than the grain.
+pub fn open(text: &str, options: &TargetOptions) -> Result<Opened, TargetError> {
+    let (backend, block_bytes): (Arc<dyn Backend<Uring>>, u32) = match text.split_once(':') {
+        _ if Url::is_meant(text) => open_unit(text, options)?,
+        Some(("ram", size)) => (store::open_ram(parse_size(text, size)?)?, BLOCK_BYTES),
+        Some(("null", size)) => (store::open_null(parse_size(text, size)?), BLOCK_BYTES),
+        _ => open_path(text, options)?,
+    };
+    if !options.grain.is_multiple_of(block_bytes) {
+        let problem = format!("its blocks have {block_bytes} bytes");
+        return Err(TargetError::new(text, problem, "choose --bs and --offset that are multiples of that"));
+    }
+    let size = backend.traits().size_bytes;
+    Ok(Opened { backend, name: name(text), block_bytes, size })
+}
+
+fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uring>>, u32), TargetError> {
+    let mut url: Url = text.parse().map_err(|error: initiator::url::UrlError| {
+        TargetError::new("the URL of a unit", error.problem(), error.remedy())
+    })?;
+    url.header_digest |= options.digests.0;
+    url.data_digest |= options.digests.1;
+    let options = RemoteOptions {
+        initiator: options.initiator.clone(),
+        block_bytes: None,
+        read_only: options.read_only,
+    };
+    let store = remote::open(&url, &options)?;
+    let block_bytes = store.geometry().block_bytes;
+    Ok((store, block_bytes))
+}
+
+fn parse_size(name: &str, text: &str) -> Result<u64, TargetError> {
+    let size = engine::config::parse_size(text)
+        .map_err(|error| TargetError::new(name, error, "for example ram:1G"))?;
+    match size {
+        0 => Err(TargetError::new(name, "it has no size", "give one, as ram:1G")),
+        size => Ok(size),
+    }
+}
+
+fn open_path(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uring>>, u32), TargetError> {
+    let path = Path::new(text);
+    let is_device = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    if !is_device {
+        return Ok((store::open_file(path, options.create, BLOCK_BYTES, options.read_only)?, BLOCK_BYTES));
+    }
+    let sector =
+        File::open(path).and_then(|file| Ok(rustix::fs::ioctl_blksszget(&file)?)).map_err(|error| {
+            TargetError::new(text, error, "allow this user to read and write it, or name another")
+        })?;
+    Ok((store::open_block(path, sector, options.read_only)?, sector))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Rw, Style};
+
+    fn fault(text: &str) -> String {
+        let Err(error) = open(text, &TargetOptions::default()) else { panic!("{text} opened") };
+        error.to_string()
+    }
+
+    #[test]
+    fn memory_is_opened_by_size() {
+        let opened = open("ram:1M", &TargetOptions::default()).unwrap();
+        assert_eq!((opened.size, opened.block_bytes, opened.name.as_str()), (1 << 20, 512, "ram:1M"));
+        assert_eq!(open("null:1T", &TargetOptions::default()).unwrap().size, 1 << 40);
+    }
+
+    #[test]
+    fn files_are_opened_or_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let name = path.to_str().unwrap();
+        assert!(fault(name).contains("No such file"));
+        let made = TargetOptions { create: Some(1 << 20), ..TargetOptions::default() };
+        assert_eq!(open(name, &made).unwrap().size, 1 << 20);
+        let read_only = TargetOptions { read_only: true, ..TargetOptions::default() };
+        assert!(open(name, &read_only).unwrap().backend.traits().read_only);
+    }
+
+    #[test]
+    fn faults_name_the_target_and_the_cure() {
+        assert!(fault("ram:").contains("for example ram:1G"));
+        assert!(fault("ram:0").contains("no size"));
+        assert!(fault("null:12X").contains("null:12X"));
+        assert!(fault("/dev/null").contains("not a regular file"));
+        assert!(fault("iscsi://me%secret@127.0.0.1/iqn.2026-11.x:y/lun").starts_with("the URL of a unit: "));
+    }
+
+    #[test]
+    fn a_job_says_how_its_targets_are_opened() {
+        let job = Job { bs: 4096, offset: 1024, rw: Rw::RandRead, ..Job::default() };
+        let options = TargetOptions::of(&job);
+        assert_eq!((options.read_only, options.grain, options.initiator.queue_depth), (true, 1024, 32));
+        let style = Style::Outstanding { reads: 200, writes: 1 };
+        let options = TargetOptions::of(&Job { bs: 4608, offset: 9216, style, ..Job::default() });
+        assert_eq!((options.read_only, options.grain, options.initiator.queue_depth), (false, 4608, 201));
+        let Err(error) = open("ram:1M", &TargetOptions { grain: 100, ..options }) else {
+            panic!("it opened")
+        };
+        assert!(error.to_string().contains("its blocks have 512 bytes"), "{error}");
+    }
+}

@@ -1,0 +1,528 @@
+//! Blocks that tell what they are, and a ledger of what must be found where.
+//!
+//! A block is as long as one operation. Each of its 512-byte units carries the address of the unit, the version of the
+//! block, the seed and the run that wrote it, filler that follows from these, and a CRC32C over all of it:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 0..4 | magic |
+//! | 4..8 | version |
+//! | 8..16 | address of the unit, in bytes |
+//! | 16..24 | seed |
+//! | 24..32 | run |
+//! | 32..508 | filler, of which the end is zeros where data is to be compressible |
+//! | 508..512 | CRC32C of all before |
+//!
+//! Numbers are little-endian. The [`Ledger`] remembers for each block the version that was last acknowledged, and lets
+//! an operation begin only when no other one on the same block is in its way: so what a read must find is known
+//! exactly. Only after a write that failed either version is right.
+
+use crate::result::VerifyCounts;
+use reactor::crc::crc32c;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that carry a header each.
+pub const UNIT_BYTES: u32 = 512;
+
+/// Memory that a ledger may take: 8 bytes for each block.
+pub const LEDGER_BYTES_MAX: u64 = 1 << 30;
+
+const UNIT: usize = UNIT_BYTES as usize;
+const FILLER: usize = 32;
+const CHECKSUM: usize = UNIT - 4;
+const MAGIC: u32 = u32::from_le_bytes(*b"LnVb");
+
+/// What is known about the blocks of one range of a target. Shared by all threads that work on it.
+pub struct Ledger {
+    offset: u64,
+    block_bytes: u32,
+    seed: u64,
+    run: u64,
+    /// First byte of a unit's filler that is zero.
+    zeros_from: usize,
+    blocks: Vec<AtomicU64>,
+}
+
+/// Why there is no ledger.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LedgerError {
+    /// Blocks are not whole units.
+    Unit,
+    /// There would be too many blocks: so many bytes of memory would be needed.
+    TooLarge(u64),
+}
+
+impl fmt::Display for LedgerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LedgerError::Unit => {
+                write!(f, "blocks cannot be verified unless they are multiples of {UNIT_BYTES} bytes")
+            }
+            LedgerError::TooLarge(bytes) => write!(
+                f,
+                "verifying needs 8 bytes of memory for each block, {bytes} in all, of which {LEDGER_BYTES_MAX} may be taken"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for LedgerError {}
+
+/// A write that may go on: what it must write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Writing {
+    block: u64,
+    version: u32,
+}
+
+/// A read that may go on: what it must find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reading {
+    block: u64,
+    /// The oldest and the newest version that are right; 0: never written, anything is right.
+    oldest: u32,
+    newest: u32,
+}
+
+/// What was found in a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// What must be there.
+    Good,
+    /// Never written, so nothing is known.
+    Unknown,
+    /// An older version, whole.
+    Stale {
+        /// The version found.
+        found: u32,
+        /// The oldest that is right.
+        wanted: u32,
+    },
+    /// Content of another address, or of this address in another layout.
+    Misplaced {
+        /// Where it belongs, in bytes.
+        belongs: u64,
+    },
+    /// A mixture, or bytes that no version had.
+    Torn,
+    /// Nothing that this run wrote.
+    Lost,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Good => write!(f, "is good"),
+            Verdict::Unknown => write!(f, "was never written"),
+            Verdict::Stale { found, wanted } => {
+                write!(f, "is stale: it holds version {found}, but version {wanted} was acknowledged")
+            }
+            Verdict::Misplaced { belongs } => {
+                write!(f, "is misplaced: it holds what belongs at byte {belongs}")
+            }
+            Verdict::Torn => write!(f, "is torn: it mixes versions, or holds bytes that no version had"),
+            Verdict::Lost => write!(f, "is lost: a write was acknowledged, but it holds nothing of this run"),
+        }
+    }
+}
+
+impl VerifyCounts {
+    /// Counts what was found in a block.
+    pub fn count(&mut self, verdict: Verdict) {
+        let counter = match verdict {
+            Verdict::Unknown => return,
+            Verdict::Good => None,
+            Verdict::Stale { .. } => Some(&mut self.stale),
+            Verdict::Misplaced { .. } => Some(&mut self.misplaced),
+            Verdict::Torn => Some(&mut self.torn),
+            Verdict::Lost => Some(&mut self.lost),
+        };
+        if let Some(counter) = counter {
+            *counter += 1;
+        }
+        self.checked += 1;
+    }
+
+    /// Adds another's counts.
+    pub fn add(&mut self, other: VerifyCounts) {
+        self.checked += other.checked;
+        self.stale += other.stale;
+        self.misplaced += other.misplaced;
+        self.torn += other.torn;
+        self.lost += other.lost;
+    }
+
+    /// Blocks that were not what they should be.
+    pub fn bad(&self) -> u64 {
+        self.stale + self.misplaced + self.torn + self.lost
+    }
+}
+
+/// The state of a block: the newest version that was tried (32 bits), how many versions older may be found because
+/// writes failed (16 bits), reads under way (15 bits), a write under way (1 bit).
+mod state {
+    pub(super) const DOUBT_SHIFT: u32 = 32;
+    pub(super) const DOUBT_MAX: u64 = 0xffff;
+    pub(super) const READER: u64 = 1 << 48;
+    pub(super) const READERS_MAX: u64 = 0x7fff;
+    pub(super) const WRITER: u64 = 1 << 63;
+
+    pub(super) fn newest(state: u64) -> u32 {
+        state as u32
+    }
+
+    pub(super) fn doubt(state: u64) -> u64 {
+        state >> DOUBT_SHIFT & DOUBT_MAX
+    }
+
+    pub(super) fn readers(state: u64) -> u64 {
+        (state / READER) & READERS_MAX
+    }
+
+    pub(super) fn settled(newest: u32, doubt: u64) -> u64 {
+        u64::from(newest) | doubt.min(DOUBT_MAX) << DOUBT_SHIFT
+    }
+}
+
+impl Ledger {
+    /// A ledger of `blocks` blocks from byte `offset` of a target on, of which nothing is known yet. `run` tells this
+    /// run from earlier ones with the same seed; `compress`: percent of each unit that is zeros.
+    ///
+    /// # Errors
+    /// When blocks are not whole units, or are too many to remember.
+    pub fn new(
+        offset: u64,
+        block_bytes: u32,
+        blocks: u64,
+        seed: u64,
+        run: u64,
+        compress: u8,
+    ) -> Result<Ledger, LedgerError> {
+        if block_bytes == 0 || !block_bytes.is_multiple_of(UNIT_BYTES) {
+            return Err(LedgerError::Unit);
+        }
+        let memory = blocks.saturating_mul(8);
+        let mut states = Vec::new();
+        if memory > LEDGER_BYTES_MAX || states.try_reserve_exact(blocks as usize).is_err() {
+            return Err(LedgerError::TooLarge(memory));
+        }
+        states.resize_with(blocks as usize, AtomicU64::default);
+        let zeros_from = (UNIT - UNIT * usize::from(compress.min(100)) / 100).clamp(FILLER, CHECKSUM);
+        Ok(Ledger { offset, block_bytes, seed, run, zeros_from, blocks: states })
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// Where a block begins on the target, in bytes.
+    pub fn address(&self, block: u64) -> u64 {
+        self.offset + block * u64::from(self.block_bytes)
+    }
+
+    /// A write of the block begins; `None`: another operation on it is under way.
+    pub fn begin_write(&self, block: u64) -> Option<Writing> {
+        let next = |before: u64| {
+            if before & state::WRITER != 0 || state::readers(before) > 0 {
+                return None;
+            }
+            let version = state::newest(before).checked_add(1).expect("no block is written so often");
+            // Until the write has ended well, what was right before is right as well.
+            Some(state::settled(version, state::doubt(before) + 1) | state::WRITER)
+        };
+        let before = self.state(block).fetch_update(Ordering::Acquire, Ordering::Relaxed, next).ok()?;
+        Some(Writing { block, version: state::newest(before) + 1 })
+    }
+
+    /// The write ended: acknowledged, or failed and possibly done nevertheless.
+    pub fn end_write(&self, writing: Writing, is_acknowledged: bool) {
+        let state = self.state(writing.block);
+        let before = state.load(Ordering::Relaxed);
+        let after = match is_acknowledged {
+            true => state::settled(writing.version, 0),
+            false => before & !state::WRITER,
+        };
+        assert!(before & state::WRITER != 0, "a write that ends has begun");
+        state.store(after, Ordering::Release);
+    }
+
+    /// A read of the block begins; `None`: a write of it is under way.
+    pub fn begin_read(&self, block: u64) -> Option<Reading> {
+        let next = |before: u64| {
+            let is_free = before & state::WRITER == 0 && state::readers(before) < state::READERS_MAX;
+            is_free.then_some(before + state::READER)
+        };
+        let before = self.state(block).fetch_update(Ordering::Acquire, Ordering::Relaxed, next).ok()?;
+        let newest = state::newest(before);
+        let oldest = newest.saturating_sub(state::doubt(before) as u32);
+        Some(Reading { block, oldest, newest })
+    }
+
+    /// The read ended, well or not.
+    pub fn end_read(&self, reading: Reading) {
+        let before = self.state(reading.block).fetch_sub(state::READER, Ordering::Release);
+        assert!(state::readers(before) > 0, "a read that ends has begun");
+    }
+
+    /// Whether a write of the block was ever begun.
+    pub fn is_written(&self, block: u64) -> bool {
+        state::newest(self.state(block).load(Ordering::Relaxed)) != 0
+    }
+
+    /// Fills a buffer with the content that is to be written, from byte `from` of the block on: whole units.
+    pub fn fill(&self, writing: Writing, from: u32, bytes: &mut [u8]) {
+        let mut address = self.address(writing.block) + u64::from(from);
+        for unit in bytes.chunks_exact_mut(UNIT) {
+            self.fill_unit(writing.version, address, unit);
+            address += u64::from(UNIT_BYTES);
+        }
+    }
+
+    fn fill_unit(&self, version: u32, address: u64, unit: &mut [u8]) {
+        unit[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        unit[4..8].copy_from_slice(&version.to_le_bytes());
+        unit[8..16].copy_from_slice(&address.to_le_bytes());
+        unit[16..24].copy_from_slice(&self.seed.to_le_bytes());
+        unit[24..32].copy_from_slice(&self.run.to_le_bytes());
+        let mut mixed = self.seed ^ address.rotate_left(32) ^ u64::from(version);
+        let (filler, zeros) = unit[FILLER..CHECKSUM].split_at_mut(self.zeros_from - FILLER);
+        for word in filler.chunks_mut(8) {
+            word.copy_from_slice(&splitmix(&mut mixed).to_le_bytes()[..word.len()]);
+        }
+        zeros.fill(0);
+        let sum = crc32c(&unit[..CHECKSUM]);
+        unit[CHECKSUM..].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Starts to look at what a read found.
+    pub fn check(&self, reading: Reading) -> Check<'_> {
+        Check { ledger: self, reading, address: self.address(reading.block), seen: Seen::default() }
+    }
+
+    fn state(&self, block: u64) -> &AtomicU64 {
+        &self.blocks[block as usize]
+    }
+
+    fn look(&self, address: u64, unit: &[u8]) -> Unit {
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| unit[at + n]));
+        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| unit[at + n]));
+        if word(0) != MAGIC {
+            return Unit::Foreign;
+        }
+        if word(CHECKSUM) != crc32c(&unit[..CHECKSUM]) {
+            return Unit::Broken;
+        }
+        if (long(16), long(24)) != (self.seed, self.run) {
+            return Unit::Foreign;
+        }
+        match long(8) {
+            found if found == address => Unit::Version(word(4)),
+            found => Unit::Misplaced(found),
+        }
+    }
+}
+
+/// One unit as it was found.
+enum Unit {
+    Version(u32),
+    Misplaced(u64),
+    /// Not of this run.
+    Foreign,
+    /// Its checksum is wrong.
+    Broken,
+}
+
+/// The content of one block, looked at piece by piece.
+pub struct Check<'a> {
+    ledger: &'a Ledger,
+    reading: Reading,
+    address: u64,
+    seen: Seen,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// The lowest and the highest version.
+    versions: Option<(u32, u32)>,
+    misplaced: Option<u64>,
+    foreign: bool,
+    broken: bool,
+}
+
+impl Check<'_> {
+    /// Looks at the next piece: whole units.
+    pub fn add(&mut self, bytes: &[u8]) {
+        if self.reading.newest == 0 {
+            return;
+        }
+        for unit in bytes.chunks_exact(UNIT) {
+            match self.ledger.look(self.address, unit) {
+                Unit::Version(version) => {
+                    let (low, high) = self.seen.versions.unwrap_or((version, version));
+                    self.seen.versions = Some((low.min(version), high.max(version)));
+                }
+                Unit::Misplaced(belongs) => self.seen.misplaced = Some(belongs),
+                Unit::Foreign => self.seen.foreign = true,
+                Unit::Broken => self.seen.broken = true,
+            }
+            self.address += u64::from(UNIT_BYTES);
+        }
+    }
+
+    /// What the block is, when all of it was looked at.
+    pub fn verdict(&self) -> Verdict {
+        let Reading { oldest, newest, .. } = self.reading;
+        let first_may_be_missing = oldest == 0;
+        let Seen { versions, misplaced, foreign, broken } = self.seen;
+        match (newest, misplaced, versions) {
+            (0, ..) => Verdict::Unknown,
+            _ if broken => Verdict::Torn,
+            (_, Some(belongs), _) => Verdict::Misplaced { belongs },
+            (_, None, None) if first_may_be_missing => Verdict::Good,
+            (_, None, None) => Verdict::Lost,
+            (_, None, Some(_)) if foreign && !first_may_be_missing => Verdict::Torn,
+            (_, None, Some((low, high))) if low >= oldest && high <= newest => Verdict::Good,
+            (_, None, Some((low, high))) if low == high && low < oldest => {
+                Verdict::Stale { found: low, wanted: oldest }
+            }
+            (_, None, Some(_)) => Verdict::Torn,
+        }
+    }
+}
+
+/// The next of a row of well-mixed numbers (splitmix64).
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = 4 * UNIT;
+
+    fn ledger() -> Ledger {
+        Ledger::new(4096, BLOCK as u32, 8, 7, 99, 0).unwrap()
+    }
+
+    /// A write that is acknowledged; what it wrote.
+    fn write(ledger: &Ledger, block: u64) -> Vec<u8> {
+        let writing = ledger.begin_write(block).unwrap();
+        let mut bytes = vec![0; BLOCK];
+        ledger.fill(writing, 0, &mut bytes[..UNIT]);
+        ledger.fill(writing, UNIT_BYTES, &mut bytes[UNIT..]);
+        ledger.end_write(writing, true);
+        bytes
+    }
+
+    fn read(ledger: &Ledger, block: u64, bytes: &[u8]) -> Verdict {
+        let reading = ledger.begin_read(block).unwrap();
+        let mut check = ledger.check(reading);
+        bytes.chunks(2 * UNIT).for_each(|piece| check.add(piece));
+        ledger.end_read(reading);
+        check.verdict()
+    }
+
+    #[test]
+    fn every_way_of_being_wrong_has_its_word() {
+        let ledger = ledger();
+        let other = write(&ledger, 4);
+        assert_eq!(read(&ledger, 3, &[5; BLOCK]), Verdict::Unknown);
+        let first = write(&ledger, 3);
+        assert_eq!(read(&ledger, 3, &first), Verdict::Good);
+        assert_eq!(read(&ledger, 3, &[0; BLOCK]), Verdict::Lost);
+        let second = write(&ledger, 3);
+        assert_eq!(read(&ledger, 3, &second), Verdict::Good);
+        assert_eq!(read(&ledger, 3, &first), Verdict::Stale { found: 1, wanted: 2 });
+        assert_eq!(read(&ledger, 3, &[9; BLOCK]), Verdict::Lost);
+        assert!(
+            matches!(read(&ledger, 3, &other), Verdict::Misplaced { belongs } if belongs >= 4096 + 4 * 2048)
+        );
+        let mixed = [&second[..UNIT], &first[UNIT..]].concat();
+        assert_eq!(read(&ledger, 3, &mixed), Verdict::Torn);
+        let half = [&second[..UNIT], &vec![0; BLOCK - UNIT]].concat();
+        assert_eq!(read(&ledger, 3, &half), Verdict::Torn);
+        for bit in (0..BLOCK * 8).step_by(37) {
+            let mut flipped = second.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(read(&ledger, 3, &flipped), Verdict::Torn, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_run_wrote_is_not_ours() {
+        let earlier = Ledger::new(4096, BLOCK as u32, 8, 7, 98, 0).unwrap();
+        let theirs = write(&earlier, 0);
+        let ledger = ledger();
+        let ours = write(&ledger, 0);
+        assert_eq!(read(&ledger, 0, &theirs), Verdict::Lost);
+        assert_eq!(read(&ledger, 0, &[&ours[..UNIT], &theirs[UNIT..]].concat()), Verdict::Torn);
+    }
+
+    #[test]
+    fn a_write_excludes_all_and_reads_exclude_writes() {
+        let ledger = ledger();
+        let writing = ledger.begin_write(1).unwrap();
+        assert!(ledger.begin_write(1).is_none() && ledger.begin_read(1).is_none());
+        ledger.end_write(writing, true);
+        let readings = [ledger.begin_read(1).unwrap(), ledger.begin_read(1).unwrap()];
+        assert!(ledger.begin_write(1).is_none());
+        assert!(ledger.begin_write(2).is_some(), "another block is not concerned");
+        readings.into_iter().for_each(|reading| ledger.end_read(reading));
+        assert!(ledger.begin_write(1).is_some());
+        assert!(ledger.is_written(1) && !ledger.is_written(3));
+    }
+
+    #[test]
+    fn a_write_that_failed_leaves_all_since_the_last_good_one() {
+        let ledger = ledger();
+        let tried = |block| {
+            let writing = ledger.begin_write(block).unwrap();
+            let mut bytes = vec![0; BLOCK];
+            ledger.fill(writing, 0, &mut bytes);
+            ledger.end_write(writing, false);
+            bytes
+        };
+        let first = tried(0);
+        assert_eq!(read(&ledger, 0, &[0; BLOCK]), Verdict::Good, "it may not have been done");
+        assert_eq!(read(&ledger, 0, &first), Verdict::Good);
+        let (old, good) = (write(&ledger, 0), write(&ledger, 0));
+        let failed = [tried(0), tried(0)];
+        assert!(failed.iter().chain([&good]).all(|bytes| read(&ledger, 0, bytes) == Verdict::Good));
+        let half = [&failed[1][..UNIT], &good[UNIT..]].concat();
+        assert_eq!(read(&ledger, 0, &half), Verdict::Good, "it may have been done in part");
+        assert_eq!(read(&ledger, 0, &old), Verdict::Stale { found: 2, wanted: 3 });
+        assert_eq!(read(&ledger, 0, &[0; BLOCK]), Verdict::Lost);
+        let last = write(&ledger, 0);
+        assert_eq!(read(&ledger, 0, &last), Verdict::Good);
+        assert_eq!(read(&ledger, 0, &failed[1]), Verdict::Stale { found: 5, wanted: 6 });
+    }
+
+    #[test]
+    fn filler_ends_in_zeros_as_asked() {
+        let zeros = |compress| {
+            let ledger = Ledger::new(0, 512, 1, 1, 1, compress).unwrap();
+            let mut unit = [1; UNIT];
+            ledger.fill(ledger.begin_write(0).unwrap(), 0, &mut unit);
+            unit[..CHECKSUM].iter().rev().take_while(|&&byte| byte == 0).count()
+        };
+        assert!(zeros(0) < 4);
+        assert!((252..256).contains(&zeros(50)));
+        assert!(zeros(100) >= CHECKSUM - FILLER);
+    }
+
+    #[test]
+    fn impossible_ledgers_are_refused() {
+        let error = |block_bytes, blocks| Ledger::new(0, block_bytes, blocks, 0, 0, 0).err();
+        assert_eq!(error(0, 1), Some(LedgerError::Unit));
+        assert_eq!(error(513, 1), Some(LedgerError::Unit));
+        assert_eq!(error(512, u64::MAX), Some(LedgerError::TooLarge(u64::MAX)));
+        assert_eq!(error(512, LEDGER_BYTES_MAX / 8 + 1), Some(LedgerError::TooLarge(LEDGER_BYTES_MAX + 8)));
+    }
+}

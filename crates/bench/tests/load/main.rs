@@ -1,0 +1,9 @@
+//! Runs of jobs on stores and targets, good ones and bad ones.
+mod remote;
+mod run;
+mod support;
+mod verify;
+
+#[path = "../../../engine/tests/remote/support.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod targets;

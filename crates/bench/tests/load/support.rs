@@ -1,0 +1,145 @@
+//! A store that can be watched and bent.
+
+use bench::job::Job;
+use bench::result::{RunResult, Sample};
+use bench::run::{Watch, run};
+use reactor::io::{Completion, Tag};
+use reactor::uring::Uring;
+use scsi::storage::{Found, Traits};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
+use wire::Places;
+
+/// What a bent store does with an operation.
+pub(crate) enum Fate {
+    /// This one instead of it.
+    Does(Op),
+    /// Nothing, with this answer.
+    Says(Outcome),
+}
+
+type Judge = dyn Fn(Op) -> Fate + Send + Sync;
+type Batch = dyn Fn(usize) + Send + Sync;
+
+/// Another store with a judge of each operation before it.
+struct Bent {
+    inner: Arc<dyn Backend<Uring>>,
+    judge: Box<Judge>,
+    /// Told how many operations each turn of a lane had; then they finish only when that turn ends.
+    batch: Option<Box<Batch>>,
+}
+
+/// A store whose operations go through `judge`.
+pub(crate) fn bent(
+    inner: Arc<dyn Backend<Uring>>,
+    judge: impl Fn(Op) -> Fate + Send + Sync + 'static,
+) -> Arc<dyn Backend<Uring>> {
+    Arc::new(Bent { inner, judge: Box::new(judge), batch: None })
+}
+
+/// As [`bent`]; operations finish at the end of their turn, and `batch` is told how many there were.
+pub(crate) fn bent_in_batches(
+    inner: Arc<dyn Backend<Uring>>,
+    judge: impl Fn(Op) -> Fate + Send + Sync + 'static,
+    batch: impl Fn(usize) + Send + Sync + 'static,
+) -> Arc<dyn Backend<Uring>> {
+    Arc::new(Bent { inner, judge: Box::new(judge), batch: Some(Box::new(batch)) })
+}
+
+impl Store for Bent {
+    fn traits(&self) -> Traits {
+        self.inner.traits()
+    }
+
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        self.inner.refresh()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+impl Backend<Uring> for Bent {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<Uring>> {
+        let inner = self.inner.clone().lane(tags);
+        Box::new(BentLane { store: self, inner, held: Vec::new() })
+    }
+}
+
+struct BentLane {
+    store: Arc<Bent>,
+    inner: Box<dyn Lane<Uring>>,
+    held: Vec<(OpId, Outcome)>,
+}
+
+impl Lane<Uring> for BentLane {
+    fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
+        None
+    }
+
+    fn submit(&mut self, io: &mut Uring, id: OpId, op: &Op) -> Submitted {
+        let submitted = match (self.store.judge)(*op) {
+            Fate::Does(op) => self.inner.submit(io, id, &op),
+            Fate::Says(outcome) => Submitted::Done(outcome),
+        };
+        match (submitted, &self.store.batch) {
+            (Submitted::Done(outcome), Some(_)) => {
+                self.held.push((id, outcome));
+                Submitted::Later
+            }
+            (submitted, _) => submitted,
+        }
+    }
+
+    fn completed(&mut self, io: &mut Uring, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+        self.inner.completed(io, completion, done);
+    }
+
+    fn flush(&mut self, io: &mut Uring, done: &mut Vec<(OpId, Outcome)>) -> bool {
+        if let (Some(batch), 1..) = (&self.store.batch, self.held.len()) {
+            batch(self.held.len());
+        }
+        done.append(&mut self.held);
+        self.inner.flush(io, done)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.held.len()
+    }
+}
+
+pub(crate) const GOOD: Outcome = Ok(Found::Nothing);
+
+pub(crate) fn ram(size: u64) -> Arc<dyn Backend<Uring>> {
+    store::open_ram(size).unwrap()
+}
+
+/// A short run: long enough for many operations on any machine, since the first turn alone fills the queue.
+pub(crate) fn short() -> Job {
+    Job { runtime: Duration::from_millis(150), ramp: Duration::ZERO, ..Job::default() }
+}
+
+/// Runs without looking.
+pub(crate) fn measure(job: &Job, targets: &[Arc<dyn Backend<Uring>>]) -> RunResult {
+    observe(job, targets, &Watch::default(), &mut |_| {})
+}
+
+/// Runs. One run at a time, so that each has the machine to itself as it would have elsewhere.
+pub(crate) fn observe(
+    job: &Job,
+    targets: &[Arc<dyn Backend<Uring>>],
+    watch: &Watch,
+    look: &mut dyn FnMut(&Sample),
+) -> RunResult {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let names: Vec<String> = (0..targets.len()).map(|n| format!("target {n}")).collect();
+    run(job, targets, &names, watch, look).unwrap()
+}
+
+/// Why a job is refused.
+pub(crate) fn refused(job: &Job, target: Arc<dyn Backend<Uring>>) -> String {
+    run(job, &[target], &["it".into()], &Watch::default(), &mut |_| {}).unwrap_err().to_string()
+}
