@@ -50,13 +50,9 @@ pub(crate) struct CopyArguments {
 pub(crate) fn run(arguments: &CopyArguments) -> Result<String, Failure> {
     let (piece_bytes, pieces) = pieces(arguments.bs, arguments.depth)?;
     let from = source(&arguments.from, pieces)?;
-    let unit = from.end.block_bytes;
+    fits(piece_bytes, &from)?;
     let to = destination(&arguments.to, &from, pieces)?;
-    let unit = unit.max(to.end.block_bytes);
-    if !piece_bytes.is_multiple_of(unit) {
-        let text = format!("--bs {piece_bytes}: blocks of {unit} bytes do not fit; use a multiple of them");
-        return Err(Failure::wrong_input(text));
-    }
+    fits(piece_bytes, &to)?;
     let stop = catch_interrupts().map_err(Failure::failed)?;
     let options = copy::Options { piece_bytes, pieces, sparse: !arguments.no_sparse };
     let start = Instant::now();
@@ -100,6 +96,16 @@ fn pieces(bs: u64, depth: u32) -> Result<(u32, u32), Failure> {
             Err(Failure::wrong_input(text))
         }
     }
+}
+
+fn fits(piece_bytes: u32, medium: &Medium) -> Result<(), Failure> {
+    let unit = medium.end.block_bytes;
+    if piece_bytes.is_multiple_of(unit) {
+        return Ok(());
+    }
+    let name = &medium.name;
+    let text = format!("--bs {piece_bytes}: blocks of {name} have {unit} bytes; use a multiple of {unit}");
+    Err(Failure::wrong_input(text))
 }
 
 /// Set by the first signal; the second one ends the process.
@@ -155,7 +161,7 @@ fn summary(copied: &Progress, start: Instant) -> String {
     let left_out = copied.total.saturating_sub(copied.written);
     let zeros = match left_out {
         0 => String::new(),
-        bytes => format!(", {} of it unmapped or zeros that were not written", format_size(bytes)),
+        bytes => format!(", {} of it unmapped or zeros", format_size(bytes)),
     };
     format!("copied {}{zeros}, in {seconds:.1} s ({rate:.0} MiB/s)", format_size(copied.total))
 }

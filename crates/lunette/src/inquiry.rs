@@ -104,17 +104,28 @@ impl Asker {
     fn report(&mut self) -> Result<Report, String> {
         let inquiry = self.ask("INQUIRY", &inquiry_cdb(None, STANDARD_BYTES), STANDARD_BYTES.into())?;
         let identity = inquiry.as_deref().and_then(standard::decode).ok_or("it does not answer INQUIRY")?;
-        let mut report = Report { ..Report::default() };
-        if identity.peripheral_qualifier != 3 {
-            report.pages = self.page(0x00)?.map(|body| body.to_vec()).unwrap_or_default();
-            self.learn_pages(&mut report)?;
-            if identity.is_disk() {
-                self.learn_disk(&mut report)?;
-            }
-            self.learn_modes_and_reports(&mut report)?;
+        let mut report = Report::default();
+        self.learn_luns(&mut report)?;
+        if identity.peripheral_qualifier == 3 {
+            let known = report.luns.unwrap_or_default().join(", ");
+            return Err(format!("there is no unit at this LUN; the target tells of LUNs {known}"));
         }
+        report.pages = self.page(0x00)?.unwrap_or_default();
+        self.learn_pages(&mut report)?;
+        if identity.is_disk() {
+            self.learn_disk(&mut report)?;
+        }
+        self.learn_modes_and_reports(&mut report)?;
         report.identity = Some(identity);
         Ok(report)
+    }
+
+    fn learn_luns(&mut self, report: &mut Report) -> Result<(), String> {
+        let [high, low] = ANSWER_BYTES.to_be_bytes();
+        let cdb = [0xa0, 0, 0, 0, 0, 0, 0, 0, high, low, 0, 0];
+        let luns = self.ask("REPORT LUNS", &cdb, ANSWER_BYTES.into())?;
+        report.luns = luns.as_deref().and_then(reports::luns);
+        Ok(())
     }
 
     fn learn_pages(&mut self, report: &mut Report) -> Result<(), String> {
@@ -159,8 +170,6 @@ impl Asker {
         let groups =
             self.ask("REPORT TARGET PORT GROUPS", &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, high, low, 0, 0], all)?;
         report.port_groups = groups.as_deref().and_then(reports::groups);
-        let luns = self.ask("REPORT LUNS", &[0xa0, 0, 0, 0, 0, 0, 0, 0, high, low, 0, 0], all)?;
-        report.luns = luns.as_deref().and_then(reports::luns);
         let commands = self.ask(
             "REPORT SUPPORTED OPERATION CODES",
             &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, high, low, 0, 0],

@@ -1,7 +1,7 @@
 //! Opening the two ends of a copy, and refusing what would destroy data.
 
 use crate::Failure;
-use engine::config::{format_size, parse_size};
+use engine::config::parse_size;
 use engine::copy::End;
 use engine::initiator::{Options, Url};
 use engine::remote::{self, RemoteOptions};
@@ -61,10 +61,8 @@ pub(super) fn destination(text: &str, from: &Medium, pieces: u32) -> Result<Medi
     let whole = size.next_multiple_of(u64::from(end.block_bytes));
     if traits.size_bytes < whole {
         let text = format!(
-            "{name}: too small: it has {} bytes, and {} has {size} ({}); choose a larger destination",
-            traits.size_bytes,
-            from.name,
-            format_size(size)
+            "{name}: too small: it has {} bytes, and {} has {size}; choose a larger destination",
+            traits.size_bytes, from.name
         );
         return Err(Failure::wrong_input(text));
     }

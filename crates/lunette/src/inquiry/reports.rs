@@ -71,6 +71,7 @@ pub(super) fn commands(data: &[u8]) -> Option<Vec<Supported>> {
         // CTDP: a timeouts descriptor follows.
         at += if flags & 0x02 != 0 { 20 } else { 8 };
     }
+    found.sort_by_key(|command| (command.opcode, command.service_action));
     Some(found)
 }
 
@@ -112,7 +113,7 @@ fn name(opcode: u8, service_action: Option<u16>) -> &'static str {
 }
 
 /// SPC-4 table 123, SBC-4 table 32.
-const NAMES: [(u8, Option<u8>, &str); 96] = [
+const NAMES: &[(u8, Option<u8>, &str)] = &[
     (0x00, None, "TEST UNIT READY"),
     (0x01, None, "REZERO UNIT"),
     (0x03, None, "REQUEST SENSE"),
@@ -178,6 +179,14 @@ const NAMES: [(u8, Option<u8>, &str); 96] = [
     (0x83, Some(0x11), "WRITE USING TOKEN"),
     (0x83, Some(0x1c), "COPY OPERATION ABORT"),
     (0x83, None, "EXTENDED COPY"),
+    (0x84, Some(0x00), "RECEIVE COPY STATUS(LID1)"),
+    (0x84, Some(0x01), "RECEIVE COPY DATA(LID1)"),
+    (0x84, Some(0x03), "RECEIVE COPY OPERATING PARAMETERS"),
+    (0x84, Some(0x04), "RECEIVE COPY FAILURE DETAILS(LID1)"),
+    (0x84, Some(0x05), "RECEIVE COPY STATUS(LID4)"),
+    (0x84, Some(0x06), "RECEIVE COPY DATA(LID4)"),
+    (0x84, Some(0x07), "RECEIVE ROD TOKEN INFORMATION"),
+    (0x84, Some(0x08), "REPORT ALL ROD TOKENS"),
     (0x84, None, "RECEIVE COPY RESULTS"),
     (0x85, None, "ATA PASS-THROUGH(16)"),
     (0x88, None, "READ(16)"),
@@ -208,7 +217,9 @@ const NAMES: [(u8, Option<u8>, &str); 96] = [
     (0xa4, Some(0x0f), "SET TIMESTAMP"),
     (0xa8, None, "READ(12)"),
     (0xaa, None, "WRITE(12)"),
+    (0xae, None, "WRITE AND VERIFY(12)"),
     (0xaf, None, "VERIFY(12)"),
+    (0xb7, None, "READ DEFECT DATA(12)"),
 ];
 
 #[cfg(test)]
@@ -241,7 +252,7 @@ mod tests {
         .concat();
         let names: Vec<&str> =
             commands(&data).expect("commands").iter().map(|command| command.name).collect();
-        assert_eq!(names, ["INQUIRY", "READ CAPACITY(16)", "(vendor-specific)", "EXTENDED COPY"]);
+        assert_eq!(names, ["INQUIRY", "EXTENDED COPY", "READ CAPACITY(16)", "(vendor-specific)"]);
     }
 
     #[test]

@@ -140,7 +140,7 @@ fn standard(code: u16) -> String {
     }
 }
 
-const STANDARDS: [(u16, &str); 54] = [
+const STANDARDS: &[(u16, &str)] = &[
     (0x0020, "SAM"),
     (0x0040, "SAM-2"),
     (0x0060, "SAM-3"),
@@ -149,9 +149,11 @@ const STANDARDS: [(u16, &str); 54] = [
     (0x00c0, "SAM-6"),
     (0x0120, "SPC"),
     (0x0140, "MMC"),
+    (0x0160, "SCC"),
     (0x0180, "SBC"),
     (0x01a0, "SMC"),
     (0x01c0, "SES"),
+    (0x01e0, "SCC-2"),
     (0x0200, "SSC"),
     (0x0220, "RBC"),
     (0x0240, "MMC-2"),
