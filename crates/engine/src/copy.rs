@@ -153,7 +153,7 @@ enum Flush {
 
 impl<'a> Copy<'a> {
     fn new(from: &'a End, to: &'a End, options: Options) -> io::Result<Copy<'a>> {
-        let mut ends = Ends::new(from, to, u64::from(options.pieces) * u64::from(options.piece_bytes))?;
+        let mut ends = Ends::new(from, to, options.pieces, options.piece_bytes)?;
         let slots: Option<Vec<Slot>> = (0..options.pieces)
             .map(|_| Some(Slot { places: ends.take(options.piece_bytes)?, state: State::Idle }))
             .collect();

@@ -54,12 +54,13 @@ fn every_byte_arrives_with_every_kind_of_destination() {
         (true, false, 4096, 64 << 10),
         (true, true, 4096, 4096),
         (true, false, 65536, 65536),
+        (true, false, 512, 8192),
     ] {
         let whole = bytes.len().next_multiple_of(block_bytes as usize);
         let old = if is_blank { 0 } else { 0xee };
         let mut to = made(directory.path(), "destination", &vec![old; whole]);
         (to.block_bytes, to.is_blank) = (block_bytes, is_blank);
-        let options = Options { sparse, piece_bytes, pieces: 5 };
+        let options = Options { sparse, piece_bytes, pieces: 200 };
         let copied = copy(&from, &to, options, &mut |_| ControlFlow::Continue(())).expect("a copy");
         assert_eq!((copied.total, copied.done), (bytes.len() as u64, bytes.len() as u64));
         assert_eq!(copied.written < copied.total, sparse, "zeros are left out, {copied:?}");

@@ -129,8 +129,8 @@ impl Asker {
     }
 
     fn learn_pages(&mut self, report: &mut Report) -> Result<(), String> {
-        for code in report.pages.clone() {
-            // Also pages that are only shown raw.
+        // Also pages that are only shown raw.
+        for code in report.pages.clone().into_iter().filter(|code| *code != 0) {
             let Some(body) = self.page(code)? else { continue };
             match code {
                 0x80 => report.serial = Some(printable(&body)),
@@ -303,6 +303,61 @@ mod tests {
             pages: page.to_vec(),
             commands: reports::commands(bytes),
             ..Report::default()
+        }
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let pairs = hex.as_bytes().chunks(2).map(|pair| String::from_utf8_lossy(pair).into_owned());
+        pairs.map(|pair| u8::from_str_radix(&pair, 16).expect("hexadecimal digits")).collect()
+    }
+
+    /// Answers of tgt 1.0.85, as it sent them.
+    #[test]
+    fn a_unit_of_tgt_is_understood() {
+        let inquiry = bytes(
+            "000005123d00000249455420202020205649525455414c2d4449534b2020202030303031\
+             0000000000000000000000000000000000000000000004c0096003000000",
+        );
+        let names = bytes(
+            "0083004802010024494554202020202030303031303030310000000000000000000000000000\
+             0000000000000103000830000001000000010103001060000000000000000e00000000010001",
+        );
+        let modes = bytes(
+            "00640010000000000000020e8080000a0000000000000000000008121400ffff0000ffffffff\
+             80140000000000000a0a021000000000000002004a01001c0400000000000000000000000000\
+             00000000000000000000000000001c0a08000000000000000000",
+        );
+        let limits = bytes("00b0003c0080");
+        let report = Report {
+            identity: standard::decode(&inquiry),
+            designators: pages::body(&names, 0x83).map(pages::designators).expect("the page"),
+            limits: pages::body(&limits, 0xb0).map(Limits::decode),
+            capacity: capacity::decode_16(&bytes("000000000001ffff00000200000300000000000000")),
+            modes: modes::decode_10(&modes),
+            luns: reports::luns(&bytes("000000100000000000000000000000000001000000000000")),
+            ..Report::default()
+        };
+        let words = report.in_words();
+        let lines: Vec<String> =
+            words.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        for expected in [
+            "vendor IET",
+            "product VIRTUAL-DISK",
+            "conforms to SPC-3",
+            "standards SBC-3, iSCSI, SPC-3",
+            "unit T10 name IET 00010001",
+            "unit NAA naa.3000000100000001",
+            "unit NAA naa.60000000000000000e00000000010001",
+            "capacity 64 MiB (67108864 bytes)",
+            "physical blocks 4096 bytes",
+            "thin no",
+            "COMPARE AND WRITE up to 128 blocks (64 KiB)",
+            "write cache on",
+            "DPO and FUA yes",
+            "write-protected no",
+            "LUNs 0, 1",
+        ] {
+            assert!(lines.iter().any(|line| line == expected), "{expected} is missing in:\n{words}");
         }
     }
 

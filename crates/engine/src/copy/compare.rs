@@ -57,7 +57,7 @@ struct Slot {
 impl Compare {
     fn new(first: &End, second: &End, options: Options) -> io::Result<Compare> {
         let Options { pieces, piece_bytes, .. } = options;
-        let mut ends = Ends::new(first, second, 2 * u64::from(pieces) * u64::from(piece_bytes))?;
+        let mut ends = Ends::new(first, second, 2 * pieces, piece_bytes)?;
         let mut slot = || {
             let (first, second) = (ends.take(piece_bytes)?, ends.take(piece_bytes)?);
             Some(Slot { first, second, at: 0, len: 0, owed: 0 })

@@ -3,7 +3,7 @@
 use super::End;
 use proto::time::Time;
 use reactor::io::{Completion, Io as _, Tag, Wait};
-use reactor::memory::Arena;
+use reactor::memory::{Arena, LARGE_BYTES};
 use reactor::uring::Uring;
 use reactor::wake::Waker;
 use std::collections::VecDeque;
@@ -57,9 +57,10 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// With room for `bytes` of data.
-    pub(super) fn new(from: &End, to: &End, bytes: u64) -> io::Result<Ends> {
-        let io = Uring::new(Arena::new(bytes.saturating_mul(2).saturating_add(LANES_BYTES))?, Waker::new()?)?;
+    /// With room for so many buffers of so many bytes.
+    pub(super) fn new(from: &End, to: &End, buffers: u32, bytes: u32) -> io::Result<Ends> {
+        let room = u64::from(buffers) * u64::from(bytes.next_multiple_of(LARGE_BYTES));
+        let io = Uring::new(Arena::new(room + LANES_BYTES)?, Waker::new()?)?;
         let lane = |end: &End, side: Side| Arc::clone(&end.store).lane(side.tags());
         Ok(Ends {
             from: lane(from, Side::From),
