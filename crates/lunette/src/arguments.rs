@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::bench::BenchArguments;
 use crate::copy::CopyArguments;
 use crate::discover::DiscoverArguments;
 use crate::inquiry::InquiryArguments;
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     Discover(DiscoverArguments),
     /// Tell in words what a unit is and can do
     Inquiry(InquiryArguments),
+    /// Measure targets: IOPS, MB/s, latency, CPU of both sides
+    Bench(Box<BenchArguments>),
 }
 
 const LUN_HELP: &str = "\

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod banner;
+mod bench;
 mod copy;
 mod discover;
 mod inquiry;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Copy(arguments) }) => tool(|| copy::run(&arguments)),
         Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),
         Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
+        Ok(Arguments { command: Command::Bench(arguments) }) => tool(|| bench::run(&arguments)),
         Err(error) if !error.use_stderr() => {
             // Help and version.
             let _ = error.print();
