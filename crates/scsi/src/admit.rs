@@ -165,6 +165,7 @@ mod tests {
     use crate::command::Status;
     use crate::home::HomeRequest;
     use crate::nexus::NexusId;
+    use crate::policy::ModesChange;
     use crate::testing::{BLOCK, Bench, unit};
     use proptest::prelude::*;
 
@@ -262,7 +263,10 @@ mod tests {
     fn a_reset_is_told_to_all_and_undoes_mode_select() {
         let mut bench = Bench::new();
         let modes = crate::policy::Modes { descriptor_sense: true, ..bench.view.policy.modes };
-        bench.ask(HomeRequest::SetModes { from: NexusId(2), modes });
+        bench.ask(HomeRequest::SetModes {
+            from: bench.nexuses[1].identity(),
+            change: ModesChange::all(modes),
+        });
         bench.read(READY).assert_check(0x6, 0x2a01);
         let outcome = bench.read(&[0xc1; 6]);
         assert_eq!(outcome.ending.sense.unwrap().as_bytes()[0], 0x72);

@@ -59,6 +59,31 @@ impl Modes {
     }
 }
 
+/// What a MODE SELECT sets: the fields of the pages that it sends, and no others, whatever they are by then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ModesChange {
+    /// The new values.
+    pub modes: Modes,
+    /// The caching page is among its pages.
+    pub caching: bool,
+    /// The control page is among its pages.
+    pub control: bool,
+}
+
+impl ModesChange {
+    /// A change that sets everything.
+    pub fn all(modes: Modes) -> ModesChange {
+        ModesChange { modes, caching: true, control: true }
+    }
+
+    /// What it makes of these modes.
+    pub fn of(&self, before: Modes) -> Modes {
+        let rest = if self.control { self.modes } else { before };
+        let write_cache = if self.caching { self.modes.write_cache } else { before.write_cache };
+        Modes { write_cache, ..rest }
+    }
+}
+
 /// A sanitize operation (SBC-4 section 4.11).
 #[derive(Clone, Debug)]
 pub enum Sanitize {

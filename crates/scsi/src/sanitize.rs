@@ -3,7 +3,7 @@
 use crate::admit::Admission;
 use crate::command::Ending;
 use crate::exec::{CHUNK_BYTES, Env, Event, Program, Step};
-use crate::home::{Draft, HomeReply, HomeRequest};
+use crate::home::{Aborted, Draft, HomeReply, HomeRequest, Who};
 use crate::media::same::{TILE_BYTES, tile};
 use crate::media::{refused, unexpected};
 use crate::nexus::NexusId;
@@ -144,7 +144,7 @@ impl Sanitize {
     }
 
     fn ask(&self, env: &Env<'_>) -> Step {
-        let from = env.nexus.id;
+        let from = env.nexus.identity();
         Step::Home(Box::new(match self.method {
             Method::ExitFailure => HomeRequest::SanitizeExitFailure { from },
             Method::Overwrite { .. } | Method::Erase => {
@@ -265,7 +265,7 @@ impl Sanitize {
 }
 
 impl Draft {
-    /// Others' commands end first, so that none of them writes behind the sanitize operation.
+    /// All other commands end first, so that none of them writes behind the sanitize operation.
     pub(crate) fn sanitize_begin(&mut self, from: NexusId, unrestricted: bool) -> HomeReply {
         match &self.policy.sanitize {
             Some(policy::Sanitize::Running(_)) => return HomeReply::Check(Check::SANITIZING),
@@ -276,6 +276,8 @@ impl Draft {
         }
         self.policy.sanitize = Some(policy::Sanitize::Running(Arc::default()));
         self.abort_others(from);
+        // The sender's own as well; the command itself is spared by whoever applies this.
+        self.aborts.push((Who::Only(from), Aborted::WithStatus));
         self.changed()
     }
 
@@ -300,7 +302,7 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use crate::command::Status;
-    use crate::home::HomeRequest;
+    use crate::home::{Aborted, HomeRequest, Who};
     use crate::nexus::NexusId;
     use crate::storage::{MediaOp, StoreError};
     use crate::testing::{BLOCK, Bench, Outcome, unit};
@@ -394,7 +396,7 @@ mod tests {
     #[test]
     fn the_unit_is_not_ready_meanwhile() {
         let mut bench = bench();
-        bench.ask(HomeRequest::SanitizeBegin { from: NexusId(1), unrestricted: false });
+        bench.ask(HomeRequest::SanitizeBegin { from: bench.nexuses[0].identity(), unrestricted: false });
         for cdb in [READ, &[0; 6], &[0x1b, 0, 0, 0, 1, 0], &cdb(0x02, 0), &cdb(0x1f, 0)] {
             bench.read(cdb).assert_check(0x2, 0x041b);
         }
@@ -404,6 +406,16 @@ mod tests {
         bench.read(READ).assert_check(0x2, 0x041b);
         bench.ask(HomeRequest::SanitizeEnd { ok: true, unrestricted: false });
         bench.read(READ).assert_good();
+    }
+
+    #[test]
+    fn all_other_commands_end_first_the_sender_s_own_too() {
+        let mut bench = bench();
+        let from = bench.nexuses[0].identity();
+        bench.ask(HomeRequest::SanitizeBegin { from, unrestricted: false });
+        let aborts = bench.published.unwrap().aborts;
+        assert!(aborts.contains(&(Who::Only(NexusId(1)), Aborted::WithStatus)));
+        assert!(aborts.contains(&(Who::Others(NexusId(1)), Aborted::Silently)));
     }
 
     #[test]

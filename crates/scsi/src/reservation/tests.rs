@@ -495,3 +495,16 @@ fn reserve_beside_registrations() {
         told(&mut bench, 1);
     }
 }
+
+#[test]
+fn whom_preempt_and_abort_ends_prevents_no_removal_any_more() {
+    for (action, prevented) in [(PREEMPT, true), (PREEMPT_AND_ABORT, false)] {
+        let mut bench = bench();
+        register(&mut bench, &[FIRST, SECOND]);
+        let from = bench.nexuses[1].identity();
+        bench.ask(HomeRequest::PreventRemoval { from, prevent: true });
+        assert!(bench.view.policy.removal_prevented);
+        assert_eq!(order(&mut bench, 0, action, 0, FIRST, SECOND), Status::Good);
+        assert_eq!(bench.view.policy.removal_prevented, prevented);
+    }
+}
