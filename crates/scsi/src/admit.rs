@@ -153,9 +153,9 @@ impl Admission<'_> {
         }
     }
 
-    /// Whether a write must be durable before it ends.
-    pub(crate) fn is_durable(&self, force_unit_access: bool) -> bool {
-        force_unit_access || !self.view.policy.modes.write_cache
+    /// FUA of a write: durable before it ends, whatever the write cache.
+    pub(crate) fn is_forced(&self) -> bool {
+        self.cdb().u8(1) & 0x08 != 0
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct Bench {
     pub(crate) second: Option<(View, Vec<u8>)>,
     /// How the nexuses reach the units.
     pub(crate) reach: [Reach; 2],
+    /// After so many operations the unit becomes this.
+    pub(crate) after: Option<(usize, fn(&mut View))>,
 }
 
 /// How a command came out.
@@ -130,6 +132,7 @@ impl Bench {
             published: None,
             second: None,
             reach: [Reach::Full; 2],
+            after: None,
         }
     }
 
@@ -232,6 +235,9 @@ impl Bench {
 
     fn media(&mut self, op: MediaOp, buffer: &mut [u8]) -> Result<Found, StoreError> {
         self.operations.push(op);
+        if let Some((_, change)) = self.after.take_if(|(count, _)| *count == self.operations.len()) {
+            change(&mut self.view);
+        }
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
