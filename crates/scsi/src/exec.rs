@@ -193,6 +193,17 @@ impl Exec {
         }
     }
 
+    /// Whether it works on the medium of another unit than its own, the one with this index (EXTENDED COPY): what
+    /// ends that unit's commands ends it, too.
+    pub fn touches(&self, unit: u32) -> bool {
+        matches!(&self.program, Program::ExtendedCopy(copy) if copy.touches(unit))
+    }
+
+    /// Whether nothing can abort it once it is detached.
+    pub fn is_sanitize(&self) -> bool {
+        matches!(self.program, Program::Sanitize(_))
+    }
+
     /// Whether it is a READ: fed by [`Step::ReadPush`] only.
     pub fn is_read(&self) -> bool {
         matches!(self.program, Program::Read(_))

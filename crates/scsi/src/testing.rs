@@ -29,6 +29,8 @@ pub(crate) fn unit() -> Unit {
         read_only: false,
         removable: false,
         write_cache: true,
+        can_keep: true,
+        copies: Arc::default(),
         ports: vec![port(1, 1), port(2, 2)],
     }
 }
