@@ -62,13 +62,13 @@ impl View {
         self.check_sanitizing()?;
         match self.policy.sanitize {
             Some(Sanitize::Failed { .. }) => Err(Check::SANITIZE_FAILED),
-            Some(Sanitize::Running(_)) | None => Ok(()),
+            Some(Sanitize::Running { .. }) | None => Ok(()),
         }
     }
 
     fn check_sanitizing(&self) -> Result<(), Check> {
         match &self.policy.sanitize {
-            Some(Sanitize::Running(progress)) => {
+            Some(Sanitize::Running { progress, .. }) => {
                 let done = u16::try_from(progress.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
                 Err(Check::SANITIZING.with_progress(done))
             }

@@ -3,7 +3,7 @@
 use crate::attention::UnitAttention;
 use crate::nexus::{NexusId, NexusUnit};
 use crate::policy::{Modes, ModesChange, Policy};
-use crate::reservation::{Table, TransportId};
+use crate::reservation::TransportId;
 use crate::sense::Check;
 use crate::storage::Traits;
 use crate::table::ReservationClass;
@@ -150,7 +150,7 @@ pub struct Publish {
     pub attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort on this unit. Each core answers only when none of them can touch the medium any more.
     pub aborts: Vec<(Who, Aborted)>,
-    /// Reservation state that must be durable before the reply is given (APTPL), as bytes for the state directory;
+    /// What must be durable before the reply is given (APTPL, a sanitize operation), as bytes for the state directory;
     /// empty bytes: remove what was kept.
     pub persist: Option<Vec<u8>>,
 }
@@ -207,11 +207,14 @@ pub struct Home {
     unit: Arc<Unit>,
     /// Nexuses that prevent medium removal.
     preventing: BTreeMap<NexusId, Identity>,
+    /// Policy and preventing nexuses before the last request, if it can be undone.
+    before: Option<(Arc<Policy>, BTreeMap<NexusId, Identity>)>,
 }
 
 impl Home {
-    /// A home in the state after power on; `restored`: the reservations that were kept across it.
+    /// A home in the state after power on; `restored`: what was kept across it ([`Publish::persist`]).
     pub fn new(unit: Arc<Unit>, traits: Traits, restored: Option<Vec<u8>>) -> Home {
+        let (sanitize, reservations) = restored.map(|kept| Policy::restore(&kept)).unwrap_or_default();
         let policy = Policy {
             epoch: 1,
             traits,
@@ -220,10 +223,10 @@ impl Home {
             started: true,
             ejected: false,
             removal_prevented: false,
-            reservations: Arc::new(restored.map_or_else(Table::default, |kept| Table::restore(&kept))),
-            sanitize: None,
+            reservations: Arc::new(reservations),
+            sanitize,
         };
-        Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new() }
+        Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
     }
 
     /// The newest policy.
@@ -239,6 +242,9 @@ impl Home {
                 return (HomeReply::Conflict, None);
             }
         }
+        // The medium is as SANITIZE left it, whether or not that can be kept.
+        let can_undo = !matches!(request, HomeRequest::SanitizeEnd { .. });
+        self.before = can_undo.then(|| (self.policy(), self.preventing.clone()));
         let mut draft = Draft::of(&self.policy);
         let reply = match request {
             HomeRequest::SetModes { from, change } => draft.set_modes(from.nexus, change),
@@ -286,11 +292,23 @@ impl Home {
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
         };
-        let publish = draft.publish();
-        if let Some(publish) = &publish {
+        let mut publish = draft.publish();
+        if let Some(publish) = &mut publish {
+            let kept = publish.policy.kept();
+            if self.unit.can_keep && (publish.persist.is_some() || kept != self.policy.kept()) {
+                publish.persist = Some(kept);
+            }
             self.policy = Arc::clone(&publish.policy);
         }
         (reply, publish)
+    }
+
+    /// What the last request published could not be kept: all is as if it had not been made, and nothing may be
+    /// published. False when that cannot be, as what it tells of has happened.
+    pub fn undo(&mut self) -> bool {
+        let Some((policy, preventing)) = self.before.take() else { return false };
+        (self.policy, self.preventing) = (policy, preventing);
+        true
     }
 }
 
@@ -531,6 +549,20 @@ mod tests {
             assert_eq!(bench.ask(request), HomeReply::Conflict);
             assert!(bench.published.is_none());
         }
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_undone() {
+        let mut bench = Bench::new();
+        let before = bench.home.policy();
+        let from = bench.nexuses[0].identity();
+        let request = HomeRequest::SanitizeBegin { from, unrestricted: false };
+        let (_, publish) = bench.home.handle(request.clone());
+        assert!(publish.unwrap().persist.is_some() && bench.home.undo());
+        assert!(Arc::ptr_eq(&before, &bench.home.policy()));
+        bench.home.handle(request);
+        bench.home.handle(HomeRequest::SanitizeEnd { ok: true, unrestricted: false });
+        assert!(!bench.home.undo());
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl Sanitize {
         match (self.phase, &env.view.policy.sanitize, self.method) {
             (Phase::Telling { ok: false }, _, _) => refused(env, Check::SANITIZE_FAILED),
             (Phase::Telling { ok: true }, _, _) | (_, _, Method::ExitFailure) => Step::End(self.good()),
-            (_, Some(policy::Sanitize::Running(progress)), _) => {
+            (_, Some(policy::Sanitize::Running { progress, .. }), _) => {
                 self.progress = Arc::clone(progress);
                 self.medium_bytes = env.view.blocks().saturating_mul(u64::from(env.view.unit.block_bytes));
                 self.phase = Phase::Running;
@@ -268,13 +268,13 @@ impl Draft {
     /// All other commands end first, so that none of them writes behind the sanitize operation.
     pub(crate) fn sanitize_begin(&mut self, from: NexusId, unrestricted: bool) -> HomeReply {
         match &self.policy.sanitize {
-            Some(policy::Sanitize::Running(_)) => return HomeReply::Check(Check::SANITIZING),
+            Some(policy::Sanitize::Running { .. }) => return HomeReply::Check(Check::SANITIZING),
             Some(policy::Sanitize::Failed { unrestricted: false }) if unrestricted => {
                 return HomeReply::Check(Check::cdb_bit(1, 5));
             }
             Some(policy::Sanitize::Failed { .. }) | None => {}
         }
-        self.policy.sanitize = Some(policy::Sanitize::Running(Arc::default()));
+        self.policy.sanitize = Some(policy::Sanitize::Running { progress: Arc::default(), unrestricted });
         self.abort_others(from);
         // The sender's own as well; the command itself is spared by whoever applies this.
         self.aborts.push((Who::Only(from), Aborted::WithStatus));
@@ -288,7 +288,7 @@ impl Draft {
 
     pub(crate) fn sanitize_exit_failure(&mut self) -> HomeReply {
         match &self.policy.sanitize {
-            Some(policy::Sanitize::Running(_)) => HomeReply::Check(Check::SANITIZING),
+            Some(policy::Sanitize::Running { .. }) => HomeReply::Check(Check::SANITIZING),
             Some(policy::Sanitize::Failed { unrestricted: false }) => HomeReply::Check(Check::cdb_bit(1, 4)),
             Some(policy::Sanitize::Failed { unrestricted: true }) => {
                 self.policy.sanitize = None;
@@ -302,7 +302,7 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use crate::command::Status;
-    use crate::home::{Aborted, HomeRequest, Who};
+    use crate::home::{Aborted, Home, HomeRequest, Who};
     use crate::nexus::NexusId;
     use crate::storage::{MediaOp, StoreError};
     use crate::testing::{BLOCK, Bench, Outcome, unit};
@@ -416,6 +416,30 @@ mod tests {
         let aborts = bench.published.unwrap().aborts;
         assert!(aborts.contains(&(Who::Only(NexusId(1)), Aborted::WithStatus)));
         assert!(aborts.contains(&(Who::Others(NexusId(1)), Aborted::Silently)));
+    }
+
+    /// A restart must not give access to what a restricted operation left half done (SBC-4 section 4.11).
+    #[test]
+    fn what_a_restart_cut_off_has_failed() {
+        for unrestricted in [false, true] {
+            let mut bench = bench();
+            let from = bench.nexuses[0].identity();
+            bench.ask(HomeRequest::SanitizeBegin { from, unrestricted });
+            let kept = bench.published.take().unwrap().persist.unwrap();
+            let restored = Home::new(bench.view.unit.clone(), bench.view.policy.traits, Some(kept));
+            bench.view.policy = restored.policy();
+            bench.home = restored;
+            bench.read(READ).assert_check(0x3, 0x3103);
+            let exit = bench.read(&cdb(0x1f, 0));
+            if unrestricted {
+                exit.assert_good();
+            } else {
+                exit.assert_invalid_field(1);
+                bench.read(&cdb(0x02, 0)).assert_good();
+            }
+            assert_eq!(bench.published.take().unwrap().persist, Some(Vec::new()));
+            bench.read(READ).assert_good();
+        }
     }
 
     #[test]
