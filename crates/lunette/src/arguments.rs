@@ -1,5 +1,8 @@
 //! The command line.
 
+use crate::copy::CopyArguments;
+use crate::discover::DiscoverArguments;
+use crate::inquiry::InquiryArguments;
 use clap::{Args, Parser, Subcommand};
 use engine::config::ServeOptions;
 use std::path::PathBuf;
@@ -23,6 +26,12 @@ pub(crate) enum Command {
         /// The file; docs/configuration.md explains its options
         file: PathBuf,
     },
+    /// Copy between iSCSI URLs, files and block devices
+    Copy(CopyArguments),
+    /// List the targets of a host
+    Discover(DiscoverArguments),
+    /// Tell in words what a unit is and can do
+    Inquiry(InquiryArguments),
 }
 
 const LUN_HELP: &str = "\
