@@ -59,8 +59,11 @@ pub(crate) struct Bench {
     /// How the nexuses reach the units.
     pub(crate) reach: [Reach; 2],
     /// After so many operations the unit becomes this.
-    pub(crate) after: Option<(usize, fn(&mut View))>,
+    pub(crate) after: Option<(usize, Change)>,
 }
+
+/// Something that happens to the unit.
+pub(crate) type Change = fn(&mut View);
 
 /// How a command came out.
 #[derive(Debug)]

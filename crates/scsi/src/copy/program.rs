@@ -215,10 +215,12 @@ impl ExtendedCopy {
     fn end(&mut self, env: &mut Env<'_>, outcome: Outcome) -> Step {
         // It ends but once.
         let _ = self.progress.outcome.set(outcome);
-        if let Some(list_id) = self.order.list_id {
-            if outcome == Outcome::Good && !self.order.hold && !self.order.immediate {
-                env.nexus.copies.forget(list_id);
-            }
+        if let Some(list_id) = self.order.list_id
+            && outcome == Outcome::Good
+            && !self.order.hold
+            && !self.order.immediate
+        {
+            env.nexus.copies.forget(list_id);
         }
         match outcome {
             Outcome::Good => taken(self.len),
