@@ -658,8 +658,9 @@ impl<I: Io> Core<I> {
     }
 
     /// The nexus that a task belongs to.
-    pub(super) fn nexus_of(&self, task: &super::Task) -> Option<&NexusUnit> {
-        let conn = self.connections.get(task.connection?)?;
+    pub(super) fn nexus_of<'a>(&'a self, task: &'a super::Task) -> Option<&'a NexusUnit> {
+        let Some(connection) = task.connection else { return task.detached_nexus() };
+        let conn = self.connections.get(connection)?;
         conn.luns.iter().find(|lun| lun.unit == task.unit).map(|lun| &lun.nexus)
     }
 }
