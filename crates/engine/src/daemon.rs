@@ -312,6 +312,8 @@ fn unit(config: &Config, index: usize) -> Unit {
         read_only: lun.read_only,
         removable: lun.removable,
         write_cache: lun.write_cache,
+        can_keep: config.state_dir.is_some(),
+        copies: Arc::default(),
         ports: access::ports_of(config, index),
     }
 }

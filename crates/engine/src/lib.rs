@@ -5,6 +5,7 @@
 
 mod access;
 pub mod config;
+pub mod copy;
 mod core;
 pub mod daemon;
 mod housekeeper;

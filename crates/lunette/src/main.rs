@@ -4,6 +4,9 @@
 mod arguments;
 mod banner;
 mod bench;
+mod copy;
+mod discover;
+mod inquiry;
 
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
@@ -30,6 +33,9 @@ fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(Arguments { command: Command::Serve(options) }) => serve(options),
         Ok(Arguments { command: Command::Check { file } }) => check(&file),
+        Ok(Arguments { command: Command::Copy(arguments) }) => tool(|| copy::run(&arguments)),
+        Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),
+        Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
         Ok(Arguments { command: Command::Bench(arguments) }) => tool(|| bench::run(&arguments)),
         Err(error) if !error.use_stderr() => {
             // Help and version.

@@ -145,6 +145,28 @@ fn write_protection_and_reservations_pass_through() {
 }
 
 #[test]
+fn a_unit_that_grows_is_seen_to_grow() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk");
+    let back = serve(&[&format!("file:{},size=16M", path.display())]);
+    let a = front(&back, "", "");
+    let mut front = client(&a);
+    let mut last_block = || {
+        let data = good(&mut front, &long(0x9e, 0x10, 0, 32), 32, &[]);
+        u64::from_be_bytes(*data.first_chunk().expect("an LBA"))
+    };
+    assert_eq!(last_block(), (16 << 11) - 1);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the disk");
+    file.set_len(32 << 20).expect("grown");
+    let mut other = client(&a);
+    while last_block() != (32 << 11) - 1 {
+        good(&mut other, &read(0, 1), 512, &[]);
+    }
+    good(&mut front, &write((32 << 11) - 8, 8), 0, &pattern(7, 4096));
+    assert!(good(&mut client(&back), &read((32 << 11) - 8, 8), 4096, &[]) == pattern(7, 4096));
+}
+
+#[test]
 fn a_unit_that_cannot_be_served_says_why() {
     let back = serve(&["ram:16M"]);
     let failed = |daemon: &Daemon| daemon.units()[0].failed.clone().unwrap_or_default();
