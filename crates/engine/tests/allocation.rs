@@ -13,7 +13,8 @@ use std::sync::{Barrier, Mutex};
 
 /// Sessions at once, so that the core finds more than one thing to do in a turn.
 const SESSIONS: usize = 4;
-/// Commands of each kind and session, before anything is counted and then.
+/// Commands of each kind and size of all sessions together, before the core is watched and then.
+const WARM_UP: u32 = 200;
 const COMMANDS: u32 = 1000;
 /// Blocks of each session's own range.
 const RANGE_BLOCKS: u32 = 8192;
@@ -90,7 +91,7 @@ fn reads_and_writes_allocate_nothing_on_the_core_that_serves_them() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// Runs the commands of all sessions twice; the second time, the core is watched.
+/// Runs commands of all sessions twice; the second time, the core is watched.
 fn watch(url: &Url) {
     let together = Barrier::new(SESSIONS + 1);
     std::thread::scope(|scope| {
@@ -98,10 +99,10 @@ fn watch(url: &Url) {
             let together = &together;
             scope.spawn(move || {
                 let mut client = Client::connect(url, &Options::default()).expect("a session");
-                run(&mut client, session);
+                run(&mut client, session, WARM_UP);
                 together.wait();
                 together.wait();
-                run(&mut client, session);
+                run(&mut client, session, COMMANDS);
                 together.wait();
                 together.wait();
             });
@@ -115,10 +116,10 @@ fn watch(url: &Url) {
     });
 }
 
-fn run(client: &mut Client, session: u32) {
+fn run(client: &mut Client, session: u32, commands: u32) {
     for blocks in [8u16, 128] {
         let data = vec![0x5a; usize::from(blocks) * 512];
-        for command in 0..COMMANDS {
+        for command in 0..commands / SESSIONS as u32 {
             let within = command * u32::from(blocks) % RANGE_BLOCKS;
             let lba = session * RANGE_BLOCKS + within;
             let reply = client.command(&cdb(0x2a, lba, blocks), 0, &data).expect("a reply");
