@@ -1,7 +1,6 @@
 //! The task table of one connection: fixed slots, taken and given back in turn.
 
 use crate::verbs::{Ending, TaskId};
-use std::collections::VecDeque;
 use wire::Places;
 
 /// R2Ts that one task may have outstanding, whatever was negotiated.
@@ -117,7 +116,7 @@ pub(super) struct TaskTable {
     /// Slots to be taken, the last one first: it is the warmest.
     free: Vec<u16>,
     /// Slots that were given back since the last batch was begun, the oldest first.
-    resting: VecDeque<u16>,
+    resting: Vec<u16>,
     index: TagIndex,
 }
 
@@ -129,14 +128,14 @@ impl TaskTable {
             slots: vec![Task::default(); usize::from(slots)],
             slots_max,
             free: (0..slots).rev().collect(),
-            resting: VecDeque::with_capacity(usize::from(slots)),
+            resting: Vec::with_capacity(usize::from(slots)),
             index: TagIndex::new(slots),
         }
     }
 
     /// Takes a slot for this task; `None` when all are taken.
     pub(super) fn take(&mut self, task: Task) -> Option<TaskId> {
-        let slot = self.free.pop().or_else(|| self.grow()).or_else(|| self.resting.pop_front())?;
+        let slot = self.free.pop().or_else(|| self.grow()).or_else(|| self.oldest_resting())?;
         let place = self.slots.get_mut(usize::from(slot))?;
         let generation = place.generation.wrapping_add(1);
         let tag = task.initiator_task_tag;
@@ -163,7 +162,14 @@ impl TaskTable {
 
     /// A batch begins, so the last one has left, and with it all that was said of tasks that are over.
     pub(super) fn batch_begins(&mut self) {
-        self.free.extend(self.resting.drain(..));
+        while let Some(slot) = self.resting.pop() {
+            self.free.push(slot);
+        }
+    }
+
+    #[cold]
+    fn oldest_resting(&mut self) -> Option<u16> {
+        (!self.resting.is_empty()).then(|| self.resting.remove(0))
     }
 
     /// The task, if it still is the one that this id was given for.
@@ -186,7 +192,7 @@ impl TaskTable {
         if let Some(task) = self.get(id) {
             task.used = false;
         }
-        self.resting.push_back(id.slot);
+        self.resting.push(id.slot);
     }
 
     /// The tasks in flight.
