@@ -90,7 +90,9 @@ fn beside_a_loud_session<T>(url: &Url, run: impl FnOnce() -> T) -> (T, f64) {
             cdb[0] = 0x28;
             cdb[7..9].copy_from_slice(&(LOUD_BLOCKS as u16).to_be_bytes());
             let issue = |loud: &mut Initiator| loud.issue(0, &cdb, LOUD_BLOCKS as usize * 512, Vec::new());
-            (0..DEPTH).for_each(|_| drop(issue(&mut loud).expect("a command")));
+            for _ in 0..DEPTH {
+                issue(&mut loud).expect("a command");
+            }
             together.wait();
             while !is_over.load(Ordering::Relaxed) {
                 assert_eq!(loud.complete_any().expect("an answer").1.status, 0);
