@@ -59,7 +59,7 @@ impl Access for Directory {
         let portal = self.portal_of(portal);
         let group = portal.and_then(|index| self.config.portals.get(index)).map_or(1, |portal| portal.group);
         let Some(name) = target else {
-            return Ok(Grant { chap: None, group, alias: None });
+            return Ok(Grant { group, ..Grant::default() });
         };
         let name = name.to_ascii_lowercase();
         let found = self.config.targets.iter().position(|target| target.name == name);
@@ -78,7 +78,8 @@ impl Access for Directory {
             return Err(Refusal::Forbidden(why));
         }
         let session = SessionName { initiator: initiator.to_lowercase(), isid, target: index, group };
-        if !self.registry.contains(&session) && self.registry.sessions_of(index) >= target.sessions_max {
+        let existing = self.registry.find(&session);
+        if existing.is_none() && self.registry.sessions_of(index) >= target.sessions_max {
             return Err(Refusal::TooManySessions);
         }
         let chap = matched.and_then(|group| group.chap.as_ref()).map(|chap| ChapCredentials {
@@ -86,7 +87,8 @@ impl Access for Directory {
             secret: chap.secret.clone(),
             mutual: chap.mutual.clone(),
         });
-        Ok(Grant { chap, group, alias: target.alias.clone() })
+        let session = existing.map(|place| (place.tsih, place.cid));
+        Ok(Grant { chap, group, alias: target.alias.clone(), session })
     }
 
     fn send_targets(
@@ -121,7 +123,7 @@ impl Access for Directory {
         // Zero is reserved for "new session" (RFC 7143 section 11.12.6).
         loop {
             let tsih = self.tsih.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-            if tsih != 0 {
+            if tsih != 0 && !self.registry.has_tsih(tsih) {
                 return tsih;
             }
         }

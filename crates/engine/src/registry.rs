@@ -33,6 +33,10 @@ pub(crate) struct Place {
     pub(crate) core: usize,
     /// Its serial number.
     pub(crate) serial: u64,
+    /// The session's target session identifying handle.
+    pub(crate) tsih: u16,
+    /// Its connection id.
+    pub(crate) cid: u16,
 }
 
 /// The target has as many sessions as it may have.
@@ -70,9 +74,14 @@ impl Registry {
         self.lock().keys().filter(|name| name.target == target).count()
     }
 
-    /// Whether there is such a session.
-    pub(crate) fn contains(&self, name: &SessionName) -> bool {
-        self.lock().contains_key(name)
+    /// The session with this name.
+    pub(crate) fn find(&self, name: &SessionName) -> Option<Place> {
+        self.lock().get(name).copied()
+    }
+
+    /// Whether a session has this handle.
+    pub(crate) fn has_tsih(&self, tsih: u16) -> bool {
+        self.lock().values().any(|place| place.tsih == tsih)
     }
 
     /// Enters a session; returns the one that it reinstates, which must be ended.
@@ -127,12 +136,12 @@ mod tests {
     #[test]
     fn a_reinstated_session_does_not_remove_its_successor() {
         let registry = Registry::default();
-        let old = Place { core: 0, serial: registry.next_serial() };
-        let new = Place { core: 1, serial: registry.next_serial() };
+        let old = Place { core: 0, serial: registry.next_serial(), tsih: 1, cid: 0 };
+        let new = Place { core: 1, serial: registry.next_serial(), tsih: 2, cid: 0 };
         assert_eq!(registry.enter(name(), old, 1), Ok(None));
         assert_eq!(registry.enter(name(), new, 1), Ok(Some(old)));
         registry.leave(&name(), old.serial);
-        assert!(registry.contains(&name()));
+        assert!(registry.find(&name()) == Some(new) && registry.has_tsih(2) && !registry.has_tsih(1));
         let another = SessionName { initiator: "iqn.y".into(), ..name() };
         assert_eq!(registry.enter(another.clone(), new, 1), Err(Full));
         assert_eq!(registry.enter(SessionName { target: 1, ..another }, new, 1), Ok(None));

@@ -210,6 +210,8 @@ pub struct Session {
     pub isid: [u8; 6],
     /// Target session identifying handle.
     pub tsih: u16,
+    /// Connection id.
+    pub cid: u16,
     /// The negotiated keys worth a log line, as `Key=Value` in a fixed order.
     pub negotiated: Vec<(&'static str, String)>,
     /// The initiator's port, as a TransportID (SPC-4 section 7.6.4) for reservations.

@@ -350,7 +350,8 @@ impl<I: Io> Core<I> {
         let name = session_name(&session, target, shared.config.portals[facts.portal].group);
         let mut phase = if core == self.me { Phase::Serving } else { Phase::Leaving(core) };
         let sessions_max = shared.config.targets[target].sessions_max;
-        let Ok(old) = shared.registry.enter(name, Place { core: self.me, serial }, sessions_max) else {
+        let place = self.place_of(&session, serial);
+        let Ok(old) = shared.registry.enter(name, place, sessions_max) else {
             return self.gone(key, "the target has no room for another session (sessions_max)");
         };
         if let Some(old) = old {
@@ -376,6 +377,10 @@ impl<I: Io> Core<I> {
             conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
         }
         self.set_phase(key, Phase::Login);
+    }
+
+    fn place_of(&self, session: &Session, serial: u64) -> Place {
+        Place { core: self.me, serial, tsih: session.tsih, cid: session.cid }
     }
 
     fn set_phase(&mut self, key: Key, phase: Phase) {
@@ -423,10 +428,10 @@ impl<I: Io> Core<I> {
     /// A connection that moved here.
     pub(super) fn adopt(&mut self, migrant: Migrant) {
         let Migrant { machine, socket, unread, facts } = migrant;
-        let place = Place { core: self.me, serial: facts.serial };
         let is_current = match (&facts.session, facts.target) {
             (Some(session), Some(target)) => {
                 let group = self.shared.config.portals[facts.portal].group;
+                let place = self.place_of(session, facts.serial);
                 self.shared.registry.moved(&session_name(session, target, group), place)
             }
             _ => true,

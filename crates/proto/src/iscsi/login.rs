@@ -55,6 +55,9 @@ pub struct Grant {
     pub group: u16,
     /// TargetAlias.
     pub alias: Option<String>,
+    /// TSIH, and CID of the connection, of the session with this initiator name, ISID, target and portal group, if
+    /// there is one: it may be reinstated.
+    pub session: Option<(u16, u16)>,
 }
 
 /// Names and secrets of CHAP.
@@ -218,6 +221,7 @@ impl Negotiated {
                 target: names.target.clone().filter(|_| !names.discovery),
                 isid: link.isid,
                 tsih: link.tsih,
+                cid: link.cid,
                 negotiated: Vec::new(),
                 transport_id: transport_id(&names.initiator, link.isid),
             },
@@ -239,6 +243,7 @@ struct Recv {
 struct Link {
     isid: [u8; 6],
     tsih: u16,
+    cid: u16,
     method: &'static str,
 }
 

@@ -106,7 +106,9 @@ impl Access for Door {
         match (&self.refusal, target) {
             (Some(refusal), _) => Err(refusal.clone()),
             (None, Some(name)) if name != TARGET => Err(Refusal::NotFound),
-            (None, _) => Ok(Grant { chap: self.chap.clone(), group: 7, alias: self.alias.clone() }),
+            (None, _) => {
+                Ok(Grant { chap: self.chap.clone(), group: 7, alias: self.alias.clone(), session: None })
+            }
         }
     }
 

@@ -321,7 +321,7 @@ impl InitiatorLogin {
             target: self.values.get(Key::MaxRecvDataSegmentLength),
         };
         let method = if let Step::Passed(method) = self.step { method } else { "None" };
-        let link = Link { isid: self.plan.isid, tsih, method };
+        let link = Link { isid: self.plan.isid, tsih, cid: 0, method };
         Negotiated::new(&self.values, recv, &names, link)
     }
 }

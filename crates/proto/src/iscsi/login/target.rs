@@ -153,9 +153,6 @@ impl TargetLogin {
         if bhs.version_min > 0 {
             return Err(fault(LoginStatus::UNSUPPORTED_VERSION, "iSCSI version not supported"));
         }
-        if bhs.tsih.get() != 0 {
-            return Err(fault(LoginStatus::NO_SUCH_SESSION, "there is no session with that TSIH"));
-        }
         if bhs.csg() == Stage::SECURITY || bhs.csg() == Stage::OPERATIONAL {
             self.stage = bhs.csg();
         }
@@ -291,6 +288,7 @@ impl TargetLogin {
             .access
             .authorize(initiator, target, self.from, self.portal, isid)
             .map_err(|refusal| fault(refusal.status(), &refusal))?;
+        self.check_session(grant.session)?;
         if grant.chap.is_some() && self.stage != Stage::SECURITY {
             return Err(fault(LoginStatus::AUTHENTICATION_FAILURE, "authentication is required"));
         }
@@ -300,6 +298,21 @@ impl TargetLogin {
         }
         self.grant = Some(grant);
         Ok(())
+    }
+
+    /// With a TSIH, the session must be there (section 6.3.1); at error recovery level 0 it is reinstated. Another
+    /// connection beside its own would be one too many.
+    fn check_session(&self, session: Option<(u16, u16)>) -> Result<(), Fault> {
+        let (tsih, cid) = self.first.map_or((0, 0), |first| (first.tsih.get(), first.cid.get()));
+        match session {
+            _ if tsih == 0 => Ok(()),
+            Some((found, connection)) if found == tsih && connection == cid => Ok(()),
+            Some((found, _)) if found == tsih => Err(fault(
+                LoginStatus::TOO_MANY_CONNECTIONS,
+                "the session has a connection (MaxConnections=1)",
+            )),
+            Some(_) | None => Err(fault(LoginStatus::NO_SUCH_SESSION, "there is no session with that TSIH")),
+        }
     }
 
     fn credentials(&self) -> Option<&ChapCredentials> {
@@ -505,11 +518,10 @@ impl TargetLogin {
             Security::Passed(method) => method,
             Security::Open | Security::Proposed | Security::Chosen | Security::Challenged(..) => "None",
         };
-        let link = Link {
-            isid: self.first.map_or([0; 6], |first| first.isid),
-            tsih: self.access.new_tsih(),
-            method,
-        };
+        let (isid, tsih, cid) =
+            self.first.map_or(([0; 6], 0, 0), |first| (first.isid, first.tsih.get(), first.cid.get()));
+        let tsih = if tsih == 0 { self.access.new_tsih() } else { tsih };
+        let link = Link { isid, tsih, cid, method };
         Negotiated::new(&self.values, recv, &self.names, link)
     }
 }

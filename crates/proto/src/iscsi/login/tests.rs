@@ -23,7 +23,7 @@ impl Access for Door {
         _: SocketAddr,
         _: [u8; 6],
     ) -> Result<Grant, Refusal> {
-        Ok(Grant { chap: self.0.clone(), group: 3, alias: Some("Disk".into()) })
+        Ok(Grant { chap: self.0.clone(), group: 3, alias: Some("Disk".into()), session: Some((7, 1)) })
     }
 
     fn send_targets(&self, _: &str, _: SocketAddr, _: SocketAddr, _: SendTargets<'_>) -> Vec<TargetRecord> {
@@ -149,6 +149,10 @@ fn bad_logins_have_their_status() {
     };
     assert_eq!(header(|bhs| bhs.version_min = 1), LoginStatus::UNSUPPORTED_VERSION);
     assert_eq!(header(|bhs| bhs.tsih = 1.into()), LoginStatus::NO_SUCH_SESSION);
+    assert_eq!(header(|bhs| bhs.tsih = 7.into()), LoginStatus::TOO_MANY_CONNECTIONS);
+    let again = LoginRequest { flags: TO_FULL, tsih: 7.into(), cid: 1.into(), ..LoginRequest::default() };
+    let reply = open(false).request(&again, NAMES.as_bytes());
+    assert_eq!((reply.status, reply.tsih), (LoginStatus::SUCCESS, 7), "reinstated with its TSIH");
 }
 
 #[test]

@@ -100,6 +100,7 @@ impl Driver {
                 target: None,
                 isid: [0; 6],
                 tsih: 1,
+                cid: 0,
                 negotiated: Vec::new(),
                 transport_id: Vec::new(),
             },
