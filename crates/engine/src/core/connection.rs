@@ -497,6 +497,7 @@ impl<I: Io> Core<I> {
 
     fn finish_turn(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
+        conn.stream.end_turn();
         conn.stream.flush(&mut self.io, &mut conn.machine);
         if conn.stream.wants_more() && !std::mem::replace(&mut conn.to_serve, true) {
             self.to_serve.push(key);
