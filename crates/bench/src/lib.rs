@@ -3,6 +3,7 @@
 
 pub mod job;
 pub mod limit;
+pub mod report;
 pub mod result;
 pub mod run;
 pub mod target;
