@@ -17,7 +17,7 @@ pub(super) use svg::escape;
 use super::statistics::Summary;
 
 /// Width of every chart in its own units; the page scales it. Small, so that text stays readable on a phone.
-pub(super) const WIDTH: f64 = 440.0;
+pub(super) const WIDTH: f64 = 400.0;
 
 /// How one series looks, everywhere in a report: a colour, and a marker and a dash for eyes that see no colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +77,8 @@ pub(super) struct Frame<'a> {
     pub(super) x_title: &'a str,
     pub(super) x_labels: &'a [String],
     pub(super) y_title: &'a str,
+    /// The largest figure of this chart and of those that it is compared with.
+    pub(super) most: f64,
 }
 
 /// What stands in a legend beside the name.

@@ -54,7 +54,7 @@ frame.onload = () => {
     const whole = chart.getBoundingClientRect();
     for (const text of chart.querySelectorAll("text")) {
       const box = text.getBoundingClientRect();
-      smallest = Math.min(smallest, parseFloat(page.defaultView.getComputedStyle(text).fontSize) * whole.width / 440);
+      smallest = Math.min(smallest, parseFloat(page.defaultView.getComputedStyle(text).fontSize) * whole.width / chart.viewBox.baseVal.width);
       if (box.left < whole.left - 1 || box.right > whole.right + 1 || box.top < whole.top - 1 || box.bottom > whole.bottom + 1)
         cut.push(text.textContent);
     }

@@ -14,12 +14,17 @@ const SMALL_PHONE: View = View { size: (320, 6000), dark: false };
 fn report(name: &str, plan: &Plan, text: &str) -> (PathBuf, tempfile::TempDir) {
     let temporary = tempfile::tempdir().unwrap();
     let directory = std::env::var_os("LUNETTE_KEEP")
-        .map_or_else(|| temporary.path().to_path_buf(), |keep| Path::new(&keep).join(name));
+        .map_or_else(|| temporary.path().to_path_buf(), |keep| Path::new(&keep).join(test_name()).join(name));
     let _ = fs::remove_dir_all(directory.join("raw"));
     let command = format!("lunette report {name} -o out");
     let request = Request { text: text.into(), directory: directory.clone(), command, ..Request::default() };
     make(plan, &request, &mut Synthetic::default(), &mut Quiet).unwrap_or_else(|errors| panic!("{errors:?}"));
     (directory, temporary)
+}
+
+/// Tests run at the same time; each keeps its own.
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or_default().replace("::", "-")
 }
 
 fn of_builtin(name: &str) -> (PathBuf, tempfile::TempDir) {

@@ -6,7 +6,6 @@ use bench::result::RunResult;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 const PLAN: &str = "repetitions = 3\nruntime = '1s'\n[[target]]\nname = 'ours'\n[[target]]\nname = 'top'\nkind = 'ceiling'\n\
                     [[matrix]]\nbs = ['4K', '64K']";

@@ -1,6 +1,6 @@
 //! Groups of bars, for places without an order or too few for a line.
 
-use super::lines::{Area, frame_and_scale, told, whisker};
+use super::lines::{Area, axes, told, whisker};
 use super::scale::compact;
 use super::svg::Anchor;
 use super::{Frame, Series, Svg, WIDTH};
@@ -11,7 +11,7 @@ const HEIGHT: f64 = 270.0;
 pub(crate) fn bars(frame: &Frame<'_>, series: &[Series]) -> String {
     let area = Area::of(HEIGHT);
     let mut svg = Svg::new(WIDTH, HEIGHT, frame.title);
-    let scale = frame_and_scale(&mut svg, &area, frame, series);
+    let scale = axes(&mut svg, &area, frame);
     let groups = frame.x_labels.len().max(1) as f64;
     let group = area.width / groups;
     let bar = (group * 0.84 / series.len().max(1) as f64).min(64.0);

@@ -6,7 +6,7 @@ use super::{Frame, Series, Svg, WIDTH};
 
 const HEIGHT: f64 = 270.0;
 /// Left, top, right, bottom.
-pub(super) const MARGIN: (f64, f64, f64, f64) = (58.0, 12.0, 14.0, 48.0);
+pub(super) const MARGIN: (f64, f64, f64, f64) = (58.0, 12.0, 20.0, 48.0);
 
 /// The area that is drawn into.
 pub(super) struct Area {
@@ -39,7 +39,7 @@ impl Area {
 pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
     let area = Area::of(HEIGHT);
     let mut svg = Svg::new(WIDTH, HEIGHT, frame.title);
-    let scale = frame_and_scale(&mut svg, &area, frame, series);
+    let scale = axes(&mut svg, &area, frame);
     let place = |index: usize| area.x((index as f64 + 0.5) / frame.x_labels.len().max(1) as f64);
     for one in series {
         let class = one.look.class();
@@ -61,9 +61,8 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
 }
 
 /// The axes with ticks and titles.
-pub(super) fn frame_and_scale(svg: &mut Svg, area: &Area, frame: &Frame<'_>, series: &[Series]) -> Linear {
-    let tops = series.iter().flat_map(|one| one.points.iter().flatten()).map(|point| point.interval().1);
-    let scale = Linear::up_to(tops.fold(0.0, f64::max));
+pub(super) fn axes(svg: &mut Svg, area: &Area, frame: &Frame<'_>) -> Linear {
+    let scale = Linear::up_to(frame.most);
     for tick in scale.ticks() {
         let y = area.y(scale.place(tick));
         svg.line((area.left, y), (area.x(1.0), y), if tick == 0.0 { "base" } else { "grid" });

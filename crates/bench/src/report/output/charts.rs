@@ -88,6 +88,10 @@ fn figure(
     let rows: Vec<&Measurement<'_>> = section.rows.iter().filter(known).collect();
     let x_labels = distinct(rows.iter().map(|row| layout.x.value(row.row)));
     let targets = targets(plan, &rows);
+    // All charts of a block have one scale, so that they can be compared.
+    let tops =
+        rows.iter().filter_map(|row| row.summary(metric, Part::All)).map(|summary| summary.interval().1);
+    let most = tops.fold(0.0, f64::max) * factor;
     let mut charts = Vec::new();
     for heading in distinct(rows.iter().map(|row| layout.heading(row.row))) {
         let panel: Vec<&&Measurement<'_>> =
@@ -105,7 +109,7 @@ fn figure(
         let series: Vec<Series> = targets.iter().map(one).collect();
         let full_title = format!("{title}, {heading}, by {}", layout.x.title().to_lowercase());
         let frame =
-            Frame { title: &full_title, x_title: layout.x.title(), x_labels: &x_labels, y_title: unit };
+            Frame { title: &full_title, x_title: layout.x.title(), x_labels: &x_labels, y_title: unit, most };
         let is_line = x_labels.len() > 2 && ORDERED.contains(&layout.x);
         let picture = if is_line { chart::lines(&frame, &series) } else { chart::bars(&frame, &series) };
         charts.push((heading, picture));

@@ -93,7 +93,9 @@ fn write_block(out: &mut String, block: &Block) {
     for (swatch, name) in &block.legend {
         add(out, format_args!("<li>{swatch}<span>{}</span></li>", escape(name)));
     }
-    out.push_str("</ul>\n<div class=\"charts\">\n");
+    // Three in a row, unless that leaves one alone.
+    let class = if matches!(block.charts.len(), 1 | 2 | 4) { "charts two" } else { "charts" };
+    add(out, format_args!("</ul>\n<div class=\"{class}\">\n"));
     for (heading, picture) in &block.charts {
         let caption = match heading.as_str() {
             "" => String::new(),

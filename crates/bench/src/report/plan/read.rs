@@ -394,14 +394,14 @@ mod tests {
     #[test]
     fn all_faults_are_told_at_once_with_place_and_cure() {
         let told = faults(
-            "repetitions = 0\nruntime = 'long'\nspeed = 1\n[[target]]\nname = 'a'\nkind = 'lunete'\n\
+            "repetitions = 0\nruntime = 'long'\ncolour = 1\n[[target]]\nname = 'a'\nkind = 'lunete'\n\
              [[target]]\nname = 'a'\n[[matrix]]\nbs = ['4K', 1000, '4K']\nrw = ['rread']\ntargets = 'b'\n\
              iodepth = 1.5\n",
         );
         for line in [
             "plan.toml:1:15: repetitions: `0` is out of range; choose a whole number from 1 to 100",
             "plan.toml:2:11: runtime: `long` is not a time; write as 5s, 500ms or 2m",
-            "plan.toml:3:1: speed: unknown key; known here: title, note, repetitions, runtime, ramp, seed, scheduling, target, matrix",
+            "plan.toml:3:1: colour: unknown key; known here: title, note, repetitions, runtime, ramp, seed, scheduling, target, matrix",
             "plan.toml:6:8: target[0].kind: `lunete` is not known; did you mean `lunette`?",
             "plan.toml:8:8: target[1].name: `a` is there already; choose another",
             "plan.toml:10:13: matrix[0].bs[1]: `1000` cannot be a block size; choose a multiple of 512 up to 256K",
