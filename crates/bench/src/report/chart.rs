@@ -76,13 +76,22 @@ pub(super) struct Frame<'a> {
     pub(super) title: &'a str,
     pub(super) x_title: &'a str,
     pub(super) x_labels: &'a [String],
+    /// Place of each label, as a share of the width.
+    pub(super) x_places: &'a [f64],
     pub(super) y_title: &'a str,
     /// The largest figure of this chart and of those that it is compared with.
     pub(super) most: f64,
 }
 
-/// What stands in a legend beside the name.
-pub(super) fn swatch(look: Look) -> String {
+/// What stands in a legend of bars beside the name.
+pub(super) fn bar_swatch(look: Look) -> String {
+    let mut svg = Svg::new(34.0, 14.0, "");
+    bars::bar(&mut svg, look, (6.0, 1.0), (22.0, 12.0));
+    svg.finish()
+}
+
+/// What stands in a legend of lines beside the name.
+pub(super) fn line_swatch(look: Look) -> String {
     let mut svg = Svg::new(34.0, 14.0, "");
     svg.polyline(&[(1.0, 7.0), (33.0, 7.0)], &format!("line {}", look.class()));
     look.mark(&mut svg, 17.0, 7.0);

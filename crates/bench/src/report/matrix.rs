@@ -89,13 +89,15 @@ impl Axis {
         let value = self.value(row);
         let counted = |one: &str, many: &str| format!("{value} {}", if value == "1" { one } else { many });
         match self {
-            Axis::Target | Axis::Scheduling | Axis::Direction => value,
+            Axis::Target | Axis::Direction => value,
+            Axis::Scheduling => format!("scheduling: {value}"),
             Axis::ImmediateData => format!("data {value}"),
             Axis::Digests => format!("digests: {value}"),
             Axis::Luns => counted("LUN", "LUNs"),
             Axis::Initiators => counted("initiator", "initiators"),
             Axis::Jobs => counted("job", "jobs"),
             Axis::Depth => format!("QD {value}"),
+            Axis::BlockSize if row.job.bs < 1024 => format!("{value} bytes"),
             Axis::BlockSize => value,
         }
     }
@@ -105,7 +107,7 @@ impl Axis {
         match self {
             Axis::Target => row.target.name.clone(),
             Axis::Scheduling => row.scheduling.name.clone(),
-            Axis::Direction => row.direction.to_string(),
+            Axis::Direction => row.direction.phrase().into(),
             Axis::ImmediateData => match row.immediate_data {
                 true => "with the command".into(),
                 false => "when asked for".into(),
@@ -121,6 +123,18 @@ impl Axis {
             Axis::Jobs => row.job.numjobs.to_string(),
             Axis::Depth => row.job.iodepth.to_string(),
             Axis::BlockSize => show_size(row.job.bs.into()),
+        }
+    }
+
+    /// The value as a number, where there is one: a chart places it by this.
+    pub(super) fn number(self, row: &Row) -> Option<f64> {
+        match self {
+            Axis::Luns => Some(row.luns.into()),
+            Axis::Initiators => Some(row.initiators.into()),
+            Axis::Jobs => Some(row.job.numjobs.into()),
+            Axis::Depth => Some(row.job.iodepth.into()),
+            Axis::BlockSize => Some(row.job.bs.into()),
+            Axis::Target | Axis::Scheduling | Axis::Direction | Axis::ImmediateData | Axis::Digests => None,
         }
     }
 

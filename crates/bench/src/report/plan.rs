@@ -171,6 +171,20 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// What it is, for a reader who does not know fio's words.
+    pub fn phrase(self) -> &'static str {
+        match self {
+            Direction::Read => "read",
+            Direction::Write => "write",
+            Direction::RandRead => "random read",
+            Direction::RandWrite => "random write",
+            Direction::RandRw => "random mix",
+            Direction::Trim => "discard",
+            Direction::Both => "read and write",
+            Direction::RandBoth => "random read and write",
+        }
+    }
+
     /// Whether anything is changed.
     pub fn writes(self) -> bool {
         !matches!(self, Direction::Read | Direction::RandRead)

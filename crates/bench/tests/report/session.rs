@@ -79,7 +79,10 @@ fn a_row_that_fails_is_told_and_tried_again() {
     let mut bed = Synthetic { failing: vec![2], ..Synthetic::default() };
     let done = report(&plan(PLAN), &request(directory.path(), false), &mut bed).unwrap();
     assert_eq!((done.measured, done.total, done.failed.len()), (9, 12, 1));
-    assert!(done.failed[0].contains("ours, free, randread") && done.failed[0].contains("address in use"));
+    assert!(
+        done.failed[0].contains("ours, scheduling: free, random read")
+            && done.failed[0].contains("address in use")
+    );
     let page = fs::read_to_string(&done.page).unwrap();
     assert!(page.contains("address in use &lt;port 1&gt;") && !page.contains("<port 1>"));
     let mut bed = Synthetic::default();

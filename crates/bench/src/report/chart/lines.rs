@@ -40,7 +40,7 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
     let area = Area::of(HEIGHT);
     let mut svg = Svg::new(WIDTH, HEIGHT, frame.title);
     let scale = axes(&mut svg, &area, frame);
-    let place = |index: usize| area.x((index as f64 + 0.5) / frame.x_labels.len().max(1) as f64);
+    let place = |index: usize| area.x(frame.x_places[index]);
     for one in series {
         let class = one.look.class();
         let measured = one.points.iter().enumerate().filter_map(|(index, point)| Some((index, (*point)?)));
@@ -68,9 +68,8 @@ pub(super) fn axes(svg: &mut Svg, area: &Area, frame: &Frame<'_>) -> Linear {
         svg.line((area.left, y), (area.x(1.0), y), if tick == 0.0 { "base" } else { "grid" });
         svg.text(area.left - 7.0, y + 4.0, Anchor::End, "tick", &compact(tick));
     }
-    let count = frame.x_labels.len().max(1) as f64;
-    for (index, label) in frame.x_labels.iter().enumerate() {
-        svg.text(area.x((index as f64 + 0.5) / count), area.bottom() + 18.0, Anchor::Middle, "tick", label);
+    for (label, place) in frame.x_labels.iter().zip(frame.x_places) {
+        svg.text(area.x(*place), area.bottom() + 18.0, Anchor::Middle, "tick", label);
     }
     svg.text(area.x(0.5), area.bottom() + 39.0, Anchor::Middle, "axis", frame.x_title);
     svg.upright(14.0, area.top + area.height / 2.0, frame.y_title);

@@ -87,6 +87,8 @@ fn figure(
     let known = |row: &&Measurement<'_>| row.summary(metric, Part::All).is_some();
     let rows: Vec<&Measurement<'_>> = section.rows.iter().filter(known).collect();
     let x_labels = distinct(rows.iter().map(|row| layout.x.value(row.row)));
+    let is_line = x_labels.len() > 2 && ORDERED.contains(&layout.x);
+    let x_places = places(&rows, layout.x, &x_labels, is_line);
     let targets = targets(plan, &rows);
     // All charts of a block have one scale, so that they can be compared.
     let tops =
@@ -108,9 +110,14 @@ fn figure(
         };
         let series: Vec<Series> = targets.iter().map(one).collect();
         let full_title = format!("{title}, {heading}, by {}", layout.x.title().to_lowercase());
-        let frame =
-            Frame { title: &full_title, x_title: layout.x.title(), x_labels: &x_labels, y_title: unit, most };
-        let is_line = x_labels.len() > 2 && ORDERED.contains(&layout.x);
+        let frame = Frame {
+            title: &full_title,
+            x_title: layout.x.title(),
+            x_labels: &x_labels,
+            x_places: &x_places,
+            y_title: unit,
+            most,
+        };
         let picture = if is_line { chart::lines(&frame, &series) } else { chart::bars(&frame, &series) };
         charts.push((heading, picture));
     }
@@ -119,7 +126,27 @@ fn figure(
         Metric::InitiatorCpu => "Less is better. User and kernel time of the initiator's threads.",
         _ => "Error bars: 95 % confidence interval of the mean.",
     };
-    (!charts.is_empty()).then(|| Block { title, note, legend: legend(plan, &targets), charts })
+    let swatch = if is_line { chart::line_swatch } else { chart::bar_swatch };
+    (!charts.is_empty()).then(|| Block { title, note, legend: legend(plan, &targets, swatch), charts })
+}
+
+/// Where the labels stand: evenly, or for lines by the logarithm of their numbers.
+fn places(rows: &[&Measurement<'_>], axis: Axis, labels: &[String], is_line: bool) -> Vec<f64> {
+    const INSET: f64 = 0.06;
+    let number = |label: &String| {
+        let row = rows.iter().find(|row| axis.value(row.row) == *label)?;
+        axis.number(row.row).map(f64::ln)
+    };
+    let numbers: Vec<f64> = labels.iter().filter_map(number).collect();
+    let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if is_line && numbers.len() == labels.len() && high > low {
+        return numbers
+            .iter()
+            .map(|number| INSET + (number - low) / (high - low) * (1.0 - 2.0 * INSET))
+            .collect();
+    }
+    (0..labels.len()).map(|index| (index as f64 + 0.5) / labels.len() as f64).collect()
 }
 
 fn latency(plan: &Plan, section: &Section<'_>, layout: &Layout) -> Option<Block> {
@@ -144,7 +171,12 @@ fn latency(plan: &Plan, section: &Section<'_>, layout: &Layout) -> Option<Block>
     }
     let note = "Lower is better. Line: mean of the repetitions; band: smallest to largest of them.";
     let title = "Latency by percentile";
-    (!charts.is_empty()).then(|| Block { title, note, legend: legend(plan, &targets), charts })
+    (!charts.is_empty()).then(|| Block {
+        title,
+        note,
+        legend: legend(plan, &targets, chart::line_swatch),
+        charts,
+    })
 }
 
 /// The curves of a row's repetitions; `None`: there are none.
@@ -198,8 +230,8 @@ fn targets<'p>(plan: &'p Plan, rows: &[&Measurement<'_>]) -> Vec<&'p Target> {
     plan.targets.iter().filter(|target| rows.iter().any(|row| row.row.target == **target)).collect()
 }
 
-fn legend(plan: &Plan, targets: &[&Target]) -> Vec<(String, String)> {
-    targets.iter().map(|target| (chart::swatch(look(plan, target)), target.name.clone())).collect()
+fn legend(plan: &Plan, targets: &[&Target], swatch: fn(Look) -> String) -> Vec<(String, String)> {
+    targets.iter().map(|target| (swatch(look(plan, target)), target.name.clone())).collect()
 }
 
 /// A target looks the same in every chart; the first ceiling is drawn as a limit is, without a colour.
