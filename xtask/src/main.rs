@@ -1,7 +1,9 @@
-//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask tidy`.
+//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask instructions`,
+//! `cargo xtask tidy`.
 
 mod command;
 mod fuzz;
+mod instructions;
 mod packages;
 mod test;
 mod tidy;
@@ -23,6 +25,8 @@ enum Task {
     Test(test::Options),
     /// Build and run fuzz targets.
     Fuzz(fuzz::Options),
+    /// Count instructions per command, and compare them with what they may be.
+    Instructions(instructions::Options),
     /// Check the tree itself: file lengths, leftovers, documents.
     Tidy,
 }
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Test(options) => test::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Instructions(options) => packages::ensure().and_then(|()| instructions::run(&options)),
         Task::Tidy => tidy::run(),
     };
     match outcome {

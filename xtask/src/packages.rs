@@ -9,7 +9,7 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 7] = [
+const PACKAGES: [Package; 8] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
@@ -17,6 +17,7 @@ const PACKAGES: [Package; 7] = [
     Package { name: "mount", program: Some("losetup") },
     Package { name: "coreutils", program: Some("stdbuf") },
     Package { name: "g++", program: Some("c++") },
+    Package { name: "valgrind", program: Some("callgrind_control") },
 ];
 
 /// Makes sure that all packages are there: installs them as root, otherwise names the missing ones.

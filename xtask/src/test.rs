@@ -1,7 +1,7 @@
 //! Everything that continuous integration checks, in steps.
 
 use crate::command::{Result, cargo, describe, exists};
-use crate::{command, fuzz, packages, tidy};
+use crate::{command, fuzz, instructions, packages, tidy};
 use clap::ValueEnum;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -32,6 +32,8 @@ enum Step {
     Fuzz,
     /// The command as it is released, and what drives it by hand.
     Release,
+    /// Instructions per command.
+    Instructions,
     /// All tests, with overflow checks.
     Tests,
 }
@@ -82,6 +84,7 @@ fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result 
             cargo().args(["test", "--release", "--locked", "--package", "lunette"]).args(["--test", "cli"]),
             summary,
         ),
+        Step::Instructions => instructions::run(&instructions::Options::default()),
         Step::Tests => {
             run_tests(cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]), summary)
         }

@@ -4,7 +4,7 @@ use crate::result::{RunResult, Side, ThreadLoad};
 use std::fmt;
 
 /// From this share of its time on a core or a thread is saturated.
-const SATURATED: f64 = 0.95;
+pub(crate) const SATURATED: f64 = 0.95;
 
 /// The part that was at its limit.
 #[derive(Clone, PartialEq, Debug)]

@@ -13,9 +13,9 @@ mod setup;
 mod shared;
 mod worker;
 
-pub(crate) use check::{depth, writes};
+pub(crate) use check::depth;
 
-pub use check::{BS_MAX, BUFFERS_BYTES_MAX, DEPTH_MAX, THREADS_MAX};
+pub use check::{BS_MAX, BUFFERS_BYTES_MAX, DEPTH_MAX, THREADS_MAX, check, writes};
 
 use crate::job::Job;
 use crate::result::{RunResult, Sample};

@@ -77,7 +77,7 @@ impl Access for Directory {
             };
             return Err(Refusal::Forbidden(why));
         }
-        let session = SessionName { initiator: initiator.to_owned(), isid, target: index, group };
+        let session = SessionName { initiator: initiator.to_lowercase(), isid, target: index, group };
         if !self.registry.contains(&session) && self.registry.sessions_of(index) >= target.sessions_max {
             return Err(Refusal::TooManySessions);
         }

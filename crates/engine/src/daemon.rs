@@ -6,12 +6,13 @@ use crate::core::{Core, Shared};
 use crate::housekeeper::{Housekeeper, Job, kept_reservations};
 use crate::initiator::Options;
 use crate::message::Message;
+use crate::prober::{Prober, Watched};
 use crate::registry::Registry;
 use crate::remote::{self, RemoteOptions};
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::Arena;
 use reactor::uring::Uring;
-use scsi::storage::Traits;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use scsi::{Home, HomeRequest, Unit, View};
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
@@ -19,6 +20,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use store::lane::{Backend, Lane};
+use store::{LateStore, OpenError};
 
 /// I/O buffers of each core, in bytes: mapped at start, touched as used.
 const ARENA_BYTES: u64 = 128 << 20;
@@ -31,6 +33,8 @@ pub struct Daemon {
     mail: Vec<Sender<Message>>,
     housekeeper: Option<JoinHandle<()>>,
     jobs: mpsc::Sender<Job>,
+    /// The prober ends when this is gone, or when a store that hangs lets go of it.
+    _probing: mpsc::Sender<()>,
     /// Kept open as long as cores accept from them.
     _listeners: Vec<TcpListener>,
 }
@@ -62,7 +66,25 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-type Opened = Result<Arc<dyn Backend<Uring>>, String>;
+/// A core ended by a panic, which is a fault of this program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a core ended by a panic; its stores may not have been flushed")
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// The store of a LUN.
+#[derive(Clone)]
+struct Opened {
+    store: Arc<dyn Backend<Uring>>,
+    /// Why it did not open yet.
+    failed: Option<String>,
+}
 
 impl Daemon {
     /// Starts serving a configuration. A store that does not open takes down only its own LUNs.
@@ -78,13 +100,14 @@ impl Daemon {
                 ))
             })?;
         }
+        raise_descriptor_limit(&config);
         let listeners = bind(&config)?;
         let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
         let opened: Vec<Opened> = config.luns.iter_mut().map(open).collect();
         let units: Vec<Arc<Unit>> = (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun))).collect();
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
-        let homes: Vec<Home> =
-            units.iter().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).collect();
+        let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
+            units.iter().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).unzip();
         let views: Vec<View> = units
             .iter()
             .zip(&homes)
@@ -110,14 +133,14 @@ impl Daemon {
         let housekeeper = Housekeeper {
             state_dir: shared.config.state_dir.clone(),
             serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
-            stores: opened
-                .iter()
-                .map(|opened| opened.clone().ok().map(|store| store as Arc<dyn store::lane::Store>))
-                .collect(),
-            homes: home_cores,
             cores: mail.clone(),
         };
         let housekeeper = spawn("housekeeper", move || housekeeper.run(&work))?;
+        let watched =
+            (0..units.len()).map(|unit| watched(&shared, unit, &opened[unit], &fit[unit])).collect();
+        let prober = Prober { watched, cores: mail.clone() };
+        let (probing, until) = mpsc::channel();
+        spawn("prober", move || prober.run(&until))?;
         let mut homes: Vec<Option<Home>> = homes.into_iter().map(Some).collect();
         let mut cores = Vec::with_capacity(count);
         for (me, mailbox) in mailboxes.into_iter().enumerate() {
@@ -143,6 +166,7 @@ impl Daemon {
             mail,
             housekeeper: Some(housekeeper),
             jobs,
+            _probing: probing,
             _listeners: listeners,
         })
     }
@@ -158,19 +182,43 @@ impl Daemon {
     }
 
     /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until all is done.
-    pub fn stop(mut self) {
+    ///
+    /// # Errors
+    /// When a core had ended by a panic: its stores may not have been flushed.
+    pub fn stop(mut self) -> Result<(), Broken> {
+        let mut outcome = Ok(());
         for core in &self.mail {
             core.post(Message::Stop);
         }
         for core in self.cores.drain(..) {
             if core.join().is_err() {
-                tracing::error!("a core ended by a panic; its stores may not have been flushed");
+                outcome = Err(Broken);
             }
         }
         let _ = self.jobs.send(Job::Stop);
         if let Some(housekeeper) = self.housekeeper.take() {
             let _ = housekeeper.join();
         }
+        outcome
+    }
+}
+
+/// Each connection and file needs a descriptor: the soft limit is the one of shells (1024), which says nothing about
+/// what a daemon may have.
+fn raise_descriptor_limit(config: &Config) {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files could not be raised to its hard limit");
+    }
+    let sessions: usize = config.targets.iter().map(|target| target.sessions_max).sum();
+    let wanted = (sessions + config.logins_max + config.luns.len() + 64) as u64;
+    if let Some(limit) = getrlimit(Resource::Nofile).current.filter(|limit| *limit < wanted) {
+        tracing::warn!(
+            limit,
+            wanted,
+            "fewer files may be open than sessions_max and logins_max allow connections: raise LimitNOFILE or ulimit -n"
+        );
     }
 }
 
@@ -195,43 +243,58 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {
     listener.local_addr().map_err(|error| StartError(format!("a listening socket has no address: {error}")))
 }
 
+/// Opens the store of a LUN, which learns what only its store knows. One that does not open takes down only its own
+/// LUNs, and is tried again.
 fn open(lun: &mut Lun) -> Opened {
-    let opened: Result<Arc<dyn Backend<Uring>>, String> = match &lun.store {
-        StoreSpec::Null { size } => Ok(store::open_null(*size) as _),
-        StoreSpec::Ram { size } => store::open_ram(*size).map(|s| s as _).map_err(|e| e.to_string()),
-        StoreSpec::File { path, size } => store::open_file(path, *size, lun.block_bytes, lun.read_only)
-            .map(|s| s as _)
-            .map_err(|e| e.to_string()),
-        StoreSpec::Block { path } => {
-            store::open_block(path, lun.block_bytes, lun.read_only).map(|s| s as _).map_err(|e| e.to_string())
+    match open_store(lun) {
+        Ok(store) => Opened { store, failed: None },
+        Err(error) => {
+            tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
+            let again = lun.clone();
+            let opener = move || {
+                let mut lun = again.clone();
+                if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store {
+                    // What initiators were told by now.
+                    *block_bytes = Some(again.block_bytes);
+                }
+                open_store(&mut lun)
+            };
+            let store = LateStore::new(format!("{:?}", lun.store), Box::new(opener));
+            Opened { store: Arc::new(store), failed: Some(error.to_string()) }
         }
+    }
+}
+
+fn open_store(lun: &mut Lun) -> Result<Arc<dyn Backend<Uring>>, OpenError> {
+    Ok(match &lun.store {
+        StoreSpec::Null { size } => store::open_null(*size),
+        StoreSpec::Ram { size } => store::open_ram(*size)?,
+        StoreSpec::File { path, size } => store::open_file(path, *size, lun.block_bytes, lun.read_only)?,
+        StoreSpec::Block { path } => store::open_block(path, lun.block_bytes, lun.read_only)?,
         StoreSpec::Remote { url, block_bytes } => {
             let options = RemoteOptions {
                 initiator: Options::default(),
                 block_bytes: *block_bytes,
                 read_only: lun.read_only,
             };
-            remote::open(url, &options).map_err(|e| e.to_string()).map(|store| {
-                let geometry = store.geometry();
-                lun.block_bytes = geometry.block_bytes;
-                lun.physical_block_bytes = geometry.physical_block_bytes.max(geometry.block_bytes);
-                lun.thin &= geometry.thin;
-                store as _
-            })
+            let store = remote::open(url, &options)?;
+            let geometry = store.geometry();
+            lun.block_bytes = geometry.block_bytes;
+            lun.physical_block_bytes = geometry.physical_block_bytes.max(geometry.block_bytes);
+            lun.thin &= geometry.thin;
+            store
         }
-    };
-    if let Err(error) = &opened {
-        tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
-    }
-    opened
+    })
 }
 
 fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
-    let (store, size_bytes, failed) = match opened {
-        Ok(store) => (store.describe(), store.traits().size_bytes, None),
-        Err(error) => (format!("{:?}", lun.store), 0, Some(error.clone())),
-    };
-    UnitSummary { name: lun.name.clone(), store, size_bytes, block_bytes: lun.block_bytes, failed }
+    UnitSummary {
+        name: lun.name.clone(),
+        store: opened.store.describe(),
+        size_bytes: opened.store.traits().size_bytes,
+        block_bytes: lun.block_bytes,
+        failed: opened.failed.clone(),
+    }
 }
 
 fn unit(config: &Config, index: usize) -> Unit {
@@ -249,21 +312,40 @@ fn unit(config: &Config, index: usize) -> Unit {
         read_only: lun.read_only,
         removable: lun.removable,
         write_cache: lun.write_cache,
+        can_keep: config.state_dir.is_some(),
+        copies: Arc::default(),
         ports: access::ports_of(config, index),
     }
 }
 
-fn home(config: &Config, unit: &Arc<Unit>, opened: &Opened) -> Home {
-    let kept = config.state_dir.as_ref().and_then(|dir| kept_reservations(dir, &unit.serial));
-    let traits = match opened {
-        Ok(store) => store.traits(),
-        Err(_) => Traits::NONE,
+/// The home of a unit; an error when the unit is not to be served whatever its store says.
+fn home(config: &Config, unit: &Arc<Unit>, opened: &Opened) -> (Home, Result<(), String>) {
+    let kept = match &config.state_dir {
+        Some(dir) => kept_reservations(dir, &unit.serial),
+        None => Ok(None),
     };
-    let mut home = Home::new(unit.clone(), traits, kept);
-    if let Err(error) = opened {
+    let (kept, fit) = match kept {
+        Ok(kept) => (kept, Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    let mut home = Home::new(unit.clone(), opened.store.traits(), kept);
+    if let Some(error) = fit.as_ref().err().or(opened.failed.as_ref()) {
         home.handle(HomeRequest::StoreFailed(error.as_str().into()));
     }
-    home
+    (home, fit)
+}
+
+fn watched(shared: &Shared, unit: usize, opened: &Opened, fit: &Result<(), String>) -> Watched {
+    let name = shared.config.luns[unit].name.clone();
+    if let Err(error) = fit {
+        tracing::error!(lun = %name, "its LUNs are not ready: {error}");
+    }
+    Watched {
+        name,
+        home: shared.homes[unit],
+        store: fit.is_ok().then(|| opened.store.clone() as Arc<dyn store::lane::Store>),
+        has_failed: opened.failed.is_some(),
+    }
 }
 
 /// What a core is made from, on its own thread.
@@ -289,10 +371,7 @@ fn start_core(seed: Seed) -> Result<JoinHandle<()>, StartError> {
             }
             Ok(io) => {
                 let lane = |(index, opened): (usize, &Opened)| -> Box<dyn Lane<Uring>> {
-                    match opened {
-                        Ok(store) => store.clone().lane(Core::<Uring>::lane_tags(index)),
-                        Err(_) => Box::new(store::FailedLane),
-                    }
+                    opened.store.clone().lane(Core::<Uring>::lane_tags(index))
                 };
                 let lanes = seed.opened.iter().enumerate().map(lane).collect();
                 let core = Core::new(seed.me, io, seed.shared, seed.mailbox, seed.views, lanes, seed.homes);

@@ -1,15 +1,11 @@
-//! The one thread that may block: keeps reservation state in the state directory, and looks whether stores changed
-//! their size.
+//! The thread that keeps reservation state in the state directory, since that blocks.
 
-use crate::message::{Message, Origin, Waiter};
+use crate::message::Message;
 use reactor::mailbox::Sender;
-use scsi::HomeRequest;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
-use store::lane::Store;
+use std::sync::mpsc;
 
 /// Something that blocks.
 pub(crate) enum Job {
@@ -32,45 +28,16 @@ pub(crate) struct Housekeeper {
     pub(crate) state_dir: Option<PathBuf>,
     /// Serial numbers of the units: names of their files.
     pub(crate) serials: Vec<String>,
-    /// Stores by unit; `None`: it did not open.
-    pub(crate) stores: Vec<Option<Arc<dyn Store>>>,
-    /// Home core of each unit.
-    pub(crate) homes: Vec<usize>,
     /// To the cores.
     pub(crate) cores: Vec<Sender<Message>>,
 }
 
-/// How often stores are asked for their size.
-const REFRESH: Duration = Duration::from_secs(1);
-
 impl Housekeeper {
     /// Works until [`Job::Stop`], or until nobody can send jobs any more.
     pub(crate) fn run(self, jobs: &mpsc::Receiver<Job>) {
-        let mut refresh_at = Instant::now() + REFRESH;
-        loop {
-            match jobs.recv_timeout(refresh_at.saturating_duration_since(Instant::now())) {
-                Ok(Job::Persist { unit, state, core }) => {
-                    let ok = self.persist(unit, &state);
-                    self.cores[core].post(Message::Persisted { unit, ok });
-                }
-                Ok(Job::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    self.refresh();
-                    refresh_at = Instant::now() + REFRESH;
-                }
-            }
-        }
-    }
-
-    fn refresh(&self) {
-        for (unit, store) in self.stores.iter().enumerate() {
-            if let Some(traits) = store.as_ref().and_then(|store| store.refresh()) {
-                tracing::info!(unit, size_bytes = traits.size_bytes, "the store's size changed");
-                let home = self.homes[unit];
-                let origin = Origin { core: home, who: Waiter::Nobody };
-                let request = HomeRequest::StoreChanged(traits);
-                self.cores[home].post(Message::Home { unit: unit as u32, origin, request });
-            }
+        while let Ok(Job::Persist { unit, state, core }) = jobs.recv() {
+            let ok = self.persist(unit, &state);
+            self.cores[core].post(Message::Persisted { unit, ok });
         }
     }
 
@@ -88,15 +55,20 @@ impl Housekeeper {
 }
 
 /// Reservation state of a unit as it was kept, if there is any.
-pub(crate) fn kept_reservations(state_dir: &Path, serial: &str) -> Option<Vec<u8>> {
+///
+/// # Errors
+/// When it may be there but cannot be read: the unit must not be served, since an initiator that was fenced off could
+/// write.
+pub(crate) fn kept_reservations(state_dir: &Path, serial: &str) -> Result<Option<Vec<u8>>, String> {
     let path = reservations_path(state_dir, serial);
     match fs::read(&path) {
-        Ok(bytes) => Some(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => {
-            tracing::error!(path = %path.display(), %error, "kept reservations could not be read");
-            None
-        }
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!(
+            "{}: kept reservations cannot be read: {error}; make the file readable, or remove it to forget them, \
+             and start again",
+            path.display()
+        )),
     }
 }
 
@@ -135,9 +107,11 @@ mod tests {
         let path = reservations_path(dir.path(), "a/b");
         replace(&path, b"one").expect("written");
         replace(&path, b"two").expect("written");
-        assert_eq!(kept_reservations(dir.path(), "a/b").as_deref(), Some(&b"two"[..]));
+        assert_eq!(kept_reservations(dir.path(), "a/b").unwrap().as_deref(), Some(&b"two"[..]));
         replace(&path, b"").expect("removed");
         replace(&path, b"").expect("nothing to remove is fine");
-        assert_eq!(kept_reservations(dir.path(), "a/b"), None);
+        assert_eq!(kept_reservations(dir.path(), "a/b"), Ok(None));
+        fs::create_dir(&path).expect("a folder, which is no file");
+        assert!(kept_reservations(dir.path(), "a/b").unwrap_err().contains("cannot be read"));
     }
 }

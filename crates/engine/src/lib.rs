@@ -5,6 +5,7 @@
 
 mod access;
 pub mod config;
+pub mod copy;
 mod core;
 pub mod daemon;
 mod housekeeper;
@@ -12,6 +13,7 @@ pub mod initiator;
 pub mod limited;
 mod message;
 pub mod poll;
+mod prober;
 mod registry;
 pub mod remote;
 mod slots;

@@ -10,6 +10,7 @@ pub(crate) struct Registry {
     sessions: Mutex<BTreeMap<SessionName, Place>>,
     serials: AtomicU64,
     logins: AtomicUsize,
+    discoveries: AtomicUsize,
 }
 
 /// What makes a session unique (RFC 7143 section 4.4.3): initiator name, ISID, target.
@@ -34,6 +35,10 @@ pub(crate) struct Place {
     pub(crate) serial: u64,
 }
 
+/// The target has as many sessions as it may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Full;
+
 impl Registry {
     /// A number that no other connection has or had.
     pub(crate) fn next_serial(&self) -> u64 {
@@ -42,12 +47,22 @@ impl Registry {
 
     /// Counts a connection that begins to log in; false when `max` are at it already.
     pub(crate) fn login_begins(&self, max: usize) -> bool {
-        self.logins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1)).is_ok()
+        count_up(&self.logins, max)
     }
 
     /// The login is over, one way or another.
     pub(crate) fn login_ends(&self) {
         self.logins.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts a discovery session; false when there are `max` already.
+    pub(crate) fn discovery_begins(&self, max: usize) -> bool {
+        count_up(&self.discoveries, max)
+    }
+
+    /// A discovery session is over.
+    pub(crate) fn discovery_ends(&self) {
+        self.discoveries.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Sessions of a target.
@@ -61,8 +76,16 @@ impl Registry {
     }
 
     /// Enters a session; returns the one that it reinstates, which must be ended.
-    pub(crate) fn enter(&self, name: SessionName, place: Place) -> Option<Place> {
-        self.lock().insert(name, place)
+    ///
+    /// # Errors
+    /// When the target has `max` others already: some may have come in since this one was granted its login.
+    pub(crate) fn enter(&self, name: SessionName, place: Place, max: usize) -> Result<Option<Place>, Full> {
+        let mut sessions = self.lock();
+        let others = sessions.keys().filter(|other| other.target == name.target && **other != name).count();
+        if others >= max {
+            return Err(Full);
+        }
+        Ok(sessions.insert(name, place))
     }
 
     /// The session's connection moved to another core; false when it was reinstated meanwhile.
@@ -89,6 +112,10 @@ impl Registry {
     }
 }
 
+fn count_up(counter: &AtomicUsize, max: usize) -> bool {
+    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1)).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,10 +129,13 @@ mod tests {
         let registry = Registry::default();
         let old = Place { core: 0, serial: registry.next_serial() };
         let new = Place { core: 1, serial: registry.next_serial() };
-        assert_eq!(registry.enter(name(), old), None);
-        assert_eq!(registry.enter(name(), new), Some(old));
+        assert_eq!(registry.enter(name(), old, 1), Ok(None));
+        assert_eq!(registry.enter(name(), new, 1), Ok(Some(old)));
         registry.leave(&name(), old.serial);
         assert!(registry.contains(&name()));
+        let another = SessionName { initiator: "iqn.y".into(), ..name() };
+        assert_eq!(registry.enter(another.clone(), new, 1), Err(Full));
+        assert_eq!(registry.enter(SessionName { target: 1, ..another }, new, 1), Ok(None));
         registry.leave(&name(), new.serial);
         assert_eq!(registry.sessions_of(0), 0);
     }

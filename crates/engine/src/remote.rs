@@ -113,10 +113,7 @@ impl RemoteStore {
     /// The unit says that it has so many blocks of this size.
     fn capacity_seen(&self, blocks: u64, block_bytes: u32) {
         if block_bytes != self.geometry.block_bytes {
-            if !self.is_another.swap(true, Ordering::Relaxed) {
-                tracing::error!(store = %self.url, block_bytes, "the remote unit has another block size now: serve it anew");
-            }
-            return;
+            return self.is_another.store(true, Ordering::Relaxed);
         }
         self.size.store(blocks.saturating_mul(u64::from(block_bytes)), Ordering::Relaxed);
     }
@@ -127,9 +124,12 @@ impl Store for RemoteStore {
         self.traits_of(self.size.load(Ordering::Relaxed))
     }
 
-    fn refresh(&self) -> Option<Traits> {
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        if self.is_another.load(Ordering::Relaxed) {
+            return Err("the remote unit has another block size now: serve it anew".into());
+        }
         let size = self.size.load(Ordering::Relaxed);
-        (self.told.swap(size, Ordering::Relaxed) != size).then(|| self.traits_of(size))
+        Ok((self.told.swap(size, Ordering::Relaxed) != size).then(|| self.traits_of(size)))
     }
 
     fn describe(&self) -> String {

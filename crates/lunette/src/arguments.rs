@@ -1,5 +1,9 @@
 //! The command line.
 
+use crate::bench::BenchArguments;
+use crate::copy::CopyArguments;
+use crate::discover::DiscoverArguments;
+use crate::inquiry::InquiryArguments;
 use clap::{Args, Parser, Subcommand};
 use engine::config::ServeOptions;
 use std::path::PathBuf;
@@ -23,6 +27,14 @@ pub(crate) enum Command {
         /// The file; docs/configuration.md explains its options
         file: PathBuf,
     },
+    /// Copy between iSCSI URLs, files and block devices
+    Copy(CopyArguments),
+    /// List the targets of a host
+    Discover(DiscoverArguments),
+    /// Tell in words what a unit is and can do
+    Inquiry(InquiryArguments),
+    /// Measure targets: IOPS, MB/s, latency, CPU of both sides
+    Bench(Box<BenchArguments>),
 }
 
 const LUN_HELP: &str = "\

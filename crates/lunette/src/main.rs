@@ -3,6 +3,10 @@
 
 mod arguments;
 mod banner;
+mod bench;
+mod copy;
+mod discover;
+mod inquiry;
 
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
@@ -29,6 +33,10 @@ fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(Arguments { command: Command::Serve(options) }) => serve(options),
         Ok(Arguments { command: Command::Check { file } }) => check(&file),
+        Ok(Arguments { command: Command::Copy(arguments) }) => tool(|| copy::run(&arguments)),
+        Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),
+        Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
+        Ok(Arguments { command: Command::Bench(arguments) }) => tool(|| bench::run(&arguments)),
         Err(error) if !error.use_stderr() => {
             // Help and version.
             let _ = error.print();
@@ -54,6 +62,37 @@ fn check(file: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Why a command failed: in words, and the exit status.
+struct Failure {
+    text: String,
+    status: u8,
+}
+
+impl Failure {
+    fn wrong_input(text: impl Display) -> Failure {
+        Failure { text: text.to_string(), status: WRONG_INPUT }
+    }
+
+    fn failed(text: impl Display) -> Failure {
+        Failure { text: text.to_string(), status: 1 }
+    }
+}
+
+/// Runs a command that does one thing; only warnings are logged unless `RUST_LOG` says otherwise.
+fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
+    let level = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none().then_some("warn");
+    if let Err(error) = start_log(level) {
+        return fail(error, WRONG_INPUT);
+    }
+    match run() {
+        Ok(text) => {
+            say(&text);
+            ExitCode::SUCCESS
+        }
+        Err(Failure { text, status }) => fail(text, status),
+    }
+}
+
 fn serve(options: Serve) -> ExitCode {
     if let Err(error) = start_log(options.log_level.as_deref()) {
         return fail(error, WRONG_INPUT);
@@ -77,7 +116,9 @@ fn serve(options: Serve) -> ExitCode {
     signals.forever().next();
     stopping.store(true, Ordering::SeqCst);
     tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
-    daemon.stop();
+    if let Err(error) = daemon.stop() {
+        return fail(error, 1);
+    }
     tracing::info!("stopped");
     ExitCode::SUCCESS
 }

@@ -65,3 +65,52 @@ fn a_second_signal_ends_the_daemon_at_once() {
     daemon.signal("INT");
     assert_eq!(daemon.wait().code(), Some(130));
 }
+
+/// TEST UNIT READY: the sense key of what it ends with; `None`: it is ready.
+fn sense_key(initiator: &mut Initiator, lun: u16) -> Option<u8> {
+    initiator.read(lun, &[0; 6], 0).expect("an answer").sense_key()
+}
+
+#[test]
+fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
+    const NOT_READY: u8 = 2;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join("late.img");
+    let late = format!("file:{}", path.display());
+    let daemon = Daemon::serve(["--lun", "ram:1M", "--lun", &late]);
+    let url = daemon.lun(0);
+    let mut initiator = Initiator::login(&url, &Login::named("guest")).expect("login");
+    initiator.ready(0).expect("the other unit is served");
+    // The first command is told of the power-on, the next of the store.
+    sense_key(&mut initiator, 1);
+    assert_eq!(sense_key(&mut initiator, 1), Some(NOT_READY));
+    assert!(initiator.read_blocks(1, 0, 1, 512).is_err());
+    std::fs::write(&path, vec![7; 1 << 20]).expect("written");
+    let start = std::time::Instant::now();
+    while sense_key(&mut initiator, 1) == Some(NOT_READY) {
+        assert!(start.elapsed() < Duration::from_secs(60), "{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    initiator.ready(1).expect("after the unit attentions");
+    assert_eq!(initiator.read_blocks(1, 2047, 1, 512).expect("READ"), vec![7; 512]);
+    initiator.write_blocks(1, 0, 512, &[8; 512], true).expect("WRITE");
+    let log = daemon.stop();
+    assert!(log.contains("does not open") && log.contains("is back"), "{log}");
+    assert_eq!(std::fs::read(&path).expect("read")[..512], [8; 512]);
+}
+
+#[test]
+fn a_unit_whose_reservations_cannot_be_read_is_not_served() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let state = folder.path().join("state");
+    // Where the state of the unit with the serial number "S" belongs.
+    std::fs::create_dir_all(state.join("reservations-53")).expect("a folder in the way of a file");
+    let state = state.display().to_string();
+    let daemon = Daemon::serve(["--state-dir", &state, "--lun", "ram:1M,serial=S", "--lun", "ram:1M"]);
+    let mut initiator = Initiator::login(&daemon.lun(0), &Login::named("guest")).expect("login");
+    initiator.ready(1).expect("the other unit is served");
+    sense_key(&mut initiator, 0);
+    assert_eq!(sense_key(&mut initiator, 0), Some(2));
+    let log = daemon.stop();
+    assert!(log.contains("kept reservations cannot be read"), "{log}");
+}

@@ -330,6 +330,53 @@ fn readers_that_never_read_leave_buffers_for_others() {
     daemon.stop();
 }
 
+/// Logs in to a discovery session.
+fn discover(portal: SocketAddr) -> TcpStream {
+    let mut stream = connect(portal);
+    let text = b"InitiatorName=iqn.2026-11.io.lunette.test:finder\0SessionType=Discovery\0";
+    let mut bytes = Pdu::new(0x43, 0x87).header.to_vec();
+    bytes[7] = u8::try_from(text.len()).expect("short");
+    bytes.extend_from_slice(text);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    stream.write_all(&bytes).expect("send");
+    let mut header = [0; 48];
+    stream.read_exact(&mut header).expect("a login response");
+    assert_eq!(header[36], 0, "the login itself is granted");
+    let len = usize::from(u16::from_be_bytes([header[6], header[7]])).next_multiple_of(4);
+    stream.read_exact(&mut vec![0; len]).expect("its text");
+    stream
+}
+
+#[test]
+fn discovery_sessions_are_few() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("lunette.toml");
+    let text = "logins_max = 4\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nram = \"1M\"\n\
+                [[target]]\nname = \"iqn.2026-11.io.lunette.test:t\"\n";
+    std::fs::write(&config, text).expect("a file");
+    let daemon = Daemon::serve(["--config".as_ref(), config.as_os_str()]);
+    let url = daemon.lun(0);
+    let mut kept: Vec<TcpStream> = (0..4).map(|_| discover(url.portal)).collect();
+    assert_hung_up(discover(url.portal));
+    let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+    guest.ready(url.lun).expect("served");
+    // One that ends makes room for another.
+    drop(kept.pop());
+    let start = Instant::now();
+    let mut probe = [0; 1];
+    loop {
+        let mut stream = discover(url.portal);
+        stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        match stream.read(&mut probe) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            _ => assert!(start.elapsed() < PATIENCE, "no room again"),
+        }
+    }
+    guest.logout().expect("logout");
+    let log = daemon.stop();
+    assert!(log.contains("too many discovery sessions"), "{log}");
+}
+
 /// READs of 256 KiB, as many as the target's window and the socket take; their answers are never read.
 fn ask_without_reading(initiator: &Initiator, lun: u16) {
     let mut stream = initiator.stream();

@@ -271,6 +271,17 @@ fn a_second_login_with_the_same_name_ends_the_first_session() {
 }
 
 #[test]
+fn names_do_not_depend_on_case() {
+    let (daemon, url) = daemon();
+    let loud = Url { target: url.target.to_uppercase(), ..url.clone() };
+    let mut first = session(&loud, "twin");
+    let mut second = session(&url, "TWIN");
+    assert!(first.read(url.lun, &[0; 6], 0).is_err(), "the first connection was closed");
+    second.ready(url.lun).expect("the second is served");
+    daemon.stop();
+}
+
+#[test]
 fn many_sessions_come_and_go() {
     let (daemon, url) = daemon();
     let mut sessions: Vec<Initiator> = (0..100).map(|n| session(&url, &format!("crowd{n}"))).collect();

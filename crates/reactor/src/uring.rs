@@ -49,7 +49,7 @@ impl Uring {
     pub fn new(arena: Arena, waker: Waker) -> io::Result<Uring> {
         Ok(Uring {
             ring: setup::open()?,
-            requests: Requests::default(),
+            requests: Requests::new(),
             in_flight: 0,
             arena,
             wake_count: Box::new([0; 8]),

@@ -62,13 +62,13 @@ impl View {
         self.check_sanitizing()?;
         match self.policy.sanitize {
             Some(Sanitize::Failed { .. }) => Err(Check::SANITIZE_FAILED),
-            Some(Sanitize::Running(_)) | None => Ok(()),
+            Some(Sanitize::Running { .. }) | None => Ok(()),
         }
     }
 
     fn check_sanitizing(&self) -> Result<(), Check> {
         match &self.policy.sanitize {
-            Some(Sanitize::Running(progress)) => {
+            Some(Sanitize::Running { progress, .. }) => {
                 let done = u16::try_from(progress.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
                 Err(Check::SANITIZING.with_progress(done))
             }
@@ -153,9 +153,9 @@ impl Admission<'_> {
         }
     }
 
-    /// Whether a write must be durable before it ends.
-    pub(crate) fn is_durable(&self, force_unit_access: bool) -> bool {
-        force_unit_access || !self.view.policy.modes.write_cache
+    /// FUA of a write: durable before it ends, whatever the write cache.
+    pub(crate) fn is_forced(&self) -> bool {
+        self.cdb().u8(1) & 0x08 != 0
     }
 }
 
@@ -165,6 +165,7 @@ mod tests {
     use crate::command::Status;
     use crate::home::HomeRequest;
     use crate::nexus::NexusId;
+    use crate::policy::ModesChange;
     use crate::testing::{BLOCK, Bench, unit};
     use proptest::prelude::*;
 
@@ -262,7 +263,10 @@ mod tests {
     fn a_reset_is_told_to_all_and_undoes_mode_select() {
         let mut bench = Bench::new();
         let modes = crate::policy::Modes { descriptor_sense: true, ..bench.view.policy.modes };
-        bench.ask(HomeRequest::SetModes { from: NexusId(2), modes });
+        bench.ask(HomeRequest::SetModes {
+            from: bench.nexuses[1].identity(),
+            change: ModesChange::all(modes),
+        });
         bench.read(READY).assert_check(0x6, 0x2a01);
         let outcome = bench.read(&[0xc1; 6]);
         assert_eq!(outcome.ending.sense.unwrap().as_bytes()[0], 0x72);

@@ -13,9 +13,11 @@ pub(crate) use report::{receive, third_party_page};
 use crate::sense::Check;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock};
 use wire::SenseKey;
 
+/// Copy operations that run on a unit at a time, of all nexuses together.
+const COPIES_MAX: u16 = 64;
 /// CSCD descriptors in one parameter list.
 const CSCDS_MAX: u16 = 16;
 /// Segment descriptors in one parameter list.
@@ -33,20 +35,11 @@ pub struct Results {
 #[derive(Clone, Debug)]
 struct Record {
     list_id: u32,
-    state: State,
+    progress: Arc<Progress>,
 }
 
-#[derive(Clone, Debug)]
-enum State {
-    /// Under way, as long as its program lives.
-    Running(Weak<Progress>),
-    Ended {
-        outcome: Outcome,
-        progress: Arc<Progress>,
-    },
-}
-
-/// How far a copy operation has come.
+/// How far a copy operation has come, and how it ended: shared with its program, which may outlive the session that
+/// this is kept for.
 #[derive(Debug, Default)]
 struct Progress {
     /// Of the command.
@@ -55,6 +48,7 @@ struct Progress {
     segments: AtomicU64,
     /// COPY OPERATION ABORT was sent.
     is_aborted: AtomicBool,
+    outcome: OnceLock<Outcome>,
 }
 
 /// How a copy operation ended.
@@ -89,15 +83,8 @@ impl Results {
             let oldest = self.records.iter().position(|record| record.running().is_none());
             self.records.remove(oldest.ok_or(INSUFFICIENT_RESOURCES)?);
         }
-        self.records.push_back(Record { list_id, state: State::Running(Arc::downgrade(progress)) });
+        self.records.push_back(Record { list_id, progress: Arc::clone(progress) });
         Ok(())
-    }
-
-    /// Notes how an operation ended.
-    fn end(&mut self, list_id: u32, progress: &Arc<Progress>, outcome: Outcome) {
-        if let Some(record) = self.records.iter_mut().find(|record| record.list_id == list_id) {
-            record.state = State::Ended { outcome, progress: Arc::clone(progress) };
-        }
     }
 
     /// Drops what is held under an identifier, unless it is under way.
@@ -111,15 +98,9 @@ impl Results {
 
     fn known(&self, list_id: u32) -> Option<Known> {
         let record = self.records.iter().find(|record| record.list_id == list_id)?;
-        let (outcome, progress) = match &record.state {
-            State::Running(progress) => match progress.upgrade() {
-                Some(progress) => (None, progress),
-                None => (Some(Outcome::Aborted), Arc::default()),
-            },
-            State::Ended { outcome, progress } => (Some(*outcome), Arc::clone(progress)),
-        };
+        let progress = &record.progress;
         Some(Known {
-            outcome,
+            outcome: progress.outcome.get().copied(),
             service_action: progress.service_action,
             bytes: progress.bytes.load(Ordering::Relaxed),
             segments: progress.segments.load(Ordering::Relaxed),
@@ -129,10 +110,7 @@ impl Results {
 
 impl Record {
     fn running(&self) -> Option<Arc<Progress>> {
-        match &self.state {
-            State::Running(progress) => progress.upgrade(),
-            State::Ended { .. } => None,
-        }
+        self.progress.outcome.get().is_none().then(|| Arc::clone(&self.progress))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A command as a program of steps.
 
 use crate::answer::Answer;
-use crate::command::Ending;
+use crate::command::{Ending, Status};
 use crate::copy::ExtendedCopy;
 use crate::home::{HomeReply, HomeRequest};
 use crate::lba_status::LbaStatus;
@@ -75,6 +75,8 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Exec {
     program: Program,
+    /// It wrote what is not durable yet.
+    is_cached: bool,
 }
 
 /// The programs that commands are made of. Only what is not on the path of READ and WRITE may be boxed.
@@ -120,11 +122,31 @@ pub(crate) enum Program {
 
 impl Exec {
     pub(crate) fn new(program: Program) -> Exec {
-        Exec { program }
+        Exec { program, is_cached: false }
     }
 
-    /// Says the next step, given what came of the last.
+    /// Says the next step, given what came of the last. Whether a write must be durable is decided with each step,
+    /// as MODE SELECT may switch the write cache off meanwhile; then what the command has written so far is flushed
+    /// before it ends well.
     pub fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
+        match self.step(env, event) {
+            Step::Media { unit: None, op } => {
+                let op = if env.view.policy.modes.write_cache { op } else { op.durable() };
+                self.is_cached = op != MediaOp::Flush && (self.is_cached || op.is_cached());
+                Step::Media { unit: None, op }
+            }
+            Step::End(ending)
+                if self.is_cached && ending.status == Status::Good && !env.view.policy.modes.write_cache =>
+            {
+                self.is_cached = false;
+                self.program = Program::Flush(sync::Flush { taken: ending.write_bytes });
+                Step::Media { unit: None, op: MediaOp::Flush }
+            }
+            step => step,
+        }
+    }
+
+    fn step(&mut self, env: &mut Env<'_>, event: Event) -> Step {
         match &mut self.program {
             Program::End(ending) => Step::End(*ending),
             Program::Read(program) => program.next(env, event),
@@ -169,6 +191,17 @@ impl Exec {
             Program::Sanitize(program) => program.buffer_bytes(),
             Program::ExtendedCopy(program) => program.buffer_bytes(),
         }
+    }
+
+    /// Whether it works on the medium of another unit than its own, the one with this index (EXTENDED COPY): what
+    /// ends that unit's commands ends it, too.
+    pub fn touches(&self, unit: u32) -> bool {
+        matches!(&self.program, Program::ExtendedCopy(copy) if copy.touches(unit))
+    }
+
+    /// Whether nothing can abort it once it is detached.
+    pub fn is_sanitize(&self) -> bool {
+        matches!(self.program, Program::Sanitize(_))
     }
 
     /// Whether it is a READ: fed by [`Step::ReadPush`] only.

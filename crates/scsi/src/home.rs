@@ -2,12 +2,13 @@
 
 use crate::attention::UnitAttention;
 use crate::nexus::{NexusId, NexusUnit};
-use crate::policy::{Modes, Policy};
-use crate::reservation::{Table, TransportId};
+use crate::policy::{Modes, ModesChange, Policy};
+use crate::reservation::TransportId;
 use crate::sense::Check;
 use crate::storage::Traits;
+use crate::table::ReservationClass;
 use crate::unit::Unit;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Something for a unit's home to decide.
@@ -27,14 +28,14 @@ pub enum HomeRequest {
     /// MODE SELECT changed these fields.
     SetModes {
         /// Who.
-        from: NexusId,
-        /// The new values.
-        modes: Modes,
+        from: Identity,
+        /// What its pages set.
+        change: ModesChange,
     },
     /// START STOP UNIT.
     StartStop {
         /// Who.
-        from: NexusId,
+        from: Identity,
         /// Start (true) or stop.
         start: bool,
         /// Load or eject the medium as well.
@@ -43,14 +44,14 @@ pub enum HomeRequest {
     /// PREVENT ALLOW MEDIUM REMOVAL.
     PreventRemoval {
         /// Who.
-        from: NexusId,
+        from: Identity,
         /// Prevent (true) or allow.
         prevent: bool,
     },
     /// SANITIZE is about to run.
     SanitizeBegin {
         /// Who.
-        from: NexusId,
+        from: Identity,
         /// AUSE bit.
         unrestricted: bool,
     },
@@ -64,7 +65,7 @@ pub enum HomeRequest {
     /// SANITIZE, EXIT FAILURE MODE.
     SanitizeExitFailure {
         /// Who.
-        from: NexusId,
+        from: Identity,
     },
     /// A command of this nexus ended with CHECK CONDITION while QERR is not zero.
     QueueError {
@@ -87,6 +88,35 @@ pub enum HomeRequest {
     StoreFailed(Arc<str>),
     /// A nexus is no more: its SPC-2 reservation and its prevention of removal end.
     NexusLost(NexusId),
+}
+
+impl HomeRequest {
+    /// Whose command reservations may stop, and of which class it is: it was admitted before it came here, and
+    /// another may have reserved the unit since.
+    fn judged(&self) -> Option<(&Identity, ReservationClass)> {
+        match self {
+            HomeRequest::SetModes { from, .. }
+            | HomeRequest::SanitizeBegin { from, .. }
+            | HomeRequest::SanitizeExitFailure { from } => Some((from, ReservationClass::Write)),
+            HomeRequest::StartStop { from, start, load_eject } => {
+                let harmless = *start && !load_eject;
+                Some((from, if harmless { ReservationClass::Ready } else { ReservationClass::Write }))
+            }
+            HomeRequest::PreventRemoval { from, prevent } => {
+                Some((from, if *prevent { ReservationClass::Write } else { ReservationClass::Ready }))
+            }
+            HomeRequest::PersistentReserveOut { .. }
+            | HomeRequest::Reserve(_)
+            | HomeRequest::Release(_)
+            | HomeRequest::SanitizeEnd { .. }
+            | HomeRequest::QueueError { .. }
+            | HomeRequest::ClearTaskSet { .. }
+            | HomeRequest::Reset { .. }
+            | HomeRequest::StoreChanged(_)
+            | HomeRequest::StoreFailed(_)
+            | HomeRequest::NexusLost(_) => None,
+        }
+    }
 }
 
 /// A nexus as reservations know it.
@@ -120,7 +150,7 @@ pub struct Publish {
     pub attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort on this unit. Each core answers only when none of them can touch the medium any more.
     pub aborts: Vec<(Who, Aborted)>,
-    /// Reservation state that must be durable before the reply is given (APTPL), as bytes for the state directory;
+    /// What must be durable before the reply is given (APTPL, a sanitize operation), as bytes for the state directory;
     /// empty bytes: remove what was kept.
     pub persist: Option<Vec<u8>>,
 }
@@ -146,13 +176,16 @@ pub enum Who {
 impl Who {
     /// Whether this nexus is meant.
     pub fn includes(&self, nexus: &NexusUnit) -> bool {
+        self.is(nexus.id, &nexus.transport_id, nexus.target_port)
+    }
+
+    fn is(&self, nexus: NexusId, initiator: &[u8], port: u16) -> bool {
         match self {
             Who::Everyone => true,
-            Who::Others(id) => nexus.id != *id,
-            Who::Only(id) => nexus.id == *id,
+            Who::Others(id) => nexus != *id,
+            Who::Only(id) => nexus == *id,
             Who::Port { transport_id, target_port } => {
-                let named = TransportId::of(transport_id);
-                nexus.target_port == *target_port && named.covers(&TransportId::of(&nexus.transport_id))
+                port == *target_port && TransportId::of(transport_id).covers(&TransportId::of(initiator))
             }
         }
     }
@@ -172,13 +205,16 @@ pub enum Aborted {
 pub struct Home {
     policy: Arc<Policy>,
     unit: Arc<Unit>,
-    /// Nexuses that prevent medium removal, ascending.
-    preventing: BTreeSet<NexusId>,
+    /// Nexuses that prevent medium removal.
+    preventing: BTreeMap<NexusId, Identity>,
+    /// Policy and preventing nexuses before the last request, if it can be undone.
+    before: Option<(Arc<Policy>, BTreeMap<NexusId, Identity>)>,
 }
 
 impl Home {
-    /// A home in the state after power on; `restored`: the reservations that were kept across it.
+    /// A home in the state after power on; `restored`: what was kept across it ([`Publish::persist`]).
     pub fn new(unit: Arc<Unit>, traits: Traits, restored: Option<Vec<u8>>) -> Home {
+        let (sanitize, reservations) = restored.map(|kept| Policy::restore(&kept)).unwrap_or_default();
         let policy = Policy {
             epoch: 1,
             traits,
@@ -187,10 +223,10 @@ impl Home {
             started: true,
             ejected: false,
             removal_prevented: false,
-            reservations: Arc::new(restored.map_or_else(Table::default, |kept| Table::restore(&kept))),
-            sanitize: None,
+            reservations: Arc::new(reservations),
+            sanitize,
         };
-        Home { policy: Arc::new(policy), unit, preventing: BTreeSet::new() }
+        Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
     }
 
     /// The newest policy.
@@ -200,24 +236,44 @@ impl Home {
 
     /// Decides. What is published must be applied by every core before the reply is given.
     pub fn handle(&mut self, request: HomeRequest) -> (HomeReply, Option<Publish>) {
+        if let Some((from, class)) = request.judged() {
+            let access = self.policy.reservations.access(from.nexus, &from.transport_id, from.target_port);
+            if access.conflicts(class) {
+                return (HomeReply::Conflict, None);
+            }
+        }
+        // The medium is as SANITIZE left it, whether or not that can be kept.
+        let can_undo = !matches!(request, HomeRequest::SanitizeEnd { .. });
+        self.before = can_undo.then(|| (self.policy(), self.preventing.clone()));
         let mut draft = Draft::of(&self.policy);
         let reply = match request {
-            HomeRequest::SetModes { from, modes } => draft.set_modes(from, modes),
-            HomeRequest::StartStop { from, start, load_eject } => draft.start_stop(from, start, load_eject),
+            HomeRequest::SetModes { from, change } => draft.set_modes(from.nexus, change),
+            HomeRequest::StartStop { from, start, load_eject } => {
+                draft.start_stop(from.nexus, start, load_eject)
+            }
             HomeRequest::PreventRemoval { from, prevent } => {
                 if prevent {
-                    self.preventing.insert(from);
+                    self.preventing.insert(from.nexus, from);
                 } else {
-                    self.preventing.remove(&from);
+                    self.preventing.remove(&from.nexus);
                 }
                 draft.set_prevented(!self.preventing.is_empty())
             }
             HomeRequest::PersistentReserveOut { from, order } => {
-                draft.persistent_reserve_out(&from, &order, &self.unit)
+                let reply = draft.persistent_reserve_out(&from, &order, &self.unit);
+                // PREEMPT AND ABORT lets the medium of whom it preempts go (SPC-4 section 5.13.11.2.7).
+                self.preventing.retain(|_, nexus| {
+                    let is = |who: &Who| who.is(nexus.nexus, &nexus.transport_id, nexus.target_port);
+                    !draft.aborts.iter().any(|(who, _)| is(who))
+                });
+                draft.policy.removal_prevented = !self.preventing.is_empty();
+                reply
             }
             HomeRequest::Reserve(from) => draft.reserve(&from),
             HomeRequest::Release(from) => draft.release(&from),
-            HomeRequest::SanitizeBegin { from, unrestricted } => draft.sanitize_begin(from, unrestricted),
+            HomeRequest::SanitizeBegin { from, unrestricted } => {
+                draft.sanitize_begin(from.nexus, unrestricted)
+            }
             HomeRequest::SanitizeEnd { ok, unrestricted } => draft.sanitize_end(ok, unrestricted),
             HomeRequest::SanitizeExitFailure { from: _ } => draft.sanitize_exit_failure(),
             HomeRequest::QueueError { from } => draft.queue_error(from),
@@ -236,11 +292,23 @@ impl Home {
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
         };
-        let publish = draft.publish();
-        if let Some(publish) = &publish {
+        let mut publish = draft.publish();
+        if let Some(publish) = &mut publish {
+            let kept = publish.policy.kept();
+            if self.unit.can_keep && (publish.persist.is_some() || kept != self.policy.kept()) {
+                publish.persist = Some(kept);
+            }
             self.policy = Arc::clone(&publish.policy);
         }
         (reply, publish)
+    }
+
+    /// What the last request published could not be kept: all is as if it had not been made, and nothing may be
+    /// published. False when that cannot be, as what it tells of has happened.
+    pub fn undo(&mut self) -> bool {
+        let Some((policy, preventing)) = self.before.take() else { return false };
+        (self.policy, self.preventing) = (policy, preventing);
+        true
     }
 }
 
@@ -288,7 +356,8 @@ impl Draft {
         })
     }
 
-    fn set_modes(&mut self, from: NexusId, modes: Modes) -> HomeReply {
+    fn set_modes(&mut self, from: NexusId, change: ModesChange) -> HomeReply {
+        let modes = change.of(self.policy.modes);
         if self.policy.modes == modes {
             return HomeReply::Done;
         }
@@ -407,7 +476,10 @@ mod tests {
         let mut bench = Bench::new();
         let mut modes = bench.view.policy.modes;
         change(&mut modes);
-        bench.ask(HomeRequest::SetModes { from: FIRST, modes });
+        bench.ask(HomeRequest::SetModes {
+            from: bench.nexuses[0].identity(),
+            change: ModesChange::all(modes),
+        });
         bench.nexuses[1].attentions.clear();
         bench
     }
@@ -456,5 +528,55 @@ mod tests {
         for nexus in &bench.nexuses {
             assert_eq!(nexus.attentions, [UnitAttention::CapacityChanged]);
         }
+    }
+
+    #[test]
+    fn what_waits_at_the_home_is_judged_by_the_reservations_of_then() {
+        let mut bench = Bench::new();
+        let (first, second) = (bench.nexuses[0].identity(), bench.nexuses[1].identity());
+        bench.ask(HomeRequest::Reserve(first));
+        let modes = Modes { write_cache: false, ..bench.view.policy.modes };
+        let from = || second.clone();
+        for request in [
+            HomeRequest::SetModes { from: from(), change: ModesChange::all(modes) },
+            HomeRequest::StartStop { from: from(), start: false, load_eject: false },
+            HomeRequest::StartStop { from: from(), start: true, load_eject: false },
+            HomeRequest::PreventRemoval { from: from(), prevent: true },
+            HomeRequest::SanitizeBegin { from: from(), unrestricted: false },
+            HomeRequest::SanitizeExitFailure { from: from() },
+        ] {
+            bench.published = None;
+            assert_eq!(bench.ask(request), HomeReply::Conflict);
+            assert!(bench.published.is_none());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_undone() {
+        let mut bench = Bench::new();
+        let before = bench.home.policy();
+        let from = bench.nexuses[0].identity();
+        let request = HomeRequest::SanitizeBegin { from, unrestricted: false };
+        let (_, publish) = bench.home.handle(request.clone());
+        assert!(publish.unwrap().persist.is_some() && bench.home.undo());
+        assert!(Arc::ptr_eq(&before, &bench.home.policy()));
+        bench.home.handle(request);
+        bench.home.handle(HomeRequest::SanitizeEnd { ok: true, unrestricted: false });
+        assert!(!bench.home.undo());
+    }
+
+    #[test]
+    fn two_mode_selects_at_once_both_take_effect() {
+        let mut bench = Bench::new();
+        let before = bench.view.policy.modes;
+        let caching = Modes { write_cache: false, ..before };
+        let control = Modes { descriptor_sense: true, ..before };
+        for (nexus, modes) in [(0, caching), (1, control)] {
+            let from = bench.nexuses[nexus].identity();
+            let change = ModesChange { modes, caching: nexus == 0, control: nexus == 1 };
+            bench.ask(HomeRequest::SetModes { from, change });
+        }
+        let after = bench.view.policy.modes;
+        assert!(!after.write_cache && after.descriptor_sense);
     }
 }

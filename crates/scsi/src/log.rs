@@ -39,8 +39,8 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
             [SUPPORTED, 0, SUPPORTED, 0xff].into_iter().chain(list.skip(2)).collect()
         }
         (PROVISIONING, 0x00) if env.view.unit.thin => Vec::new(),
-        (TEMPERATURE, 0x00) => parameters(pointer, &TEMPERATURE_PARAMETERS),
-        (START_STOP, 0x00) => parameters(pointer, &START_STOP_PARAMETERS),
+        (TEMPERATURE, 0x00) => parameters(pointer, &TEMPERATURE_PARAMETERS)?,
+        (START_STOP, 0x00) => parameters(pointer, &START_STOP_PARAMETERS)?,
         (SUPPORTED | PROVISIONING | TEMPERATURE | START_STOP, 1..) => return Err(Check::cdb_byte(3).into()),
         _ => return Err(Check::cdb_bit(2, 5).into()),
     };
@@ -72,15 +72,15 @@ const START_STOP_PARAMETERS: [Parameter; 4] = [
     (4, BINARY_LIST, &[0, 0, 0, 0]),
 ];
 
-/// The parameters from the one that PARAMETER POINTER names on.
-fn parameters(pointer: u16, list: &[Parameter]) -> Vec<u8> {
+/// The parameters from the one that PARAMETER POINTER names on; it may not point past the last (SPC-4 section 6.7).
+fn parameters(pointer: u16, list: &[Parameter]) -> Result<Vec<u8>, Check> {
     let mut body = Vec::new();
     for (code, control, value) in list.iter().filter(|(code, _, _)| *code >= pointer) {
         body.extend_from_slice(&code.to_be_bytes());
         body.extend_from_slice(&[*control, u8::try_from(value.len()).unwrap_or(0)]);
         body.extend_from_slice(value);
     }
-    body
+    if body.is_empty() { Err(Check::cdb_byte(5)) } else { Ok(body) }
 }
 
 #[cfg(test)]
@@ -108,5 +108,6 @@ mod tests {
         let mut bench = Bench::new();
         let data = bench.read(&[0x4d, 0, 0x4d, 0, 0, 0, 1, 0, 255, 0]).assert_good().data.clone();
         assert_eq!(data, [0x0d, 0, 0, 6, 0, 1, 3, 2, 0, 0xff]);
+        bench.read(&[0x4d, 0, 0x4d, 0, 0, 0, 2, 0, 255, 0]).assert_invalid_field(5);
     }
 }

@@ -1,6 +1,7 @@
 //! What one I_T_L nexus holds: owned by the core of its session.
 
 use crate::attention::UnitAttention;
+use crate::home::Identity;
 use crate::policy::Policy;
 use crate::reservation::Access;
 use std::collections::VecDeque;
@@ -57,6 +58,11 @@ impl NexusUnit {
             access_epoch: 0,
             copies: crate::copy::Results::default(),
         }
+    }
+
+    /// The nexus as reservations know it.
+    pub fn identity(&self) -> Identity {
+        Identity { nexus: self.id, transport_id: self.transport_id.clone(), target_port: self.target_port }
     }
 
     /// Establishes a unit attention: each once, in the order of precedence, then of age. A power on or a reset makes

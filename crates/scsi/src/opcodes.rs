@@ -60,10 +60,19 @@ fn one(command: Option<&Command>, timeouts: bool, data: &mut Vec<u8>) {
     let support = 0x03 | if timeouts { 0x80 } else { 0 };
     data.extend_from_slice(&[0, support]);
     data.extend_from_slice(&u16::try_from(command.usage.len()).unwrap_or(0).to_be_bytes());
-    data.extend_from_slice(command.usage);
+    data.extend_from_slice(&usage(command));
     if timeouts {
         push_timeouts(command, data);
     }
+}
+
+/// The CDB usage data: ones where a bit is evaluated, but for operation code and service action, which are themselves.
+fn usage(command: &Command) -> Vec<u8> {
+    let mut usage = command.usage.to_vec();
+    if let (Some(action), Some(byte)) = (command.action, usage.get_mut(1)) {
+        *byte = *byte & !0x1f | u8::try_from(action).unwrap_or(0) & 0x1f;
+    }
+    usage
 }
 
 fn push_timeouts(command: &Command, data: &mut Vec<u8>) {
@@ -97,6 +106,26 @@ mod tests {
         }
         assert_eq!(bench.read(&report(1, 0xc0, 0)).assert_good().data, [0, 1, 0, 0]);
         bench.read(&report(7, 0, 0)).assert_invalid_field(2);
+    }
+
+    #[test]
+    fn a_service_action_is_itself_in_the_usage_data() {
+        let mut bench = Bench::new();
+        let mut usage =
+            |opcode, action| bench.read(&report(2, opcode, action)).assert_good().data[4..].to_vec();
+        let long = |head: [u8; 2], rest: &[u8]| [&head[..], rest].concat();
+        let range = [255; 12];
+        assert_eq!(usage(0xa3, 0x0c), [0xa3, 0x0c, 0x87, 255, 255, 255, 255, 255, 255, 255, 0, 0]);
+        assert_eq!(usage(0xa3, 0x0a), [0xa3, 0x0a, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0]);
+        let capacity = [0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0];
+        assert_eq!(usage(0x9e, 0x10), long([0x9e, 0x10], &capacity));
+        assert_eq!(usage(0x9e, 0x12), [&[0x9e, 0x12][..], &range, &[0, 0]].concat());
+        assert_eq!(usage(0x48, 0x01), [0x48, 0xa1, 0, 0, 0, 0, 0, 255, 255, 0]);
+        assert_eq!(usage(0x48, 0x1f), [0x48, 0xbf, 0, 0, 0, 0, 0, 255, 255, 0]);
+        assert_eq!(usage(0x5e, 0x02), [0x5e, 0x02, 0, 0, 0, 0, 0, 255, 255, 0]);
+        assert_eq!(usage(0x5f, 0x05), [0x5f, 0x05, 255, 0, 0, 255, 255, 255, 255, 0]);
+        assert_eq!(usage(0x83, 0x01)[..2], [0x83, 0x01]);
+        assert_eq!(usage(0x84, 0x05)[..6], [0x84, 0x05, 255, 255, 255, 255]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What every core knows of a unit: an immutable snapshot, replaced as a whole and published by the unit's home.
 
+use crate::reservation::Table;
 use crate::storage::Traits;
 use crate::unit::Unit;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub struct Policy {
     /// Nexuses that prevent medium removal, by count.
     pub removal_prevented: bool,
     /// Persistent reservations and registrations.
-    pub reservations: Arc<crate::reservation::Table>,
+    pub reservations: Arc<Table>,
     /// A sanitize operation under way or failed.
     pub sanitize: Option<Sanitize>,
 }
@@ -59,14 +60,79 @@ impl Modes {
     }
 }
 
-/// A sanitize operation (SBC-4 section 4.11).
+/// What a MODE SELECT sets: the fields of the pages that it sends, and no others, whatever they are by then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ModesChange {
+    /// The new values.
+    pub modes: Modes,
+    /// The caching page is among its pages.
+    pub caching: bool,
+    /// The control page is among its pages.
+    pub control: bool,
+}
+
+impl ModesChange {
+    /// A change that sets everything.
+    pub fn all(modes: Modes) -> ModesChange {
+        ModesChange { modes, caching: true, control: true }
+    }
+
+    /// What it makes of these modes.
+    pub fn of(&self, before: Modes) -> Modes {
+        let rest = if self.control { self.modes } else { before };
+        let write_cache = if self.caching { self.modes.write_cache } else { before.write_cache };
+        Modes { write_cache, ..rest }
+    }
+}
+
+/// A sanitize operation (SBC-4 section 4.11). One that a restart cuts off has failed.
 #[derive(Clone, Debug)]
 pub enum Sanitize {
-    /// Under way: progress out of 65536, stored by the core that runs it.
-    Running(Arc<AtomicU32>),
+    /// Under way.
+    Running {
+        /// Progress out of 65536, stored by the core that runs it.
+        progress: Arc<AtomicU32>,
+        /// AUSE was set.
+        unrestricted: bool,
+    },
     /// Failed; `unrestricted`: SANITIZE with EXIT FAILURE MODE may end it (AUSE was set).
     Failed {
         /// Whether EXIT FAILURE MODE is allowed.
         unrestricted: bool,
     },
+}
+
+impl Sanitize {
+    /// First bytes of what is kept of an operation across a restart; AUSE follows.
+    const MAGIC: &[u8] = b"LuneSan\x01";
+
+    /// Whether EXIT FAILURE MODE may end its failure.
+    fn is_unrestricted(&self) -> bool {
+        match self {
+            Sanitize::Running { unrestricted, .. } | Sanitize::Failed { unrestricted } => *unrestricted,
+        }
+    }
+}
+
+impl Policy {
+    /// What must survive a restart, as bytes; none: nothing must.
+    pub(crate) fn kept(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Some(sanitize) = &self.sanitize {
+            bytes.extend_from_slice(Sanitize::MAGIC);
+            bytes.push(u8::from(sanitize.is_unrestricted()));
+        }
+        bytes.extend(self.reservations.kept());
+        bytes
+    }
+
+    /// What was kept: whether a sanitize operation had not ended well, and the reservations.
+    pub(crate) fn restore(kept: &[u8]) -> (Option<Sanitize>, Table) {
+        match kept.strip_prefix(Sanitize::MAGIC).and_then(<[u8]>::split_first) {
+            Some((unrestricted, table)) => {
+                (Some(Sanitize::Failed { unrestricted: *unrestricted == 1 }), Table::restore(table))
+            }
+            None => (None, Table::restore(kept)),
+        }
+    }
 }

@@ -67,7 +67,7 @@ impl StartStop {
             Event::Start if self.flush => Step::Media { unit: None, op: MediaOp::Flush },
             Event::Start | Event::Stored(Ok(_)) if self.tell => {
                 Step::Home(Box::new(HomeRequest::StartStop {
-                    from: env.nexus.id,
+                    from: env.nexus.identity(),
                     start: self.start,
                     load_eject: self.load_eject,
                 }))
@@ -99,7 +99,7 @@ impl Prevent {
     pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
         match event {
             Event::Start => Step::Home(Box::new(HomeRequest::PreventRemoval {
-                from: env.nexus.id,
+                from: env.nexus.identity(),
                 prevent: self.prevent,
             })),
             Event::Home(reply) => replied(env, reply),

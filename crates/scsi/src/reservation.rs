@@ -170,6 +170,11 @@ impl Table {
         }
     }
 
+    /// The bytes to keep across a restart; none when nothing is kept.
+    pub(crate) fn kept(&self) -> Vec<u8> {
+        if self.is_kept { self.encode() } else { Vec::new() }
+    }
+
     /// Whether RESERVE holds the unit: PERSISTENT RESERVE then conflicts, whoever sends it (SPC-2 section 5.5.1).
     pub(crate) fn is_reserved(&self) -> bool {
         self.reserved.is_some()
@@ -235,6 +240,9 @@ impl Draft {
         order: &Order,
         unit: &Unit,
     ) -> HomeReply {
+        if let Some(check) = order.asks_to_keep().filter(|_| !unit.can_keep) {
+            return HomeReply::Check(check);
+        }
         let ports: Vec<u16> = unit.ports.iter().map(|port| port.relative_id).collect();
         let (table, effects) = match self.policy.reservations.apply(from, order, &ports) {
             Ok(done) => done,

@@ -3,7 +3,7 @@
 use crate::admit::Admission;
 use crate::command::Ending;
 use crate::exec::{CHUNK_BYTES, Env, Event, Program, Step};
-use crate::home::{Draft, HomeReply, HomeRequest};
+use crate::home::{Aborted, Draft, HomeReply, HomeRequest, Who};
 use crate::media::same::{TILE_BYTES, tile};
 use crate::media::{refused, unexpected};
 use crate::nexus::NexusId;
@@ -144,7 +144,7 @@ impl Sanitize {
     }
 
     fn ask(&self, env: &Env<'_>) -> Step {
-        let from = env.nexus.id;
+        let from = env.nexus.identity();
         Step::Home(Box::new(match self.method {
             Method::ExitFailure => HomeRequest::SanitizeExitFailure { from },
             Method::Overwrite { .. } | Method::Erase => {
@@ -184,7 +184,7 @@ impl Sanitize {
         match (self.phase, &env.view.policy.sanitize, self.method) {
             (Phase::Telling { ok: false }, _, _) => refused(env, Check::SANITIZE_FAILED),
             (Phase::Telling { ok: true }, _, _) | (_, _, Method::ExitFailure) => Step::End(self.good()),
-            (_, Some(policy::Sanitize::Running(progress)), _) => {
+            (_, Some(policy::Sanitize::Running { progress, .. }), _) => {
                 self.progress = Arc::clone(progress);
                 self.medium_bytes = env.view.blocks().saturating_mul(u64::from(env.view.unit.block_bytes));
                 self.phase = Phase::Running;
@@ -265,17 +265,19 @@ impl Sanitize {
 }
 
 impl Draft {
-    /// Others' commands end first, so that none of them writes behind the sanitize operation.
+    /// All other commands end first, so that none of them writes behind the sanitize operation.
     pub(crate) fn sanitize_begin(&mut self, from: NexusId, unrestricted: bool) -> HomeReply {
         match &self.policy.sanitize {
-            Some(policy::Sanitize::Running(_)) => return HomeReply::Check(Check::SANITIZING),
+            Some(policy::Sanitize::Running { .. }) => return HomeReply::Check(Check::SANITIZING),
             Some(policy::Sanitize::Failed { unrestricted: false }) if unrestricted => {
                 return HomeReply::Check(Check::cdb_bit(1, 5));
             }
             Some(policy::Sanitize::Failed { .. }) | None => {}
         }
-        self.policy.sanitize = Some(policy::Sanitize::Running(Arc::default()));
+        self.policy.sanitize = Some(policy::Sanitize::Running { progress: Arc::default(), unrestricted });
         self.abort_others(from);
+        // The sender's own as well; the command itself is spared by whoever applies this.
+        self.aborts.push((Who::Only(from), Aborted::WithStatus));
         self.changed()
     }
 
@@ -286,7 +288,7 @@ impl Draft {
 
     pub(crate) fn sanitize_exit_failure(&mut self) -> HomeReply {
         match &self.policy.sanitize {
-            Some(policy::Sanitize::Running(_)) => HomeReply::Check(Check::SANITIZING),
+            Some(policy::Sanitize::Running { .. }) => HomeReply::Check(Check::SANITIZING),
             Some(policy::Sanitize::Failed { unrestricted: false }) => HomeReply::Check(Check::cdb_bit(1, 4)),
             Some(policy::Sanitize::Failed { unrestricted: true }) => {
                 self.policy.sanitize = None;
@@ -300,7 +302,7 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use crate::command::Status;
-    use crate::home::HomeRequest;
+    use crate::home::{Aborted, Home, HomeRequest, Who};
     use crate::nexus::NexusId;
     use crate::storage::{MediaOp, StoreError};
     use crate::testing::{BLOCK, Bench, Outcome, unit};
@@ -394,7 +396,7 @@ mod tests {
     #[test]
     fn the_unit_is_not_ready_meanwhile() {
         let mut bench = bench();
-        bench.ask(HomeRequest::SanitizeBegin { from: NexusId(1), unrestricted: false });
+        bench.ask(HomeRequest::SanitizeBegin { from: bench.nexuses[0].identity(), unrestricted: false });
         for cdb in [READ, &[0; 6], &[0x1b, 0, 0, 0, 1, 0], &cdb(0x02, 0), &cdb(0x1f, 0)] {
             bench.read(cdb).assert_check(0x2, 0x041b);
         }
@@ -404,6 +406,40 @@ mod tests {
         bench.read(READ).assert_check(0x2, 0x041b);
         bench.ask(HomeRequest::SanitizeEnd { ok: true, unrestricted: false });
         bench.read(READ).assert_good();
+    }
+
+    #[test]
+    fn all_other_commands_end_first_the_sender_s_own_too() {
+        let mut bench = bench();
+        let from = bench.nexuses[0].identity();
+        bench.ask(HomeRequest::SanitizeBegin { from, unrestricted: false });
+        let aborts = bench.published.unwrap().aborts;
+        assert!(aborts.contains(&(Who::Only(NexusId(1)), Aborted::WithStatus)));
+        assert!(aborts.contains(&(Who::Others(NexusId(1)), Aborted::Silently)));
+    }
+
+    /// A restart must not give access to what a restricted operation left half done (SBC-4 section 4.11).
+    #[test]
+    fn what_a_restart_cut_off_has_failed() {
+        for unrestricted in [false, true] {
+            let mut bench = bench();
+            let from = bench.nexuses[0].identity();
+            bench.ask(HomeRequest::SanitizeBegin { from, unrestricted });
+            let kept = bench.published.take().unwrap().persist.unwrap();
+            let restored = Home::new(bench.view.unit.clone(), bench.view.policy.traits, Some(kept));
+            bench.view.policy = restored.policy();
+            bench.home = restored;
+            bench.read(READ).assert_check(0x3, 0x3103);
+            let exit = bench.read(&cdb(0x1f, 0));
+            if unrestricted {
+                exit.assert_good();
+            } else {
+                exit.assert_invalid_field(1);
+                bench.read(&cdb(0x02, 0)).assert_good();
+            }
+            assert_eq!(bench.published.take().unwrap().persist, Some(Vec::new()));
+            bench.read(READ).assert_good();
+        }
     }
 
     #[test]

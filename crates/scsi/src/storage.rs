@@ -86,6 +86,36 @@ pub enum MediaOp {
     },
 }
 
+impl MediaOp {
+    /// The same, durable before it finishes, where it can be.
+    pub(crate) fn durable(mut self) -> MediaOp {
+        match &mut self {
+            MediaOp::Write { durable, .. }
+            | MediaOp::Zero { durable, .. }
+            | MediaOp::CompareAndWrite { durable, .. }
+            | MediaOp::OrWrite { durable, .. } => *durable = true,
+            MediaOp::Read { .. }
+            | MediaOp::Flush
+            | MediaOp::Discard { .. }
+            | MediaOp::Compare { .. }
+            | MediaOp::Extent { .. } => {}
+        }
+        self
+    }
+
+    /// Whether what it changes may be lost until a flush.
+    pub(crate) fn is_cached(&self) -> bool {
+        match self {
+            MediaOp::Write { durable, .. }
+            | MediaOp::Zero { durable, .. }
+            | MediaOp::CompareAndWrite { durable, .. }
+            | MediaOp::OrWrite { durable, .. } => !durable,
+            MediaOp::Discard { .. } => true,
+            MediaOp::Read { .. } | MediaOp::Flush | MediaOp::Compare { .. } | MediaOp::Extent { .. } => false,
+        }
+    }
+}
+
 /// What a finished operation found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {

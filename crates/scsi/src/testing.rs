@@ -29,6 +29,8 @@ pub(crate) fn unit() -> Unit {
         read_only: false,
         removable: false,
         write_cache: true,
+        can_keep: true,
+        copies: Arc::default(),
         ports: vec![port(1, 1), port(2, 2)],
     }
 }
@@ -56,7 +58,12 @@ pub(crate) struct Bench {
     pub(crate) second: Option<(View, Vec<u8>)>,
     /// How the nexuses reach the units.
     pub(crate) reach: [Reach; 2],
+    /// After so many operations the unit becomes this.
+    pub(crate) after: Option<(usize, Change)>,
 }
+
+/// Something that happens to the unit.
+pub(crate) type Change = fn(&mut View);
 
 /// How a command came out.
 #[derive(Debug)]
@@ -130,6 +137,7 @@ impl Bench {
             published: None,
             second: None,
             reach: [Reach::Full; 2],
+            after: None,
         }
     }
 
@@ -232,6 +240,9 @@ impl Bench {
 
     fn media(&mut self, op: MediaOp, buffer: &mut [u8]) -> Result<Found, StoreError> {
         self.operations.push(op);
+        if let Some((_, change)) = self.after.take_if(|(count, _)| *count == self.operations.len()) {
+            change(&mut self.view);
+        }
         if let Some(error) = self.failure.take() {
             return Err(error);
         }

@@ -28,6 +28,10 @@ pub struct Unit {
     pub removable: bool,
     /// Write cache enabled at start.
     pub write_cache: bool,
+    /// There is a state directory: what must survive a restart can be kept.
+    pub can_keep: bool,
+    /// Held once by each copy operation that runs on the unit.
+    pub copies: Arc<()>,
     /// Target ports through which the unit is reached, in ascending order of their identifiers.
     pub ports: Vec<Port>,
 }

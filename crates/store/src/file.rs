@@ -106,11 +106,15 @@ impl Store for FileStore {
         }
     }
 
-    fn refresh(&self) -> Option<Traits> {
-        let found = probe::size(&self.file, self.kind).ok()?;
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        let lost = |problem: String| format!("{}: {problem}", self.path.display());
+        let found = probe::size(&self.file, self.kind).map_err(|error| lost(error.to_string()))?;
+        if found == 0 && self.kind == Kind::Block {
+            return Err(lost("the device has no medium any more".into()));
+        }
         let size = found - found % u64::from(self.grain.offset);
         let before = self.size.swap(size, Ordering::Relaxed);
-        (before != size).then(|| self.traits())
+        Ok((before != size).then(|| self.traits()))
     }
 
     fn describe(&self) -> String {

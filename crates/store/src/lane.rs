@@ -101,8 +101,12 @@ pub trait Store: Send + Sync {
     /// What the store can do, at present (its size may change: see [`Store::refresh`]).
     fn traits(&self) -> Traits;
 
-    /// Looks whether the size changed; returns the new traits if so. Called now and then, off the datapath.
-    fn refresh(&self) -> Option<Traits>;
+    /// Looks whether the size changed; returns the new traits if so. Called about once a second, off the datapath; may
+    /// block.
+    ///
+    /// # Errors
+    /// When the store is not to be reached, in words. It may come back: a later call tells.
+    fn refresh(&self) -> Result<Option<Traits>, String>;
 
     /// One line for the log and for `serve`'s banner: kind, path, size.
     fn describe(&self) -> String;

@@ -7,6 +7,7 @@ pub mod error;
 pub mod failed;
 pub mod file;
 pub mod lane;
+pub mod late;
 pub mod null;
 pub mod ram;
 
@@ -19,5 +20,6 @@ mod zeros;
 pub use error::OpenError;
 pub use failed::FailedLane;
 pub use file::{open as open_file, open_block};
+pub use late::LateStore;
 pub use null::open as open_null;
 pub use ram::open as open_ram;

@@ -38,8 +38,8 @@ impl Store for NullStore {
         }
     }
 
-    fn refresh(&self) -> Option<Traits> {
-        None
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        Ok(None)
     }
 
     fn describe(&self) -> String {

@@ -118,8 +118,8 @@ impl Store for RamStore {
         }
     }
 
-    fn refresh(&self) -> Option<Traits> {
-        None
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        Ok(None)
     }
 
     fn describe(&self) -> String {

@@ -37,6 +37,10 @@ fn ram<I: Kernel>() -> Option<Setup<I>> {
     setup(store::open_ram(SIZE).unwrap(), true, ())
 }
 
+fn null<I: Kernel>() -> Option<Setup<I>> {
+    setup(store::open_null(SIZE), false, ())
+}
+
 fn file_of<I: Kernel>(directory: TempDir, size: u64) -> Option<Setup<I>> {
     let path = sparse(&directory, size);
     setup(store::open_file(&path, None, 512, false).unwrap(), true, directory)
@@ -101,6 +105,9 @@ macro_rules! conformance {
     };
 }
 
+// It keeps nothing: what is left to ask of it is that it refuses what all refuse, and reads zeros.
+on!(reactor::uring::Uring: null as null; [refuses_ranges_outside reads_zeros_at_first]);
+
 conformance! {
     agrees_with_a_model
     refuses_ranges_outside
@@ -109,6 +116,7 @@ conformance! {
     clears_long_ranges
     makes_things_durable
     keeps_overlapping_operations_apart
+    leaves_nothing_behind_of_a_cancelled_operation
     compares_up_to_the_first_difference
 }
 
@@ -321,6 +329,37 @@ fn keeps_overlapping_operations_apart<I: Io>(setup: &mut Setup<I>) {
         let left = rig.read(offset, 200_000).unwrap();
         assert!(with.contains(&left), "torn in round {round}");
         rig.fill(&ones, &vec![0x11; 200_000]);
+    }
+}
+
+/// Nobody can call an operation back; to cancel one is to want no answer any more. It must be reported all the same,
+/// once, and from then on neither its range nor its places are touched: a reset that was waited for is answered then,
+/// and the places go to others.
+fn leaves_nothing_behind_of_a_cancelled_operation<I: Io>(setup: &mut Setup<I>) {
+    const LEN: usize = 200_000;
+    let (offset, rig) = (4096 + 512, &mut setup.rig);
+    let (old, new) = (rig.room(0, LEN), rig.room(1, LEN));
+    for round in 0..40u8 {
+        rig.fill(&old, &vec![1; LEN]);
+        let cancelled = [
+            Op::Write { offset, from: old, durable: round.is_multiple_of(8), atomic: false },
+            Op::Zero { offset, len: LEN as u64, unmap: round.is_multiple_of(8), durable: false },
+            Op::Discard { offset, len: LEN as u64 },
+            Op::CompareAndWrite { offset, compare: old, write: old, durable: false },
+        ];
+        let ids = cancelled.map(|op| rig.start(&op));
+        let mut reported: Vec<_> = rig.settle().into_iter().map(|(id, _)| id).collect();
+        reported.sort_by_key(|id| id.0);
+        assert_eq!(reported, ids);
+        // The places belong to another task now, and so does the range.
+        rig.fill(&old, &vec![0xee; LEN]);
+        rig.fill(&new, &vec![round; LEN]);
+        assert_eq!(
+            rig.run(Op::Write { offset, from: new, durable: false, atomic: false }),
+            Ok(Found::Nothing)
+        );
+        rig.turn();
+        assert!(rig.read(offset, LEN).unwrap().iter().all(|byte| *byte == round), "round {round}");
     }
 }
 

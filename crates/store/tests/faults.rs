@@ -123,14 +123,14 @@ fn a_changed_size_is_noticed() {
     let (_directory, path, store) = file(SIZE);
     let mut rig = Rig::new(Uring::start(), &store);
     let resize = |size| File::options().write(true).open(&path).unwrap().set_len(size).unwrap();
-    assert_eq!(store.refresh(), None);
+    assert_eq!(store.refresh(), Ok(None));
     resize(SIZE * 2);
     assert_eq!(rig.read(SIZE, 512), Err(StoreError::OutOfRange));
-    assert_eq!(store.refresh().map(|traits| traits.size_bytes), Some(SIZE * 2));
-    assert_eq!(store.refresh(), None);
+    assert_eq!(store.refresh().unwrap().map(|traits| traits.size_bytes), Some(SIZE * 2));
+    assert_eq!(store.refresh(), Ok(None));
     assert_eq!(rig.read(SIZE, 512), Ok(vec![0; 512]));
     resize(4096);
-    assert_eq!(store.refresh().map(|traits| traits.size_bytes), Some(4096));
+    assert_eq!(store.refresh().unwrap().map(|traits| traits.size_bytes), Some(4096));
     assert_eq!(rig.read(4096, 512), Err(StoreError::OutOfRange));
     assert_eq!(rig.write(3584, &[1; 512]), DONE);
 }
@@ -198,6 +198,22 @@ fn a_failed_sync_is_not_forgotten_with_the_page_cache() {
     error.set(None);
     assert_eq!(rig.run(Op::Flush), Err(StoreError::WriteFailed));
     assert_eq!(rig.read(0, 512), Ok(vec![1; 512]));
+}
+
+#[test]
+fn what_a_failed_durable_write_was_told_of_other_writes_is_not_forgotten() {
+    let (_directory, _, store) = file(SIZE + 1);
+    let (mut rig, error) = failing(&store);
+    let from = rig.room(0, 512);
+    let write = |durable| Op::Write { offset: 0, from, durable, atomic: false };
+    error.set(Some(Errno::IO));
+    assert_eq!(rig.run(write(false)), Err(StoreError::WriteFailed));
+    error.set(None);
+    assert_eq!(rig.run(Op::Flush), DONE, "only the write itself failed");
+    error.set(Some(Errno::IO));
+    assert_eq!(rig.run(write(true)), Err(StoreError::WriteFailed));
+    error.set(None);
+    assert_eq!(rig.run(Op::Flush), Err(StoreError::WriteFailed));
 }
 
 #[test]

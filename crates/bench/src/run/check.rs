@@ -20,8 +20,11 @@ pub const THREADS_MAX: usize = 1024;
 /// Memory that all buffers of a run may take.
 pub const BUFFERS_BYTES_MAX: u64 = 64 << 30;
 
-/// A job that no target could run is refused.
-pub(super) fn check(job: &Job, targets: usize) -> Result<(), RunError> {
+/// Whether a job can be run on so many targets, as far as that is known without them.
+///
+/// # Errors
+/// When no target could run it.
+pub fn check(job: &Job, targets: usize) -> Result<(), RunError> {
     let faults = amounts(job, targets).into_iter().chain(words(job));
     match faults.into_iter().find(|fault| fault.0) {
         Some((_, problem, remedy)) => Err(RunError::new(problem, remedy)),
@@ -128,8 +131,8 @@ pub(crate) fn depth(job: &Job) -> u32 {
 }
 
 /// Whether a job changes its targets.
-pub(crate) fn writes(job: &Job) -> bool {
-    streams(job).iter().any(|&(mix, _)| mix != Mix::Only(Direction::Read))
+pub fn writes(job: &Job) -> bool {
+    streams(job).iter().any(|&(mix, depth)| depth > 0 && mix != Mix::Only(Direction::Read))
 }
 
 /// Whether blocks are visited in no order.

@@ -31,7 +31,7 @@ fn a_target_that_keeps_what_it_is_given_passes_over_several_sessions() {
         assert!(counts.checked > 0 && counts.bad() == 0, "{counts:?} {:?}", result.first_errors);
         assert!(result.streams().all(|stream| stream.errors == 0), "{:?}", result.first_errors);
     }
-    daemon.stop();
+    daemon.stop().expect("every core ends in order");
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_target_that_forgets_everything_loses() {
     let result = measure(&job, &[open(&url(&daemon, 0).to_string(), &job)]);
     let counts = result.verify.unwrap();
     assert!(counts.lost > 0 && counts.lost == counts.checked, "{counts:?}");
-    daemon.stop();
+    daemon.stop().expect("every core ends in order");
 }
 
 #[test]
@@ -55,5 +55,5 @@ fn blocks_that_do_not_fit_and_secrets_are_not_passed_on() {
     let opened = target::open(&secret, &TargetOptions::of(&short()));
     let shown = opened.map(|opened| opened.name).unwrap_or_else(|error| error.to_string());
     assert!(!shown.contains("hidden"), "{shown}");
-    daemon.stop();
+    daemon.stop().expect("every core ends in order");
 }

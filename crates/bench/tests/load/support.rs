@@ -52,7 +52,7 @@ impl Store for Bent {
         self.inner.traits()
     }
 
-    fn refresh(&self) -> Option<Traits> {
+    fn refresh(&self) -> Result<Option<Traits>, String> {
         self.inner.refresh()
     }
 

@@ -77,6 +77,12 @@ pub(super) fn duration(text: &str, least: Duration, most: Duration) -> Result<Du
     }
 }
 
+/// `15s`, `500ms`, `2m`, `15` (seconds), up to a year; or what is wrong, and how to mend it.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+    duration(text, Duration::ZERO, YEAR).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
+}
+
 /// A whole number in a range.
 pub(super) fn number(text: &str, least: u64, most: u64) -> Result<u64, Fault> {
     match text.parse::<u64>() {
@@ -113,6 +119,12 @@ pub(super) fn core_list(text: &str, usable: &[usize]) -> Result<Vec<usize>, Faul
     cores.sort_unstable();
     cores.dedup();
     Ok(cores)
+}
+
+/// `all` or `0,2-3`, out of the cores that this process may use; or what is wrong, and how to mend it.
+pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
+    let usable = reactor::topology::usable_cores().map_err(|error| error.to_string())?;
+    core_list(text, &usable).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
 
 /// `0,2-3`.

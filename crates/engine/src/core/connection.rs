@@ -42,6 +42,8 @@ pub(super) struct Connection {
     lingering: Vec<Key>,
     /// The session that this one reinstates is not over yet.
     succeeds: bool,
+    /// When a discovery session, which is counted, is ended.
+    expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
     pub(super) share: Share,
     /// When data that it owed last arrived.
@@ -50,6 +52,9 @@ pub(super) struct Connection {
 
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a discovery session may last.
+const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why a session ends.
 const REINSTATED: &str = "its session was reinstated by a new login";
@@ -103,6 +108,7 @@ impl Connection {
             cut_at: None,
             lingering: Vec::new(),
             succeeds: false,
+            expires: None,
             share: Share::default(),
             progress_at: Time(0),
         }
@@ -317,7 +323,10 @@ impl<I: Io> Core<I> {
         self.shared.registry.login_ends();
         let shared = self.shared.clone();
         let Some(conn) = self.connections.get_mut(key) else { return };
-        let named = |name: &String| shared.config.targets.iter().position(|target| target.name == *name);
+        // Names do not depend on case (RFC 3722); the configuration has them in lower case.
+        let named = |name: &String| {
+            shared.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
+        };
         let target = session.target.as_ref().and_then(named);
         let keys: Vec<String> =
             session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -337,10 +346,14 @@ impl<I: Io> Core<I> {
             keys = %keys.join(" "),
             "{kind} {serial} logged in"
         );
-        let Some(target) = target else { return self.set_phase(key, Phase::Login) };
+        let Some(target) = target else { return self.discover(key) };
         let name = session_name(&session, target, shared.config.portals[facts.portal].group);
         let mut phase = if core == self.me { Phase::Serving } else { Phase::Leaving(core) };
-        if let Some(old) = shared.registry.enter(name, Place { core: self.me, serial }) {
+        let sessions_max = shared.config.targets[target].sessions_max;
+        let Ok(old) = shared.registry.enter(name, Place { core: self.me, serial }, sessions_max) else {
+            return self.gone(key, "the target has no room for another session (sessions_max)");
+        };
+        if let Some(old) = old {
             tracing::info!(initiator = %session.initiator, "session {serial} reinstates session {}", old.serial);
             phase = Phase::Parked;
             if let Some(conn) = self.connections.get_mut(key) {
@@ -352,6 +365,17 @@ impl<I: Io> Core<I> {
         if phase == Phase::Serving {
             self.equip(key);
         }
+    }
+
+    /// A discovery session begins. Anybody may have one, so there are not many, and none stays for long.
+    fn discover(&mut self, key: Key) {
+        if !self.shared.registry.discovery_begins(self.shared.config.logins_max) {
+            return self.gone(key, "there are too many discovery sessions (logins_max)");
+        }
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
+        }
+        self.set_phase(key, Phase::Login);
     }
 
     fn set_phase(&mut self, key: Key, phase: Phase) {
@@ -483,6 +507,7 @@ impl<I: Io> Core<I> {
             return;
         }
         let ready = conn.facts.session.is_some();
+        let is_counted = conn.expires.take().is_some();
         conn.phase = Phase::Closing;
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
         let (serial, from, nexus) = (conn.facts.serial, conn.facts.from, conn.nexus);
@@ -496,6 +521,9 @@ impl<I: Io> Core<I> {
         }
         if !ready {
             self.shared.registry.login_ends();
+        }
+        if is_counted {
+            self.shared.registry.discovery_ends();
         }
         for task in tasks {
             self.abort(task, Some(Aborted::Silently));
@@ -595,6 +623,9 @@ impl<I: Io> Core<I> {
             .filter(|key| self.connections.get(*key).is_some_and(|conn| conn.progress_at <= then))
             .collect();
         stalled.extend(self.keys_where(|conn| conn.stream.sends_since().is_some_and(|since| since <= then)));
+        for key in self.keys_where(|conn| conn.expires.is_some_and(|at| at <= now)) {
+            self.gone(key, &format!("a discovery session lasts {} s", DISCOVERY_WITHIN.as_secs()));
+        }
         for key in stalled {
             self.gone(key, &format!("its data made no progress for {} s (stall_timeout)", limit.as_secs()));
         }
@@ -627,8 +658,9 @@ impl<I: Io> Core<I> {
     }
 
     /// The nexus that a task belongs to.
-    pub(super) fn nexus_of(&self, task: &super::Task) -> Option<&NexusUnit> {
-        let conn = self.connections.get(task.connection?)?;
+    pub(super) fn nexus_of<'a>(&'a self, task: &'a super::Task) -> Option<&'a NexusUnit> {
+        let Some(connection) = task.connection else { return task.detached_nexus() };
+        let conn = self.connections.get(connection)?;
         conn.luns.iter().find(|lun| lun.unit == task.unit).map(|lun| &lun.nexus)
     }
 }
@@ -638,7 +670,7 @@ fn tag(kind: u64, key: Key) -> Tag {
 }
 
 fn session_name(session: &Session, target: usize, group: u16) -> SessionName {
-    SessionName { initiator: session.initiator.clone(), isid: session.isid, target, group }
+    SessionName { initiator: session.initiator.to_lowercase(), isid: session.isid, target, group }
 }
 
 /// The number in eight LUN bytes: single level, peripheral device (bus 0) or flat space addressing.

@@ -79,12 +79,14 @@ impl<I: Io> Core<I> {
     /// The state directory has (or could not take) what must survive before the request is answered.
     pub(super) fn home_persisted(&mut self, unit: u32, ok: bool) {
         let Some(home) = &mut self.homes[unit as usize] else { return };
-        if let Some(current) = &mut home.current
-            && !ok
-        {
-            current.reply = HomeReply::Check(scsi::sense::Check::INTERNAL);
+        if ok || !home.home.undo() {
+            return self.publish(unit);
         }
-        self.publish(unit);
+        if let Some(Current { origin, .. }) = home.current.take() {
+            let reply = HomeReply::Check(scsi::sense::Check::INTERNAL);
+            self.post(origin.core, Message::Answer { origin, reply });
+        }
+        self.home_next(unit);
     }
 
     fn publish(&mut self, unit: u32) {
@@ -124,7 +126,7 @@ impl<I: Io> Core<I> {
         let mut cleared = Vec::new();
         for (who, how) in &publish.aborts {
             let ours = |key: Key, task: &super::Task| {
-                let nexus = self.nexus_of(task).filter(|nexus| task.unit == unit && who.includes(nexus))?;
+                let nexus = self.nexus_of(task).filter(|nexus| task.touches(unit) && who.includes(nexus))?;
                 (Some(key) != asker).then_some((key, nexus.id))
             };
             let victims: Vec<_> = self.tasks.iter().filter_map(|(key, task)| ours(key, task)).collect();
@@ -150,7 +152,7 @@ impl<I: Io> Core<I> {
         }
         if !publish.aborts.is_empty() {
             // What was aborted before may still be on its way to the medium as well.
-            let lingering = |task: &super::Task| task.unit == unit && task.may_still_write();
+            let lingering = |task: &super::Task| task.touches(unit) && task.may_still_write();
             let before = self.tasks.iter().filter(|(_, task)| lingering(task)).map(|(key, _)| key);
             left.extend(before.filter(|key| !left.contains(key)).collect::<Vec<_>>());
         }

@@ -45,7 +45,9 @@ pub(super) struct Task {
     gated: bool,
     /// It was aborted, and lingers until its storage operation or its home lets go of it.
     pub(super) aborted: bool,
-    /// Nothing can abort it (SANITIZE); the nexus state that it then works with is its own.
+    /// Its ending, until the home has ended what QERR ends with it.
+    held: Option<Ending>,
+    /// It outlives its command (SANITIZE, a copy with IMMED); the nexus state that it then works with is its own.
     detached: Option<Box<Detached>>,
 }
 
@@ -117,6 +119,7 @@ impl Task {
             missing: None,
             gated: false,
             aborted: false,
+            held: None,
             detached: None,
         }
     }
@@ -130,6 +133,21 @@ impl Task {
     /// Whether it was aborted, but its storage operation has not come back: it may still touch the medium.
     pub(super) fn may_still_write(&self) -> bool {
         self.aborted && matches!(self.state, State::Storing | State::Reading { .. })
+    }
+
+    /// Whether it works on this unit: it is for it, or copies from or to it.
+    pub(super) fn touches(&self, unit: u32) -> bool {
+        self.unit == unit || self.exec.as_ref().is_some_and(|exec| exec.touches(unit))
+    }
+
+    /// The nexus of a task that outlives its command, unless nothing can abort it.
+    pub(super) fn detached_nexus(&self) -> Option<&NexusUnit> {
+        self.detached.as_ref().filter(|_| !self.is_unstoppable()).map(|detached| &detached.nexus)
+    }
+
+    /// Whether nothing can abort it: a SANITIZE that has begun.
+    fn is_unstoppable(&self) -> bool {
+        self.detached.is_some() && self.exec.as_ref().is_some_and(Exec::is_sanitize)
     }
 
     /// Whether its initiator owes it data since before `then`.
@@ -266,6 +284,8 @@ impl<I: Io> Core<I> {
                 None => return,
             }
         }
+        // Its last operation is over: who aborts it meanwhile need not wait for one.
+        self.set_state(key, State::Running);
         self.to_run.push((key, event));
     }
 
@@ -483,9 +503,12 @@ impl<I: Io> Core<I> {
         match origin.who {
             Waiter::Nobody => {}
             Waiter::Function(connection, id) => self.function_answered(connection, id),
-            Waiter::Task(key) => match self.tasks.get(key) {
+            Waiter::Task(key) => match self.tasks.get_mut(key) {
                 Some(task) if task.aborted => self.free_task(key),
-                Some(_) => self.run_task(key, Event::Home(reply)),
+                Some(task) => match task.held.take() {
+                    Some(ending) => self.tell_end(key, ending),
+                    None => self.run_task(key, Event::Home(reply)),
+                },
                 None => {}
             },
         }
@@ -532,14 +555,25 @@ impl<I: Io> Core<I> {
     /// The command is over.
     fn end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
-        let (connection, wire, unit) = (task.connection, task.wire, task.unit);
+        let (connection, unit) = (task.connection, task.unit);
         if let (Status::CheckCondition, Some(conn)) = (ending.status, connection)
             && self.views.get(unit as usize).is_some_and(|view| view.policy.modes.queue_error != 0)
             && let Some(conn) = self.connections.get(conn)
         {
             let from = conn.nexus;
-            self.ask_home(unit, Waiter::Nobody, HomeRequest::QueueError { from });
+            // It is told only when no other command is left to be aborted: none that the initiator sends in answer is.
+            self.set_state(key, State::AtHome);
+            if let Some(task) = self.tasks.get_mut(key) {
+                task.held = Some(ending);
+            }
+            return self.ask_home(unit, Waiter::Task(key), HomeRequest::QueueError { from });
         }
+        self.tell_end(key, ending);
+    }
+
+    fn tell_end(&mut self, key: Key, ending: Ending) {
+        let Some(task) = self.tasks.get(key) else { return };
+        let (connection, wire) = (task.connection, task.wire);
         self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
         self.free_task(key);
     }
@@ -551,7 +585,7 @@ impl<I: Io> Core<I> {
         if task.aborted {
             return !task.may_still_write();
         }
-        let (connection, wire, detached) = (task.connection, task.wire, task.detached.is_some());
+        let (connection, wire, is_unstoppable) = (task.connection, task.wire, task.is_unstoppable());
         match how {
             Some(Aborted::WithStatus) => {
                 let ending = to_wire(refusal(Status::TaskAborted));
@@ -561,7 +595,7 @@ impl<I: Io> Core<I> {
             None => {}
         }
         self.forget_connection(key);
-        if detached {
+        if is_unstoppable {
             return true;
         }
         let Some(task) = self.tasks.get_mut(key) else { return true };

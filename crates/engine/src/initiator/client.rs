@@ -176,7 +176,7 @@ impl Client {
     }
 
     fn run(&mut self, command: Command) -> Result<(u8, Option<Sense>, u32), CommandError> {
-        match self.session.submit(self.io.now(), command) {
+        match self.session.submit(self.io.now(), &command) {
             Ok(()) => {}
             Err(Refused::Full | Refused::Lost) => return Err(self.lost()),
         }

@@ -169,7 +169,7 @@ impl Session {
     ///
     /// # Errors
     /// When there are too many, or the target has been lost for too long.
-    pub fn submit(&mut self, now: Time, command: Command) -> Result<(), Refused> {
+    pub fn submit(&mut self, now: Time, command: &Command) -> Result<(), Refused> {
         let is_lost = |since| now.since(since) >= self.options.give_up_after;
         if matches!(self.state, State::Closed) || self.down_since.is_some_and(is_lost) {
             return Err(Refused::Lost);

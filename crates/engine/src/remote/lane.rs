@@ -91,92 +91,105 @@ impl RemoteLane {
     fn advance<I: Io>(&mut self, io: &mut I, index: u32) -> Result<(), StoreError> {
         let next = self.next(io, index)?;
         let command = Command { cookie: index, request: next.request, repeatable: next.repeatable };
-        self.session.submit(io.now(), command).map_err(|refused| match refused {
+        self.session.submit(io.now(), &command).map_err(|refused| match refused {
             Refused::Full => StoreError::Busy,
             Refused::Lost => StoreError::Unavailable,
         })
     }
 
+    /// The next command of an operation.
     fn next<I: Io>(&mut self, io: &mut I, index: u32) -> Result<Next, StoreError> {
         let geometry = &self.store.geometry;
-        let flight = &mut self.flights[index as usize];
-        let block = u64::from(geometry.block_bytes);
-        let lun = self.session.lun_bytes();
-        let limit = geometry.transfer_blocks_max.map_or(PIECE_BYTES_MAX, |blocks| {
+        let flight = &self.flights[index as usize];
+        if flight.is_syncing {
+            return Ok(self.sync());
+        }
+        let most = geometry.transfer_blocks_max.map_or(PIECE_BYTES_MAX, |blocks| {
             blocks.saturating_mul(geometry.block_bytes).min(PIECE_BYTES_MAX)
         });
-        let done = flight.done;
+        let atomic_most = geometry.traits.atomic_write_bytes_max;
         let fua = |durable| if durable && geometry.fua { FUA } else { 0 };
-        let sync = || {
-            let cdb = request::long(opcode::SYNCHRONIZE_CACHE_16, 0, 0, 0);
-            Next { request: request::request(lun, &cdb, Places::EMPTY, Places::EMPTY), repeatable: true }
-        };
-        if flight.is_syncing {
-            return Ok(sync());
-        }
-        // A piece with data: its CDB, and the part of the places that it is about.
-        let mut part = |opcode, flags, offset: u64, places: &Places, limit: u32| {
-            let piece = places.slice(done as u32, limit);
-            flight.piece = u64::from(piece.len());
-            let cdb = request::long(opcode, flags, (offset + done) / block, (flight.piece / block) as u32);
-            (cdb, piece)
-        };
-        let none = Places::EMPTY;
-        let (cdb, read, write, repeatable) = match flight.op {
-            Op::Read { offset, into } => {
-                let (cdb, piece) = part(opcode::READ_16, 0, offset, &into, limit);
-                (cdb, piece, none, true)
-            }
+        let (opcode, flags, offset, places) = match &flight.op {
+            Op::Read { offset, into } => (opcode::READ_16, 0, *offset, into),
             Op::Write { offset, from, durable, atomic: false } => {
-                let (cdb, piece) = part(opcode::WRITE_16, fua(durable), offset, &from, limit);
-                (cdb, none, piece, true)
+                (opcode::WRITE_16, fua(*durable), *offset, from)
             }
+            // These two are not to be had in pieces.
+            Op::Write { from, atomic: true, .. } if from.len() > atomic_most => {
+                return Err(StoreError::Unsupported);
+            }
+            Op::OrWrite { from, .. } if from.len() > most => return Err(StoreError::Unsupported),
             Op::Write { offset, from, durable, atomic: true } => {
-                if from.len() > geometry.traits.atomic_write_bytes_max {
-                    return Err(StoreError::Unsupported);
-                }
-                let (cdb, piece) = part(opcode::WRITE_ATOMIC_16, fua(durable), offset, &from, u32::MAX);
-                (cdb, none, piece, true)
+                (opcode::WRITE_ATOMIC_16, fua(*durable), *offset, from)
             }
-            Op::OrWrite { offset, from, durable } => {
-                if from.len() > limit {
-                    return Err(StoreError::Unsupported);
-                }
-                let (cdb, piece) = part(opcode::ORWRITE_16, fua(durable), offset, &from, limit);
-                (cdb, none, piece, true)
-            }
-            Op::Compare { offset, with } => {
-                let (cdb, piece) = part(opcode::VERIFY_16, COMPARE, offset, &with, limit);
-                (cdb, none, piece, true)
-            }
-            Op::CompareAndWrite { offset, compare, write, durable } => {
-                let most = u32::from(geometry.compare_blocks_max).saturating_mul(geometry.block_bytes);
-                let both = request::join(&compare, &write).filter(|_| compare.len() <= most);
-                let both = both.ok_or(StoreError::Unsupported)?;
-                let flags = fua(durable);
-                let (cdb, _) = part(opcode::COMPARE_AND_WRITE, flags, offset, &compare, u32::MAX);
-                (cdb, none, both, false)
-            }
+            Op::OrWrite { offset, from, durable } => (opcode::ORWRITE_16, fua(*durable), *offset, from),
+            Op::Compare { offset, with } => (opcode::VERIFY_16, COMPARE, *offset, with),
+            Op::CompareAndWrite { .. } => return self.compare_and_write(index),
             Op::Extent { offset } => {
-                if flight.buffer.is_empty() {
-                    flight.buffer = io.arena().take(LBA_STATUS_BYTES).ok_or(StoreError::Busy)?;
-                }
-                let cdb = request::long(
-                    opcode::SERVICE_ACTION_IN_16,
-                    GET_LBA_STATUS,
-                    offset / block,
-                    LBA_STATUS_BYTES,
-                );
-                (cdb, flight.buffer, none, true)
+                let offset = *offset;
+                return self.lba_status(io, index, offset);
             }
-            Op::Flush => return Ok(sync()),
-            Op::Zero { offset, len, unmap, .. } => return self.zero(index, offset, len, unmap),
-            Op::Discard { offset, len } if !geometry.unmap_zeros => {
+            Op::Flush => return Ok(self.sync()),
+            Op::Discard { offset, len } if geometry.unmap_zeros => {
+                let (offset, len) = (*offset, *len);
+                return self.unmap(io, index, offset, len);
+            }
+            Op::Discard { offset, len } => {
+                let (offset, len) = (*offset, *len);
                 return self.zero(index, offset, len, true);
             }
-            Op::Discard { offset, len } => return self.unmap(io, index, offset, len),
+            Op::Zero { offset, len, unmap, .. } => {
+                let (offset, len, unmap) = (*offset, *len, *unmap);
+                return self.zero(index, offset, len, unmap);
+            }
         };
-        Ok(Next { request: request::request(lun, &cdb, read, write), repeatable })
+        let block = u64::from(geometry.block_bytes);
+        let piece =
+            places.slice(flight.done as u32, if opcode == opcode::WRITE_ATOMIC_16 { u32::MAX } else { most });
+        let len = u64::from(piece.len());
+        let cdb = request::long(opcode, flags, (offset + flight.done) / block, (len / block) as u32);
+        let (read, write) =
+            if opcode == opcode::READ_16 { (piece, Places::EMPTY) } else { (Places::EMPTY, piece) };
+        self.flights[index as usize].piece = len;
+        Ok(self.command(&cdb, read, write))
+    }
+
+    /// A command that may be sent again.
+    fn command(&self, cdb: &[u8], read: Places, write: Places) -> Next {
+        Next { request: request::request(self.session.lun_bytes(), cdb, read, write), repeatable: true }
+    }
+
+    fn sync(&self) -> Next {
+        let cdb = request::long(opcode::SYNCHRONIZE_CACHE_16, 0, 0, 0);
+        self.command(&cdb, Places::EMPTY, Places::EMPTY)
+    }
+
+    fn compare_and_write(&mut self, index: u32) -> Result<Next, StoreError> {
+        let geometry = &self.store.geometry;
+        let flight = &mut self.flights[index as usize];
+        let Op::CompareAndWrite { offset, compare, write, durable } = flight.op else {
+            return Err(StoreError::Unsupported);
+        };
+        let most = u32::from(geometry.compare_blocks_max).saturating_mul(geometry.block_bytes);
+        let both = request::join(&compare, &write).filter(|_| compare.len() <= most);
+        let both = both.ok_or(StoreError::Unsupported)?;
+        flight.piece = u64::from(compare.len());
+        let block = u64::from(geometry.block_bytes);
+        let flags = if durable && geometry.fua { FUA } else { 0 };
+        let blocks = (flight.piece / block) as u32;
+        let cdb = request::long(opcode::COMPARE_AND_WRITE, flags, offset / block, blocks);
+        Ok(Next { repeatable: false, ..self.command(&cdb, Places::EMPTY, both) })
+    }
+
+    fn lba_status<I: Io>(&mut self, io: &mut I, index: u32, offset: u64) -> Result<Next, StoreError> {
+        let flight = &mut self.flights[index as usize];
+        if flight.buffer.is_empty() {
+            flight.buffer = io.arena().take(LBA_STATUS_BYTES).ok_or(StoreError::Busy)?;
+        }
+        let buffer = flight.buffer;
+        let lba = offset / u64::from(self.store.geometry.block_bytes);
+        let cdb = request::long(opcode::SERVICE_ACTION_IN_16, GET_LBA_STATUS, lba, LBA_STATUS_BYTES);
+        Ok(self.command(&cdb, buffer, Places::EMPTY))
     }
 
     /// A piece of a range that is to read as zeros.
@@ -216,8 +229,8 @@ impl RemoteLane {
         flight.piece = blocks * block;
         let (cdb, list) = request::unmap((offset + flight.done) / block, blocks as u32);
         flight.buffer.iter().for_each(|span| io.arena().bytes_mut(span).copy_from_slice(&list));
-        let request = request::request(self.session.lun_bytes(), &cdb, Places::EMPTY, flight.buffer);
-        Ok(Next { request, repeatable: true })
+        let buffer = flight.buffer;
+        Ok(self.command(&cdb, Places::EMPTY, buffer))
     }
 
     /// Takes what the session has finished, and sends what follows.
@@ -303,7 +316,7 @@ impl RemoteLane {
             self.store.probe_at.store(0, Ordering::Relaxed);
         }
         let due = self.store.probe_at.load(Ordering::Relaxed);
-        if now.0 < due || self.capacity.is_some() || self.session.negotiated().is_none() {
+        if now.0 < due || self.capacity.is_some() {
             return;
         }
         let next = now.after(PROBE).0;
@@ -312,7 +325,7 @@ impl RemoteLane {
         }
         let Some(places) = io.arena().take(CAPACITY_BYTES) else { return };
         let request = request::request(self.session.lun_bytes(), &read_capacity(), places, Places::EMPTY);
-        match self.session.submit(now, Command { cookie: CAPACITY, request, repeatable: true }) {
+        match self.session.submit(now, &Command { cookie: CAPACITY, request, repeatable: true }) {
             Ok(()) => self.capacity = Some(places),
             Err(Refused::Full | Refused::Lost) => io.arena().give(&places),
         }

@@ -64,8 +64,8 @@ fn what_is_written_through_the_front_is_in_the_back() {
     good(&mut front, &long(0x8a, 8, 7, 1), 0, &pattern(9, 4096));
     good(&mut front, &long(0x91, 0, 0, 0), 0, &[]);
     drop((front, behind));
-    a.stop();
-    back.stop();
+    a.stop().expect("every core ends in order");
+    back.stop().expect("every core ends in order");
 }
 
 #[test]
@@ -145,6 +145,28 @@ fn write_protection_and_reservations_pass_through() {
 }
 
 #[test]
+fn a_unit_that_grows_is_seen_to_grow() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk");
+    let back = serve(&[&format!("file:{},size=16M", path.display())]);
+    let a = front(&back, "", "");
+    let mut front = client(&a);
+    let mut last_block = || {
+        let data = good(&mut front, &long(0x9e, 0x10, 0, 32), 32, &[]);
+        u64::from_be_bytes(*data.first_chunk().expect("an LBA"))
+    };
+    assert_eq!(last_block(), (16 << 11) - 1);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the disk");
+    file.set_len(32 << 20).expect("grown");
+    let mut other = client(&a);
+    while last_block() != (32 << 11) - 1 {
+        good(&mut other, &read(0, 1), 512, &[]);
+    }
+    good(&mut front, &write((32 << 11) - 8, 8), 0, &pattern(7, 4096));
+    assert!(good(&mut client(&back), &read((32 << 11) - 8, 8), 4096, &[]) == pattern(7, 4096));
+}
+
+#[test]
 fn a_unit_that_cannot_be_served_says_why() {
     let back = serve(&["ram:16M"]);
     let failed = |daemon: &Daemon| daemon.units()[0].failed.clone().unwrap_or_default();
@@ -155,7 +177,7 @@ fn a_unit_that_cannot_be_served_says_why() {
     let mut client = client(&no_unit);
     assert_eq!(sense(&mut client, &read(0, 1), 512, &[]).0, Some(SenseKey::NotReady));
     let there = url(&back, 0).to_string();
-    back.stop();
+    back.stop().expect("every core ends in order");
     let gone = serve(&[&there]);
     assert!(failed(&gone).contains("refused"), "{}", failed(&gone));
 }
@@ -171,7 +193,7 @@ fn a_lost_back_end_is_told_within_the_bound_and_met_again() {
     let data = pattern(6, 4096);
     good(&mut front, &write(0, 8), 0, &data);
     good(&mut front, &long(0x91, 0, 0, 0), 0, &[]);
-    back.stop();
+    back.stop().expect("every core ends in order");
     // Bounded: the client itself would wait for longer, and then not get a reply.
     for cdb in [read(0, 8), write(8, 8)] {
         let (reads, writes) = if cdb[0] == 0x88 { (4096, &[][..]) } else { (0, &data[..]) };
@@ -187,8 +209,8 @@ fn a_lost_back_end_is_told_within_the_bound_and_met_again() {
     assert!(there == data);
     good(&mut front, &write(8, 8), 0, &data);
     drop(front);
-    a.stop();
-    back.stop();
+    a.stop().expect("every core ends in order");
+    back.stop().expect("every core ends in order");
 }
 
 #[test]
@@ -209,7 +231,7 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
     });
     let reached = |least| told.iter().find(|round| *round >= least).expect("the writer goes on");
     reached(20);
-    back.stop();
+    back.stop().expect("every core ends in order");
     let back = serve_at(&address, &[&disk]);
     reached(200);
     writer.join().expect("no write failed");

@@ -33,7 +33,7 @@ fn commands_are_answered_with_data_and_sense() {
     assert_eq!((reply.status, reply.sense.map(|sense| sense.code())), (2, Some(0x2100)));
     assert_eq!(client.command(&READ, 1 << 20, &[]), Err(CommandError::TooLong));
     drop(client);
-    daemon.stop();
+    daemon.stop().expect("every core ends in order");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn faults_name_the_target_and_the_reason() {
     let fault = Client::connect(&other, &impatient()).err().expect("no session").to_string();
     assert!(fault.contains("iqn.2026-11.io.lunette:other") && fault.contains("not found"), "{fault}");
     let mut client = Client::connect(&there, &impatient()).expect("a session");
-    daemon.stop();
+    daemon.stop().expect("every core ends in order");
     let fault = Client::connect(&there, &impatient()).err().expect("no session").to_string();
     assert!(fault.contains("refused"), "{fault}");
     assert!(matches!(client.command(&READ, 0x180 * 512, &[]), Err(CommandError::Lost(_))));

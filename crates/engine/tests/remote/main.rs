@@ -2,4 +2,5 @@
 
 mod chain;
 mod client;
+mod guard;
 mod support;

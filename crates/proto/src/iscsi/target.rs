@@ -40,8 +40,6 @@ const CONTROL_MAX: usize = 32;
 const CONTROL_BYTES_MAX: usize = 64 * 1024;
 /// Text of one Login Request: MaxRecvDataSegmentLength before it was declared (section 13.12).
 const LOGIN_TEXT_MAX: u32 = 8192;
-/// Task tags remembered after their task was aborted, so that data still on its way is thrown away in silence.
-const FORGOTTEN_MAX: usize = 64;
 
 /// What is given to a target machine.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +87,10 @@ pub struct Target {
     immediate_in_flight: u16,
     /// Counts R2Ts, for their tags.
     transfers: u32,
+    /// Task tags remembered after their task was aborted, so that data still on its way is thrown away in silence.
     forgotten: VecDeque<u32>,
+    /// The header of the last Data-Out, with data digests.
+    data_head: Vec<u8>,
     functions: Vec<PendingFunction>,
     functions_seen: u32,
     text: Option<TextExchange>,
@@ -223,6 +224,7 @@ impl Target {
             immediate_in_flight: 0,
             transfers: 0,
             forgotten: VecDeque::new(),
+            data_head: Vec::new(),
             functions: Vec::new(),
             functions_seen: 0,
             text: None,
@@ -419,6 +421,10 @@ impl Target {
     fn header_bytes(&self) -> u32 {
         let len = if self.link.header_digest { BHS_BYTES.saturating_add(DIGEST_BYTES) } else { BHS_BYTES };
         u32::try_from(len).unwrap_or(HEADER_BYTES_MAX)
+    }
+
+    pub(super) fn is_full_feature(&self) -> bool {
+        matches!(self.phase, Phase::Full) && !self.link.discovery
     }
 
     /// The silence is ours: nothing is read until the layer above does something.

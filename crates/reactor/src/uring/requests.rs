@@ -12,8 +12,12 @@ const REQUESTS_MAX: usize = 65536;
 /// Pins that a finished request keeps room for.
 const PINS_KEPT: usize = 8;
 
+/// Requests, batches and their spans that a ring has room for from its start; more are made when they are needed.
+const REQUESTS_AT_START: usize = 64;
+const BATCHES_AT_START: usize = 16;
+const SPANS_AT_START: usize = 64;
+
 /// All requests of a ring. They are boxed, never move while in flight, and are used again and again.
-#[derive(Default)]
 pub(super) struct Requests {
     // Boxed so that a request stays where it is while the table grows.
     #[expect(clippy::vec_box)]
@@ -59,13 +63,24 @@ pub(super) enum Kind {
     Bare,
 }
 
-#[derive(Default)]
 struct Batch {
     spans: Vec<Span>,
     vectors: Vec<libc::iovec>,
 }
 
 impl Requests {
+    pub(super) fn new() -> Requests {
+        let batch = || {
+            let (spans, vectors) = (Vec::with_capacity(SPANS_AT_START), Vec::with_capacity(SPANS_AT_START));
+            Box::new(Batch { spans, vectors })
+        };
+        Requests {
+            table: (0..REQUESTS_AT_START).map(|_| Box::new(Request::new())).collect(),
+            free: (0..REQUESTS_AT_START as u32).rev().collect(),
+            batches: (0..BATCHES_AT_START).map(|_| batch()).collect(),
+        }
+    }
+
     /// Starts a request; `None`: too many.
     pub(super) fn start(&mut self, tag: Tag, kind: Kind) -> Option<u32> {
         let index = match self.free.pop() {
@@ -90,7 +105,8 @@ impl Requests {
 
     /// Lends spans of any number to the kernel.
     pub(super) fn lend_all(&mut self, index: u32, arena: &mut Arena, spans: &[Span]) {
-        let batch = self.batches.pop().unwrap_or_default();
+        let empty = || Box::new(Batch { spans: Vec::new(), vectors: Vec::new() });
+        let batch = self.batches.pop().unwrap_or_else(empty);
         self.get(index).lend_batch(arena, batch, spans);
     }
 
@@ -132,7 +148,7 @@ impl Request {
             vectors: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; Places::MAX],
             first: 0,
             batch: None,
-            pins: Vec::new(),
+            pins: Vec::with_capacity(PINS_KEPT),
         }
     }
 

@@ -69,6 +69,8 @@ pub(super) fn parse(format: Format, list: &[u8], env: &Env<'_>) -> Result<Order,
     let list_id = list_id(format, list).unwrap_or(0);
     match header.usage {
         0b00 | 0b10 => {}
+        // Its end could not be learnt (SPC-4 section 6.4.3.4).
+        0b11 if header.immediate => return Err(Check::parameter_bit(1, 4)),
         0b11 if list_id == 0 => {}
         0b11 => return Err(Check::parameter_byte(if format == Format::Short { 0 } else { 20 })),
         _ => return Err(Check::parameter_bit(1, 4)),

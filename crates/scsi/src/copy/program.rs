@@ -1,7 +1,7 @@
 //! The commands that copy, and the one that stops a copy.
 
 use super::list::{self, Format, Order, Segment};
-use super::{Outcome, Progress};
+use super::{COPIES_MAX, INSUFFICIENT_RESOURCES, Outcome, Progress};
 use crate::admit::Admission;
 use crate::command::Ending;
 use crate::exec::{CHUNK_BYTES, Env, Event, Program, Step};
@@ -37,15 +37,8 @@ fn extended_copy(admission: &Admission<'_>, format: Format) -> Result<Program, F
     if len > LIST_BYTES_MAX || admission.request.write_bytes < len {
         return Err(Check::PARAMETER_LENGTH.into());
     }
-    Ok(Program::ExtendedCopy(Box::new(ExtendedCopy {
-        format,
-        len,
-        order: Order { list_id: None, hold: false, immediate: false, segments: Vec::new() },
-        segment: 0,
-        done: 0,
-        is_read: false,
-        progress: Arc::new(Progress { service_action: admission.cdb().u8(1) & 0x1f, ..Progress::default() }),
-    })))
+    let service_action = admission.cdb().u8(1) & 0x1f;
+    Ok(Program::ExtendedCopy(Box::new(ExtendedCopy::new(format, len, service_action))))
 }
 
 /// The program of EXTENDED COPY: piece by piece through the task's buffer.
@@ -61,7 +54,18 @@ pub(crate) struct ExtendedCopy {
     done: u64,
     /// The piece at hand is in the buffer.
     is_read: bool,
+    /// The piece at hand was written without being durable.
+    is_cached: bool,
     progress: Arc<Progress>,
+    /// One of the unit's [`COPIES_MAX`].
+    slot: Option<Arc<()>>,
+}
+
+/// Aborted between two steps, it still tells.
+impl Drop for ExtendedCopy {
+    fn drop(&mut self) {
+        let _ = self.progress.outcome.set(Outcome::Aborted);
+    }
 }
 
 /// Bytes to copy at once.
@@ -72,6 +76,20 @@ struct Piece {
 }
 
 impl ExtendedCopy {
+    fn new(format: Format, len: u32, service_action: u8) -> ExtendedCopy {
+        ExtendedCopy {
+            format,
+            len,
+            order: Order { list_id: None, hold: false, immediate: false, segments: Vec::new() },
+            segment: 0,
+            done: 0,
+            is_read: false,
+            is_cached: false,
+            progress: Arc::new(Progress { service_action, ..Progress::default() }),
+            slot: None,
+        }
+    }
+
     pub(crate) fn buffer_bytes(&self) -> u32 {
         if self.len == 0 { 0 } else { CHUNK_BYTES }
     }
@@ -86,7 +104,7 @@ impl ExtendedCopy {
                 Err(check) => refused(env, check),
             },
             Event::Detached => self.read(env),
-            Event::Stored(Ok(_)) if self.is_read => self.advance(env),
+            Event::Stored(Ok(_)) if self.is_read => self.flush(env).unwrap_or_else(|| self.advance(env)),
             Event::Stored(Ok(_)) => self.write(env),
             Event::Stored(Err(_)) => self.fail(env, Check::COPY_FAILED),
             Event::Pushed | Event::Home(_) => unexpected(env),
@@ -101,6 +119,11 @@ impl ExtendedCopy {
             env.nexus.copies.forget(list_id);
         }
         self.order = list::parse(self.format, list, env)?;
+        let slot = &env.view.unit.copies;
+        if Arc::strong_count(slot) > usize::from(COPIES_MAX) {
+            return Err(INSUFFICIENT_RESOURCES);
+        }
+        self.slot = Some(Arc::clone(slot));
         match self.order.list_id {
             Some(list_id) => env.nexus.copies.begin(list_id, &self.progress),
             None => Ok(()),
@@ -138,8 +161,8 @@ impl ExtendedCopy {
         }
         let piece = self.piece(&segment);
         self.is_read = true;
-        let view = usize::try_from(segment.destination).ok().and_then(|index| env.units.get(index));
-        let durable = view.is_none_or(|view| !view.policy.modes.write_cache);
+        let durable = is_durable(env, segment.destination);
+        self.is_cached = !durable;
         let op = MediaOp::Write {
             offset: piece.destination_at,
             len: piece.len,
@@ -148,6 +171,18 @@ impl ExtendedCopy {
             atomic: false,
         };
         Step::Media { unit: Some(segment.destination), op }
+    }
+
+    /// What was written is made durable when the destination's write cache went off meanwhile.
+    fn flush(&mut self, env: &Env<'_>) -> Option<Step> {
+        let unit = self.current()?.destination;
+        (std::mem::take(&mut self.is_cached) && is_durable(env, unit))
+            .then_some(Step::Media { unit: Some(unit), op: MediaOp::Flush })
+    }
+
+    /// Whether it reads or writes the unit with this index.
+    pub(crate) fn touches(&self, unit: u32) -> bool {
+        self.order.segments.iter().any(|segment| segment.source == unit || segment.destination == unit)
     }
 
     fn advance(&mut self, env: &mut Env<'_>) -> Step {
@@ -178,16 +213,41 @@ impl ExtendedCopy {
     }
 
     fn end(&mut self, env: &mut Env<'_>, outcome: Outcome) -> Step {
-        if let Some(list_id) = self.order.list_id {
-            env.nexus.copies.end(list_id, &self.progress, outcome);
-            if outcome == Outcome::Good && !self.order.hold && !self.order.immediate {
-                env.nexus.copies.forget(list_id);
-            }
+        // It ends but once.
+        let _ = self.progress.outcome.set(outcome);
+        if let Some(list_id) = self.order.list_id
+            && outcome == Outcome::Good
+            && !self.order.hold
+            && !self.order.immediate
+        {
+            env.nexus.copies.forget(list_id);
         }
         match outcome {
             Outcome::Good => taken(self.len),
             Outcome::Failed(check) => refused(env, check),
             Outcome::Aborted => refused(env, Check::new(SenseKey::CopyAborted, 0x0000)),
         }
+    }
+}
+
+/// Whether writes to a unit must be durable before they end.
+fn is_durable(env: &Env<'_>, unit: u32) -> bool {
+    let view = usize::try_from(unit).ok().and_then(|index| env.units.get(index));
+    view.is_none_or(|view| !view.policy.modes.write_cache)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_touches_what_its_segments_name_and_tells_when_it_is_dropped() {
+        let mut copy = ExtendedCopy::new(Format::Short, 0, 0);
+        copy.order.segments =
+            vec![Segment { source: 1, source_at: 0, destination: 2, destination_at: 0, len: 512 }];
+        assert_eq!([0, 1, 2].map(|unit| copy.touches(unit)), [false, true, true]);
+        let progress = Arc::clone(&copy.progress);
+        drop(copy);
+        assert_eq!(progress.outcome.get(), Some(&Outcome::Aborted));
     }
 }

@@ -1,7 +1,7 @@
 //! RECEIVE COPY RESULTS, RECEIVE COPY STATUS and VPD page 8Fh: what there is to know of copy operations.
 
 use super::list::{BLOCK_TO_BLOCK, IDENTIFICATION};
-use super::{CSCDS_MAX, DESCRIPTOR_BYTES_MAX, Known, Outcome, Results, SEGMENTS_MAX};
+use super::{COPIES_MAX, CSCDS_MAX, DESCRIPTOR_BYTES_MAX, Known, Outcome, Results, SEGMENTS_MAX};
 use crate::admit::Admission;
 use crate::answer::Answer;
 use crate::exec::{Env, Program};
@@ -67,7 +67,7 @@ fn operating_parameters(_: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<
     push_u32(data, DESCRIPTOR_BYTES_MAX);
     // Maximum segment length, inline data, held data, stream transfer size.
     data.extend_from_slice(&[0; 16]);
-    push_u32(data, concurrent());
+    push_u32(data, COPIES_MAX);
     data.push(u8::try_from(Results::RECORDS_MAX).unwrap_or(u8::MAX));
     // Granularities, reserved.
     data.extend_from_slice(&[0; 6]);
@@ -136,10 +136,6 @@ fn sense(env: &Env<'_>, outcome: Outcome) -> Option<Sense> {
     Some(check.encode(&env.view.policy.modes))
 }
 
-fn concurrent() -> u16 {
-    u16::try_from(Results::RECORDS_MAX).unwrap_or(u16::MAX)
-}
-
 /// Third-party copy descriptors (SPC-4 section 7.8.17): commands, limits, descriptor types and general operations. No
 /// token is made or taken, and no CSCD has a fixed number.
 pub(crate) fn third_party_page(_: &Env<'_>, data: &mut Vec<u8>) {
@@ -159,8 +155,8 @@ pub(crate) fn third_party_page(_: &Env<'_>, data: &mut Vec<u8>) {
     descriptor(data, 0x000c, &[0, 0]);
 
     let mut general = Vec::new();
-    push_u32(&mut general, concurrent());
-    push_u32(&mut general, concurrent());
+    push_u32(&mut general, COPIES_MAX);
+    push_u32(&mut general, u16::try_from(Results::RECORDS_MAX).unwrap_or(u16::MAX));
     general.resize(32, 0);
     descriptor(data, 0x8001, &general);
 }

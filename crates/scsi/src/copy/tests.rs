@@ -272,7 +272,7 @@ fn operating_parameters_are_the_limits() {
     let data = results(&mut bench, 3, 0).assert_good().data.clone();
     assert_eq!(usize::from(data[3]) + 4, data.len());
     assert_eq!(data[8..16], [0, 16, 1, 0, 0, 0, 0x1e, 0]);
-    assert_eq!(data[32..], [0, 0, 0, 16, 16, 0, 0, 0, 0, 0, 0, 2, 0x02, 0xe4]);
+    assert_eq!(data[32..], [0, 0, 0, 64, 16, 0, 0, 0, 0, 0, 0, 2, 0x02, 0xe4]);
     let page = bench.read(&[0x12, 1, 0x8f, 0, 255, 0]).assert_good().data.clone();
     assert_eq!(usize::from(page[3]) + 4, page.len());
     let mut rest = &page[4..];
@@ -304,11 +304,38 @@ fn the_long_format() {
     }
 }
 
+/// The engine gives a detached program a nexus of its own: the outcome must reach the session's all the same.
+#[test]
+fn an_immediate_copy_tells_its_end_and_cannot_go_without_a_name() {
+    let mut bench = bench();
+    let (cscds, pieces) = ([cscd(&bench, 0)], [segment(0, 0, 0, 1, 0, 9)]);
+    copy_with(&mut bench, 1, &long_list(0, 3 << 3, 1, &cscds, &pieces)).assert_check(0x5, 0x2600);
+    copy_with(&mut bench, 1, &long_list(0, 3 << 3, 0, &cscds, &pieces)).assert_good();
+    let progress: Arc<Progress> = Arc::default();
+    bench.nexuses[0].copies.begin(0x0102_0304, &progress).unwrap();
+    let _detached = bench.nexuses[0].clone();
+    progress.outcome.set(Outcome::Good).unwrap();
+    let status = bench.read(&[0x84, 5, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+    assert_eq!(status.assert_good().data[5], 1);
+}
+
+#[test]
+fn copies_of_a_unit_are_counted() {
+    let mut bench = bench();
+    let list = short_list(1, 0, &[cscd(&bench, 0)], &[segment(0, 0, 0, 1, 0, 9)]);
+    let others: Vec<_> = (1..COPIES_MAX).map(|_| Arc::clone(&bench.view.unit.copies)).collect();
+    copy(&mut bench, &list).assert_good();
+    let last = Arc::clone(&bench.view.unit.copies);
+    copy(&mut bench, &list).assert_check(0x5, 0x5503);
+    drop((others, last));
+    copy(&mut bench, &list).assert_good();
+}
+
 /// An operation that is under way, as its program would note it.
 #[test]
 fn an_operation_under_way_is_known_and_can_be_stopped() {
     let mut bench = bench();
-    let progress = Arc::default();
+    let progress: Arc<Progress> = Arc::default();
     bench.nexuses[0].copies.begin(1, &progress).unwrap();
     assert_eq!(results(&mut bench, 0, 1).assert_good().data[4], 0);
     results(&mut bench, 1, 1).assert_invalid_field(2);
@@ -324,7 +351,7 @@ fn an_operation_under_way_is_known_and_can_be_stopped() {
     }
     let another = short_list(99, 0, &[cscd(&bench, 0)], &[]);
     copy(&mut bench, &another).assert_check(0x5, 0x5503);
-    drop(progress);
+    progress.outcome.set(Outcome::Aborted).unwrap();
     assert_eq!(results(&mut bench, 0, 1).assert_good().data[4], 2);
     bench.read(&abort(1)).assert_invalid_field(2);
     copy(&mut bench, &list).assert_good();

@@ -16,7 +16,7 @@ pub(crate) fn compare_and_write(admission: &Admission<'_>) -> Result<Program, Fa
     if blocks > admission.view.compare_blocks_max() || admission.request.write_bytes != total {
         return Err(Check::cdb_byte(13).into());
     }
-    let durable = admission.is_durable(cdb.u8(1) & 0x08 != 0);
+    let durable = admission.is_forced();
     Ok(Program::CompareAndWrite(CompareAndWrite { offset: range.offset, len, durable }))
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn or_write(admission: &Admission<'_>) -> Result<Program, Failure> {
     let coming = total.min(admission.request.write_bytes);
     let part = coming.checked_rem(admission.block_bytes()).unwrap_or(0);
     let chunks = Chunks::new(range.offset, coming.saturating_sub(part));
-    Ok(Program::OrWrite(OrWrite { chunks, total, durable: admission.is_durable(cdb.u8(1) & 0x08 != 0) }))
+    Ok(Program::OrWrite(OrWrite { chunks, total, durable: admission.is_forced() }))
 }
 
 /// The program of COMPARE AND WRITE.

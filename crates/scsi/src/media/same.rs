@@ -45,8 +45,7 @@ fn write_same(
     if admission.request.write_bytes != taken {
         return Err(Check::cdb_byte(length_byte).into());
     }
-    let durable = admission.is_durable(false);
-    Ok(Program::WriteSame(WriteSame { range, taken, unmap, durable, chunks: Chunks::new(range.offset, 0) }))
+    Ok(Program::WriteSame(WriteSame { range, taken, unmap, chunks: Chunks::new(range.offset, 0) }))
 }
 
 /// Fills the buffer with copies of the block at its start; returns how many bytes are filled.
@@ -70,7 +69,6 @@ pub(crate) struct WriteSame {
     range: Range,
     taken: u32,
     unmap: bool,
-    durable: bool,
     /// The writes of a block that is not all zeros.
     chunks: Chunks,
 }
@@ -111,10 +109,7 @@ impl WriteSame {
 
     fn zero(&self) -> Step {
         let Range { offset, len } = self.range;
-        Step::Media {
-            unit: None,
-            op: MediaOp::Zero { offset, len, unmap: self.unmap, durable: self.durable },
-        }
+        Step::Media { unit: None, op: MediaOp::Zero { offset, len, unmap: self.unmap, durable: false } }
     }
 
     fn write(&self) -> Option<Step> {
@@ -124,7 +119,7 @@ impl WriteSame {
                 offset: chunk.offset,
                 len: chunk.len,
                 buffer: 0,
-                durable: self.durable,
+                durable: false,
                 atomic: false,
             },
         })

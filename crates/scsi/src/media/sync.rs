@@ -1,6 +1,6 @@
 //! SYNCHRONIZE CACHE and PRE-FETCH (SBC-3 sections 5.7, 5.23 and 5.24).
 
-use super::{failed, taken, unexpected};
+use super::{failed, unexpected};
 use crate::admit::Admission;
 use crate::command::Ending;
 use crate::exec::{Env, Event, Program, Step};
@@ -11,14 +11,14 @@ use crate::storage::MediaOp;
 pub(crate) fn synchronize_cache10(admission: &Admission<'_>) -> Result<Program, Failure> {
     let cdb = admission.cdb();
     admission.view.range_to_end(u64::from(cdb.u32(2)), u64::from(cdb.u16(7)))?;
-    Ok(Program::Flush(Flush))
+    Ok(Program::Flush(Flush { taken: 0 }))
 }
 
 /// SYNCHRONIZE CACHE(16).
 pub(crate) fn synchronize_cache16(admission: &Admission<'_>) -> Result<Program, Failure> {
     let cdb = admission.cdb();
     admission.view.range_to_end(cdb.u64(2), u64::from(cdb.u32(10)))?;
-    Ok(Program::Flush(Flush))
+    Ok(Program::Flush(Flush { taken: 0 }))
 }
 
 /// PRE-FETCH(10): GOOD means that not all blocks are in a cache of ours, which is true: there is none.
@@ -37,13 +37,16 @@ pub(crate) fn prefetch16(admission: &Admission<'_>) -> Result<Program, Failure> 
 
 /// A flush of the medium and the ending.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flush;
+pub(crate) struct Flush {
+    /// Bytes of data-out that the command took.
+    pub(crate) taken: u64,
+}
 
 impl Flush {
     pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
         match event {
             Event::Start => Step::Media { unit: None, op: MediaOp::Flush },
-            Event::Stored(Ok(_)) => taken(0),
+            Event::Stored(Ok(_)) => Step::End(Ending::taken(self.taken)),
             Event::Stored(Err(error)) => failed(env, error),
             Event::Fetched | Event::Pushed | Event::Home(_) | Event::Detached => unexpected(env),
         }

@@ -37,7 +37,7 @@ pub(crate) fn read16(admission: &Admission<'_>) -> Result<Program, Failure> {
 /// WRITE(6).
 pub(crate) fn write6(admission: &Admission<'_>) -> Result<Program, Failure> {
     let (lba, blocks) = short_range(admission);
-    write(admission, lba, blocks, 4, Kind { durable: admission.is_durable(false), ..Kind::PLAIN })
+    write(admission, lba, blocks, 4, Kind::PLAIN)
 }
 
 /// WRITE(10).
@@ -129,8 +129,7 @@ impl Kind {
 
 /// A write that may have FUA set.
 fn plain(admission: &Admission<'_>) -> Kind {
-    let force_unit_access = admission.cdb().u8(1) & 0x08 != 0;
-    Kind { durable: admission.is_durable(force_unit_access), ..Kind::PLAIN }
+    Kind { durable: admission.is_forced(), ..Kind::PLAIN }
 }
 
 /// WRITE AND VERIFY: what is verified must be on the medium, so the write is always durable. BYTCHK is 0 or 1; the
@@ -234,6 +233,7 @@ mod tests {
     use crate::exec::CHUNK_BYTES;
     use crate::storage::{MediaOp, StoreError};
     use crate::testing::{BLOCK, Bench};
+    use std::sync::Arc;
 
     fn write10(lba: u8, blocks: u16) -> [u8; 10] {
         let [high, low] = blocks.to_be_bytes();
@@ -332,6 +332,32 @@ mod tests {
         assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
         bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
         assert!(durable(&bench));
+    }
+
+    /// The write cache goes off while a long write is under way, and again between an UNMAP and its end.
+    #[test]
+    fn what_was_cached_is_flushed_when_the_cache_went_off_meanwhile() {
+        let mut bench = Bench::new();
+        bench.after = Some((1, |view| Arc::make_mut(&mut view.policy).modes.write_cache = false));
+        bench.write(&write10(0, 1025), &vec![1; 1025 * BLOCK]).assert_good();
+        let durable: Vec<_> = bench
+            .operations
+            .iter()
+            .map(|op| match op {
+                MediaOp::Write { durable, .. } => Some(*durable),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(durable, [Some(false), Some(true), Some(true), None]);
+        assert_eq!(bench.operations.last(), Some(&MediaOp::Flush));
+        bench.operations.clear();
+        let list = [&[0, 22, 0, 16, 0, 0, 0, 0][..], &[0; 7], &[1, 0, 0, 0, 1, 0, 0, 0, 0]].concat();
+        let outcome = bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list);
+        assert_eq!(outcome.assert_good().ending.write_bytes, 24);
+        assert!(matches!(bench.operations[..], [MediaOp::Discard { .. }, MediaOp::Flush]));
+        bench.operations.clear();
+        bench.write(&write10(0, 1), &[1; BLOCK]).assert_good();
+        assert!(matches!(bench.operations[..], [MediaOp::Write { durable: true, .. }]));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::admit::Admission;
 use crate::exec::{Env, Event, Program, Step};
 use crate::home::{HomeReply, HomeRequest};
 use crate::media::{failed, refused, taken, unexpected};
-use crate::policy::Modes;
+use crate::policy::{Modes, ModesChange};
 use crate::sense::{Check, Failure};
 use crate::storage::MediaOp;
 use crate::unit::View;
@@ -54,10 +54,10 @@ impl ModeSelect {
             Event::Start => Step::Fetch { at: 0, len: u32::from(self.len) },
             Event::Fetched => match self.parse(env) {
                 Err(check) => refused(env, check),
-                Ok(modes) if modes == env.view.policy.modes => done,
-                Ok(modes) => {
-                    self.flush = env.view.policy.modes.write_cache && !modes.write_cache;
-                    Step::Home(Box::new(HomeRequest::SetModes { from: env.nexus.id, modes }))
+                Ok(change) if change.modes == env.view.policy.modes => done,
+                Ok(change) => {
+                    self.flush = change.caching && !change.modes.write_cache;
+                    Step::Home(Box::new(HomeRequest::SetModes { from: env.nexus.identity(), change }))
                 }
             },
             Event::Home(HomeReply::Done) if self.flush => Step::Media { unit: None, op: MediaOp::Flush },
@@ -70,7 +70,7 @@ impl ModeSelect {
     }
 
     /// The modes that the parameter list asks for; all of it is judged before anything is changed.
-    fn parse(&self, env: &Env<'_>) -> Result<Modes, Check> {
+    fn parse(&self, env: &Env<'_>) -> Result<ModesChange, Check> {
         let list = env.buffer.get(..usize::from(self.len)).ok_or(Check::PARAMETER_LENGTH)?;
         let header = usize::from(self.header);
         let (descriptor_len, long) = match *list {
@@ -84,18 +84,21 @@ impl ModeSelect {
         let (descriptor, mut pages) = body.split_at_checked(descriptor_len).ok_or(Check::PARAMETER_LENGTH)?;
         check_descriptor(env.view, descriptor, long, self.header)?;
         let mut at = self.header.saturating_add(u16::try_from(descriptor_len).unwrap_or(u16::MAX));
-        let mut modes = env.view.policy.modes;
+        let modes = env.view.policy.modes;
+        let mut change = ModesChange { modes, caching: false, control: false };
         while let [code, len, ..] = *pages {
             let whole = usize::from(len).saturating_add(2);
             let (page, rest) = pages.split_at_checked(whole).ok_or(Check::PARAMETER_LENGTH)?;
             let known = PAGES.iter().find(|known| known.code == code & 0x7f);
             let known = known.ok_or(Check::parameter_byte(at))?;
             check_page(known, page, &env.view.policy.modes, at)?;
-            modes = apply(modes, page, at)?;
+            change.modes = apply(change.modes, page, at)?;
+            change.caching |= known.code == 0x08;
+            change.control |= known.code == 0x0a;
             at = at.saturating_add(u16::try_from(whole).unwrap_or(u16::MAX));
             pages = rest;
         }
-        if pages.is_empty() { Ok(modes) } else { Err(Check::PARAMETER_LENGTH) }
+        if pages.is_empty() { Ok(change) } else { Err(Check::PARAMETER_LENGTH) }
     }
 }
 

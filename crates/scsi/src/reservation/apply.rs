@@ -61,8 +61,7 @@ impl Table {
             }
         }
         if self.is_kept || change.table.is_kept {
-            let kept = if change.table.is_kept { change.table.encode() } else { Vec::new() };
-            change.effects.persist = Some(kept);
+            change.effects.persist = Some(change.table.kept());
         }
         Ok((change.table, change.effects))
     }

@@ -52,6 +52,15 @@ pub(super) struct Register {
 const BASIC_BYTES: usize = 24;
 
 impl Order {
+    /// Where the parameter list asks that registrations outlive a restart (APTPL), if it does.
+    pub(super) fn asks_to_keep(&self) -> Option<Check> {
+        match &self.action {
+            Action::Register(register) => register.keep.then_some(Check::parameter_bit(20, 0)),
+            Action::Move { keep, .. } => keep.then_some(Check::parameter_bit(17, 0)),
+            Action::Reserve(_) | Action::Release(_) | Action::Clear | Action::Preempt { .. } => None,
+        }
+    }
+
     /// The longest parameter list, in bytes.
     pub const BYTES_MAX: u32 = 32 * 1024;
 

@@ -4,7 +4,7 @@ use super::{Order, report};
 use crate::admit::Admission;
 use crate::answer::Answer;
 use crate::exec::{Env, Event, Program, Step};
-use crate::home::{HomeReply, HomeRequest, Identity};
+use crate::home::{HomeReply, HomeRequest};
 use crate::media::{failed, refused, taken, unexpected};
 use crate::sense::{Check, Failure};
 use wire::Cdb;
@@ -85,7 +85,7 @@ impl PersistentReserveOut {
                 let list = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len));
                 match Order::parse(&self.cdb, list.unwrap_or_default()) {
                     Ok(order) => {
-                        let from = identity(env);
+                        let from = env.nexus.identity();
                         Step::Home(Box::new(HomeRequest::PersistentReserveOut { from, order }))
                     }
                     Err(check) => refused(env, check),
@@ -107,20 +107,11 @@ pub(crate) struct ReserveRelease {
 impl ReserveRelease {
     pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
         match event {
-            Event::Start if self.release => Step::Home(Box::new(HomeRequest::Release(identity(env)))),
-            Event::Start => Step::Home(Box::new(HomeRequest::Reserve(identity(env)))),
+            Event::Start if self.release => Step::Home(Box::new(HomeRequest::Release(env.nexus.identity()))),
+            Event::Start => Step::Home(Box::new(HomeRequest::Reserve(env.nexus.identity()))),
             Event::Home(reply) => replied(env, &reply, 0),
             Event::Fetched | Event::Stored(_) | Event::Pushed | Event::Detached => unexpected(env),
         }
-    }
-}
-
-/// The nexus of the command.
-fn identity(env: &Env<'_>) -> Identity {
-    Identity {
-        nexus: env.nexus.id,
-        transport_id: env.nexus.transport_id.clone(),
-        target_port: env.nexus.target_port,
     }
 }
 

@@ -31,7 +31,8 @@ pub(super) fn reservation(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Res
 pub(super) fn capabilities(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let active = u8::from(env.view.policy.reservations.is_kept);
     let mask = Kind::ALL.into_iter().fold(0u16, |mask, kind| mask | type_bit(kind));
-    data.extend_from_slice(&[0, 8, 0x1d, 0x80 | 0x10 | active]);
+    let can_keep = u8::from(env.view.unit.can_keep);
+    data.extend_from_slice(&[0, 8, 0x1c | can_keep, 0x80 | 0x10 | active]);
     data.extend_from_slice(&mask.to_be_bytes());
     data.extend_from_slice(&[0, 0]);
     Ok(())

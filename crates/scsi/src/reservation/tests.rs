@@ -495,3 +495,31 @@ fn reserve_beside_registrations() {
         told(&mut bench, 1);
     }
 }
+
+#[test]
+fn whom_preempt_and_abort_ends_prevents_no_removal_any_more() {
+    for (action, prevented) in [(PREEMPT, true), (PREEMPT_AND_ABORT, false)] {
+        let mut bench = bench();
+        register(&mut bench, &[FIRST, SECOND]);
+        let from = bench.nexuses[1].identity();
+        bench.ask(HomeRequest::PreventRemoval { from, prevent: true });
+        assert!(bench.view.policy.removal_prevented);
+        assert_eq!(order(&mut bench, 0, action, 0, FIRST, SECOND), Status::Good);
+        assert_eq!(bench.view.policy.removal_prevented, prevented);
+    }
+}
+
+#[test]
+fn nothing_is_kept_without_a_place_to_keep_it() {
+    let mut bench = bench();
+    Arc::make_mut(&mut bench.view.unit).can_keep = false;
+    bench.home = crate::home::Home::new(bench.view.unit.clone(), bench.view.policy.traits, None);
+    let outcome = send(&mut bench, 0, IGNORE, 0, &basic(0, FIRST, 1));
+    outcome.assert_check(0x5, 0x2600);
+    assert_eq!(outcome.ending.sense.unwrap().as_bytes()[15..18], [0x88, 0, 20]);
+    assert!(bench.published.is_none());
+    assert_eq!(input(&mut bench, 2, 255)[2], 0x1c);
+    assert_eq!(order(&mut bench, 0, IGNORE, 0, 0, FIRST), Status::Good);
+    assert_eq!(order(&mut bench, 0, RESERVE, WRITE_EXCLUSIVE, FIRST, 0), Status::Good);
+    assert_eq!(bench.published.unwrap().persist, None);
+}

@@ -420,7 +420,9 @@ impl Flight {
             Os::NXIO | Os::NODEV | Os::NOMEDIUM | Os::STALE => StoreError::Unavailable,
             _ => self.failed(self.piece.moved.into()),
         };
-        store.report(self.piece.how == How::Sync, os);
+        // A durable write is told of what the kernel failed to write before, too, and then forgets it.
+        let is_told_of_others = self.is_durable() && error == StoreError::WriteFailed;
+        store.report(self.piece.how == How::Sync || is_told_of_others, os);
         Step::Done(Err(error))
     }
 }

@@ -34,7 +34,7 @@ pdu! {
         exp_cmd_sn: U32,
         /// MaxCmdSN.
         max_cmd_sn: U32,
-        /// How many Data-In and R2T PDUs were sent.
+        /// How many Data-In PDUs were sent (section 11.4.8).
         exp_data_sn: U32,
         /// Residual count of the data-in of a bidirectional command.
         bidirectional_read_residual_count: U32,

@@ -38,7 +38,6 @@ pub(super) struct Queue {
     delayed: Vec<u32>,
     /// The slot of each task of the connection.
     by_task: Vec<u32>,
-    sent: usize,
     /// Commands so far.
     count: u64,
     /// The unit has told that its capacity changed.
@@ -79,7 +78,6 @@ impl Queue {
             waiting: VecDeque::with_capacity(depth),
             delayed: Vec::with_capacity(depth),
             by_task: vec![0; depth],
-            sent: 0,
             count: 0,
             capacity_changed: false,
         }
@@ -91,8 +89,9 @@ impl Queue {
     }
 
     /// Takes a command; false when there are too many.
-    pub(super) fn push(&mut self, command: Command, now: Time) -> bool {
-        let slot = Slot { command, state: State::Waiting, since: now, number: self.count, retries: 0 };
+    pub(super) fn push(&mut self, command: &Command, now: Time) -> bool {
+        let slot =
+            Slot { command: *command, state: State::Waiting, since: now, number: self.count, retries: 0 };
         let index = match self.free.pop() {
             Some(index) => {
                 self.slots[index as usize] = slot;
@@ -116,7 +115,6 @@ impl Queue {
             let Some(task) = machine.submit(slot.command.request) else { return };
             slot.state = State::Sent;
             self.by_task[usize::from(task.slot)] = index;
-            self.sent += 1;
             self.waiting.pop_front();
         }
     }
@@ -125,7 +123,6 @@ impl Queue {
     pub(super) fn completed(&mut self, completion: &Completion, now: Time, finished: &mut Vec<Finished>) {
         let TaskId { slot, .. } = completion.task;
         let index = self.by_task[usize::from(slot)];
-        self.sent -= 1;
         match self.judge(index, completion) {
             Verdict::Report(ending) => self.finish(index, ending, finished),
             Verdict::Again => {
@@ -192,7 +189,6 @@ impl Queue {
 
     /// The connection is no more: what was sent is sent again on the next one, if that does no harm.
     pub(super) fn lost(&mut self, finished: &mut Vec<Finished>) {
-        self.sent = 0;
         let mut again = Vec::new();
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
@@ -254,5 +250,157 @@ impl Queue {
         slot.state = State::Free;
         self.free.push(index);
         finished.push(Finished { cookie: slot.command.cookie, ending });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::initiator::session::COMMANDS_MAX as MAX;
+    use proto::iscsi::initiator::{Request, Residual};
+    use proto::verbs::Attribute;
+    use wire::{Cdb, Places, Sense, SenseData};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A queue whose commands are "sent" as task slots 0, 1, ...
+    struct Bench {
+        queue: Queue,
+        finished: Vec<Finished>,
+        now: Time,
+    }
+
+    impl Bench {
+        fn new(repeatable: &[bool]) -> Bench {
+            let mut bench = Bench { queue: Queue::new(8), finished: Vec::new(), now: Time(0) };
+            for (cookie, repeatable) in repeatable.iter().enumerate() {
+                assert!(bench.queue.push(&command(cookie as u32, *repeatable), bench.now));
+            }
+            bench.send();
+            bench
+        }
+
+        /// Sends what waits, as [`Queue::send`] does with a machine that takes it; returns the cookies.
+        fn send(&mut self) -> Vec<u32> {
+            let mut cookies = Vec::new();
+            while let Some(index) = self.queue.waiting.pop_front() {
+                let slot = &mut self.queue.slots[index as usize];
+                slot.state = State::Sent;
+                self.queue.by_task[slot.command.cookie as usize] = index;
+                cookies.push(slot.command.cookie);
+            }
+            cookies
+        }
+
+        fn end(&mut self, cookie: u32, outcome: Outcome) {
+            let completion = Completion {
+                task: TaskId { slot: cookie as u16, generation: 1 },
+                outcome,
+                read_bytes: 0,
+                residual: Residual::None,
+                read_residual: Residual::None,
+            };
+            self.queue.completed(&completion, self.now, &mut self.finished);
+        }
+
+        fn cookies(&mut self) -> Vec<u32> {
+            self.finished.drain(..).map(|finished| finished.cookie).collect()
+        }
+    }
+
+    fn command(cookie: u32, repeatable: bool) -> Command {
+        let cdb = Cdb::from_bytes(&[0; 6]).expect("a CDB");
+        let (attribute, read, write) = (Attribute::Simple, Places::EMPTY, Places::EMPTY);
+        Command { cookie, request: Request { lun: 0, attribute, cdb, read, write }, repeatable }
+    }
+
+    fn status(status: u8) -> Outcome {
+        Outcome::Status { status, sense: None }
+    }
+
+    fn check(key: SenseKey, code: u16) -> Outcome {
+        let data = SenseData { key, code, information: None, command_specific: None, specific: None };
+        Outcome::Status { status: status::CHECK_CONDITION, sense: Some(Sense::fixed(&data)) }
+    }
+
+    #[test]
+    fn unit_attentions_are_answered_by_sending_again() {
+        let mut bench = Bench::new(&[true, false]);
+        for cookie in [0, 1] {
+            bench.end(cookie, check(SenseKey::UnitAttention, 0x2900));
+        }
+        assert!(bench.finished.is_empty() && !bench.queue.capacity_changed);
+        assert_eq!(bench.send().len(), 2, "a unit attention tells that nothing was executed");
+        bench.end(0, check(SenseKey::UnitAttention, CAPACITY_CHANGED));
+        assert!(bench.queue.capacity_changed);
+        bench.send();
+        bench.end(0, status(status::GOOD));
+        assert_eq!(bench.cookies(), [0]);
+    }
+
+    #[test]
+    fn a_unit_that_only_has_unit_attentions_is_given_up() {
+        let mut bench = Bench::new(&[true]);
+        for _ in 0..RETRIES_MAX {
+            bench.end(0, check(SenseKey::UnitAttention, 0x2900));
+            assert_eq!(bench.send(), [0]);
+        }
+        bench.end(0, check(SenseKey::UnitAttention, 0x2900));
+        assert_eq!(bench.cookies(), [0]);
+    }
+
+    #[test]
+    fn busy_is_asked_again_later_and_not_for_ever() {
+        let mut bench = Bench::new(&[true]);
+        bench.end(0, status(status::BUSY));
+        bench.queue.wake(bench.now);
+        assert!(bench.send().is_empty(), "not at once");
+        bench.now = bench.now.after(DELAY_MIN);
+        bench.queue.wake(bench.now);
+        assert_eq!(bench.send(), [0]);
+        bench.end(0, status(status::TASK_SET_FULL));
+        bench.now = bench.now.after(SECOND * 10);
+        assert!(!bench.queue.give_up(bench.now, SECOND * 10, &mut bench.finished));
+        assert_eq!(bench.finished, [Finished { cookie: 0, ending: Ending::Lost }]);
+        assert_eq!(bench.queue.len(), 0);
+        bench.queue.wake(bench.now);
+        assert!(bench.send().is_empty());
+    }
+
+    #[test]
+    fn what_may_be_repeated_survives_the_connection_in_order() {
+        let mut bench = Bench::new(&[true, false, true]);
+        assert!(bench.queue.push(&command(3, true), bench.now));
+        bench.queue.lost(&mut bench.finished);
+        assert_eq!(bench.cookies(), [1]);
+        assert_eq!(bench.send(), [0, 2, 3]);
+    }
+
+    #[test]
+    fn aborted_commands_are_repeated_only_where_that_does_no_harm() {
+        let mut bench = Bench::new(&[true, false]);
+        bench.end(0, check(SenseKey::AbortedCommand, 0x4400));
+        bench.end(1, check(SenseKey::AbortedCommand, 0x4400));
+        assert_eq!(bench.cookies(), [1]);
+        assert_eq!(bench.send(), [0]);
+        bench.end(0, status(status::TASK_ABORTED));
+        assert_eq!(bench.send(), [0]);
+    }
+
+    #[test]
+    fn what_the_target_has_is_not_given_up_but_told() {
+        let mut bench = Bench::new(&[true]);
+        let later = bench.now.after(SECOND);
+        assert!(bench.queue.give_up(later, SECOND, &mut bench.finished));
+        assert!(bench.finished.is_empty());
+    }
+
+    #[test]
+    fn there_is_an_end_to_what_is_taken() {
+        let mut queue = Queue::new(1);
+        for cookie in 0..MAX as u32 {
+            assert!(queue.push(&command(cookie, true), Time(0)));
+        }
+        assert!(!queue.push(&command(0, true), Time(0)));
     }
 }

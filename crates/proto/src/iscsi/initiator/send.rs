@@ -141,8 +141,7 @@ impl Initiator {
         let link = self.link;
         let (cmd_sn, exp_stat_sn) = (self.cmd_sn, self.exp_stat_sn);
         let Some(task) = self.tasks.get(id) else { return };
-        let request = task.request;
-        let (read, write) = (request.read.len(), request.write.len());
+        let (read, write) = (task.request.read.len(), task.request.write.len());
         let unsolicited = write.min(link.first_burst);
         let immediate = if link.immediate_data { unsolicited.min(link.max_send & !3) } else { 0 };
         let last = link.initial_r2t || immediate >= unsolicited;
@@ -153,6 +152,7 @@ impl Initiator {
             batch.done.push(id);
         }
         self.cmd_sn = cmd_sn.wrapping_add(1);
+        let request = &task.request;
         let mut cdb = [0; 16];
         for (place, byte) in cdb.iter_mut().zip(request.cdb.as_bytes()) {
             *place = *byte;

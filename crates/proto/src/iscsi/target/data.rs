@@ -3,9 +3,9 @@
 use super::send::Out;
 use super::task::{Fetch, Push, Task};
 use super::violation::{Reaction, Violation};
-use super::{Data, FORGOTTEN_MAX, Receiving, Target};
+use super::{Data, Receiving, Target};
 use crate::verbs::{Ending, TaskId, Up};
-use wire::iscsi::{DataOut, Pdu, TAG_NONE};
+use wire::iscsi::{DataOut, Pdu, RejectReason, TAG_NONE};
 use wire::{Places, Sense};
 
 /// CHECK CONDITION (SAM-5 section 5.3.1).
@@ -29,6 +29,11 @@ impl Target {
         let Some(task) = self.tasks.get(id) else { return Ok(()) };
         let fault = if task.ending.is_some() { None } else { fault(task, pdu, limit) };
         task.data_out_sn = task.data_out_sn.wrapping_add(1);
+        if self.link.data_digest {
+            // A Reject quotes it.
+            self.data_head.clear();
+            self.data_head.extend_from_slice(header);
+        }
         if let Some(violation) = fault {
             self.fail(id, violation);
         }
@@ -70,6 +75,9 @@ impl Target {
             if data.immediate {
                 return self.drop_for(Violation::DataDigest);
             }
+            let header = std::mem::take(&mut self.data_head);
+            self.reject(RejectReason::DATA_DIGEST, &header);
+            self.data_head = header;
             self.fail(data.task, Violation::DataOutDigest);
         }
         let Some(task) = self.tasks.get(data.task) else { return };
@@ -198,7 +206,7 @@ impl Target {
 
     /// Data that still comes for this tag is thrown away in silence.
     pub(super) fn forget(&mut self, tag: u32) {
-        if self.forgotten.len() >= FORGOTTEN_MAX {
+        if self.forgotten.len() >= usize::from(self.config.slots()) {
             self.forgotten.pop_front();
         }
         self.forgotten.push_back(tag);

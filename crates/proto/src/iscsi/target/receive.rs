@@ -7,9 +7,10 @@ use super::{Data, IMMEDIATE_MAX, Phase, Receiving, Target};
 use crate::verbs::{Attribute, Command, Up};
 use wire::Cdb;
 use wire::iscsi::{
-    Ahs, BHS_BYTES, BasicHeader, DIGEST_BYTES, LogoutRequest, NopOut, Opcode, Pdu, ScsiCommand, TAG_NONE,
-    TaskManagementRequest, TextRequest, pad,
+    Ahs, BHS_BYTES, BasicHeader, DIGEST_BYTES, LoginResponse, LoginStatus, LogoutRequest, NopOut, Opcode,
+    Pdu, ScsiCommand, TAG_NONE, TaskManagementRequest, TextRequest, pad,
 };
+use zerocopy::IntoBytes as _;
 
 impl Target {
     /// Contiguous bytes: a header, the rest of one, or a piece of text.
@@ -37,9 +38,7 @@ impl Target {
         match BasicHeader::view(bytes) {
             Some(basic) if basic.total_ahs_length == 0 => self.checked_header(bytes),
             // Additional segments are not waited for where they are refused anyway.
-            Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => {
-                self.drop_for(Violation::NotLogin);
-            }
+            Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => self.refuse_login(bytes),
             Some(basic) if basic.opcode() != Opcode::SCSI_COMMAND => {
                 self.drop_for(Violation::AdditionalHeader)
             }
@@ -75,12 +74,51 @@ impl Target {
         match violation.reaction() {
             Reaction::Reject(reason) => {
                 self.tell_refusal(violation);
+                self.note_gap(header);
                 self.reject(reason, header);
                 self.skip_data(header);
             }
+            Reaction::Drop if violation == Violation::NotLogin => self.refuse_login(header),
             // No task is known that could be ended.
             Reaction::EndTask(..) | Reaction::Drop => self.drop_for(violation),
         }
+    }
+
+    /// A request that is rejected counts as not received (section 7.3).
+    pub(super) fn note_gap(&mut self, header: &[u8]) {
+        let is_numbered = match BasicHeader::view(header) {
+            Some(basic) if basic.opcode & Opcode::IMMEDIATE != 0 => None,
+            Some(basic) => match basic.opcode() {
+                Opcode::SCSI_COMMAND => ScsiCommand::view(header).map(|pdu| pdu.cmd_sn.get()),
+                Opcode::NOP_OUT => NopOut::view(header).map(|pdu| pdu.cmd_sn.get()),
+                Opcode::TASK_MANAGEMENT_REQUEST => {
+                    TaskManagementRequest::view(header).map(|pdu| pdu.cmd_sn.get())
+                }
+                Opcode::TEXT_REQUEST => TextRequest::view(header).map(|pdu| pdu.cmd_sn.get()),
+                Opcode::LOGOUT_REQUEST => LogoutRequest::view(header).map(|pdu| pdu.cmd_sn.get()),
+                _ => None,
+            },
+            None => None,
+        };
+        if is_numbered == Some(self.session.exp_cmd_sn) {
+            self.session.gap = true;
+        }
+    }
+
+    /// Once a login has begun, anything but a login request is answered before the connection ends (section 6.3).
+    fn refuse_login(&mut self, header: &[u8]) {
+        if !matches!(self.phase, Phase::Login { begun: true, .. }) {
+            return self.drop_for(Violation::NotLogin);
+        }
+        let pdu = LoginResponse {
+            initiator_task_tag: BasicHeader::view(header)
+                .map_or(TAG_NONE, |basic| basic.initiator_task_tag.get())
+                .into(),
+            status: LoginStatus::INVALID_DURING_LOGIN,
+            ..LoginResponse::default()
+        };
+        self.queue(pdu.as_bytes(), Vec::new(), true);
+        self.phase = Phase::Closing(Violation::NotLogin.to_string());
     }
 
     /// A violation that leaves the connection open is told for the log.
@@ -144,6 +182,7 @@ impl Target {
         }
         match self.session.order(cmd_sn) {
             Order::Next => Ok(true),
+            Order::Gap if self.session.gap => Err(Violation::BehindRejected),
             Order::Gap => Err(Violation::CommandGap),
             Order::Outside => Ok(false),
         }

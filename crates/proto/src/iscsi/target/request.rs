@@ -163,6 +163,7 @@ impl Target {
                 match violation.reaction() {
                     Reaction::Reject(reason) => {
                         self.tell_refusal(violation);
+                        self.note_gap(header);
                         self.reject(reason, header);
                     }
                     Reaction::EndTask(..) | Reaction::Drop => self.drop_for(violation),
@@ -274,12 +275,12 @@ impl Target {
 
     /// The task is not here: it may have got lost on the way, which its RefCmdSN tells.
     fn abort_missing(&mut self, pdu: &TaskManagementRequest) {
+        // A numbered request comes in its turn: all before it were received.
+        let immediate = pdu.opcode & Opcode::IMMEDIATE != 0;
         let ahead = pdu.ref_cmd_sn.get().wrapping_sub(self.session.exp_cmd_sn);
         let own = pdu.cmd_sn.get().wrapping_sub(self.session.exp_cmd_sn);
-        if ahead < self.session.window() && ahead < own {
-            if ahead == 0 {
-                self.session.receive(false);
-            }
+        if immediate && ahead < self.session.window() && ahead < own {
+            self.session.plug(pdu.ref_cmd_sn.get());
             return self.queue_function_response(pdu.initiator_task_tag.get(), Response::COMPLETE);
         }
         self.ask(pdu, Function::AbortTask(None), false, false);

@@ -67,6 +67,11 @@ impl Target {
                 }
             }
         }
+        // What stood in the queue was aborted: no PDU has told that the window is open again.
+        if batch.segments.is_empty() && self.is_full_feature() && self.session.is_closed_for_nothing() {
+            self.tell_window();
+            self.send(batch);
+        }
     }
 
     /// Sends Data-In as far as the batch has room. Returns what stays at the head of the queue.
@@ -311,7 +316,12 @@ impl Residual {
             );
             return Residual { flags: flags | read_flags, count, read_count };
         }
-        let moved = ending.read_bytes.max(ending.write_bytes);
+        // What the command would have moved the other way is none of what was expected.
+        let moved = match (task.read_bytes, task.write_bytes) {
+            (0, 0) => ending.read_bytes.max(ending.write_bytes),
+            (0, _) => ending.write_bytes,
+            (_, _) => ending.read_bytes,
+        };
         let (flags, count) =
             difference(task.expected, moved, ScsiResponse::OVERFLOW, ScsiResponse::UNDERFLOW);
         Residual { flags, count, read_count: 0 }

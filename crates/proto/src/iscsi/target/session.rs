@@ -1,5 +1,7 @@
 //! What belongs to a session, not to one of its connections.
 
+use std::collections::BTreeSet;
+
 /// Where a command's CmdSN stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
@@ -13,7 +15,7 @@ pub(super) enum Order {
 
 /// Command numbering of a session (section 4.2.2.1). The window is what was last told to the initiator: it opens by
 /// free slots only when a PDU says so.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Session {
     /// The next command expected.
     pub exp_cmd_sn: u32,
@@ -22,13 +24,23 @@ pub(super) struct Session {
     /// Commands that hold a slot of the window.
     in_flight: u32,
     depth: u32,
+    /// The next command expected was rejected: it counts as not received (section 7.3), and the gap is our doing.
+    pub gap: bool,
+    /// Commands ahead of the next one that an abort has taken the place of (section 7.11).
+    plugged: BTreeSet<u32>,
 }
 
 impl Session {
     /// Numbering from the CmdSN of the first login request.
     pub(super) fn new(cmd_sn: u32, depth: u32) -> Session {
-        let mut session =
-            Session { exp_cmd_sn: cmd_sn, max_cmd_sn: cmd_sn.wrapping_sub(1), in_flight: 0, depth };
+        let mut session = Session {
+            exp_cmd_sn: cmd_sn,
+            max_cmd_sn: cmd_sn.wrapping_sub(1),
+            in_flight: 0,
+            depth,
+            gap: false,
+            plugged: BTreeSet::new(),
+        };
         session.advertise();
         session
     }
@@ -49,10 +61,28 @@ impl Session {
 
     /// The next command was received; `holds`: until [`Session::release`] it takes a slot of the window.
     pub(super) fn receive(&mut self, holds: bool) {
+        self.gap = false;
         self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+        while !self.plugged.is_empty() && self.plugged.remove(&self.exp_cmd_sn) {
+            self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+        }
         if holds {
             self.in_flight = self.in_flight.saturating_add(1);
         }
+    }
+
+    /// The command with this number, which lies in the window, counts as received: it was aborted before it came.
+    pub(super) fn plug(&mut self, cmd_sn: u32) {
+        if cmd_sn == self.exp_cmd_sn {
+            self.receive(false);
+        } else {
+            self.plugged.insert(cmd_sn);
+        }
+    }
+
+    /// Whether there is a free slot that the initiator may not use yet, and none that it may.
+    pub(super) fn is_closed_for_nothing(&self) -> bool {
+        self.window() == 0 && self.in_flight < self.depth
     }
 
     /// A slot is free again.

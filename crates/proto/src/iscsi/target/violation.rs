@@ -30,6 +30,8 @@ pub enum Violation {
     UnknownOpcode,
     /// A command ahead of ExpCmdSN on the only connection: one before it was lost (sections 4.2.2.1, 7.13).
     CommandGap,
+    /// A command ahead of one that was rejected and has not been sent again (section 7.3).
+    BehindRejected,
     /// The reserved task tag where a task needs one (section 11.2.1.8).
     ReservedTag,
     /// A tag that already names a task in flight (section 11.2.1.8).
@@ -105,6 +107,9 @@ impl Violation {
             Violation::NotInDiscovery => (Drop, "request that discovery sessions do not have", "4.3"),
             Violation::UnknownOpcode => (Reject(RejectReason::NOT_SUPPORTED), "unknown opcode", "11.2.1.2"),
             Violation::CommandGap => (Drop, "gap in CmdSN", "4.2.2.1"),
+            Violation::BehindRejected => {
+                (Reject(RejectReason::PROTOCOL_ERROR), "command behind one that was rejected", "7.3")
+            }
             Violation::ReservedTag => (Drop, "reserved initiator task tag", "11.2.1.8"),
             Violation::TaskInProgress => {
                 (Reject(RejectReason::TASK_IN_PROGRESS), "initiator task tag in use", "11.2.1.8")

@@ -233,3 +233,14 @@ fn late_verbs_about_a_task_that_is_over_are_ignored() {
     driver.target.closed(driver.now, None);
     assert!(matches!(driver.up(), Some(Up::Gone { .. })));
 }
+
+#[test]
+fn data_that_goes_the_other_way_is_no_part_of_what_was_expected() {
+    let mut driver = Driver::new(|_| {});
+    // A command that says it reads, with a CDB that writes.
+    driver.send(read(7, 0, 4096).as_bytes(), &[]);
+    let task = driver.command().task;
+    driver.end(task, Ending { write_bytes: 4096, ..GOOD });
+    let (response, _) = driver.one::<ScsiResponse>();
+    assert_eq!((response.flags & ScsiResponse::UNDERFLOW, response.residual_count.get()), (2, 4096));
+}

@@ -4,7 +4,7 @@ use super::harness::{Driver, read};
 use crate::stream::{StreamMachine, Want};
 use crate::time::Time;
 use crate::verbs::Down;
-use wire::iscsi::LoginRequest;
+use wire::iscsi::{LoginRequest, LoginResponse, LoginStatus};
 use zerocopy::IntoBytes;
 
 fn login() -> LoginRequest {
@@ -16,6 +16,19 @@ fn nothing_but_login_is_taken_at_login() {
     let mut driver = Driver::at_login();
     assert_eq!(driver.target.want(), Want::Header { len: 48 });
     driver.send(read(7, 0, 0).as_bytes(), &[]);
+    assert!(driver.gone().contains("6.3"));
+}
+
+#[test]
+fn another_request_in_the_middle_of_a_login_is_told_so() {
+    let mut driver = Driver::at_login();
+    // A login that is not over: the text goes on.
+    let pdu = LoginRequest { flags: 0x44, ..login() };
+    driver.send(pdu.as_bytes(), b"InitiatorName=iqn.");
+    driver.sent();
+    driver.send(read(7, 0, 0).as_bytes(), &[]);
+    let (response, _) = driver.one::<LoginResponse>();
+    assert_eq!((response.status, response.initiator_task_tag.get()), (LoginStatus::INVALID_DURING_LOGIN, 7));
     assert!(driver.gone().contains("6.3"));
 }
 

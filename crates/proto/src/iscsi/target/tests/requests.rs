@@ -178,6 +178,69 @@ fn an_abort_takes_the_place_of_a_command_that_got_lost() {
 }
 
 #[test]
+fn a_numbered_abort_takes_no_place_but_its_own() {
+    let mut driver = Driver::new(|_| {});
+    let abort =
+        TaskManagementRequest { opcode: 0x02, cmd_sn: 0.into(), ..manage(TaskFunction::ABORT_TASK, 77, 1) };
+    driver.send(abort.as_bytes(), &[]);
+    let (id, asked) = function(&mut driver);
+    assert_eq!(asked, Function::AbortTask(None));
+    driver.down(Down::FunctionDone { id, response: FunctionResponse::NoTask });
+    assert_eq!(answer(&mut driver), Response::NO_TASK);
+    driver.send(read(8, 1, 0).as_bytes(), &[]);
+    driver.command();
+}
+
+#[test]
+fn an_abort_ahead_of_a_lost_command_is_remembered() {
+    let mut driver = Driver::new(|_| {});
+    // Commands 0 and 1 got lost; both are aborted, the later one first.
+    for (tag, cmd_sn, next) in [(8, 1, 0), (7, 0, 2)] {
+        let abort = manage(TaskFunction::ABORT_TASK, tag, cmd_sn);
+        driver.send(TaskManagementRequest { cmd_sn: 2.into(), ..abort }.as_bytes(), &[]);
+        let (pdu, _) = driver.one::<TaskManagementResponse>();
+        assert_eq!((pdu.response, pdu.exp_cmd_sn.get()), (Response::COMPLETE, next));
+    }
+    driver.send(read(9, 2, 0).as_bytes(), &[]);
+    driver.command();
+}
+
+#[test]
+fn a_rejected_request_may_be_sent_again() {
+    let mut driver = Driver::new(|_| {});
+    driver.send(read(7, 0, 0).as_bytes(), &[]);
+    driver.command();
+    driver.send(read(7, 1, 0).as_bytes(), &[]);
+    driver.rejected(RejectReason::TASK_IN_PROGRESS, Opcode::SCSI_COMMAND);
+    // What was on its way behind it is not received either, and the session goes on.
+    driver.send(read(8, 2, 0).as_bytes(), &[]);
+    driver.rejected(RejectReason::PROTOCOL_ERROR, Opcode::SCSI_COMMAND);
+    for (tag, cmd_sn) in [(9, 1), (8, 2)] {
+        driver.send(read(tag, cmd_sn, 0).as_bytes(), &[]);
+        driver.command();
+    }
+}
+
+#[test]
+fn a_window_that_aborts_have_opened_is_told() {
+    let mut driver = Driver::new(|_| {});
+    let tasks: Vec<_> = (0..4)
+        .map(|n| {
+            driver.send(write(n, n, 0x1_0000).as_bytes(), &[]);
+            driver.command().task
+        })
+        .collect();
+    // An R2T stands in the queue, and no PDU but it.
+    driver.sent();
+    driver.down(Down::Fetch { task: tasks[0], at: 0, into: Driver::places(0, 4096) });
+    for task in tasks {
+        driver.down(Down::Abort { task });
+    }
+    let (nop, _) = driver.one::<NopIn>();
+    assert!(nop.max_cmd_sn.get() >= 4, "{}", nop.max_cmd_sn.get());
+}
+
+#[test]
 fn a_task_that_waits_for_its_data_is_aborted_at_once() {
     for set in [false, true] {
         let mut driver = Driver::new(|_| {});

@@ -204,7 +204,10 @@ fn a_wrong_data_digest_ends_the_task() {
     driver.run();
     assert!(matches!(driver.up(), Some(Up::FetchFailed(id)) if id == task));
     driver.refused("RFC 7143");
-    assert_eq!(sense(&mut driver), (0x47, 0x05));
+    let sent = driver.sent();
+    assert_eq!(sent[0].view::<wire::iscsi::Reject>().reason, RejectReason::DATA_DIGEST);
+    assert_eq!(sent[0].data, pdu.as_bytes(), "the Reject quotes the PDU");
+    assert_eq!((sent[1].view::<ScsiResponse>().status, &sent[1].data[14..16]), (2, &[0x47, 0x05][..]));
 }
 
 #[test]

@@ -1,0 +1,107 @@
+//! A result as comma-separated values (RFC 4180): a line for each stream, after a header.
+
+use super::word;
+use crate::limit::bottleneck;
+use crate::result::{Cpu, RunResult, Stream};
+
+/// Header and lines.
+pub fn csv(result: &RunResult) -> String {
+    let streams = [("read", &result.read), ("write", &result.write), ("trim", &result.trim)];
+    let header = fields(result, "", &Stream::default()).into_iter().map(|(name, _)| name.to_string());
+    let mut out = line(header);
+    for (name, stream) in streams {
+        let Some(stream) = stream else { continue };
+        out.push_str(&line(fields(result, name, stream).iter().map(|(_, value)| quoted(value))));
+    }
+    out
+}
+
+fn fields(result: &RunResult, name: &str, stream: &Stream) -> Vec<(&'static str, String)> {
+    let job = &result.job;
+    let latency = &stream.latency;
+    let target = |value: fn(&Cpu) -> f64| result.target_cpu.as_ref().map(value).map_or(String::new(), number);
+    let own = |value: fn(&Cpu) -> f64| number(value(&result.initiator_cpu));
+    let busiest = result.cores.iter().map(|load| 1.0 - load.idle).fold(0.0, f64::max);
+    vec![
+        ("targets", result.targets.join(" ")),
+        ("rw", word(&job.rw)),
+        ("style", word(&job.style)),
+        ("bs", job.bs.to_string()),
+        ("iodepth", job.iodepth.to_string()),
+        ("numjobs", job.numjobs.to_string()),
+        ("stream", name.to_string()),
+        ("seconds", number(result.seconds)),
+        ("operations", stream.operations.to_string()),
+        ("errors", stream.errors.to_string()),
+        ("iops", number(stream.iops)),
+        ("bytes_per_second", number(stream.bytes_per_second)),
+        ("lat_min_us", number(latency.min)),
+        ("lat_mean_us", number(latency.mean)),
+        ("lat_stddev_us", number(latency.stddev)),
+        ("lat_p50_us", number(latency.p50)),
+        ("lat_p90_us", number(latency.p90)),
+        ("lat_p99_us", number(latency.p99)),
+        ("lat_p99.9_us", number(latency.p999)),
+        ("lat_max_us", number(latency.max)),
+        ("initiator_user_s", own(|cpu| cpu.user_seconds)),
+        ("initiator_system_s", own(|cpu| cpu.system_seconds)),
+        ("initiator_us_per_op", own(|cpu| cpu.us_per_op)),
+        ("target_user_s", target(|cpu| cpu.user_seconds)),
+        ("target_system_s", target(|cpu| cpu.system_seconds)),
+        ("target_us_per_op", target(|cpu| cpu.us_per_op)),
+        ("busiest_core", number(busiest)),
+        ("verify_bad", result.verify.map_or(String::new(), |counts| counts.bad().to_string())),
+        ("limit", bottleneck(result).to_string()),
+    ]
+}
+
+/// Three decimals, without zeros that say nothing.
+fn number(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+/// Quoted if it must be (RFC 4180 section 2).
+fn quoted(value: &str) -> String {
+    if value.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", value.replace('"', "\"\""))
+    } else {
+        value.to_string()
+    }
+}
+
+fn line(cells: impl Iterator<Item = String>) -> String {
+    format!("{}\r\n", cells.collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::tests::example;
+
+    #[test]
+    fn a_result_is_a_line_for_each_stream() {
+        let expected = "\
+targets,rw,style,bs,iodepth,numjobs,stream,seconds,operations,errors,iops,bytes_per_second,lat_min_us,lat_mean_us,lat_stddev_us,lat_p50_us,lat_p90_us,lat_p99_us,lat_p99.9_us,lat_max_us,initiator_user_s,initiator_system_s,initiator_us_per_op,target_user_s,target_system_s,target_us_per_op,busiest_core,verify_bad,limit\r
+iscsi://127.0.0.1:3260/iqn.2026-11.io.lunette:disk/0,randrw,depth,4096,32,2,read,10,3123450,0,312345,1279365120,8.5,101.9,20.5,98.25,120.3,212.9,1400.5,2510000,2.5,2.5,1.2,4,5.875,2.371,1,1,the target: its thread `core 0` on core 0 is 99 % busy (or spins: see its poll mode)\r
+iscsi://127.0.0.1:3260/iqn.2026-11.io.lunette:disk/0,randrw,depth,4096,32,2,write,10,1041150,3,104115,426455040,8.5,101.9,20.5,98.25,120.3,212.9,1400.5,2510000,2.5,2.5,1.2,4,5.875,2.371,1,1,the target: its thread `core 0` on core 0 is 99 % busy (or spins: see its poll mode)\r
+";
+        let text = csv(&example());
+        assert_eq!(text, expected, "{text}");
+    }
+
+    #[test]
+    fn values_with_commas_and_quotes_are_quoted() {
+        assert_eq!(quoted("a"), "a");
+        assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+
+    #[test]
+    fn what_is_not_known_is_empty() {
+        let mut result = example();
+        (result.target_cpu, result.verify) = (None, None);
+        assert!(csv(&result).contains(",1.2,,,,1,,the"), "{}", csv(&result));
+        (result.read, result.write) = (None, None);
+        assert_eq!(csv(&result).lines().count(), 1, "the header alone");
+    }
+}

@@ -1,0 +1,114 @@
+//! Instructions that the core executes in user space for one command at queue depth 1, counted by valgrind's callgrind.
+//! `cargo xtask instructions` compares them with what they may be.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Child;
+use std::time::{Duration, Instant};
+use support::daemon::Url;
+use support::initiator::{Initiator, Login, write_cdb};
+use support::tools::{must, read_text, spawn, tool};
+use tempfile::TempDir;
+
+/// Commands before anything is counted, and those that are.
+const WARM_UP: u32 = 500;
+const COUNTED: u32 = 2000;
+/// How long the daemon may take to listen under callgrind.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The range that is read and written.
+const RANGE_BLOCKS: u64 = 4096;
+const BLOCK_BYTES: u32 = 512;
+
+fn main() {
+    let daemon = Counted::serve();
+    let mut initiator = Initiator::login(&daemon.url, &Login::named("count")).expect("login");
+    initiator.ready(0).expect("TEST UNIT READY");
+    for (name, blocks, is_write) in [("read_4k", 8, false), ("write_4k", 8, true), ("read_512", 1, false)] {
+        let data = vec![0x5a; if is_write { (blocks * BLOCK_BYTES) as usize } else { 0 }];
+        let mut run = |commands: u32| {
+            for command in 0..commands {
+                let lba = u64::from(command * blocks) % RANGE_BLOCKS;
+                if is_write {
+                    let cdb = write_cdb(lba, data.len(), BLOCK_BYTES, false);
+                    assert_eq!(initiator.write(0, &cdb, &data).expect("an answer").status, 0);
+                } else {
+                    initiator.read_blocks(0, lba, blocks, BLOCK_BYTES).expect("READ");
+                }
+            }
+        };
+        run(WARM_UP);
+        let before = daemon.instructions();
+        run(COUNTED);
+        let instructions = daemon.instructions() - before;
+        println!("{name} = {:.0}", instructions as f64 / f64::from(COUNTED));
+    }
+}
+
+/// A daemon under callgrind. It is killed at the end: valgrind 3.19 does not know that io_uring_enter may block, and
+/// keeps its lock meanwhile, so that no other thread runs while the core sleeps, to print the banner or to stop.
+struct Counted {
+    child: Child,
+    url: Url,
+    directory: TempDir,
+}
+
+impl Counted {
+    fn serve() -> Counted {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let portal = free_port();
+        let log = File::create(directory.path().join("log")).expect("a log file");
+        let child = spawn(
+            tool("valgrind")
+                .args(["--tool=callgrind", "--combine-dumps=no"])
+                .arg(format!("--callgrind-out-file={}", directory.path().join("out").display()))
+                .arg(env!("CARGO_BIN_EXE_lunette"))
+                .args(["serve", "--cores", "0", "--poll", "never", "--lun", "ram:64M", "--listen"])
+                .arg(portal.to_string()),
+            &log,
+        );
+        let url = Url { portal, target: "iqn.2026-11.io.lunette:disk".into(), lun: 0 };
+        let mut daemon = Counted { child, url, directory };
+        daemon.wait_until_it_listens();
+        daemon
+    }
+
+    fn wait_until_it_listens(&mut self) {
+        let start = Instant::now();
+        while TcpStream::connect(self.url.portal).is_err() {
+            let has_ended = self.child.try_wait().expect("a child can be waited for").is_some();
+            assert!(!has_ended && start.elapsed() < PATIENCE, "the daemon does not listen:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Instructions of all threads so far; at queue depth 1, only the core does anything.
+    fn instructions(&self) -> u64 {
+        let told = must(tool("callgrind_control").arg("-e").arg(self.child.id().to_string()));
+        let threads = told.lines().filter_map(|line| line.trim().strip_prefix("Th "));
+        let counts =
+            threads.filter_map(|line| line.split_whitespace().nth(1)?.replace(',', "").parse::<u64>().ok());
+        let sum: u64 = counts.sum();
+        assert!(sum > 0, "callgrind_control told no totals:\n{told}\n{}", self.log());
+        sum
+    }
+
+    fn log(&self) -> String {
+        read_text(&self.directory.path().join("log"))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that was free just now.
+fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    listener.local_addr().expect("a listener has an address")
+}

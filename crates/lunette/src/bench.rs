@@ -1,0 +1,344 @@
+//! `lunette bench`: generates load on targets, shows the run while it goes on, and tells what was measured.
+
+use crate::{Failure, INTERRUPTED, say};
+use bench::contents::content;
+use bench::job::{Job, Poll, Rw, Style};
+use bench::output::live::{Live, View};
+use bench::output::{csv::csv, human::human, json::json};
+use bench::result::RunResult;
+use bench::run::{Watch, check, run as measure, writes};
+use bench::target::{Opened, TargetOptions, open};
+use clap::{ArgGroup, Args, ValueEnum};
+use engine::config::{format_size, parse_cores, parse_duration, parse_size};
+use engine::initiator::Url;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+#[derive(Debug, Args)]
+#[command(
+    allow_negative_numbers = true,
+    group(ArgGroup::new("style").multiple(false).args(["sgp", "bidirectional"])),
+    after_help = "Example: lunette bench iscsi://storage1/iqn.2026-11.io.lunette:disk/0 --rw randread --bs 4K --iodepth 32"
+)]
+pub(crate) struct BenchArguments {
+    /// What is measured, also several at once: an iSCSI URL, a file, a block device, ram:SIZE or null:SIZE
+    #[arg(value_name = "TARGET", required = true)]
+    targets: Vec<String>,
+    /// Order and direction
+    #[arg(long, value_enum, default_value = "randread")]
+    rw: RwWord,
+    /// Reads among the operations of randrw, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 50)]
+    rwmixread: u8,
+    /// Bytes per operation
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = parse_block)]
+    bs: u32,
+    /// Operations kept in flight by each job
+    #[arg(long, value_name = "NUMBER", default_value_t = 32)]
+    iodepth: u32,
+    /// Jobs per target: each is a thread and, over iSCSI, a session
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    numjobs: u32,
+    /// How long to measure: seconds, or as 30s, 2m
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_duration)]
+    runtime: Duration,
+    /// How long to run before anything is counted
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = parse_duration)]
+    ramp: Duration,
+    /// Operations per second of each job [default: as many as possible]
+    #[arg(long, value_name = "NUMBER")]
+    rate: Option<u64>,
+    /// Bytes of the range that is worked on; makes a file that does not exist [default: all]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// Where that range begins
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    offset: u64,
+    /// Write blocks that tell their address, version and checksum, and check what is read
+    #[arg(long)]
+    verify: bool,
+    /// Seed of everything random
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// How much of each written block compresses away
+    #[arg(long, value_name = "PERCENT", default_value_t = 0)]
+    buffer_compress: u8,
+    /// As testy: keep so many reads outstanding, beside the writes; --rw tells only the order
+    #[arg(long, value_name = "NUMBER", conflicts_with = "style")]
+    reads: Option<u32>,
+    /// As testy: keep so many writes outstanding, beside the reads
+    #[arg(long, value_name = "NUMBER", conflicts_with = "style")]
+    writes: Option<u32>,
+    /// As sgp_dd: --numjobs threads share one sequential range, one operation each
+    #[arg(long)]
+    sgp: bool,
+    /// Reads and writes as two streams of --iodepth each; --rw tells only the order
+    #[arg(long)]
+    bidirectional: bool,
+    /// Cores that job threads are pinned to, one after the other, as 0,2-3 [default: not pinned]
+    #[arg(long, value_name = "LIST|all")]
+    cores: Option<String>,
+    /// How job threads wait: adaptive (spin a little, then sleep), always (spin), never (sleep)
+    #[arg(long, value_enum, default_value = "adaptive")]
+    poll: PollWord,
+    /// Ask iSCSI targets for header digests
+    #[arg(long)]
+    header_digest: bool,
+    /// Ask iSCSI targets for data digests
+    #[arg(long)]
+    data_digest: bool,
+    /// The target's process on this machine, whose CPU time is told beside ours
+    #[arg(long, value_name = "PID")]
+    target_pid: Option<u32>,
+    /// JSON with fio's field names, to standard output in place of the table, or to a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Comma-separated values, a line for each stream; as --json
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    csv: Option<PathBuf>,
+    /// Write also to targets that hold data, and destroy it
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "lower")]
+enum RwWord {
+    Read,
+    Write,
+    RandRead,
+    RandWrite,
+    RandRw,
+    Trim,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PollWord {
+    Adaptive,
+    Always,
+    Never,
+}
+
+/// Where standard output is meant.
+const STDOUT: &str = "-";
+
+/// Runs, and says what was measured.
+pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
+    let job = arguments.job()?;
+    arguments.check(&job)?;
+    let guard = writes(&job) && !arguments.yes;
+    let targets = arguments
+        .targets
+        .iter()
+        .map(|text| opened(text, &job, guard))
+        .collect::<Result<Vec<Opened>, Failure>>()?;
+    let names: Vec<String> = targets.iter().map(|target| target.name.clone()).collect();
+    let backends: Vec<_> = targets.iter().map(|target| target.backend.clone()).collect();
+    let stop =
+        catch_interrupts().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+    let watch = Watch { stop: stop.clone(), target_pid: arguments.target_pid };
+    let mut live = Live::new(View::new(&job, &names));
+    let measured = measure(&job, &backends, &names, &watch, &mut |sample| live.observe(sample));
+    live.clear();
+    let result = measured.map_err(Failure::wrong_input)?;
+    arguments.tell(&result)?;
+    verdict(&result, stop.load(Ordering::Relaxed))
+}
+
+impl BenchArguments {
+    fn job(&self) -> Result<Job, Failure> {
+        let style = match (self.reads, self.writes) {
+            (None, None) if self.sgp => Style::Shared,
+            (None, None) if self.bidirectional => Style::Bidirectional,
+            (None, None) => Style::Depth,
+            (reads, writes) => Style::Outstanding { reads: reads.unwrap_or(0), writes: writes.unwrap_or(0) },
+        };
+        let cores = self.cores.as_deref().map(parse_cores).transpose();
+        Ok(Job {
+            rw: match self.rw {
+                RwWord::Read => Rw::Read,
+                RwWord::Write => Rw::Write,
+                RwWord::RandRead => Rw::RandRead,
+                RwWord::RandWrite => Rw::RandWrite,
+                RwWord::RandRw => Rw::RandRw,
+                RwWord::Trim => Rw::Trim,
+            },
+            rwmixread: self.rwmixread,
+            bs: self.bs,
+            iodepth: self.iodepth,
+            numjobs: self.numjobs,
+            runtime: self.runtime,
+            ramp: self.ramp,
+            rate: self.rate,
+            offset: self.offset,
+            size: self.size,
+            verify: self.verify,
+            seed: self.seed,
+            buffer_compress: self.buffer_compress,
+            style,
+            cores: cores
+                .map_err(|error| Failure::wrong_input(format!("--cores: {error}")))?
+                .unwrap_or_default(),
+            poll: match self.poll {
+                PollWord::Adaptive => Poll::Adaptive,
+                PollWord::Always => Poll::Always,
+                PollWord::Never => Poll::Never,
+            },
+            digests: (self.header_digest, self.data_digest),
+            ..Job::default()
+        })
+    }
+
+    /// What can be known to be wrong before any target is touched.
+    fn check(&self, job: &Job) -> Result<(), Failure> {
+        check(job, self.targets.len()).map_err(Failure::wrong_input)?;
+        let is_stdout = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new(STDOUT));
+        if is_stdout(&self.json) && is_stdout(&self.csv) {
+            let text =
+                "--json and --csv cannot both go to standard output; write one to a file, as --csv=FILE";
+            return Err(Failure::wrong_input(text));
+        }
+        if (self.header_digest || self.data_digest) && !self.targets.iter().any(|text| Url::is_meant(text)) {
+            let text = "no target is an iSCSI URL, and only these have digests; leave --header-digest and --data-digest out";
+            return Err(Failure::wrong_input(text));
+        }
+        match self.target_pid {
+            Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => {
+                let text =
+                    format!("--target-pid: there is no process {pid}; pidof finds the target's by its name");
+                Err(Failure::wrong_input(text))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The result, to all places that it was wanted in.
+    fn tell(&self, result: &RunResult) -> Result<(), Failure> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let as_json = || format!("{:#}\n", json(result, now));
+        let as_csv = || csv(result);
+        let forms: [(&Option<PathBuf>, &dyn Fn() -> String); 2] =
+            [(&self.json, &as_json), (&self.csv, &as_csv)];
+        let mut stdout = None;
+        for (file, text) in forms {
+            match file {
+                Some(file) if file == Path::new(STDOUT) => stdout = Some(text()),
+                Some(file) => std::fs::write(file, text())
+                    .map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?,
+                None => {}
+            }
+        }
+        say(&stdout.unwrap_or_else(|| human(result)));
+        Ok(())
+    }
+}
+
+/// Opens a target. With `guard` one that holds data is refused.
+fn opened(text: &str, job: &Job, guard: bool) -> Result<Opened, Failure> {
+    let is_new = !Url::is_meant(text) && !text.contains(':') && !Path::new(text).exists();
+    let create = job.size.filter(|_| is_new && writes(job)).and_then(|size| size.checked_add(job.offset));
+    let target = open(text, &TargetOptions { create, ..TargetOptions::of(job) }).map_err(|error| {
+        let hint = if is_new && writes(job) && create.is_none() { " (--size makes a new file)" } else { "" };
+        Failure::wrong_input(format!("{error}{hint}"))
+    })?;
+    if guard && let Some(content) = content(&target).map_err(Failure::failed)? {
+        let text = format!(
+            "{}: it holds {content}, which writing would destroy; give --yes if that is meant, or name another target",
+            target.name
+        );
+        return Err(Failure::wrong_input(text));
+    }
+    Ok(target)
+}
+
+/// A flag that an interrupt sets; a second one ends the process at once.
+fn catch_interrupts() -> std::io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Whether all was well: scripts go by the exit status.
+fn verdict(result: &RunResult, is_interrupted: bool) -> Result<String, Failure> {
+    let errors: u64 = result.streams().map(|stream| stream.errors).sum();
+    let bad = result.verify.map_or(0, |counts| counts.bad());
+    match (bad, errors) {
+        (1.., _) => Err(Failure::failed(format!("{bad} blocks were not what was written"))),
+        (0, 1..) => Err(Failure::failed(format!("{errors} operations failed"))),
+        (0, 0) if is_interrupted => {
+            let text = format!("interrupted after {:.1} s of measuring", result.seconds);
+            Err(Failure { text, status: INTERRUPTED as u8 })
+        }
+        (0, 0) => Ok(String::new()),
+    }
+}
+
+fn parse_block(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text)?;
+    u32::try_from(bytes)
+        .map_err(|_| format!("{} are too much for one operation; choose a smaller block", format_size(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: BenchArguments,
+    }
+
+    fn job(arguments: &str) -> Job {
+        let words = ["bench", "ram:1G"].into_iter().chain(arguments.split_whitespace());
+        Line::try_parse_from(words).unwrap().bench.job().unwrap_or_else(|failure| panic!("{}", failure.text))
+    }
+
+    #[test]
+    fn without_options_the_job_is_the_default() {
+        assert_eq!(job(""), Job::default());
+    }
+
+    #[test]
+    fn options_are_fio_s_words() {
+        let wanted = Job {
+            rw: Rw::RandRw,
+            rwmixread: 70,
+            bs: 65_536,
+            iodepth: 8,
+            numjobs: 2,
+            runtime: Duration::from_secs(120),
+            ramp: Duration::from_millis(500),
+            rate: Some(1000),
+            offset: 1 << 20,
+            size: Some(1 << 30),
+            verify: true,
+            seed: 7,
+            buffer_compress: 30,
+            cores: vec![0],
+            poll: Poll::Always,
+            digests: (true, true),
+            ..Job::default()
+        };
+        let line = "--rw randrw --rwmixread 70 --bs 64K --iodepth 8 --numjobs 2 --runtime 2m --ramp 500ms --rate 1000 \
+                    --offset 1M --size 1G --verify --seed 7 --buffer-compress 30 --cores 0 --poll always \
+                    --header-digest --data-digest";
+        assert_eq!(job(line), wanted);
+    }
+
+    #[test]
+    fn styles_are_chosen_by_their_own_options() {
+        assert_eq!(job("--reads 4 --writes 2").style, Style::Outstanding { reads: 4, writes: 2 });
+        assert_eq!(job("--writes 2").style, Style::Outstanding { reads: 0, writes: 2 });
+        assert_eq!(job("--sgp --rw read").style, Style::Shared);
+        assert_eq!(job("--bidirectional").style, Style::Bidirectional);
+    }
+}

@@ -1,0 +1,193 @@
+//! Opening the two ends of a copy, and refusing what would destroy data.
+
+use crate::Failure;
+use engine::config::parse_size;
+use engine::copy::End;
+use engine::initiator::{Options, Url};
+use engine::remote::{self, RemoteOptions};
+use reactor::uring::Uring;
+use rustix::fs::OFlags;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::OpenError;
+use store::lane::Backend;
+
+/// What is copied from or to.
+pub(super) struct Medium {
+    /// For messages: without secrets.
+    pub(super) name: String,
+    pub(super) end: End,
+    place: Place,
+}
+
+/// What the command line names.
+enum Place {
+    Url(Box<Url>),
+    Ram(u64),
+    Null(u64),
+    Path(PathBuf),
+}
+
+/// Opens what is read.
+pub(super) fn source(text: &str, pieces: u32) -> Result<Medium, Failure> {
+    let place = Place::parse(text)?;
+    let end = match &place {
+        Place::Url(url) => open_url(url, pieces, true)?,
+        Place::Ram(size) => open_ram(*size)?,
+        Place::Null(size) => open_null(*size),
+        Place::Path(path) => open_path(path, None, true)?,
+    };
+    Ok(Medium { name: place.name(), end, place })
+}
+
+/// Opens what is written: as large as the source at least, and not in use.
+pub(super) fn destination(text: &str, from: &Medium, pieces: u32) -> Result<Medium, Failure> {
+    let place = Place::parse(text)?;
+    let name = place.name();
+    if from.place.is_same(&place) {
+        return Err(Failure::wrong_input(format!("{name}: source and destination are the same")));
+    }
+    let size = from.end.store.traits().size_bytes;
+    let end = match &place {
+        Place::Url(url) => open_url(url, pieces, false)?,
+        Place::Ram(size) => open_ram(*size)?,
+        Place::Null(size) => open_null(*size),
+        Place::Path(path) => open_path(path, Some(size), false)?,
+    };
+    let traits = end.store.traits();
+    let whole = size.next_multiple_of(u64::from(end.block_bytes));
+    if traits.size_bytes < whole {
+        let text = format!(
+            "{name}: too small: it has {} bytes, and {} has {size}; choose a larger destination",
+            traits.size_bytes, from.name
+        );
+        return Err(Failure::wrong_input(text));
+    }
+    if traits.read_only {
+        return Err(Failure::wrong_input(format!(
+            "{name}: it is write-protected; choose another destination"
+        )));
+    }
+    Ok(Medium { name, end, place })
+}
+
+impl Place {
+    fn parse(text: &str) -> Result<Place, Failure> {
+        let size = |size: &str| {
+            let parsed = parse_size(size).and_then(|size| match size {
+                0 => Err("the size is 0; give another".to_string()),
+                size => Ok(size),
+            });
+            parsed.map_err(|fault| Failure::wrong_input(format!("{text}: {fault}")))
+        };
+        match text.split_once(':') {
+            Some(("iscsi", _)) => {
+                let url: Url = text.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+                Ok(Place::Url(Box::new(url)))
+            }
+            Some(("ram", bytes)) => Ok(Place::Ram(size(bytes)?)),
+            Some(("null", bytes)) => Ok(Place::Null(size(bytes)?)),
+            Some(("file" | "block", path)) => Ok(Place::Path(path.into())),
+            _ => Ok(Place::Path(text.into())),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Place::Url(url) => url.to_string(),
+            Place::Ram(size) => format!("ram:{size}"),
+            Place::Null(size) => format!("null:{size}"),
+            Place::Path(path) => path.display().to_string(),
+        }
+    }
+
+    /// Whether both are one file, device or unit, as far as names tell.
+    fn is_same(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Place::Url(a), Place::Url(b)) => {
+                (&a.host, a.port, &a.target, a.lun) == (&b.host, b.port, &b.target, b.lun)
+            }
+            (Place::Path(a), Place::Path(b)) => match (a.metadata(), b.metadata()) {
+                (Ok(a), Ok(b)) if is_block(&a) && is_block(&b) => a.rdev() == b.rdev(),
+                (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+                (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
+            },
+            (Place::Url(_) | Place::Ram(_) | Place::Null(_) | Place::Path(_), _) => false,
+        }
+    }
+}
+
+fn open_url(url: &Url, pieces: u32, read_only: bool) -> Result<End, Failure> {
+    let queue_depth = u16::try_from(pieces).unwrap_or(u16::MAX);
+    let initiator = Options { queue_depth, ..Options::default() };
+    let store = remote::open(url, &RemoteOptions { initiator, block_bytes: None, read_only })
+        .map_err(|error| Failure::failed(&error))?;
+    let geometry = store.geometry();
+    Ok(End {
+        block_bytes: geometry.block_bytes,
+        holes_read_zeros: geometry.unmap_zeros,
+        is_blank: false,
+        store,
+    })
+}
+
+fn open_ram(size: u64) -> Result<End, Failure> {
+    let store = store::open_ram(size).map_err(|error| Failure::failed(&error))?;
+    Ok(End { store, block_bytes: 1, holes_read_zeros: true, is_blank: true })
+}
+
+fn open_null(size: u64) -> End {
+    End { store: store::open_null(size), block_bytes: 1, holes_read_zeros: true, is_blank: false }
+}
+
+/// `size`: of a file that is made if it does not exist.
+fn open_path(path: &Path, size: Option<u64>, read_only: bool) -> Result<End, Failure> {
+    let metadata = match (path.metadata(), size) {
+        (Ok(metadata), _) => metadata,
+        (Err(error), Some(size)) if error.kind() == ErrorKind::NotFound => {
+            let store = store::open_file(path, Some(size), 1, false).map_err(|error| refused(&error))?;
+            return Ok(End { store, block_bytes: 1, holes_read_zeros: true, is_blank: true });
+        }
+        (Err(error), _) => return Err(Failure::failed(format!("{}: {error}", path.display()))),
+    };
+    let (store, block_bytes): (Arc<dyn Backend<Uring>>, u32) = if is_block(&metadata) {
+        let block_bytes = probe_device(path, read_only)?;
+        (store::open_block(path, block_bytes, read_only).map_err(|error| refused(&error))?, block_bytes)
+    } else {
+        (store::open_file(path, None, 1, read_only).map_err(|error| refused(&error))?, 1)
+    };
+    // A device's unmapped ranges are known only where this process made them.
+    Ok(End { store, block_bytes, holes_read_zeros: !is_block(&metadata), is_blank: false })
+}
+
+/// The device's block size, if nobody else has claimed it for what it is to be used for.
+fn probe_device(path: &Path, read_only: bool) -> Result<u32, Failure> {
+    let mut options = OpenOptions::new();
+    if !read_only {
+        options.custom_flags(OFlags::EXCL.bits() as i32);
+    }
+    let block_bytes =
+        options.read(true).open(path).and_then(|file: File| Ok(rustix::fs::ioctl_blksszget(&file)?));
+    block_bytes.map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::ResourceBusy => {
+                "it is mounted or in use by another program: nothing was written; release it (umount, swapoff)"
+            }
+            ErrorKind::PermissionDenied => "allow this user to read and write it",
+            _ => "see the kernel's log (dmesg)",
+        };
+        Failure::failed(format!("{}: {error}; {remedy}", path.display()))
+    })
+}
+
+/// A store's own remedies are for who serves it.
+fn refused(error: &OpenError) -> Failure {
+    Failure::failed(format!("{}: {}", error.what, error.problem))
+}
+
+fn is_block(metadata: &Metadata) -> bool {
+    metadata.file_type().is_block_device()
+}

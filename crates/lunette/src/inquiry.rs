@@ -1,0 +1,379 @@
+//! `lunette inquiry`: what a unit says about itself, in words. The decoders in the modules below are functions of
+//! bytes that make something of any bytes.
+
+mod capacity;
+mod data;
+mod modes;
+mod pages;
+mod reports;
+mod rows;
+mod standard;
+
+pub(crate) use data::printable;
+
+use crate::Failure;
+use capacity::Capacity;
+use clap::Args;
+use engine::initiator::client::CommandError;
+use engine::initiator::{Client, Options, Url};
+use modes::Modes;
+use pages::{Characteristics, Designator, Extended, Limits, Port, Provisioning};
+use reports::{Group, Supported};
+use rows::Rows;
+use serde::Serialize;
+use standard::Identity;
+use std::fmt::Write as _;
+
+/// Bytes that are asked for of an answer: more than units have to tell, but not too many for old ones.
+const ANSWER_BYTES: u16 = 4096;
+/// INQUIRY of old units has one byte for the length (SPC-2).
+const STANDARD_BYTES: u16 = 255;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: lunette inquiry iscsi://storage1/iqn.2026-11.io.lunette:disk/0")]
+pub(crate) struct InquiryArguments {
+    /// The unit: iscsi://[USER%SECRET@]HOST[:PORT]/IQN/LUN
+    url: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Add every answer as it came, in hexadecimal
+    #[arg(long)]
+    raw: bool,
+}
+
+/// What could be learned.
+#[derive(Serialize, Default)]
+struct Report {
+    url: String,
+    identity: Option<Identity>,
+    serial: Option<String>,
+    designators: Vec<Designator>,
+    capacity: Option<Capacity>,
+    limits: Option<Limits>,
+    characteristics: Option<Characteristics>,
+    provisioning: Option<Provisioning>,
+    extended: Option<Extended>,
+    modes: Option<Modes>,
+    ports: Vec<Port>,
+    port_groups: Option<Vec<Group>>,
+    luns: Option<Vec<String>>,
+    pages: Vec<u8>,
+    commands: Option<Vec<Supported>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    raw: Vec<Answer>,
+}
+
+/// An answer as it came.
+#[derive(Serialize)]
+struct Answer {
+    command: String,
+    /// In hexadecimal.
+    cdb: String,
+    data: String,
+}
+
+/// Asks; returns what is to be printed, or what is wrong.
+pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
+    let url: Url = arguments.url.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+    if url.target.is_none() || url.lun.is_none() {
+        let text = format!(
+            "{url}: the URL names no unit; write iscsi://HOST/IQN/LUN: `lunette discover iscsi://HOST` lists targets"
+        );
+        return Err(Failure::wrong_input(text));
+    }
+    let client = Client::connect(&url, &Options::default()).map_err(Failure::failed)?;
+    let mut asker = Asker { client, answers: Vec::new() };
+    let mut report = asker.report().map_err(|error| Failure::failed(format!("{url}: {error}")))?;
+    report.url = url.to_string();
+    if arguments.raw {
+        report.raw = asker.answers;
+    }
+    Ok(match arguments.json {
+        true => format!("{}\n", serde_json::to_string_pretty(&report).unwrap_or_default()),
+        false => report.in_words(),
+    })
+}
+
+struct Asker {
+    client: Client,
+    answers: Vec<Answer>,
+}
+
+impl Asker {
+    fn report(&mut self) -> Result<Report, String> {
+        let inquiry = self.ask("INQUIRY", &inquiry_cdb(None, STANDARD_BYTES), STANDARD_BYTES.into())?;
+        let identity = inquiry.as_deref().and_then(standard::decode).ok_or("it does not answer INQUIRY")?;
+        let mut report = Report::default();
+        self.learn_luns(&mut report)?;
+        if identity.peripheral_qualifier == 3 {
+            let known = report.luns.unwrap_or_default().join(", ");
+            return Err(format!("there is no unit at this LUN; the target tells of LUNs {known}"));
+        }
+        report.pages = self.page(0x00)?.unwrap_or_default();
+        self.learn_pages(&mut report)?;
+        if identity.is_disk() {
+            self.learn_disk(&mut report)?;
+        }
+        self.learn_modes_and_reports(&mut report)?;
+        report.identity = Some(identity);
+        Ok(report)
+    }
+
+    fn learn_luns(&mut self, report: &mut Report) -> Result<(), String> {
+        let [high, low] = ANSWER_BYTES.to_be_bytes();
+        let cdb = [0xa0, 0, 0, 0, 0, 0, 0, 0, high, low, 0, 0];
+        let luns = self.ask("REPORT LUNS", &cdb, ANSWER_BYTES.into())?;
+        report.luns = luns.as_deref().and_then(reports::luns);
+        Ok(())
+    }
+
+    fn learn_pages(&mut self, report: &mut Report) -> Result<(), String> {
+        // Also pages that are only shown raw.
+        for code in report.pages.clone().into_iter().filter(|code| *code != 0) {
+            let Some(body) = self.page(code)? else { continue };
+            match code {
+                0x80 => report.serial = Some(printable(&body)),
+                0x83 => report.designators = pages::designators(&body),
+                0x86 => report.extended = Some(Extended::decode(&body)),
+                0x88 => report.ports = pages::ports(&body),
+                0xb0 => report.limits = Some(Limits::decode(&body)),
+                0xb1 => report.characteristics = Some(Characteristics::decode(&body)),
+                0xb2 => report.provisioning = Some(Provisioning::decode(&body)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn learn_disk(&mut self, report: &mut Report) -> Result<(), String> {
+        let long = [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
+        let capacity = self.ask("READ CAPACITY(16)", &long, 32)?;
+        report.capacity = capacity.as_deref().and_then(capacity::decode_16);
+        if report.capacity.is_none() {
+            let short = self.ask("READ CAPACITY(10)", &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8)?;
+            report.capacity = short.as_deref().and_then(capacity::decode_10);
+        }
+        Ok(())
+    }
+
+    fn learn_modes_and_reports(&mut self, report: &mut Report) -> Result<(), String> {
+        let [high, low] = ANSWER_BYTES.to_be_bytes();
+        let all = ANSWER_BYTES.into();
+        // All pages with their current values, without block descriptors.
+        let long = self.ask("MODE SENSE(10)", &[0x5a, 0x08, 0x3f, 0, 0, 0, 0, high, low, 0], all)?;
+        report.modes = long.as_deref().and_then(modes::decode_10);
+        if report.modes.is_none() {
+            let short = self.ask("MODE SENSE(6)", &[0x1a, 0x08, 0x3f, 0, 255, 0], 255)?;
+            report.modes = short.as_deref().and_then(modes::decode_6);
+        }
+        let groups =
+            self.ask("REPORT TARGET PORT GROUPS", &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, high, low, 0, 0], all)?;
+        report.port_groups = groups.as_deref().and_then(reports::groups);
+        let commands = self.ask(
+            "REPORT SUPPORTED OPERATION CODES",
+            &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, high, low, 0, 0],
+            all,
+        )?;
+        report.commands = commands.as_deref().and_then(reports::commands);
+        Ok(())
+    }
+
+    /// The body of a page of vital product data.
+    fn page(&mut self, code: u8) -> Result<Option<Vec<u8>>, String> {
+        let name = format!("INQUIRY, page {code:02x}h");
+        let data = self.ask(&name, &inquiry_cdb(Some(code), ANSWER_BYTES), ANSWER_BYTES.into())?;
+        Ok(data.and_then(|data| pages::body(&data, code).map(<[u8]>::to_vec)))
+    }
+
+    /// What a command answers; `None` when the unit refuses it.
+    fn ask(&mut self, name: &str, cdb: &[u8], bytes: u32) -> Result<Option<Vec<u8>>, String> {
+        match self.client.command(cdb, bytes, &[]) {
+            Ok(reply) if reply.status == 0 => {
+                let (cdb, data) = (data::hex(cdb), data::hex(&reply.data));
+                self.answers.push(Answer { command: name.to_owned(), cdb, data });
+                Ok(Some(reply.data))
+            }
+            Ok(_) => Ok(None),
+            Err(error @ (CommandError::Lost(_) | CommandError::TooLong)) => Err(format!("{name}: {error}")),
+        }
+    }
+}
+
+fn inquiry_cdb(page: Option<u8>, bytes: u16) -> [u8; 6] {
+    let [high, low] = bytes.to_be_bytes();
+    [0x12, u8::from(page.is_some()), page.unwrap_or(0), high, low, 0]
+}
+
+impl Report {
+    fn in_words(&self) -> String {
+        let mut rows = Rows::default();
+        rows.title(&self.url);
+        if let Some(identity) = &self.identity {
+            identity.write(&mut rows);
+        }
+        if let Some(serial) = &self.serial {
+            rows.text("serial number", serial);
+        }
+        if !self.designators.is_empty() {
+            rows.title("Names");
+            self.designators.iter().for_each(|name| name.write(&mut rows));
+        }
+        self.write_geometry(&mut rows);
+        if let Some(modes) = &self.modes {
+            rows.title("Modes");
+            modes.write(&mut rows);
+        }
+        if let Some(extended) = &self.extended {
+            extended.write(&mut rows);
+        }
+        self.write_ports(&mut rows);
+        if !self.pages.is_empty() {
+            rows.title("Pages of vital product data");
+            self.pages.iter().for_each(|code| rows.add(format!("{code:02x}h"), pages::name(*code)));
+        }
+        rows.title("Commands");
+        match &self.commands {
+            Some(commands) => commands.iter().for_each(|command| command.write(&mut rows)),
+            None => rows.add("not told", "REPORT SUPPORTED OPERATION CODES is not supported"),
+        }
+        let mut text = rows.finish();
+        self.write_raw(&mut text);
+        text
+    }
+
+    fn write_geometry(&self, rows: &mut Rows) {
+        let Some(capacity) = &self.capacity else { return };
+        rows.title("Geometry");
+        capacity.write(rows);
+        if let Some(characteristics) = &self.characteristics {
+            characteristics.write(rows);
+        }
+        if let Some(provisioning) = &self.provisioning {
+            provisioning.write(rows);
+        }
+        if let Some(limits) = &self.limits {
+            rows.title("Limits");
+            limits.write(rows, Some(capacity.block_bytes));
+        }
+    }
+
+    fn write_ports(&self, rows: &mut Rows) {
+        rows.title("Target");
+        if let Some(luns) = &self.luns {
+            rows.text("LUNs", &luns.join(", "));
+        }
+        self.ports.iter().for_each(|port| port.write(rows));
+        self.port_groups.iter().flatten().for_each(|group| group.write(rows));
+    }
+
+    /// Lines of 32 bytes.
+    fn write_raw(&self, text: &mut String) {
+        for Answer { command, cdb, data } in &self.raw {
+            // Writing to a string cannot fail; hexadecimal digits are ASCII.
+            let _ = writeln!(text, "\n{command}, CDB {cdb}");
+            for (line, bytes) in data.as_bytes().chunks(64).enumerate() {
+                let _ = writeln!(text, "  {:04x}  {}", line * 32, String::from_utf8_lossy(bytes));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Everything that can be made of some bytes, in words and as JSON.
+    fn decode_all(bytes: &[u8]) -> Report {
+        let page = pages::body(bytes, bytes.get(1).copied().unwrap_or(0)).unwrap_or(bytes);
+        Report {
+            identity: standard::decode(bytes),
+            serial: Some(printable(bytes)),
+            designators: pages::designators(page),
+            capacity: capacity::decode_16(bytes).or_else(|| capacity::decode_10(bytes)),
+            limits: Some(Limits::decode(page)),
+            characteristics: Some(Characteristics::decode(page)),
+            provisioning: Some(Provisioning::decode(page)),
+            extended: Some(Extended::decode(page)),
+            modes: modes::decode_10(bytes).or_else(|| modes::decode_6(bytes)),
+            ports: pages::ports(page),
+            port_groups: reports::groups(bytes),
+            luns: reports::luns(bytes),
+            pages: page.to_vec(),
+            commands: reports::commands(bytes),
+            ..Report::default()
+        }
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let pairs = hex.as_bytes().chunks(2).map(|pair| String::from_utf8_lossy(pair).into_owned());
+        pairs.map(|pair| u8::from_str_radix(&pair, 16).expect("hexadecimal digits")).collect()
+    }
+
+    /// Answers of tgt 1.0.85, as it sent them.
+    #[test]
+    fn a_unit_of_tgt_is_understood() {
+        let inquiry = bytes(
+            "000005123d00000249455420202020205649525455414c2d4449534b2020202030303031\
+             0000000000000000000000000000000000000000000004c0096003000000",
+        );
+        let names = bytes(
+            "0083004802010024494554202020202030303031303030310000000000000000000000000000\
+             0000000000000103000830000001000000010103001060000000000000000e00000000010001",
+        );
+        let modes = bytes(
+            "00640010000000000000020e8080000a0000000000000000000008121400ffff0000ffffffff\
+             80140000000000000a0a021000000000000002004a01001c0400000000000000000000000000\
+             00000000000000000000000000001c0a08000000000000000000",
+        );
+        let limits = bytes("00b0003c0080");
+        let report = Report {
+            identity: standard::decode(&inquiry),
+            designators: pages::body(&names, 0x83).map(pages::designators).expect("the page"),
+            limits: pages::body(&limits, 0xb0).map(Limits::decode),
+            capacity: capacity::decode_16(&bytes("000000000001ffff00000200000300000000000000")),
+            modes: modes::decode_10(&modes),
+            luns: reports::luns(&bytes("000000100000000000000000000000000001000000000000")),
+            ..Report::default()
+        };
+        let words = report.in_words();
+        let lines: Vec<String> =
+            words.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        for expected in [
+            "vendor IET",
+            "product VIRTUAL-DISK",
+            "conforms to SPC-3",
+            "standards SBC-3, iSCSI, SPC-3",
+            "unit T10 name IET 00010001",
+            "unit NAA naa.3000000100000001",
+            "unit NAA naa.60000000000000000e00000000010001",
+            "capacity 64 MiB (67108864 bytes)",
+            "physical blocks 4096 bytes",
+            "thin no",
+            "COMPARE AND WRITE up to 128 blocks (64 KiB)",
+            "write cache on",
+            "DPO and FUA yes",
+            "write-protected no",
+            "LUNs 0, 1",
+        ] {
+            assert!(lines.iter().any(|line| line == expected), "{expected} is missing in:\n{words}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let report = decode_all(&bytes);
+            prop_assert!(!report.in_words().contains('\x1b'));
+            serde_json::to_string(&report).expect("it is JSON");
+        }
+
+        #[test]
+        fn no_length_makes_a_decoder_panic(
+            bytes in proptest::collection::vec(prop_oneof![Just(0), Just(0xff), Just(1), Just(8)], 0..300)
+        ) {
+            decode_all(&bytes).in_words();
+        }
+    }
+}

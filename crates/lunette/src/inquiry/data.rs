@@ -1,0 +1,72 @@
+//! Reading bytes that a stranger sent: a field that is not there is `None`, never a panic and never a zero.
+
+/// One byte.
+pub(super) fn u8_at(data: &[u8], at: usize) -> Option<u8> {
+    data.get(at).copied()
+}
+
+/// Whether a bit is set.
+pub(super) fn bit(data: &[u8], at: usize, mask: u8) -> Option<bool> {
+    u8_at(data, at).map(|byte| byte & mask != 0)
+}
+
+/// Two bytes, big end first.
+pub(super) fn u16_at(data: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*data.get(at..)?.first_chunk()?))
+}
+
+/// Four bytes, big end first.
+pub(super) fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*data.get(at..)?.first_chunk()?))
+}
+
+/// Eight bytes, big end first.
+pub(super) fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(*data.get(at..)?.first_chunk()?))
+}
+
+/// At most `len` bytes from `at` on: what is there of them.
+pub(super) fn part(data: &[u8], at: usize, len: usize) -> &[u8] {
+    let rest = data.get(at..).unwrap_or_default();
+    rest.get(..len).unwrap_or(rest)
+}
+
+/// Text with what could harm a terminal made visible, without padding.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let shown = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect::<String>();
+    shown.trim().to_owned()
+}
+
+/// Text that ends at its first null byte.
+pub(super) fn text(bytes: &[u8]) -> String {
+    printable(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
+/// `0a1b2c`.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_none() {
+        let data = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!((u8_at(&data, 8), u8_at(&data, 9)), (Some(9), None));
+        assert_eq!((u16_at(&data, 7), u16_at(&data, 8)), (Some(0x0809), None));
+        assert_eq!((u32_at(&data, 5), u32_at(&data, 6)), (Some(0x0607_0809), None));
+        assert_eq!((u64_at(&data, 1), u64_at(&data, 2)), (Some(0x0203_0405_0607_0809), None));
+        assert_eq!(u64_at(&data, usize::MAX), None);
+        assert_eq!((part(&data, 7, 5), part(&data, 10, 1)), (&[8, 9][..], &[][..]));
+    }
+
+    #[test]
+    fn a_terminal_is_not_controlled_by_a_target() {
+        assert_eq!(printable(b"  a\x1b[2Jb \xff "), "a\u{fffd}[2Jb \u{fffd}");
+        assert_eq!(text(b"name\0\0\0padding"), "name");
+        assert_eq!(hex(&[0, 0xab]), "00ab");
+    }
+}

@@ -1,0 +1,98 @@
+//! A store that did not open at start: its units are not ready, and it is tried again until it opens.
+
+use crate::error::OpenError;
+use crate::failed::FailedLane;
+use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
+use reactor::io::{Completion, Io, Tag};
+use scsi::storage::Traits;
+use std::sync::{Arc, OnceLock};
+use wire::Places;
+
+/// Opens the store; blocks.
+pub type Opener<I> = Box<dyn Fn() -> Result<Arc<dyn Backend<I>>, OpenError> + Send + Sync>;
+
+/// A store that may open later.
+pub struct LateStore<I: Io> {
+    open: Opener<I>,
+    opened: OnceLock<Arc<dyn Backend<I>>>,
+    name: String,
+}
+
+impl<I: Io> LateStore<I> {
+    /// A store called `name` that did not open yet. Each [`Store::refresh`] tries again.
+    pub fn new(name: String, open: Opener<I>) -> Self {
+        LateStore { open, opened: OnceLock::new(), name }
+    }
+}
+
+impl<I: Io + 'static> Store for LateStore<I> {
+    fn traits(&self) -> Traits {
+        self.opened.get().map_or(Traits::NONE, |store| store.traits())
+    }
+
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        if let Some(store) = self.opened.get() {
+            return store.refresh();
+        }
+        let store = (self.open)().map_err(|error| error.to_string())?;
+        Ok(Some(self.opened.get_or_init(|| store).traits()))
+    }
+
+    fn describe(&self) -> String {
+        self.opened.get().map_or_else(|| self.name.clone(), |store| store.describe())
+    }
+}
+
+impl<I: Io + 'static> Backend<I> for LateStore<I> {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<I>> {
+        Box::new(LateLane { store: self, tags, lane: None, failed: FailedLane })
+    }
+}
+
+/// A core's way into the store, which it takes when there is one.
+struct LateLane<I: Io> {
+    store: Arc<LateStore<I>>,
+    tags: Tag,
+    lane: Option<Box<dyn Lane<I>>>,
+    failed: FailedLane,
+}
+
+impl<I: Io> LateLane<I> {
+    fn lane(&mut self) -> &mut dyn Lane<I> {
+        if self.lane.is_none()
+            && let Some(store) = self.store.opened.get()
+        {
+            self.lane = Some(store.clone().lane(self.tags));
+        }
+        match &mut self.lane {
+            Some(lane) => &mut **lane,
+            None => &mut self.failed,
+        }
+    }
+}
+
+impl<I: Io> Lane<I> for LateLane<I> {
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
+        self.lane().borrow(offset, len)
+    }
+
+    fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
+        self.lane().submit(io, id, op)
+    }
+
+    fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+        self.lane().completed(io, completion, done);
+    }
+
+    fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
+        self.lane().flush(io, done)
+    }
+
+    fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
+        self.lane().tick(io, done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.lane.as_ref().map_or(0, |lane| lane.in_flight())
+    }
+}
