@@ -122,7 +122,12 @@ impl fmt::Display for Bottleneck {
                     true => "several threads share it",
                     false => "--target-pid would tell whether it is the target's",
                 };
-                write!(f, "core {core}: it has no time left, while {others} other cores have; {whose}")
+                let others = match others {
+                    0 => String::new(),
+                    1 => ", while another core has".into(),
+                    more => format!(", while {more} other cores have"),
+                };
+                write!(f, "core {core}: it has no time left{others}; {whose}")
             }
             Bottleneck::Waiting { by_rate: true, .. } => write!(f, "the rate that was asked for"),
             Bottleneck::Waiting { busiest, by_rate: false } => write!(

@@ -83,7 +83,7 @@ pub(crate) mod tests {
 
     /// A result with something of everything.
     pub(crate) fn example() -> RunResult {
-        let percentiles = (0..100).map(f64::from).chain([99.9, 99.99, 100.0]);
+        let percentiles = (0..100).map(f64::from).chain([99.5, 99.9, 99.95, 99.99, 100.0]);
         let latency = Latency {
             min: 8.5,
             mean: 101.9,

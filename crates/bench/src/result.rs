@@ -88,7 +88,7 @@ pub struct Latency {
     pub p999: f64,
     /// The longest.
     pub max: f64,
-    /// Value at percentiles 0, 1, ... 99, 99.9, 99.99, 100, for charts: (percentile, microseconds).
+    /// Value at percentiles 0, 1, ... 99, 99.5, 99.9, 99.95, 99.99, 100, for charts: (percentile, microseconds).
     pub curve: Vec<(f64, f64)>,
 }
 

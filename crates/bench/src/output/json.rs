@@ -45,12 +45,12 @@ fn job(result: &RunResult) -> Value {
         "jobname": "lunette",
         "groupid": 0,
         "error": if errors > 0 { EIO } else { 0 },
-        "elapsed": (result.seconds + job.ramp.as_secs_f64()).ceil(),
+        "elapsed": (result.seconds + job.ramp.as_secs_f64()).ceil() as u64,
         "job options": options(result),
         "read": stream(result, result.read.as_ref()),
         "write": stream(result, result.write.as_ref()),
         "trim": stream(result, result.trim.as_ref()),
-        "job_runtime": (result.seconds * threads * 1000.0).round(),
+        "job_runtime": (result.seconds * threads * 1000.0).round() as u64,
         "usr_cpu": percent(result.initiator_cpu.user_seconds),
         "sys_cpu": percent(result.initiator_cpu.system_seconds),
         "total_err": errors,
@@ -198,6 +198,8 @@ mod tests {
         assert_eq!(read["clat_ns"]["max"], 2_510_000_000u64);
         assert_eq!(read["clat_ns"]["percentile"]["50.000000"], 100_000);
         assert_eq!(read["clat_ns"]["percentile"]["99.900000"], 149_900);
+        assert_eq!(read["clat_ns"]["percentile"].as_object().unwrap().len(), PERCENTILES.len());
+        assert_eq!((&job["elapsed"], &job["job_runtime"]), (&json!(11), &json!(20_000)));
         assert_eq!(read["iops_samples"], 0, "samples are of both streams together");
         assert_eq!(job["trim"]["total_ios"], 0);
         assert!(job["trim"]["clat_ns"].get("percentile").is_none(), "as fio has it");

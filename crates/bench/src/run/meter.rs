@@ -118,7 +118,7 @@ fn latency(histogram: &Histogram<u64>) -> Latency {
     if histogram.is_empty() {
         return Latency::default();
     }
-    let curve = (0..100).map(f64::from).chain([99.9, 99.99, 100.0]);
+    let curve = (0..100).map(f64::from).chain([99.5, 99.9, 99.95, 99.99, 100.0]);
     Latency {
         min: micro(histogram.min()),
         mean: histogram.mean() / 1000.0,
@@ -226,7 +226,7 @@ mod tests {
         near(latency.p99, 990.0);
         near(latency.p999, 999.0);
         near(latency.max, 1000.0);
-        assert_eq!(latency.curve.len(), 103);
+        assert_eq!(latency.curve.len(), 105);
         assert!(latency.curve.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1));
         assert!(tally.stream(Direction::Write, 512, 2.0, 0).is_none());
         assert_eq!(tally.stream(Direction::Trim, 512, 2.0, 3).unwrap().errors, 3);
