@@ -3,6 +3,7 @@
 mod bed;
 mod chart;
 mod facts;
+mod live;
 mod matrix;
 mod output;
 mod plan;
@@ -11,6 +12,7 @@ mod session;
 mod statistics;
 
 pub use bed::{Bed, Fact, Measured};
+pub use live::LiveBed;
 pub use matrix::{Axis, Row, rows, schedule};
 pub use plan::{
     BUILTIN, Builtin, Direction, Kind, Matrix, Plan, PlanError, REPETITIONS_MAX, ROWS_MAX, Scheduling, Store,

@@ -25,8 +25,6 @@ pub struct Found {
     pub scroll_width: u32,
     /// How wide it may be.
     pub width: u32,
-    /// How high it is.
-    pub height: u32,
     /// Charts, and those of them that have a size and hold something drawn.
     pub charts: u32,
     pub drawn: u32,
@@ -60,7 +58,7 @@ frame.onload = () => {
     }
   }
   const found = {
-    scrollWidth: root.scrollWidth, width: root.clientWidth, height: root.scrollHeight, charts: charts.length,
+    scrollWidth: root.scrollWidth, width: root.clientWidth, charts: charts.length,
     drawn: charts.filter(chart => chart.getBoundingClientRect().width > 100 && marks(chart).length).length,
     cut, smallest, background: page.defaultView.getComputedStyle(page.body).backgroundColor,
   };
@@ -83,7 +81,6 @@ pub fn look(directory: &Path, view: View) -> Found {
     Found {
         scroll_width: number("scrollWidth") as u32,
         width: number("width") as u32,
-        height: number("height") as u32,
         charts: number("charts") as u32,
         drawn: number("drawn") as u32,
         cut: found["cut"].as_array().into_iter().flatten().map(ToString::to_string).collect(),

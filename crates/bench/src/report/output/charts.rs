@@ -203,7 +203,7 @@ fn cores(section: &Section<'_>, layout: &Layout) -> Option<Block> {
     let swatch = |class: &str| format!("<span class=\"patch {class}\"></span>");
     let legend = vec![(swatch("user"), "user space".into()), (swatch("system"), "kernel".into())];
     let note = "Of the repetition with the median of operations per second. Spinning counts as load.";
-    (!charts.is_empty()).then(|| Block { title: "Load of each core over time", note, legend, charts })
+    (!charts.is_empty()).then_some(Block { title: "Load of each core over time", note, legend, charts })
 }
 
 /// The rows whose latency and cores are drawn.

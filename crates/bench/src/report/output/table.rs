@@ -1,5 +1,6 @@
 //! The tables of a report, as cells; page and Markdown show the same.
 
+use crate::output::grouped;
 use crate::report::matrix::Axis;
 use crate::report::plan::{Kind, Transport, show_poll, show_rate};
 use crate::report::{Measurement, Metric, Part, Report, Row, Section, Summary};
@@ -25,8 +26,11 @@ impl Table {
     }
 }
 
+/// A figure in words.
+type Show = fn(&Summary) -> String;
+
 /// The figures of a section's table, their headings and what shows them.
-const FIGURES: [(Metric, &str, fn(&Summary) -> String); 9] = [
+const FIGURES: [(Metric, &str, Show); 9] = [
     (Metric::Iops, "IOPS", whole),
     (Metric::Throughput, "MB/s", megabytes),
     (Metric::Share, "of ceiling (%)", percent),
@@ -65,7 +69,7 @@ pub(super) fn section(section: &Section<'_>) -> Table {
             if let (false, Some(first)) = (part == Part::All, line.first_mut()) {
                 *first = format!("{first}: {}", part.title());
             }
-            let shown = |metric: Metric, show: fn(&Summary) -> String| {
+            let shown = |metric: Metric, show: Show| {
                 row.summary(metric, part).map_or_else(|| NOTHING.into(), |summary| show(&summary))
             };
             line.extend(figures.iter().map(|(metric, _, show)| shown(*metric, *show)));
@@ -248,19 +252,6 @@ fn with_confidence(summary: &Summary, show: impl Fn(f64) -> String) -> String {
         Some(half) => format!("{} ± {}", show(summary.mean), show(half)),
         None => show(summary.mean),
     }
-}
-
-/// A whole number with its thousands told apart.
-pub(super) fn grouped(value: f64) -> String {
-    let digits = format!("{:.0}", value.max(0.0));
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 #[cfg(test)]

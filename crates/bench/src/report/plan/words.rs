@@ -119,26 +119,22 @@ pub(super) fn block_size(text: &str) -> Result<u32, Fault> {
 }
 
 fn size(text: &str) -> Result<u64, Fault> {
-    engine::config::parse_size(text).map_err(|error| {
-        let (what, fix) = error.split_once("; ").unwrap_or((&error, "write as 4K"));
-        Fault::new(what, fix)
-    })
+    engine::config::parse_size(text).map_err(|error| split(&error))
+}
+
+/// `what; fix`.
+fn split(error: &str) -> Fault {
+    let (what, fix) = error.split_once("; ").unwrap_or((error, "see docs/report.md"));
+    Fault::new(what, fix)
 }
 
 /// `5s`, `500ms`, `2m`.
 pub(super) fn duration(text: &str) -> Result<Duration, Fault> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = match &text[digits.len()..] {
-        "" | "s" => Some(1000),
-        "ms" => Some(1),
-        "m" => Some(60_000),
-        _ => None,
-    };
-    let time = unit.zip(digits.parse::<u64>().ok()).and_then(|(unit, number)| number.checked_mul(unit));
+    const HOUR: Duration = Duration::from_secs(3600);
+    let time = engine::config::parse_duration(text).map_err(|error| split(&error))?;
     match time {
-        Some(ms) if ms <= 3_600_000 => Ok(Duration::from_millis(ms)),
-        Some(_) => Err(Fault::new(format!("`{text}` is long"), "choose up to 60m")),
-        None => Err(Fault::new(format!("`{text}` is not a time"), "write as 5s, 500ms or 2m")),
+        time if time <= HOUR => Ok(time),
+        _ => Err(Fault::new(format!("`{text}` is long"), "choose up to 1h")),
     }
 }
 
