@@ -126,6 +126,22 @@ impl Axis {
         }
     }
 
+    /// Whether the value is the usual one, of which nothing is said unless it varies.
+    pub(super) fn is_usual(self, row: &Row) -> bool {
+        match self {
+            Axis::Luns => row.luns == 1,
+            Axis::Initiators => row.initiators == 1,
+            Axis::Digests => row.job.digests == (false, false),
+            Axis::ImmediateData => row.immediate_data || !row.direction.writes(),
+            Axis::Target
+            | Axis::Scheduling
+            | Axis::Direction
+            | Axis::Jobs
+            | Axis::Depth
+            | Axis::BlockSize => false,
+        }
+    }
+
     /// The value as a number, where there is one: a chart places it by this.
     pub(super) fn number(self, row: &Row) -> Option<f64> {
         match self {
@@ -151,7 +167,8 @@ impl Axis {
 impl Row {
     /// All that tells it from others, in one line.
     pub fn label(&self) -> String {
-        let phrases: Vec<String> = Axis::ALL.iter().map(|axis| axis.phrase(self)).collect();
+        let said = Axis::ALL.iter().filter(|axis| !axis.is_usual(self));
+        let phrases: Vec<String> = said.map(|axis| axis.phrase(self)).collect();
         phrases.join(", ")
     }
 

@@ -92,16 +92,7 @@ pub(super) fn constants(section: &Section<'_>) -> String {
     let rows: Vec<&Row> = section.rows.iter().map(|one| one.row).collect();
     let Some(first) = rows.first() else { return String::new() };
     let varying = Axis::varying(&rows);
-    let plain = |axis: &Axis| match axis {
-        Axis::Luns => first.luns == 1,
-        Axis::Initiators => first.initiators == 1,
-        Axis::Digests => first.job.digests == (false, false),
-        Axis::ImmediateData => first.immediate_data || !first.direction.writes(),
-        Axis::Target | Axis::Scheduling | Axis::Direction | Axis::Jobs | Axis::Depth | Axis::BlockSize => {
-            false
-        }
-    };
-    let common = Axis::ALL.iter().filter(|axis| !varying.contains(axis) && !plain(axis));
+    let common = Axis::ALL.iter().filter(|axis| !varying.contains(axis) && !axis.is_usual(first));
     let mut words: Vec<String> = common.map(|axis| axis.phrase(first)).collect();
     if section.matrix.shared {
         words.push("jobs share one sequential range, one command each".into());
