@@ -393,6 +393,8 @@ impl Session {
             offers: Offers {
                 header_digest: digests(self.url.header_digest),
                 data_digest: digests(self.url.data_digest),
+                initial_r2t: !self.options.unsolicited_data,
+                immediate_data: self.options.unsolicited_data,
                 first_burst: 262_144,
                 ..Offers::default()
             },
