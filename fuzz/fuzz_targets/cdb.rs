@@ -259,6 +259,8 @@ fn unit(index: u32, options: u8) -> Unit {
         read_only: options & 4 != 0,
         removable: options & 8 != 0,
         write_cache: true,
+        can_keep: options & 16 != 0,
+        copies: Arc::default(),
         ports: vec![Port {
             relative_id: 1,
             group: 1,
