@@ -84,9 +84,9 @@ impl Target {
         }
     }
 
-    /// A request that is rejected counts as not received (section 7.3).
+    /// A numbered request that is rejected leaves a gap (section 7.3).
     pub(super) fn note_gap(&mut self, header: &[u8]) {
-        let is_numbered = match BasicHeader::view(header) {
+        let cmd_sn = match BasicHeader::view(header) {
             Some(basic) if basic.opcode & Opcode::IMMEDIATE != 0 => None,
             Some(basic) => match basic.opcode() {
                 Opcode::SCSI_COMMAND => ScsiCommand::view(header).map(|pdu| pdu.cmd_sn.get()),
@@ -100,8 +100,8 @@ impl Target {
             },
             None => None,
         };
-        if is_numbered == Some(self.session.exp_cmd_sn) {
-            self.session.gap = true;
+        if let Some(cmd_sn) = cmd_sn {
+            self.session.reject(cmd_sn);
         }
     }
 
@@ -146,7 +146,8 @@ impl Target {
             return Err(Violation::DataSegmentTooLong);
         }
         if opcode == Opcode::SCSI_COMMAND {
-            return ScsiCommand::view(header).map_or(Ok(()), |pdu| self.command(pdu, header));
+            let Some(pdu) = ScsiCommand::view(header) else { return Ok(()) };
+            return self.command(pdu, header).inspect_err(|_| self.forget_unless_last(pdu));
         }
         if basic.total_ahs_length != 0 {
             return Err(Violation::AdditionalHeader);
@@ -182,7 +183,7 @@ impl Target {
         }
         match self.session.order(cmd_sn) {
             Order::Next => Ok(true),
-            Order::Gap if self.session.gap => Err(Violation::BehindRejected),
+            Order::BehindRejected => Err(Violation::BehindRejected),
             Order::Gap => Err(Violation::CommandGap),
             Order::Outside => Ok(false),
         }
@@ -210,7 +211,6 @@ impl Target {
         }
         let (cdb, read_bytes, write_bytes) = shape(pdu, header.get(BHS_BYTES..).unwrap_or_default())?;
         if immediate && self.immediate_in_flight >= IMMEDIATE_MAX {
-            self.forget_unless_last(pdu);
             return Err(Violation::TooManyImmediate);
         }
         self.start(pdu, immediate, cdb, read_bytes, write_bytes)

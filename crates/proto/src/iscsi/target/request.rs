@@ -279,7 +279,7 @@ impl Target {
         let immediate = pdu.opcode & Opcode::IMMEDIATE != 0;
         let ahead = pdu.ref_cmd_sn.get().wrapping_sub(self.session.exp_cmd_sn);
         let own = pdu.cmd_sn.get().wrapping_sub(self.session.exp_cmd_sn);
-        if immediate && ahead < self.session.window() && ahead < own {
+        if immediate && ahead < own && own <= self.session.window() {
             self.session.plug(pdu.ref_cmd_sn.get());
             return self.queue_function_response(pdu.initiator_task_tag.get(), Response::COMPLETE);
         }
