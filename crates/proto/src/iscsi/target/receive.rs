@@ -38,7 +38,7 @@ impl Target {
         match BasicHeader::view(bytes) {
             Some(basic) if basic.total_ahs_length == 0 => self.checked_header(bytes),
             // Additional segments are not waited for where they are refused anyway.
-            Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => self.refuse_login(bytes),
+            Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => self.refuse_login(),
             Some(basic) if basic.opcode() != Opcode::SCSI_COMMAND => {
                 self.drop_for(Violation::AdditionalHeader)
             }
@@ -78,7 +78,7 @@ impl Target {
                 self.reject(reason, header);
                 self.skip_data(header);
             }
-            Reaction::Drop if violation == Violation::NotLogin => self.refuse_login(header),
+            Reaction::Drop if violation == Violation::NotLogin => self.refuse_login(),
             // No task is known that could be ended.
             Reaction::EndTask(..) | Reaction::Drop => self.drop_for(violation),
         }
@@ -105,15 +105,14 @@ impl Target {
         }
     }
 
-    /// Once a login has begun, anything but a login request is answered before the connection ends (section 6.3).
-    fn refuse_login(&mut self, header: &[u8]) {
-        if !matches!(self.phase, Phase::Login { begun: true, .. }) {
-            return self.drop_for(Violation::NotLogin);
-        }
+    /// Once a login has begun, anything but a login request is answered before the connection ends (section 4.2.4).
+    fn refuse_login(&mut self) {
+        let Phase::Login { login, .. } = &self.phase else { return };
+        let Some(begun) = login.begun() else { return self.drop_for(Violation::NotLogin) };
+        // It ends the login task, which has the tag of its requests.
         let pdu = LoginResponse {
-            initiator_task_tag: BasicHeader::view(header)
-                .map_or(TAG_NONE, |basic| basic.initiator_task_tag.get())
-                .into(),
+            isid: begun.isid,
+            initiator_task_tag: begun.initiator_task_tag,
             status: LoginStatus::INVALID_DURING_LOGIN,
             ..LoginResponse::default()
         };

@@ -378,7 +378,35 @@ fn goodbye_asks_for_logout_and_then_closes() {
     let (pdu, _) = driver.one::<AsyncMessage>();
     assert_eq!((pdu.event, pdu.parameter3.get()), (AsyncEvent::LOGOUT_REQUEST, 3));
     driver.target.tick(Time(3_000_000_000));
+    let (pdu, _) = driver.one::<AsyncMessage>();
+    assert_eq!((pdu.event, pdu.parameter1.get()), (AsyncEvent::CONNECTION_DROP, 0));
     assert_eq!(driver.gone(), "did not log out when asked to");
+}
+
+#[test]
+fn a_session_is_told_that_this_side_closes_it() {
+    let mut driver = Driver::new(|_| {});
+    driver.send(read(7, 0, 512).as_bytes(), &[]);
+    let task = driver.command().task;
+    driver.down(Down::Push { task, at: 0, from: Driver::places(0, 512), end: Some(GOOD) });
+    driver.down(Down::Close);
+    assert_eq!(driver.target.want(), Want::Nothing);
+    let (pdu, data) = driver.one::<AsyncMessage>();
+    assert_eq!((pdu.event, pdu.parameter2.get(), pdu.parameter3.get()), (AsyncEvent::SESSION_DROP, 0, 0));
+    assert_eq!((pdu.initiator_task_tag.get(), data.len()), (TAG_NONE, 0));
+    assert_eq!(driver.gone(), "closed by this side");
+    // A discovery session is just closed.
+    let mut driver = Driver::new(|negotiated| negotiated.discovery = true);
+    driver.down(Down::Close);
+    assert_eq!(driver.gone(), "closed by this side");
+}
+
+#[test]
+fn a_session_whose_peer_takes_nothing_is_closed_all_the_same() {
+    let mut driver = Driver::new(|_| {});
+    driver.down(Down::Close);
+    driver.target.tick(Time(5_000_000_000));
+    assert_eq!(driver.gone(), "closed by this side");
 }
 
 #[test]
