@@ -73,7 +73,7 @@ impl Access for Door {
                 .contains("mutual")
                 .then(|| ("target".into(), b"a secret of the target".to_vec())),
         });
-        Ok(Grant { chap, group: 1, alias: None })
+        Ok(Grant { chap, group: 1, alias: None, session: None })
     }
 
     fn send_targets(

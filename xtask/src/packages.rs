@@ -1,4 +1,4 @@
-//! The Debian packages that tests need: initiators and file system tools that others wrote.
+//! The Debian packages that tests need: initiators, file system tools and a browser that others wrote.
 
 use crate::command::{Result, command, exists, succeed};
 use std::process::Stdio;
@@ -9,15 +9,18 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 8] = [
+const PACKAGES: [Package; 11] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
     Package { name: "e2fsprogs", program: Some("mke2fs") },
     Package { name: "mount", program: Some("losetup") },
+    Package { name: "procps", program: Some("kill") },
     Package { name: "coreutils", program: Some("stdbuf") },
     Package { name: "g++", program: Some("c++") },
     Package { name: "valgrind", program: Some("callgrind_control") },
+    Package { name: "chromium", program: Some("chromium") },
+    Package { name: "fonts-dejavu-core", program: None },
 ];
 
 /// Makes sure that all packages are there: installs them as root, otherwise names the missing ones.

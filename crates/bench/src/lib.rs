@@ -5,6 +5,7 @@ pub mod contents;
 pub mod job;
 pub mod limit;
 pub mod output;
+pub mod report;
 pub mod result;
 pub mod run;
 pub mod target;

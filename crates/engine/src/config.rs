@@ -16,7 +16,7 @@ mod verify;
 
 pub use diff::{StepOfChange, diff};
 pub use options::ServeOptions;
-pub use problems::{Problem, Problems};
+pub use problems::{Problem, Problems, suggest};
 pub use scalar::{format_size, parse_cores, parse_duration, parse_size, show_cores};
 
 use crate::initiator::Url;

@@ -25,7 +25,7 @@ use reactor::mailbox::Mailbox;
 use scsi::{Event, View};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
 use std::time::Duration;
 use store::lane::{LANE_TAGS, Lane, OpId, Outcome};
@@ -82,6 +82,8 @@ pub(crate) struct Core<I: Io> {
     /// Cores that have nothing left to do before the stores are flushed.
     drained: usize,
     is_drained: bool,
+    /// No store has failed to be flushed at the end.
+    has_flushed: bool,
     /// Portals where a connection could not be accepted, to be tried again in a while.
     deaf: Vec<usize>,
     done: Vec<(OpId, Outcome)>,
@@ -145,6 +147,7 @@ impl<I: Io> Core<I> {
             stopping: None,
             drained: 0,
             is_drained: false,
+            has_flushed: true,
             deaf: Vec::new(),
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
@@ -157,8 +160,8 @@ impl<I: Io> Core<I> {
         Tag((kind::LANE << kind::SHIFT) | (unit as u64 * LANE_TAGS))
     }
 
-    /// Serves until [`Message::Stop`] and the goodbyes are over.
-    pub(crate) fn run(mut self) {
+    /// Serves until [`Message::Stop`] and the goodbyes are over. Whether all stores could be flushed then.
+    pub(crate) fn run(mut self) -> bool {
         for portal in 0..self.shared.config.portals.len() {
             self.listen(portal);
         }
@@ -169,7 +172,7 @@ impl<I: Io> Core<I> {
             self.io.turn(wait, &mut completions);
             self.turn(&mut completions, &mut messages);
         }
-        self.flush_stores(&mut completions);
+        self.flush_stores(&mut completions)
     }
 
     fn wait(&mut self) -> Wait {
@@ -347,7 +350,7 @@ impl<I: Io> Core<I> {
     }
 
     /// The last act: everything that was acknowledged becomes durable.
-    fn flush_stores(&mut self, completions: &mut Vec<Completion>) {
+    fn flush_stores(&mut self, completions: &mut Vec<Completion>) -> bool {
         let mut open = 0usize;
         for unit in 0..self.lanes.len() {
             if self.shared.homes[unit] == self.me && self.views[unit].policy.failed.is_none() {
@@ -373,25 +376,19 @@ impl<I: Io> Core<I> {
                 }
             }
         }
+        self.has_flushed
     }
 
     /// Reports those operations that are final flushes; returns how many there were.
-    fn report_flushes(&self, unit: usize, done: &mut Vec<(OpId, Outcome)>) -> usize {
+    fn report_flushes(&mut self, unit: usize, done: &mut Vec<(OpId, Outcome)>) -> usize {
         let flushes = done.drain(..).filter(|(id, _)| *id == FINAL_FLUSH);
         flushes.map(|(_, outcome)| self.report_flush(unit, outcome)).count()
     }
 
-    fn report_flush(&self, unit: usize, outcome: Outcome) {
+    fn report_flush(&mut self, unit: usize, outcome: Outcome) {
         if let Err(error) = outcome {
+            self.has_flushed = false;
             tracing::error!(lun = %self.shared.config.luns[unit].name, ?error, "the store could not be flushed at the end");
-        }
-    }
-
-    fn count_connection(&self, core: usize, up: bool) {
-        if up {
-            self.shared.loads[core].fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.shared.loads[core].fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -29,7 +29,7 @@ const ARENA_BYTES: u64 = 128 << 20;
 pub struct Daemon {
     addresses: Vec<SocketAddr>,
     units: Vec<UnitSummary>,
-    cores: Vec<JoinHandle<()>>,
+    cores: Vec<JoinHandle<bool>>,
     mail: Vec<Sender<Message>>,
     housekeeper: Option<JoinHandle<()>>,
     jobs: mpsc::Sender<Job>,
@@ -66,17 +66,17 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// A core ended by a panic, which is a fault of this program.
+/// A store could not be flushed at the end; the log tells which.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Broken;
+pub struct NotFlushed;
 
-impl fmt::Display for Broken {
+impl fmt::Display for NotFlushed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a core ended by a panic; its stores may not have been flushed")
+        f.write_str("a store could not be flushed: writes that were not made durable before may be lost (see the log)")
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for NotFlushed {}
 
 /// The store of a LUN.
 #[derive(Clone)]
@@ -184,15 +184,15 @@ impl Daemon {
     /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until all is done.
     ///
     /// # Errors
-    /// When a core had ended by a panic: its stores may not have been flushed.
-    pub fn stop(mut self) -> Result<(), Broken> {
+    /// When a store could not be flushed.
+    pub fn stop(mut self) -> Result<(), NotFlushed> {
         let mut outcome = Ok(());
         for core in &self.mail {
             core.post(Message::Stop);
         }
         for core in self.cores.drain(..) {
-            if core.join().is_err() {
-                outcome = Err(Broken);
+            if !core.join().unwrap_or(false) {
+                outcome = Err(NotFlushed);
             }
         }
         let _ = self.jobs.send(Job::Stop);
@@ -358,7 +358,22 @@ struct Seed {
     homes: Vec<Option<Home>>,
 }
 
-fn start_core(seed: Seed) -> Result<JoinHandle<()>, StartError> {
+/// A core that panics takes the homes of its units and its sessions with it, and others would wait for it for ever: the
+/// process ends at once, so that initiators go elsewhere or come back to one that was started anew.
+struct AlarmBell;
+
+impl Drop for AlarmBell {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(
+                "a core ended by a panic, which is a fault of this program: the daemon ends at once"
+            );
+            std::process::abort();
+        }
+    }
+}
+
+fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {
     let number = seed.shared.config.cores[seed.me];
     let (ready, started) = mpsc::channel();
     let thread = spawn(&format!("core-{number}"), move || {
@@ -376,9 +391,13 @@ fn start_core(seed: Seed) -> Result<JoinHandle<()>, StartError> {
                 let lanes = seed.opened.iter().enumerate().map(lane).collect();
                 let core = Core::new(seed.me, io, seed.shared, seed.mailbox, seed.views, lanes, seed.homes);
                 let _ = ready.send(Ok(()));
-                core.run();
+                let bell = AlarmBell;
+                let flushed = core.run();
+                drop(bell);
+                return flushed;
             }
         }
+        true
     })?;
     match started.recv() {
         Ok(Ok(())) => Ok(thread),
@@ -387,7 +406,10 @@ fn start_core(seed: Seed) -> Result<JoinHandle<()>, StartError> {
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, StartError> {
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(run)

@@ -23,6 +23,8 @@ pub struct Options {
     pub keep_alive: Duration,
     /// How long a command waits for a target that is lost, busy or silent before it fails.
     pub give_up_after: Duration,
+    /// Send data of writes with the command and unasked (ImmediateData, InitialR2T); else only when it is asked for.
+    pub unsolicited_data: bool,
 }
 
 impl Default for Options {
@@ -33,6 +35,7 @@ impl Default for Options {
             login_within: Duration::from_secs(5),
             keep_alive: Duration::from_secs(5),
             give_up_after: Duration::from_secs(20),
+            unsolicited_data: true,
         }
     }
 }

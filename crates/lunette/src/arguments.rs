@@ -4,6 +4,7 @@ use crate::bench::BenchArguments;
 use crate::copy::CopyArguments;
 use crate::discover::DiscoverArguments;
 use crate::inquiry::InquiryArguments;
+use crate::report::ReportArguments;
 use clap::{Args, Parser, Subcommand};
 use engine::config::ServeOptions;
 use std::path::PathBuf;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Inquiry(InquiryArguments),
     /// Measure targets: IOPS, MB/s, latency, CPU of both sides
     Bench(Box<BenchArguments>),
+    /// Measure a plan and make a page with charts of it
+    Report(ReportArguments),
 }
 
 const LUN_HELP: &str = "\

@@ -1,6 +1,6 @@
 //! `lunette bench`: generates load on targets, shows the run while it goes on, and tells what was measured.
 
-use crate::{Failure, INTERRUPTED, say};
+use crate::{Failure, INTERRUPTED, catch_interrupts, say};
 use bench::contents::content;
 use bench::job::{Job, Poll, Rw, Style};
 use bench::output::live::{Live, View};
@@ -11,11 +11,8 @@ use bench::target::{Opened, TargetOptions, open};
 use clap::{ArgGroup, Args, ValueEnum};
 use engine::config::{format_size, parse_cores, parse_duration, parse_size};
 use engine::initiator::Url;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, Args)]
@@ -253,16 +250,6 @@ fn opened(text: &str, job: &Job, guard: bool) -> Result<Opened, Failure> {
         return Err(Failure::wrong_input(text));
     }
     Ok(target)
-}
-
-/// A flag that an interrupt sets; a second one ends the process at once.
-fn catch_interrupts() -> std::io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
-        flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
 }
 
 /// Whether all was well: scripts go by the exit status.

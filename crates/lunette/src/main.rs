@@ -7,6 +7,7 @@ mod bench;
 mod copy;
 mod discover;
 mod inquiry;
+mod report;
 
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),
         Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
         Ok(Arguments { command: Command::Bench(arguments) }) => tool(|| bench::run(&arguments)),
+        Ok(Arguments { command: Command::Report(arguments) }) => tool(|| report::run(&arguments)),
         Err(error) if !error.use_stderr() => {
             // Help and version.
             let _ = error.print();
@@ -130,6 +132,16 @@ fn catch_signals() -> io::Result<(Signals, Arc<AtomicBool>)> {
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stopping))?;
     }
     Ok((Signals::new([SIGINT, SIGTERM])?, stopping))
+}
+
+/// A flag that an interrupt sets; a second one ends the process at once.
+fn catch_interrupts() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
 }
 
 /// Logs to stderr as the option, else `RUST_LOG`, else `info` says.

@@ -114,3 +114,22 @@ fn a_unit_whose_reservations_cannot_be_read_is_not_served() {
     let log = daemon.stop();
     assert!(log.contains("kept reservations cannot be read"), "{log}");
 }
+
+#[test]
+fn all_addresses_of_both_families_go_together() {
+    let daemon = Daemon::serve(["--lun", "ram:1M", "--listen", "127.0.0.1:0", "--listen", "[::1]:0"]);
+    for url in daemon.urls() {
+        let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+        guest.ready(url.lun).expect("served");
+        guest.logout().expect("logout");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_secret_on_the_command_line_is_not_repeated() {
+    let spec = "iscsi://me%open-sesame@192.0.2.1/iqn.2026-11.a:x/0,bs=7";
+    let outcome = run(Daemon::command().args(["serve", "--lun", spec]), Duration::from_secs(30));
+    assert_eq!(outcome.status.and_then(|status| status.code()), Some(2), "{}", outcome.text);
+    assert!(outcome.text.contains("192.0.2.1") && !outcome.text.contains("sesame"), "{}", outcome.text);
+}

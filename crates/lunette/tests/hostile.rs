@@ -348,13 +348,34 @@ fn discover(portal: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn discovery_sessions_are_few() {
+fn more_logins_at_once_than_may_be_are_refused_and_told() {
     let folder = tempfile::tempdir().expect("a folder");
-    let config = folder.path().join("lunette.toml");
+    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
+    let url = daemon.lun(0);
+    let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+    let silent: Vec<TcpStream> = (0..4).map(|_| connect(url.portal)).collect();
+    assert_hung_up(connect(url.portal));
+    guest.ready(url.lun).expect("who is in is served");
+    drop(silent);
+    login_when_there_is_room(&url).logout().expect("logout");
+    guest.logout().expect("logout");
+    let log = daemon.stop();
+    assert!(log.contains("too many connections are logging in"), "{log}");
+}
+
+/// A configuration that lets four connections log in at once.
+fn few_logins(folder: &std::path::Path) -> String {
+    let config = folder.join("lunette.toml");
     let text = "logins_max = 4\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nram = \"1M\"\n\
                 [[target]]\nname = \"iqn.2026-11.io.lunette.test:t\"\n";
     std::fs::write(&config, text).expect("a file");
-    let daemon = Daemon::serve(["--config".as_ref(), config.as_os_str()]);
+    config.display().to_string()
+}
+
+#[test]
+fn discovery_sessions_are_few() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
     let url = daemon.lun(0);
     let mut kept: Vec<TcpStream> = (0..4).map(|_| discover(url.portal)).collect();
     assert_hung_up(discover(url.portal));

@@ -270,6 +270,64 @@ fn a_second_login_with_the_same_name_ends_the_first_session() {
     daemon.stop();
 }
 
+/// The cores that sessions were placed on, as the log tells.
+fn cores_of(daemon: &Daemon) -> Vec<usize> {
+    let log = daemon.log();
+    let lines = log.lines().filter(|line| line.contains("logged in"));
+    let core = |line: &str| line.split("core=").nth(1)?.split_whitespace().next()?.parse().ok();
+    lines.map(|line| core(line).unwrap_or_else(|| panic!("no core in {line}"))).collect()
+}
+
+#[test]
+fn sessions_of_one_unit_are_spread_over_the_cores_that_may_be_used() {
+    let all = Daemon::serve(["--lun", "ram:1M"]);
+    let sessions: Vec<Initiator> = (0..8).map(|n| session(&all.lun(0), &format!("spread{n}"))).collect();
+    let cores = cores_of(&all);
+    let used: std::collections::BTreeMap<usize, usize> =
+        cores.iter().fold(Default::default(), |mut map, core| {
+            *map.entry(*core).or_default() += 1;
+            map
+        });
+    let (least, most) = (used.values().min().expect("sessions"), used.values().max().expect("sessions"));
+    assert!(used.len() == allowed_cores().min(8) && most - least <= 1, "{used:?}");
+    drop(sessions);
+    all.stop();
+    let one = Daemon::serve(["--lun", "ram:1M", "--cores", "0"]);
+    let sessions: Vec<Initiator> = (0..4).map(|n| session(&one.lun(0), &format!("narrow{n}"))).collect();
+    assert_eq!(cores_of(&one), [0; 4]);
+    drop(sessions);
+    one.stop();
+}
+
+fn allowed_cores() -> usize {
+    std::thread::available_parallelism().expect("cores").get()
+}
+
+#[test]
+fn reservations_with_aptpl_outlive_the_daemon() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state").display().to_string();
+    let file = format!("file:{},size=1M", folder.path().join("unit").display());
+    let serve = || Daemon::serve(["--state-dir", &state, "--lun", &file]);
+    let daemon = serve();
+    let mut holder = session(&daemon.lun(0), "holder");
+    let mut parameters = [0; 24];
+    parameters[8..16].copy_from_slice(&0xaa_u64.to_be_bytes());
+    parameters[20] = 1;
+    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    assert_eq!(holder.write(0, &register, &parameters).expect("an answer").status, GOOD, "REGISTER, APTPL");
+    assert_eq!(reserve_out(&mut holder, 0, 1, 3, 0xaa, 0), GOOD, "RESERVE, exclusive access");
+    drop(holder);
+    daemon.kill9();
+    let daemon = serve();
+    let mut other = session(&daemon.lun(0), "other");
+    assert_eq!(write_status(&mut other, 0), RESERVATION_CONFLICT);
+    let mut holder = session(&daemon.lun(0), "holder");
+    assert_eq!(write_status(&mut holder, 0), GOOD);
+    drop((other, holder));
+    daemon.stop();
+}
+
 #[test]
 fn names_do_not_depend_on_case() {
     let (daemon, url) = daemon();

@@ -2,15 +2,28 @@
 
 use crate::io::Handle;
 use rustix::fd::{AsRawFd as _, BorrowedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-/// Listens on an address.
+/// Connections that the kernel completes before they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// Listens on an address. An IPv6 address takes IPv6 connections only, so that `0.0.0.0` and `[::]` go together.
 ///
 /// # Errors
 /// As the operating system tells: address in use, not available, not permitted.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address)
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    // Connections of a daemon that ran here before are no hindrance.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
 }
 
 /// The handle of a listening socket, which must stay open as long as the handle is used.

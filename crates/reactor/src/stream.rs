@@ -6,6 +6,7 @@
 //! while stream.feed(io, machine) {
 //!     hand every event of machine.poll() to the layer above
 //! }
+//! stream.end_turn();
 //! stream.flush(io, machine);
 //! if stream.wants_more() { do this again in the next turn }
 //! ```
@@ -84,7 +85,6 @@ impl Stream {
             return false;
         }
         if self.fed == FEED_MAX {
-            self.fed = 0;
             self.wants_feed = true;
             return false;
         }
@@ -102,8 +102,12 @@ impl Stream {
             Brought::Short(_) if self.is_held => {}
             Brought::Short(want) => self.wants_feed = !self.receiver.post(io, self.socket, want),
         }
-        self.fed = 0;
         false
+    }
+
+    /// The turn is over: in the next one the connection may have its share again.
+    pub fn end_turn(&mut self) {
+        self.fed = 0;
     }
 
     /// Sends what the machine owes, all in one send, if none is in flight.

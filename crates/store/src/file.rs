@@ -109,8 +109,8 @@ impl Store for FileStore {
     fn refresh(&self) -> Result<Option<Traits>, String> {
         let lost = |problem: String| format!("{}: {problem}", self.path.display());
         let found = probe::size(&self.file, self.kind).map_err(|error| lost(error.to_string()))?;
-        if found == 0 && self.kind == Kind::Block {
-            return Err(lost("the device has no medium any more".into()));
+        if found == 0 {
+            return Err(lost("it is empty now: cut off, or a device without a medium".into()));
         }
         let size = found - found % u64::from(self.grain.offset);
         let before = self.size.swap(size, Ordering::Relaxed);

@@ -145,7 +145,7 @@ impl<'a> Collector<'a> {
 }
 
 /// "did you mean" for a word that is not among `known`, or the list of them.
-pub(super) fn suggest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub fn suggest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let nearest = known.iter().map(|k| (strsim::damerau_levenshtein(word, k), *k)).min();
     match nearest {

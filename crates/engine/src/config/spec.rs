@@ -10,7 +10,7 @@ const OPTIONS: [&str; 10] =
 
 /// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
 pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) {
-    let place = Place::option(&format!("--lun {text}"));
+    let place = Place::option(&format!("--lun {}", without_secret(text)));
     let mut lun = RawLun { place: place.clone(), ..RawLun::default() };
     let mut number = None;
     let mut parts = split(text).into_iter();
@@ -92,6 +92,15 @@ fn fill<T>(slot: &mut Option<At<T>>, key: &str, value: T, place: &Place) -> Resu
     }
     *slot = Some(At::new(value, place));
     Ok(())
+}
+
+/// A SPEC as it may be shown: the user and secret of a URL are for nobody's log.
+fn without_secret(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    match rest.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://...@{host}"),
+        None => text.to_owned(),
+    }
 }
 
 /// At commas; `\,` is a comma and `\\` a backslash of the text itself.

@@ -42,6 +42,8 @@ pub(super) struct Connection {
     lingering: Vec<Key>,
     /// The session that this one reinstates is not over yet.
     succeeds: bool,
+    /// The core whose load counts it.
+    counted: Option<usize>,
     /// When a discovery session, which is counted, is ended.
     expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
@@ -108,6 +110,7 @@ impl Connection {
             cut_at: None,
             lingering: Vec::new(),
             succeeds: false,
+            counted: None,
             expires: None,
             share: Share::default(),
             progress_at: Time(0),
@@ -206,7 +209,8 @@ impl<I: Io> Core<I> {
         };
         let config = crate::access::target_config(&self.shared.config);
         let machine = IscsiTarget::new(config, self.shared.access.clone(), from, local, self.io.now());
-        self.install(machine, facts, Phase::Login, socket, Vec::new());
+        let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
+        self.move_load(key, Some(self.me));
     }
 
     fn install(
@@ -219,7 +223,6 @@ impl<I: Io> Core<I> {
     ) -> Key {
         let me = &mut self.connections;
         let key = me.insert_with(|key| Connection::new(machine, facts, phase, socket, unread, key));
-        self.count_connection(self.me, true);
         self.soil(key);
         key
     }
@@ -337,7 +340,8 @@ impl<I: Io> Core<I> {
         let serial = facts.serial;
         let kind = if target.is_some() { "session" } else { "discovery session" };
         let core = if target.is_some() { self.place(facts.portal) } else { self.me };
-        tracing::info!(
+        crate::limited!(
+            50 per second, tracing::Level::INFO,
             initiator = %session.initiator,
             from = %facts.from,
             portal = %facts.local,
@@ -355,12 +359,20 @@ impl<I: Io> Core<I> {
             return self.gone(key, "the target has no room for another session (sessions_max)");
         };
         if let Some(old) = old {
-            tracing::info!(initiator = %session.initiator, "session {serial} reinstates session {}", old.serial);
+            crate::limited!(
+                50 per second, tracing::Level::INFO,
+                initiator = %session.initiator,
+                "session {serial} reinstates session {}",
+                old.serial
+            );
             phase = Phase::Parked;
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.succeeds = true;
             }
             self.post(old.core, Message::Reinstate { serial: old.serial, core: self.me, parked: key });
+        }
+        if let Phase::Leaving(core) = phase {
+            self.move_load(key, Some(core));
         }
         self.set_phase(key, phase);
         if phase == Phase::Serving {
@@ -390,12 +402,23 @@ impl<I: Io> Core<I> {
         self.soil(key);
     }
 
+    /// Counts the connection on core `to` from now on, so that what is placed next knows of it.
+    fn move_load(&mut self, key: Key, to: Option<usize>) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        if let Some(from) = std::mem::replace(&mut conn.counted, to) {
+            self.shared.loads[from].fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(to) = to {
+            self.shared.loads[to].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// The core with the fewest connections among those of the portal.
     fn place(&self, portal: usize) -> usize {
         let cores = &self.shared.config.portals[portal].cores;
         let load = |core: usize| {
             let load = self.shared.loads[core].load(Ordering::Relaxed);
-            // This connection itself counts here until it moves.
+            // This connection itself counts here until its place is decided.
             load - usize::from(core == self.me)
         };
         cores
@@ -437,6 +460,10 @@ impl<I: Io> Core<I> {
             _ => true,
         };
         let key = self.install(machine, facts, Phase::Serving, socket, unread);
+        // The core that sent it here has counted it already.
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.counted = Some(self.me);
+        }
         self.equip(key);
         if !is_current {
             // Its successor may be served already: nothing of what it has to say may be done.
@@ -470,6 +497,7 @@ impl<I: Io> Core<I> {
 
     fn finish_turn(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
+        conn.stream.end_turn();
         conn.stream.flush(&mut self.io, &mut conn.machine);
         if conn.stream.wants_more() && !std::mem::replace(&mut conn.to_serve, true) {
             self.to_serve.push(key);
@@ -491,7 +519,6 @@ impl<I: Io> Core<I> {
 
     fn leave(&mut self, key: Key, core: usize) {
         let Some(conn) = self.connections.remove(key) else { return };
-        self.count_connection(self.me, false);
         let (socket, unread) = conn.stream.detach(&mut self.io);
         let migrant = Migrant { machine: conn.machine, socket, unread, facts: conn.facts };
         self.post(core, Message::Adopt(Box::new(migrant)));
@@ -520,7 +547,12 @@ impl<I: Io> Core<I> {
         let tasks: Vec<Key> = conn.tasks.iter().flatten().map(|(_, key)| *key).collect();
         match conn.facts.session.as_deref() {
             Some(session) => {
-                tracing::info!(initiator = %session.initiator, %from, "session {serial} ended: {reason}");
+                crate::limited!(
+                    50 per second, tracing::Level::INFO,
+                    initiator = %session.initiator,
+                    %from,
+                    "session {serial} ended: {reason}"
+                );
             }
             None => crate::limited!(tracing::Level::WARN, "{from}: login ended: {reason}"),
         }
@@ -549,8 +581,8 @@ impl<I: Io> Core<I> {
         if !conn.stream.quiet() || !conn.lingering.is_empty() || conn.succeeds {
             return;
         }
+        self.move_load(key, None);
         let Some(conn) = self.connections.remove(key) else { return };
-        self.count_connection(self.me, false);
         conn.stream.close(&mut self.io);
         if let (Some(session), Some(target)) = (&conn.facts.session, conn.facts.target) {
             let group = self.shared.config.portals[conn.facts.portal].group;
@@ -601,6 +633,7 @@ impl<I: Io> Core<I> {
             self.set_phase(parked, Phase::Serving);
             self.equip(parked);
         } else {
+            self.move_load(parked, Some(core));
             self.set_phase(parked, Phase::Leaving(core));
         }
     }
@@ -620,6 +653,9 @@ impl<I: Io> Core<I> {
     /// Ends sessions whose data makes no progress: what the initiator announced and does not send, or asked for and
     /// does not take.
     pub(super) fn end_stalled(&mut self, now: Time) {
+        for key in self.keys_where(|conn| conn.expires.is_some_and(|at| at <= now)) {
+            self.gone(key, &format!("a discovery session lasts {} s", DISCOVERY_WITHIN.as_secs()));
+        }
         let limit = self.shared.config.stall_timeout;
         let Some(then) = now.0.checked_sub(limit.as_nanos() as u64).map(Time) else { return };
         let owing =
@@ -628,9 +664,6 @@ impl<I: Io> Core<I> {
             .filter(|key| self.connections.get(*key).is_some_and(|conn| conn.progress_at <= then))
             .collect();
         stalled.extend(self.keys_where(|conn| conn.stream.sends_since().is_some_and(|since| since <= then)));
-        for key in self.keys_where(|conn| conn.expires.is_some_and(|at| at <= now)) {
-            self.gone(key, &format!("a discovery session lasts {} s", DISCOVERY_WITHIN.as_secs()));
-        }
         for key in stalled {
             self.gone(key, &format!("its data made no progress for {} s (stall_timeout)", limit.as_secs()));
         }

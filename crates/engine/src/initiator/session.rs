@@ -393,6 +393,8 @@ impl Session {
             offers: Offers {
                 header_digest: digests(self.url.header_digest),
                 data_digest: digests(self.url.data_digest),
+                initial_r2t: !self.options.unsolicited_data,
+                immediate_data: self.options.unsolicited_data,
                 first_burst: 262_144,
                 ..Offers::default()
             },
@@ -414,6 +416,10 @@ impl Session {
     fn pump<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
         loop {
             let mut has_fed = false;
+            if let State::Connected(link) = &mut self.state {
+                // There is nobody here to share a turn with.
+                link.stream.end_turn();
+            }
             while let State::Connected(link) = &mut self.state
                 && link.stream.feed(io, &mut link.machine)
             {
@@ -421,7 +427,6 @@ impl Session {
                 self.drain_events(io.now(), finished);
             }
             match &self.state {
-                // It has had its share of the turn; there is nobody here to share with.
                 State::Connected(link) if has_fed && link.stream.wants_more() => {}
                 _ => break,
             }

@@ -285,13 +285,10 @@ impl Target {
 
     /// The full feature phase begins.
     fn begin(&mut self, negotiated: Box<Negotiated>) {
-        let slots = usize::from(self.config.slots());
         self.link = Link::new(&negotiated);
         self.phase = Phase::Full;
         if !self.link.discovery {
             self.tasks = TaskTable::new(self.config.slots());
-            self.out.reserve(slots.saturating_mul(3));
-            self.up.reserve(slots);
         }
         self.up.push_back(Up::Ready(Box::new(negotiated.session.clone())));
         self.negotiated = Some(negotiated);
@@ -366,6 +363,7 @@ impl StreamMachine for Target {
     }
 
     fn transmit(&mut self, _now: Time, batch: &mut Transmit) {
+        self.tasks.batch_begins();
         self.send(batch);
         if self.paused {
             self.pace();

@@ -155,6 +155,7 @@ impl Rig {
 
     fn work(&mut self) {
         while self.stream.feed(&mut self.ring, &mut self.machine) {}
+        self.stream.end_turn();
         self.stream.flush(&mut self.ring, &mut self.machine);
     }
 
@@ -345,6 +346,28 @@ fn nothing_is_read_while_nothing_is_wanted() {
     rig.peer.write_all(&pdu(Kind::Skipped, b"later")).unwrap();
     rig.machine.is_silent = false;
     rig.run_until(|rig| rig.machine.fed.len() == 1);
+    rig.close();
+}
+
+#[test]
+fn a_loud_peer_gets_its_share_of_each_turn_and_no_more() {
+    /// Headers and bodies in one turn, as PDUs.
+    const SHARE: usize = 256 / 2;
+    let mut rig = Rig::new(1 << 20);
+    rig.peer.write_all(&pdu(Kind::Skipped, b"word").repeat(300)).unwrap();
+    rig.work();
+    rig.turn();
+    for fed in [SHARE, 2 * SHARE] {
+        while rig.stream.feed(&mut rig.ring, &mut rig.machine) {}
+        assert_eq!(rig.machine.fed.len(), fed);
+        assert!(rig.stream.wants_more(), "it goes on without an event to come");
+        let more = rig.stream.feed(&mut rig.ring, &mut rig.machine);
+        assert!(!more, "whatever else happens in the turn");
+        rig.stream.end_turn();
+    }
+    rig.work();
+    assert_eq!(rig.machine.fed.len(), 300);
+    assert!(!rig.stream.wants_more());
     rig.close();
 }
 

@@ -1,11 +1,13 @@
 //! The task table of one connection: fixed slots, taken and given back in turn.
 
 use crate::verbs::{Ending, TaskId};
-use std::collections::VecDeque;
 use wire::Places;
 
 /// R2Ts that one task may have outstanding, whatever was negotiated.
 pub(super) const READY_TO_TRANSFER_MAX: usize = 8;
+
+/// Slots of a new connection.
+const SLOTS_AT_START: u16 = 8;
 
 /// One R2T that waits for its Data-Out sequence.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,36 +105,71 @@ impl Task {
     }
 }
 
-/// The slots of one connection, found by slot or by initiator task tag.
+/// The slots of one connection, found by slot or by initiator task tag. There are as many as were ever needed at once:
+/// most sessions keep far fewer commands in flight than they may.
 ///
-/// There are twice as many slots as tasks may be in flight, and the slot that was given back last is taken last: a
-/// slot is not taken again before the batch that ended its last task has left (one batch is on its way at a time).
+/// A slot is not taken again before the batch that ended its last task has left (one batch is on its way at a time).
 #[derive(Debug)]
 pub(super) struct TaskTable {
     slots: Vec<Task>,
-    free: VecDeque<u16>,
+    slots_max: u16,
+    /// Slots to be taken, the last one first: it is the warmest.
+    free: Vec<u16>,
+    /// Slots that were given back since the last batch was begun, the oldest first.
+    resting: Vec<u16>,
     index: TagIndex,
 }
 
 impl TaskTable {
-    /// A table of `slots` slots.
-    pub(super) fn new(slots: u16) -> TaskTable {
+    /// A table of up to `slots_max` slots.
+    pub(super) fn new(slots_max: u16) -> TaskTable {
+        let slots = slots_max.min(SLOTS_AT_START);
         TaskTable {
             slots: vec![Task::default(); usize::from(slots)],
-            free: (0..slots).collect(),
+            slots_max,
+            free: (0..slots).rev().collect(),
+            resting: Vec::with_capacity(usize::from(slots)),
             index: TagIndex::new(slots),
         }
     }
 
     /// Takes a slot for this task; `None` when all are taken.
     pub(super) fn take(&mut self, task: Task) -> Option<TaskId> {
-        let slot = self.free.pop_front()?;
+        let slot = self.free.pop().or_else(|| self.grow()).or_else(|| self.oldest_resting())?;
         let place = self.slots.get_mut(usize::from(slot))?;
         let generation = place.generation.wrapping_add(1);
         let tag = task.initiator_task_tag;
         *place = Task { generation, used: true, ..task };
         self.index.insert(tag, slot);
         Some(TaskId { slot, generation })
+    }
+
+    /// Makes twice as many slots, and takes one of the new ones.
+    #[cold]
+    fn grow(&mut self) -> Option<u16> {
+        let old = u16::try_from(self.slots.len()).ok()?;
+        let new = old.saturating_mul(2).min(self.slots_max);
+        self.slots.resize(usize::from(new), Task::default());
+        self.free.reserve(usize::from(new));
+        self.resting.reserve(usize::from(new));
+        self.free.extend((old..new).rev());
+        self.index = TagIndex::new(new);
+        for (slot, task) in (0u16..).zip(&self.slots).filter(|(_, task)| task.used) {
+            self.index.insert(task.initiator_task_tag, slot);
+        }
+        self.free.pop()
+    }
+
+    /// A batch begins, so the last one has left, and with it all that was said of tasks that are over.
+    pub(super) fn batch_begins(&mut self) {
+        while let Some(slot) = self.resting.pop() {
+            self.free.push(slot);
+        }
+    }
+
+    #[cold]
+    fn oldest_resting(&mut self) -> Option<u16> {
+        (!self.resting.is_empty()).then(|| self.resting.remove(0))
     }
 
     /// The task, if it still is the one that this id was given for.
@@ -155,7 +192,7 @@ impl TaskTable {
         if let Some(task) = self.get(id) {
             task.used = false;
         }
-        self.free.push_back(id.slot);
+        self.resting.push(id.slot);
     }
 
     /// The tasks in flight.
@@ -260,14 +297,28 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_taken_again_last() {
-        let mut table = TaskTable::new(4);
+    fn a_slot_is_taken_again_when_the_next_batch_begins() {
+        let mut table = TaskTable::new(32);
         let first = table.take(tagged(1)).unwrap();
         table.release(first);
-        let taken: Vec<u16> = (2..6).map(|tag| table.take(tagged(tag)).unwrap().slot).collect();
-        assert_eq!(taken, [1, 2, 3, 0]);
-        assert!(table.take(tagged(9)).is_none());
+        let second = table.take(tagged(2)).unwrap();
+        assert_ne!(second.slot, first.slot, "the batch that ends the first has not left");
+        table.batch_begins();
+        let third = table.take(tagged(3)).unwrap();
+        assert_eq!(third.slot, first.slot);
         assert!(table.get(first).is_none(), "an old id names nothing");
+    }
+
+    #[test]
+    fn a_table_grows_to_its_limit_and_no_further() {
+        let mut table = TaskTable::new(20);
+        assert_eq!(table.slots.len(), 8);
+        let ids: Vec<TaskId> = (0..20).map(|tag| table.take(tagged(tag)).unwrap()).collect();
+        assert_eq!(table.slots.len(), 20);
+        assert!(table.take(tagged(99)).is_none());
+        assert!((0..20).zip(&ids).all(|(tag, id)| table.find(tag) == Some(*id)));
+        table.release(ids[5]);
+        assert_eq!(table.take(tagged(99)).unwrap().slot, ids[5].slot);
     }
 
     proptest! {
@@ -281,6 +332,7 @@ mod tests {
                     model.insert(tag, table.take(tagged(tag)).unwrap());
                 } else if let Some(id) = model.remove(&tag) {
                     table.release(id);
+                    table.batch_begins();
                 }
                 for tag in (0u32..40).map(|tag| tag.wrapping_mul(0x0100_0000)) {
                     prop_assert_eq!(table.find(tag), model.get(&tag).copied());

@@ -1,0 +1,150 @@
+//! From figures to places on an axis, and the ticks beside it.
+
+/// An axis from 0 to a round number.
+pub(super) struct Linear {
+    pub(super) step: f64,
+    pub(super) top: f64,
+}
+
+impl Linear {
+    /// One that holds all figures, with about five steps.
+    pub(super) fn up_to(most: f64) -> Linear {
+        let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
+        let rough = most / 5.0;
+        let decade = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|factor| factor * decade);
+        let step = step.into_iter().find(|step| *step >= rough * 0.999).unwrap_or(rough);
+        Linear { step, top: (most / step - 0.001).ceil().max(1.0) * step }
+    }
+
+    pub(super) fn ticks(&self) -> Vec<f64> {
+        let count = (self.top / self.step).round() as u32;
+        (0..=count).map(|tick| f64::from(tick) * self.step).collect()
+    }
+
+    /// The share of the axis below a figure.
+    pub(super) fn place(&self, value: f64) -> f64 {
+        (value / self.top).clamp(0.0, 1.0)
+    }
+}
+
+/// An axis whose every step is ten times the last.
+pub(super) struct Logarithmic {
+    low: f64,
+    high: f64,
+}
+
+impl Logarithmic {
+    /// One that holds all figures above 0.
+    pub(super) fn over(values: impl Iterator<Item = f64>) -> Logarithmic {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values.filter(|value| value.is_finite() && *value > 0.0) {
+            (low, high) = (low.min(value), high.max(value));
+        }
+        if low > high {
+            (low, high) = (1.0, 10.0);
+        }
+        let low =
+            [1.0, 2.0, 5.0].into_iter().map(|factor| factor * decade(low)).rfind(|tick| *tick <= low * 1.001);
+        let top = decade(high);
+        let high =
+            [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * top).find(|tick| *tick >= high * 0.999);
+        let (low, high) = (low.unwrap_or(1.0), high.unwrap_or(10.0));
+        Logarithmic { low, high: high.max(low * 5.0) }
+    }
+
+    /// 1, 2 and 5 of every decade; fewer where there are many decades.
+    pub(super) fn ticks(&self) -> Vec<f64> {
+        let decades = (self.high / self.low).log10();
+        let factors: &[f64] = if decades > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        let mut ticks = Vec::new();
+        let mut base = decade(self.low);
+        while base <= self.high * 1.001 {
+            ticks.extend(factors.iter().map(|factor| factor * base));
+            base *= 10.0;
+        }
+        ticks.retain(|tick| *tick >= self.low * 0.999 && *tick <= self.high * 1.001);
+        ticks
+    }
+
+    pub(super) fn place(&self, value: f64) -> f64 {
+        let value = value.max(f64::MIN_POSITIVE);
+        ((value / self.low).log10() / (self.high / self.low).log10()).clamp(0.0, 1.0)
+    }
+}
+
+fn decade(value: f64) -> f64 {
+    10f64.powf((value.log10() + 1e-9).floor())
+}
+
+/// `0`, `250`, `1.5k`, `20M`: a figure in as few characters as an axis has room for.
+pub(crate) fn compact(value: f64) -> String {
+    let size = value.abs();
+    let (scaled, unit) = match size {
+        _ if size >= 999_500_000.0 => (value / 1e9, "G"),
+        _ if size >= 999_500.0 => (value / 1e6, "M"),
+        _ if size >= 1000.0 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let decimals = match scaled.abs() {
+        small if small < 1.0 => 2,
+        small if small < 10.0 => 2,
+        medium if medium < 100.0 => 1,
+        _ => 0,
+    };
+    let text = format!("{scaled:.decimals$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linear_axes_end_on_round_numbers() {
+        for (most, top, step) in [
+            (97.0, 100.0, 20.0),
+            (100.0, 100.0, 20.0),
+            (1_234.0, 1250.0, 250.0),
+            (0.8, 0.8, 0.2),
+            (0.0, 1.0, 0.2),
+        ] {
+            let scale = Linear::up_to(most);
+            assert!(
+                (scale.top - top).abs() < 1e-9 && (scale.step - step).abs() < 1e-9,
+                "{most}: {} by {}",
+                scale.top,
+                scale.step
+            );
+            assert!(scale.place(most) <= 1.0 && (4..=7).contains(&scale.ticks().len()));
+        }
+        assert_eq!(Linear::up_to(f64::NAN).top, 1.0);
+    }
+
+    #[test]
+    fn logarithmic_axes_hold_every_figure() {
+        let scale = Logarithmic::over([8.3, 95.0, 1200.0].into_iter());
+        assert_eq!(scale.ticks(), [5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0]);
+        assert_eq!((scale.place(5.0), scale.place(2000.0)), (0.0, 1.0));
+        assert_eq!(Logarithmic::over([0.4, 90_000.0].into_iter()).ticks().len(), 6);
+        assert!(!Logarithmic::over(std::iter::empty()).ticks().is_empty());
+        assert_eq!(Logarithmic::over([10.0].into_iter()).ticks(), [10.0, 20.0, 50.0]);
+    }
+
+    #[test]
+    fn figures_are_short() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.25, "0.25"),
+            (12.5, "12.5"),
+            (250.0, "250"),
+            (1500.0, "1.5k"),
+            (20e6, "20M"),
+            (999_999.0, "1M"),
+            (3.2e9, "3.2G"),
+        ] {
+            assert_eq!(compact(value), text);
+        }
+    }
+}

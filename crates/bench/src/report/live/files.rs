@@ -1,0 +1,124 @@
+//! The files behind LUNs: made full once, kept while the report is made, removed at its end.
+
+use crate::report::plan::Store;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Where files in memory are.
+const MEMORY: &str = "/dev/shm";
+/// Bytes that are written at once.
+const CHUNK: usize = 1 << 20;
+
+/// The files that were made so far.
+#[derive(Debug)]
+pub(super) struct Files {
+    directory: PathBuf,
+    made: Vec<PathBuf>,
+}
+
+impl Files {
+    /// Files on disk are made in this folder.
+    pub(super) fn new(directory: &Path) -> Files {
+        Files { directory: directory.into(), made: Vec::new() }
+    }
+
+    /// A unit's store, as `lunette serve --lun` takes it.
+    pub(super) fn lun(&mut self, store: &Store, lun: u32) -> Result<String, String> {
+        match store {
+            Store::Ram(_) | Store::Null(_) => Ok(store.to_string()),
+            Store::Tmpfs(size) | Store::Disk(size) => {
+                let path = self.file(store, *size, lun)?;
+                Ok(format!("file:{}", path.display().to_string().replace('\\', "\\\\").replace(',', "\\,")))
+            }
+            Store::Block(path) => one(path, lun).map(|path| format!("block:{path}")),
+        }
+    }
+
+    /// The same store without a target, as `lunette bench` takes it.
+    pub(super) fn local(&mut self, store: &Store, lun: u32) -> Result<String, String> {
+        match store {
+            Store::Ram(_) | Store::Null(_) => Ok(store.to_string()),
+            Store::Tmpfs(size) | Store::Disk(size) => {
+                self.file(store, *size, lun).map(|path| path.display().to_string())
+            }
+            Store::Block(path) => one(path, lun).map(String::from),
+        }
+    }
+
+    /// A file of that size without holes.
+    fn file(&mut self, store: &Store, size: u64, lun: u32) -> Result<PathBuf, String> {
+        let directory = match store {
+            Store::Tmpfs(_) => Path::new(MEMORY),
+            Store::Ram(_) | Store::Null(_) | Store::Disk(_) | Store::Block(_) => &self.directory,
+        };
+        let name = format!("lunette-report-{}-{size}-{lun}", std::process::id());
+        let path = std::path::absolute(directory.join(name)).map_err(|error| error.to_string())?;
+        if !self.made.contains(&path) {
+            self.made.push(path.clone());
+            let fault =
+                |error| format!("{}: {error}; free some space, or choose a smaller store", path.display());
+            fill(&path, size).map_err(fault)?;
+        }
+        Ok(path)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for path in &self.made {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// A device is one unit.
+fn one(path: &str, lun: u32) -> Result<&str, String> {
+    match lun {
+        0 => Ok(path),
+        _ => Err(format!("{path}: it cannot be several LUNs; write luns = 1")),
+    }
+}
+
+/// Bytes that no file system takes for a hole.
+fn fill(path: &Path, size: u64) -> io::Result<()> {
+    let mut random = fastrand::Rng::with_seed(size);
+    let mut chunk = vec![0; CHUNK];
+    random.fill(&mut chunk);
+    let mut file = File::create(path)?;
+    let mut left = size;
+    while left > 0 {
+        let length = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+        file.write_all(&chunk[..length])?;
+        left -= length as u64;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_full_shared_by_rows_and_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut files = Files::new(directory.path());
+        let local = files.local(&Store::Disk(3 << 20), 0).unwrap();
+        let length = |path: &str| fs::metadata(path).unwrap().len();
+        assert_eq!(length(&local), 3 << 20);
+        assert_eq!(files.lun(&Store::Disk(3 << 20), 0).unwrap(), format!("file:{local}"));
+        assert_ne!(files.local(&Store::Disk(3 << 20), 1).unwrap(), local);
+        let memory = files.local(&Store::Tmpfs(1 << 20), 0).unwrap();
+        assert!(memory.starts_with("/dev/shm/") && length(&memory) == 1 << 20);
+        drop(files);
+        assert!(!Path::new(&local).exists() && !Path::new(&memory).exists());
+    }
+
+    #[test]
+    fn a_device_is_one_unit() {
+        let mut files = Files::new(Path::new("/"));
+        let store = Store::Block("/dev/sda".into());
+        assert_eq!(files.lun(&store, 0).unwrap(), "block:/dev/sda");
+        assert!(files.local(&store, 1).unwrap_err().contains("luns = 1"));
+    }
+}

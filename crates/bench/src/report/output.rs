@@ -1,0 +1,26 @@
+//! What a report leaves behind: a page, the same tables as Markdown and as CSV.
+
+mod charts;
+mod csv;
+mod markdown;
+mod page;
+mod table;
+
+use super::Report;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Writes `index.html`, `report.md` and `results.csv`, each as a whole or not at all.
+pub(super) fn write(report: &Report<'_>, directory: &Path) -> io::Result<()> {
+    for (name, text) in [
+        ("index.html", page::page(report)),
+        ("report.md", markdown::markdown(report)),
+        ("results.csv", csv::csv(report)),
+    ] {
+        let beside = directory.join(format!("{name}.part"));
+        fs::write(&beside, text)?;
+        fs::rename(&beside, directory.join(name))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! A plan: what a report measures, as a matrix written in TOML.
+
+mod builtin;
+mod read;
+mod words;
+
+pub use builtin::{BUILTIN, Builtin, builtin};
+pub(crate) use words::{redact, show_poll, show_rate, show_size};
+
+use crate::job::Poll;
+use engine::config::Problem;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Rows that one plan may come to.
+pub const ROWS_MAX: usize = 10_000;
+/// Times that a row may be repeated.
+pub const REPETITIONS_MAX: u32 = 100;
+
+/// What is measured, and how often.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    /// Heading of the report.
+    pub title: String,
+    /// What a reader should know beforehand.
+    pub note: String,
+    /// Runs of every row.
+    pub repetitions: u32,
+    /// Measured time of a run.
+    pub runtime: Duration,
+    /// Time before it in which nothing is counted.
+    pub ramp: Duration,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Whether the plan was cut down for a try.
+    pub quick: bool,
+    /// Who is measured.
+    pub targets: Vec<Target>,
+    /// Cores and waiting of both sides.
+    pub schedulings: Vec<Scheduling>,
+    /// The matrices, each a section of the report.
+    pub matrices: Vec<Matrix>,
+}
+
+/// One who is measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// How tables and legends call it.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// The way to it.
+    pub transport: Transport,
+    /// What its units are made of.
+    pub store: Store,
+    /// Bits per second of the link to it; `None`: loopback.
+    pub link: Option<u64>,
+    /// Targets that stand between the initiator and it, each an initiator of the next.
+    pub hops: u32,
+    /// What it holds may be written over.
+    pub overwrite: bool,
+}
+
+/// What a target is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// `lunette serve`.
+    Lunette,
+    /// A responder that does nothing: what the transport allows.
+    Ceiling,
+    /// Debian's tgt.
+    Tgt,
+    /// A target that runs already.
+    Url(String),
+}
+
+/// The way to a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// iSCSI over TCP.
+    Iscsi,
+    /// No transport: the store in this process.
+    Local,
+}
+
+/// What units are made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Store {
+    /// Memory of the target.
+    Ram(u64),
+    /// Nothing.
+    Null(u64),
+    /// A file in memory (`/dev/shm`).
+    Tmpfs(u64),
+    /// A file in the report's folder.
+    Disk(u64),
+    /// A block device.
+    Block(String),
+}
+
+/// Cores and waiting of both sides.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scheduling {
+    /// How tables call it.
+    pub name: String,
+    /// Cores of the target; empty: all.
+    pub target_cores: Vec<usize>,
+    /// How the target waits.
+    pub target_poll: Poll,
+    /// Cores of the initiator; empty: not pinned.
+    pub cores: Vec<usize>,
+    /// How the initiator waits.
+    pub poll: Poll,
+}
+
+/// One matrix: every list is multiplied with every other.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Matrix {
+    /// Heading of its section.
+    pub title: String,
+    /// What a reader should know beforehand.
+    pub note: String,
+    /// Targets, by their place in the plan.
+    pub targets: Vec<usize>,
+    /// Schedulings, by their place in the plan.
+    pub schedulings: Vec<usize>,
+    /// Order and direction.
+    pub rw: Vec<Direction>,
+    /// Bytes per operation.
+    pub bs: Vec<u32>,
+    /// Operations in flight of each job.
+    pub iodepth: Vec<u32>,
+    /// Jobs of each initiator on each LUN.
+    pub numjobs: Vec<u32>,
+    /// Initiators at the same time.
+    pub initiators: Vec<u32>,
+    /// LUNs at the same time.
+    pub luns: Vec<u32>,
+    /// Whether data of writes comes with the command.
+    pub immediate_data: Vec<bool>,
+    /// Header digests, and data digests.
+    pub digests: Vec<(bool, bool)>,
+    /// Jobs share one sequential range (sgp_dd).
+    pub shared: bool,
+    /// Reads among mixed operations, in percent.
+    pub rwmixread: u8,
+    /// Block sizes whose latency and cores are drawn.
+    pub detail: Vec<u32>,
+}
+
+/// Order and direction of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Random reads.
+    RandRead,
+    /// Random writes.
+    RandWrite,
+    /// Random reads and writes in one stream.
+    RandRw,
+    /// Discards.
+    Trim,
+    /// A stream of sequential reads and one of sequential writes at the same time.
+    Both,
+    /// The same with random addresses.
+    RandBoth,
+}
+
+impl Direction {
+    /// What it is, for a reader who does not know fio's words.
+    pub fn phrase(self) -> &'static str {
+        match self {
+            Direction::Read => "read",
+            Direction::Write => "write",
+            Direction::RandRead => "random read",
+            Direction::RandWrite => "random write",
+            Direction::RandRw => "random mix",
+            Direction::Trim => "discard",
+            Direction::Both => "read and write",
+            Direction::RandBoth => "random read and write",
+        }
+    }
+
+    /// Whether anything is changed.
+    pub fn writes(self) -> bool {
+        !matches!(self, Direction::Read | Direction::RandRead)
+    }
+}
+
+/// All that is wrong with a plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlanError(pub Vec<Problem>);
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(Problem::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl Plan {
+    /// Reads a plan; `file` is only named in what is wrong.
+    ///
+    /// # Errors
+    /// All faults, each with its place and its cure.
+    pub fn from_toml(text: &str, file: &Path) -> Result<Plan, PlanError> {
+        read::read(text, file)
+    }
+
+    /// Adds another target to every matrix: `tgt`, or the URL of one that runs.
+    ///
+    /// # Errors
+    /// When the word is neither.
+    pub fn add_peer(&mut self, word: &str) -> Result<(), String> {
+        let (kind, url) = match word {
+            "tgt" => (Kind::Tgt, false),
+            _ if engine::initiator::Url::is_meant(word) => (Kind::Url(word.into()), true),
+            _ => return Err(format!("--peer {word}: not known; give tgt, or iscsi://HOST/IQN/LUN")),
+        };
+        let stores: Vec<Store> = if url { vec![Store::Ram(0)] } else { self.peer_stores() };
+        for store in stores {
+            let name = match &kind {
+                Kind::Url(url) => words::without_secret(url),
+                Kind::Lunette | Kind::Ceiling | Kind::Tgt => format!("tgt {}", store.word()),
+            };
+            if self.targets.iter().any(|target| target.kind == kind && target.store == store) {
+                continue;
+            }
+            let transport = Transport::Iscsi;
+            let target =
+                Target { name, kind: kind.clone(), transport, store, link: None, hops: 0, overwrite: false };
+            self.targets.push(target);
+            let place = self.targets.len() - 1;
+            self.matrices.iter_mut().for_each(|matrix| matrix.targets.push(place));
+        }
+        Ok(())
+    }
+
+    /// The stores of our own targets, which a peer is then measured with too.
+    fn peer_stores(&self) -> Vec<Store> {
+        let own = self.targets.iter().filter(|target| target.kind == Kind::Lunette);
+        let mut stores: Vec<Store> = Vec::new();
+        for target in own {
+            if !stores.contains(&target.store) {
+                stores.push(target.store.clone());
+            }
+        }
+        stores
+    }
+
+    /// Lets targets that run already, and block devices, be written over.
+    pub fn allow_overwriting(&mut self) {
+        self.targets.iter_mut().for_each(|target| target.overwrite = true);
+    }
+
+    /// Cuts the plan down to a try of seconds: short runs, the ends of every list, small stores.
+    pub fn make_quick(&mut self) {
+        const SIZE: u64 = 64 << 20;
+        self.quick = true;
+        self.repetitions = self.repetitions.min(2);
+        self.runtime = self.runtime.min(Duration::from_millis(200));
+        self.ramp = self.ramp.min(Duration::from_millis(50));
+        for target in &mut self.targets {
+            match &mut target.store {
+                Store::Ram(size) | Store::Null(size) | Store::Tmpfs(size) | Store::Disk(size) => {
+                    *size = SIZE.min(*size);
+                }
+                Store::Block(_) => {}
+            }
+        }
+        for matrix in &mut self.matrices {
+            ends(&mut matrix.bs);
+            ends(&mut matrix.iodepth);
+            ends(&mut matrix.numjobs);
+            ends(&mut matrix.initiators);
+            ends(&mut matrix.luns);
+            matrix.detail.retain(|bs| matrix.bs.contains(bs));
+            if matrix.detail.is_empty() {
+                matrix.detail.clone_from(&matrix.bs);
+            }
+        }
+    }
+}
+
+/// Keeps the first and the last.
+fn ends<T: Clone>(list: &mut Vec<T>) {
+    if list.len() > 2 {
+        list.drain(1..list.len() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> Plan {
+        Plan::from_toml(text, Path::new("plan.toml")).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn a_short_plan_is_filled_up_with_defaults() {
+        let plan = plan("[[target]]\nname = 'ours'\n[[matrix]]\nbs = '4K'");
+        assert_eq!((plan.repetitions, plan.runtime, plan.quick), (5, Duration::from_secs(5), false));
+        assert_eq!(plan.targets[0].store, Store::Ram(1 << 30));
+        assert_eq!(plan.matrices[0].bs, [4096]);
+        assert_eq!(plan.matrices[0].rw, [Direction::RandRead]);
+        assert_eq!(plan.schedulings[plan.matrices[0].schedulings[0]].name, "free");
+    }
+
+    #[test]
+    fn a_try_keeps_the_ends_of_every_list() {
+        let mut plan =
+            plan("[[target]]\nname = 'a'\n[[matrix]]\nbs = ['1K', '2K', '4K']\nnumjobs = [1, 2, 3, 4]");
+        plan.make_quick();
+        assert_eq!(
+            (plan.matrices[0].bs.as_slice(), plan.matrices[0].numjobs.as_slice()),
+            (&[1024, 4096][..], &[1, 4][..])
+        );
+        assert!(plan.repetitions == 2 && plan.runtime < Duration::from_secs(1) && plan.quick);
+        assert_eq!(plan.targets[0].store, Store::Ram(64 << 20));
+    }
+
+    #[test]
+    fn a_peer_stands_beside_ours_in_every_matrix() {
+        let mut plan = plan("[[target]]\nname = 'a'\nstore = 'null:1G'\n[[matrix]]\n[[matrix]]\nrw = 'read'");
+        plan.add_peer("tgt").unwrap();
+        plan.add_peer("tgt").unwrap();
+        plan.add_peer("iscsi://u%secret@h/iqn.2001-04.com.example:x/0").unwrap();
+        let names: Vec<&str> = plan.targets.iter().map(|target| target.name.as_str()).collect();
+        assert_eq!(names.len(), 3);
+        assert_eq!(names[..2], ["a", "tgt null"]);
+        assert!(names[2].contains("iqn.2001-04.com.example:x") && !names[2].contains("secret"), "{names:?}");
+        assert!(plan.matrices.iter().all(|matrix| matrix.targets == [0, 1, 2]));
+        assert!(plan.add_peer("scst").unwrap_err().contains("give tgt"));
+    }
+}

@@ -1,0 +1,64 @@
+//! The plans that make the tables of earlier reports again.
+
+/// A plan that Lunette brings along.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Builtin {
+    /// What `lunette report` takes.
+    pub name: &'static str,
+    /// What it measures, in a line.
+    pub about: &'static str,
+    /// The plan.
+    pub text: &'static str,
+}
+
+/// All of them.
+pub const BUILTIN: [Builtin; 5] = [
+    Builtin {
+        name: "stgt",
+        about: "block sizes from 1K to 256K, threads, both directions, two initiators, a chain",
+        text: include_str!("../../../plans/stgt.toml"),
+    },
+    Builtin {
+        name: "zeta",
+        about: "transports at queue depth 32: random reads and writes of 4K, 16K and 64K",
+        text: include_str!("../../../plans/zeta.toml"),
+    },
+    Builtin {
+        name: "lio",
+        about: "512-byte commands over one and many connections, CPU per core",
+        text: include_str!("../../../plans/lio.toml"),
+    },
+    Builtin {
+        name: "storagegear",
+        about: "random I/O on one and four LUNs on pinned cores, data with and after the command",
+        text: include_str!("../../../plans/storagegear.toml"),
+    },
+    Builtin {
+        name: "fastnetmon",
+        about: "one 512-byte command at a time: a local disk, loopback, a 100 Mbit/s link",
+        text: include_str!("../../../plans/fastnetmon.toml"),
+    },
+];
+
+/// The one of that name.
+pub fn builtin(name: &str) -> Option<&'static Builtin> {
+    BUILTIN.iter().find(|plan| plan.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::plan::{Kind, Plan};
+    use std::path::Path;
+
+    #[test]
+    fn every_builtin_plan_is_sound_and_has_a_ceiling() {
+        for Builtin { name, text, .. } in BUILTIN {
+            let plan = Plan::from_toml(text, Path::new(name)).unwrap_or_else(|error| panic!("{error}"));
+            assert!(plan.targets.iter().any(|target| target.kind == Kind::Ceiling), "{name}");
+            let rows = crate::report::matrix::rows(&plan);
+            assert!((10..=400).contains(&rows.len()), "{name} has {} rows", rows.len());
+            assert!(!plan.title.is_empty() && !plan.note.is_empty(), "{name} says what it is");
+        }
+    }
+}

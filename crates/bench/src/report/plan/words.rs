@@ -1,0 +1,276 @@
+//! The words of a plan, read and shown.
+
+use super::{Direction, Kind, Store, Transport};
+use crate::job::Poll;
+use std::time::Duration;
+
+/// What is wrong with a word, and how to mend it.
+pub(super) struct Fault {
+    pub(super) what: String,
+    pub(super) fix: String,
+}
+
+impl Fault {
+    pub(super) fn new(what: impl Into<String>, fix: impl Into<String>) -> Fault {
+        Fault { what: what.into(), fix: fix.into() }
+    }
+}
+
+/// A word out of a list of known ones.
+pub(super) fn known<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Fault> {
+    let found = words.iter().find(|(word, _)| *word == text);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let fix = engine::config::suggest(text, words.iter().map(|(word, _)| *word));
+        Fault::new(format!("`{text}` is not known"), fix)
+    })
+}
+
+const DIRECTIONS: [(&str, Direction); 8] = [
+    ("read", Direction::Read),
+    ("write", Direction::Write),
+    ("randread", Direction::RandRead),
+    ("randwrite", Direction::RandWrite),
+    ("randrw", Direction::RandRw),
+    ("trim", Direction::Trim),
+    ("both", Direction::Both),
+    ("randboth", Direction::RandBoth),
+];
+
+const POLLS: [(&str, Poll); 3] =
+    [("adaptive", Poll::Adaptive), ("always", Poll::Always), ("never", Poll::Never)];
+
+pub(super) fn direction(text: &str) -> Result<Direction, Fault> {
+    known(text, &DIRECTIONS)
+}
+
+pub(super) fn poll(text: &str) -> Result<Poll, Fault> {
+    known(text, &POLLS)
+}
+
+pub(super) fn transport(text: &str) -> Result<Transport, Fault> {
+    known(text, &[("iscsi", Transport::Iscsi), ("local", Transport::Local)])
+}
+
+pub(super) fn digests(text: &str) -> Result<(bool, bool), Fault> {
+    let words = [
+        ("none", (false, false)),
+        ("header", (true, false)),
+        ("data", (false, true)),
+        ("both", (true, true)),
+    ];
+    known(text, &words)
+}
+
+pub(super) fn switch(text: &str) -> Result<bool, Fault> {
+    known(text, &[("true", true), ("false", false)])
+}
+
+pub(super) fn shared(text: &str) -> Result<bool, Fault> {
+    known(text, &[("depth", false), ("shared", true)])
+}
+
+pub(super) fn url(text: &str) -> Result<String, Fault> {
+    match text.parse::<engine::initiator::Url>() {
+        Ok(_) => Ok(text.into()),
+        Err(error) => Err(Fault::new(error.problem(), error.remedy())),
+    }
+}
+
+/// A URL as it may be shown.
+pub(crate) fn without_secret(text: &str) -> String {
+    text.parse::<engine::initiator::Url>().map_or_else(|_| "iscsi".into(), |url| url.to_string())
+}
+
+/// Any text, without the secrets of the URLs in it.
+pub(crate) fn redact(text: &str) -> String {
+    let mut parts = text.split("iscsi://");
+    let mut out = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        out.push_str("iscsi://");
+        let end = part.find(['/', '"', '\'', ' ', '\n']).unwrap_or(part.len());
+        let (authority, rest) = part.split_at(end);
+        match authority
+            .rsplit_once('@')
+            .map(|(user, host)| (user.split('%').next().unwrap_or_default(), host))
+        {
+            Some((user, host)) => out.push_str(&format!("{user}%...@{host}{rest}")),
+            None => out.push_str(part),
+        }
+    }
+    out
+}
+
+pub(super) fn number(text: &str, least: u64, most: u64) -> Result<u64, Fault> {
+    let number = text.parse::<u64>().ok().filter(|number| (least..=most).contains(number));
+    let fix = || format!("choose a whole number from {least} to {most}");
+    number.ok_or_else(|| Fault::new(format!("`{text}` is out of range"), fix()))
+}
+
+pub(super) fn block_size(text: &str) -> Result<u32, Fault> {
+    let most = crate::run::BS_MAX;
+    let size = u32::try_from(size(text)?).ok().filter(|size| (512..=most).contains(size));
+    let size = size.filter(|size| size.is_multiple_of(512));
+    size.ok_or_else(|| {
+        Fault::new(
+            format!("`{text}` cannot be a block size"),
+            format!("choose a multiple of 512 up to {}", show_size(u64::from(most))),
+        )
+    })
+}
+
+fn size(text: &str) -> Result<u64, Fault> {
+    engine::config::parse_size(text).map_err(|error| split(&error))
+}
+
+/// `what; fix`.
+fn split(error: &str) -> Fault {
+    let (what, fix) = error.split_once("; ").unwrap_or((error, "see docs/report.md"));
+    Fault::new(what, fix)
+}
+
+/// `5s`, `500ms`, `2m`.
+pub(super) fn duration(text: &str) -> Result<Duration, Fault> {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let time = engine::config::parse_duration(text).map_err(|error| split(&error))?;
+    match time {
+        time if time <= HOUR => Ok(time),
+        _ => Err(Fault::new(format!("`{text}` is long"), "choose up to 1h")),
+    }
+}
+
+/// `100mbit`, `10gbit`: bits per second, as tc writes them.
+pub(super) fn rate(text: &str) -> Result<u64, Fault> {
+    let units = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1000)];
+    let found = units.iter().find_map(|(unit, factor)| {
+        let number = text.strip_suffix(unit)?.trim().parse::<u64>().ok()?;
+        number.checked_mul(*factor).filter(|rate| *rate > 0)
+    });
+    found.ok_or_else(|| Fault::new(format!("`{text}` is not a rate"), "write as 100mbit or 10gbit"))
+}
+
+/// `100 Mbit/s`.
+pub(crate) fn show_rate(bits: u64) -> String {
+    for (unit, factor) in [("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000)] {
+        if bits >= factor && bits.is_multiple_of(factor) {
+            return format!("{} {unit}", bits / factor);
+        }
+    }
+    format!("{bits} bit/s")
+}
+
+/// `4K`, `512`: as the plan writes them.
+pub(crate) fn show_size(bytes: u64) -> String {
+    for (shift, unit) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
+        if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+pub(super) fn store(text: &str) -> Result<Store, Fault> {
+    const FORMS: &str = "write ram:SIZE, null:SIZE, tmpfs:SIZE, disk:SIZE or block:PATH";
+    let fault = || Fault::new(format!("`{text}` is not a store"), FORMS);
+    let (word, rest) = text.split_once(':').ok_or_else(fault)?;
+    let sized = |make: fn(u64) -> Store| match size(rest)? {
+        bytes if bytes < 1 << 20 => Err(Fault::new(format!("`{text}` is too small"), "choose at least 1M")),
+        bytes => Ok(make(bytes)),
+    };
+    match word {
+        "ram" => sized(Store::Ram),
+        "null" => sized(Store::Null),
+        "tmpfs" => sized(Store::Tmpfs),
+        "disk" => sized(Store::Disk),
+        "block" if rest.starts_with('/') => Ok(Store::Block(rest.into())),
+        _ => Err(fault()),
+    }
+}
+
+impl Store {
+    /// Its kind, in a word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Store::Ram(_) => "ram",
+            Store::Null(_) => "null",
+            Store::Tmpfs(_) => "tmpfs",
+            Store::Disk(_) => "disk",
+            Store::Block(_) => "block",
+        }
+    }
+}
+
+impl std::fmt::Display for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Store::Ram(size) | Store::Null(size) | Store::Tmpfs(size) | Store::Disk(size) => {
+                write!(f, "{}:{}", self.word(), show_size(*size))
+            }
+            Store::Block(path) => write!(f, "block:{path}"),
+        }
+    }
+}
+
+impl Kind {
+    pub(super) fn word(text: &str) -> Result<Kind, Fault> {
+        let kinds = [("lunette", 0), ("ceiling", 1), ("tgt", 2)];
+        known(text, &kinds).map(|kind| match kind {
+            0 => Kind::Lunette,
+            1 => Kind::Ceiling,
+            _ => Kind::Tgt,
+        })
+    }
+}
+
+impl std::fmt::Display for Direction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let word = DIRECTIONS.iter().find(|(_, direction)| direction == self).map_or("", |(word, _)| word);
+        f.write_str(word)
+    }
+}
+
+/// The word of a way of waiting.
+pub(crate) fn show_poll(poll: Poll) -> &'static str {
+    POLLS.iter().find(|(_, other)| *other == poll).map_or("", |(word, _)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_shown_as_they_are_written() {
+        for (word, direction) in DIRECTIONS {
+            assert_eq!(direction.to_string(), word);
+        }
+        for word in ["ram:64M", "null:1T", "tmpfs:2G", "disk:1536M", "block:/dev/sda"] {
+            assert_eq!(store(word).ok().map(|store| store.to_string()).as_deref(), Some(word));
+        }
+        assert_eq!(
+            (show_size(512), show_size(1 << 12), show_rate(100_000_000)),
+            ("512".into(), "4K".into(), "100 Mbit/s".into())
+        );
+    }
+
+    #[test]
+    fn secrets_are_taken_out_of_any_text() {
+        let text = "lunette report p --peer iscsi://me%se/cret@h:1/iqn.x:y/0 --peer iscsi://h/iqn.x:y/1";
+        assert!(
+            redact(&text.replace("se/cret", "secret"))
+                .contains("iscsi://me%...@h:1/iqn.x:y/0 --peer iscsi://h/")
+        );
+        assert_eq!(redact("url = 'iscsi://u%geheim@h/i/0'"), "url = 'iscsi://u%...@h/i/0'");
+        assert_eq!(redact("nothing"), "nothing");
+    }
+
+    #[test]
+    fn wrong_words_are_answered_with_right_ones() {
+        assert_eq!(
+            direction("rndread").err().map(|fault| fault.fix).as_deref(),
+            Some("did you mean `randread`?")
+        );
+        assert!(store("ram:12").err().is_some_and(|fault| fault.fix.contains("1M")));
+        assert!(store("memory:1G").err().is_some_and(|fault| fault.fix.contains("ram:SIZE")));
+        assert!(block_size("1000").err().is_some_and(|fault| fault.fix.contains("512")));
+        assert!(duration("5 years").is_err() && duration("90m").is_err() && rate("fast").is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! A headless browser that looks at a page.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The browser's program; `cargo xtask test` installs it.
+const PROGRAM: &str = "chromium";
+/// The line that a page's own error leaves in the browser's log.
+const CONSOLE: &str = "CONSOLE";
+
+/// How the page is looked at.
+#[derive(Clone, Copy)]
+pub struct View {
+    /// Width and height in pixels of the page.
+    pub size: (u32, u32),
+    pub dark: bool,
+}
+
+/// What a view of the page found.
+#[derive(Debug)]
+pub struct Found {
+    /// How wide the page wants to be.
+    pub scroll_width: u32,
+    /// How wide it may be.
+    pub width: u32,
+    /// Charts, and those of them that have a size and hold something drawn.
+    pub charts: u32,
+    pub drawn: u32,
+    /// Texts of charts that stick out of their chart.
+    pub cut: Vec<String>,
+    /// Smallest text of a chart, in pixels.
+    pub smallest_text: f64,
+    /// Colour of the page's background.
+    pub background: String,
+}
+
+/// Runs in a frame of the wanted width: a browser's window has a smallest width, a frame has none.
+const PROBE: &str = r#"<!doctype html><body style="margin:0"><iframe id="f" style="border:0;display:block"></iframe><script>
+const frame = document.getElementById("f");
+frame.width = WIDTH; frame.height = HEIGHT; frame.src = "index.html";
+frame.onload = () => {
+  const page = frame.contentDocument, root = page.documentElement;
+  const charts = [...page.querySelectorAll("svg.chart")];
+  const marks = chart => [...chart.querySelectorAll(".line,.bar,.load")].filter(mark => {
+    const box = mark.getBBox(); return box.width > 0 && (box.height > 0 || mark.matches(".line"));
+  });
+  const cut = [];
+  let smallest = 99;
+  for (const chart of charts) {
+    const whole = chart.getBoundingClientRect();
+    for (const text of chart.querySelectorAll("text")) {
+      const box = text.getBoundingClientRect();
+      smallest = Math.min(smallest, parseFloat(page.defaultView.getComputedStyle(text).fontSize) * whole.width / chart.viewBox.baseVal.width);
+      if (box.left < whole.left - 1 || box.right > whole.right + 1 || box.top < whole.top - 1 || box.bottom > whole.bottom + 1)
+        cut.push(text.textContent);
+    }
+  }
+  const found = {
+    scrollWidth: root.scrollWidth, width: root.clientWidth, charts: charts.length,
+    drawn: charts.filter(chart => chart.getBoundingClientRect().width > 100 && marks(chart).length).length,
+    cut, smallest, background: page.defaultView.getComputedStyle(page.body).backgroundColor,
+  };
+  document.body.dataset.found = JSON.stringify(found);
+};
+</script>"#;
+
+/// Looks at `index.html` in this folder.
+pub fn look(directory: &Path, view: View) -> Found {
+    let (width, height) = view.size;
+    let probe = PROBE.replace("WIDTH", &width.to_string()).replace("HEIGHT", &height.to_string());
+    fs::write(directory.join("probe.html"), probe).unwrap();
+    let mut browser = browser(directory, view);
+    let (text, log) = run(browser.arg("--dump-dom").arg(address(directory, "probe.html")));
+    let found = text.split_once("data-found=\"").and_then(|(_, rest)| rest.split_once('"'));
+    let (found, _) = found.unwrap_or_else(|| panic!("the page did not load:\n{text}\n{log}"));
+    let found: serde_json::Value =
+        serde_json::from_str(&found.replace("&quot;", "\"").replace("&amp;", "&")).unwrap();
+    let number = |name: &str| found[name].as_f64().unwrap_or_else(|| panic!("{name}: {found}"));
+    Found {
+        scroll_width: number("scrollWidth") as u32,
+        width: number("width") as u32,
+        charts: number("charts") as u32,
+        drawn: number("drawn") as u32,
+        cut: found["cut"].as_array().into_iter().flatten().map(ToString::to_string).collect(),
+        smallest_text: number("smallest"),
+        background: found["background"].as_str().unwrap_or_default().into(),
+    }
+}
+
+/// A picture of the top of the page: width, height and pixels of three bytes.
+pub struct Picture {
+    pub path: PathBuf,
+    pub pixels: Vec<[u8; 3]>,
+}
+
+impl Picture {
+    /// Pixels of about this colour.
+    pub fn count(&self, colour: [u8; 3]) -> usize {
+        let near = |pixel: &&[u8; 3]| pixel.iter().zip(colour).all(|(a, b)| a.abs_diff(b) <= 6);
+        self.pixels.iter().filter(near).count()
+    }
+}
+
+/// Takes a picture of the page as it is seen at this size.
+pub fn picture(directory: &Path, view: View, name: &str) -> Picture {
+    let (width, height) = view.size;
+    let frame = format!(
+        "<!doctype html><body style=\"margin:0\"><iframe src=\"index.html\" width={width} height={height} \
+         style=\"border:0;display:block\"></iframe>"
+    );
+    fs::write(directory.join("frame.html"), frame).unwrap();
+    let path = directory.join(format!("{name}.png"));
+    let mut browser = browser(directory, view);
+    let target = format!("--screenshot={}", path.display());
+    run(browser.arg(target).arg(address(directory, "frame.html")));
+    let file = BufReader::new(File::open(&path).unwrap());
+    let mut reader = png::Decoder::new(file).read_info().unwrap();
+    let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut bytes).unwrap();
+    let step = info.color_type.samples();
+    let pixels = bytes[..info.buffer_size()].chunks_exact(step).map(|p| [p[0], p[1], p[2]]).collect();
+    Picture { path, pixels }
+}
+
+/// Prints the page to a PDF file and returns its number of pages.
+pub fn print(directory: &Path) -> usize {
+    let path = directory.join("report.pdf");
+    let view = View { size: (1200, 900), dark: false };
+    let mut browser = browser(directory, view);
+    let target = format!("--print-to-pdf={}", path.display());
+    run(browser.arg(target).arg("--no-pdf-header-footer").arg(address(directory, "index.html")));
+    let bytes = fs::read(&path).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    text.matches("/Type /Page\n").count() + text.matches("/Type /Page ").count()
+}
+
+fn address(directory: &Path, name: &str) -> String {
+    format!("file://{}", directory.join(name).display())
+}
+
+fn browser(directory: &Path, view: View) -> Command {
+    let mut command = Command::new(PROGRAM);
+    let (width, height) = view.size;
+    command
+        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"])
+        .args(["--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"])
+        .args(["--allow-file-access-from-files", "--enable-logging=stderr", "--virtual-time-budget=10000"])
+        .arg(format!("--user-data-dir={}", directory.join("profile").display()))
+        .arg(format!("--window-size={},{height}", width.max(500)))
+        .arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!view.dark)));
+    command
+}
+
+/// Runs the browser; a page that complains on its console is a fault.
+fn run(command: &mut Command) -> (String, String) {
+    let output = command.output().unwrap_or_else(|error| {
+        panic!("{PROGRAM} cannot run ({error}): install the Debian package chromium, as cargo xtask test does as root")
+    });
+    let (text, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}:\n{log}");
+    assert!(!log.contains(CONSOLE), "the page complains:\n{log}");
+    (text.into_owned(), log.into_owned())
+}
