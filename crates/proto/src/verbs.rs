@@ -193,7 +193,7 @@ pub enum Down {
         /// Seconds.
         within_seconds: u16,
     },
-    /// Close now.
+    /// Close now. The initiator is told so where there is a session that commands could come on.
     Close,
 }
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 use task::{READY_TO_TRANSFER_MAX, TaskTable};
 use violation::Violation;
 use wire::Places;
-use wire::iscsi::{BHS_BYTES, DIGEST_BYTES, pad};
+use wire::iscsi::{AsyncEvent, BHS_BYTES, DIGEST_BYTES, pad};
 
 /// Immediate commands in flight, beside those that CmdSN numbers.
 pub const IMMEDIATE_MAX: u16 = 16;
@@ -110,7 +110,6 @@ enum Phase {
     Login {
         login: Box<TargetLogin>,
         deadline: Time,
-        begun: bool,
     },
     Full,
     /// The last answer is on its way; then the connection is over for this reason.
@@ -210,7 +209,7 @@ impl Target {
             access,
             from,
             portal,
-            phase: Phase::Login { login, deadline: now.after(config.login_within), begun: false },
+            phase: Phase::Login { login, deadline: now.after(config.login_within) },
             negotiated: None,
             link: Link::LOGIN,
             session: Session::new(0, u32::from(config.queue_depth)),
@@ -247,6 +246,7 @@ impl Target {
     pub fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {
             (Phase::Over, _) => {}
+            (Phase::Full, Down::Close) => self.leave(AsyncEvent::SESSION_DROP, "closed by this side"),
             (_, Down::Close) => self.over("closed by this side"),
             (Phase::Login { .. }, Down::Goodbye { .. }) => self.over("closed before login by this side"),
             (Phase::Full, Down::Fetch { task, at, into }) => self.fetch(task, at, into),
@@ -401,7 +401,7 @@ impl StreamMachine for Target {
                 self.over(&reason);
             }
             Phase::Full if self.goodbye.is_some_and(|goodbye| now >= goodbye) => {
-                self.over("did not log out when asked to");
+                self.leave(AsyncEvent::CONNECTION_DROP, "did not log out when asked to");
             }
             Phase::Full if self.waits_for_above() => self.last_heard = now,
             // Such a session is not sent anything unasked (section 7.4.3).

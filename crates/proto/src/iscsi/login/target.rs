@@ -101,6 +101,11 @@ impl TargetLogin {
         }
     }
 
+    /// The first request, once it came.
+    pub fn begun(&self) -> Option<&LoginRequest> {
+        self.first.as_ref()
+    }
+
     /// Takes one login request and its text; returns what to answer.
     pub fn request(&mut self, bhs: &LoginRequest, text: &[u8]) -> LoginReply {
         let result = self.check(bhs).and_then(|()| self.take(bhs, text));

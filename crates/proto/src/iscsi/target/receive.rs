@@ -38,7 +38,7 @@ impl Target {
         match BasicHeader::view(bytes) {
             Some(basic) if basic.total_ahs_length == 0 => self.checked_header(bytes),
             // Additional segments are not waited for where they are refused anyway.
-            Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => self.refuse_login(bytes),
+            Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => self.refuse_login(),
             Some(basic) if basic.opcode() != Opcode::SCSI_COMMAND => {
                 self.drop_for(Violation::AdditionalHeader)
             }
@@ -78,15 +78,15 @@ impl Target {
                 self.reject(reason, header);
                 self.skip_data(header);
             }
-            Reaction::Drop if violation == Violation::NotLogin => self.refuse_login(header),
+            Reaction::Drop if violation == Violation::NotLogin => self.refuse_login(),
             // No task is known that could be ended.
             Reaction::EndTask(..) | Reaction::Drop => self.drop_for(violation),
         }
     }
 
-    /// A request that is rejected counts as not received (section 7.3).
+    /// A numbered request that is rejected leaves a gap (section 7.3).
     pub(super) fn note_gap(&mut self, header: &[u8]) {
-        let is_numbered = match BasicHeader::view(header) {
+        let cmd_sn = match BasicHeader::view(header) {
             Some(basic) if basic.opcode & Opcode::IMMEDIATE != 0 => None,
             Some(basic) => match basic.opcode() {
                 Opcode::SCSI_COMMAND => ScsiCommand::view(header).map(|pdu| pdu.cmd_sn.get()),
@@ -100,20 +100,19 @@ impl Target {
             },
             None => None,
         };
-        if is_numbered == Some(self.session.exp_cmd_sn) {
-            self.session.gap = true;
+        if let Some(cmd_sn) = cmd_sn {
+            self.session.reject(cmd_sn);
         }
     }
 
-    /// Once a login has begun, anything but a login request is answered before the connection ends (section 6.3).
-    fn refuse_login(&mut self, header: &[u8]) {
-        if !matches!(self.phase, Phase::Login { begun: true, .. }) {
-            return self.drop_for(Violation::NotLogin);
-        }
+    /// Once a login has begun, anything but a login request is answered before the connection ends (section 4.2.4).
+    fn refuse_login(&mut self) {
+        let Phase::Login { login, .. } = &self.phase else { return };
+        let Some(begun) = login.begun() else { return self.drop_for(Violation::NotLogin) };
+        // It ends the login task, which has the tag of its requests.
         let pdu = LoginResponse {
-            initiator_task_tag: BasicHeader::view(header)
-                .map_or(TAG_NONE, |basic| basic.initiator_task_tag.get())
-                .into(),
+            isid: begun.isid,
+            initiator_task_tag: begun.initiator_task_tag,
             status: LoginStatus::INVALID_DURING_LOGIN,
             ..LoginResponse::default()
         };
@@ -146,7 +145,8 @@ impl Target {
             return Err(Violation::DataSegmentTooLong);
         }
         if opcode == Opcode::SCSI_COMMAND {
-            return ScsiCommand::view(header).map_or(Ok(()), |pdu| self.command(pdu, header));
+            let Some(pdu) = ScsiCommand::view(header) else { return Ok(()) };
+            return self.command(pdu, header).inspect_err(|_| self.forget_unless_last(pdu));
         }
         if basic.total_ahs_length != 0 {
             return Err(Violation::AdditionalHeader);
@@ -182,7 +182,7 @@ impl Target {
         }
         match self.session.order(cmd_sn) {
             Order::Next => Ok(true),
-            Order::Gap if self.session.gap => Err(Violation::BehindRejected),
+            Order::BehindRejected => Err(Violation::BehindRejected),
             Order::Gap => Err(Violation::CommandGap),
             Order::Outside => Ok(false),
         }
@@ -210,7 +210,6 @@ impl Target {
         }
         let (cdb, read_bytes, write_bytes) = shape(pdu, header.get(BHS_BYTES..).unwrap_or_default())?;
         if immediate && self.immediate_in_flight >= IMMEDIATE_MAX {
-            self.forget_unless_last(pdu);
             return Err(Violation::TooManyImmediate);
         }
         self.start(pdu, immediate, cdb, read_bytes, write_bytes)

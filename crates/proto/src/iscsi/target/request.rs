@@ -55,9 +55,8 @@ impl Target {
 
     fn login(&mut self, header: &[u8], text: &[u8]) {
         let Some(pdu) = LoginRequest::view(header) else { return };
-        let Phase::Login { login, begun, .. } = &mut self.phase else { return };
-        if !*begun {
-            *begun = true;
+        let Phase::Login { login, .. } = &mut self.phase else { return };
+        if login.begun().is_none() {
             self.session = Session::new(pdu.cmd_sn.get(), u32::from(self.config.queue_depth));
             self.connection_id = pdu.cid.get();
         }
@@ -279,7 +278,7 @@ impl Target {
         let immediate = pdu.opcode & Opcode::IMMEDIATE != 0;
         let ahead = pdu.ref_cmd_sn.get().wrapping_sub(self.session.exp_cmd_sn);
         let own = pdu.cmd_sn.get().wrapping_sub(self.session.exp_cmd_sn);
-        if immediate && ahead < self.session.window() && ahead < own {
+        if immediate && ahead < own && own <= self.session.window() {
             self.session.plug(pdu.ref_cmd_sn.get());
             return self.queue_function_response(pdu.initiator_task_tag.get(), Response::COMPLETE);
         }
@@ -389,11 +388,32 @@ impl Target {
             return self.over("discovery session closed by this side");
         }
         self.goodbye = Some(now.after(Duration::from_secs(u64::from(within_seconds))));
+        self.queue_async(AsyncEvent::LOGOUT_REQUEST, [0, 0, within_seconds]);
+    }
+
+    /// Tells the initiator that this side closes, and closes. A discovery session is just closed.
+    pub(super) fn leave(&mut self, event: AsyncEvent, reason: &str) {
+        if self.link.discovery {
+            return self.over(reason);
+        }
+        self.end_tasks();
+        // The connection that is dropped. Time2Wait and Time2Retain are 0: the initiator may come back at once, and at
+        // error recovery level 0 no task waits for it.
+        let connection = if event == AsyncEvent::CONNECTION_DROP { self.connection_id } else { 0 };
+        self.queue_async(event, [connection, 0, 0]);
+        self.phase = Phase::Closing(reason.to_string());
+    }
+
+    /// Queues an Asynchronous Message (section 11.9).
+    fn queue_async(&mut self, event: AsyncEvent, parameters: [u16; 3]) {
+        let [parameter1, parameter2, parameter3] = parameters.map(U16::new);
         let pdu = AsyncMessage {
             flags: FINAL,
             initiator_task_tag: U32::new(TAG_NONE),
-            event: AsyncEvent::LOGOUT_REQUEST,
-            parameter3: U16::new(within_seconds),
+            event,
+            parameter1,
+            parameter2,
+            parameter3,
             ..AsyncMessage::default()
         };
         self.queue(pdu.as_bytes(), Vec::new(), true);

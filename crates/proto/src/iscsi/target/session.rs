@@ -9,7 +9,9 @@ pub(super) enum Order {
     Next,
     /// Within the window but ahead: one before it is missing.
     Gap,
-    /// Outside the window: silently ignored.
+    /// The same, and the one that is missing was rejected.
+    BehindRejected,
+    /// Outside the window, or received before: silently ignored.
     Outside,
 }
 
@@ -24,9 +26,10 @@ pub(super) struct Session {
     /// Commands that hold a slot of the window.
     in_flight: u32,
     depth: u32,
-    /// The next command expected was rejected: it counts as not received (section 7.3), and the gap is our doing.
-    pub gap: bool,
-    /// Commands ahead of the next one that an abort has taken the place of (section 7.11).
+    /// Requests of the window that were rejected: they count as not received (section 7.3), and so the gaps that they
+    /// leave are our doing.
+    rejected: BTreeSet<u32>,
+    /// Commands of the window, ahead of the next one, that an abort has taken the place of (section 7.11).
     plugged: BTreeSet<u32>,
 }
 
@@ -38,7 +41,7 @@ impl Session {
             max_cmd_sn: cmd_sn.wrapping_sub(1),
             in_flight: 0,
             depth,
-            gap: false,
+            rejected: BTreeSet::new(),
             plugged: BTreeSet::new(),
         };
         session.advertise();
@@ -50,6 +53,8 @@ impl Session {
         match cmd_sn.wrapping_sub(self.exp_cmd_sn) {
             ahead if ahead >= self.window() => Order::Outside,
             0 => Order::Next,
+            _ if self.plugged.contains(&cmd_sn) => Order::Outside,
+            _ if self.rejected.contains(&self.exp_cmd_sn) => Order::BehindRejected,
             _ => Order::Gap,
         }
     }
@@ -61,9 +66,9 @@ impl Session {
 
     /// The next command was received; `holds`: until [`Session::release`] it takes a slot of the window.
     pub(super) fn receive(&mut self, holds: bool) {
-        self.gap = false;
+        self.rejected.remove(&self.exp_cmd_sn);
         self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
-        while !self.plugged.is_empty() && self.plugged.remove(&self.exp_cmd_sn) {
+        while self.plugged.remove(&self.exp_cmd_sn) {
             self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
         }
         if holds {
@@ -76,7 +81,15 @@ impl Session {
         if cmd_sn == self.exp_cmd_sn {
             self.receive(false);
         } else {
+            self.rejected.remove(&cmd_sn);
             self.plugged.insert(cmd_sn);
+        }
+    }
+
+    /// The numbered request with this CmdSN was rejected.
+    pub(super) fn reject(&mut self, cmd_sn: u32) {
+        if self.order(cmd_sn) != Order::Outside {
+            self.rejected.insert(cmd_sn);
         }
     }
 

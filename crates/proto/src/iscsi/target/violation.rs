@@ -30,7 +30,9 @@ pub enum Violation {
     UnknownOpcode,
     /// A command ahead of ExpCmdSN on the only connection: one before it was lost (sections 4.2.2.1, 7.13).
     CommandGap,
-    /// A command ahead of one that was rejected and has not been sent again (section 7.3).
+    /// A command ahead of one that was rejected and has not been sent again (section 7.3). It was right when it was
+    /// sent, and waiting for the other is what there is no room for: so the reason, which lets it be sent again
+    /// (section 11.17.1).
     BehindRejected,
     /// The reserved task tag where a task needs one (section 11.2.1.8).
     ReservedTag,
@@ -108,7 +110,7 @@ impl Violation {
             Violation::UnknownOpcode => (Reject(RejectReason::NOT_SUPPORTED), "unknown opcode", "11.2.1.2"),
             Violation::CommandGap => (Drop, "gap in CmdSN", "4.2.2.1"),
             Violation::BehindRejected => {
-                (Reject(RejectReason::PROTOCOL_ERROR), "command behind one that was rejected", "7.3")
+                (Reject(RejectReason::LONG_OPERATION), "command behind one that was rejected", "7.3")
             }
             Violation::ReservedTag => (Drop, "reserved initiator task tag", "11.2.1.8"),
             Violation::TaskInProgress => {

@@ -237,10 +237,14 @@ fn late_verbs_about_a_task_that_is_over_are_ignored() {
 #[test]
 fn data_that_goes_the_other_way_is_no_part_of_what_was_expected() {
     let mut driver = Driver::new(|_| {});
-    // A command that says it reads, with a CDB that writes.
-    driver.send(read(7, 0, 4096).as_bytes(), &[]);
-    let task = driver.command().task;
-    driver.end(task, Ending { write_bytes: 4096, ..GOOD });
-    let (response, _) = driver.one::<ScsiResponse>();
-    assert_eq!((response.flags & ScsiResponse::UNDERFLOW, response.residual_count.get()), (2, 4096));
+    // Each command moves 512 bytes the way that it did not say.
+    let (reads, writes) = (read(7, 0, 4096), write(8, 1, 4096));
+    let both = [(reads, Ending { write_bytes: 512, ..GOOD }), (writes, Ending { read_bytes: 512, ..GOOD })];
+    for (pdu, ending) in both {
+        driver.send(pdu.as_bytes(), &[]);
+        let task = driver.command().task;
+        driver.end(task, ending);
+        let (response, _) = driver.one::<ScsiResponse>();
+        assert_eq!((response.flags & 6, response.residual_count.get()), (ScsiResponse::UNDERFLOW, 4096));
+    }
 }

@@ -23,12 +23,13 @@ fn nothing_but_login_is_taken_at_login() {
 fn another_request_in_the_middle_of_a_login_is_told_so() {
     let mut driver = Driver::at_login();
     // A login that is not over: the text goes on.
-    let pdu = LoginRequest { flags: 0x44, ..login() };
+    let pdu = LoginRequest { flags: 0x44, isid: [1, 2, 3, 4, 5, 6], ..login() };
     driver.send(pdu.as_bytes(), b"InitiatorName=iqn.");
     driver.sent();
     driver.send(read(7, 0, 0).as_bytes(), &[]);
     let (response, _) = driver.one::<LoginResponse>();
-    assert_eq!((response.status, response.initiator_task_tag.get()), (LoginStatus::INVALID_DURING_LOGIN, 7));
+    assert_eq!(response.status, LoginStatus::INVALID_DURING_LOGIN);
+    assert_eq!((response.initiator_task_tag.get(), response.isid), (1, pdu.isid), "it ends the login task");
     assert!(driver.gone().contains("6.3"));
 }
 

@@ -207,17 +207,68 @@ fn an_abort_ahead_of_a_lost_command_is_remembered() {
 
 #[test]
 fn a_rejected_request_may_be_sent_again() {
+    let mut driver = behind_rejected();
+    // Only the first is sent again before a new one comes: the next ones are missing by our doing as well.
+    driver.send(read(6, 1, 0).as_bytes(), &[]);
+    driver.command();
+    driver.send(read(5, 3, 0).as_bytes(), &[]);
+    driver.rejected(RejectReason::LONG_OPERATION, Opcode::SCSI_COMMAND);
+    for (tag, cmd_sn) in [(8, 2), (5, 3)] {
+        driver.send(read(tag, cmd_sn, 0).as_bytes(), &[]);
+        driver.command();
+    }
+}
+
+#[test]
+fn rejected_requests_may_be_aborted() {
+    let mut driver = behind_rejected();
+    // The later one first. The tag of the other names a task, so its abort has to name none.
+    for (tag, cmd_sn, next) in [(8, 2, 1), (6, 1, 3)] {
+        let abort = manage(TaskFunction::ABORT_TASK, tag, cmd_sn);
+        driver.send(abort.as_bytes(), &[]);
+        let (pdu, _) = driver.one::<TaskManagementResponse>();
+        assert_eq!((pdu.response, pdu.exp_cmd_sn.get()), (Response::COMPLETE, next));
+        // What was aborted and comes all the same is a duplicate.
+        driver.send(read(8, 2, 0).as_bytes(), &[]);
+        driver.quiet();
+    }
+    driver.send(read(9, 3, 0).as_bytes(), &[]);
+    driver.command();
+}
+
+#[test]
+fn data_of_a_rejected_command_is_thrown_away_in_silence() {
+    let mut driver = behind_rejected();
+    let pdu = ScsiCommand { flags: ScsiCommand::WRITE, ..write(9, 3, 2048) };
+    driver.send(pdu.as_bytes(), &[]);
+    driver.rejected(RejectReason::LONG_OPERATION, Opcode::SCSI_COMMAND);
+    driver.send(unsolicited(9, 0, 0, true).as_bytes(), &[1; 2048]);
+    driver.quiet();
+}
+
+/// A task with tag 7, a rejected request with CmdSN 1, and one that was on its way behind it.
+fn behind_rejected() -> Driver {
     let mut driver = Driver::new(|_| {});
     driver.send(read(7, 0, 0).as_bytes(), &[]);
     driver.command();
     driver.send(read(7, 1, 0).as_bytes(), &[]);
     driver.rejected(RejectReason::TASK_IN_PROGRESS, Opcode::SCSI_COMMAND);
-    // What was on its way behind it is not received either, and the session goes on.
     driver.send(read(8, 2, 0).as_bytes(), &[]);
-    driver.rejected(RejectReason::PROTOCOL_ERROR, Opcode::SCSI_COMMAND);
-    for (tag, cmd_sn) in [(9, 1), (8, 2)] {
-        driver.send(read(tag, cmd_sn, 0).as_bytes(), &[]);
-        driver.command();
+    driver.rejected(RejectReason::LONG_OPERATION, Opcode::SCSI_COMMAND);
+    driver
+}
+
+#[test]
+fn an_abort_takes_no_place_of_its_own_number_or_behind() {
+    let mut driver = Driver::new(|_| {});
+    // CmdSN 0xffffffff lies before the window, and RefCmdSN 1 behind it.
+    for (cmd_sn, referenced) in [(u32::MAX, 1), (1, 1), (1, 2)] {
+        let abort = manage(TaskFunction::ABORT_TASK, 77, referenced);
+        driver.send(TaskManagementRequest { cmd_sn: cmd_sn.into(), ..abort }.as_bytes(), &[]);
+        let (id, asked) = function(&mut driver);
+        assert_eq!(asked, Function::AbortTask(None));
+        driver.down(Down::FunctionDone { id, response: FunctionResponse::NoTask });
+        assert_eq!(answer(&mut driver), Response::NO_TASK);
     }
 }
 
@@ -327,7 +378,35 @@ fn goodbye_asks_for_logout_and_then_closes() {
     let (pdu, _) = driver.one::<AsyncMessage>();
     assert_eq!((pdu.event, pdu.parameter3.get()), (AsyncEvent::LOGOUT_REQUEST, 3));
     driver.target.tick(Time(3_000_000_000));
+    let (pdu, _) = driver.one::<AsyncMessage>();
+    assert_eq!((pdu.event, pdu.parameter1.get()), (AsyncEvent::CONNECTION_DROP, 0));
     assert_eq!(driver.gone(), "did not log out when asked to");
+}
+
+#[test]
+fn a_session_is_told_that_this_side_closes_it() {
+    let mut driver = Driver::new(|_| {});
+    driver.send(read(7, 0, 512).as_bytes(), &[]);
+    let task = driver.command().task;
+    driver.down(Down::Push { task, at: 0, from: Driver::places(0, 512), end: Some(GOOD) });
+    driver.down(Down::Close);
+    assert_eq!(driver.target.want(), Want::Nothing);
+    let (pdu, data) = driver.one::<AsyncMessage>();
+    assert_eq!((pdu.event, pdu.parameter2.get(), pdu.parameter3.get()), (AsyncEvent::SESSION_DROP, 0, 0));
+    assert_eq!((pdu.initiator_task_tag.get(), data.len()), (TAG_NONE, 0));
+    assert_eq!(driver.gone(), "closed by this side");
+    // A discovery session is just closed.
+    let mut driver = Driver::new(|negotiated| negotiated.discovery = true);
+    driver.down(Down::Close);
+    assert_eq!(driver.gone(), "closed by this side");
+}
+
+#[test]
+fn a_session_whose_peer_takes_nothing_is_closed_all_the_same() {
+    let mut driver = Driver::new(|_| {});
+    driver.down(Down::Close);
+    driver.target.tick(Time(5_000_000_000));
+    assert_eq!(driver.gone(), "closed by this side");
 }
 
 #[test]
