@@ -20,10 +20,11 @@ use home::HomeUnit;
 use proto::iscsi::login::Access;
 use proto::time::Time;
 use proto::verbs::TaskId;
-use reactor::io::{Completion, Handle, Io, Tag, Wait};
+use reactor::io::{Completion, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
 use scsi::{Event, View};
 use std::collections::VecDeque;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
@@ -41,8 +42,8 @@ pub(crate) struct Shared {
     pub(crate) registry: Arc<Registry>,
     /// Connections on each core, for placement.
     pub(crate) loads: Vec<AtomicUsize>,
-    /// Listening sockets, one for each portal.
-    pub(crate) listeners: Vec<Handle>,
+    /// Listening sockets, one for each portal: open as long as there is a core that accepts from them.
+    pub(crate) listeners: Vec<TcpListener>,
     /// Home core of each unit.
     pub(crate) homes: Vec<usize>,
     /// Jobs that block, for the housekeeper.

@@ -35,8 +35,6 @@ pub struct Daemon {
     jobs: mpsc::Sender<Job>,
     /// The prober ends when this is gone, or when a store that hangs lets go of it.
     _probing: mpsc::Sender<()>,
-    /// Kept open as long as cores accept from them.
-    _listeners: Vec<TcpListener>,
 }
 
 /// What is served as one unit.
@@ -125,7 +123,7 @@ impl Daemon {
             access: Arc::new(Directory::new(config.clone(), addresses.clone(), registry.clone())),
             registry,
             loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
-            listeners: listeners.iter().map(reactor::net::handle).collect(),
+            listeners,
             homes: home_cores.clone(),
             housekeeper: jobs.clone(),
             config,
@@ -167,7 +165,6 @@ impl Daemon {
             housekeeper: Some(housekeeper),
             jobs,
             _probing: probing,
-            _listeners: listeners,
         })
     }
 
@@ -187,10 +184,8 @@ impl Daemon {
     /// When a store could not be flushed.
     pub fn stop(mut self) -> Result<(), NotFlushed> {
         let mut outcome = Ok(());
-        for core in &self.mail {
-            core.post(Message::Stop);
-        }
-        for core in self.cores.drain(..) {
+        let cores = self.begin_stop();
+        for core in cores {
             if !core.join().unwrap_or(false) {
                 outcome = Err(NotFlushed);
             }
@@ -200,6 +195,22 @@ impl Daemon {
             let _ = housekeeper.join();
         }
         outcome
+    }
+
+    /// Tells the cores to stop: once.
+    fn begin_stop(&mut self) -> Vec<JoinHandle<bool>> {
+        let cores = std::mem::take(&mut self.cores);
+        if !cores.is_empty() {
+            self.mail.iter().for_each(|core| core.post(Message::Stop));
+        }
+        cores
+    }
+}
+
+/// Stops as [`Daemon::stop`] does, but waits for nothing.
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.begin_stop();
     }
 }
 

@@ -163,7 +163,7 @@ impl<I: Io> Core<I> {
         let accepts = cores.first().and_then(|first| self.core_index(*first)) == Some(self.me);
         if accepts && self.stopping.is_none() {
             let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
-            self.io.accept(self.shared.listeners[portal], tag);
+            self.io.accept(reactor::net::handle(&self.shared.listeners[portal]), tag);
         }
     }
 

@@ -14,6 +14,14 @@ fn front(back: &Daemon, url_options: &str, lun_options: &str) -> Daemon {
     serve(&[&format!("{}{url_options}{lun_options}", url_with(back, "", 0, ""))])
 }
 
+/// A front whose unit is there from the start.
+fn ready_front(back: &Daemon) -> Daemon {
+    let front = front(back, "", "");
+    let (theirs, ours) = (&back.units()[0].failed, &front.units()[0].failed);
+    assert_eq!((theirs, ours), (&None, &None));
+    front
+}
+
 fn good(client: &mut Client, cdb: &[u8], read_bytes: u32, write: &[u8]) -> Vec<u8> {
     let Reply { status, sense, data } = client.command(cdb, read_bytes, write).expect("a reply");
     assert_eq!((status, sense), (0, None), "{cdb:02x?}");
@@ -50,7 +58,7 @@ fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
 #[test]
 fn what_is_written_through_the_front_is_in_the_back() {
     let back = serve(&["ram:64M,bs=4096"]);
-    let a = front(&back, "", "");
+    let a = ready_front(&back);
     assert_eq!(a.units()[0].failed, None);
     assert_eq!((a.units()[0].block_bytes, a.units()[0].size_bytes), (4096, 64 << 20));
     let (mut front, mut behind) = (client(&a), client(&back));
@@ -111,8 +119,8 @@ fn every_operation_goes_through() {
 #[test]
 fn three_in_a_row() {
     let c = serve(&["ram:16M"]);
-    let b = front(&c, "", "");
-    let a = front(&b, "", "");
+    let b = ready_front(&c);
+    let a = ready_front(&b);
     let data = pattern(5, 65536);
     let mut front = client(&a);
     good(&mut front, &write(3, 128), 0, &data);
@@ -123,12 +131,12 @@ fn three_in_a_row() {
 #[test]
 fn write_protection_and_reservations_pass_through() {
     let back = serve(&["ram:16M,ro"]);
-    let a = front(&back, "", "");
+    let a = ready_front(&back);
     let mut protected = client(&a);
     assert_eq!(sense(&mut protected, &write(0, 1), 0, &[0; 512]), (Some(SenseKey::DataProtect), 0x2700));
 
     let back = serve(&["ram:16M"]);
-    let a = front(&back, "", "");
+    let a = ready_front(&back);
     let mut front = client(&a);
     good(&mut front, &read(0, 1), 512, &[]);
     // Somebody else reserves the back end: REGISTER, then RESERVE (write exclusive).
@@ -149,7 +157,7 @@ fn a_unit_that_grows_is_seen_to_grow() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("disk");
     let back = serve(&[&format!("file:{},size=16M", path.display())]);
-    let a = front(&back, "", "");
+    let a = ready_front(&back);
     let mut front = client(&a);
     let mut last_block = || {
         let data = good(&mut front, &long(0x9e, 0x10, 0, 32), 32, &[]);
@@ -219,7 +227,7 @@ fn io_goes_on_over_a_restart_of_the_back_end() {
     let disk = format!("file:{},size=16M", dir.path().join("disk").display());
     let back = serve(&[&disk]);
     let address = back.addresses()[0].to_string();
-    let a = front(&back, "", "");
+    let a = ready_front(&back);
     let there = url(&a, 0);
     let (tell, told) = std::sync::mpsc::channel();
     let writer = std::thread::spawn(move || {

@@ -3,6 +3,7 @@
 use crate::support::{TARGET, impatient, serve, serve_toml, url, url_with};
 use engine::initiator::client::CommandError;
 use engine::initiator::{Client, Options, Url, discover};
+use std::net::TcpStream;
 
 const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, 96, 0];
 const WRITE: [u8; 10] = [0x2a, 0, 0, 0, 0, 8, 0, 1, 0x80, 0];
@@ -34,6 +35,24 @@ fn commands_are_answered_with_data_and_sense() {
     assert_eq!(client.command(&READ, 1 << 20, &[]), Err(CommandError::TooLong));
     drop(client);
     daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn a_daemon_that_is_dropped_accepts_nothing_of_another() {
+    for _ in 0..8 {
+        let dropped = serve_toml(
+            "[[lun]]\nname = \"a\"\nram = \"16M\"\n[[target]]\nname = \"iqn.2026-11.org.example:other\"\nluns = [\"a\"]\n",
+        );
+        let its = dropped.addresses()[0];
+        drop(dropped);
+        let daemon = serve(&["ram:16M"]);
+        // Whether it is still heard or not.
+        let _ = TcpStream::connect(its);
+        for _ in 0..4 {
+            Client::connect(&url(&daemon, 0), &Options::default()).expect("a session");
+        }
+        daemon.stop().expect("every core ends in order");
+    }
 }
 
 #[test]
