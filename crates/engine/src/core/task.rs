@@ -46,7 +46,7 @@ pub(super) struct Task {
     /// It was aborted, and lingers until its storage operation or its home lets go of it.
     pub(super) aborted: bool,
     /// Its ending, until the home has ended what QERR ends with it.
-    held: Option<Ending>,
+    held: Option<Box<Ending>>,
     /// It outlives its command (SANITIZE, a copy with IMMED); the nexus state that it then works with is its own.
     detached: Option<Box<Detached>>,
 }
@@ -506,7 +506,7 @@ impl<I: Io> Core<I> {
             Waiter::Task(key) => match self.tasks.get_mut(key) {
                 Some(task) if task.aborted => self.free_task(key),
                 Some(task) => match task.held.take() {
-                    Some(ending) => self.tell_end(key, ending),
+                    Some(ending) => self.tell_end(key, *ending),
                     None => self.run_task(key, Event::Home(reply)),
                 },
                 None => {}
@@ -564,7 +564,7 @@ impl<I: Io> Core<I> {
             // It is told only when no other command is left to be aborted: none that the initiator sends in answer is.
             self.set_state(key, State::AtHome);
             if let Some(task) = self.tasks.get_mut(key) {
-                task.held = Some(ending);
+                task.held = Some(Box::new(ending));
             }
             return self.ask_home(unit, Waiter::Task(key), HomeRequest::QueueError { from });
         }
@@ -623,11 +623,13 @@ impl<I: Io> Core<I> {
     fn free_task(&mut self, key: Key) {
         self.forget_connection(key);
         self.give_buffer(key);
-        let Some(task) = self.tasks.remove(key) else { return };
-        if task.gated {
-            self.leave_gate(task.unit, key);
+        let Some(Task { gated, aborted, unit, .. }) = self.tasks.get(key) else { return };
+        let (gated, aborted, unit) = (*gated, *aborted, *unit);
+        self.tasks.free(key);
+        if gated {
+            self.leave_gate(unit, key);
         }
-        if task.aborted {
+        if aborted {
             self.settled(key);
         }
     }
