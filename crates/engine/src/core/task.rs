@@ -1,6 +1,7 @@
 //! Commands on this core: from `Up::Command` through the steps of their programs to their ending.
 
 use super::Core;
+use super::connection::Occupant;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use proto::time::Time;
@@ -10,7 +11,7 @@ use scsi::command::Status;
 use scsi::exec::CHUNK_BYTES;
 use scsi::home::Aborted;
 use scsi::nexus::Reach;
-use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step};
+use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step, View};
 use store::lane::{Op, OpId, Outcome, Submitted};
 use wire::Places;
 
@@ -161,6 +162,17 @@ impl Task {
     }
 }
 
+fn admit(
+    view: &View,
+    nexus: &mut NexusUnit,
+    command: &Command,
+    attribute: Attribute,
+) -> Result<Exec, Ending> {
+    nexus.sync(&view.policy);
+    let Command { cdb, read_bytes, write_bytes, .. } = command;
+    view.admit(nexus, &Request { cdb, attribute, read_bytes: *read_bytes, write_bytes: *write_bytes })
+}
+
 impl<I: Io> Core<I> {
     /// A command arrived.
     pub(super) fn command(&mut self, connection: Key, command: Command) {
@@ -175,22 +187,50 @@ impl<I: Io> Core<I> {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
-        let mut task = Task::new(connection, &command, attribute, unit);
-        task.lun = lun;
-        let key = self.tasks.insert(task);
-        conn.set_task(command.task, key);
-        let gate = &mut self.gates[unit as usize];
-        if gate.must_wait(attribute) {
-            gate.wait(key);
+        if self.gates[unit as usize].must_wait(attribute) {
+            let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
+            self.gates[unit as usize].wait(key);
             self.set_state(key, State::Waiting);
             self.take_unsolicited(key);
-            self.open_gate(unit);
-        } else {
-            self.start(key);
+            return self.open_gate(unit);
         }
+        self.gates[unit as usize].begin();
+        let admitted = admit(&self.views[unit as usize], &mut conn.luns[lun].nexus, &command, attribute);
+        if let Ok(exec) = &admitted
+            && self.lend(connection, unit, &command, exec)
+        {
+            return;
+        }
+        let task = Task::new(connection, &command, attribute, unit);
+        let key = self.insert(Task { lun, gated: true, ..task });
+        self.admitted(key, admitted);
     }
 
-    /// Admits the task and runs its program as far as it goes.
+    fn insert(&mut self, task: Task) -> Key {
+        let (origin, wire) = (task.origin, task.wire);
+        let key = self.tasks.insert(task);
+        if let Some(conn) = self.connections.get_mut(origin) {
+            conn.occupy(wire, Occupant::Task(key));
+        }
+        key
+    }
+
+    /// Sends all that a READ reads from the store's own memory, where it lends it. Nothing is left to be done then but
+    /// to leave the gate when the data has left, and to end it nobody needs more than the transport.
+    fn lend(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
+        let Some((offset, len, ending)) = exec.whole_read() else { return false };
+        let Some(conn) = self.connections.get_mut(connection) else { return false };
+        if conn.copies_reads() || command.read_bytes == 0 || command.unsolicited_bytes > 0 {
+            return false;
+        }
+        let Some(from) = self.lanes[unit as usize].borrow(offset, len) else { return false };
+        conn.occupy(command.task, Occupant::Lent(unit));
+        let (from, end) = (from.slice(0, command.read_bytes), Some(to_wire(ending)));
+        self.down(Some(connection), Down::Push { task: command.task, at: 0, from, end });
+        true
+    }
+
+    /// Admits a task that waited, and runs its program as far as it goes.
     pub(super) fn start(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(conn) = task.connection.and_then(|connection| self.connections.get_mut(connection)) else {
@@ -199,16 +239,14 @@ impl<I: Io> Core<I> {
         task.gated = true;
         self.gates[task.unit as usize].begin();
         task.state = State::Running;
-        let view = &self.views[task.unit as usize];
-        let nexus = &mut conn.luns[task.lun].nexus;
-        nexus.sync(&view.policy);
-        let request = Request {
-            cdb: &task.command.cdb,
-            attribute: task.attribute,
-            read_bytes: task.command.read_bytes,
-            write_bytes: task.command.write_bytes,
-        };
-        match view.admit(nexus, &request) {
+        let (view, nexus) = (&self.views[task.unit as usize], &mut conn.luns[task.lun].nexus);
+        let admitted = admit(view, nexus, &task.command, task.attribute);
+        self.admitted(key, admitted);
+    }
+
+    fn admitted(&mut self, key: Key, admitted: Result<Exec, Ending>) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        match admitted {
             Err(ending) => self.end(key, ending),
             Ok(exec) => {
                 let buffer_bytes = exec.buffer_bytes().max(task.command.unsolicited_bytes);
@@ -535,7 +573,7 @@ impl<I: Io> Core<I> {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (connection, wire, unit) = (task.connection, task.wire, task.unit);
         if std::mem::take(&mut task.gated) {
-            self.leave_gate(unit, key);
+            self.leave_gate(unit, Some(key));
         }
         if let Some(ending) = ending {
             self.forget_connection(key);
@@ -548,7 +586,7 @@ impl<I: Io> Core<I> {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if let Some(conn) = task.connection.take().and_then(|connection| self.connections.get_mut(connection))
         {
-            conn.clear_task(task.wire);
+            conn.vacate(task.wire);
         }
     }
 
@@ -627,7 +665,7 @@ impl<I: Io> Core<I> {
         let (gated, aborted, unit) = (*gated, *aborted, *unit);
         self.tasks.free(key);
         if gated {
-            self.leave_gate(unit, key);
+            self.leave_gate(unit, Some(key));
         }
         if aborted {
             self.settled(key);
@@ -652,10 +690,7 @@ impl<I: Io> Core<I> {
         let mut answer = Vec::new();
         let ending = scsi::no_unit(&request, &conn.lun_list, &mut answer);
         let len = u32::try_from(answer.len()).unwrap_or(u32::MAX).min(command.read_bytes);
-        let key = self.tasks.insert(Task::new(connection, command, attribute, NO_UNIT));
-        if let Some(conn) = self.connections.get_mut(connection) {
-            conn.set_task(command.task, key);
-        }
+        let key = self.insert(Task::new(connection, command, attribute, NO_UNIT));
         if len == 0 {
             return self.end(key, ending);
         }
