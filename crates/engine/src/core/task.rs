@@ -11,7 +11,9 @@ use scsi::command::Status;
 use scsi::exec::CHUNK_BYTES;
 use scsi::home::Aborted;
 use scsi::nexus::Reach;
-use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step, View};
+use scsi::{
+    Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step, View,
+};
 use store::lane::{Op, OpId, Outcome, Submitted};
 use wire::Places;
 
