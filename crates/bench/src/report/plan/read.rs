@@ -138,8 +138,8 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
         let fix = "give it only to targets that the report starts itself";
         table.fault("link", Fault::new("no link can be made to this target", fix), faults);
     }
-    if hops > 0 && (!own || local) {
-        let fix = "give it only to targets of Lunette behind iSCSI";
+    if hops > 0 && (!(own || kind == Kind::Tgt) || local) {
+        let fix = "give it only to targets of kind lunette or tgt behind iSCSI";
         table.fault("hops", Fault::new("nothing can stand before this target", fix), faults);
     }
     let store = store.unwrap_or(Store::Ram(1 << 30));
