@@ -58,8 +58,7 @@ impl LiveBed {
 
     fn start(&mut self, row: &Row) -> Result<Started, String> {
         let place = Place::new(self.packages.tools(), row.target.link)?;
-        let commands = place.commands().to_vec();
-        let (targets, daemons) = (Vec::new(), Vec::new());
+        let (targets, commands, daemons) = (Vec::new(), Vec::new(), Vec::new());
         let mut started = Started { targets, pid: None, commands, daemons, peer: None, place };
         match (&row.target.kind, row.target.transport) {
             (Kind::Url(url), _) => started.targets.push(url.clone()),
@@ -83,6 +82,7 @@ impl LiveBed {
         }
         self.fill(row, &started.targets)?;
         started.place.slow_down()?;
+        started.commands.splice(0..0, started.place.commands().to_vec());
         Ok(started)
     }
 
@@ -115,7 +115,9 @@ impl LiveBed {
         for lun in 0..row.luns {
             units.push(self.files.path(&row.target.store, lun)?);
         }
-        let tgt = Tgt::start(&started.place, &row.scheduling.target_cores, &units)?;
+        // Where others stand before it, the initiator's digests end there.
+        let digests = if row.target.hops == 0 { row.job.digests } else { (false, false) };
+        let tgt = Tgt::start(&started.place, &row.scheduling.target_cores, &units, digests)?;
         started.commands.extend_from_slice(tgt.commands());
         started.targets = tgt.units(row.luns);
         started.pid = Some(tgt.pid());

@@ -35,18 +35,24 @@ impl Tgt {
         tools.run(&["tgtd", "--version"])
     }
 
-    /// Starts it on these cores with these units: a path, or nothing for one that keeps nothing.
-    pub(super) fn start(place: &Place, cores: &[usize], units: &[Option<String>]) -> Result<Tgt, String> {
+    /// Starts it on these cores with these units: a path, or nothing for one that keeps nothing. It has header digests
+    /// and data digests, or refuses them.
+    pub(super) fn start(
+        place: &Place,
+        cores: &[usize],
+        units: &[Option<String>],
+        digests: (bool, bool),
+    ) -> Result<Tgt, String> {
         for _ in 0..TRIES {
             if let Some(mut tgt) = Tgt::spawn(place, cores)? {
-                let configured = tgt.configure(units);
+                let configured = tgt.configure(units, digests);
                 return configured.map(|()| tgt);
             }
         }
         Err("tgtd does not get a port to listen on".into())
     }
 
-    /// `None`: somebody else has the port now.
+    /// `None`: somebody else has the port by now.
     fn spawn(place: &Place, cores: &[usize]) -> Result<Option<Tgt>, String> {
         let portal = SocketAddrV4::new(place.address(), free_port()?);
         let directory = Directory::make()?;
@@ -87,9 +93,14 @@ impl Tgt {
         }
     }
 
-    fn configure(&mut self, units: &[Option<String>]) -> Result<(), String> {
+    fn configure(&mut self, units: &[Option<String>], digests: (bool, bool)) -> Result<(), String> {
         let new = "--lld iscsi --mode target --op new --tid 1";
         let mut steps = vec![format!("{new} --targetname {TARGET}")];
+        for (name, _) in [("HeaderDigest", digests.0), ("DataDigest", digests.1)].iter().filter(|(_, on)| *on)
+        {
+            let update = "--lld iscsi --mode target --op update --tid 1";
+            steps.push(format!("{update} --name {name} --value CRC32C"));
+        }
         for (unit, lun) in units.iter().zip(1..) {
             let new = format!("--lld iscsi --mode logicalunit --op new --tid 1 --lun {lun}");
             steps.push(match unit {
