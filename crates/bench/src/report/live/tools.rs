@@ -59,6 +59,8 @@ pub(super) struct Packages {
 impl Packages {
     /// What must be unpacked goes into this folder.
     pub(super) fn new(directory: &Path) -> Packages {
+        // Programs may be started elsewhere.
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.into());
         Packages { directory: directory.join("packages"), tools: Tools::new() }
     }
 
