@@ -130,6 +130,18 @@ fn tgt_is_measured_beside_ours() {
     assert_eq!(fs::read_dir(&out).expect("the folder is there").count(), 5, "files of LUNs are removed");
 }
 
+#[test]
+fn a_target_that_runs_is_measured_beside_ours() {
+    let running = Daemon::serve(["--lun", "null:64M"]);
+    let plan = "[[target]]\nname = 'ours'\nstore = 'null:64M'\n[[matrix]]\nluns = [1, 2]";
+    let url = running.lun(0).to_string();
+    let (_directory, out) = measured(plan, &["--quick", "--peer", &url]);
+    let iops = column(&out, "iops");
+    let theirs: Vec<_> = iops.iter().filter(|(line, _)| line.contains(&url)).collect();
+    assert!(theirs.len() == 1 && theirs[0].1 > 0.0, "it is one LUN: {iops:?}");
+    assert_eq!(iops.len(), 3);
+}
+
 /// Needs root, as making a network namespace does.
 #[test]
 fn a_link_holds_all_kinds_of_targets_to_its_rate() {
