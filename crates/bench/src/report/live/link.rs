@@ -176,3 +176,42 @@ fn unused(tools: &Tools) -> Result<u32, String> {
     }
     Err(format!("no addresses are left for a link: {NETWORK}/15 is in use here; remove routes into it"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    /// Needs root, as making a network namespace does.
+    #[test]
+    fn links_stand_side_by_side_and_go_even_when_what_is_behind_them_fails() {
+        let tools = Tools::new();
+        let places = [1_000_000, 2_000_000].map(|rate| {
+            let mut place = Place::new(&tools, Some(rate)).unwrap_or_else(|error| panic!("{error}"));
+            place.slow_down().unwrap();
+            place
+        });
+        assert_ne!(places[0].address(), places[1].address());
+        for (place, rate) in places.iter().zip(["1Mbit", "2Mbit"]) {
+            assert!(place.discipline().unwrap().contains(&format!("rate {rate} burst 16Kb lat 50ms")));
+        }
+        let names = places.each_ref().map(|place| place.prefix(&[]).pop().unwrap());
+        let mut child = places[0].command(Path::new("cat"), &[]).stdin(Stdio::piped()).spawn().unwrap();
+        let inside = format!("/proc/{}/comm", child.id());
+        let begin = std::time::Instant::now();
+        while std::fs::read_to_string(&inside).unwrap() != "cat\n" {
+            assert!(begin.elapsed().as_secs() < 30, "it does not become the program");
+        }
+        drop(places);
+        let left = tools.run(&["ip", "netns", "list"]).unwrap();
+        assert!(names.iter().all(|name| !left.contains(name)), "{left}");
+        child.kill().and_then(|()| child.wait()).unwrap();
+    }
+
+    #[test]
+    fn loopback_needs_nothing() {
+        let place = Place::new(&Tools::new(), None).unwrap();
+        assert_eq!((place.address(), place.commands().len()), (Ipv4Addr::LOCALHOST, 0));
+        assert_eq!(place.prefix(&[0, 1, 3]), ["taskset", "--cpu-list", "0-1,3"]);
+    }
+}

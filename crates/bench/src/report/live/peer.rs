@@ -44,7 +44,7 @@ impl Tgt {
         digests: (bool, bool),
     ) -> Result<Tgt, String> {
         for _ in 0..TRIES {
-            if let Some(mut tgt) = Tgt::spawn(place, cores)? {
+            if let Some(mut tgt) = Tgt::spawn(place, cores, free_port()?)? {
                 let configured = tgt.configure(units, digests);
                 return configured.map(|()| tgt);
             }
@@ -53,8 +53,8 @@ impl Tgt {
     }
 
     /// `None`: somebody else has the port by now.
-    fn spawn(place: &Place, cores: &[usize]) -> Result<Option<Tgt>, String> {
-        let portal = SocketAddrV4::new(place.address(), free_port()?);
+    fn spawn(place: &Place, cores: &[usize], port: u16) -> Result<Option<Tgt>, String> {
+        let portal = SocketAddrV4::new(place.address(), port);
         let directory = Directory::make()?;
         let arguments = ["-f".into(), "--iscsi".into(), format!("portal={portal}")];
         let mut command = place.command(Path::new("tgtd"), cores);
@@ -201,4 +201,43 @@ impl Drop for Directory {
 fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(units: &[Option<String>]) -> Result<Tgt, String> {
+        Tgt::start(&Place::new(&Tools::new(), None)?, &[0], units, (false, false))
+    }
+
+    #[test]
+    fn it_serves_on_its_cores_and_ends_without_a_trace() {
+        let mut tgt = start(&[None, None]).unwrap_or_else(|error| panic!("{error}"));
+        let units = tgt.units(2);
+        assert!(units[1].starts_with("iscsi://127.0.0.1:") && units[1].ends_with(":peer/2"), "{units:?}");
+        let status = fs::read_to_string(format!("/proc/{}/status", tgt.pid())).unwrap();
+        assert!(status.contains("Name:\ttgtd\n") && status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+        tgt.stop().unwrap();
+        let directory = tgt.directory.0.clone();
+        assert!(directory.exists());
+        drop(tgt);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn its_last_words_are_told() {
+        let fault = start(&[Some("/nothing/there".into())]).err().unwrap_or_default();
+        assert!(fault.contains("Could not open /nothing/there"), "{fault}");
+        let fault = start(&[Some("/a,b".into())]).err().unwrap_or_default();
+        assert!(fault.contains("choose another folder"), "{fault}");
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_seen() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let place = Place::new(&Tools::new(), None).unwrap();
+        assert!(Tgt::spawn(&place, &[], port).unwrap_or_else(|error| panic!("{error}")).is_none());
+    }
 }
