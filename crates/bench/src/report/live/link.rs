@@ -4,6 +4,7 @@ use super::tools::Tools;
 use crate::report::plan::show_rate;
 use engine::config::show_cores;
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -37,12 +38,12 @@ impl Place {
     }
 
     /// A command that starts a program there, on these cores; all cores, if there are none. What it starts becomes the
-    /// program: it has its process number.
+    /// program: it has its process number. Ctrl-C does not reach it: it is ended in order.
     pub(super) fn command(&self, program: &Path, cores: &[usize]) -> Command {
         let mut line = self.prefix(cores);
         line.push(program.display().to_string());
         let mut command = self.tools.command(Path::new(&line[0]));
-        command.args(&line[1..]);
+        command.args(&line[1..]).process_group(0);
         command
     }
 

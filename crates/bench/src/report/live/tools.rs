@@ -3,6 +3,7 @@
 use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -35,10 +36,11 @@ impl Tools {
         command
     }
 
-    /// Runs a command to its end, and returns what it prints.
+    /// Runs a command to its end, and returns what it prints. Ctrl-C does not reach it: what is half made or half
+    /// removed would stay.
     pub(super) fn run(&self, line: &[&str]) -> Result<String, String> {
         let (program, arguments) = line.split_first().ok_or("there is no command")?;
-        output(self.command(Path::new(program)).args(arguments))
+        output(self.command(Path::new(program)).args(arguments).process_group(0))
     }
 
     fn has(&self, program: &str) -> bool {
