@@ -1,5 +1,6 @@
 //! The bed that is real: it starts targets as processes of their own, measures them, and ends them again.
 
+mod ceiling;
 mod daemon;
 mod files;
 
@@ -55,7 +56,8 @@ impl LiveBed {
                 }
             }
             (Kind::Lunette, Transport::Iscsi) => self.start_lunette(row, &mut started)?,
-            (Kind::Ceiling | Kind::Tgt, _) => return Err("not yet".into()),
+            (Kind::Ceiling, _) => ceiling::start(&self.program, row, &mut started)?,
+            (Kind::Tgt, _) => return Err("not yet".into()),
         }
         Ok(started)
     }
