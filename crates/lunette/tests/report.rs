@@ -158,6 +158,10 @@ fn a_link_holds_all_kinds_of_targets_to_its_rate() {
         kind = 'tgt'
         store = 'null:64M'
         link = '100mbit'
+        [[target]]
+        name = 'ceiling'
+        kind = 'ceiling'
+        link = '100mbit'
         [[matrix]]
         rw = ['randread', 'randwrite']
         bs = '64K'
@@ -167,11 +171,11 @@ fn a_link_holds_all_kinds_of_targets_to_its_rate() {
     for (line, bytes) in column(&out, "bytes_per_second") {
         assert!(bytes > 0.0 && bytes < 13e6, "{line}");
     }
-    assert_eq!(column(&out, "target_cpu_us_per_command").len(), 4);
+    assert_eq!(column(&out, "target_cpu_us_per_command").len(), 6);
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     let exec = page.split("ip netns exec ").skip(1).map(|rest| rest.split(' ').next().unwrap_or_default());
     let names: Vec<&str> = exec.collect();
-    assert_eq!(names.len(), 4, "{page}");
+    assert_eq!(names.len(), 6, "{page}");
     assert!(page.contains("rate 100Mbit") && page.contains("tc qdisc add dev "), "{page}");
     let left = must(tool("ip").args(["netns", "list"])) + &must(tool("ip").args(["link", "show"]));
     for name in names {

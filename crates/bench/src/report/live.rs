@@ -1,5 +1,6 @@
 //! The bed that is real: it starts targets as processes of their own, measures them, and ends them again.
 
+mod ceiling;
 mod daemon;
 mod files;
 mod link;
@@ -78,7 +79,7 @@ impl LiveBed {
                 self.start_tgt(row, &mut started)?;
                 self.stand_before(row, &mut started)?;
             }
-            (Kind::Ceiling, _) => return Err("not yet".into()),
+            (Kind::Ceiling, _) => ceiling::start(&self.program, row, &mut started)?,
         }
         self.fill(row, &started.targets)?;
         started.place.slow_down()?;
