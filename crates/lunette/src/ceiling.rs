@@ -61,7 +61,11 @@ fn banner(ceiling: &Ceiling, arguments: &CeilingArguments, cores: &[usize]) -> S
         PollWord::Always => "always polling",
         PollWord::Never => "never polling",
     };
-    let cores = if cores.is_empty() { String::new() } else { format!(" on cores {}", show_cores(cores)) };
+    let cores = match cores {
+        [] => String::new(),
+        [core] => format!(" on core {core}"),
+        several => format!(" on cores {}", show_cores(several)),
+    };
     format!(
         "Lunette {} answers commands and does nothing else{cores}, {poll}.\n\
          Reads return one pattern, writes are forgotten: this is a mark to measure by, not a disk.\n\n\

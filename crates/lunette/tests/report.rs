@@ -201,6 +201,37 @@ fn a_link_that_cannot_be_made_is_told_before_anything_runs() {
 }
 
 #[test]
+fn every_figure_is_told_as_a_share_of_a_ceiling() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (plan, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
+    let text = "[[target]]\nname = 'null'\nstore = 'null:1G'\n[[target]]\nname = 'top'\nkind = 'ceiling'\n\
+                [[matrix]]\nscheduling = ['free', 'one core']\nrw = ['randread', 'both']\nluns = [1, 2]\n\
+                immediate_data = false\ndigests = ['none', 'both']\n";
+    fs::write(&plan, text).expect("the plan is written");
+    let arguments = [plan.to_str().expect("UTF-8"), "--quick", "-o", out.to_str().expect("UTF-8")];
+    let made = report(&arguments);
+    assert!(made.status.success(), "{}", told(&made));
+    let page = fs::read_to_string(out.join("index.html")).expect("a page");
+    for command in ["lunette ceiling --poll never\n", "lunette ceiling --poll never --cores 0\n"] {
+        assert!(page.contains(command), "{command} is not told");
+    }
+    let csv = fs::read_to_string(out.join("results.csv")).expect("a table");
+    let mut lines = csv.lines().map(|line| line.rsplit(',').collect::<Vec<_>>());
+    let heading = lines.next().expect("a heading");
+    // From the right: names on the left have commas.
+    let column = |name: &str| heading.iter().position(|title| *title == name).expect("a column");
+    let (share, errors, cpu) =
+        (column("share_of_ceiling"), column("errors"), column("target_cpu_us_per_command"));
+    let mut shares = 0;
+    for fields in lines {
+        assert_eq!(fields[errors], "0", "{fields:?}");
+        assert!(fields[cpu].is_empty() || fields[cpu].parse::<f64>().expect("a number") > 0.0);
+        shares += usize::from(!fields[share].is_empty());
+    }
+    assert!(shares > 0, "{csv}");
+}
+
+#[test]
 fn what_is_wrong_is_told_at_once() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let out = directory.path().join("out");
