@@ -161,9 +161,10 @@ impl Continuity {
         }
     }
 
-    /// A flush failed: the unit will not tell of it again.
-    pub(super) fn flush_failed(&self) {
+    /// A flush that began at this point failed: the unit will not tell of it again.
+    pub(super) fn flush_failed(&self, point: u64) {
         self.losses.fetch_add(1, Ordering::SeqCst);
+        self.flushed(point);
     }
 
     fn is_dirty(&self) -> bool {

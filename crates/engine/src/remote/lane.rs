@@ -316,7 +316,7 @@ impl RemoteLane {
                         if is_flush && error == StoreError::WriteFailed
                             || request::is_deferred(sense.as_ref())
                         {
-                            store.losing(|continuity| continuity.flush_failed());
+                            store.losing(|continuity| continuity.flush_failed(flight.point));
                         }
                         return Err(error);
                     }

@@ -130,6 +130,23 @@ fn a_target_that_cannot_prove_that_it_went_on_is_doubted_only_when_something_is_
     good(&mut front, &flush(), 0, &[]);
 }
 
+#[test]
+fn a_unit_that_becomes_write_protected_is_seen_to_be() {
+    let back = serve(&["ram:16M"]);
+    let a = front_of(back.addresses()[0]);
+    let (mut front, mut behind) = (client(&a), client(&back));
+    let control = [0x1a, 0x08, 0x0a, 0, 252, 0];
+    good(&mut front, &read(0, 8), 4096, &[]);
+    let mut page = good(&mut behind, &control, 252, &[]);
+    // SWP; what is reserved in MODE SELECT is zero.
+    page[8] |= 0x08;
+    (page[0], page[2], page[4]) = (0, 0, page[4] & 0x3f);
+    good(&mut behind, &[0x15, 0x10, 0, 0, page.len() as u8, 0], 0, &page);
+    while good(&mut front, &control, 252, &[])[2] & 0x80 == 0 {
+        good(&mut front, &read(0, 8), 4096, &[]);
+    }
+}
+
 /// Two cores, if there are.
 fn two_cores() -> &'static str {
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) { "0,1" } else { "0" }
