@@ -18,6 +18,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// What the core knows of a task of the transport.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Occupant {
+    /// A task of this core.
+    Task(Key),
+    /// A READ of this unit whose data, lent by the store, is on its way with the ending behind it.
+    Lent(u32),
+}
+
 /// One connection on its core.
 pub(super) struct Connection {
     machine: IscsiTarget,
@@ -32,7 +41,7 @@ pub(super) struct Connection {
     /// How it reaches every unit of the daemon, for EXTENDED COPY.
     pub(super) reach: Vec<Reach>,
     /// Tasks by the transport's slot.
-    tasks: Vec<Option<(u16, Key)>>,
+    tasks: Vec<Option<(u16, Occupant)>>,
     phase: Phase,
     to_serve: bool,
     to_flush: bool,
@@ -125,22 +134,39 @@ impl Connection {
         self.luns.iter().position(|state| state.number == number)
     }
 
-    /// The task in a slot of the transport.
-    pub(super) fn task(&self, wire: TaskId) -> Option<Key> {
-        let (generation, key) = self.tasks.get(usize::from(wire.slot)).copied().flatten()?;
-        (generation == wire.generation).then_some(key)
+    /// Who is in a slot of the transport.
+    pub(super) fn occupant(&self, wire: TaskId) -> Option<Occupant> {
+        let (generation, occupant) = self.tasks.get(usize::from(wire.slot)).copied().flatten()?;
+        (generation == wire.generation).then_some(occupant)
     }
 
-    pub(super) fn set_task(&mut self, wire: TaskId, key: Key) {
+    /// The task in a slot of the transport.
+    pub(super) fn task(&self, wire: TaskId) -> Option<Key> {
+        match self.occupant(wire)? {
+            Occupant::Task(key) => Some(key),
+            Occupant::Lent(_) => None,
+        }
+    }
+
+    pub(super) fn occupy(&mut self, wire: TaskId, occupant: Occupant) {
         let slot = usize::from(wire.slot);
         if self.tasks.len() <= slot {
             self.tasks.resize(slot + 1, None);
         }
-        self.tasks[slot] = Some((wire.generation, key));
+        self.tasks[slot] = Some((wire.generation, occupant));
     }
 
-    pub(super) fn clear_task(&mut self, wire: TaskId) {
-        if self.task(wire).is_some() {
+    /// Whose data has left; a READ whose data was lent is over with it.
+    fn pushed(&mut self, wire: TaskId) -> Option<Occupant> {
+        let occupant = self.occupant(wire)?;
+        if let Occupant::Lent(_) = occupant {
+            self.tasks[usize::from(wire.slot)] = None;
+        }
+        Some(occupant)
+    }
+
+    pub(super) fn vacate(&mut self, wire: TaskId) {
+        if self.occupant(wire).is_some() {
             self.tasks[usize::from(wire.slot)] = None;
         }
     }
@@ -254,8 +280,10 @@ impl<I: Io> Core<I> {
             self.soil(key);
         }
         for wire in pushed.drain(..) {
-            if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
-                self.pushed(task);
+            match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
+                Some(Occupant::Task(task)) => self.pushed(task),
+                Some(Occupant::Lent(unit)) => self.leave_gate(unit, None),
+                None => {}
             }
         }
         self.pushed = pushed;
@@ -547,7 +575,7 @@ impl<I: Io> Core<I> {
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
         let (serial, from, nexus) = (conn.facts.serial, conn.facts.from, conn.nexus);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
-        let tasks: Vec<Key> = conn.tasks.iter().flatten().map(|(_, key)| *key).collect();
+        let occupants = std::mem::take(&mut conn.tasks);
         match conn.facts.session.as_deref() {
             Some(session) => {
                 crate::limited!(
@@ -565,8 +593,11 @@ impl<I: Io> Core<I> {
         if is_counted {
             self.shared.registry.discovery_ends();
         }
-        for task in tasks {
-            self.abort(task, Some(Aborted::Silently));
+        for (_, occupant) in occupants.into_iter().flatten() {
+            match occupant {
+                Occupant::Task(task) => drop(self.abort(task, Some(Aborted::Silently))),
+                Occupant::Lent(unit) => self.leave_gate(unit, None),
+            }
         }
         let ours = |task: &super::Task| task.aborted && task.origin == key;
         let lingering = self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key).collect();
