@@ -88,7 +88,7 @@ impl RemoteLane {
         if self.session.is_open() && self.store.continuity.wants_witness() {
             return self.ask(io, Question::Capacity);
         }
-        if self.session.is_open() && std::mem::take(&mut self.modes_changed) {
+        if self.session.is_open() && self.modes_changed {
             return self.ask(io, Question::Modes);
         }
         let due = self.store.probe_at.load(Ordering::Relaxed);
@@ -135,7 +135,10 @@ impl RemoteLane {
                     self.store.continuity.witness(point);
                 }
             }
-            (Question::Modes, Some(data)) => self.store.modes_seen(&Modes::of(data)),
+            (Question::Modes, Some(data)) => {
+                self.modes_changed = false;
+                self.store.modes_seen(&Modes::of(data));
+            }
             (Question::Capacity | Question::Modes, None)
             | (Question::Inquiry | Question::Identity(_), Some(_) | None) => {}
         }

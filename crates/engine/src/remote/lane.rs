@@ -37,7 +37,7 @@ pub(super) struct RemoteLane {
     cached: Arc<AtomicU64>,
     /// The session counts as an open one.
     pub(super) is_counted: bool,
-    /// The unit told that its mode pages changed.
+    /// The unit told that its mode pages changed, and not yet to what: it may have a volatile cache.
     pub(super) modes_changed: bool,
 }
 
@@ -287,46 +287,58 @@ impl RemoteLane {
     /// A command of an operation is over: `None` means that more is to be done.
     fn judge<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending) -> Result<Option<Found>, StoreError> {
         let store = &self.store;
-        let flight = &mut self.flights[index as usize];
+        let flight = &self.flights[index as usize];
         let at = place_of(&flight.op).0 + flight.done;
-        let is_write = !matches!(flight.op, Op::Read { .. } | Op::Compare { .. } | Op::Extent { .. });
-        let (read_bytes, whole) = match ending {
-            Ending::Good { read_bytes, residual } => (read_bytes, residual == Residual::None),
+        match ending {
+            Ending::Good { read_bytes, residual } => {
+                self.answered(io, index, read_bytes, residual == Residual::None)
+            }
             Ending::Lost { may_land } => {
                 if may_land && changes(&flight.op) {
                     store.loose.add(self.id, place_of(&flight.op), io.now());
                 }
-                return Err(StoreError::Unavailable);
+                Err(StoreError::Unavailable)
             }
             Ending::Status { status, sense, read_bytes } => {
+                let is_flush = flight.is_syncing || matches!(flight.op, Op::Flush);
+                let is_write = is_flush || changes(&flight.op);
                 let error =
                     request::failure(status, sense.as_ref(), is_write, at, store.geometry.block_bytes);
+                if is_flush && error == Some(StoreError::WriteFailed) || request::is_deferred(sense.as_ref())
+                {
+                    // The unit will not tell of it again.
+                    store.losing(|continuity| continuity.flush_failed(flight.point));
+                }
                 match error {
-                    None => (read_bytes, true),
+                    None => self.answered(io, index, read_bytes, true),
                     Some(StoreError::Unsupported) if needs_no_same(&flight.op, store) => {
                         store.write_same.store(false, Ordering::Relaxed);
-                        return Ok(None);
+                        Ok(None)
                     }
                     Some(StoreError::Miscompare { at }) => {
-                        return Err(StoreError::Miscompare { at: at.saturating_add(flight.done as u32) });
+                        Err(StoreError::Miscompare { at: at.saturating_add(flight.done as u32) })
                     }
-                    Some(error) => {
-                        // The unit will not tell of it again.
-                        let is_flush = flight.is_syncing || matches!(flight.op, Op::Flush);
-                        if is_flush && error == StoreError::WriteFailed
-                            || request::is_deferred(sense.as_ref())
-                        {
-                            store.losing(|continuity| continuity.flush_failed(flight.point));
-                        }
-                        return Err(error);
-                    }
+                    Some(error) => Err(error),
                 }
             }
-        };
+        }
+    }
+
+    /// A command of an operation succeeded; `whole`: all data was moved.
+    fn answered<I: Io>(
+        &mut self,
+        io: &mut I,
+        index: u32,
+        read_bytes: u32,
+        whole: bool,
+    ) -> Result<Option<Found>, StoreError> {
+        let store = &self.store;
+        let flight = &mut self.flights[index as usize];
+        let at = place_of(&flight.op).0 + flight.done;
         if store.is_another.load(Ordering::Relaxed) {
             return Err(StoreError::Unavailable);
         }
-        let volatile_cache = store.volatile_cache.load(Ordering::Relaxed);
+        let volatile_cache = store.volatile_cache.load(Ordering::Relaxed) || self.modes_changed;
         let is_cached = volatile_cache && is_cached(&flight.op, store.geometry.fua);
         if is_cached && !flight.is_syncing {
             store.continuity.note(&self.cached);
@@ -340,26 +352,31 @@ impl RemoteLane {
             *flight = Flight { era, done: 0, is_syncing: false, ..*flight };
             return Ok(None);
         }
-        if matches!(flight.op, Op::Flush) {
-            store.continuity.flushed(flight.point);
-        }
         if flight.is_syncing {
             return Ok(Some(Found::Nothing));
         }
-        if let Op::Extent { offset } = flight.op {
-            let span = flight.buffer.iter().next().filter(|span| span.len <= read_bytes);
-            let data = span.map_or(&[][..], |span| io.arena().bytes(span));
-            return extent(data, offset, u64::from(store.geometry.block_bytes)).map(Some);
-        }
-        // Data that did not come, or was not taken, is an error whatever the status says.
-        if matches!(flight.op, Op::Read { .. }) && u64::from(read_bytes) != flight.piece {
-            return Err(StoreError::ReadFailed { at: at + u64::from(read_bytes) });
-        }
-        if is_write && !whole {
-            return Err(StoreError::WriteFailed);
-        }
-        if matches!(flight.op, Op::Compare { .. }) && !whole {
-            return Err(StoreError::ReadFailed { at });
+        match flight.op {
+            Op::Flush => store.continuity.flushed(flight.point),
+            Op::Extent { offset } => {
+                let span = flight.buffer.iter().next().filter(|span| span.len <= read_bytes);
+                let data = span.map_or(&[][..], |span| io.arena().bytes(span));
+                return extent(data, offset, u64::from(store.geometry.block_bytes)).map(Some);
+            }
+            // Data that did not come, or was not taken, is an error whatever the status says.
+            Op::Read { .. } if u64::from(read_bytes) != flight.piece => {
+                return Err(StoreError::ReadFailed { at: at + u64::from(read_bytes) });
+            }
+            Op::Compare { .. } if !whole => return Err(StoreError::ReadFailed { at }),
+            Op::Read { .. } | Op::Compare { .. } => {}
+            Op::Write { .. }
+            | Op::OrWrite { .. }
+            | Op::CompareAndWrite { .. }
+            | Op::Zero { .. }
+            | Op::Discard { .. } => {
+                if !whole {
+                    return Err(StoreError::WriteFailed);
+                }
+            }
         }
         flight.done += flight.piece;
         if flight.done < place_of(&flight.op).1 {
