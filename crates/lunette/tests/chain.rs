@@ -129,7 +129,7 @@ fn a_dead_back_end_is_told_and_never_made_up_for() {
 
 #[test]
 fn initiators_are_told_that_the_back_end_lost_its_memory() {
-    let mut behind = back_with("127.0.0.1:0", "ram:16M");
+    let behind = back_with("127.0.0.1:0", "ram:16M");
     let there = behind.lun(0);
     let front = front(&there, 2);
     let mut initiator =
