@@ -5,6 +5,7 @@ mod connection;
 mod function;
 pub(crate) mod gate;
 mod home;
+mod lent;
 mod task;
 
 use crate::config::Config;

@@ -1,6 +1,7 @@
 //! Connections on this core: accepted, logged in, moved to their home core, served, closed.
 
 use super::buffer::Share;
+use super::lent::Occupant;
 use super::{Core, kind};
 use crate::message::{Facts, Message, Migrant};
 use crate::registry::{Place, SessionName};
@@ -17,15 +18,6 @@ use scsi::{HomeRequest, NexusId, NexusUnit};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// What the core knows of a task of the transport.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Occupant {
-    /// A task of this core.
-    Task(Key),
-    /// A READ of this unit whose data, lent by the store, is on its way with the ending behind it.
-    Lent(u32),
-}
 
 /// One connection on its core.
 pub(super) struct Connection {
@@ -142,10 +134,7 @@ impl Connection {
 
     /// The task in a slot of the transport.
     pub(super) fn task(&self, wire: TaskId) -> Option<Key> {
-        match self.occupant(wire)? {
-            Occupant::Task(key) => Some(key),
-            Occupant::Lent(_) => None,
-        }
+        self.occupant(wire)?.task()
     }
 
     pub(super) fn occupy(&mut self, wire: TaskId, occupant: Occupant) {
@@ -163,6 +152,16 @@ impl Connection {
             self.tasks[usize::from(wire.slot)] = None;
         }
         Some(occupant)
+    }
+
+    /// READs whose data was lent by this unit, or by any.
+    pub(super) fn lent(&self, unit: Option<u32>) -> impl Iterator<Item = (TaskId, u32)> {
+        (0..).zip(&self.tasks).filter_map(move |(slot, occupant)| match occupant {
+            Some((generation, Occupant::Lent(of))) if unit.is_none_or(|unit| unit == *of) => {
+                Some((TaskId { slot, generation: *generation }, *of))
+            }
+            Some(_) | None => None,
+        })
     }
 
     pub(super) fn vacate(&mut self, wire: TaskId) {
@@ -575,7 +574,8 @@ impl<I: Io> Core<I> {
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
         let (serial, from, nexus) = (conn.facts.serial, conn.facts.from, conn.nexus);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
-        let occupants = std::mem::take(&mut conn.tasks);
+        let tasks: Vec<Key> =
+            conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
         match conn.facts.session.as_deref() {
             Some(session) => {
                 crate::limited!(
@@ -593,12 +593,10 @@ impl<I: Io> Core<I> {
         if is_counted {
             self.shared.registry.discovery_ends();
         }
-        for (_, occupant) in occupants.into_iter().flatten() {
-            match occupant {
-                Occupant::Task(task) => drop(self.abort(task, Some(Aborted::Silently))),
-                Occupant::Lent(unit) => self.leave_gate(unit, None),
-            }
+        for task in tasks {
+            self.abort(task, Some(Aborted::Silently));
         }
+        self.abort_lent(key, None, Aborted::Silently);
         let ours = |task: &super::Task| task.aborted && task.origin == key;
         let lingering = self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key).collect();
         if let Some(conn) = self.connections.get_mut(key) {

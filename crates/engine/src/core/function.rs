@@ -2,7 +2,6 @@
 //! the medium any more.
 
 use super::Core;
-use super::connection::Occupant;
 use crate::message::{Message, Waiter};
 use crate::slots::Key;
 use proto::verbs::Function as Asked;
@@ -37,22 +36,17 @@ impl<I: Io> Core<I> {
         let unit_wide = |request: HomeRequest| unit.map(|unit| vec![(unit, request)]);
         let requests = match asked {
             Asked::AbortTask(task) => {
-                let occupant = task.and_then(|task| conn.occupant(task));
-                let victims = match occupant {
-                    Some(Occupant::Task(task)) => vec![task],
-                    // It is over, and its ending leaves before the answer.
-                    Some(Occupant::Lent(_)) => Vec::new(),
-                    None => {
-                        function.response = FunctionResponse::NoTask;
-                        Vec::new()
-                    }
-                };
+                let task = task.and_then(|task| conn.task(task));
+                if task.is_none() {
+                    function.response = FunctionResponse::NoTask;
+                }
                 unit.map(|unit| {
-                    self.abort_for(&mut function, unit, victims);
+                    self.abort_for(&mut function, unit, task.into_iter().collect());
                     Vec::new()
                 })
             }
             Asked::AbortTaskSet => unit.map(|unit| {
+                self.abort_lent(connection, Some(unit), Aborted::Silently);
                 let victims = self.tasks_of(connection, unit);
                 self.abort_for(&mut function, unit, victims);
                 Vec::new()

@@ -1,7 +1,7 @@
 //! Commands on this core: from `Up::Command` through the steps of their programs to their ending.
 
 use super::Core;
-use super::connection::Occupant;
+use super::lent::Occupant;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use proto::time::Time;
@@ -219,21 +219,6 @@ impl<I: Io> Core<I> {
             conn.occupy(wire, Occupant::Task(key));
         }
         key
-    }
-
-    /// Sends all that a READ reads from the store's own memory, where it lends it. Nothing is left to be done then but
-    /// to leave the gate when the data has left, and to end it nobody needs more than the transport.
-    fn lend(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
-        let Some((offset, len, ending)) = exec.whole_read() else { return false };
-        let Some(conn) = self.connections.get_mut(connection) else { return false };
-        if conn.copies_reads() || command.read_bytes == 0 || command.unsolicited_bytes > 0 {
-            return false;
-        }
-        let Some(from) = self.lanes[unit as usize].borrow(offset, len) else { return false };
-        conn.occupy(command.task, Occupant::Lent(unit));
-        let (from, end) = (from.slice(0, command.read_bytes), Some(to_wire(ending)));
-        self.down(Some(connection), Down::Push { task: command.task, at: 0, from, end });
-        true
     }
 
     /// Admits a task that waited, and runs its program as far as it goes.
@@ -649,13 +634,8 @@ impl<I: Io> Core<I> {
             return !task.may_still_write();
         }
         let (connection, wire, is_unstoppable) = (task.connection, task.wire, task.is_unstoppable());
-        match how {
-            Some(Aborted::WithStatus) => {
-                let ending = to_wire(refusal(Status::TaskAborted));
-                self.down(connection, Down::End { task: wire, ending });
-            }
-            Some(Aborted::Silently) => self.down(connection, Down::Abort { task: wire }),
-            None => {}
+        if let Some(how) = how {
+            self.tell_aborted(connection, wire, how);
         }
         self.forget_connection(key);
         if is_unstoppable {
@@ -681,6 +661,14 @@ impl<I: Io> Core<I> {
                 true
             }
         }
+    }
+
+    pub(super) fn tell_aborted(&mut self, connection: Option<Key>, task: TaskId, how: Aborted) {
+        let down = match how {
+            Aborted::WithStatus => Down::End { task, ending: to_wire(refusal(Status::TaskAborted)) },
+            Aborted::Silently => Down::Abort { task },
+        };
+        self.down(connection, down);
     }
 
     fn free_task(&mut self, key: Key) {
@@ -737,7 +725,7 @@ fn refusal(status: Status) -> Ending {
     Ending { status, sense: None, read_bytes: 0, write_bytes: 0 }
 }
 
-fn to_wire(ending: Ending) -> verbs::Ending {
+pub(super) fn to_wire(ending: Ending) -> verbs::Ending {
     verbs::Ending {
         status: ending.status as u8,
         sense: ending.sense,
