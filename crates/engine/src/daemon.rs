@@ -33,6 +33,8 @@ pub struct Daemon {
     mail: Vec<Sender<Message>>,
     housekeeper: Option<JoinHandle<()>>,
     jobs: mpsc::Sender<Job>,
+    #[cfg(test)]
+    registry: Arc<Registry>,
     /// The prober ends when this is gone, or when a store that hangs lets go of it.
     _probing: mpsc::Sender<()>,
 }
@@ -128,6 +130,8 @@ impl Daemon {
             housekeeper: jobs.clone(),
             config,
         });
+        #[cfg(test)]
+        let registry = shared.registry.clone();
         let housekeeper = Housekeeper {
             state_dir: shared.config.state_dir.clone(),
             serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
@@ -164,6 +168,8 @@ impl Daemon {
             mail,
             housekeeper: Some(housekeeper),
             jobs,
+            #[cfg(test)]
+            registry,
             _probing: probing,
         })
     }
@@ -195,6 +201,12 @@ impl Daemon {
             let _ = housekeeper.join();
         }
         outcome
+    }
+
+    /// Its sessions, and the way to its cores.
+    #[cfg(test)]
+    pub(crate) fn insides(&self) -> (Arc<Registry>, Vec<Sender<Message>>) {
+        (self.registry.clone(), self.mail.clone())
     }
 
     /// Tells the cores to stop: once.

@@ -155,6 +155,19 @@ impl Task {
         self.missing.is_some_and(|since| since <= then)
     }
 
+    /// Whether data of it is on its way from the initiator.
+    pub(super) fn awaits_data(&self) -> bool {
+        self.missing.is_some()
+    }
+
+    /// Whether it may take long, or what it does is not for this core to end.
+    pub(super) fn is_lengthy(&self) -> bool {
+        self.aborted
+            || self.detached.is_some()
+            || self.state == State::AtHome
+            || self.exec.as_ref().is_some_and(Exec::is_lengthy)
+    }
+
     /// Whether it waits at its unit's gate.
     pub(super) fn is_waiting(&self) -> bool {
         self.state == State::Waiting
@@ -574,7 +587,9 @@ impl<I: Io> Core<I> {
     fn tell_end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, wire) = (task.connection, task.wire);
-        self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
+        if !self.holds_back(connection, wire, ending) {
+            self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
+        }
         self.free_task(key);
     }
 
@@ -675,7 +690,7 @@ fn refusal(status: Status) -> Ending {
     Ending { status, sense: None, read_bytes: 0, write_bytes: 0 }
 }
 
-fn to_wire(ending: Ending) -> verbs::Ending {
+pub(super) fn to_wire(ending: Ending) -> verbs::Ending {
     verbs::Ending {
         status: ending.status as u8,
         sense: ending.sense,
