@@ -10,6 +10,7 @@ mod task;
 
 pub(crate) use connection::LunState;
 
+use crate::balance::{Board, Meter};
 use crate::config::Config;
 use crate::message::Message;
 use crate::poll::Poller;
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) registry: Arc<Registry>,
     /// Connections on each core, for placement.
     pub(crate) loads: Vec<AtomicUsize>,
+    /// How busy each core is.
+    pub(crate) board: Board,
     /// Listening sockets, one for each portal: open as long as there is a core that accepts from them.
     pub(crate) listeners: Vec<TcpListener>,
     /// Home core of each unit.
@@ -79,6 +82,7 @@ pub(crate) struct Core<I: Io> {
     closings: Vec<u64>,
     /// The session that is to move to another core.
     drain: Option<Drain>,
+    meter: Meter,
     /// Tasks that wait for a buffer of the core, oldest first.
     starved: VecDeque<Starving>,
     /// Tasks that go on in the next turn.
@@ -154,6 +158,7 @@ impl<I: Io> Core<I> {
             published: vec![None; units],
             closings: vec![0; targets],
             drain: None,
+            meter: Meter::default(),
             starved: VecDeque::new(),
             to_run: Vec::new(),
             to_serve: Vec::with_capacity(64),
@@ -336,6 +341,7 @@ impl<I: Io> Core<I> {
             self.tick_connection(key, now);
         }
         self.tick_lanes();
+        self.balance(now);
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             self.close_all();
         }

@@ -1,6 +1,7 @@
 //! The daemon: opens stores, binds portals, starts a thread for each core, and ends them in order.
 
 use crate::access::{self, Directory};
+use crate::balance::Board;
 use crate::config::{Config, Lun, StoreSpec};
 use crate::core::{Core, Shared};
 use crate::housekeeper::{Housekeeper, Job, kept_reservations};
@@ -125,6 +126,7 @@ impl Daemon {
             access: Arc::new(Directory::new(config.clone(), addresses.clone(), registry.clone())),
             registry,
             loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+            board: Board::new(count),
             listeners,
             homes: home_cores.clone(),
             housekeeper: jobs.clone(),

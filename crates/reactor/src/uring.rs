@@ -195,6 +195,11 @@ impl Io for Uring {
         self.now
     }
 
+    fn processor_time(&self) -> Duration {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+    }
+
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena
     }

@@ -51,6 +51,11 @@ pub(super) struct Connection {
     pub(super) share: Share,
     /// When data that it owed last arrived.
     pub(super) progress_at: Time,
+    /// What it did since the window of time began, and in the one before.
+    pub(super) work: u64,
+    pub(super) past_work: u64,
+    /// It has moved, or could not: it is left alone so long.
+    pub(super) rests_until: Time,
 }
 
 /// How long a peer may take to receive the last that a closing connection owes.
@@ -120,6 +125,9 @@ impl Connection {
             expires: None,
             share: Share::default(),
             progress_at: Time(0),
+            work: 0,
+            past_work: 0,
+            rests_until: Time(0),
         }
     }
 
@@ -179,7 +187,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn core_index(&self, core: usize) -> Option<usize> {
+    pub(super) fn core_index(&self, core: usize) -> Option<usize> {
         self.shared.config.cores.iter().position(|number| *number == core)
     }
 

@@ -21,6 +21,7 @@
 use super::connection::{COLD_RESET, Phase, REINSTATED, session_name};
 use super::task::to_wire;
 use super::{Core, GOODBYE_SECONDS};
+use crate::balance::{Due, Session};
 use crate::message::{Message, Migrant};
 use crate::slots::Key;
 use proto::time::Time;
@@ -33,6 +34,9 @@ use std::time::Duration;
 
 /// How long a session may take to come to rest before it is served on where it is.
 const DRAIN_WITHIN: Duration = Duration::from_millis(100);
+
+/// How long a session that has moved, or did not come to rest, is left alone.
+const REST: Duration = Duration::from_secs(10);
 
 /// A session that is to move.
 pub(super) struct Drain {
@@ -55,6 +59,36 @@ impl<I: Io> Core<I> {
         self.drain = Some(Drain { key, until, to, endings: Vec::new() });
         self.set_phase(key, Phase::Draining);
         true
+    }
+
+    /// Moves a session when this core has much more to do than another.
+    pub(super) fn balance(&mut self, now: Time) {
+        let worked = self.io.processor_time().saturating_sub(self.poller.spun());
+        match self.meter.tick(now, worked, &self.shared.board, self.me) {
+            Due::Nothing => {}
+            Due::Count => {
+                for (_, conn) in self.connections.iter_mut() {
+                    conn.past_work = std::mem::take(&mut conn.work);
+                }
+            }
+            Due::Judge => {
+                let keys = self.keys_where(|conn| conn.phase == Phase::Serving);
+                let sessions: Vec<Session> = keys.iter().map(|key| self.session_load(*key, now)).collect();
+                if let Some((index, to)) = self.meter.judge(&self.shared.board, self.me, &sessions) {
+                    self.begin_move(keys[index], to);
+                }
+            }
+        }
+    }
+
+    fn session_load(&self, key: Key, now: Time) -> Session {
+        let Some(conn) = self.connections.get(key) else { return Session { work: 0, cores: Vec::new() } };
+        let cores = match conn.rests_until <= now && self.may_move(key) {
+            true => &self.shared.config.portals[conn.facts.portal].cores[..],
+            false => &[],
+        };
+        let cores = cores.iter().filter_map(|core| self.core_index(*core)).collect();
+        Session { work: conn.past_work, cores }
     }
 
     fn may_move(&self, key: Key) -> bool {
@@ -106,7 +140,8 @@ impl<I: Io> Core<I> {
             return;
         };
         self.stay(key);
-        if let Some(conn) = self.connections.get(key) {
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.rests_until = now.after(REST);
             tracing::debug!("session {} stays on its core: it did not come to rest", conn.facts.serial);
         }
     }
@@ -163,6 +198,7 @@ impl<I: Io> Core<I> {
         conn.counted = Some(self.me);
         (conn.luns, conn.lun_list, conn.reach) = (luns, lun_list, reach);
         conn.progress_at = self.io.now();
+        conn.rests_until = conn.progress_at.after(REST);
         if conn.luns.is_empty() {
             self.equip(key);
         }

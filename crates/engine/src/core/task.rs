@@ -99,6 +99,9 @@ pub(super) enum State {
 /// Steps of one task in one turn; each moves at most [`CHUNK_BYTES`].
 const STEPS_MAX: usize = 16;
 
+/// What a command is work for apart from its data, in bytes of data.
+const COMMAND_WORK: u64 = 16 << 10;
+
 /// Of a task whose LUN does not exist.
 const NO_UNIT: u32 = u32::MAX;
 
@@ -188,6 +191,7 @@ impl<I: Io> Core<I> {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
+        conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
         let mut task = Task::new(connection, &command, attribute, unit);
         task.lun = lun;
         let key = self.tasks.insert(task);
