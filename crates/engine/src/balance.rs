@@ -3,10 +3,9 @@
 //! Time is cut into windows, the same for all cores. Each core tells how busy it was in a window, and a little later,
 //! when all have told, compares itself with the cores that its sessions may move to.
 
+use proto::time::Time;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use proto::time::Time;
 
 /// Length of a window.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -42,13 +41,18 @@ impl Board {
 
     /// The load of all cores in a window, or in the one before for a core that is late. One that has not told for
     /// longer sleeps.
-    fn loads(&self, window: u64) -> Vec<Load> {
-        let load = |told: &AtomicU64| {
+    fn loads(&self, window: u64) -> impl Iterator<Item = Load> {
+        self.told.iter().map(move |told| {
             let told = told.load(Ordering::Relaxed);
             let is_recent = told >> LOAD_BITS >= window.saturating_sub(1);
             if is_recent { told & ((1 << LOAD_BITS) - 1) } else { 0 }
-        };
-        self.told.iter().map(load).collect()
+        })
+    }
+
+    /// Whether any core had so much less to do than this one in a window that it matters.
+    fn has_drifted(&self, me: usize, window: u64) -> bool {
+        let mine = self.loads(window).nth(me).unwrap_or(0);
+        self.loads(window).any(|load| mine > load + MARGIN)
     }
 
     /// Whether a session may move now, `window` being the last that is over: none has moved since that began, so that
@@ -81,7 +85,7 @@ pub(crate) enum Due {
     Nothing,
     /// A window is over: count anew what sessions do.
     Count,
-    /// All have told of the last window.
+    /// All have told of the last window, and some core had much less to do: see whether a session should move.
     Judge,
 }
 
@@ -90,7 +94,14 @@ impl Meter {
     pub(crate) fn tick(&mut self, now: Time, worked: Duration, board: &Board, me: usize) -> Due {
         let window = now.0 / WINDOW.as_nanos() as u64;
         if window == self.window {
-            return if std::mem::take(&mut self.is_pending) { Due::Judge } else { Due::Nothing };
+            if !std::mem::take(&mut self.is_pending) {
+                return Due::Nothing;
+            }
+            if board.has_drifted(me, window - 1) {
+                return Due::Judge;
+            }
+            self.streak = 0;
+            return Due::Nothing;
         }
         let time = now.since(self.since).as_nanos().max(1);
         let load = worked.saturating_sub(self.worked).as_nanos() * 1000 / time;
@@ -102,7 +113,7 @@ impl Meter {
     /// The session, by its place among `sessions`, that is to move now, and the core that it is to move to.
     pub(crate) fn judge(&mut self, board: &Board, me: usize, sessions: &[Session]) -> Option<(usize, usize)> {
         let window = self.window - 1;
-        let choice = choose(me, &board.loads(window), sessions);
+        let choice = choose(me, &board.loads(window).collect::<Vec<Load>>(), sessions);
         self.streak = if choice.is_some() { self.streak + 1 } else { 0 };
         choice.filter(|_| self.streak >= STREAK && board.claim(window))
     }
@@ -220,7 +231,7 @@ mod tests {
         let board = Board::new(2);
         board.tell(0, 7, 900);
         board.tell(1, 6, 300);
-        assert_eq!(board.loads(7), [900, 300]);
-        assert_eq!(board.loads(8), [900, 0]);
+        assert_eq!(board.loads(7).collect::<Vec<_>>(), [900, 300]);
+        assert_eq!(board.loads(8).collect::<Vec<_>>(), [900, 0]);
     }
 }

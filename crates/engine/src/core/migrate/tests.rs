@@ -19,8 +19,9 @@ use crate::config::{Config, ServeOptions};
 use crate::message::Message;
 use crate::registry::Registry;
 use daemon::Url;
-use initiator::{Initiator, Login, Response, write_cdb};
-use std::collections::BTreeMap;
+use initiator::{Initiator, Login, Pdu, Response, write_cdb};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -253,6 +254,99 @@ fn sessions_lose_nothing_while_they_move() {
     let moves = mover.stop();
     assert!(moves > 20, "only {moves} moves");
     wait_until_empty(&daemon.insides().0);
+    daemon.stop().expect("every core ends in order");
+}
+
+/// Writes at depth as Linux's initiator does: a new command goes out before the data that was asked for already, so
+/// that the target never has all the data that it waits for.
+struct EagerWriter {
+    initiator: Initiator,
+    cmd_sn: u32,
+    exp_stat_sn: u32,
+    /// R2Ts that have not been answered.
+    asked: VecDeque<Pdu>,
+    in_flight: usize,
+    ended: u32,
+}
+
+impl EagerWriter {
+    const BYTES: usize = 262_144;
+    const SEGMENT_BYTES: usize = 8192;
+
+    fn issue(&mut self) {
+        let lba = u64::from(self.cmd_sn % 64) * 512;
+        let mut command = Pdu::new(0x01, 0xa1)
+            .word(16, self.cmd_sn)
+            .word(20, Self::BYTES as u32)
+            .word(24, self.cmd_sn)
+            .word(28, self.exp_stat_sn);
+        command.header[32..].copy_from_slice(&write_cdb(lba, Self::BYTES, BLOCK as u32, false));
+        self.initiator.send(&command).expect("it is sent");
+        self.cmd_sn += 1;
+        self.in_flight += 1;
+    }
+
+    /// Takes what has come, or sends the data of one R2T when nothing has.
+    fn turn(&mut self) {
+        let stream = self.initiator.stream();
+        stream.set_nonblocking(true).expect("a socket");
+        let is_quiet = stream.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        stream.set_nonblocking(false).expect("a socket");
+        if let Some(asked) = self.asked.pop_front_if(|_| is_quiet) {
+            return self.answer(&asked);
+        }
+        let pdu = self.initiator.receive().expect("a PDU");
+        match pdu.opcode() {
+            0x31 => self.asked.push_back(pdu),
+            0x21 => {
+                assert_eq!((pdu.header[3], pdu.word_at(24)), (0, self.exp_stat_sn), "status and StatSN");
+                self.exp_stat_sn += 1;
+                self.in_flight -= 1;
+                self.ended += 1;
+            }
+            other => panic!("opcode {other:#x}"),
+        }
+    }
+
+    fn answer(&mut self, asked: &Pdu) {
+        let (from, len) = (asked.word_at(40) as usize, asked.word_at(44) as usize);
+        for (number, at) in (0..).zip((from..from + len).step_by(Self::SEGMENT_BYTES)) {
+            let bytes = Self::SEGMENT_BYTES.min(from + len - at);
+            let is_last = at + bytes == from + len;
+            let data = Pdu::new(0x05, u8::from(is_last) << 7)
+                .word(16, asked.word_at(16))
+                .word(20, asked.word_at(20))
+                .word(28, self.exp_stat_sn)
+                .word(36, number)
+                .word(40, at as u32)
+                .data(&vec![0xa5; bytes]);
+            self.initiator.send(&data).expect("it is sent");
+        }
+    }
+}
+
+#[test]
+fn a_session_moves_while_data_that_was_asked_for_never_ceases_to_come() {
+    let (daemon, url) = serve();
+    let (registry, _) = daemon.insides();
+    let mut initiator = login(&url, "writer");
+    initiator.ready(0).expect("the unit is ready");
+    let mover = Mover::start(&daemon);
+    let (cmd_sn, exp_stat_sn) = (initiator.next_cmd_sn(), initiator.next_stat_sn());
+    let mut writer =
+        EagerWriter { initiator, cmd_sn, exp_stat_sn, asked: VecDeque::new(), in_flight: 0, ended: 0 };
+    let (mut core, mut moves) = (registry.places()[0].core, 0);
+    while moves < 10 && writer.ended < 3_000 {
+        while writer.in_flight < 16 {
+            writer.issue();
+        }
+        writer.turn();
+        let now = registry.places()[0].core;
+        moves += u32::from(std::mem::replace(&mut core, now) != now);
+    }
+    assert_eq!(moves, 10, "in {} commands", writer.ended);
+    drop(writer);
+    mover.stop();
     daemon.stop().expect("every core ends in order");
 }
 
