@@ -6,8 +6,12 @@ mod function;
 pub(crate) mod gate;
 mod home;
 mod lent;
+mod migrate;
 mod task;
 
+pub(crate) use connection::LunState;
+
+use crate::balance::{Board, Meter};
 use crate::config::Config;
 use crate::message::Message;
 use crate::poll::Poller;
@@ -18,13 +22,14 @@ use connection::Connection;
 use function::Function;
 use gate::{Gate, GateHome};
 use home::HomeUnit;
+use migrate::Drain;
 use proto::iscsi::login::Access;
 use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::io::{Completion, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
 use scsi::storage::StoreError;
-use scsi::{Event, View};
+use scsi::{Event, Publish, View};
 use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -44,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) registry: Arc<Registry>,
     /// Connections on each core, for placement.
     pub(crate) loads: Vec<AtomicUsize>,
+    /// How busy each core is.
+    pub(crate) board: Board,
     /// Listening sockets, one for each portal: open as long as there is a core that accepts from them.
     pub(crate) listeners: Vec<TcpListener>,
     /// Home core of each unit.
@@ -71,6 +78,13 @@ pub(crate) struct Core<I: Io> {
     tasks: Slots<Task>,
     functions: Vec<Function>,
     publications: Vec<home::Publication>,
+    /// What this core applied last on each unit.
+    published: Vec<Option<Arc<Publish>>>,
+    /// How many times all sessions of each target were ended here.
+    closings: Vec<u64>,
+    /// The session that is to move to another core.
+    drain: Option<Drain>,
+    meter: Meter,
     /// Tasks that wait for a buffer of the core, oldest first.
     starved: VecDeque<Starving>,
     /// Tasks that go on in the next turn.
@@ -98,7 +112,8 @@ pub(crate) struct Core<I: Io> {
 /// How often deadlines of connections are looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// How long initiators get to log out when the daemon stops.
-const GOODBYE: Duration = Duration::from_secs(3);
+const GOODBYE_SECONDS: u16 = 3;
+const GOODBYE: Duration = Duration::from_secs(GOODBYE_SECONDS as u64);
 
 /// Kinds of completion tags: the top four bits.
 mod kind {
@@ -124,6 +139,7 @@ impl<I: Io> Core<I> {
         homes: Vec<Option<scsi::Home>>,
     ) -> Self {
         let units = views.len();
+        let targets = shared.config.targets.len();
         let poller = Poller::new(shared.config.poll);
         Core {
             me,
@@ -141,6 +157,10 @@ impl<I: Io> Core<I> {
             tasks: Slots::with_capacity(1024),
             functions: Vec::new(),
             publications: Vec::new(),
+            published: vec![None; units],
+            closings: vec![0; targets],
+            drain: None,
+            meter: Meter::default(),
             starved: VecDeque::new(),
             to_run: Vec::new(),
             to_serve: Vec::with_capacity(64),
@@ -183,7 +203,8 @@ impl<I: Io> Core<I> {
             return Wait::No;
         }
         let now = self.io.now();
-        let until_tick = self.next_tick.since(now).max(Duration::from_millis(1));
+        let next = self.drain.as_ref().map_or(self.next_tick, |drain| drain.until.min(self.next_tick));
+        let until_tick = next.since(now).max(Duration::from_millis(1));
         let is_timed = self.connections.len() > 0 || self.stopping.is_some() || !self.deaf.is_empty();
         self.poller.wait(now, is_timed.then_some(until_tick))
     }
@@ -211,6 +232,7 @@ impl<I: Io> Core<I> {
             self.tick(now);
             self.settle_turn();
         }
+        self.end_drain(now);
         self.flush_all();
         self.poller.turned(now, busy);
     }
@@ -290,6 +312,8 @@ impl<I: Io> Core<I> {
     fn message(&mut self, message: Message) {
         match message {
             Message::Adopt(migrant) => self.adopt(*migrant),
+            #[cfg(test)]
+            Message::Move { serial, to } => self.move_serial(serial, to),
             Message::Home { unit, origin, request } => self.home_request(unit, origin, request),
             Message::Answer { origin, reply } => self.home_answered(origin, reply),
             Message::Publish { unit, publish, origin, home } => self.apply(unit, &publish, origin, home),
@@ -319,6 +343,7 @@ impl<I: Io> Core<I> {
             self.tick_connection(key, now);
         }
         self.tick_lanes();
+        self.balance(now);
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             self.close_all();
         }
@@ -335,7 +360,10 @@ impl<I: Io> Core<I> {
 
     fn stop(&mut self) {
         self.stopping = Some(self.io.now().after(GOODBYE));
-        self.say_goodbye(u16::try_from(GOODBYE.as_secs()).unwrap_or(u16::MAX));
+        if let Some(key) = self.drain.as_ref().map(|drain| drain.key) {
+            self.stay(key);
+        }
+        self.say_goodbye(GOODBYE_SECONDS);
     }
 
     /// Whether this core may go. It tells the others when it has nothing left of its own, and then waits for them:

@@ -1,6 +1,7 @@
 //! The daemon: opens stores, binds portals, starts a thread for each core, and ends them in order.
 
 use crate::access::{self, Directory};
+use crate::balance::Board;
 use crate::config::{Config, Lun, StoreSpec};
 use crate::core::{Core, Shared};
 use crate::housekeeper::{Housekeeper, Job, kept_reservations};
@@ -33,6 +34,8 @@ pub struct Daemon {
     mail: Vec<Sender<Message>>,
     housekeeper: Option<JoinHandle<()>>,
     jobs: mpsc::Sender<Job>,
+    #[cfg(test)]
+    registry: Arc<Registry>,
     /// The prober ends when this is gone, or when a store that hangs lets go of it.
     _probing: mpsc::Sender<()>,
 }
@@ -123,11 +126,14 @@ impl Daemon {
             access: Arc::new(Directory::new(config.clone(), addresses.clone(), registry.clone())),
             registry,
             loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+            board: Board::new(count),
             listeners,
             homes: home_cores.clone(),
             housekeeper: jobs.clone(),
             config,
         });
+        #[cfg(test)]
+        let registry = shared.registry.clone();
         let housekeeper = Housekeeper {
             state_dir: shared.config.state_dir.clone(),
             serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
@@ -164,6 +170,8 @@ impl Daemon {
             mail,
             housekeeper: Some(housekeeper),
             jobs,
+            #[cfg(test)]
+            registry,
             _probing: probing,
         })
     }
@@ -195,6 +203,12 @@ impl Daemon {
             let _ = housekeeper.join();
         }
         outcome
+    }
+
+    /// Its sessions, and the way to its cores.
+    #[cfg(test)]
+    pub(crate) fn insides(&self) -> (Arc<Registry>, Vec<Sender<Message>>) {
+        (self.registry.clone(), self.mail.clone())
     }
 
     /// Tells the cores to stop: once.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod balance;
 pub mod config;
 pub mod copy;
 mod core;

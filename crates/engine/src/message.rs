@@ -1,9 +1,11 @@
 //! What cores, and the daemon's own threads, tell each other.
 
+use crate::core::LunState;
 use crate::slots::Key;
 use proto::iscsi::target::Target as IscsiTarget;
 use proto::verbs::FunctionId;
 use reactor::io::Handle;
+use scsi::nexus::Reach;
 use scsi::{HomeReply, HomeRequest, Publish};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,6 +14,14 @@ use std::sync::Arc;
 pub(crate) enum Message {
     /// A logged-in connection moves here.
     Adopt(Box<Migrant>),
+    /// Move the session with this serial number to another core.
+    #[cfg(test)]
+    Move {
+        /// Serial number of its connection.
+        serial: u64,
+        /// The core to move to.
+        to: usize,
+    },
     /// A request to a unit whose home this core is.
     Home {
         /// The unit.
@@ -134,6 +144,14 @@ pub(crate) struct Migrant {
     pub(crate) unread: Vec<u8>,
     /// What is known of it.
     pub(crate) facts: Facts,
+    /// What its session has of units; nothing if it has not been served yet.
+    pub(crate) luns: Vec<LunState>,
+    /// Their eight bytes.
+    pub(crate) lun_list: Vec<u64>,
+    /// How it reaches every unit of the daemon.
+    pub(crate) reach: Vec<Reach>,
+    /// How many times the core that it comes from had ended all sessions of its target.
+    pub(crate) closings: u64,
 }
 
 /// What is known of a connection apart from its protocol state.

@@ -14,6 +14,10 @@ pub struct Poller {
     /// Smoothed time between turns that had work.
     gap: Duration,
     hurry: bool,
+    /// The last turn, and whether it was not to sleep.
+    turned_at: Time,
+    spins: bool,
+    spun: Duration,
 }
 
 /// The longest that `adaptive` spins for, and the longest expected gap that it spins at all for: about what sleeping
@@ -23,11 +27,25 @@ const SPIN: Duration = Duration::from_micros(50);
 impl Poller {
     /// A poller that has seen nothing yet.
     pub fn new(mode: Poll) -> Self {
-        Poller { mode, busy_at: Time(0), gap: Duration::from_secs(1), hurry: false }
+        Poller {
+            mode,
+            busy_at: Time(0),
+            gap: Duration::from_secs(1),
+            hurry: false,
+            turned_at: Time(0),
+            spins: false,
+            spun: Duration::ZERO,
+        }
     }
 
     /// How the next turn may wait. `timers`: the time to the next deadline, if there is one.
     pub fn wait(&mut self, now: Time, timers: Option<Duration>) -> Wait {
+        let wait = self.choose(now, timers);
+        self.spins = wait == Wait::No;
+        wait
+    }
+
+    fn choose(&self, now: Time, timers: Option<Duration>) -> Wait {
         if self.hurry {
             return Wait::AtMost(Duration::from_micros(100));
         }
@@ -46,7 +64,15 @@ impl Poller {
             let gap = now.since(self.busy_at).min(Duration::from_millis(1));
             self.gap = (self.gap * 7 + gap) / 8;
             self.busy_at = now;
+        } else if self.spins && self.busy_at != self.turned_at {
+            self.spun += now.since(self.turned_at);
         }
+        self.turned_at = now;
+    }
+
+    /// Time spent on turns that found nothing, one after the other.
+    pub fn spun(&self) -> Duration {
+        self.spun
     }
 
     /// Something waits for another core without a message to come: look again soon.
@@ -72,6 +98,23 @@ mod tests {
         let later = now.after(Duration::from_millis(1));
         let timer = Duration::from_millis(250);
         assert_eq!(poller.wait(later, Some(timer)), Wait::AtMost(timer));
+    }
+
+    #[test]
+    fn spinning_in_vain_is_no_work() {
+        let mut poller = Poller::new(Poll::Always);
+        let mut now = Time(0);
+        for turn in 0..100u32 {
+            poller.wait(now, None);
+            now = now.after(Duration::from_micros(10));
+            poller.turned(now, turn < 50);
+        }
+        // The first turn without work tells how long the last one with work took.
+        assert_eq!(poller.spun(), Duration::from_micros(490));
+        let mut poller = Poller::new(Poll::Never);
+        poller.wait(now, None);
+        poller.turned(now.after(Duration::from_secs(1)), false);
+        assert_eq!(poller.spun(), Duration::ZERO);
     }
 
     #[test]

@@ -97,11 +97,13 @@ impl Registry {
         Ok(sessions.insert(name, place))
     }
 
-    /// The session's connection moved to another core; false when it was reinstated meanwhile.
-    pub(crate) fn moved(&self, name: &SessionName, place: Place) -> bool {
-        match self.lock().get_mut(name).filter(|entry| entry.serial == place.serial) {
+    /// Moves the session's connection to another core by `go`; false when it was reinstated, and must not move. Nobody
+    /// learns of the new core before `go` has posted the connection to it.
+    pub(crate) fn hand_over(&self, name: &SessionName, serial: u64, core: usize, go: impl FnOnce()) -> bool {
+        match self.lock().get_mut(name).filter(|entry| entry.serial == serial) {
             Some(entry) => {
-                *entry = place;
+                entry.core = core;
+                go();
                 true
             }
             None => false,
@@ -114,6 +116,12 @@ impl Registry {
         if sessions.get(name).is_some_and(|place| place.serial == serial) {
             sessions.remove(name);
         }
+    }
+
+    /// All sessions.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> Vec<Place> {
+        self.lock().values().copied().collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SessionName, Place>> {

@@ -53,6 +53,9 @@ pub trait Io {
     /// Time now; moves only in `turn`.
     fn now(&self) -> Time;
 
+    /// Processor time that this core's thread has used, spinning included.
+    fn processor_time(&self) -> Duration;
+
     /// This core's buffers. A buffer that is part of a request in flight is lent: it can be given back
     /// ([`crate::memory::Arena::give`]), but is reused only after the completion.
     fn arena(&mut self) -> &mut crate::memory::Arena;

@@ -161,9 +161,14 @@ impl Stream {
         !self.receiver.is_posted() && self.sender.is_idle()
     }
 
+    /// Whether a part of a payload was read, and not yet all of it.
+    pub fn is_in_payload(&self) -> bool {
+        self.receiver.is_in_payload()
+    }
+
     /// Whether the stream may be moved: nothing is in flight, and it is not in the middle of a payload.
     pub fn is_movable(&self) -> bool {
-        self.quiet() && !self.receiver.is_in_payload()
+        self.quiet() && !self.is_in_payload()
     }
 
     /// Whether all that the machine gave to be sent has left.

@@ -204,6 +204,11 @@ impl Exec {
         matches!(self.program, Program::Sanitize(_))
     }
 
+    /// Whether its time goes by the size of the medium, not by that of its data.
+    pub fn is_lengthy(&self) -> bool {
+        matches!(self.program, Program::Sanitize(_) | Program::ExtendedCopy(_) | Program::WriteSame(_))
+    }
+
     /// Whether it is a READ: fed by [`Step::ReadPush`] only.
     pub fn is_read(&self) -> bool {
         matches!(self.program, Program::Read(_))

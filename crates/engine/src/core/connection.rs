@@ -2,10 +2,11 @@
 
 use super::buffer::Share;
 use super::lent::Occupant;
+use super::task::Task;
 use super::{Core, kind};
-use crate::message::{Facts, Message, Migrant};
+use crate::message::{Facts, Message};
 use crate::registry::{Place, SessionName};
-use crate::slots::Key;
+use crate::slots::{Key, Slots};
 use proto::iscsi::target::Target as IscsiTarget;
 use proto::stream::StreamMachine as _;
 use proto::time::Time;
@@ -21,8 +22,8 @@ use std::time::Duration;
 
 /// One connection on its core.
 pub(super) struct Connection {
-    machine: IscsiTarget,
-    stream: Stream,
+    pub(super) machine: IscsiTarget,
+    pub(super) stream: Stream,
     pub(super) facts: Facts,
     /// The I_T nexus.
     pub(super) nexus: NexusId,
@@ -34,7 +35,7 @@ pub(super) struct Connection {
     pub(super) reach: Vec<Reach>,
     /// Tasks by the transport's slot.
     tasks: Vec<Option<(u16, Occupant)>>,
-    phase: Phase,
+    pub(super) phase: Phase,
     to_serve: bool,
     to_flush: bool,
     /// When a closing connection is cut off, whether or not the peer has taken what was on its way.
@@ -44,13 +45,18 @@ pub(super) struct Connection {
     /// The session that this one reinstates is not over yet.
     succeeds: bool,
     /// The core whose load counts it.
-    counted: Option<usize>,
+    pub(super) counted: Option<usize>,
     /// When a discovery session, which is counted, is ended.
     expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
     pub(super) share: Share,
     /// When data that it owed last arrived.
     pub(super) progress_at: Time,
+    /// What it did since the window of time began, and in the one before.
+    pub(super) work: u64,
+    pub(super) past_work: u64,
+    /// It has moved, or could not: it is left alone so long.
+    pub(super) rests_until: Time,
 }
 
 /// How long a peer may take to receive the last that a closing connection owes.
@@ -60,11 +66,12 @@ const CUT_AFTER: Duration = Duration::from_secs(1);
 const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why a session ends.
-const REINSTATED: &str = "its session was reinstated by a new login";
+pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
+pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
 
 /// One LUN of a session.
 #[derive(Debug)]
-pub(super) struct LunState {
+pub(crate) struct LunState {
     /// Its number.
     number: u16,
     /// The unit.
@@ -76,15 +83,19 @@ pub(super) struct LunState {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+pub(super) enum Phase {
     /// Logging in, or a discovery session.
     Login,
     /// Logged in; waits for the session that it reinstates to end.
     Parked,
     /// On its way to that core as soon as nothing is in flight.
     Leaving(usize),
+    /// Came here from another core, which has applied what this one has yet to apply.
+    Arriving,
     /// Serving.
     Serving,
+    /// Is to move: what is in flight ends, and nothing new is taken that this does not need.
+    Draining,
     /// Over; waits until nothing is in flight.
     Closing,
 }
@@ -117,6 +128,9 @@ impl Connection {
             expires: None,
             share: Share::default(),
             progress_at: Time(0),
+            work: 0,
+            past_work: 0,
+            rests_until: Time(0),
         }
     }
 
@@ -176,6 +190,13 @@ impl Connection {
         self.machine.sums_payload()
     }
 
+    /// Whether the initiator owes it the rest of what it has begun to send, or was asked for.
+    fn awaits_data(&self, tasks: &Slots<Task>) -> bool {
+        let awaits = |key: Key| tasks.get(key).is_some_and(Task::awaits_data);
+        self.stream.is_in_payload()
+            || self.tasks.iter().flatten().any(|(_, occupant)| occupant.task().is_some_and(awaits))
+    }
+
     /// Whether a deadline has passed.
     pub(super) fn is_due(&self, now: Time) -> bool {
         let deadline = if self.phase == Phase::Closing { self.cut_at } else { self.machine.deadline() };
@@ -194,7 +215,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn core_index(&self, core: usize) -> Option<usize> {
+    pub(super) fn core_index(&self, core: usize) -> Option<usize> {
         self.shared.config.cores.iter().position(|number| *number == core)
     }
 
@@ -240,7 +261,7 @@ impl<I: Io> Core<I> {
         self.move_load(key, Some(self.me));
     }
 
-    fn install(
+    pub(super) fn install(
         &mut self,
         machine: IscsiTarget,
         facts: Facts,
@@ -255,7 +276,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Something happened to the connection: it is fed, and then may owe something.
-    fn soil(&mut self, key: Key) {
+    pub(super) fn soil(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if !std::mem::replace(&mut conn.to_serve, true) {
             self.to_serve.push(key);
@@ -312,7 +333,12 @@ impl<I: Io> Core<I> {
     fn serve(&mut self, key: Key) {
         loop {
             let Some(conn) = self.connections.get_mut(key) else { return };
-            if !matches!(conn.phase, Phase::Login | Phase::Serving) {
+            let is_fed = match conn.phase {
+                Phase::Login | Phase::Serving => true,
+                Phase::Draining => conn.awaits_data(&self.tasks),
+                Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
+            };
+            if !is_fed {
                 return;
             }
             let fed = conn.stream.feed(&mut self.io, &mut conn.machine);
@@ -343,7 +369,10 @@ impl<I: Io> Core<I> {
                 }
             }
             Up::Pushed(_) => unreachable!("the driver reports what was sent"),
-            Up::Function { id, lun, function } => self.function(key, id, lun, function),
+            Up::Function { id, lun, function } => {
+                self.stay(key);
+                self.function(key, id, lun, function);
+            }
             Up::Ready(session) => self.ready(key, *session),
             Up::Refused { reason } => self.refused(key, &reason),
             Up::Gone { reason } => self.gone(key, &reason),
@@ -424,7 +453,7 @@ impl<I: Io> Core<I> {
         Place { core: self.me, serial, tsih: session.tsih, cid: session.cid }
     }
 
-    fn set_phase(&mut self, key: Key, phase: Phase) {
+    pub(super) fn set_phase(&mut self, key: Key, phase: Phase) {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.phase = phase;
         }
@@ -432,7 +461,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Counts the connection on core `to` from now on, so that what is placed next knows of it.
-    fn move_load(&mut self, key: Key, to: Option<usize>) {
+    pub(super) fn move_load(&mut self, key: Key, to: Option<usize>) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Some(from) = std::mem::replace(&mut conn.counted, to) {
             self.shared.loads[from].fetch_sub(1, Ordering::Relaxed);
@@ -458,7 +487,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Gives the session its LUNs, once it is on its core.
-    fn equip(&mut self, key: Key) {
+    pub(super) fn equip(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
         let config = &self.shared.config;
@@ -475,31 +504,6 @@ impl<I: Io> Core<I> {
             let losses = self.lanes[*index].losses();
             conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses });
             conn.lun_list.push(lun_bytes(*number));
-        }
-    }
-
-    /// A connection that moved here.
-    pub(super) fn adopt(&mut self, migrant: Migrant) {
-        let Migrant { machine, socket, unread, facts } = migrant;
-        let is_current = match (&facts.session, facts.target) {
-            (Some(session), Some(target)) => {
-                let group = self.shared.config.portals[facts.portal].group;
-                let place = self.place_of(session, facts.serial);
-                self.shared.registry.moved(&session_name(session, target, group), place)
-            }
-            _ => true,
-        };
-        let key = self.install(machine, facts, Phase::Serving, socket, unread);
-        // The core that sent it here has counted it already.
-        if let Some(conn) = self.connections.get_mut(key) {
-            conn.counted = Some(self.me);
-        }
-        self.equip(key);
-        if !is_current {
-            // Its successor may be served already: nothing of what it has to say may be done.
-            self.gone(key, REINSTATED);
-        } else if self.stopping.is_some() {
-            self.down(Some(key), Down::Close);
         }
     }
 
@@ -536,22 +540,16 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let drained = !conn.machine.owes() && conn.stream.has_sent();
         match conn.phase {
-            Phase::Leaving(core) if drained && conn.stream.quiet() => self.leave(key, core),
+            Phase::Leaving(core) if drained && conn.stream.is_movable() => self.leave(key, core),
+            Phase::Draining => self.drain_on(key),
             Phase::Closing => {
                 if drained {
                     conn.stream.shutdown(&mut self.io);
                 }
                 self.close_when_quiet(key);
             }
-            Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Serving => {}
+            Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Serving => {}
         }
-    }
-
-    fn leave(&mut self, key: Key, core: usize) {
-        let Some(conn) = self.connections.remove(key) else { return };
-        let (socket, unread) = conn.stream.detach(&mut self.io);
-        let migrant = Migrant { machine: conn.machine, socket, unread, facts: conn.facts };
-        self.post(core, Message::Adopt(Box::new(migrant)));
     }
 
     /// The peer broke the standard and is served on.
@@ -563,7 +561,8 @@ impl<I: Io> Core<I> {
     }
 
     /// The connection is over: its tasks end, and it closes when nothing is in flight.
-    fn gone(&mut self, key: Key, reason: &str) {
+    pub(super) fn gone(&mut self, key: Key, reason: &str) {
+        self.stay(key);
         let Some(conn) = self.connections.get_mut(key) else { return };
         if conn.phase == Phase::Closing {
             return;
@@ -702,14 +701,15 @@ impl<I: Io> Core<I> {
     }
 
     pub(super) fn close_target(&mut self, target: usize) {
+        self.closings[target] += 1;
         for key in self.keys_where(|conn| conn.facts.target == Some(target)) {
             // What is owed, the answer to the reset itself above all, still goes out.
-            self.gone(key, "an initiator asked for TARGET COLD RESET");
+            self.gone(key, COLD_RESET);
         }
     }
 
     pub(super) fn say_goodbye(&mut self, within_seconds: u16) {
-        for key in self.keys_where(|conn| conn.phase == Phase::Serving) {
+        for key in self.keys_where(|conn| matches!(conn.phase, Phase::Arriving | Phase::Serving)) {
             self.down(Some(key), Down::Goodbye { within_seconds });
         }
         for key in self.keys_where(|conn| conn.phase == Phase::Login) {
@@ -723,7 +723,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn keys_where(&self, which: impl Fn(&Connection) -> bool) -> Vec<Key> {
+    pub(super) fn keys_where(&self, which: impl Fn(&Connection) -> bool) -> Vec<Key> {
         self.connections.iter().filter(|(_, conn)| which(conn)).map(|(key, _)| key).collect()
     }
 
@@ -739,7 +739,7 @@ fn tag(kind: u64, key: Key) -> Tag {
     Tag(kind << kind::SHIFT | u64::from(key.index & 0x0fff_ffff) << 32 | u64::from(key.generation))
 }
 
-fn session_name(session: &Session, target: usize, group: u16) -> SessionName {
+pub(super) fn session_name(session: &Session, target: usize, group: u16) -> SessionName {
     SessionName { initiator: session.initiator.to_lowercase(), isid: session.isid, target, group }
 }
 

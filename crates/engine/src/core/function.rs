@@ -25,6 +25,13 @@ pub(super) struct Function {
     cold: Option<usize>,
 }
 
+impl Function {
+    /// Whether it came on this connection.
+    pub(super) fn is_of(&self, connection: Key) -> bool {
+        self.connection == connection
+    }
+}
+
 impl<I: Io> Core<I> {
     /// A task management request arrived.
     pub(super) fn function(&mut self, connection: Key, id: FunctionId, lun: u64, asked: Asked) {

@@ -1,6 +1,7 @@
 //! The home of a unit: one request at a time, published to every core, answered when all have applied it.
 
 use super::Core;
+use super::connection::LunState;
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
@@ -116,8 +117,9 @@ impl<I: Io> Core<I> {
     }
 
     /// Applies what a unit's home published.
-    pub(super) fn apply(&mut self, unit: u32, publish: &Publish, origin: Origin, home: usize) {
+    pub(super) fn apply(&mut self, unit: u32, publish: &Arc<Publish>, origin: Origin, home: usize) {
         self.views[unit as usize].policy = publish.policy.clone();
+        self.published[unit as usize] = Some(publish.clone());
         let asker = match origin {
             Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
             _ => None,
@@ -143,7 +145,9 @@ impl<I: Io> Core<I> {
             }
         }
         for (_, conn) in self.connections.iter_mut() {
-            for lun in conn.luns.iter_mut().filter(|lun| lun.unit == unit) {
+            // A session that came from a core that was ahead has been told already.
+            let is_news = |lun: &LunState| lun.unit == unit && lun.nexus.access_epoch < publish.policy.epoch;
+            for lun in conn.luns.iter_mut().filter(|lun| is_news(lun)) {
                 lun.nexus.sync(&publish.policy);
                 for (who, attention) in &publish.attentions {
                     // Only who had commands is told that they were cleared (SAM-5 section 5.14.1).
@@ -167,6 +171,7 @@ impl<I: Io> Core<I> {
         } else {
             self.publications.push(publication);
         }
+        self.let_in();
         self.open_gate(unit);
     }
 

@@ -105,6 +105,9 @@ pub(super) enum State {
 /// Steps of one task in one turn; each moves at most [`CHUNK_BYTES`].
 const STEPS_MAX: usize = 16;
 
+/// What a command is work for apart from its data, in bytes of data.
+const COMMAND_WORK: u64 = 16 << 10;
+
 /// Of a task whose LUN does not exist.
 const NO_UNIT: u32 = u32::MAX;
 
@@ -162,6 +165,19 @@ impl Task {
         self.missing.is_some_and(|since| since <= then)
     }
 
+    /// Whether data of it is on its way from the initiator.
+    pub(super) fn awaits_data(&self) -> bool {
+        self.missing.is_some()
+    }
+
+    /// Whether it may take long, or what it does is not for this core to end.
+    pub(super) fn is_lengthy(&self) -> bool {
+        self.aborted
+            || self.detached.is_some()
+            || self.state == State::AtHome
+            || self.exec.as_ref().is_some_and(Exec::is_lengthy)
+    }
+
     /// Whether it waits at its unit's gate.
     pub(super) fn is_waiting(&self) -> bool {
         self.state == State::Waiting
@@ -193,6 +209,7 @@ impl<I: Io> Core<I> {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
+        conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
         if self.gates[unit as usize].must_wait(attribute) {
             let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
             self.gates[unit as usize].wait(key);
@@ -622,7 +639,9 @@ impl<I: Io> Core<I> {
     fn tell_end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, wire) = (task.connection, task.wire);
-        self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
+        if !self.holds_back(connection, wire, ending) {
+            self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
+        }
         self.free_task(key);
     }
 

@@ -348,6 +348,11 @@ impl Initiator {
         self.cmd_sn
     }
 
+    /// The number that the next status is to carry.
+    pub fn next_stat_sn(&self) -> u32 {
+        self.exp_stat_sn
+    }
+
     /// Counts a command that a test has sent by itself.
     pub fn skip_cmd_sn(&mut self) {
         self.cmd_sn = self.cmd_sn.wrapping_add(1);

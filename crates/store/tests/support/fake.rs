@@ -9,6 +9,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::{Places, Span};
 
 /// A request for a file.
@@ -115,6 +116,10 @@ impl FakeIo {
 
 impl Io for FakeIo {
     fn now(&self) -> Time {
+        unreachable!("stores have no clock")
+    }
+
+    fn processor_time(&self) -> Duration {
         unreachable!("stores have no clock")
     }
 

@@ -1,0 +1,237 @@
+//! Which session moves to another core, when cores drift apart.
+//!
+//! Time is cut into windows, the same for all cores. Each core tells how busy it was in a window, and a little later,
+//! when all have told, compares itself with the cores that its sessions may move to.
+
+use proto::time::Time;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Length of a window.
+const WINDOW: Duration = Duration::from_secs(1);
+/// By how much the load of two cores must differ to matter, in thousandths.
+const MARGIN: u64 = 250;
+/// In so many windows in a row.
+const STREAK: u32 = 3;
+/// The share of its core, in thousandths, from which on a session is worth moving.
+const BUSY: u64 = 10;
+
+/// Thousandths of a core's time; this fits into so many bits.
+type Load = u64;
+const LOAD_BITS: u32 = 16;
+
+/// What all cores see of each other's load.
+#[derive(Debug)]
+pub(crate) struct Board {
+    /// For each core the last window that it told of, and its load then.
+    told: Vec<AtomicU64>,
+    /// The window of the last move.
+    moved_in: AtomicU64,
+}
+
+impl Board {
+    /// A board for so many cores, of which none has told yet.
+    pub(crate) fn new(cores: usize) -> Board {
+        Board { told: (0..cores).map(|_| AtomicU64::new(0)).collect(), moved_in: AtomicU64::new(0) }
+    }
+
+    fn tell(&self, core: usize, window: u64, load: Load) {
+        self.told[core].store(window << LOAD_BITS | load, Ordering::Relaxed);
+    }
+
+    /// The load of all cores in a window, or in the one before for a core that is late. One that has not told for
+    /// longer sleeps.
+    fn loads(&self, window: u64) -> impl Iterator<Item = Load> {
+        self.told.iter().map(move |told| {
+            let told = told.load(Ordering::Relaxed);
+            let is_recent = told >> LOAD_BITS >= window.saturating_sub(1);
+            if is_recent { told & ((1 << LOAD_BITS) - 1) } else { 0 }
+        })
+    }
+
+    /// Whether any core had so much less to do than this one in a window that it matters.
+    fn has_drifted(&self, me: usize, window: u64) -> bool {
+        let mine = self.loads(window).nth(me).unwrap_or(0);
+        self.loads(window).any(|load| mine > load + MARGIN)
+    }
+
+    /// Whether a session may move now, `window` being the last that is over: none has moved since that began, so that
+    /// its loads are those that a move would change.
+    fn claim(&self, window: u64) -> bool {
+        let claimed = self.moved_in.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |moved| {
+            (moved < window).then_some(window.saturating_add(1))
+        });
+        claimed.is_ok()
+    }
+}
+
+/// One core's measurement.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// The window that runs, since when it is measured, and the core's working time at that point.
+    window: u64,
+    since: Time,
+    worked: Duration,
+    /// The window before it is still to be judged.
+    is_pending: bool,
+    /// Windows in a row in which a session should have moved.
+    streak: u32,
+}
+
+/// What is to be done at a tick.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Due {
+    /// Nothing.
+    Nothing,
+    /// A window is over: count anew what sessions do.
+    Count,
+    /// All have told of the last window, and some core had much less to do: see whether a session should move.
+    Judge,
+}
+
+impl Meter {
+    /// Time has passed, in which this core has `worked` so long since it started.
+    pub(crate) fn tick(&mut self, now: Time, worked: Duration, board: &Board, me: usize) -> Due {
+        let window = now.0 / WINDOW.as_nanos() as u64;
+        if window == self.window {
+            if !std::mem::take(&mut self.is_pending) {
+                return Due::Nothing;
+            }
+            if board.has_drifted(me, window - 1) {
+                return Due::Judge;
+            }
+            self.streak = 0;
+            return Due::Nothing;
+        }
+        let time = now.since(self.since).as_nanos().max(1);
+        let load = worked.saturating_sub(self.worked).as_nanos() * 1000 / time;
+        board.tell(me, window - 1, load.min(1000) as Load);
+        *self = Meter { window, since: now, worked, is_pending: true, ..*self };
+        Due::Count
+    }
+
+    /// The session, by its place among `sessions`, that is to move now, and the core that it is to move to.
+    pub(crate) fn judge(&mut self, board: &Board, me: usize, sessions: &[Session]) -> Option<(usize, usize)> {
+        let window = self.window - 1;
+        let choice = choose(me, &board.loads(window).collect::<Vec<Load>>(), sessions);
+        self.streak = if choice.is_some() { self.streak + 1 } else { 0 };
+        choice.filter(|_| self.streak >= STREAK && board.claim(window))
+    }
+}
+
+/// A session of the core that may have too much to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Session {
+    /// What it did in the last window, in any unit.
+    pub(crate) work: u64,
+    /// Cores that it may move to now.
+    pub(crate) cores: Vec<usize>,
+}
+
+/// The move that evens out the load best, if any is worth it: from a core that is the busiest of those that the session
+/// may be on, by a clear margin over the least busy, and has more than this one to do. It must not make the other core
+/// the one that is too busy: a single session that fills its core stays.
+fn choose(me: usize, loads: &[Load], sessions: &[Session]) -> Option<(usize, usize)> {
+    let all: u64 = sessions.iter().map(|session| session.work).sum();
+    let share = |session: &Session| {
+        u64::try_from(u128::from(loads[me]) * u128::from(session.work) / u128::from(all.max(1))).unwrap_or(0)
+    };
+    let busy = || sessions.iter().enumerate().filter(|(_, session)| share(session) >= BUSY);
+    if busy().count() < 2 {
+        return None;
+    }
+    let choice = |(index, session): (usize, &Session)| {
+        let to = session.cores.iter().copied().filter(|core| *core != me).min_by_key(|core| loads[*core])?;
+        let gap = loads[me].checked_sub(loads[to]).filter(|gap| *gap > MARGIN)?;
+        let is_busiest = session.cores.iter().all(|core| loads[*core] <= loads[me]);
+        let moved = 2 * share(session);
+        (is_busiest && moved <= gap + MARGIN).then_some((gap.abs_diff(moved), index, to))
+    };
+    busy().filter_map(choice).min().map(|(_, index, to)| (index, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sessions(works: &[u64], cores: &[usize]) -> Vec<Session> {
+        works.iter().map(|work| Session { work: *work, cores: cores.to_vec() }).collect()
+    }
+
+    #[test]
+    fn the_session_moves_that_evens_out_best() {
+        assert_eq!(choose(0, &[900, 0], &sessions(&[1, 1], &[0, 1])), Some((0, 1)));
+        assert_eq!(choose(1, &[100, 800, 300], &sessions(&[10, 30, 60], &[0, 1, 2])), Some((1, 0)));
+        // To the least busy of those that it may be on.
+        assert_eq!(choose(1, &[100, 800, 300], &sessions(&[10, 30, 60], &[1, 2])), Some((1, 2)));
+    }
+
+    #[test]
+    fn what_helps_nobody_is_not_done() {
+        // One session that fills its core, alone or with others that hardly count.
+        assert_eq!(choose(0, &[1000, 0], &sessions(&[1], &[0, 1])), None);
+        assert_eq!(choose(0, &[1000, 0], &sessions(&[1000, 1, 1], &[0, 1])), None);
+        // The other one of two moves, to leave the core to it.
+        assert_eq!(choose(0, &[950, 0], &sessions(&[90, 5], &[0, 1])), Some((1, 1)));
+        // A difference that is none, or no other core to be on.
+        assert_eq!(choose(0, &[600, 350], &sessions(&[1, 1], &[0, 1])), None);
+        assert_eq!(choose(0, &[1000, 0], &sessions(&[1, 1], &[0])), None);
+        assert_eq!(choose(0, &[1000, 0], &sessions(&[1, 1], &[])), None);
+        // Another one is busier.
+        assert_eq!(choose(0, &[600, 0, 700], &sessions(&[1, 1], &[0, 1, 2])), None);
+        assert_eq!(choose(0, &[0, 0], &sessions(&[0, 0], &[0, 1])), None);
+    }
+
+    proptest! {
+        /// Whatever the load, moves come to an end, and leave no core busier than the busiest was.
+        #[test]
+        fn moves_come_to_an_end(works in prop::collection::vec((1u64..300, 0usize..3), 1..20)) {
+            let mut works = works;
+            let load_of = |works: &[(u64, usize)]| -> Vec<u64> {
+                let on = |core: usize| works.iter().filter(move |(_, at)| *at == core).map(|(work, _)| work);
+                (0..3).map(|core| on(core).sum::<u64>()).collect()
+            };
+            let first = load_of(&works).into_iter().max();
+            for _ in 0..1000 {
+                let loads = load_of(&works);
+                prop_assert!(loads.iter().copied().max() <= first.map(|max| max + MARGIN));
+                let moved = (0..3).find_map(|me| {
+                    let mine: Vec<usize> = (0..works.len()).filter(|index| works[*index].1 == me).collect();
+                    let has: Vec<u64> = mine.iter().map(|index| works[*index].0).collect();
+                    choose(me, &loads, &sessions(&has, &[0, 1, 2])).map(|(index, to)| (mine[index], to))
+                });
+                let Some((index, to)) = moved else { return Ok(()) };
+                works[index].1 = to;
+            }
+            prop_assert!(false, "there is always another move");
+        }
+    }
+
+    #[test]
+    fn a_move_takes_three_windows_and_the_daemon_makes_one_at_a_time() {
+        let board = Board::new(2);
+        let (mut busy, mut idle) = (Meter::default(), Meter::default());
+        let two = sessions(&[1, 1], &[0, 1]);
+        let mut moves = Vec::new();
+        for quarter in 0..40u32 {
+            let now = Time(0).after(WINDOW / 4 * quarter);
+            idle.tick(now, Duration::ZERO, &board, 1);
+            if busy.tick(now, (WINDOW / 4 * quarter).mul_f64(0.9), &board, 0) == Due::Judge
+                && let Some(choice) = busy.judge(&board, 0, &two)
+            {
+                moves.push((quarter / 4, choice));
+            }
+        }
+        assert_eq!(moves, [(3, (0, 1)), (5, (0, 1)), (7, (0, 1)), (9, (0, 1))]);
+    }
+
+    #[test]
+    fn a_core_that_has_not_told_for_long_sleeps() {
+        let board = Board::new(2);
+        board.tell(0, 7, 900);
+        board.tell(1, 6, 300);
+        assert_eq!(board.loads(7).collect::<Vec<_>>(), [900, 300]);
+        assert_eq!(board.loads(8).collect::<Vec<_>>(), [900, 0]);
+    }
+}

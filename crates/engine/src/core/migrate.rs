@@ -1,0 +1,256 @@
+//! Connections that move to another core: after their login, and later when a running session is to even out the load.
+//!
+//! A running session is drained first. Nothing is read for it but the data that its tasks still await, and the good
+//! endings of tasks are held back: an initiator that has as much in flight as it wants then sends nothing new. When no
+//! task is left, the endings go out together; when they have left, and no recv is in flight, the connection is a plain
+//! value. The recv comes back with the initiator's next command, which waits unread for the other core. What does not
+//! come to that soon, stays.
+//!
+//! Nothing misses a session that moves:
+//! - What is addressed to a task or function of it (answers of homes, operations of stores) has come: there is none.
+//! - A reinstatement is addressed to the core that the registry names. The entry changes, and the connection is posted,
+//!   under one lock: who reads the new core posts behind the connection, and who has read the old one has taken the
+//!   entry over, so that the session ends where it is.
+//! - What a unit's home publishes goes to every core, once all have applied what came before: the two cores differ by
+//!   one at most. If the new core is ahead, it tells the nexus what it missed; if the old one was, the session waits
+//!   until the new core has caught up, and is not told again. There is no task that the publication could abort.
+//! - TARGET COLD RESET goes to every core, and each counts: a session comes with the count of the core that it left.
+//! - The end of the daemon goes to every core. None that has heard of it drains a session any more, and one that came
+//!   to such a core is asked to log out there.
+
+use super::connection::{COLD_RESET, Phase, REINSTATED, session_name};
+use super::task::to_wire;
+use super::{Core, GOODBYE_SECONDS};
+use crate::balance::{Due, Session};
+use crate::message::{Message, Migrant};
+use crate::slots::Key;
+use proto::time::Time;
+use proto::verbs::{self, Down, TaskId};
+use reactor::io::Io;
+use scsi::Ending;
+use scsi::attention::UnitAttention;
+use scsi::command::Status;
+use std::time::Duration;
+
+/// How long a session may take to come to rest before it is served on where it is.
+const DRAIN_WITHIN: Duration = Duration::from_millis(100);
+
+/// How long a session that has moved, or did not come to rest, is left alone.
+const REST: Duration = Duration::from_secs(10);
+
+/// A session that is to move.
+pub(super) struct Drain {
+    /// Its connection.
+    pub(super) key: Key,
+    /// When it is served on here.
+    pub(super) until: Time,
+    to: usize,
+    /// Endings that were held back, in order.
+    endings: Vec<(TaskId, verbs::Ending)>,
+}
+
+impl<I: Io> Core<I> {
+    /// Moves a running session to another core, if it comes to rest soon. False: not now.
+    pub(super) fn begin_move(&mut self, key: Key, to: usize) -> bool {
+        if to == self.me || self.drain.is_some() || self.stopping.is_some() || !self.may_move(key) {
+            return false;
+        }
+        let until = self.io.now().after(DRAIN_WITHIN);
+        self.drain = Some(Drain { key, until, to, endings: Vec::new() });
+        self.set_phase(key, Phase::Draining);
+        true
+    }
+
+    /// Moves a session when this core has much more to do than another.
+    pub(super) fn balance(&mut self, now: Time) {
+        let worked = self.io.processor_time().saturating_sub(self.poller.spun());
+        match self.meter.tick(now, worked, &self.shared.board, self.me) {
+            Due::Nothing => {}
+            Due::Count => {
+                for (_, conn) in self.connections.iter_mut() {
+                    conn.past_work = std::mem::take(&mut conn.work);
+                }
+            }
+            Due::Judge => {
+                let keys = self.keys_where(|conn| conn.phase == Phase::Serving);
+                let sessions: Vec<Session> = keys.iter().map(|key| self.session_load(*key, now)).collect();
+                if let Some((index, to)) = self.meter.judge(&self.shared.board, self.me, &sessions) {
+                    self.begin_move(keys[index], to);
+                }
+            }
+        }
+    }
+
+    fn session_load(&self, key: Key, now: Time) -> Session {
+        let Some(conn) = self.connections.get(key) else { return Session { work: 0, cores: Vec::new() } };
+        let cores = match conn.rests_until <= now && self.may_move(key) {
+            true => &self.shared.config.portals[conn.facts.portal].cores[..],
+            false => &[],
+        };
+        let cores = cores.iter().filter_map(|core| self.core_index(*core)).collect();
+        Session { work: conn.past_work, cores }
+    }
+
+    fn may_move(&self, key: Key) -> bool {
+        let serves = |conn: &super::Connection| conn.phase == Phase::Serving && conn.facts.target.is_some();
+        self.connections.get(key).is_some_and(serves)
+            && !self.functions.iter().any(|function| function.is_of(key))
+            && !self.tasks.iter().any(|(_, task)| task.origin == key && task.is_lengthy())
+    }
+
+    /// Whether an ending is not to be told before its connection is at rest. What failed may have data to come that is
+    /// thrown away only when the initiator is told.
+    pub(super) fn holds_back(&mut self, connection: Option<Key>, task: TaskId, ending: Ending) -> bool {
+        let Some(drain) = &mut self.drain else { return false };
+        let holds = Some(drain.key) == connection && ending.status == Status::Good;
+        if holds {
+            drain.endings.push((task, to_wire(ending)));
+        }
+        holds
+    }
+
+    /// The end of a turn of a connection that is drained.
+    pub(super) fn drain_on(&mut self, key: Key) {
+        let Some(drain) = self.drain.as_mut().filter(|drain| drain.key == key) else { return };
+        let is_busy =
+            |conn: &super::Connection| conn.stream.is_in_payload() || conn.lent(None).next().is_some();
+        if self.connections.get(key).is_some_and(is_busy)
+            || self.tasks.iter().any(|(_, task)| task.origin == key)
+        {
+            return;
+        }
+        let (to, endings) = (drain.to, std::mem::take(&mut drain.endings));
+        self.release(key, endings);
+        self.set_phase(key, Phase::Leaving(to));
+    }
+
+    fn release(&mut self, key: Key, endings: Vec<(TaskId, verbs::Ending)>) {
+        for (task, ending) in endings {
+            self.down(Some(key), Down::End { task, ending });
+        }
+    }
+
+    /// The connection, if it was drained, is served on here.
+    pub(super) fn stay(&mut self, key: Key) {
+        let Some(drain) = self.drain.take_if(|drain| drain.key == key) else { return };
+        self.release(key, drain.endings);
+        self.set_phase(key, Phase::Serving);
+    }
+
+    /// Gives up a drain that takes too long.
+    pub(super) fn end_drain(&mut self, now: Time) {
+        let Some(key) = self.drain.as_ref().filter(|drain| drain.until <= now).map(|drain| drain.key) else {
+            return;
+        };
+        self.stay(key);
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.rests_until = now.after(REST);
+            tracing::debug!("session {} stays on its core: it did not come to rest", conn.facts.serial);
+        }
+    }
+
+    /// The connection is at rest: it goes to its core, unless its session was reinstated meanwhile.
+    pub(super) fn leave(&mut self, key: Key, to: usize) {
+        let Some(conn) = self.connections.get(key) else { return };
+        let (Some(session), Some(target)) = (conn.facts.session.clone(), conn.facts.target) else { return };
+        let (serial, from) = (conn.facts.serial, conn.facts.from);
+        let was_served = self.drain.take_if(|drain| drain.key == key).is_some();
+        let shared = self.shared.clone();
+        let name = session_name(&session, target, shared.config.portals[conn.facts.portal].group);
+        if !shared.registry.hand_over(&name, serial, to, || self.send_off(key, target, to)) {
+            return self.gone(key, REINSTATED);
+        }
+        if was_served {
+            let cores = &shared.config.cores;
+            crate::limited!(
+                tracing::Level::INFO,
+                initiator = %session.initiator,
+                %from,
+                target = shared.config.targets[target].name,
+                "session {serial} moved from core {} to core {}",
+                cores[self.me],
+                cores[to]
+            );
+        }
+    }
+
+    fn send_off(&mut self, key: Key, target: usize, to: usize) {
+        self.move_load(key, Some(to));
+        let Some(conn) = self.connections.remove(key) else { return };
+        let (socket, unread) = conn.stream.detach(&mut self.io);
+        let migrant = Migrant {
+            machine: conn.machine,
+            socket,
+            unread,
+            facts: conn.facts,
+            luns: conn.luns,
+            lun_list: conn.lun_list,
+            reach: conn.reach,
+            closings: self.closings[target],
+        };
+        self.post(to, Message::Adopt(Box::new(migrant)));
+    }
+
+    /// A connection that moved here.
+    pub(super) fn adopt(&mut self, migrant: Migrant) {
+        let Migrant { machine, socket, unread, facts, luns, lun_list, reach, closings } = migrant;
+        let target = facts.target;
+        let key = self.install(machine, facts, Phase::Arriving, socket, unread);
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        // The core that sent it here has counted it already.
+        conn.counted = Some(self.me);
+        (conn.luns, conn.lun_list, conn.reach) = (luns, lun_list, reach);
+        conn.progress_at = self.io.now();
+        conn.rests_until = conn.progress_at.after(REST);
+        if conn.luns.is_empty() {
+            self.equip(key);
+        }
+        self.catch_up(key);
+        self.let_in();
+        if target.is_some_and(|target| closings < self.closings[target]) {
+            self.gone(key, COLD_RESET);
+        } else if self.stopping.is_some() {
+            self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
+        }
+    }
+
+    /// Tells a session that came here what this core had applied before, and the one that it left had not.
+    fn catch_up(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        for lun in &mut conn.luns {
+            let policy = &self.views[lun.unit as usize].policy;
+            if lun.nexus.access_epoch >= policy.epoch {
+                continue;
+            }
+            lun.nexus.sync(policy);
+            let attentions = self.published[lun.unit as usize].iter().flat_map(|publish| &publish.attentions);
+            // It had no commands to be cleared.
+            for (who, attention) in attentions.filter(|(_, what)| *what != UnitAttention::CommandsCleared) {
+                if who.includes(&lun.nexus) {
+                    lun.nexus.establish(*attention);
+                }
+            }
+        }
+    }
+
+    /// Serves the sessions that came here from cores that were ahead, once this one has caught up.
+    pub(super) fn let_in(&mut self) {
+        let views = &self.views;
+        let is_ahead = |lun: &super::LunState| lun.nexus.access_epoch > views[lun.unit as usize].policy.epoch;
+        let level = self.keys_where(|conn| conn.phase == Phase::Arriving && !conn.luns.iter().any(is_ahead));
+        for key in level {
+            self.set_phase(key, Phase::Serving);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn move_serial(&mut self, serial: u64, to: usize) {
+        let key = self.connections.iter().find(|(_, conn)| conn.facts.serial == serial).map(|(key, _)| key);
+        if let Some(key) = key {
+            self.begin_move(key, to);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
