@@ -164,6 +164,7 @@ mod tests {
             write: None,
             trim: None,
             initiator_cpu: Cpu::default(),
+            target_cpu_lost: None,
             target_cpu: None,
             cores: loads.iter().enumerate().map(load).collect(),
             threads: threads.iter().map(thread).collect(),

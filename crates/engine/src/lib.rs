@@ -7,6 +7,7 @@ mod access;
 pub mod config;
 pub mod copy;
 mod core;
+pub mod cpu;
 pub mod daemon;
 mod housekeeper;
 pub mod initiator;

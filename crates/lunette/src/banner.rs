@@ -13,6 +13,8 @@ pub(crate) struct Running<'a> {
     pub(crate) units: &'a [UnitSummary],
     /// What others call this machine: what to connect to where a portal listens on all addresses.
     pub(crate) host: &'a str,
+    /// Where the admin interface is.
+    pub(crate) admin: Option<&'a str>,
 }
 
 /// The banner.
@@ -35,6 +37,9 @@ fn write_all(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::R
         format!("{} cores ({})", config.cores.len(), show_cores(&config.cores))
     };
     writeln!(out, "Lunette {} serves on {cores}{poll}.", env!("CARGO_PKG_VERSION"))?;
+    if let Some(place) = running.admin {
+        writeln!(out, "Admin {place}")?;
+    }
     for target in &config.targets {
         write_target(out, config, target, running)?;
         write_connecting(out, target, running)?;
@@ -148,7 +153,8 @@ mod tests {
             failed: failed.map(str::to_string),
         };
         let units: Vec<UnitSummary> = config.luns.iter().map(unit).collect();
-        let text = banner(&config, &Running { addresses: &addresses, units: &units, host: "storage1" });
+        let running = Running { addresses: &addresses, units: &units, host: "storage1", admin: None };
+        let text = banner(&config, &running);
         // The cores of the machine that runs the test are not the test's business.
         text.split_once('\n').expect("several lines").1.to_string()
     }

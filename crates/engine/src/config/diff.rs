@@ -55,6 +55,9 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     if old.state_dir != new.state_dir {
         steps.push(StepOfChange::Restart("state_dir"));
     }
+    if old.admin != new.admin {
+        steps.push(StepOfChange::Restart("admin"));
+    }
     let of = |config: &Config| {
         let times = (config.login_timeout, config.keep_alive, config.stall_timeout);
         (config.poll, times, config.logins_max)
