@@ -171,22 +171,80 @@ impl SocketFile {
         let found = fs::symlink_metadata(path)?;
         Ok(SocketFile { path: path.into(), identity: (found.dev(), found.ino()) })
     }
+
+    fn is_there(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let removed = match SocketFile::identity_at(&self.path) {
-            Some(identity) if identity == self.identity => fs::remove_file(&self.path),
-            Some(_) | None => Ok(()),
-        };
-        if let Err(error) = removed {
+        if self.is_there()
+            && let Err(error) = fs::remove_file(&self.path)
+        {
             tracing::warn!(%error, path = %self.path.display(), "the admin socket could not be removed");
         }
     }
 }
 
-impl SocketFile {
-    fn identity_at(path: &Path) -> Option<(u64, u64)> {
-        fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn at(path: &Path) -> Result<Listener, BindError> {
+        Listener::bind(&AdminAddress::Unix(path.into()))
+    }
+
+    #[test]
+    fn a_socket_is_its_owner_s_and_goes_with_its_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let listener = at(&path).unwrap();
+        assert_eq!(fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(listener.to_string(), path.to_str().unwrap());
+        UnixStream::connect(&path).unwrap();
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "nobody removed it");
+        let live = at(&path).unwrap();
+        let refused = at(&path).unwrap_err().to_string();
+        assert!(refused.contains("another process serves it; stop that one"), "{refused}");
+        drop(live);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn nothing_else_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        fs::write(&path, "precious").unwrap();
+        let refused = at(&path).unwrap_err().to_string();
+        assert!(refused.contains("not a socket") && refused.contains("--admin"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        fs::remove_file(&path).unwrap();
+        let listener = at(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "another's").unwrap();
+        drop(listener);
+        assert!(path.exists(), "what took its place is not ours");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_had_is_named_with_a_cure() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = at(&folder.path().join("no/admin.sock")).unwrap_err().to_string();
+        assert!(refused.contains("make the folder"), "{refused}");
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = AdminAddress::Tcp(taken.local_addr().unwrap());
+        let refused = Listener::bind(&address).unwrap_err().to_string();
+        assert!(refused.contains("with --admin"), "{refused}");
     }
 }

@@ -143,6 +143,10 @@ mod tests {
     use std::path::Path;
 
     fn shown(text: &str, addresses: &[&str], failed: Option<&str>) -> String {
+        shown_with_admin(text, addresses, failed, None)
+    }
+
+    fn shown_with_admin(text: &str, addresses: &[&str], failed: Option<&str>, admin: Option<&str>) -> String {
         let config = Config::from_toml(text, Path::new("lunette.toml")).unwrap_or_else(|p| panic!("{p}"));
         let addresses: Vec<SocketAddr> = addresses.iter().map(|a| a.parse().expect("an address")).collect();
         let unit = |lun: &engine::config::Lun| UnitSummary {
@@ -153,7 +157,7 @@ mod tests {
             failed: failed.map(str::to_string),
         };
         let units: Vec<UnitSummary> = config.luns.iter().map(unit).collect();
-        let running = Running { addresses: &addresses, units: &units, host: "storage1", admin: None };
+        let running = Running { addresses: &addresses, units: &units, host: "storage1", admin };
         let text = banner(&config, &running);
         // The cores of the machine that runs the test are not the test's business.
         text.split_once('\n').expect("several lines").1.to_string()
@@ -179,6 +183,13 @@ Ready. Stop with Ctrl-C.
         assert_eq!(shown(text, &["127.0.0.1:40000"], None), expected);
         let failed = shown(text, &["127.0.0.1:40000"], Some("no such file"));
         assert!(failed.contains("  LUN 0  disk: NOT READY: no such file\n"), "{failed}");
+    }
+
+    #[test]
+    fn the_admin_interface_is_told_first() {
+        let text = "[[lun]]\nram = '1G'\n[[target]]\nname = 'iqn.2026-11.a:x'";
+        let shown = shown_with_admin(text, &["127.0.0.1:40000"], None, Some("http://127.0.0.1:40001"));
+        assert!(shown.starts_with("Admin http://127.0.0.1:40001\n\nTarget "), "{shown}");
     }
 
     #[test]

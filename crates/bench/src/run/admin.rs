@@ -136,3 +136,66 @@ fn read_answer(answer: &[u8]) -> Result<Snapshot, String> {
     serde_json::from_slice(&answer[end + 4..])
         .map_err(|error| format!("its answer is not understood: {error}"))
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use tempfile::TempDir;
+
+    /// A target that gives these answers, one to each connection, and then holds connections without a word.
+    pub(in crate::run) fn answering(answers: Vec<Vec<u8>>) -> (TempDir, AdminClient) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || {
+            let mut silent = Vec::new();
+            let mut answers = answers.into_iter();
+            while let Ok((mut stream, _)) = listener.accept() {
+                match answers.next() {
+                    Some(answer) => {
+                        let _ = stream.read(&mut [0; 1024]);
+                        let _ = stream.write_all(&answer);
+                    }
+                    None => silent.push(stream),
+                }
+            }
+        });
+        let client = AdminClient { name: "./admin.sock".into(), place: Place::Unix(path) };
+        (folder, client)
+    }
+
+    pub(in crate::run) fn answer(snapshot: &Snapshot) -> Vec<u8> {
+        format!("HTTP/1.1 200 OK\r\n\r\n{}", serde_json::to_string(snapshot).unwrap()).into()
+    }
+
+    #[test]
+    fn a_cut_or_foreign_answer_is_refused() {
+        let now = engine::cpu::snapshot(Duration::from_secs(1));
+        let whole = answer(&now);
+        assert_eq!(read_answer(&whole).unwrap(), now);
+        (0..whole.len()).for_each(|end| assert!(read_answer(&whole[..end]).is_err(), "{end} bytes"));
+        for (answer, problem) in [
+            (&b"HTTP/1.1 404 Not Found\r\n\r\n{}"[..], "status 404"),
+            (b"HTTP/1.1 200 OK\r\n\r\n{\"pid\":1}", "not understood"),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", "no admin interface"),
+            (b"\xff\xff\r\n\r\n", "no admin interface"),
+        ] {
+            assert!(read_answer(answer).unwrap_err().contains(problem), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_target_that_is_silent_or_does_not_stop_is_given_up() {
+        let (_folder, client) = answering(vec![vec![b'x'; ANSWER_MAX + PIECE]]);
+        assert!(client.snapshot().unwrap_err().contains("longer than"));
+        assert!(client.snapshot().unwrap_err().contains("no answer within 2 s"));
+    }
+
+    #[test]
+    fn a_name_is_a_path_or_a_host_with_a_port() {
+        let problem = |name: &str| AdminClient::open(name).unwrap_err().to_string();
+        assert!(problem("admin.sock").contains("write a path with a slash"));
+        assert!(problem("/nonexistent/a.sock").contains("start the target as lunette serve --admin"));
+    }
+}

@@ -68,3 +68,37 @@ impl Reading {
         self.threads.iter().map(since).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::admin::tests::{answer, answering};
+    use super::*;
+    use engine::cpu::Snapshot;
+    use std::time::Duration;
+
+    #[test]
+    fn what_threads_used_is_told_until_the_target_is_another() {
+        let first = cpu::snapshot(Duration::from_secs(1));
+        let mut second = Snapshot { uptime_seconds: 2.0, ..first.clone() };
+        second.times.user += 0.5;
+        second.threads[0].times.user += 0.5;
+        let anew = Snapshot { uptime_seconds: 0.5, ..second.clone() };
+        let (_folder, client) = answering([&first, &second, &anew].map(answer).into());
+        let mut gauge = Gauge::new(Some(CpuSource::Admin(client)));
+        let before = gauge.read(Threads::Told).unwrap();
+        let after = gauge.read(Threads::Told).unwrap();
+        assert_eq!(after.times.since(before.times).sum(), 0.5);
+        let threads = after.threads_since(&before);
+        assert_eq!((threads[0].1.sum(), threads[0].0.id), (0.5, first.threads[0].id));
+        assert!(gauge.read(Threads::Told).is_none());
+        assert_eq!(gauge.lost().as_deref(), Some("it was started anew while it was measured"));
+    }
+
+    #[test]
+    fn a_process_that_ended_is_lost() {
+        let mut gauge = Gauge::new(Some(CpuSource::Process(u32::MAX)));
+        assert!(gauge.read(Threads::Left).is_none());
+        assert!(gauge.lost().unwrap().contains("has ended"));
+        assert_eq!(Gauge::new(None).lost(), None);
+    }
+}

@@ -257,6 +257,7 @@ luns = ["b"]
         assert_eq!(steps[1..], names, "they are reached through all portals");
         assert_eq!(changed("portal = [", "poll = 'never'\nportal = ["), [Settings]);
         assert_eq!(changed("portal = [", "state_dir = '/x'\nportal = ["), [Restart("state_dir")]);
+        assert_eq!(changed("portal = [", "admin = '/x'\nportal = ["), [Restart("admin")]);
     }
 
     /// A file in which each thing is there or not, or there in another form.

@@ -133,7 +133,7 @@ impl View {
             (Some(target), false) if target >= SATURATED => "it is the target's".into(),
             (_, true) => format!("this side uses it up{spinning}"),
             (Some(_), false) => "several threads share it".into(),
-            (None, false) => "--target-pid would tell whether it is the target's".into(),
+            (None, false) => "--target-pid or --target-admin would tell whether it is the target's".into(),
         };
         let (paint, text) = match full.as_slice() {
             [] if self.by_rate => (Paint::Plain, "the rate that was asked for".to_string()),
