@@ -188,7 +188,7 @@ fn an_interrupt_ends_a_run_with_what_was_measured() {
 
 #[test]
 fn wrong_options_are_answered_with_one_line() {
-    let wrong: [(&[&str], &str); 34] = [
+    let wrong: [(&[&str], &str); 37] = [
         (&[], "<TARGET>"),
         (&["ram:"], "is not a size"),
         (&["ram:1X"], "1X"),
