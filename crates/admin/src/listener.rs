@@ -3,6 +3,7 @@
 
 use engine::config::AdminAddress;
 use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
@@ -106,22 +107,19 @@ fn bind_unix(path: &Path) -> Result<Listener, Fault> {
 
 /// Holds a folder for this process until it is dropped.
 fn lock(folder: &Path) -> Result<OwnedFd, Fault> {
-    let fault = |error: rustix::io::Errno| {
-        (
-            format!("folder {}: {error}", folder.display()),
-            "make the folder, or choose another path with --admin",
-        )
-    };
+    const CURE: &str = "make the folder, or choose another path with --admin";
+    let fault = |error: Errno| (format!("folder {}: {error}", folder.display()), CURE);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(fault)?;
-    for _ in 1..LOCK_TRIES {
-        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(folder),
-            Err(_) => std::thread::sleep(LOCK_PAUSE),
+    let held = rustix::fs::open(folder, flags, Mode::empty()).map_err(fault)?;
+    for _ in 0..LOCK_TRIES {
+        match flock(&held, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(held),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(error) => return Err(fault(error)),
         }
     }
-    flock(&folder, FlockOperation::NonBlockingLockExclusive).map_err(fault)?;
-    Ok(folder)
+    let what = format!("folder {}: another process holds it locked", folder.display());
+    Err((what, "end that one, or choose another path with --admin"))
 }
 
 /// A listening socket at the path, which only its owner may connect to from the first moment on: the file gets the
@@ -147,8 +145,8 @@ fn remove_dead(path: &Path) -> Result<(), Fault> {
         connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address)
     });
     match tried {
-        Err(rustix::io::Errno::CONNREFUSED) => {}
-        Ok(()) | Err(rustix::io::Errno::AGAIN) => {
+        Err(Errno::CONNREFUSED) => {}
+        Ok(()) | Err(Errno::AGAIN) => {
             return Err((
                 "another process serves it".into(),
                 "stop that one, or choose another path with --admin",

@@ -14,6 +14,8 @@ pub struct Snapshot {
     pub pid: u32,
     /// The version of Lunette that it runs.
     pub version: String,
+    /// Tells its machine, since that was started, from others (random(4), boot_id).
+    pub machine: String,
     /// How long it has been running, in seconds.
     pub uptime_seconds: f64,
     /// Its CPU time, with that of threads that have ended.
@@ -31,11 +33,17 @@ pub fn snapshot(uptime: Duration) -> Snapshot {
     Snapshot {
         pid,
         version: env!("CARGO_PKG_VERSION").into(),
+        machine: machine(),
         uptime_seconds: uptime.as_secs_f64(),
         times: process(pid).unwrap_or_default(),
         threads: threads(pid),
         cores: cores(),
     }
+}
+
+/// What [`Snapshot::machine`] is here; empty where /proc is not mounted.
+pub fn machine() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
 }
 
 /// Time in user space and in the kernel, in seconds.

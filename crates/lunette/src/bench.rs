@@ -141,7 +141,11 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
     let stop =
         catch_interrupts().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
     let watch = Watch { stop: stop.clone(), target_cpu: arguments.cpu_source()? };
-    let mut live = Live::new(View::new(&job, &names));
+    let is_elsewhere = match &watch.target_cpu {
+        Some(CpuSource::Admin(client)) => client.is_elsewhere(),
+        Some(CpuSource::Process(_)) | None => false,
+    };
+    let mut live = Live::new(View::new(&job, &names).with_target_elsewhere(is_elsewhere));
     let measured = measure(&job, &backends, &names, &watch, &mut |sample| live.observe(sample));
     live.clear();
     let result = measured.map_err(Failure::wrong_input)?;

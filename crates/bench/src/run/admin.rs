@@ -2,7 +2,7 @@
 //! time and size, so that a target that hangs holds up nothing.
 
 use super::RunError;
-use engine::cpu::Snapshot;
+use engine::cpu::{self, Snapshot};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -23,6 +23,8 @@ pub struct AdminClient {
     /// As it was given.
     name: String,
     place: Place,
+    /// The machine that the target runs on.
+    machine: String,
 }
 
 #[derive(Clone, Debug)]
@@ -32,24 +34,36 @@ enum Place {
 }
 
 impl AdminClient {
-    /// The interface at a path or at HOST:PORT, which must answer.
+    /// The interface at a path or at HOST:PORT, also as the URL that a banner tells; it must answer.
     ///
     /// # Errors
     /// When the name is not one of these, or nobody there tells CPU time.
     pub fn open(name: &str) -> Result<AdminClient, RunError> {
         let wrong = |problem: String, remedy: &str| RunError::new(format!("{name}: {problem}"), remedy);
-        let place = if name.contains('/') {
-            Place::Unix(name.into())
+        let place = name.strip_prefix("http://").unwrap_or(name);
+        let places = if place.contains('/') {
+            vec![Place::Unix(place.into())]
         } else {
             let remedy =
                 "write a path with a slash, as ./lunette.sock, or a host and a port, as localhost:9260";
-            let mut addresses = name.to_socket_addrs().map_err(|error| wrong(error.to_string(), remedy))?;
-            Place::Tcp(addresses.next().ok_or_else(|| wrong("that host has no address".into(), remedy))?)
+            let addresses = place.to_socket_addrs().map_err(|error| wrong(error.to_string(), remedy))?;
+            addresses.map(Place::Tcp).collect()
         };
-        let client = AdminClient { name: name.into(), place };
+        let mut problem = format!("{name}: that host has no address");
+        for place in places {
+            let client = AdminClient { name: name.into(), place, machine: String::new() };
+            match client.snapshot() {
+                Ok(Snapshot { machine, .. }) => return Ok(AdminClient { machine, ..client }),
+                Err(why) => problem = why,
+            }
+        }
         let remedy = "start the target as lunette serve --admin, and name here what its banner tells";
-        client.snapshot().map_err(|problem| RunError::new(problem, remedy))?;
-        Ok(client)
+        Err(RunError::new(problem, remedy))
+    }
+
+    /// Whether the target runs on another machine than this.
+    pub fn is_elsewhere(&self) -> bool {
+        self.machine != cpu::machine()
     }
 
     /// What the target has used until now, or why that is not known.
@@ -161,7 +175,8 @@ pub(super) mod tests {
                 }
             }
         });
-        let client = AdminClient { name: "./admin.sock".into(), place: Place::Unix(path) };
+        let client =
+            AdminClient { name: "./admin.sock".into(), place: Place::Unix(path), machine: String::new() };
         (folder, client)
     }
 
