@@ -13,6 +13,18 @@ fn report(arguments: &[&str]) -> Output {
     Daemon::command().arg("report").args(arguments).output().expect("lunette runs")
 }
 
+/// A report. Runs in which a loaded machine let nothing finish are tried again.
+fn report_when_there_is_time(arguments: &[&str]) -> Output {
+    let mut made = report(arguments);
+    for _ in 0..10 {
+        if !told(&made).contains("no operation finished") {
+            break;
+        }
+        made = report(&[arguments, &["--resume"]].concat());
+    }
+    made
+}
+
 fn told(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
@@ -209,11 +221,12 @@ fn every_figure_is_told_as_a_share_of_a_ceiling() {
                 immediate_data = false\ndigests = ['none', 'both']\n";
     fs::write(&plan, text).expect("the plan is written");
     let arguments = [plan.to_str().expect("UTF-8"), "--quick", "-o", out.to_str().expect("UTF-8")];
-    let made = report(&arguments);
+    let made = report_when_there_is_time(&arguments);
     assert!(made.status.success(), "{}", told(&made));
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
-    for command in ["lunette ceiling --poll never\n", "lunette ceiling --poll never --cores 0\n"] {
-        assert!(page.contains(command), "{command} is not told");
+    for ending in ["--poll never\n", "--poll never --cores 0\n"] {
+        let command = format!("lunette ceiling --listen 127.0.0.1:0 {ending}");
+        assert!(page.contains(&command), "{command} is not told");
     }
     let csv = fs::read_to_string(out.join("results.csv")).expect("a table");
     let mut lines = csv.lines().map(|line| line.rsplit(',').collect::<Vec<_>>());
@@ -222,13 +235,14 @@ fn every_figure_is_told_as_a_share_of_a_ceiling() {
     let column = |name: &str| heading.iter().position(|title| *title == name).expect("a column");
     let (share, errors, cpu) =
         (column("share_of_ceiling"), column("errors"), column("target_cpu_us_per_command"));
-    let mut shares = 0;
+    let (mut shares, mut told_cpu) = (0, 0);
     for fields in lines {
         assert_eq!(fields[errors], "0", "{fields:?}");
-        assert!(fields[cpu].is_empty() || fields[cpu].parse::<f64>().expect("a number") > 0.0);
+        // Of the whole; streams have no CPU of their own.
+        told_cpu += usize::from(!fields[cpu].is_empty());
         shares += usize::from(!fields[share].is_empty());
     }
-    assert!(shares > 0, "{csv}");
+    assert!(shares > 0 && told_cpu >= 32, "{csv}");
 }
 
 #[test]

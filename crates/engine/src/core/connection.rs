@@ -79,6 +79,8 @@ pub(super) struct LunState {
     pub(super) unit: u32,
     /// The nexus's state on it.
     pub(super) nexus: NexusUnit,
+    /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it.
+    pub(super) losses: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -471,7 +473,8 @@ impl<I: Io> Core<I> {
             conn.reach[*index] = if read_only { Reach::ReadOnly } else { Reach::Full };
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
             nexus.sync(&self.views[*index].policy);
-            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus });
+            let losses = self.lanes[*index].losses();
+            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses });
             conn.lun_list.push(lun_bytes(*number));
         }
     }

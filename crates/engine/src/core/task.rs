@@ -11,6 +11,7 @@ use scsi::command::Status;
 use scsi::exec::CHUNK_BYTES;
 use scsi::home::Aborted;
 use scsi::nexus::Reach;
+use scsi::storage::StoreError;
 use scsi::{
     Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step, View,
 };
@@ -40,6 +41,8 @@ pub(super) struct Task {
     pub(super) buffer: Places,
     /// What it waits for.
     pub(super) state: State,
+    /// The unit whose store it flushes.
+    flushes: Option<u32>,
     /// How much of the data-out has been asked for.
     asked_bytes: u32,
     /// Since when not all has come that was asked for: the transport has the buffer.
@@ -118,6 +121,7 @@ impl Task {
             exec: None,
             buffer: Places::EMPTY,
             state: State::Running,
+            flushes: None,
             asked_bytes: 0,
             missing: None,
             gated: false,
@@ -519,10 +523,28 @@ impl<I: Io> Core<I> {
             MediaOp::Extent { offset } => Op::Extent { offset },
         };
         let unit = unit.unwrap_or(task.unit);
+        task.flushes = matches!(op, Op::Flush).then_some(unit);
         let (lane, io) = self.lane(unit);
         match lane.submit(io, OpId(key.index), &op) {
-            Submitted::Done(outcome) => Some(Event::Stored(outcome)),
+            Submitted::Done(outcome) => Some(Event::Stored(self.flushed(key, outcome))),
             Submitted::Later => None,
+        }
+    }
+
+    /// What the nexus is told of a flush: once for each, that acknowledged writes were lost before it.
+    fn flushed(&mut self, key: Key, outcome: Outcome) -> Outcome {
+        let Some(task) = self.tasks.get_mut(key) else { return outcome };
+        let Some(unit) = task.flushes.take() else { return outcome };
+        let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
+        let Some(lun) = conn.and_then(|conn| conn.luns.iter_mut().find(|lun| lun.unit == unit)) else {
+            return outcome;
+        };
+        let losses = self.lanes[unit as usize].losses();
+        match outcome {
+            Ok(_) | Err(StoreError::WriteFailed) if std::mem::replace(&mut lun.losses, losses) != losses => {
+                Err(StoreError::WriteFailed)
+            }
+            Ok(_) | Err(_) => outcome,
         }
     }
 
@@ -533,6 +555,7 @@ impl<I: Io> Core<I> {
         if task.aborted {
             return self.free_task(key);
         }
+        let outcome = self.flushed(key, outcome);
         if let Some(event) = self.read_done(key, outcome) {
             self.run_task(key, event);
         }
