@@ -14,6 +14,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             listen: vec![next()],
             target: Some(next()).filter(|text| !text.is_empty()),
             cores: Some(next()).filter(|text| !text.is_empty()),
+            admin: Some(next()).filter(|text| !text.is_empty()),
             ..ServeOptions::default()
         };
         judge(Config::from_options(&options));

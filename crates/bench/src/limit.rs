@@ -120,7 +120,7 @@ impl fmt::Display for Bottleneck {
             Bottleneck::Core { core, others, target_known } => {
                 let whose = match target_known {
                     true => "several threads share it",
-                    false => "--target-pid would tell whether it is the target's",
+                    false => "--target-pid or --target-admin would tell whether it is the target's",
                 };
                 let others = match others {
                     0 => String::new(),
@@ -164,6 +164,7 @@ mod tests {
             write: None,
             trim: None,
             initiator_cpu: Cpu::default(),
+            target_cpu_lost: None,
             target_cpu: None,
             cores: loads.iter().enumerate().map(load).collect(),
             threads: threads.iter().map(thread).collect(),

@@ -124,6 +124,7 @@ pub(crate) mod tests {
             write: Some(stream(1_041_150, 3)),
             trim: None,
             initiator_cpu: Cpu { user_seconds: 2.5, system_seconds: 2.5, us_per_op: 1.2 },
+            target_cpu_lost: None,
             target_cpu: Some(Cpu { user_seconds: 4.0, system_seconds: 5.875, us_per_op: 2.371 }),
             cores: vec![core(0, 0.25, 0.75), core(1, 0.125, 0.0)],
             threads: vec![thread(Side::Initiator, "job 0", 1, 0.5), thread(Side::Target, "core 0", 0, 0.99)],

@@ -22,6 +22,9 @@ pub struct RunResult {
     pub initiator_cpu: Cpu,
     /// CPU of the target, where it is known.
     pub target_cpu: Option<Cpu>,
+    /// Why the target's CPU, which was asked for, is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_cpu_lost: Option<String>,
     /// Load of every core of the machine over the measured time.
     pub cores: Vec<CoreLoad>,
     /// The busiest threads of both sides, at most 64 of each, the busiest first.

@@ -4,8 +4,9 @@
 //! completions there are, records them with one reading of the clock, uses their slots for the next operations, and
 //! sends these in one batch. What finishes within the measured time is counted.
 
+mod admin;
 mod check;
-pub(crate) mod cpu;
+mod gauge;
 pub(crate) mod meter;
 mod pattern;
 mod sampler;
@@ -15,10 +16,12 @@ mod worker;
 
 pub(crate) use check::depth;
 
+pub use admin::AdminClient;
 pub use check::{BS_MAX, BUFFERS_BYTES_MAX, DEPTH_MAX, THREADS_MAX, check, writes};
 
 use crate::job::Job;
 use crate::result::{RunResult, Sample};
+use gauge::Gauge;
 use reactor::uring::Uring;
 use sampler::Sampler;
 use setup::Plan;
@@ -37,8 +40,17 @@ use worker::Report;
 pub struct Watch {
     /// Set, it ends the run early: what was measured until then is the result.
     pub stop: Arc<AtomicBool>,
-    /// The process of the target, if it runs on this machine.
-    pub target_pid: Option<u32>,
+    /// Where the target's CPU time is known from; `None`: it is not known.
+    pub target_cpu: Option<CpuSource>,
+}
+
+/// Who tells the CPU time of a target.
+#[derive(Clone, Debug)]
+pub enum CpuSource {
+    /// This machine's kernel, of the process of this number.
+    Process(u32),
+    /// The target itself, a Lunette.
+    Admin(AdminClient),
 }
 
 /// Why a run did not take place: what is wrong, and how to mend it.
@@ -85,7 +97,7 @@ pub fn run(
     let plan = Arc::new(Plan::new(job, targets, names)?);
     let shared = Arc::new(Shared::new(plan.workers(), plan.jobs(), watch.stop.clone()));
     let (threads, ids) = start(&plan, &shared)?;
-    let mut sampler = Sampler::new(&shared, ids, watch.target_pid, job.bs);
+    let mut sampler = Sampler::new(&shared, ids, Gauge::new(watch.target_cpu.clone()), job.bs);
     let begin = shared.now() + nanoseconds(job.ramp);
     let end = begin + nanoseconds(job.runtime);
     shared.begin.store(begin, Ordering::Relaxed);

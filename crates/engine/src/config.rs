@@ -46,6 +46,8 @@ pub struct Config {
     pub poll: Poll,
     /// Where state that survives a restart is kept (APTPL reservations); `None`: nowhere.
     pub state_dir: Option<PathBuf>,
+    /// Where the admin interface listens; `None`: there is none.
+    pub admin: Option<AdminAddress>,
     /// Backing stores with their units.
     pub luns: Vec<Lun>,
     /// Targets.
@@ -92,6 +94,15 @@ pub enum Poll {
     Always,
     /// Sleep.
     Never,
+}
+
+/// Where the admin interface listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AdminAddress {
+    /// A socket in the file system, for its owner only.
+    Unix(PathBuf),
+    /// An address and a port; port 0 is any free one.
+    Tcp(SocketAddr),
 }
 
 /// A listening address.

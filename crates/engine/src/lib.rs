@@ -8,6 +8,7 @@ mod balance;
 pub mod config;
 pub mod copy;
 mod core;
+pub mod cpu;
 pub mod daemon;
 mod housekeeper;
 pub mod initiator;

@@ -89,6 +89,9 @@ pub(crate) struct Serve {
     /// Keep what must survive a restart (persistent reservations) in this folder [default: nowhere]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// Tell CPU times here: a Unix socket's path, with a slash in it, or an address and a port [default: nowhere]
+    #[arg(long, value_name = "PATH|ADDR:PORT")]
+    admin: Option<String>,
     /// What is logged to stderr, before what the variable RUST_LOG says [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
     pub(crate) log_level: Option<String>,
@@ -97,8 +100,8 @@ pub(crate) struct Serve {
 impl Serve {
     /// The options in the configuration's words.
     pub(crate) fn options(self) -> ServeOptions {
-        let Serve { config, listen, target, lun, cores, poll, state_dir, log_level: _ } = self;
-        ServeOptions { config, listen, target, lun, cores, poll, state_dir }
+        let Serve { config, listen, target, lun, cores, poll, state_dir, admin, log_level: _ } = self;
+        ServeOptions { config, listen, target, lun, cores, poll, state_dir, admin }
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) struct Running<'a> {
     pub(crate) units: &'a [UnitSummary],
     /// What others call this machine: what to connect to where a portal listens on all addresses.
     pub(crate) host: &'a str,
+    /// Where the admin interface is.
+    pub(crate) admin: Option<&'a str>,
 }
 
 /// The banner.
@@ -35,6 +37,9 @@ fn write_all(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::R
         format!("{} cores ({})", config.cores.len(), show_cores(&config.cores))
     };
     writeln!(out, "Lunette {} serves on {cores}{poll}.", env!("CARGO_PKG_VERSION"))?;
+    if let Some(place) = running.admin {
+        writeln!(out, "Admin {place}")?;
+    }
     for target in &config.targets {
         write_target(out, config, target, running)?;
         write_connecting(out, target, running)?;
@@ -138,6 +143,10 @@ mod tests {
     use std::path::Path;
 
     fn shown(text: &str, addresses: &[&str], failed: Option<&str>) -> String {
+        shown_with_admin(text, addresses, failed, None)
+    }
+
+    fn shown_with_admin(text: &str, addresses: &[&str], failed: Option<&str>, admin: Option<&str>) -> String {
         let config = Config::from_toml(text, Path::new("lunette.toml")).unwrap_or_else(|p| panic!("{p}"));
         let addresses: Vec<SocketAddr> = addresses.iter().map(|a| a.parse().expect("an address")).collect();
         let unit = |lun: &engine::config::Lun| UnitSummary {
@@ -148,7 +157,8 @@ mod tests {
             failed: failed.map(str::to_string),
         };
         let units: Vec<UnitSummary> = config.luns.iter().map(unit).collect();
-        let text = banner(&config, &Running { addresses: &addresses, units: &units, host: "storage1" });
+        let running = Running { addresses: &addresses, units: &units, host: "storage1", admin };
+        let text = banner(&config, &running);
         // The cores of the machine that runs the test are not the test's business.
         text.split_once('\n').expect("several lines").1.to_string()
     }
@@ -173,6 +183,13 @@ Ready. Stop with Ctrl-C.
         assert_eq!(shown(text, &["127.0.0.1:40000"], None), expected);
         let failed = shown(text, &["127.0.0.1:40000"], Some("no such file"));
         assert!(failed.contains("  LUN 0  disk: NOT READY: no such file\n"), "{failed}");
+    }
+
+    #[test]
+    fn the_admin_interface_is_told_first() {
+        let text = "[[lun]]\nram = '1G'\n[[target]]\nname = 'iqn.2026-11.a:x'";
+        let shown = shown_with_admin(text, &["127.0.0.1:40000"], None, Some("http://127.0.0.1:40001"));
+        assert!(shown.starts_with("Admin http://127.0.0.1:40001\n\nTarget "), "{shown}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use bench::job::{Job, Poll, Rw, Style};
 use bench::output::live::{Live, View};
 use bench::output::{csv::csv, human::human, json::json};
 use bench::result::RunResult;
-use bench::run::{Watch, check, run as measure, writes};
+use bench::run::{AdminClient, CpuSource, Watch, check, run as measure, writes};
 use bench::target::{Opened, TargetOptions, open};
 use clap::{ArgGroup, Args, ValueEnum};
 use engine::config::{format_size, parse_cores, parse_duration, parse_size};
@@ -91,6 +91,9 @@ pub(crate) struct BenchArguments {
     /// The target's process on this machine, whose CPU time is told beside ours
     #[arg(long, value_name = "PID")]
     target_pid: Option<u32>,
+    /// The admin interface of a Lunette target (its --admin), which tells its CPU time from any machine
+    #[arg(long, value_name = "PATH|HOST:PORT", conflicts_with = "target_pid")]
+    target_admin: Option<String>,
     /// JSON with fio's field names, to standard output in place of the table, or to a file
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -137,8 +140,12 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
     let backends: Vec<_> = targets.iter().map(|target| target.backend.clone()).collect();
     let stop =
         catch_interrupts().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
-    let watch = Watch { stop: stop.clone(), target_pid: arguments.target_pid };
-    let mut live = Live::new(View::new(&job, &names));
+    let watch = Watch { stop: stop.clone(), target_cpu: arguments.cpu_source()? };
+    let is_elsewhere = match &watch.target_cpu {
+        Some(CpuSource::Admin(client)) => client.is_elsewhere(),
+        Some(CpuSource::Process(_)) | None => false,
+    };
+    let mut live = Live::new(View::new(&job, &names).with_target_elsewhere(is_elsewhere));
     let measured = measure(&job, &backends, &names, &watch, &mut |sample| live.observe(sample));
     live.clear();
     let result = measured.map_err(Failure::wrong_input)?;
@@ -211,6 +218,13 @@ impl BenchArguments {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    fn cpu_source(&self) -> Result<Option<CpuSource>, Failure> {
+        let Some(name) = &self.target_admin else { return Ok(self.target_pid.map(CpuSource::Process)) };
+        let client = AdminClient::open(name)
+            .map_err(|error| Failure::wrong_input(format!("--target-admin: {error}")))?;
+        Ok(Some(CpuSource::Admin(client)))
     }
 
     /// The result, to all places that it was wanted in.

@@ -110,12 +110,25 @@ fn serve(options: Serve) -> ExitCode {
         Ok(caught) => caught,
         Err(error) => return fail(format!("signals cannot be caught: {error}"), 1),
     };
+    let listener = match config.admin.as_ref().map(admin::Listener::bind).transpose() {
+        Ok(listener) => listener,
+        Err(error) => return fail(error, 1),
+    };
     let daemon = match Daemon::start(config.clone()) {
         Ok(daemon) => daemon,
         Err(error) => return fail(error, 1),
     };
+    let admin = match listener.map(admin::Server::start).transpose() {
+        Ok(admin) => admin,
+        Err(error) => return fail(format!("the admin interface cannot start: {error}"), 1),
+    };
     let host = host_name();
-    let running = Running { addresses: daemon.addresses(), units: daemon.units(), host: &host };
+    let running = Running {
+        addresses: daemon.addresses(),
+        units: daemon.units(),
+        host: &host,
+        admin: admin.as_ref().map(admin::Server::place),
+    };
     say(&banner(&config, &running));
     signals.forever().next();
     stopping.store(true, Ordering::SeqCst);
@@ -123,6 +136,7 @@ fn serve(options: Serve) -> ExitCode {
     if let Err(error) = daemon.stop() {
         return fail(error, 1);
     }
+    drop(admin);
     tracing::info!("stopped");
     ExitCode::SUCCESS
 }

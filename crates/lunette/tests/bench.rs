@@ -188,7 +188,7 @@ fn an_interrupt_ends_a_run_with_what_was_measured() {
 
 #[test]
 fn wrong_options_are_answered_with_one_line() {
-    let wrong: [(&[&str], &str); 34] = [
+    let wrong: [(&[&str], &str); 37] = [
         (&[], "<TARGET>"),
         (&["ram:"], "is not a size"),
         (&["ram:1X"], "1X"),
@@ -221,6 +221,9 @@ fn wrong_options_are_answered_with_one_line() {
         (&["ram:1M", "--poll", "often"], "often"),
         (&["ram:1M", "--data-digest"], "iSCSI URL"),
         (&["ram:1M", "--target-pid", "4194305"], "4194305"),
+        (&["ram:1M", "--target-pid", "1", "--target-admin", "./a"], "cannot be used with"),
+        (&["ram:1M", "--target-admin", "a.sock"], "write a path with a slash"),
+        (&["ram:1M", "--target-admin", "/nonexistent/a.sock"], "lunette serve --admin"),
         (&["ram:1M", "--json", "--csv"], "standard output"),
         (&["ram:1M", "--frobnicate"], "--frobnicate"),
     ];
@@ -248,7 +251,7 @@ fn help_names_every_option() {
         run(Daemon::command().args(["bench", "--help"]), Duration::from_secs(30)).expect_success("help");
     let options = "--rw --rwmixread --bs --iodepth --numjobs --runtime --ramp --rate --size --offset --verify --seed \
                    --buffer-compress --reads --writes --sgp --bidirectional --cores --poll --header-digest \
-                   --data-digest --target-pid --json --csv --yes";
+                   --data-digest --target-pid --target-admin --json --csv --yes";
     for option in options.split_whitespace() {
         assert!(help.contains(option), "{option}:\n{help}");
     }

@@ -15,6 +15,9 @@ pub fn human(result: &RunResult) -> String {
     out.push_str(&table(&streams(result)));
     out.push('\n');
     out.push_str(&table(&cpu(result)));
+    if let Some(reason) = &result.target_cpu_lost {
+        out.push_str(&format!("WARNING: the target's CPU is not known: {reason}\n"));
+    }
     if !result.cores.is_empty() {
         out.push('\n');
         out.push_str(&cores(result));

@@ -12,7 +12,7 @@ use super::matrix::Row;
 use super::plan::{Kind, Store, Transport, redact, show_poll, show_rate};
 use crate::job::{Job, Rw, Style};
 use crate::result::Sample;
-use crate::run::{Watch, run};
+use crate::run::{CpuSource, Watch, run};
 use crate::target::{Opened, TargetOptions, open};
 use daemon::Daemon;
 use engine::config::show_cores;
@@ -142,7 +142,7 @@ impl LiveBed {
                 ..Job::default()
             };
             let opened = open(name, &TargetOptions::of(&job)).map_err(|error| error.to_string())?;
-            let whole = Watch { stop: Arc::new(AtomicBool::new(false)), target_pid: None };
+            let whole = Watch { stop: Arc::new(AtomicBool::new(false)), target_cpu: None };
             let (size, mut bytes, mut at) = (opened.size as f64, 0.0, 0.0);
             let end = Arc::clone(&whole.stop);
             let result = run(&job, &[opened.backend], &[opened.name], &whole, &mut |sample| {
@@ -217,7 +217,7 @@ impl Bed for LiveBed {
         }
         let names: Vec<String> = opened.iter().map(|target| target.name.clone()).collect();
         let backends: Vec<_> = opened.into_iter().map(|target| target.backend).collect();
-        let watch = Watch { stop: Arc::clone(&self.stop), target_pid: started.pid };
+        let watch = Watch { stop: Arc::clone(&self.stop), target_cpu: started.pid.map(CpuSource::Process) };
         let result = run(job, &backends, &names, &watch, observe).map_err(|error| error.to_string())?;
         drop(backends);
         if result.iops() == 0.0 {

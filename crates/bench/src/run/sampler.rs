@@ -1,11 +1,12 @@
 //! What the main thread sees of a run: samples while it lasts, the result in the end.
 
-use super::cpu::{self, CoreTimes, Thread, Times};
+use super::gauge::{Gauge, Reading, Threads};
 use super::meter::{Direction, Tally};
 use super::shared::{ERRORS_KEPT, Shared};
 use super::worker::Report;
 use crate::job::Job;
 use crate::result::{CoreLoad, Cpu, RunResult, Sample, Side, ThreadLoad, VerifyCounts};
+use engine::cpu::{self, CoreTimes, Thread, Times};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
@@ -20,7 +21,8 @@ pub(super) struct Sampler<'a> {
     shared: &'a Shared,
     /// The kernel's numbers of the job threads.
     ids: Vec<u32>,
-    target: Option<u32>,
+    /// Tells the target's CPU time.
+    gauge: Gauge,
     /// All that was handed over of the measured time.
     total: Tally,
     series: Vec<Sample>,
@@ -28,7 +30,7 @@ pub(super) struct Sampler<'a> {
     ramp: Option<Sample>,
     bs: u32,
     last: Moment,
-    first: Option<Extent>,
+    first: Option<Moment>,
     measured: Option<Measured>,
 }
 
@@ -37,13 +39,7 @@ struct Moment {
     at: u64,
     cores: Vec<CoreTimes>,
     initiator: f64,
-    target: Option<Times>,
-}
-
-/// What is looked at where measuring begins.
-struct Extent {
-    moment: Moment,
-    target_threads: Vec<Thread>,
+    target: Option<Reading>,
 }
 
 /// What is looked at from where measuring begins to where it ends.
@@ -55,12 +51,12 @@ struct Measured {
 }
 
 impl<'a> Sampler<'a> {
-    pub(super) fn new(shared: &'a Shared, ids: Vec<u32>, target: Option<u32>, bs: u32) -> Sampler<'a> {
-        let last = Moment::now(shared, &ids, target);
+    pub(super) fn new(shared: &'a Shared, ids: Vec<u32>, mut gauge: Gauge, bs: u32) -> Sampler<'a> {
+        let last = Moment::now(shared, &ids, gauge.read(Threads::Left));
         Sampler {
             shared,
             ids,
-            target,
+            gauge,
             total: Tally::new(),
             series: Vec::new(),
             ramp: None,
@@ -73,23 +69,18 @@ impl<'a> Sampler<'a> {
 
     /// Measuring begins.
     pub(super) fn begin(&mut self) {
-        let moment = Moment::now(self.shared, &self.ids, self.target);
-        self.first = Some(Extent { moment, target_threads: self.target.map_or_else(Vec::new, cpu::threads) });
+        self.first = Some(Moment::now(self.shared, &self.ids, self.gauge.read(Threads::Told)));
     }
 
     /// Measuring ends.
     pub(super) fn end(&mut self) {
-        let now = Moment::now(self.shared, &self.ids, self.target);
+        let now = Moment::now(self.shared, &self.ids, self.gauge.read(Threads::Told));
         let Some(first) = &self.first else { return };
-        let target_threads = self.target.map_or_else(Vec::new, cpu::threads).into_iter().map(|thread| {
-            let before = first.target_threads.iter().find(|before| before.id == thread.id);
-            let times = thread.times.since(before.map_or(Times::default(), |before| before.times));
-            (thread, times)
-        });
+        let target = now.target.as_ref().zip(first.target.as_ref());
         self.measured = Some(Measured {
-            cores: cpu::loads(&first.moment.cores, &now.cores),
-            target: now.target.zip(first.moment.target).map(|(now, before)| now.since(before)),
-            target_threads: target_threads.collect(),
+            cores: loads(&first.cores, &now.cores),
+            target: target.map(|(now, before)| now.times.since(before.times)),
+            target_threads: target.map_or_else(Vec::new, |(now, before)| now.threads_since(before)),
         });
     }
 
@@ -109,20 +100,21 @@ impl<'a> Sampler<'a> {
                 }
             });
         }
-        let now = Moment::now(self.shared, &self.ids, self.target);
+        let now = Moment::now(self.shared, &self.ids, self.gauge.read(Threads::Left));
         let last = std::mem::replace(&mut self.last, now);
         let now = &self.last;
         let seconds = now.at.saturating_sub(last.at).max(1) as f64 / 1e9;
         let [p50, p99] = fresh.percentiles([50.0, 99.0]);
         let begin = self.shared.begin.load(Ordering::Relaxed);
-        let target = now.target.zip(last.target).map(|(now, last)| now.since(last).sum());
+        let target = now.target.as_ref().zip(last.target.as_ref());
+        let target = target.map(|(now, last)| now.times.since(last.times).sum());
         let sample = Sample {
             at: (now.at as f64 - begin as f64) / 1e9,
             iops,
             bytes_per_second: iops * f64::from(self.bs),
             p50,
             p99,
-            cores: cpu::loads(&last.cores, &now.cores),
+            cores: loads(&last.cores, &now.cores),
             target_cores: target.map(|target| target / seconds),
             initiator_cores: (now.initiator - last.initiator).max(0.0) / seconds,
         };
@@ -177,6 +169,7 @@ impl<'a> Sampler<'a> {
             write: stream(Direction::Write),
             trim: stream(Direction::Trim),
             initiator_cpu: cpu_of(initiator, operations),
+            target_cpu_lost: self.gauge.lost(),
             target_cpu: measured.target.map(|times| cpu_of(times, operations)),
             cores: measured.cores,
             threads: threads(&reports, measured.target_threads, time),
@@ -192,12 +185,12 @@ impl<'a> Sampler<'a> {
 }
 
 impl Moment {
-    fn now(shared: &Shared, ids: &[u32], target: Option<u32>) -> Moment {
+    fn now(shared: &Shared, ids: &[u32], target: Option<Reading>) -> Moment {
         Moment {
             at: shared.now(),
             cores: cpu::cores(),
             initiator: ids.iter().filter_map(|&id| cpu::own_thread(id)).map(Times::sum).sum(),
-            target: target.and_then(cpu::process),
+            target,
         }
     }
 }
@@ -233,4 +226,34 @@ fn threads(reports: &[Report], target: Vec<(Thread, Times)>, seconds: f64) -> Ve
         loads
     };
     [busiest(own.collect()), busiest(others.collect())].concat()
+}
+
+/// The load of every core between two moments. Time that a hypervisor took away is not counted: shares are of the
+/// time that this machine had.
+fn loads(before: &[CoreTimes], after: &[CoreTimes]) -> Vec<CoreLoad> {
+    let load = |now: &CoreTimes| {
+        let then = before.iter().find(|then| then.core == now.core)?;
+        let Times { user, system } = now.times.since(then.times);
+        let idle = (now.idle - then.idle).max(0.0);
+        let all = user + system + idle;
+        let share = |part: f64, without: f64| if all > 0.0 { part / all } else { without };
+        let (user, system, idle) = (share(user, 0.0), share(system, 0.0), share(idle, 1.0));
+        Some(CoreLoad { core: now.core, user, system, idle })
+    };
+    after.iter().filter_map(load).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_core_are_of_the_time_it_had() {
+        let core = |user, system, idle| [CoreTimes { core: 3, times: Times { user, system }, idle }];
+        let (before, after) = (core(1.0, 1.0, 1.0), core(1.25, 1.25, 1.5));
+        let load = loads(&before, &after)[0];
+        assert_eq!((load.core, load.user, load.system, load.idle), (3, 0.25, 0.25, 0.5));
+        assert_eq!(loads(&after, &after)[0].idle, 1.0);
+        assert!(loads(&[], &after).is_empty());
+    }
 }

@@ -1,6 +1,5 @@
 //! One job thread: a ring, a lane, buffers, and the loop that keeps operations in flight.
 
-use super::cpu::{self, Thread, Times};
 use super::meter::{Direction, Interval, PerDirection};
 use super::pattern::{Pace, Pattern};
 use super::shared::{ERRORS_KEPT, Shared};
@@ -8,6 +7,7 @@ use crate::job::{self, Job};
 use crate::result::VerifyCounts;
 use crate::verify::{Ledger, Reading, Verdict, Writing};
 use engine::config::Poll;
+use engine::cpu::{self, Thread, Times};
 use engine::poll::Poller;
 use fastrand::Rng;
 use reactor::io::{Completion, Io, Wait};

@@ -3,7 +3,7 @@
 use crate::support::{Fate, bent, bent_in_batches, measure, observe, ram, refused, short};
 use bench::job::{Job, Poll, Rw, Style};
 use bench::result::{RunResult, Sample, Side};
-use bench::run::Watch;
+use bench::run::{CpuSource, Watch};
 use scsi::storage::StoreError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ fn the_sums_of_a_run_add_up() {
     };
     let job = Job { rw: Rw::RandRw, rwmixread: 60, numjobs: 2, iodepth: 8, ..short() };
     let mut samples = Vec::new();
-    let watch = Watch { target_pid: Some(std::process::id()), ..Watch::default() };
+    let watch = Watch { target_cpu: Some(CpuSource::Process(std::process::id())), ..Watch::default() };
     let mut look = |sample: &Sample| samples.push(sample.clone());
     let result = observe(&job, &[target(), target()], &watch, &mut look);
     let (read, write) = (result.read.as_ref().unwrap(), result.write.as_ref().unwrap());

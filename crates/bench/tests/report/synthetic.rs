@@ -102,6 +102,7 @@ fn made_up(row: &Row, job: &Job) -> RunResult {
         write,
         trim: None,
         initiator_cpu: cpu(0.6),
+        target_cpu_lost: None,
         target_cpu: (!matches!(row.target.kind, Kind::Url(_))).then(|| cpu(0.9)),
         cores: cores(&mut noise),
         threads: Vec::new(),

@@ -55,6 +55,9 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     if old.state_dir != new.state_dir {
         steps.push(StepOfChange::Restart("state_dir"));
     }
+    if old.admin != new.admin {
+        steps.push(StepOfChange::Restart("admin"));
+    }
     let of = |config: &Config| {
         let times = (config.login_timeout, config.keep_alive, config.stall_timeout);
         (config.poll, times, config.logins_max)
@@ -254,6 +257,7 @@ luns = ["b"]
         assert_eq!(steps[1..], names, "they are reached through all portals");
         assert_eq!(changed("portal = [", "poll = 'never'\nportal = ["), [Settings]);
         assert_eq!(changed("portal = [", "state_dir = '/x'\nportal = ["), [Restart("state_dir")]);
+        assert_eq!(changed("portal = [", "admin = '/x'\nportal = ["), [Restart("admin")]);
     }
 
     /// A file in which each thing is there or not, or there in another form.

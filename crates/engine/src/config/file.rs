@@ -23,6 +23,7 @@ pub(super) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Raw> {
         cores: root.text("cores", problems),
         poll: root.text("poll", problems),
         state_dir: root.text("state_dir", problems).map(|at| At::new(PathBuf::from(&at.value), &at.place)),
+        admin: root.text("admin", problems),
         login_timeout: root.text_or_number("login_timeout", problems),
         keep_alive: root.text_or_number("keep_alive", problems),
         stall_timeout: root.text_or_number("stall_timeout", problems),

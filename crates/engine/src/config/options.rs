@@ -27,6 +27,8 @@ pub struct ServeOptions {
     pub poll: Option<String>,
     /// `--state-dir`
     pub state_dir: Option<PathBuf>,
+    /// `--admin`
+    pub admin: Option<String>,
 }
 
 /// The configuration that the options ask for.
@@ -107,6 +109,12 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
         // Unlike a path in the file, this one starts where the command was given.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
         raw.state_dir = Some(At::new(path, &Place::option("--state-dir")));
+    }
+    if let Some(address) = &options.admin {
+        let path = std::path::absolute(address).ok().filter(|_| address.contains('/'));
+        let address =
+            path.and_then(|path| path.into_os_string().into_string().ok()).unwrap_or(address.clone());
+        raw.admin = Some(text("--admin", &address));
     }
     if !options.listen.is_empty() {
         raw.portals = options.listen.iter().map(|address| portal(address)).collect();

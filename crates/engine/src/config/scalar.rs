@@ -1,8 +1,9 @@
 //! Single values: sizes, times, core lists, addresses, names.
 
-use super::Network;
 use super::problems::Fault;
+use super::{AdminAddress, Network};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 /// The port that IANA gave iSCSI.
@@ -11,6 +12,8 @@ pub(super) const ISCSI_PORT: u16 = 3260;
 pub(super) const ISCSI_NAME_MAX: usize = 223;
 /// Largest medium: file offsets are signed 64-bit numbers.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
+/// Bytes of a socket's path: what sockaddr_un holds (unix(7)), without the zero byte at its end.
+const SOCKET_PATH_MAX: usize = 107;
 /// Highest core number that a list may name.
 const CORE_MAX: usize = 4095;
 
@@ -153,6 +156,24 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, Fault> {
             Fault::new(format!("`{text}` is not an address"), fix)
         },
     )
+}
+
+/// A path, which has a slash in it and starts at `base`, or an address with a port.
+pub(super) fn admin(text: &str, base: &Path) -> Result<AdminAddress, Fault> {
+    if text.contains('/') {
+        let path = base.join(text);
+        let bytes = path.as_os_str().len();
+        if bytes > SOCKET_PATH_MAX || text.contains('\0') || text.ends_with('/') {
+            let what = format!("{} cannot be the path of a socket", path.display());
+            let fix = format!("name a file, its whole path at most {SOCKET_PATH_MAX} bytes long");
+            return Err(Fault::new(what, fix));
+        }
+        return Ok(AdminAddress::Unix(path));
+    }
+    text.parse().map(AdminAddress::Tcp).map_err(|_| {
+        let fix = "write a path with a slash, as /run/lunette.sock, or a numeric address and a port, as 127.0.0.1:9260";
+        Fault::new(format!("`{text}` is neither a path nor an address with a port"), fix)
+    })
 }
 
 /// `10.0.0.0/8`, `fd00::/64`, `10.1.2.3`.

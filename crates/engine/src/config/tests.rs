@@ -33,6 +33,7 @@ const FULL: &str = r#"
 cores = "0-2"
 poll = "never"
 state_dir = "state"
+admin = "./run/admin.sock"
 login_timeout = "5s"
 keep_alive = 20
 stall_timeout = "90s"
@@ -93,6 +94,7 @@ fn a_file_with_everything_is_understood() {
     let config = good(FULL);
     assert_eq!((config.cores.as_slice(), config.poll), (&[0, 1, 2][..], Poll::Never));
     assert_eq!(config.state_dir.as_deref(), Some(Path::new("/etc/lunette/state")));
+    assert_eq!(config.admin, Some(AdminAddress::Unix("/etc/lunette/run/admin.sock".into())));
     assert_eq!((config.login_timeout.as_secs(), config.keep_alive.as_secs(), config.logins_max), (5, 20, 10));
     assert_eq!(config.stall_timeout.as_secs(), 90);
     assert_eq!((config.portals[0].cores.as_slice(), config.portals[0].group), (&[1, 2][..], 1));
@@ -284,6 +286,26 @@ fn no_arguments_serve_a_disk_in_memory() {
 }
 
 #[test]
+fn the_admin_interface_is_a_path_or_an_address() {
+    let admin = |text: &str| options(|o| o.admin = Some(text.into())).map(|config| config.admin);
+    let here = std::env::current_dir().expect("a folder");
+    assert_eq!(options(|_| {}).expect("good").admin, None);
+    assert_eq!(admin("./a.sock"), Ok(Some(AdminAddress::Unix(here.join("a.sock")))));
+    assert_eq!(admin("[::1]:0"), Ok(Some(AdminAddress::Tcp("[::1]:0".parse().expect("an address")))));
+    for (wrong, named) in [
+        ("a.sock", "write a path with a slash, as /run/lunette.sock"),
+        ("127.0.0.1", "neither a path nor an address with a port"),
+        ("localhost:9260", "numeric address"),
+        ("", "neither a path"),
+        ("/run/", "cannot be the path of a socket"),
+        (&format!("/{}", "long".repeat(30)), "at most 107 bytes"),
+    ] {
+        let problems = admin(wrong).expect_err(wrong).to_string();
+        assert!(problems.starts_with("--admin: ") && problems.contains(named), "{problems}");
+    }
+}
+
+#[test]
 fn luns_of_the_command_line_are_numbered_from_zero() {
     let config =
         options(|o| o.lun = vec!["ram:1M,id=5".into(), "null:1T,bs=4K,name=big".into()]).expect("good");
@@ -364,7 +386,7 @@ proptest! {
     }
 
     #[test]
-    fn values_of_any_type_are_refused_with_a_place(key in "cores|poll|state_dir|login_timeout|logins_max|portal|lun|target",
+    fn values_of_any_type_are_refused_with_a_place(key in "cores|poll|state_dir|admin|login_timeout|logins_max|portal|lun|target",
                                                     value in "1|-1|1\\.5|true|\"\"|\\[\\]|\\{\\}|\\[1\\]|\\[\\{a=1\\}\\]|0xffffffffffffffff|1979-05-27") {
         let found = parse(&format!("{key} = {value}")).expect_err("nothing to serve");
         prop_assert!(found.iter().all(|problem| problem.position.is_some()));

@@ -53,6 +53,10 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
     let stall_timeout = time(&raw.stall_timeout, 60, 60 * minute, problems);
     let logins_max = count(&raw.logins_max, 1024, 65536, problems);
     let poll = poll(&raw.poll, problems);
+    let admin = match &raw.admin {
+        None => Some(None),
+        Some(at) => problems.check(&at.place, scalar::admin(&at.value, &machine.base)).map(Some),
+    };
     let cores = cores(&raw.cores, &machine.cores, problems);
     let usable = cores.as_deref().unwrap_or(&machine.cores);
     let portals = portals(&raw.portals, usable, problems);
@@ -62,6 +66,7 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
         state_dir: raw.state_dir.as_ref().map(|at| machine.base.join(&at.value)),
         cores: cores?,
         poll: poll?,
+        admin: admin?,
         luns: luns?,
         targets: targets?,
         portals: portals?,

@@ -30,6 +30,8 @@ pub struct View {
     by_rate: bool,
     /// Job threads may spin, and look busy then.
     spins: bool,
+    /// The target has cores of its own.
+    target_elsewhere: bool,
     /// Of the last second.
     samples: VecDeque<Sample>,
 }
@@ -54,8 +56,14 @@ impl View {
             threads: f64::from(job.numjobs) * targets.len().max(1) as f64,
             by_rate: job.rate.is_some(),
             spins: job.poll != Poll::Never,
+            target_elsewhere: false,
             samples: VecDeque::new(),
         }
+    }
+
+    /// Says whether the target, whose CPU is known, runs on another machine: then the cores shown are not its.
+    pub fn with_target_elsewhere(self, target_elsewhere: bool) -> View {
+        View { target_elsewhere, ..self }
     }
 
     /// Takes the next sample.
@@ -128,15 +136,21 @@ impl View {
         let full: Vec<&CoreLoad> = mean.cores.iter().filter(|load| busy(load) >= SATURATED).collect();
         let this_side = mean.initiator_cores >= SATURATED * self.threads;
         let spinning = if self.spins { ", or waits spinning" } else { "" };
+        let target_is_full = mean.target_cores.is_some_and(|cores| cores >= SATURATED);
+        let is_here = target_is_full && !self.target_elsewhere;
         let whose = match (mean.target_cores, this_side) {
-            (Some(target), true) if target >= SATURATED => format!("both sides use theirs up{spinning}"),
-            (Some(target), false) if target >= SATURATED => "it is the target's".into(),
+            (Some(_), true) if is_here => format!("both sides use theirs up{spinning}"),
+            (Some(_), false) if is_here => "it is the target's".into(),
             (_, true) => format!("this side uses it up{spinning}"),
             (Some(_), false) => "several threads share it".into(),
-            (None, false) => "--target-pid would tell whether it is the target's".into(),
+            (None, false) => "--target-pid or --target-admin would tell whether it is the target's".into(),
         };
         let (paint, text) = match full.as_slice() {
             [] if self.by_rate => (Paint::Plain, "the rate that was asked for".to_string()),
+            [] if target_is_full && self.target_elsewhere => {
+                let cores = mean.target_cores.unwrap_or_default();
+                (Paint::Alarm, format!("no core of this machine; the target uses {cores:.2} of its own"))
+            }
             [] => (Paint::Plain, "no core is saturated: the link, the medium, or waking up".to_string()),
             [..] if full.len() == mean.cores.len() => {
                 (Paint::Alarm, "every core of this machine is saturated".into())
@@ -306,6 +320,19 @@ limit: core 1 is saturated; it is the target's
         assert_eq!(limit(&job, &[1.0, 0.96, 0.1], Some(1.0), 1.0), "2 of 3 cores are saturated");
         assert!(limit(&job, &[0.5, 0.1], None, 0.3).starts_with("no core is saturated"));
         assert_eq!(limit(&Job { rate: Some(5), ..job }, &[0.5], None, 0.3), "the rate that was asked for");
+    }
+
+    #[test]
+    fn cores_of_this_machine_are_not_those_of_a_target_elsewhere() {
+        let limit = |load: f64| {
+            let job = Job { poll: Poll::Never, ..Job::default() };
+            let mut view = View::new(&job, &["ram:1G".into()]).with_target_elsewhere(true);
+            let cores = vec![core(0, load, 0.0), core(1, 0.1, 0.0)];
+            view.add(&Sample { initiator_cores: 0.3, ..sample(1.0, cores, Some(1.0)) });
+            text(&view, 120, 24).lines().last().unwrap().to_string()
+        };
+        assert!(limit(1.0).ends_with("core 0 is saturated; several threads share it"));
+        assert!(limit(0.5).ends_with("no core of this machine; the target uses 1.00 of its own"));
     }
 
     #[test]

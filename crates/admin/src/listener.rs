@@ -1,0 +1,248 @@
+//! The place where the admin interface is reached: an address, or a socket in the file system that lives as long as
+//! its daemon.
+
+use engine::config::AdminAddress;
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+/// How often, and how far apart, the folder of a socket is tried to be locked.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why the admin interface cannot be there: what, where, and what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BindError(String);
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BindError {}
+
+/// A bound place. Dropping it removes a socket's file.
+#[derive(Debug)]
+pub struct Listener {
+    pub(crate) socket: Socket,
+    _file: Option<SocketFile>,
+    shown: String,
+}
+
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Takes the place. A socket whose daemon is gone is replaced; one that is served is not.
+    ///
+    /// # Errors
+    /// When somebody else has the place, or it cannot be made.
+    pub fn bind(address: &AdminAddress) -> Result<Listener, BindError> {
+        match address {
+            AdminAddress::Unix(path) => bind_unix(path)
+                .map_err(|(what, fix)| BindError(format!("admin socket {}: {what}; {fix}", path.display()))),
+            AdminAddress::Tcp(address) => {
+                if !address.ip().is_loopback() {
+                    tracing::warn!(%address, "the admin interface may be reached from other machines, and asks nobody who they are");
+                }
+                let bound = TcpListener::bind(address).and_then(|listener| {
+                    listener.set_nonblocking(true)?;
+                    let shown = format!("http://{}", listener.local_addr()?);
+                    Ok(Listener { socket: Socket::Tcp(listener), _file: None, shown })
+                });
+                bound.map_err(|error| {
+                    let fix = "choose another port, or port 0 for any free one, with --admin";
+                    BindError(format!("admin interface on {address}: {error}; {fix}"))
+                })
+            }
+        }
+    }
+}
+
+/// What people are told: a path, or a URL with the port that was really bound.
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+/// What is wrong, and how to mend it.
+type Fault = (String, &'static str);
+
+fn bind_unix(path: &Path) -> Result<Listener, Fault> {
+    const FOLDER: &str = "make the folder, or choose another path with --admin";
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    // Two daemons that start at once must not take each other's new socket for a dead one.
+    let _lock = lock(folder)?;
+    let io_fault = |error: io::Error| (error.to_string(), FOLDER);
+    let socket = match bound(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            remove_dead(path)?;
+            bound(path)
+        }
+        other => other,
+    };
+    let socket = socket.map_err(io_fault)?;
+    let file = SocketFile::of(path).map_err(io_fault)?;
+    let shown = path.display().to_string();
+    Ok(Listener { socket: Socket::Unix(UnixListener::from(socket)), _file: Some(file), shown })
+}
+
+/// Holds a folder for this process until it is dropped.
+fn lock(folder: &Path) -> Result<OwnedFd, Fault> {
+    const CURE: &str = "make the folder, or choose another path with --admin";
+    let fault = |error: Errno| (format!("folder {}: {error}", folder.display()), CURE);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = rustix::fs::open(folder, flags, Mode::empty()).map_err(fault)?;
+    for _ in 0..LOCK_TRIES {
+        match flock(&held, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(held),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(error) => return Err(fault(error)),
+        }
+    }
+    let what = format!("folder {}: another process holds it locked", folder.display());
+    Err((what, "end that one, or choose another path with --admin"))
+}
+
+/// A listening socket at the path, which only its owner may connect to from the first moment on: the file gets the
+/// socket's mode when it is made.
+fn bound(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Removes what is at the path if it is a socket that nobody serves.
+fn remove_dead(path: &Path) -> Result<(), Fault> {
+    const OTHER: &str = "choose another path with --admin";
+    let found = fs::symlink_metadata(path).map_err(|error| (error.to_string(), OTHER))?;
+    if !found.file_type().is_socket() {
+        return Err(("something that is not a socket is there already".into(), OTHER));
+    }
+    let tried = SocketAddrUnix::new(path).and_then(|address| {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &address)
+    });
+    match tried {
+        Err(Errno::CONNREFUSED) => {}
+        Ok(()) | Err(Errno::AGAIN) => {
+            return Err((
+                "another process serves it".into(),
+                "stop that one, or choose another path with --admin",
+            ));
+        }
+        Err(error) => return Err((error.to_string(), OTHER)),
+    }
+    fs::remove_file(path).map_err(|error| (format!("a dead one cannot be removed: {error}"), OTHER))
+}
+
+/// A socket's file, told from others that take its place.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<SocketFile> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(SocketFile { path: path.into(), identity: (found.dev(), found.ino()) })
+    }
+
+    fn is_there(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.is_there()
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!(%error, path = %self.path.display(), "the admin socket could not be removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn at(path: &Path) -> Result<Listener, BindError> {
+        Listener::bind(&AdminAddress::Unix(path.into()))
+    }
+
+    #[test]
+    fn a_socket_is_its_owner_s_and_goes_with_its_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let listener = at(&path).unwrap();
+        assert_eq!(fs::symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(listener.to_string(), path.to_str().unwrap());
+        UnixStream::connect(&path).unwrap();
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "nobody removed it");
+        let live = at(&path).unwrap();
+        let refused = at(&path).unwrap_err().to_string();
+        assert!(refused.contains("another process serves it; stop that one"), "{refused}");
+        drop(live);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn nothing_else_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        fs::write(&path, "precious").unwrap();
+        let refused = at(&path).unwrap_err().to_string();
+        assert!(refused.contains("not a socket") && refused.contains("--admin"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        fs::remove_file(&path).unwrap();
+        let listener = at(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "another's").unwrap();
+        drop(listener);
+        assert!(path.exists(), "what took its place is not ours");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_had_is_named_with_a_cure() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = at(&folder.path().join("no/admin.sock")).unwrap_err().to_string();
+        assert!(refused.contains("make the folder"), "{refused}");
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = AdminAddress::Tcp(taken.local_addr().unwrap());
+        let refused = Listener::bind(&address).unwrap_err().to_string();
+        assert!(refused.contains("with --admin"), "{refused}");
+    }
+}

@@ -1,0 +1,104 @@
+//! The target's CPU time, from wherever it is known.
+
+use super::CpuSource;
+use engine::cpu::{self, Thread, Times};
+
+/// Asks a source for as long as it answers.
+pub(super) struct Gauge {
+    source: Option<CpuSource>,
+    /// Process number and uptime that the last answer gave: counters of another process do not go on from its.
+    seen: Option<(u32, f64)>,
+    lost: Option<String>,
+}
+
+/// Whether a reading's threads are needed: they cost more than their sum.
+#[derive(Clone, Copy)]
+pub(super) enum Threads {
+    Told,
+    Left,
+}
+
+/// What a target had used at a moment.
+pub(super) struct Reading {
+    pub(super) times: Times,
+    threads: Vec<Thread>,
+}
+
+impl Gauge {
+    pub(super) fn new(source: Option<CpuSource>) -> Gauge {
+        Gauge { source, seen: None, lost: None }
+    }
+
+    /// `None`: it is not known. A source that has once failed is not asked again, so that it costs a run its
+    /// patience only once.
+    pub(super) fn read(&mut self, with: Threads) -> Option<Reading> {
+        let read = match self.source.as_ref().filter(|_| self.lost.is_none())? {
+            CpuSource::Process(pid) => {
+                let threads = || match with {
+                    Threads::Told => cpu::threads(*pid),
+                    Threads::Left => Vec::new(),
+                };
+                let read = cpu::process(*pid).map(|times| Reading { times, threads: threads() });
+                read.ok_or_else(|| format!("process {pid} has ended"))
+            }
+            CpuSource::Admin(client) => client.snapshot().and_then(|now| {
+                let seen = self.seen.replace((now.pid, now.uptime_seconds));
+                if seen.is_some_and(|(pid, uptime)| pid != now.pid || uptime > now.uptime_seconds) {
+                    return Err("it was started anew while it was measured".into());
+                }
+                Ok(Reading { times: now.times, threads: now.threads })
+            }),
+        };
+        read.map_err(|reason| self.lost = Some(reason)).ok()
+    }
+
+    /// Why the source is not asked any more.
+    pub(super) fn lost(&self) -> Option<String> {
+        self.lost.clone()
+    }
+}
+
+impl Reading {
+    /// The threads that there are now, with what they have used since an earlier reading.
+    pub(super) fn threads_since(&self, before: &Reading) -> Vec<(Thread, Times)> {
+        let since = |thread: &Thread| {
+            let before = before.threads.iter().find(|before| before.id == thread.id);
+            (thread.clone(), thread.times.since(before.map_or(Times::default(), |before| before.times)))
+        };
+        self.threads.iter().map(since).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::admin::tests::{answer, answering};
+    use super::*;
+    use engine::cpu::Snapshot;
+    use std::time::Duration;
+
+    #[test]
+    fn what_threads_used_is_told_until_the_target_is_another() {
+        let first = cpu::snapshot(Duration::from_secs(1));
+        let mut second = Snapshot { uptime_seconds: 2.0, ..first.clone() };
+        second.times.user += 0.5;
+        second.threads[0].times.user += 0.5;
+        let anew = Snapshot { uptime_seconds: 0.5, ..second.clone() };
+        let (_folder, client) = answering([&first, &second, &anew].map(answer).into());
+        let mut gauge = Gauge::new(Some(CpuSource::Admin(client)));
+        let before = gauge.read(Threads::Told).unwrap();
+        let after = gauge.read(Threads::Told).unwrap();
+        assert_eq!(after.times.since(before.times).sum(), 0.5);
+        let threads = after.threads_since(&before);
+        assert_eq!((threads[0].1.sum(), threads[0].0.id), (0.5, first.threads[0].id));
+        assert!(gauge.read(Threads::Told).is_none());
+        assert_eq!(gauge.lost().as_deref(), Some("it was started anew while it was measured"));
+    }
+
+    #[test]
+    fn a_process_that_ended_is_lost() {
+        let mut gauge = Gauge::new(Some(CpuSource::Process(u32::MAX)));
+        assert!(gauge.read(Threads::Left).is_none());
+        assert!(gauge.lost().unwrap().contains("has ended"));
+        assert_eq!(Gauge::new(None).lost(), None);
+    }
+}
