@@ -1,6 +1,7 @@
 //! What continuous integration and a person run: `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask instructions`,
-//! `cargo xtask tidy`.
+//! `cargo xtask bench`, `cargo xtask tidy`.
 
+mod bench;
 mod command;
 mod fuzz;
 mod instructions;
@@ -27,6 +28,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Count instructions per command, and compare them with what they may be.
     Instructions(instructions::Options),
+    /// Measure the datapath, and hold it against its marks.
+    Bench(bench::Options),
     /// Check the tree itself: file lengths, leftovers, documents.
     Tidy,
 }
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Instructions(options) => packages::ensure().and_then(|()| instructions::run(&options)),
+        Task::Bench(options) => packages::ensure().and_then(|()| bench::run(&options)),
         Task::Tidy => tidy::run(),
     };
     match outcome {

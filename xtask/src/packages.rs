@@ -9,7 +9,7 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 11] = [
+const PACKAGES: [Package; 13] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
@@ -21,6 +21,8 @@ const PACKAGES: [Package; 11] = [
     Package { name: "valgrind", program: Some("callgrind_control") },
     Package { name: "chromium", program: Some("chromium") },
     Package { name: "fonts-dejavu-core", program: None },
+    Package { name: "tgt", program: Some("tgtd") },
+    Package { name: "iproute2", program: Some("tc") },
 ];
 
 /// Makes sure that all packages are there: installs them as root, otherwise names the missing ones.

@@ -36,7 +36,12 @@ enum Step {
     Instructions,
     /// All tests, with overflow checks.
     Tests,
+    /// The target's tests in the ways to wait for work that are not the default.
+    Polls,
 }
+
+/// The other values of `serve --poll`.
+const POLLS: [&str; 2] = ["always", "never"];
 
 /// Runs the chosen steps, all of them by default, up to the first that fails.
 pub(crate) fn run(options: &Options) -> Result {
@@ -88,6 +93,18 @@ fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result 
         Step::Tests => {
             run_tests(cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]), summary)
         }
+        Step::Polls => POLLS.iter().try_for_each(|mode| {
+            println!("== --poll {mode}");
+            let mut target = cargo();
+            target.env("LUNETTE_TEST_POLL", mode).args(["test", "--locked", "--package", "lunette"]);
+            for test in ["nexus", "hostile", "durability", "real_input", "chain"] {
+                target.args(["--test", test]);
+            }
+            run_tests(&mut target, summary)?;
+            let mut suite = cargo();
+            suite.env("LUNETTE_TEST_POLL", mode).args(["test", "--locked", "--package", "lunette"]);
+            run_tests(suite.args(["--test", "libiscsi", "ram_512"]), summary)
+        }),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Measures storage targets: a load generator, do-nothing ceilings, other people's targets beside ours, and reports.
 #![forbid(unsafe_code)]
 
+pub mod ceiling;
 pub mod contents;
 pub mod job;
 pub mod limit;

@@ -235,6 +235,10 @@ impl<'a> Copy<'a> {
             EXTENT => self.extent_told(outcome),
             FLUSH => {
                 self.flush = Flush::Done;
+                let outcome = match outcome {
+                    Ok(_) if self.ends.losses() > 0 => Err(StoreError::WriteFailed),
+                    _ => outcome,
+                };
                 if let Err(error) = outcome {
                     self.end(CopyError::Flush(error));
                 }

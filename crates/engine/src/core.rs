@@ -5,6 +5,7 @@ mod connection;
 mod function;
 pub(crate) mod gate;
 mod home;
+mod lent;
 mod migrate;
 mod task;
 
@@ -27,6 +28,7 @@ use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::io::{Completion, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
+use scsi::storage::StoreError;
 use scsi::{Event, Publish, View};
 use std::collections::VecDeque;
 use std::net::TcpListener;
@@ -381,6 +383,7 @@ impl<I: Io> Core<I> {
     /// The last act: everything that was acknowledged becomes durable.
     fn flush_stores(&mut self, completions: &mut Vec<Completion>) -> bool {
         let mut open = 0usize;
+        let losses: Vec<u64> = self.lanes.iter().map(|lane| lane.losses()).collect();
         for unit in 0..self.lanes.len() {
             if self.shared.homes[unit] == self.me && self.views[unit].policy.failed.is_none() {
                 match self.lanes[unit].submit(&mut self.io, FINAL_FLUSH, &store::lane::Op::Flush) {
@@ -403,6 +406,11 @@ impl<I: Io> Core<I> {
                     self.lanes[unit].completed(&mut self.io, completion, &mut done);
                     open -= self.report_flushes(unit, &mut done);
                 }
+            }
+        }
+        for (unit, before) in losses.into_iter().enumerate() {
+            if self.lanes[unit].losses() != before {
+                self.report_flush(unit, Err(StoreError::WriteFailed));
             }
         }
         self.has_flushed

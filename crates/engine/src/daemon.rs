@@ -333,6 +333,7 @@ fn unit(config: &Config, index: usize) -> Unit {
         product: lun.product.clone(),
         naa: identity.naa,
         eui: identity.eui,
+        incarnation: incarnation(&lun.store),
         thin: lun.thin,
         read_only: lun.read_only,
         removable: lun.removable,
@@ -340,6 +341,27 @@ fn unit(config: &Config, index: usize) -> Unit {
         can_keep: config.state_dir.is_some(),
         copies: Arc::default(),
         ports: access::ports_of(config, index),
+    }
+}
+
+/// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or
+/// the device's, until the machine is started again; for all others, until this process ends.
+fn incarnation(store: &StoreSpec) -> [u8; 16] {
+    let boot = match store {
+        StoreSpec::File { .. } | StoreSpec::Block { .. } => {
+            std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
+        }
+        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => None,
+    };
+    boot.map_or_else(random, |boot| access::identity(&boot).naa)
+}
+
+/// Zeros, which tell nothing, when the system has no random numbers.
+fn random() -> [u8; 16] {
+    let mut random = [0; 16];
+    match getrandom::fill(&mut random) {
+        Ok(()) => random,
+        Err(_) => [0; 16],
     }
 }
 
@@ -370,6 +392,7 @@ fn watched(shared: &Shared, unit: usize, opened: &Opened, fit: &Result<(), Strin
         home: shared.homes[unit],
         store: fit.is_ok().then(|| opened.store.clone() as Arc<dyn store::lane::Store>),
         has_failed: opened.failed.is_some(),
+        resets: 0,
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct Watched {
     pub(crate) store: Option<Arc<dyn Store>>,
     /// Whether the unit was told last that its store has failed.
     pub(crate) has_failed: bool,
+    /// Resets of its store ([`Store::resets`]) that the unit was told of.
+    pub(crate) resets: u64,
 }
 
 impl Prober {
@@ -36,7 +38,7 @@ impl Prober {
     pub(crate) fn run(mut self, until: &mpsc::Receiver<()>) {
         while until.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
             for (unit, watched) in self.watched.iter_mut().enumerate() {
-                if let Some(request) = watched.look() {
+                for request in watched.reset().into_iter().chain(watched.look()) {
                     let origin = Origin { core: watched.home, who: Waiter::Nobody };
                     let message = Message::Home { unit: unit as u32, origin, request };
                     self.cores[watched.home].post(message);
@@ -47,7 +49,7 @@ impl Prober {
 }
 
 impl Watched {
-    /// What the unit's home is to be told, if anything.
+    /// What the unit's home is to be told, if anything, of the store's state.
     fn look(&mut self) -> Option<HomeRequest> {
         let store = self.store.as_ref()?;
         let lun = &self.name;
@@ -69,6 +71,12 @@ impl Watched {
             }
         }
     }
+
+    /// The same of resets.
+    fn reset(&mut self) -> Option<HomeRequest> {
+        let resets = self.store.as_ref()?.resets();
+        (std::mem::replace(&mut self.resets, resets) != resets).then_some(HomeRequest::StoreReset)
+    }
 }
 
 #[cfg(test)]
@@ -76,9 +84,10 @@ mod tests {
     use super::*;
     use scsi::storage::Traits;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Answers what was put in.
-    struct Moody(Mutex<Result<Option<Traits>, String>>);
+    struct Moody(Mutex<Result<Option<Traits>, String>>, AtomicU64);
 
     impl Store for Moody {
         fn traits(&self) -> Traits {
@@ -89,16 +98,33 @@ mod tests {
             self.0.lock().unwrap().clone()
         }
 
+        fn resets(&self) -> u64 {
+            self.1.load(Ordering::Relaxed)
+        }
+
         fn describe(&self) -> String {
             "moody".into()
         }
     }
 
+    fn watched() -> (Arc<Moody>, Watched) {
+        let store = Arc::new(Moody(Mutex::new(Ok(None)), AtomicU64::new(0)));
+        let name = "db".into();
+        (store.clone(), Watched { name, home: 0, store: Some(store), has_failed: false, resets: 0 })
+    }
+
+    #[test]
+    fn resets_are_told_once_each() {
+        let (store, mut watched) = watched();
+        assert!(watched.reset().is_none());
+        store.1.store(2, Ordering::Relaxed);
+        assert!(matches!(watched.reset(), Some(HomeRequest::StoreReset)));
+        assert!(watched.reset().is_none());
+    }
+
     #[test]
     fn a_store_that_goes_and_comes_back_is_told_once_each() {
-        let store = Arc::new(Moody(Mutex::new(Ok(None))));
-        let mut watched =
-            Watched { name: "db".into(), home: 0, store: Some(store.clone()), has_failed: false };
+        let (store, mut watched) = watched();
         assert!(watched.look().is_none());
         *store.0.lock().unwrap() = Err("unplugged".into());
         assert!(matches!(watched.look(), Some(HomeRequest::StoreFailed(why)) if &*why == "unplugged"));

@@ -3,16 +3,24 @@
 //! A target that is lost is waited for, and what was in flight is sent again where that does no harm; after
 //! [`RemoteOptions::initiator`]'s `give_up_after` operations fail with [`StoreError::Unavailable`].
 
+mod continuity;
+mod examination;
 mod geometry;
+mod identity;
 mod lane;
+mod loose;
 mod request;
 
 pub use geometry::Geometry;
+pub use identity::Identity;
 
 use crate::config::format_size;
 use crate::initiator::session::Session;
 use crate::initiator::{Client, Options, Url};
+use continuity::Continuity;
+use geometry::Modes;
 use lane::RemoteLane;
+use loose::Loose;
 use reactor::io::Tag;
 use reactor::memory::Region;
 use reactor::uring::Uring;
@@ -20,8 +28,8 @@ use reactor::uring::Uring;
 use scsi::storage::StoreError;
 use scsi::storage::Traits;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::OpenError;
 use store::lane::{Backend, Lane, Store};
@@ -48,13 +56,21 @@ pub struct RemoteStore {
     geometry: Geometry,
     /// Zeros, to be written.
     zeros: Arc<Region>,
-    /// Size in bytes as it was last seen, and as [`Store::refresh`] last told.
+    /// What was last seen: size in bytes, write cache enabled, write protected.
     size: AtomicU64,
-    told: AtomicU64,
+    volatile_cache: AtomicBool,
+    write_protected: AtomicBool,
+    /// As [`Store::refresh`] last told.
+    told: Mutex<Traits>,
     /// When the capacity is to be asked for next, in nanoseconds.
     probe_at: AtomicU64,
-    /// The unit turned out to have another block size than at first.
+    /// Why the unit that was found at the last login is not the one that was opened.
     is_another: AtomicBool,
+    another: Mutex<String>,
+    continuity: Continuity,
+    loose: Loose,
+    /// Lanes so far.
+    lanes: AtomicU64,
     /// Whether WRITE SAME works.
     write_same: AtomicBool,
 }
@@ -84,18 +100,25 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
     }
     let zeros = Region::map(u64::from(lane::PIECE_BYTES_MAX))
         .map_err(|error| fault(format!("cannot reserve memory: {error}"), "raise the limit (ulimit -v)"))?;
-    let size = geometry.traits.size_bytes;
+    let traits = geometry.traits;
+    let read_only = traits.read_only || options.read_only;
     Ok(Arc::new(RemoteStore {
         url: url.clone(),
         addresses,
         options: options.clone(),
         write_same: AtomicBool::new(true),
+        continuity: Continuity::new(geometry.incarnation),
+        loose: Loose::default(),
+        lanes: AtomicU64::new(0),
         geometry,
         zeros,
-        size: AtomicU64::new(size),
-        told: AtomicU64::new(size),
+        size: AtomicU64::new(traits.size_bytes),
+        volatile_cache: AtomicBool::new(traits.volatile_cache),
+        write_protected: AtomicBool::new(traits.read_only),
+        told: Mutex::new(Traits { read_only, ..traits }),
         probe_at: AtomicU64::new(0),
         is_another: AtomicBool::new(false),
+        another: Mutex::new(String::new()),
     }))
 }
 
@@ -105,31 +128,69 @@ impl RemoteStore {
         &self.geometry
     }
 
-    fn traits_of(&self, size_bytes: u64) -> Traits {
-        let traits = self.geometry.traits;
-        Traits { size_bytes, read_only: traits.read_only || self.options.read_only, ..traits }
+    /// How long an operation waits for the target at most.
+    fn give_up_after(&self) -> Duration {
+        self.url.give_up_after.unwrap_or(self.options.initiator.give_up_after)
     }
 
-    /// The unit says that it has so many blocks of this size.
-    fn capacity_seen(&self, blocks: u64, block_bytes: u32) {
-        if block_bytes != self.geometry.block_bytes {
-            return self.is_another.store(true, Ordering::Relaxed);
+    /// Does what may find writes lost, and tells the log of it.
+    fn losing<T>(&self, find: impl FnOnce(&Continuity) -> T) -> T {
+        let before = self.continuity.losses();
+        let found = find(&self.continuity);
+        if self.continuity.losses() != before {
+            tracing::error!(
+                store = %self.url,
+                "writes that were acknowledged and not flushed may be lost: the target failed, or may have restarted"
+            );
         }
-        self.size.store(blocks.saturating_mul(u64::from(block_bytes)), Ordering::Relaxed);
+        found
+    }
+
+    /// The unit says that it has so many blocks.
+    fn capacity_seen(&self, blocks: u64) {
+        let size = blocks.saturating_mul(u64::from(self.geometry.block_bytes));
+        self.size.store(size, Ordering::Relaxed);
+    }
+
+    /// The unit says what its mode pages are.
+    fn modes_seen(&self, modes: &Modes) {
+        self.volatile_cache.store(modes.write_cache, Ordering::Relaxed);
+        self.write_protected.store(modes.write_protected, Ordering::Relaxed);
+    }
+
+    /// The unit behind the URL turned out to be another one, for this reason, or to be the one again.
+    fn identified(&self, found: Result<(), String>) {
+        match found {
+            Ok(()) => self.is_another.store(false, Ordering::Relaxed),
+            Err(reason) => {
+                *self.another.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+                self.is_another.store(true, Ordering::Release);
+            }
+        }
     }
 }
 
 impl Store for RemoteStore {
     fn traits(&self) -> Traits {
-        self.traits_of(self.size.load(Ordering::Relaxed))
+        Traits {
+            size_bytes: self.size.load(Ordering::Relaxed),
+            volatile_cache: self.volatile_cache.load(Ordering::Relaxed),
+            read_only: self.write_protected.load(Ordering::Relaxed) || self.options.read_only,
+            ..self.geometry.traits
+        }
     }
 
     fn refresh(&self) -> Result<Option<Traits>, String> {
-        if self.is_another.load(Ordering::Relaxed) {
-            return Err("the remote unit has another block size now: serve it anew".into());
+        if self.is_another.load(Ordering::Acquire) {
+            return Err(self.another.lock().unwrap_or_else(PoisonError::into_inner).clone());
         }
-        let size = self.size.load(Ordering::Relaxed);
-        Ok((self.told.swap(size, Ordering::Relaxed) != size).then(|| self.traits_of(size)))
+        let traits = self.traits();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((std::mem::replace(&mut *told, traits) != traits).then_some(traits))
+    }
+
+    fn resets(&self) -> u64 {
+        self.continuity.resets()
     }
 
     fn describe(&self) -> String {
@@ -143,7 +204,7 @@ impl Backend<Uring> for RemoteStore {
         let session =
             Session::new(self.url.clone(), self.addresses.clone(), self.options.initiator.clone(), tags);
         match session {
-            Ok(session) => Box::new(RemoteLane::new(self, session)),
+            Ok(session) => Box::new(RemoteLane::new(self, session.guarded())),
             Err(error) => {
                 tracing::error!(store = %self.url, %error, "no session can be made");
                 Box::new(store::FailedLane)

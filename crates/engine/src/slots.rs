@@ -63,7 +63,19 @@ impl<T> Slots<T> {
         entry.value.as_ref().map(|_| Key { index, generation: entry.generation })
     }
 
-    /// Frees the slot.
+    /// Frees the slot. Unlike [`Slots::remove`], it does not move the occupant.
+    pub(crate) fn free(&mut self, key: Key) {
+        if let Some(entry) = self.entries.get_mut(key.index as usize)
+            && entry.generation == key.generation
+            && entry.value.is_some()
+        {
+            entry.value = None;
+            entry.generation = entry.generation.wrapping_add(1);
+            self.free.push(key.index);
+        }
+    }
+
+    /// Frees the slot and returns the occupant.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let entry = self.entries.get_mut(key.index as usize).filter(|e| e.generation == key.generation)?;
         let value = entry.value.take()?;

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::bench::BenchArguments;
+use crate::ceiling::CeilingArguments;
 use crate::copy::CopyArguments;
 use crate::discover::DiscoverArguments;
 use crate::inquiry::InquiryArguments;
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     Inquiry(InquiryArguments),
     /// Measure targets: IOPS, MB/s, latency, CPU of both sides
     Bench(Box<BenchArguments>),
+    /// Serve a responder that does nothing, as a mark to measure by
+    Ceiling(CeilingArguments),
     /// Measure a plan and make a page with charts of it
     Report(ReportArguments),
 }

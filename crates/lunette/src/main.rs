@@ -4,6 +4,7 @@
 mod arguments;
 mod banner;
 mod bench;
+mod ceiling;
 mod copy;
 mod discover;
 mod inquiry;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),
         Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
         Ok(Arguments { command: Command::Bench(arguments) }) => tool(|| bench::run(&arguments)),
+        Ok(Arguments { command: Command::Ceiling(arguments) }) => tool(|| ceiling::run(&arguments)),
         Ok(Arguments { command: Command::Report(arguments) }) => tool(|| report::run(&arguments)),
         Err(error) if !error.use_stderr() => {
             // Help and version.

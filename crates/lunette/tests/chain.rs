@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use support::Noise;
 use support::daemon::{Daemon, Url};
+use support::initiator::{Initiator, Login};
 
 const BLOCK_BYTES: usize = 512;
 /// Blocks per write.
@@ -16,12 +17,16 @@ const NOT_READY: u8 = 2;
 
 /// The daemon behind, on this address, with a file.
 fn back(listen: &str, disk: &std::path::Path) -> Daemon {
+    back_with(listen, &format!("file:{},size=16M", disk.display()))
+}
+
+/// The same with this store.
+fn back_with(listen: &str, spec: &str) -> Daemon {
     // The kernel lets go of a killed daemon's ring, and with it of its listening socket, in its own time.
     while std::net::TcpListener::bind(listen).is_err() {
         std::thread::yield_now();
     }
-    let spec = format!("file:{},size=16M", disk.display());
-    Daemon::start(Daemon::command().args(["serve", "--listen", listen, "--lun", &spec]))
+    Daemon::start(Daemon::command().args(["serve", "--listen", listen, "--lun", spec]))
 }
 
 /// The daemon in front of it.
@@ -118,6 +123,29 @@ fn a_dead_back_end_is_told_and_never_made_up_for() {
     };
     assert!(reply.data == data(1));
     assert!(read(&mut client, 16).data == vec![0; data(2).len()], "what failed was not written later");
+    front.stop();
+    behind.stop();
+}
+
+#[test]
+fn initiators_are_told_that_the_back_end_lost_its_memory() {
+    let behind = back_with("127.0.0.1:0", "ram:16M");
+    let there = behind.lun(0);
+    let front = front(&there, 2);
+    let mut initiator =
+        Initiator::login(&front.lun(0), &Login::named("iqn.2026-11.org.example:a")).expect("a session");
+    initiator.ready(0).expect("the unit is ready");
+    initiator.read_blocks(0, 0, 8, 512).expect("data");
+    behind.kill9();
+    let behind = back_with(&there.portal.to_string(), "ram:16M");
+    // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
+    loop {
+        let reply = initiator.read(0, &[0; 6], 0).expect("a reply");
+        if reply.status != 0 {
+            assert_eq!((reply.sense_key(), &reply.sense[12..14]), (Some(6), &[0x29, 0][..]), "{reply:?}");
+            break;
+        }
+    }
     front.stop();
     behind.stop();
 }

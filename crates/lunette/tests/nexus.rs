@@ -212,6 +212,50 @@ fn ordered_and_simple_tasks_of_many_sessions_all_end() {
     daemon.stop();
 }
 
+/// A session that has asked for more than sockets hold, and has not read any of it.
+fn reads(url: &Url, name: &str) -> (Initiator, Vec<u32>) {
+    let mut reader = session(url, name);
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[12]) = (0x88, 2);
+    let tags = (0..64).map(|_| reader.issue(url.lun, &cdb, 512 * 512, Vec::new()).expect("sent")).collect();
+    (reader, tags)
+}
+
+#[test]
+fn a_reset_frees_a_unit_from_reads_that_nobody_takes() {
+    let (daemon, url) = daemon();
+    let (stuck, _) = reads(&url, "stuck");
+    let (mut waiting, mut other) = (session(&url, "waiting"), session(&url, "other"));
+    let cdb = write_cdb(9, BLOCK, 512, false);
+    waiting.issue_as(2, url.lun, &cdb, 0, vec![9; BLOCK]).expect("sent");
+    assert_eq!(other.manage(5, url.lun, u32::MAX).expect("an answer"), 0, "LOGICAL UNIT RESET");
+    other.write_blocks(url.lun, 9, 512, &vec![7; BLOCK], false).expect("WRITE");
+    let ordered = other.issue_as(2, url.lun, &cdb, 0, vec![8; BLOCK]).expect("sent");
+    assert_eq!(other.complete(ordered).expect("an answer").status, GOOD);
+    drop((stuck, waiting));
+    daemon.stop();
+}
+
+#[test]
+fn reads_on_their_way_hold_ordered_commands_up_until_they_left_or_nobody_takes_them() {
+    let (daemon, url) = daemon();
+    let (gone, _) = reads(&url, "gone");
+    let (mut reader, tags) = reads(&url, "reader");
+    let mut orderly = session(&url, "orderly");
+    let cdb = write_cdb(9, BLOCK, 512, false);
+    let ordered = orderly.issue_as(2, url.lun, &cdb, 0, vec![9; BLOCK]).expect("sent");
+    drop(gone);
+    for tag in &tags[..63] {
+        let response = reader.complete(*tag).expect("an answer");
+        assert!(response.status == GOOD && response.data == vec![0; 512 * 512], "older than the write");
+    }
+    // ABORT TASK: it may be over already, and then is not known any more.
+    assert!(reader.manage(1, url.lun, tags[63]).expect("an answer") <= 1);
+    assert_eq!(orderly.complete(ordered).expect("an answer").status, GOOD);
+    assert_eq!(orderly.read_blocks(url.lun, 9, 1, 512).expect("READ"), vec![9; BLOCK]);
+    daemon.stop();
+}
+
 #[test]
 fn a_write_whose_data_comes_while_it_waits_for_an_ordered_task_is_whole() {
     const HALF: usize = 20_000;

@@ -3,15 +3,56 @@
 mod support;
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use support::daemon::Daemon;
+use support::tools::{must, tool};
+use tempfile::TempDir;
 
 fn report(arguments: &[&str]) -> Output {
     Daemon::command().arg("report").args(arguments).output().expect("lunette runs")
 }
 
+/// A report. Runs in which a loaded machine let nothing finish are tried again.
+fn report_when_there_is_time(arguments: &[&str]) -> Output {
+    let mut made = report(arguments);
+    for _ in 0..10 {
+        if !told(&made).contains("no operation finished") {
+            break;
+        }
+        made = report(&[arguments, &["--resume"]].concat());
+    }
+    made
+}
+
 fn told(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A figure of all rows that have it, each with the row's line.
+fn column(out: &Path, name: &str) -> Vec<(String, f64)> {
+    let csv = fs::read_to_string(out.join("results.csv")).expect("a table");
+    let heading: Vec<&str> = csv.lines().next().expect("a heading").split(',').collect();
+    let place = heading.iter().position(|other| *other == name).expect("such a column");
+    let figure = |line: &str| {
+        // From the right: names on the left have commas.
+        let text = line.rsplit(',').nth(heading.len() - 1 - place).unwrap_or_default();
+        Some((line.to_string(), text.parse().ok()?))
+    };
+    let figures: Vec<(String, f64)> = csv.lines().skip(1).filter_map(figure).collect();
+    assert!(!figures.is_empty(), "{csv}");
+    figures
+}
+
+/// Measures a plan into a folder of its own.
+fn measured(plan: &str, options: &[&str]) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (file, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
+    fs::write(&file, plan).expect("the plan is written");
+    let arguments = [file.to_str().expect("UTF-8"), "-o", out.to_str().expect("UTF-8")];
+    let made = report(&[&arguments[..], options].concat());
+    assert!(made.status.success(), "{}", told(&made));
+    (directory, out)
 }
 
 const PLAN: &str = "
@@ -53,13 +94,7 @@ fn a_plan_is_measured_and_gone_on_with() {
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     assert!(!page.contains("Incomplete"), "{}", told(&made));
     assert!(page.contains("lunette serve --listen 127.0.0.1:0 --lun ram:64M"), "commands are told");
-    let csv = fs::read_to_string(out.join("results.csv")).expect("a table");
-    let heading: Vec<&str> = csv.lines().next().expect("a heading").split(',').collect();
-    let errors = heading.iter().position(|name| *name == "errors").expect("a column of errors");
-    for line in csv.lines().skip(1) {
-        // From the right: names on the left have commas.
-        assert_eq!(line.rsplit(',').nth(heading.len() - 1 - errors), Some("0"), "{line}");
-    }
+    assert!(column(&out, "errors").iter().all(|(_, errors)| *errors == 0.0));
 
     let again = report(&arguments);
     assert!(!again.status.success() && told(&again).contains("--resume"), "{}", told(&again));
@@ -67,6 +102,147 @@ fn a_plan_is_measured_and_gone_on_with() {
     let resumed = report(&[&arguments[..], &["--resume"]].concat());
     assert!(resumed.status.success(), "{}", told(&resumed));
     assert_eq!(told(&resumed).matches("repetition ").count(), 1, "one run was missing: {}", told(&resumed));
+}
+
+#[test]
+fn tgt_is_measured_beside_ours() {
+    let plan = "
+        [[target]]
+        name = 'null'
+        store = 'null:64M'
+        [[target]]
+        name = 'memory'
+        store = 'ram:64M'
+        [[target]]
+        name = 'file'
+        store = 'disk:64M'
+        [[target]]
+        name = 'behind ours'
+        kind = 'tgt'
+        store = 'tmpfs:64M'
+        hops = 1
+        [[matrix]]
+        rw = 'randrw'
+        luns = [1, 2]
+        digests = ['none', 'both']
+        scheduling = 'one core'
+        ";
+    let (_directory, out) = measured(plan, &["--quick", "--peer", "tgt"]);
+    let (iops, cpu) = (column(&out, "iops"), column(&out, "target_cpu_us_per_command"));
+    let whole = |(line, _): &&(String, f64)| line.contains(",all,");
+    // Seven targets, four combinations.
+    assert_eq!(iops.iter().filter(whole).count(), 28);
+    assert_eq!(cpu.iter().filter(whole).count(), 28);
+    assert!(iops.iter().chain(&cpu).all(|(_, figure)| *figure > 0.0), "{iops:?} {cpu:?}");
+    let page = fs::read_to_string(out.join("index.html")).expect("a page");
+    for part in ["taskset --cpu-list 0 tgtd -f --iscsi portal=127.0.0.1:", "--bstype null", "it never spins"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    assert_eq!(fs::read_dir(&out).expect("the folder is there").count(), 5, "files of LUNs are removed");
+}
+
+#[test]
+fn a_target_that_runs_is_measured_beside_ours() {
+    let running = Daemon::serve(["--lun", "null:64M"]);
+    let plan = "[[target]]\nname = 'ours'\nstore = 'null:64M'\n[[matrix]]\nluns = [1, 2]";
+    let url = running.lun(0).to_string();
+    let (_directory, out) = measured(plan, &["--quick", "--peer", &url]);
+    let iops = column(&out, "iops");
+    let theirs: Vec<_> = iops.iter().filter(|(line, _)| line.contains(&url)).collect();
+    assert!(theirs.len() == 1 && theirs[0].1 > 0.0, "it is one LUN: {iops:?}");
+    assert_eq!(iops.len(), 3);
+}
+
+/// Needs root, as making a network namespace does.
+#[test]
+fn a_link_holds_all_kinds_of_targets_to_its_rate() {
+    let plan = "
+        repetitions = 1
+        runtime = '1s'
+        ramp = '200ms'
+        [[target]]
+        name = 'ours'
+        store = 'ram:64M'
+        link = '100mbit'
+        [[target]]
+        name = 'tgt'
+        kind = 'tgt'
+        store = 'null:64M'
+        link = '100mbit'
+        [[target]]
+        name = 'ceiling'
+        kind = 'ceiling'
+        link = '100mbit'
+        [[matrix]]
+        rw = ['randread', 'randwrite']
+        bs = '64K'
+        iodepth = 1
+        ";
+    let (_directory, out) = measured(plan, &[]);
+    for (line, bytes) in column(&out, "bytes_per_second") {
+        assert!(bytes > 0.0 && bytes < 13e6, "{line}");
+    }
+    assert_eq!(column(&out, "target_cpu_us_per_command").len(), 6);
+    let page = fs::read_to_string(out.join("index.html")).expect("a page");
+    let exec = page.split("ip netns exec ").skip(1).map(|rest| rest.split(' ').next().unwrap_or_default());
+    let names: Vec<&str> = exec.collect();
+    assert_eq!(names.len(), 6, "{page}");
+    assert!(page.contains("rate 100Mbit") && page.contains("tc qdisc add dev "), "{page}");
+    let left = must(tool("ip").args(["netns", "list"])) + &must(tool("ip").args(["link", "show"]));
+    for name in names {
+        let number = name.strip_prefix("lunette-").expect("our name");
+        assert!(!left.contains(number), "{left}");
+    }
+}
+
+#[test]
+fn a_link_that_cannot_be_made_is_told_before_anything_runs() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (plan, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
+    fs::write(&plan, "[[target]]\nname = 'a'\nlink = '1gbit'\n[[matrix]]\n").expect("written");
+    let mut command = tool("setpriv");
+    command.args(["--bounding-set", "-net_admin,-sys_admin", env!("CARGO_BIN_EXE_lunette"), "report"]);
+    let refused = command.arg(&plan).arg("-o").arg(&out).output().expect("setpriv runs");
+    assert_eq!(refused.status.code(), Some(2), "{}", told(&refused));
+    for part in ["no link of 1 Gbit/s can be made: ", "not permitted", "run lunette report so, or leave out"]
+    {
+        assert!(told(&refused).contains(part), "{}", told(&refused));
+    }
+    assert!(!out.join("index.html").exists());
+}
+
+#[test]
+fn every_figure_is_told_as_a_share_of_a_ceiling() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (plan, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
+    let text = "[[target]]\nname = 'null'\nstore = 'null:1G'\n[[target]]\nname = 'top'\nkind = 'ceiling'\n\
+                [[matrix]]\nscheduling = ['free', 'one core']\nrw = ['randread', 'both']\nluns = [1, 2]\n\
+                immediate_data = false\ndigests = ['none', 'both']\n";
+    fs::write(&plan, text).expect("the plan is written");
+    let arguments = [plan.to_str().expect("UTF-8"), "--quick", "-o", out.to_str().expect("UTF-8")];
+    let made = report_when_there_is_time(&arguments);
+    assert!(made.status.success(), "{}", told(&made));
+    let page = fs::read_to_string(out.join("index.html")).expect("a page");
+    for ending in ["--poll never\n", "--poll never --cores 0\n"] {
+        let command = format!("lunette ceiling --listen 127.0.0.1:0 {ending}");
+        assert!(page.contains(&command), "{command} is not told");
+    }
+    let csv = fs::read_to_string(out.join("results.csv")).expect("a table");
+    let mut lines = csv.lines().map(|line| line.rsplit(',').collect::<Vec<_>>());
+    let heading = lines.next().expect("a heading");
+    // From the right: names on the left have commas.
+    let column = |name: &str| heading.iter().position(|title| *title == name).expect("a column");
+    let (share, errors, cpu) =
+        (column("share_of_ceiling"), column("errors"), column("target_cpu_us_per_command"));
+    let (mut shares, mut told_cpu) = (0, 0);
+    for fields in lines {
+        assert_eq!(fields[errors], "0", "{fields:?}");
+        // Of the whole; streams have no CPU of their own.
+        told_cpu += usize::from(!fields[cpu].is_empty());
+        shares += usize::from(!fields[share].is_empty());
+    }
+    assert!(shares > 0 && told_cpu >= 32, "{csv}");
 }
 
 #[test]

@@ -214,6 +214,15 @@ impl Exec {
         matches!(self.program, Program::Read(_))
     }
 
+    /// Where on the medium a READ reads that has one chunk, how many bytes, and its ending: it is its only step, as long
+    /// as nothing goes wrong.
+    pub fn whole_read(&self) -> Option<(u64, u32, Ending)> {
+        match &self.program {
+            Program::Read(read) => read.whole(),
+            _ => None,
+        }
+    }
+
     /// Whether it is a WRITE of any kind.
     pub fn is_write(&self) -> bool {
         matches!(self.program, Program::Write(_))

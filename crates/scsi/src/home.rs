@@ -84,6 +84,8 @@ pub enum HomeRequest {
     },
     /// The store's size or abilities changed, or it came back.
     StoreChanged(Traits),
+    /// What the store lies on was reset: powered on, or restarted.
+    StoreReset,
     /// The store failed for good.
     StoreFailed(Arc<str>),
     /// A nexus is no more: its SPC-2 reservation and its prevention of removal end.
@@ -113,6 +115,7 @@ impl HomeRequest {
             | HomeRequest::ClearTaskSet { .. }
             | HomeRequest::Reset { .. }
             | HomeRequest::StoreChanged(_)
+            | HomeRequest::StoreReset
             | HomeRequest::StoreFailed(_)
             | HomeRequest::NexusLost(_) => None,
         }
@@ -283,6 +286,10 @@ impl Home {
                 draft.reset(from, &self.unit)
             }
             HomeRequest::StoreChanged(traits) => draft.store_changed(traits),
+            HomeRequest::StoreReset => {
+                draft.attentions.push((Who::Everyone, UnitAttention::PowerOn));
+                draft.changed()
+            }
             HomeRequest::StoreFailed(reason) => {
                 draft.policy.failed = Some(reason);
                 draft.changed()
@@ -528,6 +535,20 @@ mod tests {
         for nexus in &bench.nexuses {
             assert_eq!(nexus.attentions, [UnitAttention::CapacityChanged]);
         }
+    }
+
+    #[test]
+    fn a_reset_below_the_store_is_told_to_everyone_and_changes_nothing() {
+        let mut bench = Bench::new();
+        let before = bench.home.policy();
+        bench.ask(HomeRequest::Reserve(bench.nexuses[0].identity()));
+        bench.ask(HomeRequest::StoreReset);
+        for nexus in &bench.nexuses {
+            assert_eq!(nexus.attentions, [UnitAttention::PowerOn]);
+        }
+        assert_eq!(bench.home.policy().modes, before.modes);
+        let second = bench.nexuses[1].identity();
+        assert_eq!(bench.ask(HomeRequest::Reserve(second)), HomeReply::Conflict);
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     let multiple_ports = if unit.ports.len() > 1 { 0x10 } else { 0 };
     // TPGS: implicit asymmetric access only; 3PC; CMDQUE.
     data.extend_from_slice(&[DISK, removable, VERSION, FORMAT, 0, 0x18, multiple_ports, 0x02]);
-    identity(data, &unit.product);
+    identity(data, &unit.product, &unit.incarnation);
     Ok(())
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn build_no_unit(cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Check> 
     }
     check_page(cdb)?;
     data.extend_from_slice(&[NO_UNIT, 0, VERSION, FORMAT, 0, 0, 0, 0x02]);
-    identity(data, "");
+    identity(data, "", &[]);
     Ok(())
 }
 
@@ -67,10 +67,11 @@ fn check_page(cdb: &Cdb) -> Result<(), Check> {
 }
 
 /// The bytes from VENDOR IDENTIFICATION on, and the length.
-fn identity(data: &mut Vec<u8>, product: &str) {
+fn identity(data: &mut Vec<u8>, product: &str, vendor_specific: &[u8]) {
     data.extend_from_slice(VENDOR.as_bytes());
     push_padded(data, product, 16);
     push_padded(data, REVISION, 4);
+    data.extend_from_slice(vendor_specific);
     data.resize(58, 0);
     for descriptor in VERSION_DESCRIPTORS {
         data.extend_from_slice(&descriptor.to_be_bytes());
@@ -97,6 +98,7 @@ mod tests {
         assert_eq!(data.len(), 96);
         assert_eq!(data[..8], [0, 0, 6, 0x12, 91, 0x18, 0x10, 2]);
         assert_eq!(&data[8..36], b"LUNETTE RAM             0001");
+        assert_eq!(data[36..58], [[9; 16].as_slice(), &[0; 6]].concat());
         assert_eq!(data[58..66], [0x00, 0xa0, 0x04, 0x60, 0x04, 0xc0, 0x09, 0x60]);
         assert_eq!(bench.read(&[0x12, 0, 0, 0, 5, 0]).assert_good().data, data[..5]);
         bench.read(&[0x12, 0, 1, 0, 255, 0]).assert_invalid_field(2);

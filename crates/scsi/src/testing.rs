@@ -25,6 +25,7 @@ pub(crate) fn unit() -> Unit {
         product: "RAM".into(),
         naa: [0x33, 1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0],
         eui: [2, 0, 0, 0, 0, 0, 0, 1],
+        incarnation: [9; 16],
         thin: true,
         read_only: false,
         removable: false,

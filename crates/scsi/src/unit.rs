@@ -20,6 +20,9 @@ pub struct Unit {
     pub naa: [u8; 16],
     /// The unit's EUI-64 based identifier.
     pub eui: [u8; 8],
+    /// The run of its store's cache, in the vendor specific bytes of INQUIRY: while it is the same, no acknowledged write
+    /// was lost for want of a flush. Another Lunette that serves the unit asks for it after each login.
+    pub incarnation: [u8; 16],
     /// Thin provisioned (LBPME): UNMAP is offered.
     pub thin: bool,
     /// Write protected by configuration.

@@ -108,6 +108,11 @@ pub trait Store: Send + Sync {
     /// When the store is not to be reached, in words. It may come back: a later call tells.
     fn refresh(&self) -> Result<Option<Traits>, String>;
 
+    /// How often the device below was reset (powered on, restarted), as far as the store can tell.
+    fn resets(&self) -> u64 {
+        0
+    }
+
     /// One line for the log and for `serve`'s banner: kind, path, size.
     fn describe(&self) -> String;
 }
@@ -140,6 +145,12 @@ pub trait Lane<I: Io> {
     /// Looks at deadlines: stores that can be out of reach try again and give up by it. Called four times a second
     /// while the core has connections, also for lanes that nobody uses at the moment.
     fn tick(&mut self, _io: &mut I, _done: &mut Vec<(OpId, Outcome)>) {}
+
+    /// How often the store lost writes that it had acknowledged and that no flush had made durable, or must fear so. A
+    /// flush that succeeds says nothing of them: whoever relied on one must be told that it failed, once for each.
+    fn losses(&self) -> u64 {
+        0
+    }
 
     /// Operations not yet reported.
     fn in_flight(&self) -> usize;

@@ -38,6 +38,10 @@ impl<I: Io + 'static> Store for LateStore<I> {
         Ok(Some(self.opened.get_or_init(|| store).traits()))
     }
 
+    fn resets(&self) -> u64 {
+        self.opened.get().map_or(0, |store| store.resets())
+    }
+
     fn describe(&self) -> String {
         self.opened.get().map_or_else(|| self.name.clone(), |store| store.describe())
     }
@@ -90,6 +94,10 @@ impl<I: Io> Lane<I> for LateLane<I> {
 
     fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         self.lane().tick(io, done);
+    }
+
+    fn losses(&self) -> u64 {
+        self.lane.as_ref().map_or(0, |lane| lane.losses())
     }
 
     fn in_flight(&self) -> usize {

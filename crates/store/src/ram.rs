@@ -182,6 +182,7 @@ impl<I: Io> Lane<I> for RamLane {
         if end > self.store.size || !self.store.lends.load(Ordering::Relaxed) {
             return None;
         }
+        self.store.region.prefetch(offset, len);
         self.store.region.span(offset, len).map(Places::one)
     }
 

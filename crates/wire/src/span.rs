@@ -74,11 +74,14 @@ impl Places {
 
     /// Whether no byte is named.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.count == 0
     }
 
     /// The part that starts `from` bytes in and is at most `len` bytes long.
     pub fn slice(&self, from: u32, len: u32) -> Places {
+        if from == 0 && len >= self.len() {
+            return *self;
+        }
         let mut skip = from;
         let mut left = len;
         let mut out = Places::EMPTY;

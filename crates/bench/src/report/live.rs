@@ -1,11 +1,15 @@
 //! The bed that is real: it starts targets as processes of their own, measures them, and ends them again.
 
+mod ceiling;
 mod daemon;
 mod files;
+mod link;
+mod peer;
+mod tools;
 
 use super::bed::{Bed, Fact, Measured};
 use super::matrix::Row;
-use super::plan::{Kind, Store, Transport, redact, show_poll};
+use super::plan::{Kind, Store, Transport, redact, show_poll, show_rate};
 use crate::job::{Job, Rw, Style};
 use crate::result::Sample;
 use crate::run::{Watch, run};
@@ -13,16 +17,20 @@ use crate::target::{Opened, TargetOptions, open};
 use daemon::Daemon;
 use engine::config::show_cores;
 use files::Files;
+use link::Place;
+use peer::Tgt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tools::Packages;
 
-/// Starts `lunette serve` and measures it.
+/// Starts `lunette serve`, or a peer, and measures it.
 #[derive(Debug)]
 pub struct LiveBed {
     program: PathBuf,
     files: Files,
+    packages: Packages,
     stop: Arc<AtomicBool>,
 }
 
@@ -35,18 +43,24 @@ struct Started {
     commands: Vec<String>,
     /// Ended in the order of the list: the front first.
     daemons: Vec<Daemon>,
+    /// Ended after those that stand before it.
+    peer: Option<Tgt>,
+    /// Removed last.
+    place: Place,
 }
 
 impl LiveBed {
     /// `program`: this one, which also serves. Files of LUNs are kept in `directory` while the report is made. Setting
     /// `stop` ends the run in progress.
     pub fn new(program: &Path, directory: &Path, stop: Arc<AtomicBool>) -> LiveBed {
-        LiveBed { program: program.into(), files: Files::new(directory), stop }
+        let (files, packages) = (Files::new(directory), Packages::new(directory));
+        LiveBed { program: program.into(), files, packages, stop }
     }
 
     fn start(&mut self, row: &Row) -> Result<Started, String> {
-        let mut started =
-            Started { targets: Vec::new(), pid: None, commands: Vec::new(), daemons: Vec::new() };
+        let place = Place::new(self.packages.tools(), row.target.link)?;
+        let (targets, commands, daemons) = (Vec::new(), Vec::new(), Vec::new());
+        let mut started = Started { targets, pid: None, commands, daemons, peer: None, place };
         match (&row.target.kind, row.target.transport) {
             (Kind::Url(url), _) => started.targets.push(url.clone()),
             (Kind::Lunette, Transport::Local) => {
@@ -54,34 +68,61 @@ impl LiveBed {
                     started.targets.push(self.files.local(&row.target.store, lun)?);
                 }
             }
-            (Kind::Lunette, Transport::Iscsi) => self.start_lunette(row, &mut started)?,
-            (Kind::Ceiling | Kind::Tgt, _) => return Err("not yet".into()),
+            (Kind::Lunette, Transport::Iscsi) => {
+                for lun in 0..row.luns {
+                    started.targets.push(self.files.lun(&row.target.store, lun)?);
+                }
+                self.start_lunette(row, &mut started)?;
+                self.stand_before(row, &mut started)?;
+            }
+            (Kind::Tgt, _) => {
+                self.start_tgt(row, &mut started)?;
+                self.stand_before(row, &mut started)?;
+            }
+            (Kind::Ceiling, _) => ceiling::start(&self.program, row, &mut started)?,
         }
+        self.fill(row, &started.targets)?;
+        started.place.slow_down()?;
+        started.commands.splice(0..0, started.place.commands().to_vec());
         Ok(started)
     }
 
-    /// The target, and those that stand before it.
-    fn start_lunette(&mut self, row: &Row, started: &mut Started) -> Result<(), String> {
-        let mut luns = Vec::new();
+    /// Those that stand between the initiator and the target.
+    fn stand_before(&self, row: &Row, started: &mut Started) -> Result<(), String> {
+        (0..row.target.hops).try_for_each(|_| self.start_lunette(row, started))
+    }
+
+    /// A target with units of what was started so far.
+    fn start_lunette(&self, row: &Row, started: &mut Started) -> Result<(), String> {
+        let (scheduling, place) = (&row.scheduling, &started.place);
+        let mut arguments = vec!["serve".to_string(), "--listen".into(), format!("{}:0", place.address())];
+        started.targets.iter().for_each(|lun| arguments.extend(["--lun".into(), lun.clone()]));
+        arguments.extend(["--poll".into(), show_poll(scheduling.target_poll).into()]);
+        if !scheduling.target_cores.is_empty() {
+            arguments.extend(["--cores".into(), show_cores(&scheduling.target_cores)]);
+        }
+        arguments.extend(["--log-level".into(), "warn".into()]);
+        let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
+        let daemon = Daemon::start(place.command(&self.program, &[]).args(arguments), &line)?;
+        started.commands.push(line);
+        started.targets = daemon.units(row.luns)?;
+        started.pid = Some(daemon.pid());
+        started.daemons.insert(0, daemon);
+        Ok(())
+    }
+
+    fn start_tgt(&mut self, row: &Row, started: &mut Started) -> Result<(), String> {
+        let mut units = Vec::new();
         for lun in 0..row.luns {
-            luns.push(self.files.lun(&row.target.store, lun)?);
+            units.push(self.files.path(&row.target.store, lun)?);
         }
-        for _ in 0..=row.target.hops {
-            let scheduling = &row.scheduling;
-            let mut arguments = vec!["serve".to_string(), "--listen".into(), "127.0.0.1:0".into()];
-            luns.iter().for_each(|lun| arguments.extend(["--lun".into(), lun.clone()]));
-            arguments.extend(["--poll".into(), show_poll(scheduling.target_poll).into()]);
-            if !scheduling.target_cores.is_empty() {
-                arguments.extend(["--cores".into(), show_cores(&scheduling.target_cores)]);
-            }
-            arguments.extend(["--log-level".into(), "warn".into()]);
-            let daemon = Daemon::start(&self.program, &arguments)?;
-            started.commands.push(format!("lunette {}", arguments.join(" ")));
-            luns = daemon.units(row.luns)?;
-            started.pid = Some(daemon.pid());
-            started.daemons.insert(0, daemon);
-        }
-        started.targets = luns;
+        // Where others stand before it, the initiator's digests end there.
+        let digests = if row.target.hops == 0 { row.job.digests } else { (false, false) };
+        let tgt = Tgt::start(&started.place, &row.scheduling.target_cores, &units, digests)?;
+        started.commands.extend_from_slice(tgt.commands());
+        started.targets = tgt.units(row.luns);
+        started.pid = Some(tgt.pid());
+        started.peer = Some(tgt);
         Ok(())
     }
 
@@ -117,24 +158,47 @@ impl LiveBed {
     }
 }
 
+impl LiveBed {
+    fn prepare_tgt(&mut self) -> Result<Fact, String> {
+        self.packages.need("tgt", &["tgtd", "tgtadm"])?;
+        let version = Tgt::version(self.packages.tools())?;
+        let units = "null LUNs of 1T, RAM as files in /dev/shm, files through the page cache";
+        Ok(Fact::new("tgt", format!("{version}; it never spins; {units}")))
+    }
+
+    /// Makes one to see whether it can be done.
+    fn prepare_link(&self, rate: u64) -> Result<Fact, String> {
+        let mut place = Place::new(self.packages.tools(), Some(rate))?;
+        place.slow_down()?;
+        let ends = "both ends of a veth pair";
+        Ok(Fact::new(format!("Link of {}", show_rate(rate)), format!("{ends}: {}", place.discipline()?)))
+    }
+}
+
 impl Bed for LiveBed {
     fn prepare(&mut self, rows: &[Row]) -> Result<Vec<Fact>, Vec<String>> {
-        let mut faults = Vec::new();
-        let usable = usable_cores();
-        for row in rows {
-            let cores = row.scheduling.cores.iter().chain(&row.scheduling.target_cores);
-            for core in cores.filter(|core| !usable.contains(core)) {
-                let fault = format!(
-                    "scheduling `{}`: core {core} may not be used; cores that may be used here: {}",
-                    row.scheduling.name,
-                    show_cores(&usable)
-                );
-                if !faults.contains(&fault) {
-                    faults.push(fault);
-                }
+        let mut faults = faults_of_cores(rows);
+        let mut facts = Vec::new();
+        let has_peer = rows.iter().any(|row| row.target.kind == Kind::Tgt);
+        let mut links: Vec<u64> = rows.iter().filter_map(|row| row.target.link).collect();
+        links.sort_unstable();
+        links.dedup();
+        if has_peer {
+            match self.prepare_tgt() {
+                Ok(fact) => facts.push(fact),
+                Err(fault) => faults.push(fault),
             }
         }
-        if faults.is_empty() { Ok(Vec::new()) } else { Err(faults) }
+        if !links.is_empty() {
+            match self.packages.need("iproute2", &["ip", "tc"]) {
+                Ok(()) => links.into_iter().for_each(|rate| match self.prepare_link(rate) {
+                    Ok(fact) => facts.push(fact),
+                    Err(fault) => faults.push(fault),
+                }),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if faults.is_empty() { Ok(facts) } else { Err(faults) }
     }
 
     fn measure(
@@ -144,7 +208,6 @@ impl Bed for LiveBed {
         observe: &mut dyn FnMut(&Sample),
     ) -> Result<Measured, String> {
         let started = self.start(row)?;
-        self.fill(row, &started.targets)?;
         let mut opened: Vec<Opened> = Vec::new();
         for initiator in 0..row.initiators {
             let options = options(row, job, initiator);
@@ -165,6 +228,9 @@ impl Bed for LiveBed {
         commands.push(command(&names, job));
         for mut daemon in started.daemons {
             daemon.stop()?;
+        }
+        if let Some(mut tgt) = started.peer {
+            tgt.stop()?;
         }
         Ok(Measured { result, commands: commands.iter().map(|command| redact(command)).collect() })
     }
@@ -208,6 +274,26 @@ fn command(targets: &[String], job: &Job) -> String {
     ];
     switches.iter().filter(|(on, _)| *on).for_each(|(_, switch)| command.push_str(switch));
     command
+}
+
+/// Cores that a row names and that may not be used.
+fn faults_of_cores(rows: &[Row]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let usable = usable_cores();
+    for row in rows {
+        let cores = row.scheduling.cores.iter().chain(&row.scheduling.target_cores);
+        for core in cores.filter(|core| !usable.contains(core)) {
+            let fault = format!(
+                "scheduling `{}`: core {core} may not be used; cores that may be used here: {}",
+                row.scheduling.name,
+                show_cores(&usable)
+            );
+            if !faults.contains(&fault) {
+                faults.push(fault);
+            }
+        }
+    }
+    faults
 }
 
 /// Cores that this process may use.

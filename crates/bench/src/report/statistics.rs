@@ -7,6 +7,8 @@ pub struct Summary {
     pub count: usize,
     /// Their mean.
     pub mean: f64,
+    /// Their median; of two in the middle, the lower one.
+    pub median: f64,
     /// Standard deviation of the sample; 0 for one.
     pub deviation: f64,
     /// Half the width of the 95 % confidence interval of the mean (Student's t); `None`: one repetition tells
@@ -27,12 +29,13 @@ impl Summary {
             return None;
         }
         let mean = figures.iter().sum::<f64>() / count as f64;
+        let median = figures[median_index(&figures)?];
         let squares: f64 = figures.iter().map(|figure| (figure - mean).powi(2)).sum();
         let deviation = if count > 1 { (squares / (count - 1) as f64).sqrt() } else { 0.0 };
         let confidence = (count > 1).then(|| student(count - 1) * deviation / (count as f64).sqrt());
         let min = figures.iter().copied().fold(f64::INFINITY, f64::min);
         let max = figures.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Some(Summary { count, mean, deviation, confidence, min, max })
+        Some(Summary { count, mean, median, deviation, confidence, min, max })
     }
 
     /// Both ends of the confidence interval; the mean itself where there is none.
@@ -46,6 +49,7 @@ impl Summary {
         Summary {
             count: self.count,
             mean: self.mean * factor,
+            median: self.median * factor,
             deviation: self.deviation * factor,
             confidence: self.confidence.map(|half| half * factor),
             min: self.min * factor,

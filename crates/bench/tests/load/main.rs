@@ -1,4 +1,5 @@
 //! Runs of jobs on stores and targets, good ones and bad ones.
+mod ceiling;
 mod remote;
 mod run;
 mod support;

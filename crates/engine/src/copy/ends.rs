@@ -88,6 +88,11 @@ impl Ends {
         }
     }
 
+    /// Losses of the store that is written ([`Lane::losses`]).
+    pub(super) fn losses(&self) -> u64 {
+        self.to.losses()
+    }
+
     /// Whether anything is under way, or finished and not seen yet.
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight > 0 || !self.finished.is_empty()

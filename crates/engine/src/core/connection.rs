@@ -1,6 +1,7 @@
 //! Connections on this core: accepted, logged in, moved to their home core, served, closed.
 
 use super::buffer::Share;
+use super::lent::Occupant;
 use super::task::Task;
 use super::{Core, kind};
 use crate::message::{Facts, Message};
@@ -33,7 +34,7 @@ pub(super) struct Connection {
     /// How it reaches every unit of the daemon, for EXTENDED COPY.
     pub(super) reach: Vec<Reach>,
     /// Tasks by the transport's slot.
-    tasks: Vec<Option<(u16, Key)>>,
+    tasks: Vec<Option<(u16, Occupant)>>,
     pub(super) phase: Phase,
     to_serve: bool,
     to_flush: bool,
@@ -77,6 +78,8 @@ pub(crate) struct LunState {
     pub(super) unit: u32,
     /// The nexus's state on it.
     pub(super) nexus: NexusUnit,
+    /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it.
+    pub(super) losses: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,22 +140,46 @@ impl Connection {
         self.luns.iter().position(|state| state.number == number)
     }
 
-    /// The task in a slot of the transport.
-    pub(super) fn task(&self, wire: TaskId) -> Option<Key> {
-        let (generation, key) = self.tasks.get(usize::from(wire.slot)).copied().flatten()?;
-        (generation == wire.generation).then_some(key)
+    /// Who is in a slot of the transport.
+    pub(super) fn occupant(&self, wire: TaskId) -> Option<Occupant> {
+        let (generation, occupant) = self.tasks.get(usize::from(wire.slot)).copied().flatten()?;
+        (generation == wire.generation).then_some(occupant)
     }
 
-    pub(super) fn set_task(&mut self, wire: TaskId, key: Key) {
+    /// The task in a slot of the transport.
+    pub(super) fn task(&self, wire: TaskId) -> Option<Key> {
+        self.occupant(wire)?.task()
+    }
+
+    pub(super) fn occupy(&mut self, wire: TaskId, occupant: Occupant) {
         let slot = usize::from(wire.slot);
         if self.tasks.len() <= slot {
             self.tasks.resize(slot + 1, None);
         }
-        self.tasks[slot] = Some((wire.generation, key));
+        self.tasks[slot] = Some((wire.generation, occupant));
     }
 
-    pub(super) fn clear_task(&mut self, wire: TaskId) {
-        if self.task(wire).is_some() {
+    /// Whose data has left; a READ whose data was lent is over with it.
+    fn pushed(&mut self, wire: TaskId) -> Option<Occupant> {
+        let occupant = self.occupant(wire)?;
+        if let Occupant::Lent(_) = occupant {
+            self.tasks[usize::from(wire.slot)] = None;
+        }
+        Some(occupant)
+    }
+
+    /// READs whose data was lent by this unit, or by any.
+    pub(super) fn lent(&self, unit: Option<u32>) -> impl Iterator<Item = (TaskId, u32)> {
+        (0..).zip(&self.tasks).filter_map(move |(slot, occupant)| match occupant {
+            Some((generation, Occupant::Lent(of))) if unit.is_none_or(|unit| unit == *of) => {
+                Some((TaskId { slot, generation: *generation }, *of))
+            }
+            Some(_) | None => None,
+        })
+    }
+
+    pub(super) fn vacate(&mut self, wire: TaskId) {
+        if self.occupant(wire).is_some() {
             self.tasks[usize::from(wire.slot)] = None;
         }
     }
@@ -166,7 +193,13 @@ impl Connection {
     /// Whether the initiator owes it the rest of what it has begun to send, or was asked for.
     fn awaits_data(&self, tasks: &Slots<Task>) -> bool {
         let awaits = |key: Key| tasks.get(key).is_some_and(Task::awaits_data);
-        self.stream.is_in_payload() || self.tasks.iter().flatten().any(|(_, key)| awaits(*key))
+        let mut own = self.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
+        self.stream.is_in_payload() || own.any(awaits)
+    }
+
+    /// Whether it has neither a task nor data that was lent.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.tasks.iter().all(Option::is_none)
     }
 
     /// Whether a deadline has passed.
@@ -272,8 +305,10 @@ impl<I: Io> Core<I> {
             self.soil(key);
         }
         for wire in pushed.drain(..) {
-            if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
-                self.pushed(task);
+            match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
+                Some(Occupant::Task(task)) => self.pushed(task),
+                Some(Occupant::Lent(unit)) => self.leave_gate(unit, None),
+                None => {}
             }
         }
         self.pushed = pushed;
@@ -471,7 +506,8 @@ impl<I: Io> Core<I> {
             conn.reach[*index] = if read_only { Reach::ReadOnly } else { Reach::Full };
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
             nexus.sync(&self.views[*index].policy);
-            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus });
+            let losses = self.lanes[*index].losses();
+            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses });
             conn.lun_list.push(lun_bytes(*number));
         }
     }
@@ -542,7 +578,8 @@ impl<I: Io> Core<I> {
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
         let (serial, from, nexus) = (conn.facts.serial, conn.facts.from, conn.nexus);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
-        let tasks: Vec<Key> = conn.tasks.iter().flatten().map(|(_, key)| *key).collect();
+        let tasks: Vec<Key> =
+            conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
         match conn.facts.session.as_deref() {
             Some(session) => {
                 crate::limited!(
@@ -563,6 +600,7 @@ impl<I: Io> Core<I> {
         for task in tasks {
             self.abort(task, Some(Aborted::Silently));
         }
+        self.abort_lent(key, None, Aborted::Silently);
         let ours = |task: &super::Task| task.aborted && task.origin == key;
         let lingering = self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key).collect();
         if let Some(conn) = self.connections.get_mut(key) {

@@ -53,6 +53,7 @@ impl<I: Io> Core<I> {
                 })
             }
             Asked::AbortTaskSet => unit.map(|unit| {
+                self.abort_lent(connection, Some(unit), Aborted::Silently);
                 let victims = self.tasks_of(connection, unit);
                 self.abort_for(&mut function, unit, victims);
                 Vec::new()

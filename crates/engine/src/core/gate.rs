@@ -86,10 +86,10 @@ impl<I: Io> Core<I> {
     }
 
     /// A task that ran on the unit is over.
-    pub(super) fn leave_gate(&mut self, unit: u32, task: Key) {
+    pub(super) fn leave_gate(&mut self, unit: u32, task: Option<Key>) {
         let gate = &mut self.gates[unit as usize];
         gate.running -= 1;
-        if gate.turn == Turn::Running(task) {
+        if task.is_some_and(|task| gate.turn == Turn::Running(task)) {
             gate.turn = Turn::None;
             self.post(self.shared.homes[unit as usize], Message::Gate { unit, gate: GateMessage::Leave });
         }

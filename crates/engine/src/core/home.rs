@@ -132,6 +132,11 @@ impl<I: Io> Core<I> {
                 (Some(key) != asker).then_some((key, nexus.id))
             };
             let victims: Vec<_> = self.tasks.iter().filter_map(|(key, task)| ours(key, task)).collect();
+            let lending = self.lending(unit, |nexus| who.includes(nexus));
+            for (connection, nexus) in lending {
+                cleared.push(nexus);
+                self.abort_lent(connection, Some(unit), *how);
+            }
             for (key, nexus) in victims {
                 cleared.push(nexus);
                 if !self.abort(key, Some(*how)) {

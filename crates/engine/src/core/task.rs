@@ -1,6 +1,7 @@
 //! Commands on this core: from `Up::Command` through the steps of their programs to their ending.
 
 use super::Core;
+use super::lent::Occupant;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use proto::time::Time;
@@ -10,7 +11,10 @@ use scsi::command::Status;
 use scsi::exec::CHUNK_BYTES;
 use scsi::home::Aborted;
 use scsi::nexus::Reach;
-use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step};
+use scsi::storage::StoreError;
+use scsi::{
+    Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step, View,
+};
 use store::lane::{Op, OpId, Outcome, Submitted};
 use wire::Places;
 
@@ -37,6 +41,8 @@ pub(super) struct Task {
     pub(super) buffer: Places,
     /// What it waits for.
     pub(super) state: State,
+    /// The unit whose store it flushes.
+    flushes: Option<u32>,
     /// How much of the data-out has been asked for.
     asked_bytes: u32,
     /// Since when not all has come that was asked for: the transport has the buffer.
@@ -46,7 +52,7 @@ pub(super) struct Task {
     /// It was aborted, and lingers until its storage operation or its home lets go of it.
     pub(super) aborted: bool,
     /// Its ending, until the home has ended what QERR ends with it.
-    held: Option<Ending>,
+    held: Option<Box<Ending>>,
     /// It outlives its command (SANITIZE, a copy with IMMED); the nexus state that it then works with is its own.
     detached: Option<Box<Detached>>,
 }
@@ -118,6 +124,7 @@ impl Task {
             exec: None,
             buffer: Places::EMPTY,
             state: State::Running,
+            flushes: None,
             asked_bytes: 0,
             missing: None,
             gated: false,
@@ -177,6 +184,17 @@ impl Task {
     }
 }
 
+fn admit(
+    view: &View,
+    nexus: &mut NexusUnit,
+    command: &Command,
+    attribute: Attribute,
+) -> Result<Exec, Ending> {
+    nexus.sync(&view.policy);
+    let Command { cdb, read_bytes, write_bytes, .. } = command;
+    view.admit(nexus, &Request { cdb, attribute, read_bytes: *read_bytes, write_bytes: *write_bytes })
+}
+
 impl<I: Io> Core<I> {
     /// A command arrived.
     pub(super) fn command(&mut self, connection: Key, command: Command) {
@@ -192,22 +210,35 @@ impl<I: Io> Core<I> {
         };
         let unit = conn.luns[lun].unit;
         conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
-        let mut task = Task::new(connection, &command, attribute, unit);
-        task.lun = lun;
-        let key = self.tasks.insert(task);
-        conn.set_task(command.task, key);
-        let gate = &mut self.gates[unit as usize];
-        if gate.must_wait(attribute) {
-            gate.wait(key);
+        if self.gates[unit as usize].must_wait(attribute) {
+            let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
+            self.gates[unit as usize].wait(key);
             self.set_state(key, State::Waiting);
             self.take_unsolicited(key);
-            self.open_gate(unit);
-        } else {
-            self.start(key);
+            return self.open_gate(unit);
         }
+        self.gates[unit as usize].begin();
+        let admitted = admit(&self.views[unit as usize], &mut conn.luns[lun].nexus, &command, attribute);
+        if let Ok(exec) = &admitted
+            && self.lend(connection, unit, &command, exec)
+        {
+            return;
+        }
+        let task = Task::new(connection, &command, attribute, unit);
+        let key = self.insert(Task { lun, gated: true, ..task });
+        self.admitted(key, admitted);
     }
 
-    /// Admits the task and runs its program as far as it goes.
+    fn insert(&mut self, task: Task) -> Key {
+        let (origin, wire) = (task.origin, task.wire);
+        let key = self.tasks.insert(task);
+        if let Some(conn) = self.connections.get_mut(origin) {
+            conn.occupy(wire, Occupant::Task(key));
+        }
+        key
+    }
+
+    /// Admits a task that waited, and runs its program as far as it goes.
     pub(super) fn start(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(conn) = task.connection.and_then(|connection| self.connections.get_mut(connection)) else {
@@ -216,16 +247,14 @@ impl<I: Io> Core<I> {
         task.gated = true;
         self.gates[task.unit as usize].begin();
         task.state = State::Running;
-        let view = &self.views[task.unit as usize];
-        let nexus = &mut conn.luns[task.lun].nexus;
-        nexus.sync(&view.policy);
-        let request = Request {
-            cdb: &task.command.cdb,
-            attribute: task.attribute,
-            read_bytes: task.command.read_bytes,
-            write_bytes: task.command.write_bytes,
-        };
-        match view.admit(nexus, &request) {
+        let (view, nexus) = (&self.views[task.unit as usize], &mut conn.luns[task.lun].nexus);
+        let admitted = admit(view, nexus, &task.command, task.attribute);
+        self.admitted(key, admitted);
+    }
+
+    fn admitted(&mut self, key: Key, admitted: Result<Exec, Ending>) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        match admitted {
             Err(ending) => self.end(key, ending),
             Ok(exec) => {
                 let buffer_bytes = exec.buffer_bytes().max(task.command.unsolicited_bytes);
@@ -496,10 +525,28 @@ impl<I: Io> Core<I> {
             MediaOp::Extent { offset } => Op::Extent { offset },
         };
         let unit = unit.unwrap_or(task.unit);
+        task.flushes = matches!(op, Op::Flush).then_some(unit);
         let (lane, io) = self.lane(unit);
         match lane.submit(io, OpId(key.index), &op) {
-            Submitted::Done(outcome) => Some(Event::Stored(outcome)),
+            Submitted::Done(outcome) => Some(Event::Stored(self.flushed(key, outcome))),
             Submitted::Later => None,
+        }
+    }
+
+    /// What the nexus is told of a flush: once for each, that acknowledged writes were lost before it.
+    fn flushed(&mut self, key: Key, outcome: Outcome) -> Outcome {
+        let Some(task) = self.tasks.get_mut(key) else { return outcome };
+        let Some(unit) = task.flushes.take() else { return outcome };
+        let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
+        let Some(lun) = conn.and_then(|conn| conn.luns.iter_mut().find(|lun| lun.unit == unit)) else {
+            return outcome;
+        };
+        let losses = self.lanes[unit as usize].losses();
+        match outcome {
+            Ok(_) | Err(StoreError::WriteFailed) if std::mem::replace(&mut lun.losses, losses) != losses => {
+                Err(StoreError::WriteFailed)
+            }
+            Ok(_) | Err(_) => outcome,
         }
     }
 
@@ -510,6 +557,7 @@ impl<I: Io> Core<I> {
         if task.aborted {
             return self.free_task(key);
         }
+        let outcome = self.flushed(key, outcome);
         if let Some(event) = self.read_done(key, outcome) {
             self.run_task(key, event);
         }
@@ -523,7 +571,7 @@ impl<I: Io> Core<I> {
             Waiter::Task(key) => match self.tasks.get_mut(key) {
                 Some(task) if task.aborted => self.free_task(key),
                 Some(task) => match task.held.take() {
-                    Some(ending) => self.tell_end(key, ending),
+                    Some(ending) => self.tell_end(key, *ending),
                     None => self.run_task(key, Event::Home(reply)),
                 },
                 None => {}
@@ -552,7 +600,7 @@ impl<I: Io> Core<I> {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (connection, wire, unit) = (task.connection, task.wire, task.unit);
         if std::mem::take(&mut task.gated) {
-            self.leave_gate(unit, key);
+            self.leave_gate(unit, Some(key));
         }
         if let Some(ending) = ending {
             self.forget_connection(key);
@@ -565,7 +613,7 @@ impl<I: Io> Core<I> {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if let Some(conn) = task.connection.take().and_then(|connection| self.connections.get_mut(connection))
         {
-            conn.clear_task(task.wire);
+            conn.vacate(task.wire);
         }
     }
 
@@ -581,7 +629,7 @@ impl<I: Io> Core<I> {
             // It is told only when no other command is left to be aborted: none that the initiator sends in answer is.
             self.set_state(key, State::AtHome);
             if let Some(task) = self.tasks.get_mut(key) {
-                task.held = Some(ending);
+                task.held = Some(Box::new(ending));
             }
             return self.ask_home(unit, Waiter::Task(key), HomeRequest::QueueError { from });
         }
@@ -605,13 +653,8 @@ impl<I: Io> Core<I> {
             return !task.may_still_write();
         }
         let (connection, wire, is_unstoppable) = (task.connection, task.wire, task.is_unstoppable());
-        match how {
-            Some(Aborted::WithStatus) => {
-                let ending = to_wire(refusal(Status::TaskAborted));
-                self.down(connection, Down::End { task: wire, ending });
-            }
-            Some(Aborted::Silently) => self.down(connection, Down::Abort { task: wire }),
-            None => {}
+        if let Some(how) = how {
+            self.tell_aborted(connection, wire, how);
         }
         self.forget_connection(key);
         if is_unstoppable {
@@ -639,14 +682,24 @@ impl<I: Io> Core<I> {
         }
     }
 
+    pub(super) fn tell_aborted(&mut self, connection: Option<Key>, task: TaskId, how: Aborted) {
+        let down = match how {
+            Aborted::WithStatus => Down::End { task, ending: to_wire(refusal(Status::TaskAborted)) },
+            Aborted::Silently => Down::Abort { task },
+        };
+        self.down(connection, down);
+    }
+
     fn free_task(&mut self, key: Key) {
         self.forget_connection(key);
         self.give_buffer(key);
-        let Some(task) = self.tasks.remove(key) else { return };
-        if task.gated {
-            self.leave_gate(task.unit, key);
+        let Some(Task { gated, aborted, unit, .. }) = self.tasks.get(key) else { return };
+        let (gated, aborted, unit) = (*gated, *aborted, *unit);
+        self.tasks.free(key);
+        if gated {
+            self.leave_gate(unit, Some(key));
         }
-        if task.aborted {
+        if aborted {
             self.settled(key);
         }
     }
@@ -669,10 +722,7 @@ impl<I: Io> Core<I> {
         let mut answer = Vec::new();
         let ending = scsi::no_unit(&request, &conn.lun_list, &mut answer);
         let len = u32::try_from(answer.len()).unwrap_or(u32::MAX).min(command.read_bytes);
-        let key = self.tasks.insert(Task::new(connection, command, attribute, NO_UNIT));
-        if let Some(conn) = self.connections.get_mut(connection) {
-            conn.set_task(command.task, key);
-        }
+        let key = self.insert(Task::new(connection, command, attribute, NO_UNIT));
         if len == 0 {
             return self.end(key, ending);
         }

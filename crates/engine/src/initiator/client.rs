@@ -189,7 +189,7 @@ impl Client {
         match ending {
             Ending::Good { read_bytes, .. } => Ok((0, None, read_bytes)),
             Ending::Status { status, sense, read_bytes } => Ok((status, sense, read_bytes)),
-            Ending::Lost => Err(self.lost()),
+            Ending::Lost { .. } => Err(self.lost()),
         }
     }
 

@@ -75,7 +75,40 @@ pub enum Ending {
         read_bytes: u32,
     },
     /// Nobody knows whether it was executed: the target was lost, or did not answer in time.
-    Lost,
+    Lost {
+        /// It may even be executed later: until the session is reinstated ([`Session::take_arrival`]), which ends it.
+        may_land: bool,
+    },
+}
+
+/// What a unit has told of itself by unit attentions (SPC-4 table 45).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Attentions {
+    /// CAPACITY DATA HAS CHANGED.
+    pub capacity: bool,
+    /// PARAMETERS CHANGED, MODE PARAMETERS CHANGED.
+    pub modes: bool,
+    /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED, POWER ON OCCURRED, DEVICE INTERNAL RESET: what was in a
+    /// volatile cache may be lost.
+    pub power_on: bool,
+    /// SCSI BUS RESET OCCURRED, BUS DEVICE RESET FUNCTION OCCURRED: no data is lost.
+    pub reset: bool,
+    /// MEDIUM MAY HAVE CHANGED, INQUIRY DATA HAS CHANGED, DEVICE IDENTIFIER CHANGED, REPORTED LUNS DATA HAS CHANGED:
+    /// it may be another unit.
+    pub identity: bool,
+}
+
+impl Attentions {
+    fn note(&mut self, code: u16, was_served: bool) {
+        match code {
+            0x2a09 => self.capacity = true,
+            0x2a00 | 0x2a01 => self.modes = true,
+            0x2900 | 0x2901 | 0x2904 => self.power_on |= was_served,
+            0x2902 | 0x2903 => self.reset |= was_served,
+            0x2800 | 0x3f03 | 0x3f05 | 0x3f0e => self.identity = true,
+            _ => {}
+        }
+    }
 }
 
 /// Why a command was not taken.
@@ -93,6 +126,12 @@ pub struct Session {
     options: Options,
     addresses: Vec<SocketAddr>,
     isid: [u8; 6],
+    /// The portal group of the first login: one of another group would not reinstate the session (RFC 7143 section
+    /// 3.4.3).
+    portal_group: Option<u32>,
+    /// Whoever uses it examines the unit after each login, see [`Session::guarded`].
+    is_guarded: bool,
+    has_arrived: bool,
     tags: Tag,
     /// Counts connections.
     attempt: u64,
@@ -125,6 +164,8 @@ struct Link {
     machine: Initiator,
     socket: Handle,
     is_ready: bool,
+    /// All commands may leave.
+    is_open: bool,
     /// It is over, for this reason; what is in flight is waited for.
     gone: Option<String>,
 }
@@ -152,6 +193,9 @@ impl Session {
             options: Options { queue_depth: depth, give_up_after, ..options },
             addresses,
             isid,
+            portal_group: None,
+            is_guarded: false,
+            has_arrived: false,
             tags,
             attempt: 0,
             state: State::Idle,
@@ -165,6 +209,12 @@ impl Session {
         })
     }
 
+    /// The same, but after each login ([`Session::take_arrival`]) nothing leaves but questions ([`Session::ask`]) until
+    /// [`Session::open`].
+    pub fn guarded(self) -> Session {
+        Session { is_guarded: true, ..self }
+    }
+
     /// Gives it a command, which leaves with the next [`Session::flush`].
     ///
     /// # Errors
@@ -174,7 +224,50 @@ impl Session {
         if matches!(self.state, State::Closed) || self.down_since.is_some_and(is_lost) {
             return Err(Refused::Lost);
         }
-        if self.queue.push(command, now) { Ok(()) } else { Err(Refused::Full) }
+        if self.queue.push(command, false, now) { Ok(()) } else { Err(Refused::Full) }
+    }
+
+    /// Gives it a command that goes before all others, and is not sent again on another connection.
+    ///
+    /// # Errors
+    /// When there are too many commands, or nobody is logged in.
+    pub fn ask(&mut self, now: Time, command: &Command) -> Result<(), Refused> {
+        match &self.state {
+            State::Connected(link) if link.is_ready && link.gone.is_none() => {}
+            State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
+                return Err(Refused::Lost);
+            }
+        }
+        if self.queue.push(command, true, now) { Ok(()) } else { Err(Refused::Full) }
+    }
+
+    /// Whether it has logged in since the last call: what was sent before can be executed no more.
+    pub fn take_arrival(&mut self) -> bool {
+        std::mem::take(&mut self.has_arrived)
+    }
+
+    /// Lets all commands leave, until the connection is lost.
+    pub fn open(&mut self) {
+        let State::Connected(link) = &mut self.state else { return };
+        link.is_open = true;
+        if self.failure.take().is_some() {
+            tracing::info!(target = %self.url, "the session with the target is back");
+        }
+        self.down_since = None;
+        self.backoff = BACKOFF_MIN;
+    }
+
+    /// Whether commands leave.
+    pub fn is_open(&self) -> bool {
+        match &self.state {
+            State::Connected(link) => link.is_open && link.gone.is_none(),
+            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => false,
+        }
+    }
+
+    /// Ends the connection, for a reason that the log tells, and makes it again.
+    pub fn renew<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
+        self.abandon(io, reason, finished);
     }
 
     /// Commands that have not ended.
@@ -210,9 +303,16 @@ impl Session {
         }
     }
 
-    /// Whether the unit has told since the last call that its capacity changed.
-    pub fn take_capacity_changed(&mut self) -> bool {
-        std::mem::take(&mut self.queue.capacity_changed)
+    /// Connects if it has never been connected.
+    pub fn begin<I: Io>(&mut self, io: &mut I) {
+        if matches!(self.state, State::Idle) {
+            self.connect(io);
+        }
+    }
+
+    /// What the unit has told since the last call.
+    pub fn take_attentions(&mut self) -> Attentions {
+        std::mem::take(&mut self.queue.attentions)
     }
 
     /// Sends a text request; its answer comes to [`Session::take_text`]. False: not now.
@@ -274,7 +374,7 @@ impl Session {
         }
         let State::Connected(link) = &mut self.state else { return false };
         if link.is_ready {
-            self.queue.send(&mut link.machine);
+            self.queue.send(&mut link.machine, link.is_open);
         }
         link.stream.flush(io, &mut link.machine);
         link.stream.wants_more()
@@ -363,7 +463,7 @@ impl Session {
                 };
                 let machine = Initiator::new(config, now);
                 let stream = Stream::new(socket, self.tag(RECV), self.tag(SEND), Vec::new());
-                let mut link = Link { stream, machine, socket, is_ready: false, gone: None };
+                let mut link = Link { stream, machine, socket, is_ready: false, is_open: false, gone: None };
                 link.stream.feed(io, &mut link.machine);
                 self.state = State::Connected(Box::new(link));
             }
@@ -436,16 +536,20 @@ impl Session {
 
     fn drain_events(&mut self, now: Time, finished: &mut Vec<Finished>) {
         let State::Connected(link) = &mut self.state else { return };
+        let mut has_arrived = false;
         while let Some(event) = link.machine.poll() {
             match event {
                 Event::Completed(completion) => self.queue.completed(&completion, now, finished),
                 Event::Ready(_) => {
-                    if self.failure.take().is_some() {
-                        tracing::info!(target = %self.url, "the session with the target is back");
+                    let group = link.machine.negotiated().and_then(|negotiated| negotiated.portal_group);
+                    if self.portal_group.is_some() && group != self.portal_group {
+                        link.machine.closed(now, Some("the address leads to another portal group"));
+                        continue;
                     }
+                    self.portal_group = group;
                     link.is_ready = true;
-                    self.down_since = None;
-                    self.backoff = BACKOFF_MIN;
+                    self.queue.reinstated();
+                    (self.has_arrived, has_arrived) = (true, true);
                 }
                 Event::Text(text) => self.text = Some(text),
                 Event::Async { event: AsyncEvent::LOGOUT_REQUEST, .. } => link.machine.logout(),
@@ -455,6 +559,9 @@ impl Session {
                 Event::Gone { reason } => link.gone = Some(reason),
                 Event::Async { .. } | Event::Pong(_) | Event::FunctionDone { .. } => {}
             }
+        }
+        if has_arrived && !self.is_guarded {
+            self.open();
         }
     }
 
@@ -476,11 +583,11 @@ impl Session {
             return link.stream.shutdown(io);
         }
         let State::Connected(link) = std::mem::replace(&mut self.state, State::Idle) else { return };
-        let Link { stream, gone, is_ready, .. } = *link;
+        let Link { stream, gone, is_open, .. } = *link;
         stream.close(io);
         let now = io.now();
         self.down_since.get_or_insert(now);
-        if is_ready {
+        if is_open {
             // Whoever is back at once is met at once.
             self.backoff = BACKOFF_MIN;
         }

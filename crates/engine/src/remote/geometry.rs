@@ -1,5 +1,7 @@
 //! What a remote unit is: asked once, when it is opened.
 
+use super::continuity::Incarnation;
+use super::identity::{Identity, incarnation};
 use crate::initiator::Client;
 use crate::initiator::client::Reply;
 use scsi::storage::Traits;
@@ -7,7 +9,7 @@ use scsi::storage::Traits;
 /// Block sizes that can be served.
 const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=65536;
 /// Bytes that are asked for of a page.
-const PAGE_BYTES: u8 = 252;
+pub(super) const PAGE_BYTES: u8 = 252;
 
 /// What a unit is, and what it can do at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,6 +20,10 @@ pub struct Geometry {
     pub physical_block_bytes: u32,
     /// Vendor, product and revision.
     pub name: String,
+    /// Which unit it is.
+    pub identity: Identity,
+    /// The run of its cache, when it tells.
+    pub(super) incarnation: Option<Incarnation>,
     /// What it can do, with its size.
     pub traits: Traits,
     /// Thin provisioned (LBPME).
@@ -41,12 +47,8 @@ pub struct Geometry {
 impl Geometry {
     /// Asks a unit.
     pub(super) fn learn(client: &mut Client) -> Result<Geometry, String> {
-        let inquiry = must(client, &[0x12, 0, 0, 0, PAGE_BYTES, 0], PAGE_BYTES.into(), "INQUIRY")?;
-        match inquiry.first().map(|byte| (byte >> 5, byte & 0x1f)) {
-            Some((0, 0x00)) => {}
-            Some((0, kind)) => return Err(format!("the unit is no disk (device type {kind:02x}h)")),
-            Some(_) | None => return Err("there is no such unit".into()),
-        }
+        let inquiry = must(client, &INQUIRY, PAGE_BYTES.into(), "INQUIRY")?;
+        is_disk(&inquiry)?;
         let capacity = must(client, &read_capacity(), CAPACITY_BYTES, "READ CAPACITY(16)")?;
         let (blocks, block_bytes) = capacity_of(&capacity).ok_or("the capacity is cut short")?;
         if !BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_power_of_two() {
@@ -56,7 +58,9 @@ impl Geometry {
         let known = |code: u8| pages.iter().skip(4).any(|page| *page == code);
         let mut optional = |code: u8| if known(code) { page(client, code) } else { Vec::new() };
         let (limits, shape, provisioning) = (optional(0xb0), optional(0xb1), optional(0xb2));
-        let modes = Modes::ask(client);
+        let identity =
+            Identity::learn(&inquiry, pages.get(4..).unwrap_or_default(), |code| page(client, code));
+        let modes = Modes::of(&ask(client, &MODE_SENSE, PAGE_BYTES.into()).unwrap_or_default());
         let thin = byte(&capacity, 14) & 0x80 != 0;
         let zeros = byte(&capacity, 14) & 0x40 != 0 || byte(&provisioning, 5) & 0x1c == 0x04;
         let (unmap, same) = (byte(&provisioning, 5) & 0x80 != 0, byte(&provisioning, 5) & 0x40 != 0);
@@ -67,6 +71,8 @@ impl Geometry {
             block_bytes,
             physical_block_bytes: in_bytes(1 << (byte(&capacity, 13) & 0x0f).min(7)),
             name: name_of(&inquiry),
+            identity,
+            incarnation: incarnation(&inquiry),
             traits: Traits {
                 size_bytes: blocks.saturating_mul(u64::from(block_bytes)),
                 discards: unmap_zeros || (thin && same),
@@ -105,24 +111,42 @@ pub(super) fn capacity_of(data: &[u8]) -> Option<(u64, u32)> {
     Some((blocks, u32::from_be_bytes(*data.get(8..)?.first_chunk()?)))
 }
 
+/// INQUIRY (SPC-4 section 6.6).
+pub(super) const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, PAGE_BYTES, 0];
+
+/// INQUIRY for a page of vital product data.
+pub(super) fn inquiry_page(code: u8) -> [u8; 6] {
+    [0x12, 1, code, 0, PAGE_BYTES, 0]
+}
+
+/// MODE SENSE(6) for the caching page (SBC-4 section 6.5.6), without block descriptors.
+pub(super) const MODE_SENSE: [u8; 6] = [0x1a, 0x08, 0x08, 0, PAGE_BYTES, 0];
+
+/// Whether INQUIRY data are those of a disk.
+pub(super) fn is_disk(inquiry: &[u8]) -> Result<(), String> {
+    match inquiry.first().map(|byte| (byte >> 5, byte & 0x1f)) {
+        Some((0, 0x00)) => Ok(()),
+        Some((0, kind)) => Err(format!("the unit is no disk (device type {kind:02x}h)")),
+        Some(_) | None => Err("there is no such unit".into()),
+    }
+}
+
 /// What mode pages tell.
-struct Modes {
-    write_cache: bool,
-    write_protected: bool,
+pub(super) struct Modes {
+    pub(super) write_cache: bool,
+    pub(super) write_protected: bool,
     fua: bool,
 }
 
 impl Modes {
-    /// Asks for the caching page (SBC-4 section 6.5.6). A unit that does not tell is taken to have a volatile cache,
-    /// and no FUA: that costs time, but no data.
-    fn ask(client: &mut Client) -> Modes {
-        // MODE SENSE(6) without block descriptors.
-        let data = ask(client, &[0x1a, 0x08, 0x08, 0, PAGE_BYTES, 0], PAGE_BYTES.into()).unwrap_or_default();
-        let device = byte(&data, 2);
-        let page = 4 + usize::from(byte(&data, 3));
-        let told = byte(&data, page) & 0x3f == 0x08;
+    /// Of an answer to MODE SENSE. A unit that does not tell is taken to have a volatile cache, and no FUA: that costs
+    /// time, but no data.
+    pub(super) fn of(data: &[u8]) -> Modes {
+        let device = byte(data, 2);
+        let page = 4 + usize::from(byte(data, 3));
+        let told = byte(data, page) & 0x3f == 0x08;
         Modes {
-            write_cache: !told || byte(&data, page + 2) & 0x04 != 0,
+            write_cache: !told || byte(data, page + 2) & 0x04 != 0,
             write_protected: device & 0x80 != 0,
             fua: device & 0x10 != 0,
         }
@@ -146,7 +170,7 @@ fn ask(client: &mut Client, cdb: &[u8], bytes: u32) -> Option<Vec<u8>> {
 
 /// A page of vital product data; empty when there is none.
 fn page(client: &mut Client, code: u8) -> Vec<u8> {
-    let data = ask(client, &[0x12, 1, code, 0, PAGE_BYTES, 0], PAGE_BYTES.into()).unwrap_or_default();
+    let data = ask(client, &inquiry_page(code), PAGE_BYTES.into()).unwrap_or_default();
     if byte(&data, 1) == code { data } else { Vec::new() }
 }
 

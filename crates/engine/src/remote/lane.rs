@@ -1,15 +1,14 @@
 //! One core's session with a remote unit: operations become commands, in pieces that the unit takes.
 
-use super::geometry::{CAPACITY_BYTES, capacity_of, read_capacity};
+use super::RemoteStore;
+use super::examination::{Asked, Examination};
 use super::request::{self, COMPARE, FUA, GET_LBA_STATUS, LBA_STATUS_BYTES, UNMAP, UNMAP_BYTES, opcode};
-use super::{PROBE, RemoteStore};
 use crate::initiator::session::{Command, Ending, Finished, Refused, Session};
 use proto::iscsi::initiator::Residual;
-use proto::time::Time;
 use reactor::io::{Completion, Io};
 use scsi::storage::{Found, StoreError};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use store::lane::{Lane, Op, OpId, Outcome, Submitted};
 use wire::Places;
 
@@ -18,18 +17,28 @@ pub(super) const PIECE_BYTES_MAX: u32 = 256 << 10;
 /// The longest piece without data: what a unit does in a moment.
 const RANGE_BYTES_MAX: u64 = 64 << 20;
 
-/// The cookie of the command that asks for the capacity.
-const CAPACITY: u32 = u32::MAX;
+/// The cookie of commands that are no operation's.
+pub(super) const QUESTION: u32 = u32::MAX;
 
 /// A lane: a session, and the operations that it carries out.
 pub(super) struct RemoteLane {
-    store: Arc<RemoteStore>,
-    session: Session,
+    pub(super) store: Arc<RemoteStore>,
+    pub(super) id: u64,
+    pub(super) session: Session,
     flights: Vec<Flight>,
     free: Vec<u32>,
-    finished: Vec<Finished>,
-    /// Where the answer to a question for the capacity goes, while there is one.
-    capacity: Option<Places>,
+    pub(super) finished: Vec<Finished>,
+    pub(super) asked: Option<Asked>,
+    /// The session is new.
+    pub(super) examination: Option<Examination>,
+    /// The era that the session began in, or that it began.
+    pub(super) era: u64,
+    /// The last write that was acknowledged from a volatile cache.
+    cached: Arc<AtomicU64>,
+    /// The session counts as an open one.
+    pub(super) is_counted: bool,
+    /// The unit told that its mode pages changed, and not yet to what: it may have a volatile cache.
+    pub(super) modes_changed: bool,
 }
 
 /// An operation under way.
@@ -42,6 +51,9 @@ struct Flight {
     piece: u64,
     /// All is done but making it durable.
     is_syncing: bool,
+    /// When it began: the era, and the point in the order of events.
+    era: u64,
+    point: u64,
     /// A buffer of its own.
     buffer: Places,
 }
@@ -55,12 +67,18 @@ struct Next {
 impl RemoteLane {
     pub(super) fn new(store: Arc<RemoteStore>, session: Session) -> RemoteLane {
         RemoteLane {
+            id: store.lanes.fetch_add(1, Ordering::Relaxed),
+            cached: store.continuity.join(),
             store,
             session,
             flights: Vec::new(),
             free: Vec::new(),
             finished: Vec::new(),
-            capacity: None,
+            asked: None,
+            examination: None,
+            era: 0,
+            is_counted: false,
+            modes_changed: false,
         }
     }
 
@@ -233,113 +251,139 @@ impl RemoteLane {
         Ok(self.command(&cdb, Places::EMPTY, buffer))
     }
 
-    /// Takes what the session has finished, and sends what follows.
+    /// Takes what the session has finished, sends what follows, and looks after the session.
     fn settle<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
-        let mut next = 0;
-        while let Some(Finished { cookie, ending }) = self.finished.get(next).copied() {
-            next += 1;
-            if cookie == CAPACITY {
-                self.capacity_told(io, ending);
-                continue;
+        loop {
+            let mut next = 0;
+            while let Some(Finished { cookie, ending }) = self.finished.get(next).copied() {
+                next += 1;
+                if cookie == QUESTION {
+                    self.told(io, ending);
+                } else {
+                    self.proceed(io, cookie, ending, done);
+                }
             }
-            let step = match self.judge(io, cookie, ending) {
-                Ok(None) => self.advance(io, cookie).map(|()| None),
-                other => other,
-            };
-            let outcome = match step {
-                Ok(None) => continue,
-                Ok(Some(found)) => Ok(found),
-                Err(error) => Err(error),
-            };
-            done.push((self.end(io, cookie), outcome));
+            self.finished.clear();
+            self.watch(io);
+            if self.finished.is_empty() {
+                return;
+            }
         }
-        self.finished.clear();
+    }
+
+    fn proceed<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending, done: &mut Vec<(OpId, Outcome)>) {
+        let step = match self.judge(io, index, ending) {
+            Ok(None) => self.advance(io, index).map(|()| None),
+            other => other,
+        };
+        let outcome = match step {
+            Ok(None) => return,
+            Ok(Some(found)) => Ok(found),
+            Err(error) => Err(error),
+        };
+        done.push((self.end(io, index), outcome));
     }
 
     /// A command of an operation is over: `None` means that more is to be done.
     fn judge<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending) -> Result<Option<Found>, StoreError> {
         let store = &self.store;
-        let flight = &mut self.flights[index as usize];
+        let flight = &self.flights[index as usize];
         let at = place_of(&flight.op).0 + flight.done;
-        let is_write = !matches!(flight.op, Op::Read { .. } | Op::Compare { .. } | Op::Extent { .. });
-        let (read_bytes, whole) = match ending {
-            Ending::Good { read_bytes, residual } => (read_bytes, residual == Residual::None),
-            Ending::Lost => return Err(StoreError::Unavailable),
+        match ending {
+            Ending::Good { read_bytes, residual } => {
+                self.answered(io, index, read_bytes, residual == Residual::None)
+            }
+            Ending::Lost { may_land } => {
+                if may_land && changes(&flight.op) {
+                    store.loose.add(self.id, place_of(&flight.op), io.now());
+                }
+                Err(StoreError::Unavailable)
+            }
             Ending::Status { status, sense, read_bytes } => {
+                let is_flush = flight.is_syncing || matches!(flight.op, Op::Flush);
+                let is_write = is_flush || changes(&flight.op);
                 let error =
                     request::failure(status, sense.as_ref(), is_write, at, store.geometry.block_bytes);
+                if is_flush && error == Some(StoreError::WriteFailed) || request::is_deferred(sense.as_ref())
+                {
+                    // The unit will not tell of it again.
+                    store.losing(|continuity| continuity.flush_failed(flight.point));
+                }
                 match error {
-                    None => (read_bytes, true),
+                    None => self.answered(io, index, read_bytes, true),
                     Some(StoreError::Unsupported) if needs_no_same(&flight.op, store) => {
                         store.write_same.store(false, Ordering::Relaxed);
-                        return Ok(None);
+                        Ok(None)
                     }
                     Some(StoreError::Miscompare { at }) => {
-                        return Err(StoreError::Miscompare { at: at.saturating_add(flight.done as u32) });
+                        Err(StoreError::Miscompare { at: at.saturating_add(flight.done as u32) })
                     }
-                    Some(error) => return Err(error),
+                    Some(error) => Err(error),
                 }
             }
-        };
+        }
+    }
+
+    /// A command of an operation succeeded; `whole`: all data was moved.
+    fn answered<I: Io>(
+        &mut self,
+        io: &mut I,
+        index: u32,
+        read_bytes: u32,
+        whole: bool,
+    ) -> Result<Option<Found>, StoreError> {
+        let store = &self.store;
+        let flight = &mut self.flights[index as usize];
+        let at = place_of(&flight.op).0 + flight.done;
         if store.is_another.load(Ordering::Relaxed) {
             return Err(StoreError::Unavailable);
+        }
+        let volatile_cache = store.volatile_cache.load(Ordering::Relaxed) || self.modes_changed;
+        let is_cached = volatile_cache && is_cached(&flight.op, store.geometry.fua);
+        if is_cached && !flight.is_syncing {
+            store.continuity.note(&self.cached);
+        }
+        let era = store.continuity.era();
+        if changes(&flight.op) && flight.era != era {
+            // The target may have restarted since it took the first piece: all is to be written again.
+            if matches!(flight.op, Op::CompareAndWrite { .. }) {
+                return Err(StoreError::Unavailable);
+            }
+            *flight = Flight { era, done: 0, is_syncing: false, ..*flight };
+            return Ok(None);
         }
         if flight.is_syncing {
             return Ok(Some(Found::Nothing));
         }
-        if let Op::Extent { offset } = flight.op {
-            let span = flight.buffer.iter().next().filter(|span| span.len <= read_bytes);
-            let data = span.map_or(&[][..], |span| io.arena().bytes(span));
-            return extent(data, offset, u64::from(store.geometry.block_bytes)).map(Some);
-        }
-        // Data that did not come, or was not taken, is an error whatever the status says.
-        if matches!(flight.op, Op::Read { .. }) && u64::from(read_bytes) != flight.piece {
-            return Err(StoreError::ReadFailed { at: at + u64::from(read_bytes) });
-        }
-        if is_write && !whole {
-            return Err(StoreError::WriteFailed);
-        }
-        if matches!(flight.op, Op::Compare { .. }) && !whole {
-            return Err(StoreError::ReadFailed { at });
+        match flight.op {
+            Op::Flush => store.continuity.flushed(flight.point),
+            Op::Extent { offset } => {
+                let span = flight.buffer.iter().next().filter(|span| span.len <= read_bytes);
+                let data = span.map_or(&[][..], |span| io.arena().bytes(span));
+                return extent(data, offset, u64::from(store.geometry.block_bytes)).map(Some);
+            }
+            // Data that did not come, or was not taken, is an error whatever the status says.
+            Op::Read { .. } if u64::from(read_bytes) != flight.piece => {
+                return Err(StoreError::ReadFailed { at: at + u64::from(read_bytes) });
+            }
+            Op::Compare { .. } if !whole => return Err(StoreError::ReadFailed { at }),
+            Op::Read { .. } | Op::Compare { .. } => {}
+            Op::Write { .. }
+            | Op::OrWrite { .. }
+            | Op::CompareAndWrite { .. }
+            | Op::Zero { .. }
+            | Op::Discard { .. } => {
+                if !whole {
+                    return Err(StoreError::WriteFailed);
+                }
+            }
         }
         flight.done += flight.piece;
         if flight.done < place_of(&flight.op).1 {
             return Ok(None);
         }
-        flight.is_syncing = needs_sync(&flight.op, store.geometry.fua, store.geometry.traits.volatile_cache);
+        flight.is_syncing = is_cached && is_durable(&flight.op);
         Ok((!flight.is_syncing).then_some(Found::Nothing))
-    }
-
-    /// Asks for the capacity when the unit said that it changed, or when nobody has for a while.
-    fn probe<I: Io>(&mut self, io: &mut I, now: Time) {
-        if self.session.take_capacity_changed() {
-            self.store.probe_at.store(0, Ordering::Relaxed);
-        }
-        let due = self.store.probe_at.load(Ordering::Relaxed);
-        if now.0 < due || self.capacity.is_some() {
-            return;
-        }
-        let next = now.after(PROBE).0;
-        if self.store.probe_at.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            return;
-        }
-        let Some(places) = io.arena().take(CAPACITY_BYTES) else { return };
-        let request = request::request(self.session.lun_bytes(), &read_capacity(), places, Places::EMPTY);
-        match self.session.submit(now, &Command { cookie: CAPACITY, request, repeatable: true }) {
-            Ok(()) => self.capacity = Some(places),
-            Err(Refused::Full | Refused::Lost) => io.arena().give(&places),
-        }
-    }
-
-    fn capacity_told<I: Io>(&mut self, io: &mut I, ending: Ending) {
-        let Some(places) = self.capacity.take() else { return };
-        let span = places.iter().next().unwrap_or_default();
-        if let Ending::Good { read_bytes, .. } = ending
-            && let Some((blocks, block_bytes)) = capacity_of(io.arena().bytes(span.slice(0, read_bytes)))
-        {
-            self.store.capacity_seen(blocks, block_bytes);
-        }
-        io.arena().give(&places);
     }
 }
 
@@ -358,7 +402,21 @@ impl<I: Io> Lane<I> for RemoteLane {
             let len = self.store.size.load(Ordering::Relaxed).saturating_sub(offset);
             return Submitted::Done(Ok(Found::Extent { mapped: true, len }));
         }
-        let flight = Flight { id, op: *op, done: 0, piece: 0, is_syncing: false, buffer: Places::EMPTY };
+        if let Some(since) = self.store.loose.hinders(self.id, place_of(op)) {
+            let is_new = io.now().since(since) < self.store.give_up_after();
+            return Submitted::Done(Err(if is_new { StoreError::Busy } else { StoreError::Unavailable }));
+        }
+        let continuity = &self.store.continuity;
+        let flight = Flight {
+            id,
+            op: *op,
+            done: 0,
+            piece: 0,
+            is_syncing: false,
+            era: continuity.era(),
+            point: if matches!(op, Op::Flush) { continuity.point() } else { 0 },
+            buffer: Places::EMPTY,
+        };
         let is_empty = !matches!(op, Op::Flush | Op::Extent { .. }) && place_of(op).1 == 0;
         if is_empty {
             return Submitted::Done(Ok(Found::Nothing));
@@ -396,6 +454,10 @@ impl<I: Io> Lane<I> for RemoteLane {
         self.flush(io, done);
     }
 
+    fn losses(&self) -> u64 {
+        self.store.continuity.losses()
+    }
+
     fn in_flight(&self) -> usize {
         self.flights.len() - self.free.len()
     }
@@ -404,6 +466,9 @@ impl<I: Io> Lane<I> for RemoteLane {
 /// The session ends with its lane.
 impl Drop for RemoteLane {
     fn drop(&mut self) {
+        if self.is_counted {
+            self.store.continuity.count(false);
+        }
         if let Some(socket) = self.session.socket() {
             reactor::net::close(socket);
         }
@@ -423,15 +488,37 @@ fn place_of(op: &Op) -> (u64, u64) {
     }
 }
 
-/// Whether what was written must be made durable by a command of its own.
-fn needs_sync(op: &Op, fua: bool, volatile_cache: bool) -> bool {
+/// Whether an operation changes the medium.
+fn changes(op: &Op) -> bool {
+    match op {
+        Op::Write { .. }
+        | Op::OrWrite { .. }
+        | Op::CompareAndWrite { .. }
+        | Op::Zero { .. }
+        | Op::Discard { .. } => true,
+        Op::Read { .. } | Op::Flush | Op::Compare { .. } | Op::Extent { .. } => false,
+    }
+}
+
+/// Whether what an operation changes is to be durable when it ends.
+fn is_durable(op: &Op) -> bool {
+    match *op {
+        Op::Write { durable, .. }
+        | Op::OrWrite { durable, .. }
+        | Op::CompareAndWrite { durable, .. }
+        | Op::Zero { durable, .. } => durable,
+        Op::Read { .. } | Op::Flush | Op::Discard { .. } | Op::Compare { .. } | Op::Extent { .. } => false,
+    }
+}
+
+/// Whether what an operation changes may be in a volatile cache, if there is one: WRITE SAME and UNMAP have no FUA.
+fn is_cached(op: &Op, fua: bool) -> bool {
     match *op {
         Op::Write { durable, .. } | Op::OrWrite { durable, .. } | Op::CompareAndWrite { durable, .. } => {
-            durable && !fua && volatile_cache
+            !(durable && fua)
         }
-        // WRITE SAME has no FUA.
-        Op::Zero { durable, .. } => durable && volatile_cache,
-        Op::Read { .. } | Op::Flush | Op::Discard { .. } | Op::Compare { .. } | Op::Extent { .. } => false,
+        Op::Zero { .. } | Op::Discard { .. } => true,
+        Op::Read { .. } | Op::Flush | Op::Compare { .. } | Op::Extent { .. } => false,
     }
 }
 

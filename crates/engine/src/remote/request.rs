@@ -138,6 +138,12 @@ pub(super) fn failure(
     Some(error)
 }
 
+/// Whether sense data are of a deferred error (SPC-4 section 4.5.5): some earlier write failed after it had been
+/// acknowledged, and this command was not executed.
+pub(super) fn is_deferred(sense: Option<&Sense>) -> bool {
+    sense.is_some_and(|sense| matches!(sense.as_bytes().first().map(|byte| byte & 0x7f), Some(0x71 | 0x73)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +179,8 @@ mod tests {
 
     #[test]
     fn a_deferred_error_is_no_success() {
+        assert!(is_deferred(Some(&Sense::from_bytes(&[0x71, 0, 3]))));
+        assert!(!is_deferred(Some(&sense(SenseKey::MediumError, 0x0c00, None))) && !is_deferred(None));
         assert_eq!(told(&Sense::from_bytes(&[0x71, 0, 3]), true), Some(StoreError::WriteFailed));
     }
 

@@ -6,7 +6,7 @@ use engine::initiator::client::Reply;
 use engine::initiator::{Client, Options};
 use wire::SenseKey;
 
-fn client(daemon: &Daemon) -> Client {
+pub fn client(daemon: &Daemon) -> Client {
     Client::connect(&url(daemon, 0), &Options::default()).expect("a session")
 }
 
@@ -22,20 +22,20 @@ fn ready_front(back: &Daemon) -> Daemon {
     front
 }
 
-fn good(client: &mut Client, cdb: &[u8], read_bytes: u32, write: &[u8]) -> Vec<u8> {
+pub fn good(client: &mut Client, cdb: &[u8], read_bytes: u32, write: &[u8]) -> Vec<u8> {
     let Reply { status, sense, data } = client.command(cdb, read_bytes, write).expect("a reply");
     assert_eq!((status, sense), (0, None), "{cdb:02x?}");
     data
 }
 
-fn sense(client: &mut Client, cdb: &[u8], read_bytes: u32, write: &[u8]) -> (Option<SenseKey>, u16) {
+pub fn sense(client: &mut Client, cdb: &[u8], read_bytes: u32, write: &[u8]) -> (Option<SenseKey>, u16) {
     let reply = client.command(cdb, read_bytes, write).expect("a reply");
     let sense = reply.sense.unwrap_or_else(|| panic!("{cdb:02x?}: {reply:?}"));
     (sense.key(), sense.code())
 }
 
 /// A CDB of 16 bytes.
-fn long(opcode: u8, flags: u8, lba: u64, count: u32) -> [u8; 16] {
+pub fn long(opcode: u8, flags: u8, lba: u64, count: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (opcode, flags);
     cdb[2..10].copy_from_slice(&lba.to_be_bytes());
@@ -43,15 +43,15 @@ fn long(opcode: u8, flags: u8, lba: u64, count: u32) -> [u8; 16] {
     cdb
 }
 
-fn read(lba: u64, blocks: u32) -> [u8; 16] {
+pub fn read(lba: u64, blocks: u32) -> [u8; 16] {
     long(0x88, 0, lba, blocks)
 }
 
-fn write(lba: u64, blocks: u32) -> [u8; 16] {
+pub fn write(lba: u64, blocks: u32) -> [u8; 16] {
     long(0x8a, 0, lba, blocks)
 }
 
-fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
+pub fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|n| (n * 13 + n / 509 + seed) as u8).collect()
 }
 

@@ -1,6 +1,8 @@
 //! The initiator against the target, in one process, over real sockets.
 
+mod cable;
 mod chain;
 mod client;
 mod guard;
+mod loss;
 mod support;

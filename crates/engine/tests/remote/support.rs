@@ -16,10 +16,15 @@ pub fn serve(luns: &[&str]) -> Daemon {
 
 /// The same on this address.
 pub fn serve_at(listen: &str, luns: &[&str]) -> Daemon {
+    serve_on("0", listen, luns)
+}
+
+/// The same on these cores.
+pub fn serve_on(cores: &str, listen: &str, luns: &[&str]) -> Daemon {
     let options = ServeOptions {
         listen: vec![listen.into()],
         lun: luns.iter().map(ToString::to_string).collect(),
-        cores: Some("0".into()),
+        cores: Some(cores.into()),
         poll: Some("never".into()),
         ..ServeOptions::default()
     };

@@ -26,7 +26,12 @@ impl Daemon {
     /// Starts the daemon on a port of the system's choice, with these further arguments, and waits until it serves.
     pub fn serve<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
         let mut command = Self::command();
-        Self::start(command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments))
+        command.args(["serve", "--listen", "127.0.0.1:0"]);
+        // The same tests hold in every way to wait for work.
+        if let Some(mode) = std::env::var_os("LUNETTE_TEST_POLL") {
+            command.arg("--poll").arg(mode);
+        }
+        Self::start(command.args(arguments))
     }
 
     /// The daemon's program.

@@ -181,6 +181,8 @@ pub struct Negotiated {
     pub max_outstanding_r2t: u16,
     /// Whether this is a discovery session.
     pub discovery: bool,
+    /// The target's portal group, when it told.
+    pub portal_group: Option<u32>,
     /// Who is logged in where.
     pub session: Session,
 }
@@ -215,6 +217,9 @@ impl Negotiated {
             max_burst,
             max_outstanding_r2t: u16::try_from(values.get(Key::MaxOutstandingR2T)).unwrap_or(u16::MAX),
             discovery: names.discovery,
+            portal_group: values
+                .has(Key::TargetPortalGroupTag)
+                .then(|| values.get(Key::TargetPortalGroupTag)),
             session: Session {
                 initiator: names.initiator.clone(),
                 alias: names.alias.clone(),

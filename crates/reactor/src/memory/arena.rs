@@ -127,7 +127,7 @@ impl Arena {
         assert!(lent == 0, "{span:?} is lent for writing");
         // SAFETY: `locate` checked the bounds and that the buffer is in use. Only this arena makes references to its
         // private region; `&mut self` guards those that write, and the kernel does not write as no writer has it.
-        unsafe { std::slice::from_raw_parts(self.address(span), span.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.at(span), span.len as usize) }
     }
 
     /// The bytes of a span. Panics while it is lent.
@@ -136,14 +136,14 @@ impl Arena {
         let entry = &self.blocks[block as usize];
         assert!(entry.is_idle(small), "{span:?} is lent");
         // SAFETY: as in `bytes`, and with `&mut self` there is no other reference, and nobody has it on loan.
-        unsafe { std::slice::from_raw_parts_mut(self.address(span), span.len as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.at(span), span.len as usize) }
     }
 
     /// Lends a span's buffer, and returns the address, which is valid until the same call of [`Arena::unlend`].
     pub(crate) fn lend(&mut self, span: Span, loan: Loan) -> *mut u8 {
         let (block, small) = self.locate(span);
         *self.blocks[block as usize].loans(small, loan) += 1;
-        self.region.base().wrapping_add(span.offset as usize)
+        self.at(span)
     }
 
     /// Ends a loan.
@@ -254,6 +254,11 @@ impl Arena {
     /// Where the bytes of a buffer in use are.
     pub(super) fn address(&self, span: Span) -> *mut u8 {
         let (_, _) = self.locate(span);
+        self.at(span)
+    }
+
+    /// The same, for a span that was located.
+    fn at(&self, span: Span) -> *mut u8 {
         self.region.base().wrapping_add(span.offset as usize)
     }
 }

@@ -164,6 +164,14 @@ pub(crate) struct Read {
 }
 
 impl Read {
+    /// The only chunk, if there is just one.
+    pub(crate) fn whole(&self) -> Option<(u64, u32, Ending)> {
+        let mut rest = self.chunks;
+        let chunk = rest.current()?;
+        rest.advance();
+        rest.current().is_none().then_some((chunk.offset, chunk.len, Ending::sent(u64::from(self.total))))
+    }
+
     pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
         match event {
             Event::Start => {}

@@ -2,8 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The last line that `lunette serve` prints before it serves.
 const READY: &str = "Ready. Stop with Ctrl-C.";
 /// How long a start, or an end, may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// What is told of a daemon's last words.
 const LAST_WORDS: usize = 2000;
 
@@ -23,11 +22,10 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the program and waits until it serves.
-    pub(super) fn start(program: &Path, arguments: &[String]) -> Result<Daemon, String> {
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+    /// Starts the program and waits until it serves; `line` is told where it does not.
+    pub(super) fn start(command: &mut Command, line: &str) -> Result<Daemon, String> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{line}: {error}"))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let mut daemon = Daemon { child, banner: String::new() };
         let (sender, receiver) = mpsc::channel();
@@ -47,7 +45,7 @@ impl Daemon {
                 Err(_) => {
                     let _ = daemon.child.kill();
                     let words = words.join().unwrap_or_default();
-                    return Err(format!("lunette {} does not serve: {}", arguments.join(" "), words.trim()));
+                    return Err(format!("{line} does not serve: {}", words.trim()));
                 }
             }
         }
@@ -71,16 +69,13 @@ impl Daemon {
     pub(super) fn stop(&mut self) -> Result<(), String> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
-        let begin = Instant::now();
-        while asked.is_some() && begin.elapsed() < PATIENCE {
-            match self.child.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(format!("the target ended with {status}")),
-                Ok(None) => thread::sleep(Duration::from_millis(2)),
-                Err(error) => return Err(format!("the target cannot be waited for: {error}")),
-            }
+        if asked.is_none() {
+            return Err("the target has no process number".into());
         }
-        Err("the target did not end when it was asked to".into())
+        match ended(&mut self.child)? {
+            status if status.success() => Ok(()),
+            status => Err(format!("the target ended with {status}")),
+        }
     }
 }
 
@@ -93,8 +88,21 @@ impl Drop for Daemon {
     }
 }
 
+/// Waits until a target that was asked to has ended.
+pub(super) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) => thread::sleep(Duration::from_millis(2)),
+            Err(error) => return Err(format!("the target cannot be waited for: {error}")),
+        }
+    }
+    Err("the target did not end when it was asked to".into())
+}
+
 /// The end of what it logs.
-fn last_words(stderr: Option<ChildStderr>) -> String {
+pub(super) fn last_words(stderr: Option<ChildStderr>) -> String {
     let mut log = String::new();
     for line in stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines()) {
         let Ok(line) = line else { break };

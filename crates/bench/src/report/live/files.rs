@@ -46,6 +46,16 @@ impl Files {
         }
     }
 
+    /// The same for a target that keeps everything in files: a unit in memory is a file in memory, and `None` keeps
+    /// nothing.
+    pub(super) fn path(&mut self, store: &Store, lun: u32) -> Result<Option<String>, String> {
+        match store {
+            Store::Null(_) => Ok(None),
+            Store::Ram(size) => self.local(&Store::Tmpfs(*size), lun).map(Some),
+            Store::Tmpfs(_) | Store::Disk(_) | Store::Block(_) => self.local(store, lun).map(Some),
+        }
+    }
+
     /// A file of that size without holes.
     fn file(&mut self, store: &Store, size: u64, lun: u32) -> Result<PathBuf, String> {
         let directory = match store {
@@ -109,6 +119,8 @@ mod tests {
         assert_eq!(files.lun(&Store::Disk(3 << 20), 0).unwrap(), format!("file:{local}"));
         assert_ne!(files.local(&Store::Disk(3 << 20), 1).unwrap(), local);
         let memory = files.local(&Store::Tmpfs(1 << 20), 0).unwrap();
+        assert_eq!(files.path(&Store::Ram(1 << 20), 0).unwrap(), Some(memory.clone()));
+        assert_eq!(files.path(&Store::Null(1 << 20), 0).unwrap(), None);
         assert!(memory.starts_with("/dev/shm/") && length(&memory) == 1 << 20);
         drop(files);
         assert!(!Path::new(&local).exists() && !Path::new(&memory).exists());

@@ -19,7 +19,7 @@ const FIGURES: [(Metric, &str); 12] = [
     (Metric::Errors, "errors"),
 ];
 /// What the repetitions of a figure come to, as endings of its column's name.
-const SUMMARIES: [&str; 5] = ["", "_stddev", "_ci95_half", "_min", "_max"];
+const SUMMARIES: [&str; 6] = ["", "_median", "_stddev", "_ci95_half", "_min", "_max"];
 
 /// A line for each row, and for each stream of rows that have two (RFC 4180).
 pub(super) fn csv(report: &Report<'_>) -> String {
@@ -57,8 +57,8 @@ fn figures(row: &Measurement<'_>, part: Part) -> Vec<String> {
             continue;
         };
         let confidence = summary.confidence.map_or_else(String::new, |half| half.to_string());
-        fields.extend([summary.mean.to_string(), summary.deviation.to_string(), confidence]);
-        fields.extend([summary.min.to_string(), summary.max.to_string()]);
+        fields.extend([summary.mean, summary.median, summary.deviation].map(|figure| figure.to_string()));
+        fields.extend([confidence, summary.min.to_string(), summary.max.to_string()]);
     }
     fields
 }

@@ -142,7 +142,8 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
             Kind::Lunette if target.hops > 0 => format!("lunette serve, {} more in front of it", target.hops),
             Kind::Lunette => "lunette serve".into(),
             Kind::Ceiling => "a responder that does nothing".into(),
-            Kind::Tgt => "tgt".into(),
+            Kind::Tgt if target.hops > 0 => format!("tgt, lunette serve in front of it: {}", target.hops),
+            Kind::Tgt => "tgt, which sleeps in any scheduling".into(),
             Kind::Url(url) => crate::report::plan::redact(url),
         };
         let store = match target.kind {

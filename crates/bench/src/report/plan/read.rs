@@ -138,8 +138,8 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
         let fix = "give it only to targets that the report starts itself";
         table.fault("link", Fault::new("no link can be made to this target", fix), faults);
     }
-    if hops > 0 && (!own || local) {
-        let fix = "give it only to targets of Lunette behind iSCSI";
+    if hops > 0 && (!(own || kind == Kind::Tgt) || local) {
+        let fix = "give it only to targets of kind lunette or tgt behind iSCSI";
         table.fault("hops", Fault::new("nothing can stand before this target", fix), faults);
     }
     let store = store.unwrap_or(Store::Ram(1 << 30));
@@ -195,6 +195,11 @@ fn matrix(
         detail: detail.unwrap_or_else(|| bs.iter().take(1).copied().collect()),
         bs,
     };
+    let is_device = |place: &usize| matches!(targets[*place].store, Store::Block(_));
+    if matrix.luns.iter().any(|luns| *luns > 1) && matrix.targets.iter().any(is_device) {
+        let fix = "write luns = 1, or name targets without `block:`";
+        table.fault("luns", Fault::new("a block device is one LUN", fix), faults);
+    }
     let in_order = |rw: &Direction| matches!(rw, Direction::Read | Direction::Write | Direction::Trim);
     if matrix.shared && !matrix.rw.iter().all(in_order) {
         let fix = "write rw = [\"read\", \"write\"], or style = \"depth\"";
@@ -420,11 +425,15 @@ mod tests {
         let told = faults(
             "[[target]]\nname = 'a'\nkind = 'tgt'\ntransport = 'local'\nhops = 1\n\
              [[target]]\nurl = 'iscsi://h/iqn.2001-04.com.example:x/0'\nstore = 'ram:1G'\nlink = '1gbit'\n\
-             [[matrix]]\nstyle = 'shared'\nrw = 'randread'\ndetail = '64K'",
+             [[target]]\nname = 'd'\nkind = 'tgt'\nstore = 'block:/dev/sda'\nhops = 2\n\
+             [[target]]\nname = 'c'\nkind = 'ceiling'\nhops = 1\n\
+             [[matrix]]\nstyle = 'shared'\nrw = 'randread'\ndetail = '64K'\nluns = [1, 2]",
         );
         for part in [
             "target[0].transport: ",
-            "target[0].hops: ",
+            "plan.toml:5:8: target[0].hops: nothing can stand before this target; ",
+            "target[3].hops: ",
+            "plan.toml:23:8: matrix[0].luns: a block device is one LUN; write luns = 1, or name targets without `block:`",
             "target[1].name: it is missing",
             "target[1].store: ",
             "target[1].link: ",
@@ -433,6 +442,7 @@ mod tests {
         ] {
             assert!(told.contains(part), "{part}\nis missing in\n{told}");
         }
+        assert!(!told.contains("target[2]"), "Lunette can stand before tgt: {told}");
         assert!(faults("").contains("add a table under [[target]]"));
         assert!(faults("title = ").contains("plan.toml:1:"));
     }

@@ -1,6 +1,6 @@
 //! The commands of a session: which wait, which are on their way, and what becomes of each when it ends.
 
-use super::{Command, Ending, Finished};
+use super::{Attentions, Command, Ending, Finished};
 use proto::iscsi::initiator::{Completion, Initiator, Outcome};
 use proto::time::Time;
 use proto::verbs::TaskId;
@@ -27,7 +27,6 @@ mod status {
 
 /// Additional sense codes with their qualifiers.
 const BECOMING_READY: u16 = 0x0401;
-const CAPACITY_CHANGED: u16 = 0x2a09;
 
 pub(super) struct Queue {
     slots: Vec<Slot>,
@@ -40,14 +39,20 @@ pub(super) struct Queue {
     by_task: Vec<u32>,
     /// Commands so far.
     count: u64,
-    /// The unit has told that its capacity changed.
-    pub(super) capacity_changed: bool,
+    /// What the unit has told of itself.
+    pub(super) attentions: Attentions,
+    /// A command that came after the examination has succeeded on this connection.
+    has_answered: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Slot {
     command: Command,
     state: State,
+    /// It belongs to the examination that goes before all else; it ends with its connection.
+    is_question: bool,
+    /// It was sent, has not been answered, and its session has not been reinstated: the target may yet execute it.
+    may_land: bool,
     /// When it was given to us, and the how manieth it is.
     since: Time,
     number: u64,
@@ -79,7 +84,8 @@ impl Queue {
             delayed: Vec::with_capacity(depth),
             by_task: vec![0; depth],
             count: 0,
-            capacity_changed: false,
+            attentions: Attentions::default(),
+            has_answered: false,
         }
     }
 
@@ -88,10 +94,17 @@ impl Queue {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a command; false when there are too many.
-    pub(super) fn push(&mut self, command: &Command, now: Time) -> bool {
-        let slot =
-            Slot { command: *command, state: State::Waiting, since: now, number: self.count, retries: 0 };
+    /// Takes a command; false when there are too many. A question goes before all others.
+    pub(super) fn push(&mut self, command: &Command, is_question: bool, now: Time) -> bool {
+        let slot = Slot {
+            command: *command,
+            state: State::Waiting,
+            is_question,
+            may_land: false,
+            since: now,
+            number: self.count,
+            retries: 0,
+        };
         let index = match self.free.pop() {
             Some(index) => {
                 self.slots[index as usize] = slot;
@@ -104,16 +117,29 @@ impl Queue {
             }
         };
         self.count += 1;
-        self.waiting.push_back(index);
+        match is_question {
+            true => self.waiting.push_front(index),
+            false => self.waiting.push_back(index),
+        }
         true
     }
 
-    /// Gives the machine as many commands as it takes.
-    pub(super) fn send(&mut self, machine: &mut Initiator) {
+    /// A session has begun. It is the old one, reinstated: the target has ended what that had sent (RFC 7143 section
+    /// 6.3.5).
+    pub(super) fn reinstated(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.may_land = false);
+        self.has_answered = false;
+    }
+
+    /// Gives the machine as many commands as it takes; unless `is_open`, only questions.
+    pub(super) fn send(&mut self, machine: &mut Initiator, is_open: bool) {
         while let Some(index) = self.waiting.front().copied() {
             let slot = &mut self.slots[index as usize];
+            if !is_open && !slot.is_question {
+                return;
+            }
             let Some(task) = machine.submit(slot.command.request) else { return };
-            slot.state = State::Sent;
+            (slot.state, slot.may_land) = (State::Sent, true);
             self.by_task[usize::from(task.slot)] = index;
             self.waiting.pop_front();
         }
@@ -123,6 +149,7 @@ impl Queue {
     pub(super) fn completed(&mut self, completion: &Completion, now: Time, finished: &mut Vec<Finished>) {
         let TaskId { slot, .. } = completion.task;
         let index = self.by_task[usize::from(slot)];
+        self.slots[index as usize].may_land = false;
         match self.judge(index, completion) {
             Verdict::Report(ending) => self.finish(index, ending, finished),
             Verdict::Again => {
@@ -144,6 +171,7 @@ impl Queue {
         let safe = slot.command.repeatable;
         let (verdict, ending) = match completion.outcome {
             Outcome::Status { status: status::GOOD, .. } => {
+                self.has_answered |= !slot.is_question;
                 let ending =
                     Ending::Good { read_bytes: completion.read_bytes, residual: completion.residual };
                 return Verdict::Report(ending);
@@ -157,7 +185,8 @@ impl Queue {
                 let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
                 match (status, key) {
                     (status::CHECK_CONDITION, Some(SenseKey::UnitAttention)) => {
-                        self.capacity_changed |= code == CAPACITY_CHANGED;
+                        // A new nexus is told of resets that are none (SAM-5 section 5.14.1).
+                        self.attentions.note(code, self.has_answered);
                         (Verdict::Again, ending)
                     }
                     (status::CHECK_CONDITION, Some(SenseKey::NotReady)) if code == BECOMING_READY => {
@@ -171,10 +200,10 @@ impl Queue {
                 }
             }
             Outcome::TargetFailure(_) | Outcome::Rejected(_) | Outcome::Aborted if safe => {
-                (Verdict::Again, Ending::Lost)
+                (Verdict::Again, Ending::Lost { may_land: false })
             }
             Outcome::TargetFailure(_) | Outcome::Rejected(_) | Outcome::Aborted => {
-                return Verdict::Report(Ending::Lost);
+                return Verdict::Report(Ending::Lost { may_land: false });
             }
         };
         match verdict {
@@ -192,14 +221,17 @@ impl Queue {
         let mut again = Vec::new();
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            if slot.state != State::Sent {
-                continue;
-            }
-            if slot.command.repeatable {
-                slot.state = State::Waiting;
-                again.push(index as u32);
-            } else {
-                self.finish(index as u32, Ending::Lost, finished);
+            match slot.state {
+                State::Free => {}
+                State::Waiting | State::Delayed(_) | State::Sent if slot.is_question => {
+                    self.drop_waiting(index as u32, finished);
+                }
+                State::Waiting | State::Delayed(_) => {}
+                State::Sent if slot.command.repeatable => {
+                    slot.state = State::Waiting;
+                    again.push(index as u32);
+                }
+                State::Sent => self.lose(index as u32, finished),
             }
         }
         again.sort_by_key(|index| self.slots[*index as usize].number);
@@ -215,7 +247,10 @@ impl Queue {
                 State::Delayed(until) if now < until => true,
                 State::Delayed(_) => {
                     slot.state = State::Waiting;
-                    waiting.push_back(*index);
+                    match slot.is_question {
+                        true => waiting.push_front(*index),
+                        false => waiting.push_back(*index),
+                    }
                     false
                 }
                 State::Free | State::Waiting | State::Sent => false,
@@ -235,14 +270,21 @@ impl Queue {
             match slot.state {
                 State::Sent => overdue = true,
                 State::Free => {}
-                State::Waiting | State::Delayed(_) => {
-                    self.waiting.retain(|other| *other as usize != index);
-                    self.delayed.retain(|other| *other as usize != index);
-                    self.finish(index as u32, Ending::Lost, finished);
-                }
+                State::Waiting | State::Delayed(_) => self.drop_waiting(index as u32, finished),
             }
         }
         overdue
+    }
+
+    fn drop_waiting(&mut self, index: u32, finished: &mut Vec<Finished>) {
+        self.waiting.retain(|other| *other != index);
+        self.delayed.retain(|other| *other != index);
+        self.lose(index, finished);
+    }
+
+    fn lose(&mut self, index: u32, finished: &mut Vec<Finished>) {
+        let may_land = self.slots[index as usize].may_land;
+        self.finish(index, Ending::Lost { may_land }, finished);
     }
 
     fn finish(&mut self, index: u32, ending: Ending, finished: &mut Vec<Finished>) {
@@ -274,7 +316,7 @@ mod tests {
         fn new(repeatable: &[bool]) -> Bench {
             let mut bench = Bench { queue: Queue::new(8), finished: Vec::new(), now: Time(0) };
             for (cookie, repeatable) in repeatable.iter().enumerate() {
-                assert!(bench.queue.push(&command(cookie as u32, *repeatable), bench.now));
+                assert!(bench.queue.push(&command(cookie as u32, *repeatable), false, bench.now));
             }
             bench.send();
             bench
@@ -285,7 +327,7 @@ mod tests {
             let mut cookies = Vec::new();
             while let Some(index) = self.queue.waiting.pop_front() {
                 let slot = &mut self.queue.slots[index as usize];
-                slot.state = State::Sent;
+                (slot.state, slot.may_land) = (State::Sent, true);
                 self.queue.by_task[slot.command.cookie as usize] = index;
                 cookies.push(slot.command.cookie);
             }
@@ -329,10 +371,10 @@ mod tests {
         for cookie in [0, 1] {
             bench.end(cookie, check(SenseKey::UnitAttention, 0x2900));
         }
-        assert!(bench.finished.is_empty() && !bench.queue.capacity_changed);
+        assert!(bench.finished.is_empty() && bench.queue.attentions == Attentions::default());
         assert_eq!(bench.send().len(), 2, "a unit attention tells that nothing was executed");
-        bench.end(0, check(SenseKey::UnitAttention, CAPACITY_CHANGED));
-        assert!(bench.queue.capacity_changed);
+        bench.end(0, check(SenseKey::UnitAttention, 0x2a09));
+        assert!(bench.queue.attentions.capacity);
         bench.send();
         bench.end(0, status(status::GOOD));
         assert_eq!(bench.cookies(), [0]);
@@ -361,7 +403,7 @@ mod tests {
         bench.end(0, status(status::TASK_SET_FULL));
         bench.now = bench.now.after(SECOND * 10);
         assert!(!bench.queue.give_up(bench.now, SECOND * 10, &mut bench.finished));
-        assert_eq!(bench.finished, [Finished { cookie: 0, ending: Ending::Lost }]);
+        assert_eq!(bench.finished, [Finished { cookie: 0, ending: Ending::Lost { may_land: false } }]);
         assert_eq!(bench.queue.len(), 0);
         bench.queue.wake(bench.now);
         assert!(bench.send().is_empty());
@@ -370,10 +412,52 @@ mod tests {
     #[test]
     fn what_may_be_repeated_survives_the_connection_in_order() {
         let mut bench = Bench::new(&[true, false, true]);
-        assert!(bench.queue.push(&command(3, true), bench.now));
+        assert!(bench.queue.push(&command(3, true), false, bench.now));
         bench.queue.lost(&mut bench.finished);
         assert_eq!(bench.cookies(), [1]);
         assert_eq!(bench.send(), [0, 2, 3]);
+    }
+
+    #[test]
+    fn what_was_sent_may_land_until_its_session_is_reinstated() {
+        let mut bench = Bench::new(&[true, true, false]);
+        bench.end(1, status(status::BUSY));
+        bench.queue.lost(&mut bench.finished);
+        assert_eq!(bench.finished, [Finished { cookie: 2, ending: Ending::Lost { may_land: true } }]);
+        bench.finished.clear();
+        let later = bench.now.after(SECOND);
+        assert!(!bench.queue.give_up(later, SECOND, &mut bench.finished));
+        let lost = |cookie, may_land| Finished { cookie, ending: Ending::Lost { may_land } };
+        assert_eq!(bench.finished, [lost(0, true), lost(1, false)]);
+
+        let mut bench = Bench::new(&[true]);
+        bench.queue.lost(&mut bench.finished);
+        bench.queue.reinstated();
+        bench.queue.give_up(later, SECOND, &mut bench.finished);
+        assert_eq!(bench.finished, [lost(0, false)]);
+    }
+
+    #[test]
+    fn questions_go_first_and_end_with_their_connection() {
+        let mut bench = Bench::new(&[true]);
+        bench.queue.lost(&mut bench.finished);
+        assert!(bench.queue.push(&command(1, false), true, bench.now));
+        assert_eq!(bench.send(), [1, 0]);
+        bench.end(1, check(SenseKey::UnitAttention, 0x2900));
+        bench.queue.lost(&mut bench.finished);
+        assert_eq!(bench.cookies(), [1]);
+        assert_eq!(bench.send(), [0]);
+    }
+
+    #[test]
+    fn resets_are_news_only_to_a_nexus_that_was_served() {
+        let mut bench = Bench::new(&[true, true]);
+        bench.end(0, check(SenseKey::UnitAttention, 0x2900));
+        assert_eq!(bench.queue.attentions, Attentions::default());
+        bench.send();
+        bench.end(0, status(status::GOOD));
+        bench.end(1, check(SenseKey::UnitAttention, 0x2900));
+        assert!(bench.queue.attentions.power_on);
     }
 
     #[test]
@@ -399,8 +483,8 @@ mod tests {
     fn there_is_an_end_to_what_is_taken() {
         let mut queue = Queue::new(1);
         for cookie in 0..MAX as u32 {
-            assert!(queue.push(&command(cookie, true), Time(0)));
+            assert!(queue.push(&command(cookie, true), false, Time(0)));
         }
-        assert!(!queue.push(&command(0, true), Time(0)));
+        assert!(!queue.push(&command(0, true), false, Time(0)));
     }
 }

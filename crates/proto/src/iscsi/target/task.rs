@@ -135,7 +135,7 @@ impl TaskTable {
 
     /// Takes a slot for this task; `None` when all are taken.
     pub(super) fn take(&mut self, task: Task) -> Option<TaskId> {
-        let slot = self.free.pop().or_else(|| self.grow()).or_else(|| self.oldest_resting())?;
+        let slot = self.free.pop().or_else(|| self.grow())?;
         let place = self.slots.get_mut(usize::from(slot))?;
         let generation = place.generation.wrapping_add(1);
         let tag = task.initiator_task_tag;
@@ -165,11 +165,6 @@ impl TaskTable {
         while let Some(slot) = self.resting.pop() {
             self.free.push(slot);
         }
-    }
-
-    #[cold]
-    fn oldest_resting(&mut self) -> Option<u16> {
-        (!self.resting.is_empty()).then(|| self.resting.remove(0))
     }
 
     /// The task, if it still is the one that this id was given for.
@@ -318,6 +313,8 @@ mod tests {
         assert!(table.take(tagged(99)).is_none());
         assert!((0..20).zip(&ids).all(|(tag, id)| table.find(tag) == Some(*id)));
         table.release(ids[5]);
+        assert!(table.take(tagged(99)).is_none(), "the batch that ends it has not left");
+        table.batch_begins();
         assert_eq!(table.take(tagged(99)).unwrap().slot, ids[5].slot);
     }
 

@@ -1,0 +1,52 @@
+//! Who may log in: everybody, to the one target.
+
+use super::TARGET;
+use proto::iscsi::login::{Access, Digests, Grant, Offers, Refusal, SendTargets, TargetLogin, TargetRecord};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The login of a connection from there to this portal.
+pub(super) fn login(from: SocketAddr, portal: SocketAddr) -> TargetLogin {
+    // All else as Lunette has it, so that PDUs have the same sizes.
+    let offers = Offers { header_digest: Digests::Never, data_digest: Digests::Never, ..Offers::default() };
+    TargetLogin::new(Arc::new(Everybody), from, portal, offers)
+}
+
+struct Everybody;
+
+impl Access for Everybody {
+    fn authorize(
+        &self,
+        _initiator: &str,
+        target: Option<&str>,
+        _from: SocketAddr,
+        _portal: SocketAddr,
+        _isid: [u8; 6],
+    ) -> Result<Grant, Refusal> {
+        match target {
+            Some(TARGET) => Ok(Grant { group: 1, ..Grant::default() }),
+            Some(_) => Err(Refusal::NotFound),
+            None => Err(Refusal::Forbidden("there is no discovery here".into())),
+        }
+    }
+
+    fn send_targets(
+        &self,
+        _initiator: &str,
+        _from: SocketAddr,
+        _portal: SocketAddr,
+        _which: SendTargets<'_>,
+    ) -> Vec<TargetRecord> {
+        Vec::new()
+    }
+
+    /// Only challenges need it, and there are none.
+    fn random(&self, bytes: &mut [u8]) {
+        bytes.fill(0);
+    }
+
+    /// Sessions are never looked up by it.
+    fn new_tsih(&self) -> u16 {
+        1
+    }
+}

@@ -1,0 +1,99 @@
+//! What is owed to the initiator, sent in one call.
+
+use std::io::{self, IoSlice, Write as _};
+use std::net::TcpStream;
+use wire::iscsi::pad;
+
+/// The largest payload: what Lunette puts into one Data-In.
+pub(super) const PAYLOAD_BYTES: u32 = 262_144;
+/// Bytes of a batch.
+const BATCH_BYTES: usize = 1 << 20;
+/// Payloads of a batch: the kernel takes 1024 pieces in one call, and each payload has a header before it.
+const PAYLOADS_MAX: usize = 512;
+/// Zeros that fill words.
+const PADDING: [u8; 3] = [0; 3];
+
+/// A batch on its way to a socket.
+pub(super) struct Output<'a> {
+    socket: &'a TcpStream,
+    /// Headers, and the few data that are not payload.
+    heads: Vec<u8>,
+    /// How many bytes of `heads` come next, and how many of the payload after them.
+    pieces: Vec<(usize, usize)>,
+    bytes: usize,
+    payload: Box<[u8]>,
+}
+
+impl<'a> Output<'a> {
+    pub(super) fn new(socket: &'a TcpStream) -> Output<'a> {
+        // Not zeros: memory that was never written to would be one page of the kernel's.
+        let payload = vec![0x5a; bytes(PAYLOAD_BYTES) + PADDING.len()].into_boxed_slice();
+        Output { socket, heads: Vec::new(), pieces: Vec::new(), bytes: 0, payload }
+    }
+
+    /// A PDU with its own data.
+    pub(super) fn push(&mut self, header: &[u8], data: &[u8]) -> io::Result<()> {
+        let padding = &PADDING[..data.len().wrapping_neg() & 3];
+        self.add(&[header, data, padding], 0)
+    }
+
+    /// A PDU with `len` bytes of the payload, at most [`PAYLOAD_BYTES`].
+    pub(super) fn push_payload(&mut self, header: &[u8], len: u32) -> io::Result<()> {
+        self.add(&[header], bytes(len + pad(len)))
+    }
+
+    fn add(&mut self, heads: &[&[u8]], payload: usize) -> io::Result<()> {
+        let inline: usize = heads.iter().map(|head| head.len()).sum();
+        if self.bytes + inline + payload > BATCH_BYTES || self.pieces.len() == PAYLOADS_MAX {
+            self.send()?;
+        }
+        heads.iter().for_each(|head| self.heads.extend_from_slice(head));
+        self.bytes += inline + payload;
+        match self.pieces.last_mut() {
+            Some((before, none @ 0)) => (*before, *none) = (*before + inline, payload),
+            Some(_) | None => self.pieces.push((inline, payload)),
+        }
+        Ok(())
+    }
+
+    /// Sends the batch.
+    pub(super) fn send(&mut self) -> io::Result<()> {
+        let mut heads = self.heads.as_slice();
+        let mut slices = Vec::with_capacity(2 * self.pieces.len());
+        for &(inline, payload) in &self.pieces {
+            let (head, rest) = heads.split_at(inline);
+            heads = rest;
+            slices.push(IoSlice::new(head));
+            if payload > 0 {
+                slices.push(IoSlice::new(&self.payload[..payload]));
+            }
+        }
+        let mut left = slices.as_mut_slice();
+        while !left.is_empty() {
+            match self.socket.write_vectored(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => IoSlice::advance_slices(&mut left, count),
+                Err(error) => again(error)?,
+            }
+        }
+        self.heads.clear();
+        self.pieces.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+/// Whether a call is to be made again: a socket that may not wait for its peer spins.
+pub(super) fn again(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+        io::ErrorKind::Interrupted => {}
+        _ => return Err(error),
+    }
+    Ok(())
+}
+
+/// A length of the wire as one of memory.
+pub(super) fn bytes(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,366 @@
+//! Answers to PDUs: the least that keeps an initiator going (RFC 7143).
+
+use super::login::login;
+use super::output::{Output, PAYLOAD_BYTES, bytes};
+use super::unit;
+use proto::iscsi::login::{LoginReply, Negotiated, TargetLogin};
+use std::io;
+use std::net::SocketAddr;
+use wire::iscsi::{
+    BHS_BYTES, BasicHeader, CONTINUE, DataIn, DataOut, FINAL, FunctionResponse, LoginRequest, LoginResponse,
+    LogoutOutcome, LogoutRequest, LogoutResponse, NopIn, NopOut, Opcode, Pdu, ReadyToTransfer, Reject,
+    RejectReason, ScsiCommand, ScsiResponse, TAG_NONE, TaskManagementRequest, TaskManagementResponse,
+    TextRequest, U24,
+};
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::big_endian::{U16, U32};
+
+/// Commands that an initiator may have under way, so that its window never closes.
+const WINDOW: u32 = 0x8000;
+
+/// One session of one connection.
+pub(super) struct Session {
+    phase: Phase,
+    blocks: u64,
+    /// MaxRecvDataSegmentLength of the initiator, at most what the payload has.
+    max_recv: u32,
+    max_burst: u32,
+    /// The next one.
+    stat_sn: u32,
+    exp_cmd_sn: u32,
+    /// Writes whose data did not all come yet; the place is the target transfer tag. At most [`WINDOW`].
+    writes: Vec<Option<Write>>,
+}
+
+enum Phase {
+    Login(Box<TargetLogin>),
+    Full,
+    Over,
+}
+
+struct Write {
+    command: ScsiCommand,
+    received: u32,
+    /// Whether an R2T asked for what comes next.
+    solicited: bool,
+    r2t_sn: u32,
+}
+
+fn breach(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("breach by the initiator: {what}"))
+}
+
+impl Session {
+    pub(super) fn new(from: SocketAddr, portal: SocketAddr, size_bytes: u64) -> Session {
+        Session {
+            phase: Phase::Login(Box::new(login(from, portal))),
+            blocks: size_bytes / u64::from(super::BLOCK_BYTES),
+            max_recv: 0,
+            max_burst: 0,
+            stat_sn: 1,
+            exp_cmd_sn: 0,
+            writes: Vec::new(),
+        }
+    }
+
+    /// Whether nothing more is to be answered.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// Answers a PDU. `data` is empty for commands and Data-Out, whose data is thrown away.
+    pub(super) fn pdu(
+        &mut self,
+        head: &[u8; BHS_BYTES],
+        data: &[u8],
+        output: &mut Output<'_>,
+    ) -> io::Result<()> {
+        let short = || breach("a header that is cut short");
+        let opcode = BasicHeader::view(head).ok_or_else(short)?.opcode();
+        if let Phase::Login(_) = self.phase {
+            if opcode != Opcode::LOGIN_REQUEST {
+                return Err(breach("a request before the login"));
+            }
+            return self.log_in(LoginRequest::view(head).ok_or_else(short)?, data, output);
+        }
+        match opcode {
+            Opcode::SCSI_COMMAND => self.command(ScsiCommand::view(head).ok_or_else(short)?, output),
+            Opcode::DATA_OUT => self.data_out(DataOut::view(head).ok_or_else(short)?, output),
+            Opcode::NOP_OUT => self.nop(NopOut::view(head).ok_or_else(short)?, data, output),
+            Opcode::LOGOUT_REQUEST => self.log_out(LogoutRequest::view(head).ok_or_else(short)?, output),
+            Opcode::TASK_MANAGEMENT_REQUEST => {
+                self.function(TaskManagementRequest::view(head).ok_or_else(short)?, output)
+            }
+            Opcode::TEXT_REQUEST => {
+                let pdu = TextRequest::view(head).ok_or_else(short)?;
+                self.count(pdu.opcode, pdu.cmd_sn);
+                self.reject(head, output)
+            }
+            _ => self.reject(head, output),
+        }
+    }
+
+    fn log_in(&mut self, pdu: &LoginRequest, text: &[u8], output: &mut Output<'_>) -> io::Result<()> {
+        let Phase::Login(login) = &mut self.phase else { return Ok(()) };
+        let LoginReply { status, transit, cont, csg, nsg, tsih, text, close, done } =
+            login.request(pdu, text);
+        self.exp_cmd_sn = pdu.cmd_sn.get();
+        let flags = [(transit, LoginResponse::TRANSIT), (cont, CONTINUE)];
+        let flags = flags.iter().filter(|(is, _)| *is).fold(0, |flags, (_, flag)| flags | flag);
+        let response = LoginResponse {
+            flags: flags | LoginResponse::stages(csg, nsg),
+            data_segment_length: length(&text),
+            isid: pdu.isid,
+            tsih: U16::new(tsih),
+            initiator_task_tag: pdu.initiator_task_tag,
+            stat_sn: self.next_stat_sn(),
+            exp_cmd_sn: U32::new(self.exp_cmd_sn),
+            max_cmd_sn: self.max_cmd_sn(),
+            status,
+            ..LoginResponse::default()
+        };
+        output.push(response.as_bytes(), &text)?;
+        if let Some(reason) = close {
+            tracing::warn!(reason, "a login was refused");
+            self.phase = Phase::Over;
+        } else if let Some(Negotiated { max_recv_initiator, max_burst, .. }) = done {
+            (self.max_recv, self.max_burst) = (max_recv_initiator.min(PAYLOAD_BYTES), max_burst);
+            self.phase = Phase::Full;
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, pdu: &ScsiCommand, output: &mut Output<'_>) -> io::Result<()> {
+        self.count(pdu.opcode, pdu.cmd_sn);
+        let expected = pdu.expected_data_transfer_length.get();
+        if pdu.writes() {
+            let received = pdu.data_segment_length.get();
+            if received >= expected {
+                return self.good(pdu.initiator_task_tag, 0, output);
+            }
+            return self.begin_write(pdu, received, output);
+        }
+        if let Some((answer, allocated)) = unit::answer(&pdu.cdb, self.blocks) {
+            return self.tell(pdu, answer.data(allocated.min(bytes(expected))), output);
+        }
+        if pdu.reads() && expected > 0 {
+            return self.data_in(pdu, expected, output);
+        }
+        self.good(pdu.initiator_task_tag, 0, output)
+    }
+
+    /// Data-In from the payload, the last one with the status (section 11.7).
+    fn data_in(&mut self, pdu: &ScsiCommand, expected: u32, output: &mut Output<'_>) -> io::Result<()> {
+        let (mut at, mut data_sn) = (0, 0);
+        while at < expected {
+            let burst = self.max_burst - at % self.max_burst;
+            let len = (expected - at).min(burst).min(self.max_recv);
+            let last = at + len == expected;
+            let header = DataIn {
+                flags: if last {
+                    FINAL | DataIn::STATUS
+                } else if len == burst {
+                    FINAL
+                } else {
+                    0
+                },
+                data_segment_length: U24::new(len),
+                initiator_task_tag: pdu.initiator_task_tag,
+                target_transfer_tag: U32::new(TAG_NONE),
+                stat_sn: if last { self.next_stat_sn() } else { U32::new(0) },
+                exp_cmd_sn: U32::new(self.exp_cmd_sn),
+                max_cmd_sn: self.max_cmd_sn(),
+                data_sn: U32::new(data_sn),
+                buffer_offset: U32::new(at),
+                ..DataIn::default()
+            };
+            output.push_payload(header.as_bytes(), len)?;
+            at += len;
+            data_sn += 1;
+        }
+        Ok(())
+    }
+
+    /// An answer of the unit's own, less than was expected perhaps.
+    fn tell(&mut self, pdu: &ScsiCommand, data: &[u8], output: &mut Output<'_>) -> io::Result<()> {
+        let len = length(data);
+        let residual = pdu.expected_data_transfer_length.get().saturating_sub(len.get());
+        if data.is_empty() {
+            return self.good(pdu.initiator_task_tag, residual, output);
+        }
+        let header = DataIn {
+            flags: FINAL | DataIn::STATUS | if residual > 0 { DataIn::UNDERFLOW } else { 0 },
+            data_segment_length: len,
+            initiator_task_tag: pdu.initiator_task_tag,
+            target_transfer_tag: U32::new(TAG_NONE),
+            stat_sn: self.next_stat_sn(),
+            exp_cmd_sn: U32::new(self.exp_cmd_sn),
+            max_cmd_sn: self.max_cmd_sn(),
+            residual_count: U32::new(residual),
+            ..DataIn::default()
+        };
+        output.push(header.as_bytes(), data)
+    }
+
+    fn good(&mut self, tag: U32, residual: u32, output: &mut Output<'_>) -> io::Result<()> {
+        let response = ScsiResponse {
+            flags: FINAL | if residual > 0 { ScsiResponse::UNDERFLOW } else { 0 },
+            initiator_task_tag: tag,
+            stat_sn: self.next_stat_sn(),
+            exp_cmd_sn: U32::new(self.exp_cmd_sn),
+            max_cmd_sn: self.max_cmd_sn(),
+            residual_count: U32::new(residual),
+            ..ScsiResponse::default()
+        };
+        output.push(response.as_bytes(), &[])
+    }
+
+    /// A write whose data did not all come with the command.
+    fn begin_write(&mut self, pdu: &ScsiCommand, received: u32, output: &mut Output<'_>) -> io::Result<()> {
+        let place = self.writes.iter().position(Option::is_none).unwrap_or(self.writes.len());
+        if place == self.writes.len() {
+            if place == bytes(WINDOW) {
+                return Err(breach("more commands than the window allows"));
+            }
+            self.writes.push(None);
+        }
+        self.writes[place] = Some(Write { command: *pdu, received, solicited: false, r2t_sn: 0 });
+        // Without F, unsolicited data follows (section 11.3.1).
+        if pdu.last() { self.ask(place, output) } else { Ok(()) }
+    }
+
+    fn data_out(&mut self, pdu: &DataOut, output: &mut Output<'_>) -> io::Result<()> {
+        let tag = pdu.initiator_task_tag;
+        let is_it = |write: &Write| write.command.initiator_task_tag == tag;
+        let place = match pdu.target_transfer_tag.get() {
+            TAG_NONE => self
+                .writes
+                .iter()
+                .position(|write| write.as_ref().is_some_and(|write| is_it(write) && !write.solicited)),
+            tag => Some(bytes(tag)),
+        };
+        let write = place.and_then(|place| self.writes.get_mut(place)).and_then(Option::as_mut);
+        let (Some(place), Some(write)) = (place, write.filter(|write| is_it(write))) else {
+            return Err(breach("Data-Out that nobody asked for"));
+        };
+        write.received = write.received.saturating_add(pdu.data_segment_length.get());
+        if !pdu.last() {
+            return Ok(());
+        }
+        if write.received < write.command.expected_data_transfer_length.get() {
+            return self.ask(place, output);
+        }
+        self.writes[place] = None;
+        self.good(tag, 0, output)
+    }
+
+    /// Asks for the next burst of a write (section 11.8).
+    fn ask(&mut self, place: usize, output: &mut Output<'_>) -> io::Result<()> {
+        let (exp_cmd_sn, max_cmd_sn) = (U32::new(self.exp_cmd_sn), self.max_cmd_sn());
+        let (Some(Some(write)), Ok(tag)) = (self.writes.get_mut(place), u32::try_from(place)) else {
+            return Ok(());
+        };
+        let left = write.command.expected_data_transfer_length.get().saturating_sub(write.received);
+        let pdu = ReadyToTransfer {
+            flags: FINAL,
+            lun: write.command.lun,
+            initiator_task_tag: write.command.initiator_task_tag,
+            target_transfer_tag: U32::new(tag),
+            stat_sn: U32::new(self.stat_sn),
+            exp_cmd_sn,
+            max_cmd_sn,
+            r2t_sn: U32::new(write.r2t_sn),
+            buffer_offset: U32::new(write.received),
+            desired_data_transfer_length: U32::new(left.min(self.max_burst)),
+            ..ReadyToTransfer::default()
+        };
+        write.solicited = true;
+        write.r2t_sn = write.r2t_sn.wrapping_add(1);
+        output.push(pdu.as_bytes(), &[])
+    }
+
+    fn nop(&mut self, pdu: &NopOut, data: &[u8], output: &mut Output<'_>) -> io::Result<()> {
+        self.count(pdu.opcode, pdu.cmd_sn);
+        if pdu.initiator_task_tag.get() == TAG_NONE {
+            return Ok(());
+        }
+        let data = &data[..data.len().min(bytes(self.max_recv))];
+        let response = NopIn {
+            flags: FINAL,
+            data_segment_length: length(data),
+            initiator_task_tag: pdu.initiator_task_tag,
+            target_transfer_tag: U32::new(TAG_NONE),
+            stat_sn: self.next_stat_sn(),
+            exp_cmd_sn: U32::new(self.exp_cmd_sn),
+            max_cmd_sn: self.max_cmd_sn(),
+            ..NopIn::default()
+        };
+        output.push(response.as_bytes(), data)
+    }
+
+    fn log_out(&mut self, pdu: &LogoutRequest, output: &mut Output<'_>) -> io::Result<()> {
+        self.count(pdu.opcode, pdu.cmd_sn);
+        let response = LogoutResponse {
+            flags: FINAL,
+            response: LogoutOutcome::CLOSED,
+            initiator_task_tag: pdu.initiator_task_tag,
+            stat_sn: self.next_stat_sn(),
+            exp_cmd_sn: U32::new(self.exp_cmd_sn),
+            max_cmd_sn: self.max_cmd_sn(),
+            ..LogoutResponse::default()
+        };
+        self.phase = Phase::Over;
+        output.push(response.as_bytes(), &[])
+    }
+
+    fn function(&mut self, pdu: &TaskManagementRequest, output: &mut Output<'_>) -> io::Result<()> {
+        self.count(pdu.opcode, pdu.cmd_sn);
+        let response = TaskManagementResponse {
+            flags: FINAL,
+            response: FunctionResponse::NOT_SUPPORTED,
+            initiator_task_tag: pdu.initiator_task_tag,
+            stat_sn: self.next_stat_sn(),
+            exp_cmd_sn: U32::new(self.exp_cmd_sn),
+            max_cmd_sn: self.max_cmd_sn(),
+            ..TaskManagementResponse::default()
+        };
+        output.push(response.as_bytes(), &[])
+    }
+
+    /// Text, SNACK, and what no initiator sends (section 11.17).
+    fn reject(&mut self, head: &[u8; BHS_BYTES], output: &mut Output<'_>) -> io::Result<()> {
+        let response = Reject {
+            flags: FINAL,
+            reason: RejectReason::NOT_SUPPORTED,
+            data_segment_length: length(head),
+            initiator_task_tag: U32::new(TAG_NONE),
+            stat_sn: self.next_stat_sn(),
+            exp_cmd_sn: U32::new(self.exp_cmd_sn),
+            max_cmd_sn: self.max_cmd_sn(),
+            ..Reject::default()
+        };
+        output.push(response.as_bytes(), head)
+    }
+
+    /// Commands come in order on one connection: the number of each is the one before the next.
+    fn count(&mut self, opcode: u8, cmd_sn: U32) {
+        if opcode & Opcode::IMMEDIATE == 0 {
+            self.exp_cmd_sn = cmd_sn.get().wrapping_add(1);
+        }
+    }
+
+    fn next_stat_sn(&mut self) -> U32 {
+        let stat_sn = self.stat_sn;
+        self.stat_sn = stat_sn.wrapping_add(1);
+        U32::new(stat_sn)
+    }
+
+    fn max_cmd_sn(&self) -> U32 {
+        U32::new(self.exp_cmd_sn.wrapping_add(WINDOW - 1))
+    }
+}
+
+/// DataSegmentLength of what is never longer than that can tell.
+fn length(data: &[u8]) -> U24 {
+    U24::new(u32::try_from(data.len()).unwrap_or(U24::MAX))
+}

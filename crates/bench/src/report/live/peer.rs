@@ -1,0 +1,243 @@
+//! Debian's tgt as a child: one daemon for one run, with a control socket of its own.
+
+use super::daemon::{PATIENCE, ended, last_words};
+use super::link::Place;
+use super::tools::Tools;
+use std::fs::{self, DirBuilder};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+const TARGET: &str = "iqn.2026-11.io.lunette:peer";
+/// Names the control socket, to tgtd and to tgtadm.
+const SOCKET: &str = "TGT_IPC_SOCKET";
+/// How often a port that somebody took is answered with another.
+const TRIES: usize = 5;
+
+/// A tgtd that serves; it is ended when this is dropped.
+#[derive(Debug)]
+pub(super) struct Tgt {
+    child: Child,
+    words: Option<JoinHandle<String>>,
+    portal: SocketAddrV4,
+    /// Holds the control socket.
+    directory: Directory,
+    tools: Tools,
+    commands: Vec<String>,
+}
+
+impl Tgt {
+    /// Its version, as `tgtd` tells it.
+    pub(super) fn version(tools: &Tools) -> Result<String, String> {
+        tools.run(&["tgtd", "--version"])
+    }
+
+    /// Starts it on these cores with these units: a path, or nothing for one that keeps nothing. It has header digests
+    /// and data digests, or refuses them.
+    pub(super) fn start(
+        place: &Place,
+        cores: &[usize],
+        units: &[Option<String>],
+        digests: (bool, bool),
+    ) -> Result<Tgt, String> {
+        for _ in 0..TRIES {
+            if let Some(mut tgt) = Tgt::spawn(place, cores, free_port()?)? {
+                let configured = tgt.configure(units, digests);
+                return configured.map(|()| tgt);
+            }
+        }
+        Err("tgtd does not get a port to listen on".into())
+    }
+
+    /// `None`: somebody else has the port by now.
+    fn spawn(place: &Place, cores: &[usize], port: u16) -> Result<Option<Tgt>, String> {
+        let portal = SocketAddrV4::new(place.address(), port);
+        let directory = Directory::make()?;
+        let arguments = ["-f".into(), "--iscsi".into(), format!("portal={portal}")];
+        let mut command = place.command(Path::new("tgtd"), cores);
+        command.args(&arguments).env(SOCKET, directory.socket()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("tgtd: {error}"))?;
+        let stderr = child.stderr.take();
+        let line = [place.prefix(cores), vec!["tgtd".into()], arguments.into()].concat().join(" ");
+        let mut tgt = Tgt {
+            child,
+            words: Some(thread::spawn(move || last_words(stderr))),
+            portal,
+            tools: place.tools().clone(),
+            commands: vec![
+                "# tgtd sleeps in epoll_wait whatever the scheduling says".into(),
+                format!("export {SOCKET}={}", directory.socket()),
+                line,
+            ],
+            directory,
+        };
+        let listens = tgt.wait()?;
+        Ok(listens.then_some(tgt))
+    }
+
+    /// Waits until it answers; `false`: it has no portal.
+    fn wait(&mut self) -> Result<bool, String> {
+        let begin = Instant::now();
+        loop {
+            if let Ok(portals) = self.ask("--lld iscsi --mode portal --op show") {
+                return Ok(portals.contains(&self.portal.to_string()));
+            }
+            let has_ended = !matches!(self.child.try_wait(), Ok(None));
+            if has_ended || begin.elapsed() > PATIENCE {
+                return Err(self.fault("tgtd does not serve"));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn configure(&mut self, units: &[Option<String>], digests: (bool, bool)) -> Result<(), String> {
+        let new = "--lld iscsi --mode target --op new --tid 1";
+        let mut steps = vec![format!("{new} --targetname {TARGET}")];
+        for (name, _) in [("HeaderDigest", digests.0), ("DataDigest", digests.1)].iter().filter(|(_, on)| *on)
+        {
+            let update = "--lld iscsi --mode target --op update --tid 1";
+            steps.push(format!("{update} --name {name} --value CRC32C"));
+        }
+        for (unit, lun) in units.iter().zip(1..) {
+            let new = format!("--lld iscsi --mode logicalunit --op new --tid 1 --lun {lun}");
+            steps.push(match unit {
+                Some(path) if path.contains([',', ' ']) => {
+                    return Err(format!(
+                        "{path}: tgt takes no path with a comma or a blank; choose another folder"
+                    ));
+                }
+                Some(path) => format!("{new} --backing-store {path}"),
+                None => format!("{new} --bstype null --backing-store null"),
+            });
+        }
+        steps.push("--lld iscsi --mode target --op bind --tid 1 --initiator-address ALL".into());
+        for step in steps {
+            self.ask(&step).map_err(|error| self.fault(&error))?;
+            self.commands.push(format!("tgtadm {step}"));
+        }
+        Ok(())
+    }
+
+    /// The URLs of its units. LUN 0 is tgt's controller.
+    pub(super) fn units(&self, count: u32) -> Vec<String> {
+        (1..=count).map(|lun| format!("iscsi://{}/{TARGET}/{lun}", self.portal)).collect()
+    }
+
+    /// The process's number.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The commands that do the same.
+    pub(super) fn commands(&self) -> &[String] {
+        &self.commands
+    }
+
+    /// Ends it in order, and waits until it has ended.
+    pub(super) fn stop(&mut self) -> Result<(), String> {
+        for step in ["--lld iscsi --mode target --op delete --force --tid 1", "--mode sys --op delete"] {
+            self.ask(step).map_err(|error| self.fault(&error))?;
+        }
+        match ended(&mut self.child)? {
+            status if status.success() => Ok(()),
+            status => Err(self.fault(&format!("tgtd ended with {status}"))),
+        }
+    }
+
+    fn ask(&self, step: &str) -> Result<String, String> {
+        let socket = format!("{SOCKET}={}", self.directory.socket());
+        let wait = PATIENCE.as_secs().to_string();
+        let mut line = vec!["timeout", &wait, "env", &socket, "tgtadm"];
+        line.extend(step.split(' '));
+        self.tools.run(&line)
+    }
+
+    /// What went wrong, with tgtd's last words. It does not live on.
+    fn fault(&mut self, what: &str) -> String {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
+        format!("{what}; tgtd's last words: {}", words.trim())
+    }
+}
+
+impl Drop for Tgt {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A folder that only this user may enter; it is removed when this is dropped.
+#[derive(Debug)]
+struct Directory(PathBuf);
+
+impl Directory {
+    fn make() -> Result<Directory, String> {
+        let path = std::env::temp_dir().join(format!("lunette-tgt-{:08x}", fastrand::u32(..)));
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Directory(path))
+    }
+
+    /// What tgtd and tgtadm are told; they add a number.
+    fn socket(&self) -> String {
+        self.0.join("socket").display().to_string()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// tgtd must be told one.
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
+    listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(units: &[Option<String>]) -> Result<Tgt, String> {
+        Tgt::start(&Place::new(&Tools::new(), None)?, &[0], units, (false, false))
+    }
+
+    #[test]
+    fn it_serves_on_its_cores_and_ends_without_a_trace() {
+        let mut tgt = start(&[None, None]).unwrap_or_else(|error| panic!("{error}"));
+        let units = tgt.units(2);
+        assert!(units[1].starts_with("iscsi://127.0.0.1:") && units[1].ends_with(":peer/2"), "{units:?}");
+        let status = fs::read_to_string(format!("/proc/{}/status", tgt.pid())).unwrap();
+        assert!(status.contains("Name:\ttgtd\n") && status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+        tgt.stop().unwrap();
+        let directory = tgt.directory.0.clone();
+        assert!(directory.exists());
+        drop(tgt);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn its_last_words_are_told() {
+        let fault = start(&[Some("/nothing/there".into())]).err().unwrap_or_default();
+        assert!(fault.contains("Could not open /nothing/there"), "{fault}");
+        let fault = start(&[Some("/a,b".into())]).err().unwrap_or_default();
+        assert!(fault.contains("choose another folder"), "{fault}");
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_seen() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let place = Place::new(&Tools::new(), None).unwrap();
+        assert!(Tgt::spawn(&place, &[], port).unwrap_or_else(|error| panic!("{error}")).is_none());
+    }
+}

@@ -1,0 +1,166 @@
+//! Programs of Debian packages: the machine's own, or else unpacked for this report alone.
+
+use rustix::process::geteuid;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Where administrators' programs are; a user's PATH does not name these.
+const ADMINISTRATORS: [&str; 2] = ["/usr/sbin", "/sbin"];
+
+/// Where programs are looked for.
+#[derive(Clone, Debug)]
+pub(super) struct Tools {
+    places: Vec<PathBuf>,
+    /// Libraries of what was unpacked.
+    libraries: Vec<PathBuf>,
+}
+
+impl Tools {
+    /// The machine's.
+    pub(super) fn new() -> Tools {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let places = std::env::split_paths(&path).chain(ADMINISTRATORS.map(PathBuf::from)).collect();
+        Tools { places, libraries: Vec::new() }
+    }
+
+    /// A command that finds these programs, as do those that it starts.
+    pub(super) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("PATH", joined(&self.places)).stdin(Stdio::null());
+        if !self.libraries.is_empty() {
+            command.env("LD_LIBRARY_PATH", joined(&self.libraries));
+        }
+        command
+    }
+
+    /// Runs a command to its end, and returns what it prints. Ctrl-C does not reach it: what is half made or half
+    /// removed would stay.
+    pub(super) fn run(&self, line: &[&str]) -> Result<String, String> {
+        let (program, arguments) = line.split_first().ok_or("there is no command")?;
+        output(self.command(Path::new(program)).args(arguments).process_group(0))
+    }
+
+    fn has(&self, program: &str) -> bool {
+        self.places.iter().any(|place| place.join(program).is_file())
+    }
+}
+
+/// Packages that were unpacked; they are removed when this is dropped.
+///
+/// They are not installed: installing tgt would start a service that listens on every address, now or at the next
+/// boot.
+#[derive(Debug)]
+pub(super) struct Packages {
+    directory: PathBuf,
+    tools: Tools,
+}
+
+impl Packages {
+    /// What must be unpacked goes into this folder.
+    pub(super) fn new(directory: &Path) -> Packages {
+        // Programs may be started elsewhere.
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.into());
+        Packages { directory: directory.join("packages"), tools: Tools::new() }
+    }
+
+    /// Where programs are looked for now.
+    pub(super) fn tools(&self) -> &Tools {
+        &self.tools
+    }
+
+    /// Makes sure that programs of a package are there.
+    pub(super) fn need(&mut self, package: &str, programs: &[&str]) -> Result<(), String> {
+        let Some(missing) = programs.iter().find(|program| !self.tools.has(program)) else { return Ok(()) };
+        let cure = format!("install the Debian package {package} (as root: apt-get install {package})");
+        if !geteuid().is_root() || !self.tools.has("apt-get") {
+            return Err(format!("{missing} is not there; {cure}"));
+        }
+        let fault =
+            |error| format!("{missing} is not there, and {package} cannot be fetched ({error}); {cure}");
+        self.unpack(package).map_err(fault)
+    }
+
+    /// Fetches a package with all that it depends on and that is not installed.
+    fn unpack(&mut self, package: &str) -> Result<(), String> {
+        let (archives, root) = (self.directory.join("archives"), self.directory.join("root"));
+        fs::create_dir_all(archives.join("partial")).map_err(|error| error.to_string())?;
+        let cache = format!("Dir::Cache::archives={}", archives.display());
+        let fetch = ["apt-get", "--yes", "-qq", "--no-install-recommends", "--download-only", "-o", &cache];
+        let fetch = [&fetch[..], &["install", package]].concat();
+        if self.tools.run(&fetch).is_err() {
+            self.tools.run(&["apt-get", "-qq", "update"])?;
+            self.tools.run(&fetch)?;
+        }
+        for archive in entries(&archives).filter(|path| path.extension().is_some_and(|end| end == "deb")) {
+            let mut extract = self.tools.command(Path::new("dpkg-deb"));
+            output(extract.arg("--extract").arg(archive).arg(&root))?;
+        }
+        let programs = ["usr/sbin", "usr/bin", "sbin", "bin"].map(|place| root.join(place));
+        self.tools.places.extend(programs);
+        let libraries = ["usr/lib", "lib"].map(|place| root.join(place));
+        self.tools
+            .libraries
+            .extend(libraries.iter().flat_map(|place| entries(place)).filter(|path| path.is_dir()));
+        Ok(())
+    }
+}
+
+impl Drop for Packages {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn joined(places: &[PathBuf]) -> OsString {
+    std::env::join_paths(places).unwrap_or_default()
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+fn output(command: &mut Command) -> Result<String, String> {
+    let program = command.get_program().display().to_string();
+    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    let arguments: Vec<String> = command.get_args().map(|word| word.display().to_string()).collect();
+    Err(format!("{program} {}: {} ({})", arguments.join(" "), text(&output.stderr), output.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_not_fetched() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut packages = Packages::new(directory.path());
+        packages.need("coreutils", &["sleep", "timeout"]).unwrap();
+        assert!(!packages.directory.exists());
+    }
+
+    #[test]
+    fn a_package_that_cannot_be_had_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut packages = Packages::new(directory.path());
+        // Without apt-get, whoever asks.
+        packages.tools.places = vec![directory.path().into()];
+        let fault = packages.need("tgt", &["tgtd"]).unwrap_err();
+        assert_eq!(fault, "tgtd is not there; install the Debian package tgt (as root: apt-get install tgt)");
+    }
+
+    #[test]
+    fn a_command_that_fails_is_told_with_its_words() {
+        let tools = Tools::new();
+        assert_eq!(tools.run(&["printf", "a b\n"]).unwrap(), "a b");
+        let fault = tools.run(&["cat", "/nothing/there"]).unwrap_err();
+        assert!(fault.contains("cat /nothing/there") && fault.contains("No such file"), "{fault}");
+        assert!(tools.run(&["no-such-program"]).unwrap_err().starts_with("no-such-program: "));
+    }
+}

@@ -1,0 +1,69 @@
+//! Jobs on the responder that does nothing.
+
+use crate::support::{measure, short};
+use bench::ceiling::{Ceiling, CeilingOptions, SIZE_BYTES};
+use bench::job::{Job, Poll, Rw, Style};
+use bench::target::{self, Opened, TargetOptions};
+use std::net::TcpStream;
+
+fn open(ceiling: &Ceiling, lun: u16, job: &Job, immediate: bool) -> Opened {
+    let mut options = TargetOptions::of(job);
+    options.initiator.unsolicited_data = immediate;
+    target::open(&ceiling.url(lun), &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn every_size_and_direction_is_answered() {
+    for spin in [false, true] {
+        let ceiling = Ceiling::start(CeilingOptions { spin, ..CeilingOptions::default() }).unwrap();
+        let poll = if spin { Poll::Always } else { Poll::Never };
+        for (rw, immediate) in
+            [(Rw::RandRead, true), (Rw::RandWrite, true), (Rw::RandWrite, false), (Rw::Trim, true)]
+        {
+            for bs in [512, 4096, 65_536, 262_144] {
+                let job = Job { rw, bs, poll, ..short() };
+                let opened = open(&ceiling, 0, &job, immediate);
+                assert_eq!((opened.size, opened.block_bytes), (SIZE_BYTES, 512));
+                let result = measure(&job, &[opened.backend]);
+                let streams: Vec<_> = result.streams().collect();
+                assert!(streams[0].iops > 0.0, "{rw:?} of {bs}");
+                assert!(streams.iter().all(|stream| stream.errors == 0), "{:?}", result.first_errors);
+            }
+        }
+    }
+}
+
+#[test]
+fn many_sessions_share_the_cores_that_are_given() {
+    let options = CeilingOptions { cores: vec![0], size_bytes: 1 << 20, ..CeilingOptions::default() };
+    let ceiling = Ceiling::start(options).unwrap();
+    let job = Job { numjobs: 3, iodepth: 64, style: Style::Bidirectional, poll: Poll::Never, ..short() };
+    let targets = [0, 7, 300].map(|lun| open(&ceiling, lun, &job, true).backend);
+    let result = measure(&job, &targets);
+    assert_eq!(result.streams().count(), 2);
+    assert!(
+        result.streams().all(|stream| stream.iops > 0.0 && stream.errors == 0),
+        "{:?}",
+        result.first_errors
+    );
+}
+
+#[test]
+fn it_ends_with_connections_open() {
+    let ceiling = Ceiling::start(CeilingOptions::default()).unwrap();
+    let address = ceiling.address();
+    let _idle = TcpStream::connect(address).unwrap();
+    drop(ceiling);
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for options in [
+        CeilingOptions { size_bytes: 511, ..CeilingOptions::default() },
+        CeilingOptions { cores: vec![100_000], ..CeilingOptions::default() },
+        CeilingOptions { listen: ([192, 0, 2, 1], 0).into(), ..CeilingOptions::default() },
+    ] {
+        assert!(Ceiling::start(options.clone()).is_err(), "{options:?}");
+    }
+}

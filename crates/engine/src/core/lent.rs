@@ -1,0 +1,69 @@
+//! READs whose data is the store's own memory: they need no task.
+
+use super::Core;
+use super::connection::Connection;
+use super::task::to_wire;
+use crate::slots::Key;
+use proto::verbs::{Command, Down};
+use reactor::io::Io;
+use scsi::home::Aborted;
+use scsi::{Exec, NexusId, NexusUnit};
+
+/// What the core knows of a task of the transport.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Occupant {
+    /// A task of this core.
+    Task(Key),
+    /// A READ of this unit whose data, lent by the store, is on its way with the ending behind it.
+    Lent(u32),
+}
+
+impl Occupant {
+    /// The task, if it is one of this core.
+    pub(super) fn task(&self) -> Option<Key> {
+        match self {
+            Occupant::Task(key) => Some(*key),
+            Occupant::Lent(_) => None,
+        }
+    }
+}
+
+impl<I: Io> Core<I> {
+    /// Sends all that a READ reads from the store's own memory, where it lends it. Nothing is left to be done then but
+    /// to leave the gate when the data has left, and to end it nobody needs more than the transport.
+    pub(super) fn lend(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
+        let Some((offset, len, ending)) = exec.whole_read() else { return false };
+        let Some(conn) = self.connections.get_mut(connection) else { return false };
+        if conn.copies_reads() || command.read_bytes == 0 || command.unsolicited_bytes > 0 {
+            return false;
+        }
+        let Some(from) = self.lanes[unit as usize].borrow(offset, len) else { return false };
+        conn.occupy(command.task, Occupant::Lent(unit));
+        let (from, end) = (from.slice(0, command.read_bytes), Some(to_wire(ending)));
+        self.down(Some(connection), Down::Push { task: command.task, at: 0, from, end });
+        true
+    }
+
+    /// Aborts the READs of a connection whose data was lent by this unit, or by any. Nothing of them can linger.
+    pub(super) fn abort_lent(&mut self, connection: Key, unit: Option<u32>, how: Aborted) {
+        let lent: Vec<_> =
+            self.connections.get(connection).into_iter().flat_map(|conn| conn.lent(unit)).collect();
+        for (wire, unit) in lent {
+            self.tell_aborted(Some(connection), wire, how);
+            if let Some(conn) = self.connections.get_mut(connection) {
+                conn.vacate(wire);
+            }
+            self.leave_gate(unit, None);
+        }
+    }
+
+    /// The connections with such a nexus for which this unit has lent data.
+    pub(super) fn lending(&self, unit: u32, ours: impl Fn(&NexusUnit) -> bool) -> Vec<(Key, NexusId)> {
+        let of = |conn: &Connection| {
+            conn.lent(Some(unit)).next()?;
+            let lun = conn.luns.iter().find(|lun| lun.unit == unit && ours(&lun.nexus))?;
+            Some(lun.nexus.id)
+        };
+        self.connections.iter().filter_map(|(key, conn)| Some((key, of(conn)?))).collect()
+    }
+}

@@ -1,0 +1,253 @@
+//! Whether a target has been the same, without a restart, since it acknowledged what is not durable yet.
+//!
+//! A target with a volatile cache that restarts has lost writes that it had acknowledged, and answers the next
+//! SYNCHRONIZE CACHE with GOOD. Nothing in SCSI tells this from a connection that was merely cut: a new nexus is told
+//! of POWER ON either way (SAM-5 section 5.14.1). So, after each login while such writes exist, one of these must
+//! prove that the target went on:
+//!
+//! - It is a Lunette, and tells the incarnation of its store in the vendor specific bytes of INQUIRY.
+//! - A session of another lane, which was there before, answers a command that it was sent after that login.
+//!
+//! Otherwise it is to be feared that they are lost, and that is told: to every nexus once, by its next flush
+//! ([`store::lane::Lane::losses`]). Without such writes, or without a volatile cache, there is nothing to tell.
+//!
+//! Events of all lanes are ordered by one counter, which only flushes and logins move. A lane notes it for the writes
+//! that it acknowledges, so the datapath reads what hardly ever changes.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Names one run of a store's cache: as long as it is the same, nothing acknowledged is lost.
+pub(super) type Incarnation = [u8; 16];
+
+/// What all lanes of a store know.
+#[derive(Default)]
+pub(super) struct Continuity {
+    /// The counter.
+    clock: AtomicU64,
+    /// Restarts of the target, also feared ones. What an earlier session was told is not to be relied on.
+    era: AtomicU64,
+    /// Writes whose number is not above this one are durable, or were told to be lost.
+    settled: AtomicU64,
+    /// Of each lane, the number of the last write that it acknowledged from a volatile cache.
+    cached: Mutex<Vec<Arc<AtomicU64>>>,
+    losses: AtomicU64,
+    resets: AtomicU64,
+    incarnation: Mutex<Option<Incarnation>>,
+    /// Sessions that are open.
+    open: AtomicUsize,
+    /// The last login that a witness is wanted for, and what the last witness told of.
+    wanted: AtomicU64,
+    witnessed: AtomicU64,
+}
+
+/// What a login shows of the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Arrival {
+    /// It went on, or there is nothing that depends on that.
+    Fine,
+    /// A new era has begun with it.
+    Restarted,
+    /// A witness is needed.
+    Doubtful,
+}
+
+impl Continuity {
+    pub(super) fn new(incarnation: Option<Incarnation>) -> Continuity {
+        Continuity { incarnation: Mutex::new(incarnation), ..Continuity::default() }
+    }
+
+    /// A lane's note of the last write that it acknowledged from a volatile cache.
+    pub(super) fn join(&self) -> Arc<AtomicU64> {
+        let note = Arc::new(AtomicU64::new(0));
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner).push(note.clone());
+        note
+    }
+
+    /// A point in the order of events, for a flush, a login or a witness that begins.
+    pub(super) fn point(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// A write was acknowledged from a volatile cache. The lane looks at the era afterwards: who begins a new one sees
+    /// this note, or the lane sees that era.
+    pub(super) fn note(&self, last: &AtomicU64) {
+        let number = self.clock.load(Ordering::SeqCst) + 1;
+        if last.load(Ordering::Relaxed) != number {
+            last.store(number, Ordering::SeqCst);
+        }
+    }
+
+    /// The present era.
+    pub(super) fn era(&self) -> u64 {
+        self.era.load(Ordering::SeqCst)
+    }
+
+    /// How often unflushed writes were lost, or must be feared to be.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::SeqCst)
+    }
+
+    /// How often the unit was reset, as far as it is known.
+    pub(super) fn resets(&self) -> u64 {
+        self.resets.load(Ordering::SeqCst)
+    }
+
+    /// A flush that began at this point succeeded.
+    pub(super) fn flushed(&self, point: u64) {
+        self.settled.fetch_max(point, Ordering::SeqCst);
+    }
+
+    /// Somebody logged in at this point.
+    pub(super) fn arrived(&self, point: u64, incarnation: Option<Incarnation>) -> Arrival {
+        let mut known = self.incarnation.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *known, incarnation);
+        drop(known);
+        if before.is_some() && incarnation.is_some() {
+            if before == incarnation {
+                return Arrival::Fine;
+            }
+            self.reset(true);
+            return Arrival::Restarted;
+        }
+        if self.open.load(Ordering::SeqCst) > 0 {
+            self.wanted.fetch_max(point, Ordering::SeqCst);
+            return Arrival::Doubtful;
+        }
+        if !self.is_dirty() {
+            return Arrival::Fine;
+        }
+        self.reset(true);
+        Arrival::Restarted
+    }
+
+    /// Whether a witness tells that the target went on until the login at this point.
+    pub(super) fn is_proven(&self, point: u64) -> bool {
+        self.witnessed.load(Ordering::SeqCst) > point
+    }
+
+    /// No witness came: a new era begins.
+    pub(super) fn unproven(&self) {
+        self.era.fetch_add(1, Ordering::SeqCst);
+        if self.lose() {
+            self.resets.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a witness is wanted.
+    pub(super) fn wants_witness(&self) -> bool {
+        self.wanted.load(Ordering::SeqCst) > self.witnessed.load(Ordering::SeqCst)
+    }
+
+    /// A command that was sent at this point was answered on an open session.
+    pub(super) fn witness(&self, point: u64) {
+        self.witnessed.fetch_max(point, Ordering::SeqCst);
+    }
+
+    /// A session has opened, or an open one is no more.
+    pub(super) fn count(&self, is_open: bool) {
+        match is_open {
+            true => self.open.fetch_add(1, Ordering::SeqCst),
+            false => self.open.fetch_sub(1, Ordering::SeqCst),
+        };
+    }
+
+    /// The unit was reset, with its volatile cache or without: a new era begins.
+    pub(super) fn reset(&self, loses_cache: bool) {
+        self.era.fetch_add(1, Ordering::SeqCst);
+        self.resets.fetch_add(1, Ordering::SeqCst);
+        if loses_cache {
+            self.lose();
+        }
+    }
+
+    /// A flush that began at this point failed: the unit will not tell of it again.
+    pub(super) fn flush_failed(&self, point: u64) {
+        self.losses.fetch_add(1, Ordering::SeqCst);
+        self.flushed(point);
+    }
+
+    fn is_dirty(&self) -> bool {
+        let settled = self.settled.load(Ordering::SeqCst);
+        let notes = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.iter().any(|note| note.load(Ordering::SeqCst) > settled)
+    }
+
+    /// Whether anything was lost.
+    fn lose(&self) -> bool {
+        let point = self.point();
+        let is_dirty = self.is_dirty();
+        if is_dirty {
+            self.losses.fetch_add(1, Ordering::SeqCst);
+        }
+        self.flushed(point);
+        is_dirty
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Option<Incarnation> = Some([1; 16]);
+    const TWO: Option<Incarnation> = Some([2; 16]);
+
+    #[test]
+    fn what_was_flushed_is_not_lost() {
+        let continuity = Continuity::new(ONE);
+        let lane = continuity.join();
+        continuity.note(&lane);
+        let flush = continuity.point();
+        continuity.flushed(flush);
+        assert_eq!(continuity.arrived(continuity.point(), TWO), Arrival::Restarted);
+        assert_eq!((continuity.losses(), continuity.resets(), continuity.era()), (0, 1, 1));
+    }
+
+    #[test]
+    fn a_write_that_ends_while_a_flush_is_under_way_is_not_covered_by_it() {
+        let continuity = Continuity::new(ONE);
+        let lane = continuity.join();
+        let flush = continuity.point();
+        continuity.note(&lane);
+        continuity.flushed(flush);
+        assert_eq!(continuity.arrived(continuity.point(), TWO), Arrival::Restarted);
+        assert_eq!(continuity.losses(), 1);
+        // It is told once.
+        assert_eq!(continuity.arrived(continuity.point(), ONE), Arrival::Restarted);
+        assert_eq!(continuity.losses(), 1);
+    }
+
+    #[test]
+    fn the_same_incarnation_has_lost_nothing() {
+        let continuity = Continuity::new(ONE);
+        continuity.note(&continuity.join());
+        assert_eq!(continuity.arrived(continuity.point(), ONE), Arrival::Fine);
+        assert_eq!((continuity.losses(), continuity.era()), (0, 0));
+    }
+
+    #[test]
+    fn a_target_that_tells_no_incarnation_is_believed_when_nothing_is_at_stake() {
+        let continuity = Continuity::new(None);
+        assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Fine);
+        continuity.note(&continuity.join());
+        assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Restarted);
+        assert_eq!(continuity.losses(), 1);
+        assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Fine);
+    }
+
+    #[test]
+    fn another_session_is_a_witness_when_it_is_answered_after_the_login() {
+        let continuity = Continuity::new(None);
+        continuity.count(true);
+        continuity.note(&continuity.join());
+        let before = continuity.point();
+        let login = continuity.point();
+        assert_eq!(continuity.arrived(login, None), Arrival::Doubtful);
+        continuity.witness(before);
+        assert!(continuity.wants_witness() && !continuity.is_proven(login));
+        continuity.witness(continuity.point());
+        assert!(!continuity.wants_witness() && continuity.is_proven(login));
+        continuity.unproven();
+        assert_eq!((continuity.losses(), continuity.era()), (1, 1));
+    }
+}

@@ -1,0 +1,156 @@
+//! Which unit it is: so that after a login no command goes to another disk.
+
+use super::continuity::Incarnation;
+use std::fmt;
+
+/// How a unit is told from others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    proof: Proof,
+    /// Vendor and product.
+    model: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Proof {
+    /// A designator of the unit (SPC-4 section 7.8.6): code set and type, and its bytes.
+    Designator { kind: (u8, u8), bytes: Vec<u8> },
+    /// The unit serial number (SPC-4 section 7.8.15).
+    Serial(String),
+    /// Nothing but what it is called.
+    None,
+}
+
+/// Designator types that name the unit, the best first: NAA, EUI-64, UUID, SCSI name string, T10 vendor ID.
+const KINDS: [u8; 5] = [3, 2, 0x0a, 8, 1];
+
+/// Pages of vital product data.
+const DESIGNATION: u8 = 0x83;
+const SERIAL: u8 = 0x80;
+
+impl Identity {
+    /// Of INQUIRY data and the best of the pages that the unit has; `page` asks for one.
+    pub(super) fn learn(inquiry: &[u8], pages: &[u8], mut page: impl FnMut(u8) -> Vec<u8>) -> Identity {
+        let mut ask = |code: u8| if pages.contains(&code) { page(code) } else { Vec::new() };
+        let designation = ask(DESIGNATION);
+        let best =
+            designators(&designation).min_by_key(|(kind, _)| KINDS.iter().position(|one| *one == kind.1));
+        let proof = match best {
+            Some((kind, bytes)) => Proof::Designator { kind, bytes: bytes.to_vec() },
+            None => match text(ask(SERIAL).get(4..)) {
+                serial if serial.is_empty() => Proof::None,
+                serial => Proof::Serial(serial),
+            },
+        };
+        Identity { proof, model: text(inquiry.get(8..32)) }
+    }
+
+    /// The page that tells it, if one does.
+    pub(super) fn page(&self) -> Option<u8> {
+        match self.proof {
+            Proof::Designator { .. } => Some(DESIGNATION),
+            Proof::Serial(_) => Some(SERIAL),
+            Proof::None => None,
+        }
+    }
+
+    /// How a unit with these INQUIRY data and this page is told, for a message.
+    pub(super) fn found(&self, inquiry: &[u8], page: &[u8]) -> Identity {
+        let pages = self.page().filter(|code| page.get(1) == Some(code));
+        Identity::learn(inquiry, pages.as_slice(), |_| page.to_vec())
+    }
+
+    /// Whether the unit with these INQUIRY data and this page is the one.
+    pub(super) fn is_of(&self, inquiry: &[u8], page: &[u8]) -> bool {
+        let is_page = self.page().is_none_or(|code| page.get(1) == Some(&code));
+        is_page
+            && match &self.proof {
+                Proof::Designator { kind, bytes } => {
+                    designators(page).any(|(one, name)| one == *kind && name == bytes)
+                }
+                Proof::Serial(serial) => {
+                    text(page.get(4..)) == *serial && text(inquiry.get(8..32)) == self.model
+                }
+                Proof::None => text(inquiry.get(8..32)) == self.model,
+            }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.proof {
+            Proof::Designator { kind: (1, _), bytes } => {
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+            Proof::Designator { bytes, .. } => f.write_str(&text(Some(bytes))),
+            Proof::Serial(serial) => write!(f, "{} {serial}", self.model),
+            Proof::None => f.write_str(&self.model),
+        }
+    }
+}
+
+/// What a Lunette tells of its store's cache, in the vendor specific bytes of INQUIRY.
+pub(super) fn incarnation(inquiry: &[u8]) -> Option<Incarnation> {
+    let told = inquiry.get(36..)?.first_chunk()?;
+    (inquiry.get(8..16) == Some(b"LUNETTE ") && *told != [0; 16]).then_some(*told)
+}
+
+/// The designators of the unit itself that name it, as far as they are whole: code set and type, and bytes.
+fn designators(page: &[u8]) -> impl Iterator<Item = ((u8, u8), &[u8])> {
+    let mut rest = page.get(4..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let &[set, kind, _, len, ref tail @ ..] = rest else { return None };
+        let (bytes, next) = tail.split_at_checked(usize::from(len))?;
+        rest = next;
+        Some((set, kind, bytes))
+    })
+    .filter(|(_, kind, bytes)| kind & 0x30 == 0 && KINDS.contains(&(kind & 0x0f)) && !bytes.is_empty())
+    .map(|(set, kind, bytes)| ((set & 0x0f, kind & 0x0f), bytes))
+}
+
+/// Text without what fills it up.
+fn text(bytes: Option<&[u8]>) -> String {
+    let text = String::from_utf8_lossy(bytes.unwrap_or_default());
+    text.trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INQUIRY: &[u8; 36] = b"\0\0\x06\x12\x5b\0\0\x02ACME    Disk            1.00";
+
+    fn page(code: u8, body: &[u8]) -> Vec<u8> {
+        [&[0, code, 0, body.len() as u8], body].concat()
+    }
+
+    #[test]
+    fn a_unit_is_known_by_its_own_best_designator() {
+        let t10 = [2, 1, 0, 4, b'A', b'C', b'M', b'E'];
+        let port = [0x51, 0x94, 0, 4, 0, 0, 0, 1];
+        let naa = |n| [1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, n];
+        let whole = page(DESIGNATION, &[&t10[..], &port, &naa(1)].concat());
+        let identity = Identity::learn(INQUIRY, &[0, SERIAL, DESIGNATION], |_| whole.clone());
+        assert_eq!((identity.page(), identity.to_string().as_str()), (Some(DESIGNATION), "3000000000000001"));
+        assert!(identity.is_of(INQUIRY, &whole));
+        let moved = page(DESIGNATION, &[&naa(9)[..], &naa(1)].concat());
+        assert!(identity.is_of(&[], &moved), "another firmware may tell more");
+        let other = page(DESIGNATION, &[&t10[..], &port, &naa(2)].concat());
+        assert!(!identity.is_of(INQUIRY, &other));
+        assert!(!identity.is_of(INQUIRY, &whole[..whole.len() - 1]));
+        assert!(!identity.is_of(INQUIRY, &[]));
+    }
+
+    #[test]
+    fn without_a_designator_the_serial_number_and_the_name_tell() {
+        let serial = page(SERIAL, b"  A-1 ");
+        let identity = Identity::learn(INQUIRY, &[0, SERIAL], |_| serial.clone());
+        assert_eq!(identity.to_string(), "ACME    Disk A-1");
+        assert!(identity.is_of(INQUIRY, &page(SERIAL, b"A-1")));
+        assert!(!identity.is_of(INQUIRY, &page(SERIAL, b"A-2")));
+        let identity = Identity::learn(INQUIRY, &[0], |_| Vec::new());
+        assert_eq!(identity.page(), None);
+        assert!(identity.is_of(INQUIRY, &[]));
+        assert!(!identity.is_of(&[b'x'; 36], &[]));
+    }
+}

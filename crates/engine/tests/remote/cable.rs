@@ -1,0 +1,148 @@
+//! What lies between an initiator and a target: it can be cut, and hold back what one side has sent.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// What passes is changed: whatever is behind does not say that it is a Lunette.
+const VENDOR: &[u8; 8] = b"LUNETTE ";
+const OTHER_VENDOR: &[u8; 8] = b"SOMEBODY";
+
+/// A relay to a target.
+pub struct Cable {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The target's address.
+    to: Option<SocketAddr>,
+    hides_vendor: bool,
+    /// Connections are closed instead of relayed.
+    is_closed: bool,
+    /// Who sends this is held up with it, for ever or until it is `None`.
+    held: Option<Vec<u8>>,
+    /// Somebody is held up.
+    is_holding: bool,
+    sockets: Vec<TcpStream>,
+}
+
+impl Cable {
+    pub fn to(target: SocketAddr) -> Cable {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let shared = Arc::new(Shared::default());
+        shared.state().to = Some(target);
+        let relay = shared.clone();
+        std::thread::spawn(move || {
+            for socket in listener.incoming().map_while(Result::ok) {
+                relay.connect(socket);
+            }
+        });
+        Cable { address, shared }
+    }
+
+    /// The same, and the target looks like somebody else's.
+    pub fn to_foreign(target: SocketAddr) -> Cable {
+        let cable = Cable::to(target);
+        cable.shared.state().hides_vendor = true;
+        cable
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Breaks all connections; new ones go through.
+    pub fn cut(&self) {
+        for socket in self.shared.state().sockets.drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// From now on the connection on which an initiator sends these bytes is stuck, and no new one is made.
+    pub fn hold(&self, bytes: &[u8]) {
+        let mut state = self.shared.state();
+        (state.held, state.is_closed) = (Some(bytes.to_vec()), true);
+    }
+
+    /// Waits until something is held.
+    pub fn wait_until_held(&self) {
+        let state = self.shared.state();
+        drop(self.shared.changed.wait_while(state, |state| !state.is_holding).expect("a state"));
+    }
+
+    /// Lets go what is held.
+    pub fn let_go(&self) {
+        self.shared.state().held = None;
+        self.shared.changed.notify_all();
+    }
+
+    /// Lets new connections through.
+    pub fn reopen(&self) {
+        self.shared.state().is_closed = false;
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with it")
+    }
+
+    fn connect(self: &Arc<Self>, near: TcpStream) {
+        let mut state = self.state();
+        let Some(to) = state.to.filter(|_| !state.is_closed) else { return };
+        let Ok(far) = TcpStream::connect(to) else { return };
+        let both = || [near.try_clone().expect("a socket"), far.try_clone().expect("a socket")];
+        state.sockets.extend(both());
+        drop(state);
+        for ([from, to], is_out) in [
+            (both(), true),
+            (
+                {
+                    let [near, far] = both();
+                    [far, near]
+                },
+                false,
+            ),
+        ] {
+            let shared = self.clone();
+            std::thread::spawn(move || shared.pump(from, to, is_out));
+        }
+    }
+
+    fn pump(&self, mut from: TcpStream, mut to: TcpStream, is_out: bool) {
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            let len = from.read(&mut buffer).unwrap_or(0);
+            let data = &mut buffer[..len];
+            if is_out {
+                let mut state = self.state();
+                let is_held = |state: &State| {
+                    state.held.as_ref().is_some_and(|held| data.windows(held.len()).any(|part| part == held))
+                };
+                if len > 0 && is_held(&state) {
+                    state.is_holding = true;
+                    self.changed.notify_all();
+                    drop(self.changed.wait_while(state, |state| state.held.is_some()).expect("a state"));
+                }
+            } else if self.state().hides_vendor {
+                while let Some(at) = data.windows(8).position(|part| part == VENDOR) {
+                    data[at..at + 8].copy_from_slice(OTHER_VENDOR);
+                }
+            }
+            if len == 0 || to.write_all(data).is_err() {
+                let _ = to.shutdown(Shutdown::Both);
+                let _ = from.shutdown(Shutdown::Both);
+                return;
+            }
+        }
+    }
+}

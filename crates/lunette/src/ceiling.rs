@@ -1,0 +1,80 @@
+//! `lunette ceiling`: a responder that does nothing, to measure what the others could reach at most.
+
+use crate::{Failure, catch_signals, say};
+use bench::ceiling::{BLOCK_BYTES, Ceiling, CeilingOptions, SIZE_BYTES};
+use clap::{Args, ValueEnum};
+use engine::config::{format_size, parse_cores, parse_size, show_cores};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: lunette ceiling --poll always --cores 0")]
+pub(crate) struct CeilingArguments {
+    /// Listen here; port 0 is any free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// How connections wait for commands: always (spin), never (sleep)
+    #[arg(long, value_enum, default_value = "never")]
+    poll: PollWord,
+    /// Cores that the threads of connections are pinned to, one after the other, as 0,2-3 [default: not pinned]
+    #[arg(long, value_name = "LIST|all")]
+    cores: Option<String>,
+    /// The size that units say they have [default: 64G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value_t = SIZE_BYTES, hide_default_value = true)]
+    size: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PollWord {
+    Always,
+    Never,
+}
+
+/// Serves until a signal comes.
+pub(crate) fn run(arguments: &CeilingArguments) -> Result<String, Failure> {
+    let cores = arguments.cores.as_deref().map(parse_cores).transpose();
+    let cores = cores.map_err(|error| Failure::wrong_input(format!("--cores: {error}")))?.unwrap_or_default();
+    if arguments.size < BLOCK_BYTES.into() {
+        return Err(Failure::wrong_input(format!("--size: a block has {BLOCK_BYTES} bytes; choose more")));
+    }
+    // Before anything is served, so that no signal is lost.
+    let (mut signals, stopping) =
+        catch_signals().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+    let listen = arguments.listen;
+    let options = CeilingOptions {
+        listen,
+        spin: matches!(arguments.poll, PollWord::Always),
+        cores: cores.clone(),
+        size_bytes: arguments.size,
+    };
+    let ceiling = Ceiling::start(options)
+        .map_err(|error| Failure::failed(format!("{listen}: {error}; choose another --listen")))?;
+    say(&banner(&ceiling, arguments, &cores));
+    signals.forever().next();
+    stopping.store(true, Ordering::SeqCst);
+    drop(ceiling);
+    Ok(String::new())
+}
+
+fn banner(ceiling: &Ceiling, arguments: &CeilingArguments, cores: &[usize]) -> String {
+    let poll = match arguments.poll {
+        PollWord::Always => "always polling",
+        PollWord::Never => "never polling",
+    };
+    let cores = match cores {
+        [] => String::new(),
+        [core] => format!(" on core {core}"),
+        several => format!(" on cores {}", show_cores(several)),
+    };
+    format!(
+        "Lunette {} answers commands and does nothing else{cores}, {poll}.\n\
+         Reads return one pattern, writes are forgotten: this is a mark to measure by, not a disk.\n\n\
+         Target {}\n  portal {}\n  URL {}\n  LUN any: nothing, {}, {BLOCK_BYTES}-byte blocks\n\n\
+         Ready. Stop with Ctrl-C.\n",
+        env!("CARGO_PKG_VERSION"),
+        bench::ceiling::TARGET,
+        ceiling.address(),
+        ceiling.url(0),
+        format_size(arguments.size),
+    )
+}
