@@ -193,8 +193,13 @@ impl Connection {
     /// Whether the initiator owes it the rest of what it has begun to send, or was asked for.
     fn awaits_data(&self, tasks: &Slots<Task>) -> bool {
         let awaits = |key: Key| tasks.get(key).is_some_and(Task::awaits_data);
-        self.stream.is_in_payload()
-            || self.tasks.iter().flatten().any(|(_, occupant)| occupant.task().is_some_and(awaits))
+        let mut own = self.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
+        self.stream.is_in_payload() || own.any(awaits)
+    }
+
+    /// Whether it has neither a task nor data that was lent.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.tasks.iter().all(Option::is_none)
     }
 
     /// Whether a deadline has passed.

@@ -177,6 +177,7 @@ impl<I: Io> Core<I> {
     fn send_off(&mut self, key: Key, target: usize, to: usize) {
         self.move_load(key, Some(to));
         let Some(conn) = self.connections.remove(key) else { return };
+        assert!(conn.is_vacant(), "what is in flight ends before its connection moves");
         let (socket, unread) = conn.stream.detach(&mut self.io);
         let migrant = Migrant {
             machine: conn.machine,
