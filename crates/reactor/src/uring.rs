@@ -23,6 +23,9 @@ use wire::{Places, Span};
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
+/// Receives and reads in one turn that there is room for from the start.
+const FILLS_AT_START: usize = 256;
+
 /// One core's ring and its buffers. It stays on the thread that opened it.
 ///
 /// Sockets and files must not be in nonblocking mode: their requests would fail with EAGAIN instead of waiting.
@@ -41,6 +44,8 @@ pub struct Uring {
     ready: Vec<Completion>,
     now: Time,
     is_closing: bool,
+    /// Receives and reads that are still to be queued.
+    fills: Vec<squeue::Entry>,
     _stays_on_its_thread: PhantomData<*mut ()>,
 }
 
@@ -58,6 +63,7 @@ impl Uring {
             ready: Vec::new(),
             now: clock(),
             is_closing: false,
+            fills: Vec::with_capacity(FILLS_AT_START),
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -71,8 +77,11 @@ impl Uring {
     ) {
         match self.requests.start(tag, kind) {
             Some(index) => {
-                let entry = entry(&mut self.requests, index, &mut self.arena);
-                self.push(entry.user_data(u64::from(index)));
+                let entry = entry(&mut self.requests, index, &mut self.arena).user_data(u64::from(index));
+                match kind {
+                    Kind::Fill => self.fills.push(entry),
+                    _ => self.push(entry),
+                }
                 self.in_flight += 1;
             }
             None => self.fail(tag, rustix::io::Errno::NOBUFS),
@@ -92,6 +101,14 @@ impl Uring {
             }
             self.enter(Wait::No);
         }
+    }
+
+    /// Queues what receives and reads behind everything else: a peer has its answer before we look for what it sends
+    /// next.
+    fn queue_fills(&mut self) {
+        let mut fills = std::mem::take(&mut self.fills);
+        fills.drain(..).for_each(|entry| self.push(entry));
+        self.fills = fills;
     }
 
     /// Submits what is queued, and waits.
@@ -309,6 +326,7 @@ impl Io for Uring {
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
         let before = completions.len();
         self.arm_wake();
+        self.queue_fills();
         self.reap(completions);
         let may_wait = wait != Wait::No && completions.len() == before && self.waker.fall_asleep();
         self.enter(if may_wait { wait } else { Wait::No });
@@ -322,6 +340,7 @@ impl Drop for Uring {
     /// Cancels all that is in flight and waits until the kernel holds no address of ours.
     fn drop(&mut self) {
         self.is_closing = true;
+        self.queue_fills();
         let mut abandoned = Vec::new();
         while self.in_flight > 0 || self.wake_is_armed {
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
