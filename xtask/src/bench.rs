@@ -33,6 +33,9 @@ const PLAN: &str = "xtask/performance.toml";
 const RECORD: &str = "docs/performance";
 const OUTPUT: &str = "target/bench";
 
+/// Results of each row without which nothing is recorded.
+const REPETITIONS_MIN: u32 = 5;
+
 /// Measures and judges.
 pub(crate) fn run(options: &Options) -> Result {
     if !options.judge {
@@ -44,6 +47,12 @@ pub(crate) fn run(options: &Options) -> Result {
     let table = table(&judged);
     print!("{table}");
     if options.record {
+        if results.repetitions < REPETITIONS_MIN {
+            return Err(format!(
+                "a row has {} results; only what every row has {REPETITIONS_MIN} of is kept (--resume goes on)",
+                results.repetitions
+            ));
+        }
         record(&table)?;
     }
     let missed = judged.iter().filter(|judged| !judged.is_reached()).count();
@@ -148,12 +157,12 @@ mod tests {
     use super::*;
 
     const CSV: &str = "\
-section,target,scheduling,direction,digests,jobs,queue_depth,block_size,failed,iops,iops_median\r\n\
-A: small commands,Lunette,spinning,read,none,1,32,4K,,90,80\r\n\
-A: small commands,ceiling,spinning,read,none,1,32,4K,,100,100\r\n\
-C: polling,Lunette,free,read,none,1,1,4K,,1,95\r\n\
-C: polling,Lunette,always,read,none,1,1,4K,,1,100\r\n\
-C: polling,Lunette,never,read,none,1,1,4K,,1,50\r\n";
+section,target,scheduling,direction,digests,jobs,queue_depth,block_size,runs,iops,iops_median\r\n\
+A: small commands,Lunette,spinning,read,none,1,32,4K,5,90,80\r\n\
+A: small commands,ceiling,spinning,read,none,1,32,4K,5,100,100\r\n\
+C: polling,Lunette,free,read,none,1,1,4K,5,1,95\r\n\
+C: polling,Lunette,always,read,none,1,1,4K,5,1,100\r\n\
+C: polling,Lunette,never,read,none,1,1,4K,4,1,50\r\n";
 
     fn verdicts() -> Vec<Judged> {
         let results = Results::parse(CSV.as_bytes()).expect("results");
@@ -168,6 +177,7 @@ C: polling,Lunette,never,read,none,1,1,4K,,1,50\r\n";
         let polling = judged.iter().find(|judged| judged.mark.ours.section == "C: polling");
         assert_eq!(polling.and_then(Judged::ratio), Some(0.95), "against the best of both");
         assert!(polling.is_some_and(Judged::is_reached));
+        assert_eq!(Results::parse(CSV.as_bytes()).map(|results| results.repetitions), Ok(4));
     }
 
     #[test]

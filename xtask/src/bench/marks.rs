@@ -46,6 +46,9 @@ pub(super) fn marks(results: &Results) -> Vec<Mark> {
     let all = |section: &'static str, target: &'static str| {
         results.rows.iter().filter(move |row| row.section == section && row.target == target)
     };
+    for ours in all("A: bulk", "Lunette").filter(|row| row.direction == "read") {
+        marks.push(against(ours, "tgt, null", vec![ours.of("tgt, null")], 1.0));
+    }
     for ours in all("A: data digests", "Lunette").filter(|row| row.digests == "data") {
         let plain = Side { digests: "none".into(), ..ours.clone() };
         marks.push(against(ours, "without digests", vec![plain], DIGESTS));

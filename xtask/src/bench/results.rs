@@ -37,6 +37,8 @@ pub(super) struct Results {
     medians: HashMap<Side, f64>,
     /// In the file's order.
     pub(super) rows: Vec<Side>,
+    /// Repetitions that every row has at least.
+    pub(super) repetitions: u32,
 }
 
 impl Results {
@@ -58,9 +60,9 @@ impl Results {
         let [section, target, scheduling] = ["section", "target", "scheduling"].map(column);
         let [direction, digests, jobs] = ["direction", "digests", "jobs"].map(column);
         let [depth, block, median] = ["queue_depth", "block_size", "iops_median"].map(column);
-        let median = median?;
+        let (median, runs) = (median?, column("runs")?);
         let places = [section?, target?, scheduling?, direction?, digests?, jobs?, depth?, block?];
-        let mut results = Results { medians: HashMap::new(), rows: Vec::new() };
+        let mut results = Results { medians: HashMap::new(), rows: Vec::new(), repetitions: u32::MAX };
         for record in reader.records() {
             let record = record.map_err(|error| error.to_string())?;
             let [section, target, scheduling, direction, digests, jobs, depth, block] =
@@ -69,6 +71,8 @@ impl Results {
             if let Some(figure) = record.get(median).and_then(|figure| figure.parse().ok()) {
                 results.medians.insert(side.clone(), figure);
             }
+            let count = record.get(runs).and_then(|count| count.parse().ok()).unwrap_or(0);
+            results.repetitions = results.repetitions.min(count);
             results.rows.push(side);
         }
         Ok(results)
