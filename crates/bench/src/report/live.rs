@@ -17,7 +17,7 @@ use crate::target::{Opened, TargetOptions, open};
 use daemon::Daemon;
 use engine::config::show_cores;
 use files::Files;
-use link::Place;
+use link::{IN_ORDER, Place};
 use peer::Tgt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl LiveBed {
         }
         arguments.extend(["--log-level".into(), "warn".into()]);
         let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
-        let daemon = Daemon::start(place.command(&self.program, &[]).args(arguments), &line)?;
+        let daemon = Daemon::start(place.command(&self.program, &[], IN_ORDER).args(arguments), &line)?;
         started.commands.push(line);
         started.targets = daemon.units(row.luns)?;
         started.pid = Some(daemon.pid());
@@ -183,6 +183,11 @@ impl Bed for LiveBed {
         let mut links: Vec<u64> = rows.iter().filter_map(|row| row.target.link).collect();
         links.sort_unstable();
         links.dedup();
+        let starts =
+            |row: &Row| !matches!(row.target.kind, Kind::Url(_)) && row.target.transport == Transport::Iscsi;
+        if rows.iter().any(starts) {
+            faults.extend(self.packages.need("util-linux", &["setpriv", "taskset"]).err());
+        }
         if has_peer {
             match self.prepare_tgt() {
                 Ok(fact) => facts.push(fact),

@@ -1,8 +1,9 @@
-//! The files behind LUNs: made full once, kept while the report is made, removed at its end.
+//! What is made in the file system while a report is made, and removed again.
 
 use crate::report::plan::Store;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where files in memory are.
@@ -10,7 +11,7 @@ const MEMORY: &str = "/dev/shm";
 /// Bytes that are written at once.
 const CHUNK: usize = 1 << 20;
 
-/// The files that were made so far.
+/// The files behind LUNs: made full once, kept while the report is made, removed at its end.
 #[derive(Debug)]
 pub(super) struct Files {
     directory: PathBuf,
@@ -79,6 +80,30 @@ impl Drop for Files {
         for path in &self.made {
             let _ = fs::remove_file(path);
         }
+    }
+}
+
+/// A new folder that only this user may enter; it is removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Directory(PathBuf);
+
+impl Directory {
+    /// Makes one in another folder. What is there already is not touched.
+    pub(super) fn make(inside: &Path, what: &str) -> Result<Directory, String> {
+        let path = inside.join(format!("lunette-{what}-{:016x}", fastrand::u64(..)));
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Directory(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -17,6 +17,9 @@ const TRIES: usize = 16;
 /// What a link may send at once, and the time that it holds back what is too fast, before it drops.
 const BURST: &str = "16k";
 const LATENCY: &str = "50ms";
+/// How a target ends when the report is no more.
+pub(super) const IN_ORDER: &str = "TERM";
+pub(super) const AT_ONCE: &str = "KILL";
 
 /// Where a target stands; a link is removed when this is dropped.
 #[derive(Debug)]
@@ -38,9 +41,11 @@ impl Place {
     }
 
     /// A command that starts a program there, on these cores; all cores, if there are none. What it starts becomes the
-    /// program: it has its process number. Ctrl-C does not reach it: it is ended in order.
-    pub(super) fn command(&self, program: &Path, cores: &[usize]) -> Command {
-        let mut line = self.prefix(cores);
+    /// program: it has its process number. Ctrl-C does not reach it: it is ended in order, or by this signal when the
+    /// thread that starts it ends.
+    pub(super) fn command(&self, program: &Path, cores: &[usize], death: &str) -> Command {
+        let mut line = ["setpriv", "--pdeathsig", death].map(String::from).to_vec();
+        line.extend(self.prefix(cores));
         line.push(program.display().to_string());
         let mut command = self.tools.command(Path::new(&line[0]));
         command.args(&line[1..]).process_group(0);
@@ -197,7 +202,8 @@ mod tests {
             assert!(place.discipline().unwrap().contains(&format!("rate {rate} burst 16Kb lat 50ms")));
         }
         let names = places.each_ref().map(|place| place.prefix(&[]).pop().unwrap());
-        let mut child = places[0].command(Path::new("cat"), &[]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            places[0].command(Path::new("cat"), &[], IN_ORDER).stdin(Stdio::piped()).spawn().unwrap();
         let inside = format!("/proc/{}/comm", child.id());
         let begin = std::time::Instant::now();
         while std::fs::read_to_string(&inside).unwrap() != "cat\n" {
