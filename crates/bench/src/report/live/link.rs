@@ -171,16 +171,23 @@ impl Link {
     }
 }
 
-/// A range of four addresses that this machine has no route to.
+/// A range of four addresses that this machine has no route to, but the default.
 fn unused(tools: &Tools) -> Result<u32, String> {
     for _ in 0..TRIES {
         let base = NETWORK.to_bits() + 4 * fastrand::u32(..LINKS);
         let range = format!("{}/30", Ipv4Addr::from_bits(base));
-        if tools.run(&["ip", "-4", "route", "show", "root", &range])?.is_empty() {
+        let inside = tools.run(&["ip", "-4", "route", "show", "root", &range])?;
+        let around = tools.run(&["ip", "-4", "route", "show", "match", &range])?;
+        if is_unused(&inside, &around) {
             return Ok(base);
         }
     }
     Err(format!("no addresses are left for a link: {NETWORK}/15 is in use here; remove routes into it"))
+}
+
+/// By the routes into parts of a range, and those to ranges that contain it.
+fn is_unused(inside: &str, around: &str) -> bool {
+    inside.is_empty() && around.lines().all(|route| route.starts_with("default "))
 }
 
 #[cfg(test)]
@@ -213,6 +220,13 @@ mod tests {
         let left = tools.run(&["ip", "netns", "list"]).unwrap();
         assert!(names.iter().all(|name| !left.contains(name)), "{left}");
         child.kill().and_then(|()| child.wait()).unwrap();
+    }
+
+    #[test]
+    fn a_range_that_somebody_routes_is_not_taken() {
+        assert!(is_unused("", "") && is_unused("", "default via 192.0.2.1 dev eth0 \n"));
+        assert!(!is_unused("198.18.0.4 dev vpn scope link", "default via 192.0.2.1 dev eth0"));
+        assert!(!is_unused("", "default via 192.0.2.1 dev eth0 \n198.18.0.0/15 via 192.0.2.9 dev vpn"));
     }
 
     #[test]
