@@ -159,6 +159,41 @@ impl LiveBed {
 }
 
 impl LiveBed {
+    /// Starts what the row measures, measures it, and ends it.
+    fn measure_started(
+        &mut self,
+        row: &Row,
+        job: &Job,
+        observe: &mut dyn FnMut(&Sample),
+    ) -> Result<Measured, String> {
+        let started = self.start(row)?;
+        let mut opened: Vec<Opened> = Vec::new();
+        for initiator in 0..row.initiators {
+            let options = options(row, job, initiator);
+            for target in &started.targets {
+                opened.push(open(target, &options).map_err(|error| error.to_string())?);
+            }
+        }
+        let names: Vec<String> = opened.iter().map(|target| target.name.clone()).collect();
+        let backends: Vec<_> = opened.into_iter().map(|target| target.backend).collect();
+        let watch = Watch { stop: Arc::clone(&self.stop), target_pid: started.pid };
+        let result = run(job, &backends, &names, &watch, observe).map_err(|error| error.to_string())?;
+        drop(backends);
+        if result.iops() == 0.0 {
+            let reason = result.first_errors.first().map_or("no operation finished", String::as_str);
+            return Err(reason.to_string());
+        }
+        let mut commands = started.commands;
+        commands.push(command(&names, job));
+        for mut daemon in started.daemons {
+            daemon.stop()?;
+        }
+        if let Some(mut tgt) = started.peer {
+            tgt.stop()?;
+        }
+        Ok(Measured { result, commands: commands.iter().map(|command| redact(command)).collect() })
+    }
+
     fn prepare_tgt(&mut self) -> Result<Fact, String> {
         self.packages.need("tgt", &["tgtd", "tgtadm"])?;
         let version = Tgt::version(self.packages.tools())?;
@@ -212,32 +247,10 @@ impl Bed for LiveBed {
         job: &Job,
         observe: &mut dyn FnMut(&Sample),
     ) -> Result<Measured, String> {
-        let started = self.start(row)?;
-        let mut opened: Vec<Opened> = Vec::new();
-        for initiator in 0..row.initiators {
-            let options = options(row, job, initiator);
-            for target in &started.targets {
-                opened.push(open(target, &options).map_err(|error| error.to_string())?);
-            }
-        }
-        let names: Vec<String> = opened.iter().map(|target| target.name.clone()).collect();
-        let backends: Vec<_> = opened.into_iter().map(|target| target.backend).collect();
-        let watch = Watch { stop: Arc::clone(&self.stop), target_pid: started.pid };
-        let result = run(job, &backends, &names, &watch, observe).map_err(|error| error.to_string())?;
-        drop(backends);
-        if result.iops() == 0.0 {
-            let reason = result.first_errors.first().map_or("no operation finished", String::as_str);
-            return Err(reason.to_string());
-        }
-        let mut commands = started.commands;
-        commands.push(command(&names, job));
-        for mut daemon in started.daemons {
-            daemon.stop()?;
-        }
-        if let Some(mut tgt) = started.peer {
-            tgt.stop()?;
-        }
-        Ok(Measured { result, commands: commands.iter().map(|command| redact(command)).collect() })
+        let measured = self.measure_started(row, job, observe);
+        // By now the target has ended, also where it failed.
+        let settled = self.files.settle(&row.target.store);
+        measured.and_then(|measured| settled.map(|()| measured))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is made in the file system while a report is made, and removed again.
 
 use crate::report::plan::Store;
+use rustix::fs::{Advice, fadvise};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -55,6 +56,21 @@ impl Files {
             Store::Ram(size) => self.local(&Store::Tmpfs(*size), lun).map(Some),
             Store::Tmpfs(_) | Store::Disk(_) | Store::Block(_) => self.local(store, lun).map(Some),
         }
+    }
+
+    /// Writes what a target left in the page cache to disk, and empties the cache: else the next run would pay for it.
+    pub(super) fn settle(&self, store: &Store) -> Result<(), String> {
+        let paths: Vec<&Path> = match store {
+            Store::Ram(_) | Store::Null(_) | Store::Tmpfs(_) => Vec::new(),
+            Store::Disk(_) => {
+                self.made.iter().map(PathBuf::as_path).filter(|path| !path.starts_with(MEMORY)).collect()
+            }
+            Store::Block(path) => vec![Path::new(path)],
+        };
+        paths.into_iter().try_for_each(|path| {
+            let settled = File::open(path).and_then(|file| written_and_dropped(&file));
+            settled.map_err(|error| format!("{}: it cannot be written to disk: {error}", path.display()))
+        })
     }
 
     /// A file of that size without holes.
@@ -127,12 +143,19 @@ fn fill(path: &Path, size: u64) -> io::Result<()> {
         file.write_all(&chunk[..length])?;
         left -= length as u64;
     }
-    file.sync_all()
+    written_and_dropped(&file)
+}
+
+fn written_and_dropped(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+    use std::io::IoSliceMut;
 
     #[test]
     fn files_are_full_shared_by_rows_and_removed() {
@@ -149,6 +172,26 @@ mod tests {
         assert!(memory.starts_with("/dev/shm/") && length(&memory) == 1 << 20);
         drop(files);
         assert!(!Path::new(&local).exists() && !Path::new(&memory).exists());
+    }
+
+    #[test]
+    fn what_a_target_wrote_is_out_of_the_page_cache_for_the_next() {
+        // Not in /tmp, which may be in memory.
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut files = Files::new(directory.path());
+        let store = Store::Disk(1 << 20);
+        let path = files.local(&store, 0).unwrap();
+        let mut file = File::options().read(true).write(true).open(path).unwrap();
+        file.write_all(&[1; 1 << 16]).unwrap();
+        let mut byte = [0];
+        let mut cached =
+            || preadv2(&file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT).map(|_| byte[0]);
+        if cached() == Err(Errno::OPNOTSUPP) {
+            return;
+        }
+        assert_eq!(cached(), Ok(1));
+        files.settle(&store).unwrap();
+        assert_eq!(cached(), Err(Errno::AGAIN));
     }
 
     #[test]
