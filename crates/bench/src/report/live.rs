@@ -223,6 +223,11 @@ impl Bed for LiveBed {
         if rows.iter().any(starts) {
             faults.extend(self.packages.need("util-linux", &["setpriv", "taskset"]).err());
         }
+        let own = rows.iter().filter(|row| row.target.kind == Kind::Lunette);
+        match self.files.facts(&own.map(|row| &row.target.store).collect::<Vec<_>>()) {
+            Ok(held) => facts.extend(held),
+            Err(fault) => faults.push(fault),
+        }
         if has_peer {
             match self.prepare_tgt() {
                 Ok(fact) => facts.push(fact),

@@ -1,11 +1,14 @@
 //! What is made in the file system while a report is made, and removed again.
 
+use crate::report::bed::Fact;
 use crate::report::plan::Store;
 use rustix::fs::{Advice, fadvise};
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use store::lane::Store as _;
 
 /// Where files in memory are.
 const MEMORY: &str = "/dev/shm";
@@ -56,6 +59,20 @@ impl Files {
             Store::Ram(size) => self.local(&Store::Tmpfs(*size), lun).map(Some),
             Store::Tmpfs(_) | Store::Disk(_) | Store::Block(_) => self.local(store, lun).map(Some),
         }
+    }
+
+    /// The file systems of these stores, and how a target of ours reaches files there.
+    pub(super) fn facts(&self, stores: &[&Store]) -> Result<Vec<Fact>, String> {
+        let is_disk = |store: &&Store| matches!(store, Store::Disk(_));
+        let is_tmpfs = |store: &&Store| matches!(store, Store::Tmpfs(_));
+        let mut facts = Vec::new();
+        if stores.iter().any(is_disk) {
+            facts.push(Fact::new("Files on disk", held(&self.directory)?));
+        }
+        if stores.iter().any(is_tmpfs) {
+            facts.push(Fact::new("Files in memory", held(Path::new(MEMORY))?));
+        }
+        Ok(facts)
     }
 
     /// Writes what a target left in the page cache to disk, and empties the cache: else the next run would pay for it.
@@ -131,6 +148,29 @@ fn one(path: &str, lun: u32) -> Result<&str, String> {
     }
 }
 
+/// How files in a folder are held: `ext4, direct I/O in 4096-byte blocks`.
+fn held(directory: &Path) -> Result<String, String> {
+    let fault = |error: &dyn Display| format!("{}: {error}", directory.display());
+    let place = directory.canonicalize().map_err(|error| fault(&error))?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| fault(&error))?;
+    let probe = Directory::make(&place, "probe")?;
+    let file = store::open_file(&probe.path().join("file"), Some(1 << 20), 512, false);
+    let told = file.map_err(|error| fault(&error))?.describe();
+    let access = told.rsplit(", ").next().unwrap_or_default();
+    Ok(format!("{}, {access}", file_system(&mounts, &place).unwrap_or("file system not known")))
+}
+
+/// The type of the file system that a path is on, by `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+fn file_system<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
+    let around = mounts.lines().filter_map(|line| {
+        let (mount, rest) = line.split_once(" - ")?;
+        let point = mount.split(' ').nth(4)?.replace("\\040", " ");
+        path.starts_with(&point).then_some((point.len(), rest.split(' ').next()?))
+    });
+    // Of several that are mounted over one another, the last.
+    around.max_by_key(|(length, _)| *length).map(|(_, name)| name)
+}
+
 /// Bytes that no file system takes for a hole.
 fn fill(path: &Path, size: u64) -> io::Result<()> {
     let mut random = fastrand::Rng::with_seed(size);
@@ -192,6 +232,27 @@ mod tests {
         assert_eq!(cached(), Ok(1));
         files.settle(&store).unwrap();
         assert_eq!(cached(), Err(Errno::AGAIN));
+    }
+
+    #[test]
+    fn a_reader_is_told_what_holds_the_files() {
+        let mounts = "22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+                      30 22 0:26 / /mnt/a\\040b rw - xfs /dev/vdb rw\n\
+                      31 22 0:27 / /mnt/a\\040b rw - tmpfs tmpfs rw\n";
+        assert_eq!(file_system(mounts, Path::new("/mnt/a b/c")), Some("tmpfs"));
+        assert_eq!(file_system(mounts, Path::new("/mnt/a")), Some("ext4"));
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files::new(directory.path());
+        let facts =
+            files.facts(&[&Store::Tmpfs(1 << 20), &Store::Null(1 << 20), &Store::Disk(1 << 20)]).unwrap();
+        assert_eq!((facts.len(), facts[0].name.as_str()), (2, "Files on disk"));
+        assert!(facts[1].value.starts_with("tmpfs, "), "{facts:?}");
+        assert!(
+            facts
+                .iter()
+                .all(|fact| ["-byte blocks", "page cache"].iter().any(|end| fact.value.ends_with(end)))
+        );
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
