@@ -112,7 +112,7 @@ fn a_plan_is_measured_and_gone_on_with() {
 
 /// The `lunette serve` that a report started and that runs.
 fn served_by(report: u32) -> Option<u32> {
-    let processes = fs::read_dir("/proc")
+    let mut processes = fs::read_dir("/proc")
         .expect("processes")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let serves = |pid: &u32| {
@@ -121,7 +121,7 @@ fn served_by(report: u32) -> Option<u32> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         words.nth(1) == Some(b"serve") && status.contains(&format!("PPid:\t{report}\n"))
     };
-    processes.filter(serves).next()
+    processes.find(serves)
 }
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
