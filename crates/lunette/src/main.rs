@@ -15,7 +15,7 @@ use banner::{Running, banner};
 use clap::Parser as _;
 use engine::Daemon;
 use engine::config::{Config, Problems};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use std::fmt::Display;
@@ -150,14 +150,24 @@ fn catch_signals() -> io::Result<(Signals, Arc<AtomicBool>)> {
     Ok((Signals::new([SIGINT, SIGTERM])?, stopping))
 }
 
-/// A flag that an interrupt sets; a second one ends the process at once.
+/// A flag that an interrupt sets, as does a terminal that is closed; a second one ends the process at once.
 fn catch_interrupts() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    // Under nohup it goes on.
+    let hangup = (!ignores(&status, SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
+}
+
+/// Whether a process ignores a signal, by its `/proc/PID/status` (proc_pid_status(5)).
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal - 1)) != 0
 }
 
 /// Logs to stderr as the option, else `RUST_LOG`, else `info` says.
@@ -203,4 +213,15 @@ fn refuse(problems: &Problems) -> ExitCode {
 fn fail(error: impl Display, status: u8) -> ExitCode {
     eprintln!("lunette: {error}");
     ExitCode::from(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_are_ignored_are_known() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
+        assert!(ignores(status, SIGHUP) && !ignores(status, SIGINT) && !ignores("", SIGHUP));
+    }
 }

@@ -2,9 +2,11 @@
 
 mod support;
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 use support::daemon::Daemon;
 use support::tools::{must, tool};
 use tempfile::TempDir;
@@ -83,6 +85,9 @@ fn a_plan_is_measured_and_gone_on_with() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (plan, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
     fs::write(&plan, PLAN).expect("the plan is written");
+    let theirs = out.join("packages/keep");
+    fs::create_dir_all(theirs.parent().expect("a folder")).expect("a folder is made");
+    fs::write(&theirs, "theirs").expect("a file is written");
     let arguments = [plan.to_str().expect("UTF-8"), "--quick", "-o", out.to_str().expect("UTF-8")];
     let made = report(&arguments);
     assert!(made.status.success(), "{}", told(&made));
@@ -90,7 +95,8 @@ fn a_plan_is_measured_and_gone_on_with() {
         .expect("the folder is there")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
         .collect();
-    assert_eq!(left.len(), 5, "files of LUNs are removed: {left:?}");
+    assert_eq!(left.len(), 6, "files of LUNs are removed: {left:?}");
+    assert!(theirs.exists(), "what others put there is not");
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     assert!(!page.contains("Incomplete"), "{}", told(&made));
     assert!(page.contains("lunette serve --listen 127.0.0.1:0 --lun ram:64M"), "commands are told");
@@ -102,6 +108,56 @@ fn a_plan_is_measured_and_gone_on_with() {
     let resumed = report(&[&arguments[..], &["--resume"]].concat());
     assert!(resumed.status.success(), "{}", told(&resumed));
     assert_eq!(told(&resumed).matches("repetition ").count(), 1, "one run was missing: {}", told(&resumed));
+}
+
+/// The `lunette serve` that a report started and that runs.
+fn served_by(report: u32) -> Option<u32> {
+    let mut processes = fs::read_dir("/proc")
+        .expect("processes")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let serves = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = words.split(|byte| *byte == 0);
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        words.nth(1) == Some(b"serve") && status.contains(&format!("PPid:\t{report}\n"))
+    };
+    processes.find(serves)
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn no_target_outlives_a_report() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let plan = directory.path().join("plan.toml");
+    let text =
+        "runtime = '1h'\n[[target]]\nname = 'a'\nstore = 'null:64M'\n[[matrix]]\nscheduling = 'one core'";
+    fs::write(&plan, text).expect("the plan is written");
+    for signal in [Signal::KILL, Signal::HUP] {
+        let out = directory.path().join(format!("{signal:?}"));
+        let mut command = Daemon::command();
+        command.arg("report").arg(&plan).arg("-o").arg(&out).stderr(Stdio::null());
+        let mut report = command.spawn().expect("lunette runs");
+        let mut target = None;
+        wait_until("no target is started", || {
+            target = served_by(report.id());
+            target.is_some()
+        });
+        kill_process(Pid::from_child(&report), signal).expect("the report runs");
+        let ended = report.wait().expect("it ends");
+        assert_eq!(ended.code(), (signal == Signal::HUP).then_some(130), "{ended}");
+        // What nobody waits for stays a zombie.
+        let status = format!("/proc/{}/status", target.expect("it was found"));
+        wait_until("the target lives on", || {
+            fs::read_to_string(&status).map_or(true, |status| status.contains("State:\tZ"))
+        });
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::target::{Opened, TargetOptions, open};
 use daemon::Daemon;
 use engine::config::show_cores;
 use files::Files;
-use link::Place;
+use link::{IN_ORDER, Place};
 use peer::Tgt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl LiveBed {
         }
         arguments.extend(["--log-level".into(), "warn".into()]);
         let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
-        let daemon = Daemon::start(place.command(&self.program, &[]).args(arguments), &line)?;
+        let daemon = Daemon::start(place.command(&self.program, &[], IN_ORDER).args(arguments), &line)?;
         started.commands.push(line);
         started.targets = daemon.units(row.luns)?;
         started.pid = Some(daemon.pid());
@@ -159,49 +159,8 @@ impl LiveBed {
 }
 
 impl LiveBed {
-    fn prepare_tgt(&mut self) -> Result<Fact, String> {
-        self.packages.need("tgt", &["tgtd", "tgtadm"])?;
-        let version = Tgt::version(self.packages.tools())?;
-        let units = "null LUNs of 1T, RAM as files in /dev/shm, files through the page cache";
-        Ok(Fact::new("tgt", format!("{version}; it never spins; {units}")))
-    }
-
-    /// Makes one to see whether it can be done.
-    fn prepare_link(&self, rate: u64) -> Result<Fact, String> {
-        let mut place = Place::new(self.packages.tools(), Some(rate))?;
-        place.slow_down()?;
-        let ends = "both ends of a veth pair";
-        Ok(Fact::new(format!("Link of {}", show_rate(rate)), format!("{ends}: {}", place.discipline()?)))
-    }
-}
-
-impl Bed for LiveBed {
-    fn prepare(&mut self, rows: &[Row]) -> Result<Vec<Fact>, Vec<String>> {
-        let mut faults = faults_of_cores(rows);
-        let mut facts = Vec::new();
-        let has_peer = rows.iter().any(|row| row.target.kind == Kind::Tgt);
-        let mut links: Vec<u64> = rows.iter().filter_map(|row| row.target.link).collect();
-        links.sort_unstable();
-        links.dedup();
-        if has_peer {
-            match self.prepare_tgt() {
-                Ok(fact) => facts.push(fact),
-                Err(fault) => faults.push(fault),
-            }
-        }
-        if !links.is_empty() {
-            match self.packages.need("iproute2", &["ip", "tc"]) {
-                Ok(()) => links.into_iter().for_each(|rate| match self.prepare_link(rate) {
-                    Ok(fact) => facts.push(fact),
-                    Err(fault) => faults.push(fault),
-                }),
-                Err(fault) => faults.push(fault),
-            }
-        }
-        if faults.is_empty() { Ok(facts) } else { Err(faults) }
-    }
-
-    fn measure(
+    /// Starts what the row measures, measures it, and ends it.
+    fn measure_started(
         &mut self,
         row: &Row,
         job: &Job,
@@ -233,6 +192,70 @@ impl Bed for LiveBed {
             tgt.stop()?;
         }
         Ok(Measured { result, commands: commands.iter().map(|command| redact(command)).collect() })
+    }
+
+    fn prepare_tgt(&mut self) -> Result<Fact, String> {
+        self.packages.need("tgt", &["tgtd", "tgtadm"])?;
+        let version = Tgt::version(self.packages.tools())?;
+        let units = "null LUNs of 1T, RAM as files in /dev/shm, files through the page cache";
+        Ok(Fact::new("tgt", format!("{version}; it never spins; {units}")))
+    }
+
+    /// Makes one to see whether it can be done.
+    fn prepare_link(&self, rate: u64) -> Result<Fact, String> {
+        let mut place = Place::new(self.packages.tools(), Some(rate))?;
+        place.slow_down()?;
+        let ends = "both ends of a veth pair";
+        Ok(Fact::new(format!("Link of {}", show_rate(rate)), format!("{ends}: {}", place.discipline()?)))
+    }
+}
+
+impl Bed for LiveBed {
+    fn prepare(&mut self, rows: &[Row]) -> Result<Vec<Fact>, Vec<String>> {
+        let mut faults = faults_of_cores(rows);
+        let mut facts = Vec::new();
+        let has_peer = rows.iter().any(|row| row.target.kind == Kind::Tgt);
+        let mut links: Vec<u64> = rows.iter().filter_map(|row| row.target.link).collect();
+        links.sort_unstable();
+        links.dedup();
+        let starts =
+            |row: &Row| !matches!(row.target.kind, Kind::Url(_)) && row.target.transport == Transport::Iscsi;
+        if rows.iter().any(starts) {
+            faults.extend(self.packages.need("util-linux", &["setpriv", "taskset"]).err());
+        }
+        let own = rows.iter().filter(|row| row.target.kind == Kind::Lunette);
+        match self.files.facts(&own.map(|row| &row.target.store).collect::<Vec<_>>()) {
+            Ok(held) => facts.extend(held),
+            Err(fault) => faults.push(fault),
+        }
+        if has_peer {
+            match self.prepare_tgt() {
+                Ok(fact) => facts.push(fact),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if !links.is_empty() {
+            match self.packages.need("iproute2", &["ip", "tc"]) {
+                Ok(()) => links.into_iter().for_each(|rate| match self.prepare_link(rate) {
+                    Ok(fact) => facts.push(fact),
+                    Err(fault) => faults.push(fault),
+                }),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if faults.is_empty() { Ok(facts) } else { Err(faults) }
+    }
+
+    fn measure(
+        &mut self,
+        row: &Row,
+        job: &Job,
+        observe: &mut dyn FnMut(&Sample),
+    ) -> Result<Measured, String> {
+        let measured = self.measure_started(row, job, observe);
+        // By now the target has ended, also where it failed.
+        let settled = self.files.settle(&row.target.store);
+        measured.and_then(|measured| settled.map(|()| measured))
     }
 }
 

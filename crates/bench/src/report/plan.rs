@@ -213,45 +213,58 @@ impl Plan {
         read::read(text, file)
     }
 
-    /// Adds another target to every matrix: `tgt`, or the URL of one that runs.
+    /// Adds another target to every matrix: `tgt`, with every store of our own targets and behind the same links, or
+    /// the URL of one that runs.
     ///
     /// # Errors
     /// When the word is neither.
     pub fn add_peer(&mut self, word: &str) -> Result<(), String> {
-        let (kind, url) = match word {
-            "tgt" => (Kind::Tgt, false),
-            _ if engine::initiator::Url::is_meant(word) => (Kind::Url(word.into()), true),
+        let (kind, pairs) = match word {
+            "tgt" => (Kind::Tgt, self.own_stores()),
+            _ if engine::initiator::Url::is_meant(word) => {
+                (Kind::Url(word.into()), vec![(Store::Ram(0), None)])
+            }
             _ => return Err(format!("--peer {word}: not known; give tgt, or iscsi://HOST/IQN/LUN")),
         };
-        let stores: Vec<Store> = if url { vec![Store::Ram(0)] } else { self.peer_stores() };
-        for store in stores {
-            let name = match &kind {
-                Kind::Url(url) => words::without_secret(url),
-                Kind::Lunette | Kind::Ceiling | Kind::Tgt => format!("tgt {}", store.word()),
+        for (store, link) in pairs {
+            let is_there = |target: &Target| {
+                (&target.kind, &target.store, target.link, target.hops) == (&kind, &store, link, 0)
             };
-            if self.targets.iter().any(|target| target.kind == kind && target.store == store) {
+            if self.targets.iter().any(is_there) {
                 continue;
             }
-            let transport = Transport::Iscsi;
-            let target =
-                Target { name, kind: kind.clone(), transport, store, link: None, hops: 0, overwrite: false };
-            self.targets.push(target);
+            let name = self.peer_name(&kind, &store, link);
+            let (kind, transport) = (kind.clone(), Transport::Iscsi);
+            self.targets.push(Target { name, kind, transport, store, link, hops: 0, overwrite: false });
             let place = self.targets.len() - 1;
             self.matrices.iter_mut().for_each(|matrix| matrix.targets.push(place));
         }
         Ok(())
     }
 
-    /// The stores of our own targets, which a peer is then measured with too.
-    fn peer_stores(&self) -> Vec<Store> {
-        let own = self.targets.iter().filter(|target| target.kind == Kind::Lunette);
-        let mut stores: Vec<Store> = Vec::new();
-        for target in own {
-            if !stores.contains(&target.store) {
-                stores.push(target.store.clone());
+    /// The stores of our own targets with the links to them, which a peer is then measured with too.
+    fn own_stores(&self) -> Vec<(Store, Option<u64>)> {
+        let mut pairs = Vec::new();
+        for target in self.targets.iter().filter(|target| target.kind == Kind::Lunette) {
+            let pair = (target.store.clone(), target.link);
+            if !pairs.contains(&pair) {
+                pairs.push(pair);
             }
         }
-        stores
+        pairs
+    }
+
+    /// `tgt null`, `tgt disk, 100 Mbit/s`; with the size or the path where that alone is no name.
+    fn peer_name(&self, kind: &Kind, store: &Store, link: Option<u64>) -> String {
+        let link = link.map(|rate| format!(", {}", show_rate(rate))).unwrap_or_default();
+        let name = match kind {
+            Kind::Url(url) => words::without_secret(url),
+            Kind::Lunette | Kind::Ceiling | Kind::Tgt => format!("tgt {}{link}", store.word()),
+        };
+        match self.targets.iter().any(|target| target.name == name) {
+            true => format!("{name} ({store})"),
+            false => name,
+        }
     }
 
     /// Lets targets that run already, and block devices, be written over.
@@ -337,6 +350,24 @@ mod tests {
         assert_eq!(names[..2], ["a", "tgt null"]);
         assert!(names[2].contains("iqn.2001-04.com.example:x") && !names[2].contains("secret"), "{names:?}");
         assert!(plan.matrices.iter().all(|matrix| matrix.targets == [0, 1, 2]));
+    }
+
+    #[test]
+    fn a_peer_has_the_stores_of_ours_and_stands_behind_their_links() {
+        let mut plan = plan(
+            "[[target]]\nname = 'a'\nstore = 'ram:1G'\n\
+             [[target]]\nname = 'b'\nstore = 'disk:1G'\nlink = '100mbit'\n\
+             [[target]]\nname = 'c'\nkind = 'tgt'\nstore = 'disk:1G'\n\
+             [[target]]\nname = 'd'\nstore = 'disk:1G'\nhops = 1\n\
+             [[target]]\nname = 'e'\nstore = 'ram:2G'\n[[matrix]]\n",
+        );
+        let own = plan.targets.len();
+        plan.add_peer("tgt").unwrap();
+        let added: Vec<(&str, Option<u64>)> =
+            plan.targets[own..].iter().map(|target| (target.name.as_str(), target.link)).collect();
+        let expected =
+            [("tgt ram", None), ("tgt disk, 100 Mbit/s", Some(100_000_000)), ("tgt ram (ram:2G)", None)];
+        assert_eq!(added, expected);
         assert!(plan.add_peer("scst").unwrap_err().contains("give tgt"));
     }
 }

@@ -8,6 +8,11 @@ const HEIGHT: f64 = 270.0;
 /// Left, top, right, bottom.
 pub(super) const MARGIN: (f64, f64, f64, f64) = (58.0, 12.0, 20.0, 48.0);
 
+/// About the width of a letter beside an axis, and what must be free between two labels; else every other one stands
+/// lower.
+const LETTER: f64 = 6.3;
+const GAP: f64 = 8.0;
+
 /// The area that is drawn into.
 pub(super) struct Area {
     pub(super) left: f64,
@@ -68,8 +73,15 @@ pub(super) fn axes(svg: &mut Svg, area: &Area, frame: &Frame<'_>) -> Linear {
         svg.line((area.left, y), (area.x(1.0), y), if tick == 0.0 { "base" } else { "grid" });
         svg.text(area.left - 7.0, y + 4.0, Anchor::End, "tick", &compact(tick));
     }
-    for (label, place) in frame.x_labels.iter().zip(frame.x_places) {
-        svg.text(area.x(*place), area.bottom() + 18.0, Anchor::Middle, "tick", label);
+    let longest = frame.x_labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+    let is_tight = (longest as f64 * LETTER + GAP) * frame.x_labels.len() as f64 > area.width;
+    for (index, (label, place)) in frame.x_labels.iter().zip(frame.x_places).enumerate() {
+        let below = match (is_tight, index % 2) {
+            (false, _) => 18.0,
+            (true, 0) => 14.0,
+            (true, _) => 26.0,
+        };
+        svg.text(area.x(*place), area.bottom() + below, Anchor::Middle, "tick", label);
     }
     svg.text(area.x(0.5), area.bottom() + 39.0, Anchor::Middle, "axis", frame.x_title);
     svg.upright(14.0, area.top + area.height / 2.0, frame.y_title);

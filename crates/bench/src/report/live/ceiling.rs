@@ -1,6 +1,7 @@
 //! The do-nothing responder as a process of its own.
 
 use super::daemon::Daemon;
+use super::link::IN_ORDER;
 use super::{Row, Started};
 use crate::job::Poll;
 use crate::report::plan::show_poll;
@@ -22,7 +23,7 @@ pub(super) fn start(program: &Path, row: &Row, started: &mut Started) -> Result<
         arguments.extend(["--cores".into(), show_cores(&scheduling.target_cores)]);
     }
     let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
-    let daemon = Daemon::start(place.command(program, &[]).args(arguments), &line)?;
+    let daemon = Daemon::start(place.command(program, &[], IN_ORDER).args(arguments), &line)?;
     started.commands.push(line);
     started.targets = daemon.units(row.luns)?;
     started.pid = Some(daemon.pid());

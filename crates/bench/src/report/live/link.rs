@@ -17,6 +17,9 @@ const TRIES: usize = 16;
 /// What a link may send at once, and the time that it holds back what is too fast, before it drops.
 const BURST: &str = "16k";
 const LATENCY: &str = "50ms";
+/// How a target ends when the report is no more.
+pub(super) const IN_ORDER: &str = "TERM";
+pub(super) const AT_ONCE: &str = "KILL";
 
 /// Where a target stands; a link is removed when this is dropped.
 #[derive(Debug)]
@@ -38,9 +41,11 @@ impl Place {
     }
 
     /// A command that starts a program there, on these cores; all cores, if there are none. What it starts becomes the
-    /// program: it has its process number. Ctrl-C does not reach it: it is ended in order.
-    pub(super) fn command(&self, program: &Path, cores: &[usize]) -> Command {
-        let mut line = self.prefix(cores);
+    /// program: it has its process number. Ctrl-C does not reach it: it is ended in order, or by this signal when the
+    /// thread that starts it ends.
+    pub(super) fn command(&self, program: &Path, cores: &[usize], death: &str) -> Command {
+        let mut line = ["setpriv", "--pdeathsig", death].map(String::from).to_vec();
+        line.extend(self.prefix(cores));
         line.push(program.display().to_string());
         let mut command = self.tools.command(Path::new(&line[0]));
         command.args(&line[1..]).process_group(0);
@@ -166,16 +171,23 @@ impl Link {
     }
 }
 
-/// A range of four addresses that this machine has no route to.
+/// A range of four addresses that this machine has no route to, but the default.
 fn unused(tools: &Tools) -> Result<u32, String> {
     for _ in 0..TRIES {
         let base = NETWORK.to_bits() + 4 * fastrand::u32(..LINKS);
         let range = format!("{}/30", Ipv4Addr::from_bits(base));
-        if tools.run(&["ip", "-4", "route", "show", "root", &range])?.is_empty() {
+        let inside = tools.run(&["ip", "-4", "route", "show", "root", &range])?;
+        let around = tools.run(&["ip", "-4", "route", "show", "match", &range])?;
+        if is_unused(&inside, &around) {
             return Ok(base);
         }
     }
     Err(format!("no addresses are left for a link: {NETWORK}/15 is in use here; remove routes into it"))
+}
+
+/// By the routes into parts of a range, and those to ranges that contain it.
+fn is_unused(inside: &str, around: &str) -> bool {
+    inside.is_empty() && around.lines().all(|route| route.starts_with("default "))
 }
 
 #[cfg(test)]
@@ -197,7 +209,8 @@ mod tests {
             assert!(place.discipline().unwrap().contains(&format!("rate {rate} burst 16Kb lat 50ms")));
         }
         let names = places.each_ref().map(|place| place.prefix(&[]).pop().unwrap());
-        let mut child = places[0].command(Path::new("cat"), &[]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            places[0].command(Path::new("cat"), &[], IN_ORDER).stdin(Stdio::piped()).spawn().unwrap();
         let inside = format!("/proc/{}/comm", child.id());
         let begin = std::time::Instant::now();
         while std::fs::read_to_string(&inside).unwrap() != "cat\n" {
@@ -207,6 +220,13 @@ mod tests {
         let left = tools.run(&["ip", "netns", "list"]).unwrap();
         assert!(names.iter().all(|name| !left.contains(name)), "{left}");
         child.kill().and_then(|()| child.wait()).unwrap();
+    }
+
+    #[test]
+    fn a_range_that_somebody_routes_is_not_taken() {
+        assert!(is_unused("", "") && is_unused("", "default via 192.0.2.1 dev eth0 \n"));
+        assert!(!is_unused("198.18.0.4 dev vpn scope link", "default via 192.0.2.1 dev eth0"));
+        assert!(!is_unused("", "default via 192.0.2.1 dev eth0 \n198.18.0.0/15 via 192.0.2.9 dev vpn"));
     }
 
     #[test]

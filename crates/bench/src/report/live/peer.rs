@@ -1,12 +1,11 @@
 //! Debian's tgt as a child: one daemon for one run, with a control socket of its own.
 
 use super::daemon::{PATIENCE, ended, last_words};
-use super::link::Place;
+use super::files::Directory;
+use super::link::{AT_ONCE, Place};
 use super::tools::Tools;
-use std::fs::{self, DirBuilder};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,8 +22,10 @@ pub(super) struct Tgt {
     child: Child,
     words: Option<JoinHandle<String>>,
     portal: SocketAddrV4,
-    /// Holds the control socket.
-    directory: Directory,
+    /// The control socket, as tgtd and tgtadm are told it; they add a number.
+    socket: String,
+    /// Holds it.
+    _directory: Directory,
     tools: Tools,
     commands: Vec<String>,
 }
@@ -55,10 +56,12 @@ impl Tgt {
     /// `None`: somebody else has the port by now.
     fn spawn(place: &Place, cores: &[usize], port: u16) -> Result<Option<Tgt>, String> {
         let portal = SocketAddrV4::new(place.address(), port);
-        let directory = Directory::make()?;
+        let directory = Directory::make(&std::env::temp_dir(), "tgt")?;
+        let socket = directory.path().join("socket").display().to_string();
         let arguments = ["-f".into(), "--iscsi".into(), format!("portal={portal}")];
-        let mut command = place.command(Path::new("tgtd"), cores);
-        command.args(&arguments).env(SOCKET, directory.socket()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // It ignores SIGTERM.
+        let mut command = place.command(Path::new("tgtd"), cores, AT_ONCE);
+        command.args(&arguments).env(SOCKET, &socket).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("tgtd: {error}"))?;
         let stderr = child.stderr.take();
         let line = [place.prefix(cores), vec!["tgtd".into()], arguments.into()].concat().join(" ");
@@ -69,10 +72,11 @@ impl Tgt {
             tools: place.tools().clone(),
             commands: vec![
                 "# tgtd sleeps in epoll_wait whatever the scheduling says".into(),
-                format!("export {SOCKET}={}", directory.socket()),
+                format!("export {SOCKET}={socket}"),
                 line,
             ],
-            directory,
+            socket,
+            _directory: directory,
         };
         let listens = tgt.wait()?;
         Ok(listens.then_some(tgt))
@@ -148,7 +152,7 @@ impl Tgt {
     }
 
     fn ask(&self, step: &str) -> Result<String, String> {
-        let socket = format!("{SOCKET}={}", self.directory.socket());
+        let socket = format!("{SOCKET}={}", self.socket);
         let wait = PATIENCE.as_secs().to_string();
         let mut line = vec!["timeout", &wait, "env", &socket, "tgtadm"];
         line.extend(step.split(' '));
@@ -173,30 +177,6 @@ impl Drop for Tgt {
     }
 }
 
-/// A folder that only this user may enter; it is removed when this is dropped.
-#[derive(Debug)]
-struct Directory(PathBuf);
-
-impl Directory {
-    fn make() -> Result<Directory, String> {
-        let path = std::env::temp_dir().join(format!("lunette-tgt-{:08x}", fastrand::u32(..)));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Directory(path))
-    }
-
-    /// What tgtd and tgtadm are told; they add a number.
-    fn socket(&self) -> String {
-        self.0.join("socket").display().to_string()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// tgtd must be told one.
 fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
@@ -206,6 +186,7 @@ fn free_port() -> Result<u16, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn start(units: &[Option<String>]) -> Result<Tgt, String> {
         Tgt::start(&Place::new(&Tools::new(), None)?, &[0], units, (false, false))
@@ -219,7 +200,7 @@ mod tests {
         let status = fs::read_to_string(format!("/proc/{}/status", tgt.pid())).unwrap();
         assert!(status.contains("Name:\ttgtd\n") && status.contains("Cpus_allowed_list:\t0\n"), "{status}");
         tgt.stop().unwrap();
-        let directory = tgt.directory.0.clone();
+        let directory = tgt._directory.path().to_path_buf();
         assert!(directory.exists());
         drop(tgt);
         assert!(!directory.exists());

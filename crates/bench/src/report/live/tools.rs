@@ -1,5 +1,6 @@
 //! Programs of Debian packages: the machine's own, or else unpacked for this report alone.
 
+use super::files::Directory;
 use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs;
@@ -54,16 +55,19 @@ impl Tools {
 /// boot.
 #[derive(Debug)]
 pub(super) struct Packages {
+    /// The report's folder.
     directory: PathBuf,
+    /// One for each package that had to be unpacked.
+    unpacked: Vec<Directory>,
     tools: Tools,
 }
 
 impl Packages {
-    /// What must be unpacked goes into this folder.
+    /// What must be unpacked goes into new folders in this one.
     pub(super) fn new(directory: &Path) -> Packages {
         // Programs may be started elsewhere.
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.into());
-        Packages { directory: directory.join("packages"), tools: Tools::new() }
+        Packages { directory, unpacked: Vec::new(), tools: Tools::new() }
     }
 
     /// Where programs are looked for now.
@@ -85,7 +89,9 @@ impl Packages {
 
     /// Fetches a package with all that it depends on and that is not installed.
     fn unpack(&mut self, package: &str) -> Result<(), String> {
-        let (archives, root) = (self.directory.join("archives"), self.directory.join("root"));
+        let directory = Directory::make(&self.directory, "packages")?;
+        let (archives, root) = (directory.path().join("archives"), directory.path().join("root"));
+        self.unpacked.push(directory);
         fs::create_dir_all(archives.join("partial")).map_err(|error| error.to_string())?;
         let cache = format!("Dir::Cache::archives={}", archives.display());
         let fetch = ["apt-get", "--yes", "-qq", "--no-install-recommends", "--download-only", "-o", &cache];
@@ -105,12 +111,6 @@ impl Packages {
             .libraries
             .extend(libraries.iter().flat_map(|place| entries(place)).filter(|path| path.is_dir()));
         Ok(())
-    }
-}
-
-impl Drop for Packages {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut packages = Packages::new(directory.path());
         packages.need("coreutils", &["sleep", "timeout"]).unwrap();
-        assert!(!packages.directory.exists());
+        assert!(packages.unpacked.is_empty());
     }
 
     #[test]
@@ -153,6 +153,20 @@ mod tests {
         packages.tools.places = vec![directory.path().into()];
         let fault = packages.need("tgt", &["tgtd"]).unwrap_err();
         assert_eq!(fault, "tgtd is not there; install the Debian package tgt (as root: apt-get install tgt)");
+    }
+
+    #[test]
+    fn only_what_was_made_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (archive, theirs) = (directory.path().join("packages"), directory.path().join("packages/keep"));
+        fs::create_dir(&archive).and_then(|()| fs::write(&theirs, "theirs")).unwrap();
+        let mut packages = Packages::new(directory.path());
+        packages.tools.places = vec![directory.path().into()];
+        // Without apt-get nothing is fetched, but the folder for it is made.
+        assert!(packages.unpack("tgt").is_err());
+        assert_eq!(entries(directory.path()).count(), 2);
+        drop(packages);
+        assert!(theirs.exists() && entries(directory.path()).count() == 1);
     }
 
     #[test]
