@@ -221,11 +221,13 @@ impl<I: Io> Core<I> {
             self.message(message);
         }
         self.run_all();
-        while !self.to_serve.is_empty() || !self.own.is_empty() {
+        loop {
             self.serve_all();
             self.settle_turn();
+            if self.to_serve.is_empty() && self.own.is_empty() {
+                break;
+            }
         }
-        self.settle_turn();
         let now = self.io.now();
         if now >= self.next_tick {
             self.next_tick = now.after(TICK);

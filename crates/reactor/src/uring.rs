@@ -80,7 +80,7 @@ impl Uring {
                 let entry = entry(&mut self.requests, index, &mut self.arena).user_data(u64::from(index));
                 match kind {
                     Kind::Fill => self.fills.push(entry),
-                    _ => self.push(entry),
+                    _ => self.push(&entry),
                 }
                 self.in_flight += 1;
             }
@@ -92,11 +92,11 @@ impl Uring {
         self.ready.push(Completion { tag, result: Err(Errno(errno.raw_os_error())) });
     }
 
-    fn push(&mut self, entry: squeue::Entry) {
+    fn push(&mut self, entry: &squeue::Entry) {
         loop {
             // SAFETY: what the entry points to belongs to a request (or is `wake_count`) and stays in place and lent
             // until its completion; `drop` waits for all of these.
-            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return;
             }
             self.enter(Wait::No);
@@ -106,8 +106,15 @@ impl Uring {
     /// Queues what receives and reads behind everything else: a peer has its answer before we look for what it sends
     /// next.
     fn queue_fills(&mut self) {
+        if self.fills.is_empty() {
+            return;
+        }
         let mut fills = std::mem::take(&mut self.fills);
-        fills.drain(..).for_each(|entry| self.push(entry));
+        // SAFETY: as in `push`.
+        if unsafe { self.ring.submission().push_multiple(&fills) }.is_err() {
+            fills.iter().for_each(|entry| self.push(entry));
+        }
+        fills.clear();
         self.fills = fills;
     }
 
@@ -144,7 +151,9 @@ impl Uring {
     }
 
     fn reap(&mut self, completions: &mut Vec<Completion>) {
-        completions.append(&mut self.ready);
+        if !self.ready.is_empty() {
+            completions.append(&mut self.ready);
+        }
         loop {
             // One at a time, as finishing a request may queue another.
             let Some(entry) = self.ring.completion().next() else { break };
@@ -179,7 +188,7 @@ impl Uring {
                 if let Ok(bytes) = result {
                     if bytes > 0 && request.advance(bytes) && !self.is_closing {
                         let entry = send_entry(socket, request.message());
-                        return self.push(entry.user_data(u64::from(index)));
+                        return self.push(&entry.user_data(u64::from(index)));
                     }
                     result = Ok(request.sent);
                 }
@@ -201,7 +210,7 @@ impl Uring {
         if !self.wake_is_armed {
             let event = Fd(self.waker.event());
             let entry = opcode::Read::new(event, self.wake_count.as_mut_ptr(), 8).build();
-            self.push(entry.user_data(WAKE));
+            self.push(&entry.user_data(WAKE));
             self.wake_is_armed = true;
         }
     }
@@ -344,7 +353,7 @@ impl Drop for Uring {
         let mut abandoned = Vec::new();
         while self.in_flight > 0 || self.wake_is_armed {
             let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
-            self.push(cancel.user_data(CANCEL));
+            self.push(&cancel.user_data(CANCEL));
             self.enter(Wait::AtMost(Duration::from_millis(100)));
             self.reap(&mut abandoned);
         }
