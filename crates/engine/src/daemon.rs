@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use store::lane::{Backend, Lane};
-use store::{LateStore, OpenError};
+use store::{Claim, LateStore, OpenError};
 
 /// I/O buffers of each core, in bytes: mapped at start, touched as used.
 const ARENA_BYTES: u64 = 128 << 20;
@@ -294,8 +294,12 @@ fn open_store(lun: &mut Lun) -> Result<Arc<dyn Backend<Uring>>, OpenError> {
     Ok(match &lun.store {
         StoreSpec::Null { size } => store::open_null(*size),
         StoreSpec::Ram { size } => store::open_ram(*size)?,
-        StoreSpec::File { path, size } => store::open_file(path, *size, lun.block_bytes, lun.read_only)?,
-        StoreSpec::Block { path } => store::open_block(path, lun.block_bytes, lun.read_only)?,
+        StoreSpec::File { path, size } => {
+            store::open_file(path, *size, lun.block_bytes, Claim::to_serve(lun.read_only))?
+        }
+        StoreSpec::Block { path } => {
+            store::open_block(path, lun.block_bytes, Claim::to_serve(lun.read_only))?
+        }
         StoreSpec::Remote { url, block_bytes } => {
             let options = RemoteOptions {
                 initiator: Options::default(),
