@@ -208,6 +208,7 @@ impl<I: Io> Core<I> {
         let is_timed = self.connections.len() > 0
             || self.stopping.is_some()
             || !self.deaf.is_empty()
+            || crate::limited::is_owed()
             || self.lanes.iter().any(|lane| lane.wants_ticks());
         self.poller.wait(now, is_timed.then_some(until_tick))
     }
@@ -359,6 +360,7 @@ impl<I: Io> Core<I> {
         }
         self.tick_lanes();
         self.balance(now);
+        crate::limited::tell();
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             self.close_all();
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use support::daemon::Daemon;
 use support::initiator::{Initiator, Login};
 use support::tools::{Outcome, run};
+use support::wait_until;
 
 fn check(folder: &Path, text: &str) -> Outcome {
     std::fs::write(folder.join("lunette.toml"), text).expect("written");
@@ -71,9 +72,10 @@ fn sense_key(initiator: &mut Initiator, lun: u16) -> Option<u8> {
     initiator.read(lun, &[0; 6], 0).expect("an answer").sense_key()
 }
 
+const NOT_READY: u8 = 2;
+
 #[test]
 fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
-    const NOT_READY: u8 = 2;
     let folder = tempfile::tempdir().expect("a temporary directory");
     let path = folder.path().join("late.img");
     let late = format!("file:{}", path.display());
@@ -86,17 +88,56 @@ fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
     assert_eq!(sense_key(&mut initiator, 1), Some(NOT_READY));
     assert!(initiator.read_blocks(1, 0, 1, 512).is_err());
     std::fs::write(&path, vec![7; 1 << 20]).expect("written");
-    let start = std::time::Instant::now();
-    while sense_key(&mut initiator, 1) == Some(NOT_READY) {
-        assert!(start.elapsed() < Duration::from_secs(60), "{}", daemon.log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the store is back", || sense_key(&mut initiator, 1) != Some(NOT_READY));
     initiator.ready(1).expect("after the unit attentions");
     assert_eq!(initiator.read_blocks(1, 2047, 1, 512).expect("READ"), vec![7; 512]);
     initiator.write_blocks(1, 0, 512, &[8; 512], true).expect("WRITE");
     let log = daemon.stop();
     assert!(log.contains("does not open") && log.contains("is back"), "{log}");
     assert_eq!(std::fs::read(&path).expect("read")[..512], [8; 512]);
+}
+
+/// Whether a LUN is ready, for an initiator of its own.
+fn is_ready(daemon: &Daemon, lun: u16) -> bool {
+    let mut guest = Initiator::login(&daemon.lun(0), &Login::named("guest")).expect("login");
+    // The first command is told of the power-on.
+    sense_key(&mut guest, lun);
+    let is_ready = sense_key(&mut guest, lun) != Some(NOT_READY);
+    guest.logout().expect("logout");
+    is_ready
+}
+
+#[test]
+fn a_file_serves_one_lun_in_one_daemon() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    std::fs::create_dir(folder.path().join("sub")).expect("made");
+    let path = folder.path().join("disk").display().to_string();
+    std::fs::write(&path, vec![7; 1 << 20]).expect("written");
+    let (spec, same) = (format!("file:{path}"), format!("file:{}/sub/../disk", folder.path().display()));
+    let daemon = Daemon::serve(["--lun", &spec, "--lun", &same]);
+    assert_eq!((0..2).filter(|&lun| is_ready(&daemon, lun)).count(), 1, "{}", daemon.log());
+    assert!(daemon.log().contains("in use by another LUN of this process"), "{}", daemon.log());
+
+    let other = Daemon::serve(["--lun", &same]);
+    assert!(!is_ready(&other, 0));
+    assert!(
+        other.log().contains(&format!("in use by process {} (lunette)", daemon.pid())),
+        "{}",
+        other.log()
+    );
+    let lunette = |arguments: &[&str]| run(Daemon::command().args(arguments), Duration::from_secs(60));
+    let copy = folder.path().join("copy").display().to_string();
+    lunette(&["copy", &path, &copy]).expect_success("who only reads may");
+    lunette(&["bench", &path, "--runtime", "100ms"]).expect_success("who only reads may");
+    for refused in [lunette(&["copy", &copy, &path]), lunette(&["bench", &path, "--rw", "write", "--yes"])] {
+        assert!(refused.status.is_some_and(|status| !status.success()), "{}", refused.text);
+        assert!(refused.text.contains("in use by process"), "{}", refused.text);
+    }
+
+    daemon.stop();
+    wait_until("the other daemon takes over", || is_ready(&other, 0));
+    assert!(is_ready(&other, 0));
+    other.stop();
 }
 
 #[test]

@@ -232,6 +232,7 @@ impl<I: Io> Core<I> {
             Ok(handle) => self.welcome(portal, Handle(handle as i32)),
             Err(error) if self.stopping.is_none() => {
                 crate::limited!(
+                    "connections that could not be accepted",
                     tracing::Level::WARN,
                     "a connection could not be accepted: {}",
                     std::io::Error::from_raw_os_error(error.0)
@@ -252,7 +253,11 @@ impl<I: Io> Core<I> {
             return self.io.close(socket);
         };
         if !self.shared.registry.login_begins(self.shared.config.logins_max) {
-            crate::limited!(tracing::Level::WARN, "{from}: refused, too many connections are logging in");
+            crate::limited!(
+                "connections while too many are logging in",
+                tracing::Level::WARN,
+                "{from}: refused, too many connections are logging in"
+            );
             return self.io.close(socket);
         }
         let facts = Facts {
@@ -407,6 +412,7 @@ impl<I: Io> Core<I> {
         let kind = if target.is_some() { "session" } else { "discovery session" };
         let core = if target.is_some() { self.place(facts.portal) } else { self.me };
         crate::limited!(
+            "sessions that logged in",
             50 per second, tracing::Level::INFO,
             initiator = %session.initiator,
             from = %facts.from,
@@ -426,6 +432,7 @@ impl<I: Io> Core<I> {
         };
         if let Some(old) = old {
             crate::limited!(
+                "sessions that reinstate others",
                 50 per second, tracing::Level::INFO,
                 initiator = %session.initiator,
                 "session {serial} reinstates session {}",
@@ -570,7 +577,7 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(key) else { return };
         let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
         let (from, serial) = (conn.facts.from, conn.facts.serial);
-        crate::limited!(tracing::Level::WARN, initiator, %from, "session {serial} refused: {reason}");
+        crate::limited!("refusals of sessions", tracing::Level::WARN, initiator, %from, "session {serial} refused: {reason}");
     }
 
     /// The connection is over: its tasks end, and it closes when nothing is in flight.
@@ -591,13 +598,16 @@ impl<I: Io> Core<I> {
         match conn.facts.session.as_deref() {
             Some(session) => {
                 crate::limited!(
+                    "ends of sessions",
                     50 per second, tracing::Level::INFO,
                     initiator = %session.initiator,
                     %from,
                     "session {serial} ended: {reason}"
                 );
             }
-            None => crate::limited!(tracing::Level::WARN, "{from}: login ended: {reason}"),
+            None => {
+                crate::limited!("logins that ended", tracing::Level::WARN, "{from}: login ended: {reason}")
+            }
         }
         if !ready {
             self.shared.registry.login_ends();
