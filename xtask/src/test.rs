@@ -43,8 +43,12 @@ enum Step {
 /// The other values of `serve --poll`.
 const POLLS: [&str; 2] = ["always", "never"];
 
+/// What all steps together should take at most, on two cores from a clean clone.
+const MINUTES_MAX: u64 = 25;
+
 /// Runs the chosen steps, all of them by default, up to the first that fails.
 pub(crate) fn run(options: &Options) -> Result {
+    let begin = Instant::now();
     packages::ensure()?;
     let mut summary = Vec::new();
     for &step in Step::value_variants() {
@@ -59,6 +63,11 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     // Last, because that is where people and machines look for it.
     summary.iter().for_each(|line| println!("{line}"));
+    let seconds = begin.elapsed().as_secs();
+    println!("in all: {} min {} s", seconds / 60, seconds % 60);
+    if seconds > MINUTES_MAX * 60 {
+        println!("that is more than {MINUTES_MAX} minutes: find out which step has grown");
+    }
     Ok(())
 }
 
