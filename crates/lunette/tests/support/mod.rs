@@ -1,7 +1,6 @@
 //! What the integration tests share: the daemon as a process, tools that others wrote, and an initiator of our own.
 #![allow(dead_code, reason = "every test crate uses its own part of this")]
 
-pub mod conformance;
 pub mod daemon;
 pub mod initiator;
 pub mod tools;
