@@ -393,7 +393,7 @@ impl StreamMachine for Initiator {
                 Want::Header { len: total.saturating_sub(have).min(HEADER_BYTES_MAX) }
             }
             Receiving::Body { place, .. } => {
-                Want::Body { place, pad: pad(place.len()), digest: self.link.data_digest }
+                Want::Body { place, pad: pad(place.len()), digest: self.link.data_digest.then_some(0) }
             }
         }
     }

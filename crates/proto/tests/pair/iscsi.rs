@@ -1,16 +1,14 @@
 //! Our initiator machine against our target machine, on a virtual clock, with bytes cut anywhere.
 
-mod support;
-
+use crate::support::{
+    BROKEN, HANG, IDLE, INITIATOR, Pair, READ, Setup, TARGET, TEST_UNIT_READY, WRITE, chap, command, host,
+};
 use proptest::prelude::*;
 use proto::iscsi::chap::Algorithm;
 use proto::iscsi::initiator::{Event, Outcome, Residual};
 use proto::iscsi::login::{Digests, Offers, Refusal};
 use proto::verbs::Down;
 use std::time::Duration;
-use support::{
-    BROKEN, HANG, IDLE, INITIATOR, Pair, READ, Setup, TARGET, TEST_UNIT_READY, WRITE, chap, command, host,
-};
 use wire::Places;
 use wire::iscsi::{AsyncEvent, FunctionResponse, Opcode, TaskFunction};
 

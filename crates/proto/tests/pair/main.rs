@@ -1,0 +1,4 @@
+//! Our machines against each other, on a virtual clock, with bytes cut anywhere.
+
+mod iscsi;
+mod support;
