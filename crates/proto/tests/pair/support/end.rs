@@ -68,6 +68,16 @@ impl<M: StreamMachine> End<M> {
         len > 0
     }
 
+    /// Bytes from a peer that is not a machine.
+    pub(crate) fn inject(&mut self, bytes: &[u8]) {
+        self.incoming.extend(bytes);
+    }
+
+    /// All that is on its way, for a peer that is not a machine.
+    pub(crate) fn take_outgoing(&mut self) -> Vec<u8> {
+        self.outgoing.drain(..).collect()
+    }
+
     /// Tasks whose payload was in a batch that has left.
     pub(crate) fn left(&mut self) -> Vec<TaskId> {
         if self.outgoing.is_empty() { std::mem::take(&mut self.done) } else { Vec::new() }

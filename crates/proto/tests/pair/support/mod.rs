@@ -3,11 +3,12 @@
 
 mod device;
 mod end;
+pub(crate) mod link;
 mod memory;
 
 pub(crate) use device::{BROKEN, HANG, READ, TEST_UNIT_READY, WRITE};
 pub(crate) use end::End;
-pub(crate) use memory::{Memory, Random, crc32c};
+pub(crate) use memory::{MEMORY_BYTES, Memory, Random, crc32c};
 
 use device::Device;
 use proto::iscsi::chap::{Algorithm, Challenge, Identity};
