@@ -316,7 +316,9 @@ impl QueuePair {
 
     /// The batch that names this task in [`Transmit::done`] has left.
     pub fn pushed(&mut self, _task: TaskId) {
-        if let Some(event) = self.sending.left() {
+        if let Some(event) = self.sending.left()
+            && !matches!(self.phase, Phase::Over)
+        {
             self.events.push_back(event);
         }
     }

@@ -170,16 +170,6 @@ impl QueuePair {
         let Some(head) = Head::view(&self.head).copied() else { return Err(Violation::FpduLength) };
         let least = if head.is_tagged() { TAGGED_HEADER_BYTES } else { UNTAGGED_HEADER_BYTES };
         let len = u32::from(head.ulpdu_length.get()).checked_sub(least).ok_or(Violation::FpduLength)?;
-        if head.ddp_control & Head::DDP_VERSION_MASK != Head::DDP_VERSION {
-            let tagged = head.is_tagged();
-            return Err(if tagged { Violation::TaggedVersion } else { Violation::UntaggedVersion });
-        }
-        if !matches!(
-            head.rdmap_control & Head::RDMAP_VERSION_MASK,
-            Head::RDMAP_VERSION | Head::RDMAP_VERSION_CONSORTIUM
-        ) {
-            return Err(Violation::RdmapVersion);
-        }
         if !head.is_tagged() {
             self.receiving = Receiving::RestOfUntagged;
             return Ok(());
@@ -189,6 +179,7 @@ impl QueuePair {
 
     fn tagged(&mut self, len: u32) -> Result<(), Violation> {
         let Some(pdu) = Tagged::view(&self.head).copied() else { return Err(Violation::FpduLength) };
+        check_versions(&pdu.head)?;
         let last = pdu.head.is_last();
         let (stag, offset) = (pdu.stag.get(), pdu.offset.get());
         let (segment, place) = match pdu.head.opcode() {
@@ -213,6 +204,7 @@ impl QueuePair {
 
     fn untagged(&mut self) -> Result<(), Violation> {
         let Some(pdu) = Untagged::view(&self.head).copied() else { return Err(Violation::FpduLength) };
+        check_versions(&pdu.head)?;
         let len = u32::from(pdu.head.ulpdu_length.get()).saturating_sub(UNTAGGED_HEADER_BYTES);
         match pdu.queue {
             Queue::SEND => self.send_segment(&pdu, len),
@@ -390,5 +382,16 @@ impl QueuePair {
     fn first_has_come(&mut self) {
         self.sending.is_fenced = false;
         self.expected.ready = None;
+    }
+}
+
+fn check_versions(head: &Head) -> Result<(), Violation> {
+    if head.ddp_control & Head::DDP_VERSION_MASK != Head::DDP_VERSION {
+        let tagged = head.is_tagged();
+        return Err(if tagged { Violation::TaggedVersion } else { Violation::UntaggedVersion });
+    }
+    match head.rdmap_control & Head::RDMAP_VERSION_MASK {
+        Head::RDMAP_VERSION | Head::RDMAP_VERSION_CONSORTIUM => Ok(()),
+        _ => Err(Violation::RdmapVersion),
     }
 }
