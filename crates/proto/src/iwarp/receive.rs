@@ -158,9 +158,9 @@ impl QueuePair {
                 self.head.extend_from_slice(bytes);
                 self.untagged()
             }
-            Receiving::RdmapHeader { len } => {
+            Receiving::RdmapHeader { .. } => {
                 self.head.extend_from_slice(bytes);
-                self.rdmap_header(len)
+                self.rdmap_header()
             }
             Receiving::Frame | Receiving::PrivateData { .. } | Receiving::Body(_) => Ok(()),
         }
@@ -347,8 +347,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// A Read Request or Terminate of `len` bytes, with padding and CRC, behind its headers.
-    fn rdmap_header(&mut self, len: u32) -> Result<(), Violation> {
+    /// A Read Request or Terminate with padding and CRC, behind its headers.
+    fn rdmap_header(&mut self) -> Result<(), Violation> {
         self.receiving = Receiving::Head;
         let end = self.head.len().saturating_sub(usize::try_from(CRC_BYTES).unwrap_or(0));
         let (summed, crc) = self.head.split_at_checked(end).ok_or(Violation::FpduLength)?;
@@ -364,7 +364,6 @@ impl QueuePair {
             self.over(&format!("terminated by the peer: {code}"));
             return Ok(());
         }
-        debug_assert_eq!(len, READ_REQUEST_BYTES);
         let request = ReadRequest::view(header).copied().ok_or(Violation::MalformedHeader)?;
         let size = request.size.get();
         self.is_first_right(|ready| ready.by_read && size == 0)?;

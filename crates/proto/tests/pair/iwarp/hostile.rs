@@ -248,7 +248,8 @@ fn only_what_was_advertised_can_be_invalidated() {
 /// The answer to a read must be what was asked for, and only once.
 #[test]
 fn a_read_response_must_fit_its_request() {
-    let spoil: [(fn(&mut Vec<u8>), Violation); 7] = [
+    type Case = (fn(&mut Vec<u8>), Violation);
+    let spoil: [Case; 7] = [
         (|response| response[2] ^= 1, Violation::InvalidStag),
         (|response| response[13] ^= 1, Violation::Bounds),
         (|response| response[6] ^= 0x80, Violation::Bounds),
