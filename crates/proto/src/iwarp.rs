@@ -97,11 +97,15 @@ pub enum Event {
     Established {
         /// What was agreed on.
         agreed: Agreed,
+        /// What the peer said that it serves and makes of RDMA Reads, if it did (RFC 6581 section 9.1).
+        depths: Option<Depths>,
         /// As initiator: the private data of the reply.
         private_data: Vec<u8>,
     },
     /// As initiator: the peer turned the connection away. `Gone` follows.
     Rejected {
+        /// What the peer would serve and make of RDMA Reads, when it says so.
+        depths: Option<Depths>,
         /// Private data.
         private_data: Vec<u8>,
     },
@@ -242,7 +246,8 @@ impl QueuePair {
         self.sending.frame = Some(frame);
         self.sending.is_fenced = true;
         self.expected.ready = setup.ready.map(|ready| (ready, now.after(READY_WITHIN)));
-        self.establish(setup.agreed, Vec::new());
+        let depths = offer.depths;
+        self.establish(setup.agreed, depths, Vec::new());
         Ok(())
     }
 
@@ -335,11 +340,11 @@ impl QueuePair {
         matches!(self.phase, Phase::Full).then_some(self.agreed)
     }
 
-    fn establish(&mut self, agreed: Agreed, private_data: Vec<u8>) {
+    fn establish(&mut self, agreed: Agreed, depths: Option<Depths>, private_data: Vec<u8>) {
         self.agreed = agreed;
         self.phase = Phase::Full;
         self.receiving = Receiving::Head;
-        self.events.push_back(Event::Established { agreed, private_data });
+        self.events.push_back(Event::Established { agreed, depths, private_data });
     }
 
     /// A start-up frame of the peer.
@@ -355,7 +360,7 @@ impl QueuePair {
             return;
         }
         if offer.is_rejection() {
-            self.events.push_back(Event::Rejected { private_data: offer.private_data });
+            self.events.push_back(Event::Rejected { depths: offer.depths, private_data: offer.private_data });
             return self.over("rejected by the peer");
         }
         let asked = if self.config.enhanced { setup::REVISION_ENHANCED } else { setup::REVISION_PLAIN };
@@ -366,7 +371,7 @@ impl QueuePair {
         match setup::conclude(&self.config, &offer) {
             Ok(setup) => {
                 self.sending.ready = setup.ready;
-                self.establish(setup.agreed, offer.private_data);
+                self.establish(setup.agreed, offer.depths, offer.private_data);
             }
             Err(violation) => {
                 // The peer is connected already, and learns it by a message (RFC 6581 section 9).

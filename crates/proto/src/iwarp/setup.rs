@@ -225,8 +225,9 @@ pub(super) fn plain(config: &Config, offer: &Offer) -> Agreed {
 fn agree(config: &Config, crc: bool, offer: &Offer, depths: Depths) -> Agreed {
     let markers = offer.has(StartFrame::MARKERS);
     // A marker cannot point back further than 64 KiB.
+    let segment = config.segment_bytes.min(u32::from(u16::MAX));
     let long = config.long_fpdus && offer.has(StartFrame::LONG_FPDUS) && !markers;
-    let ulpdu_max = if long { LONG_ULPDU } else { longest_ulpdu(config.segment_bytes, markers) };
+    let ulpdu_max = if long { LONG_ULPDU } else { longest_ulpdu(segment, markers) };
     Agreed { crc, markers, ulpdu_max, depths }
 }
 

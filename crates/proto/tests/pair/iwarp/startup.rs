@@ -61,8 +61,8 @@ fn siw_gets_the_answer_that_it_takes() {
         assert_eq!(solo.events.pop(), Some(request));
         solo.end.machine.accept(solo.now, private_data).unwrap();
         assert_eq!(solo.exchange(&[]), frame(REPLY, [0x10, 2], &[depths, private_data].concat()));
-        let Some(Event::Established { agreed, .. }) = solo.events.pop() else { panic!() };
-        assert_eq!((agreed.crc, agreed.ulpdu_max), (false, 1442));
+        let Some(Event::Established { agreed, depths, .. }) = solo.events.pop() else { panic!() };
+        assert_eq!((agreed.crc, agreed.ulpdu_max, depths), (false, 1442, Some(theirs)));
     }
 }
 
@@ -124,7 +124,8 @@ fn a_rejection_carries_private_data() {
         link.run();
         link.responder.machine.reject(link.now, b"no room").unwrap();
         link.run();
-        assert_eq!(link.initiator_events[0], Event::Rejected { private_data: b"no room".to_vec() });
+        let depths = enhanced.then_some(CONFIG.depths);
+        assert_eq!(link.initiator_events[0], Event::Rejected { depths, private_data: b"no room".to_vec() });
         assert_eq!(link.gone(Side::Initiator), "rejected by the peer");
         assert_eq!(link.gone(Side::Responder), "rejected by this side");
     }
