@@ -354,17 +354,23 @@ fn of_two_busy_sessions_on_one_core_one_moves_to_a_core_that_idles() {
     let [one, other, ..] = usable[..] else {
         return eprintln!("this machine has one core: there is none to move to");
     };
-    let daemon = Daemon::serve(["--lun", "ram:16M", "--cores", &format!("{one},{other}")]);
-    let url = daemon.lun(0);
-    // Idle sessions on one core only: all others are then placed on the other one.
-    let mut idlers: Vec<Initiator> = (0..16).map(|n| session(&url, &format!("idle{n}"))).collect();
-    let mut cores = cores_of(&daemon).into_iter();
-    idlers.retain(|_| cores.next() == Some(other));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    let text = format!(
+        "cores = '{one},{other}'\n[[portal]]\nlisten = '127.0.0.1:0'\n\
+         [[portal]]\nlisten = '127.0.0.1:0'\ncores = '{other}'\n\
+         [[lun]]\nram = '16M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n"
+    );
+    std::fs::write(&file, text).expect("a file");
+    let daemon = Daemon::serve_file(&file);
+    let [url, pinned, ..] = &daemon.urls()[..] else { panic!("{}", daemon.banner()) };
+    // Idle sessions that must be on one core: all others are then placed on the other one, where connections are fewer.
+    let idlers: Vec<Initiator> = (0..8).map(|n| session(pinned, &format!("idle{n}"))).collect();
     let jobs = ["--bs", "4K", "--iodepth", "8", "--numjobs", "2", "--poll", "never"];
     let mut load = Load::on(&url.to_string(), &jobs);
     load.get_on();
-    assert!(cores_of(&daemon)[16..].iter().all(|core| *core == one), "{}", daemon.log());
-    drop(idlers);
+    let (placed, rest) = cores_of(&daemon).into_iter().partition::<Vec<usize>, _>(|core| *core == other);
+    assert!(placed.len() == idlers.len() && rest.len() >= 2, "{}", daemon.log());
     let moved = format!(" moved from core {one} to core {other}");
     let start = Instant::now();
     while !daemon.log().contains(&moved) {
@@ -374,6 +380,7 @@ fn of_two_busy_sessions_on_one_core_one_moves_to_a_core_that_idles() {
     }
     load.get_on();
     load.stop();
+    drop(idlers);
     daemon.stop();
 }
 
