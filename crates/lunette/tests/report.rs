@@ -289,16 +289,35 @@ fn every_figure_is_told_as_a_share_of_a_ceiling() {
     let heading = lines.next().expect("a heading");
     // From the right: names on the left have commas.
     let column = |name: &str| heading.iter().position(|title| *title == name).expect("a column");
-    let (share, errors, cpu) =
-        (column("share_of_ceiling"), column("errors"), column("target_cpu_us_per_command"));
-    let (mut shares, mut told_cpu) = (0, 0);
+    let of_ceiling = |figure: &str| column(&format!("{figure}_of_ceiling"));
+    let mut rows = 0;
     for fields in lines {
-        assert_eq!(fields[errors], "0", "{fields:?}");
-        // Of the whole; streams have no CPU of their own.
-        told_cpu += usize::from(!fields[cpu].is_empty());
-        shares += usize::from(!fields[share].is_empty());
+        rows += 1;
+        assert_eq!(fields[column("errors")], "0", "{fields:?}");
+        let is_ceiling = fields[fields.len() - 2] == "top";
+        let is_both = fields.contains(&"read and write");
+        let part = fields[column("operations")];
+        // Streams have no CPU of their own, and two of them no latency together.
+        let (has_cpu, has_latency) = (part == "all", part != "all" || !is_both);
+        assert_eq!(!fields[column("target_cpu_us_per_command")].is_empty(), has_cpu, "{fields:?}");
+        for (figure, is_there) in [
+            ("iops", true),
+            ("bytes_per_second", true),
+            ("latency_p50", has_latency),
+            ("latency_p99", has_latency),
+            ("target_cpu", has_cpu),
+            ("initiator_cpu", has_cpu),
+        ] {
+            let share = fields[of_ceiling(figure)].parse::<f64>().ok();
+            assert_eq!(
+                share.is_some_and(|share| share > 0.0),
+                is_there && !is_ceiling,
+                "{figure}: {fields:?}"
+            );
+        }
     }
-    assert!(shares > 0 && told_cpu >= 32, "{csv}");
+    // Two targets, two schedulings, digests and numbers of LUNs; reads are a line, both directions three.
+    assert_eq!(rows, 2 * 8 * (1 + 3), "{csv}");
 }
 
 #[test]
