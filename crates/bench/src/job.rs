@@ -44,6 +44,8 @@ pub struct Job {
     pub poll: Poll,
     /// Ask for header digests, and for data digests, on iSCSI targets.
     pub digests: (bool, bool),
+    /// Send data of writes to iSCSI targets with the command and unasked; else only when they ask for it.
+    pub immediate_data: bool,
 }
 
 impl Default for Job {
@@ -67,6 +69,7 @@ impl Default for Job {
             cores: Vec::new(),
             poll: Poll::Adaptive,
             digests: (false, false),
+            immediate_data: true,
         }
     }
 }

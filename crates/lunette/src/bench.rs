@@ -88,6 +88,9 @@ pub(crate) struct BenchArguments {
     /// Ask iSCSI targets for data digests
     #[arg(long)]
     data_digest: bool,
+    /// Send data of writes to iSCSI targets only when they ask for it
+    #[arg(long)]
+    no_immediate_data: bool,
     /// The target's process on this machine, whose CPU time is told beside ours
     #[arg(long, value_name = "PID")]
     target_pid: Option<u32>,
@@ -193,6 +196,7 @@ impl BenchArguments {
                 PollWord::Never => Poll::Never,
             },
             digests: (self.header_digest, self.data_digest),
+            immediate_data: !self.no_immediate_data,
             ..Job::default()
         })
     }
@@ -206,8 +210,14 @@ impl BenchArguments {
                 "--json and --csv cannot both go to standard output; write one to a file, as --csv=FILE";
             return Err(Failure::wrong_input(text));
         }
-        if (self.header_digest || self.data_digest) && !self.targets.iter().any(|text| Url::is_meant(text)) {
-            let text = "no target is an iSCSI URL, and only these have digests; leave --header-digest and --data-digest out";
+        let of_iscsi = [
+            (self.header_digest, "--header-digest"),
+            (self.data_digest, "--data-digest"),
+            (self.no_immediate_data, "--no-immediate-data"),
+        ];
+        let has_url = self.targets.iter().any(|text| Url::is_meant(text));
+        if let Some((_, option)) = of_iscsi.iter().find(|(is_given, _)| *is_given && !has_url) {
+            let text = format!("{option} is for iSCSI targets, and no target is an iSCSI URL; leave it out");
             return Err(Failure::wrong_input(text));
         }
         match self.target_pid {
@@ -327,11 +337,12 @@ mod tests {
             cores: vec![0],
             poll: Poll::Always,
             digests: (true, true),
+            immediate_data: false,
             ..Job::default()
         };
         let line = "--rw randrw --rwmixread 70 --bs 64K --iodepth 8 --numjobs 2 --runtime 2m --ramp 500ms --rate 1000 \
                     --offset 1M --size 1G --verify --seed 7 --buffer-compress 30 --cores 0 --poll always \
-                    --header-digest --data-digest";
+                    --header-digest --data-digest --no-immediate-data";
         assert_eq!(job(line), wanted);
     }
 

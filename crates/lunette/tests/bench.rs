@@ -188,7 +188,7 @@ fn an_interrupt_ends_a_run_with_what_was_measured() {
 
 #[test]
 fn wrong_options_are_answered_with_one_line() {
-    let wrong: [(&[&str], &str); 37] = [
+    let wrong: [(&[&str], &str); 38] = [
         (&[], "<TARGET>"),
         (&["ram:"], "is not a size"),
         (&["ram:1X"], "1X"),
@@ -220,6 +220,7 @@ fn wrong_options_are_answered_with_one_line() {
         (&["ram:1M", "--cores", "4095"], "4095"),
         (&["ram:1M", "--poll", "often"], "often"),
         (&["ram:1M", "--data-digest"], "iSCSI URL"),
+        (&["ram:1M", "--no-immediate-data"], "iSCSI URL"),
         (&["ram:1M", "--target-pid", "4194305"], "4194305"),
         (&["ram:1M", "--target-pid", "1", "--target-admin", "./a"], "cannot be used with"),
         (&["ram:1M", "--target-admin", "a.sock"], "write a path with a slash"),
@@ -251,7 +252,7 @@ fn help_names_every_option() {
         run(Daemon::command().args(["bench", "--help"]), Duration::from_secs(30)).expect_success("help");
     let options = "--rw --rwmixread --bs --iodepth --numjobs --runtime --ramp --rate --size --offset --verify --seed \
                    --buffer-compress --reads --writes --sgp --bidirectional --cores --poll --header-digest \
-                   --data-digest --target-pid --target-admin --json --csv --yes";
+                   --data-digest --no-immediate-data --target-pid --target-admin --json --csv --yes";
     for option in options.split_whitespace() {
         assert!(help.contains(option), "{option}:\n{help}");
     }

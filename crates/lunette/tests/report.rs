@@ -100,6 +100,15 @@ fn a_plan_is_measured_and_gone_on_with() {
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     assert!(!page.contains("Incomplete"), "{}", told(&made));
     assert!(page.contains("lunette serve --listen 127.0.0.1:0 --lun ram:64M"), "commands are told");
+    let benches: Vec<&str> = page.lines().filter(|line| line.contains("lunette bench ")).collect();
+    for line in &benches {
+        let is_fill = line.contains("--rw write --bs 262144");
+        let over_iscsi = line.contains("iscsi://");
+        assert_eq!(line.contains("--no-immediate-data"), over_iscsi && !is_fill, "{line}");
+        assert_eq!(line.contains("?initiator_name=iqn."), over_iscsi && !is_fill, "{line}");
+    }
+    // Memory behind iSCSI: rows of one LUN and of two, each in two directions.
+    assert_eq!(benches.iter().filter(|line| line.contains("everything was written")).count(), 2 * 3);
     assert!(column(&out, "errors").iter().all(|(_, errors)| *errors == 0.0));
 
     let again = report(&arguments);
