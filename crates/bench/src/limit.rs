@@ -91,7 +91,7 @@ pub fn bottleneck(result: &RunResult) -> Bottleneck {
         },
         (None, None, None) => Bottleneck::Waiting {
             busiest: loads.iter().copied().fold(0.0, f64::max),
-            by_rate: result.job.rate.is_some(),
+            by_rate: result.job.is_paced(),
         },
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         assert!(text(&[1.0, 0.1], &[(Side::Initiator, 0, 0.2, 0.8)]).contains("waiting"));
         assert!(text(&[0.2, 0.1], &[]).contains("the busiest core is 20 % busy"));
         let mut paced = result(&[0.2], &[]);
-        paced.job.rate = Some(10);
+        paced.job.rate_iops = Some(10);
         assert_eq!(bottleneck(&paced).to_string(), "the rate that was asked for");
     }
 }

@@ -46,9 +46,12 @@ pub(crate) struct BenchArguments {
     /// How long to run before anything is counted
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = parse_duration)]
     ramp: Duration,
-    /// Operations per second of each job [default: as many as possible]
-    #[arg(long, value_name = "NUMBER")]
+    /// Bytes per second of each job [default: as many as possible]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     rate: Option<u64>,
+    /// Operations per second of each job [default: as many as possible]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "rate")]
+    rate_iops: Option<u64>,
     /// Bytes of the range that is worked on; makes a file that does not exist [default: all]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
@@ -181,6 +184,7 @@ impl BenchArguments {
             runtime: self.runtime,
             ramp: self.ramp,
             rate: self.rate,
+            rate_iops: self.rate_iops,
             offset: self.offset,
             size: self.size,
             verify: self.verify,
@@ -328,7 +332,7 @@ mod tests {
             numjobs: 2,
             runtime: Duration::from_secs(120),
             ramp: Duration::from_millis(500),
-            rate: Some(1000),
+            rate: Some(100 << 20),
             offset: 1 << 20,
             size: Some(1 << 30),
             verify: true,
@@ -340,10 +344,11 @@ mod tests {
             immediate_data: false,
             ..Job::default()
         };
-        let line = "--rw randrw --rwmixread 70 --bs 64K --iodepth 8 --numjobs 2 --runtime 2m --ramp 500ms --rate 1000 \
+        let line = "--rw randrw --rwmixread 70 --bs 64K --iodepth 8 --numjobs 2 --runtime 2m --ramp 500ms --rate 100M \
                     --offset 1M --size 1G --verify --seed 7 --buffer-compress 30 --cores 0 --poll always \
                     --header-digest --data-digest --no-immediate-data";
         assert_eq!(job(line), wanted);
+        assert_eq!(job("--rate-iops 1000").rate_iops, Some(1000));
     }
 
     #[test]

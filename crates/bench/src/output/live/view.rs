@@ -54,7 +54,7 @@ impl View {
             runtime: job.runtime.as_secs_f64(),
             ramp: job.ramp.as_secs_f64(),
             threads: f64::from(job.numjobs) * targets.len().max(1) as f64,
-            by_rate: job.rate.is_some(),
+            by_rate: job.is_paced(),
             spins: job.poll != Poll::Never,
             target_elsewhere: false,
             samples: VecDeque::new(),
