@@ -87,7 +87,7 @@ pub fn bottleneck(result: &RunResult) -> Bottleneck {
         (None, None, Some(load)) => Bottleneck::Core {
             core: load.core,
             others: loads.iter().filter(|&&busy| busy < SATURATED).count(),
-            target_known: result.target_cpu.is_some(),
+            target_known: result.target_cpu.is_some() || result.is_local(),
         },
         (None, None, None) => Bottleneck::Waiting {
             busiest: loads.iter().copied().fold(0.0, f64::max),

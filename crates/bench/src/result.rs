@@ -1,6 +1,7 @@
 //! What a run measured: everything that tables, charts, JSON and CSV show.
 
 use crate::job::Job;
+use engine::initiator::Url;
 use serde::{Deserialize, Serialize};
 
 /// One run of one job.
@@ -47,6 +48,12 @@ impl RunResult {
     /// Bytes per second of all streams.
     pub fn bytes_per_second(&self) -> f64 {
         self.streams().map(|stream| stream.bytes_per_second).sum()
+    }
+
+    /// Whether the targets are stores of this process, whose CPU time is then that of both sides.
+    pub fn is_local(&self) -> bool {
+        let is_told = self.target_cpu.is_some() || self.target_cpu_lost.is_some();
+        !is_told && !self.targets.iter().any(|target| Url::is_meant(target))
     }
 
     /// The streams that there are.

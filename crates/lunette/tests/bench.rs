@@ -58,10 +58,11 @@ fn a_run_ends_in_a_table() {
     assert!(output.status.success());
     let table = String::from_utf8(output.stdout).expect("text");
     for part in
-        ["randread, 4 KiB, depth 4, 1 job", "ram:16M", "IOPS", "p99.9", "read ", "this side", "Limit: "]
+        ["randread, 4 KiB, depth 4, 1 job", "ram:16M", "IOPS", "p99.9", "read ", "this process", "Limit: "]
     {
         assert!(table.contains(part), "{part}:\n{table}");
     }
+    assert!(!table.contains("target"), "there is no other side:\n{table}");
 }
 
 #[test]

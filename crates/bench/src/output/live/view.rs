@@ -5,6 +5,7 @@ use crate::job::{Job, Poll};
 use crate::limit::SATURATED;
 use crate::output::{describe, grouped, megabytes, micros};
 use crate::result::{CoreLoad, Sample};
+use engine::initiator::Url;
 use std::collections::VecDeque;
 
 /// Seconds that rates and loads are the mean of: the kernel counts a core's time in hundredths of a second.
@@ -32,6 +33,8 @@ pub struct View {
     spins: bool,
     /// The target has cores of its own.
     target_elsewhere: bool,
+    /// The target is in this process.
+    is_local: bool,
     /// Of the last second.
     samples: VecDeque<Sample>,
 }
@@ -57,6 +60,7 @@ impl View {
             by_rate: job.is_paced(),
             spins: job.poll != Poll::Never,
             target_elsewhere: false,
+            is_local: !targets.iter().any(|target| Url::is_meant(target)),
             samples: VecDeque::new(),
         }
     }
@@ -105,7 +109,7 @@ impl View {
             Line::new(Paint::Faint, format!("  {}", self.targets)),
             self.progress(last.at, width),
             numbers(&mean, last),
-            sides(&mean),
+            self.sides(&mean),
         ];
         lines.extend(cores(&mean.cores, width, height.saturating_sub(OTHER_ROWS).max(1)));
         if !mean.cores.is_empty() {
@@ -143,6 +147,7 @@ impl View {
             (Some(_), false) if is_here => "it is the target's".into(),
             (_, true) => format!("this side uses it up{spinning}"),
             (Some(_), false) => "several threads share it".into(),
+            (None, false) if self.is_local => "several threads share it".into(),
             (None, false) => "--target-pid or --target-admin would tell whether it is the target's".into(),
         };
         let (paint, text) = match full.as_slice() {
@@ -159,6 +164,16 @@ impl View {
             [..] => (Paint::Alarm, format!("{} of {} cores are saturated", full.len(), mean.cores.len())),
         };
         Line::new(Paint::Strong, "limit: ").with(paint, text)
+    }
+
+    fn sides(&self, mean: &Mean) -> Line {
+        let own = mean.initiator_cores;
+        let text = match mean.target_cores {
+            Some(cores) => format!("this side {own:.2} cores, target {cores:.2} cores"),
+            None if self.is_local => format!("this process {own:.2} cores"),
+            None => format!("this side {own:.2} cores, target unknown"),
+        };
+        Line::new(Paint::Plain, text)
     }
 
     fn mean(&self) -> Mean {
@@ -199,14 +214,6 @@ fn numbers(mean: &Mean, last: &Sample) -> Line {
         .with(Paint::Plain, " us   p99 ")
         .with(Paint::Strong, micros(last.p99))
         .with(Paint::Plain, " us")
-}
-
-fn sides(mean: &Mean) -> Line {
-    let target = match mean.target_cores {
-        Some(cores) => format!("target {cores:.2} cores"),
-        None => "target unknown".into(),
-    };
-    Line::new(Paint::Plain, format!("this side {:.2} cores, {target}", mean.initiator_cores))
 }
 
 /// All cores, one in a row if there is room, else in columns, else the busiest.
@@ -305,7 +312,7 @@ limit: core 1 is saturated; it is the target's
     #[test]
     fn the_limit_is_named_as_far_as_it_is_known() {
         let limit = |job: &Job, loads: &[f64], target: Option<f64>, own: f64| {
-            let mut view = View::new(job, &["ram:1G".into()]);
+            let mut view = View::new(job, &["iscsi://127.0.0.1/t/0".into()]);
             let cores = loads.iter().enumerate().map(|(n, &load)| core(n, load, 0.0)).collect();
             view.add(&Sample { initiator_cores: own, ..sample(1.0, cores, target) });
             let shown = text(&view, 120, 24);
@@ -320,6 +327,15 @@ limit: core 1 is saturated; it is the target's
         assert_eq!(limit(&job, &[1.0, 0.96, 0.1], Some(1.0), 1.0), "2 of 3 cores are saturated");
         assert!(limit(&job, &[0.5, 0.1], None, 0.3).starts_with("no core is saturated"));
         assert_eq!(limit(&Job { rate: Some(5), ..job }, &[0.5], None, 0.3), "the rate that was asked for");
+    }
+
+    #[test]
+    fn a_store_of_this_process_is_no_other_side() {
+        let mut view = View::new(&Job::default(), &["ram:1G".into()]);
+        view.add(&sample(1.0, vec![core(0, 1.0, 0.0), core(1, 0.1, 0.0)], None));
+        let shown = text(&view, 120, 24);
+        assert!(shown.contains("\nthis process 0.50 cores\n"), "{shown}");
+        assert!(!shown.contains("--target-pid") && !shown.contains("unknown"), "{shown}");
     }
 
     #[test]
