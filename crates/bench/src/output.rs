@@ -114,6 +114,7 @@ pub(crate) mod tests {
             cores: vec![core(0, 0.25, 0.75), core(1, 0.125, 0.0)],
             target_cores: Some(0.99),
             initiator_cores: 0.5,
+            core_use: Vec::new(),
         };
         let thread =
             |side, name: &str, core, busy| ThreadLoad { side, name: name.into(), core, busy, spinning: 0.0 };

@@ -171,6 +171,21 @@ pub struct Sample {
     pub target_cores: Option<f64>,
     /// Cores that this side's job threads used.
     pub initiator_cores: f64,
+    /// Who used the cores of this machine, as far as threads are known: those of both sides, on the core that each
+    /// was last on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub core_use: Vec<CoreUse>,
+}
+
+/// What both sides used of one core since the last sample, as shares of its time.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct CoreUse {
+    /// Its number.
+    pub core: usize,
+    /// The target's threads.
+    pub target: f64,
+    /// This side's job threads, spinning included.
+    pub initiator: f64,
 }
 
 /// What `verify` found, in blocks.
