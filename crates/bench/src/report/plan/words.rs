@@ -196,6 +196,14 @@ pub(super) fn store(text: &str) -> Result<Store, Fault> {
 }
 
 impl Store {
+    /// Its size in bytes; `None`: a device has its own.
+    pub fn size(&self) -> Option<u64> {
+        match self {
+            Store::Ram(size) | Store::Null(size) | Store::Tmpfs(size) | Store::Disk(size) => Some(*size),
+            Store::Block(_) => None,
+        }
+    }
+
     /// Its kind, in a word.
     pub fn word(&self) -> &'static str {
         match self {
