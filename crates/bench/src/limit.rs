@@ -1,6 +1,6 @@
 //! What held a run back.
 
-use crate::result::{CoreLoad, RunResult, Sample, Side, ThreadLoad};
+use crate::result::{CoreLoad, LinkWait, RunResult, Sample, Side, ThreadLoad};
 use engine::config::show_cores;
 use std::fmt;
 
@@ -46,6 +46,8 @@ pub enum Bottleneck {
         /// Who used them.
         users: Users,
     },
+    /// Packets waited on the way, and nobody was at a limit of CPU.
+    Link(LinkWait),
     /// Nobody was at a limit of CPU: time passes on the link, in the medium, or in waking up; or the rate was given.
     Waiting {
         /// The share of the time that the busiest core was used.
@@ -94,10 +96,33 @@ pub fn bottleneck(result: &RunResult) -> Bottleneck {
             users: Users::of(&full, result.series.iter(), Other::of(result)),
             full,
         },
-        (None, None) => Bottleneck::Waiting {
-            busiest: result.cores.iter().map(busy).fold(0.0, f64::max),
-            by_rate: result.job.is_paced(),
+        (None, None) => match full_link(result.series.iter()).filter(|_| !result.job.is_paced()) {
+            Some(wait) => Bottleneck::Link(wait),
+            None => Bottleneck::Waiting {
+                busiest: result.cores.iter().map(busy).fold(0.0, f64::max),
+                by_rate: result.job.is_paced(),
+            },
         },
+    }
+}
+
+/// What shows that a link is full: each time it was looked at, packets had to wait there in a queue. A queue that is
+/// never empty is that of what cannot go faster.
+pub(crate) fn full_link<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<LinkWait> {
+    const LOOKS: usize = 3;
+    const TIMES: f64 = 4.0;
+    const MORE_US: f64 = 300.0;
+    let looks: Vec<LinkWait> = samples.filter_map(|sample| sample.link).collect();
+    let least = looks.iter().copied().min_by(|a, b| a.loaded_us.total_cmp(&b.loaded_us))?;
+    let waits = least.loaded_us >= TIMES * least.idle_us && least.loaded_us >= least.idle_us + MORE_US;
+    (waits && looks.len() >= LOOKS).then_some(least)
+}
+
+impl fmt::Display for LinkWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LinkWait { idle_us, loaded_us } = self;
+        let (loaded, idle) = (loaded_us / 1e3, idle_us / 1e3);
+        write!(f, "packets take at least {loaded:.2} ms there and back, and {idle:.2} ms without the load")
     }
 }
 
@@ -207,6 +232,7 @@ impl fmt::Display for Bottleneck {
                 }
                 some => write!(f, "cores {} of {of}: they have no time left; {users}", show_cores(some)),
             },
+            Bottleneck::Link(wait) => write!(f, "the link: {wait}"),
             Bottleneck::Waiting { by_rate: true, .. } => write!(f, "the rate that was asked for"),
             Bottleneck::Waiting { busiest, by_rate: false } => write!(
                 f,
@@ -269,11 +295,8 @@ mod tests {
         assert!(text(&[0.1, 1.0, 1.0], &[target, initiator]).contains("both sides"));
     }
 
-    /// With threads that used no core up alone.
-    fn shared(loads: &[f64], uses: &[(usize, f64, f64)], target: Option<Cpu>) -> String {
-        let mut result = result(loads, &[(Side::Target, 0, 0.5, 0.0), (Side::Initiator, 0, 0.5, 0.0)]);
-        let core_use = |&(core, target, initiator): &(usize, f64, f64)| CoreUse { core, target, initiator };
-        let sample = Sample {
+    fn example_sample(result: &RunResult) -> Sample {
+        Sample {
             at: 1.0,
             iops: 1.0,
             bytes_per_second: 1.0,
@@ -282,8 +305,17 @@ mod tests {
             cores: result.cores.clone(),
             target_cores: None,
             initiator_cores: 0.0,
-            core_use: uses.iter().map(core_use).collect(),
-        };
+            core_use: Vec::new(),
+            link: None,
+        }
+    }
+
+    /// With threads that used no core up alone.
+    fn shared(loads: &[f64], uses: &[(usize, f64, f64)], target: Option<Cpu>) -> String {
+        let mut result = result(loads, &[(Side::Target, 0, 0.5, 0.0), (Side::Initiator, 0, 0.5, 0.0)]);
+        let core_use = |&(core, target, initiator): &(usize, f64, f64)| CoreUse { core, target, initiator };
+        let core_use = uses.iter().map(core_use).collect();
+        let sample = Sample { core_use, ..example_sample(&result) };
         result.targets = vec!["iscsi://h/iqn.2026-11.io.lunette:disk/0".into()];
         (result.series, result.target_cpu) = (vec![sample], target);
         bottleneck(&result).to_string()
@@ -333,6 +365,28 @@ mod tests {
         ] {
             assert_eq!(shared(loads, uses, target), told);
         }
+    }
+
+    #[test]
+    fn a_link_is_named_only_with_evidence() {
+        let told = |loads: &[f64], waits: &[f64], rate: Option<u64>| {
+            let mut result = result(loads, &[]);
+            let sample = |&loaded_us: &f64| Sample {
+                link: Some(LinkWait { idle_us: 50.0, loaded_us }),
+                ..example_sample(&result)
+            };
+            result.series = waits.iter().map(sample).collect();
+            result.job.rate = rate;
+            bottleneck(&result).to_string()
+        };
+        let waits = [9000.0, 11_000.0, 10_000.0];
+        let link = "the link: packets take at least 9.00 ms there and back, and 0.05 ms without the load";
+        assert_eq!(told(&[0.3], &waits, None), link);
+        assert!(told(&[0.3], &waits[..2], None).starts_with("waiting"), "too few looks");
+        assert!(told(&[0.3], &[9000.0, 60.0, 9000.0], None).starts_with("waiting"), "it was free in between");
+        assert!(told(&[0.3], &[300.0; 9], None).starts_with("waiting"), "it may be the kernel");
+        assert!(told(&[1.0, 0.1], &waits, None).starts_with("core 0"));
+        assert_eq!(told(&[0.3], &waits, Some(1)), "the rate that was asked for");
     }
 
     #[test]

@@ -115,6 +115,7 @@ pub(crate) mod tests {
             target_cores: Some(0.99),
             initiator_cores: 0.5,
             core_use: Vec::new(),
+            link: None,
         };
         let thread =
             |side, name: &str, core, busy| ThreadLoad { side, name: name.into(), core, busy, spinning: 0.0 };

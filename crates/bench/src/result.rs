@@ -175,6 +175,18 @@ pub struct Sample {
     /// was last on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub core_use: Vec<CoreUse>,
+    /// How long packets wait on the way, where it was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkWait>,
+}
+
+/// How long one packet to the target and one back take, in microseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LinkWait {
+    /// Before the run.
+    pub idle_us: f64,
+    /// Under its load.
+    pub loaded_us: f64,
 }
 
 /// What both sides used of one core since the last sample, as shares of its time.

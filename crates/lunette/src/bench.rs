@@ -11,6 +11,7 @@ use bench::target::{Opened, TargetOptions, open};
 use clap::{ArgGroup, Args, ValueEnum};
 use engine::config::{format_size, parse_cores, parse_duration, parse_size};
 use engine::initiator::Url;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -146,7 +147,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
     let backends: Vec<_> = targets.iter().map(|target| target.backend.clone()).collect();
     let stop =
         catch_interrupts().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
-    let watch = Watch { stop: stop.clone(), target_cpu: arguments.cpu_source()? };
+    let target_cpu = arguments.cpu_source()?;
+    let watch = Watch { stop: stop.clone(), target_cpu, portal: arguments.portal() };
     let is_elsewhere = match &watch.target_cpu {
         Some(CpuSource::Admin(client)) => client.is_elsewhere(),
         Some(CpuSource::Process(_)) | None => false,
@@ -232,6 +234,12 @@ impl BenchArguments {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// The way to the first target that there is a way to.
+    fn portal(&self) -> Option<SocketAddr> {
+        let url = self.targets.iter().find_map(|text| text.parse::<Url>().ok())?;
+        url.resolve().ok()?.first().copied()
     }
 
     fn cpu_source(&self) -> Result<Option<CpuSource>, Failure> {

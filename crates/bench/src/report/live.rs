@@ -144,7 +144,7 @@ impl LiveBed {
             ramp: Duration::ZERO,
             ..Job::default()
         };
-        let whole = Watch { stop: Arc::new(AtomicBool::new(false)), target_cpu: None };
+        let whole = Watch { stop: Arc::new(AtomicBool::new(false)), ..Watch::default() };
         let (size, mut bytes, mut at) = (target.size as f64, 0.0, 0.0);
         let end = Arc::clone(&whole.stop);
         let (backends, names) = ([target.backend.clone()], [target.name.clone()]);
@@ -191,7 +191,8 @@ impl LiveBed {
         }
         let names: Vec<String> = opened.iter().map(|target| target.name.clone()).collect();
         let backends: Vec<_> = opened.into_iter().map(|target| target.backend).collect();
-        let watch = Watch { stop: Arc::clone(&self.stop), target_cpu: started.pid.map(CpuSource::Process) };
+        let target_cpu = started.pid.map(CpuSource::Process);
+        let watch = Watch { stop: Arc::clone(&self.stop), target_cpu, ..Watch::default() };
         let result = run(job, &backends, &names, &watch, observe).map_err(|error| error.to_string())?;
         drop(backends);
         if result.iops() == 0.0 {

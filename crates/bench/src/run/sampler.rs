@@ -1,6 +1,7 @@
 //! What the main thread sees of a run: samples while it lasts, the result in the end.
 
 use super::gauge::{Gauge, Reading, Threads};
+use super::link::Link;
 use super::meter::{Direction, Tally};
 use super::shared::{ERRORS_KEPT, Shared};
 use super::worker::Report;
@@ -26,6 +27,7 @@ pub(super) struct Sampler<'a> {
     gauge: Gauge,
     /// What each sample asks it for.
     threads: Threads,
+    link: Option<Link>,
     /// All that was handed over of the measured time.
     total: Tally,
     series: Vec<Sample>,
@@ -54,7 +56,13 @@ struct Measured {
 }
 
 impl<'a> Sampler<'a> {
-    pub(super) fn new(shared: &'a Shared, ids: Vec<u32>, mut gauge: Gauge, bs: u32) -> Sampler<'a> {
+    pub(super) fn new(
+        shared: &'a Shared,
+        ids: Vec<u32>,
+        mut gauge: Gauge,
+        link: Option<Link>,
+        bs: u32,
+    ) -> Sampler<'a> {
         let last = Moment::now(shared, &ids, gauge.read(Threads::Told));
         let threads = last.target.as_ref().map_or(Threads::Left, Reading::cheap);
         Sampler {
@@ -62,6 +70,7 @@ impl<'a> Sampler<'a> {
             ids,
             gauge,
             threads,
+            link,
             total: Tally::new(),
             series: Vec::new(),
             ramp: None,
@@ -123,6 +132,7 @@ impl<'a> Sampler<'a> {
             target_cores: target.map(|target| target / seconds),
             initiator_cores: now.initiator_since(&last).map(|(_, times)| times.sum()).sum::<f64>() / seconds,
             core_use: core_use(&last, now, seconds, self.gauge.is_elsewhere()),
+            link: self.link.as_mut().and_then(Link::look),
         };
         match self.first {
             Some(_) => {

@@ -155,6 +155,7 @@ fn series(job: &Job, iops: f64, noise: &mut Noise) -> Vec<Sample> {
             target_cores: Some(0.9),
             initiator_cores: 0.6,
             core_use: Vec::new(),
+            link: None,
         })
         .collect()
 }

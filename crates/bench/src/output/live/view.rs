@@ -2,7 +2,7 @@
 
 use super::frame::{Line, Paint, core_bar, legend, progress};
 use crate::job::{Job, Poll};
-use crate::limit::{Other, SATURATED, Users};
+use crate::limit::{Other, SATURATED, Users, full_link};
 use crate::output::{describe, grouped, megabytes, micros};
 use crate::result::{CoreLoad, Sample};
 use engine::initiator::Url;
@@ -148,7 +148,12 @@ impl View {
                 let cores = mean.target_cores.unwrap_or_default();
                 (Paint::Alarm, format!("no core of this machine; the target uses {cores:.2} of its own"))
             }
-            [] => (Paint::Plain, "no core is saturated: the link, the medium, or waking up".to_string()),
+            [] => match full_link(self.samples.iter()) {
+                Some(wait) => (Paint::Alarm, format!("the link: {wait}")),
+                None => {
+                    (Paint::Plain, "no core is saturated: the link, the medium, or waking up".to_string())
+                }
+            },
             [..] if full.len() == mean.cores.len() => {
                 (Paint::Alarm, format!("every core of this machine is saturated; {users}{spinning}"))
             }
@@ -255,7 +260,7 @@ fn narrow(load: &CoreLoad) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::CoreUse;
+    use crate::result::{CoreUse, LinkWait};
 
     fn core(core: usize, user: f64, system: f64) -> CoreLoad {
         CoreLoad { core, user, system, idle: 1.0 - user - system }
@@ -272,6 +277,7 @@ mod tests {
             target_cores,
             initiator_cores: 0.5,
             core_use: Vec::new(),
+            link: None,
         }
     }
 
@@ -342,6 +348,15 @@ limit: core 1 is saturated; it is the target's
             "2 of 3 cores are saturated; they are the target's"
         );
         assert!(limit(&job, &[0.5, 0.1], None, &[]).starts_with("no core is saturated"));
+        let mut view = View::new(&job, &["iscsi://127.0.0.1/t/0".into()]);
+        for at in [1.0, 1.3, 1.6] {
+            let link = Some(LinkWait { idle_us: 60.0, loaded_us: 12_000.0 + at });
+            view.add(&Sample { link, ..sample(at, vec![core(0, 0.5, 0.0)], None) });
+        }
+        let shown = text(&view, 160, 24);
+        let told =
+            "limit: the link: packets take at least 12.00 ms there and back, and 0.06 ms without the load";
+        assert_eq!(shown.lines().last(), Some(told));
         assert_eq!(limit(&Job { rate: Some(5), ..job }, &[0.5], None, &[]), "the rate that was asked for");
     }
 

@@ -105,6 +105,7 @@ mod tests {
             target_cores: None,
             initiator_cores: 0.0,
             core_use: Vec::new(),
+            link: None,
         };
         assert_eq!(busiest(&[&sample]), (48..64).collect::<Vec<_>>());
         let text = cores("load", &[sample]);
