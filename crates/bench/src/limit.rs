@@ -45,6 +45,8 @@ pub enum Bottleneck {
         others: usize,
         /// Who used them.
         users: Users,
+        /// Packets waited on the way, too: the link may be the limit where others used the cores.
+        link: Option<LinkWait>,
     },
     /// Packets waited on the way, and nobody was at a limit of CPU.
     Link(LinkWait),
@@ -76,6 +78,7 @@ pub fn bottleneck(result: &RunResult) -> Bottleneck {
             full.map(|load| load.core).collect()
         }
     };
+    let link = full_link(result.series.iter()).filter(|_| !result.job.is_paced());
     match (busiest(Side::Target), busiest(Side::Initiator)) {
         (Some(target), Some(initiator)) => {
             Bottleneck::BothSides { target_core: target.core, initiator_core: initiator.core }
@@ -95,8 +98,9 @@ pub fn bottleneck(result: &RunResult) -> Bottleneck {
                 .count(),
             users: Users::of(&full, result.series.iter(), Other::of(result)),
             full,
+            link,
         },
-        (None, None) => match full_link(result.series.iter()).filter(|_| !result.job.is_paced()) {
+        (None, None) => match link {
             Some(wait) => Bottleneck::Link(wait),
             None => Bottleneck::Waiting {
                 busiest: result.cores.iter().map(busy).fold(0.0, f64::max),
@@ -218,20 +222,23 @@ impl fmt::Display for Bottleneck {
                 f,
                 "both sides: the target on core {target_core} and this side on core {initiator_core} have no time left"
             ),
-            Bottleneck::Cores { full, of, others, users } => match full.as_slice() {
-                [core] => {
-                    let others = match others {
-                        0 => String::new(),
-                        1 => ", while another core has".into(),
-                        more => format!(", while {more} other cores have"),
-                    };
-                    write!(f, "core {core}: it has no time left{others}; {users}")
-                }
-                all if all.len() == *of => {
-                    write!(f, "this machine: its {of} cores have no time left; {users}")
-                }
-                some => write!(f, "cores {} of {of}: they have no time left; {users}", show_cores(some)),
-            },
+            Bottleneck::Cores { full, of, others, users, link } => {
+                match full.as_slice() {
+                    [core] => {
+                        let others = match others {
+                            0 => String::new(),
+                            1 => ", while another core has".into(),
+                            more => format!(", while {more} other cores have"),
+                        };
+                        write!(f, "core {core}: it has no time left{others}; {users}")
+                    }
+                    all if all.len() == *of => {
+                        write!(f, "this machine: its {of} cores have no time left; {users}")
+                    }
+                    some => write!(f, "cores {} of {of}: they have no time left; {users}", show_cores(some)),
+                }?;
+                link.map_or(Ok(()), |wait| write!(f, "; or the link: {wait}"))
+            }
             Bottleneck::Link(wait) => write!(f, "the link: {wait}"),
             Bottleneck::Waiting { by_rate: true, .. } => write!(f, "the rate that was asked for"),
             Bottleneck::Waiting { busiest, by_rate: false } => write!(
@@ -385,7 +392,11 @@ mod tests {
         assert!(told(&[0.3], &waits[..2], None).starts_with("waiting"), "too few looks");
         assert!(told(&[0.3], &[9000.0, 60.0, 9000.0], None).starts_with("waiting"), "it was free in between");
         assert!(told(&[0.3], &[300.0; 9], None).starts_with("waiting"), "it may be the kernel");
-        assert!(told(&[1.0, 0.1], &waits, None).starts_with("core 0"));
+        let both = told(&[1.0, 0.1], &waits, None);
+        assert!(
+            both.starts_with("core 0: it has no time left") && both.ends_with(&format!("; or {link}")),
+            "{both}"
+        );
         assert_eq!(told(&[0.3], &waits, Some(1)), "the rate that was asked for");
     }
 
