@@ -52,7 +52,7 @@ fn measured(plan: &str, options: &[&str]) -> (TempDir, PathBuf) {
     let (file, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
     fs::write(&file, plan).expect("the plan is written");
     let arguments = [file.to_str().expect("UTF-8"), "-o", out.to_str().expect("UTF-8")];
-    let made = report(&[&arguments[..], options].concat());
+    let made = report_when_there_is_time(&[&arguments[..], options].concat());
     assert!(made.status.success(), "{}", told(&made));
     (directory, out)
 }
