@@ -45,7 +45,7 @@ pub struct Watch {
     pub stop: Arc<AtomicBool>,
     /// Where the target's CPU time is known from; `None`: it is not known.
     pub target_cpu: Option<CpuSource>,
-    /// A portal of the target, to which a connection is made and closed four times a second: whether packets wait on
+    /// A portal of the target, to which a connection is made and closed once a second: whether packets wait on
     /// the way.
     pub portal: Option<SocketAddr>,
 }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Time between two connections.
-const PERIOD: Duration = Duration::from_millis(250);
+const PERIOD: Duration = Duration::from_secs(1);
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Connections before the load, of which the fastest counts.
