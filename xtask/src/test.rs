@@ -43,12 +43,12 @@ enum Step {
 /// The other values of `serve --poll`.
 const POLLS: [&str; 2] = ["always", "never"];
 
-/// What is run in each of them, as packages and arguments of `cargo test`: whatever serves, but for `admin`, which needs
-/// a mode of its own, and `idle`, whose memory is the same in each.
+/// What is run in each of them, as packages and arguments of `cargo test`: the target's tests, but for `admin`, which
+/// needs a mode of its own, and `idle`, whose memory is the same in each.
 const POLL_TESTS: [&str; 4] = [
     "lunette --test nexus --test hostile --test durability --test real_input --test chain --test cli --test command \
      --test words",
-    "lunette --test libiscsi -- ram_512 header_digest",
+    "lunette --test libiscsi -- ram_512 read_only",
     "engine --test remote",
     "engine --lib core::migrate",
 ];
