@@ -96,8 +96,12 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().tick(io, done);
     }
 
-    fn losses(&self) -> u64 {
-        self.lane.as_ref().map_or(0, |lane| lane.losses())
+    fn wants_ticks(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.wants_ticks())
+    }
+
+    fn losses(&mut self) -> u64 {
+        self.lane().losses()
     }
 
     fn in_flight(&self) -> usize {

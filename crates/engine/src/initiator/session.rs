@@ -188,9 +188,10 @@ impl Session {
         isid[0] = 0x80;
         let depth = options.queue_depth.clamp(1, QUEUE_DEPTH_MAX);
         let give_up_after = url.give_up_after.unwrap_or(options.give_up_after);
+        let initiator_name = url.initiator_name.clone().unwrap_or(options.initiator_name);
         Ok(Session {
             url,
-            options: Options { queue_depth: depth, give_up_after, ..options },
+            options: Options { initiator_name, queue_depth: depth, give_up_after, ..options },
             addresses,
             isid,
             portal_group: None,
@@ -262,6 +263,15 @@ impl Session {
         match &self.state {
             State::Connected(link) => link.is_open && link.gone.is_none(),
             State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => false,
+        }
+    }
+
+    /// Whether there is, or was, a use for a connection, and none that commands leave on.
+    pub fn is_restless(&self) -> bool {
+        match &self.state {
+            State::Idle | State::Closed => false,
+            State::Resting(_) | State::Connecting(_) => true,
+            State::Connected(_) => !self.is_open(),
         }
     }
 

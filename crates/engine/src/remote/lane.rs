@@ -454,7 +454,11 @@ impl<I: Io> Lane<I> for RemoteLane {
         self.flush(io, done);
     }
 
-    fn losses(&self) -> u64 {
+    fn wants_ticks(&self) -> bool {
+        Lane::<I>::in_flight(self) > 0 || self.session.is_restless()
+    }
+
+    fn losses(&mut self) -> u64 {
         self.store.continuity.losses()
     }
 
