@@ -410,7 +410,7 @@ impl Session {
         self.is_closing = true;
         match &mut self.state {
             State::Connected(link) if link.is_ready && link.gone.is_none() => {
-                link.machine.logout();
+                link.machine.logout(io.now());
                 self.flush(io, finished);
             }
             State::Connected(_) => self.abandon(io, "closed", finished),
@@ -551,10 +551,16 @@ impl Session {
                     self.queue.reinstated();
                     (self.has_arrived, has_arrived) = (true, true);
                 }
-                Event::Text(text) => self.text = Some(text),
-                Event::Async { event: AsyncEvent::LOGOUT_REQUEST, .. } => link.machine.logout(),
+                Event::Text(text) => self.text = Some(Ok(text)),
+                Event::Async { event: AsyncEvent::LOGOUT_REQUEST, .. } => link.machine.logout(now),
                 Event::Rejected { reason, opcode } => {
-                    tracing::warn!(target = %self.url, ?reason, ?opcode, "the target rejected a PDU");
+                    crate::limited!(
+                        tracing::Level::WARN,
+                        target = %self.url, ?reason, ?opcode, "the target rejected a PDU"
+                    );
+                    if opcode == Opcode::TEXT_REQUEST {
+                        self.text = Some(Err(format!("the target rejected the text request ({reason:?})")));
+                    }
                 }
                 Event::Gone { reason } => link.gone = Some(reason),
                 Event::Async { .. } | Event::Pong(_) | Event::FunctionDone { .. } => {}
