@@ -22,7 +22,7 @@ use reactor::stream::Stream;
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::Sense;
-use wire::iscsi::AsyncEvent;
+use wire::iscsi::{AsyncEvent, Opcode};
 
 /// How long after a failure the next connection is tried: the first time, and at most.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -141,7 +141,8 @@ pub struct Session {
     /// Since when there has been no session.
     down_since: Option<Time>,
     failure: Option<String>,
-    text: Option<Vec<u8>>,
+    /// The answer to a text request, or why there is none.
+    text: Option<Result<Vec<u8>, String>>,
     is_closing: bool,
     /// Payload that has left; kept for its allocation.
     pushed: Vec<TaskId>,
@@ -290,6 +291,11 @@ impl Session {
         self.failure.as_deref()
     }
 
+    /// How long something waits for the target at most.
+    pub fn give_up_after(&self) -> Duration {
+        self.options.give_up_after
+    }
+
     /// The eight LUN bytes of its unit.
     pub fn lun_bytes(&self) -> u64 {
         self.url.lun_bytes()
@@ -318,15 +324,18 @@ impl Session {
     /// Sends a text request; its answer comes to [`Session::take_text`]. False: not now.
     pub fn send_text(&mut self, text: &[u8]) -> bool {
         match &mut self.state {
-            State::Connected(link) if link.is_ready => link.machine.text(text),
+            State::Connected(link) if link.is_ready => {
+                self.text = None;
+                link.machine.text(text)
+            }
             State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
                 false
             }
         }
     }
 
-    /// The answer to a text request.
-    pub fn take_text(&mut self) -> Option<Vec<u8>> {
+    /// The answer to a text request, or why there will be none.
+    pub fn take_text(&mut self) -> Option<Result<Vec<u8>, String>> {
         self.text.take()
     }
 
