@@ -205,7 +205,10 @@ impl<I: Io> Core<I> {
         let now = self.io.now();
         let next = self.drain.as_ref().map_or(self.next_tick, |drain| drain.until.min(self.next_tick));
         let until_tick = next.since(now).max(Duration::from_millis(1));
-        let is_timed = self.connections.len() > 0 || self.stopping.is_some() || !self.deaf.is_empty();
+        let is_timed = self.connections.len() > 0
+            || self.stopping.is_some()
+            || !self.deaf.is_empty()
+            || self.lanes.iter().any(|lane| lane.in_flight() > 0);
         self.poller.wait(now, is_timed.then_some(until_tick))
     }
 

@@ -10,6 +10,7 @@ mod identity;
 mod lane;
 mod loose;
 mod request;
+mod trail;
 
 pub use geometry::Geometry;
 pub use identity::Identity;
@@ -33,6 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::OpenError;
 use store::lane::{Backend, Lane, Store};
+use trail::Trails;
 
 /// How often one of the lanes asks for the capacity.
 const PROBE: Duration = Duration::from_secs(10);
@@ -69,6 +71,7 @@ pub struct RemoteStore {
     another: Mutex<String>,
     continuity: Continuity,
     loose: Loose,
+    trails: Trails,
     /// Lanes so far.
     lanes: AtomicU64,
     /// Whether WRITE SAME works.
@@ -109,6 +112,7 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
         write_same: AtomicBool::new(true),
         continuity: Continuity::new(geometry.incarnation),
         loose: Loose::default(),
+        trails: Trails::default(),
         lanes: AtomicU64::new(0),
         geometry,
         zeros,

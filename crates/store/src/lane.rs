@@ -152,6 +152,10 @@ pub trait Lane<I: Io> {
         0
     }
 
-    /// Operations not yet reported.
+    /// Nobody waits for an operation any more. It is reported all the same, but what of it is not under way already is
+    /// not begun: it must not change the medium long after whoever asked for it has gone.
+    fn cancel(&mut self, _io: &mut I, _id: OpId) {}
+
+    /// Operations not yet reported, and others that still need [`Lane::tick`].
     fn in_flight(&self) -> usize;
 }

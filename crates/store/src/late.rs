@@ -96,6 +96,10 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().tick(io, done);
     }
 
+    fn cancel(&mut self, io: &mut I, id: OpId) {
+        self.lane().cancel(io, id);
+    }
+
     fn losses(&self) -> u64 {
         self.lane.as_ref().map_or(0, |lane| lane.losses())
     }

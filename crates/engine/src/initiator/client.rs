@@ -145,7 +145,8 @@ impl Client {
             read,
             write: write_places,
         };
-        let reply = self.run(Command { cookie: 0, request, repeatable: is_repeatable(cdb.opcode()) });
+        let (repeatable, since) = (is_repeatable(cdb.opcode()), self.io.now());
+        let reply = self.run(Command { cookie: 0, request, repeatable, since });
         let reply = reply.map(|(status, sense, read_bytes)| {
             let part = read.slice(0, read_bytes);
             let data = part.iter().flat_map(|span| self.io.arena().bytes(span).to_vec()).collect();

@@ -44,6 +44,8 @@ pub struct Command {
     pub request: Request,
     /// Whether it may be executed twice: it is sent again when the connection was lost before its answer came.
     pub repeatable: bool,
+    /// Since when it has waited: [`Options::give_up_after`] counts from here.
+    pub since: Time,
 }
 
 /// A command that is over; its places are free.
@@ -225,21 +227,26 @@ impl Session {
         if matches!(self.state, State::Closed) || self.down_since.is_some_and(is_lost) {
             return Err(Refused::Lost);
         }
-        if self.queue.push(command, false, now) { Ok(()) } else { Err(Refused::Full) }
+        if self.queue.push(command, false) { Ok(()) } else { Err(Refused::Full) }
     }
 
     /// Gives it a command that goes before all others, and is not sent again on another connection.
     ///
     /// # Errors
     /// When there are too many commands, or nobody is logged in.
-    pub fn ask(&mut self, now: Time, command: &Command) -> Result<(), Refused> {
+    pub fn ask(&mut self, command: &Command) -> Result<(), Refused> {
         match &self.state {
             State::Connected(link) if link.is_ready && link.gone.is_none() => {}
             State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
                 return Err(Refused::Lost);
             }
         }
-        if self.queue.push(command, true, now) { Ok(()) } else { Err(Refused::Full) }
+        if self.queue.push(command, true) { Ok(()) } else { Err(Refused::Full) }
+    }
+
+    /// A command is not to be sent any more. It ends as soon as the target cannot execute it, or has it no more.
+    pub fn cancel(&mut self, cookie: u32, finished: &mut Vec<Finished>) {
+        self.queue.cancel(cookie, finished);
     }
 
     /// Whether it has logged in since the last call: what was sent before can be executed no more.
