@@ -40,7 +40,7 @@ use trail::Trails;
 const PROBE: Duration = Duration::from_secs(10);
 
 /// How a remote unit is used.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct RemoteOptions {
     /// The sessions.
     pub initiator: Options,
@@ -48,6 +48,8 @@ pub struct RemoteOptions {
     pub block_bytes: Option<u32>,
     /// Nothing is to be written.
     pub read_only: bool,
+    /// Counts how often it lost what was not flushed.
+    pub losses: Arc<AtomicU64>,
 }
 
 /// A unit of another target.
@@ -99,7 +101,7 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
         .map_err(|problem| fault(problem, "name a unit that is a disk and ready"))?;
     if let Some(asked) = options.block_bytes.filter(|asked| *asked != geometry.block_bytes) {
         let problem = format!("its blocks have {} bytes, not {asked}", geometry.block_bytes);
-        return Err(fault(problem, "leave the block size out"));
+        return Err(fault(problem, "give the block size that it has, or none"));
     }
     let zeros = Region::map(u64::from(lane::PIECE_BYTES_MAX))
         .map_err(|error| fault(format!("cannot reserve memory: {error}"), "raise the limit (ulimit -v)"))?;
@@ -110,7 +112,7 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
         addresses,
         options: options.clone(),
         write_same: AtomicBool::new(true),
-        continuity: Continuity::new(geometry.incarnation),
+        continuity: Continuity::new(geometry.incarnation, options.losses.clone()),
         loose: Loose::default(),
         trails: Trails::default(),
         lanes: AtomicU64::new(0),

@@ -156,6 +156,11 @@ pub trait Lane<I: Io> {
     /// not begun: it must not change the medium long after whoever asked for it has gone.
     fn cancel(&mut self, _io: &mut I, _id: OpId) {}
 
+    /// Whether writes were acknowledged that nothing has made durable, as far as the store keeps count of them.
+    fn is_dirty(&mut self) -> bool {
+        false
+    }
+
     /// Operations not yet reported, and others that still need [`Lane::tick`].
     fn in_flight(&self) -> usize;
 }

@@ -104,6 +104,10 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane.as_ref().map_or(0, |lane| lane.losses())
     }
 
+    fn is_dirty(&mut self) -> bool {
+        self.lane().is_dirty()
+    }
+
     fn in_flight(&self) -> usize {
         self.lane.as_ref().map_or(0, |lane| lane.in_flight())
     }

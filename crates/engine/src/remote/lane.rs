@@ -549,6 +549,10 @@ impl<I: Io> Lane<I> for RemoteLane {
         self.store.continuity.losses()
     }
 
+    fn is_dirty(&mut self) -> bool {
+        self.store.continuity.is_dirty()
+    }
+
     fn in_flight(&self) -> usize {
         self.flights.len() - self.free.len() + usize::from(self.has_loose)
     }

@@ -86,6 +86,23 @@ impl Core {
     }
 }
 
+#[test]
+fn a_target_that_is_lost_again_and_again_is_given_up() {
+    let back = serve(&["ram:8G"]);
+    let cable = Cable::to_foreign(back.addresses()[0]);
+    let url = format!("iscsi://{}/{TARGET}/0?give_up_after=1", cable.address()).parse().expect("a URL");
+    let mut one = Core::of(&remote::open(&url, &RemoteOptions::default()).expect("a unit"));
+    one.write(0, &pattern(1, 4096)).expect("what may be lost");
+    let zero = Op::Zero { offset: 0, len: 8 << 30, unmap: true, durable: false };
+    let id = one.begin(&zero);
+    while one.finished.is_empty() {
+        cable.cut();
+        // The target may have lost everything: all begins anew.
+        let _ = one.read(0);
+    }
+    assert_eq!(one.end(id), Err(StoreError::Unavailable));
+}
+
 /// A back end, and two cores that reach it by a cable.
 fn two_cores() -> (Daemon, Cable, Core, Core) {
     let back = serve(&["ram:16M"]);
