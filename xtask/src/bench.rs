@@ -1,12 +1,17 @@
 //! `cargo xtask bench`: measures the plan next to this crate, and holds what came of it against the marks.
 
+mod fio;
+mod judge;
+mod limits;
 mod marks;
+mod plan;
 mod results;
 
 use crate::command::{Result, cargo, command, output, root, succeed};
-use marks::{Mark, marks};
+use crate::instructions::{self, Figures};
+use judge::Judged;
+use marks::marks;
 use results::Results;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
@@ -27,11 +32,13 @@ pub(crate) struct Options {
     judge: bool,
 }
 
-/// What is measured.
-const PLAN: &str = "xtask/performance.toml";
 /// Where results are kept, and where they are made.
 const RECORD: &str = "docs/performance";
 const OUTPUT: &str = "target/bench";
+/// The plan for this machine.
+const PLAN: &str = "target/performance.toml";
+/// What was measured beside it, in the folder of results.
+const FIGURES: &str = "figures";
 
 /// Results of each row without which nothing is recorded.
 const REPETITIONS_MIN: u32 = 5;
@@ -43,8 +50,12 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     let folder = root().join(OUTPUT);
     let results = Results::read(&folder.join("results.csv"))?;
-    let judged: Vec<Judged> = marks(&results).into_iter().map(|mark| judge(mark, &results)).collect();
-    let table = table(&judged);
+    let figures = fs::read_to_string(folder.join(FIGURES)).unwrap_or_default();
+    let figures = instructions::parse(&figures);
+    let marks = marks(&results, &figures).into_iter();
+    let judged: Vec<Judged> = marks.map(|mark| Judged::new(mark, &results)).collect();
+    let (limits, exceeded) = judge::limits(&figures);
+    let table = judge::table(&judged) + &limits;
     print!("{table}");
     if options.record {
         if results.repetitions < REPETITIONS_MIN {
@@ -55,10 +66,10 @@ pub(crate) fn run(options: &Options) -> Result {
         }
         record(&table)?;
     }
-    let missed = judged.iter().filter(|judged| !judged.is_reached()).count();
+    let missed = judged.iter().filter(|judged| !judged.is_reached()).count() + exceeded;
     match missed {
         0 => Ok(()),
-        missed => Err(format!("{missed} of {} marks are not reached", judged.len())),
+        missed => Err(format!("{missed} of {} marks are not reached", judged.len() + limits::LIMITS.len())),
     }
 }
 
@@ -70,64 +81,25 @@ fn measure(options: &Options) -> Result {
             fs::remove_dir_all(&folder).map_err(|error| format!("{OUTPUT}: {error}"))?;
         }
     }
+    let fault = |error: std::io::Error| format!("{OUTPUT}: {error}");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    fs::create_dir_all(root().join("target")).map_err(fault)?;
+    fs::write(root().join(PLAN), plan::plan(cores)).map_err(fault)?;
     let mut report = command(program());
     report.args(["report", PLAN, "-o", OUTPUT]);
     let switches = [(options.resume, "--resume"), (options.quick, "--quick")];
     report.args(switches.iter().filter(|(on, _)| *on).map(|(_, switch)| switch));
-    succeed(&mut report)
+    succeed(&mut report)?;
+    let mut figures = Figures::new();
+    fio::measure(&mut figures)?;
+    limits::measure(&mut figures)?;
+    let lines: String = figures.iter().map(|(name, figure)| format!("{name} = {figure}\n")).collect();
+    fs::write(root().join(OUTPUT).join(FIGURES), lines).map_err(fault)
 }
 
 fn program() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     target.join("release/lunette")
-}
-
-/// A mark, and what was reached of it.
-struct Judged {
-    mark: Mark,
-    /// Medians of operations per second; `None`: a row has no result.
-    figures: Option<(f64, f64)>,
-}
-
-impl Judged {
-    fn ratio(&self) -> Option<f64> {
-        self.figures.map(|(ours, theirs)| ours / theirs)
-    }
-
-    fn is_reached(&self) -> bool {
-        self.ratio().is_some_and(|ratio| ratio >= self.mark.at_least)
-    }
-}
-
-fn judge(mark: Mark, results: &Results) -> Judged {
-    let ours = results.median(&mark.ours);
-    let theirs: Option<Vec<f64>> = mark.against.iter().map(|side| results.median(side)).collect();
-    let theirs = theirs.and_then(|all| all.into_iter().reduce(mark.of_several));
-    Judged { figures: ours.zip(theirs), mark }
-}
-
-/// All marks as Markdown.
-fn table(judged: &[Judged]) -> String {
-    let mut text = String::from(
-        "| section | point | against | k IOPS | theirs | ratio | mark | |\n|---|---|---|---|---|---|---|---|\n",
-    );
-    for judged in judged {
-        let Mark { ours, name, at_least, .. } = &judged.mark;
-        let figures = match judged.figures {
-            Some((ours, theirs)) => {
-                format!("{:.1} | {:.1} | {:.2}", ours / 1e3, theirs / 1e3, ours / theirs)
-            }
-            None => "- | - | -".into(),
-        };
-        let verdict = if judged.is_reached() { "reached" } else { "**missed**" };
-        let _ = writeln!(
-            text,
-            "| {} | {} | {name} | {figures} | {at_least:.2} | {verdict} |",
-            ours.section,
-            ours.point()
-        );
-    }
-    text
 }
 
 /// Puts the results where they are committed.
@@ -157,16 +129,18 @@ mod tests {
     use super::*;
 
     const CSV: &str = "\
-section,target,scheduling,direction,digests,jobs,queue_depth,block_size,runs,iops,iops_median\r\n\
-A: small commands,Lunette,spinning,read,none,1,32,4K,5,90,80\r\n\
-A: small commands,ceiling,spinning,read,none,1,32,4K,5,100,100\r\n\
-C: polling,Lunette,free,read,none,1,1,4K,5,1,95\r\n\
-C: polling,Lunette,always,read,none,1,1,4K,5,1,100\r\n\
-C: polling,Lunette,never,read,none,1,1,4K,4,1,50\r\n";
+section,target,scheduling,direction,digests,jobs,queue_depth,block_size,runs,iops,iops_median,\
+target_cpu_us_per_command_median,initiator_cpu_us_per_command_median\r\n\
+A: small commands,Lunette,spinning,read,none,1,32,4K,5,90,80,0.8312,1.5\r\n\
+A: small commands,ceiling,spinning,read,none,1,32,4K,5,100,100,,1\r\n\
+C: polling,Lunette,free,read,none,1,1,4K,5,1,95,1,1\r\n\
+C: polling,Lunette,always,read,none,1,1,4K,5,1,100,1,1\r\n\
+C: polling,Lunette,never,read,none,1,1,4K,4,1,50,1,1\r\n";
 
     fn verdicts() -> Vec<Judged> {
         let results = Results::parse(CSV.as_bytes()).expect("results");
-        marks(&results).into_iter().map(|mark| judge(mark, &results)).collect()
+        let marks = marks(&results, &Figures::new()).into_iter();
+        marks.map(|mark| Judged::new(mark, &results)).collect()
     }
 
     #[test]
@@ -185,6 +159,25 @@ C: polling,Lunette,never,read,none,1,1,4K,4,1,50\r\n";
         let judged = verdicts();
         let missing = judged.iter().filter(|judged| judged.figures.is_none());
         assert!(missing.clone().count() > 0 && missing.clone().all(|judged| !judged.is_reached()));
-        assert!(table(&judged).contains("| - | - | - |"));
+        assert!(judge::table(&judged).contains("| - | - | - |"));
+        assert!(judge::table(&judged).contains("not measured: needs at least 4 cores"));
+    }
+
+    #[test]
+    fn cpu_times_of_both_sides_stand_beside_the_ratio() {
+        let table = judge::table(&verdicts());
+        assert!(table.contains("| 0.75 | reached | 0.83 + 1.50 | - + 1.00 |"), "{table}");
+    }
+
+    #[test]
+    fn what_is_exceeded_or_not_measured_is_a_missed_mark() {
+        let figures = instructions::parse("quiet_p99 = 3.01\nidle_cpu_percent = 0.4\nfio_disk = 0.97\n");
+        let (text, missed) = judge::limits(&figures);
+        assert_eq!(missed, 2, "{text}");
+        assert!(
+            text.contains("| 3.01 | 3 | **missed** |") && text.contains("| 0.4 | 1 | reached |"),
+            "{text}"
+        );
+        assert!(text.contains("at 0.97 times the rate") && !text.contains("tmpfs"), "{text}");
     }
 }

@@ -23,7 +23,8 @@ const HEAD: &str = "\
 /// By how much a count may exceed its figure, in percent; below it by more, the figure is to be lowered.
 const TOLERANCE: f64 = 3.0;
 
-type Figures = BTreeMap<String, f64>;
+/// Figures by their names.
+pub(crate) type Figures = BTreeMap<String, f64>;
 
 /// Counts, and compares with the committed figures.
 pub(crate) fn run(options: &Options) -> Result {
@@ -64,7 +65,7 @@ fn path() -> PathBuf {
 }
 
 /// The lines `name = number` of a text.
-fn parse(text: &str) -> Figures {
+pub(crate) fn parse(text: &str) -> Figures {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
         .filter_map(|line| {

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Instructions(options) => packages::ensure().and_then(|()| instructions::run(&options)),
-        Task::Bench(options) => packages::ensure().and_then(|()| bench::run(&options)),
+        Task::Bench(options) => packages::ensure_for_bench().and_then(|()| bench::run(&options)),
         Task::Tidy => tidy::run(),
     };
     match outcome {

@@ -25,15 +25,27 @@ const PACKAGES: [Package; 13] = [
     Package { name: "iproute2", program: Some("tc") },
 ];
 
+/// What only `cargo xtask bench` needs.
+const FIO: Package = Package { name: "fio", program: Some("fio") };
+
 /// Makes sure that all packages are there: installs them as root, otherwise names the missing ones.
 pub(crate) fn ensure() -> Result {
-    let missing = missing();
+    ensure_all(&PACKAGES)
+}
+
+/// The same for measurements.
+pub(crate) fn ensure_for_bench() -> Result {
+    ensure().and_then(|()| ensure_all(&[FIO]))
+}
+
+fn ensure_all(packages: &[Package]) -> Result {
+    let missing = missing(packages);
     if missing.is_empty() {
         return Ok(());
     }
     let names = missing.join(" ");
     if !is_root() || !exists("apt-get") {
-        return Err(format!("tests need these Debian packages: {names} (as root: apt-get install {names})"));
+        return Err(format!("these Debian packages are needed: {names} (as root: apt-get install {names})"));
     }
     println!("installing {names}");
     if install(&missing).is_err() {
@@ -43,9 +55,9 @@ pub(crate) fn ensure() -> Result {
     Ok(())
 }
 
-fn missing() -> Vec<&'static str> {
+fn missing(packages: &[Package]) -> Vec<&'static str> {
     let by_dpkg = exists("dpkg-query");
-    PACKAGES
+    packages
         .iter()
         .filter(
             |package| if by_dpkg { !is_installed(package.name) } else { !package.program.is_none_or(exists) },

@@ -208,7 +208,7 @@ impl<I: Io> Core<I> {
         let is_timed = self.connections.len() > 0
             || self.stopping.is_some()
             || !self.deaf.is_empty()
-            || self.lanes.iter().any(|lane| lane.in_flight() > 0);
+            || self.lanes.iter().any(|lane| lane.wants_ticks());
         self.poller.wait(now, is_timed.then_some(until_tick))
     }
 
@@ -247,7 +247,13 @@ impl<I: Io> Core<I> {
             self.message(message);
         }
         self.flush_lanes();
-        self.feed_starved();
+        if !self.starved.is_empty() {
+            self.feed_starved();
+            // What finishes now may have freed a buffer that others wait for.
+            if self.flush_lanes() && !self.starved.is_empty() {
+                self.poller.hurry(true);
+            }
+        }
     }
 
     fn dispatch(&mut self, completion: Completion) {
@@ -268,9 +274,11 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends the turn for every lane that was used in it, or that still waits for another core.
-    fn flush_lanes(&mut self) {
+    /// Ends the turn for every lane that was used in it, or that still waits for another core. Whether any operation
+    /// finished.
+    fn flush_lanes(&mut self) -> bool {
         let mut index = 0;
+        let mut has_finished = false;
         while let Some(unit) = self.used_lanes.get(index).copied() {
             let mut done = std::mem::take(&mut self.done);
             let waits = self.lanes[unit as usize].flush(&mut self.io, &mut done);
@@ -279,10 +287,12 @@ impl<I: Io> Core<I> {
             } else {
                 self.used_lanes.swap_remove(index);
             }
+            has_finished |= !done.is_empty();
             self.finish_ops(&mut done);
             self.done = done;
         }
         self.poller.hurry(!self.used_lanes.is_empty());
+        has_finished
     }
 
     /// A lane of this core, which is then flushed at the end of the turn.
@@ -388,7 +398,7 @@ impl<I: Io> Core<I> {
     /// The last act: everything that was acknowledged becomes durable.
     fn flush_stores(&mut self, completions: &mut Vec<Completion>) -> bool {
         let mut open = 0usize;
-        let losses: Vec<u64> = self.lanes.iter().map(|lane| lane.losses()).collect();
+        let losses: Vec<u64> = self.lanes.iter_mut().map(|lane| lane.losses()).collect();
         for unit in 0..self.lanes.len() {
             if self.shared.homes[unit] != self.me {
                 continue;

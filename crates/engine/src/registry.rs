@@ -1,6 +1,6 @@
 //! Sessions of the daemon: touched at login and logout only, so a lock will do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     sessions: Mutex<BTreeMap<SessionName, Place>>,
+    /// What sessions that are over had been told of, oldest first.
+    told: Mutex<VecDeque<(SessionName, Told)>>,
     serials: AtomicU64,
     logins: AtomicUsize,
     discoveries: AtomicUsize,
@@ -25,6 +27,12 @@ pub(crate) struct SessionName {
     /// Portal group through which it came.
     pub(crate) group: u16,
 }
+
+/// Units that can lose what they acknowledged, with their losses ([`store::lane::Lane::losses`]) that a nexus was told of.
+pub(crate) type Told = Vec<(u32, u64)>;
+
+/// Sessions that are over, and of which is remembered what they were told.
+const TOLD_MAX: usize = 4096;
 
 /// The connection of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,6 +126,25 @@ impl Registry {
         }
     }
 
+    /// Remembers what a session that is over had been told: it may come back to flush what it wrote.
+    pub(crate) fn remember(&self, name: &SessionName, told: Told) {
+        if told.is_empty() {
+            return;
+        }
+        let mut all = self.told.lock().expect("no holder of this lock panics");
+        all.retain(|(other, _)| other != name);
+        if all.len() == TOLD_MAX {
+            all.pop_front();
+        }
+        all.push_back((name.clone(), told));
+    }
+
+    /// What an earlier session with this name had been told.
+    pub(crate) fn recall(&self, name: &SessionName) -> Told {
+        let all = self.told.lock().expect("no holder of this lock panics");
+        all.iter().find(|(other, _)| other == name).map(|(_, told)| told.clone()).unwrap_or_default()
+    }
+
     /// All sessions.
     #[cfg(test)]
     pub(crate) fn places(&self) -> Vec<Place> {
@@ -155,6 +182,22 @@ mod tests {
         assert_eq!(registry.enter(SessionName { target: 1, ..another }, new, 1), Ok(None));
         registry.leave(&name(), new.serial);
         assert_eq!(registry.sessions_of(0), 0);
+    }
+
+    #[test]
+    fn what_sessions_were_told_is_remembered_in_bounded_memory() {
+        let registry = Registry::default();
+        let named = |n: usize| SessionName { target: n, ..name() };
+        registry.remember(&named(0), vec![(7, 1)]);
+        registry.remember(&named(0), vec![(7, 2)]);
+        registry.remember(&named(1), Told::new());
+        assert_eq!(registry.recall(&named(0)), [(7, 2)]);
+        assert_eq!(registry.recall(&named(1)), []);
+        for n in 1..=TOLD_MAX {
+            registry.remember(&named(n), vec![(0, n as u64)]);
+        }
+        assert_eq!(registry.recall(&named(0)), []);
+        assert_eq!(registry.recall(&named(TOLD_MAX)), [(0, TOLD_MAX as u64)]);
     }
 
     #[test]

@@ -1,8 +1,12 @@
-//! What 100 quiet sessions notice of a loud one on the same core: `cargo bench --package lunette --bench fairness`.
+//! What 100 quiet sessions notice of a loud one on the same core, and of hostile peers:
+//! `cargo bench --package lunette --bench fairness`.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::ExitCode;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,29 +25,37 @@ const DEPTH: usize = 128;
 const LOUD_BLOCKS: u32 = 128;
 /// Measurements of each kind, in turn.
 const ROUNDS: usize = 5;
+/// How much worse their p99 may become.
+const RATIO_MAX: f64 = 3.0;
+/// Peers that have connected and say nothing.
+const SILENT: usize = 100;
+/// READs of 64 KiB that a peer asks for and never takes.
+const UNREAD: usize = 64;
 
-fn main() {
+fn main() -> ExitCode {
     let daemon = Daemon::serve(["--cores", "0", "--lun", "ram:64M"]);
     keep_off_core_0();
     let url = daemon.lun(0);
     let login = |n: usize| Initiator::login(&url, &Login::named(&format!("quiet{n}"))).expect("login");
     let mut quiet: Vec<Initiator> = (0..SESSIONS).map(login).collect();
     measure(&mut quiet);
-    let mut ratios = Vec::with_capacity(ROUNDS);
+    let [mut loud_ratios, mut hostile_ratios] = [const { Vec::new() }; 2];
     for round in 1..=ROUNDS {
         let alone = measure(&mut quiet);
-        let (beside, loud) = beside_a_loud_session(&url, || measure(&mut quiet));
-        let ratio = beside.p99.as_secs_f64() / alone.p99.as_secs_f64();
-        println!(
-            "round {round}: alone p50 {:?} p99 {:?}; beside {loud:.0} MB/s p50 {:?} p99 {:?}; p99 ratio {ratio:.2}",
-            alone.p50, alone.p99, beside.p50, beside.p99
-        );
-        ratios.push(ratio);
+        let (beside, rate) = beside_a_loud_session(&url, || measure(&mut quiet));
+        println!("round {round}: alone {alone}; beside {rate:.0} MB/s {beside}");
+        loud_ratios.push(beside.p99.as_secs_f64() / alone.p99.as_secs_f64());
+        let alone = measure(&mut quiet);
+        let (beside, rate) = beside_hostile_peers(&url, || measure(&mut quiet));
+        println!("round {round}: alone {alone}; beside {rate:.0} hostile connections/s {beside}");
+        hostile_ratios.push(beside.p99.as_secs_f64() / alone.p99.as_secs_f64());
     }
-    ratios.sort_by(f64::total_cmp);
-    println!("p99 beside a loud session / alone, median of {ROUNDS}: {:.2}", ratios[ROUNDS / 2]);
+    let [ratio, hostile] = [loud_ratios, hostile_ratios].map(median);
+    println!("p99 beside a loud session / alone, median of {ROUNDS}: {ratio:.2}");
+    println!("p99 beside hostile peers / alone, median of {ROUNDS}: {hostile:.2}");
     drop(quiet);
     daemon.stop();
+    if ratio.max(hostile) <= RATIO_MAX { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The daemon has its core to itself.
@@ -55,9 +67,20 @@ fn keep_off_core_0() {
     }
 }
 
+fn median(mut ratios: Vec<f64>) -> f64 {
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
 struct Latency {
     p50: Duration,
     p99: Duration,
+}
+
+impl std::fmt::Display for Latency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "p50 {:?} p99 {:?}", self.p50, self.p99)
+    }
 }
 
 /// Reads on all quiet sessions.
@@ -120,4 +143,43 @@ fn beside_a_loud_session<T>(url: &Url, run: impl FnOnce() -> T) -> (T, f64) {
         is_over.store(true, Ordering::Relaxed);
         (result, rate)
     })
+}
+
+/// Runs this while some peers connect, send garbage and are refused, over and over, others say nothing, and one asks for
+/// data that it never takes; also returns how many connections were refused per second.
+fn beside_hostile_peers<T>(url: &Url, run: impl FnOnce() -> T) -> (T, f64) {
+    let (is_over, refused) = (AtomicBool::new(false), AtomicU64::new(0));
+    let silent: Vec<TcpStream> = (0..SILENT).filter_map(|_| TcpStream::connect(url.portal).ok()).collect();
+    let greedy = Initiator::login(url, &Login::named("greedy")).expect("login");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rustix::process::setpriority_process(None, 19).expect("any thread may be nice");
+            while !is_over.load(Ordering::Relaxed) {
+                refused.fetch_add(u64::from(is_refused(url.portal)), Ordering::Relaxed);
+            }
+        });
+        let mut greedy = greedy;
+        let mut cdb = [0; 10];
+        cdb[0] = 0x28;
+        cdb[7..9].copy_from_slice(&(LOUD_BLOCKS as u16).to_be_bytes());
+        for _ in 0..UNREAD {
+            greedy.issue(0, &cdb, LOUD_BLOCKS as usize * 512, Vec::new()).expect("a command");
+        }
+        let (start, before) = (Instant::now(), refused.load(Ordering::Relaxed));
+        let result = run();
+        let count = refused.load(Ordering::Relaxed) - before;
+        let rate = count as f64 / start.elapsed().as_secs_f64();
+        is_over.store(true, Ordering::Relaxed);
+        drop(silent);
+        (result, rate)
+    })
+}
+
+/// Sends what is no login, and waits until the connection is closed for it.
+fn is_refused(portal: SocketAddr) -> bool {
+    let Ok(mut stream) = TcpStream::connect(portal) else { return false };
+    let is_sent = stream.write_all(&[0xa5; 512]).is_ok();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    is_sent
 }

@@ -105,6 +105,11 @@ impl Stream {
         false
     }
 
+    /// The machine is given nothing for now: what was put off to the next turn waits until [`Stream::feed`] is called.
+    pub fn pause(&mut self) {
+        self.wants_feed = false;
+    }
+
     /// The turn is over: in the next one the connection may have its share again.
     pub fn end_turn(&mut self) {
         self.fed = 0;

@@ -146,9 +146,14 @@ pub trait Lane<I: Io> {
     /// while the core has connections, also for lanes that nobody uses at the moment.
     fn tick(&mut self, _io: &mut I, _done: &mut Vec<(OpId, Outcome)>) {}
 
+    /// Whether [`Lane::tick`] has something to do that is due to nobody who is connected.
+    fn wants_ticks(&self) -> bool {
+        false
+    }
+
     /// How often the store lost writes that it had acknowledged and that no flush had made durable, or must fear so. A
     /// flush that succeeds says nothing of them: whoever relied on one must be told that it failed, once for each.
-    fn losses(&self) -> u64 {
+    fn losses(&mut self) -> u64 {
         0
     }
 
@@ -161,6 +166,6 @@ pub trait Lane<I: Io> {
         false
     }
 
-    /// Operations not yet reported, and others that still need [`Lane::tick`].
+    /// Operations not yet reported.
     fn in_flight(&self) -> usize;
 }

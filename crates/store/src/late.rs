@@ -100,8 +100,12 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().cancel(io, id);
     }
 
-    fn losses(&self) -> u64 {
-        self.lane.as_ref().map_or(0, |lane| lane.losses())
+    fn wants_ticks(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.wants_ticks())
+    }
+
+    fn losses(&mut self) -> u64 {
+        self.lane().losses()
     }
 
     fn is_dirty(&mut self) -> bool {

@@ -1,5 +1,7 @@
 //! What Lunette must reach, as ratios within one run.
 
+use super::Figures;
+use super::fio::FILES;
 use super::results::{Results, Side};
 
 /// A mark: a row of ours against one or several others.
@@ -7,7 +9,8 @@ pub(super) struct Mark {
     pub(super) ours: Side,
     /// Who it is held against, in words.
     pub(super) name: String,
-    pub(super) against: Vec<Side>,
+    /// Each with the factor by which its figure is taken.
+    pub(super) against: Vec<(Side, f64)>,
     /// Which of several counts.
     pub(super) of_several: fn(f64, f64) -> f64,
     pub(super) at_least: f64,
@@ -40,20 +43,37 @@ const ADAPTIVE: f64 = 0.90;
 /// A LUN in a file, of the file read locally or of the LUN in memory, whichever is lower.
 const FILE: f64 = 0.90;
 
+/// The matrix that only machines with cores enough measure, and what each further core brings, of the first.
+pub(super) const MORE_CORES: &str = "A: more cores";
+const EACH_CORE: f64 = 0.85;
+
 /// All marks, for the points that the results have.
-pub(super) fn marks(results: &Results) -> Vec<Mark> {
+pub(super) fn marks(results: &Results, figures: &Figures) -> Vec<Mark> {
     let mut marks: Vec<Mark> = CEILING.iter().map(ceiling).collect();
-    let all = |section: &'static str, target: &'static str| {
-        results.rows.iter().filter(move |row| row.section == section && row.target == target)
+    let all = |section: &str, target: &str| -> Vec<&Side> {
+        results.rows.iter().filter(|row| row.section == section && row.target == target).collect()
     };
-    for ours in all("A: bulk", "Lunette").filter(|row| row.direction == "read") {
+    for ours in all("A: small commands", "Lunette") {
         marks.push(against(ours, "tgt, null", vec![ours.of("tgt, null")], 1.0));
     }
-    for ours in all("A: data digests", "Lunette").filter(|row| row.digests == "data") {
+    for ours in all("A: bulk", "Lunette").into_iter().filter(|row| row.direction == "read") {
+        marks.push(against(ours, "tgt, null", vec![ours.of("tgt, null")], 1.0));
+    }
+    for ours in all("A: data digests", "Lunette").into_iter().filter(|row| row.digests == "data") {
         let plain = Side { digests: "none".into(), ..ours.clone() };
         marks.push(against(ours, "without digests", vec![plain], DIGESTS));
     }
-    for ours in all("B: one core", "Lunette").filter(|row| row.depth == "32") {
+    for ours in all(MORE_CORES, "Lunette") {
+        let one = Side {
+            section: "A: small commands".into(),
+            scheduling: "spinning".into(),
+            jobs: "1".into(),
+            ..ours.clone()
+        };
+        let cores = ours.jobs.parse().unwrap_or(f64::INFINITY);
+        marks.push(against(ours, "one core, one connection", vec![one], EACH_CORE * cores));
+    }
+    for ours in all("B: one core", "Lunette").into_iter().filter(|row| row.depth == "32") {
         marks.push(against(ours, "tgt, file", vec![ours.of("tgt, file")], TIMES_TGT));
     }
     for section in ["C: as a user gets it", "C: eight connections"] {
@@ -64,15 +84,18 @@ pub(super) fn marks(results: &Results) -> Vec<Mark> {
     for ours in all("C: as a user gets it", "Lunette") {
         marks.push(against(ours, "sleeping ceiling", vec![ours.of("ceiling")], 1.0));
     }
-    for ours in all("C: polling", "Lunette").filter(|row| row.scheduling == "free") {
+    for ours in all("C: polling", "Lunette").into_iter().filter(|row| row.scheduling == "free") {
         let others = ["always", "never"].map(|name| Side { scheduling: name.into(), ..ours.clone() });
         marks.push(against(ours, "the best of always and never", others.into(), ADAPTIVE));
     }
-    for (target, local) in [("Lunette, tmpfs", "tmpfs, local"), ("Lunette, disk", "disk, local")] {
-        for ours in all("C: files", target) {
-            let others = vec![ours.of(local), ours.of("Lunette")];
-            let name = format!("{target} against the file read locally, or memory");
-            marks.push(Mark { of_several: f64::min, ..against(ours, &name, others, FILE) });
+    for (place, fio) in FILES {
+        // The loader of the rows `local` is ours: where fio is faster, they count for what it reads.
+        let fio = figures.get(fio).map_or(1.0, |ratio| ratio.max(1.0));
+        for ours in all("C: files", &format!("Lunette, {place}")) {
+            let others = vec![(ours.of(&format!("{place}, local")), fio), (ours.of("Lunette"), 1.0)];
+            let name = format!("Lunette, {place} against the file read locally, or memory");
+            let mark = against(ours, &name, Vec::new(), FILE);
+            marks.push(Mark { against: others, of_several: f64::min, ..mark });
         }
     }
     marks
@@ -99,5 +122,70 @@ fn ceiling(&(section, direction, block, depth, at_least): &(&str, &str, &str, &s
 
 /// Against the best of several.
 fn against(ours: &Side, name: &str, against: Vec<Side>, at_least: f64) -> Mark {
+    let against = against.into_iter().map(|side| (side, 1.0)).collect();
     Mark { ours: ours.clone(), name: name.into(), against, of_several: f64::max, at_least }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge::Judged;
+    use super::super::plan::{CORES_MIN, plan};
+    use super::*;
+    use bench::report::{Axis, Plan, rows};
+    use std::path::Path;
+
+    /// Results as the report makes them of this plan: every row has the same.
+    fn results(plan: &str) -> (Plan, Results) {
+        let plan = Plan::from_toml(plan, Path::new("plan")).unwrap_or_else(|error| panic!("{error}"));
+        let title = |axis: &Axis| axis.title().to_lowercase().replace(' ', "_");
+        let mut csv = csv::Writer::from_writer(Vec::new());
+        let heading = Axis::ALL.iter().map(title);
+        let figures = ["iops", "target_cpu_us_per_command", "initiator_cpu_us_per_command"];
+        let figures = figures.map(|name| format!("{name}_median"));
+        let heading = ["section", "runs"].map(String::from).into_iter().chain(figures).chain(heading);
+        csv.write_record(heading).expect("a record");
+        for row in rows(&plan) {
+            let section = plan.matrices[row.matrix].title.clone();
+            let axes = Axis::ALL.iter().map(|axis| axis.value(&row));
+            let figures = ["5", "1000", "1", "1"].map(String::from);
+            csv.write_record([section].into_iter().chain(figures).chain(axes)).expect("a record");
+        }
+        let csv = csv.into_inner().expect("CSV");
+        (plan, Results::parse(csv.as_slice()).expect("results"))
+    }
+
+    #[test]
+    fn the_plan_has_every_row_that_a_mark_names() {
+        for cores in [2, CORES_MIN, 9] {
+            let (plan, results) = results(&plan(cores));
+            let marks = marks(&results, &Figures::new());
+            for matrix in &plan.matrices {
+                assert!(marks.iter().any(|mark| mark.ours.section == matrix.title), "{}", matrix.title);
+            }
+            for mark in marks {
+                let (point, name) = (mark.ours.clone(), mark.name.clone());
+                let judged = Judged::new(mark, &results);
+                assert!(judged.figures.is_some(), "{point:?} against {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_further_core_counts_where_there_are_enough() {
+        let times = |cores: usize| -> Vec<f64> {
+            let marks = marks(&results(&plan(cores)).1, &Figures::new());
+            marks.iter().filter(|mark| mark.ours.section == MORE_CORES).map(|mark| mark.at_least).collect()
+        };
+        assert_eq!((times(2), times(4), times(9)), (vec![], vec![1.7], vec![3.4]));
+    }
+
+    #[test]
+    fn where_fio_is_faster_the_file_counts_for_what_it_reads() {
+        let (_, results) = results(&plan(2));
+        let figures = [("fio_tmpfs", 1.5), ("fio_disk", 0.5)].map(|(name, ratio)| (name.to_owned(), ratio));
+        let marks = marks(&results, &figures.into());
+        let files = marks.iter().filter(|mark| mark.ours.section == "C: files");
+        let factors: Vec<f64> = files.map(|mark| mark.against[0].1).collect();
+        assert_eq!(factors, [1.5, 1.0]);
+    }
 }

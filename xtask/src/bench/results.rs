@@ -32,9 +32,26 @@ impl Side {
     }
 }
 
-/// All rows, with their medians of operations per second.
+/// What the repetitions of a row came to.
+#[derive(Clone, Copy)]
+pub(super) struct Medians {
+    pub(super) iops: f64,
+    /// Microseconds per command; `None`: there is no target, or it is not known.
+    pub(super) target_cpu: Option<f64>,
+    pub(super) initiator_cpu: Option<f64>,
+}
+
+impl Medians {
+    /// CPU times of both sides.
+    pub(super) fn cpu(&self) -> String {
+        let show = |time: Option<f64>| time.map_or_else(|| "-".into(), |time| format!("{time:.2}"));
+        format!("{} + {}", show(self.target_cpu), show(self.initiator_cpu))
+    }
+}
+
+/// All rows, with their medians.
 pub(super) struct Results {
-    medians: HashMap<Side, f64>,
+    medians: HashMap<Side, Medians>,
     /// In the file's order.
     pub(super) rows: Vec<Side>,
     /// Repetitions that every row has at least.
@@ -59,8 +76,11 @@ impl Results {
         };
         let [section, target, scheduling] = ["section", "target", "scheduling"].map(column);
         let [direction, digests, jobs] = ["direction", "digests", "jobs"].map(column);
-        let [depth, block, median] = ["queue_depth", "block_size", "iops_median"].map(column);
-        let (median, runs) = (median?, column("runs")?);
+        let [depth, block, runs] = ["queue_depth", "block_size", "runs"].map(column);
+        let [iops, target_cpu, initiator_cpu] =
+            ["iops", "target_cpu_us_per_command", "initiator_cpu_us_per_command"]
+                .map(|name| column(&format!("{name}_median")));
+        let (runs, iops, target_cpu, initiator_cpu) = (runs?, iops?, target_cpu?, initiator_cpu?);
         let places = [section?, target?, scheduling?, direction?, digests?, jobs?, depth?, block?];
         let mut results = Results { medians: HashMap::new(), rows: Vec::new(), repetitions: u32::MAX };
         for record in reader.records() {
@@ -68,8 +88,10 @@ impl Results {
             let [section, target, scheduling, direction, digests, jobs, depth, block] =
                 places.map(|place| record.get(place).unwrap_or_default().to_string());
             let side = Side { section, target, scheduling, direction, digests, jobs, depth, block };
-            if let Some(figure) = record.get(median).and_then(|figure| figure.parse().ok()) {
-                results.medians.insert(side.clone(), figure);
+            let figure = |place: usize| record.get(place)?.parse::<f64>().ok();
+            if let Some(iops) = figure(iops) {
+                let (target_cpu, initiator_cpu) = (figure(target_cpu), figure(initiator_cpu));
+                results.medians.insert(side.clone(), Medians { iops, target_cpu, initiator_cpu });
             }
             let count = record.get(runs).and_then(|count| count.parse().ok()).unwrap_or(0);
             results.repetitions = results.repetitions.min(count);
@@ -78,7 +100,7 @@ impl Results {
         Ok(results)
     }
 
-    pub(super) fn median(&self, side: &Side) -> Option<f64> {
+    pub(super) fn medians(&self, side: &Side) -> Option<Medians> {
         self.medians.get(side).copied()
     }
 }

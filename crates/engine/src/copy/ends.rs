@@ -89,7 +89,7 @@ impl Ends {
     }
 
     /// Losses of the store that is written ([`Lane::losses`]).
-    pub(super) fn losses(&self) -> u64 {
+    pub(super) fn losses(&mut self) -> u64 {
         self.to.losses()
     }
 

@@ -4,6 +4,7 @@ use super::buffer::Share;
 use super::lent::Occupant;
 use super::task::Task;
 use super::{Core, kind};
+use crate::config::StoreSpec;
 use crate::message::{Facts, Message};
 use crate::registry::{Place, SessionName};
 use crate::slots::{Key, Slots};
@@ -67,6 +68,7 @@ const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
+pub(super) const STOPS: &str = "the daemon stops";
 pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
 
 /// One LUN of a session.
@@ -78,7 +80,8 @@ pub(crate) struct LunState {
     pub(super) unit: u32,
     /// The nexus's state on it.
     pub(super) nexus: NexusUnit,
-    /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it.
+    /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it and before
+    /// all earlier sessions with its name.
     pub(super) losses: u64,
 }
 
@@ -344,7 +347,7 @@ impl<I: Io> Core<I> {
                 Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
             };
             if !is_fed {
-                return;
+                return conn.stream.pause();
             }
             let fed = conn.stream.feed(&mut self.io, &mut conn.machine);
             self.poll_machine(key);
@@ -432,14 +435,16 @@ impl<I: Io> Core<I> {
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.succeeds = true;
             }
-            self.post(old.core, Message::Reinstate { serial: old.serial, core: self.me, parked: key });
+            // Through the mailbox even to this core: the old session may be in it, on its way here.
+            let message = Message::Reinstate { serial: old.serial, core: self.me, parked: key };
+            self.mailbox.post(old.core, message);
         }
         if let Phase::Leaving(core) = phase {
             self.move_load(key, Some(core));
         }
-        self.set_phase(key, phase);
-        if phase == Phase::Serving {
-            self.equip(key);
+        match phase {
+            Phase::Serving => self.serve_here(key),
+            _ => self.set_phase(key, phase),
         }
     }
 
@@ -502,11 +507,14 @@ impl<I: Io> Core<I> {
         let read_only = group.is_some_and(|group| group.read_only);
         let port = crate::access::relative_port(config, target, conn.facts.portal);
         conn.reach = vec![Reach::No; self.views.len()];
+        let name = session_name(&session, target, config.portals[conn.facts.portal].group);
+        let told = self.shared.registry.recall(&name);
         for (number, index) in luns {
             conn.reach[*index] = if read_only { Reach::ReadOnly } else { Reach::Full };
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
             nexus.sync(&self.views[*index].policy);
-            let losses = self.lanes[*index].losses();
+            let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
+            let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
             conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses });
             conn.lun_list.push(lun_bytes(*number));
         }
@@ -622,7 +630,13 @@ impl<I: Io> Core<I> {
         conn.stream.close(&mut self.io);
         if let (Some(session), Some(target)) = (&conn.facts.session, conn.facts.target) {
             let group = self.shared.config.portals[conn.facts.portal].group;
-            self.shared.registry.leave(&session_name(session, target, group), conn.facts.serial);
+            let name = session_name(session, target, group);
+            let is_remote = |lun: &&LunState| {
+                matches!(self.shared.config.luns[lun.unit as usize].store, StoreSpec::Remote { .. })
+            };
+            let told = conn.luns.iter().filter(is_remote).map(|lun| (lun.unit, lun.losses)).collect();
+            self.shared.registry.remember(&name, told);
+            self.shared.registry.leave(&name, conn.facts.serial);
         }
         for index in 0..self.reinstatements.len() {
             let (serial, core, parked) = self.reinstatements[index];
@@ -665,9 +679,8 @@ impl<I: Io> Core<I> {
         }
         let portal = conn.facts.portal;
         let core = self.place(portal);
-        if core == self.me {
-            self.set_phase(parked, Phase::Serving);
-            self.equip(parked);
+        if core == self.me || self.stopping.is_some() {
+            self.serve_here(parked);
         } else {
             self.move_load(parked, Some(core));
             self.set_phase(parked, Phase::Leaving(core));
@@ -724,7 +737,7 @@ impl<I: Io> Core<I> {
 
     pub(super) fn close_all(&mut self) {
         for key in self.keys_where(|conn| conn.phase != Phase::Closing) {
-            self.gone(key, "the daemon stops");
+            self.gone(key, STOPS);
         }
     }
 

@@ -15,10 +15,11 @@
 //!   one at most. If the new core is ahead, it tells the nexus what it missed; if the old one was, the session waits
 //!   until the new core has caught up, and is not told again. There is no task that the publication could abort.
 //! - TARGET COLD RESET goes to every core, and each counts: a session comes with the count of the core that it left.
-//! - The end of the daemon goes to every core. None that has heard of it drains a session any more, and one that came
-//!   to such a core is asked to log out there.
+//! - The end of the daemon goes to every core. None that has heard of it moves a session any more. One that came to such a
+//!   core is asked to log out there, or is ended before a byte of it is looked at where the core had already said that
+//!   nothing is left on it.
 
-use super::connection::{COLD_RESET, Phase, REINSTATED, session_name};
+use super::connection::{COLD_RESET, Phase, REINSTATED, STOPS, session_name};
 use super::task::to_wire;
 use super::{Core, GOODBYE_SECONDS};
 use crate::balance::{Due, Session};
@@ -72,8 +73,15 @@ impl<I: Io> Core<I> {
                 }
             }
             Due::Judge => {
-                let keys = self.keys_where(|conn| conn.phase == Phase::Serving);
-                let sessions: Vec<Session> = keys.iter().map(|key| self.session_load(*key, now)).collect();
+                let keys = self.keys_where(|conn| conn.phase == Phase::Serving && conn.past_work > 0);
+                let lengthy: Vec<Key> = self
+                    .tasks
+                    .iter()
+                    .filter(|(_, task)| task.is_lengthy())
+                    .map(|(_, task)| task.origin)
+                    .collect();
+                let load = |key: &Key| self.session_load(*key, now, &lengthy);
+                let sessions: Vec<Session> = keys.iter().map(load).collect();
                 if let Some((index, to)) = self.meter.judge(&self.shared.board, self.me, &sessions) {
                     self.begin_move(keys[index], to);
                 }
@@ -81,9 +89,9 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn session_load(&self, key: Key, now: Time) -> Session {
+    fn session_load(&self, key: Key, now: Time, lengthy: &[Key]) -> Session {
         let Some(conn) = self.connections.get(key) else { return Session { work: 0, cores: Vec::new() } };
-        let cores = match conn.rests_until <= now && self.may_move(key) {
+        let cores = match conn.rests_until <= now && !lengthy.contains(&key) {
             true => &self.shared.config.portals[conn.facts.portal].cores[..],
             false => &[],
         };
@@ -151,6 +159,9 @@ impl<I: Io> Core<I> {
 
     /// The connection is at rest: it goes to its core, unless its session was reinstated meanwhile.
     pub(super) fn leave(&mut self, key: Key, to: usize) {
+        if self.stopping.is_some() {
+            return self.serve_here(key);
+        }
         let Some(conn) = self.connections.get(key) else { return };
         let (Some(session), Some(target)) = (conn.facts.session.clone(), conn.facts.target) else { return };
         let (serial, from) = (conn.facts.serial, conn.facts.from);
@@ -210,7 +221,19 @@ impl<I: Io> Core<I> {
         self.let_in();
         if target.is_some_and(|target| closings < self.closings[target]) {
             self.gone(key, COLD_RESET);
+        } else if self.is_drained {
+            // The others have been told that no write comes from here any more.
+            self.gone(key, STOPS);
         } else if self.stopping.is_some() {
+            self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
+        }
+    }
+
+    /// The session has just logged in, and is served on this core.
+    pub(super) fn serve_here(&mut self, key: Key) {
+        self.set_phase(key, Phase::Serving);
+        self.equip(key);
+        if self.stopping.is_some() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
         }
     }

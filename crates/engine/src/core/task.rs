@@ -639,7 +639,9 @@ impl<I: Io> Core<I> {
     fn tell_end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, wire) = (task.connection, task.wire);
-        if !self.holds_back(connection, wire, ending) {
+        // While nobody has told where its data belongs, nothing behind it can be read.
+        let is_unplaced = task.command.unsolicited_bytes > 0 && task.asked_bytes == 0;
+        if is_unplaced || !self.holds_back(connection, wire, ending) {
             self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
         }
         self.free_task(key);

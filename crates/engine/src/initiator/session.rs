@@ -273,6 +273,15 @@ impl Session {
         }
     }
 
+    /// Whether there is, or was, a use for a connection, and none that commands leave on.
+    pub fn is_restless(&self) -> bool {
+        match &self.state {
+            State::Idle | State::Closed => false,
+            State::Resting(_) | State::Connecting(_) => true,
+            State::Connected(_) => !self.is_open(),
+        }
+    }
+
     /// Ends the connection, for a reason that the log tells, and makes it again.
     pub fn renew<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
         self.abandon(io, reason, finished);

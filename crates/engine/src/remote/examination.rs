@@ -55,7 +55,6 @@ impl RemoteLane {
     pub(super) fn watch<I: Io>(&mut self, io: &mut I) {
         if self.session.take_arrival() {
             self.store.loose.reinstated(self.id);
-            self.has_loose = false;
             self.era = self.store.continuity.era();
             let point = self.store.continuity.point();
             let step = Step::Ask(Question::Capacity);

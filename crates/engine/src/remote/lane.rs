@@ -39,8 +39,6 @@ pub(super) struct RemoteLane {
     cached: Arc<AtomicU64>,
     /// Where it has written.
     trail: Arc<Trail>,
-    /// It gave up writes that the target may yet execute: until its session is reinstated.
-    pub(super) has_loose: bool,
     /// The session counts as an open one.
     pub(super) is_counted: bool,
     /// The unit told that its mode pages changed, and not yet to what: it may have a volatile cache.
@@ -86,7 +84,6 @@ impl RemoteLane {
             id: store.lanes.fetch_add(1, Ordering::Relaxed),
             cached: store.continuity.join(),
             trail: store.trails.join(),
-            has_loose: false,
             store,
             session,
             flights: Vec::new(),
@@ -366,7 +363,6 @@ impl RemoteLane {
             Ending::Lost { may_land } => {
                 if may_land && changes(&flight.op) {
                     store.loose.add(self.id, None, place_of(&flight.op), io.now());
-                    self.has_loose = true;
                 }
                 Err(flight.verdict.unwrap_or(StoreError::Unavailable))
             }
@@ -545,7 +541,11 @@ impl<I: Io> Lane<I> for RemoteLane {
         self.session.cancel(index as u32, &mut self.finished);
     }
 
-    fn losses(&self) -> u64 {
+    fn wants_ticks(&self) -> bool {
+        Lane::<I>::in_flight(self) > 0 || self.session.is_restless()
+    }
+
+    fn losses(&mut self) -> u64 {
         self.store.continuity.losses()
     }
 
@@ -554,7 +554,7 @@ impl<I: Io> Lane<I> for RemoteLane {
     }
 
     fn in_flight(&self) -> usize {
-        self.flights.len() - self.free.len() + usize::from(self.has_loose)
+        self.flights.len() - self.free.len()
     }
 }
 

@@ -7,6 +7,7 @@ use engine::Daemon;
 use engine::initiator::Client;
 use engine::initiator::client::Reply;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 use wire::SenseKey;
 
 const FLUSH: u8 = 0x91;
@@ -60,6 +61,30 @@ fn what_a_restart_lost_is_told_to_every_initiator_once() {
     write_cached(&mut one);
     good(&mut one, &flush(), 0, &[]);
     drop((one, two));
+    a.stop().expect("every core ends in order");
+    back.stop().expect("every core ends in order");
+}
+
+#[test]
+fn a_session_that_was_broken_off_meanwhile_is_told_when_it_is_back() {
+    let back = serve(&["ram:16M"]);
+    let address = back.addresses()[0];
+    let a = front_of(address);
+    let cable = Cable::to(a.addresses()[0]);
+    let through_cable = lun(cable.address(), "").parse().expect("a URL");
+    let mut broken = Client::connect(&through_cable, &impatient()).expect("a session");
+    write_cached(&mut broken);
+    back.stop().expect("every core ends in order");
+    let back = serve_at(&address.to_string(), &["ram:16M"]);
+    wait_until_ready(&mut client(&a));
+    cable.cut();
+    wait_until_ready(&mut broken);
+    assert_eq!(sense(&mut broken, &flush(), 0, &[]), LOST);
+    good(&mut broken, &flush(), 0, &[]);
+    cable.cut();
+    wait_until_ready(&mut broken);
+    good(&mut broken, &flush(), 0, &[]);
+    drop(broken);
     a.stop().expect("every core ends in order");
     back.stop().expect("every core ends in order");
 }
@@ -247,6 +272,29 @@ fn what_an_initiator_gave_up_is_not_written_when_the_back_end_returns() {
     cable.reopen();
     assert!(good(&mut next, &read(0, 8), 4096, &[]).iter().all(|byte| *byte == 0));
     assert!(good(&mut client(&back), &read(0, 8), 4096, &[]).iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_core_without_sessions_goes_on_with_what_it_owes() {
+    let back = serve(&["ram:16M"]);
+    let cable = Cable::to(back.addresses()[0]);
+    let a = serve_on(two_cores(), "127.0.0.1:0", &[&lun(cable.address(), "?give_up_after=1")]);
+    let (early, late) = (pattern(1, 4096), pattern(2, 4096));
+    let (mut one, mut two) = (client(&a), client(&a));
+    for client in [&mut one, &mut two] {
+        good(client, &read(0, 8), 4096, &[]);
+    }
+    cable.hold(&early[..512]);
+    let reply = one.command(&write(0, 8), 0, &early).expect("a reply");
+    cable.wait_until_held();
+    assert_eq!(reply.sense.and_then(|sense| sense.key()), Some(SenseKey::NotReady), "{reply:?}");
+    drop(one);
+    cable.let_go();
+    cable.reopen();
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while two.command(&write(0, 8), 0, &late).map_or(true, |reply| reply.status != 0) {
+        assert!(Instant::now() < give_up, "the blocks of the write that was given up are never free again");
+    }
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! Results beside the marks.
+
+use super::Figures;
+use super::fio::FILES;
+use super::limits::LIMITS;
+use super::marks::{MORE_CORES, Mark};
+use super::plan::CORES_MIN;
+use super::results::{Medians, Results};
+use std::fmt::Write as _;
+
+/// A mark, and what was reached of it.
+pub(super) struct Judged {
+    pub(super) mark: Mark,
+    /// Ours and theirs; `None`: a row has no result.
+    pub(super) figures: Option<(Medians, Medians)>,
+}
+
+impl Judged {
+    pub(super) fn new(mark: Mark, results: &Results) -> Judged {
+        let ours = results.medians(&mark.ours);
+        let scaled = |(side, times): &(_, f64)| {
+            results.medians(side).map(|figures| Medians { iops: figures.iops * times, ..figures })
+        };
+        let theirs: Option<Vec<Medians>> = mark.against.iter().map(scaled).collect();
+        let counts = |a: Medians, b: Medians| if (mark.of_several)(a.iops, b.iops) == a.iops { a } else { b };
+        let theirs = theirs.and_then(|all| all.into_iter().reduce(counts));
+        Judged { figures: ours.zip(theirs), mark }
+    }
+
+    pub(super) fn ratio(&self) -> Option<f64> {
+        self.figures.map(|(ours, theirs)| ours.iops / theirs.iops)
+    }
+
+    pub(super) fn is_reached(&self) -> bool {
+        self.ratio().is_some_and(|ratio| ratio >= self.mark.at_least)
+    }
+}
+
+fn verdict(is_reached: bool) -> &'static str {
+    if is_reached { "reached" } else { "**missed**" }
+}
+
+/// All marks as Markdown.
+pub(super) fn table(judged: &[Judged]) -> String {
+    let mut text = String::from(
+        "| section | point | against | k IOPS | theirs | ratio | mark | | CPU, us per command | theirs |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for judged in judged {
+        let Mark { ours, name, at_least, .. } = &judged.mark;
+        let (figures, times) = match judged.figures {
+            Some((ours, theirs)) => (
+                format!("{:.1} | {:.1} | {:.2}", ours.iops / 1e3, theirs.iops / 1e3, ours.iops / theirs.iops),
+                format!("{} | {}", ours.cpu(), theirs.cpu()),
+            ),
+            None => ("- | - | -".into(), "- | -".into()),
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {name} | {figures} | {at_least:.2} | {} | {times} |",
+            ours.section,
+            ours.point(),
+            verdict(judged.is_reached())
+        );
+    }
+    text.push_str("\nCPU is the target's + the initiator's; who spins uses all of its core.\n\n");
+    if !judged.iter().any(|judged| judged.mark.ours.section == MORE_CORES) {
+        let _ = writeln!(
+            text,
+            "More cores (4K read, one LUN, one connection per core): not measured: needs at least {CORES_MIN} cores.\n"
+        );
+    }
+    text
+}
+
+/// What must not be exceeded, as Markdown, and how much of it is.
+pub(super) fn limits(figures: &Figures) -> (String, usize) {
+    let mut text = String::from("| | figure | at most | |\n|---|---|---|---|\n");
+    let mut missed = 0;
+    for limit in &LIMITS {
+        let figure = figures.get(limit.name);
+        let is_kept = figure.is_some_and(|figure| *figure <= limit.at_most);
+        missed += usize::from(!is_kept);
+        let figure = figure.map_or_else(|| "-".into(), |figure| format!("{figure}"));
+        let _ = writeln!(text, "| {} | {figure} | {} | {} |", limit.what, limit.at_most, verdict(is_kept));
+    }
+    text.push('\n');
+    for (place, name) in FILES {
+        if let Some(ratio) = figures.get(name) {
+            let _ = writeln!(
+                text,
+                "The file on {place} is read by fio (io_uring, the same point) at {ratio:.2} times the rate of \
+                 `lunette bench`, which the rows `local` show; the faster of both counts.\n"
+            );
+        }
+    }
+    (text, missed)
+}

@@ -1,0 +1,81 @@
+//! What must not be exceeded, and is measured by programs of its own.
+
+use super::Figures;
+use crate::command::{Result, cargo, describe};
+use std::process::Stdio;
+
+/// A figure that another program prints.
+pub(super) struct Limit {
+    /// What the file of figures calls it.
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    /// Arguments of cargo.
+    command: &'static [&'static str],
+    /// What is printed right before the figure.
+    words: &'static str,
+    pub(super) at_most: f64,
+}
+
+pub(super) const LIMITS: [Limit; 3] = [
+    Limit {
+        name: "quiet_p99",
+        what: "p99 latency of 100 quiet sessions beside a loud one, of theirs alone",
+        command: &["bench", "--locked", "--package", "lunette", "--bench", "fairness"],
+        words: "median of 5: ",
+        at_most: 3.0,
+    },
+    Limit {
+        name: "idle_cpu_percent",
+        what: "CPU of a daemon with 100 idle sessions, adaptive polling, % of a core",
+        command: &["bench", "--locked", "--package", "lunette", "--bench", "idle"],
+        words: "% of a core: ",
+        at_most: 1.0,
+    },
+    Limit {
+        name: "idle_session_bytes",
+        what: "memory of each of 10,000 idle sessions, bytes",
+        command: &["test", "--release", "--locked", "--package", "lunette", "--test", "idle"],
+        words: " idle sessions: ",
+        at_most: 32768.0,
+    },
+];
+
+/// Measures them, one after the other.
+pub(super) fn measure(figures: &mut Figures) -> Result {
+    for limit in &LIMITS {
+        println!("measuring: {}", limit.what);
+        let mut command = cargo();
+        command.args(limit.command);
+        let line = describe(&command);
+        let output = command.stderr(Stdio::piped()).output();
+        let output = output.map_err(|error| format!("cannot run `{line}`: {error}"))?;
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        print!("{text}");
+        // Such a program fails when its limit is exceeded; that is for us to tell.
+        let figure = figure_after(limit.words, &text)
+            .ok_or_else(|| format!("`{line}` printed no figure: {}", output.status))?;
+        figures.insert(limit.name.into(), figure);
+    }
+    Ok(())
+}
+
+/// The number that follows these words.
+fn figure_after(words: &str, text: &str) -> Option<f64> {
+    let (_, rest) = text.rsplit_once(words)?;
+    rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_behind_their_words() {
+        let text = "99 idle sessions: 5 bytes\nwarm-up over, 100 idle sessions: 14210 bytes of memory each\n";
+        assert_eq!(figure_after(" idle sessions: ", text), Some(14210.0));
+        assert_eq!(figure_after("median of 5: ", "median of 5: 2.71\n"), Some(2.71));
+        assert_eq!(figure_after("median of 5: ", "median of 5: none"), None);
+        assert_eq!(figure_after("median of 5: ", text), None);
+    }
+}
