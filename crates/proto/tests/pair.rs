@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proto::iscsi::chap::Algorithm;
 use proto::iscsi::initiator::{Event, Outcome, Residual};
 use proto::iscsi::login::{Digests, Offers, Refusal};
-use proto::stream::StreamMachine as _;
+use proto::stream::{StreamMachine as _, Transmit};
 use proto::verbs::Down;
 use std::time::Duration;
 use support::{
@@ -349,11 +349,14 @@ fn both_ends_keep_the_connection_alive() {
 fn a_target_that_talks_but_never_answers_the_logout_is_left() {
     let mut pair = Pair::logged_in(Setup::default());
     pair.initiator.machine.logout(pair.now);
-    // A NOP-In that wants no answer.
+    let machine = &mut pair.initiator.machine;
+    let mut request = Transmit::default();
+    machine.transmit(pair.now, &mut request);
+    // A NOP-In that wants no answer, with the StatSN that is expected.
     let mut nop = [0; 48];
     (nop[0], nop[1]) = (Opcode::NOP_IN.0, 0x80);
     nop[16..24].fill(0xff);
-    let machine = &mut pair.initiator.machine;
+    nop[24..28].copy_from_slice(&request.bytes[28..32]);
     for _ in 0..IDLE.as_secs() {
         assert!(!machine.finished());
         pair.now = pair.now.after(Duration::from_secs(1));
