@@ -476,3 +476,6 @@ fn spawn<T: Send + 'static>(
         .spawn(run)
         .map_err(|error| StartError(format!("thread {name} cannot start: {error}")))
 }
+
+#[cfg(test)]
+mod tests;

@@ -191,9 +191,10 @@ impl Session {
         isid[0] = 0x80;
         let depth = options.queue_depth.clamp(1, QUEUE_DEPTH_MAX);
         let give_up_after = url.give_up_after.unwrap_or(options.give_up_after);
+        let initiator_name = url.initiator_name.clone().unwrap_or(options.initiator_name);
         Ok(Session {
             url,
-            options: Options { queue_depth: depth, give_up_after, ..options },
+            options: Options { initiator_name, queue_depth: depth, give_up_after, ..options },
             addresses,
             isid,
             portal_group: None,
