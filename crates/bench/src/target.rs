@@ -122,6 +122,7 @@ fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uri
         initiator: options.initiator.clone(),
         block_bytes: None,
         read_only: options.read_only,
+        ..RemoteOptions::default()
     };
     let store = remote::open(&url, &options)?;
     let block_bytes = store.geometry().block_bytes;
