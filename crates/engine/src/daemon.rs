@@ -13,7 +13,7 @@ use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::Arena;
 use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use scsi::{Home, HomeRequest, Unit, View};
+use scsi::{Home, HomeRequest, Incarnation, Unit, View};
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicUsize;
@@ -94,7 +94,8 @@ impl Daemon {
         let listeners = bind(&config)?;
         let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
         let opened = opening::open_all(&mut config.luns);
-        let units: Vec<Arc<Unit>> = (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun))).collect();
+        let units: Vec<Arc<Unit>> =
+            (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun, &opened[lun]))).collect();
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
             units.iter().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).unzip();
@@ -271,7 +272,7 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     }
 }
 
-fn unit(config: &Config, index: usize) -> Unit {
+fn unit(config: &Config, index: usize, opened: &Opened) -> Unit {
     let lun = &config.luns[index];
     let identity = access::identity(&lun.serial);
     Unit {
@@ -282,7 +283,7 @@ fn unit(config: &Config, index: usize) -> Unit {
         product: lun.product.clone(),
         naa: identity.naa,
         eui: identity.eui,
-        incarnation: incarnation(&lun.store),
+        incarnation: Incarnation { name: incarnation(&lun.store), losses: opened.losses.clone() },
         thin: lun.thin,
         read_only: lun.read_only,
         removable: lun.removable,
@@ -294,7 +295,8 @@ fn unit(config: &Config, index: usize) -> Unit {
 }
 
 /// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or
-/// the device's, until the machine is started again; for all others, until this process ends.
+/// the device's, until the machine is started again; for all others, until this process ends. (What a remote unit loses
+/// meanwhile is counted.)
 fn incarnation(store: &StoreSpec) -> [u8; 16] {
     let boot = match store {
         StoreSpec::File { .. } | StoreSpec::Block { .. } => {
@@ -419,3 +421,6 @@ fn spawn<T: Send + 'static>(
         .spawn(run)
         .map_err(|error| StartError(format!("thread {name} cannot start: {error}")))
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use crate::config::{Lun, StoreSpec};
 use crate::initiator::Options;
 use crate::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Backend;
@@ -18,6 +19,8 @@ pub(crate) struct Opened {
     pub(crate) store: Arc<dyn Backend<Uring>>,
     /// Why it did not open yet.
     pub(crate) failed: Option<String>,
+    /// How often it lost what was not flushed.
+    pub(crate) losses: Arc<AtomicU64>,
 }
 
 type Attempt = Result<Arc<dyn Backend<Uring>>, OpenError>;
@@ -25,15 +28,19 @@ type Attempt = Result<Arc<dyn Backend<Uring>>, OpenError>;
 /// Opens the stores of LUNs, which learn what only their stores know. One that does not open takes down only its own
 /// LUNs, and is tried again.
 pub(crate) fn open_all(luns: &mut [Lun]) -> Vec<Opened> {
-    let attempts = attempt_all(luns, PATIENCE, open_store);
-    luns.iter().zip(attempts).map(|(lun, attempt)| opened(lun, attempt)).collect()
+    let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
+    let counted = losses.clone();
+    let attempts = attempt_all(luns, PATIENCE, move |index, lun| open_store(lun, &counted[index]));
+    let opened =
+        |((lun, attempt), losses): ((&Lun, Attempt), &Arc<AtomicU64>)| opened(lun, attempt, losses.clone());
+    luns.iter().zip(attempts).zip(&*losses).map(opened).collect()
 }
 
 /// One thread for each LUN; one that nobody waits for any longer drops its store when that has opened after all.
 fn attempt_all(
     luns: &mut [Lun],
     patience: Duration,
-    open: impl Fn(&mut Lun) -> Attempt + Clone + Send + 'static,
+    open: impl Fn(usize, &mut Lun) -> Attempt + Clone + Send + 'static,
 ) -> Vec<Attempt> {
     let (done, results) = mpsc::channel();
     let start = |(index, lun): (usize, &Lun)| -> Attempt {
@@ -48,7 +55,7 @@ fn attempt_all(
             error("there is no thread for it".into(), "raise the limit of tasks (TasksMax, ulimit -u)");
         let thread = std::thread::Builder::new().name(format!("open-{index}"));
         let started = thread.spawn(move || {
-            let attempt = open(&mut lun);
+            let attempt = open(index, &mut lun);
             let _ = done.send((index, lun, attempt));
         });
         Err(if started.is_ok() { late } else { refused })
@@ -65,27 +72,34 @@ fn attempt_all(
     attempts
 }
 
-fn opened(lun: &Lun, attempt: Attempt) -> Opened {
+fn opened(lun: &Lun, attempt: Attempt, losses: Arc<AtomicU64>) -> Opened {
     match attempt {
-        Ok(store) => Opened { store, failed: None },
+        Ok(store) => Opened { store, failed: None, losses },
         Err(error) => {
             tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
-            let again = lun.clone();
+            if let StoreSpec::Remote { block_bytes: None, .. } = &lun.store {
+                tracing::warn!(
+                    lun = %lun.name,
+                    "its blocks are taken to have {} bytes; if they have others, say so with bs= (block_size in a file), or start again when it is there",
+                    lun.block_bytes
+                );
+            }
+            let (again, counted) = (lun.clone(), losses.clone());
             let opener = move || {
                 let mut lun = again.clone();
                 if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store {
                     // What initiators were told by now.
                     *block_bytes = Some(again.block_bytes);
                 }
-                open_store(&mut lun)
+                open_store(&mut lun, &counted)
             };
             let store = LateStore::new(format!("{:?}", lun.store), Box::new(opener));
-            Opened { store: Arc::new(store), failed: Some(error.to_string()) }
+            Opened { store: Arc::new(store), failed: Some(error.to_string()), losses }
         }
     }
 }
 
-fn open_store(lun: &mut Lun) -> Attempt {
+fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
     let claim = Claim::to_serve(lun.read_only);
     Ok(match &lun.store {
         StoreSpec::Null { size } => store::open_null(*size),
@@ -97,6 +111,7 @@ fn open_store(lun: &mut Lun) -> Attempt {
                 initiator: Options::default(),
                 block_bytes: *block_bytes,
                 read_only: lun.read_only,
+                losses: losses.clone(),
             };
             let store = remote::open(url, &options)?;
             let geometry = store.geometry();
@@ -126,7 +141,7 @@ mod tests {
     fn stores_open_at_the_same_time_and_come_back_in_order() {
         let mut luns = luns(3);
         let all_are_here = Arc::new(Barrier::new(3));
-        let attempts = attempt_all(&mut luns, LONG, move |lun| {
+        let attempts = attempt_all(&mut luns, LONG, move |_, lun| {
             all_are_here.wait();
             let number: u64 = lun.name.trim_start_matches("lun").parse().unwrap();
             lun.product = format!("product of {}", lun.name);
@@ -141,7 +156,7 @@ mod tests {
     fn a_store_that_hangs_is_not_waited_for() {
         let (release, hangs) = mpsc::channel::<()>();
         let hangs = Arc::new(Mutex::new(hangs));
-        let attempts = attempt_all(&mut luns(1), Duration::ZERO, move |_| {
+        let attempts = attempt_all(&mut luns(1), Duration::ZERO, move |_, _| {
             let _ = hangs.lock().unwrap().recv();
             Ok(store::open_null(1 << 20))
         });
