@@ -255,7 +255,7 @@ impl<I: Io> Core<I> {
             return self.io.close(socket);
         };
         if !self.shared.registry.login_begins(self.shared.config.logins_max) {
-            limited!("refused connections", Level::WARN, "{from}: refused, too many are logging in");
+            limited!("refused logins", Level::WARN, "{from}: refused, too many connections are logging in");
             return self.io.close(socket);
         }
         let facts = Facts {
