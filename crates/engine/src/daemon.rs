@@ -4,7 +4,7 @@ use crate::access::{self, Directory};
 use crate::balance::Board;
 use crate::config::{Config, Lun, StoreSpec};
 use crate::core::{Core, Shared};
-use crate::housekeeper::{Housekeeper, Job, kept_reservations};
+use crate::housekeeper::{self, Housekeeper, Job};
 use crate::initiator::Options;
 use crate::message::Message;
 use crate::prober::{Prober, Watched};
@@ -367,15 +367,11 @@ fn random() -> [u8; 16] {
 
 /// The home of a unit; an error when the unit is not to be served whatever its store says.
 fn home(config: &Config, unit: &Arc<Unit>, opened: &Opened) -> (Home, Result<(), String>) {
-    let kept = match &config.state_dir {
-        Some(dir) => kept_reservations(dir, &unit.serial),
-        None => Ok(None),
+    let mut home = Home::new(unit.clone(), opened.store.traits());
+    let fit = match &config.state_dir {
+        Some(dir) => housekeeper::restore(&mut home, dir, &unit.serial),
+        None => Ok(()),
     };
-    let (kept, fit) = match kept {
-        Ok(kept) => (kept, Ok(())),
-        Err(error) => (None, Err(error)),
-    };
-    let mut home = Home::new(unit.clone(), opened.store.traits(), kept);
     if let Some(error) = fit.as_ref().err().or(opened.failed.as_ref()) {
         home.handle(HomeRequest::StoreFailed(error.as_str().into()));
     }

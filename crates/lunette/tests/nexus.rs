@@ -347,6 +347,44 @@ fn allowed_cores() -> usize {
     std::thread::available_parallelism().expect("cores").get()
 }
 
+/// Makes a session the holder of an exclusive access reservation that is kept.
+fn hold_for_good(holder: &mut Initiator) {
+    let mut parameters = [0; 24];
+    parameters[8..16].copy_from_slice(&0xaa_u64.to_be_bytes());
+    parameters[20] = 1;
+    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    assert_eq!(holder.write(0, &register, &parameters).expect("an answer").status, GOOD, "REGISTER, APTPL");
+    assert_eq!(reserve_out(holder, 0, 1, 3, 0xaa, 0), GOOD, "RESERVE, exclusive access");
+}
+
+#[test]
+fn a_unit_whose_kept_reservations_are_damaged_is_not_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state").display().to_string();
+    let serve = || Daemon::serve(["--state-dir", &state, "--lun", "ram:1M,serial=S"]);
+    let daemon = serve();
+    hold_for_good(&mut session(&daemon.lun(0), "holder"));
+    daemon.stop();
+    let file = folder.path().join("state/reservations-53");
+    let kept = std::fs::read(&file).expect("kept");
+    let mut flipped = kept.clone();
+    flipped[kept.len() / 2] ^= 1;
+    for damaged in [&flipped[..], b"garbage", b""] {
+        std::fs::write(&file, damaged).expect("written");
+        let daemon = serve();
+        let mut other = Initiator::login(&daemon.lun(0), &Login::named("other")).expect("login");
+        assert_eq!(test_unit_ready(&mut other, 0).sense_key(), Some(6), "power on");
+        assert_eq!(test_unit_ready(&mut other, 0).sense_key(), Some(2));
+        assert_eq!(write_status(&mut other, 0), CHECK_CONDITION);
+        let log = daemon.stop();
+        assert!(log.contains("reservations-53: kept reservations are damaged; restore the file"), "{log}");
+    }
+    std::fs::write(&file, kept).expect("written");
+    let daemon = serve();
+    assert_eq!(write_status(&mut session(&daemon.lun(0), "other"), 0), RESERVATION_CONFLICT);
+    daemon.stop();
+}
+
 #[test]
 fn reservations_with_aptpl_outlive_the_daemon() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -355,12 +393,7 @@ fn reservations_with_aptpl_outlive_the_daemon() {
     let serve = || Daemon::serve(["--state-dir", &state, "--lun", &file]);
     let daemon = serve();
     let mut holder = session(&daemon.lun(0), "holder");
-    let mut parameters = [0; 24];
-    parameters[8..16].copy_from_slice(&0xaa_u64.to_be_bytes());
-    parameters[20] = 1;
-    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
-    assert_eq!(holder.write(0, &register, &parameters).expect("an answer").status, GOOD, "REGISTER, APTPL");
-    assert_eq!(reserve_out(&mut holder, 0, 1, 3, 0xaa, 0), GOOD, "RESERVE, exclusive access");
+    hold_for_good(&mut holder);
     drop(holder);
     daemon.kill9();
     let daemon = serve();

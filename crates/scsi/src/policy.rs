@@ -126,13 +126,19 @@ impl Policy {
         bytes
     }
 
-    /// What was kept: whether a sanitize operation had not ended well, and the reservations.
-    pub(crate) fn restore(kept: &[u8]) -> (Option<Sanitize>, Table) {
-        match kept.strip_prefix(Sanitize::MAGIC).and_then(<[u8]>::split_first) {
-            Some((unrestricted, table)) => {
-                (Some(Sanitize::Failed { unrestricted: *unrestricted == 1 }), Table::restore(table))
-            }
-            None => (None, Table::restore(kept)),
-        }
+    /// What was kept: whether a sanitize operation had not ended well, and the reservations. `None` when the bytes are
+    /// not what was kept.
+    pub(crate) fn restore(kept: &[u8]) -> Option<(Option<Sanitize>, Table)> {
+        let Some(rest) = kept.strip_prefix(Sanitize::MAGIC) else {
+            return Table::decode(kept).map(|table| (None, table));
+        };
+        let (unrestricted, table) = rest.split_first()?;
+        let unrestricted = match unrestricted {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let table = if table.is_empty() { Table::default() } else { Table::decode(table)? };
+        Some((Some(Sanitize::Failed { unrestricted }), table))
     }
 }
