@@ -71,7 +71,17 @@ pub(crate) fn restore(home: &mut Home, state_dir: &Path, serial: &str) -> Result
     };
     match fs::read(&path) {
         Ok(kept) => match home.restore(&kept) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                for port in home.policy().reservations.gone_ports() {
+                    tracing::warn!(
+                        path = %path.display(),
+                        %port,
+                        "kept registrations are of a target port that is not there any more: they stay, but no session \
+                         can use them; bring the target and portal group back, or PREEMPT or CLEAR them"
+                    );
+                }
+                Ok(())
+            }
             Err(Damaged) => unusable("are damaged".into(), "restore the file"),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

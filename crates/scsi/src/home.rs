@@ -240,7 +240,7 @@ impl Home {
     /// # Errors
     /// When it is not what was kept. The unit must not be served: an initiator that was fenced off could write.
     pub fn restore(&mut self, kept: &[u8]) -> Result<(), Damaged> {
-        let (sanitize, reservations) = Policy::restore(kept).ok_or(Damaged)?;
+        let (sanitize, reservations) = Policy::restore(kept, &self.unit.ports).ok_or(Damaged)?;
         let reservations = Arc::new(reservations);
         self.policy = Arc::new(Policy { sanitize, reservations, ..Policy::clone(&self.policy) });
         Ok(())
@@ -313,10 +313,12 @@ impl Home {
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
         };
+        let persist = draft.persist;
         let mut publish = draft.publish();
         if let Some(publish) = &mut publish {
-            let kept = publish.policy.kept();
-            if self.unit.can_keep && (publish.persist.is_some() || kept != self.policy.kept()) {
+            let ports = &self.unit.ports;
+            let kept = publish.policy.kept(ports);
+            if self.unit.can_keep && (persist || kept != self.policy.kept(ports)) {
                 publish.persist = Some(kept);
             }
             self.policy = Arc::clone(&publish.policy);
@@ -342,8 +344,8 @@ pub(crate) struct Draft {
     pub(crate) attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort.
     pub(crate) aborts: Vec<(Who, Aborted)>,
-    /// Reservations to keep.
-    pub(crate) persist: Option<Vec<u8>>,
+    /// Reservations are to be kept anew.
+    pub(crate) persist: bool,
     is_changed: bool,
 }
 
@@ -353,7 +355,7 @@ impl Draft {
             policy: policy.clone(),
             attentions: Vec::new(),
             aborts: Vec::new(),
-            persist: None,
+            persist: false,
             is_changed: false,
         }
     }
@@ -373,7 +375,7 @@ impl Draft {
             policy: Arc::new(self.policy),
             attentions: self.attentions,
             aborts: self.aborts,
-            persist: self.persist,
+            persist: None,
         })
     }
 
