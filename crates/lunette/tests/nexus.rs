@@ -390,13 +390,18 @@ fn allowed_cores() -> usize {
     std::thread::available_parallelism().expect("cores").get()
 }
 
-/// Makes a session the holder of an exclusive access reservation that is kept.
-fn hold_for_good(holder: &mut Initiator) {
+/// REGISTER with APTPL.
+fn register_for_good(initiator: &mut Initiator) -> u8 {
     let mut parameters = [0; 24];
     parameters[8..16].copy_from_slice(&0xaa_u64.to_be_bytes());
     parameters[20] = 1;
     let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
-    assert_eq!(holder.write(0, &register, &parameters).expect("an answer").status, GOOD, "REGISTER, APTPL");
+    initiator.write(0, &register, &parameters).expect("an answer").status
+}
+
+/// Makes a session the holder of an exclusive access reservation that is kept.
+fn hold_for_good(holder: &mut Initiator) {
+    assert_eq!(register_for_good(holder), GOOD, "REGISTER, APTPL");
     assert_eq!(reserve_out(holder, 0, 1, 3, 0xaa, 0), GOOD, "RESERVE, exclusive access");
 }
 
@@ -419,7 +424,9 @@ fn a_unit_whose_kept_reservations_are_damaged_is_not_served() {
         assert_eq!(test_unit_ready(&mut other, 0).sense_key(), Some(6), "power on");
         assert_eq!(test_unit_ready(&mut other, 0).sense_key(), Some(2));
         assert_eq!(write_status(&mut other, 0), CHECK_CONDITION);
+        assert_eq!(register_for_good(&mut other), CHECK_CONDITION);
         let log = daemon.stop();
+        assert_eq!(std::fs::read(&file).expect("still there"), damaged);
         assert!(log.contains("reservations-53: kept reservations are damaged; restore the file"), "{log}");
     }
     std::fs::write(&file, kept).expect("written");
