@@ -179,9 +179,9 @@ impl Driver {
 }
 
 /// Throws payload away, with what follows it. Says whether the digest is right.
-fn skip(input: &mut Input<'_>, len: u32, pad: u32, digest: bool) -> Option<bool> {
+fn skip(input: &mut Input<'_>, len: u32, pad: u32, digest: Option<u32>) -> Option<bool> {
     input.take(len as usize + pad as usize)?;
-    if digest { input.take(4).map(|sum| sum == [0; 4]) } else { Some(true) }
+    if digest.is_some() { input.take(4).map(|sum| sum == [0; 4]) } else { Some(true) }
 }
 
 fn place(len: u32) -> Places {

@@ -43,6 +43,16 @@ enum Step {
 /// The other values of `serve --poll`.
 const POLLS: [&str; 2] = ["always", "never"];
 
+/// What is run in each of them, as packages and arguments of `cargo test`: the target's tests, but for `admin`, which
+/// needs a mode of its own, and `idle`, whose memory is the same in each.
+const POLL_TESTS: [&str; 4] = [
+    "lunette --test nexus --test hostile --test durability --test real_input --test chain --test cli --test command \
+     --test words",
+    "lunette --test libiscsi -- ram_512 read_only",
+    "engine --test remote",
+    "engine --lib core::migrate",
+];
+
 /// Runs the chosen steps, all of them by default, up to the first that fails.
 pub(crate) fn run(options: &Options) -> Result {
     packages::ensure()?;
@@ -95,15 +105,11 @@ fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result 
         }
         Step::Polls => POLLS.iter().try_for_each(|mode| {
             println!("== --poll {mode}");
-            let mut target = cargo();
-            target.env("LUNETTE_TEST_POLL", mode).args(["test", "--locked", "--package", "lunette"]);
-            for test in ["nexus", "hostile", "durability", "real_input", "chain"] {
-                target.args(["--test", test]);
-            }
-            run_tests(&mut target, summary)?;
-            let mut suite = cargo();
-            suite.env("LUNETTE_TEST_POLL", mode).args(["test", "--locked", "--package", "lunette"]);
-            run_tests(suite.args(["--test", "libiscsi", "ram_512"]), summary)
+            POLL_TESTS.iter().try_for_each(|tests| {
+                let mut target = cargo();
+                target.env("LUNETTE_TEST_POLL", mode).args(["test", "--locked", "--package"]);
+                run_tests(target.args(tests.split(' ')), summary)
+            })
         }),
     }
 }

@@ -21,9 +21,11 @@ pub struct Job {
     pub runtime: Duration,
     /// How long to run before anything is counted.
     pub ramp: Duration,
-    /// Operations per second of each job, all its streams together; `None`: as fast as they go. Operations keep to
-    /// a schedule; their latency counts from when they were really submitted.
+    /// Bytes per second of each job, all its streams together; `None`: as fast as they go. Operations keep to a
+    /// schedule; their latency counts from when they were really submitted.
     pub rate: Option<u64>,
+    /// The same in operations per second; not together with `rate`.
+    pub rate_iops: Option<u64>,
     /// First byte of the range that is worked on.
     pub offset: u64,
     /// Bytes of the range; `None`: to the end of the target.
@@ -44,6 +46,15 @@ pub struct Job {
     pub poll: Poll,
     /// Ask for header digests, and for data digests, on iSCSI targets.
     pub digests: (bool, bool),
+    /// Send data of writes to iSCSI targets with the command and unasked; else only when they ask for it.
+    pub immediate_data: bool,
+}
+
+impl Job {
+    /// Whether it sets the pace itself.
+    pub fn is_paced(&self) -> bool {
+        self.rate.is_some() || self.rate_iops.is_some()
+    }
 }
 
 impl Default for Job {
@@ -57,6 +68,7 @@ impl Default for Job {
             runtime: Duration::from_secs(10),
             ramp: Duration::from_secs(1),
             rate: None,
+            rate_iops: None,
             offset: 0,
             size: None,
             verify: false,
@@ -67,6 +79,7 @@ impl Default for Job {
             cores: Vec::new(),
             poll: Poll::Adaptive,
             digests: (false, false),
+            immediate_data: true,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What held a run back.
 
-use crate::result::{RunResult, Side, ThreadLoad};
+use crate::result::{CoreLoad, LinkWait, RunResult, Sample, Side, ThreadLoad};
+use engine::config::show_cores;
 use std::fmt;
 
 /// From this share of its time on a core or a thread is saturated.
@@ -34,22 +35,21 @@ pub enum Bottleneck {
         /// The core of this side's busiest thread.
         initiator_core: usize,
     },
-    /// All cores of this machine together had no time left.
-    AllCores {
-        /// How many.
-        cores: usize,
-        /// The share of their time that was used.
-        busy: f64,
-    },
-    /// One core had no time left, but no thread that is known used it up alone.
-    Core {
-        /// Its number.
-        core: usize,
-        /// How many other cores had time.
+    /// Cores of this machine had no time left, but no thread that is known used one up alone.
+    Cores {
+        /// Their numbers.
+        full: Vec<usize>,
+        /// How many cores there are.
+        of: usize,
+        /// How many of them had time.
         others: usize,
-        /// Whether the target's threads are known.
-        target_known: bool,
+        /// Who used them.
+        users: Users,
+        /// Packets waited on the way, too: the link may be the limit where others used the cores.
+        link: Option<LinkWait>,
     },
+    /// Packets waited on the way, and nobody was at a limit of CPU.
+    Link(LinkWait),
     /// Nobody was at a limit of CPU: time passes on the link, in the medium, or in waking up; or the rate was given.
     Waiting {
         /// The share of the time that the busiest core was used.
@@ -65,34 +65,142 @@ pub fn bottleneck(result: &RunResult) -> Bottleneck {
         let threads = result.threads.iter().filter(move |thread| thread.side == side);
         threads.max_by(|a, b| a.busy.total_cmp(&b.busy)).filter(|thread| thread.busy >= SATURATED)
     };
-    let loads: Vec<f64> = result.cores.iter().map(|load| 1.0 - load.idle).collect();
-    let all = if loads.is_empty() { 0.0 } else { loads.iter().sum::<f64>() / loads.len() as f64 };
     // Spinning makes a core look busy that has time.
     let spins = |core: usize| result.threads.iter().any(|load| load.core == core && load.spinning > 0.05);
-    let full = result.cores.iter().find(|load| 1.0 - load.idle >= SATURATED && !spins(load.core));
     let anyone_spins = result.threads.iter().any(|load| load.spinning > 0.05);
-    match (busiest(Side::Target), busiest(Side::Initiator), full) {
-        (Some(target), Some(initiator), _) => {
+    let busy = |load: &CoreLoad| 1.0 - load.idle;
+    let all = result.cores.iter().map(busy).sum::<f64>() / result.cores.len().max(1) as f64;
+    // All together are full when each has next to no time left.
+    let full: Vec<usize> = match all >= SATURATED && !anyone_spins {
+        true => result.cores.iter().map(|load| load.core).collect(),
+        false => {
+            let full = result.cores.iter().filter(|load| busy(load) >= SATURATED && !spins(load.core));
+            full.map(|load| load.core).collect()
+        }
+    };
+    let link = full_link(result.series.iter()).filter(|_| !result.job.is_paced());
+    match (busiest(Side::Target), busiest(Side::Initiator)) {
+        (Some(target), Some(initiator)) => {
             Bottleneck::BothSides { target_core: target.core, initiator_core: initiator.core }
         }
-        (Some(ThreadLoad { name, core, busy, .. }), None, _) => {
+        (Some(ThreadLoad { name, core, busy, .. }), None) => {
             Bottleneck::Target { thread: name.clone(), core: *core, busy: *busy }
         }
-        (None, Some(ThreadLoad { name, core, busy, .. }), _) => {
+        (None, Some(ThreadLoad { name, core, busy, .. })) => {
             Bottleneck::Initiator { thread: name.clone(), core: *core, busy: *busy }
         }
-        (None, None, _) if all >= SATURATED && !anyone_spins => {
-            Bottleneck::AllCores { cores: loads.len(), busy: all }
+        (None, None) if !full.is_empty() => Bottleneck::Cores {
+            of: result.cores.len(),
+            others: result
+                .cores
+                .iter()
+                .filter(|load| busy(load) < SATURATED && !full.contains(&load.core))
+                .count(),
+            users: Users::of(&full, result.series.iter(), Other::of(result)),
+            full,
+            link,
+        },
+        (None, None) => match link {
+            Some(wait) => Bottleneck::Link(wait),
+            None => Bottleneck::Waiting {
+                busiest: result.cores.iter().map(busy).fold(0.0, f64::max),
+                by_rate: result.job.is_paced(),
+            },
+        },
+    }
+}
+
+/// What shows that a link is full: each time it was looked at, packets had to wait there in a queue. A queue that is
+/// never empty is that of what cannot go faster.
+pub(crate) fn full_link<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<LinkWait> {
+    const LOOKS: usize = 3;
+    const TIMES: f64 = 4.0;
+    const MORE_US: f64 = 300.0;
+    let looks: Vec<LinkWait> = samples.filter_map(|sample| sample.link).collect();
+    let least = looks.iter().copied().min_by(|a, b| a.loaded_us.total_cmp(&b.loaded_us))?;
+    let waits = least.loaded_us >= TIMES * least.idle_us && least.loaded_us >= least.idle_us + MORE_US;
+    (waits && looks.len() >= LOOKS).then_some(least)
+}
+
+impl fmt::Display for LinkWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LinkWait { idle_us, loaded_us } = self;
+        let (loaded, idle) = (loaded_us / 1e3, idle_us / 1e3);
+        write!(f, "packets take at least {loaded:.2} ms there and back, and {idle:.2} ms without the load")
+    }
+}
+
+/// Who used up cores, as shares of their time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Users {
+    target: f64,
+    initiator: f64,
+    /// What may have used the rest.
+    other: Other,
+    /// Whether it is one core.
+    one: bool,
+}
+
+/// Whose threads are not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Other {
+    /// Perhaps the target's.
+    Target,
+    /// Those of other programs; interrupts too.
+    Programs,
+}
+
+impl Other {
+    fn of(result: &RunResult) -> Other {
+        if result.target_cpu.is_some() || result.is_local() { Other::Programs } else { Other::Target }
+    }
+}
+
+impl Users {
+    /// What is told of a user at least.
+    const TOLD: f64 = 0.1;
+
+    /// Over all these samples.
+    pub(crate) fn of<'a>(full: &[usize], samples: impl Iterator<Item = &'a Sample>, other: Other) -> Users {
+        let (mut target, mut initiator, mut count) = (0.0, 0.0, 0usize);
+        for sample in samples {
+            count += full.len();
+            for of in sample.core_use.iter().filter(|of| full.contains(&of.core)) {
+                target += of.target;
+                initiator += of.initiator;
+            }
         }
-        (None, None, Some(load)) => Bottleneck::Core {
-            core: load.core,
-            others: loads.iter().filter(|&&busy| busy < SATURATED).count(),
-            target_known: result.target_cpu.is_some(),
-        },
-        (None, None, None) => Bottleneck::Waiting {
-            busiest: loads.iter().copied().fold(0.0, f64::max),
-            by_rate: result.job.rate.is_some(),
-        },
+        let share = |sum: f64| sum / count.max(1) as f64;
+        Users { target: share(target), initiator: share(initiator), other, one: full.len() == 1 }
+    }
+
+    /// Whether this side is among those that are told.
+    pub(crate) fn has_initiator(&self) -> bool {
+        self.initiator >= Users::TOLD
+    }
+}
+
+impl fmt::Display for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (is, them) = if self.one { ("it is", "it") } else { ("they are", "them") };
+        let rest = (1.0 - self.target - self.initiator).max(0.0);
+        let mut users = [("the target", self.target), ("this side", self.initiator), ("others", rest)];
+        users.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let told: Vec<(&str, f64)> = users.into_iter().filter(|user| user.1 >= Users::TOLD).collect();
+        match told.as_slice() {
+            [("the target", _)] => write!(f, "{is} the target's")?,
+            [("this side", _)] => write!(f, "this side uses {them} up")?,
+            [(first, share), more @ ..] => {
+                let uses = if *first == "others" { "use" } else { "uses" };
+                write!(f, "{first} {uses} {:.0} % of {them}", share * 100.0)?;
+                more.iter().try_for_each(|(name, share)| write!(f, ", {name} {:.0} %", share * 100.0))?;
+            }
+            [] => {}
+        }
+        if self.other == Other::Target && rest >= Users::TOLD {
+            f.write_str("; --target-pid or --target-admin would tell what the target uses")?;
+        }
+        Ok(())
     }
 }
 
@@ -114,21 +222,24 @@ impl fmt::Display for Bottleneck {
                 f,
                 "both sides: the target on core {target_core} and this side on core {initiator_core} have no time left"
             ),
-            Bottleneck::AllCores { cores, busy } => {
-                write!(f, "this machine: its {cores} cores are {} busy", percent(busy))
+            Bottleneck::Cores { full, of, others, users, link } => {
+                match full.as_slice() {
+                    [core] => {
+                        let others = match others {
+                            0 => String::new(),
+                            1 => ", while another core has".into(),
+                            more => format!(", while {more} other cores have"),
+                        };
+                        write!(f, "core {core}: it has no time left{others}; {users}")
+                    }
+                    all if all.len() == *of => {
+                        write!(f, "this machine: its {of} cores have no time left; {users}")
+                    }
+                    some => write!(f, "cores {} of {of}: they have no time left; {users}", show_cores(some)),
+                }?;
+                link.map_or(Ok(()), |wait| write!(f, "; or the link: {wait}"))
             }
-            Bottleneck::Core { core, others, target_known } => {
-                let whose = match target_known {
-                    true => "several threads share it",
-                    false => "--target-pid or --target-admin would tell whether it is the target's",
-                };
-                let others = match others {
-                    0 => String::new(),
-                    1 => ", while another core has".into(),
-                    more => format!(", while {more} other cores have"),
-                };
-                write!(f, "core {core}: it has no time left{others}; {whose}")
-            }
+            Bottleneck::Link(wait) => write!(f, "the link: {wait}"),
             Bottleneck::Waiting { by_rate: true, .. } => write!(f, "the rate that was asked for"),
             Bottleneck::Waiting { busiest, by_rate: false } => write!(
                 f,
@@ -144,7 +255,7 @@ impl fmt::Display for Bottleneck {
 mod tests {
     use super::*;
     use crate::job::Job;
-    use crate::result::{CoreLoad, Cpu};
+    use crate::result::{CoreUse, Cpu};
 
     fn result(loads: &[f64], threads: &[(Side, usize, f64, f64)]) -> RunResult {
         let thread = |&(side, core, busy, spinning): &(Side, usize, f64, f64)| ThreadLoad {
@@ -191,14 +302,102 @@ mod tests {
         assert!(text(&[0.1, 1.0, 1.0], &[target, initiator]).contains("both sides"));
     }
 
+    fn example_sample(result: &RunResult) -> Sample {
+        Sample {
+            at: 1.0,
+            iops: 1.0,
+            bytes_per_second: 1.0,
+            p50: 1.0,
+            p99: 1.0,
+            cores: result.cores.clone(),
+            target_cores: None,
+            initiator_cores: 0.0,
+            core_use: Vec::new(),
+            link: None,
+        }
+    }
+
+    /// With threads that used no core up alone.
+    fn shared(loads: &[f64], uses: &[(usize, f64, f64)], target: Option<Cpu>) -> String {
+        let mut result = result(loads, &[(Side::Target, 0, 0.5, 0.0), (Side::Initiator, 0, 0.5, 0.0)]);
+        let core_use = |&(core, target, initiator): &(usize, f64, f64)| CoreUse { core, target, initiator };
+        let core_use = uses.iter().map(core_use).collect();
+        let sample = Sample { core_use, ..example_sample(&result) };
+        result.targets = vec!["iscsi://h/iqn.2026-11.io.lunette:disk/0".into()];
+        (result.series, result.target_cpu) = (vec![sample], target);
+        bottleneck(&result).to_string()
+    }
+
     #[test]
-    fn cores_without_a_saturated_thread_are_named() {
-        let half = (Side::Target, 0, 0.5, 0.0);
+    fn cores_without_a_saturated_thread_are_named_with_the_sides_that_used_them() {
+        let known = Some(Cpu::default());
+        for (loads, uses, target, told) in [
+            (
+                &[1.0, 0.2][..],
+                &[(0, 0.52, 0.45)][..],
+                known,
+                "core 0: it has no time left, while another core has; the target uses 52 % of it, this side 45 %",
+            ),
+            (
+                &[1.0, 0.2],
+                &[(0, 0.97, 0.0), (1, 0.0, 0.9)],
+                known,
+                "core 0: it has no time left, while another core has; it is the target's",
+            ),
+            (
+                &[1.0, 0.2],
+                &[(0, 0.05, 0.3)],
+                known,
+                "core 0: it has no time left, while another core has; others use 65 % of it, this side 30 %",
+            ),
+            (
+                &[1.0, 0.2],
+                &[(0, 0.0, 0.3)],
+                None,
+                "core 0: it has no time left, while another core has; others use 70 % of it, this side 30 %; \
+              --target-pid or --target-admin would tell what the target uses",
+            ),
+            (
+                &[1.0, 0.98],
+                &[(0, 0.9, 0.0), (1, 0.5, 0.5)],
+                known,
+                "this machine: its 2 cores have no time left; the target uses 70 % of them, this side 25 %",
+            ),
+            (
+                &[1.0, 0.1, 0.98],
+                &[(0, 0.98, 0.0), (2, 0.95, 0.0)],
+                known,
+                "cores 0,2 of 3: they have no time left; they are the target's",
+            ),
+        ] {
+            assert_eq!(shared(loads, uses, target), told);
+        }
+    }
+
+    #[test]
+    fn a_link_is_named_only_with_evidence() {
+        let told = |loads: &[f64], waits: &[f64], rate: Option<u64>| {
+            let mut result = result(loads, &[]);
+            let sample = |&loaded_us: &f64| Sample {
+                link: Some(LinkWait { idle_us: 50.0, loaded_us }),
+                ..example_sample(&result)
+            };
+            result.series = waits.iter().map(sample).collect();
+            result.job.rate = rate;
+            bottleneck(&result).to_string()
+        };
+        let waits = [9000.0, 11_000.0, 10_000.0];
+        let link = "the link: packets take at least 9.00 ms there and back, and 0.05 ms without the load";
+        assert_eq!(told(&[0.3], &waits, None), link);
+        assert!(told(&[0.3], &waits[..2], None).starts_with("waiting"), "too few looks");
+        assert!(told(&[0.3], &[9000.0, 60.0, 9000.0], None).starts_with("waiting"), "it was free in between");
+        assert!(told(&[0.3], &[300.0; 9], None).starts_with("waiting"), "it may be the kernel");
+        let both = told(&[1.0, 0.1], &waits, None);
         assert!(
-            text(&[1.0, 0.2], &[half, (Side::Initiator, 0, 0.5, 0.0)])
-                .contains("core 0: it has no time left")
+            both.starts_with("core 0: it has no time left") && both.ends_with(&format!("; or {link}")),
+            "{both}"
         );
-        assert!(text(&[1.0, 0.98], &[half]).contains("its 2 cores are 99 % busy"));
+        assert_eq!(told(&[0.3], &waits, Some(1)), "the rate that was asked for");
     }
 
     #[test]
@@ -206,7 +405,7 @@ mod tests {
         assert!(text(&[1.0, 0.1], &[(Side::Initiator, 0, 0.2, 0.8)]).contains("waiting"));
         assert!(text(&[0.2, 0.1], &[]).contains("the busiest core is 20 % busy"));
         let mut paced = result(&[0.2], &[]);
-        paced.job.rate = Some(10);
+        paced.job.rate_iops = Some(10);
         assert_eq!(bottleneck(&paced).to_string(), "the rate that was asked for");
     }
 }

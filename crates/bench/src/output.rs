@@ -28,7 +28,8 @@ pub fn describe(job: &Job) -> String {
         Style::Bidirectional => (format!("{order}, both directions"), format!("depth {depth} each")),
     };
     let jobs = format!("{} job{}", job.numjobs, if job.numjobs == 1 { "" } else { "s" });
-    let rate = job.rate.map(|rate| format!(", {rate} operations/s each")).unwrap_or_default();
+    let rate = job.rate.map(|rate| format!(", {}/s each", format_size(rate))).unwrap_or_default();
+    let rate = job.rate_iops.map(|rate| format!(", {rate} operations/s each")).unwrap_or(rate);
     let verify = if job.verify { ", verified" } else { "" };
     format!("{what}, {}, {depth}, {jobs}{rate}{verify}", format_size(job.bs.into()))
 }
@@ -113,6 +114,8 @@ pub(crate) mod tests {
             cores: vec![core(0, 0.25, 0.75), core(1, 0.125, 0.0)],
             target_cores: Some(0.99),
             initiator_cores: 0.5,
+            core_use: Vec::new(),
+            link: None,
         };
         let thread =
             |side, name: &str, core, busy| ThreadLoad { side, name: name.into(), core, busy, spinning: 0.0 };
@@ -140,12 +143,12 @@ pub(crate) mod tests {
         for (job, told) in [
             (base.clone(), "randread, 4 KiB, depth 32, 1 job"),
             (
-                Job { rw: Rw::RandRw, numjobs: 2, rate: Some(10), verify: true, ..base.clone() },
+                Job { rw: Rw::RandRw, numjobs: 2, rate_iops: Some(10), verify: true, ..base.clone() },
                 "randrw with 50 % reads, 4 KiB, depth 32, 2 jobs, 10 operations/s each, verified",
             ),
             (
-                Job { rw: Rw::Write, style: Style::Shared, bs: 512, ..base.clone() },
-                "write of one range, 512 bytes, depth 1, 1 job",
+                Job { rw: Rw::Write, style: Style::Shared, bs: 512, rate: Some(100 << 20), ..base.clone() },
+                "write of one range, 512 bytes, depth 1, 1 job, 100 MiB/s each",
             ),
             (
                 Job { style: Style::Outstanding { reads: 8, writes: 2 }, ..base.clone() },

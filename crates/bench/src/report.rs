@@ -67,8 +67,6 @@ enum Metric {
     Iops,
     /// Bytes per second.
     Throughput,
-    /// Operations per second, as a share of the ceiling's in the same repetition.
-    Share,
     Mean,
     P50,
     P90,
@@ -131,9 +129,15 @@ impl<'a> Report<'a> {
 impl<'a> Measurement<'a> {
     /// What the repetitions of a figure come to.
     fn summary(&self, metric: Metric, part: Part) -> Option<Summary> {
+        Summary::of(self.runs.values().filter_map(|run| metric.of(run, part)))
+    }
+
+    /// The same, each as a share of the ceiling's in the same repetition.
+    fn of_ceiling(&self, metric: Metric, part: Part) -> Option<Summary> {
         Summary::of(self.runs.iter().filter_map(|(repetition, run)| {
-            let ceiling = self.ceiling.get(repetition).copied();
-            metric.of(run, part, ceiling)
+            let figure = metric.of(run, part)?;
+            let top = metric.of(self.ceiling.get(repetition)?, part).filter(|top| *top > 0.0)?;
+            Some(figure / top)
         }))
     }
 
@@ -185,7 +189,7 @@ impl Part {
 
 impl Metric {
     /// The figure of one run; `None` where it is not known.
-    fn of(self, run: &RunResult, part: Part, ceiling: Option<&RunResult>) -> Option<f64> {
+    fn of(self, run: &RunResult, part: Part) -> Option<f64> {
         let stream = part.stream(run);
         let latency = stream.map(|stream| &stream.latency);
         let whole = part == Part::All;
@@ -201,11 +205,6 @@ impl Metric {
                 true => Some(run.bytes_per_second()),
                 false => stream.map(|stream| stream.bytes_per_second),
             },
-            Metric::Share => {
-                let iops = Metric::Iops.of(run, part, None)?;
-                let top = Metric::Iops.of(ceiling?, part, None)?;
-                (top > 0.0).then(|| iops / top)
-            }
             Metric::Mean => latency.map(|latency| latency.mean),
             Metric::P50 => latency.map(|latency| latency.p50),
             Metric::P90 => latency.map(|latency| latency.p90),

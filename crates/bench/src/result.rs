@@ -1,6 +1,7 @@
 //! What a run measured: everything that tables, charts, JSON and CSV show.
 
 use crate::job::Job;
+use engine::initiator::Url;
 use serde::{Deserialize, Serialize};
 
 /// One run of one job.
@@ -47,6 +48,12 @@ impl RunResult {
     /// Bytes per second of all streams.
     pub fn bytes_per_second(&self) -> f64 {
         self.streams().map(|stream| stream.bytes_per_second).sum()
+    }
+
+    /// Whether the targets are stores of this process, whose CPU time is then that of both sides.
+    pub fn is_local(&self) -> bool {
+        let is_told = self.target_cpu.is_some() || self.target_cpu_lost.is_some();
+        !is_told && !self.targets.iter().any(|target| Url::is_meant(target))
     }
 
     /// The streams that there are.
@@ -164,6 +171,33 @@ pub struct Sample {
     pub target_cores: Option<f64>,
     /// Cores that this side's job threads used.
     pub initiator_cores: f64,
+    /// Who used the cores of this machine, as far as threads are known: those of both sides, on the core that each
+    /// was last on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub core_use: Vec<CoreUse>,
+    /// How long packets wait on the way, where it was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkWait>,
+}
+
+/// How long one packet to the target and one back take, in microseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LinkWait {
+    /// Before the run.
+    pub idle_us: f64,
+    /// Under its load.
+    pub loaded_us: f64,
+}
+
+/// What both sides used of one core since the last sample, as shares of its time.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct CoreUse {
+    /// Its number.
+    pub core: usize,
+    /// The target's threads.
+    pub target: f64,
+    /// This side's job threads, spinning included.
+    pub initiator: f64,
 }
 
 /// What `verify` found, in blocks.

@@ -7,6 +7,7 @@
 mod admin;
 mod check;
 mod gauge;
+mod link;
 pub(crate) mod meter;
 mod pattern;
 mod sampler;
@@ -22,11 +23,13 @@ pub use check::{BS_MAX, BUFFERS_BYTES_MAX, DEPTH_MAX, THREADS_MAX, check, writes
 use crate::job::Job;
 use crate::result::{RunResult, Sample};
 use gauge::Gauge;
+use link::Link;
 use reactor::uring::Uring;
 use sampler::Sampler;
 use setup::Plan;
 use shared::Shared;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -42,6 +45,9 @@ pub struct Watch {
     pub stop: Arc<AtomicBool>,
     /// Where the target's CPU time is known from; `None`: it is not known.
     pub target_cpu: Option<CpuSource>,
+    /// A portal of the target, to which a connection is made and closed once a second: whether packets wait on
+    /// the way.
+    pub portal: Option<SocketAddr>,
 }
 
 /// Who tells the CPU time of a target.
@@ -97,7 +103,8 @@ pub fn run(
     let plan = Arc::new(Plan::new(job, targets, names)?);
     let shared = Arc::new(Shared::new(plan.workers(), plan.jobs(), watch.stop.clone()));
     let (threads, ids) = start(&plan, &shared)?;
-    let mut sampler = Sampler::new(&shared, ids, Gauge::new(watch.target_cpu.clone()), job.bs);
+    let link = watch.portal.and_then(Link::new);
+    let mut sampler = Sampler::new(&shared, ids, Gauge::new(watch.target_cpu.clone()), link, job.bs);
     let begin = shared.now() + nanoseconds(job.ramp);
     let end = begin + nanoseconds(job.runtime);
     shared.begin.store(begin, Ordering::Relaxed);

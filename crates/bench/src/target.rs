@@ -37,7 +37,11 @@ impl TargetOptions {
             read_only: !run::writes(job),
             create: None,
             grain: if job.offset.is_multiple_of(job.bs.max(1).into()) { job.bs } else { 1 << offset },
-            initiator: initiator::Options { queue_depth: depth, ..initiator::Options::default() },
+            initiator: initiator::Options {
+                queue_depth: depth,
+                unsolicited_data: job.immediate_data,
+                ..initiator::Options::default()
+            },
             digests: job.digests,
         }
     }
@@ -118,6 +122,7 @@ fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uri
         initiator: options.initiator.clone(),
         block_bytes: None,
         read_only: options.read_only,
+        ..RemoteOptions::default()
     };
     let store = remote::open(&url, &options)?;
     let block_bytes = store.geometry().block_bytes;

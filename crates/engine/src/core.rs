@@ -400,7 +400,14 @@ impl<I: Io> Core<I> {
         let mut open = 0usize;
         let losses: Vec<u64> = self.lanes.iter_mut().map(|lane| lane.losses()).collect();
         for unit in 0..self.lanes.len() {
-            if self.shared.homes[unit] == self.me && self.views[unit].policy.failed.is_none() {
+            if self.shared.homes[unit] != self.me {
+                continue;
+            }
+            if self.views[unit].policy.failed.is_some() {
+                if self.lanes[unit].is_dirty() {
+                    self.report_flush(unit, Err(StoreError::Unavailable));
+                }
+            } else {
                 match self.lanes[unit].submit(&mut self.io, FINAL_FLUSH, &store::lane::Op::Flush) {
                     store::lane::Submitted::Later => open += 1,
                     store::lane::Submitted::Done(outcome) => self.report_flush(unit, outcome),

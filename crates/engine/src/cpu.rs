@@ -134,9 +134,9 @@ pub fn this_thread() -> Option<Thread> {
     parse_stat(&fs::read_to_string("/proc/thread-self/stat").ok()?).map(with_pinning)
 }
 
-/// A thread of this process.
-pub fn own_thread(id: u32) -> Option<Times> {
-    Some(parse_stat(&fs::read_to_string(format!("/proc/self/task/{id}/stat")).ok()?)?.times)
+/// A thread of this process; what it is pinned to is not looked at.
+pub fn own_thread(id: u32) -> Option<Thread> {
+    parse_stat(&fs::read_to_string(format!("/proc/self/task/{id}/stat")).ok()?)
 }
 
 fn with_pinning(thread: Thread) -> Thread {

@@ -14,10 +14,10 @@ use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::Arena;
 use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use scsi::{Home, HomeRequest, Unit, View};
+use scsi::{Home, HomeRequest, Incarnation, Unit, View};
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use store::lane::{Backend, Lane};
@@ -85,6 +85,8 @@ struct Opened {
     store: Arc<dyn Backend<Uring>>,
     /// Why it did not open yet.
     failed: Option<String>,
+    /// How often it lost what was not flushed.
+    losses: Arc<AtomicU64>,
 }
 
 impl Daemon {
@@ -106,7 +108,7 @@ impl Daemon {
         let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
         let opened: Vec<Opened> = config.luns.iter_mut().map(open).collect();
         let mut units: Vec<Arc<Unit>> =
-            (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun))).collect();
+            (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun, &opened[lun]))).collect();
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
             units.iter_mut().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).unzip();
@@ -272,26 +274,34 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {
 /// Opens the store of a LUN, which learns what only its store knows. One that does not open takes down only its own
 /// LUNs, and is tried again.
 fn open(lun: &mut Lun) -> Opened {
-    match open_store(lun) {
-        Ok(store) => Opened { store, failed: None },
+    let losses: Arc<AtomicU64> = Arc::default();
+    match open_store(lun, &losses) {
+        Ok(store) => Opened { store, failed: None, losses },
         Err(error) => {
             tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
-            let again = lun.clone();
+            if let StoreSpec::Remote { block_bytes: None, .. } = &lun.store {
+                tracing::warn!(
+                    lun = %lun.name,
+                    "its blocks are taken to have {} bytes; if they have others, say so with bs= (block_size in a file), or start again when it is there",
+                    lun.block_bytes
+                );
+            }
+            let (again, counted) = (lun.clone(), losses.clone());
             let opener = move || {
                 let mut lun = again.clone();
                 if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store {
                     // What initiators were told by now.
                     *block_bytes = Some(again.block_bytes);
                 }
-                open_store(&mut lun)
+                open_store(&mut lun, &counted)
             };
             let store = LateStore::new(format!("{:?}", lun.store), Box::new(opener));
-            Opened { store: Arc::new(store), failed: Some(error.to_string()) }
+            Opened { store: Arc::new(store), failed: Some(error.to_string()), losses }
         }
     }
 }
 
-fn open_store(lun: &mut Lun) -> Result<Arc<dyn Backend<Uring>>, OpenError> {
+fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Result<Arc<dyn Backend<Uring>>, OpenError> {
     Ok(match &lun.store {
         StoreSpec::Null { size } => store::open_null(*size),
         StoreSpec::Ram { size } => store::open_ram(*size)?,
@@ -302,6 +312,7 @@ fn open_store(lun: &mut Lun) -> Result<Arc<dyn Backend<Uring>>, OpenError> {
                 initiator: Options::default(),
                 block_bytes: *block_bytes,
                 read_only: lun.read_only,
+                losses: losses.clone(),
             };
             let store = remote::open(url, &options)?;
             let geometry = store.geometry();
@@ -323,7 +334,7 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     }
 }
 
-fn unit(config: &Config, index: usize) -> Unit {
+fn unit(config: &Config, index: usize, opened: &Opened) -> Unit {
     let lun = &config.luns[index];
     let identity = access::identity(&lun.serial);
     Unit {
@@ -334,7 +345,7 @@ fn unit(config: &Config, index: usize) -> Unit {
         product: lun.product.clone(),
         naa: identity.naa,
         eui: identity.eui,
-        incarnation: incarnation(&lun.store),
+        incarnation: Incarnation { name: incarnation(&lun.store), losses: opened.losses.clone() },
         thin: lun.thin,
         read_only: lun.read_only,
         removable: lun.removable,
@@ -346,7 +357,8 @@ fn unit(config: &Config, index: usize) -> Unit {
 }
 
 /// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or
-/// the device's, until the machine is started again; for all others, until this process ends.
+/// the device's, until the machine is started again; for all others, until this process ends. (What a remote unit loses
+/// meanwhile is counted.)
 fn incarnation(store: &StoreSpec) -> [u8; 16] {
     let boot = match store {
         StoreSpec::File { .. } | StoreSpec::Block { .. } => {
@@ -465,3 +477,6 @@ fn spawn<T: Send + 'static>(
         .spawn(run)
         .map_err(|error| StartError(format!("thread {name} cannot start: {error}")))
 }
+
+#[cfg(test)]
+mod tests;

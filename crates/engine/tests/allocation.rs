@@ -1,11 +1,25 @@
 //! Once it runs, a core allocates nothing to serve READ and WRITE: what an allocator costs, and what it may wait for,
 //! is paid at start.
 
-#[path = "remote/support.rs"]
+/// What [`initiator`] has of the tests that it was written for.
+mod daemon {
+    /// Where to log in.
+    #[derive(Clone)]
+    pub struct Url {
+        /// Where the target listens.
+        pub portal: std::net::SocketAddr,
+        /// The target's name.
+        pub target: String,
+    }
+}
 #[allow(dead_code, reason = "other tests use the rest of it")]
-mod support;
+#[path = "../../lunette/tests/support/initiator.rs"]
+mod initiator;
 
-use engine::initiator::{Client, Options, Url};
+use daemon::Url;
+use engine::Daemon;
+use engine::config::{Config, ServeOptions};
+use initiator::{Initiator, Login, write_cdb};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -13,11 +27,15 @@ use std::sync::{Barrier, Mutex};
 
 /// Sessions at once, so that the core finds more than one thing to do in a turn.
 const SESSIONS: usize = 4;
-/// Commands of each kind and size of all sessions together, before the core is watched and then.
-const WARM_UP: u32 = 200;
-const COMMANDS: u32 = 1000;
-/// Blocks of each session's own range.
-const RANGE_BLOCKS: u32 = 8192;
+/// Commands that each keeps in flight.
+const DEPTHS: [usize; 2] = [1, 32];
+/// Sizes of commands, and how many of each session are watched, after as many that are not: all data comes with the
+/// command, and some of it is asked for by R2T.
+const LOAD: [(usize, usize); 2] = [(4096, 400), (131_072, 48)];
+const BLOCK_BYTES: usize = 512;
+const READ_16: u8 = 0x88;
+/// Each session's own range.
+const RANGE_BYTES: usize = 4 << 20;
 
 /// While this is set, the first allocation of a core is remembered.
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
@@ -71,38 +89,67 @@ unsafe impl GlobalAlloc for Watched {
 /// The only test here, since all tests of a process share its allocator.
 #[test]
 fn reads_and_writes_allocate_nothing_on_the_core_that_serves_them() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let file = format!("file:{},size=64M", directory.path().join("disk").display());
-    let daemon = support::serve(&["ram:64M", "null:64M", &file]);
-    CORE.store(thread_named("core-0"), Ordering::Relaxed);
-    for (lun, store) in ["ram", "null", "file"].iter().enumerate() {
-        let url = support::url(&daemon, lun as u16);
-        for digests in ["", "?header_digest=crc32c&data_digest=crc32c"] {
-            let url = format!("{url}{digests}").parse().expect("a URL");
-            watch(&url);
-            let found = FOUND.lock().expect("nobody panics with it").take();
-            assert!(found.is_none(), "{store}{digests}: the core allocated\n{}", found.expect("it is there"));
+    for poll in ["never", "adaptive"] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = format!("file:{},size=16M", directory.path().join("disk").display());
+        let (daemon, url) = serve(poll, &["ram:16M", "null:16M", &file]);
+        CORE.store(thread_named("core-0"), Ordering::Relaxed);
+        for (lun, store) in (0..).zip(["ram", "null", "file"]) {
+            for has_digests in [false, true] {
+                for depth in DEPTHS {
+                    watch(&url, lun, has_digests, depth);
+                    let found = FOUND.lock().expect("nobody panics with it").take();
+                    let case = format!("--poll {poll}, {store}, digests {has_digests}, depth {depth}");
+                    assert!(found.is_none(), "{case}: the core allocated\n{}", found.expect("it is there"));
+                }
+            }
         }
+        IS_WATCHING.store(true, Ordering::Relaxed);
+        drop(login(&url, 0, 0, false));
+        IS_WATCHING.store(false, Ordering::Relaxed);
+        let found = FOUND.lock().expect("nobody panics with it").take();
+        assert!(found.is_some(), "a login allocates, and is seen to");
+        daemon.stop().expect("every core ends in order");
     }
-    IS_WATCHING.store(true, Ordering::Relaxed);
-    drop(Client::connect(&support::url(&daemon, 0), &Options::default()).expect("a session"));
-    IS_WATCHING.store(false, Ordering::Relaxed);
-    assert!(FOUND.lock().expect("nobody panics with it").is_some(), "a login allocates, and is seen to");
-    daemon.stop().expect("every core ends in order");
+}
+
+/// Serves these units of one core that waits for work in this way.
+fn serve(poll: &str, luns: &[&str]) -> (Daemon, Url) {
+    let options = ServeOptions {
+        listen: vec!["127.0.0.1:0".into()],
+        lun: luns.iter().map(ToString::to_string).collect(),
+        cores: Some("0".into()),
+        poll: Some(poll.into()),
+        ..ServeOptions::default()
+    };
+    let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
+    let target = config.targets[0].name.clone();
+    let daemon = Daemon::start(config).expect("the daemon starts");
+    let portal = daemon.addresses()[0];
+    (daemon, Url { portal, target })
+}
+
+fn login(url: &Url, session: usize, lun: u16, has_digests: bool) -> Initiator {
+    let named = Login::named(&format!("session-{session}"));
+    let named = if has_digests { named.with_digests() } else { named };
+    let mut initiator = Initiator::login(url, &named).expect("a session");
+    initiator.ready(lun).expect("the unit is ready");
+    initiator
 }
 
 /// Runs commands of all sessions twice; the second time, the core is watched.
-fn watch(url: &Url) {
+fn watch(url: &Url, lun: u16, has_digests: bool, depth: usize) {
     let together = Barrier::new(SESSIONS + 1);
     std::thread::scope(|scope| {
-        for session in 0..SESSIONS as u32 {
+        for session in 0..SESSIONS {
             let together = &together;
             scope.spawn(move || {
-                let mut client = Client::connect(url, &Options::default()).expect("a session");
-                run(&mut client, session, WARM_UP);
+                let mut initiator = login(url, session, lun, has_digests);
+                fill(&mut initiator, lun, session, depth);
+                run(&mut initiator, lun, session, depth);
                 together.wait();
                 together.wait();
-                run(&mut client, session, COMMANDS);
+                run(&mut initiator, lun, session, depth);
                 together.wait();
                 together.wait();
             });
@@ -116,27 +163,47 @@ fn watch(url: &Url) {
     });
 }
 
-fn run(client: &mut Client, session: u32, commands: u32) {
-    for blocks in [8u16, 128] {
-        let data = vec![0x5a; usize::from(blocks) * 512];
-        for command in 0..commands / SESSIONS as u32 {
-            let within = command * u32::from(blocks) % RANGE_BLOCKS;
-            let lba = session * RANGE_BLOCKS + within;
-            let reply = client.command(&cdb(0x2a, lba, blocks), 0, &data).expect("a reply");
-            assert_eq!(reply.status, 0, "{:?}", reply.sense);
-            let reply = client.command(&cdb(0x28, lba, blocks), data.len() as u32, &[]).expect("a reply");
-            assert_eq!((reply.status, reply.data.len()), (0, data.len()), "{:?}", reply.sense);
+/// Brings a session's queues to their largest: so many reads that arrive together, and so many writes that wait for
+/// their data at the same time.
+fn fill(initiator: &mut Initiator, lun: u16, session: usize, depth: usize) {
+    for (bytes, _) in LOAD {
+        for is_read in [true, false] {
+            initiator.gather();
+            (0..depth).for_each(|command| issue(initiator, lun, session, command, bytes, is_read));
+            initiator.release().expect("sent");
+            (0..depth).for_each(|_| complete(initiator));
         }
     }
 }
 
-/// READ(10) or WRITE(10).
-fn cdb(opcode: u8, lba: u32, blocks: u16) -> [u8; 10] {
-    let mut cdb = [0; 10];
-    cdb[0] = opcode;
-    cdb[2..6].copy_from_slice(&lba.to_be_bytes());
-    cdb[7..9].copy_from_slice(&blocks.to_be_bytes());
-    cdb
+/// Writes and reads in turn, so many in flight at a time.
+fn run(initiator: &mut Initiator, lun: u16, session: usize, depth: usize) {
+    for (bytes, commands) in LOAD {
+        for command in 0..commands {
+            if command >= depth {
+                complete(initiator);
+            }
+            issue(initiator, lun, session, command, bytes, command % 2 == 1);
+        }
+        (0..depth).for_each(|_| complete(initiator));
+    }
+}
+
+fn issue(initiator: &mut Initiator, lun: u16, session: usize, command: usize, bytes: usize, is_read: bool) {
+    let at = session * RANGE_BYTES + command * bytes % RANGE_BYTES;
+    let mut cdb = write_cdb((at / BLOCK_BYTES) as u64, bytes, BLOCK_BYTES as u32, false);
+    let issued = if is_read {
+        cdb[0] = READ_16;
+        initiator.issue(lun, &cdb, bytes, Vec::new())
+    } else {
+        initiator.issue(lun, &cdb, 0, vec![0x5a; bytes])
+    };
+    issued.expect("sent");
+}
+
+fn complete(initiator: &mut Initiator) {
+    let (_, response) = initiator.complete_any().expect("a response");
+    assert_eq!(response.status, 0, "{:02x?}", response.sense);
 }
 
 /// The number of this process's thread of that name.

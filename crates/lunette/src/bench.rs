@@ -11,6 +11,7 @@ use bench::target::{Opened, TargetOptions, open};
 use clap::{ArgGroup, Args, ValueEnum};
 use engine::config::{format_size, parse_cores, parse_duration, parse_size};
 use engine::initiator::Url;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -46,9 +47,12 @@ pub(crate) struct BenchArguments {
     /// How long to run before anything is counted
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = parse_duration)]
     ramp: Duration,
-    /// Operations per second of each job [default: as many as possible]
-    #[arg(long, value_name = "NUMBER")]
+    /// Bytes per second of each job [default: as many as possible]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     rate: Option<u64>,
+    /// Operations per second of each job [default: as many as possible]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "rate")]
+    rate_iops: Option<u64>,
     /// Bytes of the range that is worked on; makes a file that does not exist [default: all]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
@@ -88,6 +92,9 @@ pub(crate) struct BenchArguments {
     /// Ask iSCSI targets for data digests
     #[arg(long)]
     data_digest: bool,
+    /// Send data of writes to iSCSI targets only when they ask for it
+    #[arg(long)]
+    no_immediate_data: bool,
     /// The target's process on this machine, whose CPU time is told beside ours
     #[arg(long, value_name = "PID")]
     target_pid: Option<u32>,
@@ -140,7 +147,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
     let backends: Vec<_> = targets.iter().map(|target| target.backend.clone()).collect();
     let stop =
         catch_interrupts().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
-    let watch = Watch { stop: stop.clone(), target_cpu: arguments.cpu_source()? };
+    let target_cpu = arguments.cpu_source()?;
+    let watch = Watch { stop: stop.clone(), target_cpu, portal: arguments.portal() };
     let is_elsewhere = match &watch.target_cpu {
         Some(CpuSource::Admin(client)) => client.is_elsewhere(),
         Some(CpuSource::Process(_)) | None => false,
@@ -178,6 +186,7 @@ impl BenchArguments {
             runtime: self.runtime,
             ramp: self.ramp,
             rate: self.rate,
+            rate_iops: self.rate_iops,
             offset: self.offset,
             size: self.size,
             verify: self.verify,
@@ -193,6 +202,7 @@ impl BenchArguments {
                 PollWord::Never => Poll::Never,
             },
             digests: (self.header_digest, self.data_digest),
+            immediate_data: !self.no_immediate_data,
             ..Job::default()
         })
     }
@@ -206,8 +216,14 @@ impl BenchArguments {
                 "--json and --csv cannot both go to standard output; write one to a file, as --csv=FILE";
             return Err(Failure::wrong_input(text));
         }
-        if (self.header_digest || self.data_digest) && !self.targets.iter().any(|text| Url::is_meant(text)) {
-            let text = "no target is an iSCSI URL, and only these have digests; leave --header-digest and --data-digest out";
+        let of_iscsi = [
+            (self.header_digest, "--header-digest"),
+            (self.data_digest, "--data-digest"),
+            (self.no_immediate_data, "--no-immediate-data"),
+        ];
+        let has_url = self.targets.iter().any(|text| Url::is_meant(text));
+        if let Some((_, option)) = of_iscsi.iter().find(|(is_given, _)| *is_given && !has_url) {
+            let text = format!("{option} is for iSCSI targets, and no target is an iSCSI URL; leave it out");
             return Err(Failure::wrong_input(text));
         }
         match self.target_pid {
@@ -218,6 +234,12 @@ impl BenchArguments {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// The way to the first target that there is a way to.
+    fn portal(&self) -> Option<SocketAddr> {
+        let url = self.targets.iter().find_map(|text| text.parse::<Url>().ok())?;
+        url.resolve().ok()?.first().copied()
     }
 
     fn cpu_source(&self) -> Result<Option<CpuSource>, Failure> {
@@ -318,7 +340,7 @@ mod tests {
             numjobs: 2,
             runtime: Duration::from_secs(120),
             ramp: Duration::from_millis(500),
-            rate: Some(1000),
+            rate: Some(100 << 20),
             offset: 1 << 20,
             size: Some(1 << 30),
             verify: true,
@@ -327,12 +349,14 @@ mod tests {
             cores: vec![0],
             poll: Poll::Always,
             digests: (true, true),
+            immediate_data: false,
             ..Job::default()
         };
-        let line = "--rw randrw --rwmixread 70 --bs 64K --iodepth 8 --numjobs 2 --runtime 2m --ramp 500ms --rate 1000 \
+        let line = "--rw randrw --rwmixread 70 --bs 64K --iodepth 8 --numjobs 2 --runtime 2m --ramp 500ms --rate 100M \
                     --offset 1M --size 1G --verify --seed 7 --buffer-compress 30 --cores 0 --poll always \
-                    --header-digest --data-digest";
+                    --header-digest --data-digest --no-immediate-data";
         assert_eq!(job(line), wanted);
+        assert_eq!(job("--rate-iops 1000").rate_iops, Some(1000));
     }
 
     #[test]

@@ -58,10 +58,11 @@ fn a_run_ends_in_a_table() {
     assert!(output.status.success());
     let table = String::from_utf8(output.stdout).expect("text");
     for part in
-        ["randread, 4 KiB, depth 4, 1 job", "ram:16M", "IOPS", "p99.9", "read ", "this side", "Limit: "]
+        ["randread, 4 KiB, depth 4, 1 job", "ram:16M", "IOPS", "p99.9", "read ", "this process", "Limit: "]
     {
         assert!(table.contains(part), "{part}:\n{table}");
     }
+    assert!(!table.contains("target"), "there is no other side:\n{table}");
 }
 
 #[test]
@@ -88,6 +89,15 @@ fn json_and_csv_tell_the_same_run() {
 }
 
 #[test]
+fn a_rate_is_bytes_per_second_as_fio_has_it() {
+    let moved = |option: &str, value: &str| operations(&measured(&["ram:16M", option, value]), "read");
+    // In a fifth of a second: 80 bytes and the first operation, or 20 operations of 4 KiB.
+    assert_eq!(moved("--rate", "400"), 1);
+    assert!((1..=21).contains(&moved("--rate", "400K")));
+    assert!((1..=21).contains(&moved("--rate-iops", "100")));
+}
+
+#[test]
 fn every_pattern_moves_what_it_says() {
     for (options, reads, writes, trims) in [
         (&["--rw", "read"][..], true, false, false),
@@ -98,7 +108,7 @@ fn every_pattern_moves_what_it_says() {
         (&["--reads", "3"], true, false, false),
         (&["--bidirectional", "--rw", "read"], true, true, false),
         (&["--sgp", "--rw", "read", "--numjobs", "2"], true, false, false),
-        (&["--rate", "50", "--offset", "1M", "--size", "2M", "--poll", "never"], true, false, false),
+        (&["--rate-iops", "50", "--offset", "1M", "--size", "2M", "--poll", "never"], true, false, false),
         (&["--rw", "randrw", "--verify", "--size", "1M"], true, true, false),
     ] {
         let document = measured(&[&["ram:16M"], options].concat());
@@ -188,7 +198,7 @@ fn an_interrupt_ends_a_run_with_what_was_measured() {
 
 #[test]
 fn wrong_options_are_answered_with_one_line() {
-    let wrong: [(&[&str], &str); 37] = [
+    let wrong: [(&[&str], &str); 42] = [
         (&[], "<TARGET>"),
         (&["ram:"], "is not a size"),
         (&["ram:1X"], "1X"),
@@ -208,6 +218,10 @@ fn wrong_options_are_answered_with_one_line() {
         (&["ram:1M", "--rate", "-1"], "--rate"),
         (&["ram:1M", "--rate", "0"], "--rate"),
         (&["ram:1M", "--rate", "fast"], "--rate"),
+        (&["ram:1M", "--rate-iops", "-1"], "--rate-iops"),
+        (&["ram:1M", "--rate-iops", "0"], "--rate-iops"),
+        (&["ram:1M", "--rate-iops", "10M"], "--rate-iops"),
+        (&["ram:1M", "--rate", "1M", "--rate-iops", "5"], "cannot be used with"),
         (&["ram:1M", "--size", "2M"], "--size"),
         (&["ram:1M", "--offset", "2M"], "--offset"),
         (&["ram:1M", "--verify", "--rw", "trim"], "--verify"),
@@ -220,6 +234,7 @@ fn wrong_options_are_answered_with_one_line() {
         (&["ram:1M", "--cores", "4095"], "4095"),
         (&["ram:1M", "--poll", "often"], "often"),
         (&["ram:1M", "--data-digest"], "iSCSI URL"),
+        (&["ram:1M", "--no-immediate-data"], "iSCSI URL"),
         (&["ram:1M", "--target-pid", "4194305"], "4194305"),
         (&["ram:1M", "--target-pid", "1", "--target-admin", "./a"], "cannot be used with"),
         (&["ram:1M", "--target-admin", "a.sock"], "write a path with a slash"),
@@ -249,9 +264,9 @@ fn wrong_options_are_answered_with_one_line() {
 fn help_names_every_option() {
     let help =
         run(Daemon::command().args(["bench", "--help"]), Duration::from_secs(30)).expect_success("help");
-    let options = "--rw --rwmixread --bs --iodepth --numjobs --runtime --ramp --rate --size --offset --verify --seed \
+    let options = "--rw --rwmixread --bs --iodepth --numjobs --runtime --ramp --rate --rate-iops --size --offset --verify --seed \
                    --buffer-compress --reads --writes --sgp --bidirectional --cores --poll --header-digest \
-                   --data-digest --target-pid --target-admin --json --csv --yes";
+                   --data-digest --no-immediate-data --target-pid --target-admin --json --csv --yes";
     for option in options.split_whitespace() {
         assert!(help.contains(option), "{option}:\n{help}");
     }

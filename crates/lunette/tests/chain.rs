@@ -9,6 +9,7 @@ use std::time::Duration;
 use support::Noise;
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login};
+use support::load::Load;
 
 const BLOCK_BYTES: usize = 512;
 /// Blocks per write.
@@ -97,6 +98,26 @@ fn no_acknowledged_write_is_lost_when_the_back_end_is_killed() {
             assert!(reply.status == 0 && reply.data == data(round.into()), "round {round} through {url}");
         }
     }
+    front.stop();
+    behind.stop();
+}
+
+#[test]
+fn verified_load_sees_nothing_of_a_back_end_that_is_killed() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let disk = directory.path().join("disk");
+    let mut behind = back("127.0.0.1:0", &disk);
+    let there = behind.lun(0);
+    let front = front(&there, 60);
+    // Like `no_acknowledged_write_is_lost`: a killed process takes nothing along that is in its file.
+    let mut load = Load::on(&front.lun(0).to_string(), &["--bs", "8K", "--iodepth", "16", "--numjobs", "2"]);
+    for _ in 0..3 {
+        load.get_on();
+        behind.kill9();
+        behind = back(&there.portal.to_string(), &disk);
+    }
+    load.get_on();
+    load.stop();
     front.stop();
     behind.stop();
 }

@@ -100,6 +100,20 @@ fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
 }
 
 #[test]
+fn the_block_size_of_an_absent_target_is_said_when_it_is_a_guess() {
+    // Nobody listens on a port that was just given back.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|there| there.local_addr())
+        .expect("a port")
+        .port();
+    let absent = format!("iscsi://127.0.0.1:{port}/iqn.2026-11.org.example:absent/0");
+    let log = Daemon::serve(["--lun", &absent]).stop();
+    assert!(log.contains("taken to have 512 bytes") && log.contains("bs="), "{log}");
+    let log = Daemon::serve(["--lun", &format!("{absent},bs=4096")]).stop();
+    assert!(!log.contains("taken to have"), "{log}");
+}
+
+#[test]
 fn a_unit_whose_reservations_cannot_be_read_is_not_served() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let state = folder.path().join("state");

@@ -4,8 +4,10 @@
 mod support;
 
 use std::io::Write as _;
+use std::time::{Duration, Instant};
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, Pdu, Response, write_cdb};
+use support::load::Load;
 
 const GOOD: u8 = 0x00;
 const CHECK_CONDITION: u8 = 0x02;
@@ -23,6 +25,9 @@ const TARGET_COLD_RESET: u8 = 7;
 const COMPLETE: u8 = 0;
 const NO_TASK: u8 = 1;
 const NO_UNIT: u8 = 2;
+
+/// A move takes three seconds in a row in which cores differ; a loaded machine may be slow to grant them.
+const MOVES_WITHIN: Duration = Duration::from_secs(120);
 
 fn daemon() -> (Daemon, Url) {
     let daemon = Daemon::serve(["--lun", "ram:16M"]);
@@ -384,6 +389,42 @@ fn sessions_of_one_unit_are_spread_over_the_cores_that_may_be_used() {
     assert_eq!(cores_of(&one), [0; 4]);
     drop(sessions);
     one.stop();
+}
+
+#[test]
+fn of_two_busy_sessions_on_one_core_one_moves_to_a_core_that_idles() {
+    let usable = reactor::topology::usable_cores().expect("cores");
+    let [one, other, ..] = usable[..] else {
+        return eprintln!("this machine has one core: there is none to move to");
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    let text = format!(
+        "cores = '{one},{other}'\n[[portal]]\nlisten = '127.0.0.1:0'\n\
+         [[portal]]\nlisten = '127.0.0.1:0'\ncores = '{other}'\n\
+         [[lun]]\nram = '16M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n"
+    );
+    std::fs::write(&file, text).expect("a file");
+    let daemon = Daemon::serve_file(&file);
+    let [url, pinned, ..] = &daemon.urls()[..] else { panic!("{}", daemon.banner()) };
+    // Idle sessions that must be on one core: all others are then placed on the other one, where connections are fewer.
+    let idlers: Vec<Initiator> = (0..8).map(|n| session(pinned, &format!("idle{n}"))).collect();
+    let jobs = ["--bs", "4K", "--iodepth", "8", "--numjobs", "2", "--poll", "never"];
+    let mut load = Load::on(&url.to_string(), &jobs);
+    load.get_on();
+    let (placed, rest) = cores_of(&daemon).into_iter().partition::<Vec<usize>, _>(|core| *core == other);
+    assert!(placed.len() == idlers.len() && rest.len() >= 2, "{}", daemon.log());
+    let moved = format!(" moved from core {one} to core {other}");
+    let start = Instant::now();
+    while !daemon.log().contains(&moved) {
+        load.assert_running();
+        assert!(start.elapsed() < MOVES_WITHIN, "no session moves:\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    load.get_on();
+    load.stop();
+    drop(idlers);
+    daemon.stop();
 }
 
 fn allowed_cores() -> usize {

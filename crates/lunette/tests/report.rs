@@ -52,7 +52,7 @@ fn measured(plan: &str, options: &[&str]) -> (TempDir, PathBuf) {
     let (file, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
     fs::write(&file, plan).expect("the plan is written");
     let arguments = [file.to_str().expect("UTF-8"), "-o", out.to_str().expect("UTF-8")];
-    let made = report(&[&arguments[..], options].concat());
+    let made = report_when_there_is_time(&[&arguments[..], options].concat());
     assert!(made.status.success(), "{}", told(&made));
     (directory, out)
 }
@@ -100,6 +100,15 @@ fn a_plan_is_measured_and_gone_on_with() {
     let page = fs::read_to_string(out.join("index.html")).expect("a page");
     assert!(!page.contains("Incomplete"), "{}", told(&made));
     assert!(page.contains("lunette serve --listen 127.0.0.1:0 --lun ram:64M"), "commands are told");
+    let benches: Vec<&str> = page.lines().filter(|line| line.contains("lunette bench ")).collect();
+    for line in &benches {
+        let is_fill = line.contains("--rw write --bs 262144");
+        let over_iscsi = line.contains("iscsi://");
+        assert_eq!(line.contains("--no-immediate-data"), over_iscsi && !is_fill, "{line}");
+        assert_eq!(line.contains("?initiator_name=iqn."), over_iscsi && !is_fill, "{line}");
+    }
+    // Memory behind iSCSI: rows of one LUN and of two, each in two directions.
+    assert_eq!(benches.iter().filter(|line| line.contains("everything was written")).count(), 2 * 3);
     assert!(column(&out, "errors").iter().all(|(_, errors)| *errors == 0.0));
 
     let again = report(&arguments);
@@ -289,16 +298,35 @@ fn every_figure_is_told_as_a_share_of_a_ceiling() {
     let heading = lines.next().expect("a heading");
     // From the right: names on the left have commas.
     let column = |name: &str| heading.iter().position(|title| *title == name).expect("a column");
-    let (share, errors, cpu) =
-        (column("share_of_ceiling"), column("errors"), column("target_cpu_us_per_command"));
-    let (mut shares, mut told_cpu) = (0, 0);
+    let of_ceiling = |figure: &str| column(&format!("{figure}_of_ceiling"));
+    let mut rows = 0;
     for fields in lines {
-        assert_eq!(fields[errors], "0", "{fields:?}");
-        // Of the whole; streams have no CPU of their own.
-        told_cpu += usize::from(!fields[cpu].is_empty());
-        shares += usize::from(!fields[share].is_empty());
+        rows += 1;
+        assert_eq!(fields[column("errors")], "0", "{fields:?}");
+        let is_ceiling = fields[fields.len() - 2] == "top";
+        let is_both = fields.contains(&"read and write");
+        let part = fields[column("operations")];
+        // Streams have no CPU of their own, and two of them no latency together.
+        let (has_cpu, has_latency) = (part == "all", part != "all" || !is_both);
+        assert_eq!(!fields[column("target_cpu_us_per_command")].is_empty(), has_cpu, "{fields:?}");
+        for (figure, is_there) in [
+            ("iops", true),
+            ("bytes_per_second", true),
+            ("latency_p50", has_latency),
+            ("latency_p99", has_latency),
+            ("target_cpu", has_cpu),
+            ("initiator_cpu", has_cpu),
+        ] {
+            let share = fields[of_ceiling(figure)].parse::<f64>().ok();
+            assert_eq!(
+                share.is_some_and(|share| share > 0.0),
+                is_there && !is_ceiling,
+                "{figure}: {fields:?}"
+            );
+        }
     }
-    assert!(shares > 0 && told_cpu >= 32, "{csv}");
+    // Two targets, two schedulings, digests and numbers of LUNs; reads are a line, both directions three.
+    assert_eq!(rows, 2 * 8 * (1 + 3), "{csv}");
 }
 
 #[test]

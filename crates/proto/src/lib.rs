@@ -23,6 +23,7 @@
 )]
 
 pub mod iscsi;
+pub mod iwarp;
 pub mod stream;
 pub mod time;
 pub mod verbs;

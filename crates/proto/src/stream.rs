@@ -29,19 +29,20 @@ pub enum Want {
     Body {
         /// Where the payload belongs.
         place: Places,
-        /// Padding bytes after the payload (0..=3).
+        /// Bytes to throw away after the payload (0..=[`PAD_BYTES_MAX`]): padding, and a CRC that is not in use.
         pad: u32,
-        /// Whether a CRC32C follows that must be checked.
-        digest: bool,
+        /// A CRC32C follows that must be checked. It goes on from this one, that of the bytes which came before and
+        /// are covered too; the CRC32C of nothing is 0.
+        digest: Option<u32>,
     },
-    /// Like `Body`, but the payload is thrown away (and still summed when `digest`).
+    /// Like `Body`, but the payload is thrown away (and still summed with `digest`).
     Skip {
         /// Payload bytes.
         len: u32,
-        /// Padding bytes after the payload (0..=3).
+        /// Bytes to throw away after the payload (0..=[`PAD_BYTES_MAX`]).
         pad: u32,
-        /// Whether a CRC32C follows that must be checked.
-        digest: bool,
+        /// As in `Body`.
+        digest: Option<u32>,
     },
     /// Nothing for now: read no further until something was given to the machine from above.
     Nothing,
@@ -50,6 +51,9 @@ pub enum Want {
 /// The longest contiguous piece that a machine may ask for with [`Want::Header`], in bytes. Longer texts are asked
 /// for in several pieces.
 pub const HEADER_BYTES_MAX: u32 = 4096;
+
+/// Bytes to throw away after a payload, at most: three of padding, and a CRC field that is not in use.
+pub const PAD_BYTES_MAX: u32 = 7;
 
 /// One piece of what goes out, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

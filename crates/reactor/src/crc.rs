@@ -17,6 +17,11 @@ impl Crc32c {
     /// The sum of nothing.
     pub const START: Crc32c = Crc32c { state: u32::MAX };
 
+    /// Goes on after bytes that have this sum.
+    pub fn after(value: u32) -> Crc32c {
+        Crc32c { state: !value }
+    }
+
     /// Adds the next piece.
     pub fn add(&mut self, bytes: &[u8]) {
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(self.state));
@@ -51,6 +56,9 @@ mod tests {
             sum.add(&bytes[..cut]);
             sum.add(&bytes[cut..]);
             assert_eq!(sum.value(), crc32c(&bytes), "cut at {cut}");
+            let mut rest = Crc32c::after(crc32c(&bytes[..cut]));
+            rest.add(&bytes[cut..]);
+            assert_eq!(rest.value(), crc32c(&bytes), "cut at {cut}");
         }
     }
 }

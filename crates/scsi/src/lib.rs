@@ -72,4 +72,4 @@ pub use luns::no_unit;
 pub use nexus::{NexusId, NexusUnit, Reach};
 pub use policy::Policy;
 pub use storage::{MediaOp, StoreError};
-pub use unit::{Unit, View};
+pub use unit::{Incarnation, Unit, View};

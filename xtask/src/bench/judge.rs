@@ -86,13 +86,17 @@ pub(super) fn limits(figures: &Figures) -> (String, usize) {
     }
     text.push('\n');
     for (place, name) in FILES {
-        if let Some(ratio) = figures.get(name) {
-            let _ = writeln!(
+        let _ = match figures.get(name) {
+            Some(ratio) => writeln!(
                 text,
                 "The file on {place} is read by fio (io_uring, the same point) at {ratio:.2} times the rate of \
                  `lunette bench`, which the rows `local` show; the faster of both counts.\n"
-            );
-        }
+            ),
+            None => writeln!(
+                text,
+                "The file on {place} was not read by fio: its row `local` is Lunette's own loader with io_uring.\n"
+            ),
+        };
     }
     (text, missed)
 }

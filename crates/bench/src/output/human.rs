@@ -68,11 +68,15 @@ fn cpu(result: &RunResult) -> Vec<Vec<String>> {
             format!("{:.2}", cpu.us_per_op),
         ]
     };
+    let head = head.map(String::from).to_vec();
+    if result.is_local() {
+        return vec![head, row("this process", &result.initiator_cpu)];
+    }
     let target = match &result.target_cpu {
         Some(cpu) => row("target", cpu),
         None => ["target", "?", "?", "?", "?"].map(String::from).to_vec(),
     };
-    vec![head.map(String::from).to_vec(), row("this side", &result.initiator_cpu), target]
+    vec![head, row("this side", &result.initiator_cpu), target]
 }
 
 fn cores(result: &RunResult) -> String {
@@ -174,6 +178,20 @@ The first errors:
         }
         result.verify = Some(VerifyCounts { checked: 5, ..VerifyCounts::default() });
         assert!(human(&result).contains("Verified: 5 blocks"));
+    }
+
+    #[test]
+    fn a_store_of_this_process_has_no_cpu_of_its_own() {
+        let targets = vec!["ram:1G".into(), "/dev/sda".into()];
+        let mut result = RunResult { targets, target_cpu: None, threads: Vec::new(), ..example() };
+        let text = human(&result);
+        assert!(text.contains("this process    2.50      2.50        0.50            1.20\n\n"), "{text}");
+        assert!(
+            !text.contains("--target-pid") && !text.contains('?') && !text.contains("target  "),
+            "{text}"
+        );
+        result.target_cpu_lost = Some("process 5 has ended".into());
+        assert!(human(&result).contains("target          ?"), "it was asked for: {}", human(&result));
     }
 
     #[test]

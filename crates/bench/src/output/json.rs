@@ -75,7 +75,8 @@ fn options(result: &RunResult) -> Value {
     put("randseed", job.seed.to_string());
     put("buffer_compress_percentage", job.buffer_compress.to_string());
     job.size.map(|size| put("size", size.to_string()));
-    job.rate.map(|rate| put("rate_iops", rate.to_string()));
+    job.rate.map(|rate| put("rate", rate.to_string()));
+    job.rate_iops.map(|rate| put("rate_iops", rate.to_string()));
     Value::Object(options)
 }
 
@@ -170,6 +171,7 @@ impl Spread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Job;
     use crate::output::tests::example;
 
     fn document(result: &RunResult) -> Value {
@@ -211,6 +213,16 @@ mod tests {
         assert_eq!((&read["iops_min"], &read["iops_max"]), (&json!(400_000), &json!(433_000)));
         assert_eq!((&read["iops_mean"], &read["iops_samples"]), (&json!(416_500.0), &json!(2)));
         assert_eq!(read["bw_mean"], 1_666_000.0);
+    }
+
+    #[test]
+    fn rates_have_fio_s_words() {
+        let job = Job { rate: Some(1 << 20), ..example().job };
+        let options = options(&RunResult { job, ..example() });
+        assert_eq!((&options["rate"], options.get("rate_iops")), (&json!("1048576"), None));
+        let job = Job { rate_iops: Some(50), ..example().job };
+        let options = super::options(&RunResult { job, ..example() });
+        assert_eq!((options.get("rate"), &options["rate_iops"]), (None, &json!("50")));
     }
 
     #[test]

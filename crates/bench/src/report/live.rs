@@ -12,10 +12,11 @@ use super::matrix::Row;
 use super::plan::{Kind, Store, Transport, redact, show_poll, show_rate};
 use crate::job::{Job, Rw, Style};
 use crate::result::Sample;
-use crate::run::{CpuSource, Watch, run};
+use crate::run::{CpuSource, Watch, run, writes};
 use crate::target::{Opened, TargetOptions, open};
 use daemon::Daemon;
 use engine::config::show_cores;
+use engine::initiator::Url;
 use files::Files;
 use link::{IN_ORDER, Place};
 use peer::Tgt;
@@ -81,9 +82,16 @@ impl LiveBed {
             }
             (Kind::Ceiling, _) => ceiling::start(&self.program, row, &mut started)?,
         }
-        self.fill(row, &started.targets)?;
-        started.place.slow_down()?;
         started.commands.splice(0..0, started.place.commands().to_vec());
+        let made = started.place.commands().len();
+        if is_fresh(row) && row.target.transport == Transport::Iscsi {
+            for target in &started.targets {
+                let opened = open(target, &TargetOptions::default()).map_err(|error| error.to_string())?;
+                started.commands.push(self.fill(&opened, target)?);
+            }
+        }
+        started.place.slow_down()?;
+        started.commands.extend_from_slice(&started.place.commands()[made..]);
         Ok(started)
     }
 
@@ -126,36 +134,35 @@ impl LiveBed {
         Ok(())
     }
 
-    /// Writes everything once: memory that was never written is not really read.
-    fn fill(&self, row: &Row, targets: &[String]) -> Result<(), String> {
-        let fresh = row.target.kind == Kind::Lunette && matches!(row.target.store, Store::Ram(_));
-        if !fresh {
-            return Ok(());
+    /// Writes everything once, and returns the command that does the same.
+    fn fill(&self, target: &Opened, text: &str) -> Result<String, String> {
+        let job = Job {
+            rw: Rw::Write,
+            bs: 1 << 18,
+            iodepth: 8,
+            runtime: Duration::from_secs(600),
+            ramp: Duration::ZERO,
+            ..Job::default()
+        };
+        let whole = Watch { stop: Arc::new(AtomicBool::new(false)), ..Watch::default() };
+        let (size, mut bytes, mut at) = (target.size as f64, 0.0, 0.0);
+        let end = Arc::clone(&whole.stop);
+        let (backends, names) = ([target.backend.clone()], [target.name.clone()]);
+        let result = run(&job, &backends, &names, &whole, &mut |sample| {
+            bytes += sample.bytes_per_second * (sample.at - at);
+            at = sample.at;
+            end.store(bytes >= size || self.stop.load(Ordering::Relaxed), Ordering::Relaxed);
+        });
+        match result.map_err(|error| error.to_string())?.first_errors.first() {
+            Some(error) => Err(format!("{text}: it cannot be filled: {error}")),
+            None => Ok(format!("{} # ended once everything was written", command(&[text.into()], &job))),
         }
-        for name in targets {
-            let job = Job {
-                rw: Rw::Write,
-                bs: 1 << 18,
-                iodepth: 8,
-                runtime: Duration::from_secs(600),
-                ramp: Duration::ZERO,
-                ..Job::default()
-            };
-            let opened = open(name, &TargetOptions::of(&job)).map_err(|error| error.to_string())?;
-            let whole = Watch { stop: Arc::new(AtomicBool::new(false)), target_cpu: None };
-            let (size, mut bytes, mut at) = (opened.size as f64, 0.0, 0.0);
-            let end = Arc::clone(&whole.stop);
-            let result = run(&job, &[opened.backend], &[opened.name], &whole, &mut |sample| {
-                bytes += sample.bytes_per_second * (sample.at - at);
-                at = sample.at;
-                end.store(bytes >= size || self.stop.load(Ordering::Relaxed), Ordering::Relaxed);
-            });
-            if let Some(error) = result.map_err(|error| error.to_string())?.first_errors.first() {
-                return Err(format!("{name}: it cannot be filled: {error}"));
-            }
-        }
-        Ok(())
     }
+}
+
+/// Whether what a row measures must be written before: memory that was never written is not really read.
+fn is_fresh(row: &Row) -> bool {
+    row.target.kind == Kind::Lunette && matches!(row.target.store, Store::Ram(_))
 }
 
 impl LiveBed {
@@ -167,16 +174,25 @@ impl LiveBed {
         observe: &mut dyn FnMut(&Sample),
     ) -> Result<Measured, String> {
         let started = self.start(row)?;
-        let mut opened: Vec<Opened> = Vec::new();
-        for initiator in 0..row.initiators {
-            let options = options(row, job, initiator);
-            for target in &started.targets {
-                opened.push(open(target, &options).map_err(|error| error.to_string())?);
-            }
+        let options = TargetOptions::of(job);
+        let targets: Vec<String> = (0..row.initiators)
+            .flat_map(|initiator| started.targets.iter().map(move |target| (initiator, target)))
+            .map(|(initiator, target)| as_initiator(target, initiator, &options.initiator.initiator_name))
+            .collect();
+        let opened = targets.iter().map(|target| open(target, &options).map_err(|error| error.to_string()));
+        let opened = opened.collect::<Result<Vec<Opened>, String>>()?;
+        let is_local = row.target.transport == Transport::Local;
+        if is_fresh(row) && is_local {
+            // Memory of this process: it is the one that is measured.
+            opened
+                .iter()
+                .zip(&targets)
+                .try_for_each(|(opened, target)| self.fill(opened, target).map(drop))?;
         }
         let names: Vec<String> = opened.iter().map(|target| target.name.clone()).collect();
         let backends: Vec<_> = opened.into_iter().map(|target| target.backend).collect();
-        let watch = Watch { stop: Arc::clone(&self.stop), target_cpu: started.pid.map(CpuSource::Process) };
+        let target_cpu = started.pid.map(CpuSource::Process);
+        let watch = Watch { stop: Arc::clone(&self.stop), target_cpu, ..Watch::default() };
         let result = run(job, &backends, &names, &watch, observe).map_err(|error| error.to_string())?;
         drop(backends);
         if result.iops() == 0.0 {
@@ -184,7 +200,8 @@ impl LiveBed {
             return Err(reason.to_string());
         }
         let mut commands = started.commands;
-        commands.push(command(&names, job));
+        let after = if is_fresh(row) && is_local { " # in memory that was written once before" } else { "" };
+        commands.push(command(&targets, job) + after);
         for mut daemon in started.daemons {
             daemon.stop()?;
         }
@@ -259,14 +276,18 @@ impl Bed for LiveBed {
     }
 }
 
-/// How one of the initiators opens the targets.
-fn options(row: &Row, job: &Job, initiator: u32) -> TargetOptions {
-    let mut options = TargetOptions::of(job);
-    options.initiator.unsolicited_data = row.immediate_data;
-    if initiator > 0 {
-        options.initiator.initiator_name = format!("{}:{initiator}", options.initiator.initiator_name);
+/// How one of the initiators, counted from 0, names a target: all but the first have names of their own.
+fn as_initiator(target: &str, initiator: u32, name: &str) -> String {
+    if initiator == 0 || !Url::is_meant(target) {
+        return target.into();
     }
-    options
+    let separator = if target.contains('?') { '&' } else { '?' };
+    format!("{target}{separator}initiator_name={name}:{initiator}")
+}
+
+/// A word of a command as a shell takes it.
+fn quoted(word: &String) -> String {
+    if word.contains([' ', '?', '&', ';', '*']) { format!("'{word}'") } else { word.clone() }
 }
 
 /// The command that measures the same.
@@ -279,7 +300,7 @@ fn command(targets: &[String], job: &Job) -> String {
     let mut command = format!(
         "lunette bench {} --rw {rw} --bs {bs} --iodepth {iodepth} --numjobs {numjobs} --runtime {runtime} --ramp {ramp} \
          --seed {seed} --poll {}",
-        targets.join(" "),
+        targets.iter().map(quoted).collect::<Vec<_>>().join(" "),
         show_poll(job.poll)
     );
     if job.rw == Rw::RandRw {
@@ -288,12 +309,14 @@ fn command(targets: &[String], job: &Job) -> String {
     if !job.cores.is_empty() {
         command.push_str(&format!(" --cores {}", show_cores(&job.cores)));
     }
+    let is_iscsi = targets.iter().any(|target| Url::is_meant(target));
     let switches = [
         (job.style == Style::Shared, " --sgp"),
         (job.style == Style::Bidirectional, " --bidirectional"),
-        (job.digests.0, " --header-digest"),
-        (job.digests.1, " --data-digest"),
-        (job.rw != Rw::Read && job.rw != Rw::RandRead || job.style == Style::Bidirectional, " --yes"),
+        (is_iscsi && job.digests.0, " --header-digest"),
+        (is_iscsi && job.digests.1, " --data-digest"),
+        (is_iscsi && !job.immediate_data, " --no-immediate-data"),
+        (writes(job), " --yes"),
     ];
     switches.iter().filter(|(on, _)| *on).for_each(|(_, switch)| command.push_str(switch));
     command
@@ -326,4 +349,29 @@ fn usable_cores() -> Vec<usize> {
         |_| Vec::new(),
         |set| (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_tells_all_that_is_not_the_default() {
+        let base = Job { rw: Rw::RandWrite, ..Job::default() };
+        let job = Job { digests: (true, true), immediate_data: false, cores: vec![1], ..base };
+        let url = "iscsi://127.0.0.1:4000/iqn.2026-11.io.lunette:disk/0";
+        let targets = [0, 1].map(|initiator| as_initiator(url, initiator, "iqn.2026-11.io.lunette:me"));
+        let line = command(&targets, &job);
+        let start =
+            format!("lunette bench {url} '{url}?initiator_name=iqn.2026-11.io.lunette:me:1' --rw randwrite ");
+        assert!(line.starts_with(&start), "{line}");
+        let end = " --cores 1 --header-digest --data-digest --no-immediate-data --yes";
+        assert!(line.ends_with(end), "{line}");
+        let local = command(&["ram:1G".into()], &job);
+        assert!(local.ends_with(" --cores 1 --yes"), "what is not behind iSCSI has neither: {local}");
+        assert_eq!(
+            as_initiator("iscsi://h/iqn.x:y/0?a=b", 2, "me"),
+            "iscsi://h/iqn.x:y/0?a=b&initiator_name=me:2"
+        );
+    }
 }

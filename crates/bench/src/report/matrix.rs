@@ -18,8 +18,6 @@ pub struct Row {
     pub initiators: u32,
     /// LUNs at the same time.
     pub luns: u32,
-    /// Whether data of writes comes with the command.
-    pub immediate_data: bool,
     /// Order and direction.
     pub direction: Direction,
     /// The workload of one initiator on one LUN; its seed is set by the repetition.
@@ -108,7 +106,7 @@ impl Axis {
             Axis::Target => row.target.name.clone(),
             Axis::Scheduling => row.scheduling.name.clone(),
             Axis::Direction => row.direction.phrase().into(),
-            Axis::ImmediateData => match row.immediate_data {
+            Axis::ImmediateData => match row.job.immediate_data {
                 true => "with the command".into(),
                 false => "when asked for".into(),
             },
@@ -132,7 +130,7 @@ impl Axis {
             Axis::Luns => row.luns == 1,
             Axis::Initiators => row.initiators == 1,
             Axis::Digests => row.job.digests == (false, false),
-            Axis::ImmediateData => row.immediate_data || !row.direction.writes(),
+            Axis::ImmediateData => row.job.immediate_data || !row.direction.writes(),
             Axis::Target
             | Axis::Scheduling
             | Axis::Direction
@@ -288,6 +286,7 @@ fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
         cores: scheduling.cores.clone(),
         poll: scheduling.poll,
         digests: matrix.digests[digests],
+        immediate_data: matrix.immediate_data[immediate],
         ..Job::default()
     };
     Some(Row {
@@ -297,7 +296,6 @@ fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
         scheduling,
         initiators: matrix.initiators[initiators],
         luns: matrix.luns[luns],
-        immediate_data: matrix.immediate_data[immediate],
         direction,
         job,
         ceiling: None,

@@ -213,14 +213,17 @@ impl Plan {
         read::read(text, file)
     }
 
-    /// Adds another target to every matrix: `tgt`, with every store of our own targets and behind the same links, or
-    /// the URL of one that runs.
+    /// Adds another target to every matrix: `tgt`, with every store of our own targets and behind the same links, and
+    /// with nothing, memory and a file, each beside ours; or the URL of one that runs.
     ///
     /// # Errors
     /// When the word is neither.
     pub fn add_peer(&mut self, word: &str) -> Result<(), String> {
         let (kind, pairs) = match word {
-            "tgt" => (Kind::Tgt, self.own_stores()),
+            "tgt" => {
+                self.add_usual_stores();
+                (Kind::Tgt, self.own_stores())
+            }
             _ if engine::initiator::Url::is_meant(word) => {
                 (Kind::Url(word.into()), vec![(Store::Ram(0), None)])
             }
@@ -233,13 +236,35 @@ impl Plan {
             if self.targets.iter().any(is_there) {
                 continue;
             }
-            let name = self.peer_name(&kind, &store, link);
-            let (kind, transport) = (kind.clone(), Transport::Iscsi);
-            self.targets.push(Target { name, kind, transport, store, link, hops: 0, overwrite: false });
-            let place = self.targets.len() - 1;
-            self.matrices.iter_mut().for_each(|matrix| matrix.targets.push(place));
+            self.add(&kind, store, link);
         }
         Ok(())
+    }
+
+    /// Adds a target over iSCSI to every matrix.
+    fn add(&mut self, kind: &Kind, store: Store, link: Option<u64>) {
+        let name = self.peer_name(kind, &store, link);
+        let (kind, transport) = (kind.clone(), Transport::Iscsi);
+        self.targets.push(Target { name, kind, transport, store, link, hops: 0, overwrite: false });
+        let place = self.targets.len() - 1;
+        self.matrices.iter_mut().for_each(|matrix| matrix.targets.push(place));
+    }
+
+    /// Sees to it that our own targets have a store that keeps nothing, one in memory and one in a file, so that a
+    /// peer is not only compared in what it does best. Those that are missing are as large as memory can be expected
+    /// to hold, and behind the link of the first.
+    fn add_usual_stores(&mut self) {
+        const SIZE_MAX: u64 = 1 << 30;
+        let own = |target: &&Target| target.kind == Kind::Lunette && target.transport == Transport::Iscsi;
+        let Some(first) = self.targets.iter().find(own) else { return };
+        let size = first.store.size().map_or(SIZE_MAX, |size| size.min(SIZE_MAX));
+        let link = first.link;
+        for store in [Store::Null(size), Store::Ram(size), Store::Disk(size)] {
+            let is_alike = |target: &Target| target.store.word() == store.word();
+            if !self.targets.iter().filter(own).any(is_alike) {
+                self.add(&Kind::Lunette, store, link);
+            }
+        }
     }
 
     /// The stores of our own targets with the links to them, which a peer is then measured with too.
@@ -259,7 +284,8 @@ impl Plan {
         let link = link.map(|rate| format!(", {}", show_rate(rate))).unwrap_or_default();
         let name = match kind {
             Kind::Url(url) => words::without_secret(url),
-            Kind::Lunette | Kind::Ceiling | Kind::Tgt => format!("tgt {}{link}", store.word()),
+            Kind::Lunette => format!("Lunette {}{link}", store.word()),
+            Kind::Ceiling | Kind::Tgt => format!("tgt {}{link}", store.word()),
         };
         match self.targets.iter().any(|target| target.name == name) {
             true => format!("{name} ({store})"),
@@ -346,10 +372,34 @@ mod tests {
         plan.add_peer("tgt").unwrap();
         plan.add_peer("iscsi://u%secret@h/iqn.2001-04.com.example:x/0").unwrap();
         let names: Vec<&str> = plan.targets.iter().map(|target| target.name.as_str()).collect();
-        assert_eq!(names.len(), 3);
-        assert_eq!(names[..2], ["a", "tgt null"]);
-        assert!(names[2].contains("iqn.2001-04.com.example:x") && !names[2].contains("secret"), "{names:?}");
-        assert!(plan.matrices.iter().all(|matrix| matrix.targets == [0, 1, 2]));
+        assert_eq!(names.len(), 7);
+        assert_eq!(names[..6], ["a", "Lunette ram", "Lunette disk", "tgt null", "tgt ram", "tgt disk"]);
+        assert_eq!(plan.targets[1].store, Store::Ram(1 << 30), "as large as ours");
+        assert!(names[6].contains("iqn.2001-04.com.example:x") && !names[6].contains("secret"), "{names:?}");
+        assert!(plan.matrices.iter().all(|matrix| matrix.targets == [0, 1, 2, 3, 4, 5, 6]));
+    }
+
+    #[test]
+    fn stgt_s_plan_with_a_peer_has_nothing_memory_and_files_of_both() {
+        let mut plan = plan(builtin("stgt").map_or("", |plan| plan.text));
+        plan.add_peer("tgt").unwrap();
+        let rows = crate::report::matrix::rows(&plan);
+        for kind in [Kind::Lunette, Kind::Tgt] {
+            for store in ["null", "ram", "disk"] {
+                let mut rows =
+                    rows.iter().filter(|row| (&row.target.kind, row.target.store.word()) == (&kind, store));
+                assert!(rows.all(|row| row.ceiling.is_some()), "{kind:?} {store}");
+                let is_it = |target: &Target| target.kind == kind && target.store.word() == store;
+                // The chain is of ours alone.
+                for matrix in &plan.matrices[..3] {
+                    assert!(
+                        matrix.targets.iter().any(|place| is_it(&plan.targets[*place])),
+                        "{kind:?} {store}"
+                    );
+                }
+            }
+        }
+        assert!(plan.targets.iter().all(|target| target.store.size().is_none_or(|size| size <= 64 << 30)));
     }
 
     #[test]
@@ -365,8 +415,13 @@ mod tests {
         plan.add_peer("tgt").unwrap();
         let added: Vec<(&str, Option<u64>)> =
             plan.targets[own..].iter().map(|target| (target.name.as_str(), target.link)).collect();
-        let expected =
-            [("tgt ram", None), ("tgt disk, 100 Mbit/s", Some(100_000_000)), ("tgt ram (ram:2G)", None)];
+        let expected = [
+            ("Lunette null", None),
+            ("tgt ram", None),
+            ("tgt disk, 100 Mbit/s", Some(100_000_000)),
+            ("tgt ram (ram:2G)", None),
+            ("tgt null", None),
+        ];
         assert_eq!(added, expected);
         assert!(plan.add_peer("scst").unwrap_err().contains("give tgt"));
     }

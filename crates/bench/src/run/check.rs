@@ -66,7 +66,7 @@ fn amounts(job: &Job, targets: usize) -> [Fault; 7] {
     ]
 }
 
-fn words(job: &Job) -> [Fault; 8] {
+fn words(job: &Job) -> [Fault; 10] {
     [
         (
             job.rwmixread > 100,
@@ -81,7 +81,17 @@ fn words(job: &Job) -> [Fault; 8] {
         (
             job.rate == Some(0),
             "--rate 0 does nothing".into(),
+            "choose bytes per second, as 100M, or leave it out",
+        ),
+        (
+            job.rate_iops == Some(0),
+            "--rate-iops 0 does nothing".into(),
             "choose at least 1 operation per second, or leave it out",
+        ),
+        (
+            job.rate.is_some() && job.rate_iops.is_some(),
+            "--rate and --rate-iops are two paces".into(),
+            "leave one of them out",
         ),
         (job.runtime.is_zero(), "--runtime 0 measures nothing".into(), "choose a longer time"),
         (
@@ -172,7 +182,9 @@ mod tests {
         refused(Job { iodepth: u32::MAX, style: Style::Bidirectional, ..base.clone() }, "at most 4096");
         refused(Job { iodepth: 4096, numjobs: 1024, bs: 65_536, ..base.clone() }, "bytes of buffers");
         refused(Job { rwmixread: 101, ..base.clone() }, "percent");
-        refused(Job { rate: Some(0), ..base.clone() }, "--rate");
+        refused(Job { rate: Some(0), ..base.clone() }, "--rate 0");
+        refused(Job { rate_iops: Some(0), ..base.clone() }, "--rate-iops 0");
+        refused(Job { rate: Some(1), rate_iops: Some(1), ..base.clone() }, "two paces");
         refused(Job { style: Style::Shared, ..base.clone() }, "in order");
         refused(Job { verify: true, rw: Rw::Trim, ..base.clone() }, "--verify");
         refused(Job { verify: true, bs: 1000, ..base.clone() }, "multiple of 512");

@@ -11,17 +11,20 @@ pub(super) struct Gauge {
     lost: Option<String>,
 }
 
-/// Whether a reading's threads are needed: they cost more than their sum.
+/// Whether a reading's threads are needed: many cost more than their sum.
 #[derive(Clone, Copy)]
 pub(super) enum Threads {
     Told,
     Left,
 }
 
+/// Threads of a target that are looked at ten times a second.
+const THREADS_SAMPLED: usize = 64;
+
 /// What a target had used at a moment.
 pub(super) struct Reading {
     pub(super) times: Times,
-    threads: Vec<Thread>,
+    pub(super) threads: Vec<Thread>,
 }
 
 impl Gauge {
@@ -52,6 +55,14 @@ impl Gauge {
         read.map_err(|reason| self.lost = Some(reason)).ok()
     }
 
+    /// Whether the target's cores are not this machine's.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        match &self.source {
+            Some(CpuSource::Admin(client)) => client.is_elsewhere(),
+            Some(CpuSource::Process(_)) | None => false,
+        }
+    }
+
     /// Why the source is not asked any more.
     pub(super) fn lost(&self) -> Option<String> {
         self.lost.clone()
@@ -59,6 +70,11 @@ impl Gauge {
 }
 
 impl Reading {
+    /// What the next reading between the first and the last may tell without becoming a load itself.
+    pub(super) fn cheap(&self) -> Threads {
+        if self.threads.len() <= THREADS_SAMPLED { Threads::Told } else { Threads::Left }
+    }
+
     /// The threads that there are now, with what they have used since an earlier reading.
     pub(super) fn threads_since(&self, before: &Reading) -> Vec<(Thread, Times)> {
         let since = |thread: &Thread| {

@@ -1,6 +1,7 @@
 //! Where the next operation goes, which way, and when.
 
 use super::meter::Direction;
+use crate::job::Job;
 use fastrand::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,11 +52,13 @@ impl Pattern {
     }
 }
 
-/// How many operations may start, by a schedule that does not depend on how fast they end: number n is due n / rate
-/// after the start. Those that are late are made up for as soon as the queue depth allows.
+/// How many operations may start, by a schedule that does not depend on how fast they end: number n is due
+/// n * each / rate after the start. Those that are late are made up for as soon as the queue depth allows.
 pub(super) struct Pace {
-    /// Operations per second; `None`: as fast as they go.
+    /// Per second, of bytes or operations; `None`: as fast as they go.
     rate: Option<u64>,
+    /// What one operation comes to, in the same.
+    each: u32,
     start: u64,
     started: u64,
 }
@@ -63,15 +66,19 @@ pub(super) struct Pace {
 const SECOND: u128 = 1_000_000_000;
 
 impl Pace {
-    pub(super) fn new(rate: Option<u64>, start: u64) -> Pace {
-        Pace { rate, start, started: 0 }
+    pub(super) fn new(job: &Job, start: u64) -> Pace {
+        let (rate, each) = match job.rate {
+            Some(bytes) => (Some(bytes), job.bs),
+            None => (job.rate_iops, 1),
+        };
+        Pace { rate, each, start, started: 0 }
     }
 
     /// Operations that may start now.
     pub(super) fn due(&self, now: u64) -> u64 {
         let Some(rate) = self.rate else { return u64::MAX };
         let passed = u128::from(now.saturating_sub(self.start));
-        let due = passed * u128::from(rate) / SECOND + 1;
+        let due = passed * u128::from(rate) / (SECOND * u128::from(self.each)) + 1;
         u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.started)
     }
 
@@ -83,7 +90,7 @@ impl Pace {
     /// When the next one is due; `None`: any time.
     pub(super) fn next_due(&self) -> Option<u64> {
         let rate = u128::from(self.rate?);
-        let after = (u128::from(self.started) * SECOND).div_ceil(rate);
+        let after = (u128::from(self.started) * u128::from(self.each) * SECOND).div_ceil(rate);
         Some(self.start.saturating_add(u64::try_from(after).unwrap_or(u64::MAX)))
     }
 }
@@ -129,7 +136,14 @@ mod tests {
 
     #[test]
     fn a_rate_is_a_schedule() {
-        let mut pace = Pace::new(Some(1000), 5_000_000);
+        let bytes = Job { rate: Some(4_096_000), bs: 4096, ..Job::default() };
+        keeps_to_a_thousand(Pace::new(&bytes, 5_000_000));
+        keeps_to_a_thousand(Pace::new(&Job { rate_iops: Some(1000), ..Job::default() }, 5_000_000));
+        assert_eq!(Pace::new(&Job::default(), 0).due(0), u64::MAX);
+        assert_eq!(Pace::new(&Job::default(), 0).next_due(), None);
+    }
+
+    fn keeps_to_a_thousand(mut pace: Pace) {
         assert_eq!(pace.due(5_000_000), 1);
         pace.count();
         assert_eq!(pace.due(5_000_000), 0);
@@ -137,7 +151,5 @@ mod tests {
         assert_eq!(pace.due(5_999_999), 0);
         assert_eq!(pace.due(6_000_000), 1);
         assert_eq!(pace.due(1_005_000_000), 1000, "what is late is made up for");
-        assert_eq!(Pace::new(None, 0).due(0), u64::MAX);
-        assert_eq!(Pace::new(None, 0).next_due(), None);
     }
 }

@@ -1,12 +1,14 @@
 //! What the main thread sees of a run: samples while it lasts, the result in the end.
 
 use super::gauge::{Gauge, Reading, Threads};
+use super::link::Link;
 use super::meter::{Direction, Tally};
 use super::shared::{ERRORS_KEPT, Shared};
 use super::worker::Report;
 use crate::job::Job;
-use crate::result::{CoreLoad, Cpu, RunResult, Sample, Side, ThreadLoad, VerifyCounts};
+use crate::result::{CoreLoad, CoreUse, Cpu, RunResult, Sample, Side, ThreadLoad, VerifyCounts};
 use engine::cpu::{self, CoreTimes, Thread, Times};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
@@ -23,6 +25,9 @@ pub(super) struct Sampler<'a> {
     ids: Vec<u32>,
     /// Tells the target's CPU time.
     gauge: Gauge,
+    /// What each sample asks it for.
+    threads: Threads,
+    link: Option<Link>,
     /// All that was handed over of the measured time.
     total: Tally,
     series: Vec<Sample>,
@@ -38,7 +43,7 @@ pub(super) struct Sampler<'a> {
 struct Moment {
     at: u64,
     cores: Vec<CoreTimes>,
-    initiator: f64,
+    initiator: Vec<Thread>,
     target: Option<Reading>,
 }
 
@@ -51,12 +56,21 @@ struct Measured {
 }
 
 impl<'a> Sampler<'a> {
-    pub(super) fn new(shared: &'a Shared, ids: Vec<u32>, mut gauge: Gauge, bs: u32) -> Sampler<'a> {
-        let last = Moment::now(shared, &ids, gauge.read(Threads::Left));
+    pub(super) fn new(
+        shared: &'a Shared,
+        ids: Vec<u32>,
+        mut gauge: Gauge,
+        link: Option<Link>,
+        bs: u32,
+    ) -> Sampler<'a> {
+        let last = Moment::now(shared, &ids, gauge.read(Threads::Told));
+        let threads = last.target.as_ref().map_or(Threads::Left, Reading::cheap);
         Sampler {
             shared,
             ids,
             gauge,
+            threads,
+            link,
             total: Tally::new(),
             series: Vec::new(),
             ramp: None,
@@ -100,7 +114,7 @@ impl<'a> Sampler<'a> {
                 }
             });
         }
-        let now = Moment::now(self.shared, &self.ids, self.gauge.read(Threads::Left));
+        let now = Moment::now(self.shared, &self.ids, self.gauge.read(self.threads));
         let last = std::mem::replace(&mut self.last, now);
         let now = &self.last;
         let seconds = now.at.saturating_sub(last.at).max(1) as f64 / 1e9;
@@ -116,7 +130,9 @@ impl<'a> Sampler<'a> {
             p99,
             cores: loads(&last.cores, &now.cores),
             target_cores: target.map(|target| target / seconds),
-            initiator_cores: (now.initiator - last.initiator).max(0.0) / seconds,
+            initiator_cores: now.initiator_since(&last).map(|(_, times)| times.sum()).sum::<f64>() / seconds,
+            core_use: core_use(&last, now, seconds, self.gauge.is_elsewhere()),
+            link: self.link.as_mut().and_then(Link::look),
         };
         match self.first {
             Some(_) => {
@@ -189,10 +205,34 @@ impl Moment {
         Moment {
             at: shared.now(),
             cores: cpu::cores(),
-            initiator: ids.iter().filter_map(|&id| cpu::own_thread(id)).map(Times::sum).sum(),
+            initiator: ids.iter().filter_map(|&id| cpu::own_thread(id)).collect(),
             target,
         }
     }
+
+    /// What this side's threads have used since an earlier moment.
+    fn initiator_since(&self, before: &Moment) -> impl Iterator<Item = (&Thread, Times)> {
+        self.initiator.iter().filter_map(|now| {
+            let before = before.initiator.iter().find(|before| before.id == now.id)?;
+            Some((now, now.times.since(before.times)))
+        })
+    }
+}
+
+/// Who used the cores of this machine between two moments.
+fn core_use(before: &Moment, now: &Moment, seconds: f64, is_target_elsewhere: bool) -> Vec<CoreUse> {
+    let mut uses: BTreeMap<usize, CoreUse> = BTreeMap::new();
+    let mut of_core = |core: usize, add: &dyn Fn(&mut CoreUse)| {
+        add(uses.entry(core).or_insert(CoreUse { core, ..CoreUse::default() }));
+    };
+    for (thread, times) in now.initiator_since(before) {
+        of_core(thread.core, &|of| of.initiator += times.sum() / seconds);
+    }
+    let target = now.target.as_ref().zip(before.target.as_ref()).filter(|_| !is_target_elsewhere);
+    for (thread, times) in target.into_iter().flat_map(|(now, before)| now.threads_since(before)) {
+        of_core(thread.core, &|of| of.target += times.sum() / seconds);
+    }
+    uses.into_values().filter(|of| of.target + of.initiator > 0.0).collect()
 }
 
 fn cpu_of(times: Times, operations: u64) -> Cpu {
@@ -246,6 +286,33 @@ fn loads(before: &[CoreTimes], after: &[CoreTimes]) -> Vec<CoreLoad> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_core_is_told_with_the_side_whose_threads_were_on_it() {
+        let thread = |id, core, user| Thread {
+            id,
+            name: String::new(),
+            core,
+            pinned: None,
+            times: Times { user, system: 0.0 },
+        };
+        let moment = |initiator: Vec<Thread>, target: Vec<Thread>| Moment {
+            at: 0,
+            cores: Vec::new(),
+            initiator,
+            target: Some(Reading { times: Times::default(), threads: target }),
+        };
+        let before = moment(vec![thread(1, 0, 1.0), thread(2, 1, 1.0)], vec![thread(7, 1, 3.0)]);
+        let now =
+            moment(vec![thread(1, 1, 1.2), thread(2, 1, 1.0)], vec![thread(7, 1, 4.0), thread(8, 3, 0.5)]);
+        let rounded = |elsewhere| -> Vec<(usize, i32, i32)> {
+            let percent = |share: f64| (share * 100.0).round() as i32;
+            let uses = core_use(&before, &now, 2.0, elsewhere);
+            uses.iter().map(|of| (of.core, percent(of.target), percent(of.initiator))).collect()
+        };
+        assert_eq!(rounded(false), [(1, 50, 10), (3, 25, 0)]);
+        assert_eq!(rounded(true), [(1, 0, 10)], "cores of another machine are not ours");
+    }
 
     #[test]
     fn shares_of_a_core_are_of_the_time_it_had() {

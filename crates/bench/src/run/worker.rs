@@ -134,7 +134,7 @@ impl State {
             begin: 0,
             end: 0,
             tick: 0,
-            pace: Pace::new(job.rate, 0),
+            pace: Pace::new(job, 0),
             poller: Poller::new(poll),
             idle: (0..slots as u32).rev().collect(),
             starting: Vec::with_capacity(slots),
@@ -161,7 +161,7 @@ impl Worker {
         self.state.end = self.shared.end.load(Ordering::Relaxed);
         self.state.now = self.shared.now();
         self.state.interval.from = self.state.now;
-        self.state.pace = Pace::new(self.job.rate, self.state.now);
+        self.state.pace = Pace::new(&self.job, self.state.now);
         self.cross_into_measuring();
         while self.state.now < self.state.end && self.state.failures < FAILURES_MAX {
             self.fill();
@@ -454,7 +454,7 @@ impl Worker {
         let bound = |part: u64| (u128::from(ledger.blocks()) * u128::from(part) / u128::from(parts)) as u64;
         let mut blocks = (bound(part)..bound(part + 1)).filter(|&block| ledger.is_written(block));
         self.state.failures = 0;
-        self.state.pace = Pace::new(None, 0);
+        self.state.pace = Pace::new(&Job::default(), 0);
         let mut left = true;
         while (left || self.state.in_flight > 0)
             && self.state.failures < FAILURES_MAX

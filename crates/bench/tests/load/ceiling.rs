@@ -6,10 +6,8 @@ use bench::job::{Job, Poll, Rw, Style};
 use bench::target::{self, Opened, TargetOptions};
 use std::net::TcpStream;
 
-fn open(ceiling: &Ceiling, lun: u16, job: &Job, immediate: bool) -> Opened {
-    let mut options = TargetOptions::of(job);
-    options.initiator.unsolicited_data = immediate;
-    target::open(&ceiling.url(lun), &options).unwrap_or_else(|error| panic!("{error}"))
+fn open(ceiling: &Ceiling, lun: u16, job: &Job) -> Opened {
+    target::open(&ceiling.url(lun), &TargetOptions::of(job)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -17,12 +15,12 @@ fn every_size_and_direction_is_answered() {
     for spin in [false, true] {
         let ceiling = Ceiling::start(CeilingOptions { spin, ..CeilingOptions::default() }).unwrap();
         let poll = if spin { Poll::Always } else { Poll::Never };
-        for (rw, immediate) in
+        for (rw, immediate_data) in
             [(Rw::RandRead, true), (Rw::RandWrite, true), (Rw::RandWrite, false), (Rw::Trim, true)]
         {
             for bs in [512, 4096, 65_536, 262_144] {
-                let job = Job { rw, bs, poll, ..short() };
-                let opened = open(&ceiling, 0, &job, immediate);
+                let job = Job { rw, bs, poll, immediate_data, ..short() };
+                let opened = open(&ceiling, 0, &job);
                 assert_eq!((opened.size, opened.block_bytes), (SIZE_BYTES, 512));
                 let result = measure(&job, &[opened.backend]);
                 let streams: Vec<_> = result.streams().collect();
@@ -38,7 +36,7 @@ fn many_sessions_share_the_cores_that_are_given() {
     let options = CeilingOptions { cores: vec![0], size_bytes: 1 << 20, ..CeilingOptions::default() };
     let ceiling = Ceiling::start(options).unwrap();
     let job = Job { numjobs: 3, iodepth: 64, style: Style::Bidirectional, poll: Poll::Never, ..short() };
-    let targets = [0, 7, 300].map(|lun| open(&ceiling, lun, &job, true).backend);
+    let targets = [0, 7, 300].map(|lun| open(&ceiling, lun, &job).backend);
     let result = measure(&job, &targets);
     assert_eq!(result.streams().count(), 2);
     assert!(

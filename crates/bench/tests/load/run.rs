@@ -169,7 +169,7 @@ fn reads_and_writes_side_by_side_keep_their_own_depth() {
 
 #[test]
 fn a_rate_is_not_exceeded() {
-    let job = Job { rate: Some(200), numjobs: 2, ..short() };
+    let job = Job { rate_iops: Some(200), numjobs: 2, ..short() };
     let result = measure(&job, &[ram(1 << 20)]);
     let operations = result.read.unwrap().operations;
     assert!(operations > 0 && operations as f64 <= 2.0 * (200.0 * result.seconds + 1.0), "{operations}");

@@ -150,7 +150,12 @@ fn the_tables_hold_what_was_measured() {
     };
     let (ours, top) = (results(0), results(1));
     let mean = ours.iter().map(|run| run.iops()).sum::<f64>() / 3.0;
-    let share = ours.iter().zip(&top).map(|(ours, top)| ours.iops() / top.iops()).sum::<f64>() / 3.0;
+    let share = |figure: fn(&RunResult) -> f64| {
+        ours.iter().zip(&top).map(|(ours, top)| figure(ours) / figure(top)).sum::<f64>() / 3.0
+    };
+    let p50 = |run: &RunResult| run.streams().map(|stream| stream.latency.p50).sum();
+    let target_cpu = |run: &RunResult| run.target_cpu.map_or(f64::NAN, |cpu| cpu.us_per_op);
+    let shares = [share(RunResult::iops), share(RunResult::bytes_per_second), share(p50), share(target_cpu)];
     let csv = fs::read_to_string(directory.path().join("results.csv")).unwrap();
     let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(lines.len(), 1 + rows(&plan).len());
@@ -159,9 +164,18 @@ fn the_tables_hold_what_was_measured() {
         lines[line][place].parse().unwrap_or(f64::NAN)
     };
     assert!((field(1, "iops") - mean).abs() < 1e-6 * mean);
-    assert!((field(1, "share_of_ceiling") - share).abs() < 1e-9);
-    assert!(field(2, "share_of_ceiling").is_nan(), "the ceiling is no share of itself");
+    for (name, share) in ["iops", "bytes_per_second", "latency_p50", "target_cpu"].into_iter().zip(shares) {
+        let name = format!("{name}_of_ceiling");
+        assert!((field(1, &name) - share).abs() < 1e-9, "{name}");
+        assert!(field(2, &name).is_nan(), "the ceiling is no share of itself");
+    }
     let markdown = fs::read_to_string(directory.path().join("report.md")).unwrap();
     let line = markdown.lines().find(|line| line.starts_with("| ours | 4K |")).unwrap();
-    assert!(line.contains(&format!("| {:.1} ±", share * 100.0)), "{line}");
+    let page = fs::read_to_string(directory.path().join("index.html")).unwrap();
+    for cell in
+        [format!("{:.1} ±", shares[0] * 100.0), format!("{:.2} ±", shares[2]), format!("{:.2} ±", shares[3])]
+    {
+        assert!(line.contains(&format!("| {cell}")), "{cell}: {line}");
+        assert!(page.contains(&format!("<td class=\"figure\">{cell}")), "{cell}");
+    }
 }

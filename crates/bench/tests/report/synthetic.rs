@@ -154,6 +154,8 @@ fn series(job: &Job, iops: f64, noise: &mut Noise) -> Vec<Sample> {
             cores: cores(noise),
             target_cores: Some(0.9),
             initiator_cores: 0.6,
+            core_use: Vec::new(),
+            link: None,
         })
         .collect()
 }

@@ -13,7 +13,8 @@ const SCHEME: &str = "iscsi://";
 const LUN_MAX: u16 = 16383;
 /// Bytes of an iSCSI name (RFC 7143 section 4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
-const OPTIONS: &str = "header_digest, data_digest, target_user, target_password and give_up_after";
+const OPTIONS: &str =
+    "header_digest, data_digest, initiator_name, target_user, target_password and give_up_after";
 /// The longest `give_up_after`, in seconds.
 const SECONDS_MAX: u64 = 3600;
 
@@ -32,6 +33,8 @@ pub struct Url {
     pub user: Option<Identity>,
     /// Who the target must prove to be (mutual CHAP).
     pub target_user: Option<Identity>,
+    /// Our iSCSI name, instead of what [`super::Options`] say.
+    pub initiator_name: Option<String>,
     /// CRC32C over headers.
     pub header_digest: bool,
     /// CRC32C over data.
@@ -102,6 +105,7 @@ impl Url {
         match key {
             "header_digest" => self.header_digest = digest(key, &value)?,
             "data_digest" => self.data_digest = digest(key, &value)?,
+            "initiator_name" => self.initiator_name = Some(iscsi_name(&value)?),
             "give_up_after" => self.give_up_after = Some(seconds(&value)?),
             "target_user" => self.target_identity().name = value,
             "target_password" => self.target_identity().secret = value.into_bytes(),
@@ -158,6 +162,7 @@ impl FromStr for Url {
             lun,
             user,
             target_user: None,
+            initiator_name: None,
             header_digest: false,
             data_digest: false,
             give_up_after: None,
@@ -242,13 +247,7 @@ fn target_and_lun(path: &str) -> Result<(Option<String>, Option<u16>), UrlError>
         Some((target, lun)) => (target, Some(lun)),
         None => (path, None),
     };
-    let target = decode(target)?.to_lowercase();
-    if !["iqn.", "eui.", "naa."].iter().any(|start| target.starts_with(start))
-        || target.len() > NAME_BYTES_MAX
-    {
-        let problem = format!("`{target}` is no iSCSI name");
-        return Err(UrlError::new(problem, "write the target's name, as iqn.2026-11.io.lunette:disk"));
-    }
+    let target = iscsi_name(&decode(target)?)?;
     let bad_lun = |lun: &str| {
         UrlError::new(format!("`{lun}` is no LUN"), format!("write a number from 0 to {LUN_MAX}"))
     };
@@ -260,6 +259,15 @@ fn target_and_lun(path: &str) -> Result<(Option<String>, Option<u16>), UrlError>
         }
     };
     Ok((Some(target), lun))
+}
+
+fn iscsi_name(text: &str) -> Result<String, UrlError> {
+    let name = text.to_lowercase();
+    if !["iqn.", "eui.", "naa."].iter().any(|start| name.starts_with(start)) || name.len() > NAME_BYTES_MAX {
+        let problem = format!("`{name}` is no iSCSI name");
+        return Err(UrlError::new(problem, "write one as iqn.2026-11.io.lunette:disk"));
+    }
+    Ok(name)
 }
 
 fn digest(key: &str, value: &str) -> Result<bool, UrlError> {
@@ -317,7 +325,7 @@ mod tests {
     fn all_parts_are_read() {
         let url = good(
             "iscsi://me%a%40b@host.example:860/iqn.2026-11.io.Lunette:disk/7?header_digest=CRC32C\
-             &data_digest=none&give_up_after=7&target_user=it&target_password=b%26c",
+             &data_digest=none&initiator_name=iqn.2026-11.io.lunette:me&give_up_after=7&target_user=it&target_password=b%26c",
         );
         assert_eq!((url.host.as_str(), url.port), ("host.example", 860));
         assert_eq!(url.target.as_deref(), Some("iqn.2026-11.io.lunette:disk"));
@@ -325,6 +333,7 @@ mod tests {
         assert_eq!(url.user, Some(Identity { name: "me".into(), secret: b"a@b".to_vec() }));
         assert_eq!(url.target_user, Some(Identity { name: "it".into(), secret: b"b&c".to_vec() }));
         assert!(url.header_digest && !url.data_digest);
+        assert_eq!(url.initiator_name.as_deref(), Some("iqn.2026-11.io.lunette:me"));
         assert_eq!(url.give_up_after, Some(Duration::from_secs(7)));
         assert_eq!(url.to_string(), "iscsi://host.example:860/iqn.2026-11.io.lunette:disk/7");
         assert!(!format!("{url:?}").contains("a@b"), "secrets stay out of logs");
@@ -372,6 +381,7 @@ mod tests {
         assert!(fault("iscsi://h?target_user=it&target_password=x").contains("our own name"));
         assert!(fault("iscsi://me%a@h?target_user=it&target_password=a").contains("same secret"));
         assert!(fault("iscsi://h?digest=crc32c").contains("header_digest"));
+        assert!(fault("iscsi://h?initiator_name=me").contains("no iSCSI name"));
         assert!(fault("iscsi://h?give_up_after=0").contains("1 to 3600"));
         assert!(fault("iscsi://h?data_digest=md5").contains("crc32c or none"));
     }

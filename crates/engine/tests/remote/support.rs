@@ -25,7 +25,7 @@ pub fn serve_on(cores: &str, listen: &str, luns: &[&str]) -> Daemon {
         listen: vec![listen.into()],
         lun: luns.iter().map(ToString::to_string).collect(),
         cores: Some(cores.into()),
-        poll: Some("never".into()),
+        poll: Some(poll()),
         ..ServeOptions::default()
     };
     let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
@@ -34,10 +34,16 @@ pub fn serve_on(cores: &str, listen: &str, luns: &[&str]) -> Daemon {
 
 /// Serves what this TOML says, which leaves the portal to us.
 pub fn serve_toml(text: &str) -> Daemon {
-    let text = format!("cores = \"0\"\npoll = \"never\"\n{text}\n[[portal]]\nlisten = \"127.0.0.1:0\"\n");
+    let poll = poll();
+    let text = format!("cores = \"0\"\npoll = \"{poll}\"\n{text}\n[[portal]]\nlisten = \"127.0.0.1:0\"\n");
     let config =
         Config::from_toml(&text, Path::new("test.toml")).unwrap_or_else(|problems| panic!("{problems}"));
     Daemon::start(config).expect("the daemon starts")
+}
+
+/// How targets wait for work: the same tests hold in every way.
+fn poll() -> String {
+    std::env::var("LUNETTE_TEST_POLL").unwrap_or_else(|_| "adaptive".into())
 }
 
 /// The URL of a unit, with `login` before the address and `options` after it.

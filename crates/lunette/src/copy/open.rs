@@ -123,8 +123,8 @@ impl Place {
 fn open_url(url: &Url, pieces: u32, read_only: bool) -> Result<End, Failure> {
     let queue_depth = u16::try_from(pieces).unwrap_or(u16::MAX);
     let initiator = Options { queue_depth, ..Options::default() };
-    let store = remote::open(url, &RemoteOptions { initiator, block_bytes: None, read_only })
-        .map_err(|error| Failure::failed(&error))?;
+    let options = RemoteOptions { initiator, read_only, ..RemoteOptions::default() };
+    let store = remote::open(url, &options).map_err(|error| Failure::failed(&error))?;
     let geometry = store.geometry();
     Ok(End {
         block_bytes: geometry.block_bytes,

@@ -4,7 +4,7 @@ use super::tools::{read_text, tail, tool, wait};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -25,13 +25,22 @@ pub struct Daemon {
 impl Daemon {
     /// Starts the daemon on a port of the system's choice, with these further arguments, and waits until it serves.
     pub fn serve<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
+        Self::start(Self::serving().args(["--listen", "127.0.0.1:0"]).args(arguments))
+    }
+
+    /// The same with all that this file says, its portals included.
+    pub fn serve_file(file: &Path) -> Self {
+        Self::start(Self::serving().arg("--config").arg(file))
+    }
+
+    fn serving() -> Command {
         let mut command = Self::command();
-        command.args(["serve", "--listen", "127.0.0.1:0"]);
+        command.arg("serve");
         // The same tests hold in every way to wait for work.
         if let Some(mode) = std::env::var_os("LUNETTE_TEST_POLL") {
             command.arg("--poll").arg(mode);
         }
-        Self::start(command.args(arguments))
+        command
     }
 
     /// The daemon's program.

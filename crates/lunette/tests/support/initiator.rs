@@ -133,6 +133,8 @@ pub struct Initiator {
     exp_stat_sn: u32,
     outstanding: BTreeMap<u32, Outstanding>,
     ended: BTreeMap<u32, Response>,
+    /// What is to be sent with [`Initiator::release`].
+    gathered: Option<Vec<u8>>,
 }
 
 impl Initiator {
@@ -156,6 +158,7 @@ impl Initiator {
             exp_stat_sn: 0,
             outstanding: BTreeMap::new(),
             ended: BTreeMap::new(),
+            gathered: None,
         };
         let answers = initiator.negotiate(login, &url.target)?;
         initiator.adopt(&answers);
@@ -485,7 +488,23 @@ impl Initiator {
                 bytes.extend_from_slice(&crc32c(&bytes[start..]).to_le_bytes());
             }
         }
-        self.stream.write_all(&bytes)
+        match &mut self.gathered {
+            Some(gathered) => {
+                gathered.extend_from_slice(&bytes);
+                Ok(())
+            }
+            None => self.stream.write_all(&bytes),
+        }
+    }
+
+    /// From now on, what is sent is kept back: the target is to see it together.
+    pub fn gather(&mut self) {
+        self.gathered = Some(Vec::new());
+    }
+
+    /// Sends what was kept back, at once.
+    pub fn release(&mut self) -> Result<()> {
+        self.stream.write_all(&self.gathered.take().unwrap_or_default())
     }
 
     /// Receives the next PDU and checks its digests.

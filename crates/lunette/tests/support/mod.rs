@@ -3,6 +3,7 @@
 
 pub mod daemon;
 pub mod initiator;
+pub mod load;
 pub mod tools;
 
 /// A small generator of reproducible noise (SplitMix64).

@@ -365,7 +365,8 @@ impl Default for Offers {
             immediate_data: true,
             max_recv: 262_144,
             max_burst: 262_144,
-            first_burst: 65_536,
+            // All of one burst may come unasked: a task takes a buffer for as much before its data arrives anyway.
+            first_burst: 262_144,
             max_outstanding_r2t: 8,
         }
     }
@@ -525,6 +526,12 @@ mod tests {
             rules.map(|rule| rule.name).filter(|name| *name != "AuthMethod").collect()
         };
         assert!(exceeded(Offers::default()).is_empty());
+        let (all, unasked) = (Key::MaxBurstLength, Key::FirstBurstLength);
+        assert_eq!(
+            Offers::default().of(unasked),
+            Offers::default().of(all),
+            "no write of a burst waits for R2T"
+        );
         let small = Offers {
             header_digest: Digests::Required,
             immediate_data: false,

@@ -302,7 +302,7 @@ impl StreamMachine for Target {
         if matches!(self.phase, Phase::Closing(_) | Phase::Over) {
             return Want::Nothing;
         }
-        let digest = self.link.data_digest;
+        let digest = self.link.data_digest.then_some(0);
         match self.receiving {
             Receiving::Header if self.paused => Want::Nothing,
             Receiving::Header => Want::Header { len: self.header_bytes() },

@@ -44,14 +44,15 @@ struct Progress {
     straight: u32,
     /// Bytes had of padding and digest.
     trailer: u32,
-    sum: Crc32c,
+    /// The sum so far, once it has begun.
+    sum: Option<Crc32c>,
     /// Bytes went into places that were given up before they could be summed.
     is_unsummed: bool,
     digest: [u8; 4],
 }
 
 const UNTOUCHED: Progress =
-    Progress { done: 0, straight: 0, trailer: 0, sum: Crc32c::START, is_unsummed: false, digest: [0; 4] };
+    Progress { done: 0, straight: 0, trailer: 0, sum: None, is_unsummed: false, digest: [0; 4] };
 
 /// The parts of [`Want::Body`] and [`Want::Skip`].
 #[derive(Clone, Copy)]
@@ -59,7 +60,7 @@ struct Body {
     place: Option<Places>,
     len: u32,
     pad: u32,
-    digest: bool,
+    digest: Option<u32>,
 }
 
 pub(super) enum Brought {
@@ -142,25 +143,32 @@ impl Receiver {
     /// `Some`: it is complete, and this says whether the digest was right.
     fn bring_body(&mut self, arena: &mut Arena, body: Body) -> Option<bool> {
         let straight = std::mem::take(&mut self.payload.straight);
+        if self.payload.sum.is_none() {
+            self.payload.sum = body.digest.map(Crc32c::after);
+        }
         if straight > 0 {
-            match body.place {
-                Some(place) if body.digest => {
+            match (body.place, &mut self.payload.sum) {
+                (Some(place), Some(sum)) => {
                     for span in place.slice(self.payload.done, straight).iter() {
-                        sum_span(&mut self.payload.sum, arena, span);
+                        sum_span(sum, arena, span);
                     }
                 }
-                Some(_) => {}
-                None => self.payload.is_unsummed = true,
+                (Some(_), None) => {}
+                (None, _) => self.payload.is_unsummed = true,
             }
             self.payload.done += straight;
         }
         self.bring_staged(arena, body);
-        let trailer = body.pad + if body.digest { 4 } else { 0 };
+        let trailer = body.pad + if body.digest.is_some() { 4 } else { 0 };
         while self.payload.done == body.len && self.payload.trailer < trailer {
             let byte = arena.bytes(self.take_staged(1)?)[0];
             match self.payload.trailer.checked_sub(body.pad) {
                 Some(at) => self.payload.digest[at as usize] = byte,
-                None => self.payload.sum.add(&[byte]),
+                None => {
+                    if let Some(sum) = &mut self.payload.sum {
+                        sum.add(&[byte]);
+                    }
+                }
             }
             self.payload.trailer += 1;
         }
@@ -168,15 +176,15 @@ impl Receiver {
             return None;
         }
         let sent = u32::from_le_bytes(self.payload.digest);
-        Some(!body.digest || self.payload.is_unsummed || sent == self.payload.sum.value())
+        Some(self.payload.is_unsummed || self.payload.sum.is_none_or(|sum| sent == sum.value()))
     }
 
     /// Moves payload from staging to its places, or away.
     fn bring_staged(&mut self, arena: &mut Arena, body: Body) {
         let missing = body.len - self.payload.done;
         let Some(from) = self.take_staged(missing.min(self.staged())) else { return };
-        if body.digest {
-            self.payload.sum.add(arena.bytes(from));
+        if let Some(sum) = &mut self.payload.sum {
+            sum.add(arena.bytes(from));
         }
         if let Some(place) = body.place {
             let mut at = 0;

@@ -86,7 +86,8 @@ impl Sender {
             None if machine.owes() => {
                 let mut batch = BATCHES.with_borrow_mut(Vec::pop).unwrap_or_default();
                 machine.transmit(io.now(), &mut batch.transmit);
-                std::mem::swap(&mut self.done, &mut batch.transmit.done);
+                // Not swapped: a new connection would hand its empty allocation on to all others.
+                self.done.append(&mut batch.transmit.done);
                 batch
             }
             None => return Flushed::Well,

@@ -13,7 +13,7 @@ const REQUESTS_MAX: usize = 65536;
 const PINS_KEPT: usize = 8;
 
 /// Requests, batches and their spans that a ring has room for from its start; more are made when they are needed.
-const REQUESTS_AT_START: usize = 64;
+const REQUESTS_AT_START: usize = 256;
 const BATCHES_AT_START: usize = 16;
 const SPANS_AT_START: usize = 64;
 

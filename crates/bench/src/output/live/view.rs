@@ -2,9 +2,10 @@
 
 use super::frame::{Line, Paint, core_bar, legend, progress};
 use crate::job::{Job, Poll};
-use crate::limit::SATURATED;
+use crate::limit::{Other, SATURATED, Users, full_link};
 use crate::output::{describe, grouped, megabytes, micros};
 use crate::result::{CoreLoad, Sample};
+use engine::initiator::Url;
 use std::collections::VecDeque;
 
 /// Seconds that rates and loads are the mean of: the kernel counts a core's time in hundredths of a second.
@@ -26,12 +27,13 @@ pub struct View {
     targets: String,
     runtime: f64,
     ramp: f64,
-    threads: f64,
     by_rate: bool,
     /// Job threads may spin, and look busy then.
     spins: bool,
     /// The target has cores of its own.
     target_elsewhere: bool,
+    /// The target is in this process.
+    is_local: bool,
     /// Of the last second.
     samples: VecDeque<Sample>,
 }
@@ -53,10 +55,10 @@ impl View {
             targets: targets.join(", "),
             runtime: job.runtime.as_secs_f64(),
             ramp: job.ramp.as_secs_f64(),
-            threads: f64::from(job.numjobs) * targets.len().max(1) as f64,
-            by_rate: job.rate.is_some(),
+            by_rate: job.is_paced(),
             spins: job.poll != Poll::Never,
             target_elsewhere: false,
+            is_local: !targets.iter().any(|target| Url::is_meant(target)),
             samples: VecDeque::new(),
         }
     }
@@ -105,7 +107,7 @@ impl View {
             Line::new(Paint::Faint, format!("  {}", self.targets)),
             self.progress(last.at, width),
             numbers(&mean, last),
-            sides(&mean),
+            self.sides(&mean),
         ];
         lines.extend(cores(&mean.cores, width, height.saturating_sub(OTHER_ROWS).max(1)));
         if !mean.cores.is_empty() {
@@ -134,31 +136,44 @@ impl View {
     /// Which side is the limit, as far as a moment tells.
     fn limit(&self, mean: &Mean) -> Line {
         let full: Vec<&CoreLoad> = mean.cores.iter().filter(|load| busy(load) >= SATURATED).collect();
-        let this_side = mean.initiator_cores >= SATURATED * self.threads;
-        let spinning = if self.spins { ", or waits spinning" } else { "" };
         let target_is_full = mean.target_cores.is_some_and(|cores| cores >= SATURATED);
-        let is_here = target_is_full && !self.target_elsewhere;
-        let whose = match (mean.target_cores, this_side) {
-            (Some(_), true) if is_here => format!("both sides use theirs up{spinning}"),
-            (Some(_), false) if is_here => "it is the target's".into(),
-            (_, true) => format!("this side uses it up{spinning}"),
-            (Some(_), false) => "several threads share it".into(),
-            (None, false) => "--target-pid or --target-admin would tell whether it is the target's".into(),
-        };
+        let is_known = mean.target_cores.is_some() || self.is_local;
+        let other = if is_known { Other::Programs } else { Other::Target };
+        let numbers: Vec<usize> = full.iter().map(|load| load.core).collect();
+        let users = Users::of(&numbers, self.samples.iter(), other);
+        let spinning = if self.spins && users.has_initiator() { " (or waits spinning)" } else { "" };
         let (paint, text) = match full.as_slice() {
             [] if self.by_rate => (Paint::Plain, "the rate that was asked for".to_string()),
             [] if target_is_full && self.target_elsewhere => {
                 let cores = mean.target_cores.unwrap_or_default();
                 (Paint::Alarm, format!("no core of this machine; the target uses {cores:.2} of its own"))
             }
-            [] => (Paint::Plain, "no core is saturated: the link, the medium, or waking up".to_string()),
+            [] => match full_link(self.samples.iter()) {
+                Some(wait) => (Paint::Alarm, format!("the link: {wait}")),
+                None => {
+                    (Paint::Plain, "no core is saturated: the link, the medium, or waking up".to_string())
+                }
+            },
             [..] if full.len() == mean.cores.len() => {
-                (Paint::Alarm, "every core of this machine is saturated".into())
+                (Paint::Alarm, format!("every core of this machine is saturated; {users}{spinning}"))
             }
-            [one] => (Paint::Alarm, format!("core {} is saturated; {whose}", one.core)),
-            [..] => (Paint::Alarm, format!("{} of {} cores are saturated", full.len(), mean.cores.len())),
+            [one] => (Paint::Alarm, format!("core {} is saturated; {users}{spinning}", one.core)),
+            [..] => {
+                let cores = mean.cores.len();
+                (Paint::Alarm, format!("{} of {cores} cores are saturated; {users}{spinning}", full.len()))
+            }
         };
         Line::new(Paint::Strong, "limit: ").with(paint, text)
+    }
+
+    fn sides(&self, mean: &Mean) -> Line {
+        let own = mean.initiator_cores;
+        let text = match mean.target_cores {
+            Some(cores) => format!("this side {own:.2} cores, target {cores:.2} cores"),
+            None if self.is_local => format!("this process {own:.2} cores"),
+            None => format!("this side {own:.2} cores, target unknown"),
+        };
+        Line::new(Paint::Plain, text)
     }
 
     fn mean(&self) -> Mean {
@@ -199,14 +214,6 @@ fn numbers(mean: &Mean, last: &Sample) -> Line {
         .with(Paint::Plain, " us   p99 ")
         .with(Paint::Strong, micros(last.p99))
         .with(Paint::Plain, " us")
-}
-
-fn sides(mean: &Mean) -> Line {
-    let target = match mean.target_cores {
-        Some(cores) => format!("target {cores:.2} cores"),
-        None => "target unknown".into(),
-    };
-    Line::new(Paint::Plain, format!("this side {:.2} cores, {target}", mean.initiator_cores))
 }
 
 /// All cores, one in a row if there is room, else in columns, else the busiest.
@@ -253,6 +260,7 @@ fn narrow(load: &CoreLoad) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::{CoreUse, LinkWait};
 
     fn core(core: usize, user: f64, system: f64) -> CoreLoad {
         CoreLoad { core, user, system, idle: 1.0 - user - system }
@@ -268,7 +276,15 @@ mod tests {
             cores,
             target_cores,
             initiator_cores: 0.5,
+            core_use: Vec::new(),
+            link: None,
         }
+    }
+
+    fn used(mut sample: Sample, uses: &[(usize, f64, f64)]) -> Sample {
+        let core_use = |&(core, target, initiator): &(usize, f64, f64)| CoreUse { core, target, initiator };
+        sample.core_use = uses.iter().map(core_use).collect();
+        sample
     }
 
     fn text(view: &View, width: usize, height: usize) -> String {
@@ -280,7 +296,8 @@ mod tests {
         let mut view = View::new(&Job::default(), &["iscsi://127.0.0.1/t/0".into()]);
         assert_eq!(text(&view, 80, 24), "", "nothing is known yet");
         for at in [2.0, 2.5, 3.0] {
-            view.add(&sample(at, vec![core(0, 0.1, 0.0), core(1, 0.3, 0.7), core(2, 0.0, 0.0)], Some(1.0)));
+            let cores = vec![core(0, 0.1, 0.0), core(1, 0.3, 0.7), core(2, 0.0, 0.0)];
+            view.add(&used(sample(at, cores, Some(1.0)), &[(0, 0.0, 0.1), (1, 0.97, 0.0)]));
         }
         let expected = "\
 randread, 4 KiB, depth 32, 1 job
@@ -304,22 +321,52 @@ limit: core 1 is saturated; it is the target's
 
     #[test]
     fn the_limit_is_named_as_far_as_it_is_known() {
-        let limit = |job: &Job, loads: &[f64], target: Option<f64>, own: f64| {
-            let mut view = View::new(job, &["ram:1G".into()]);
+        let limit = |job: &Job, loads: &[f64], target: Option<f64>, uses: &[(usize, f64, f64)]| {
+            let mut view = View::new(job, &["iscsi://127.0.0.1/t/0".into()]);
             let cores = loads.iter().enumerate().map(|(n, &load)| core(n, load, 0.0)).collect();
-            view.add(&Sample { initiator_cores: own, ..sample(1.0, cores, target) });
-            let shown = text(&view, 120, 24);
+            view.add(&used(sample(1.0, cores, target), uses));
+            let shown = text(&view, 160, 24);
             shown.lines().last().unwrap().strip_prefix("limit: ").unwrap().to_string()
         };
         let job = Job { poll: Poll::Never, ..Job::default() };
-        assert_eq!(limit(&job, &[1.0, 0.1], None, 0.99), "core 0 is saturated; this side uses it up");
-        assert!(limit(&Job::default(), &[1.0, 0.1], None, 0.99).ends_with("or waits spinning"));
-        assert!(limit(&job, &[1.0, 0.1], None, 0.3).contains("--target-pid"));
-        assert!(limit(&job, &[1.0, 0.1], Some(0.5), 0.3).contains("several threads share it"));
-        assert_eq!(limit(&job, &[1.0, 0.96], Some(1.0), 1.0), "every core of this machine is saturated");
-        assert_eq!(limit(&job, &[1.0, 0.96, 0.1], Some(1.0), 1.0), "2 of 3 cores are saturated");
-        assert!(limit(&job, &[0.5, 0.1], None, 0.3).starts_with("no core is saturated"));
-        assert_eq!(limit(&Job { rate: Some(5), ..job }, &[0.5], None, 0.3), "the rate that was asked for");
+        let own = [(0, 0.0, 0.99)];
+        assert_eq!(limit(&job, &[1.0, 0.1], None, &own), "core 0 is saturated; this side uses it up");
+        assert!(limit(&Job::default(), &[1.0, 0.1], None, &own).ends_with("(or waits spinning)"));
+        assert!(limit(&job, &[1.0, 0.1], None, &[(0, 0.0, 0.3)]).contains("--target-pid"));
+        // The target uses a core's worth elsewhere; core 0 is another program's.
+        let elsewhere = [(0, 0.0, 0.05), (1, 0.5, 0.0), (2, 0.5, 0.0)];
+        assert_eq!(
+            limit(&job, &[1.0, 0.5, 0.5], Some(1.0), &elsewhere),
+            "core 0 is saturated; others use 95 % of it"
+        );
+        assert_eq!(
+            limit(&job, &[1.0, 0.96], Some(1.0), &[(0, 0.6, 0.38), (1, 0.4, 0.55)]),
+            "every core of this machine is saturated; the target uses 50 % of them, this side 46 %"
+        );
+        assert_eq!(
+            limit(&job, &[1.0, 0.96, 0.1], Some(2.0), &[(0, 1.0, 0.0), (1, 0.95, 0.0)]),
+            "2 of 3 cores are saturated; they are the target's"
+        );
+        assert!(limit(&job, &[0.5, 0.1], None, &[]).starts_with("no core is saturated"));
+        let mut view = View::new(&job, &["iscsi://127.0.0.1/t/0".into()]);
+        for at in [1.0, 1.3, 1.6] {
+            let link = Some(LinkWait { idle_us: 60.0, loaded_us: 12_000.0 + at });
+            view.add(&Sample { link, ..sample(at, vec![core(0, 0.5, 0.0)], None) });
+        }
+        let shown = text(&view, 160, 24);
+        let told =
+            "limit: the link: packets take at least 12.00 ms there and back, and 0.06 ms without the load";
+        assert_eq!(shown.lines().last(), Some(told));
+        assert_eq!(limit(&Job { rate: Some(5), ..job }, &[0.5], None, &[]), "the rate that was asked for");
+    }
+
+    #[test]
+    fn a_store_of_this_process_is_no_other_side() {
+        let mut view = View::new(&Job::default(), &["ram:1G".into()]);
+        view.add(&sample(1.0, vec![core(0, 1.0, 0.0), core(1, 0.1, 0.0)], None));
+        let shown = text(&view, 120, 24);
+        assert!(shown.contains("\nthis process 0.50 cores\n"), "{shown}");
+        assert!(!shown.contains("--target-pid") && !shown.contains("unknown"), "{shown}");
     }
 
     #[test]
@@ -331,7 +378,7 @@ limit: core 1 is saturated; it is the target's
             view.add(&Sample { initiator_cores: 0.3, ..sample(1.0, cores, Some(1.0)) });
             text(&view, 120, 24).lines().last().unwrap().to_string()
         };
-        assert!(limit(1.0).ends_with("core 0 is saturated; several threads share it"));
+        assert!(limit(1.0).ends_with("core 0 is saturated; others use 100 % of it"));
         assert!(limit(0.5).ends_with("no core of this machine; the target uses 1.00 of its own"));
     }
 

@@ -104,6 +104,8 @@ mod tests {
             cores: (0..64).map(load).collect(),
             target_cores: None,
             initiator_cores: 0.0,
+            core_use: Vec::new(),
+            link: None,
         };
         assert_eq!(busiest(&[&sample]), (48..64).collect::<Vec<_>>());
         let text = cores("load", &[sample]);

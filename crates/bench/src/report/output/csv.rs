@@ -3,21 +3,22 @@
 use crate::report::matrix::Axis;
 use crate::report::{Measurement, Metric, Part, Report};
 
-/// Figures by the names of their columns, and the factor to their unit.
-const FIGURES: [(Metric, &str); 12] = [
-    (Metric::Iops, "iops"),
-    (Metric::Throughput, "bytes_per_second"),
-    (Metric::Share, "share_of_ceiling"),
-    (Metric::Mean, "latency_mean_us"),
-    (Metric::P50, "latency_p50_us"),
-    (Metric::P90, "latency_p90_us"),
-    (Metric::P99, "latency_p99_us"),
-    (Metric::P999, "latency_p99_9_us"),
-    (Metric::Max, "latency_max_us"),
-    (Metric::TargetCpu, "target_cpu_us_per_command"),
-    (Metric::InitiatorCpu, "initiator_cpu_us_per_command"),
-    (Metric::Errors, "errors"),
+/// Figures by the names of their columns, and the endings that tell their unit.
+const FIGURES: [(Metric, &str, &str); 11] = [
+    (Metric::Iops, "iops", ""),
+    (Metric::Throughput, "bytes_per_second", ""),
+    (Metric::Mean, "latency_mean", "_us"),
+    (Metric::P50, "latency_p50", "_us"),
+    (Metric::P90, "latency_p90", "_us"),
+    (Metric::P99, "latency_p99", "_us"),
+    (Metric::P999, "latency_p99_9", "_us"),
+    (Metric::Max, "latency_max", "_us"),
+    (Metric::TargetCpu, "target_cpu", "_us_per_command"),
+    (Metric::InitiatorCpu, "initiator_cpu", "_us_per_command"),
+    (Metric::Errors, "errors", ""),
 ];
+/// Those that a ceiling has too: each is also told as a share of the ceiling's.
+const SHARED: &[(Metric, &str, &str)] = FIGURES.split_at(10).0;
 /// What the repetitions of a figure come to, as endings of its column's name.
 const SUMMARIES: [&str; 6] = ["", "_median", "_stddev", "_ci95_half", "_min", "_max"];
 
@@ -26,7 +27,8 @@ pub(super) fn csv(report: &Report<'_>) -> String {
     let mut heading = vec!["section".to_string()];
     heading.extend(Axis::ALL.iter().map(|axis| axis.title().to_lowercase().replace(' ', "_")));
     heading.extend(["block_size_bytes", "store", "operations", "runs", "failed"].map(String::from));
-    for (_, name) in FIGURES {
+    let own = FIGURES.iter().map(|(_, name, unit)| format!("{name}{unit}"));
+    for name in own.chain(SHARED.iter().map(|(_, name, _)| format!("{name}_of_ceiling"))) {
         heading.extend(SUMMARIES.iter().map(|ending| format!("{name}{ending}")));
     }
     let mut out = line(&heading);
@@ -51,8 +53,9 @@ pub(super) fn csv(report: &Report<'_>) -> String {
 
 fn figures(row: &Measurement<'_>, part: Part) -> Vec<String> {
     let mut fields = Vec::new();
-    for (metric, _) in FIGURES {
-        let Some(summary) = row.summary(metric, part) else {
+    let figures = FIGURES.iter().map(|(metric, ..)| row.summary(*metric, part));
+    for summary in figures.chain(SHARED.iter().map(|(metric, ..)| row.of_ceiling(*metric, part))) {
+        let Some(summary) = summary else {
             fields.extend(SUMMARIES.map(|_| String::new()));
             continue;
         };

@@ -62,8 +62,9 @@ fn header(out: &mut String, report: &Report<'_>) {
     out.push_str("<li><a href=\"#facts\">Facts of the run</a></li>\n</ul></nav>\n");
     if let Some(overview) = table::overview(report) {
         out.push_str("<h2>Overview</h2>\n");
-        let text = "What each target reaches of the do-nothing responder's operations per second in the same repetition: \
-                    geometric mean over the rows of a section, and its ends.";
+        let text = "What each target's figures are of the do-nothing responder's, the ceiling's, in the same repetition: \
+                    geometric means over the rows of a section. Of IOPS and MB/s, which have the same share, more is \
+                    better, and 100 % is all; of latency and CPU less is better, and 1.00 is what the transport alone costs.";
         paragraph(out, "", text);
         write_table(out, &overview);
     }
@@ -80,7 +81,7 @@ fn write_section(out: &mut String, report: &Report<'_>, section: &Section<'_>, n
     }
     out.push_str("<h3>Figures</h3>\n");
     let text = "Mean of the repetitions ± half the 95 % confidence interval; MB/s are millions of bytes; max is the \
-                largest of all repetitions.";
+                largest of all repetitions. Of ceiling: the ratio to the do-nothing responder's figure in the same repetition.";
     paragraph(out, "", text);
     write_table(out, &table::section(section));
     out.push_str("</section>\n");

@@ -29,18 +29,37 @@ impl Table {
 /// A figure in words.
 type Show = fn(&Summary) -> String;
 
-/// The figures of a section's table, their headings and what shows them.
-const FIGURES: [(Metric, &str, Show); 9] = [
-    (Metric::Iops, "IOPS", whole),
-    (Metric::Throughput, "MB/s", megabytes),
-    (Metric::Share, "of ceiling (%)", percent),
-    (Metric::P50, "p50 (µs)", single),
-    (Metric::P99, "p99 (µs)", single),
-    (Metric::P999, "p99.9 (µs)", single),
-    (Metric::Max, "max (µs)", largest),
-    (Metric::TargetCpu, "target CPU (µs/cmd)", precise),
-    (Metric::InitiatorCpu, "initiator CPU (µs/cmd)", precise),
+/// A figure, or what it is of the ceiling's.
+#[derive(Clone, Copy)]
+enum Figure {
+    Own(Metric),
+    OfCeiling(Metric),
+}
+
+/// The figures of a section's table, their headings and what shows them. MB/s are the same share as IOPS: the
+/// ceiling has the same block size. The tail of latency is a share of the ceiling's in CSV only.
+const FIGURES: [(Figure, &str, Show); 11] = [
+    (Figure::Own(Metric::Iops), "IOPS", whole),
+    (Figure::Own(Metric::Throughput), "MB/s", megabytes),
+    (Figure::OfCeiling(Metric::Iops), "IOPS and MB/s, of ceiling (%)", percent),
+    (Figure::Own(Metric::P50), "p50 (µs)", single),
+    (Figure::OfCeiling(Metric::P50), "p50, of ceiling (×)", precise),
+    (Figure::Own(Metric::P99), "p99 (µs)", single),
+    (Figure::Own(Metric::P999), "p99.9 (µs)", single),
+    (Figure::Own(Metric::Max), "max (µs)", largest),
+    (Figure::Own(Metric::TargetCpu), "target CPU (µs/cmd)", precise),
+    (Figure::OfCeiling(Metric::TargetCpu), "target CPU, of ceiling (×)", precise),
+    (Figure::Own(Metric::InitiatorCpu), "initiator CPU (µs/cmd)", precise),
 ];
+
+impl Figure {
+    fn summary(self, row: &Measurement<'_>, part: Part) -> Option<Summary> {
+        match self {
+            Figure::Own(metric) => row.summary(metric, part),
+            Figure::OfCeiling(metric) => row.of_ceiling(metric, part),
+        }
+    }
+}
 
 /// What stands where nothing was measured.
 const NOTHING: &str = "–";
@@ -52,11 +71,11 @@ pub(super) fn section(section: &Section<'_>) -> Table {
     if !axes.contains(&Axis::Target) {
         axes.insert(0, Axis::Target);
     }
-    let has = |metric: Metric| {
+    let has = |figure: Figure| {
         let mut rows = section.rows.iter();
-        rows.any(|row| row.parts().into_iter().any(|part| row.summary(metric, part).is_some()))
+        rows.any(|row| row.parts().into_iter().any(|part| figure.summary(row, part).is_some()))
     };
-    let figures: Vec<_> = FIGURES.iter().filter(|(metric, ..)| has(*metric)).collect();
+    let figures: Vec<_> = FIGURES.iter().filter(|(figure, ..)| has(*figure)).collect();
     let titles = axes.iter().map(|axis| (axis.title().to_string(), false));
     let titles = titles.chain(figures.iter().map(|(_, title, _)| ((*title).to_string(), true)));
     let mut table = Table::new(titles.chain([("errors".to_string(), true), ("runs".to_string(), true)]));
@@ -69,10 +88,10 @@ pub(super) fn section(section: &Section<'_>) -> Table {
             if let (false, Some(first)) = (part == Part::All, line.first_mut()) {
                 *first = format!("{first}: {}", part.title());
             }
-            let shown = |metric: Metric, show: Show| {
-                row.summary(metric, part).map_or_else(|| NOTHING.into(), |summary| show(&summary))
+            let shown = |figure: Figure, show: Show| {
+                figure.summary(row, part).map_or_else(|| NOTHING.into(), |summary| show(&summary))
             };
-            line.extend(figures.iter().map(|(metric, _, show)| shown(*metric, *show)));
+            line.extend(figures.iter().map(|(figure, _, show)| shown(*figure, *show)));
             let errors = match part {
                 Part::All => row.errors(),
                 Part::Reads | Part::Writes | Part::Trims => {
@@ -103,31 +122,52 @@ pub(super) fn constants(section: &Section<'_>) -> String {
     words.join(", ")
 }
 
-/// Every target's share of the ceiling over all rows.
+/// What every target reaches of the ceiling over all rows.
 pub(super) fn overview(report: &Report<'_>) -> Option<Table> {
-    let titles = ["Section", "Target", "Rows", "Share of the ceiling (%)", "lowest (%)", "highest (%)"];
+    let titles = [
+        "Section",
+        "Target",
+        "Rows",
+        "IOPS and MB/s, of ceiling (%)",
+        "lowest (%)",
+        "highest (%)",
+        "p50, of ceiling (×)",
+        "target CPU, of ceiling (×)",
+    ];
     let mut table =
         Table::new(titles.iter().enumerate().map(|(place, title)| ((*title).to_string(), place > 1)));
     for section in &report.sections {
         for target in section.matrix.targets.iter().filter_map(|place| report.plan.targets.get(*place)) {
             let rows = section.rows.iter().filter(|row| row.row.target == *target);
-            let shares: Vec<f64> = rows
-                .filter_map(|row| row.summary(Metric::Share, Part::All))
-                .map(|share| share.mean)
-                .collect();
-            if shares.is_empty() {
+            let shares = |metric: Metric| -> Vec<f64> {
+                let of_part = |row: &Measurement<'_>, part| row.of_ceiling(metric, part);
+                let parts = rows.clone().flat_map(|row| row.parts().into_iter().map(move |part| (row, part)));
+                // Streams of a row have latencies of their own; the row as a whole has the rest.
+                let parts = parts.filter(|(_, part)| metric == Metric::P50 || *part == Part::All);
+                parts.filter_map(|(row, part)| of_part(row, part)).map(|share| share.mean).collect()
+            };
+            let iops = shares(Metric::Iops);
+            if iops.is_empty() {
                 continue;
             }
-            let logarithms: f64 = shares.iter().map(|share| share.max(1e-9).ln()).sum();
-            let mean = (logarithms / shares.len() as f64).exp();
-            let low = shares.iter().copied().fold(f64::INFINITY, f64::min);
-            let high = shares.iter().copied().fold(0.0, f64::max);
-            let mut line = vec![section.matrix.title.clone(), target.name.clone(), shares.len().to_string()];
+            let low = iops.iter().copied().fold(f64::INFINITY, f64::min);
+            let high = iops.iter().copied().fold(0.0, f64::max);
+            let mean = geometric_mean(&iops).unwrap_or(0.0);
+            let mut line = vec![section.matrix.title.clone(), target.name.clone(), iops.len().to_string()];
             line.extend([mean, low, high].map(|share| format!("{:.1}", share * 100.0)));
+            let times = |metric: Metric| geometric_mean(&shares(metric)).map(|mean| format!("{mean:.2}"));
+            let times =
+                [Metric::P50, Metric::TargetCpu].map(|metric| times(metric).unwrap_or(NOTHING.into()));
+            line.extend(times);
             table.lines.push(line);
         }
     }
     (!table.lines.is_empty()).then_some(table)
+}
+
+fn geometric_mean(figures: &[f64]) -> Option<f64> {
+    let logarithms: f64 = figures.iter().map(|figure| figure.max(1e-9).ln()).sum();
+    (!figures.is_empty()).then(|| (logarithms / figures.len() as f64).exp())
 }
 
 /// Who was measured.

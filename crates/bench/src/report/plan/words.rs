@@ -87,6 +87,7 @@ pub(crate) fn redact(text: &str) -> String {
     let mut out = parts.next().unwrap_or_default().to_string();
     for part in parts {
         out.push_str("iscsi://");
+        let part = &without_password(part);
         let end = part.find(['/', '"', '\'', ' ', '\n']).unwrap_or(part.len());
         let (authority, rest) = part.split_at(end);
         match authority
@@ -98,6 +99,14 @@ pub(crate) fn redact(text: &str) -> String {
         }
     }
     out
+}
+
+/// The rest of a URL and what follows it, without the secret of mutual CHAP.
+fn without_password(text: &str) -> String {
+    const KEY: &str = "target_password=";
+    let Some((before, rest)) = text.split_once(KEY) else { return text.into() };
+    let end = rest.find(['&', '"', '\'', ' ', '\n']).unwrap_or(rest.len());
+    format!("{before}{KEY}...{}", &rest[end..])
 }
 
 pub(super) fn number(text: &str, least: u64, most: u64) -> Result<u64, Fault> {
@@ -187,6 +196,14 @@ pub(super) fn store(text: &str) -> Result<Store, Fault> {
 }
 
 impl Store {
+    /// Its size in bytes; `None`: a device has its own.
+    pub fn size(&self) -> Option<u64> {
+        match self {
+            Store::Ram(size) | Store::Null(size) | Store::Tmpfs(size) | Store::Disk(size) => Some(*size),
+            Store::Block(_) => None,
+        }
+    }
+
     /// Its kind, in a word.
     pub fn word(&self) -> &'static str {
         match self {
@@ -259,6 +276,12 @@ mod tests {
                 .contains("iscsi://me%...@h:1/iqn.x:y/0 --peer iscsi://h/")
         );
         assert_eq!(redact("url = 'iscsi://u%geheim@h/i/0'"), "url = 'iscsi://u%...@h/i/0'");
+        assert_eq!(
+            redact(
+                "iscsi://h/i/0?target_password=geheim&data_digest=none' iscsi://h/i/1?target_password=geheim"
+            ),
+            "iscsi://h/i/0?target_password=...&data_digest=none' iscsi://h/i/1?target_password=..."
+        );
         assert_eq!(redact("nothing"), "nothing");
     }
 

@@ -178,12 +178,12 @@ impl Driver {
                 Want::Skip { len, pad, digest } => (Places::EMPTY, len, pad, digest),
             };
             let body = usize::try_from(len + pad).unwrap();
-            let whole = body + if digest { 4 } else { 0 };
+            let whole = body + if digest.is_some() { 4 } else { 0 };
             if self.pending.len() < whole {
                 return;
             }
             let bytes: Vec<u8> = self.pending.drain(..whole).collect();
-            let ok = !digest || bytes[body..] == crc32c(&bytes[..body]).to_le_bytes();
+            let ok = digest.is_none() || bytes[body..] == crc32c(&bytes[..body]).to_le_bytes();
             let mut from = 0;
             for span in place.iter() {
                 let (at, len) = (usize::try_from(span.offset).unwrap(), usize::try_from(span.len).unwrap());

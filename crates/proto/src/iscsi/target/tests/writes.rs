@@ -266,7 +266,7 @@ fn data_for_an_aborted_task_is_thrown_away_in_silence() {
     driver.run();
     assert!(matches!(driver.target.want(), Want::Body { .. }));
     driver.down(Down::Abort { task });
-    assert_eq!(driver.target.want(), Want::Skip { len: 512, pad: 0, digest: false });
+    assert_eq!(driver.target.want(), Want::Skip { len: 512, pad: 0, digest: None });
     driver.pending.extend([1; 512]);
     driver.run();
     driver.send(next.as_bytes(), &[1; 512]);

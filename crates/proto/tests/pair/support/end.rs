@@ -1,6 +1,6 @@
 //! One end of the pipe: a driver that obeys `Want` and `Transmit`.
 
-use super::{Memory, crc32c};
+use super::memory::{Memory, crc32c_after};
 use proto::stream::{Segment, StreamMachine, Transmit, Want};
 use proto::time::Time;
 use proto::verbs::TaskId;
@@ -50,7 +50,7 @@ impl<M: StreamMachine> End<M> {
                     sum.clear();
                     continue;
                 }
-                Segment::Sum => crc32c(&sum).to_le_bytes().to_vec(),
+                Segment::Sum => crc32c_after(0, &sum).to_le_bytes().to_vec(),
             };
             sum.extend(&piece);
             self.outgoing.extend(piece);
@@ -66,6 +66,16 @@ impl<M: StreamMachine> End<M> {
         let len = len.min(self.outgoing.len());
         to.incoming.extend(self.outgoing.drain(..len));
         len > 0
+    }
+
+    /// Bytes from a peer that is not a machine.
+    pub(crate) fn inject(&mut self, bytes: &[u8]) {
+        self.incoming.extend(bytes);
+    }
+
+    /// All that is on its way, for a peer that is not a machine.
+    pub(crate) fn take_outgoing(&mut self) -> Vec<u8> {
+        self.outgoing.drain(..).collect()
     }
 
     /// Tasks whose payload was in a batch that has left.
@@ -99,11 +109,11 @@ impl<M: StreamMachine> End<M> {
         place: Option<Places>,
         len: u32,
         pad: u32,
-        digest: bool,
+        digest: Option<u32>,
     ) -> bool {
         let padded = (len + pad) as usize;
         let before = self.brought.len();
-        let whole = self.bring(padded + if digest { 4 } else { 0 });
+        let whole = self.bring(padded + if digest.is_some() { 4 } else { 0 });
         // Straight to its place, also when it is not all there yet.
         let after = self.brought.len();
         let mut at = 0;
@@ -117,7 +127,8 @@ impl<M: StreamMachine> End<M> {
         }
         if whole {
             let bytes = std::mem::take(&mut self.brought);
-            let ok = !digest || bytes[padded..] == crc32c(&bytes[..padded]).to_le_bytes();
+            let sum = digest.map(|before| crc32c_after(before, &bytes[..padded]).to_le_bytes());
+            let ok = sum.is_none_or(|sum| bytes[padded..] == sum);
             self.machine.body(now, ok);
         }
         whole

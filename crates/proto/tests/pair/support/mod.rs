@@ -3,11 +3,14 @@
 
 mod device;
 mod end;
+pub(crate) mod link;
+mod memory;
 
 pub(crate) use device::{BROKEN, HANG, READ, TEST_UNIT_READY, WRITE};
+pub(crate) use end::End;
+pub(crate) use memory::{MEMORY_BYTES, Memory, Random, crc32c};
 
 use device::Device;
-use end::End;
 use proto::iscsi::chap::{Algorithm, Challenge, Identity};
 use proto::iscsi::initiator::{Completion, Event, Initiator, InitiatorConfig, Request};
 use proto::iscsi::login::{
@@ -28,60 +31,7 @@ pub(crate) const INITIATOR: &str = "iqn.2026-11.io.lunette:test";
 /// The initiator's memory and the disk.
 pub(crate) const HOST: BufferId = BufferId(0);
 pub(crate) const DISK: BufferId = BufferId(1);
-pub(crate) const MEMORY_BYTES: usize = 4 << 20;
 pub(crate) const IDLE: Duration = Duration::from_secs(5);
-
-/// Numbers that look random and come again with the same seed (xorshift).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        (self.next() >> 16) as usize % limit
-    }
-}
-
-/// Memory that spans name.
-pub(crate) struct Memory {
-    pub regions: [Vec<u8>; 2],
-}
-
-impl Memory {
-    pub(crate) fn at(&mut self, span: Span) -> &mut [u8] {
-        let from = span.offset as usize;
-        &mut self.regions[span.buffer.0 as usize][from..from + span.len as usize]
-    }
-}
-
-/// CRC32C by table.
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut n = 0;
-        while n < 256 {
-            let mut crc = n as u32;
-            let mut bit = 0;
-            while bit < 8 {
-                crc = (crc >> 1) ^ (0x82f6_3b78 * (crc & 1));
-                bit += 1;
-            }
-            table[n] = crc;
-            n += 1;
-        }
-        table
-    };
-    !bytes.iter().fold(!0, |crc, byte| (crc >> 8) ^ TABLE[((crc ^ u32::from(*byte)) & 0xff) as usize])
-}
 
 /// Who may log in.
 #[derive(Default)]
@@ -224,14 +174,7 @@ impl Pair {
         };
         let (from, portal) = ("192.0.2.1:50000".parse().unwrap(), "192.0.2.2:3260".parse().unwrap());
         let mut random = Random::new(setup.seed);
-        // A block of a prime length, again and again: no two sectors are the same.
-        let mut region = || {
-            let block: Vec<u8> = (0..32_749).map(|_| (random.next() >> 20) as u8).collect();
-            let mut region = block.repeat(MEMORY_BYTES / block.len() + 1);
-            region.truncate(MEMORY_BYTES);
-            region
-        };
-        let memory = Memory { regions: [region(), region()] };
+        let memory = Memory::new(&mut random);
         Pair {
             initiator: End::new(Initiator::new(initiator, now)),
             target: End::new(Target::new(target, Arc::new(setup.door), from, portal, now)),

@@ -1,0 +1,340 @@
+//! What a core asks of the kernel to serve commands that arrive together, noted at its [`Io`].
+
+use super::*;
+use crate::config::ServeOptions;
+use crate::initiator::Url;
+use crate::initiator::session::{Command, Ending, Finished, Session};
+use proto::iscsi::initiator::Request;
+use proto::time::Time;
+use proto::verbs::Attribute;
+use reactor::io::{Allocate, Completion, Handle, Io, Tag, Wait};
+use std::sync::Mutex;
+use std::time::Duration;
+use store::lane::Backend;
+use store::ram::RamStore;
+use wire::{Cdb, Places, Span};
+
+const BLOCK: u32 = 512;
+const HEADER_BYTES: u32 = 48;
+const UNIT_BYTES: u64 = 1 << 20;
+
+/// What was asked of the kernel, and when something was received.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Note {
+    Receive,
+    Received(u32),
+    Send(Vec<Span>),
+}
+
+type Notes = Arc<Mutex<Vec<Note>>>;
+
+/// The notes since the last call.
+fn take(notes: &Notes) -> Vec<Note> {
+    std::mem::take(&mut *notes.lock().expect("nobody panics with it"))
+}
+
+/// The kernel, and a note of what is asked of it with sockets.
+struct Noting {
+    kernel: Uring,
+    receives: Vec<Tag>,
+    notes: Notes,
+}
+
+impl Noting {
+    fn new(waker: reactor::wake::Waker, notes: Notes) -> Noting {
+        let arena = Arena::new(ARENA_BYTES).expect("memory");
+        Noting { kernel: Uring::new(arena, waker).expect("an io_uring"), receives: Vec::new(), notes }
+    }
+
+    fn note(&self, note: Note) {
+        self.notes.lock().expect("nobody panics with it").push(note);
+    }
+}
+
+impl Io for Noting {
+    fn now(&self) -> Time {
+        self.kernel.now()
+    }
+
+    fn processor_time(&self) -> Duration {
+        self.kernel.processor_time()
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        self.kernel.arena()
+    }
+
+    fn accept(&mut self, listener: Handle, tag: Tag) {
+        self.kernel.accept(listener, tag);
+    }
+
+    fn connect(&mut self, to: SocketAddr, tag: Tag) {
+        self.kernel.connect(to, tag);
+    }
+
+    fn recv(&mut self, socket: Handle, into: &Places, tag: Tag) {
+        self.note(Note::Receive);
+        self.receives.push(tag);
+        self.kernel.recv(socket, into, tag);
+    }
+
+    fn send(&mut self, socket: Handle, from: &[Span], tag: Tag) {
+        self.note(Note::Send(from.to_vec()));
+        self.kernel.send(socket, from, tag);
+    }
+
+    fn shutdown(&mut self, socket: Handle) {
+        self.kernel.shutdown(socket);
+    }
+
+    fn close(&mut self, handle: Handle) {
+        self.kernel.close(handle);
+    }
+
+    fn read(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
+        self.kernel.read(file, at, into, tag);
+    }
+
+    fn write(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag) {
+        self.kernel.write(file, at, from, durable, tag);
+    }
+
+    fn sync(&mut self, file: Handle, tag: Tag) {
+        self.kernel.sync(file, tag);
+    }
+
+    fn allocate(&mut self, file: Handle, how: Allocate, at: u64, len: u64, tag: Tag) {
+        self.kernel.allocate(file, how, at, len, tag);
+    }
+
+    fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
+        let before = completions.len();
+        self.kernel.turn(wait, completions);
+        for completion in &completions[before..] {
+            if let Some(index) = self.receives.iter().position(|tag| *tag == completion.tag) {
+                self.receives.swap_remove(index);
+                self.note(Note::Received(completion.result.unwrap_or(0)));
+            }
+        }
+    }
+}
+
+/// One core that serves a unit in memory.
+struct Target {
+    portal: SocketAddr,
+    name: String,
+    store: Arc<RamStore>,
+    notes: Notes,
+    mail: Sender<Message>,
+    core: JoinHandle<bool>,
+}
+
+impl Target {
+    fn start() -> Target {
+        let options = ServeOptions {
+            listen: vec!["127.0.0.1:0".into()],
+            lun: vec![format!("ram:{UNIT_BYTES}")],
+            cores: Some("0".into()),
+            poll: Some("never".into()),
+            ..ServeOptions::default()
+        };
+        let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
+        let store = store::open_ram(UNIT_BYTES).expect("memory");
+        let opened = Opened { store: store.clone(), failed: None, losses: Arc::default() };
+        let mut unit = Arc::new(unit(&config, 0, &opened));
+        let (home, _) = home(&config, &mut unit, &opened);
+        let views = vec![View { unit, policy: home.policy() }];
+        let listeners = bind(&config).expect("a portal");
+        let addresses = vec![bound(&listeners[0]).expect("an address")];
+        let (portal, name) = (addresses[0], config.targets[0].name.clone());
+        let registry = Arc::new(Registry::default());
+        let shared = Arc::new(Shared {
+            access: Arc::new(Directory::new(config.clone(), addresses, registry.clone())),
+            registry,
+            loads: vec![AtomicUsize::new(0)],
+            board: Board::new(1),
+            listeners,
+            homes: vec![0],
+            housekeeper: mpsc::channel().0,
+            config,
+        });
+        let mailbox = mailbox::mesh::<Message>(1).expect("a mailbox").remove(0);
+        let mail = mailbox.sender(0);
+        let notes = Notes::default();
+        let (lanes_of, notes_of) = (store.clone(), notes.clone());
+        let run = move || {
+            let io = Noting::new(mailbox.waker(), notes_of);
+            let lanes = vec![lanes_of.lane(Core::<Noting>::lane_tags(0))];
+            Core::new(0, io, shared, mailbox, views, lanes, vec![Some(home)]).run()
+        };
+        Target { portal, name, store, notes, mail, core: std::thread::spawn(run) }
+    }
+
+    /// Where the medium's bytes lie.
+    fn memory(&self, offset: u64, len: u32) -> Vec<Span> {
+        let mut lane: Box<dyn Lane<Noting>> = self.store.clone().lane(Tag(0));
+        lane.borrow(offset, len).expect("the store lends its memory").iter().collect()
+    }
+
+    fn stop(self) {
+        self.mail.post(Message::Stop);
+        assert!(self.core.join().expect("the core ends well"));
+    }
+}
+
+/// An initiator's session that gives commands all at once.
+struct Peer {
+    io: Noting,
+    session: Session,
+    completions: Vec<Completion>,
+    finished: Vec<Finished>,
+}
+
+impl Peer {
+    /// Logs in, and reads past the unit attentions of a new nexus.
+    fn login(target: &Target, options: &str) -> Peer {
+        let url: Url =
+            format!("iscsi://{}/{}/0{options}", target.portal, target.name).parse().expect("a URL");
+        let session = Session::new(url, vec![target.portal], Options::default(), Tag(0));
+        let mut peer = Peer {
+            io: Noting::new(reactor::wake::Waker::new().expect("a waker"), Notes::default()),
+            session: session.expect("random numbers"),
+            completions: Vec::new(),
+            finished: Vec::new(),
+        };
+        peer.session.start(&mut peer.io);
+        while peer.session.negotiated().is_none() {
+            assert!(peer.session.failure().is_none(), "{:?}", peer.session.failure());
+            peer.turn();
+        }
+        peer.read(1, 1);
+        take(&target.notes);
+        take(&peer.io.notes);
+        peer
+    }
+
+    fn turn(&mut self) {
+        self.session.tick(&mut self.io, &mut self.finished);
+        self.io.turn(Wait::AtMost(Duration::from_millis(50)), &mut self.completions);
+        for completion in self.completions.drain(..) {
+            self.session.completed(&mut self.io, completion, &mut self.finished);
+        }
+        self.session.flush(&mut self.io, &mut self.finished);
+    }
+
+    fn logout(mut self) {
+        self.session.close(&mut self.io, &mut self.finished);
+        while !self.session.is_closed() {
+            self.turn();
+        }
+    }
+
+    /// Runs these commands together; all must end well.
+    fn run(&mut self, requests: &[Request]) {
+        let since = self.io.now();
+        for (cookie, request) in (0..).zip(requests) {
+            let command = Command { cookie, request: *request, repeatable: false, since };
+            self.session.submit(since, &command).expect("there is room");
+        }
+        self.session.flush(&mut self.io, &mut self.finished);
+        while self.finished.len() < requests.len() {
+            self.turn();
+        }
+        for Finished { ending, .. } in self.finished.drain(..) {
+            assert!(matches!(ending, Ending::Good { .. }), "{ending:?}");
+        }
+    }
+
+    /// So many READs of so many blocks each, one after the other on the medium; what they read.
+    fn read(&mut self, commands: u32, blocks: u32) -> Vec<u8> {
+        let places: Vec<Places> =
+            (0..commands).map(|_| self.io.arena().take(blocks * BLOCK).expect("a buffer")).collect();
+        let requests: Vec<Request> = (0..)
+            .zip(&places)
+            .map(|(command, place)| self.request(0x28, command * blocks, *place, Places::EMPTY))
+            .collect();
+        self.run(&requests);
+        let bytes =
+            places.iter().flat_map(Places::iter).flat_map(|span| self.io.kernel.arena().bytes(span).to_vec());
+        let bytes = bytes.collect();
+        places.iter().for_each(|place| self.io.arena().give(place));
+        bytes
+    }
+
+    /// One WRITE from the first block on.
+    fn write(&mut self, bytes: &[u8]) {
+        let place = self.io.arena().take(bytes.len() as u32).expect("a buffer");
+        let span = place.iter().next().expect("one span");
+        self.io.arena().bytes_mut(span).copy_from_slice(bytes);
+        let request = self.request(0x2a, 0, Places::EMPTY, place);
+        self.run(&[request]);
+        self.io.arena().give(&place);
+    }
+
+    /// READ(10) or WRITE(10).
+    fn request(&self, opcode: u8, lba: u32, read: Places, write: Places) -> Request {
+        let [a, b, c, d] = lba.to_be_bytes();
+        let [.., high, low] = ((read.len() + write.len()) / BLOCK).to_be_bytes();
+        let cdb = Cdb::from_bytes(&[opcode, 0, a, b, c, d, 0, high, low, 0]).expect("a CDB");
+        Request { lun: self.session.lun_bytes(), attribute: Attribute::Simple, cdb, read, write }
+    }
+}
+
+fn len_of(spans: &[Span]) -> u32 {
+    spans.iter().map(|span| span.len).sum()
+}
+
+#[test]
+fn commands_that_arrive_together_are_answered_in_one_send() {
+    const COMMANDS: u32 = 32;
+    for blocks in [1, 8] {
+        let target = Target::start();
+        let mut peer = Peer::login(&target, "");
+        peer.read(COMMANDS, blocks);
+        let notes = take(&target.notes);
+        let [Note::Received(bytes), Note::Receive, Note::Send(spans)] = &notes[..] else {
+            panic!("{blocks} blocks: {notes:?}");
+        };
+        assert_eq!(*bytes, COMMANDS * HEADER_BYTES);
+        assert_eq!(len_of(spans), COMMANDS * (HEADER_BYTES + blocks * BLOCK), "status came with the data");
+        let sends = take(&peer.io.notes).into_iter().filter(|note| matches!(note, Note::Send(_))).count();
+        assert_eq!(sends, 1, "the initiator's commands leave together, too");
+        peer.logout();
+        target.stop();
+    }
+}
+
+#[test]
+fn a_read_of_memory_is_sent_from_where_it_lies() {
+    const BLOCKS: u32 = 8;
+    let target = Target::start();
+    let lies_at = target.memory(0, BLOCKS * BLOCK);
+    let data: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+    let sent = |options: &str| {
+        let mut peer = Peer::login(&target, options);
+        peer.write(&data);
+        take(&target.notes);
+        assert!(peer.read(1, BLOCKS) == data);
+        let notes = take(&target.notes);
+        peer.logout();
+        let sends = notes.into_iter().filter_map(|note| match note {
+            Note::Send(spans) => Some(spans),
+            Note::Receive | Note::Received(_) => None,
+        });
+        let mut sends: Vec<Vec<Span>> = sends.collect();
+        assert_eq!(sends.len(), 1);
+        sends.remove(0)
+    };
+    let spans = sent("");
+    assert_eq!(
+        (spans[0].len, &spans[1..]),
+        (HEADER_BYTES, &lies_at[..]),
+        "a header, and the medium's own memory"
+    );
+    assert_ne!(spans[0].buffer, lies_at[0].buffer);
+    // What is summed must be what is sent, also while another initiator writes there: a copy.
+    let spans = sent("?data_digest=crc32c");
+    assert!(spans.iter().all(|span| span.buffer != lies_at[0].buffer), "{spans:?}");
+    assert_eq!(len_of(&spans), HEADER_BYTES + BLOCKS * BLOCK + 4);
+    target.stop();
+}

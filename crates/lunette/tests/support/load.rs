@@ -1,0 +1,94 @@
+//! `lunette bench --verify` at work on a target, while a test does something to that.
+
+use super::daemon::Daemon;
+use super::tools::{must, read_text, spawn, tail, tool, wait};
+use serde_json::Value;
+use std::fs::File;
+use std::process::Child;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long it may take to get on, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Verified reads and writes, until they are stopped.
+pub struct Load {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Load {
+    /// Starts on this target, with these further options.
+    pub fn on(target: &str, options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let output = File::create(directory.path().join("output")).expect("a file");
+        let mut command = Daemon::command();
+        command.args([
+            "bench",
+            target,
+            "--rw",
+            "randrw",
+            "--verify",
+            "--yes",
+            "--runtime",
+            "1h",
+            "--ramp",
+            "0",
+        ]);
+        command.arg(format!("--json={}", directory.path().join("result").display())).args(options);
+        Self { child: spawn(&mut command, &output), directory }
+    }
+
+    fn output(&self) -> String {
+        read_text(&self.directory.path().join("output"))
+    }
+
+    /// How many seconds in which operations ended it has told of.
+    fn seconds_at_work(&self) -> usize {
+        self.output().lines().filter(|line| line.contains(" IOPS, ") && !line.contains(": 0 IOPS, ")).count()
+    }
+
+    /// Waits until it has got on from here.
+    pub fn get_on(&mut self) {
+        let (before, start) = (self.seconds_at_work(), Instant::now());
+        // The first of them may have begun earlier.
+        while self.seconds_at_work() < before + 2 {
+            self.assert_running();
+            assert!(start.elapsed() < PATIENCE, "the load is stuck:\n{}", tail(&self.output()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Panics when it has ended.
+    pub fn assert_running(&mut self) {
+        let ended = self.child.try_wait().expect("a child can be waited for");
+        assert!(ended.is_none(), "the load ended with {ended:?}:\n{}", tail(&self.output()));
+    }
+
+    /// Stops it. No operation may have failed, and every block read must be what was written.
+    pub fn stop(mut self) {
+        self.assert_running();
+        must(tool("kill").args(["-INT", &self.child.id().to_string()]));
+        let status = wait(&mut self.child, PATIENCE).expect("it ends");
+        let output = tail(&self.output());
+        assert_eq!(status.code(), Some(130), "{output}");
+        let result = read_text(&self.directory.path().join("result"));
+        let result: Value =
+            serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}:\n{output}"));
+        let result = &result["lunette"]["result"];
+        assert!(result["verify"]["checked"].as_u64() > Some(0), "{result}");
+        for fault in ["stale", "misplaced", "torn", "lost"] {
+            assert_eq!(result["verify"][fault], 0, "{fault}: {output}");
+        }
+        for stream in ["read", "write"] {
+            assert_eq!(result[stream]["errors"], 0, "{stream}: {output}");
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

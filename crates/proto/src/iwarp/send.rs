@@ -1,0 +1,592 @@
+//! What goes out: messages, cut into FPDUs while a batch has room, with markers where the peer insists on them.
+
+use super::memory::Registrations;
+use super::setup::ReadyToReceive;
+use super::violation::{Code, Violation};
+use super::{Agreed, Config, Event, READS_MAX, WORK_MAX};
+use crate::stream::{Segment, Transmit};
+use crate::verbs::TaskId;
+use std::collections::VecDeque;
+use wire::Places;
+use wire::iwarp::ddp::{TAGGED_HEADER_BYTES, UNTAGGED_HEADER_BYTES};
+use wire::iwarp::mpa::{CRC_BYTES, MARKER_BYTES, MARKER_INTERVAL, pad};
+use wire::iwarp::{
+    Head, Layout as _, Marker, Opcode, Queue, ReadRequest, Tagged, TerminateControl, Untagged,
+};
+use zerocopy::IntoBytes as _;
+use zerocopy::byteorder::big_endian::{U16, U32, U64};
+
+/// Bytes at the beginning of a Send that are copied when it is posted, at most.
+pub(super) const HEADER_BYTES_MAX: usize = 128;
+/// Bytes of an FPDU that are not payload, without markers: headers, the beginning of a Send, padding, CRC.
+const FPDU_BYTES: usize = 20 + HEADER_BYTES_MAX + 3 + 4;
+/// Segments of an FPDU without markers: start of sum, headers, payload, padding, sum.
+const FPDU_SEGMENTS: usize = 4 + Places::MAX;
+
+/// What is to be sent.
+pub(super) struct Sending {
+    /// The start-up frame.
+    pub(super) frame: Option<Vec<u8>>,
+    /// Nothing may be sent before the peer's first FPDU has come (RFC 5044 section 7.1.2, rule 4).
+    pub(super) is_fenced: bool,
+    /// The message that tells the responder that this end is ready to receive is owed, in one of these ways.
+    pub(super) ready: Option<ReadyToReceive>,
+    /// The payload of the Terminate that is owed; nothing comes after it.
+    terminate: Option<Vec<u8>>,
+    is_terminated: bool,
+    /// Work requests that are not wholly sent.
+    queue: VecDeque<Work>,
+    /// Sends and Writes in batches that have not left.
+    leaving: VecDeque<Leaving>,
+    /// Reads that were asked for.
+    reads: VecDeque<Read>,
+    /// Reads that the peer has asked for.
+    responses: VecDeque<Response>,
+    /// The message that has begun: messages do not interleave.
+    current: Option<Source>,
+    /// Where in the message.
+    at: u32,
+    /// Whose turn it is when both have something.
+    next: Source,
+    sends: u32,
+    read_requests: u32,
+    /// Bytes until the next marker.
+    until_marker: u32,
+    work_limit: usize,
+    random: fn() -> u32,
+}
+
+/// A work request.
+pub(super) struct Work {
+    id: u64,
+    operation: Operation,
+    header: [u8; HEADER_BYTES_MAX],
+    header_bytes: u32,
+    places: Places,
+    total: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Operation {
+    Send { solicited: bool, invalidate: Option<u32> },
+    Write { stag: u32, offset: u64 },
+    Read { stag: u32, offset: u64 },
+}
+
+enum Leaving {
+    Sent(u64),
+    Written(u64),
+}
+
+/// A Read that was asked for.
+struct Read {
+    /// `None`: it only says that this end is ready to receive.
+    id: Option<u64>,
+    sink_stag: u32,
+    places: Places,
+    arrived: u32,
+}
+
+/// A Read that the peer has asked for.
+struct Response {
+    request: ReadRequest,
+    msn: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Work,
+    Response,
+}
+
+impl Work {
+    /// `None`: it is too long.
+    pub(super) fn new(id: u64, header: &[u8], places: Places, operation: Operation) -> Option<Work> {
+        let header_bytes = u32::try_from(header.len()).ok()?;
+        let total = places.iter().try_fold(header_bytes, |sum, span| sum.checked_add(span.len))?;
+        let mut copy = [0; HEADER_BYTES_MAX];
+        copy.get_mut(..header.len())?.copy_from_slice(header);
+        Some(Work { id, operation, header: copy, header_bytes, places, total })
+    }
+
+    /// What lies in the copied part of `len` bytes at `at`.
+    fn copied(&self, at: u32, len: u32) -> &[u8] {
+        let end = at.saturating_add(len).min(self.header_bytes);
+        let range = usize::try_from(at).unwrap_or(usize::MAX)..usize::try_from(end).unwrap_or(0);
+        self.header.get(range).unwrap_or_default()
+    }
+}
+
+impl Sending {
+    pub(super) fn new(config: &Config) -> Sending {
+        let work_limit = usize::from(config.work.min(WORK_MAX));
+        let responses = usize::from(config.depths.ird.min(READS_MAX));
+        let reads = usize::from(config.depths.ord.min(READS_MAX)).saturating_add(1);
+        Sending {
+            frame: None,
+            is_fenced: false,
+            ready: None,
+            terminate: None,
+            is_terminated: false,
+            queue: VecDeque::with_capacity(work_limit),
+            leaving: VecDeque::with_capacity(work_limit),
+            reads: VecDeque::with_capacity(reads),
+            responses: VecDeque::with_capacity(responses),
+            current: None,
+            at: 0,
+            next: Source::Work,
+            sends: 0,
+            read_requests: 0,
+            until_marker: 0,
+            work_limit,
+            random: config.random,
+        }
+    }
+
+    /// `false`: there is no room.
+    pub(super) fn post(&mut self, work: Work) -> bool {
+        let incomplete = self.queue.len().saturating_add(self.leaving.len()).saturating_add(self.reads.len());
+        let has_room = incomplete < self.work_limit;
+        if has_room {
+            self.queue.push_back(work);
+        }
+        has_room
+    }
+
+    /// A batch with the end of a Send or Write has left.
+    pub(super) fn left(&mut self) -> Option<Event> {
+        self.leaving.pop_front().map(|work| match work {
+            Leaving::Sent(id) => Event::Sent { id },
+            Leaving::Written(id) => Event::Written { id },
+        })
+    }
+
+    /// Whether one more Read Request of the peer is within IRD.
+    pub(super) fn may_ask_for_read(&self, ird: u16) -> Result<(), Violation> {
+        if self.responses.len() < usize::from(ird) { Ok(()) } else { Err(Violation::NoBuffer) }
+    }
+
+    /// The peer's Read Request, which was checked.
+    pub(super) fn respond(&mut self, request: ReadRequest, msn: u32) {
+        self.responses.push_back(Response { request, msn });
+    }
+
+    /// Where a segment of a Read Response belongs: the responses come in the order of the requests, without gaps.
+    pub(super) fn read_place(
+        &self,
+        stag: u32,
+        offset: u64,
+        len: u32,
+        last: bool,
+    ) -> Result<Places, Violation> {
+        let read = self.reads.front().ok_or(Violation::UnexpectedOpcode)?;
+        let missing = read.places.len().saturating_sub(read.arrived);
+        if len > 0 && stag != read.sink_stag {
+            return Err(Violation::InvalidStag);
+        }
+        let is_whole = len == missing;
+        if len > missing || is_whole != last || (len > 0 && offset != u64::from(read.arrived)) {
+            return Err(Violation::Bounds);
+        }
+        Ok(read.places.slice(read.arrived, len))
+    }
+
+    pub(super) fn read_arrived(&mut self, len: u32, last: bool) -> Option<Event> {
+        let read = self.reads.front_mut()?;
+        read.arrived = read.arrived.saturating_add(len);
+        if !last {
+            return None;
+        }
+        self.reads.pop_front()?.id.map(|id| Event::Read { id })
+    }
+
+    /// Nothing is sent any more but a Terminate with this code about the FPDU that begins with `head`. The first
+    /// error is the one that is told (RFC 5040 section 7.1).
+    pub(super) fn terminate(&mut self, code: Code, head: &[u8]) {
+        if self.is_terminated || self.terminate.is_some() {
+            return;
+        }
+        self.terminate = Some(terminate_header(code, head));
+    }
+
+    pub(super) fn owes(&self, ord: u16) -> bool {
+        if self.frame.is_some() || self.terminate.is_some() {
+            return true;
+        }
+        !self.is_terminated && !self.is_fenced && (self.ready.is_some() || self.source(ord).is_some())
+    }
+
+    /// Appends what is owed, as much as fits. An error of a message that is sent ends the stream; the Terminate for
+    /// it is in the batch.
+    pub(super) fn fill(
+        &mut self,
+        agreed: &Agreed,
+        memory: &Registrations,
+        batch: &mut Transmit,
+    ) -> Result<(), Violation> {
+        if let Some(frame) = self.frame.take() {
+            batch.push_bytes(&frame);
+        }
+        let markers = match agreed.markers {
+            true => {
+                usize::try_from(agreed.ulpdu_max.div_ceil(MARKER_INTERVAL)).unwrap_or(0).saturating_add(2)
+            }
+            false => 0,
+        };
+        let bytes = FPDU_BYTES.saturating_add(markers.saturating_mul(4));
+        let segments = FPDU_SEGMENTS.saturating_add(markers.saturating_mul(2));
+        let mut result = Ok(());
+        while self.owes(agreed.depths.ord) && batch.has_room(bytes, segments) {
+            if let Some(payload) = self.terminate.take() {
+                self.is_terminated = true;
+                self.push_terminate(&payload, agreed, batch);
+                break;
+            }
+            if let Some(ready) = self.ready.take() {
+                self.push_ready(ready, agreed, batch);
+                continue;
+            }
+            let Some(source) = self.source(agreed.depths.ord) else { break };
+            self.current = Some(source);
+            match source {
+                Source::Work => self.push_work(agreed, batch),
+                Source::Response => {
+                    if let Err((violation, request)) = self.push_response(agreed, memory, batch) {
+                        self.terminate(violation.code(), &request);
+                        result = Err(violation);
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    /// Which message goes on, or begins.
+    fn source(&self, ord: u16) -> Option<Source> {
+        if self.current.is_some() {
+            return self.current;
+        }
+        let work = match self.queue.front() {
+            Some(Work { operation: Operation::Read { .. }, .. }) => self.reads.len() < usize::from(ord),
+            Some(_) => true,
+            None => false,
+        };
+        match (work, !self.responses.is_empty()) {
+            (true, true) => Some(self.next),
+            (true, false) => Some(Source::Work),
+            (false, true) => Some(Source::Response),
+            (false, false) => None,
+        }
+    }
+
+    /// The next segment of the oldest work request.
+    fn push_work(&mut self, agreed: &Agreed, batch: &mut Transmit) {
+        let Some(work) = self.queue.front() else { return };
+        let at = self.at;
+        let missing = work.total.saturating_sub(at);
+        match work.operation {
+            Operation::Send { solicited, invalidate } => {
+                let len = missing.min(agreed.ulpdu_max.saturating_sub(UNTAGGED_HEADER_BYTES));
+                let last = len == missing;
+                let opcode = Opcode::send(solicited, invalidate.is_some());
+                let msn = self.sends.wrapping_add(1);
+                let header = untagged(opcode, len, last, invalidate.unwrap_or(0), Queue::SEND, msn, at);
+                let copied = work.copied(at, len);
+                let placed = len.saturating_sub(u32::try_from(copied.len()).unwrap_or(0));
+                let places = work.places.slice(at.saturating_sub(work.header_bytes), placed);
+                let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
+                fpdu.bytes(header.as_bytes());
+                fpdu.bytes(copied);
+                fpdu.payload(&places);
+                fpdu.end(len.saturating_add(UNTAGGED_HEADER_BYTES));
+                self.go_on(len, last, batch);
+            }
+            Operation::Write { stag, offset } => {
+                let len = missing.min(agreed.ulpdu_max.saturating_sub(TAGGED_HEADER_BYTES));
+                let last = len == missing;
+                let header = tagged(Opcode::WRITE, len, last, stag, offset.wrapping_add(at.into()));
+                let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
+                fpdu.bytes(header.as_bytes());
+                fpdu.payload(&work.places.slice(at, len));
+                fpdu.end(len.saturating_add(TAGGED_HEADER_BYTES));
+                self.go_on(len, last, batch);
+            }
+            Operation::Read { stag, offset } => {
+                let (id, places, size) = (work.id, work.places, work.total);
+                self.queue.pop_front();
+                self.current = None;
+                self.next = Source::Response;
+                self.ask(Some(id), places, size, (stag, offset), agreed, batch);
+            }
+        }
+    }
+
+    /// A segment of a Send or Write was appended.
+    fn go_on(&mut self, len: u32, last: bool, batch: &mut Transmit) {
+        self.at = self.at.saturating_add(len);
+        if !last {
+            return;
+        }
+        self.at = 0;
+        self.current = None;
+        self.next = Source::Response;
+        let Some(work) = self.queue.pop_front() else { return };
+        self.leaving.push_back(match work.operation {
+            Operation::Send { .. } => {
+                self.sends = self.sends.wrapping_add(1);
+                Leaving::Sent(work.id)
+            }
+            Operation::Write { .. } | Operation::Read { .. } => Leaving::Written(work.id),
+        });
+        batch.done.push(TaskId::default());
+    }
+
+    /// Appends a Read Request.
+    fn ask(
+        &mut self,
+        id: Option<u64>,
+        places: Places,
+        size: u32,
+        source: (u32, u64),
+        agreed: &Agreed,
+        batch: &mut Transmit,
+    ) {
+        self.read_requests = self.read_requests.wrapping_add(1);
+        let sink_stag = (self.random)();
+        let request = ReadRequest {
+            sink_stag: U32::new(sink_stag),
+            sink_offset: U64::new(0),
+            size: U32::new(size),
+            source_stag: U32::new(source.0),
+            source_offset: U64::new(source.1),
+        };
+        self.reads.push_back(Read { id, sink_stag, places, arrived: 0 });
+        let header = untagged(
+            Opcode::READ_REQUEST,
+            READ_REQUEST_BYTES,
+            true,
+            0,
+            Queue::READ_REQUEST,
+            self.read_requests,
+            0,
+        );
+        let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
+        fpdu.bytes(header.as_bytes());
+        fpdu.bytes(request.as_bytes());
+        fpdu.end(READ_REQUEST_BYTES.saturating_add(UNTAGGED_HEADER_BYTES));
+    }
+
+    /// The next segment of the oldest Read Response. Its memory may have been invalidated meanwhile: then the answer
+    /// is the headers of the request, as far as it is not served.
+    fn push_response(
+        &mut self,
+        agreed: &Agreed,
+        memory: &Registrations,
+        batch: &mut Transmit,
+    ) -> Result<(), (Violation, [u8; 48])> {
+        let Some(Response { request, msn }) = self.responses.front() else { return Ok(()) };
+        let at = self.at;
+        let missing = request.size.get().saturating_sub(at);
+        let len = missing.min(agreed.ulpdu_max.saturating_sub(TAGGED_HEADER_BYTES));
+        let source = request.source_offset.get().wrapping_add(at.into());
+        let sink = request.sink_offset.get().wrapping_add(at.into());
+        let places = match len {
+            0 => Places::EMPTY,
+            _ => match memory.for_read(request.source_stag.get(), source, len) {
+                Ok(places) => places,
+                Err(fault) => return Err((fault.of_read(), unserved(*request, *msn, at))),
+            },
+        };
+        let last = len == missing;
+        let header = tagged(Opcode::READ_RESPONSE, len, last, request.sink_stag.get(), sink);
+        let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
+        fpdu.bytes(header.as_bytes());
+        fpdu.payload(&places);
+        fpdu.end(len.saturating_add(TAGGED_HEADER_BYTES));
+        self.at = at.saturating_add(len);
+        if last {
+            self.at = 0;
+            self.current = None;
+            self.next = Source::Work;
+            self.responses.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Says that this end is ready to receive; which of the agreed ways is taken is the initiator's choice.
+    fn push_ready(&mut self, ready: ReadyToReceive, agreed: &Agreed, batch: &mut Transmit) {
+        if ready.by_write {
+            let header = tagged(Opcode::WRITE, 0, true, 0, 0);
+            let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
+            fpdu.bytes(header.as_bytes());
+            fpdu.end(TAGGED_HEADER_BYTES);
+        } else if ready.by_send {
+            self.sends = self.sends.wrapping_add(1);
+            let header = untagged(Opcode::SEND, 0, true, 0, Queue::SEND, self.sends, 0);
+            let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
+            fpdu.bytes(header.as_bytes());
+            fpdu.end(UNTAGGED_HEADER_BYTES);
+        } else {
+            self.ask(None, Places::EMPTY, 0, (0, 0), agreed, batch);
+        }
+    }
+
+    fn push_terminate(&mut self, payload: &[u8], agreed: &Agreed, batch: &mut Transmit) {
+        let len = u32::try_from(payload.len()).unwrap_or(0);
+        let header = untagged(Opcode::TERMINATE, len, true, 0, Queue::TERMINATE, 1, 0);
+        let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
+        fpdu.bytes(header.as_bytes());
+        fpdu.bytes(payload);
+        fpdu.end(len.saturating_add(UNTAGGED_HEADER_BYTES));
+    }
+}
+
+const READ_REQUEST_BYTES: u32 = 28;
+
+fn tagged(opcode: Opcode, len: u32, last: bool, stag: u32, offset: u64) -> Tagged {
+    let ulpdu = len.saturating_add(TAGGED_HEADER_BYTES);
+    Tagged {
+        head: Head::new(u16::try_from(ulpdu).unwrap_or(u16::MAX), true, last, opcode),
+        stag: U32::new(stag),
+        offset: U64::new(offset),
+    }
+}
+
+fn untagged(
+    opcode: Opcode,
+    len: u32,
+    last: bool,
+    invalidate_stag: u32,
+    queue: Queue,
+    msn: u32,
+    offset: u32,
+) -> Untagged {
+    let ulpdu = len.saturating_add(UNTAGGED_HEADER_BYTES);
+    Untagged {
+        head: Head::new(u16::try_from(ulpdu).unwrap_or(u16::MAX), false, last, opcode),
+        invalidate_stag: U32::new(invalidate_stag),
+        queue,
+        msn: U32::new(msn),
+        offset: U32::new(offset),
+    }
+}
+
+/// The headers of a Read Request of which `at` bytes were served (RFC 5040 section 4.8, Terminated RDMA Header).
+fn unserved(request: ReadRequest, msn: u32, at: u32) -> [u8; 48] {
+    let header = untagged(Opcode::READ_REQUEST, READ_REQUEST_BYTES, true, 0, Queue::READ_REQUEST, msn, 0);
+    let rest = ReadRequest {
+        sink_offset: U64::new(request.sink_offset.get().wrapping_add(at.into())),
+        source_offset: U64::new(request.source_offset.get().wrapping_add(at.into())),
+        size: U32::new(request.size.get().saturating_sub(at)),
+        ..request
+    };
+    let mut bytes = [0; 48];
+    for (place, byte) in bytes.iter_mut().zip(header.as_bytes().iter().chain(rest.as_bytes())) {
+        *place = *byte;
+    }
+    bytes
+}
+
+/// The Terminate Header about an FPDU that begins with `head`, as far as it was received (RFC 5040 section 4.8).
+fn terminate_header(code: Code, head: &[u8]) -> Vec<u8> {
+    let (ddp, is_request) = match Head::view(head) {
+        Some(first) if first.is_tagged() => (Tagged::BYTES, false),
+        Some(first) => (Untagged::BYTES, first.opcode() == Opcode::READ_REQUEST),
+        None => (usize::MAX, false),
+    };
+    let mut headers = code.header_control();
+    let rdmap = ddp.saturating_add(ReadRequest::BYTES);
+    if !is_request || head.len() < rdmap {
+        headers &= !TerminateControl::RDMAP_HEADER;
+    }
+    if head.len() < ddp {
+        headers = 0;
+    }
+    let end = match headers {
+        0 => 0,
+        headers if headers & TerminateControl::RDMAP_HEADER != 0 => rdmap,
+        _ => ddp,
+    };
+    let control = TerminateControl::new(code.layer, code.error_type, code.code, headers);
+    // The length of the DDP segment is what stands before it in the FPDU.
+    [control.as_bytes(), head.get(..end).unwrap_or_default()].concat()
+}
+
+/// One FPDU on its way into a batch.
+struct Fpdu<'a> {
+    batch: &'a mut Transmit,
+    /// Bytes until the next marker, when there are any.
+    until_marker: Option<&'a mut u32>,
+    /// Bytes since the ULPDU length field.
+    since_start: u32,
+    crc: bool,
+}
+
+impl<'a> Fpdu<'a> {
+    fn begin(agreed: &Agreed, until_marker: &'a mut u32, batch: &'a mut Transmit) -> Fpdu<'a> {
+        if agreed.crc {
+            batch.segments.push(Segment::SumStart);
+        }
+        let until_marker = agreed.markers.then_some(until_marker);
+        Fpdu { batch, until_marker, since_start: 0, crc: agreed.crc }
+    }
+
+    fn bytes(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = usize::try_from(self.room()).unwrap_or(usize::MAX);
+            let (now, later) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
+            self.batch.push_bytes(now);
+            self.passed(u32::try_from(now.len()).unwrap_or(0));
+            bytes = later;
+        }
+    }
+
+    fn payload(&mut self, places: &Places) {
+        for mut span in places.iter() {
+            while span.len > 0 {
+                let now = span.slice(0, self.room());
+                self.batch.push_payload(now);
+                self.passed(now.len);
+                span = span.slice(now.len, span.len);
+            }
+        }
+    }
+
+    /// Padding and CRC.
+    fn end(mut self, ulpdu_length: u32) {
+        let padding = usize::try_from(pad(ulpdu_length)).unwrap_or(0);
+        self.bytes([0; 3].get(..padding).unwrap_or_default());
+        // A marker right before the CRC is summed, too (RFC 5044 section 4.4). The CRC itself is never cut: FPDUs and
+        // markers are whole words.
+        self.room();
+        if self.crc {
+            self.batch.segments.push(Segment::Sum);
+            self.batch.total_bytes = self.batch.total_bytes.saturating_add(CRC_BYTES);
+        } else {
+            self.batch.push_bytes(&[0; 4]);
+        }
+        self.passed(CRC_BYTES);
+    }
+
+    /// How many bytes may follow before the next marker, which is put here when it is due.
+    fn room(&mut self) -> u32 {
+        let Some(until) = &mut self.until_marker else { return u32::MAX };
+        if **until == 0 {
+            let pointer = u16::try_from(self.since_start).unwrap_or(0);
+            let marker = Marker { reserved: U16::new(0), fpdu_pointer: U16::new(pointer) };
+            self.batch.push_bytes(marker.as_bytes());
+            **until = MARKER_INTERVAL.saturating_sub(MARKER_BYTES);
+            if self.since_start > 0 {
+                self.since_start = self.since_start.saturating_add(MARKER_BYTES);
+            }
+        }
+        **until
+    }
+
+    fn passed(&mut self, len: u32) {
+        self.since_start = self.since_start.saturating_add(len);
+        if let Some(until) = &mut self.until_marker {
+            **until = until.saturating_sub(len);
+        }
+    }
+}

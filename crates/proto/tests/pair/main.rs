@@ -1,0 +1,5 @@
+//! Our machines against each other, on a virtual clock, with bytes cut anywhere.
+
+mod iscsi;
+mod iwarp;
+mod support;

@@ -1,0 +1,74 @@
+//! Memory that spans name, and what fills and sums it.
+
+use wire::Span;
+
+pub(crate) const MEMORY_BYTES: usize = 4 << 20;
+
+/// Numbers that look random and come again with the same seed (xorshift).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 16) as usize % limit
+    }
+}
+
+/// Memory that spans name.
+pub(crate) struct Memory {
+    pub regions: [Vec<u8>; 2],
+}
+
+impl Memory {
+    /// Both regions full of what looks random.
+    pub(crate) fn new(random: &mut Random) -> Memory {
+        // A block of a prime length, again and again: no two sectors are the same.
+        let mut region = || {
+            let block: Vec<u8> = (0..32_749).map(|_| (random.next() >> 20) as u8).collect();
+            let mut region = block.repeat(MEMORY_BYTES / block.len() + 1);
+            region.truncate(MEMORY_BYTES);
+            region
+        };
+        Memory { regions: [region(), region()] }
+    }
+
+    pub(crate) fn at(&mut self, span: Span) -> &mut [u8] {
+        let from = span.offset as usize;
+        &mut self.regions[span.buffer.0 as usize][from..from + span.len as usize]
+    }
+}
+
+/// CRC32C.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    crc32c_after(0, bytes)
+}
+
+/// CRC32C by table, of what has the sum `before`, and `bytes`.
+pub(crate) fn crc32c_after(before: u32, bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut n = 0;
+        while n < 256 {
+            let mut crc = n as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = (crc >> 1) ^ (0x82f6_3b78 * (crc & 1));
+                bit += 1;
+            }
+            table[n] = crc;
+            n += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!before, |crc, byte| (crc >> 8) ^ TABLE[((crc ^ u32::from(*byte)) & 0xff) as usize])
+}
