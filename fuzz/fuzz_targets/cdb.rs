@@ -242,7 +242,7 @@ fn home(index: u32, options: u8) -> Home {
         solid_state: true,
         cryptographic_erase: options & 16 != 0,
     };
-    Home::new(Arc::new(unit(index, options)), traits, None)
+    Home::new(Arc::new(unit(index, options)), traits)
 }
 
 fn unit(index: u32, options: u8) -> Unit {

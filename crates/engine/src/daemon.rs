@@ -4,7 +4,7 @@ use crate::access::{self, Directory};
 use crate::balance::Board;
 use crate::config::{Config, Lun, StoreSpec};
 use crate::core::{Core, Shared};
-use crate::housekeeper::{Housekeeper, Job, kept_reservations};
+use crate::housekeeper::{self, Housekeeper, Job};
 use crate::message::Message;
 use crate::opening::{self, Opened};
 use crate::prober::{self, Watch, Watched};
@@ -94,11 +94,11 @@ impl Daemon {
         let listeners = bind(&config)?;
         let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
         let opened = opening::open_all(&mut config.luns);
-        let units: Vec<Arc<Unit>> =
+        let mut units: Vec<Arc<Unit>> =
             (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun, &opened[lun]))).collect();
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
-            units.iter().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).unzip();
+            units.iter_mut().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).unzip();
         let views: Vec<View> = units
             .iter()
             .zip(&homes)
@@ -317,16 +317,17 @@ fn random() -> [u8; 16] {
 }
 
 /// The home of a unit; an error when the unit is not to be served whatever its store says.
-fn home(config: &Config, unit: &Arc<Unit>, opened: &Opened) -> (Home, Result<(), String>) {
-    let kept = match &config.state_dir {
-        Some(dir) => kept_reservations(dir, &unit.serial),
-        None => Ok(None),
+fn home(config: &Config, unit: &mut Arc<Unit>, opened: &Opened) -> (Home, Result<(), String>) {
+    let mut home = Home::new(unit.clone(), opened.store.traits());
+    let fit = match &config.state_dir {
+        Some(dir) => housekeeper::restore(&mut home, dir, &unit.serial),
+        None => Ok(()),
     };
-    let (kept, fit) = match kept {
-        Ok(kept) => (kept, Ok(())),
-        Err(error) => (None, Err(error)),
-    };
-    let mut home = Home::new(unit.clone(), opened.store.traits(), kept);
+    if fit.is_err() {
+        // What is there stays as it is until somebody looks: APTPL from an initiator must not replace it.
+        *unit = Arc::new(Unit { can_keep: false, ..Unit::clone(unit) });
+        home = Home::new(unit.clone(), opened.store.traits());
+    }
     if let Some(error) = fit.as_ref().err().or(opened.failed.as_ref()) {
         home.handle(HomeRequest::StoreFailed(error.as_str().into()));
     }

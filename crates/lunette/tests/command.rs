@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 use support::daemon::Daemon;
-use support::initiator::{Initiator, Login};
+use support::initiator::{Initiator, Login, write_cdb};
 use support::tools::{Outcome, run};
 use support::wait_until;
 
@@ -168,6 +168,41 @@ fn a_unit_whose_reservations_cannot_be_read_is_not_served() {
     assert_eq!(sense_key(&mut initiator, 0), Some(2));
     let log = daemon.stop();
     assert!(log.contains("kept reservations cannot be read"), "{log}");
+}
+
+#[test]
+fn groups_decide_who_sees_what_and_may_write() {
+    const GROUPS: &str = "[[lun]]\nname = 'a'\nram = '1M'\n[[lun]]\nname = 'b'\nram = '1M'\n\
+                          [[target]]\nname = 'iqn.2026-11.a:x'\nluns = ['a', 'b']\n\
+                          [[target.group]]\nname = 'out'\ninitiators = ['*:banned*']\ndeny = true\n\
+                          [[target.group]]\nname = 'readers'\ninitiators = ['*:reader']\nread_only = true\n\
+                          luns = [{ lun = 'b', number = 7 }]\n\
+                          [[target.group]]\nname = 'rest'\nnetworks = ['127.0.0.0/8']\n";
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("lunette.toml");
+    std::fs::write(&file, GROUPS).expect("written");
+    let daemon = Daemon::serve(["--config".as_ref(), file.as_os_str()]);
+    let url = daemon.lun(0);
+    let login = |name: &str| Initiator::login(&url, &Login::named(name));
+    let refused = login("banned1").err().expect("refused").to_string();
+    assert!(refused.contains("status class 2, detail 2"), "forbidden, and not {refused}");
+    let luns = |initiator: &mut Initiator| {
+        let report = initiator.read(0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256).expect("REPORT LUNS");
+        report.data[8..].chunks(8).map(|lun| lun[1]).collect::<Vec<u8>>()
+    };
+    let (mut reader, mut writer) = (login("reader").expect("login"), login("writer").expect("login"));
+    assert_eq!((luns(&mut reader), luns(&mut writer)), (vec![7], vec![0, 1]));
+    writer.write_blocks(0, 3, 512, &[1; 512], false).expect("WRITE");
+    writer.write_blocks(1, 3, 512, &[2; 512], false).expect("WRITE");
+    assert_eq!(reader.read_blocks(7, 3, 1, 512).expect("READ"), [2; 512], "one unit under two numbers");
+    let told = reader.write(7, &write_cdb(3, 512, 512, false), &[3; 512]).expect("an answer");
+    assert_eq!((told.sense_key(), told.sense[12]), (Some(7), 0x27), "write protected");
+    let told = reader.read(1, &[0; 6], 0).expect("an answer");
+    assert_eq!((told.sense_key(), told.sense[12]), (Some(5), 0x25), "not a number of its own");
+    assert_eq!(writer.read_blocks(1, 3, 1, 512).expect("READ"), [2; 512]);
+    drop((reader, writer));
+    let log = daemon.stop();
+    assert!(log.contains("group out denies it"), "{log}");
 }
 
 #[test]

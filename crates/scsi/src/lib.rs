@@ -67,7 +67,7 @@ mod vpd;
 pub use attention::UnitAttention;
 pub use command::{Attribute, Ending, Request, Status};
 pub use exec::{Env, Event, Exec, Step};
-pub use home::{Home, HomeReply, HomeRequest, Identity, Publish, Who};
+pub use home::{Damaged, Home, HomeReply, HomeRequest, Identity, Publish, Who};
 pub use luns::no_unit;
 pub use nexus::{NexusId, NexusUnit, Reach};
 pub use policy::Policy;

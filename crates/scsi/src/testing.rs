@@ -121,7 +121,7 @@ impl Bench {
             solid_state: true,
             ..Traits::NONE
         };
-        let home = Home::new(unit.clone(), traits, None);
+        let home = Home::new(unit.clone(), traits);
         let nexus = |id: u64| {
             let mut nexus = NexusUnit::new(NexusId(id), vec![5, id as u8], 1, false);
             nexus.attentions.clear();

@@ -141,8 +141,8 @@ impl Target {
         let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
         let store = store::open_ram(UNIT_BYTES).expect("memory");
         let opened = Opened { store: store.clone(), failed: None, losses: Arc::default() };
-        let unit = Arc::new(unit(&config, 0, &opened));
-        let (home, _) = home(&config, &unit, &opened);
+        let mut unit = Arc::new(unit(&config, 0, &opened));
+        let (home, _) = home(&config, &mut unit, &opened);
         let views = vec![View { unit, policy: home.policy() }];
         let listeners = bind(&config).expect("a portal");
         let addresses = vec![bound(&listeners[0]).expect("an address")];
