@@ -24,6 +24,7 @@
 
 pub mod iscsi;
 pub mod iwarp;
+pub mod message;
 pub mod stream;
 pub mod time;
 pub mod verbs;
