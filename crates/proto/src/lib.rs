@@ -25,6 +25,7 @@
 pub mod iscsi;
 pub mod iwarp;
 pub mod message;
+pub mod srp;
 pub mod stream;
 pub mod time;
 pub mod verbs;

@@ -30,7 +30,7 @@ pub struct WorkId(pub u64);
 /// A message that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// Where it lies: the machine's until it is given back by [`Post::release`].
+    /// The whole receive that it came in: the machine's until it is given back by [`Post::release`].
     pub place: Span,
     /// Its bytes.
     pub bytes: &'a [u8],
@@ -89,6 +89,9 @@ pub trait Post {
     /// Copies bytes of a message to where they belong.
     fn copy(&mut self, from: Span, to: Places);
 
+    /// What is now in a part of the place of a message: an RDMA Read may have gone there.
+    fn bytes(&self, place: Span) -> &[u8];
+
     /// The place of a message is free: it is posted again as a receive.
     fn release(&mut self, place: Span);
 }
@@ -115,6 +118,12 @@ pub trait MessageMachine {
 
     /// The connection is made; as the side that asked, with the private data of the answer.
     fn established(&mut self, now: Time, private_data: &[u8]);
+
+    /// As the side that asked: the connection was turned away, with this private data.
+    fn rejected(&mut self, now: Time, private_data: &[u8]) {
+        let _ = private_data;
+        self.closed(now, "the connection was rejected");
+    }
 
     /// The receives that must stand ready now; asked after each call of the others.
     fn receives(&self) -> Receives;
