@@ -29,11 +29,9 @@ impl Target {
         let transfer = Transfer::new(from);
         let fits = at.saturating_add(transfer.len) <= task.data_in.len;
         assert!(task.push.is_none() && fits, "a push past the command's data-in");
+        assert!(end.is_none() || task.fetch.is_none(), "an ending while data is still asked for");
         task.push = Some(transfer);
         task.ending = end;
-        if end.is_some() {
-            task.fetch = None;
-        }
         self.out.push_back(Out::Push(id));
     }
 

@@ -104,6 +104,7 @@ impl Target {
         }
         let room = if task.data_out.immediate { offset.map_or(0, u32::from) } else { place.len };
         let most = room.checked_div(DESCRIPTOR_BYTES).unwrap_or(0);
+        assert!(most > 0, "a receive holds a descriptor");
         let Some(rest) = task.unread().and_then(|buffer| buffer.rest) else {
             if !task.data_out.immediate {
                 task.message = None;
@@ -175,7 +176,7 @@ impl Target {
         task.stage = Stage::Ended;
         task.lends = true;
         task.push = None;
-        Ok((task.reading == 0).then_some(Out::Response(id)))
+        Ok(Some(Out::Response(id)))
     }
 
     fn post_response(&mut self, id: TaskId, to: &mut dyn Post) -> Next {
