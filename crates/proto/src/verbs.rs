@@ -121,8 +121,8 @@ pub enum Up {
     /// end, the task is gone.
     ///
     /// Where data moves by RDMA, this also follows [`Down::Abort`] and [`Down::End`] of a task whose `Fetch` or `Push`
-    /// was under way, always and once: a transfer that was posted cannot be called back, so its places stay lent until
-    /// then.
+    /// was under way, once, unless the `Fetched` or `Pushed` of that transfer was left before: a transfer that was
+    /// posted cannot be called back, so its places stay lent until then.
     Pushed(TaskId),
     /// A task management request. Tasks that it names are still in the table; answer it with
     /// [`Down::FunctionDone`] once every task it covers was ended with [`Down::Abort`].

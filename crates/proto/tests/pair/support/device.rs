@@ -1,8 +1,6 @@
 //! A SCSI side that does what the CDB says.
 
 use super::DISK;
-use proto::iscsi::target::Target;
-use proto::time::Time;
 use proto::verbs::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Up};
 use std::collections::BTreeMap;
 use wire::{Places, Sense, Span};
@@ -31,34 +29,34 @@ impl Device {
         self.running.len()
     }
 
-    pub(crate) fn up(&mut self, up: Up, target: &mut Target, now: Time) {
+    pub(crate) fn up(&mut self, up: Up, down: &mut dyn FnMut(Down)) {
         match up {
             Up::Ready(session) => self.session = Some(*session),
             Up::Command(command) => {
                 self.running.insert(command.task, (command, 0));
-                self.go_on(command.task, target, now);
+                self.go_on(command.task, down);
             }
-            Up::Fetched(task) => self.go_on(task, target, now),
+            Up::Fetched(task) => self.go_on(task, down),
             Up::FetchFailed(task) => {
                 self.running.remove(&task);
             }
-            Up::Pushed(task) => self.pushed(task, target, now),
+            Up::Pushed(task) => self.pushed(task, down),
             Up::Function { id, lun, function } => {
-                let response = self.function(lun, function, target, now);
-                target.down(now, Down::FunctionDone { id, response });
+                let response = self.function(lun, function, down);
+                down(Down::FunctionDone { id, response });
             }
             Up::Refused { .. } => {}
             Up::Gone { .. } => unreachable!("kept by the pair"),
         }
     }
 
-    pub(crate) fn pushed(&mut self, task: TaskId, target: &mut Target, now: Time) {
+    pub(crate) fn pushed(&mut self, task: TaskId, down: &mut dyn FnMut(Down)) {
         if self.running.contains_key(&task) {
-            self.go_on(task, target, now);
+            self.go_on(task, down);
         }
     }
 
-    fn go_on(&mut self, task: TaskId, target: &mut Target, now: Time) {
+    fn go_on(&mut self, task: TaskId, down: &mut dyn FnMut(Down)) {
         let Some((command, at)) = self.running.get_mut(&task) else { return };
         let (disk, len) = (command.cdb.u32(2), command.cdb.u32(6));
         let place = |at: u32, len: u32| {
@@ -79,7 +77,7 @@ impl Device {
         if from < write {
             let piece = (write - from).min(PIECE);
             *at += piece;
-            return target.down(now, Down::Fetch { task, at: from, into: place(from, piece) });
+            return down(Down::Fetch { task, at: from, into: place(from, piece) });
         }
         if from < read {
             let piece = (read - from).min(PIECE);
@@ -88,15 +86,15 @@ impl Device {
             if end.is_some() {
                 self.running.remove(&task);
             }
-            return target.down(now, Down::Push { task, at: from, from: place(from, piece), end });
+            return down(Down::Push { task, at: from, from: place(from, piece), end });
         }
         if command.cdb.opcode() != HANG {
             self.running.remove(&task);
-            target.down(now, Down::End { task, ending });
+            down(Down::End { task, ending });
         }
     }
 
-    fn function(&mut self, lun: u64, function: Function, target: &mut Target, now: Time) -> FunctionResponse {
+    fn function(&mut self, lun: u64, function: Function, down: &mut dyn FnMut(Down)) -> FunctionResponse {
         let covered: Vec<TaskId> = match function {
             Function::AbortTask(Some(task)) => vec![task],
             Function::AbortTask(None) => return FunctionResponse::NoTask,
@@ -109,7 +107,7 @@ impl Device {
         };
         for task in covered {
             self.aborted += usize::from(self.running.remove(&task).is_some());
-            target.down(now, Down::Abort { task });
+            down(Down::Abort { task });
         }
         FunctionResponse::Complete
     }
