@@ -17,7 +17,6 @@ use wire::srp::{
     Layout, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason, TaskFunction,
 };
 use wire::{BufferId, Cdb, Places, Sense, Span};
-use zerocopy::IntoBytes;
 
 const DEPTH: u16 = 4;
 /// Receives of a target with no message at hand.
@@ -69,7 +68,8 @@ fn target(input: &mut Input<'_>, options: u8) -> Target {
     };
     login.req_it_iu_len.set(IU_BYTES);
     login.imm_data_offset.set(68);
-    let private_data = if options & 4 == 0 { login.as_bytes() } else { input.take(64).unwrap_or(&[]) };
+    let login = bytes(&login);
+    let private_data = if options & 4 == 0 { &login } else { input.take(64).unwrap_or(&[]) };
     match machine.asked(Time(1), private_data) {
         Answer::Accept(answer) => {
             assert_eq!(answer.len(), LoginResponse::BYTES);
@@ -100,12 +100,16 @@ fn initiator(input: &mut Input<'_>, options: u8) -> Initiator {
     answer.max_it_iu_len.set(IU_BYTES);
     answer.rsp_flags = if options & 2 == 0 { LoginResponse::IMMEDIATE } else { 0 };
     match options & 12 {
-        0 => machine.established(Time(1), answer.as_bytes()),
+        0 => machine.established(Time(1), &bytes(&answer)),
         4 => machine.established(Time(1), input.take(52).unwrap_or(&[])),
         8 => machine.rejected(Time(1), input.take(32).unwrap_or(&[])),
         _ => {}
     }
     machine
+}
+
+fn bytes<L: Layout>(layout: &L) -> Vec<u8> {
+    layout.as_bytes().to_vec()
 }
 
 /// A layer above.
