@@ -13,9 +13,7 @@ use proto::verbs::{Attribute, Command, Down, Ending, FunctionResponse, TaskId, U
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::srp::{
-    Layout, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason, TaskFunction,
-};
+use wire::srp::{Layout, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason, TaskFunction};
 use wire::{BufferId, Cdb, Places, Sense, Span};
 
 const DEPTH: u16 = 4;

@@ -213,6 +213,8 @@ impl Initiator {
         self.control.clear();
         self.freed.clear();
         self.commands.clear();
+        self.ended.clear();
+        self.answered.clear();
         self.events.push_back(Event::Gone { reason: reason.to_string() });
     }
 
@@ -272,6 +274,9 @@ impl MessageMachine for Initiator {
     }
 
     fn established(&mut self, _now: Time, private_data: &[u8]) {
+        if !matches!(self.phase, Phase::Login { .. }) {
+            return;
+        }
         match self.login_response(private_data) {
             Ok(()) => {
                 self.phase = Phase::Full;
@@ -309,7 +314,9 @@ impl MessageMachine for Initiator {
     }
 
     fn finished(&mut self, _now: Time, work: WorkId) {
-        self.sent(work);
+        if !matches!(self.phase, Phase::Over) {
+            self.sent(work);
+        }
     }
 
     fn closed(&mut self, _now: Time, reason: &str) {

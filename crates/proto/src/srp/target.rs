@@ -368,8 +368,7 @@ impl Work {
 
     fn of(id: WorkId) -> Work {
         let [_, _, _, kind, slot_high, slot_low, high, low] = id.0.to_be_bytes();
-        let (slot, generation) =
-            (u16::from_be_bytes([slot_high, slot_low]), u16::from_be_bytes([high, low]));
+        let (slot, generation) = (u16::from_be_bytes([slot_high, slot_low]), u16::from_be_bytes([high, low]));
         let task = TaskId { slot, generation };
         match kind {
             1 => Work::Fetch(task),

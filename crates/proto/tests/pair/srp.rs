@@ -196,7 +196,9 @@ fn both_sides_log_out() {
     rig.peer.machine.function(0, TaskFunction::ABORT_TASK, Some(task)).unwrap();
     rig.run();
     assert_eq!(rig.target_gone.as_deref(), Some("logged out by this side"));
-    assert!(matches!(rig.events[0], Event::Completed(_)) && matches!(rig.events[1], Event::FunctionDone { .. }));
+    assert!(
+        matches!(rig.events[0], Event::Completed(_)) && matches!(rig.events[1], Event::FunctionDone { .. })
+    );
 
     let mut rig = ours(9);
     rig.peer.machine.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY)).unwrap();

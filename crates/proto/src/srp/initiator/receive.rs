@@ -117,7 +117,9 @@ impl Initiator {
         if response == ResponseCode::COMPLETE {
             let is_set = matches!(
                 done.function,
-                TaskFunction::ABORT_TASK_SET | TaskFunction::CLEAR_TASK_SET | TaskFunction::LOGICAL_UNIT_RESET
+                TaskFunction::ABORT_TASK_SET
+                    | TaskFunction::CLEAR_TASK_SET
+                    | TaskFunction::LOGICAL_UNIT_RESET
             );
             let covered = |id: TaskId, task: &Task| {
                 Some(id) == done.referenced

@@ -36,6 +36,9 @@ impl Target {
     /// `true` when a task keeps its place.
     fn judge_unit(&mut self, message: &Message<'_>) -> Result<bool, Violation> {
         let bytes = message.bytes;
+        if u32::try_from(bytes.len()).is_ok_and(|len| len > self.link.max_it_iu_bytes) {
+            return Err(Violation::TooLong);
+        }
         match bytes.first().map(|code| Opcode(*code)).ok_or(Violation::Length)? {
             Opcode::COMMAND => {
                 self.count_request()?;

@@ -188,7 +188,8 @@ impl Target {
             to.release(place);
             self.held = self.held.saturating_sub(1);
         }
-        let (tag, sol_not, residual) = (task.tag, task.sol_not, Residual::new(task.command.as_ref(), &ending));
+        let (tag, sol_not, residual) =
+            (task.tag, task.sol_not, Residual::new(task.command.as_ref(), &ending));
         let credits = self.credits(1);
         let sense = ending.sense.as_ref().map_or(&[][..], Sense::as_bytes);
         let is_solicited = asks_notice(sol_not, ending.status == GOOD);

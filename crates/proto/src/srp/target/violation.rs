@@ -10,6 +10,8 @@ pub enum Violation {
     UnknownType,
     /// An information unit shorter than its type or its fields say (section 6.1).
     Length,
+    /// An information unit longer than the login asked for (section 6.2).
+    TooLong,
     /// A request beyond the request limit (section 6.3).
     RequestLimit,
     /// A tag that already names a request in flight (section 6.8).
@@ -58,6 +60,9 @@ impl Violation {
             }
             Violation::Length => {
                 (Logout(LogoutReason::INVALID_LENGTH), "information unit shorter than its fields say", "6.1")
+            }
+            Violation::TooLong => {
+                (Logout(LogoutReason::INVALID_LENGTH), "information unit longer than agreed", "6.2")
             }
             Violation::RequestLimit => {
                 (Logout(LogoutReason::UNSPECIFIED), "request beyond the request limit", "6.3")

@@ -133,9 +133,7 @@ fn prepare(rig: &mut Rig<Wild>, kind: Kind) -> (Vec<u8>, Vec<u32>) {
     let none = Shape::None;
     let unit = match kind {
         Kind::Direct => command(COMMAND, &cdb(0, 0, LEN), &Shape::Direct(list[0]), &none),
-        Kind::Immediate => {
-            command(COMMAND, &cdb(0, 0, LEN), &Shape::Immediate(vec![9; LEN as usize]), &none)
-        }
+        Kind::Immediate => command(COMMAND, &cdb(0, 0, LEN), &Shape::Immediate(vec![9; LEN as usize]), &none),
         Kind::Table | Kind::Push | Kind::Pushes => {
             let span = Span { buffer: HOST, offset: 1 << 20, len: 16 * pieces };
             rig.memory.at(span).copy_from_slice(list.as_bytes());

@@ -1,14 +1,17 @@
 //! Initiators that break the standard.
 
-use super::rig::Rig;
+use super::rig::{CONFIG, Door, INITIATOR, Rig, target};
 use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::{Device, WRITE};
 use proptest::prelude::*;
-use proto::message::Advertised;
+use proto::message::{Advertised, Message, MessageMachine};
+use proto::srp::initiator::{Initiator, InitiatorConfig};
+use proto::time::Time;
 use proto::verbs::Up;
 use wire::srp::{
     Direct, Layout, LoginRequest, LogoutReason, Opcode, ResponseCode, TargetLogout, TaskFunction,
 };
+use wire::{BufferId, Places, Span};
 
 fn logged_in() -> Rig<Wild> {
     Rig::wild(LoginRequest::IMMEDIATE | LoginRequest::LOGOUT_SOLICITED, 1)
@@ -66,6 +69,23 @@ fn truncated_units_end_the_connection() {
     for len in 52..unit.len() {
         logged_out(logged_in(), &unit[..len], LogoutReason::INVALID_LENGTH, "immediate data outside");
     }
+}
+
+/// A receive may hold more than what was agreed on.
+#[test]
+fn units_are_no_longer_than_agreed() {
+    let short = InitiatorConfig { it_iu_bytes: 128, ..INITIATOR };
+    let mut rig = Rig::ours(short, CONFIG, 1);
+    let nothing = Places::EMPTY;
+    rig.execute(crate::support::command(WRITE, 0, 4096, nothing, crate::support::host(0, 4096)));
+    let mut machine = target(CONFIG, Door::default());
+    machine.asked(Time(1), Initiator::new(short, Time(1)).request().as_slice());
+    machine.established(Time(1), &[]);
+    let place = Span { buffer: BufferId(1), len: 1024, offset: 0 };
+    machine.received(Time(1), Message { place, bytes: &[2; 129], invalidated: None });
+    machine.closed(Time(1), "closed");
+    let last = std::iter::from_fn(|| machine.poll()).last();
+    assert!(matches!(last, Some(Up::Gone { reason }) if reason.contains("longer than agreed")));
 }
 
 #[test]

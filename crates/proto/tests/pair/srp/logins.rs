@@ -8,9 +8,7 @@ use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
 use proto::srp::target::TargetConfig;
 use proto::time::Time;
 use proto::verbs::Up;
-use wire::srp::{
-    Layout, LoginReject, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason,
-};
+use wire::srp::{Layout, LoginReject, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
@@ -74,14 +72,8 @@ fn both_forms_and_their_tags() {
 #[test]
 fn every_reason_for_a_reject() {
     let cases: [(LoginRequestRdma, RejectReason); 8] = [
-        (
-            LoginRequestRdma { opcode: Opcode::COMMAND, ..login() },
-            RejectReason::UNABLE_TO_ESTABLISH,
-        ),
-        (
-            LoginRequestRdma { req_it_iu_len: U32::new(63), ..login() },
-            RejectReason::LENGTH_TOO_LARGE,
-        ),
+        (LoginRequestRdma { opcode: Opcode::COMMAND, ..login() }, RejectReason::UNABLE_TO_ESTABLISH),
+        (LoginRequestRdma { req_it_iu_len: U32::new(63), ..login() }, RejectReason::LENGTH_TOO_LARGE),
         (
             LoginRequestRdma { req_it_iu_len: U32::new(CONFIG.max_it_iu_bytes + 1), ..login() },
             RejectReason::LENGTH_TOO_LARGE,

@@ -2,7 +2,7 @@
 
 use super::wild::Wild;
 use crate::support::fabric::{Done, Node, Posting};
-use crate::support::{DISK, Device, HOST, IDLE, Memory, Random};
+use crate::support::{DISK, Device, HOST, IDLE, Memory, Random, Transport};
 use proto::iscsi::initiator::{Completion, Request};
 use proto::message::{Answer, MessageMachine};
 use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
@@ -44,6 +44,12 @@ impl Access for Door {
 pub(super) fn target(config: TargetConfig, door: Door) -> Target {
     let (from, portal) = ("192.0.2.1:50000".parse().unwrap(), "192.0.2.2:3260".parse().unwrap());
     Target::new(config, Arc::new(door), from, portal, Time(1_000_000))
+}
+
+impl Transport for Target {
+    fn down(&mut self, now: Time, down: Down) {
+        Target::down(self, now, down);
+    }
 }
 
 /// Both machines and what lies between them.
@@ -181,7 +187,7 @@ impl<M: MessageMachine> Rig<M> {
                     assert!(self.target_gone.replace(reason).is_none(), "it goes once");
                 }
                 (Some(device), up) => {
-                    device.up(up, &mut |down| self.target.machine.down(self.now, down));
+                    device.up(up, &mut self.target.machine, self.now);
                 }
                 (None, up) => self.ups.push(up),
             }

@@ -13,7 +13,12 @@ use zerocopy::IntoBytes;
 const TABLE_AT: u64 = 2 << 20;
 
 /// Buffers of these lengths in the peer's memory, in any order, and the data in them as one.
-fn buffers(rig: &mut Rig<Wild>, lens: &[u32], access: Access, random: &mut Random) -> (Vec<Direct>, Vec<Span>) {
+fn buffers(
+    rig: &mut Rig<Wild>,
+    lens: &[u32],
+    access: Access,
+    random: &mut Random,
+) -> (Vec<Direct>, Vec<Span>) {
     let mut at = random.below(100) as u64;
     let mut spans: Vec<Span> = Vec::new();
     for len in lens {

@@ -1,6 +1,7 @@
 //! A SCSI side that does what the CDB says.
 
 use super::DISK;
+use proto::time::Time;
 use proto::verbs::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Up};
 use std::collections::BTreeMap;
 use wire::{Places, Sense, Span};
@@ -16,6 +17,17 @@ pub(crate) const HANG: u8 = 0xc1;
 /// Bytes of one fetch or push.
 const PIECE: u32 = 256 << 10;
 
+/// What carries the commands.
+pub(crate) trait Transport {
+    fn down(&mut self, now: Time, down: Down);
+}
+
+impl Transport for proto::iscsi::target::Target {
+    fn down(&mut self, now: Time, down: Down) {
+        proto::iscsi::target::Target::down(self, now, down);
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Device {
     pub session: Option<Session>,
@@ -29,34 +41,34 @@ impl Device {
         self.running.len()
     }
 
-    pub(crate) fn up(&mut self, up: Up, down: &mut dyn FnMut(Down)) {
+    pub(crate) fn up(&mut self, up: Up, target: &mut impl Transport, now: Time) {
         match up {
             Up::Ready(session) => self.session = Some(*session),
             Up::Command(command) => {
                 self.running.insert(command.task, (command, 0));
-                self.go_on(command.task, down);
+                self.go_on(command.task, target, now);
             }
-            Up::Fetched(task) => self.go_on(task, down),
+            Up::Fetched(task) => self.go_on(task, target, now),
             Up::FetchFailed(task) => {
                 self.running.remove(&task);
             }
-            Up::Pushed(task) => self.pushed(task, down),
+            Up::Pushed(task) => self.pushed(task, target, now),
             Up::Function { id, lun, function } => {
-                let response = self.function(lun, function, down);
-                down(Down::FunctionDone { id, response });
+                let response = self.function(lun, function, target, now);
+                target.down(now, Down::FunctionDone { id, response });
             }
             Up::Refused { .. } => {}
             Up::Gone { .. } => unreachable!("kept by the pair"),
         }
     }
 
-    pub(crate) fn pushed(&mut self, task: TaskId, down: &mut dyn FnMut(Down)) {
+    pub(crate) fn pushed(&mut self, task: TaskId, target: &mut impl Transport, now: Time) {
         if self.running.contains_key(&task) {
-            self.go_on(task, down);
+            self.go_on(task, target, now);
         }
     }
 
-    fn go_on(&mut self, task: TaskId, down: &mut dyn FnMut(Down)) {
+    fn go_on(&mut self, task: TaskId, target: &mut impl Transport, now: Time) {
         let Some((command, at)) = self.running.get_mut(&task) else { return };
         let (disk, len) = (command.cdb.u32(2), command.cdb.u32(6));
         let place = |at: u32, len: u32| {
@@ -77,7 +89,7 @@ impl Device {
         if from < write {
             let piece = (write - from).min(PIECE);
             *at += piece;
-            return down(Down::Fetch { task, at: from, into: place(from, piece) });
+            return target.down(now, Down::Fetch { task, at: from, into: place(from, piece) });
         }
         if from < read {
             let piece = (read - from).min(PIECE);
@@ -86,15 +98,21 @@ impl Device {
             if end.is_some() {
                 self.running.remove(&task);
             }
-            return down(Down::Push { task, at: from, from: place(from, piece), end });
+            return target.down(now, Down::Push { task, at: from, from: place(from, piece), end });
         }
         if command.cdb.opcode() != HANG {
             self.running.remove(&task);
-            down(Down::End { task, ending });
+            target.down(now, Down::End { task, ending });
         }
     }
 
-    fn function(&mut self, lun: u64, function: Function, down: &mut dyn FnMut(Down)) -> FunctionResponse {
+    fn function(
+        &mut self,
+        lun: u64,
+        function: Function,
+        target: &mut impl Transport,
+        now: Time,
+    ) -> FunctionResponse {
         let covered: Vec<TaskId> = match function {
             Function::AbortTask(Some(task)) => vec![task],
             Function::AbortTask(None) => return FunctionResponse::NoTask,
@@ -107,7 +125,7 @@ impl Device {
         };
         for task in covered {
             self.aborted += usize::from(self.running.remove(&task).is_some());
-            down(Down::Abort { task });
+            target.down(now, Down::Abort { task });
         }
         FunctionResponse::Complete
     }

@@ -7,7 +7,7 @@ pub(crate) mod fabric;
 pub(crate) mod link;
 mod memory;
 
-pub(crate) use device::{BROKEN, Device, HANG, READ, TEST_UNIT_READY, WRITE};
+pub(crate) use device::{BROKEN, Device, HANG, READ, TEST_UNIT_READY, Transport, WRITE};
 pub(crate) use end::End;
 pub(crate) use memory::{MEMORY_BYTES, Memory, Random, crc32c};
 
@@ -218,7 +218,7 @@ impl Pair {
             self.initiator.machine.pushed(task);
         }
         for task in self.target.left() {
-            self.device.pushed(task, &mut |down| self.target.machine.down(self.now, down));
+            self.device.pushed(task, &mut self.target.machine, self.now);
         }
         loop {
             let ate = self.target.feed(self.now, &mut self.memory);
@@ -244,7 +244,7 @@ impl Pair {
             any = true;
             match up {
                 Up::Gone { reason } => self.target_gone = Some(reason),
-                up => self.device.up(up, &mut |down| self.target.machine.down(self.now, down)),
+                up => self.device.up(up, &mut self.target.machine, self.now),
             }
         }
         any
