@@ -1,4 +1,5 @@
 //! What the fuzz targets share.
+#![forbid(unsafe_code)]
 
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Refusal, SendTargets, TargetRecord};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -5,7 +5,8 @@
 //! of POWER ON either way (SAM-5 section 5.14.1). So, after each login while such writes exist, one of these must
 //! prove that the target went on:
 //!
-//! - It is a Lunette, and tells the incarnation of its store in the vendor specific bytes of INQUIRY.
+//! - It is a Lunette, and tells the incarnation of its store in the vendor specific bytes of INQUIRY. (Where that is a
+//!   remote unit in turn, it is another one after each loss.)
 //! - A session of another lane, which was there before, answers a command that it was sent after that login.
 //!
 //! Otherwise it is to be feared that they are lost, and that is told: to every nexus once, by its next flush
@@ -31,7 +32,7 @@ pub(super) struct Continuity {
     settled: AtomicU64,
     /// Of each lane, the number of the last write that it acknowledged from a volatile cache.
     cached: Mutex<Vec<Arc<AtomicU64>>>,
-    losses: AtomicU64,
+    losses: Arc<AtomicU64>,
     resets: AtomicU64,
     incarnation: Mutex<Option<Incarnation>>,
     /// Sessions that are open.
@@ -53,8 +54,9 @@ pub(super) enum Arrival {
 }
 
 impl Continuity {
-    pub(super) fn new(incarnation: Option<Incarnation>) -> Continuity {
-        Continuity { incarnation: Mutex::new(incarnation), ..Continuity::default() }
+    /// Losses are counted in `losses`.
+    pub(super) fn new(incarnation: Option<Incarnation>, losses: Arc<AtomicU64>) -> Continuity {
+        Continuity { incarnation: Mutex::new(incarnation), losses, ..Continuity::default() }
     }
 
     /// A lane's note of the last write that it acknowledged from a volatile cache.
@@ -167,7 +169,8 @@ impl Continuity {
         self.flushed(point);
     }
 
-    fn is_dirty(&self) -> bool {
+    /// Whether writes were acknowledged from a volatile cache that no flush has covered, and nobody was told to be lost.
+    pub(super) fn is_dirty(&self) -> bool {
         let settled = self.settled.load(Ordering::SeqCst);
         let notes = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         notes.iter().any(|note| note.load(Ordering::SeqCst) > settled)
@@ -194,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_was_flushed_is_not_lost() {
-        let continuity = Continuity::new(ONE);
+        let continuity = Continuity::new(ONE, Arc::default());
         let lane = continuity.join();
         continuity.note(&lane);
         let flush = continuity.point();
@@ -205,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_write_that_ends_while_a_flush_is_under_way_is_not_covered_by_it() {
-        let continuity = Continuity::new(ONE);
+        let continuity = Continuity::new(ONE, Arc::default());
         let lane = continuity.join();
         let flush = continuity.point();
         continuity.note(&lane);
@@ -219,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_same_incarnation_has_lost_nothing() {
-        let continuity = Continuity::new(ONE);
+        let continuity = Continuity::new(ONE, Arc::default());
         continuity.note(&continuity.join());
         assert_eq!(continuity.arrived(continuity.point(), ONE), Arrival::Fine);
         assert_eq!((continuity.losses(), continuity.era()), (0, 0));
@@ -227,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_target_that_tells_no_incarnation_is_believed_when_nothing_is_at_stake() {
-        let continuity = Continuity::new(None);
+        let continuity = Continuity::new(None, Arc::default());
         assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Fine);
         continuity.note(&continuity.join());
         assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Restarted);
@@ -237,7 +240,7 @@ mod tests {
 
     #[test]
     fn another_session_is_a_witness_when_it_is_answered_after_the_login() {
-        let continuity = Continuity::new(None);
+        let continuity = Continuity::new(None, Arc::default());
         continuity.count(true);
         continuity.note(&continuity.join());
         let before = continuity.point();

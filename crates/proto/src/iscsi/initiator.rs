@@ -194,7 +194,7 @@ pub struct Initiator {
 enum Phase {
     Login { login: Box<InitiatorLogin>, deadline: Time, begun: bool },
     Full,
-    LoggingOut,
+    LoggingOut { deadline: Time },
     Over,
 }
 
@@ -360,12 +360,12 @@ impl Initiator {
         true
     }
 
-    /// Logs out: the session is closed, and [`Event::Gone`] follows.
-    pub fn logout(&mut self) {
+    /// Logs out: the session is closed, and [`Event::Gone`] follows, whatever the target sends instead of an answer.
+    pub fn logout(&mut self, now: Time) {
         if !matches!(self.phase, Phase::Full) {
             return;
         }
-        self.phase = Phase::LoggingOut;
+        self.phase = Phase::LoggingOut { deadline: now.after(self.config.idle) };
         let tag = self.next_tag(LOGOUT_SLOT);
         let pdu = LogoutRequest {
             opcode: Opcode::LOGOUT_REQUEST.0 | Opcode::IMMEDIATE,
@@ -441,10 +441,8 @@ impl StreamMachine for Initiator {
 
     fn deadline(&self) -> Option<Time> {
         match &self.phase {
-            Phase::Login { deadline, .. } => Some(*deadline),
-            Phase::Full | Phase::LoggingOut => {
-                Some(self.pinged.unwrap_or(self.last_heard).after(self.config.idle))
-            }
+            Phase::Login { deadline, .. } | Phase::LoggingOut { deadline } => Some(*deadline),
+            Phase::Full => Some(self.pinged.unwrap_or(self.last_heard).after(self.config.idle)),
             Phase::Over => None,
         }
     }
@@ -462,7 +460,7 @@ impl StreamMachine for Initiator {
                 }
             }
             Phase::Full => self.over("no answer to keep-alive"),
-            Phase::LoggingOut => self.over("no answer to the logout request"),
+            Phase::LoggingOut { .. } => self.over("no answer to the logout request"),
             Phase::Over => {}
         }
     }
