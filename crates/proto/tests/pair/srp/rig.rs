@@ -162,6 +162,9 @@ impl<M: MessageMachine> Rig<M> {
 
     /// The connection is no more.
     pub(super) fn cut(&mut self, reason: &'static str) {
+        if self.broken.is_some() {
+            return;
+        }
         self.broken = Some(reason);
         self.peer.close(self.now, reason);
         self.target.close(self.now, reason);

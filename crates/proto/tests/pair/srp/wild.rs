@@ -12,16 +12,19 @@ use wire::{Places, Span};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
+/// Where immediate data begins: as far away as is granted.
+const IMMEDIATE_AT: u16 = 80;
+
 /// A login that is granted.
 pub(super) fn login() -> LoginRequestRdma {
     LoginRequestRdma {
         opcode: Opcode::LOGIN_REQUEST,
         req_buf_fmt: U16::new(6),
         req_flags: LoginRequest::IMMEDIATE,
-        req_it_iu_len: U32::new(68 + 8192),
+        req_it_iu_len: U32::new(u32::from(IMMEDIATE_AT) + 8192),
         initiator_port_id: PORT,
         target_port_id: GUID,
-        imm_data_offset: U16::new(68),
+        imm_data_offset: U16::new(IMMEDIATE_AT),
         ..LoginRequestRdma::default()
     }
 }
@@ -176,7 +179,7 @@ pub(super) fn command(tag: u64, cdb: &[u8; 16], data_out: &Shape, data_in: &Shap
     };
     let mut unit = [head.as_bytes(), &data_out.descriptor(), &data_in.descriptor()].concat();
     if let Shape::Immediate(data) = data_out {
-        unit.resize(68, 0);
+        unit.resize(IMMEDIATE_AT.into(), 0);
         unit.extend(data);
     }
     unit
