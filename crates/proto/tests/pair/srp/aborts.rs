@@ -63,6 +63,7 @@ impl Above {
                 Up::Fetched(task) | Up::Pushed(task) if self.over => {
                     assert_eq!(self.task.map(|(id, _)| id), Some(task));
                     assert!(std::mem::take(&mut self.awaits), "places come back once");
+                    assert_eq!(rig.target.port.reading(), 0, "and nothing is read into them any more");
                 }
                 Up::Fetched(_) | Up::Pushed(_) => {
                     self.lent = false;
