@@ -93,9 +93,10 @@ impl Buffer {
                 }
                 self.descriptors.extend_from_slice(table.list);
                 if count > listed {
+                    let start = table.table.address.get();
+                    start.checked_add(u64::from(bytes)).ok_or(Violation::AddressWrap)?;
                     let first = u64::from(listed).saturating_mul(u64::from(DESCRIPTOR_BYTES));
-                    let address = table.table.address.get().checked_add(first);
-                    let address = address.ok_or(Violation::AddressWrap)?;
+                    let address = start.saturating_add(first);
                     let count = count.saturating_sub(listed);
                     self.rest = Some(Rest { key: table.table.key.get(), address, count });
                 }
@@ -317,6 +318,7 @@ mod tests {
         assert_eq!(judge(16 * 2049, 0, 1, 0), Err(Violation::TableTooLong));
         assert_eq!(judge(u32::MAX - 15, 0, 1, 0), Err(Violation::TableTooLong));
         assert_eq!(judge(48, u64::MAX, 1, 1), Err(Violation::AddressWrap));
+        assert_eq!(judge(48, u64::MAX - 40, 1, 1), Err(Violation::AddressWrap));
         assert_eq!(judge(32, 0, 1, 0), Err(Violation::AddressWrap));
         assert_eq!(judge(16, 0, 9, 1), Err(Violation::DescriptorsTooShort));
         assert_eq!(judge(16, 0, 8, 1), Ok(()));
