@@ -49,7 +49,7 @@ impl Initiator {
 
     /// Posts what is owed.
     pub(super) fn send(&mut self, to: &mut dyn Post) {
-        for place in std::mem::take(&mut self.freed) {
+        while let Some(place) = self.freed.pop() {
             to.release(place);
         }
         while let Some(id) = self.ended.pop_front() {

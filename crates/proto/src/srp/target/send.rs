@@ -50,7 +50,7 @@ type Next = Result<Option<Out>, Full>;
 impl Target {
     /// Posts what is owed. Receives go first: no message may promise one that is not there.
     pub(super) fn send(&mut self, to: &mut dyn Post) {
-        for place in std::mem::take(&mut self.freed) {
+        while let Some(place) = self.freed.pop() {
             to.release(place);
             self.held = self.held.saturating_sub(1);
         }

@@ -197,6 +197,8 @@ fn abort_after(steps: usize, kind: Kind, by: By, seed: u64) {
         }
     }
     while rig.step() {
+        let credits = rig.peer.machine.limit as usize;
+        assert!(credits <= rig.target.port.ready(), "credits never exceed receives");
         above.take(&mut rig, kind);
         responses(&mut rig, &mut keys, &mut seen);
     }
