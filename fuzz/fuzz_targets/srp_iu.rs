@@ -267,7 +267,7 @@ impl Post for Wire {
         _solicited: bool,
         _invalidate: Option<u32>,
     ) -> Result<(), Full> {
-        assert!((16..=128).contains(&header.len()));
+        assert!((16..=264).contains(&header.len()));
         self.post(work)
     }
 

@@ -33,6 +33,9 @@ pub const IMMEDIATE_OFFSET: u16 = 68;
 const RECEIVES_EXTRA: u16 = 2;
 /// Bytes of a receive: a response with all sense data that there is.
 const RECEIVE_BYTES: u32 = 1024;
+/// The shortest information unit that the longest command needs.
+pub const IU_BYTES_MIN: u32 = 264;
+const _: () = assert!(send::HEADER_BYTES_MAX == 264);
 /// Tag of the login.
 const LOGIN_TAG: u64 = 0;
 
@@ -45,7 +48,8 @@ pub struct InitiatorConfig {
     pub target_port: [u8; 16],
     /// Commands in flight.
     pub queue_depth: u16,
-    /// The longest information unit that is sent: [`IMMEDIATE_OFFSET`] and what is to go as immediate data.
+    /// The longest information unit that is sent: [`IMMEDIATE_OFFSET`] and what is to go as immediate data, at least
+    /// [`IU_BYTES_MIN`].
     pub it_iu_bytes: u32,
     /// Other channels of the same two ports go on beside this one.
     pub keeps_others: bool,
@@ -223,7 +227,7 @@ impl Initiator {
         let response = response.ok_or("no login response (SRP r16a section 6.3)")?;
         let max_it_iu_bytes = self.config.it_iu_bytes.min(response.max_it_iu_len.get());
         self.limit = response.req_lim_delta.get();
-        if response.tag.get() != LOGIN_TAG || self.limit == 0 || max_it_iu_bytes < send::HEADER_BYTES_MAX {
+        if response.tag.get() != LOGIN_TAG || self.limit == 0 || max_it_iu_bytes < IU_BYTES_MIN {
             return Err("a login response of another login, or too narrow (SRP r16a section 6.3)");
         }
         let immediate = response.rsp_flags & LoginResponse::IMMEDIATE != 0;

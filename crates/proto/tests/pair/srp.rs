@@ -24,6 +24,11 @@ fn ours(seed: u64) -> Rig<Initiator> {
     Rig::ours(INITIATOR, CONFIG, seed)
 }
 
+/// `len` bytes at `at` in the initiator's memory, in one span.
+fn one(at: u32, len: u32) -> Places {
+    Places::one(Span { buffer: HOST, offset: at.into(), len })
+}
+
 /// Whether `len` bytes at `host` in the initiator's memory and at `disk` are the same.
 fn same(rig: &mut Rig<Initiator>, at: u32, disk: u32, len: u32) -> bool {
     let a = rig.memory.at(Span { buffer: HOST, offset: at.into(), len }).to_vec();
@@ -50,7 +55,7 @@ fn data_of_every_length_arrives() {
 fn small_writes_need_no_rdma_read() {
     for (len, reads) in [(1, 0), (4096, 0), (8192, 0), (8193, 1), (262_144, 1), (262_145, 2)] {
         let mut rig = ours(2);
-        rig.execute(command(WRITE, 0, len, Places::EMPTY, host(9, len)));
+        rig.execute(command(WRITE, 0, len, Places::EMPTY, one(9, len)));
         assert_eq!(rig.target.port.done, reads, "{len}");
     }
     // A target that takes only short messages grants it all the same, for what fits.
@@ -58,8 +63,31 @@ fn small_writes_need_no_rdma_read() {
     let mut rig = Rig::ours(short, CONFIG, 2);
     rig.execute(command(WRITE, 0, 512, Places::EMPTY, host(9, 512)));
     assert_eq!(rig.target.port.done, 0);
-    rig.execute(command(WRITE, 0, 513, Places::EMPTY, host(9, 513)));
+    rig.execute(command(WRITE, 0, 513, Places::EMPTY, one(9, 513)));
     assert_eq!(rig.target.port.done, 1);
+    // Buffers that lie apart are read one by one.
+    rig.execute(command(WRITE, 0, 513, Places::EMPTY, host(9, 513)));
+    assert_eq!(rig.target.port.done, 3);
+}
+
+/// The longest command that there is: two tables of as many buffers as a command has, and a long CDB.
+#[test]
+fn the_longest_command_arrives() {
+    let mut rig = ours(12);
+    let four = |at: u64| {
+        let mut places = Places::EMPTY;
+        (0..4).for_each(|n| assert!(places.push(Span { buffer: HOST, offset: at + n * 1000, len: 500 })));
+        places
+    };
+    let mut bytes = [0; 64];
+    bytes[..16].copy_from_slice(command(READ, 77, 2000, Places::EMPTY, Places::EMPTY).cdb.as_bytes());
+    let cdb = Cdb::from_bytes(&bytes).unwrap();
+    let (attribute, read, write) = (Attribute::Simple, four(0), four(10_000));
+    let done = rig.execute(Request { lun: 0, attribute, cdb, read, write });
+    assert_eq!((done.outcome, done.residual), (GOOD, Residual::Underflow(2000)));
+    for n in 0..4 {
+        assert!(same(&mut rig, n * 1000, 77 + n * 500, 500));
+    }
 }
 
 #[test]

@@ -1,21 +1,23 @@
 //! What goes out: requests, and responses to requests of the target.
 
-use super::task::Task;
+use super::task::{Lent, Task};
 use super::{IMMEDIATE_OFFSET, Initiator, Phase};
-use crate::message::{Access, Advertised, Full, Post, WorkId};
+use crate::message::{Access, Full, Post, WorkId};
 use crate::verbs::{Attribute, FunctionId, TaskId};
 use wire::srp::{
-    self, AsyncEventResponse, CreditResponse, Descriptor, Direct, InitiatorLogout, Opcode, TaskAttribute,
-    TaskFunction, TaskManagement,
+    self, AsyncEventResponse, CreditResponse, Descriptor, Direct, IndirectHead, InitiatorLogout, Opcode,
+    TaskAttribute, TaskFunction, TaskManagement,
 };
 use wire::{Cdb, Places};
 use zerocopy::IntoBytes;
-use zerocopy::byteorder::big_endian::U64;
+use zerocopy::byteorder::big_endian::{U32, U64};
 
 /// Tags from here on are of task management requests.
 pub(super) const FUNCTION_TAGS: u64 = 1 << 32;
-/// The longest header: a command with the longest CDB and two direct descriptors.
-pub(super) const HEADER_BYTES_MAX: u32 = 128;
+/// The longest header: a command with the longest CDB and two tables.
+pub(super) const HEADER_BYTES_MAX: usize = 48 + (Cdb::MAX - CDB_BYTES) + 2 * (20 + 16 * Places::MAX);
+/// Length of a memory descriptor.
+const DESCRIPTOR_BYTES: u32 = 16;
 /// Work of messages that nothing waits for.
 const MESSAGE: WorkId = WorkId(u64::MAX);
 /// The CDB bytes that a command always has.
@@ -54,9 +56,8 @@ impl Initiator {
         }
         while let Some(id) = self.ended.pop_front() {
             if let Some(task) = self.tasks.get(id) {
-                for buffer in [task.read.take(), task.write.take()].into_iter().flatten() {
-                    to.invalidate(buffer.stag);
-                }
+                task.read.take_back(to);
+                task.write.take_back(to);
             }
             self.complete(id);
         }
@@ -81,7 +82,7 @@ impl Initiator {
     fn complete(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         let Some(completion) = task.ended else { return };
-        if !task.is_leaving && task.read.is_none() && task.write.is_none() {
+        if !task.is_leaving && task.read.is_empty() && task.write.is_empty() {
             self.tasks.release(id);
             self.events.push_back(super::Event::Completed(completion));
         }
@@ -141,26 +142,22 @@ impl Initiator {
         // An abort may have ended it before.
         let Some(task) = self.tasks.get(id).filter(|task| task.ended.is_none()) else { return Ok(()) };
         let request = task.request;
-        if task.read.is_none() && !request.read.is_empty() {
-            task.read = Some(to.advertise(request.read, Access::Write)?);
-        }
+        task.read.advertise(&request.read, Access::Write, to)?;
         let offset = u32::from(IMMEDIATE_OFFSET);
         let whole = offset.checked_add(request.write.len());
         let is_immediate = link.immediate
             && !request.write.is_empty()
-            && task.read.is_none()
+            && request.read.is_empty()
             && whole.is_some_and(|whole| whole <= link.max_it_iu_bytes)
             && request.cdb.as_bytes().len() <= CDB_BYTES.saturating_mul(2);
-        if !is_immediate && task.write.is_none() && !request.write.is_empty() {
-            task.write = Some(to.advertise(request.write, Access::Read)?);
-        }
         let mut header = Header::new(id, request.lun, request.attribute, &request.cdb);
         let payload = if is_immediate {
             header.immediate(request.write.len());
             request.write
         } else {
-            header.data_out(task.write, request.write.len());
-            header.data_in(task.read, request.read.len());
+            task.write.advertise(&request.write, Access::Read, to)?;
+            header.describe(Direction::Out, &task.write, &request.write);
+            header.describe(Direction::In, &task.read, &request.read);
             Places::EMPTY
         };
         to.send(WorkId(Task::tag(id)), header.bytes(), payload, false, None)?;
@@ -170,9 +167,15 @@ impl Initiator {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Direction {
+    Out,
+    In,
+}
+
 /// An SRP_CMD as it is built.
 struct Header {
-    bytes: [u8; 128],
+    bytes: [u8; HEADER_BYTES_MAX],
     len: usize,
 }
 
@@ -191,7 +194,7 @@ impl Header {
         for (place, byte) in head.cdb.iter_mut().zip(first) {
             *place = *byte;
         }
-        let mut header = Header { bytes: [0; 128], len: 0 };
+        let mut header = Header { bytes: [0; HEADER_BYTES_MAX], len: 0 };
         header.extend(head.as_bytes());
         header.extend(additional);
         header.len = header.len.next_multiple_of(4);
@@ -211,17 +214,27 @@ impl Header {
         self.len = usize::from(IMMEDIATE_OFFSET);
     }
 
-    fn data_out(&mut self, from: Option<Advertised>, len: u32) {
-        if let Some(from) = from {
-            self.format(Descriptor::DIRECT << 4);
-            self.extend(Direct::new(from.offset, from.stag, len).as_bytes());
+    /// One buffer is told directly; several are a table, all of which is here, so that nobody reads it where it is
+    /// said to be.
+    fn describe(&mut self, direction: Direction, lent: &Lent, places: &Places) {
+        let (shift, count_at) = match direction {
+            Direction::Out => (4, 6),
+            Direction::In => (0, 7),
+        };
+        let count = places.iter().count();
+        if count > 1 {
+            let count = u8::try_from(count).unwrap_or(0);
+            self.format(Descriptor::INDIRECT << shift);
+            if let Some(place) = self.bytes.get_mut(count_at) {
+                *place = count;
+            }
+            let table = Direct::new(0, 0, u32::from(count).saturating_mul(DESCRIPTOR_BYTES));
+            self.extend(IndirectHead { table, len: U32::new(places.len()) }.as_bytes());
+        } else if count == 1 {
+            self.format(Descriptor::DIRECT << shift);
         }
-    }
-
-    fn data_in(&mut self, into: Option<Advertised>, len: u32) {
-        if let Some(into) = into {
-            self.format(Descriptor::DIRECT);
-            self.extend(Direct::new(into.offset, into.stag, len).as_bytes());
+        for (buffer, span) in lent.iter().zip(places.iter()) {
+            self.extend(Direct::new(buffer.offset, buffer.stag, span.len).as_bytes());
         }
     }
 

@@ -1,8 +1,48 @@
 //! Commands in flight.
 
 use crate::iscsi::initiator::{Completion, Request};
-use crate::message::Advertised;
+use crate::message::{Access, Advertised, Full, Post};
 use crate::verbs::TaskId;
+use wire::Places;
+
+/// The buffers of one direction, each for itself: nobody has to make one of what lies apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lent {
+    buffers: [Option<Advertised>; Places::MAX],
+}
+
+impl Lent {
+    /// Lets the target touch what it may not yet.
+    pub(super) fn advertise(
+        &mut self,
+        places: &Places,
+        access: Access,
+        to: &mut dyn Post,
+    ) -> Result<(), Full> {
+        for (buffer, span) in self.buffers.iter_mut().zip(places.iter()) {
+            if buffer.is_none() {
+                *buffer = Some(to.advertise(Places::one(span), access)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The target may touch them no more.
+    pub(super) fn take_back(&mut self, to: &mut dyn Post) {
+        for buffer in self.buffers.iter_mut().filter_map(Option::take) {
+            to.invalidate(buffer.stag);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.buffers.iter().all(Option::is_none)
+    }
+
+    /// The buffers, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Advertised> {
+        self.buffers.iter().flatten().copied()
+    }
+}
 
 /// A command in flight.
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +55,8 @@ pub(super) struct Task {
     /// Its message, which may carry its data-out, has not left yet.
     pub is_leaving: bool,
     /// Where the target may write to, and read from.
-    pub read: Option<Advertised>,
-    pub write: Option<Advertised>,
+    pub read: Lent,
+    pub write: Lent,
     /// It has ended, but is not reported yet.
     pub ended: Option<Completion>,
 }
@@ -71,8 +111,8 @@ impl TaskTable {
             order,
             is_sent: false,
             is_leaving: false,
-            read: None,
-            write: None,
+            read: Lent::default(),
+            write: Lent::default(),
             ended: None,
         });
         Some(TaskId { slot: number, generation: slot.generation })

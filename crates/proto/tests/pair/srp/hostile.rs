@@ -74,7 +74,7 @@ fn truncated_units_end_the_connection() {
 /// A receive may hold more than what was agreed on.
 #[test]
 fn units_are_no_longer_than_agreed() {
-    let short = InitiatorConfig { it_iu_bytes: 128, ..INITIATOR };
+    let short = InitiatorConfig { it_iu_bytes: 300, ..INITIATOR };
     let mut rig = Rig::ours(short, CONFIG, 1);
     let nothing = Places::EMPTY;
     rig.execute(crate::support::command(WRITE, 0, 4096, nothing, crate::support::host(0, 4096)));
@@ -82,7 +82,7 @@ fn units_are_no_longer_than_agreed() {
     machine.asked(Time(1), Initiator::new(short, Time(1)).request().as_slice());
     machine.established(Time(1), &[]);
     let place = Span { buffer: BufferId(1), len: 1024, offset: 0 };
-    machine.received(Time(1), Message { place, bytes: &[2; 129], invalidated: None });
+    machine.received(Time(1), Message { place, bytes: &[2; 301], invalidated: None });
     machine.closed(Time(1), "closed");
     let last = std::iter::from_fn(|| machine.poll()).last();
     assert!(matches!(last, Some(Up::Gone { reason }) if reason.contains("longer than agreed")));

@@ -276,7 +276,6 @@ impl Rig<Wild> {
     /// A peer that does what the test says, logged in with these flags; no device.
     pub(super) fn wild(flags: u8, seed: u64) -> Rig<Wild> {
         let mut rig = Rig::new(Wild::new(flags), target(CONFIG, Door::default()), seed);
-        rig.peer.port.header_bytes_max = usize::MAX;
         rig.connect();
         assert!(matches!(rig.ups.pop(), Some(Up::Ready(_))));
         rig

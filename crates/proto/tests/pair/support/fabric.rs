@@ -30,8 +30,6 @@ pub(crate) struct Port {
     reads: VecDeque<Op>,
     /// How much the queue takes now.
     pub room: usize,
-    /// The longest header that is copied.
-    pub header_bytes_max: usize,
     /// How many RDMA Reads and RDMA Writes were done.
     pub done: usize,
 }
@@ -63,7 +61,6 @@ impl Port {
             queue: VecDeque::new(),
             reads: VecDeque::new(),
             room: usize::MAX,
-            header_bytes_max: proto::iwarp::HEADER_BYTES_MAX,
             done: 0,
         }
     }
@@ -182,7 +179,7 @@ impl Post for Posting<'_> {
         solicited: bool,
         invalidate: Option<u32>,
     ) -> Result<(), Full> {
-        assert!(header.len() <= self.port.header_bytes_max && invalidate.is_none());
+        assert!(invalidate.is_none(), "SRP has no such thing");
         self.port.post(Op::Send { work, header: header.to_vec(), payload, solicited })
     }
 
