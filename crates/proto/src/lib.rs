@@ -24,6 +24,8 @@
 
 pub mod iscsi;
 pub mod iwarp;
+pub mod message;
+pub mod srp;
 pub mod stream;
 pub mod time;
 pub mod verbs;

@@ -27,6 +27,7 @@ pub mod iscsi;
 pub mod iwarp;
 pub mod sense;
 pub mod span;
+pub mod srp;
 
 pub use cdb::Cdb;
 pub use sense::{Sense, SenseData, SenseKey, Specific};

@@ -227,6 +227,7 @@ impl Negotiated {
                 isid: link.isid,
                 tsih: link.tsih,
                 cid: link.cid,
+                keeps_others: false,
                 negotiated: Vec::new(),
                 transport_id: transport_id(&names.initiator, link.isid),
             },

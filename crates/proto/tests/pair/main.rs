@@ -2,4 +2,5 @@
 
 mod iscsi;
 mod iwarp;
+mod srp;
 mod support;

@@ -1,6 +1,6 @@
 //! Memory that spans name, and what fills and sums it.
 
-use wire::Span;
+use wire::{Places, Span};
 
 pub(crate) const MEMORY_BYTES: usize = 4 << 20;
 
@@ -40,6 +40,18 @@ impl Memory {
             region
         };
         Memory { regions: [region(), region()] }
+    }
+
+    /// Copies between places of one length.
+    pub(crate) fn copy(&mut self, from: Places, to: Places) {
+        assert_eq!(from.len(), to.len());
+        let bytes: Vec<u8> = from.iter().flat_map(|span| self.at(span).to_vec()).collect();
+        let mut rest = &bytes[..];
+        for span in to.iter() {
+            let (piece, after) = rest.split_at(span.len as usize);
+            self.at(span).copy_from_slice(piece);
+            rest = after;
+        }
     }
 
     pub(crate) fn at(&mut self, span: Span) -> &mut [u8] {

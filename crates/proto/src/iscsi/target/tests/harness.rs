@@ -102,6 +102,7 @@ impl Driver {
                 isid: [0; 6],
                 tsih: 1,
                 cid: 0,
+                keeps_others: false,
                 negotiated: Vec::new(),
                 transport_id: Vec::new(),
             },
