@@ -1,9 +1,9 @@
 //! Data-Out, and what the layer above does with tasks.
 
-use super::send::Out;
+use super::layer::{Data, Incoming, Layer};
+use super::queue::Out;
 use super::task::{Fetch, Push, Task};
 use super::violation::{Reaction, Violation};
-use super::{Data, Receiving, Target};
 use crate::verbs::{Ending, TaskId, Up};
 use wire::iscsi::{DataOut, Pdu, RejectReason, TAG_NONE};
 use wire::{Places, Sense};
@@ -11,7 +11,7 @@ use wire::{Places, Sense};
 /// CHECK CONDITION (SAM-5 section 5.3.1).
 const CHECK_CONDITION: u8 = 0x02;
 
-impl Target {
+impl Layer {
     pub(super) fn data_out(&mut self, header: &[u8]) -> Result<(), Violation> {
         let Some(pdu) = DataOut::view(header) else { return Ok(()) };
         if self.link.discovery {
@@ -56,15 +56,15 @@ impl Target {
     fn place(&mut self, data: Data) {
         let Some(task) = self.tasks.get(data.task) else { return };
         let (received, fetch, over) = (task.received, task.fetch, task.ending.is_some());
-        self.receiving = match fetch {
+        self.incoming = match fetch {
             _ if data.len == 0 => {
                 return self.data_done(data, true);
             }
-            _ if over => Receiving::Skip { len: data.len, data: Some(data) },
+            _ if over => Incoming::Skip { len: data.len, data: Some(data) },
             Some(fetch) => {
-                Receiving::Body { data, place: fetch.into.slice(received.saturating_sub(fetch.at), data.len) }
+                Incoming::Body { data, place: fetch.into.slice(received.saturating_sub(fetch.at), data.len) }
             }
-            None => Receiving::Unplaced(data),
+            None => Incoming::Unplaced(data),
         };
     }
 
@@ -138,7 +138,7 @@ impl Target {
         assert!(end <= task.write_bytes, "a fetch past the command's data-out");
         assert!(end >= task.unsolicited_end, "a fetch leaves no place for data that comes unasked");
         task.fetch = Some(Fetch { at, into, end });
-        if let Receiving::Unplaced(data) = self.receiving
+        if let Incoming::Unplaced(data) = self.incoming
             && data.task == id
         {
             self.place(data);
@@ -186,10 +186,10 @@ impl Target {
 
     /// What is coming in for this task is thrown away from now on.
     fn skip_rest(&mut self, id: TaskId) {
-        if let Receiving::Unplaced(data) | Receiving::Body { data, .. } = self.receiving
+        if let Incoming::Unplaced(data) | Incoming::Body { data, .. } = self.incoming
             && data.task == id
         {
-            self.receiving = Receiving::Skip { len: data.len, data: Some(data) };
+            self.incoming = Incoming::Skip { len: data.len, data: Some(data) };
         }
     }
 

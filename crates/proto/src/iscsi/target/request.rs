@@ -1,7 +1,7 @@
 //! Requests that are not SCSI commands: login, NOP, text, task management, logout.
 
+use super::layer::{Layer, Phase};
 use super::violation::{Reaction, Violation};
-use super::{Phase, Target};
 use crate::iscsi::login::{self, LoginReply};
 use crate::iscsi::target::session::Session;
 use crate::time::Time;
@@ -42,7 +42,7 @@ pub(super) struct TextExchange {
     answer: Vec<u8>,
 }
 
-impl Target {
+impl Layer {
     /// Executes a request whose text or ping data is complete.
     pub(super) fn request(&mut self, header: &[u8], text: &[u8]) {
         match BasicHeader::view(header).map(BasicHeader::opcode) {

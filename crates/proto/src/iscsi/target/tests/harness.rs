@@ -109,7 +109,7 @@ impl Driver {
         change(&mut negotiated);
         let mut driver = Driver::at_login();
         driver.digests = (negotiated.header_digest, negotiated.data_digest);
-        driver.target.begin(Box::new(negotiated));
+        driver.target.layer.begin(Box::new(negotiated));
         assert!(matches!(driver.up(), Some(Up::Ready(_))));
         driver
     }
