@@ -94,6 +94,7 @@ impl Driver {
             max_burst: 4096,
             max_outstanding_r2t: 1,
             discovery: false,
+            rdma: None,
             portal_group: None,
             session: Session {
                 initiator: "iqn.a".into(),
