@@ -442,7 +442,7 @@ impl Offers {
             header_digest: Digests::Never,
             data_digest: Digests::Never,
             rdma: true,
-            max_recv: RDMA_SEGMENT_MAX,
+            max_recv: self.max_recv.min(RDMA_SEGMENT_MAX),
             first_burst: self.first_burst.min(RDMA_SEGMENT_MAX),
             ..self
         }

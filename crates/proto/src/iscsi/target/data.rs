@@ -69,7 +69,7 @@ impl Layer {
     }
 
     /// A data segment has come in, or was thrown away.
-    pub(super) fn data_done(&mut self, data: Data, digest_ok: bool) {
+    pub(crate) fn data_done(&mut self, data: Data, digest_ok: bool) {
         let Some(task) = self.tasks.get(data.task) else { return };
         if task.ending.is_none() && !digest_ok {
             if data.immediate {
@@ -88,8 +88,16 @@ impl Layer {
         self.progress(data.task);
     }
 
+    /// What was asked for without an R2T, by RDMA Read, is in its place.
+    pub(crate) fn solicited_done(&mut self, id: TaskId, len: u32) {
+        let Some(task) = self.tasks.get(id) else { return };
+        task.received = task.received.saturating_add(len);
+        task.pop_solicited();
+        self.progress(id);
+    }
+
     /// Does what a task's state allows now: tell that a fetch is complete, ask for more, or answer.
-    fn progress(&mut self, id: TaskId) {
+    pub(crate) fn progress(&mut self, id: TaskId) {
         let outstanding = self.link.max_outstanding_r2t;
         let Some(task) = self.tasks.get(id) else { return };
         if task.ending.is_some() {
@@ -134,7 +142,8 @@ impl Layer {
     pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
         let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
         let end = at.saturating_add(into.len());
-        assert!(at == task.received, "fetches follow one another without gaps");
+        // What has come in messages is ahead of its places.
+        assert!(at == task.received || task.held > 0, "fetches follow one another without gaps");
         assert!(end <= task.write_bytes, "a fetch past the command's data-out");
         assert!(end >= task.unsolicited_end, "a fetch leaves no place for data that comes unasked");
         task.fetch = Some(Fetch { at, into, end });

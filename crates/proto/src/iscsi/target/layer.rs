@@ -10,7 +10,7 @@ use super::request::{PendingFunction, TextExchange};
 use super::session::Session;
 use super::task::{READY_TO_TRANSFER_MAX, TaskTable};
 use super::violation::Violation;
-use crate::iscsi::login::{Access, Negotiated, TargetLogin};
+use crate::iscsi::login::{Access, Negotiated, Rdma, TargetLogin};
 use crate::time::Time;
 use crate::verbs::{Down, FunctionId, FunctionResponse, TaskId, Up};
 use std::collections::VecDeque;
@@ -37,6 +37,8 @@ pub(crate) struct Layer {
     pub phase: Phase,
     pub(super) negotiated: Option<Box<Negotiated>>,
     pub link: Link,
+    /// What was agreed on over RDMA.
+    pub rdma: Option<Rdma>,
     pub session: Session,
     pub(super) connection_id: u16,
     pub(super) stat_sn: u32,
@@ -172,6 +174,7 @@ impl Layer {
             phase: Phase::Login { login, deadline: now.after(config.login_within) },
             negotiated: None,
             link: Link::LOGIN,
+            rdma: None,
             session: Session::new(0, u32::from(config.queue_depth)),
             connection_id: 0,
             stat_sn: 1,
@@ -260,6 +263,7 @@ impl Layer {
     /// The full feature phase begins.
     pub(crate) fn begin(&mut self, negotiated: Box<Negotiated>) {
         self.link = Link::new(&negotiated);
+        self.rdma = negotiated.rdma;
         self.phase = Phase::Full;
         if !self.link.discovery {
             self.tasks = TaskTable::new(self.config.slots());

@@ -70,6 +70,13 @@ impl Layer {
         Some((pdu, data))
     }
 
+    /// Takes the oldest PDU that is not about a SCSI task.
+    pub(crate) fn take_control(&mut self) -> Option<Control> {
+        let control = self.control.pop_front()?;
+        self.control_bytes = self.control_bytes.saturating_sub(control.data.len());
+        Some(control)
+    }
+
     /// Fills in StatSN, ExpCmdSN and MaxCmdSN.
     pub(crate) fn number(&mut self, control: &mut Control) {
         let stat_sn = if control.status { self.next_stat_sn() } else { self.stat_sn };
@@ -119,7 +126,7 @@ impl Layer {
     }
 
     /// A NOP-In that only carries a new MaxCmdSN.
-    pub(super) fn tell_window(&mut self) {
+    pub(crate) fn tell_window(&mut self) {
         self.queue_nop_in(TAG_NONE, TAG_NONE, Vec::new());
     }
 

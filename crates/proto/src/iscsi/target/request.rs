@@ -44,7 +44,7 @@ pub(super) struct TextExchange {
 
 impl Layer {
     /// Executes a request whose text or ping data is complete.
-    pub(super) fn request(&mut self, header: &[u8], text: &[u8]) {
+    pub(crate) fn request(&mut self, header: &[u8], text: &[u8]) {
         match BasicHeader::view(header).map(BasicHeader::opcode) {
             Some(Opcode::LOGIN_REQUEST) => self.login(header, text),
             Some(Opcode::TEXT_REQUEST) => self.text(header, text),

@@ -59,6 +59,8 @@ pub(crate) struct Task {
     pub unsolicited_end: u32,
     /// Unsolicited Data-Out is still to come: its F bit was not seen.
     pub unsolicited_open: bool,
+    /// Data segments that came, and wait in their messages to be copied.
+    pub held: u16,
     /// DataSN of the next Data-Out of the current sequence.
     pub data_out_sn: u32,
     /// R2Ts on their way, the oldest first.
@@ -79,9 +81,9 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Whether the initiator still owes data that it was told, or announced, to send.
+    /// Whether data is still to come that the initiator was told, or announced, to send, or to be put in its place.
     pub(crate) fn owed_data(&self) -> bool {
-        self.unsolicited_open || self.solicited_count > 0
+        self.unsolicited_open || self.solicited_count > 0 || self.held > 0
     }
 
     /// The oldest outstanding R2T.
@@ -172,6 +174,11 @@ impl TaskTable {
         self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
     }
 
+    /// The same, to look at.
+    pub(crate) fn peek(&self, id: TaskId) -> Option<&Task> {
+        self.slots.get(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
+    }
+
     /// The task with this initiator task tag.
     pub(crate) fn find(&self, initiator_task_tag: u32) -> Option<TaskId> {
         let slot = self.index.find(initiator_task_tag, &self.slots)?;
@@ -188,6 +195,17 @@ impl TaskTable {
             task.used = false;
         }
         self.resting.push(id.slot);
+    }
+
+    /// The slot that was given back last is not taken again before [`TaskTable::settle`]: a message about its task is on
+    /// its way, and messages do not leave in batches.
+    pub(crate) fn withhold(&mut self) {
+        self.resting.pop();
+    }
+
+    /// All about the last task of this slot has left.
+    pub(crate) fn settle(&mut self, slot: u16) {
+        self.free.push(slot);
     }
 
     /// The tasks in flight.

@@ -1,7 +1,6 @@
 //! A SCSI side that does what the CDB says.
 
 use super::DISK;
-use proto::iscsi::target::Target;
 use proto::time::Time;
 use proto::verbs::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Up};
 use std::collections::BTreeMap;
@@ -18,6 +17,17 @@ pub(crate) const HANG: u8 = 0xc1;
 /// Bytes of one fetch or push.
 const PIECE: u32 = 256 << 10;
 
+/// What carries the commands.
+pub(crate) trait Transport {
+    fn down(&mut self, now: Time, down: Down);
+}
+
+impl Transport for proto::iscsi::target::Target {
+    fn down(&mut self, now: Time, down: Down) {
+        proto::iscsi::target::Target::down(self, now, down);
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Device {
     pub session: Option<Session>,
@@ -31,7 +41,7 @@ impl Device {
         self.running.len()
     }
 
-    pub(crate) fn up(&mut self, up: Up, target: &mut Target, now: Time) {
+    pub(crate) fn up(&mut self, up: Up, target: &mut impl Transport, now: Time) {
         match up {
             Up::Ready(session) => self.session = Some(*session),
             Up::Command(command) => {
@@ -52,13 +62,13 @@ impl Device {
         }
     }
 
-    pub(crate) fn pushed(&mut self, task: TaskId, target: &mut Target, now: Time) {
+    pub(crate) fn pushed(&mut self, task: TaskId, target: &mut impl Transport, now: Time) {
         if self.running.contains_key(&task) {
             self.go_on(task, target, now);
         }
     }
 
-    fn go_on(&mut self, task: TaskId, target: &mut Target, now: Time) {
+    fn go_on(&mut self, task: TaskId, target: &mut impl Transport, now: Time) {
         let Some((command, at)) = self.running.get_mut(&task) else { return };
         let (disk, len) = (command.cdb.u32(2), command.cdb.u32(6));
         let place = |at: u32, len: u32| {
@@ -96,7 +106,13 @@ impl Device {
         }
     }
 
-    fn function(&mut self, lun: u64, function: Function, target: &mut Target, now: Time) -> FunctionResponse {
+    fn function(
+        &mut self,
+        lun: u64,
+        function: Function,
+        target: &mut impl Transport,
+        now: Time,
+    ) -> FunctionResponse {
         let covered: Vec<TaskId> = match function {
             Function::AbortTask(Some(task)) => vec![task],
             Function::AbortTask(None) => return FunctionResponse::NoTask,

@@ -6,11 +6,10 @@ mod end;
 pub(crate) mod link;
 mod memory;
 
-pub(crate) use device::{BROKEN, HANG, READ, TEST_UNIT_READY, WRITE};
+pub(crate) use device::{BROKEN, Device, HANG, READ, TEST_UNIT_READY, Transport, WRITE};
 pub(crate) use end::End;
 pub(crate) use memory::{MEMORY_BYTES, Memory, Random, crc32c};
 
-use device::Device;
 use proto::iscsi::chap::{Algorithm, Challenge, Identity};
 use proto::iscsi::initiator::{Completion, Event, Initiator, InitiatorConfig, Request};
 use proto::iscsi::login::{
