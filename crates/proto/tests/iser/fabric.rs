@@ -116,7 +116,9 @@ impl Post for Posting<'_> {
     }
 
     fn advertise(&mut self, places: Places, access: Access) -> Result<Advertised, Full> {
-        if self.queues.room < 100 && self.random.below(3) == 0 {
+        // There is something to wait for.
+        let is_busy = !self.queues.posted.is_empty() || !self.queues.done.is_empty();
+        if self.queues.room < 100 && is_busy && self.random.below(3) == 0 {
             return Err(Full);
         }
         self.queues.stags += 1;

@@ -189,7 +189,8 @@ fn linux_logs_in() {
 #[test]
 fn every_other_key_of_iser_has_its_answer() {
     let keys = "MaxOutstandingUnexpectedPDUs=4\0MaxAHSLength=512\0TaggedBufferForSolicitedDataOnly=No\0\
-        iSERHelloRequired=Yes\0TargetRecvDataSegmentLength=512\0RDMAExtensions=Yes\0HeaderDigest=CRC32C\0";
+        iSERHelloRequired=Yes\0TargetRecvDataSegmentLength=512\0RDMAExtensions=Yes\0HeaderDigest=CRC32C\0\
+        FirstBurstLength=8192\0";
     let (raw, text) = Raw::logged_in(keys);
     let has = |pair: &str| text.split('\0').any(|found| found == pair);
     for pair in [
@@ -206,7 +207,7 @@ fn every_other_key_of_iser_has_its_answer() {
 
 #[test]
 fn a_session_without_rdma_is_refused() {
-    for keys in ["HeaderDigest=None\0", "RDMAExtensions=No\0"] {
+    for keys in ["FirstBurstLength=8192\0", "FirstBurstLength=8192\0RDMAExtensions=No\0"] {
         let mut raw = Raw::new(&[]);
         raw.login(keys);
         let gone = raw.gone();
