@@ -242,7 +242,7 @@ fn home(index: u32, options: u8) -> Home {
         solid_state: true,
         cryptographic_erase: options & 16 != 0,
     };
-    Home::new(Arc::new(unit(index, options)), traits, None)
+    Home::new(Arc::new(unit(index, options)), traits)
 }
 
 fn unit(index: u32, options: u8) -> Unit {
@@ -255,7 +255,7 @@ fn unit(index: u32, options: u8) -> Unit {
         product: "disk".into(),
         naa: [0x60; 16],
         eui: [1; 8],
-        incarnation: [1; 16],
+        incarnation: scsi::Incarnation { name: [1; 16], ..Default::default() },
         thin: options & 2 == 0,
         read_only: options & 4 != 0,
         removable: options & 8 != 0,

@@ -1,5 +1,6 @@
 //! What continuous integration and a person run: `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask instructions`,
 //! `cargo xtask bench`, `cargo xtask tidy`.
+#![forbid(unsafe_code)]
 
 mod bench;
 mod command;

@@ -43,6 +43,9 @@ enum Step {
 /// The other values of `serve --poll`.
 const POLLS: [&str; 2] = ["always", "never"];
 
+/// What all steps together should take at most, on two cores from a clean clone.
+const MINUTES_MAX: u64 = 25;
+
 /// What is run in each of them, as packages and arguments of `cargo test`: the target's tests, but for `admin`, which
 /// needs a mode of its own, and `idle`, whose memory is the same in each.
 const POLL_TESTS: [&str; 4] = [
@@ -55,6 +58,7 @@ const POLL_TESTS: [&str; 4] = [
 
 /// Runs the chosen steps, all of them by default, up to the first that fails.
 pub(crate) fn run(options: &Options) -> Result {
+    let begin = Instant::now();
     packages::ensure()?;
     let mut summary = Vec::new();
     for &step in Step::value_variants() {
@@ -69,6 +73,11 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     // Last, because that is where people and machines look for it.
     summary.iter().for_each(|line| println!("{line}"));
+    let seconds = begin.elapsed().as_secs();
+    println!("in all: {} min {} s", seconds / 60, seconds % 60);
+    if seconds > MINUTES_MAX * 60 {
+        println!("that is more than {MINUTES_MAX} minutes: find out which step has grown");
+    }
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// How often, and how far apart, the folder of a socket is tried to be locked.
+/// How often, and how far apart, a socket's path is tried to be locked.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -88,9 +88,8 @@ type Fault = (String, &'static str);
 
 fn bind_unix(path: &Path) -> Result<Listener, Fault> {
     const FOLDER: &str = "make the folder, or choose another path with --admin";
-    let folder = path.parent().unwrap_or(Path::new("/"));
     // Two daemons that start at once must not take each other's new socket for a dead one.
-    let _lock = lock(folder)?;
+    let _lock = lock(path)?;
     let io_fault = |error: io::Error| (error.to_string(), FOLDER);
     let socket = match bound(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -105,12 +104,15 @@ fn bind_unix(path: &Path) -> Result<Listener, Fault> {
     Ok(Listener { socket: Socket::Unix(UnixListener::from(socket)), _file: Some(file), shown })
 }
 
-/// Holds a folder for this process until it is dropped.
-fn lock(folder: &Path) -> Result<OwnedFd, Fault> {
+/// Holds a socket's path for this process until it is dropped: by a file beside it that nobody else can open. (The
+/// folder itself, everybody who may read it could lock.)
+fn lock(path: &Path) -> Result<OwnedFd, Fault> {
     const CURE: &str = "make the folder, or choose another path with --admin";
-    let fault = |error: Errno| (format!("folder {}: {error}", folder.display()), CURE);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let held = rustix::fs::open(folder, flags, Mode::empty()).map_err(fault)?;
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    let fault = |error: Errno| (format!("{}: {error}", Path::new(&beside).display()), CURE);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = rustix::fs::open(&beside, flags, Mode::RUSR | Mode::WUSR).map_err(fault)?;
     for _ in 0..LOCK_TRIES {
         match flock(&held, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(held),
@@ -118,7 +120,7 @@ fn lock(folder: &Path) -> Result<OwnedFd, Fault> {
             Err(error) => return Err(fault(error)),
         }
     }
-    let what = format!("folder {}: another process holds it locked", folder.display());
+    let what = format!("{}: another process holds it locked", Path::new(&beside).display());
     Err((what, "end that one, or choose another path with --admin"))
 }
 
@@ -217,6 +219,28 @@ mod tests {
         assert!(refused.contains("another process serves it; stop that one"), "{refused}");
         drop(live);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn whoever_locks_the_folder_keeps_nobody_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let other = fs::File::open(folder.path()).unwrap();
+        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let listener = at(&path).unwrap();
+        let lock = fs::symlink_metadata(folder.path().join("admin.sock.lock")).unwrap();
+        assert_eq!(lock.mode() & 0o777, 0o600, "only its owner can lock it");
+        drop(listener);
+    }
+
+    #[test]
+    fn a_lock_is_not_made_where_a_link_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let elsewhere = folder.path().join("elsewhere");
+        std::os::unix::fs::symlink(&elsewhere, folder.path().join("admin.sock.lock")).unwrap();
+        at(&path).unwrap_err();
+        assert!(!elsewhere.exists());
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
-use store::OpenError;
 use store::lane::Backend;
+use store::{Claim, OpenError};
 
 /// How targets are opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -122,6 +122,7 @@ fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uri
         initiator: options.initiator.clone(),
         block_bytes: None,
         read_only: options.read_only,
+        ..RemoteOptions::default()
     };
     let store = remote::open(&url, &options)?;
     let block_bytes = store.geometry().block_bytes;
@@ -139,15 +140,16 @@ fn parse_size(name: &str, text: &str) -> Result<u64, TargetError> {
 
 fn open_path(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uring>>, u32), TargetError> {
     let path = Path::new(text);
+    let claim = Claim::to_use(options.read_only);
     let is_device = path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     if !is_device {
-        return Ok((store::open_file(path, options.create, BLOCK_BYTES, options.read_only)?, BLOCK_BYTES));
+        return Ok((store::open_file(path, options.create, BLOCK_BYTES, claim)?, BLOCK_BYTES));
     }
     let sector =
         File::open(path).and_then(|file| Ok(rustix::fs::ioctl_blksszget(&file)?)).map_err(|error| {
             TargetError::new(text, error, "allow this user to read and write it, or name another")
         })?;
-    Ok((store::open_block(path, sector, options.read_only)?, sector))
+    Ok((store::open_block(path, sector, claim)?, sector))
 }
 
 #[cfg(test)]

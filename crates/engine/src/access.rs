@@ -23,27 +23,32 @@ impl Directory {
         Directory { config, addresses, registry, tsih: AtomicU16::new(0) }
     }
 
-    /// Index of the portal that owns a local address: the exact one, or a wildcard with that port.
+    /// Index of the portal that owns a local address: the exact one, or a wildcard of its family with that port.
     fn portal_of(&self, local: SocketAddr) -> Option<usize> {
         let exact = self.addresses.iter().position(|address| *address == local);
         exact.or_else(|| {
-            let wild = |address: &SocketAddr| address.ip().is_unspecified() && address.port() == local.port();
+            let wild = |address: &SocketAddr| {
+                address.ip().is_unspecified()
+                    && address.port() == local.port()
+                    && of_one_family(address, &local)
+            };
             self.addresses.iter().position(wild)
         })
     }
 
-    fn record(&self, target: &Target, portal: SocketAddr) -> TargetRecord {
+    /// Where a target is reached; `None`: nowhere that can be told to who came through this portal.
+    fn record(&self, target: &Target, portal: SocketAddr) -> Option<TargetRecord> {
         let address = |index: &usize| {
             let listen = *self.addresses.get(*index)?;
             let group = self.config.portals.get(*index)?.group;
-            // A wildcard portal is reached by the address that the initiator used.
-            let ip = if listen.ip().is_unspecified() { portal.ip() } else { listen.ip() };
-            Some((SocketAddr::new(ip, listen.port()), group))
+            if !listen.ip().is_unspecified() {
+                return Some((listen, group));
+            }
+            // A wildcard portal is reached by the address that the initiator used, if it is of its family.
+            of_one_family(&listen, &portal).then(|| (SocketAddr::new(portal.ip(), listen.port()), group))
         };
-        TargetRecord {
-            name: target.name.clone(),
-            portals: target.portals.iter().filter_map(address).collect(),
-        }
+        let portals: Vec<_> = target.portals.iter().filter_map(address).collect();
+        (!portals.is_empty()).then(|| TargetRecord { name: target.name.clone(), portals })
     }
 }
 
@@ -111,7 +116,7 @@ impl Access for Directory {
             .iter()
             .filter(visible)
             .filter(wanted)
-            .map(|target| self.record(target, portal))
+            .filter_map(|target| self.record(target, portal))
             .collect()
     }
 
@@ -130,6 +135,11 @@ impl Access for Directory {
         }
         1
     }
+}
+
+/// Whether both are IPv4 or both IPv6: a socket on `[::]` takes no IPv4 connections.
+fn of_one_family(a: &SocketAddr, b: &SocketAddr) -> bool {
+    a.is_ipv6() == b.is_ipv6()
 }
 
 /// What protocol machines are given.
@@ -253,6 +263,36 @@ fn contains(network: &Network, address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ServeOptions;
+
+    #[test]
+    fn all_addresses_of_each_family_are_a_portal_of_their_own() {
+        let listen = ["0.0.0.0:3260".to_owned(), "[::]:3260".to_owned()];
+        let options = ServeOptions { listen: listen.into(), ..ServeOptions::default() };
+        let mut config = Config::from_options(&options).expect("a configuration");
+        config.portals[1].group = 2;
+        let mut only_v6 = Target { name: "iqn.2026-11.a:six".into(), ..config.targets[0].clone() };
+        only_v6.portals = vec![1];
+        config.targets.push(only_v6);
+        let addresses = config.portals.iter().map(|portal| portal.listen).collect();
+        let directory = Directory::new(config, addresses, Arc::default());
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let (v4, v6) = (at("192.0.2.1:3260"), at("[2001:db8::1]:3260"));
+        let group = |target: &str, portal: SocketAddr| {
+            directory.authorize("iqn.a:i", Some(target), portal, portal, [0; 6]).map(|grant| grant.group)
+        };
+        assert_eq!(group("iqn.2026-11.io.lunette:disk", v4).ok(), Some(1));
+        assert_eq!(group("iqn.2026-11.io.lunette:disk", v6).ok(), Some(2));
+        assert_eq!(group("iqn.2026-11.a:six", v6).ok(), Some(2));
+        assert!(matches!(group("iqn.2026-11.a:six", v4), Err(Refusal::NotFound)));
+        let told = |portal: SocketAddr| -> Vec<(String, Vec<(SocketAddr, u16)>)> {
+            let records = directory.send_targets("iqn.a:i", portal, portal, SendTargets::All);
+            records.into_iter().map(|record| (record.name, record.portals)).collect()
+        };
+        let disk = "iqn.2026-11.io.lunette:disk".to_owned();
+        assert_eq!(told(v4), [(disk.clone(), vec![(v4, 1)])]);
+        assert_eq!(told(v6), [(disk, vec![(v6, 2)]), ("iqn.2026-11.a:six".into(), vec![(v6, 2)])]);
+    }
 
     #[test]
     fn patterns() {

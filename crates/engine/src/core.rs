@@ -208,6 +208,7 @@ impl<I: Io> Core<I> {
         let is_timed = self.connections.len() > 0
             || self.stopping.is_some()
             || !self.deaf.is_empty()
+            || crate::limited::is_owed()
             || self.lanes.iter().any(|lane| lane.wants_ticks());
         self.poller.wait(now, is_timed.then_some(until_tick))
     }
@@ -359,6 +360,7 @@ impl<I: Io> Core<I> {
         }
         self.tick_lanes();
         self.balance(now);
+        crate::limited::tell();
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             self.close_all();
         }
@@ -400,7 +402,14 @@ impl<I: Io> Core<I> {
         let mut open = 0usize;
         let losses: Vec<u64> = self.lanes.iter_mut().map(|lane| lane.losses()).collect();
         for unit in 0..self.lanes.len() {
-            if self.shared.homes[unit] == self.me && self.views[unit].policy.failed.is_none() {
+            if self.shared.homes[unit] != self.me {
+                continue;
+            }
+            if self.views[unit].policy.failed.is_some() {
+                if self.lanes[unit].is_dirty() {
+                    self.report_flush(unit, Err(StoreError::Unavailable));
+                }
+            } else {
                 match self.lanes[unit].submit(&mut self.io, FINAL_FLUSH, &store::lane::Op::Flush) {
                     store::lane::Submitted::Later => open += 1,
                     store::lane::Submitted::Done(outcome) => self.report_flush(unit, outcome),

@@ -4,24 +4,22 @@ use crate::access::{self, Directory};
 use crate::balance::Board;
 use crate::config::{Config, Lun, StoreSpec};
 use crate::core::{Core, Shared};
-use crate::housekeeper::{Housekeeper, Job, kept_reservations};
-use crate::initiator::Options;
+use crate::housekeeper::{self, Housekeeper, Job};
 use crate::message::Message;
-use crate::prober::{Prober, Watched};
+use crate::opening::{self, Opened};
+use crate::prober::{self, Watch, Watched};
 use crate::registry::Registry;
-use crate::remote::{self, RemoteOptions};
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::Arena;
 use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use scsi::{Home, HomeRequest, Unit, View};
+use scsi::{Home, HomeRequest, Incarnation, Unit, View};
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use store::lane::{Backend, Lane};
-use store::{LateStore, OpenError};
+use store::lane::Lane;
 
 /// I/O buffers of each core, in bytes: mapped at start, touched as used.
 const ARENA_BYTES: u64 = 128 << 20;
@@ -36,8 +34,7 @@ pub struct Daemon {
     jobs: mpsc::Sender<Job>,
     #[cfg(test)]
     registry: Arc<Registry>,
-    /// The prober ends when this is gone, or when a store that hangs lets go of it.
-    _probing: mpsc::Sender<()>,
+    _watches: Vec<Watch>,
 }
 
 /// What is served as one unit.
@@ -79,14 +76,6 @@ impl fmt::Display for NotFlushed {
 
 impl std::error::Error for NotFlushed {}
 
-/// The store of a LUN.
-#[derive(Clone)]
-struct Opened {
-    store: Arc<dyn Backend<Uring>>,
-    /// Why it did not open yet.
-    failed: Option<String>,
-}
-
 impl Daemon {
     /// Starts serving a configuration. A store that does not open takes down only its own LUNs.
     ///
@@ -104,11 +93,12 @@ impl Daemon {
         raise_descriptor_limit(&config);
         let listeners = bind(&config)?;
         let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
-        let opened: Vec<Opened> = config.luns.iter_mut().map(open).collect();
-        let units: Vec<Arc<Unit>> = (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun))).collect();
+        let opened = opening::open_all(&mut config.luns);
+        let mut units: Vec<Arc<Unit>> =
+            (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun, &opened[lun]))).collect();
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
-            units.iter().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).unzip();
+            units.iter_mut().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).unzip();
         let views: Vec<View> = units
             .iter()
             .zip(&homes)
@@ -140,11 +130,15 @@ impl Daemon {
             cores: mail.clone(),
         };
         let housekeeper = spawn("housekeeper", move || housekeeper.run(&work))?;
-        let watched =
-            (0..units.len()).map(|unit| watched(&shared, unit, &opened[unit], &fit[unit])).collect();
-        let prober = Prober { watched, cores: mail.clone() };
-        let (probing, until) = mpsc::channel();
-        spawn("prober", move || prober.run(&until))?;
+        let watch = |watched: Watched| {
+            let home = mail[watched.home].clone();
+            let name = watched.name.clone();
+            prober::start(watched, home).map_err(|error| StartError(format!("a thread for {name}: {error}")))
+        };
+        let watches = (0..units.len())
+            .filter_map(|unit| watched(&shared, unit, &opened[unit], &fit[unit]))
+            .map(watch)
+            .collect::<Result<Vec<_>, _>>()?;
         let mut homes: Vec<Option<Home>> = homes.into_iter().map(Some).collect();
         let mut cores = Vec::with_capacity(count);
         for (me, mailbox) in mailboxes.into_iter().enumerate() {
@@ -172,7 +166,7 @@ impl Daemon {
             jobs,
             #[cfg(test)]
             registry,
-            _probing: probing,
+            _watches: watches,
         })
     }
 
@@ -268,50 +262,6 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {
     listener.local_addr().map_err(|error| StartError(format!("a listening socket has no address: {error}")))
 }
 
-/// Opens the store of a LUN, which learns what only its store knows. One that does not open takes down only its own
-/// LUNs, and is tried again.
-fn open(lun: &mut Lun) -> Opened {
-    match open_store(lun) {
-        Ok(store) => Opened { store, failed: None },
-        Err(error) => {
-            tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
-            let again = lun.clone();
-            let opener = move || {
-                let mut lun = again.clone();
-                if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store {
-                    // What initiators were told by now.
-                    *block_bytes = Some(again.block_bytes);
-                }
-                open_store(&mut lun)
-            };
-            let store = LateStore::new(format!("{:?}", lun.store), Box::new(opener));
-            Opened { store: Arc::new(store), failed: Some(error.to_string()) }
-        }
-    }
-}
-
-fn open_store(lun: &mut Lun) -> Result<Arc<dyn Backend<Uring>>, OpenError> {
-    Ok(match &lun.store {
-        StoreSpec::Null { size } => store::open_null(*size),
-        StoreSpec::Ram { size } => store::open_ram(*size)?,
-        StoreSpec::File { path, size } => store::open_file(path, *size, lun.block_bytes, lun.read_only)?,
-        StoreSpec::Block { path } => store::open_block(path, lun.block_bytes, lun.read_only)?,
-        StoreSpec::Remote { url, block_bytes } => {
-            let options = RemoteOptions {
-                initiator: Options::default(),
-                block_bytes: *block_bytes,
-                read_only: lun.read_only,
-            };
-            let store = remote::open(url, &options)?;
-            let geometry = store.geometry();
-            lun.block_bytes = geometry.block_bytes;
-            lun.physical_block_bytes = geometry.physical_block_bytes.max(geometry.block_bytes);
-            lun.thin &= geometry.thin;
-            store
-        }
-    })
-}
-
 fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     UnitSummary {
         name: lun.name.clone(),
@@ -322,7 +272,7 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     }
 }
 
-fn unit(config: &Config, index: usize) -> Unit {
+fn unit(config: &Config, index: usize, opened: &Opened) -> Unit {
     let lun = &config.luns[index];
     let identity = access::identity(&lun.serial);
     Unit {
@@ -333,7 +283,7 @@ fn unit(config: &Config, index: usize) -> Unit {
         product: lun.product.clone(),
         naa: identity.naa,
         eui: identity.eui,
-        incarnation: incarnation(&lun.store),
+        incarnation: Incarnation { name: incarnation(&lun.store), losses: opened.losses.clone() },
         thin: lun.thin,
         read_only: lun.read_only,
         removable: lun.removable,
@@ -345,7 +295,8 @@ fn unit(config: &Config, index: usize) -> Unit {
 }
 
 /// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or
-/// the device's, until the machine is started again; for all others, until this process ends.
+/// the device's, until the machine is started again; for all others, until this process ends. (What a remote unit loses
+/// meanwhile is counted.)
 fn incarnation(store: &StoreSpec) -> [u8; 16] {
     let boot = match store {
         StoreSpec::File { .. } | StoreSpec::Block { .. } => {
@@ -366,34 +317,42 @@ fn random() -> [u8; 16] {
 }
 
 /// The home of a unit; an error when the unit is not to be served whatever its store says.
-fn home(config: &Config, unit: &Arc<Unit>, opened: &Opened) -> (Home, Result<(), String>) {
-    let kept = match &config.state_dir {
-        Some(dir) => kept_reservations(dir, &unit.serial),
-        None => Ok(None),
+fn home(config: &Config, unit: &mut Arc<Unit>, opened: &Opened) -> (Home, Result<(), String>) {
+    let mut home = Home::new(unit.clone(), opened.store.traits());
+    let fit = match &config.state_dir {
+        Some(dir) => housekeeper::restore(&mut home, dir, &unit.serial),
+        None => Ok(()),
     };
-    let (kept, fit) = match kept {
-        Ok(kept) => (kept, Ok(())),
-        Err(error) => (None, Err(error)),
-    };
-    let mut home = Home::new(unit.clone(), opened.store.traits(), kept);
+    if fit.is_err() {
+        // What is there stays as it is until somebody looks: APTPL from an initiator must not replace it.
+        *unit = Arc::new(Unit { can_keep: false, ..Unit::clone(unit) });
+        home = Home::new(unit.clone(), opened.store.traits());
+    }
     if let Some(error) = fit.as_ref().err().or(opened.failed.as_ref()) {
         home.handle(HomeRequest::StoreFailed(error.as_str().into()));
     }
     (home, fit)
 }
 
-fn watched(shared: &Shared, unit: usize, opened: &Opened, fit: &Result<(), String>) -> Watched {
-    let name = shared.config.luns[unit].name.clone();
+/// What is to be looked after for a unit. Memory that opened stays as it is.
+fn watched(shared: &Shared, unit: usize, opened: &Opened, fit: &Result<(), String>) -> Option<Watched> {
+    let lun = &shared.config.luns[unit];
     if let Err(error) = fit {
-        tracing::error!(lun = %name, "its LUNs are not ready: {error}");
+        tracing::error!(lun = %lun.name, "its LUNs are not ready: {error}");
+        return None;
     }
-    Watched {
-        name,
+    let is_watched = match &lun.store {
+        StoreSpec::Null { .. } | StoreSpec::Ram { .. } => opened.failed.is_some(),
+        StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
+    };
+    is_watched.then(|| Watched {
+        name: lun.name.clone(),
+        unit: unit as u32,
         home: shared.homes[unit],
-        store: fit.is_ok().then(|| opened.store.clone() as Arc<dyn store::lane::Store>),
+        store: opened.store.clone(),
         has_failed: opened.failed.is_some(),
         resets: 0,
-    }
+    })
 }
 
 /// What a core is made from, on its own thread.

@@ -2,6 +2,7 @@
 
 use crate::message::Message;
 use reactor::mailbox::Sender;
+use scsi::{Damaged, Home};
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -54,21 +55,37 @@ impl Housekeeper {
     }
 }
 
-/// Reservation state of a unit as it was kept, if there is any.
+/// Gives the home of a unit the state that was kept of it, if there is any.
 ///
 /// # Errors
-/// When it may be there but cannot be read: the unit must not be served, since an initiator that was fenced off could
-/// write.
-pub(crate) fn kept_reservations(state_dir: &Path, serial: &str) -> Result<Option<Vec<u8>>, String> {
+/// When it may be there but cannot be read, or is damaged: the unit must not be served, since an initiator that was
+/// fenced off could write, or what a SANITIZE left half done be read.
+pub(crate) fn restore(home: &mut Home, state_dir: &Path, serial: &str) -> Result<(), String> {
     let path = reservations_path(state_dir, serial);
-    match fs::read(&path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!(
-            "{}: kept reservations cannot be read: {error}; make the file readable, or remove it to forget them, \
-             and start again",
+    let unusable = |what: String, cure: &str| {
+        Err(format!(
+            "{}: kept reservations {what}; {cure}, or remove it to forget them and whether a SANITIZE failed, and \
+             start again",
             path.display()
-        )),
+        ))
+    };
+    match fs::read(&path) {
+        Ok(kept) => match home.restore(&kept) {
+            Ok(()) => {
+                for port in home.policy().reservations.gone_ports() {
+                    tracing::warn!(
+                        path = %path.display(),
+                        %port,
+                        "kept registrations are of a target port that is not there any more: they stay, but no session \
+                         can use them; bring the target and portal group back, or PREEMPT or CLEAR them"
+                    );
+                }
+                Ok(())
+            }
+            Err(Damaged) => unusable("are damaged".into(), "restore the file"),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => unusable(format!("cannot be read: {error}"), "make the file readable"),
     }
 }
 
@@ -107,11 +124,9 @@ mod tests {
         let path = reservations_path(dir.path(), "a/b");
         replace(&path, b"one").expect("written");
         replace(&path, b"two").expect("written");
-        assert_eq!(kept_reservations(dir.path(), "a/b").unwrap().as_deref(), Some(&b"two"[..]));
+        assert_eq!(fs::read(&path).expect("kept"), b"two");
         replace(&path, b"").expect("removed");
         replace(&path, b"").expect("nothing to remove is fine");
-        assert_eq!(kept_reservations(dir.path(), "a/b"), Ok(None));
-        fs::create_dir(&path).expect("a folder, which is no file");
-        assert!(kept_reservations(dir.path(), "a/b").unwrap_err().contains("cannot be read"));
+        assert!(!path.exists());
     }
 }

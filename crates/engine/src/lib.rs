@@ -14,6 +14,7 @@ mod housekeeper;
 pub mod initiator;
 pub mod limited;
 mod message;
+mod opening;
 pub mod poll;
 mod prober;
 mod registry;

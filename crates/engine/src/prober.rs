@@ -1,58 +1,56 @@
-//! The thread that looks after stores: whether their size changed, whether they are gone or back. A store that hangs
-//! hangs this thread and nothing else.
+//! Looks after stores: whether their size changed, whether they are gone or back. Each has a thread of its own, so that
+//! one that hangs hangs that thread and nothing else.
 
 use crate::message::{Message, Origin, Waiter};
 use reactor::mailbox::Sender;
 use scsi::HomeRequest;
+use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use store::lane::Store;
 
-/// How often stores are looked at.
+/// How often a store is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// What the prober looks after.
-pub(crate) struct Prober {
-    /// One for each unit.
-    pub(crate) watched: Vec<Watched>,
-    /// To the cores.
-    pub(crate) cores: Vec<Sender<Message>>,
-}
 
 /// A unit's store.
 pub(crate) struct Watched {
     /// The unit's name, for the log.
     pub(crate) name: String,
+    /// The unit's index.
+    pub(crate) unit: u32,
     /// Home core of the unit.
     pub(crate) home: usize,
-    /// `None`: the unit is not to be served whatever its store says.
-    pub(crate) store: Option<Arc<dyn Store>>,
+    pub(crate) store: Arc<dyn Store>,
     /// Whether the unit was told last that its store has failed.
     pub(crate) has_failed: bool,
     /// Resets of its store ([`Store::resets`]) that the unit was told of.
     pub(crate) resets: u64,
 }
 
-impl Prober {
-    /// Works until the other end of `until` is gone.
-    pub(crate) fn run(mut self, until: &mpsc::Receiver<()>) {
-        while until.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
-            for (unit, watched) in self.watched.iter_mut().enumerate() {
-                for request in watched.reset().into_iter().chain(watched.look()) {
-                    let origin = Origin { core: watched.home, who: Waiter::Nobody };
-                    let message = Message::Home { unit: unit as u32, origin, request };
-                    self.cores[watched.home].post(message);
-                }
+/// Keeps a store looked after. Once this is gone its thread ends, at the latest when the store lets go of it.
+pub(crate) struct Watch {
+    _until: mpsc::Sender<()>,
+}
+
+/// Looks after a store, and tells `home`, the home core of its unit.
+pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<Watch> {
+    let (until, ended) = mpsc::channel();
+    let thread = std::thread::Builder::new().name(format!("store-{}", watched.unit));
+    thread.spawn(move || {
+        while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+            for request in watched.reset().into_iter().chain(watched.look()) {
+                let origin = Origin { core: watched.home, who: Waiter::Nobody };
+                home.post(Message::Home { unit: watched.unit, origin, request });
             }
         }
-    }
+    })?;
+    Ok(Watch { _until: until })
 }
 
 impl Watched {
     /// What the unit's home is to be told, if anything, of the store's state.
     fn look(&mut self) -> Option<HomeRequest> {
-        let store = self.store.as_ref()?;
-        let lun = &self.name;
+        let (store, lun) = (&self.store, &self.name);
         match store.refresh() {
             Ok(changed) => {
                 if std::mem::take(&mut self.has_failed) {
@@ -74,7 +72,7 @@ impl Watched {
 
     /// The same of resets.
     fn reset(&mut self) -> Option<HomeRequest> {
-        let resets = self.store.as_ref()?.resets();
+        let resets = self.store.resets();
         (std::mem::replace(&mut self.resets, resets) != resets).then_some(HomeRequest::StoreReset)
     }
 }
@@ -110,7 +108,7 @@ mod tests {
     fn watched() -> (Arc<Moody>, Watched) {
         let store = Arc::new(Moody(Mutex::new(Ok(None)), AtomicU64::new(0)));
         let name = "db".into();
-        (store.clone(), Watched { name, home: 0, store: Some(store), has_failed: false, resets: 0 })
+        (store.clone(), Watched { name, unit: 0, home: 0, store, has_failed: false, resets: 0 })
     }
 
     #[test]
@@ -132,5 +130,50 @@ mod tests {
         *store.0.lock().unwrap() = Ok(None);
         assert!(matches!(watched.look(), Some(HomeRequest::StoreChanged(traits)) if traits.size_bytes == 7));
         assert!(watched.look().is_none());
+    }
+    /// Says when it is looked at, and hangs then if it is told to.
+    struct Hanging {
+        looks: mpsc::Sender<&'static str>,
+        name: &'static str,
+        until: Option<Mutex<mpsc::Receiver<()>>>,
+    }
+
+    impl Store for Hanging {
+        fn traits(&self) -> Traits {
+            Traits::NONE
+        }
+
+        fn refresh(&self) -> Result<Option<Traits>, String> {
+            let _ = self.looks.send(self.name);
+            if let Some(until) = &self.until {
+                let _ = until.lock().unwrap().recv();
+            }
+            Ok(None)
+        }
+
+        fn describe(&self) -> String {
+            self.name.into()
+        }
+    }
+
+    #[test]
+    fn a_store_that_hangs_keeps_no_other_from_being_looked_after() {
+        let (looks, looked) = mpsc::channel();
+        let (release, until) = mpsc::channel::<()>();
+        let home = reactor::mailbox::mesh::<Message>(1).unwrap();
+        let watch = |name: &'static str, until| {
+            let store = Arc::new(Hanging { looks: looks.clone(), name, until });
+            let name = name.into();
+            let watched = Watched { name, unit: 0, home: 0, store, has_failed: false, resets: 0 };
+            start(watched, home[0].sender(0)).unwrap()
+        };
+        let _hangs = watch("hangs", Some(Mutex::new(until)));
+        assert_eq!(looked.recv(), Ok("hangs"));
+        let lives = watch("lives", None);
+        assert_eq!(looked.recv(), Ok("lives"));
+        assert_eq!(looked.recv(), Ok("lives"));
+        // Nobody waits for the one that hangs.
+        drop((lives, _hangs));
+        drop(release);
     }
 }

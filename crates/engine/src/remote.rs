@@ -10,6 +10,7 @@ mod identity;
 mod lane;
 mod loose;
 mod request;
+mod trail;
 
 pub use geometry::Geometry;
 pub use identity::Identity;
@@ -33,12 +34,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::OpenError;
 use store::lane::{Backend, Lane, Store};
+use trail::Trails;
 
 /// How often one of the lanes asks for the capacity.
 const PROBE: Duration = Duration::from_secs(10);
 
 /// How a remote unit is used.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct RemoteOptions {
     /// The sessions.
     pub initiator: Options,
@@ -46,6 +48,8 @@ pub struct RemoteOptions {
     pub block_bytes: Option<u32>,
     /// Nothing is to be written.
     pub read_only: bool,
+    /// Counts how often it lost what was not flushed.
+    pub losses: Arc<AtomicU64>,
 }
 
 /// A unit of another target.
@@ -69,6 +73,7 @@ pub struct RemoteStore {
     another: Mutex<String>,
     continuity: Continuity,
     loose: Loose,
+    trails: Trails,
     /// Lanes so far.
     lanes: AtomicU64,
     /// Whether WRITE SAME works.
@@ -96,7 +101,7 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
         .map_err(|problem| fault(problem, "name a unit that is a disk and ready"))?;
     if let Some(asked) = options.block_bytes.filter(|asked| *asked != geometry.block_bytes) {
         let problem = format!("its blocks have {} bytes, not {asked}", geometry.block_bytes);
-        return Err(fault(problem, "leave the block size out"));
+        return Err(fault(problem, "give the block size that it has, or none"));
     }
     let zeros = Region::map(u64::from(lane::PIECE_BYTES_MAX))
         .map_err(|error| fault(format!("cannot reserve memory: {error}"), "raise the limit (ulimit -v)"))?;
@@ -107,8 +112,9 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
         addresses,
         options: options.clone(),
         write_same: AtomicBool::new(true),
-        continuity: Continuity::new(geometry.incarnation),
+        continuity: Continuity::new(geometry.incarnation, options.losses.clone()),
         loose: Loose::default(),
+        trails: Trails::default(),
         lanes: AtomicU64::new(0),
         geometry,
         zeros,

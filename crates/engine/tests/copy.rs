@@ -6,6 +6,7 @@ use scsi::storage::StoreError;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use store::Claim;
 use store::lane::Backend;
 
 const OPTIONS: Options = Options { piece_bytes: 256 << 10, pieces: 8, sparse: true };
@@ -15,7 +16,7 @@ fn end(store: Arc<dyn Backend<Uring>>, block_bytes: u32) -> End {
 }
 
 fn file(path: &Path) -> End {
-    end(store::open_file(path, None, 1, false).expect("the file opens"), 1)
+    end(store::open_file(path, None, 1, Claim::Sole).expect("the file opens"), 1)
 }
 
 fn made(directory: &Path, name: &str, bytes: &[u8]) -> End {

@@ -5,8 +5,9 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 use support::daemon::Daemon;
-use support::initiator::{Initiator, Login};
+use support::initiator::{Initiator, Login, write_cdb};
 use support::tools::{Outcome, run};
+use support::wait_until;
 
 fn check(folder: &Path, text: &str) -> Outcome {
     std::fs::write(folder.join("lunette.toml"), text).expect("written");
@@ -71,9 +72,10 @@ fn sense_key(initiator: &mut Initiator, lun: u16) -> Option<u8> {
     initiator.read(lun, &[0; 6], 0).expect("an answer").sense_key()
 }
 
+const NOT_READY: u8 = 2;
+
 #[test]
 fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
-    const NOT_READY: u8 = 2;
     let folder = tempfile::tempdir().expect("a temporary directory");
     let path = folder.path().join("late.img");
     let late = format!("file:{}", path.display());
@@ -86,17 +88,70 @@ fn a_store_that_is_not_there_takes_down_its_lun_until_it_comes() {
     assert_eq!(sense_key(&mut initiator, 1), Some(NOT_READY));
     assert!(initiator.read_blocks(1, 0, 1, 512).is_err());
     std::fs::write(&path, vec![7; 1 << 20]).expect("written");
-    let start = std::time::Instant::now();
-    while sense_key(&mut initiator, 1) == Some(NOT_READY) {
-        assert!(start.elapsed() < Duration::from_secs(60), "{}", daemon.log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the store is back", || sense_key(&mut initiator, 1) != Some(NOT_READY));
     initiator.ready(1).expect("after the unit attentions");
     assert_eq!(initiator.read_blocks(1, 2047, 1, 512).expect("READ"), vec![7; 512]);
     initiator.write_blocks(1, 0, 512, &[8; 512], true).expect("WRITE");
     let log = daemon.stop();
     assert!(log.contains("does not open") && log.contains("is back"), "{log}");
     assert_eq!(std::fs::read(&path).expect("read")[..512], [8; 512]);
+}
+
+/// Whether a LUN is ready, for an initiator of its own.
+fn is_ready(daemon: &Daemon, lun: u16) -> bool {
+    let mut guest = Initiator::login(&daemon.lun(0), &Login::named("guest")).expect("login");
+    // The first command is told of the power-on.
+    sense_key(&mut guest, lun);
+    let is_ready = sense_key(&mut guest, lun) != Some(NOT_READY);
+    guest.logout().expect("logout");
+    is_ready
+}
+
+#[test]
+fn a_file_serves_one_lun_in_one_daemon() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    std::fs::create_dir(folder.path().join("sub")).expect("made");
+    let path = folder.path().join("disk").display().to_string();
+    std::fs::write(&path, vec![7; 1 << 20]).expect("written");
+    let (spec, same) = (format!("file:{path}"), format!("file:{}/sub/../disk", folder.path().display()));
+    let daemon = Daemon::serve(["--lun", &spec, "--lun", &same]);
+    assert_eq!((0..2).filter(|&lun| is_ready(&daemon, lun)).count(), 1, "{}", daemon.log());
+    assert!(daemon.log().contains("in use by another LUN of this process"), "{}", daemon.log());
+
+    let other = Daemon::serve(["--lun", &same]);
+    assert!(!is_ready(&other, 0));
+    assert!(
+        other.log().contains(&format!("in use by process {} (lunette)", daemon.pid())),
+        "{}",
+        other.log()
+    );
+    let lunette = |arguments: &[&str]| run(Daemon::command().args(arguments), Duration::from_secs(60));
+    let copy = folder.path().join("copy").display().to_string();
+    lunette(&["copy", &path, &copy]).expect_success("who only reads may");
+    lunette(&["bench", &path, "--runtime", "100ms"]).expect_success("who only reads may");
+    for refused in [lunette(&["copy", &copy, &path]), lunette(&["bench", &path, "--rw", "write", "--yes"])] {
+        assert!(refused.status.is_some_and(|status| !status.success()), "{}", refused.text);
+        assert!(refused.text.contains("in use by process"), "{}", refused.text);
+    }
+
+    daemon.stop();
+    wait_until("the other daemon takes over", || is_ready(&other, 0));
+    assert!(is_ready(&other, 0));
+    other.stop();
+}
+
+#[test]
+fn the_block_size_of_an_absent_target_is_said_when_it_is_a_guess() {
+    // Nobody listens on a port that was just given back.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|there| there.local_addr())
+        .expect("a port")
+        .port();
+    let absent = format!("iscsi://127.0.0.1:{port}/iqn.2026-11.org.example:absent/0");
+    let log = Daemon::serve(["--lun", &absent]).stop();
+    assert!(log.contains("taken to have 512 bytes") && log.contains("bs="), "{log}");
+    let log = Daemon::serve(["--lun", &format!("{absent},bs=4096")]).stop();
+    assert!(!log.contains("taken to have"), "{log}");
 }
 
 #[test]
@@ -113,6 +168,41 @@ fn a_unit_whose_reservations_cannot_be_read_is_not_served() {
     assert_eq!(sense_key(&mut initiator, 0), Some(2));
     let log = daemon.stop();
     assert!(log.contains("kept reservations cannot be read"), "{log}");
+}
+
+#[test]
+fn groups_decide_who_sees_what_and_may_write() {
+    const GROUPS: &str = "[[lun]]\nname = 'a'\nram = '1M'\n[[lun]]\nname = 'b'\nram = '1M'\n\
+                          [[target]]\nname = 'iqn.2026-11.a:x'\nluns = ['a', 'b']\n\
+                          [[target.group]]\nname = 'out'\ninitiators = ['*:banned*']\ndeny = true\n\
+                          [[target.group]]\nname = 'readers'\ninitiators = ['*:reader']\nread_only = true\n\
+                          luns = [{ lun = 'b', number = 7 }]\n\
+                          [[target.group]]\nname = 'rest'\nnetworks = ['127.0.0.0/8']\n";
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("lunette.toml");
+    std::fs::write(&file, GROUPS).expect("written");
+    let daemon = Daemon::serve(["--config".as_ref(), file.as_os_str()]);
+    let url = daemon.lun(0);
+    let login = |name: &str| Initiator::login(&url, &Login::named(name));
+    let refused = login("banned1").err().expect("refused").to_string();
+    assert!(refused.contains("status class 2, detail 2"), "forbidden, and not {refused}");
+    let luns = |initiator: &mut Initiator| {
+        let report = initiator.read(0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256).expect("REPORT LUNS");
+        report.data[8..].chunks(8).map(|lun| lun[1]).collect::<Vec<u8>>()
+    };
+    let (mut reader, mut writer) = (login("reader").expect("login"), login("writer").expect("login"));
+    assert_eq!((luns(&mut reader), luns(&mut writer)), (vec![7], vec![0, 1]));
+    writer.write_blocks(0, 3, 512, &[1; 512], false).expect("WRITE");
+    writer.write_blocks(1, 3, 512, &[2; 512], false).expect("WRITE");
+    assert_eq!(reader.read_blocks(7, 3, 1, 512).expect("READ"), [2; 512], "one unit under two numbers");
+    let told = reader.write(7, &write_cdb(3, 512, 512, false), &[3; 512]).expect("an answer");
+    assert_eq!((told.sense_key(), told.sense[12]), (Some(7), 0x27), "write protected");
+    let told = reader.read(1, &[0; 6], 0).expect("an answer");
+    assert_eq!((told.sense_key(), told.sense[12]), (Some(5), 0x25), "not a number of its own");
+    assert_eq!(writer.read_blocks(1, 3, 1, 512).expect("READ"), [2; 512]);
+    drop((reader, writer));
+    let log = daemon.stop();
+    assert!(log.contains("group out denies it"), "{log}");
 }
 
 #[test]

@@ -5,9 +5,9 @@ mod support;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-use support::Noise;
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, Pdu};
+use support::{Noise, wait_until};
 
 /// A unit that fits in memory with room to spare.
 const UNIT: &str = "ram:16M";
@@ -194,6 +194,16 @@ fn refusals_that_leave_a_session_open_are_logged_at_a_limited_rate() {
     rude.send(&ping).expect("send");
     assert_eq!(rude.receive().expect("the session goes on").opcode(), 0x20);
     drop(rude);
+    // Each is told, or counted soon although no other follows.
+    let left_out = |log: &str| -> usize {
+        let counts = log
+            .lines()
+            .filter_map(|line| line.split_once("refusals of sessions left_out=")?.1.parse::<usize>().ok());
+        counts.sum::<usize>()
+    };
+    let is_told =
+        |log: &str| log.matches("SNACK at error recovery level 0").count() + left_out(log) == SNACKS;
+    wait_until("all refusals are told or counted", || is_told(&scene.daemon.log()));
     let log = scene.end();
     let told: Vec<&str> =
         log.lines().filter(|line| line.contains("SNACK at error recovery level 0")).collect();

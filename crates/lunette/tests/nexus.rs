@@ -16,7 +16,10 @@ const BLOCK: usize = 512;
 
 /// Task management functions (RFC 7143 section 11.5.1).
 const ABORT_TASK: u8 = 1;
+const ABORT_TASK_SET: u8 = 2;
+const CLEAR_TASK_SET: u8 = 4;
 const LOGICAL_UNIT_RESET: u8 = 5;
+const TARGET_WARM_RESET: u8 = 6;
 const TARGET_COLD_RESET: u8 = 7;
 /// Responses to them.
 const COMPLETE: u8 = 0;
@@ -136,6 +139,46 @@ fn a_reset_by_another_session_ends_a_write_that_waits_for_its_data() {
     let told = test_unit_ready(&mut stalled, url.lun);
     assert_eq!(told.sense_key(), Some(6));
     daemon.stop();
+}
+
+/// Several sessions, over all cores, each with a write in flight, after one of them has sent this function: whether the
+/// write was still there, and the additional sense code that the session was told, of the one that sent it first.
+fn tasks_after(function: u8) -> Vec<(bool, Option<u8>)> {
+    let (daemon, url) = daemon();
+    let mut sessions: Vec<Initiator> = (0..4).map(|n| session(&url, &format!("busy{n}"))).collect();
+    let tags: Vec<u32> = sessions.iter_mut().map(|busy| stalled_write(busy, url.lun)).collect();
+    sessions.iter_mut().for_each(Initiator::skip_cmd_sn);
+    assert_eq!(sessions[0].manage(function, url.lun, u32::MAX).expect("an answer"), COMPLETE);
+    let outcome = |(busy, tag): (&mut Initiator, &u32)| {
+        let was_there = busy.manage(ABORT_TASK, url.lun, *tag).expect("an answer") == COMPLETE;
+        let told = test_unit_ready(busy, url.lun);
+        busy.ready(url.lun).expect("told at most once");
+        (was_there, told.sense.get(12).copied())
+    };
+    let outcomes = sessions.iter_mut().zip(&tags).map(outcome).collect();
+    sessions[1].write_blocks(url.lun, 8, 512, &[5; BLOCK], false).expect("no task holds the unit up");
+    drop(sessions);
+    daemon.stop();
+    outcomes
+}
+
+#[test]
+fn abort_task_set_ends_the_tasks_of_its_sender_only() {
+    assert_eq!(tasks_after(ABORT_TASK_SET), [(false, None), (true, None), (true, None), (true, None)]);
+}
+
+#[test]
+fn clear_task_set_ends_the_tasks_of_all_and_tells_the_others() {
+    const CLEARED: Option<u8> = Some(0x2f);
+    assert_eq!(
+        tasks_after(CLEAR_TASK_SET),
+        [(false, None), (false, CLEARED), (false, CLEARED), (false, CLEARED)]
+    );
+}
+
+#[test]
+fn a_warm_reset_ends_the_tasks_of_all_and_tells_everybody() {
+    assert_eq!(tasks_after(TARGET_WARM_RESET), [(false, Some(0x29)); 4]);
 }
 
 /// COMPARE AND WRITE of one block.
@@ -388,6 +431,51 @@ fn allowed_cores() -> usize {
     std::thread::available_parallelism().expect("cores").get()
 }
 
+/// REGISTER with APTPL.
+fn register_for_good(initiator: &mut Initiator) -> u8 {
+    let mut parameters = [0; 24];
+    parameters[8..16].copy_from_slice(&0xaa_u64.to_be_bytes());
+    parameters[20] = 1;
+    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    initiator.write(0, &register, &parameters).expect("an answer").status
+}
+
+/// Makes a session the holder of an exclusive access reservation that is kept.
+fn hold_for_good(holder: &mut Initiator) {
+    assert_eq!(register_for_good(holder), GOOD, "REGISTER, APTPL");
+    assert_eq!(reserve_out(holder, 0, 1, 3, 0xaa, 0), GOOD, "RESERVE, exclusive access");
+}
+
+#[test]
+fn a_unit_whose_kept_reservations_are_damaged_is_not_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state").display().to_string();
+    let serve = || Daemon::serve(["--state-dir", &state, "--lun", "ram:1M,serial=S"]);
+    let daemon = serve();
+    hold_for_good(&mut session(&daemon.lun(0), "holder"));
+    daemon.stop();
+    let file = folder.path().join("state/reservations-53");
+    let kept = std::fs::read(&file).expect("kept");
+    let mut flipped = kept.clone();
+    flipped[kept.len() / 2] ^= 1;
+    for damaged in [&flipped[..], b"garbage", b""] {
+        std::fs::write(&file, damaged).expect("written");
+        let daemon = serve();
+        let mut other = Initiator::login(&daemon.lun(0), &Login::named("other")).expect("login");
+        assert_eq!(test_unit_ready(&mut other, 0).sense_key(), Some(6), "power on");
+        assert_eq!(test_unit_ready(&mut other, 0).sense_key(), Some(2));
+        assert_eq!(write_status(&mut other, 0), CHECK_CONDITION);
+        assert_eq!(register_for_good(&mut other), CHECK_CONDITION);
+        let log = daemon.stop();
+        assert_eq!(std::fs::read(&file).expect("still there"), damaged);
+        assert!(log.contains("reservations-53: kept reservations are damaged; restore the file"), "{log}");
+    }
+    std::fs::write(&file, kept).expect("written");
+    let daemon = serve();
+    assert_eq!(write_status(&mut session(&daemon.lun(0), "other"), 0), RESERVATION_CONFLICT);
+    daemon.stop();
+}
+
 #[test]
 fn reservations_with_aptpl_outlive_the_daemon() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -396,12 +484,7 @@ fn reservations_with_aptpl_outlive_the_daemon() {
     let serve = || Daemon::serve(["--state-dir", &state, "--lun", &file]);
     let daemon = serve();
     let mut holder = session(&daemon.lun(0), "holder");
-    let mut parameters = [0; 24];
-    parameters[8..16].copy_from_slice(&0xaa_u64.to_be_bytes());
-    parameters[20] = 1;
-    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
-    assert_eq!(holder.write(0, &register, &parameters).expect("an answer").status, GOOD, "REGISTER, APTPL");
-    assert_eq!(reserve_out(&mut holder, 0, 1, 3, 0xaa, 0), GOOD, "RESERVE, exclusive access");
+    hold_for_good(&mut holder);
     drop(holder);
     daemon.kill9();
     let daemon = serve();
@@ -411,6 +494,35 @@ fn reservations_with_aptpl_outlive_the_daemon() {
     assert_eq!(write_status(&mut holder, 0), GOOD);
     drop((other, holder));
     daemon.stop();
+}
+
+#[test]
+fn a_kept_reservation_is_its_holder_s_whatever_targets_come_before() {
+    const KEPT: &str = "[[target]]\nname = 'iqn.2026-11.a:kept'\nluns = ['disk']\n";
+    const OTHER: &str = "[[target]]\nname = 'iqn.2026-11.a:another'\nluns = ['disk']\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    let serve = |targets: &[&str]| {
+        let text = format!(
+            "state_dir = 'state'\n[[lun]]\nname = 'disk'\nram = '1M'\nserial = 'S'\n{}",
+            targets.concat()
+        );
+        std::fs::write(&file, text).expect("written");
+        Daemon::serve(["--config".as_ref(), file.as_os_str()])
+    };
+    let kept = |daemon: &Daemon| Url { target: "iqn.2026-11.a:kept".into(), ..daemon.lun(0) };
+    let daemon = serve(&[KEPT]);
+    hold_for_good(&mut session(&kept(&daemon), "holder"));
+    daemon.stop();
+    let daemon = serve(&[OTHER, KEPT]);
+    assert_eq!(write_status(&mut session(&kept(&daemon), "holder"), 0), GOOD);
+    assert_eq!(write_status(&mut session(&kept(&daemon), "other"), 0), RESERVATION_CONFLICT);
+    assert_eq!(write_status(&mut session(&daemon.lun(0), "holder"), 0), RESERVATION_CONFLICT);
+    daemon.stop();
+    let daemon = serve(&[OTHER]);
+    assert_eq!(write_status(&mut session(&daemon.lun(0), "holder"), 0), RESERVATION_CONFLICT);
+    let log = daemon.stop();
+    assert!(log.contains("iqn.2026-11.a:kept,t,0x0001"), "{log}");
 }
 
 #[test]

@@ -1,12 +1,14 @@
-//! Real file systems, written by one initiator and read back by others, while a third one hammers another unit.
+//! Real file systems, written by one initiator and read back by others, while a third and a fourth hammer another unit.
 
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
+use std::time::Duration;
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login};
-use support::tools::{must, spawn, tool};
+use support::tools::{must, read_text, spawn, tool, wait};
+use support::wait_until;
 use tempfile::TempDir;
 
 const IMAGE_BYTES: u64 = 64 << 20;
@@ -36,7 +38,8 @@ fn round_trip(unit: impl Fn(&Path) -> String, block_bytes: u32) {
     let image = image_of_sources(directory.path(), block_bytes);
     let daemon = Daemon::serve(["--lun", &unit(directory.path()), "--lun", "ram:16M"]);
 
-    let hammer = Hammer::on(&daemon.lun(1));
+    let reader = Hammer::reads(&daemon.lun(1));
+    let writer = Hammer::writes(&daemon.lun(1));
     must(
         tool("qemu-img")
             .args(["convert", "-n", "-f", "raw", "-O", "raw"])
@@ -53,7 +56,8 @@ fn round_trip(unit: impl Fn(&Path) -> String, block_bytes: u32) {
     assert_same(&image, &copy);
     must(tool("e2fsck").args(["-f", "-n"]).arg(&copy));
     assert!(read_with_digests(&daemon.lun(0), block_bytes) == read(&image), "read back with both digests");
-    hammer.stop();
+    reader.stop();
+    writer.stop_verified();
 
     must(
         tool("qemu-img")
@@ -111,27 +115,52 @@ fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// `iscsi-perf` at work: random reads until it is stopped.
+/// A load that goes on until it is stopped.
 struct Hammer {
     child: Child,
     directory: TempDir,
 }
 
 impl Hammer {
-    fn on(url: &Url) -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let output = std::fs::File::create(directory.path().join("output")).expect("an output file");
+    /// Random reads by `iscsi-perf`.
+    fn reads(url: &Url) -> Self {
         let mut command = tool("iscsi-perf");
         command.args(["-i", "iqn.2026-11.io.lunette.test:hammer", "-m", "16", "-b", "8", "-t", "600", "-r"]);
-        let child = spawn(command.arg(url.to_string()), &output);
-        Self { child, directory }
+        Self::start(command.arg(url.to_string()))
+    }
+
+    /// Reads and writes by our own initiator, which checks what it reads. They have begun when this returns.
+    fn writes(url: &Url) -> Self {
+        let mut command = Daemon::command();
+        command.args(["bench", &url.to_string(), "--rw", "randrw", "--verify", "--yes", "--poll", "never"]);
+        let hammer = Self::start(command.args(["--runtime", "1h", "--ramp", "0"]));
+        wait_until("the writer writes", || hammer.output().contains("IOPS"));
+        hammer
+    }
+
+    fn start(command: &mut Command) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let output = std::fs::File::create(directory.path().join("output")).expect("an output file");
+        Self { child: spawn(command, &output), directory }
+    }
+
+    fn output(&self) -> String {
+        read_text(&self.directory.path().join("output"))
     }
 
     /// It must have been at work to the last.
     fn stop(mut self) {
         let ended = self.child.try_wait().expect("a child can be waited for");
-        let output = support::tools::read_text(&self.directory.path().join("output"));
-        assert!(ended.is_none(), "iscsi-perf gave up: {ended:?}\n{output}");
+        assert!(ended.is_none(), "it gave up: {ended:?}\n{}", self.output());
+    }
+
+    /// The same of one that checks its data: what it wrote must be there.
+    fn stop_verified(mut self) {
+        must(tool("kill").args(["-INT", &self.child.id().to_string()]));
+        let status = wait(&mut self.child, Duration::from_secs(60)).expect("it ends");
+        let output = self.output();
+        assert_eq!(status.code(), Some(130), "interrupted, and else all is well:\n{output}");
+        assert!(output.contains("Verified: ") && output.contains("all as they were written"), "{output}");
     }
 }
 

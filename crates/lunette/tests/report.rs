@@ -6,9 +6,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+
 use support::daemon::Daemon;
 use support::tools::{must, tool};
+use support::wait_until;
 use tempfile::TempDir;
 
 fn report(arguments: &[&str]) -> Output {
@@ -131,14 +132,6 @@ fn served_by(report: u32) -> Option<u32> {
         words.nth(1) == Some(b"serve") && status.contains(&format!("PPid:\t{report}\n"))
     };
     processes.find(serves)
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

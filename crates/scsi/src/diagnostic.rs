@@ -8,8 +8,8 @@ use crate::exec::{Env, Program};
 use crate::sense::{Check, Failure};
 use wire::Cdb;
 
-/// SEND DIAGNOSTIC: the default self-test, and the self-tests in the background and foreground; all find that the
-/// unit answers. There are no diagnostic pages to send.
+/// SEND DIAGNOSTIC: the default self-test, and the self-tests in the background and foreground; all find whether the
+/// unit is ready. There are no diagnostic pages to send.
 pub(crate) fn send(admission: &Admission<'_>) -> Result<Program, Failure> {
     let cdb = admission.cdb();
     let (code, default_test) = (cdb.u8(1) >> 5, cdb.u8(1) & 0x04 != 0);
@@ -19,7 +19,11 @@ pub(crate) fn send(admission: &Admission<'_>) -> Result<Program, Failure> {
     if cdb.u16(3) != 0 {
         return Err(Check::cdb_byte(3).into());
     }
-    Ok(Program::End(Ending::GOOD))
+    let tests = default_test || matches!(code, 1 | 2 | 5 | 6);
+    match admission.view.not_ready().filter(|_| tests) {
+        Some(check) => Err(check.into()),
+        None => Ok(Program::End(Ending::GOOD)),
+    }
 }
 
 /// RECEIVE DIAGNOSTIC RESULTS: the page that lists the pages.
@@ -60,7 +64,23 @@ fn build12(_: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
 
 #[cfg(test)]
 mod tests {
+    use crate::command::Status;
+    use crate::home::HomeRequest;
     use crate::testing::Bench;
+
+    #[test]
+    fn self_tests_tell_that_the_store_is_gone() {
+        let mut bench = Bench::new();
+        bench.ask(HomeRequest::StoreFailed("cut off".into()));
+        let ready = bench.read(&[0; 6]).sense();
+        for flags in [0x04, 0x20, 0x40, 0xa0, 0xc0] {
+            let test = bench.read(&[0x1d, flags, 0, 0, 0, 0]);
+            assert_eq!((test.ending.status, test.sense()), (Status::CheckCondition, ready));
+        }
+        for untested in [0x00, 0x80] {
+            bench.read(&[0x1d, untested, 0, 0, 0, 0]).assert_good();
+        }
+    }
 
     #[test]
     fn self_tests_pass_and_there_are_no_defects() {

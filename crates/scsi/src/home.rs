@@ -203,6 +203,10 @@ pub enum Aborted {
     WithStatus,
 }
 
+/// What was to be restored is not what was kept: it is damaged, cut short, or was written by something else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Damaged;
+
 /// The owner of what a unit's nexuses share. There is one per unit; requests come one at a time.
 #[derive(Debug)]
 pub struct Home {
@@ -215,9 +219,8 @@ pub struct Home {
 }
 
 impl Home {
-    /// A home in the state after power on; `restored`: what was kept across it ([`Publish::persist`]).
-    pub fn new(unit: Arc<Unit>, traits: Traits, restored: Option<Vec<u8>>) -> Home {
-        let (sanitize, reservations) = restored.map(|kept| Policy::restore(&kept)).unwrap_or_default();
+    /// A home in the state after power on.
+    pub fn new(unit: Arc<Unit>, traits: Traits) -> Home {
         let policy = Policy {
             epoch: 1,
             traits,
@@ -226,10 +229,21 @@ impl Home {
             started: true,
             ejected: false,
             removal_prevented: false,
-            reservations: Arc::new(reservations),
-            sanitize,
+            reservations: Arc::default(),
+            sanitize: None,
         };
         Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
+    }
+
+    /// Takes what was kept across the power on ([`Publish::persist`]).
+    ///
+    /// # Errors
+    /// When it is not what was kept. The unit must not be served: an initiator that was fenced off could write.
+    pub fn restore(&mut self, kept: &[u8]) -> Result<(), Damaged> {
+        let (sanitize, reservations) = Policy::restore(kept, &self.unit.ports).ok_or(Damaged)?;
+        let reservations = Arc::new(reservations);
+        self.policy = Arc::new(Policy { sanitize, reservations, ..Policy::clone(&self.policy) });
+        Ok(())
     }
 
     /// The newest policy.
@@ -299,10 +313,12 @@ impl Home {
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
         };
+        let persist = draft.persist;
         let mut publish = draft.publish();
         if let Some(publish) = &mut publish {
-            let kept = publish.policy.kept();
-            if self.unit.can_keep && (publish.persist.is_some() || kept != self.policy.kept()) {
+            let ports = &self.unit.ports;
+            let kept = publish.policy.kept(ports);
+            if self.unit.can_keep && (persist || kept != self.policy.kept(ports)) {
                 publish.persist = Some(kept);
             }
             self.policy = Arc::clone(&publish.policy);
@@ -328,8 +344,8 @@ pub(crate) struct Draft {
     pub(crate) attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort.
     pub(crate) aborts: Vec<(Who, Aborted)>,
-    /// Reservations to keep.
-    pub(crate) persist: Option<Vec<u8>>,
+    /// Reservations are to be kept anew.
+    pub(crate) persist: bool,
     is_changed: bool,
 }
 
@@ -339,7 +355,7 @@ impl Draft {
             policy: policy.clone(),
             attentions: Vec::new(),
             aborts: Vec::new(),
-            persist: None,
+            persist: false,
             is_changed: false,
         }
     }
@@ -359,7 +375,7 @@ impl Draft {
             policy: Arc::new(self.policy),
             attentions: self.attentions,
             aborts: self.aborts,
-            persist: self.persist,
+            persist: None,
         })
     }
 

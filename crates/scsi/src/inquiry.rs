@@ -46,7 +46,7 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     let multiple_ports = if unit.ports.len() > 1 { 0x10 } else { 0 };
     // TPGS: implicit asymmetric access only; 3PC; CMDQUE.
     data.extend_from_slice(&[DISK, removable, VERSION, FORMAT, 0, 0x18, multiple_ports, 0x02]);
-    identity(data, &unit.product, &unit.incarnation);
+    identity(data, &unit.product, &unit.incarnation.now());
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! What every core knows of a unit: an immutable snapshot, replaced as a whole and published by the unit's home.
 
-use crate::reservation::Table;
+use crate::reservation::{Table, keep};
 use crate::storage::Traits;
-use crate::unit::Unit;
+use crate::unit::{Port, Unit};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -103,8 +103,10 @@ pub enum Sanitize {
 }
 
 impl Sanitize {
-    /// First bytes of what is kept of an operation across a restart; AUSE follows.
-    const MAGIC: &[u8] = b"LuneSan\x01";
+    /// First bytes of what is kept of an operation across a restart; AUSE, the reservations and a checksum follow.
+    const MAGIC: &[u8] = b"LuneSan\x02";
+    /// The same in the first version of the format, which had no checksum.
+    const MAGIC_UNSEALED: &[u8] = b"LuneSan\x01";
 
     /// Whether EXIT FAILURE MODE may end its failure.
     fn is_unrestricted(&self) -> bool {
@@ -116,23 +118,32 @@ impl Sanitize {
 
 impl Policy {
     /// What must survive a restart, as bytes; none: nothing must.
-    pub(crate) fn kept(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        if let Some(sanitize) = &self.sanitize {
-            bytes.extend_from_slice(Sanitize::MAGIC);
-            bytes.push(u8::from(sanitize.is_unrestricted()));
-        }
-        bytes.extend(self.reservations.kept());
-        bytes
+    pub(crate) fn kept(&self, ports: &[Port]) -> Vec<u8> {
+        let table = self.reservations.kept(ports);
+        let Some(sanitize) = &self.sanitize else { return table };
+        let mut bytes = Sanitize::MAGIC.to_vec();
+        bytes.push(u8::from(sanitize.is_unrestricted()));
+        bytes.extend(table);
+        keep::seal(bytes)
     }
 
-    /// What was kept: whether a sanitize operation had not ended well, and the reservations.
-    pub(crate) fn restore(kept: &[u8]) -> (Option<Sanitize>, Table) {
-        match kept.strip_prefix(Sanitize::MAGIC).and_then(<[u8]>::split_first) {
-            Some((unrestricted, table)) => {
-                (Some(Sanitize::Failed { unrestricted: *unrestricted == 1 }), Table::restore(table))
-            }
-            None => (None, Table::restore(kept)),
-        }
+    /// What was kept: whether a sanitize operation had not ended well, and the reservations. `None` when the bytes are
+    /// not what was kept.
+    pub(crate) fn restore(kept: &[u8], ports: &[Port]) -> Option<(Option<Sanitize>, Table)> {
+        let rest = if kept.starts_with(Sanitize::MAGIC) {
+            keep::unseal(kept)?.strip_prefix(Sanitize::MAGIC)?
+        } else if let Some(rest) = kept.strip_prefix(Sanitize::MAGIC_UNSEALED) {
+            rest
+        } else {
+            return Table::decode(kept, ports).map(|table| (None, table));
+        };
+        let (unrestricted, table) = rest.split_first()?;
+        let unrestricted = match unrestricted {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let table = if table.is_empty() { Table::default() } else { Table::decode(table, ports)? };
+        Some((Some(Sanitize::Failed { unrestricted }), table))
     }
 }

@@ -1,7 +1,7 @@
 //! Reservations: RESERVE/RELEASE (SPC-2 section 5.5) and PERSISTENT RESERVE (SPC-4 section 5.13).
 
 mod apply;
-mod keep;
+pub(crate) mod keep;
 mod order;
 mod program;
 mod report;
@@ -17,7 +17,8 @@ pub(crate) use program::{persistent_reserve_in, persistent_reserve_out};
 use crate::home::{Aborted, Draft, HomeReply, Identity};
 use crate::nexus::NexusId;
 use crate::table::ReservationClass;
-use crate::unit::Unit;
+use crate::unit::{Port, Unit};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The registrations and the reservation of a unit.
@@ -38,7 +39,16 @@ pub struct Table {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NexusName {
     initiator: TransportId,
-    target_port: u16,
+    target_port: TargetPort,
+}
+
+/// The target port of a registration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum TargetPort {
+    /// By its relative identifier.
+    Here(u16),
+    /// By the name that was kept: the unit has no such port any more, so that no nexus is one of it.
+    Gone(Arc<str>),
 }
 
 impl NexusName {
@@ -47,7 +57,7 @@ impl NexusName {
     }
 
     fn new(transport_id: &[u8], target_port: u16) -> NexusName {
-        NexusName { initiator: TransportId::of(transport_id), target_port }
+        NexusName { initiator: TransportId::of(transport_id), target_port: TargetPort::Here(target_port) }
     }
 
     /// Whether a registration under this name is one of `other`.
@@ -171,8 +181,17 @@ impl Table {
     }
 
     /// The bytes to keep across a restart; none when nothing is kept.
-    pub(crate) fn kept(&self) -> Vec<u8> {
-        if self.is_kept { self.encode() } else { Vec::new() }
+    pub(crate) fn kept(&self, ports: &[Port]) -> Vec<u8> {
+        if self.is_kept { self.encode(ports) } else { Vec::new() }
+    }
+
+    /// Target ports that registrations were kept of and that the unit does not have any more.
+    pub fn gone_ports(&self) -> BTreeSet<Arc<str>> {
+        let gone = |registration: &Registration| match &registration.nexus.target_port {
+            TargetPort::Gone(name) => Some(Arc::clone(name)),
+            TargetPort::Here(_) => None,
+        };
+        self.registrations.iter().filter_map(gone).collect()
     }
 
     /// Whether RESERVE holds the unit: PERSISTENT RESERVE then conflicts, whoever sends it (SPC-2 section 5.5.1).

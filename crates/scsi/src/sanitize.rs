@@ -302,7 +302,7 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use crate::command::Status;
-    use crate::home::{Aborted, Home, HomeRequest, Who};
+    use crate::home::{Aborted, Damaged, Home, HomeRequest, Who};
     use crate::nexus::NexusId;
     use crate::storage::{MediaOp, StoreError};
     use crate::testing::{BLOCK, Bench, Outcome, unit};
@@ -426,7 +426,11 @@ mod tests {
             let from = bench.nexuses[0].identity();
             bench.ask(HomeRequest::SanitizeBegin { from, unrestricted });
             let kept = bench.published.take().unwrap().persist.unwrap();
-            let restored = Home::new(bench.view.unit.clone(), bench.view.policy.traits, Some(kept));
+            let mut restored = Home::new(bench.view.unit.clone(), bench.view.policy.traits);
+            for damaged in [&kept[..kept.len() - 1], &[&kept[..], &[0]].concat(), b"garbage", b""] {
+                assert_eq!(restored.restore(damaged), Err(Damaged), "{damaged:?}");
+            }
+            assert_eq!(restored.restore(&kept), Ok(()));
             bench.view.policy = restored.policy();
             bench.home = restored;
             bench.read(READ).assert_check(0x3, 0x3103);

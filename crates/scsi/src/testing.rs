@@ -5,7 +5,7 @@ use crate::exec::{CHUNK_BYTES, Env, Event, Step};
 use crate::home::{Home, HomeReply, HomeRequest, Publish};
 use crate::nexus::{NexusId, NexusUnit, Reach};
 use crate::storage::{Found, MediaOp, StoreError, Traits};
-use crate::unit::{Port, Unit, View};
+use crate::unit::{Incarnation, Port, Unit, View};
 use std::sync::Arc;
 use wire::Cdb;
 
@@ -25,7 +25,7 @@ pub(crate) fn unit() -> Unit {
         product: "RAM".into(),
         naa: [0x33, 1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0],
         eui: [2, 0, 0, 0, 0, 0, 0, 1],
-        incarnation: [9; 16],
+        incarnation: Incarnation { name: [9; 16], ..Incarnation::default() },
         thin: true,
         read_only: false,
         removable: false,
@@ -121,7 +121,7 @@ impl Bench {
             solid_state: true,
             ..Traits::NONE
         };
-        let home = Home::new(unit.clone(), traits, None);
+        let home = Home::new(unit.clone(), traits);
         let nexus = |id: u64| {
             let mut nexus = NexusUnit::new(NexusId(id), vec![5, id as u8], 1, false);
             nexus.attentions.clear();

@@ -2,9 +2,10 @@
 
 use crate::policy::Policy;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What of a logical unit never changes while it is served.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Unit {
     /// Index among the daemon's units, the same on every core.
     pub index: u32,
@@ -22,7 +23,7 @@ pub struct Unit {
     pub eui: [u8; 8],
     /// The run of its store's cache, in the vendor specific bytes of INQUIRY: while it is the same, no acknowledged write
     /// was lost for want of a flush. Another Lunette that serves the unit asks for it after each login.
-    pub incarnation: [u8; 16],
+    pub incarnation: Incarnation,
     /// Thin provisioned (LBPME): UNMAP is offered.
     pub thin: bool,
     /// Write protected by configuration.
@@ -37,6 +38,26 @@ pub struct Unit {
     pub copies: Arc<()>,
     /// Target ports through which the unit is reached, in ascending order of their identifiers.
     pub ports: Vec<Port>,
+}
+
+/// Names a time in which a store lost nothing that it had acknowledged.
+#[derive(Clone, Default, Debug)]
+pub struct Incarnation {
+    /// Of the process or of the machine; zeros tell nothing.
+    pub name: [u8; 16],
+    /// How often the store lost something in that time.
+    pub losses: Arc<AtomicU64>,
+}
+
+impl Incarnation {
+    /// As it is now.
+    pub fn now(&self) -> [u8; 16] {
+        let losses = u128::from(self.losses.load(Ordering::SeqCst));
+        match u128::from_be_bytes(self.name) {
+            0 => [0; 16],
+            name => name.wrapping_add(losses).max(1).to_be_bytes(),
+        }
+    }
 }
 
 /// A target port, for VPD 83h and 88h, and REPORT TARGET PORT GROUPS.

@@ -12,12 +12,14 @@
 //! alone. So no two writes interleave, a partly covered block is not changed between its reading and its writing,
 //! and COMPARE AND WRITE is atomic across all cores.
 
+mod claim;
 mod flight;
 mod lane;
 mod open;
 mod probe;
 mod unmapped;
 
+pub use claim::Claim;
 pub use open::{open, open_block};
 
 use crate::lane::{Backend, Lane, Store};

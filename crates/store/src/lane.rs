@@ -157,6 +157,15 @@ pub trait Lane<I: Io> {
         0
     }
 
+    /// Nobody waits for an operation any more. It is reported all the same, but what of it is not under way already is
+    /// not begun: it must not change the medium long after whoever asked for it has gone.
+    fn cancel(&mut self, _io: &mut I, _id: OpId) {}
+
+    /// Whether writes were acknowledged that nothing has made durable, as far as the store keeps count of them.
+    fn is_dirty(&mut self) -> bool {
+        false
+    }
+
     /// Operations not yet reported.
     fn in_flight(&self) -> usize;
 }

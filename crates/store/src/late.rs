@@ -96,12 +96,20 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().tick(io, done);
     }
 
+    fn cancel(&mut self, io: &mut I, id: OpId) {
+        self.lane().cancel(io, id);
+    }
+
     fn wants_ticks(&self) -> bool {
         self.lane.as_ref().is_some_and(|lane| lane.wants_ticks())
     }
 
     fn losses(&mut self) -> u64 {
         self.lane().losses()
+    }
+
+    fn is_dirty(&mut self) -> bool {
+        self.lane().is_dirty()
     }
 
     fn in_flight(&self) -> usize {

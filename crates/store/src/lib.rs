@@ -19,7 +19,7 @@ mod zeros;
 
 pub use error::OpenError;
 pub use failed::FailedLane;
-pub use file::{open as open_file, open_block};
+pub use file::{Claim, open as open_file, open_block};
 pub use late::LateStore;
 pub use null::open as open_null;
 pub use ram::open as open_ram;

@@ -6,6 +6,7 @@ use reactor::io::Io;
 use scsi::storage::{Found, StoreError, Traits};
 use std::any::Any;
 use std::sync::Arc;
+use store::Claim;
 use store::lane::{Backend, Op};
 use support::fake::FakeIo;
 use support::rig::{PAD_BYTES, Rig};
@@ -43,7 +44,7 @@ fn null<I: Kernel>() -> Option<Setup<I>> {
 
 fn file_of<I: Kernel>(directory: TempDir, size: u64) -> Option<Setup<I>> {
     let path = sparse(&directory, size);
-    setup(store::open_file(&path, None, 512, false).unwrap(), true, directory)
+    setup(store::open_file(&path, None, 512, Claim::Sole).unwrap(), true, directory)
 }
 
 /// With direct I/O, if the file system has it.
@@ -55,7 +56,7 @@ fn file<I: Kernel>() -> Option<Setup<I>> {
 fn odd_file<I: Kernel>() -> Option<Setup<I>> {
     let directory = directory();
     let path = sparse(&directory, SIZE + 1);
-    setup(store::open_file(&path, None, 1, false).unwrap(), true, directory)
+    setup(store::open_file(&path, None, 1, Claim::Sole).unwrap(), true, directory)
 }
 
 /// tmpfs cannot zero a range: zeros are written.
@@ -69,7 +70,7 @@ fn loop_device<I: Kernel>(sector: u32) -> Option<Setup<I>> {
     }
     let directory = directory();
     let device = Loop::attach(&sparse(&directory, SIZE), sector);
-    let store = store::open_block(&device.device, sector, false).unwrap();
+    let store = store::open_block(&device.device, sector, Claim::Sole).unwrap();
     setup(store, false, (device, directory))
 }
 

@@ -6,6 +6,7 @@ use reactor::uring::Uring;
 use scsi::storage::StoreError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use store::Claim;
 use store::lane::{Backend, Op};
 use support::rig::Rig;
 use support::{Kernel, Random, SIZE, directory, sparse};
@@ -118,7 +119,7 @@ fn on_file<I: Kernel>(size: u64) {
     let path = sparse(&directory, size);
     all::<I, _>(60, || {
         std::fs::File::create(&path).unwrap().set_len(size).unwrap();
-        store::open_file(&path, None, 1, false).unwrap()
+        store::open_file(&path, None, 1, Claim::Sole).unwrap()
     });
 }
 
@@ -148,7 +149,7 @@ fn memory_is_lent_until_an_atomic_operation() {
     assert_eq!(lent.len(), 4096);
     // What is lent can be written to another store as it lies there.
     let directory = directory();
-    let copy = store::open_file(&sparse(&directory, SIZE), None, 512, false).unwrap();
+    let copy = store::open_file(&sparse(&directory, SIZE), None, 512, Claim::Sole).unwrap();
     let mut three = Rig::new(Uring::start(), &copy);
     for offset in [0, 512, 4097] {
         three.run(Op::Write { offset, from: lent, durable: false, atomic: false }).unwrap();

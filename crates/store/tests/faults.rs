@@ -11,6 +11,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use store::Claim;
 use store::file::FileStore;
 use store::lane::{Op, Store};
 use support::fake::{FakeIo, Fate, Judge, Request};
@@ -23,7 +24,7 @@ const DONE: Result<Found, StoreError> = Ok(Found::Nothing);
 fn file(size: u64) -> (TempDir, PathBuf, Arc<FileStore>) {
     let directory = directory();
     let path = sparse(&directory, size);
-    let store = store::open_file(&path, None, 1, false).unwrap();
+    let store = store::open_file(&path, None, 1, Claim::Sole).unwrap();
     (directory, path, store)
 }
 
@@ -252,7 +253,7 @@ fn a_lane_that_goes_away_holds_nobody_up() {
 #[test]
 fn a_full_file_system_says_so() {
     let rig_on = |path: &PathBuf| {
-        let store = store::open_file(path, Some(8 << 20), 512, false).unwrap();
+        let store = store::open_file(path, Some(8 << 20), 512, Claim::Sole).unwrap();
         Rig::new(Uring::start(), &store)
     };
     if !is_root() {
@@ -272,7 +273,7 @@ fn a_full_file_system_says_so() {
 fn a_read_only_store_refuses_all_that_writes() {
     let directory = directory();
     let path = sparse(&directory, SIZE);
-    let store = store::open_file(&path, None, 512, true).unwrap();
+    let store = store::open_file(&path, None, 512, Claim::Shared).unwrap();
     assert!(store.traits().read_only && !store.traits().discards);
     let mut rig = Rig::new(FakeIo::start(), &store);
     let refused = Err(StoreError::ReadOnly);

@@ -4,6 +4,7 @@ mod support;
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use store::Claim;
 use store::OpenError;
 use store::file::FileStore;
 use store::lane::Store;
@@ -26,30 +27,39 @@ fn files_that_cannot_be_served() {
     let missing = directory.path().join("missing");
     let empty = directory.path().join("empty");
     std::fs::write(&empty, "").unwrap();
-    refused(store::open_file(&missing, None, 512, false), &["missing", "No such file", "size="]);
-    refused(store::open_file(&missing, Some(4096), 512, true), &["missing", "No such file"]);
-    refused(store::open_file(directory.path(), None, 512, false), &["not a regular file", "name a file"]);
-    refused(store::open_file(Path::new("/dev/null"), None, 512, false), &["/dev/null", "not a regular file"]);
+    refused(store::open_file(&missing, None, 512, Claim::Sole), &["missing", "No such file", "size="]);
+    refused(store::open_file(&missing, Some(4096), 512, Claim::Shared), &["missing", "No such file"]);
     refused(
-        store::open_file(&path, None, 512, false),
+        store::open_file(directory.path(), None, 512, Claim::Sole),
+        &["not a regular file", "name a file"],
+    );
+    refused(
+        store::open_file(Path::new("/dev/null"), None, 512, Claim::Sole),
+        &["/dev/null", "not a regular file"],
+    );
+    refused(
+        store::open_file(&path, None, 512, Claim::Sole),
         &["10000 bytes", "272 more than whole blocks of 512", "bs="],
     );
-    refused(store::open_file(&path, Some(4096), 512, false), &["10000 bytes, not 4096", "truncate -s 4096"]);
-    refused(store::open_file(&empty, None, 512, false), &["empty", "truncate"]);
-    refused(store::open_file(&missing, Some(1000), 512, false), &["1000 bytes", "488 more"]);
+    refused(
+        store::open_file(&path, Some(4096), 512, Claim::Sole),
+        &["10000 bytes, not 4096", "truncate -s 4096"],
+    );
+    refused(store::open_file(&empty, None, 512, Claim::Sole), &["empty", "truncate"]);
+    refused(store::open_file(&missing, Some(1000), 512, Claim::Sole), &["1000 bytes", "488 more"]);
     assert!(!missing.exists(), "a wrong size makes no file");
     let nowhere = directory.path().join("no/where");
-    refused(store::open_file(&nowhere, Some(4096), 512, false), &["no/where", "No such file"]);
-    refused(store::open_file(&missing.join("x"), Some(u64::MAX), 512, false), &["missing/x"]);
-    refused(store::open_block(&path, 512, false), &["not a block device", "file:PATH"]);
-    refused(store::open_block(&missing, 512, false), &["No such file"]);
+    refused(store::open_file(&nowhere, Some(4096), 512, Claim::Sole), &["no/where", "No such file"]);
+    refused(store::open_file(&missing.join("x"), Some(u64::MAX), 512, Claim::Sole), &["missing/x"]);
+    refused(store::open_block(&path, 512, Claim::Sole), &["not a block device", "file:PATH"]);
+    refused(store::open_block(&missing, 512, Claim::Sole), &["No such file"]);
 }
 
 #[test]
 fn a_file_too_large_for_its_file_system_is_not_left_behind() {
     let directory = directory();
     let path = directory.path().join("huge");
-    refused(store::open_file(&path, Some(u64::MAX - 511), 512, false), &["huge", "smaller size"]);
+    refused(store::open_file(&path, Some(u64::MAX - 511), 512, Claim::Sole), &["huge", "smaller size"]);
     assert!(!path.exists());
 }
 
@@ -58,7 +68,7 @@ fn a_sparse_file_is_made_once() {
     let directory = directory();
     let path = directory.path().join("new");
     let size = 1 << 40;
-    let store = store::open_file(&path, Some(size), 4096, false).unwrap();
+    let store = store::open_file(&path, Some(size), 4096, Claim::Sole).unwrap();
     let traits = store.traits();
     assert_eq!(traits.size_bytes, size);
     assert!(traits.discards && traits.volatile_cache && !traits.read_only);
@@ -66,8 +76,32 @@ fn a_sparse_file_is_made_once() {
     drop(store);
     let link = directory.path().join("link");
     symlink(&path, &link).unwrap();
-    let again = store::open_file(&link, Some(size), 4096, false).unwrap();
+    let again = store::open_file(&link, Some(size), 4096, Claim::Sole).unwrap();
     assert!(again.describe().contains("link") && again.describe().contains("1 TiB"));
+}
+
+#[test]
+fn a_file_is_written_by_one_store_at_a_time() {
+    let directory = directory();
+    let path = sparse(&directory, 8192);
+    std::fs::create_dir(directory.path().join("sub")).unwrap();
+    let same = directory.path().join("sub/..").join(path.file_name().unwrap());
+    let hard_link = directory.path().join("hard link");
+    std::fs::hard_link(&path, &hard_link).unwrap();
+    let open = |path: &Path, claim| store::open_file(path, None, 512, claim);
+    let taken = ["in use by another LUN of this process", "name that LUN in several targets"];
+
+    let store = open(&path, Claim::Sole).unwrap();
+    refused(open(&same, Claim::Sole), &taken);
+    refused(open(&hard_link, Claim::Shared), &taken);
+    assert!(open(&same, Claim::None).unwrap().traits().read_only, "whoever only reads may always");
+    drop(store);
+
+    let one = open(&path, Claim::Shared).unwrap();
+    let two = open(&same, Claim::Shared).unwrap();
+    refused(open(&path, Claim::Sole), &taken);
+    drop((one, two));
+    assert!(open(&path, Claim::Sole).is_ok());
 }
 
 #[test]
@@ -80,8 +114,8 @@ fn permissions_are_explained() {
     let directory = directory();
     let path = sparse(&directory, 4096);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
-    refused(store::open_file(&path, None, 512, false), &["Permission denied", "chmod", "ro"]);
-    assert!(store::open_file(&path, None, 512, true).is_ok());
+    refused(store::open_file(&path, None, 512, Claim::Sole), &["Permission denied", "chmod", "ro"]);
+    assert!(store::open_file(&path, None, 512, Claim::Shared).is_ok());
 }
 
 #[test]
@@ -91,13 +125,13 @@ fn block_devices() {
     }
     let directory = directory();
     let device = Loop::attach(&sparse(&directory, 8 << 20), 4096);
-    refused(store::open_file(&device.device, None, 512, false), &["is a block device", "block:PATH"]);
-    let store = store::open_block(&device.device, 512, false).unwrap();
+    refused(store::open_file(&device.device, None, 512, Claim::Sole), &["is a block device", "block:PATH"]);
+    let store = store::open_block(&device.device, 512, Claim::Sole).unwrap();
     assert_eq!(store.traits().size_bytes, 8 << 20);
     assert!(store.describe().contains("direct I/O in 4096-byte blocks"), "{}", store.describe());
-    refused(store::open_block(&device.device, 512, false), &["busy", "in use", "umount"]);
+    refused(store::open_block(&device.device, 512, Claim::Sole), &["busy", "in use", "umount"]);
     drop(store);
-    let read_only = store::open_block(&device.device, 512, true).unwrap();
+    let read_only = store::open_block(&device.device, 512, Claim::Shared).unwrap();
     assert!(read_only.traits().read_only);
 }
 

@@ -8,6 +8,7 @@ use scsi::storage::StoreError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use store::Claim;
 use store::lane::Op;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -228,7 +229,7 @@ fn what_cannot_be_run_is_refused_before_it_starts() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("disk");
     std::fs::File::create_new(&path).unwrap().set_len(1 << 20).unwrap();
-    let file = store::open_file(&path, None, 512, true).unwrap();
+    let file = store::open_file(&path, None, 512, Claim::Shared).unwrap();
     assert!(refused(&Job { rw: Rw::Write, ..job.clone() }, file.clone()).contains("it is read-only"));
     assert!(measure(&job, &[file]).iops() > 0.0);
 }

@@ -8,6 +8,7 @@ use scsi::storage::StoreError;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use store::Claim;
 use store::lane::{Backend, Op};
 
 const BS: u32 = 4096;
@@ -46,7 +47,7 @@ fn a_store_that_keeps_what_it_is_given_passes() {
 fn a_file_that_keeps_what_it_is_given_passes() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("disk");
-    let file: Arc<dyn Backend<Uring>> = store::open_file(&path, Some(1 << 20), 512, false).unwrap();
+    let file: Arc<dyn Backend<Uring>> = store::open_file(&path, Some(1 << 20), 512, Claim::Sole).unwrap();
     let targets = [file];
     for bs in [512, 4608, 65_536 + 512] {
         let result =

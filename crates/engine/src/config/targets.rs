@@ -198,8 +198,9 @@ fn one_group(
         unique(labels, name.clone(), &at.place, "group name", problems);
         Some(name)
     });
-    let initiators = each(&raw.initiators, scalar::initiator_pattern, problems);
-    let networks = each(&raw.networks, scalar::network, problems);
+    let who = |key| raw.place.inner(key);
+    let initiators = each(&raw.initiators, &who("initiators"), scalar::initiator_pattern, problems);
+    let networks = each(&raw.networks, &who("networks"), scalar::network, problems);
     let luns = match &raw.luns {
         None => Some(None),
         Some(list) => lun_list(list, index, problems).map(Some),
@@ -228,11 +229,19 @@ fn one_group(
     })
 }
 
+/// What a group's members are told by. An empty list could mean everybody or nobody: it must not open a disk.
 fn each<T>(
     list: &Option<Vec<At<String>>>,
+    place: &Place,
     parse: impl Fn(&str) -> Result<T, Fault>,
     problems: &mut Collector<'_>,
 ) -> Option<Vec<T>> {
+    if list.as_ref().is_some_and(Vec::is_empty) {
+        let fix =
+            "remove the group or set `deny = true` to let nobody in; remove this key to let everybody in";
+        problems.add(place, Fault::new("an empty list names nobody", fix));
+        return None;
+    }
     let all: Vec<Option<T>> =
         list.iter().flatten().map(|at| problems.check(&at.place, parse(&at.value))).collect();
     all.into_iter().collect()

@@ -227,6 +227,21 @@ fn with_several_targets_each_names_its_luns() {
 }
 
 #[test]
+fn a_group_with_an_empty_list_is_a_fault() {
+    for key in ["initiators", "networks"] {
+        for deny in [false, true] {
+            let text = format!(
+                "[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n[[target.group]]\nname = 'g'\n\
+                 deny = {deny}\n{key} = []\n"
+            );
+            let told = faults(&text);
+            let expected = format!("target[0].group[0].{key}: an empty list names nobody; remove the group");
+            assert!(told.contains(&expected), "{told}");
+        }
+    }
+}
+
+#[test]
 fn a_denying_group_grants_nothing() {
     let found = faults(
         "[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n[[target.group]]\nname = 'g'\ndeny = true\nluns = []\n\

@@ -5,6 +5,7 @@ use super::lent::Occupant;
 use super::task::Task;
 use super::{Core, kind};
 use crate::config::StoreSpec;
+use crate::limited;
 use crate::message::{Facts, Message};
 use crate::registry::{Place, SessionName};
 use crate::slots::{Key, Slots};
@@ -20,6 +21,7 @@ use scsi::{HomeRequest, NexusId, NexusUnit};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tracing::Level;
 
 /// One connection on its core.
 pub(super) struct Connection {
@@ -231,8 +233,9 @@ impl<I: Io> Core<I> {
         match result {
             Ok(handle) => self.welcome(portal, Handle(handle as i32)),
             Err(error) if self.stopping.is_none() => {
-                crate::limited!(
-                    tracing::Level::WARN,
+                limited!(
+                    "connections that could not be accepted",
+                    Level::WARN,
                     "a connection could not be accepted: {}",
                     std::io::Error::from_raw_os_error(error.0)
                 );
@@ -252,7 +255,7 @@ impl<I: Io> Core<I> {
             return self.io.close(socket);
         };
         if !self.shared.registry.login_begins(self.shared.config.logins_max) {
-            crate::limited!(tracing::Level::WARN, "{from}: refused, too many connections are logging in");
+            limited!("refused logins", Level::WARN, "{from}: refused, too many connections are logging in");
             return self.io.close(socket);
         }
         let facts = Facts {
@@ -406,8 +409,8 @@ impl<I: Io> Core<I> {
         let serial = facts.serial;
         let kind = if target.is_some() { "session" } else { "discovery session" };
         let core = if target.is_some() { self.place(facts.portal) } else { self.me };
-        crate::limited!(
-            50 per second, tracing::Level::INFO,
+        limited!(
+            "sessions that logged in", 50 per second, Level::INFO,
             initiator = %session.initiator,
             from = %facts.from,
             portal = %facts.local,
@@ -425,8 +428,8 @@ impl<I: Io> Core<I> {
             return self.gone(key, "the target has no room for another session (sessions_max)");
         };
         if let Some(old) = old {
-            crate::limited!(
-                50 per second, tracing::Level::INFO,
+            limited!(
+                "sessions that reinstate others", 50 per second, Level::INFO,
                 initiator = %session.initiator,
                 "session {serial} reinstates session {}",
                 old.serial
@@ -570,7 +573,7 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(key) else { return };
         let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
         let (from, serial) = (conn.facts.from, conn.facts.serial);
-        crate::limited!(tracing::Level::WARN, initiator, %from, "session {serial} refused: {reason}");
+        limited!("refusals of sessions", Level::WARN, initiator, %from, "session {serial} refused: {reason}");
     }
 
     /// The connection is over: its tasks end, and it closes when nothing is in flight.
@@ -590,14 +593,14 @@ impl<I: Io> Core<I> {
             conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
         match conn.facts.session.as_deref() {
             Some(session) => {
-                crate::limited!(
-                    50 per second, tracing::Level::INFO,
+                limited!(
+                    "ends of sessions", 50 per second, Level::INFO,
                     initiator = %session.initiator,
                     %from,
                     "session {serial} ended: {reason}"
                 );
             }
-            None => crate::limited!(tracing::Level::WARN, "{from}: login ended: {reason}"),
+            None => limited!("logins that ended", Level::WARN, "{from}: login ended: {reason}"),
         }
         if !ready {
             self.shared.registry.login_ends();

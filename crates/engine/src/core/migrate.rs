@@ -174,6 +174,7 @@ impl<I: Io> Core<I> {
         if was_served {
             let cores = &shared.config.cores;
             crate::limited!(
+                "sessions that moved",
                 tracing::Level::INFO,
                 initiator = %session.initiator,
                 %from,

@@ -666,6 +666,7 @@ impl<I: Io> Core<I> {
         match task.state {
             State::Storing | State::Reading { .. } => {
                 task.aborted = true;
+                self.cancel_op(key);
                 false
             }
             State::AtHome => {
@@ -680,6 +681,16 @@ impl<I: Io> Core<I> {
             | State::Running => {
                 self.free_task(key);
                 true
+            }
+        }
+    }
+
+    /// Nobody waits for the task's storage operation any more, whichever of its units has it.
+    fn cancel_op(&mut self, key: Key) {
+        for unit in 0..self.lanes.len() as u32 {
+            if self.tasks.get(key).is_some_and(|task| task.touches(unit)) {
+                let (lane, io) = self.lane(unit);
+                lane.cancel(io, OpId(key.index));
             }
         }
     }

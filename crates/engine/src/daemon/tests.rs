@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::config::ServeOptions;
-use crate::initiator::Url;
 use crate::initiator::session::{Command, Ending, Finished, Session};
+use crate::initiator::{Options, Url};
 use proto::iscsi::initiator::Request;
 use proto::time::Time;
 use proto::verbs::Attribute;
@@ -140,8 +140,9 @@ impl Target {
         };
         let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
         let store = store::open_ram(UNIT_BYTES).expect("memory");
-        let unit = Arc::new(unit(&config, 0));
-        let (home, _) = home(&config, &unit, &Opened { store: store.clone(), failed: None });
+        let opened = Opened { store: store.clone(), failed: None, losses: Arc::default() };
+        let mut unit = Arc::new(unit(&config, 0, &opened));
+        let (home, _) = home(&config, &mut unit, &opened);
         let views = vec![View { unit, policy: home.policy() }];
         let listeners = bind(&config).expect("a portal");
         let addresses = vec![bound(&listeners[0]).expect("an address")];
@@ -230,9 +231,10 @@ impl Peer {
 
     /// Runs these commands together; all must end well.
     fn run(&mut self, requests: &[Request]) {
+        let since = self.io.now();
         for (cookie, request) in (0..).zip(requests) {
-            let command = Command { cookie, request: *request, repeatable: false };
-            self.session.submit(self.io.now(), &command).expect("there is room");
+            let command = Command { cookie, request: *request, repeatable: false, since };
+            self.session.submit(since, &command).expect("there is room");
         }
         self.session.flush(&mut self.io, &mut self.finished);
         while self.finished.len() < requests.len() {

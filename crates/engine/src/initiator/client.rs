@@ -145,7 +145,8 @@ impl Client {
             read,
             write: write_places,
         };
-        let reply = self.run(Command { cookie: 0, request, repeatable: is_repeatable(cdb.opcode()) });
+        let (repeatable, since) = (is_repeatable(cdb.opcode()), self.io.now());
+        let reply = self.run(Command { cookie: 0, request, repeatable, since });
         let reply = reply.map(|(status, sense, read_bytes)| {
             let part = read.slice(0, read_bytes);
             let data = part.iter().flat_map(|span| self.io.arena().bytes(span).to_vec()).collect();
@@ -159,15 +160,21 @@ impl Client {
     /// Sends a text request and waits for the answer.
     ///
     /// # Errors
-    /// When the target is lost.
+    /// When the target is lost, rejects it, or does not answer in time.
     pub fn text(&mut self, text: &[u8]) -> Result<Vec<u8>, CommandError> {
         if !self.session.send_text(text) {
             return Err(self.lost());
         }
+        let until = self.io.now().after(self.session.give_up_after());
         loop {
             self.turn();
             if let Some(answer) = self.session.take_text() {
-                return Ok(answer);
+                return answer.map_err(CommandError::Lost);
+            }
+            if self.io.now() >= until {
+                let seconds = self.session.give_up_after().as_secs();
+                let reason = format!("a text request was not answered within {seconds} s");
+                return Err(CommandError::Lost(reason));
             }
             if self.session.negotiated().is_none() {
                 return Err(self.lost());

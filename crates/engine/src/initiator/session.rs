@@ -22,7 +22,7 @@ use reactor::stream::Stream;
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::Sense;
-use wire::iscsi::AsyncEvent;
+use wire::iscsi::{AsyncEvent, Opcode};
 
 /// How long after a failure the next connection is tried: the first time, and at most.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -44,6 +44,8 @@ pub struct Command {
     pub request: Request,
     /// Whether it may be executed twice: it is sent again when the connection was lost before its answer came.
     pub repeatable: bool,
+    /// Since when it has waited: [`Options::give_up_after`] counts from here.
+    pub since: Time,
 }
 
 /// A command that is over; its places are free.
@@ -141,7 +143,8 @@ pub struct Session {
     /// Since when there has been no session.
     down_since: Option<Time>,
     failure: Option<String>,
-    text: Option<Vec<u8>>,
+    /// The answer to a text request, or why there is none.
+    text: Option<Result<Vec<u8>, String>>,
     is_closing: bool,
     /// Payload that has left; kept for its allocation.
     pushed: Vec<TaskId>,
@@ -225,21 +228,26 @@ impl Session {
         if matches!(self.state, State::Closed) || self.down_since.is_some_and(is_lost) {
             return Err(Refused::Lost);
         }
-        if self.queue.push(command, false, now) { Ok(()) } else { Err(Refused::Full) }
+        if self.queue.push(command, false) { Ok(()) } else { Err(Refused::Full) }
     }
 
     /// Gives it a command that goes before all others, and is not sent again on another connection.
     ///
     /// # Errors
     /// When there are too many commands, or nobody is logged in.
-    pub fn ask(&mut self, now: Time, command: &Command) -> Result<(), Refused> {
+    pub fn ask(&mut self, command: &Command) -> Result<(), Refused> {
         match &self.state {
             State::Connected(link) if link.is_ready && link.gone.is_none() => {}
             State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
                 return Err(Refused::Lost);
             }
         }
-        if self.queue.push(command, true, now) { Ok(()) } else { Err(Refused::Full) }
+        if self.queue.push(command, true) { Ok(()) } else { Err(Refused::Full) }
+    }
+
+    /// A command is not to be sent any more. It ends as soon as the target cannot execute it, or has it no more.
+    pub fn cancel(&mut self, cookie: u32, finished: &mut Vec<Finished>) {
+        self.queue.cancel(cookie, finished);
     }
 
     /// Whether it has logged in since the last call: what was sent before can be executed no more.
@@ -300,6 +308,11 @@ impl Session {
         self.failure.as_deref()
     }
 
+    /// How long something waits for the target at most.
+    pub fn give_up_after(&self) -> Duration {
+        self.options.give_up_after
+    }
+
     /// The eight LUN bytes of its unit.
     pub fn lun_bytes(&self) -> u64 {
         self.url.lun_bytes()
@@ -328,15 +341,18 @@ impl Session {
     /// Sends a text request; its answer comes to [`Session::take_text`]. False: not now.
     pub fn send_text(&mut self, text: &[u8]) -> bool {
         match &mut self.state {
-            State::Connected(link) if link.is_ready => link.machine.text(text),
+            State::Connected(link) if link.is_ready => {
+                self.text = None;
+                link.machine.text(text)
+            }
             State::Connected(_) | State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
                 false
             }
         }
     }
 
-    /// The answer to a text request.
-    pub fn take_text(&mut self) -> Option<Vec<u8>> {
+    /// The answer to a text request, or why there will be none.
+    pub fn take_text(&mut self) -> Option<Result<Vec<u8>, String>> {
         self.text.take()
     }
 
@@ -420,7 +436,7 @@ impl Session {
         self.is_closing = true;
         match &mut self.state {
             State::Connected(link) if link.is_ready && link.gone.is_none() => {
-                link.machine.logout();
+                link.machine.logout(io.now());
                 self.flush(io, finished);
             }
             State::Connected(_) => self.abandon(io, "closed", finished),
@@ -561,10 +577,17 @@ impl Session {
                     self.queue.reinstated();
                     (self.has_arrived, has_arrived) = (true, true);
                 }
-                Event::Text(text) => self.text = Some(text),
-                Event::Async { event: AsyncEvent::LOGOUT_REQUEST, .. } => link.machine.logout(),
+                Event::Text(text) => self.text = Some(Ok(text)),
+                Event::Async { event: AsyncEvent::LOGOUT_REQUEST, .. } => link.machine.logout(now),
                 Event::Rejected { reason, opcode } => {
-                    tracing::warn!(target = %self.url, ?reason, ?opcode, "the target rejected a PDU");
+                    crate::limited!(
+                        "PDUs that a target rejected",
+                        tracing::Level::WARN,
+                        target = %self.url, ?reason, ?opcode, "the target rejected a PDU"
+                    );
+                    if opcode == Opcode::TEXT_REQUEST {
+                        self.text = Some(Err(format!("the target rejected the text request ({reason:?})")));
+                    }
                 }
                 Event::Gone { reason } => link.gone = Some(reason),
                 Event::Async { .. } | Event::Pong(_) | Event::FunctionDone { .. } => {}

@@ -5,7 +5,8 @@
 //! of POWER ON either way (SAM-5 section 5.14.1). So, after each login while such writes exist, one of these must
 //! prove that the target went on:
 //!
-//! - It is a Lunette, and tells the incarnation of its store in the vendor specific bytes of INQUIRY.
+//! - It is a Lunette, and tells the incarnation of its store in the vendor specific bytes of INQUIRY. (Where that is a
+//!   remote unit in turn, it is another one after each loss.)
 //! - A session of another lane, which was there before, answers a command that it was sent after that login.
 //!
 //! Otherwise it is to be feared that they are lost, and that is told: to every nexus once, by its next flush
@@ -14,7 +15,7 @@
 //! Events of all lanes are ordered by one counter, which only flushes and logins move. A lane notes it for the writes
 //! that it acknowledges, so the datapath reads what hardly ever changes.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Names one run of a store's cache: as long as it is the same, nothing acknowledged is lost.
@@ -29,9 +30,11 @@ pub(super) struct Continuity {
     era: AtomicU64,
     /// Writes whose number is not above this one are durable, or were told to be lost.
     settled: AtomicU64,
+    /// A lane has begun a write, once.
+    has_written: AtomicBool,
     /// Of each lane, the number of the last write that it acknowledged from a volatile cache.
     cached: Mutex<Vec<Arc<AtomicU64>>>,
-    losses: AtomicU64,
+    losses: Arc<AtomicU64>,
     resets: AtomicU64,
     incarnation: Mutex<Option<Incarnation>>,
     /// Sessions that are open.
@@ -53,8 +56,9 @@ pub(super) enum Arrival {
 }
 
 impl Continuity {
-    pub(super) fn new(incarnation: Option<Incarnation>) -> Continuity {
-        Continuity { incarnation: Mutex::new(incarnation), ..Continuity::default() }
+    /// Losses are counted in `losses`.
+    pub(super) fn new(incarnation: Option<Incarnation>, losses: Arc<AtomicU64>) -> Continuity {
+        Continuity { incarnation: Mutex::new(incarnation), losses, ..Continuity::default() }
     }
 
     /// A lane's note of the last write that it acknowledged from a volatile cache.
@@ -67,6 +71,13 @@ impl Continuity {
     /// A point in the order of events, for a flush, a login or a witness that begins.
     pub(super) fn point(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// A write is about to be sent.
+    pub(super) fn writes(&self) {
+        if !self.has_written.load(Ordering::Relaxed) {
+            self.has_written.store(true, Ordering::SeqCst);
+        }
     }
 
     /// A write was acknowledged from a volatile cache. The lane looks at the era afterwards: who begins a new one sees
@@ -110,7 +121,8 @@ impl Continuity {
             self.reset(true);
             return Arrival::Restarted;
         }
-        if self.open.load(Ordering::SeqCst) > 0 {
+        // A write of an open session may have been answered, and not yet be noted.
+        if self.open.load(Ordering::SeqCst) > 0 && self.has_written.load(Ordering::SeqCst) {
             self.wanted.fetch_max(point, Ordering::SeqCst);
             return Arrival::Doubtful;
         }
@@ -167,7 +179,8 @@ impl Continuity {
         self.flushed(point);
     }
 
-    fn is_dirty(&self) -> bool {
+    /// Whether writes were acknowledged from a volatile cache that no flush has covered, and nobody was told to be lost.
+    pub(super) fn is_dirty(&self) -> bool {
         let settled = self.settled.load(Ordering::SeqCst);
         let notes = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         notes.iter().any(|note| note.load(Ordering::SeqCst) > settled)
@@ -194,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_was_flushed_is_not_lost() {
-        let continuity = Continuity::new(ONE);
+        let continuity = Continuity::new(ONE, Arc::default());
         let lane = continuity.join();
         continuity.note(&lane);
         let flush = continuity.point();
@@ -205,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_write_that_ends_while_a_flush_is_under_way_is_not_covered_by_it() {
-        let continuity = Continuity::new(ONE);
+        let continuity = Continuity::new(ONE, Arc::default());
         let lane = continuity.join();
         let flush = continuity.point();
         continuity.note(&lane);
@@ -219,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_same_incarnation_has_lost_nothing() {
-        let continuity = Continuity::new(ONE);
+        let continuity = Continuity::new(ONE, Arc::default());
         continuity.note(&continuity.join());
         assert_eq!(continuity.arrived(continuity.point(), ONE), Arrival::Fine);
         assert_eq!((continuity.losses(), continuity.era()), (0, 0));
@@ -227,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_target_that_tells_no_incarnation_is_believed_when_nothing_is_at_stake() {
-        let continuity = Continuity::new(None);
+        let continuity = Continuity::new(None, Arc::default());
         assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Fine);
         continuity.note(&continuity.join());
         assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Restarted);
@@ -237,8 +250,10 @@ mod tests {
 
     #[test]
     fn another_session_is_a_witness_when_it_is_answered_after_the_login() {
-        let continuity = Continuity::new(None);
+        let continuity = Continuity::new(None, Arc::default());
         continuity.count(true);
+        assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Fine, "nobody wrote");
+        continuity.writes();
         continuity.note(&continuity.join());
         let before = continuity.point();
         let login = continuity.point();

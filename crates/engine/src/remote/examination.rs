@@ -76,7 +76,7 @@ impl RemoteLane {
         } else if (is_open || self.examination.is_some()) && self.era != self.store.continuity.era() {
             self.renew(io, "the target may have restarted");
         }
-        self.count();
+        self.count(io);
     }
 
     /// Asks now and then for the capacity, when it was told that something changed, and when another lane needs to
@@ -163,11 +163,11 @@ impl RemoteLane {
         match *step {
             Step::Ask(question) if self.asked.is_none() => self.ask(io, question),
             Step::Ask(_) => {}
-            Step::Witness(_) if self.store.continuity.is_proven(*point) => self.admit(),
+            Step::Witness(_) if self.store.continuity.is_proven(*point) => self.admit(io),
             Step::Witness(until) if io.now() >= until => {
                 self.store.losing(|continuity| continuity.unproven());
                 self.era += 1;
-                self.admit();
+                self.admit(io);
             }
             Step::Witness(_) => {}
         }
@@ -187,10 +187,10 @@ impl RemoteLane {
         self.store.identified(Ok(()));
         let (point, incarnation) = (*point, incarnation(inquiry));
         match self.store.losing(|continuity| continuity.arrived(point, incarnation)) {
-            Arrival::Fine => self.admit(),
+            Arrival::Fine => self.admit(io),
             Arrival::Restarted => {
                 self.era += 1;
-                self.admit();
+                self.admit(io);
             }
             Arrival::Doubtful => {
                 if let Some(examination) = &mut self.examination {
@@ -200,10 +200,11 @@ impl RemoteLane {
         }
     }
 
-    fn admit(&mut self) {
+    fn admit<I: Io>(&mut self, io: &mut I) {
         self.examination = None;
+        self.give_back_overtaken();
         self.session.open();
-        self.count();
+        self.count(io);
     }
 
     /// It is not the unit that was opened: nothing is sent to it.
@@ -219,10 +220,14 @@ impl RemoteLane {
     }
 
     /// Keeps count of open sessions.
-    fn count(&mut self) {
+    fn count<I: Io>(&mut self, io: &mut I) {
         let is_open = self.session.is_open();
-        if std::mem::replace(&mut self.is_counted, is_open) != is_open {
-            self.store.continuity.count(is_open);
+        if std::mem::replace(&mut self.is_counted, is_open) == is_open {
+            return;
+        }
+        self.store.continuity.count(is_open);
+        if !is_open {
+            self.hold_all(io.now());
         }
     }
 
@@ -244,7 +249,8 @@ impl RemoteLane {
         let Some(places) = io.arena().take(bytes) else { return };
         let request = request::request(self.session.lun_bytes(), cdb, places, Places::EMPTY);
         let point = self.store.continuity.point();
-        match self.session.ask(io.now(), &Command { cookie: QUESTION, request, repeatable: false }) {
+        let command = Command { cookie: QUESTION, request, repeatable: false, since: io.now() };
+        match self.session.ask(&command) {
             Ok(()) => self.asked = Some(Asked { question, places, point }),
             Err(Refused::Full | Refused::Lost) => io.arena().give(&places),
         }

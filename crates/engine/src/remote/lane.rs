@@ -3,8 +3,10 @@
 use super::RemoteStore;
 use super::examination::{Asked, Examination};
 use super::request::{self, COMPARE, FUA, GET_LBA_STATUS, LBA_STATUS_BYTES, UNMAP, UNMAP_BYTES, opcode};
+use super::trail::Trail;
 use crate::initiator::session::{Command, Ending, Finished, Refused, Session};
 use proto::iscsi::initiator::Residual;
+use proto::time::Time;
 use reactor::io::{Completion, Io};
 use scsi::storage::{Found, StoreError};
 use std::sync::Arc;
@@ -35,6 +37,8 @@ pub(super) struct RemoteLane {
     pub(super) era: u64,
     /// The last write that was acknowledged from a volatile cache.
     cached: Arc<AtomicU64>,
+    /// Where it has written.
+    trail: Arc<Trail>,
     /// The session counts as an open one.
     pub(super) is_counted: bool,
     /// The unit told that its mode pages changed, and not yet to what: it may have a volatile cache.
@@ -46,6 +50,16 @@ pub(super) struct RemoteLane {
 struct Flight {
     id: OpId,
     op: Op,
+    is_over: bool,
+    /// When it was given to us.
+    since: Time,
+    /// The most bytes that were done, and since when: being thrown back is no progress.
+    furthest: u64,
+    progress_at: Time,
+    /// Other lanes are held off its blocks.
+    is_held: bool,
+    /// Nothing is to be sent for it any more; how it ends when it is not answered.
+    verdict: Option<StoreError>,
     /// Bytes done, and bytes of the piece under way.
     done: u64,
     piece: u64,
@@ -69,6 +83,7 @@ impl RemoteLane {
         RemoteLane {
             id: store.lanes.fetch_add(1, Ordering::Relaxed),
             cached: store.continuity.join(),
+            trail: store.trails.join(),
             store,
             session,
             flights: Vec::new(),
@@ -98,6 +113,10 @@ impl RemoteLane {
     fn end<I: Io>(&mut self, io: &mut I, index: u32) -> OpId {
         let flight = &mut self.flights[index as usize];
         let buffer = std::mem::take(&mut flight.buffer);
+        flight.is_over = true;
+        if flight.is_held {
+            self.store.loose.release(self.id, index);
+        }
         self.free.push(index);
         if !buffer.is_empty() {
             io.arena().give(&buffer);
@@ -107,8 +126,12 @@ impl RemoteLane {
 
     /// Sends the next piece of an operation.
     fn advance<I: Io>(&mut self, io: &mut I, index: u32) -> Result<(), StoreError> {
-        let next = self.next(io, index)?;
-        let command = Command { cookie: index, request: next.request, repeatable: next.repeatable };
+        let since = self.flights[index as usize].progress_at;
+        if io.now().since(since) >= self.store.give_up_after() {
+            return Err(StoreError::Unavailable);
+        }
+        let Next { request, repeatable } = self.next(io, index)?;
+        let command = Command { cookie: index, request, repeatable, since };
         self.session.submit(io.now(), &command).map_err(|refused| match refused {
             Refused::Full => StoreError::Busy,
             Refused::Lost => StoreError::Unavailable,
@@ -251,6 +274,50 @@ impl RemoteLane {
         Ok(self.command(&cdb, Places::EMPTY, buffer))
     }
 
+    /// Whether an operation may begin: no write stands in its way that is not over yet. Other lanes then see it.
+    fn enter(&self, op: &Op, now: Time) -> Result<(), StoreError> {
+        let place = place_of(op);
+        let look = || match self.store.loose.hinders(self.id, place) {
+            Some(since) if now.since(since) < self.store.give_up_after() => Err(StoreError::Busy),
+            Some(_) => Err(StoreError::Unavailable),
+            None => Ok(()),
+        };
+        look()?;
+        if !changes(op) {
+            return Ok(());
+        }
+        self.store.continuity.writes();
+        self.trail.note(place, now);
+        look()
+    }
+
+    /// A write that may have been executed and is sent again, or on its way without anybody who waits for it: until it
+    /// is over nobody else comes near.
+    fn hold(&mut self, index: u32, now: Time) {
+        let flight = &mut self.flights[index as usize];
+        if !flight.is_over && !flight.is_held && changes(&flight.op) {
+            flight.is_held = true;
+            self.store.loose.add(self.id, Some(index), place_of(&flight.op), now);
+        }
+    }
+
+    /// The session is no longer open: what is under way waits.
+    pub(super) fn hold_all(&mut self, now: Time) {
+        (0..self.flights.len() as u32).for_each(|index| self.hold(index, now));
+    }
+
+    /// Gives back the writes that were overtaken while they waited: their initiators know best what is to be there.
+    pub(super) fn give_back_overtaken(&mut self) {
+        for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| flight.is_held) {
+            let is_overtaken =
+                !flight.is_over && self.store.trails.crosses(&self.trail, place_of(&flight.op), flight.since);
+            if is_overtaken {
+                flight.verdict.get_or_insert(StoreError::Busy);
+                self.session.cancel(index as u32, &mut self.finished);
+            }
+        }
+    }
+
     /// Takes what the session has finished, sends what follows, and looks after the session.
     fn settle<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         loop {
@@ -272,9 +339,10 @@ impl RemoteLane {
     }
 
     fn proceed<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending, done: &mut Vec<(OpId, Outcome)>) {
-        let step = match self.judge(io, index, ending) {
-            Ok(None) => self.advance(io, index).map(|()| None),
-            other => other,
+        let step = match (self.judge(io, index, ending), self.flights[index as usize].verdict) {
+            (Ok(None), Some(error)) => Err(error),
+            (Ok(None), None) => self.advance(io, index).map(|()| None),
+            (other, _) => other,
         };
         let outcome = match step {
             Ok(None) => return,
@@ -295,9 +363,9 @@ impl RemoteLane {
             }
             Ending::Lost { may_land } => {
                 if may_land && changes(&flight.op) {
-                    store.loose.add(self.id, place_of(&flight.op), io.now());
+                    store.loose.add(self.id, None, place_of(&flight.op), io.now());
                 }
-                Err(StoreError::Unavailable)
+                Err(flight.verdict.unwrap_or(StoreError::Unavailable))
             }
             Ending::Status { status, sense, read_bytes } => {
                 let is_flush = flight.is_syncing || matches!(flight.op, Op::Flush);
@@ -379,6 +447,9 @@ impl RemoteLane {
             }
         }
         flight.done += flight.piece;
+        if flight.done > flight.furthest {
+            (flight.furthest, flight.progress_at) = (flight.done, io.now());
+        }
         if flight.done < place_of(&flight.op).1 {
             return Ok(None);
         }
@@ -402,14 +473,20 @@ impl<I: Io> Lane<I> for RemoteLane {
             let len = self.store.size.load(Ordering::Relaxed).saturating_sub(offset);
             return Submitted::Done(Ok(Found::Extent { mapped: true, len }));
         }
-        if let Some(since) = self.store.loose.hinders(self.id, place_of(op)) {
-            let is_new = io.now().since(since) < self.store.give_up_after();
-            return Submitted::Done(Err(if is_new { StoreError::Busy } else { StoreError::Unavailable }));
+        let now = io.now();
+        if let Err(error) = self.enter(op, now) {
+            return Submitted::Done(Err(error));
         }
         let continuity = &self.store.continuity;
         let flight = Flight {
             id,
             op: *op,
+            is_over: false,
+            since: now,
+            furthest: 0,
+            progress_at: now,
+            is_held: false,
+            verdict: None,
             done: 0,
             piece: 0,
             is_syncing: false,
@@ -422,6 +499,9 @@ impl<I: Io> Lane<I> for RemoteLane {
             return Submitted::Done(Ok(Found::Nothing));
         }
         let index = self.begin(flight);
+        if !self.session.is_open() {
+            self.hold(index, now);
+        }
         match self.advance(io, index) {
             Ok(()) => Submitted::Later,
             Err(error) => {
@@ -439,7 +519,7 @@ impl<I: Io> Lane<I> for RemoteLane {
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
         loop {
             let waits = self.session.flush(io, &mut self.finished);
-            if self.finished.is_empty() {
+            if self.finished.is_empty() && self.is_counted == self.session.is_open() {
                 return waits;
             }
             self.settle(io, done);
@@ -454,12 +534,24 @@ impl<I: Io> Lane<I> for RemoteLane {
         self.flush(io, done);
     }
 
+    fn cancel(&mut self, io: &mut I, id: OpId) {
+        let is_it = |flight: &Flight| !flight.is_over && flight.id == id;
+        let Some(index) = self.flights.iter().position(is_it) else { return };
+        self.flights[index].verdict = Some(StoreError::Cancelled);
+        self.hold(index as u32, io.now());
+        self.session.cancel(index as u32, &mut self.finished);
+    }
+
     fn wants_ticks(&self) -> bool {
         Lane::<I>::in_flight(self) > 0 || self.session.is_restless()
     }
 
     fn losses(&mut self) -> u64 {
         self.store.continuity.losses()
+    }
+
+    fn is_dirty(&mut self) -> bool {
+        self.store.continuity.is_dirty()
     }
 
     fn in_flight(&self) -> usize {

@@ -25,6 +25,8 @@ struct State {
     /// The target's address.
     to: Option<SocketAddr>,
     hides_vendor: bool,
+    /// Answers to text requests become rejections of these.
+    rejects_text: bool,
     /// Connections are closed instead of relayed.
     is_closed: bool,
     /// Who sends this is held up with it, for ever or until it is `None`.
@@ -60,6 +62,19 @@ impl Cable {
         self.address
     }
 
+    /// The same, and the target rejects all text requests.
+    pub fn to_taciturn(target: SocketAddr) -> Cable {
+        let cable = Cable::to(target);
+        cable.shared.state().rejects_text = true;
+        cable
+    }
+
+    /// Breaks all connections, and lets no new ones through.
+    pub fn part(&self) {
+        self.shared.state().is_closed = true;
+        self.cut();
+    }
+
     /// Breaks all connections; new ones go through.
     pub fn cut(&self) {
         for socket in self.shared.state().sockets.drain(..) {
@@ -88,6 +103,22 @@ impl Cable {
     /// Lets new connections through.
     pub fn reopen(&self) {
         self.shared.state().is_closed = false;
+    }
+}
+
+impl State {
+    /// Changes what the target has sent.
+    fn falsify(&self, data: &mut [u8]) {
+        const TEXT_REQUEST: u8 = 0x04;
+        const TEXT_RESPONSE: u8 = 0x24;
+        const REJECT: u8 = 0x3f;
+        while let Some(at) = data.windows(8).position(|part| self.hides_vendor && part == VENDOR) {
+            data[at..at + 8].copy_from_slice(OTHER_VENDOR);
+        }
+        if self.rejects_text && data.len() > 96 && data[0] == TEXT_RESPONSE {
+            (data[0], data[48]) = (REJECT, TEXT_REQUEST);
+            data[16..20].fill(0xff);
+        }
     }
 }
 
@@ -133,10 +164,8 @@ impl Shared {
                     self.changed.notify_all();
                     drop(self.changed.wait_while(state, |state| state.held.is_some()).expect("a state"));
                 }
-            } else if self.state().hides_vendor {
-                while let Some(at) = data.windows(8).position(|part| part == VENDOR) {
-                    data[at..at + 8].copy_from_slice(OTHER_VENDOR);
-                }
+            } else {
+                self.state().falsify(data);
             }
             if len == 0 || to.write_all(data).is_err() {
                 let _ = to.shutdown(Shutdown::Both);

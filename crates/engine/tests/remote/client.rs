@@ -1,5 +1,6 @@
 //! One session, and commands one after the other.
 
+use crate::cable::Cable;
 use crate::support::{TARGET, impatient, serve, serve_toml, url, url_with};
 use engine::initiator::client::CommandError;
 use engine::initiator::{Client, Options, Url, discover};
@@ -90,6 +91,15 @@ fn targets_are_discovered() {
     let url: Url = format!("iscsi://{address}").parse().expect("a URL");
     let found = discover(&url, &Options::default()).expect("an answer");
     assert_eq!(found, [(TARGET.to_string(), vec![format!("{address},1")])]);
+}
+
+#[test]
+fn a_target_that_rejects_discovery_is_not_waited_for() {
+    let daemon = serve(&["ram:16M"]);
+    let cable = Cable::to_taciturn(daemon.addresses()[0]);
+    let url: Url = format!("iscsi://{}", cable.address()).parse().expect("a URL");
+    let fault = discover(&url, &Options::default()).expect_err("no answer").to_string();
+    assert!(fault.contains("rejected the text request"), "{fault}");
 }
 
 #[test]

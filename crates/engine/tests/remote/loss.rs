@@ -222,6 +222,59 @@ fn what_was_given_up_never_lands_on_what_was_written_later() {
 }
 
 #[test]
+fn what_the_last_of_three_lost_is_told_by_the_first() {
+    let c = serve(&["ram:16M"]);
+    let address = c.addresses()[0];
+    let b = front_of(address);
+    let cable = Cable::to(b.addresses()[0]);
+    let a = front_of(cable.address());
+    let mut front = client(&a);
+    write_cached(&mut front);
+    cable.part();
+    c.stop().expect("every core ends in order");
+    let _c = serve_at(&address.to_string(), &["ram:16M"]);
+    let mut middle = client(&b);
+    wait_until_ready(&mut middle);
+    assert_eq!(sense(&mut middle, &flush(), 0, &[]), LOST);
+    cable.reopen();
+    wait_until_ready(&mut front);
+    assert_eq!(sense(&mut front, &flush(), 0, &[]), LOST);
+    good(&mut front, &flush(), 0, &[]);
+}
+
+#[test]
+fn an_end_without_the_unit_that_has_unflushed_writes_is_no_success() {
+    let back = serve(&["ram:16M,serial=RIGHT"]);
+    let address = back.addresses()[0];
+    let a = front_of(address);
+    let mut front = client(&a);
+    write_cached(&mut front);
+    back.stop().expect("every core ends in order");
+    let _wrong = serve_at(&address.to_string(), &["ram:16M,serial=WRONG"]);
+    // Until the front knows that its unit is not there: TEST UNIT READY asks only the front.
+    while front.command(&[0; 6], 0, &[]).expect("a reply").status == 0 {}
+    drop(front);
+    a.stop().expect_err("nobody can flush it");
+}
+
+#[test]
+fn what_an_initiator_gave_up_is_not_written_when_the_back_end_returns() {
+    let back = serve(&["ram:16M"]);
+    let cable = Cable::to(back.addresses()[0]);
+    let a = serve(&[&lun(cable.address(), "?give_up_after=60")]);
+    let mut hasty = Client::connect(&url(&a, 0), &impatient()).expect("a session");
+    good(&mut hasty, &read(0, 8), 4096, &[]);
+    cable.part();
+    hasty.command(&write(0, 8), 0, &pattern(1, 4096)).expect_err("it waits no longer");
+    drop(hasty);
+    // Its connection has ended before this one begins.
+    let mut next = client(&a);
+    cable.reopen();
+    assert!(good(&mut next, &read(0, 8), 4096, &[]).iter().all(|byte| *byte == 0));
+    assert!(good(&mut client(&back), &read(0, 8), 4096, &[]).iter().all(|byte| *byte == 0));
+}
+
+#[test]
 fn a_core_without_sessions_goes_on_with_what_it_owes() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);

@@ -4,5 +4,6 @@ mod cable;
 mod chain;
 mod client;
 mod guard;
+mod lanes;
 mod loss;
 mod support;

@@ -12,8 +12,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::OpenError;
 use store::lane::Backend;
+use store::{Claim, OpenError};
 
 /// What is copied from or to.
 pub(super) struct Medium {
@@ -123,8 +123,8 @@ impl Place {
 fn open_url(url: &Url, pieces: u32, read_only: bool) -> Result<End, Failure> {
     let queue_depth = u16::try_from(pieces).unwrap_or(u16::MAX);
     let initiator = Options { queue_depth, ..Options::default() };
-    let store = remote::open(url, &RemoteOptions { initiator, block_bytes: None, read_only })
-        .map_err(|error| Failure::failed(&error))?;
+    let options = RemoteOptions { initiator, read_only, ..RemoteOptions::default() };
+    let store = remote::open(url, &options).map_err(|error| Failure::failed(&error))?;
     let geometry = store.geometry();
     Ok(End {
         block_bytes: geometry.block_bytes,
@@ -148,16 +148,18 @@ fn open_path(path: &Path, size: Option<u64>, read_only: bool) -> Result<End, Fai
     let metadata = match (path.metadata(), size) {
         (Ok(metadata), _) => metadata,
         (Err(error), Some(size)) if error.kind() == ErrorKind::NotFound => {
-            let store = store::open_file(path, Some(size), 1, false).map_err(|error| refused(&error))?;
+            let store =
+                store::open_file(path, Some(size), 1, Claim::Sole).map_err(|error| refused(&error))?;
             return Ok(End { store, block_bytes: 1, holes_read_zeros: true, is_blank: true });
         }
         (Err(error), _) => return Err(Failure::failed(format!("{}: {error}", path.display()))),
     };
+    let claim = Claim::to_use(read_only);
     let (store, block_bytes): (Arc<dyn Backend<Uring>>, u32) = if is_block(&metadata) {
         let block_bytes = probe_device(path, read_only)?;
-        (store::open_block(path, block_bytes, read_only).map_err(|error| refused(&error))?, block_bytes)
+        (store::open_block(path, block_bytes, claim).map_err(|error| refused(&error))?, block_bytes)
     } else {
-        (store::open_file(path, None, 1, read_only).map_err(|error| refused(&error))?, 1)
+        (store::open_file(path, None, 1, claim).map_err(|error| refused(&error))?, 1)
     };
     // A device's unmapped ranges are known only where this process made them.
     Ok(End { store, block_bytes, holes_read_zeros: !is_block(&metadata), is_blank: false })

@@ -6,6 +6,17 @@ pub mod initiator;
 pub mod load;
 pub mod tools;
 
+use std::time::{Duration, Instant};
+
+/// Waits for an event that is told nowhere else; a minute without it is a fault.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A small generator of reproducible noise (SplitMix64).
 pub struct Noise(pub u64);
 

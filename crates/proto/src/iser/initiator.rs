@@ -104,9 +104,9 @@ impl Initiator {
         self.layer.ping(data)
     }
 
-    /// Logs out: the session is closed, and [`Event::Gone`] follows.
-    pub fn logout(&mut self) {
-        self.layer.logout();
+    /// Logs out: the session is closed, and [`Event::Gone`] follows, whatever the target sends instead of an answer.
+    pub fn logout(&mut self, now: Time) {
+        self.layer.logout(now);
     }
 }
 

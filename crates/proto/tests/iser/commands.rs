@@ -216,7 +216,7 @@ proptest! {
             prop_assert!(pair.same(at, at, len));
         }
         prop_assert!(pair.is_at_rest());
-        pair.initiator.machine.logout();
+        pair.initiator.machine.logout(pair.now);
         pair.run();
         prop_assert_eq!(pair.gone(), "logged out");
     }

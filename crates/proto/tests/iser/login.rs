@@ -57,7 +57,7 @@ fn discovery_works_over_messages() {
     let text = String::from_utf8(text).unwrap();
     assert!(text.starts_with(&format!("TargetName={TARGET}\0TargetAddress=192.0.2.2:3260,7\0")));
     assert_eq!(text.matches("TargetName=").count(), 100);
-    pair.initiator.machine.logout();
+    pair.initiator.machine.logout(pair.now);
     pair.run();
     assert_eq!((pair.gone(), pair.target_gone.as_deref()), ("logged out", Some("logged out")));
 }
@@ -93,7 +93,7 @@ fn a_target_that_stops_asks_for_logout() {
     pair.run();
     let asked = Event::Async { event: AsyncEvent::LOGOUT_REQUEST, parameters: [0, 0, 3] };
     assert_eq!(pair.events.pop(), Some(asked));
-    pair.initiator.machine.logout();
+    pair.initiator.machine.logout(pair.now);
     pair.run();
     assert_eq!((pair.gone(), pair.target_gone.as_deref()), ("logged out", Some("logged out")));
 }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proto::iscsi::chap::Algorithm;
 use proto::iscsi::initiator::{Event, Outcome, Residual};
 use proto::iscsi::login::{Digests, Offers, Refusal};
+use proto::stream::{StreamMachine as _, Transmit};
 use proto::verbs::Down;
 use std::time::Duration;
 use wire::Places;
@@ -178,7 +179,7 @@ fn discovery_lists_targets() {
     pair.run();
     let Some(Event::Text(text)) = pair.events.pop() else { panic!("{:?}", pair.target_gone) };
     assert_eq!(String::from_utf8(text).unwrap().matches("TargetName=").count(), 1);
-    pair.initiator.machine.logout();
+    pair.initiator.machine.logout(pair.now);
     pair.run();
     assert_eq!(pair.gone(), "logged out");
 }
@@ -343,6 +344,28 @@ fn both_ends_keep_the_connection_alive() {
 }
 
 #[test]
+fn a_target_that_talks_but_never_answers_the_logout_is_left() {
+    let mut pair = Pair::logged_in(Setup::default());
+    pair.initiator.machine.logout(pair.now);
+    let machine = &mut pair.initiator.machine;
+    let mut request = Transmit::default();
+    machine.transmit(pair.now, &mut request);
+    // A NOP-In that wants no answer, with the StatSN that is expected.
+    let mut nop = [0; 48];
+    (nop[0], nop[1]) = (Opcode::NOP_IN.0, 0x80);
+    nop[16..24].fill(0xff);
+    nop[24..28].copy_from_slice(&request.bytes[28..32]);
+    for _ in 0..IDLE.as_secs() {
+        assert!(!machine.finished());
+        pair.now = pair.now.after(Duration::from_secs(1));
+        machine.header(pair.now, &nop);
+        machine.tick(pair.now);
+    }
+    let gone = Event::Gone { reason: "no answer to the logout request".into() };
+    assert_eq!(machine.poll(), Some(gone));
+}
+
+#[test]
 fn a_silent_login_ends() {
     let mut pair = Pair::new(Setup::default());
     pair.cut = true;
@@ -358,7 +381,7 @@ fn a_target_that_stops_asks_for_logout() {
     pair.run();
     let asked = Event::Async { event: AsyncEvent::LOGOUT_REQUEST, parameters: [0, 0, 3] };
     assert_eq!(pair.events.pop(), Some(asked));
-    pair.initiator.machine.logout();
+    pair.initiator.machine.logout(pair.now);
     pair.run();
     assert_eq!((pair.gone(), pair.target_gone.as_deref()), ("logged out", Some("logged out")));
 }
@@ -432,7 +455,7 @@ proptest! {
         for (at, len) in areas {
             prop_assert!(pair.same(at, at, len));
         }
-        pair.initiator.machine.logout();
+        pair.initiator.machine.logout(pair.now);
         pair.run();
         prop_assert_eq!(pair.gone(), "logged out");
     }

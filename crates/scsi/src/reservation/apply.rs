@@ -1,7 +1,7 @@
 //! What PERSISTENT RESERVE OUT does to the table (SPC-4 sections 5.13.6 to 5.13.11).
 
 use super::order::{Action, Register};
-use super::{Kind, NexusName, Order, Registration, Reservation, Table};
+use super::{Kind, NexusName, Order, Registration, Reservation, Table, TargetPort};
 use crate::attention::UnitAttention;
 use crate::home::{Identity, Who};
 use crate::sense::Check;
@@ -13,8 +13,8 @@ pub struct Effects {
     pub attentions: Vec<(Who, UnitAttention)>,
     /// Whose tasks to abort.
     pub aborts: Vec<Who>,
-    /// What to keep across a restart; empty: nothing any more.
-    pub persist: Option<Vec<u8>>,
+    /// What is kept across a restart is not as it was.
+    pub persist: bool,
 }
 
 /// Why the table stays as it is.
@@ -60,9 +60,7 @@ impl Table {
                 change.table.generation = change.table.generation.wrapping_add(1);
             }
         }
-        if self.is_kept || change.table.is_kept {
-            change.effects.persist = Some(change.table.kept());
-        }
+        change.effects.persist = self.is_kept || change.table.is_kept;
         Ok((change.table, change.effects))
     }
 }
@@ -89,11 +87,10 @@ impl Change {
         if register.others.is_some() && (own != 0 || order.action_key == 0) {
             return Err(Check::CDB.into());
         }
-        let at = |target_port| NexusName { target_port, ..self.from.clone() };
-        let elsewhere =
-            ports.iter().filter(|port| register.all_target_ports && **port != self.from.target_port);
+        let at = |port: &u16| NexusName { target_port: TargetPort::Here(*port), ..self.from.clone() };
+        let elsewhere = ports.iter().filter(|_| register.all_target_ports).map(at);
         let everywhere: Vec<NexusName> =
-            std::iter::once(self.from.clone()).chain(elsewhere.map(|port| at(*port))).collect();
+            std::iter::once(self.from.clone()).chain(elsewhere.filter(|name| *name != self.from)).collect();
         for name in &everywhere {
             let key = self.table.registration(name).map(|registration| registration.key);
             if !register.ignore_key && key.is_some_and(|key| key != order.key) {
@@ -107,7 +104,7 @@ impl Change {
                 self.set(name, order.action_key)?;
             }
             for initiator in register.others.iter().flatten() {
-                let other = NexusName { initiator: initiator.clone(), target_port: name.target_port };
+                let other = NexusName { initiator: initiator.clone(), target_port: name.target_port.clone() };
                 if other != *name && self.table.registration(&other).is_some() {
                     return Err(Check::PARAMETER.into());
                 }
@@ -225,7 +222,7 @@ impl Change {
         for registration in gone.iter().filter(|gone| *gone != sender) {
             self.tell(registration, UnitAttention::RegistrationsPreempted);
             if abort {
-                self.effects.aborts.push(who(registration));
+                self.effects.aborts.extend(who(registration));
             }
         }
         Ok(())
@@ -247,7 +244,7 @@ impl Change {
         if key == 0 {
             return Err(Check::parameter_byte(8).into());
         }
-        if !ports.contains(&to.target_port) {
+        if !ports.iter().any(|port| to.target_port == TargetPort::Here(*port)) {
             return Err(Check::parameter_byte(18).into());
         }
         if *to == self.from {
@@ -272,13 +269,17 @@ impl Change {
     }
 
     fn tell(&mut self, registration: &Registration, attention: UnitAttention) {
-        self.effects.attentions.push((who(registration), attention));
+        self.effects.attentions.extend(who(registration).map(|who| (who, attention)));
     }
 }
 
-fn who(registration: &Registration) -> Who {
-    Who::Port {
-        transport_id: registration.nexus.initiator.as_bytes().to_vec(),
-        target_port: registration.nexus.target_port,
+/// The nexuses of a registration, if it can have any.
+fn who(registration: &Registration) -> Option<Who> {
+    match registration.nexus.target_port {
+        TargetPort::Here(target_port) => {
+            let transport_id = registration.nexus.initiator.as_bytes().to_vec();
+            Some(Who::Port { transport_id, target_port })
+        }
+        TargetPort::Gone(_) => None,
     }
 }

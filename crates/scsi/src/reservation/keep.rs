@@ -1,9 +1,13 @@
 //! Registrations and reservation as bytes, to be kept across a restart (APTPL; SPC-4 section 5.13.5).
 
-use super::{Kind, NexusName, Registration, Reservation, Table, TransportId};
+use super::{Kind, NexusName, Registration, Reservation, Table, TargetPort, TransportId};
+use crate::unit::Port;
 
-/// First bytes: what it is, and the version of the format.
-const MAGIC: [u8; 8] = *b"LunePR\x00\x01";
+/// First bytes: what it is, and the version of the format. Target ports are named, since their relative identifiers
+/// are counted anew at every start.
+const MAGIC: [u8; 8] = *b"LunePR\x00\x02";
+/// The same in the first version, which had the relative identifiers.
+const MAGIC_NUMBERED: [u8; 8] = *b"LunePR\x00\x01";
 
 /// In place of the reservation's type: there is none.
 const NO_RESERVATION: u8 = 0;
@@ -12,7 +16,7 @@ const NO_HOLDER: u16 = 0xffff;
 
 impl Table {
     /// The bytes to keep. What does not outlive a restart (PRGENERATION, RESERVE) is not among them.
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self, ports: &[Port]) -> Vec<u8> {
         let holder = self.reservation.as_ref().and_then(|held| held.holder.as_ref());
         let holder = self.registrations.iter().position(|one| Some(&one.nexus) == holder);
         let mut bytes = MAGIC.to_vec();
@@ -20,30 +24,29 @@ impl Table {
         push_u16(&mut bytes, holder.map_or(NO_HOLDER, |at| u16::try_from(at).unwrap_or(NO_HOLDER)));
         push_u16(&mut bytes, u16::try_from(self.registrations.len()).unwrap_or(u16::MAX));
         for registration in &self.registrations {
-            let id = registration.nexus.initiator.as_bytes();
             bytes.extend_from_slice(&registration.key.to_be_bytes());
-            push_u16(&mut bytes, registration.nexus.target_port);
-            push_u16(&mut bytes, u16::try_from(id.len()).unwrap_or(u16::MAX));
-            bytes.extend_from_slice(id);
+            push_sized(&mut bytes, registration.nexus.target_port.name(ports).as_bytes());
+            push_sized(&mut bytes, registration.nexus.initiator.as_bytes());
         }
-        let sum = crc32(&bytes);
-        bytes.extend_from_slice(&sum.to_be_bytes());
-        bytes
+        seal(bytes)
     }
 
     /// The table that was kept as these bytes; `None` when they were not written whole, or by something else.
-    pub fn decode(kept: &[u8]) -> Option<Table> {
-        let (body, sum) = kept.split_last_chunk()?;
-        if u32::from_be_bytes(*sum) != crc32(body) {
-            return None;
-        }
-        let mut rest = body.strip_prefix(&MAGIC)?;
+    pub fn decode(kept: &[u8], ports: &[Port]) -> Option<Table> {
+        let body = unseal(kept)?;
+        let (mut rest, target_port): (_, TakePort) = match body.strip_prefix(&MAGIC) {
+            Some(rest) => (rest, take_named),
+            None => (body.strip_prefix(&MAGIC_NUMBERED)?, take_numbered),
+        };
         let [kind] = take(&mut rest)?;
         let holder = u16::from_be_bytes(take(&mut rest)?);
         let count = usize::from(u16::from_be_bytes(take(&mut rest)?));
         let mut registrations = Vec::new();
         for _ in 0..count {
-            registrations.push(decode_registration(&mut rest)?);
+            let key = u64::from_be_bytes(take(&mut rest)?);
+            let target_port = target_port(&mut rest, ports)?;
+            let nexus = NexusName { initiator: TransportId::of(take_sized(&mut rest)?), target_port };
+            registrations.push(Registration { nexus, key });
         }
         let holder = registrations.get(usize::from(holder)).map(|holder| holder.nexus.clone());
         let reservation = match kind {
@@ -51,24 +54,63 @@ impl Table {
             bits => Some(Reservation { kind: Kind::from_bits(bits)?, holder }),
         };
         let is_sound = rest.is_empty()
+            && registrations.iter().all(|registration| registration.key != 0)
             && registrations.len() <= Table::REGISTRATIONS_MAX
             && reservation.as_ref().is_none_or(|held| held.kind.is_of_all() == held.holder.is_none());
         is_sound.then_some(Table { registrations, reservation, is_kept: true, ..Table::default() })
     }
+}
 
-    /// The table that was kept as these bytes; empty when they make no sense.
-    pub fn restore(kept: &[u8]) -> Table {
-        Table::decode(kept).unwrap_or_default()
+impl TargetPort {
+    fn name<'a>(&'a self, ports: &'a [Port]) -> &'a str {
+        match self {
+            TargetPort::Here(id) => {
+                ports.iter().find(|port| port.relative_id == *id).map_or("", |port| port.name.as_str())
+            }
+            TargetPort::Gone(name) => name,
+        }
     }
 }
 
-fn decode_registration(rest: &mut &[u8]) -> Option<Registration> {
-    let key = u64::from_be_bytes(take(rest)?);
-    let target_port = u16::from_be_bytes(take(rest)?);
+/// Takes a target port, of the ports that there are now.
+type TakePort = fn(&mut &[u8], &[Port]) -> Option<TargetPort>;
+
+fn take_named(rest: &mut &[u8], ports: &[Port]) -> Option<TargetPort> {
+    let name = std::str::from_utf8(take_sized(rest)?).ok()?;
+    let here = ports.iter().find(|port| port.name == name);
+    Some(here.map_or_else(|| TargetPort::Gone(name.into()), |port| TargetPort::Here(port.relative_id)))
+}
+
+fn take_numbered(rest: &mut &[u8], ports: &[Port]) -> Option<TargetPort> {
+    let id = u16::from_be_bytes(take(rest)?);
+    let is_here = ports.iter().any(|port| port.relative_id == id);
+    let gone = || TargetPort::Gone(format!("relative target port {id}").into());
+    Some(if is_here { TargetPort::Here(id) } else { gone() })
+}
+
+/// The bytes with a checksum behind them.
+pub(crate) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = crc32(&bytes);
+    bytes.extend_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+/// What [`seal`] was given; `None` when it was not these bytes.
+pub(crate) fn unseal(sealed: &[u8]) -> Option<&[u8]> {
+    let (body, sum) = sealed.split_last_chunk()?;
+    (u32::from_be_bytes(*sum) == crc32(body)).then_some(body)
+}
+
+fn push_sized(bytes: &mut Vec<u8>, value: &[u8]) {
+    push_u16(bytes, u16::try_from(value.len()).unwrap_or(u16::MAX));
+    bytes.extend_from_slice(value);
+}
+
+fn take_sized<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = u16::from_be_bytes(take(rest)?);
-    let (id, left) = rest.split_at_checked(usize::from(len))?;
+    let (value, left) = rest.split_at_checked(usize::from(len))?;
     *rest = left;
-    (key != 0).then(|| Registration { nexus: NexusName { initiator: TransportId::of(id), target_port }, key })
+    Some(value)
 }
 
 fn push_u16(bytes: &mut Vec<u8>, value: u16) {
@@ -96,8 +138,9 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::iscsi_transport_id;
+    use super::super::{Access, iscsi_transport_id};
     use super::*;
+    use crate::nexus::NexusId;
     use proptest::prelude::*;
 
     fn table(count: usize, reservation: Option<(Kind, usize)>) -> Table {
@@ -120,36 +163,72 @@ mod tests {
         for kind in Kind::ALL {
             let table = table(3, Some((kind, 1)));
             let running = Table { generation: 7, ..table.clone() };
-            assert_eq!(Table::decode(&running.encode()), Some(table));
+            assert_eq!(Table::decode(&running.encode(&ports()), &ports()), Some(table));
         }
         let full = table(Table::REGISTRATIONS_MAX, None);
-        assert_eq!(Table::decode(&full.encode()), Some(full));
-        assert_eq!(Table::decode(&table(129, None).encode()), None);
+        assert_eq!(Table::decode(&full.encode(&ports()), &ports()), Some(full));
+        assert_eq!(Table::decode(&table(129, None).encode(&ports()), &ports()), None);
+    }
+
+    fn ports() -> Vec<Port> {
+        crate::testing::unit().ports
+    }
+
+    #[test]
+    fn a_port_is_known_by_its_name_when_it_has_another_number() {
+        let reserved = table(2, Some((Kind::ExclusiveAccess, 0)));
+        let kept = reserved.encode(&ports());
+        let [first, second] = &ports()[..] else { panic!("two ports") };
+        let shifted = [Port { relative_id: 7, ..first.clone() }, Port { relative_id: 1, ..second.clone() }];
+        let restored = Table::decode(&kept, &shifted).expect("sound");
+        let host = iscsi_transport_id("iqn.2026-11.example:h", 0);
+        assert_eq!(restored.access(NexusId(1), &host, 7), Access::Full);
+        assert_eq!(restored.access(NexusId(1), &host, 1), Access::Control, "another port by now");
+        assert_eq!(restored.gone_ports().len(), 0);
+        let gone = Table::decode(&kept, &shifted[1..]).expect("sound");
+        assert_eq!(gone.access(NexusId(1), &host, 1), Access::Control, "what was reserved stays so");
+        assert_eq!(gone.gone_ports().into_iter().collect::<Vec<_>>(), [first.name.as_str().into()]);
+        let again = Table::decode(&gone.encode(&shifted[1..]), &ports());
+        assert_eq!(again, Some(reserved), "the port is back");
+    }
+
+    #[test]
+    fn the_first_version_of_the_format_is_still_read() {
+        let id = iscsi_transport_id("iqn.2026-11.example:h", 0);
+        let mut body = MAGIC_NUMBERED.to_vec();
+        body.extend([3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, id.len() as u8]);
+        body.extend(&id);
+        let expected = table(1, Some((Kind::ExclusiveAccess, 0)));
+        assert_eq!(Table::decode(&seal(body.clone()), &ports()), Some(expected));
+        body[22] = 9;
+        let gone = Table::decode(&seal(body), &ports()).expect("sound");
+        assert_eq!(gone.gone_ports().into_iter().collect::<Vec<_>>(), ["relative target port 9".into()]);
+        assert_eq!(gone.access(NexusId(1), &id, 1), Access::Control);
     }
 
     #[test]
     fn what_is_damaged_is_refused() {
-        let kept = table(2, Some((Kind::WriteExclusive, 0))).encode();
+        let kept = table(2, Some((Kind::WriteExclusive, 0))).encode(&ports());
         for at in 0..kept.len() {
-            assert_eq!(Table::decode(&kept[..at]), None);
+            assert_eq!(Table::decode(&kept[..at], &ports()), None);
             let mut damaged = kept.clone();
             damaged[at] ^= 0x10;
-            assert_eq!(Table::decode(&damaged), None);
+            assert_eq!(Table::decode(&damaged, &ports()), None);
         }
-        assert_eq!(Table::restore(b"garbage"), Table::default());
+        assert_eq!(Table::decode(b"garbage", &ports()), None);
     }
 
     proptest! {
         /// Bytes whose checksum is right but which mean anything.
         #[test]
-        fn any_bytes_are_harmless(mut body in prop::collection::vec(any::<u8>(), 0..200), magic in any::<bool>()) {
-            if magic {
-                body.splice(0..0, MAGIC);
+        fn any_bytes_are_harmless(mut body in prop::collection::vec(any::<u8>(), 0..200), magic in 0..3) {
+            match magic {
+                0 => {}
+                1 => drop(body.splice(0..0, MAGIC)),
+                _ => drop(body.splice(0..0, MAGIC_NUMBERED)),
             }
-            let sum = crc32(&body);
-            body.extend_from_slice(&sum.to_be_bytes());
-            if let Some(table) = Table::decode(&body) {
-                prop_assert_eq!(Table::decode(&table.encode()), Some(table));
+            if let Some(table) = Table::decode(&seal(body), &ports()) {
+                prop_assert_eq!(Table::decode(&table.encode(&ports()), &ports()), Some(table));
             }
         }
     }

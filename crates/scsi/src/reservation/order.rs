@@ -1,7 +1,7 @@
 //! PERSISTENT RESERVE OUT as it is sent (SPC-4 section 6.14).
 
 use super::transport::Malformed;
-use super::{Kind, NexusName, TransportId};
+use super::{Kind, NexusName, TargetPort, TransportId};
 use crate::sense::Check;
 use wire::Cdb;
 
@@ -146,7 +146,7 @@ fn parse_move(list: &[u8]) -> Result<Action, Check> {
     }
     let [.., flags, high, low] = *list.first_chunk::<20>().ok_or(Check::PARAMETER_LENGTH)?;
     Ok(Action::Move {
-        to: NexusName { initiator, target_port: u16::from_be_bytes([high, low]) },
+        to: NexusName { initiator, target_port: TargetPort::Here(u16::from_be_bytes([high, low])) },
         unregister: flags & 0x02 != 0,
         keep: flags & 0x01 != 0,
     })

@@ -1,6 +1,6 @@
 //! The data of PERSISTENT RESERVE IN (SPC-4 section 6.13).
 
-use super::{Kind, Table};
+use super::{Kind, Table, TargetPort};
 use crate::exec::Env;
 use crate::sense::Failure;
 use wire::Cdb;
@@ -60,7 +60,12 @@ pub(super) fn full_status(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Res
         body.extend_from_slice(&registration.key.to_be_bytes());
         let (holder, kind) = held.map_or((0, 0), |held| (0x01, held.kind.bits()));
         body.extend_from_slice(&[0, 0, 0, 0, holder, kind, 0, 0, 0, 0]);
-        body.extend_from_slice(&registration.nexus.target_port.to_be_bytes());
+        let port = match registration.nexus.target_port {
+            TargetPort::Here(port) => port,
+            // No port has it.
+            TargetPort::Gone(_) => 0,
+        };
+        body.extend_from_slice(&port.to_be_bytes());
         body.extend_from_slice(&u32::try_from(id.len()).unwrap_or(0).to_be_bytes());
         body.extend_from_slice(id);
     }

@@ -422,7 +422,7 @@ fn what_is_to_outlive_a_restart_is_kept() {
     assert_eq!(input(&mut bench, 2, 255)[3] & 1, 1);
     assert_eq!(order(&mut bench, 0, RESERVE, WRITE_EXCLUSIVE, FIRST, 0), Status::Good);
     let kept = bench.published.take().unwrap().persist.unwrap();
-    let table = Table::decode(&kept).unwrap();
+    let table = Table::decode(&kept, &bench.view.unit.ports).unwrap();
     assert_eq!(table.access(NexusId(9), &transport_id(0), 1), Access::Full);
     assert_eq!(table.access(NexusId(9), &transport_id(1), 1), Access::Read);
     assert_eq!(order(&mut bench, 1, IGNORE, 0, 0, SECOND), Status::Good);
@@ -513,7 +513,7 @@ fn whom_preempt_and_abort_ends_prevents_no_removal_any_more() {
 fn nothing_is_kept_without_a_place_to_keep_it() {
     let mut bench = bench();
     Arc::make_mut(&mut bench.view.unit).can_keep = false;
-    bench.home = crate::home::Home::new(bench.view.unit.clone(), bench.view.policy.traits, None);
+    bench.home = crate::home::Home::new(bench.view.unit.clone(), bench.view.policy.traits);
     let outcome = send(&mut bench, 0, IGNORE, 0, &basic(0, FIRST, 1));
     outcome.assert_check(0x5, 0x2600);
     assert_eq!(outcome.ending.sense.unwrap().as_bytes()[15..18], [0x88, 0, 20]);

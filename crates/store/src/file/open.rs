@@ -1,5 +1,6 @@
 //! Opening a file or block device, with words that help when that fails.
 
+use super::claim::{self, Claim, patiently};
 use super::unmapped::Unmapped;
 use super::{FileStore, Grain, Kind, probe};
 use crate::error::OpenError;
@@ -13,15 +14,15 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
 
 /// Opens a file as a disk of blocks of `block_bytes`. With a `size` it is made if it does not exist, as one hole.
 pub fn open(
     path: &Path,
     size: Option<u64>,
     block_bytes: u32,
-    read_only: bool,
+    claim: Claim,
 ) -> Result<Arc<FileStore>, OpenError> {
+    let read_only = claim.is_read_only();
     if let Some(size) = size {
         check_size(path, Kind::File, size, block_bytes)?;
     }
@@ -39,6 +40,7 @@ pub fn open(
         (Err(error), Some(size)) if error.kind() == ErrorKind::NotFound && !read_only => create(path, size)?,
         (Err(error), _) => return Err(failed(path, &error)),
     };
+    claim::lock(path, &file, claim)?;
     let found = probe::size(&file, Kind::File).map_err(|error| failed(path, &error))?;
     if let Some(size) = size
         && found != size
@@ -52,12 +54,13 @@ pub fn open(
 
 /// Opens a block device as a disk of blocks of `block_bytes`. For writing nobody else may have claimed it: it must
 /// not be mounted or part of a volume.
-pub fn open_block(path: &Path, block_bytes: u32, read_only: bool) -> Result<Arc<FileStore>, OpenError> {
+pub fn open_block(path: &Path, block_bytes: u32, claim: Claim) -> Result<Arc<FileStore>, OpenError> {
+    let read_only = claim.is_read_only();
     let metadata = std::fs::metadata(path).map_err(|error| failed(path, &error))?;
     if !metadata.file_type().is_block_device() {
         return Err(wrong(path, "is not a block device", "use file:PATH for a file"));
     }
-    let file = claim(path, read_only).map_err(|error| failed(path, &error))?;
+    let file = open_device(path, read_only).map_err(|error| failed(path, &error))?;
     finish(path, file, Kind::Block, block_bytes, read_only)
 }
 
@@ -67,24 +70,12 @@ fn options(read_only: bool) -> OpenOptions {
     options
 }
 
-/// Requests in flight keep a killed process's claim for a moment; a restart waits for them.
-fn claim(path: &Path, read_only: bool) -> io::Result<File> {
-    const TRIES: u32 = 20;
-    const PAUSE: Duration = Duration::from_millis(100);
+fn open_device(path: &Path, read_only: bool) -> io::Result<File> {
     let mut options = options(read_only);
     if !read_only {
         options.custom_flags(OFlags::EXCL.bits() as i32);
     }
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match options.open(path) {
-            Err(error) if error.kind() == ErrorKind::ResourceBusy && tries < TRIES => {
-                std::thread::sleep(PAUSE)
-            }
-            result => return result,
-        }
-    }
+    patiently(|error: &io::Error| error.kind() == ErrorKind::ResourceBusy, || options.open(path))
 }
 
 fn create(path: &Path, size: u64) -> Result<File, OpenError> {

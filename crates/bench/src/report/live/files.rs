@@ -8,6 +8,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use store::Claim;
 use store::lane::Store as _;
 
 /// Where files in memory are.
@@ -154,7 +155,7 @@ fn held(directory: &Path) -> Result<String, String> {
     let place = directory.canonicalize().map_err(|error| fault(&error))?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| fault(&error))?;
     let probe = Directory::make(&place, "probe")?;
-    let file = store::open_file(&probe.path().join("file"), Some(1 << 20), 512, false);
+    let file = store::open_file(&probe.path().join("file"), Some(1 << 20), 512, Claim::Sole);
     let told = file.map_err(|error| fault(&error))?.describe();
     let access = told.rsplit(", ").next().unwrap_or_default();
     Ok(format!("{}, {access}", file_system(&mounts, &place).unwrap_or("file system not known")))

@@ -53,10 +53,11 @@ struct Slot {
     is_question: bool,
     /// It was sent, has not been answered, and its session has not been reinstated: the target may yet execute it.
     may_land: bool,
-    /// When it was given to us, and the how manieth it is.
-    since: Time,
+    /// The how manieth it is.
     number: u64,
     retries: u8,
+    /// Nobody wants it any more: it is not sent again.
+    is_cancelled: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,15 +96,15 @@ impl Queue {
     }
 
     /// Takes a command; false when there are too many. A question goes before all others.
-    pub(super) fn push(&mut self, command: &Command, is_question: bool, now: Time) -> bool {
+    pub(super) fn push(&mut self, command: &Command, is_question: bool) -> bool {
         let slot = Slot {
             command: *command,
             state: State::Waiting,
             is_question,
             may_land: false,
-            since: now,
             number: self.count,
             retries: 0,
+            is_cancelled: false,
         };
         let index = match self.free.pop() {
             Some(index) => {
@@ -150,7 +151,13 @@ impl Queue {
         let TaskId { slot, .. } = completion.task;
         let index = self.by_task[usize::from(slot)];
         self.slots[index as usize].may_land = false;
-        match self.judge(index, completion) {
+        let verdict = match self.judge(index, completion) {
+            Verdict::Again | Verdict::Later if self.slots[index as usize].is_cancelled => {
+                Verdict::Report(Ending::Lost { may_land: false })
+            }
+            verdict => verdict,
+        };
+        match verdict {
             Verdict::Report(ending) => self.finish(index, ending, finished),
             Verdict::Again => {
                 self.slots[index as usize].state = State::Waiting;
@@ -216,6 +223,18 @@ impl Queue {
         }
     }
 
+    /// A command is not to be sent any more. It ends now, unless the target has it.
+    pub(super) fn cancel(&mut self, cookie: u32, finished: &mut Vec<Finished>) {
+        let is_it =
+            |slot: &Slot| slot.state != State::Free && !slot.is_question && slot.command.cookie == cookie;
+        let Some(index) = self.slots.iter().position(is_it) else { return };
+        match self.slots[index].state {
+            State::Sent => self.slots[index].is_cancelled = true,
+            State::Free => {}
+            State::Waiting | State::Delayed(_) => self.drop_waiting(index as u32, finished),
+        }
+    }
+
     /// The connection is no more: what was sent is sent again on the next one, if that does no harm.
     pub(super) fn lost(&mut self, finished: &mut Vec<Finished>) {
         let mut again = Vec::new();
@@ -227,7 +246,7 @@ impl Queue {
                     self.drop_waiting(index as u32, finished);
                 }
                 State::Waiting | State::Delayed(_) => {}
-                State::Sent if slot.command.repeatable => {
+                State::Sent if slot.command.repeatable && !slot.is_cancelled => {
                     slot.state = State::Waiting;
                     again.push(index as u32);
                 }
@@ -264,7 +283,7 @@ impl Queue {
         let mut overdue = false;
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
-            if slot.state == State::Free || now.since(slot.since) < at_most {
+            if slot.state == State::Free || now.since(slot.command.since) < at_most {
                 continue;
             }
             match slot.state {
@@ -316,7 +335,7 @@ mod tests {
         fn new(repeatable: &[bool]) -> Bench {
             let mut bench = Bench { queue: Queue::new(8), finished: Vec::new(), now: Time(0) };
             for (cookie, repeatable) in repeatable.iter().enumerate() {
-                assert!(bench.queue.push(&command(cookie as u32, *repeatable), false, bench.now));
+                assert!(bench.queue.push(&command(cookie as u32, *repeatable), false));
             }
             bench.send();
             bench
@@ -353,7 +372,8 @@ mod tests {
     fn command(cookie: u32, repeatable: bool) -> Command {
         let cdb = Cdb::from_bytes(&[0; 6]).expect("a CDB");
         let (attribute, read, write) = (Attribute::Simple, Places::EMPTY, Places::EMPTY);
-        Command { cookie, request: Request { lun: 0, attribute, cdb, read, write }, repeatable }
+        let request = Request { lun: 0, attribute, cdb, read, write };
+        Command { cookie, request, repeatable, since: Time(0) }
     }
 
     fn status(status: u8) -> Outcome {
@@ -412,7 +432,7 @@ mod tests {
     #[test]
     fn what_may_be_repeated_survives_the_connection_in_order() {
         let mut bench = Bench::new(&[true, false, true]);
-        assert!(bench.queue.push(&command(3, true), false, bench.now));
+        assert!(bench.queue.push(&command(3, true), false));
         bench.queue.lost(&mut bench.finished);
         assert_eq!(bench.cookies(), [1]);
         assert_eq!(bench.send(), [0, 2, 3]);
@@ -441,7 +461,7 @@ mod tests {
     fn questions_go_first_and_end_with_their_connection() {
         let mut bench = Bench::new(&[true]);
         bench.queue.lost(&mut bench.finished);
-        assert!(bench.queue.push(&command(1, false), true, bench.now));
+        assert!(bench.queue.push(&command(1, false), true));
         assert_eq!(bench.send(), [1, 0]);
         bench.end(1, check(SenseKey::UnitAttention, 0x2900));
         bench.queue.lost(&mut bench.finished);
@@ -458,6 +478,24 @@ mod tests {
         bench.end(0, status(status::GOOD));
         bench.end(1, check(SenseKey::UnitAttention, 0x2900));
         assert!(bench.queue.attentions.power_on);
+    }
+
+    #[test]
+    fn what_was_cancelled_is_never_sent_again() {
+        let mut bench = Bench::new(&[true, true, true, true]);
+        bench.end(1, status(status::BUSY));
+        for cookie in [0, 1, 2] {
+            bench.queue.cancel(cookie, &mut bench.finished);
+        }
+        assert_eq!(bench.cookies(), [1], "the target has the others");
+        bench.end(2, check(SenseKey::UnitAttention, 0x2900));
+        bench.queue.lost(&mut bench.finished);
+        let lost = |cookie, may_land| Finished { cookie, ending: Ending::Lost { may_land } };
+        assert_eq!(bench.finished, [lost(2, false), lost(0, true)]);
+        bench.finished.clear();
+        bench.queue.cancel(3, &mut bench.finished);
+        assert_eq!(bench.finished, [lost(3, true)]);
+        assert!(bench.send().is_empty() && bench.queue.len() == 0);
     }
 
     #[test]
@@ -483,8 +521,8 @@ mod tests {
     fn there_is_an_end_to_what_is_taken() {
         let mut queue = Queue::new(1);
         for cookie in 0..MAX as u32 {
-            assert!(queue.push(&command(cookie, true), false, Time(0)));
+            assert!(queue.push(&command(cookie, true), false));
         }
-        assert!(!queue.push(&command(0, true), false, Time(0)));
+        assert!(!queue.push(&command(0, true), false));
     }
 }

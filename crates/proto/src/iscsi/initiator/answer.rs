@@ -172,7 +172,7 @@ impl Layer {
     }
 
     fn logout_response(&mut self, pdu: &LogoutResponse) -> Judged {
-        if !matches!(self.phase, Phase::LoggingOut) {
+        if !matches!(self.phase, Phase::LoggingOut { .. }) {
             return breach("the answer to no logout request");
         }
         match pdu.response {

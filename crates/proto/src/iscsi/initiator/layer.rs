@@ -66,7 +66,7 @@ pub(crate) struct Layer {
 pub(crate) enum Phase {
     Login { login: Box<InitiatorLogin>, deadline: Time, begun: bool },
     Full,
-    LoggingOut,
+    LoggingOut { deadline: Time },
     Over,
 }
 
@@ -203,11 +203,11 @@ impl Layer {
         true
     }
 
-    pub(crate) fn logout(&mut self) {
+    pub(crate) fn logout(&mut self, now: Time) {
         if !matches!(self.phase, Phase::Full) {
             return;
         }
-        self.phase = Phase::LoggingOut;
+        self.phase = Phase::LoggingOut { deadline: now.after(self.config.idle) };
         let tag = self.next_tag(LOGOUT_SLOT);
         let pdu = LogoutRequest {
             opcode: Opcode::LOGOUT_REQUEST.0 | Opcode::IMMEDIATE,
@@ -235,10 +235,8 @@ impl Layer {
 
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
-            Phase::Login { deadline, .. } => Some(*deadline),
-            Phase::Full | Phase::LoggingOut => {
-                Some(self.pinged.unwrap_or(self.last_heard).after(self.config.idle))
-            }
+            Phase::Login { deadline, .. } | Phase::LoggingOut { deadline } => Some(*deadline),
+            Phase::Full => Some(self.pinged.unwrap_or(self.last_heard).after(self.config.idle)),
             Phase::Over => None,
         }
     }
@@ -256,7 +254,7 @@ impl Layer {
                 }
             }
             Phase::Full => self.over("no answer to keep-alive"),
-            Phase::LoggingOut => self.over("no answer to the logout request"),
+            Phase::LoggingOut { .. } => self.over("no answer to the logout request"),
             Phase::Over => {}
         }
     }

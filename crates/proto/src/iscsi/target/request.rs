@@ -157,11 +157,11 @@ impl Layer {
                 }
                 self.queue_text_response(pdu);
             }
-            Err(violation) => {
+            Err((violation, why)) => {
                 self.text = None;
                 match violation.reaction() {
                     Reaction::Reject(reason) => {
-                        self.tell_refusal(violation);
+                        self.up.push_back(Up::Refused { reason: why });
                         self.note_gap(header);
                         self.reject(reason, header);
                     }
@@ -171,12 +171,13 @@ impl Layer {
         }
     }
 
-    /// Takes the text, and prepares the answer when it is complete.
-    fn text_answer(&mut self, pdu: &TextRequest, text: &[u8]) -> Result<(), Violation> {
-        let Some(exchange) = self.text.as_mut() else { return Err(Violation::UnknownText) };
-        let Some(negotiated) = self.negotiated.as_deref_mut() else { return Err(Violation::NotLogin) };
+    /// Takes the text, and prepares the answer when it is complete. A violation comes with its words for the log.
+    fn text_answer(&mut self, pdu: &TextRequest, text: &[u8]) -> Result<(), (Violation, String)> {
+        let plain = |violation: Violation| Err((violation, violation.to_string()));
+        let Some(exchange) = self.text.as_mut() else { return plain(Violation::UnknownText) };
+        let Some(negotiated) = self.negotiated.as_deref_mut() else { return plain(Violation::NotLogin) };
         if exchange.received.len().saturating_add(text.len()) > TEXT_MAX {
-            return Err(Violation::TextTooLong);
+            return plain(Violation::TextTooLong);
         }
         exchange.received.extend_from_slice(text);
         if pdu.flags & CONTINUE != 0 || !exchange.answer.is_empty() {
@@ -185,8 +186,11 @@ impl Layer {
         let request = std::mem::take(&mut exchange.received);
         exchange.answer =
             login::text_request(negotiated, self.access.as_ref(), self.from, self.portal, &request)
-                .map_err(|_| Violation::Negotiation)?;
-        self.link.max_send = negotiated.max_recv_initiator;
+                .map_err(|why| (Violation::Negotiation, format!("{}: {why}", Violation::Negotiation)))?;
+        // Over messages nothing is longer than at login (RFC 7145 section 6.2).
+        if !self.config.offers.rdma {
+            self.link.max_send = negotiated.max_recv_initiator;
+        }
         Ok(())
     }
 

@@ -329,6 +329,20 @@ fn functions_that_are_not_there_are_refused() {
 }
 
 #[test]
+fn why_a_text_negotiation_failed_is_told() {
+    for (keys, why) in [
+        ("HeaderDigest=None\0", "HeaderDigest in the full feature phase"),
+        ("InitiatorAlias=a\0InitiatorAlias=b\0", "InitiatorAlias came twice"),
+        ("MaxRecvDataSegmentLength=1\0", "MaxRecvDataSegmentLength is out of bounds"),
+    ] {
+        let mut driver = Driver::new(|_| {});
+        driver.send(text(TAG_NONE, FINAL).as_bytes(), keys.as_bytes());
+        driver.refused(why);
+        assert_eq!(driver.one::<wire::iscsi::Reject>().0.reason, RejectReason::PROTOCOL_ERROR);
+    }
+}
+
+#[test]
 fn snack_and_unknown_opcodes_are_rejected() {
     let mut driver = Driver::new(|_| {});
     driver.send(Snack { flags: FINAL, ..Snack::default() }.as_bytes(), &[]);
