@@ -120,12 +120,7 @@ impl Driver {
         machine.asked(now, &[0x80, 0, 0, 0]);
         machine.established(now, &[]);
         let room = if options & 2 == 2 { 2 } else { 4096 };
-        Self {
-            machine,
-            now,
-            above: Above { manners, ..Above::default() },
-            fabric: Fabric { room, ..Fabric::default() },
-        }
+        Self { machine, now, above: Above::new(manners), fabric: Fabric { room, ..Fabric::default() } }
     }
 
     /// One message comes in, and what that leads to goes on for a while.

@@ -49,7 +49,7 @@ impl Driver {
             machine: Target::new(config, Arc::new(Door::default()), address(), address(), now),
             now,
             batch: Transmit::default(),
-            above: Above { manners, ..Above::default() },
+            above: Above::new(manners),
         }
     }
 

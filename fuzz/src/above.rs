@@ -48,6 +48,11 @@ pub struct Above {
 }
 
 impl Above {
+    /// One with these manners.
+    pub fn new(manners: u8) -> Self {
+        Self { manners, ..Self::default() }
+    }
+
     /// The layer above takes every event and answers it.
     pub fn answer(&mut self, machine: &mut impl Machine, now: Time) {
         while let Some(event) = machine.poll() {
