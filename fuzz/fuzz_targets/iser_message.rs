@@ -21,7 +21,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     if options & 1 == 1 {
         let mut message = vec![0; 28];
         message[0] = 0x10;
-        message.extend(login("RDMAExtensions=Yes\0"));
+        message.extend(login("RDMAExtensions=Yes\0FirstBurstLength=8192\0"));
         driver.receive(&message);
         driver.post();
         assert!(driver.above.ready, "the login succeeds");
