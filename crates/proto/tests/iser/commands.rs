@@ -220,4 +220,59 @@ proptest! {
         pair.run();
         prop_assert_eq!(pair.gone(), "logged out");
     }
+
+    /// Whatever is aborted when, each command ends once, and all that was lent and advertised comes home.
+    #[test]
+    fn aborts_at_any_time_leave_nothing_behind(
+        seed in any::<u64>(),
+        flags in any::<[bool; 2]>(),
+        rooms in (1..6usize, 1..6usize),
+        commands in proptest::collection::vec((0..4usize, 0..300_000u32, 0..20u8), 1..30),
+    ) {
+        let offers = Offers { initial_r2t: flags[0], immediate_data: flags[1], ..Offers::default() };
+        let mut pair = Pair::logged_in(with(offers, |setup| {
+            setup.seed = seed;
+            setup.queue_depth = 6;
+            setup.initiator_depth = 32;
+        }));
+        (pair.initiator.queues.room, pair.target.queues.room) = rooms;
+        let (mut tasks, mut functions) = (Vec::new(), 0);
+        for (kind, len, steps) in commands {
+            let (read, write) = if kind == 0 { (len, 0) } else { (0, len) };
+            let opcode = [READ, WRITE, HANG, BROKEN][kind];
+            let request = command(opcode, 0, len, host(0, read), host(0, write));
+            tasks.push(pair.initiator.machine.submit(request).unwrap());
+            for _ in 0..steps {
+                pair.step();
+            }
+            let task = tasks[(seed as usize + tasks.len() * 7) % tasks.len()];
+            let asked = match steps {
+                0..10 => None,
+                10..19 => pair.initiator.machine.function(0, TaskFunction::ABORT_TASK, Some(task)),
+                _ => pair.initiator.machine.function(0, TaskFunction::LOGICAL_UNIT_RESET, None),
+            };
+            functions += usize::from(asked.is_some());
+        }
+        // What waited for the window hangs only after a reset.
+        for _ in 0..8 {
+            pair.run();
+            let asked = pair.initiator.machine.function(0, TaskFunction::LOGICAL_UNIT_RESET, None);
+            functions += usize::from(asked.is_some());
+        }
+        pair.run();
+        let mut ended: Vec<_> = pair.events.iter().filter_map(|event| match event {
+            Event::Completed(done) => Some(done.task),
+            _ => None,
+        }).collect();
+        ended.sort();
+        tasks.sort();
+        prop_assert_eq!(ended, tasks, "{:?}", pair.target_gone);
+        let answered = pair.events.iter().filter(|event| matches!(event, Event::FunctionDone { .. }));
+        prop_assert_eq!((answered.count(), pair.device.running()), (functions, 0));
+        prop_assert!(pair.is_at_rest());
+        pair.events.clear();
+        let done = pair.execute(command(WRITE, 0, 70_000, Places::EMPTY, host(5, 70_000)));
+        prop_assert_eq!(done.outcome, GOOD);
+        prop_assert!(pair.same(5, 0, 70_000));
+    }
 }

@@ -10,7 +10,7 @@ use crate::iser::Violation;
 use crate::message::{Full, Post};
 use crate::verbs::{TaskId, Up};
 use wire::Places;
-use wire::iscsi::{BasicHeader, NopIn, Opcode, Pdu, TAG_NONE, pad};
+use wire::iscsi::{NopIn, Opcode, Pdu, TAG_NONE, pad};
 use wire::iser::Header;
 use zerocopy::IntoBytes;
 
@@ -152,10 +152,9 @@ impl Target {
         let Some(control) = self.layer.take_control() else { return Ok(None) };
         let limit = self.layer.rdma.map_or(0, |rdma| rdma.unexpected_max);
         let outstanding = u32::try_from(self.unexpected.len()).unwrap_or(u32::MAX);
-        if limit > 0 && outstanding >= limit && is_unexpected(&control) {
-            return Ok(None);
-        }
-        Ok(Some(control))
+        // The last is for a ping, whose answer acknowledges the others.
+        let is_too_much = limit > 0 && outstanding >= limit.saturating_sub(1);
+        if is_too_much && is_unexpected(&control) { Ok(None) } else { Ok(Some(control)) }
     }
 
     /// Whether an RDMA Read is under way whose task is no more.
@@ -200,12 +199,15 @@ impl Target {
     }
 }
 
-/// Whether no request of the initiator's asks for it.
+/// Whether no request of the initiator's asks for it. A ping is not among these: there is one at a time, and its answer
+/// is the end of it.
 fn is_unexpected(control: &Control) -> bool {
-    let Some(basic) = BasicHeader::view(&control.header) else { return false };
-    match basic.opcode() {
+    let Some(pdu) = NopIn::view(&control.header) else { return false };
+    match Opcode(pdu.opcode & Opcode::MASK) {
         Opcode::ASYNC_MESSAGE | Opcode::REJECT => true,
-        Opcode::NOP_IN => basic.initiator_task_tag.get() == TAG_NONE,
+        Opcode::NOP_IN => {
+            pdu.initiator_task_tag.get() == TAG_NONE && pdu.target_transfer_tag.get() == TAG_NONE
+        }
         _ => false,
     }
 }
