@@ -5,8 +5,8 @@ use crate::support::{BROKEN, HANG, READ, Setup, TEST_UNIT_READY, WRITE, command,
 use proptest::prelude::*;
 use proto::iscsi::initiator::{Event, Outcome, Residual};
 use proto::iscsi::login::Offers;
-use wire::Places;
 use wire::iscsi::{FunctionResponse, TaskFunction};
+use wire::{Cdb, Places};
 
 const GOOD: Outcome = Outcome::Status { status: 0, sense: None };
 /// Lengths of every kind: none, less than a word, one message, more than a first burst, more than a burst.
@@ -133,6 +133,21 @@ fn a_reset_ends_what_is_before_it() {
     let finished = |event: &Event| matches!(event, Event::Completed(done) if Some(done.task) == after && done.outcome == GOOD);
     assert!(pair.events.iter().any(finished));
     assert!(pair.is_at_rest());
+}
+
+/// A long CDB comes in additional header segments; of two STags one comes back, and the other is seen to.
+#[test]
+fn long_and_bidirectional_commands_leave_nothing_behind() {
+    let mut pair = Pair::logged_in(Setup::default());
+    for (read, write) in [(0, 0), (0, 9000), (9000, 0), (4096, 512), (512, 100_000)] {
+        let mut request = command(TEST_UNIT_READY, 0, 0, host(0, read), host(1 << 20, write));
+        let mut cdb = [0; 32];
+        cdb[0] = 0x7f;
+        request.cdb = Cdb::from_bytes(&cdb).unwrap();
+        let done = pair.execute(request);
+        assert_eq!((done.outcome, done.read_bytes), (GOOD, 0), "{read} {write}");
+        assert!(pair.is_at_rest(), "{read} {write}");
+    }
 }
 
 /// The fabric panics when a message finds no receive.

@@ -57,14 +57,18 @@ impl Raw {
     }
 
     fn login(&mut self, keys: &str) -> String {
+        self.login_to(&format!("TargetName={TARGET}\0SessionType=Normal\0{keys}"))
+    }
+
+    fn login_to(&mut self, keys: &str) -> String {
         let pdu = LoginRequest {
             opcode: Opcode::LOGIN_REQUEST.0 | Opcode::IMMEDIATE,
             flags: LoginRequest::TRANSIT | 0x07,
             cmd_sn: 1.into(),
             ..LoginRequest::default()
         };
-        let names = format!("InitiatorName={INITIATOR}\0TargetName={TARGET}\0SessionType=Normal\0");
-        self.send(Header::control(None, None), pdu.as_bytes(), (names + keys).as_bytes());
+        let text = format!("InitiatorName={INITIATOR}\0{keys}");
+        self.send(Header::control(None, None), pdu.as_bytes(), text.as_bytes());
         let (bhs, text, _) = self.sent::<LoginResponse>();
         assert!(bhs.status.class != 0 || bhs.flags & LoginResponse::TRANSIT != 0, "{bhs:?}");
         String::from_utf8(text).unwrap()
@@ -185,6 +189,18 @@ fn linux_logs_in() {
     assert!(!text.contains("MaxOutstandingUnexpectedPDUs") && !text.contains("MaxRecvData"), "{text:?}");
     // 8 commands, each with one Data-Out, immediate requests, and answers to our own.
     assert_eq!(raw.end.machine.receives().count, 8 * 2 + 16 + 2);
+}
+
+/// The standard has no discovery over iSER, but Linux has, and asks for RDMA there, too.
+#[test]
+fn linux_discovers() {
+    let mut raw = Raw::new(&[0x80, 0, 0, 0]);
+    let text = raw.login_to(&format!("SessionType=Discovery\0{LINUX}MaxRecvDataSegmentLength=32768\0"));
+    assert!(matches!(raw.up(), Up::Ready(session) if session.target.is_none()));
+    assert!(
+        text.contains("RDMAExtensions=Yes\0") && text.contains("MaxBurstLength=Irrelevant\0"),
+        "{text:?}"
+    );
 }
 
 #[test]

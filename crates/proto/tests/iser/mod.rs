@@ -4,5 +4,6 @@
 mod commands;
 mod fabric;
 mod hostile;
+mod liar;
 mod login;
 mod pair;
