@@ -47,8 +47,8 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
-    /// How many slots there are: every [`TaskId::slot`] is below. A slot is not taken again before its last task's
-    /// final batch has left, so whoever keeps state by slot may keep it until [`Up::Pushed`].
+    /// How many slots there are: every [`slot`](crate::verbs::TaskId::slot) is below. A slot is not taken again before
+    /// the final batch of its last task has left, so whoever keeps state by slot may keep it until [`Up::Pushed`].
     pub fn slots(&self) -> u16 {
         self.queue_depth.saturating_add(IMMEDIATE_MAX).saturating_mul(2)
     }
