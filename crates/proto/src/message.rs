@@ -64,7 +64,7 @@ pub struct Full;
 /// finishes later than what follows it may.
 pub trait Post {
     /// Sends `header` and the bytes at `payload` as one message; with `invalidate`, the peer's STag is no more once it
-    /// has arrived. The header is copied.
+    /// has arrived. The header is copied, also one with text, which is as long as a message may be.
     fn send(
         &mut self,
         work: WorkId,

@@ -426,6 +426,7 @@ proptest! {
             first_burst: lengths.1,
             max_burst: lengths.2,
             max_outstanding_r2t: outstanding,
+            ..Offers::default()
         };
         let mut pair = Pair::logged_in(with(offers, |setup| {
             setup.seed = seed;

@@ -4,14 +4,14 @@ use crate::verbs::{Ending, TaskId};
 use wire::Places;
 
 /// R2Ts that one task may have outstanding, whatever was negotiated.
-pub(super) const READY_TO_TRANSFER_MAX: usize = 8;
+pub(crate) const READY_TO_TRANSFER_MAX: usize = 8;
 
 /// Slots of a new connection.
 const SLOTS_AT_START: u16 = 8;
 
 /// One R2T that waits for its Data-Out sequence.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Solicited {
+pub(crate) struct Solicited {
     pub tag: u32,
     /// The end of what it asked for, as an offset in the data-out.
     pub end: u32,
@@ -19,7 +19,7 @@ pub(super) struct Solicited {
 
 /// What is being brought from the initiator.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fetch {
+pub(crate) struct Fetch {
     pub at: u32,
     pub into: Places,
     /// `at` and the length of `into`.
@@ -28,7 +28,7 @@ pub(super) struct Fetch {
 
 /// What is being sent to the initiator.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Push {
+pub(crate) struct Push {
     pub at: u32,
     pub from: Places,
     pub len: u32,
@@ -40,7 +40,7 @@ pub(super) struct Push {
 
 /// One command in flight.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Task {
+pub(crate) struct Task {
     pub generation: u16,
     pub used: bool,
     pub immediate: bool,
@@ -59,6 +59,8 @@ pub(super) struct Task {
     pub unsolicited_end: u32,
     /// Unsolicited Data-Out is still to come: its F bit was not seen.
     pub unsolicited_open: bool,
+    /// Data segments that came, and wait in their messages to be copied.
+    pub held: u16,
     /// DataSN of the next Data-Out of the current sequence.
     pub data_out_sn: u32,
     /// R2Ts on their way, the oldest first.
@@ -79,24 +81,24 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Whether the initiator still owes data that it was told, or announced, to send.
-    pub(super) fn owed_data(&self) -> bool {
-        self.unsolicited_open || self.solicited_count > 0
+    /// Whether data is still to come that the initiator was told, or announced, to send, or to be put in its place.
+    pub(crate) fn owed_data(&self) -> bool {
+        self.unsolicited_open || self.solicited_count > 0 || self.held > 0
     }
 
     /// The oldest outstanding R2T.
-    pub(super) fn oldest_solicited(&self) -> Option<Solicited> {
+    pub(crate) fn oldest_solicited(&self) -> Option<Solicited> {
         if self.solicited_count == 0 { None } else { self.solicited.first().copied() }
     }
 
     /// Forgets the oldest outstanding R2T.
-    pub(super) fn pop_solicited(&mut self) {
+    pub(crate) fn pop_solicited(&mut self) {
         self.solicited.rotate_left(1);
         self.solicited_count = self.solicited_count.saturating_sub(1);
     }
 
     /// Notes one more outstanding R2T.
-    pub(super) fn push_solicited(&mut self, new: Solicited) {
+    pub(crate) fn push_solicited(&mut self, new: Solicited) {
         if let Some(slot) = self.solicited.get_mut(usize::from(self.solicited_count)) {
             *slot = new;
             self.solicited_count = self.solicited_count.saturating_add(1);
@@ -110,7 +112,7 @@ impl Task {
 ///
 /// A slot is not taken again before the batch that ended its last task has left (one batch is on its way at a time).
 #[derive(Debug)]
-pub(super) struct TaskTable {
+pub(crate) struct TaskTable {
     slots: Vec<Task>,
     slots_max: u16,
     /// Slots to be taken, the last one first: it is the warmest.
@@ -122,7 +124,7 @@ pub(super) struct TaskTable {
 
 impl TaskTable {
     /// A table of up to `slots_max` slots.
-    pub(super) fn new(slots_max: u16) -> TaskTable {
+    pub(crate) fn new(slots_max: u16) -> TaskTable {
         let slots = slots_max.min(SLOTS_AT_START);
         TaskTable {
             slots: vec![Task::default(); usize::from(slots)],
@@ -134,7 +136,7 @@ impl TaskTable {
     }
 
     /// Takes a slot for this task; `None` when all are taken.
-    pub(super) fn take(&mut self, task: Task) -> Option<TaskId> {
+    pub(crate) fn take(&mut self, task: Task) -> Option<TaskId> {
         let slot = self.free.pop().or_else(|| self.grow())?;
         let place = self.slots.get_mut(usize::from(slot))?;
         let generation = place.generation.wrapping_add(1);
@@ -161,26 +163,31 @@ impl TaskTable {
     }
 
     /// A batch begins, so the last one has left, and with it all that was said of tasks that are over.
-    pub(super) fn batch_begins(&mut self) {
+    pub(crate) fn batch_begins(&mut self) {
         while let Some(slot) = self.resting.pop() {
             self.free.push(slot);
         }
     }
 
     /// The task, if it still is the one that this id was given for.
-    pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
+    pub(crate) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
         self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
     }
 
+    /// The same, to look at.
+    pub(crate) fn peek(&self, id: TaskId) -> Option<&Task> {
+        self.slots.get(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
+    }
+
     /// The task with this initiator task tag.
-    pub(super) fn find(&self, initiator_task_tag: u32) -> Option<TaskId> {
+    pub(crate) fn find(&self, initiator_task_tag: u32) -> Option<TaskId> {
         let slot = self.index.find(initiator_task_tag, &self.slots)?;
         let task = self.slots.get(usize::from(slot))?;
         Some(TaskId { slot, generation: task.generation })
     }
 
     /// Gives the slot back.
-    pub(super) fn release(&mut self, id: TaskId) {
+    pub(crate) fn release(&mut self, id: TaskId) {
         let Some(task) = self.get(id) else { return };
         let tag = task.initiator_task_tag;
         self.index.remove(tag, &self.slots);
@@ -190,8 +197,19 @@ impl TaskTable {
         self.resting.push(id.slot);
     }
 
+    /// The slot that was given back last is not taken again before [`TaskTable::settle`]: a message about its task is on
+    /// its way, and messages do not leave in batches.
+    pub(crate) fn withhold(&mut self) {
+        self.resting.pop();
+    }
+
+    /// All about the last task of this slot has left.
+    pub(crate) fn settle(&mut self, slot: u16) {
+        self.free.push(slot);
+    }
+
     /// The tasks in flight.
-    pub(super) fn ids(&self) -> impl Iterator<Item = TaskId> + '_ {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = TaskId> + '_ {
         (0u16..)
             .zip(&self.slots)
             .filter(|(_, task)| task.used)
