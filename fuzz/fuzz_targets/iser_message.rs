@@ -99,6 +99,10 @@ impl Post for Fabric {
         }));
     }
 
+    fn bytes(&self, _: Span) -> &[u8] {
+        unreachable!("iSER reads nothing into messages");
+    }
+
     fn release(&mut self, place: Span) {
         let at = self.held.iter().position(|held| *held == place).expect("released once");
         self.held.swap_remove(at);
@@ -126,7 +130,7 @@ impl Driver {
     /// One message comes in, and what that leads to goes on for a while.
     fn turn(&mut self, message: &[u8]) {
         let receives = self.machine.receives();
-        if self.fabric.held.len() >= usize::from(receives.count) || message.len() > receives.bytes as usize {
+        if receives.count == 0 || message.len() > receives.bytes as usize {
             return self.machine.closed(self.now, "no receive stands ready");
         }
         self.receive(message);
@@ -163,6 +167,8 @@ impl Driver {
                 self.machine.finished(self.now, work);
                 self.above.answer(&mut self.machine, self.now);
             } else if self.fabric.posts == before {
+                let is_idle = self.fabric.posted.is_empty();
+                assert!(!is_idle || self.machine.is_over() || self.above.has_all_back());
                 return;
             }
         }

@@ -9,6 +9,9 @@ const FETCH_BYTES_MAX: u32 = 256 * 1024;
 
 /// A target machine, whatever its transport.
 pub trait Machine {
+    /// Data moves by RDMA: places of tasks that are over come back by `Up::Pushed`.
+    const RDMA: bool;
+
     /// Takes a verb from above.
     fn down(&mut self, now: Time, down: Down);
     /// Its oldest event.
@@ -16,6 +19,8 @@ pub trait Machine {
 }
 
 impl Machine for proto::iscsi::target::Target {
+    const RDMA: bool = false;
+
     fn down(&mut self, now: Time, down: Down) {
         proto::iscsi::target::Target::down(self, now, down);
     }
@@ -26,6 +31,8 @@ impl Machine for proto::iscsi::target::Target {
 }
 
 impl Machine for proto::iser::target::Target {
+    const RDMA: bool = true;
+
     fn down(&mut self, now: Time, down: Down) {
         proto::iser::target::Target::down(self, now, down);
     }
@@ -45,6 +52,8 @@ pub struct Above {
     pub commands: Vec<Command>,
     /// Data-out that has arrived.
     fetched: Vec<(TaskId, u32)>,
+    /// Tasks whose places are in use, where data moves by RDMA.
+    lent: Vec<TaskId>,
 }
 
 impl Above {
@@ -54,14 +63,22 @@ impl Above {
     }
 
     /// The layer above takes every event and answers it.
-    pub fn answer(&mut self, machine: &mut impl Machine, now: Time) {
+    pub fn answer<M: Machine>(&mut self, machine: &mut M, now: Time) {
         while let Some(event) = machine.poll() {
             assert!(!self.gone, "nothing comes after the end");
             match event {
                 Up::Ready(_) => self.ready = true,
                 Up::Command(command) => self.begin(&command, machine, now),
-                Up::Fetched(task) => self.fetched(task, machine, now),
-                Up::FetchFailed(task) | Up::Pushed(task) => {
+                Up::Fetched(task) => {
+                    self.comes_back::<M>(task);
+                    self.fetched(task, machine, now);
+                }
+                Up::FetchFailed(task) => {
+                    self.lent.retain(|other| *other != task);
+                    self.commands.retain(|command| command.task != task);
+                }
+                Up::Pushed(task) => {
+                    self.comes_back::<M>(task);
                     self.commands.retain(|command| command.task != task);
                 }
                 Up::Function { id, .. } => {
@@ -77,7 +94,20 @@ impl Above {
         }
     }
 
-    fn begin(&mut self, command: &Command, machine: &mut impl Machine, now: Time) {
+    /// The places of a task are free.
+    fn comes_back<M: Machine>(&mut self, task: TaskId) {
+        if M::RDMA {
+            let at = self.lent.iter().position(|other| *other == task);
+            self.lent.swap_remove(at.expect("places come back once"));
+        }
+    }
+
+    /// Whether only tasks that are not over have places in use.
+    pub fn has_all_back(&self) -> bool {
+        self.lent.iter().all(|task| self.commands.iter().any(|command| command.task == *task))
+    }
+
+    fn begin<M: Machine>(&mut self, command: &Command, machine: &mut M, now: Time) {
         assert!(self.ready, "commands follow the login");
         assert!(command.unsolicited_bytes <= command.write_bytes);
         self.commands.push(*command);
@@ -87,18 +117,20 @@ impl Above {
         } else if command.read_bytes > 0 && !refuses {
             let len = command.read_bytes.min(FETCH_BYTES_MAX);
             let end = Some(ending(command));
+            self.lent.extend(M::RDMA.then_some(command.task));
             machine.down(now, Down::Push { task: command.task, at: 0, from: place(len), end });
         } else if command.unsolicited_bytes > 0 || self.manners & 4 == 0 {
             self.end(command, machine, now);
         }
     }
 
-    fn fetch(&mut self, command: &Command, at: u32, machine: &mut impl Machine, now: Time) {
+    fn fetch<M: Machine>(&mut self, command: &Command, at: u32, machine: &mut M, now: Time) {
         let left = command.write_bytes - at;
         let least = command.unsolicited_bytes.saturating_sub(at);
         let into = place(left.min(FETCH_BYTES_MAX).max(least));
         self.fetched.retain(|(task, _)| *task != command.task);
         self.fetched.push((command.task, at + into.len()));
+        self.lent.extend(M::RDMA.then_some(command.task));
         machine.down(now, Down::Fetch { task: command.task, at, into });
     }
 

@@ -22,9 +22,10 @@ const AHS_BYTES: u32 = 256;
 /// Bytes of a receive: a message with as much of everything as it may have, in whole words.
 const RECEIVE_BYTES: u32 = HEADERS_BYTES + AHS_BYTES + crate::iscsi::keys::RDMA_SEGMENT_MAX + 4;
 
-/// Receives for so many messages.
-fn receives(messages: u32) -> Receives {
-    let count = u16::try_from(messages).unwrap_or(RECEIVES_MAX).min(RECEIVES_MAX);
+/// Receives for so many messages, so many of which have come and are not given back.
+fn receives(messages: u32, held: usize) -> Receives {
+    let most = u16::try_from(messages).unwrap_or(RECEIVES_MAX).min(RECEIVES_MAX);
+    let count = most.saturating_sub(u16::try_from(held).unwrap_or(RECEIVES_MAX));
     Receives { count, bytes: RECEIVE_BYTES, aligned_at: HEADERS_BYTES }
 }
 

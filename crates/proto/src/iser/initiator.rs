@@ -27,6 +27,8 @@ const OTHERS: u32 = 3;
 pub struct Initiator {
     layer: Layer,
     is_connected: bool,
+    /// What was posted is void, and what was advertised is so no more.
+    is_closed: bool,
     /// What each command has advertised, by slot.
     advertised: Vec<Own>,
     /// Commands that have ended, and whose STags are to be invalidated.
@@ -56,6 +58,7 @@ impl Initiator {
         Initiator {
             layer: Layer::new(config, now),
             is_connected: false,
+            is_closed: false,
             advertised: Vec::new(),
             ended: VecDeque::new(),
             free: Vec::new(),
@@ -133,6 +136,7 @@ impl MessageMachine for Initiator {
         let depth = u32::from(self.layer.config.queue_depth);
         super::receives(
             depth.saturating_add(functions).saturating_add(OTHERS).saturating_add(UNEXPECTED_MAX.into()),
+            self.free.len(),
         )
     }
 
@@ -155,14 +159,16 @@ impl MessageMachine for Initiator {
     }
 
     fn closed(&mut self, _now: Time, reason: &str) {
+        self.is_closed = true;
         self.layer.over(reason);
         self.ended.clear();
         self.free.clear();
         self.unsent = None;
     }
 
+    /// The end comes last, once the target touches the places of commands no more.
     fn poll(&mut self) -> Option<Event> {
-        self.layer.events.pop_front()
+        self.layer.events.pop_front_if(|event| self.is_closed || !matches!(event, Event::Gone { .. }))
     }
 
     fn owes(&self) -> bool {

@@ -3,12 +3,11 @@
 //! An R2T becomes an RDMA Read and its Data-Out the completion of that; Data-In becomes an RDMA Write, and the status
 //! follows it in a SCSI Response of its own (RFC 7145 sections 3.3, 7.3.5, 7.3.6).
 //!
-//! Aborts: [`Down::Abort`] gives the places of the task up at once, but an RDMA operation that was posted for them goes
-//! on until it is finished, and until then the driver holds the memory, as it does for a receive into a socket. What
-//! the initiator is told must wait, though: once it has heard that a task is over it takes its buffers back, and a read
-//! of a buffer that is no longer advertised would end the connection. So neither a response nor the answer to a task
-//! management function nor any other PDU passes an RDMA Read of a task that it concerns. RDMA Writes need no such care:
-//! what is sent after them arrives after them.
+//! Aborts: RDMA that was posted cannot be called back. So an aborted task keeps its slot until all that was posted for it
+//! is finished, and only then are its places given up ([`Up::Pushed`]). What the initiator is told waits as well: once it
+//! has heard that a task is over it takes its buffers back, and a read of a buffer that is no longer advertised would end
+//! the connection. So neither a response nor the answer to a task management function nor any other PDU passes an RDMA
+//! Read of a task that it concerns. RDMA Writes need no such care: what is sent after them arrives after them.
 
 mod receive;
 mod send;
@@ -50,10 +49,10 @@ pub struct Target {
     message: Vec<u8>,
     /// It was offered, and not taken.
     unsent: Option<Unsent>,
-    /// RDMA Reads that are not finished.
-    reads: u32,
     /// StatSNs of PDUs that the initiator did not expect and has not acknowledged.
     unexpected: VecDeque<u32>,
+    /// What was posted is void.
+    is_closed: bool,
 }
 
 /// What the initiator has advertised with a command.
@@ -99,14 +98,17 @@ impl Target {
             unnumbered: Vec::new(),
             message: Vec::new(),
             unsent: None,
-            reads: 0,
             unexpected: VecDeque::new(),
+            is_closed: false,
         }
     }
 
     /// Takes a verb from above. One about a task that is no more is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         self.layer.down(now, down);
+        if let Down::End { task, .. } | Down::Abort { task } = down {
+            self.layer.settle(task);
+        }
     }
 
     /// Messages that may come at a time: one for each command of the window and for each Data-Out that may follow it
@@ -143,7 +145,8 @@ impl MessageMachine for Target {
     }
 
     fn receives(&self) -> Receives {
-        super::receives(self.messages())
+        let held = [self.held.len(), self.free.len(), self.unnumbered.len()].into_iter().sum();
+        super::receives(self.messages(), held)
     }
 
     fn received(&mut self, now: Time, message: Message<'_>) {
@@ -152,6 +155,7 @@ impl MessageMachine for Target {
             return self.free.push(message.place);
         }
         if let Err(violation) = self.take(message) {
+            self.free.push(message.place);
             self.layer.over(&violation.to_string());
         }
         self.layer.pace();
@@ -162,28 +166,32 @@ impl MessageMachine for Target {
             return;
         }
         match Work::of(work) {
-            Some(Work::Response { slot }) => self.layer.tasks.settle(slot),
-            Some(Work::Write { task }) => self.written(task),
+            Some(Work::Response { task }) => self.work_done(task, false),
+            Some(Work::Write { task }) => {
+                self.written(task);
+                self.work_done(task, false);
+            }
             Some(Work::Read { task, len }) => {
                 self.layer.heard(now);
-                self.reads = self.reads.saturating_sub(1);
                 self.layer.solicited_done(task, len);
+                self.work_done(task, true);
             }
             Some(Work::Control) | None => {}
         }
     }
 
     fn closed(&mut self, _now: Time, reason: &str) {
+        self.is_closed = true;
         self.layer.closed(Some(reason));
         self.held.clear();
         self.free.clear();
         self.unnumbered.clear();
         self.unsent = None;
-        self.reads = 0;
     }
 
+    /// The end comes last, once nothing that was posted touches the places of tasks any more.
     fn poll(&mut self) -> Option<Up> {
-        self.layer.up.pop_front()
+        self.layer.up.pop_front_if(|up| self.is_closed || !matches!(up, Up::Gone { .. }))
     }
 
     fn owes(&self) -> bool {

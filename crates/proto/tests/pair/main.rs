@@ -1,7 +1,6 @@
 //! Our machines against each other, on a virtual clock, with bytes cut anywhere and messages at any time.
 
 mod iscsi;
-#[path = "../iser/mod.rs"]
 mod iser;
 mod iwarp;
 mod srp;

@@ -131,7 +131,9 @@ impl Layer {
         let sense = Sense::from_bytes(&[0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]);
         task.ending =
             Some(Ending { status: CHECK_CONDITION, sense: Some(sense), read_bytes: 0, write_bytes: 0 });
+        // None of the fetch was asked for yet, so that its places are free at once.
         task.fetch = None;
+        task.lends = task.push.is_some();
         if task.given {
             self.up.push_back(Up::FetchFailed(id));
         }
@@ -166,6 +168,7 @@ impl Layer {
             // What still comes for it has no place any more.
             if let Some(task) = self.tasks.get(id) {
                 task.fetch = None;
+                task.lends = true;
             }
             self.skip_rest(id);
         }
@@ -174,13 +177,14 @@ impl Layer {
     pub(super) fn end(&mut self, id: TaskId, ending: Ending) {
         let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
         task.ending = Some(ending);
-        task.fetch = None;
+        task.lends = task.fetch.take().is_some() || task.push.is_some();
         self.skip_rest(id);
         self.progress(id);
     }
 
     pub(super) fn abort(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
+        task.lends |= task.fetch.take().is_some() | task.push.take().is_some();
         let tag = task.initiator_task_tag;
         if task.owed_data() {
             self.forget(tag);
@@ -190,6 +194,14 @@ impl Layer {
         // A closed window opens by a PDU that nothing else may cause (section 11.4.11).
         if self.session.window() == 0 && self.out.is_empty() {
             self.tell_window();
+        }
+    }
+
+    /// Where work is posted: the places of a task that is over for the layer above are free as soon as nothing moves
+    /// between them and the initiator any more.
+    pub(crate) fn settle(&mut self, id: TaskId) {
+        if self.tasks.gives_back(id) {
+            self.up.push_back(Up::Pushed(id));
         }
     }
 

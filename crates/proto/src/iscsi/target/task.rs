@@ -78,6 +78,10 @@ pub(crate) struct Task {
     pub push: Option<Push>,
     /// Set when the task is over for the layer above.
     pub ending: Option<Ending>,
+    /// It is over for the layer above, whose places were still in use.
+    pub lends: bool,
+    /// Where work is posted: what is under way of its data and of its response.
+    pub posted: u16,
 }
 
 impl Task {
@@ -110,7 +114,8 @@ impl Task {
 /// The slots of one connection, found by slot or by initiator task tag. There are as many as were ever needed at once:
 /// most sessions keep far fewer commands in flight than they may.
 ///
-/// A slot is not taken again before the batch that ended its last task has left (one batch is on its way at a time).
+/// A slot is not taken again before the batch that ended its last task has left (one batch is on its way at a time), or,
+/// where work is posted, before all of it is finished.
 #[derive(Debug)]
 pub(crate) struct TaskTable {
     slots: Vec<Task>,
@@ -120,6 +125,8 @@ pub(crate) struct TaskTable {
     /// Slots that were given back since the last batch was begun, the oldest first.
     resting: Vec<u16>,
     index: TagIndex,
+    /// RDMA Reads under way whose tasks are no more.
+    pub stray_reads: u32,
 }
 
 impl TaskTable {
@@ -132,6 +139,7 @@ impl TaskTable {
             free: (0..slots).rev().collect(),
             resting: Vec::with_capacity(usize::from(slots)),
             index: TagIndex::new(slots),
+            stray_reads: 0,
         }
     }
 
@@ -191,21 +199,47 @@ impl TaskTable {
         let Some(task) = self.get(id) else { return };
         let tag = task.initiator_task_tag;
         self.index.remove(tag, &self.slots);
-        if let Some(task) = self.get(id) {
-            task.used = false;
+        let Some(task) = self.get(id) else { return };
+        task.used = false;
+        if task.posted == 0 {
+            self.resting.push(id.slot);
+        } else {
+            // What was asked for by posted work is RDMA Reads.
+            let reads = u32::from(task.solicited_count);
+            self.stray_reads = self.stray_reads.saturating_add(reads);
         }
-        self.resting.push(id.slot);
     }
 
-    /// The slot that was given back last is not taken again before [`TaskTable::settle`]: a message about its task is on
-    /// its way, and messages do not leave in batches.
-    pub(crate) fn withhold(&mut self) {
-        self.resting.pop();
+    /// Work about this task is posted.
+    pub(crate) fn posted(&mut self, id: TaskId) {
+        if let Some(task) = self.get(id) {
+            task.posted = task.posted.saturating_add(1);
+        }
     }
 
-    /// All about the last task of this slot has left.
-    pub(crate) fn settle(&mut self, slot: u16) {
-        self.free.push(slot);
+    /// Posted work is finished; `read`: it was an RDMA Read. Its task may be no more.
+    pub(crate) fn finished(&mut self, id: TaskId, read: bool) {
+        let Some(task) = self.last(id).filter(|task| task.posted > 0) else { return };
+        task.posted = task.posted.saturating_sub(1);
+        let (used, rests) = (task.used, task.posted == 0);
+        if !used && read {
+            self.stray_reads = self.stray_reads.saturating_sub(1);
+        }
+        if !used && rests {
+            self.free.push(id.slot);
+        }
+    }
+
+    /// Whether places that the layer above has lent to this task come back now: it is over for it, and no work about it
+    /// is to be posted or under way. They come back once.
+    pub(crate) fn gives_back(&mut self, id: TaskId) -> bool {
+        let idle = |task: &&mut Task| task.posted == 0 && task.push.is_none();
+        self.last(id).filter(idle).is_some_and(|task| std::mem::take(&mut task.lends))
+    }
+
+    /// The task of this id, which may be no more.
+    fn last(&mut self, id: TaskId) -> Option<&mut Task> {
+        self.slots.get_mut(usize::from(id.slot)).filter(|task| task.generation == id.generation)
     }
 
     /// The tasks in flight.
@@ -320,6 +354,25 @@ mod tests {
         let third = table.take(tagged(3)).unwrap();
         assert_eq!(third.slot, first.slot);
         assert!(table.get(first).is_none(), "an old id names nothing");
+    }
+
+    #[test]
+    fn a_slot_is_taken_again_when_all_posted_work_is_finished() {
+        let mut table = TaskTable::new(8);
+        let id = table.take(tagged(1)).unwrap();
+        let task = table.get(id).unwrap();
+        (task.posted, task.lends) = (2, true);
+        task.push_solicited(Solicited::default());
+        table.release(id);
+        assert_eq!((table.find(1), table.stray_reads), (None, 1));
+        table.batch_begins();
+        let others: Vec<TaskId> = (0..7).map(|tag| table.take(tagged(tag)).unwrap()).collect();
+        assert!(others.iter().all(|other| other.slot != id.slot) && table.take(tagged(9)).is_none());
+        table.finished(id, true);
+        assert_eq!((table.stray_reads, table.gives_back(id)), (0, false));
+        table.finished(id, false);
+        assert!(table.gives_back(id) && !table.gives_back(id), "places come back once");
+        assert_eq!(table.take(tagged(9)).unwrap().slot, id.slot);
     }
 
     #[test]

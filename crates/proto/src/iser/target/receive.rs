@@ -134,13 +134,20 @@ impl Target {
         }
     }
 
-    /// The data of a push has left.
+    /// The data of a push has left, which carried no ending.
     pub(super) fn written(&mut self, id: TaskId) {
-        self.layer.up.push_back(Up::Pushed(id));
-        if let Some(task) = self.layer.tasks.get(id).filter(|task| task.push.is_some()) {
-            task.push = None;
-            self.layer.progress(id);
+        let Some(task) = self.layer.tasks.get(id).filter(|task| task.push.is_some()) else { return };
+        task.push = None;
+        if task.ending.is_none() {
+            self.layer.up.push_back(Up::Pushed(id));
         }
+        self.layer.progress(id);
+    }
+
+    /// Work about a task is finished.
+    pub(super) fn work_done(&mut self, id: TaskId, read: bool) {
+        self.layer.tasks.finished(id, read);
+        self.layer.settle(id);
     }
 
     /// Where a task's data lies at the initiator.

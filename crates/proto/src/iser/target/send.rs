@@ -3,7 +3,6 @@
 use super::Target;
 use super::receive::advertised_at;
 use super::work::Work;
-use crate::iscsi::target::layer::Phase;
 use crate::iscsi::target::queue::{Control, Out, SENSE_SEGMENT_MAX};
 use crate::iscsi::target::task::Solicited;
 use crate::iser::Violation;
@@ -83,7 +82,9 @@ impl Target {
         let is_last = task.ending.is_some();
         if push.len == 0 {
             task.push = None;
-            self.layer.up.push_back(Up::Pushed(id));
+            if !is_last {
+                self.layer.up.push_back(Up::Pushed(id));
+            }
         } else {
             let Some(remote) = remote else {
                 self.layer.over(&Violation::ReadStagMissing.to_string());
@@ -95,6 +96,7 @@ impl Target {
             if is_last {
                 task.push = None;
             }
+            self.layer.tasks.posted(id);
         }
         let Some(task) = self.layer.tasks.peek(id) else { return Ok(None) };
         Ok((is_last && !task.owed_data()).then_some(Out::Response(id)))
@@ -103,6 +105,7 @@ impl Target {
     fn send_response(&mut self, id: TaskId, to: &mut dyn Post) -> Result<(), Wait> {
         let remote = self.remote(id);
         let mut data = [0; SENSE_SEGMENT_MAX];
+        self.layer.tasks.posted(id);
         let Some((pdu, sense)) = self.layer.response(id, &mut data) else { return Ok(()) };
         // The initiator sees to the write STag itself where there are both (RFC 7145 section 7.3.2).
         let stag = remote.read.or(remote.write).map(|advertised| advertised.stag);
@@ -112,9 +115,8 @@ impl Target {
         self.message.extend_from_slice(sense);
         let padding = pad(u32::try_from(sense.len()).unwrap_or(0));
         self.message.resize(self.message.len().saturating_add(usize::try_from(padding).unwrap_or(0)), 0);
-        self.layer.tasks.withhold();
         let invalidate = stag.filter(|_| self.invalidates);
-        self.offer(Unsent { work: Work::Response { slot: id.slot }, invalidate }, to)
+        self.offer(Unsent { work: Work::Response { task: id }, invalidate }, to)
     }
 
     /// R2Ts are RDMA Reads. Returns what stays at the head of the queue.
@@ -139,14 +141,14 @@ impl Target {
             to.read(Work::Read { task: id, len }.id(), into, advertised_at(remote, at))?;
             // Data-Out may not come for it: it has the tag that names no transfer.
             task.push_solicited(Solicited { tag: TAG_NONE, end: at.saturating_add(len) });
-            self.reads = self.reads.saturating_add(1);
+            self.layer.tasks.posted(id);
         }
     }
 
     /// The oldest control PDU, if it may go now; `Ok(None)`: it is left out, since the initiator has no room for what
     /// it does not expect (RFC 7145 section 8.1.2).
     fn next_control(&mut self) -> Result<Option<Control>, Wait> {
-        if !matches!(self.layer.phase, Phase::Login { .. }) && self.has_stray_reads() {
+        if self.layer.tasks.stray_reads > 0 {
             return Err(Wait);
         }
         let Some(control) = self.layer.take_control() else { return Ok(None) };
@@ -155,16 +157,6 @@ impl Target {
         // The last is for a ping, whose answer acknowledges the others.
         let is_too_much = limit > 0 && outstanding >= limit.saturating_sub(1);
         if is_too_much && is_unexpected(&control) { Ok(None) } else { Ok(Some(control)) }
-    }
-
-    /// Whether an RDMA Read is under way whose task is no more.
-    fn has_stray_reads(&self) -> bool {
-        if self.reads == 0 {
-            return false;
-        }
-        let tasks = &self.layer.tasks;
-        let counted = tasks.ids().filter_map(|id| tasks.peek(id)).map(|task| u32::from(task.solicited_count));
-        counted.sum::<u32>() < self.reads
     }
 
     fn send_control(&mut self, mut control: Control, to: &mut dyn Post) -> Result<(), Wait> {

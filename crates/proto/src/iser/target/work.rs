@@ -8,8 +8,8 @@ use crate::verbs::TaskId;
 pub(super) enum Work {
     /// A PDU that is not about a SCSI task.
     Control,
-    /// The response to the last task of this slot.
-    Response { slot: u16 },
+    /// The response to a task.
+    Response { task: TaskId },
     /// The data of a push.
     Write { task: TaskId },
     /// So many bytes for a fetch.
@@ -25,7 +25,7 @@ impl Work {
     pub(super) fn id(self) -> WorkId {
         let (kind, len, task) = match self {
             Work::Control => (0, 0, TaskId::default()),
-            Work::Response { slot } => (1, 0, TaskId { slot, generation: 0 }),
+            Work::Response { task } => (1, 0, task),
             Work::Write { task } => (2, 0, task),
             Work::Read { task, len } => (3, len, task),
         };
@@ -39,7 +39,7 @@ impl Work {
         let len = u32::try_from((id.0 >> LEN_SHIFT) & LEN_MASK).ok()?;
         match id.0 >> KIND_SHIFT {
             0 => Some(Work::Control),
-            1 => Some(Work::Response { slot: task.slot }),
+            1 => Some(Work::Response { task }),
             2 => Some(Work::Write { task }),
             _ => Some(Work::Read { task, len }),
         }
@@ -55,7 +55,7 @@ mod tests {
         let task = TaskId { slot: 0xfffe, generation: 0x1234 };
         let all = [
             Work::Control,
-            Work::Response { slot: 0x8001 },
+            Work::Response { task },
             Work::Write { task },
             Work::Read { task, len: 0x00ff_ffff },
         ];

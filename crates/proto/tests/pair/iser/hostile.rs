@@ -1,172 +1,19 @@
 //! A target against an initiator that is played by the test: Linux's, and those that lie.
 
-use super::fabric::{End, Posted};
-use super::pair::target;
-use crate::support::{DISK, INITIATOR, Memory, Random, Setup, TARGET};
-use proto::iser::target::Target;
-use proto::message::{Advertised, Answer, MessageMachine};
-use proto::time::Time;
-use proto::verbs::{Command, Down, Ending, Function, FunctionResponse, Up};
+use super::raw::{GOOD, LINUX, Raw, disk, read, write};
+use crate::support::fabric::Op;
+use crate::support::{DISK, Random};
+use proto::message::{Advertised, MessageMachine};
+use proto::verbs::{Down, Ending, Up};
+use wire::Span;
 use wire::iscsi::{
-    AsyncMessage, BHS_BYTES, BasicHeader, DataOut, FINAL, LoginRequest, LoginResponse, NopIn, NopOut, Opcode,
-    Pdu, Reject, RejectReason, ScsiCommand, ScsiResponse, TAG_NONE, TaskFunction, TaskManagementRequest,
-    TaskManagementResponse, U24,
+    AsyncMessage, DataOut, FINAL, LoginRequest, NopIn, NopOut, Opcode, Reject, RejectReason, ScsiCommand,
+    ScsiResponse, TAG_NONE, U24,
 };
 use wire::iser::Header;
-use wire::{Places, Span};
 use zerocopy::IntoBytes;
 
-const NOW: Time = Time(1_000_000);
-const GOOD: Ending = Ending { status: 0, sense: None, read_bytes: 0, write_bytes: 0 };
 const NOTHING: Option<(u32, u64)> = None;
-/// What Linux offers in its operational stage.
-const LINUX: &str = "HeaderDigest=None\0DataDigest=None\0DefaultTime2Wait=2\0DefaultTime2Retain=0\0IFMarker=No\0\
-    OFMarker=No\0ErrorRecoveryLevel=0\0InitialR2T=No\0ImmediateData=Yes\0MaxBurstLength=16776192\0\
-    FirstBurstLength=262144\0MaxOutstandingR2T=1\0MaxConnections=1\0DataPDUInOrder=Yes\0DataSequenceInOrder=Yes\0\
-    RDMAExtensions=Yes\0InitiatorRecvDataSegmentLength=262144\0TargetRecvDataSegmentLength=8192\0";
-
-/// A target, and what its initiator sees.
-struct Raw {
-    end: End<Target>,
-    memory: Memory,
-    random: Random,
-    now: Time,
-}
-
-impl Raw {
-    fn new(private_data: &[u8]) -> Raw {
-        let mut random = Random::new(1);
-        let memory = Memory::new(&mut random);
-        let mut machine = target(&mut Setup::default(), NOW);
-        assert!(matches!(machine.asked(NOW, private_data), Answer::Accept(_)));
-        machine.established(NOW, &[]);
-        let mut raw = Raw { end: End::new(machine), memory, random, now: NOW };
-        raw.post();
-        raw
-    }
-
-    /// Logged in with these keys.
-    fn logged_in(keys: &str) -> (Raw, String) {
-        let mut raw = Raw::new(&[0x80, 0, 0, 0]);
-        let text = raw.login(keys);
-        match raw.up() {
-            Up::Ready(session) => assert_eq!(session.initiator, INITIATOR),
-            other => panic!("{other:?}"),
-        }
-        (raw, text)
-    }
-
-    fn login(&mut self, keys: &str) -> String {
-        self.login_to(&format!("TargetName={TARGET}\0SessionType=Normal\0{keys}"))
-    }
-
-    fn login_to(&mut self, keys: &str) -> String {
-        let pdu = LoginRequest {
-            opcode: Opcode::LOGIN_REQUEST.0 | Opcode::IMMEDIATE,
-            flags: LoginRequest::TRANSIT | 0x07,
-            cmd_sn: 1.into(),
-            ..LoginRequest::default()
-        };
-        let text = format!("InitiatorName={INITIATOR}\0{keys}");
-        self.send(Header::control(None, None), pdu.as_bytes(), text.as_bytes());
-        let (bhs, text, _) = self.sent::<LoginResponse>();
-        assert!(bhs.status.class != 0 || bhs.flags & LoginResponse::TRANSIT != 0, "{bhs:?}");
-        String::from_utf8(text).unwrap()
-    }
-
-    fn post(&mut self) {
-        while self.end.post(self.now, &mut self.memory, &mut self.random) {}
-    }
-
-    /// A message arrives, of a PDU with this data.
-    fn send(&mut self, header: Header, pdu: &[u8], data: &[u8]) {
-        let mut pdu = pdu.to_vec();
-        pdu[5..8].copy_from_slice(U24::new(data.len() as u32).as_bytes());
-        self.send_bytes([header.as_bytes(), &pdu, data].concat());
-    }
-
-    fn send_bytes(&mut self, bytes: Vec<u8>) {
-        self.end.receive(self.now, bytes, None);
-        self.post();
-    }
-
-    fn down(&mut self, down: Down) {
-        self.end.machine.down(self.now, down);
-        self.post();
-    }
-
-    fn up(&mut self) -> Up {
-        self.end.machine.poll().expect("an event")
-    }
-
-    fn command(&mut self) -> Command {
-        match self.up() {
-            Up::Command(command) => command,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn gone(&mut self) -> String {
-        loop {
-            match self.up() {
-                Up::Gone { reason } => {
-                    assert!(self.end.machine.is_over() && self.end.machine.poll().is_none());
-                    return reason;
-                }
-                Up::Command(_) | Up::Refused { .. } | Up::FetchFailed(_) => {}
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    /// The oldest work that the target has posted.
-    fn posted(&mut self) -> Posted {
-        self.end.queues.posted.pop_front().expect("posted work")
-    }
-
-    /// The oldest work is a message with this PDU, which is also said to be done.
-    fn sent<P: Pdu>(&mut self) -> (P, Vec<u8>, Option<u32>) {
-        match self.posted() {
-            Posted::Send { work, header, payload, invalidate } => {
-                assert!(payload.is_empty());
-                self.end.machine.finished(self.now, work);
-                let pdu = &header[28..];
-                let basic = BasicHeader::view(pdu).unwrap();
-                assert_eq!((header[0], basic.opcode()), (0x10, P::OPCODE), "{header:?}");
-                let len = basic.data_segment_length.get() as usize;
-                (*P::view(pdu).unwrap(), pdu[BHS_BYTES..BHS_BYTES + len].to_vec(), invalidate)
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn rejected(&mut self, reason: RejectReason) {
-        assert!(matches!(self.up(), Up::Refused { .. }));
-        assert_eq!(self.sent::<Reject>().0.reason, reason);
-    }
-
-    fn quiet(&mut self) {
-        assert!(self.end.machine.poll().is_none() && self.end.queues.posted.is_empty());
-    }
-}
-
-fn read(tag: u32, cmd_sn: u32, len: u32) -> ScsiCommand {
-    ScsiCommand {
-        flags: FINAL | ScsiCommand::READ | ScsiCommand::SIMPLE,
-        initiator_task_tag: tag.into(),
-        expected_data_transfer_length: len.into(),
-        cmd_sn: cmd_sn.into(),
-        ..ScsiCommand::default()
-    }
-}
-
-fn write(tag: u32, cmd_sn: u32, len: u32) -> ScsiCommand {
-    ScsiCommand { flags: FINAL | ScsiCommand::WRITE | ScsiCommand::SIMPLE, ..read(tag, cmd_sn, len) }
-}
-
-fn disk(at: u32, len: u32) -> Places {
-    Places::one(Span { buffer: DISK, offset: at.into(), len })
-}
 
 #[test]
 fn linux_logs_in() {
@@ -188,7 +35,7 @@ fn linux_logs_in() {
     // open-iscsi gives up when it is told a key that it does not know.
     assert!(!text.contains("MaxOutstandingUnexpectedPDUs") && !text.contains("MaxRecvData"), "{text:?}");
     // 8 commands, each with one Data-Out, immediate requests, and answers to our own.
-    assert_eq!(raw.end.machine.receives().count, 8 * 2 + 16 + 2);
+    assert_eq!(raw.node.machine.receives().count, 8 * 2 + 16 + 2);
 }
 
 /// The standard has no discovery over iSER, but Linux has, and asks for RDMA there, too.
@@ -219,7 +66,7 @@ fn every_other_key_of_iser_has_its_answer() {
         assert!(has(pair), "{pair} in {text:?}");
     }
     assert!(!text.contains("MaxAHS") && !text.contains("TaggedBuffer"), "{text:?}");
-    assert!(raw.end.machine.receives().count <= 4096);
+    assert!(raw.node.machine.receives().count <= 4096);
 }
 
 #[test]
@@ -242,7 +89,7 @@ fn short_login_frames_are_refused() {
         raw.send_bytes(whole[..len].to_vec());
         let gone = raw.gone();
         assert!(gone.contains("shorter than its headers"), "{len}: {gone}");
-        assert!(raw.end.queues.posted.is_empty());
+        assert!(raw.node.port.queue.is_empty());
     }
     for (len, data) in [(1, 0), (100, 99), (100, 101), (0, 1), (5, 12)] {
         let mut raw = Raw::new(&[0x80, 0, 0, 0]);
@@ -304,16 +151,16 @@ fn the_base_offset_of_a_write_is_as_the_initiator_means_it() {
         let command = raw.command();
         assert_eq!((command.write_bytes, command.unsolicited_bytes), (12_288, 8192));
         raw.down(Down::Fetch { task: command.task, at: 0, into: disk(0, 12_288) });
-        let Posted::Read { work, into, from } = raw.posted() else { panic!("no read") };
+        let Op::Read { work, into, from } = raw.posted() else { panic!("no read") };
         assert_eq!((into, from), (disk(8192, 4096), Advertised { stag: 77, offset }));
         assert_eq!(raw.memory.at(Span { buffer: DISK, offset: 0, len: 8192 }), [0xab; 8192]);
-        assert!(raw.end.machine.poll().is_none(), "the rest is still to come");
-        raw.end.machine.finished(raw.now, work);
+        assert!(raw.node.machine.poll().is_none(), "the rest is still to come");
+        raw.finished(work);
         assert!(matches!(raw.up(), Up::Fetched(task) if task == command.task));
         raw.down(Down::End { task: command.task, ending: Ending { write_bytes: 12_288, ..GOOD } });
         let (response, _, invalidate) = raw.sent::<ScsiResponse>();
         assert_eq!((response.status, invalidate), (0, Some(77)));
-        assert_eq!(raw.end.queues.held(), 0);
+        assert_eq!(raw.node.port.held(), 0);
     }
 }
 
@@ -332,12 +179,12 @@ fn nothing_is_invalidated_for_a_peer_that_cannot() {
             from: disk(0, 512),
             end: Some(Ending { read_bytes: 512, ..GOOD }),
         });
-        let Posted::Write { work, to, .. } = raw.posted() else { panic!("no write") };
+        let Op::Write { work, to, .. } = raw.posted() else { panic!("no write") };
         assert_eq!(to, Advertised { stag: 5, offset: 64 });
-        raw.end.machine.finished(raw.now, work);
-        assert!(matches!(raw.up(), Up::Pushed(pushed) if pushed == task));
+        raw.finished(work);
         let (response, data, invalidate) = raw.sent::<ScsiResponse>();
         assert_eq!((response.status, data.len(), invalidate), (0, 0, None));
+        assert!(matches!(raw.up(), Up::Pushed(pushed) if pushed == task));
     }
 }
 
@@ -353,13 +200,12 @@ fn a_bidirectional_command_reads_and_writes() {
     let command = raw.command();
     assert_eq!((command.write_bytes, command.read_bytes), (512, 1024));
     raw.down(Down::Fetch { task: command.task, at: 0, into: disk(0, 512) });
-    let Posted::Read { work, .. } = raw.posted() else { panic!("no read") };
+    let Op::Read { work, .. } = raw.posted() else { panic!("no read") };
     let ending = Ending { read_bytes: 1024, write_bytes: 512, ..GOOD };
     raw.down(Down::Push { task: command.task, at: 0, from: disk(0, 1024), end: Some(ending) });
-    assert!(matches!(raw.posted(), Posted::Write { .. }));
-    assert!(raw.end.queues.posted.is_empty(), "the write STag is in use");
-    raw.end.machine.finished(raw.now, work);
-    raw.post();
+    assert!(matches!(raw.posted(), Op::Write { .. }));
+    assert!(raw.node.port.queue.is_empty(), "the write STag is in use");
+    raw.finished(work);
     assert_eq!(raw.sent::<ScsiResponse>().2, Some(2));
 }
 
@@ -370,7 +216,7 @@ fn data_out_that_nobody_asked_for_is_refused() {
     raw.send(header, write(7, 1, 100_000).as_bytes(), &[]);
     let task = raw.command().task;
     raw.down(Down::Fetch { task, at: 0, into: disk(0, 100_000) });
-    assert!(matches!(raw.posted(), Posted::Read { .. }));
+    assert!(matches!(raw.posted(), Op::Read { .. }));
     // For the read that is under way, by any tag; and unasked, when the command said that there is none.
     for transfer_tag in [0, 1, 0x0001_0000, TAG_NONE] {
         let pdu = DataOut {
@@ -383,7 +229,7 @@ fn data_out_that_nobody_asked_for_is_refused() {
         raw.rejected(RejectReason::INVALID_FIELD);
     }
     raw.quiet();
-    assert_eq!(raw.end.queues.held(), 0);
+    assert_eq!(raw.node.port.held(), 0);
 }
 
 /// Data in several messages, out of place, or too much: the task ends, and its messages come home.
@@ -406,7 +252,7 @@ fn unsolicited_data_is_put_together_or_refused() {
         // Its message waits, and the next one, until there is a place.
         raw.send(Header::control(None, None), data_out(0, offset, true).as_bytes(), &vec![4; len]);
         if good {
-            assert_eq!(raw.end.queues.held(), 2);
+            assert_eq!(raw.node.port.held(), 2);
             raw.down(Down::Fetch { task: command.task, at: 0, into: disk(0, 8192) });
             assert!(matches!(raw.up(), Up::Fetched(_)));
             assert_eq!(raw.memory.at(Span { buffer: DISK, offset: 4095, len: 2 }), [3, 4]);
@@ -418,62 +264,15 @@ fn unsolicited_data_is_put_together_or_refused() {
             assert_eq!(raw.sent::<ScsiResponse>().0.status, 2);
         }
         raw.quiet();
-        assert_eq!(raw.end.queues.held(), 0);
+        assert_eq!(raw.node.port.held(), 0);
     }
-}
-
-/// What the initiator is told of an abort waits for the reads of what it will take back.
-#[test]
-fn an_abort_is_answered_after_the_reads() {
-    let (mut raw, _) = Raw::logged_in(LINUX);
-    raw.send(Header::control(Some((1, 0)), None), write(7, 1, 100_000).as_bytes(), &[]);
-    let task = raw.command().task;
-    raw.down(Down::Fetch { task, at: 0, into: disk(0, 100_000) });
-    let Posted::Read { work, .. } = raw.posted() else { panic!("no read") };
-    let pdu = TaskManagementRequest {
-        opcode: Opcode::TASK_MANAGEMENT_REQUEST.0 | Opcode::IMMEDIATE,
-        flags: FINAL | TaskFunction::ABORT_TASK.0,
-        initiator_task_tag: 8.into(),
-        referenced_task_tag: 7.into(),
-        cmd_sn: 2.into(),
-        ..TaskManagementRequest::default()
-    };
-    raw.send(Header::control(None, None), pdu.as_bytes(), &[]);
-    let Up::Function { id, function: Function::AbortTask(Some(aborted)), .. } = raw.up() else {
-        panic!("no function")
-    };
-    assert_eq!(aborted, task);
-    raw.down(Down::Abort { task });
-    raw.down(Down::FunctionDone { id, response: FunctionResponse::Complete });
-    raw.quiet();
-    raw.end.machine.finished(raw.now, work);
-    raw.post();
-    raw.sent::<TaskManagementResponse>();
-    raw.quiet();
-}
-
-/// An ending that does not wait for the data-out is told once the reads are over.
-#[test]
-fn a_response_waits_for_the_reads() {
-    let (mut raw, _) = Raw::logged_in(LINUX);
-    raw.send(Header::control(Some((1, 0)), None), write(7, 1, 100_000).as_bytes(), &[]);
-    let task = raw.command().task;
-    raw.down(Down::Fetch { task, at: 0, into: disk(0, 100_000) });
-    let Posted::Read { work, .. } = raw.posted() else { panic!("no read") };
-    raw.down(Down::End { task, ending: Ending { status: 0x40, ..GOOD } });
-    raw.quiet();
-    raw.end.machine.finished(raw.now, work);
-    raw.post();
-    let (response, _, invalidate) = raw.sent::<ScsiResponse>();
-    assert_eq!((response.status, invalidate), (0x40, Some(1)));
-    raw.quiet();
 }
 
 /// Immediate requests are bounded by their receives while nothing of what is answered leaves.
 #[test]
 fn a_flood_of_pings_keeps_its_receives() {
     let (mut raw, _) = Raw::logged_in(LINUX);
-    raw.end.queues.room = 0;
+    raw.node.port.room = 0;
     let ping = NopOut {
         opcode: Opcode::NOP_OUT.0 | Opcode::IMMEDIATE,
         flags: FINAL,
@@ -482,16 +281,16 @@ fn a_flood_of_pings_keeps_its_receives() {
         cmd_sn: 1.into(),
         ..NopOut::default()
     };
-    let receives = usize::from(raw.end.machine.receives().count);
+    let receives = usize::from(raw.node.machine.receives().count);
     let mut taken = 0;
-    while raw.end.queues.held() < receives {
+    while raw.node.port.held() < receives {
         raw.send(Header::control(None, None), ping.as_bytes(), &[]);
         taken += 1;
         assert!(taken < 200, "a flood has no end");
     }
-    raw.end.queues.room = 1 << 20;
+    raw.node.port.room = usize::MAX;
     raw.post();
-    assert_eq!((raw.end.queues.held(), raw.end.queues.posted.len()), (0, taken));
+    assert_eq!((raw.node.port.held(), raw.node.port.queue.len()), (0, taken));
 }
 
 /// The initiator takes two PDUs that it does not expect until it has acknowledged them; one of them may be a ping.
@@ -506,8 +305,8 @@ fn unexpected_pdus_are_no_more_than_the_initiator_takes() {
     let last = raw.sent::<Reject>().0.stat_sn.get();
     raw.quiet();
     for _ in 0..3 {
-        raw.now = raw.end.machine.deadline().unwrap();
-        raw.end.machine.tick(raw.now);
+        raw.now = raw.node.machine.deadline().unwrap();
+        raw.node.machine.tick(raw.now);
         raw.post();
         let ping = raw.sent::<NopIn>().0;
         let pong = NopOut {
@@ -541,7 +340,7 @@ fn noise_is_survived() {
     for _ in 0..100 {
         let (mut raw, _) = Raw::logged_in(LINUX);
         for _ in 0..100 {
-            if raw.end.machine.is_over() {
+            if raw.node.machine.is_over() {
                 break;
             }
             let mut bytes: Vec<u8> =
@@ -553,7 +352,7 @@ fn noise_is_survived() {
             bytes[33..36].copy_from_slice(U24::new(data as u32).as_bytes());
             bytes[52..56].copy_from_slice(&(random.below(3) as u32 + 1).to_be_bytes());
             raw.send_bytes(bytes);
-            while let Some(up) = raw.end.machine.poll() {
+            while let Some(up) = raw.node.machine.poll() {
                 if let Up::Command(command) = up {
                     raw.down(Down::End { task: command.task, ending: GOOD });
                 }
