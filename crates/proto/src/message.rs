@@ -7,7 +7,8 @@
 //! 2. tell what completed: [`MessageMachine::received`], [`MessageMachine::finished`];
 //! 3. hand every event of [`MessageMachine::poll`] to the layer above;
 //! 4. let the machine post what it owes: [`MessageMachine::post`];
-//! 5. close the connection when it is over, on either side: [`MessageMachine::is_over`], [`MessageMachine::closed`].
+//! 5. once it is over ([`MessageMachine::is_over`]) close the connection, and tell it that it is closed, whoever closed
+//!    it ([`MessageMachine::closed`]).
 //!
 //! What was posted cannot be called back: the memory that it names is lent until it is finished, or the connection is
 //! closed. Machines tell the layer above accordingly ([`crate::verbs::Up::Pushed`]).

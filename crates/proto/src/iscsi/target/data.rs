@@ -131,7 +131,7 @@ impl Layer {
         let sense = Sense::from_bytes(&[0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]);
         task.ending =
             Some(Ending { status: CHECK_CONDITION, sense: Some(sense), read_bytes: 0, write_bytes: 0 });
-        // None of the fetch was asked for yet, so that its places are free at once.
+        // By RDMA none of the fetch was asked for yet: its places are free at once.
         task.fetch = None;
         task.lends = task.push.is_some();
         if task.given {
