@@ -1,0 +1,119 @@
+//! The receives of one connection: pieces of large buffers, made once and used again and again.
+
+use proto::message::Receives;
+use reactor::memory::{Arena, LARGE_BYTES, PAGE_BYTES};
+use wire::{Places, Span};
+
+/// Where receives begin whose data is not aligned.
+const LINE_BYTES: u64 = 64;
+
+/// All receives, whether they are posted or with the machine.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveBuffers {
+    blocks: Vec<Span>,
+    /// What is not cut yet of the last block.
+    rest: Span,
+    /// Bytes of each receive.
+    bytes: u32,
+    made: u16,
+    /// How many the machine has.
+    held: u16,
+}
+
+impl ReceiveBuffers {
+    /// How many there are.
+    pub(crate) fn made(&self) -> u16 {
+        self.made
+    }
+
+    /// Makes one more; `None`: there is no memory for it now.
+    pub(crate) fn make(&mut self, wanted: &Receives, arena: &mut Arena) -> Option<Span> {
+        assert!(self.made == 0 || self.bytes == wanted.bytes, "receives of one connection are of one length");
+        self.bytes = wanted.bytes;
+        let span = match cut(&mut self.rest, wanted) {
+            Some(span) => span,
+            None => {
+                self.rest = arena.take(LARGE_BYTES)?.iter().next()?;
+                self.blocks.push(self.rest);
+                cut(&mut self.rest, wanted).expect("a receive fits into a large buffer")
+            }
+        };
+        self.made += 1;
+        Some(span)
+    }
+
+    /// The machine has the receive that begins here from now on.
+    pub(crate) fn hand_out(&mut self, arena: &Arena, offset: u64) -> Span {
+        self.held += 1;
+        Span { buffer: arena.id(), len: self.bytes, offset }
+    }
+
+    /// The machine is done with a receive, which is returned whole.
+    pub(crate) fn take_back(&mut self, place: Span) -> Span {
+        self.held = self.held.checked_sub(1).expect("a receive is released once");
+        Span { len: self.bytes, ..place }
+    }
+
+    /// Gives all memory back.
+    pub(crate) fn close(self, arena: &mut Arena) {
+        for block in self.blocks {
+            arena.give(&Places::one(block));
+        }
+    }
+}
+
+/// Cuts a receive off; `None`: there is no room.
+fn cut(rest: &mut Span, wanted: &Receives) -> Option<Span> {
+    let (at, unit) = match wanted.aligned_at {
+        0 => (rest.offset, LINE_BYTES),
+        aligned_at => (rest.offset + u64::from(aligned_at), PAGE_BYTES),
+    };
+    let gap = at.next_multiple_of(unit) - at;
+    let span = rest.slice(gap as u32, wanted.bytes);
+    if span.len < wanted.bytes {
+        return None;
+    }
+    *rest = rest.slice(gap as u32 + span.len, rest.len);
+    Some(span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make_all(wanted: Receives, arena: &mut Arena) -> (ReceiveBuffers, Vec<Span>) {
+        let mut buffers = ReceiveBuffers::default();
+        let spans = (0..wanted.count).map_while(|_| buffers.make(&wanted, arena)).collect();
+        (buffers, spans)
+    }
+
+    #[test]
+    fn receives_are_apart_and_their_data_lies_on_pages() {
+        for (bytes, aligned_at, blocks) in [(8272, 80, 3), (8528, 76, 3), (1024, 0, 1), (65_536, 0, 11)] {
+            let mut arena = Arena::new(1 << 20).unwrap();
+            let (buffers, mut spans) = make_all(Receives { count: 11, bytes, aligned_at }, &mut arena);
+            assert_eq!((spans.len(), arena.in_use()), (11, blocks * 65_536), "{bytes}");
+            spans.sort_by_key(|span| span.offset);
+            assert!(spans.iter().all(|span| span.len == bytes));
+            assert!(spans.windows(2).all(|pair| pair[0].offset + u64::from(bytes) <= pair[1].offset));
+            let at = |span: &Span| span.offset + u64::from(aligned_at);
+            assert!(aligned_at == 0 || spans.iter().all(|span| at(span).is_multiple_of(4096)));
+            buffers.close(&mut arena);
+            assert_eq!(arena.in_use(), 0);
+        }
+    }
+
+    #[test]
+    fn what_there_is_no_memory_for_is_made_later() {
+        let mut arena = Arena::new(2 * 65_536).unwrap();
+        let other = arena.take(65_536).unwrap();
+        let wanted = Receives { count: 6, bytes: 8272, aligned_at: 80 };
+        let (mut buffers, spans) = make_all(wanted, &mut arena);
+        assert_eq!((spans.len(), buffers.made()), (5, 5));
+        arena.give(&other);
+        assert!(buffers.make(&wanted, &mut arena).is_some());
+        assert_eq!(buffers.made(), 6);
+        buffers.close(&mut arena);
+        assert_eq!(arena.in_use(), 0);
+    }
+}

@@ -1,0 +1,77 @@
+//! Connections while the core's memory is short.
+
+use crate::common::*;
+use crate::rig::CONFIG;
+use crate::srp::{close, open};
+use proto::srp::initiator::Event;
+use proto::stream::StreamMachine;
+use reactor::io::Io;
+use reactor::memory::LARGE_BYTES;
+use reactor::uring::Uring;
+use reactor::wake::Waker;
+use std::time::Duration;
+use wire::Places;
+
+/// Longer than a connection waits.
+const TOO_LONG: Duration = Duration::from_secs(6);
+const NO_MEMORY: &str = "there was no memory for receives";
+
+/// A ring of which all large buffers are taken but one, which is for what streams need.
+fn crowded() -> (Uring, Vec<Places>) {
+    let mut ring = ring_with(1 << 20, Waker::new().unwrap());
+    let mut taken: Vec<Places> = std::iter::from_fn(|| ring.arena().take(LARGE_BYTES)).collect();
+    ring.arena().give(&taken.pop().unwrap());
+    // Small buffers keep it from being whole.
+    taken.push(ring.arena().take(1).unwrap());
+    (ring, taken)
+}
+
+#[test]
+fn a_connection_waits_for_the_memory_of_its_receives() {
+    let (ring, mut taken) = crowded();
+    let mut rig = open(ring, CONFIG);
+    // One large buffer for the initiator's receives, and four for the target's.
+    for _ in 0..5 {
+        for _ in 0..50 {
+            rig.turn();
+        }
+        assert!(rig.initiator.channel.agreed().is_none() && rig.target.above.sessions == 0);
+        assert!(rig.initiator.channel.wants_more() || rig.target.channel.wants_more());
+        rig.ring.arena().give(&taken.remove(0));
+    }
+    rig.run_until(|rig| !rig.initiator.above.is_empty() && rig.target.above.sessions == 1);
+    assert!(matches!(rig.initiator.above[..], [Event::Ready(_)]), "{:?}", rig.initiator.above);
+    for places in taken {
+        rig.ring.arena().give(&places);
+    }
+    close(rig);
+}
+
+#[test]
+fn an_initiator_without_memory_gives_up() {
+    let (ring, taken) = crowded();
+    let mut rig = open(ring, CONFIG);
+    rig.run_until(|rig| rig.initiator.channel.wants_more());
+    rig.initiator.channel.tick(rig.ring.now().after(TOO_LONG));
+    rig.run_until(|rig| !rig.initiator.above.is_empty());
+    assert_eq!(rig.initiator.above, [Event::Gone { reason: NO_MEMORY.to_string() }]);
+    for places in taken {
+        rig.ring.arena().give(&places);
+    }
+    close(rig);
+}
+
+#[test]
+fn a_target_without_memory_gives_up() {
+    let (ring, mut taken) = crowded();
+    let mut rig = open(ring, CONFIG);
+    rig.ring.arena().give(&taken.remove(0));
+    rig.run_until(|rig| rig.target.channel.wants_more());
+    rig.target.channel.tick(rig.ring.now().after(TOO_LONG));
+    rig.run_until(|rig| rig.target.above.gone.is_some());
+    assert_eq!(rig.target.above.gone.as_deref(), Some(NO_MEMORY));
+    for places in taken {
+        rig.ring.arena().give(&places);
+    }
+    close(rig);
+}
