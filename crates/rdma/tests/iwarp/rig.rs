@@ -126,13 +126,13 @@ impl<M: MessageMachine, A: Above<M>, N: MessageMachine, B: Above<N>> Rig<M, A, N
     /// One turn, in which perhaps nothing happens.
     pub(crate) fn turn(&mut self) {
         self.work();
-        self.complete(Duration::from_millis(1));
+        self.wait(Duration::from_millis(1));
     }
 
     pub(crate) fn run_until(&mut self, done: impl Fn(&Self) -> bool) {
         self.work();
         while !done(self) {
-            assert!(self.complete(PATIENCE), "nothing happens any more");
+            assert!(self.wait(PATIENCE), "nothing happens any more");
             self.work();
         }
     }
@@ -143,7 +143,7 @@ impl<M: MessageMachine, A: Above<M>, N: MessageMachine, B: Above<N>> Rig<M, A, N
     }
 
     /// Waits for something to happen; `false` when nothing did.
-    fn complete(&mut self, patience: Duration) -> bool {
+    fn wait(&mut self, patience: Duration) -> bool {
         let is_busy = self.initiator.wants_more() || self.target.wants_more();
         let mut completions = Vec::new();
         self.ring.turn(if is_busy { Wait::No } else { Wait::AtMost(patience) }, &mut completions);
