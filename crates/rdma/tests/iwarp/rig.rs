@@ -81,6 +81,9 @@ impl<M: MessageMachine, A: Above<M>> End<M, A> {
         self.stream.end_turn();
         self.stream.flush(ring, &mut self.channel);
         self.run(ring);
+        if self.channel.finished() && self.stream.has_sent() {
+            self.stream.shutdown(ring);
+        }
     }
 
     /// The layer above has its events; each verb may leave some more.

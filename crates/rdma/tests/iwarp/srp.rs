@@ -187,7 +187,10 @@ fn logouts_reach_the_other_side() {
     assert_eq!(events, [Event::Gone { reason: "logged out".to_string() }]);
     assert_eq!(disk.gone.as_deref(), Some("logged out"));
 
+    // The target may send only after the initiator has (RFC 5044 section 7.1.2).
     let mut rig = ready(ring, CONFIG);
+    rig.submit(WRITE, 0, Places::EMPTY);
+    rig.complete(1);
     let now = rig.ring.now();
     rig.target.machine().down(now, Down::Close);
     rig.run_until(|rig| !rig.initiator.above.is_empty() && rig.target.above.gone.is_some());
