@@ -112,8 +112,7 @@ impl<M: MessageMachine> Channel<M> {
         tasks.iter().for_each(|task| self.pair.pushed(*task));
     }
 
-    /// Tells the machine what happened, keeps its receives posted, and posts what it owes. What comes in must not be
-    /// overwritten before the machine had it: this is called after each [`reactor::stream::Stream::feed`].
+    /// Tells the machine what happened, keeps its receives posted, and posts what it owes.
     pub fn run(&mut self, now: Time, arena: &mut Arena) {
         while self.step(now, arena) {}
     }
@@ -137,7 +136,8 @@ impl<M: MessageMachine> Channel<M> {
                 self.happened(now, event, arena);
                 true
             }
-            None => self.provide(now, arena) || self.post(now, arena),
+            // What is posted may promise more receives than there were before.
+            None => self.provide(now, arena) || self.post(now, arena) || self.provide(now, arena),
         }
     }
 
@@ -202,10 +202,10 @@ impl<M: MessageMachine> Channel<M> {
         true
     }
 
-    /// Receives that the machine has for the time being count, too. `false`: memory is missing.
+    /// `false`: memory is missing.
     fn post_receives(&mut self, arena: &mut Arena) -> bool {
         let wanted = self.machine.receives();
-        while self.receives.made() < wanted.count {
+        while self.receives.ready() < wanted.count {
             let Some(span) = self.receives.make(&wanted, arena) else { return false };
             let posted = self.pair.post_receive(span.offset, Places::one(span));
             assert!(posted != Err(Refused::Full), "the queue pair has room for the receives of its machine");
@@ -269,12 +269,7 @@ impl<M: MessageMachine> StreamMachine for Channel<M> {
         self.pair.closed(now, error);
     }
 
-    /// What a machine says when it is over, the layer above may take its places back for: it has to wait until nothing
-    /// is sent from them any more.
     fn poll(&mut self) -> Option<M::Event> {
-        if self.machine.is_over() && !matches!(self.phase, Phase::Over) {
-            return None;
-        }
         self.machine.poll()
     }
 

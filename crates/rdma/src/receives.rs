@@ -21,9 +21,9 @@ pub(crate) struct ReceiveBuffers {
 }
 
 impl ReceiveBuffers {
-    /// How many there are.
-    pub(crate) fn made(&self) -> u16 {
-        self.made
+    /// How many the machine does not have.
+    pub(crate) fn ready(&self) -> u16 {
+        self.made - self.held
     }
 
     /// Makes one more; `None`: there is no memory for it now.
@@ -109,10 +109,13 @@ mod tests {
         let other = arena.take(65_536).unwrap();
         let wanted = Receives { count: 6, bytes: 8272, aligned_at: 80 };
         let (mut buffers, spans) = make_all(wanted, &mut arena);
-        assert_eq!((spans.len(), buffers.made()), (5, 5));
+        assert_eq!((spans.len(), buffers.ready()), (5, 5));
         arena.give(&other);
         assert!(buffers.make(&wanted, &mut arena).is_some());
-        assert_eq!(buffers.made(), 6);
+        assert_eq!(buffers.ready(), 6);
+        let place = buffers.hand_out(&arena, spans[3].offset);
+        assert_eq!((place, buffers.ready()), (spans[3], 5));
+        assert_eq!((buffers.take_back(place), buffers.ready()), (place, 6));
         buffers.close(&mut arena);
         assert_eq!(arena.in_use(), 0);
     }

@@ -80,10 +80,7 @@ fn messages_arrive_whole_whatever_their_header() {
                 assert_eq!((place.offset + u64::from(RECEIVES.aligned_at)) % 4096, 0);
                 assert_eq!(place.len, RECEIVES.bytes);
                 // There are four receives, so that the fifth message comes into the first again.
-                rig.target.machine().post(move |to| {
-                    to.release(place);
-                    Ok(())
-                });
+                rig.target.machine().release(place);
             }
         }
         payload.iter().for_each(|span| rig.ring.arena().give(&Places::one(span)));
@@ -129,8 +126,8 @@ fn rdma_reaches_what_is_advertised_and_no_more() {
         assert!(written[40_000..] == pattern(100_000, 1)[20_000..80_000]);
         // A message takes back what was lent: from then on the peer may touch it no more.
         let (place, _) = rig.message(b"thanks".to_vec(), Places::EMPTY, Some(writable.stag));
+        rig.target.machine().release(place);
         rig.target.machine().post(move |to| {
-            to.release(place);
             to.invalidate(readable.stag);
             Ok(())
         });
@@ -166,7 +163,6 @@ fn what_was_read_into_a_message_can_be_looked_at() {
     let look = seen.clone();
     rig.target.machine().post(move |to| {
         look.borrow_mut().extend_from_slice(to.bytes(place));
-        to.release(place);
         Ok(())
     });
     rig.target.run(&mut rig.ring);

@@ -22,12 +22,20 @@ pub(crate) enum Told {
 pub(crate) struct Script {
     steps: VecDeque<Step>,
     told: VecDeque<Told>,
+    /// Messages whose places were not released.
+    held: u16,
+    freed: Vec<Span>,
 }
 
 impl Script {
     /// Has this posted, again when the queue was full.
     pub(crate) fn post(&mut self, step: impl FnMut(&mut dyn Post) -> Result<(), Full> + 'static) {
         self.steps.push_back(Box::new(step));
+    }
+
+    /// The place of a message is free.
+    pub(crate) fn release(&mut self, place: Span) {
+        self.freed.push(place);
     }
 }
 
@@ -48,11 +56,12 @@ impl MessageMachine for Script {
     }
 
     fn receives(&self) -> Receives {
-        RECEIVES
+        Receives { count: RECEIVES.count - self.held, ..RECEIVES }
     }
 
     fn received(&mut self, _: Time, message: Message<'_>) {
         let Message { place, bytes, invalidated } = message;
+        self.held += 1;
         self.told.push_back(Told::Message { place, bytes: bytes.to_vec(), invalidated });
     }
 
@@ -70,10 +79,14 @@ impl MessageMachine for Script {
     }
 
     fn owes(&self) -> bool {
-        !self.steps.is_empty()
+        !self.steps.is_empty() || !self.freed.is_empty()
     }
 
     fn post(&mut self, _: Time, to: &mut dyn Post) {
+        for place in self.freed.drain(..) {
+            to.release(place);
+            self.held -= 1;
+        }
         while self.steps.front_mut().is_some_and(|step| step(to).is_ok()) {
             self.steps.pop_front();
         }
