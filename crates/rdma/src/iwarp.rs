@@ -148,10 +148,7 @@ impl<M: MessageMachine> Channel<M> {
                 self.phase = Phase::Full;
                 self.machine.established(now, &private_data);
             }
-            Event::Rejected { private_data, .. } => {
-                self.phase = Phase::Over;
-                self.machine.rejected(now, &private_data);
-            }
+            Event::Rejected { private_data, .. } => self.machine.rejected(now, &private_data),
             Event::Received { id, len, invalidated, .. } => {
                 let place = self.receives.hand_out(arena, id);
                 let bytes = arena.bytes(place.slice(0, len));
@@ -163,10 +160,8 @@ impl<M: MessageMachine> Channel<M> {
             }
             Event::Written { id } | Event::Read { id } => self.machine.finished(now, WorkId(id)),
             Event::Gone { reason } => {
-                if !matches!(self.phase, Phase::Over) {
-                    self.phase = Phase::Over;
-                    self.machine.closed(now, self.reason.as_deref().unwrap_or(&reason));
-                }
+                self.phase = Phase::Over;
+                self.machine.closed(now, self.reason.as_deref().unwrap_or(&reason));
             }
         }
     }

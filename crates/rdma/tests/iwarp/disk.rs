@@ -1,7 +1,7 @@
 //! A SCSI side that does what the CDB says, with a disk in shared memory.
 
 use crate::rig::Above;
-use proto::srp::target::Target;
+use proto::message::MessageMachine;
 use proto::time::Time;
 use proto::verbs::{Command, Down, Ending, TaskId, Up};
 use reactor::memory::Region;
@@ -14,6 +14,11 @@ pub(crate) const WRITE: u8 = 0x8a;
 
 /// Bytes of one fetch or push.
 const PIECE: u32 = 96 << 10;
+
+/// A target's machine.
+pub(crate) trait Target: MessageMachine<Event = Up> {
+    fn down(&mut self, now: Time, down: Down);
+}
 
 pub(crate) struct Disk {
     pub region: Arc<Region>,
@@ -29,7 +34,7 @@ impl Disk {
         Disk { region, running: BTreeMap::new(), sessions: 0, gone: None }
     }
 
-    fn go_on(&mut self, target: &mut Target, now: Time, task: TaskId) {
+    fn go_on(&mut self, target: &mut impl Target, now: Time, task: TaskId) {
         let Some((command, at)) = self.running.get_mut(&task) else { return };
         let (disk, len, is_read) = (command.cdb.u32(2), command.cdb.u32(6), command.cdb.opcode() == READ);
         let (read_bytes, write_bytes) = if is_read { (len.into(), 0) } else { (0, len.into()) };
@@ -52,8 +57,8 @@ impl Disk {
     }
 }
 
-impl Above<Target> for Disk {
-    fn event(&mut self, target: &mut Target, now: Time, up: Up) {
+impl<T: Target> Above<T> for Disk {
+    fn event(&mut self, target: &mut T, now: Time, up: Up) {
         assert!(self.gone.is_none(), "the end is the last event: {up:?}");
         match up {
             Up::Ready(_) => self.sessions += 1,

@@ -1,5 +1,6 @@
 //! Message machines over our iWARP, on loopback TCP and the real ring.
 
+mod commands;
 #[allow(dead_code, reason = "other tests use the rest of it")]
 #[path = "../../../reactor/tests/real/common.rs"]
 mod common;

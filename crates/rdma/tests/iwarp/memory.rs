@@ -1,9 +1,9 @@
 //! Connections while the core's memory is short.
 
+use crate::commands::{Initiator as _, Pair, close, open};
 use crate::common::*;
 use crate::rig::CONFIG;
-use crate::srp::{close, open};
-use proto::srp::initiator::Event;
+use proto::srp::initiator::{Event, Initiator};
 use proto::stream::StreamMachine;
 use reactor::io::Io;
 use reactor::memory::LARGE_BYTES;
@@ -26,10 +26,15 @@ fn crowded() -> (Uring, Vec<Places>) {
     (ring, taken)
 }
 
+fn asking(ring: Uring) -> Pair<Initiator> {
+    let pair = Initiator::pair(ring.now());
+    open(ring, CONFIG, pair)
+}
+
 #[test]
 fn a_connection_waits_for_the_memory_of_its_receives() {
     let (ring, mut taken) = crowded();
-    let mut rig = open(ring, CONFIG);
+    let mut rig = asking(ring);
     // One large buffer for the initiator's receives, and four for the target's.
     for _ in 0..5 {
         for _ in 0..50 {
@@ -50,7 +55,7 @@ fn a_connection_waits_for_the_memory_of_its_receives() {
 #[test]
 fn an_initiator_without_memory_gives_up() {
     let (ring, taken) = crowded();
-    let mut rig = open(ring, CONFIG);
+    let mut rig = asking(ring);
     rig.run_until(|rig| rig.initiator.channel.wants_more());
     rig.initiator.channel.tick(rig.ring.now().after(TOO_LONG));
     rig.run_until(|rig| !rig.initiator.above.is_empty());
@@ -64,7 +69,7 @@ fn an_initiator_without_memory_gives_up() {
 #[test]
 fn a_target_without_memory_gives_up() {
     let (ring, mut taken) = crowded();
-    let mut rig = open(ring, CONFIG);
+    let mut rig = asking(ring);
     rig.ring.arena().give(&taken.remove(0));
     rig.run_until(|rig| rig.target.channel.wants_more());
     rig.target.channel.tick(rig.ring.now().after(TOO_LONG));
