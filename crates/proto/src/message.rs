@@ -24,7 +24,7 @@ pub struct Receives {
     /// Bytes of each.
     pub bytes: u32,
     /// The byte in each that lies on a boundary of a page, so that data behind a header of that length goes to a device
-    /// without a copy.
+    /// without a copy. Zero: no data is expected behind a header.
     pub aligned_at: u32,
 }
 

@@ -188,11 +188,7 @@ impl Receiver {
             sum.add(arena.bytes(from));
         }
         if let Some(place) = body.place {
-            let mut at = 0;
-            for to in place.slice(self.payload.done, from.len).iter() {
-                copy(arena, from.slice(at, to.len), to);
-                at += to.len;
-            }
+            arena.copy(from, &place.slice(self.payload.done, from.len));
         }
         self.payload.done += from.len;
     }
