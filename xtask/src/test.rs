@@ -51,7 +51,7 @@ const MINUTES_MAX: u64 = 25;
 const POLL_TESTS: [&str; 4] = [
     "lunette --test nexus --test hostile --test durability --test real_input --test chain --test cli --test command \
      --test words",
-    "lunette --test libiscsi -- ram_512 read_only",
+    "lunette --test libiscsi -- ram_512",
     "engine --test remote",
     "engine --lib core::migrate",
 ];

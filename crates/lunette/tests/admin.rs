@@ -145,7 +145,11 @@ fn a_wrong_place_is_refused_before_anything_is_served() {
             2,
             "--admin: `admin.sock` is neither a path nor an address with a port; write a path with a slash",
         ),
-        ("/nonexistent/admin.sock", 1, "admin socket /nonexistent/admin.sock: folder /nonexistent: "),
+        (
+            "/nonexistent/admin.sock",
+            1,
+            "admin socket /nonexistent/admin.sock: /nonexistent/admin.sock.lock: ",
+        ),
         ("192.0.2.1:1", 1, "admin interface on 192.0.2.1:1: "),
     ] {
         let mut command = Daemon::command();

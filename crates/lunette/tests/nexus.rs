@@ -260,12 +260,16 @@ fn ordered_and_simple_tasks_of_many_sessions_all_end() {
     daemon.stop();
 }
 
-/// A session that has asked for more than sockets hold, and has not read any of it.
+/// A session that has asked for more than sockets hold, and has not read any of it. The target has
+/// all the commands: they came together, and the first is being answered.
 fn reads(url: &Url, name: &str) -> (Initiator, Vec<u32>) {
     let mut reader = session(url, name);
     let mut cdb = [0; 16];
     (cdb[0], cdb[12]) = (0x88, 2);
+    reader.gather();
     let tags = (0..64).map(|_| reader.issue(url.lun, &cdb, 512 * 512, Vec::new()).expect("sent")).collect();
+    reader.release().expect("sent");
+    reader.stream().peek(&mut [0]).expect("the first answer");
     (reader, tags)
 }
 

@@ -23,6 +23,7 @@
 )]
 
 pub mod iscsi;
+pub mod iser;
 pub mod iwarp;
 pub mod message;
 pub mod srp;

@@ -6,7 +6,12 @@
 //! 1. keep as many receives posted as [`MessageMachine::receives`] says, of buffers that the driver owns;
 //! 2. tell what completed: [`MessageMachine::received`], [`MessageMachine::finished`];
 //! 3. hand every event of [`MessageMachine::poll`] to the layer above;
-//! 4. let the machine post what it owes: [`MessageMachine::post`].
+//! 4. let the machine post what it owes: [`MessageMachine::post`];
+//! 5. once it is over ([`MessageMachine::is_over`]) close the connection, and tell it that it is closed, whoever closed
+//!    it ([`MessageMachine::closed`]).
+//!
+//! What was posted cannot be called back: the memory that it names is lent until it is finished, or the connection is
+//! closed. Machines tell the layer above accordingly ([`crate::verbs::Up::Pushed`]).
 
 use crate::time::Time;
 use wire::{Places, Span};
@@ -64,7 +69,7 @@ pub struct Full;
 /// finishes later than what follows it may.
 pub trait Post {
     /// Sends `header` and the bytes at `payload` as one message; with `invalidate`, the peer's STag is no more once it
-    /// has arrived. The header is copied.
+    /// has arrived. The header is copied, also one with text, which is as long as a message may be.
     fn send(
         &mut self,
         work: WorkId,
@@ -125,7 +130,8 @@ pub trait MessageMachine {
         self.closed(now, "the connection was rejected");
     }
 
-    /// The receives that must stand ready now; asked after each call of the others.
+    /// The receives that must stand ready now, beside those whose messages the machine has not released; asked after
+    /// each call of the others.
     fn receives(&self) -> Receives;
 
     /// A message arrived.
@@ -134,7 +140,8 @@ pub trait MessageMachine {
     /// Work has finished: its places are free, or, after an RDMA Read, filled.
     fn finished(&mut self, now: Time, work: WorkId);
 
-    /// The connection is no more, for this reason; all that was posted is void.
+    /// The connection is no more, for this reason, and all that was posted is void. Also after [`Self::is_over`]: the
+    /// layer above hears of the end only now.
     fn closed(&mut self, now: Time, reason: &str);
 
     /// Takes the oldest event for the layer above. Any call and any verb may leave events.

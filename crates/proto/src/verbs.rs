@@ -115,7 +115,7 @@ pub enum Up {
     Fetched(TaskId),
     /// The initiator broke the standard in the task's data-out while a `Fetch` was under way, or not yet given: the
     /// task is over for the layer above, the transport ends it on the wire. The fetch's places are free again, as
-    /// after [`Down::Abort`].
+    /// after [`Down::Abort`]; no RDMA was posted for them.
     FetchFailed(TaskId),
     /// All bytes of the task's last `Push` have left: its places may be used again. With a `Push` that carried the
     /// end, the task is gone.
@@ -140,7 +140,7 @@ pub enum Up {
         /// Why: "initiator task tag in use (RFC 7143 ...)".
         reason: String,
     },
-    /// The connection is no more: every task of it is over, nothing more may be sent.
+    /// The connection is no more: every task of it is over, all that was lent is free, nothing more may be sent.
     Gone {
         /// Why, for the log: "logged out", "connection reset by peer", "header digest mismatch (RFC 7143 ...)".
         reason: String,

@@ -24,6 +24,7 @@
 
 pub mod cdb;
 pub mod iscsi;
+pub mod iser;
 pub mod iwarp;
 pub mod sense;
 pub mod span;

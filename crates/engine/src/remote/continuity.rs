@@ -15,7 +15,7 @@
 //! Events of all lanes are ordered by one counter, which only flushes and logins move. A lane notes it for the writes
 //! that it acknowledges, so the datapath reads what hardly ever changes.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Names one run of a store's cache: as long as it is the same, nothing acknowledged is lost.
@@ -30,6 +30,8 @@ pub(super) struct Continuity {
     era: AtomicU64,
     /// Writes whose number is not above this one are durable, or were told to be lost.
     settled: AtomicU64,
+    /// A lane has begun a write, once.
+    has_written: AtomicBool,
     /// Of each lane, the number of the last write that it acknowledged from a volatile cache.
     cached: Mutex<Vec<Arc<AtomicU64>>>,
     losses: Arc<AtomicU64>,
@@ -69,6 +71,13 @@ impl Continuity {
     /// A point in the order of events, for a flush, a login or a witness that begins.
     pub(super) fn point(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// A write is about to be sent.
+    pub(super) fn writes(&self) {
+        if !self.has_written.load(Ordering::Relaxed) {
+            self.has_written.store(true, Ordering::SeqCst);
+        }
     }
 
     /// A write was acknowledged from a volatile cache. The lane looks at the era afterwards: who begins a new one sees
@@ -112,7 +121,8 @@ impl Continuity {
             self.reset(true);
             return Arrival::Restarted;
         }
-        if self.open.load(Ordering::SeqCst) > 0 {
+        // A write of an open session may have been answered, and not yet be noted.
+        if self.open.load(Ordering::SeqCst) > 0 && self.has_written.load(Ordering::SeqCst) {
             self.wanted.fetch_max(point, Ordering::SeqCst);
             return Arrival::Doubtful;
         }
@@ -242,6 +252,8 @@ mod tests {
     fn another_session_is_a_witness_when_it_is_answered_after_the_login() {
         let continuity = Continuity::new(None, Arc::default());
         continuity.count(true);
+        assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Fine, "nobody wrote");
+        continuity.writes();
         continuity.note(&continuity.join());
         let before = continuity.point();
         let login = continuity.point();

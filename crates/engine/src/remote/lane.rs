@@ -286,6 +286,7 @@ impl RemoteLane {
         if !changes(op) {
             return Ok(());
         }
+        self.store.continuity.writes();
         self.trail.note(place, now);
         look()
     }

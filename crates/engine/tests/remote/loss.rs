@@ -38,6 +38,14 @@ fn write_durable(client: &mut Client) {
     good(client, &long(0x8a, 8, 0, 8), 0, &pattern(1, 4096));
 }
 
+/// A write that is held up on its way until the front gives it up.
+fn give_up(cable: &Cable, client: &mut Client, data: &[u8]) {
+    cable.hold(&data[..512]);
+    let reply = client.command(&write(0, 8), 0, data).expect("a reply");
+    cable.wait_until_held();
+    assert_eq!(reply.sense.and_then(|sense| sense.key()), Some(SenseKey::NotReady), "{reply:?}");
+}
+
 /// Until the back end is met again.
 fn wait_until_ready(client: &mut Client) {
     while client.command(&read(0, 8), 4096, &[]).expect("a reply").status != 0 {}
@@ -201,10 +209,7 @@ fn what_was_given_up_never_lands_on_what_was_written_later() {
         good(client, &read(0, 8), 4096, &[]);
     }
     let mut behind = client(&back);
-    cable.hold(&early[..512]);
-    let reply = one.command(&write(0, 8), 0, &early).expect("a reply");
-    cable.wait_until_held();
-    assert_eq!(reply.sense.and_then(|sense| sense.key()), Some(SenseKey::NotReady), "{reply:?}");
+    give_up(&cable, &mut one, &early);
     // The write may still come: nobody is served these blocks.
     let mut impatient = Client::connect(&url(&a, 0), &impatient()).expect("a session");
     for client in [&mut two, &mut impatient] {
@@ -284,16 +289,13 @@ fn a_core_without_sessions_goes_on_with_what_it_owes() {
     for client in [&mut one, &mut two] {
         good(client, &read(0, 8), 4096, &[]);
     }
-    cable.hold(&early[..512]);
-    let reply = one.command(&write(0, 8), 0, &early).expect("a reply");
-    cable.wait_until_held();
-    assert_eq!(reply.sense.and_then(|sense| sense.key()), Some(SenseKey::NotReady), "{reply:?}");
+    give_up(&cable, &mut one, &early);
     drop(one);
     cable.let_go();
     cable.reopen();
-    let give_up = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while two.command(&write(0, 8), 0, &late).map_or(true, |reply| reply.status != 0) {
-        assert!(Instant::now() < give_up, "the blocks of the write that was given up are never free again");
+        assert!(Instant::now() < deadline, "the blocks of the write that was given up are never free again");
     }
 }
 

@@ -7,7 +7,8 @@ mod rig;
 mod shapes;
 mod wild;
 
-use crate::support::{BROKEN, DISK, HANG, HOST, IDLE, READ, TEST_UNIT_READY, WRITE, command, host};
+use crate::support::rig::START;
+use crate::support::{BROKEN, GOOD, HANG, HOST, IDLE, READ, TEST_UNIT_READY, WRITE, command, host};
 use proptest::prelude::*;
 use proto::iscsi::initiator::{Completion, Outcome, Request, Residual};
 use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
@@ -18,8 +19,6 @@ use std::time::Duration;
 use wire::srp::{ResponseCode, TaskFunction};
 use wire::{Cdb, Places, Sense, Span};
 
-const GOOD: Outcome = Outcome::Status { status: 0, sense: None };
-
 fn ours(seed: u64) -> Rig<Initiator> {
     Rig::ours(INITIATOR, CONFIG, seed)
 }
@@ -29,25 +28,19 @@ fn one(at: u32, len: u32) -> Places {
     Places::one(Span { buffer: HOST, offset: at.into(), len })
 }
 
-/// Whether `len` bytes at `host` in the initiator's memory and at `disk` are the same.
-fn same(rig: &mut Rig<Initiator>, at: u32, disk: u32, len: u32) -> bool {
-    let a = rig.memory.at(Span { buffer: HOST, offset: at.into(), len }).to_vec();
-    a == *rig.memory.at(Span { buffer: DISK, offset: disk.into(), len })
-}
-
 #[test]
 fn data_of_every_length_arrives() {
     let mut rig = ours(1);
     for len in [1, 511, 512, 4096, 8192, 8193, 65_536, 262_144, 262_145, 600_000] {
         let done = rig.execute(command(WRITE, 1 << 20, len, Places::EMPTY, host(7, len)));
         assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
-        assert!(same(&mut rig, 7, 1 << 20, len), "{len}");
+        assert!(rig.memory.same(7, 1 << 20, len), "{len}");
         let done = rig.execute(command(READ, 99, len, host(1 << 20, len), Places::EMPTY));
         assert_eq!((done.outcome, done.read_bytes), (GOOD, len));
-        assert!(same(&mut rig, 1 << 20, 99, len), "{len}");
+        assert!(rig.memory.same(1 << 20, 99, len), "{len}");
     }
     assert_eq!(rig.execute(command(TEST_UNIT_READY, 0, 0, Places::EMPTY, Places::EMPTY)).outcome, GOOD);
-    rig.assert_at_rest();
+    assert!(rig.is_at_rest());
 }
 
 /// What fits goes inside the command: nothing is read from the initiator.
@@ -56,18 +49,18 @@ fn small_writes_need_no_rdma_read() {
     for (len, reads) in [(1, 0), (4096, 0), (8192, 0), (8193, 1), (262_144, 1), (262_145, 2)] {
         let mut rig = ours(2);
         rig.execute(command(WRITE, 0, len, Places::EMPTY, one(9, len)));
-        assert_eq!(rig.target.port.done, reads, "{len}");
+        assert_eq!(rig.target.port.counts.reads, reads, "{len}");
     }
     // A target that takes only short messages grants it all the same, for what fits.
     let short = InitiatorConfig { it_iu_bytes: 68 + 512, ..INITIATOR };
     let mut rig = Rig::ours(short, CONFIG, 2);
     rig.execute(command(WRITE, 0, 512, Places::EMPTY, host(9, 512)));
-    assert_eq!(rig.target.port.done, 0);
+    assert_eq!(rig.target.port.counts.reads, 0);
     rig.execute(command(WRITE, 0, 513, Places::EMPTY, one(9, 513)));
-    assert_eq!(rig.target.port.done, 1);
+    assert_eq!(rig.target.port.counts.reads, 1);
     // Buffers that lie apart are read one by one.
     rig.execute(command(WRITE, 0, 513, Places::EMPTY, host(9, 513)));
-    assert_eq!(rig.target.port.done, 3);
+    assert_eq!(rig.target.port.counts.reads, 3);
 }
 
 /// The longest command that there is: two tables of as many buffers as a command has, and a long CDB.
@@ -86,7 +79,7 @@ fn the_longest_command_arrives() {
     let done = rig.execute(Request { lun: 0, attribute, cdb, read, write });
     assert_eq!((done.outcome, done.residual), (GOOD, Residual::Underflow(2000)));
     for n in 0..4 {
-        assert!(same(&mut rig, n * 1000, 77 + n * 500, 500));
+        assert!(rig.memory.same(n * 1000, 77 + n * 500, 500));
     }
 }
 
@@ -124,13 +117,13 @@ fn long_cdbs_arrive_whole() {
         let mut bytes: Vec<u8> = (0..len).collect();
         bytes[..16].copy_from_slice(command(WRITE, 64, 512, Places::EMPTY, Places::EMPTY).cdb.as_bytes());
         let cdb = Cdb::from_bytes(&bytes).unwrap();
-        let before = rig.target.port.done;
+        let before = rig.target.port.counts.reads;
         let write = host(0, 512);
         let attribute = Attribute::Ordered;
         let done = rig.execute(Request { lun: 0, attribute, cdb, read: Places::EMPTY, write });
         assert_eq!(done.outcome, GOOD);
-        assert_eq!(rig.target.port.done == before, immediate, "{len}");
-        assert!(same(&mut rig, 0, 64, 512));
+        assert_eq!(rig.target.port.counts.reads == before, immediate, "{len}");
+        assert!(rig.memory.same(0, 64, 512));
     }
 }
 
@@ -139,7 +132,7 @@ fn hanging_commands_are_aborted() {
     let mut rig = ours(6);
     let mut hang = || {
         let request = command(HANG, 0, 0, host(0, 512), Places::EMPTY);
-        let task = rig.peer.machine.submit(request).unwrap();
+        let task = rig.submit(request);
         rig.run();
         task
     };
@@ -161,27 +154,26 @@ fn hanging_commands_are_aborted() {
     let ended = [aborted(tasks[0]), aborted(tasks[2])].map(Event::Completed);
     assert_eq!(rig.events[..2], ended);
     assert_eq!(std::mem::take(&mut rig.events)[2..], [done]);
-    assert_eq!(rig.device.as_ref().unwrap().aborted, 3);
+    assert_eq!(rig.device().aborted, 3);
     let function = rig.peer.machine.function(0, TaskFunction::CLEAR_ACA, None).unwrap();
     rig.run();
     let done = Event::FunctionDone { id: function, response: ResponseCode::NOT_SUPPORTED };
     assert_eq!(std::mem::take(&mut rig.events), [done]);
-    rig.assert_at_rest();
+    assert!(rig.is_at_rest());
 }
 
 /// More commands than there are credits wait for their turn, and one credit is left for an abort.
 #[test]
 fn commands_wait_for_credits() {
     let mut rig = ours(7);
-    let tasks: Vec<_> = (0..16)
-        .map(|_| rig.peer.machine.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY)).unwrap())
-        .collect();
+    let tasks: Vec<_> =
+        (0..16).map(|_| rig.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY))).collect();
     assert_eq!(rig.peer.machine.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY)), None);
     rig.run();
-    assert_eq!(rig.device.as_ref().unwrap().running(), 7);
+    assert_eq!(rig.device().running(), 7);
     rig.peer.machine.function(0, TaskFunction::ABORT_TASK, Some(tasks[0])).unwrap();
     rig.run();
-    assert_eq!((rig.device.as_ref().unwrap().running(), rig.events.len()), (7, 2));
+    assert_eq!((rig.device().running(), rig.events.len()), (7, 2));
     // What was not sent is not asked about.
     rig.peer.machine.function(0, TaskFunction::ABORT_TASK, Some(tasks[15])).unwrap();
     rig.run();
@@ -198,7 +190,7 @@ fn asynchronous_events_are_told() {
         rig.run();
         assert_eq!(rig.events.pop(), Some(Event::Async { lun: 5 << 48, sense }));
     }
-    rig.assert_at_rest();
+    assert!(rig.is_at_rest());
 }
 
 #[test]
@@ -216,7 +208,7 @@ fn both_sides_log_out() {
 
     // A goodbye waits for what is under way, for so long.
     let mut rig = ours(9);
-    let task = rig.peer.machine.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY)).unwrap();
+    let task = rig.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY));
     rig.run();
     rig.down(Down::Goodbye { within_seconds: 60 });
     rig.run();
@@ -229,7 +221,7 @@ fn both_sides_log_out() {
     );
 
     let mut rig = ours(9);
-    rig.peer.machine.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY)).unwrap();
+    rig.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY));
     rig.run();
     rig.down(Down::Goodbye { within_seconds: 3 });
     rig.pass(Duration::from_secs(2));
@@ -249,7 +241,7 @@ fn an_idle_connection_is_kept() {
 
 #[test]
 fn a_login_does_not_take_for_ever() {
-    let machine = Initiator::new(INITIATOR, proto::time::Time(1_000_000));
+    let machine = Initiator::new(INITIATOR, START);
     let mut rig = Rig::new(machine, rig::target(CONFIG, rig::Door::default()), 1);
     rig.pass(IDLE * 2);
     assert_eq!(rig.gone(), "login took too long");
@@ -260,7 +252,7 @@ fn a_depth_of_one_is_enough() {
     let config = TargetConfig { queue_depth: 1, ..CONFIG };
     let mut rig = Rig::ours(INITIATOR, config, 11);
     for _ in 0..10 {
-        rig.peer.machine.submit(command(WRITE, 0, 9000, Places::EMPTY, host(5, 9000))).unwrap();
+        rig.submit(command(WRITE, 0, 9000, Places::EMPTY, host(5, 9000)));
     }
     rig.run();
     assert_eq!(rig.events.len(), 10);
@@ -295,7 +287,7 @@ proptest! {
                 2 => (len % 4096).min(device % 4096),
                 _ => 0,
             };
-            areas.push((rig.peer.machine.submit(request).unwrap(), at, moved));
+            areas.push((rig.submit(request), at, moved));
         }
         rig.run();
         let mut ended: Vec<_> = rig.events.iter().map(|event| match event {
@@ -307,7 +299,7 @@ proptest! {
         ended.dedup();
         prop_assert_eq!(ended.len(), areas.len());
         for (_, at, moved) in areas {
-            prop_assert!(same(&mut rig, at, at, moved));
+            prop_assert!(rig.memory.same(at, at, moved));
         }
         prop_assert_eq!(rig.peer.port.advertised(), 0);
         prop_assert_eq!(rig.target.port.ready(), usize::from(depth) + 2);

@@ -4,7 +4,7 @@
 use super::rig::Rig;
 use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::{DISK, HOST};
-use proto::message::{Access, Post};
+use proto::message::Access;
 use proto::verbs::{Down, Ending, Function, FunctionResponse, TaskId, Up};
 use wire::srp::{Direct, LoginRequest, Response, ResponseCode, TaskFunction};
 use wire::{Places, Span};
@@ -126,7 +126,7 @@ fn prepare(rig: &mut Rig<Wild>, kind: Kind) -> (Vec<u8>, Vec<u32>) {
         .map(|n| {
             let len = LEN / pieces;
             let span = Span { buffer: HOST, offset: u64::from(n * 10_000), len };
-            let at = rig.posting().advertise(Places::one(span), access).unwrap();
+            let at = rig.advertise(Places::one(span), access);
             keys.push(at.stag);
             Direct::new(at.offset, at.stag, len)
         })
@@ -138,7 +138,7 @@ fn prepare(rig: &mut Rig<Wild>, kind: Kind) -> (Vec<u8>, Vec<u32>) {
         Kind::Table | Kind::Push | Kind::Pushes => {
             let span = Span { buffer: HOST, offset: 1 << 20, len: 16 * pieces };
             rig.memory.at(span).copy_from_slice(list.as_bytes());
-            let at = rig.posting().advertise(Places::one(span), Access::Read).unwrap();
+            let at = rig.advertise(Places::one(span), Access::Read);
             keys.push(at.stag);
             let shape = Shape::Table { list, listed: 1, at, len: LEN };
             let (data_out, data_in) = if is_write { (&shape, &none) } else { (&none, &shape) };
@@ -163,7 +163,7 @@ fn responses(rig: &mut Rig<Wild>, keys: &mut Vec<u32>, seen: &mut Vec<Response>)
         }
         seen.push(*response);
         for key in std::mem::take(keys) {
-            rig.posting().invalidate(key);
+            rig.peer.port.invalidate(key);
         }
     }
 }
@@ -214,7 +214,7 @@ fn abort_after(steps: usize, kind: Kind, by: By, seed: u64) {
         }
     }
     assert_eq!(rig.peer.machine.limit, 8, "all credits are back: {what}");
-    rig.assert_at_rest();
+    assert!(rig.is_quiet());
 }
 
 #[test]

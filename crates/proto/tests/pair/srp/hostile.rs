@@ -157,7 +157,7 @@ fn refused(unit: &[u8], words: &str) {
         other => panic!("{other:?}"),
     }
     assert_eq!((rig.peer.machine.limit, rig.broken), (8, None));
-    rig.assert_at_rest();
+    assert!(rig.is_quiet());
     rig.send(&plain(1));
     rig.run();
     assert!(matches!(rig.ups.pop(), Some(Up::Command(_))));
@@ -243,7 +243,7 @@ proptest! {
         }
         rig.run();
         if rig.broken.is_none() {
-            rig.assert_at_rest();
+            assert!(rig.is_quiet());
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::rig::{CONFIG, Door, INITIATOR, Rig, target};
 use super::wild::login;
 use crate::support::Device;
+use crate::support::rig::START;
 use proto::message::{Answer, MessageMachine};
 use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
 use proto::srp::target::TargetConfig;
@@ -124,7 +125,7 @@ fn other_channels_are_told_of() {
 
 #[test]
 fn an_initiator_hears_why_it_is_rejected() {
-    let machine = Initiator::new(INITIATOR, Time(1_000_000));
+    let machine = Initiator::new(INITIATOR, START);
     let door = Door { refusal: Some(RejectReason::CHANNEL_LIMIT), others: false };
     let mut rig = Rig::new(machine, target(CONFIG, door), 1);
     rig.connect();
@@ -147,14 +148,14 @@ fn an_initiator_refuses_a_response_that_is_none() {
 #[test]
 fn a_command_may_come_first() {
     let mut rig = Rig::new(
-        Initiator::new(INITIATOR, Time(1_000_000)),
+        Initiator::new(INITIATOR, START),
         target(TargetConfig { queue_depth: 4, ..CONFIG }, Door::default()),
         1,
     );
     rig.device = Some(Device::default());
     let request = rig.peer.machine.request();
     let Answer::Accept(answer) = rig.target.machine.asked(rig.now, &request) else { panic!("granted") };
-    rig.target.post(rig.now, &mut rig.memory);
+    rig.target.post(rig.now, &mut rig.memory, &mut rig.random);
     rig.peer.machine.established(rig.now, &answer);
     rig.run();
     rig.events.clear();

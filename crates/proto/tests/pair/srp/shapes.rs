@@ -4,7 +4,7 @@ use super::rig::Rig;
 use super::wild::{Shape, Wild, cdb, command};
 use crate::support::{DISK, Device, HOST, READ, Random, WRITE};
 use proptest::prelude::*;
-use proto::message::{Access, Post};
+use proto::message::Access;
 use wire::srp::{Command, Direct, LoginRequest, Response};
 use wire::{Places, Span};
 use zerocopy::IntoBytes;
@@ -32,7 +32,7 @@ fn buffers(
         // Some begin in the middle of what is advertised.
         let before = span.offset.min(7);
         let whole = Span { offset: span.offset - before, len: span.len + before as u32, ..*span };
-        let advertised = rig.posting().advertise(Places::one(whole), access).unwrap();
+        let advertised = rig.advertise(Places::one(whole), access);
         Direct::new(advertised.offset + before, advertised.stag, span.len)
     });
     (list.collect(), spans)
@@ -42,7 +42,7 @@ fn buffers(
 fn table(rig: &mut Rig<Wild>, list: Vec<Direct>, listed: usize, len: u32) -> Shape {
     let span = Span { buffer: HOST, offset: TABLE_AT, len: list.as_bytes().len() as u32 };
     rig.memory.at(span).copy_from_slice(list.as_bytes());
-    let at = rig.posting().advertise(Places::one(span), Access::Read).unwrap();
+    let at = rig.advertise(Places::one(span), Access::Read);
     Shape::Table { listed: listed.min(list.len()), list, at, len }
 }
 
@@ -76,7 +76,7 @@ fn there_and_back(seed: u64, lens: &[u32], listed: usize) {
     assert_eq!(rig.peer.machine.response().0.flags, 0);
     let came = contents(&mut rig, &spans);
     assert!(came == disk(&mut rig, 900_000, came.len()));
-    rig.assert_at_rest();
+    assert!(rig.is_quiet());
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_table_beside_immediate_data() {
     let (response, ..) = rig.peer.machine.response();
     assert_eq!((response.flags, response.data_out_residual.get()), (Response::OUT_UNDERFLOW, 10));
     assert!(contents(&mut rig, &spans) == data[..3200]);
-    rig.assert_at_rest();
+    assert!(rig.is_quiet());
 }
 
 #[test]

@@ -94,6 +94,7 @@ impl Driver {
             max_burst: 4096,
             max_outstanding_r2t: 1,
             discovery: false,
+            rdma: None,
             portal_group: None,
             session: Session {
                 initiator: "iqn.a".into(),
@@ -110,7 +111,7 @@ impl Driver {
         change(&mut negotiated);
         let mut driver = Driver::at_login();
         driver.digests = (negotiated.header_digest, negotiated.data_digest);
-        driver.target.begin(Box::new(negotiated));
+        driver.target.layer.begin(Box::new(negotiated));
         assert!(matches!(driver.up(), Some(Up::Ready(_))));
         driver
     }
