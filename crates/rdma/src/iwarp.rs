@@ -178,16 +178,22 @@ impl<M: MessageMachine> Channel<M> {
     }
 
     /// Posts the receives that are missing. When none is any more, the peer that asks for the connection is answered:
-    /// then the result is `true`.
+    /// then, or when the connection cannot be, the result is `true`.
     fn provide(&mut self, now: Time, arena: &mut Arena) -> bool {
         if self.is_closing || matches!(self.phase, Phase::Listening | Phase::Over) {
             return false;
         }
-        if !(self.staging.reserve(arena) && self.post_receives(arena)) {
-            self.missing_until.get_or_insert(now.after(MEMORY_WITHIN));
-            return false;
+        match self.post_receives(arena) {
+            Ok(true) => self.missing_until = None,
+            Ok(false) => {
+                self.missing_until.get_or_insert(now.after(MEMORY_WITHIN));
+                return false;
+            }
+            Err(refused) => {
+                self.end(now, format!("receives cannot be posted: {refused}"));
+                return true;
+            }
         }
-        self.missing_until = None;
         let Phase::Answering(answer) = &self.phase else { return false };
         let accepted = self.pair.accept(now, answer);
         self.phase = Phase::Full;
@@ -198,14 +204,20 @@ impl<M: MessageMachine> Channel<M> {
     }
 
     /// `false`: memory is missing.
-    fn post_receives(&mut self, arena: &mut Arena) -> bool {
+    fn post_receives(&mut self, arena: &mut Arena) -> Result<bool, Refused> {
+        if !self.staging.reserve(arena) {
+            return Ok(false);
+        }
         let wanted = self.machine.receives();
         while self.receives.ready() < wanted.count {
-            let Some(span) = self.receives.make(&wanted, arena) else { return false };
-            let posted = self.pair.post_receive(span.offset, Places::one(span));
-            assert!(posted != Err(Refused::Full), "the queue pair has room for the receives of its machine");
+            let Some(span) = self.receives.make(&wanted, arena) else { return Ok(false) };
+            match self.pair.post_receive(span.offset, Places::one(span)) {
+                // In another state the connection is over soon.
+                Ok(()) | Err(Refused::State) => {}
+                Err(refused) => return Err(refused),
+            }
         }
-        true
+        Ok(true)
     }
 
     /// Lets the machine post, and closes the connection behind what it posted last; then the result is `true`.

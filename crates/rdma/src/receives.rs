@@ -10,7 +10,7 @@ const LINE_BYTES: u64 = 64;
 /// All receives, whether they are posted or with the machine.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveBuffers {
-    blocks: Vec<Span>,
+    blocks: Vec<Places>,
     /// What is not cut yet of the last block.
     rest: Span,
     /// Bytes of each receive.
@@ -26,20 +26,32 @@ impl ReceiveBuffers {
         self.made - self.held
     }
 
-    /// Makes one more; `None`: there is no memory for it now.
+    /// Makes one more; `None`: there is no memory for it now, or it is longer than a large buffer has room for.
     pub(crate) fn make(&mut self, wanted: &Receives, arena: &mut Arena) -> Option<Span> {
         assert!(self.made == 0 || self.bytes == wanted.bytes, "receives of one connection are of one length");
         self.bytes = wanted.bytes;
         let span = match cut(&mut self.rest, wanted) {
             Some(span) => span,
-            None => {
-                self.rest = arena.take(LARGE_BYTES)?.iter().next()?;
-                self.blocks.push(self.rest);
-                cut(&mut self.rest, wanted).expect("a receive fits into a large buffer")
-            }
+            None => self.cut_another(wanted, arena)?,
         };
         self.made += 1;
         Some(span)
+    }
+
+    fn cut_another(&mut self, wanted: &Receives, arena: &mut Arena) -> Option<Span> {
+        let block = arena.take(LARGE_BYTES)?;
+        let mut rest = block.iter().next()?;
+        match cut(&mut rest, wanted) {
+            Some(span) => {
+                self.blocks.push(block);
+                self.rest = rest;
+                Some(span)
+            }
+            None => {
+                arena.give(&block);
+                None
+            }
+        }
     }
 
     /// The machine has the receive that begins here from now on.
@@ -57,7 +69,7 @@ impl ReceiveBuffers {
     /// Gives all memory back.
     pub(crate) fn close(self, arena: &mut Arena) {
         for block in self.blocks {
-            arena.give(&Places::one(block));
+            arena.give(&block);
         }
     }
 }
@@ -101,6 +113,13 @@ mod tests {
             buffers.close(&mut arena);
             assert_eq!(arena.in_use(), 0);
         }
+    }
+
+    #[test]
+    fn receives_longer_than_a_buffer_are_not_made() {
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let (buffers, spans) = make_all(Receives { count: 2, bytes: 65_000, aligned_at: 80 }, &mut arena);
+        assert_eq!((buffers.ready(), spans.len(), arena.in_use()), (0, 0, 0));
     }
 
     #[test]

@@ -4,9 +4,12 @@ use crate::receives::ReceiveBuffers;
 use proto::iwarp::memory::Access as Allowed;
 use proto::iwarp::{HEADER_BYTES_MAX, QueuePair, Refused};
 use proto::message::{Access, Advertised, Full, Post, WorkId};
-use reactor::memory::{Arena, SMALL_BYTES};
+use reactor::memory::{Arena, LARGE_BYTES, SMALL_BYTES};
 use std::collections::VecDeque;
 use wire::{Places, Span};
+
+/// With less than this free, memory is left to what cannot do without: batches on their way.
+const SCARCE_BYTES: u64 = 2 * LARGE_BYTES as u64;
 
 /// A channel while its machine posts.
 pub(super) struct Posting<'a> {
@@ -146,10 +149,15 @@ impl Staging {
         self.is_short
     }
 
-    /// A buffer of at least `len` bytes.
+    /// A buffer of at least `len` bytes. `None`: there is none now, but after a Send has left, or when memory is free.
     fn take(&mut self, len: u32, arena: &mut Arena) -> Option<Places> {
-        let taken = self.kept.take_if(|kept| kept.len() >= len).or_else(|| arena.take(len.max(SMALL_BYTES)));
-        self.is_short = taken.is_none();
+        let is_scarce = arena.free_bytes() < SCARCE_BYTES && len <= SMALL_BYTES;
+        let taken = match self.kept.take_if(|kept| kept.len() >= len) {
+            None if is_scarce => None,
+            None => arena.take(len.max(SMALL_BYTES)),
+            kept => kept,
+        };
+        self.is_short = taken.is_none() && self.lent.is_empty();
         taken
     }
 

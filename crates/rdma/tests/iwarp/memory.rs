@@ -1,12 +1,13 @@
 //! Connections while the core's memory is short.
 
-use crate::commands::{Initiator as _, Pair, close, open};
+use crate::commands::{Initiator as _, Pair, close, open, ready};
 use crate::common::*;
+use crate::disk::WRITE;
 use crate::rig::CONFIG;
 use proto::srp::initiator::{Event, Initiator};
 use proto::stream::StreamMachine;
 use reactor::io::Io;
-use reactor::memory::LARGE_BYTES;
+use reactor::memory::{LARGE_BYTES, SMALL_BYTES};
 use reactor::uring::Uring;
 use reactor::wake::Waker;
 use std::time::Duration;
@@ -78,5 +79,32 @@ fn a_target_without_memory_gives_up() {
     for places in taken {
         rig.ring.arena().give(&places);
     }
+    close(rig);
+}
+
+/// Headers that need a buffer of their own go one by one when there is no other memory.
+#[test]
+fn long_headers_need_no_memory_that_is_not_there() {
+    let mut rig = ready::<Initiator>(ring_with(2 << 20, Waker::new().unwrap()), CONFIG);
+    let data = pattern(262_144, 9);
+    let source = filled(&mut rig.ring, &data);
+    let arena = rig.ring.arena();
+    let mut taken: Vec<Places> = std::iter::from_fn(|| arena.take(LARGE_BYTES)).collect();
+    taken.extend(std::iter::from_fn(|| arena.take(SMALL_BYTES)));
+    // What both ends need for the batches on their way.
+    for _ in 0..2 {
+        arena.give(&taken.pop().unwrap());
+    }
+    for n in 0..16 {
+        rig.submit(WRITE, n * 262_144, source);
+    }
+    rig.complete(16);
+    for places in taken {
+        rig.ring.arena().give(&places);
+    }
+    for n in 0..16 {
+        assert!(rig.disk(n * 262_144, 262_144) == data, "{n}");
+    }
+    rig.ring.arena().give(&source);
     close(rig);
 }

@@ -13,11 +13,15 @@ use wire::{Places, Span};
 
 type Scripts = Rig<Script, Vec<Told>, Script, Vec<Told>>;
 
-fn ready(config: Config) -> Scripts {
+fn open(config: Config) -> Scripts {
     let ring = ring();
     let ours = Channel::initiator(config, Script::default(), ring.now()).unwrap();
     let theirs = Channel::responder(config, Script::default(), ring.now());
-    let mut rig = Rig::new(ring, (ours, Vec::new()), (theirs, Vec::new()));
+    Rig::new(ring, (ours, Vec::new()), (theirs, Vec::new()))
+}
+
+fn ready(config: Config) -> Scripts {
+    let mut rig = open(config);
     rig.run_until(|rig| !rig.initiator.above.is_empty() && !rig.target.above.is_empty());
     assert_eq!(rig.initiator.above.pop(), Some(Told::Ready(b"you may".to_vec())));
     assert_eq!(rig.target.above.pop(), Some(Told::Ready(Vec::new())));
@@ -180,5 +184,16 @@ fn a_peer_that_serves_no_reads_is_told() {
     rig.run_until(|rig| !rig.initiator.above.is_empty());
     let gone = "work cannot be posted: the peer serves no RDMA Reads".to_string();
     assert_eq!(rig.initiator.above, [Told::Gone(gone)]);
+    close(rig);
+}
+
+/// How many receives there are to be may depend on the peer.
+#[test]
+fn a_machine_that_wants_more_receives_than_there_is_room_for_is_told() {
+    let mut rig = open(Config { receives: 3, ..CONFIG });
+    rig.run_until(|rig| !rig.initiator.above.is_empty() && !rig.target.above.is_empty());
+    let gone = "receives cannot be posted: queue is full".to_string();
+    assert_eq!(rig.initiator.above, [Told::Gone(gone)]);
+    assert!(matches!(rig.target.above[..], [Told::Gone(_)]), "{:?}", rig.target.above);
     close(rig);
 }
