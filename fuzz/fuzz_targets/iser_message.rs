@@ -137,6 +137,7 @@ impl Driver {
         self.post();
         if self.above.manners & 8 == 0 && !self.above.commands.is_empty() {
             self.above.end_oldest(&mut self.machine, self.now);
+            self.above.answer(&mut self.machine, self.now);
             self.post();
         }
         self.now = self.now.after(Duration::from_millis(u64::from(self.above.manners)));

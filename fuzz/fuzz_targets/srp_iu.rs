@@ -125,6 +125,8 @@ trait Layer<M: MessageMachine> {
 struct Above {
     commands: Vec<(Command, u32)>,
     functions: Vec<proto::verbs::FunctionId>,
+    /// Tasks whose places are in use.
+    lent: Vec<TaskId>,
     gone: bool,
 }
 
@@ -138,11 +140,17 @@ impl Layer<Target> for Above {
         match event {
             Up::Command(command) => {
                 assert!(command.task.slot < DEPTH * 2 && command.unsolicited_bytes == 0);
+                let is_in_use = self.lent.iter().any(|task| task.slot == command.task.slot);
+                assert!(!is_in_use, "a slot is kept as long as its places");
                 self.commands.push((command, 0));
             }
             Up::Function { id, .. } => self.functions.push(id),
             Up::Gone { .. } => self.gone = true,
-            Up::Ready(_) | Up::Fetched(_) | Up::Pushed(_) | Up::Refused { .. } => {}
+            Up::Fetched(task) | Up::Pushed(task) => {
+                let at = self.lent.iter().position(|other| *other == task);
+                self.lent.swap_remove(at.expect("places come back once"));
+            }
+            Up::Ready(_) | Up::Refused { .. } => {}
             Up::FetchFailed(_) => unreachable!("RDMA does not fail for one task"),
         }
     }
@@ -170,12 +178,14 @@ impl Layer<Target> for Above {
             0 if moved == 0 => {
                 let len = command.write_bytes.min(300);
                 machine.down(now, Down::Fetch { task, at: 0, into: place(len) });
+                self.lent.push(task);
                 self.commands.insert(0, (command, 1));
             }
             4 if moved == 0 => {
                 let from = place(command.read_bytes.min(300));
                 let end = (what & 0x10 != 0).then_some(ending);
                 machine.down(now, Down::Push { task, at: 0, from, end });
+                self.lent.push(task);
                 self.commands.insert(0, (command, 1));
             }
             8 => machine.down(now, Down::Abort { task }),
