@@ -37,12 +37,14 @@ fn a_connection_waits_for_the_memory_of_its_receives() {
     let (ring, mut taken) = crowded();
     let mut rig = asking(ring);
     // One large buffer for the initiator's receives, and four for the target's.
-    for _ in 0..5 {
+    for free in 0..5 {
         for _ in 0..50 {
             rig.turn();
         }
+        rig.run_until(|rig| free == 0 || rig.target.channel.wants_more());
         assert!(rig.initiator.channel.agreed().is_none() && rig.target.above.sessions == 0);
-        assert!(rig.initiator.channel.wants_more() || rig.target.channel.wants_more());
+        let waits = [rig.initiator.channel.wants_more(), rig.target.channel.wants_more()];
+        assert_eq!(waits, [free == 0, free > 0], "the target is not asked before the initiator can receive");
         rig.ring.arena().give(&taken.remove(0));
     }
     rig.run_until(|rig| !rig.initiator.above.is_empty() && rig.target.above.sessions == 1);

@@ -130,7 +130,8 @@ impl Arena {
         let is_written = self.blocks[block as usize].is_written(small, span);
         assert!(!is_written, "{span:?} is lent for writing");
         // SAFETY: `locate` checked the bounds and that the buffer is in use. Only this arena makes references to its
-        // private region; `&mut self` guards those that write, and the kernel does not write as no writer has it.
+        // private region; `&mut self` guards those that write, and the kernel writes none of these bytes: whoever may
+        // write a part of the buffer has asked for it by `lend`, which has noted where it lies.
         unsafe { std::slice::from_raw_parts(self.at(span), span.len as usize) }
     }
 
