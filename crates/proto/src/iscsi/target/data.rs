@@ -210,7 +210,9 @@ impl Layer {
         if let Incoming::Unplaced(data) | Incoming::Body { data, .. } = self.incoming
             && data.task == id
         {
-            self.incoming = Incoming::Skip { len: data.len, data: Some(data) };
+            // Who owes nothing behind it need not hear of it any more.
+            let owes = self.tasks.get(id).is_some_and(|task| task.owed_data());
+            self.incoming = Incoming::Skip { len: data.len, data: owes.then_some(data) };
         }
     }
 
