@@ -5,6 +5,7 @@ mod commands;
 #[path = "../../../reactor/tests/real/common.rs"]
 mod common;
 mod disk;
+mod iser;
 mod memory;
 mod posts;
 mod rig;
