@@ -1,0 +1,19 @@
+#!/bin/busybox sh
+# The guest's first process: makes it usable, plays the scenario, and tells the host how that ended.
+
+/bin/busybox --install -s /bin
+export PATH=/sbin:/bin HOME=/tmp
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+ip link set lo up
+
+# Killed, not asked: what hangs may not listen.
+if timeout -s KILL "$(cat /limit)" sh -e -c '. /guest.sh; . /scenario.sh'; then
+    echo 'host: passed'
+else
+    echo '-- the last lines of the kernel log'
+    dmesg | tail -n 30
+    echo 'host: failed'
+fi
+poweroff -f
