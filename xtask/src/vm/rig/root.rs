@@ -29,7 +29,7 @@ const MODULES: [&str; 14] = [
 const PROGRAMS: [(&str, &str); 7] = [
     ("bin/kmod", "sbin/modprobe"),
     ("sbin/iscsid", "sbin/iscsid"),
-    ("usr/bin/iscsiadm", "sbin/iscsiadm"),
+    ("sbin/iscsiadm", "sbin/iscsiadm"),
     ("sbin/mke2fs", "sbin/mkfs.ext4"),
     ("sbin/e2fsck", "sbin/fsck.ext4"),
     ("usr/bin/rdma", "sbin/rdma"),
