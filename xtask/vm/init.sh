@@ -8,12 +8,15 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 ip link set lo up
 
+# What the kernel said until here is of no use to a reader.
+dmesg -c >/dev/null
+
 # Killed, not asked: what hangs may not listen.
 if timeout -s KILL "$(cat /limit)" sh -e -c '. /guest.sh; . /scenario.sh'; then
     echo 'host: passed'
 else
     echo '-- the last lines of the kernel log'
-    dmesg | tail -n 30
+    dmesg | tail -n 20
     echo 'host: failed'
 fi
 poweroff -f

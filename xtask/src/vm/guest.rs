@@ -20,7 +20,7 @@ const LIBRARY: &str = include_str!("../../vm/guest.sh");
 /// How long the guest may take beside its script. The script has a limit of its own, so that the guest can say more.
 const START: Duration = Duration::from_secs(60);
 /// How many of its last lines a failure repeats.
-const LINES_KEPT: usize = 20;
+const LINES_KEPT: usize = 30;
 
 /// Boots the guest, has it play the scenario, prints its lines, and does to the daemon what it asks for.
 pub(super) fn run(scenario: Scenario, folder: &Path, daemon: &mut Daemon) -> Result {
