@@ -44,6 +44,8 @@ pub(crate) fn run(options: &Options) -> Result {
     fs::create_dir_all(folder()).map_err(fault)?;
     let lock = File::create(folder().join("lock")).map_err(fault)?;
     lock.try_lock().map_err(|_| format!("{FOLDER}: another `cargo xtask vm` is at work here"))?;
+    let tun = File::options().read(true).write(true).open("/dev/net/tun");
+    tun.map_err(|error| format!("/dev/net/tun: {error} (the guest's network needs a tap)"))?;
     build_lunette()?;
     let start = Instant::now();
     rig::ensure()?;

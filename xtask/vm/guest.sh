@@ -91,7 +91,7 @@ read_again() {
 # fio past the caches, reading back all that it writes.
 verified() {
     (cd /tmp && fio --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
-        --group_reporting --eta=never "$@" >fio.log 2>&1) || { cat /tmp/fio.log; false; }
+        --group_reporting --eta=never "$@" >fio.log 2>&1) || { head -n 20 /tmp/fio.log; false; }
     grep -E '^ *(READ|WRITE):|^ +lat .*max=' /tmp/fio.log
 }
 

@@ -12,9 +12,12 @@ ip link set lo up
 dmesg -c >/dev/null
 
 # Killed, not asked: what hangs may not listen.
-if timeout -s KILL "$(cat /limit)" sh -e -c '. /guest.sh; . /scenario.sh'; then
+timeout -s KILL "$(cat /limit)" sh -e -c '. /guest.sh; . /scenario.sh'
+status=$?
+if [ $status -eq 0 ]; then
     echo 'host: passed'
 else
+    [ $status -ne 137 ] || echo "-- not done in $(cat /limit) s"
     echo '-- the last lines of the kernel log'
     dmesg | tail -n 20
     echo 'host: failed'
