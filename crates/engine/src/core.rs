@@ -7,6 +7,7 @@ pub(crate) mod gate;
 mod home;
 mod lent;
 mod migrate;
+mod put;
 mod task;
 
 pub(crate) use connection::LunState;

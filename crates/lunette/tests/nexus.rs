@@ -6,7 +6,7 @@ mod support;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 use support::daemon::{Daemon, Url};
-use support::initiator::{Initiator, Login, Pdu, Response, write_cdb};
+use support::initiator::{Initiator, Login, Pdu, Response, crc32c, write_cdb};
 use support::load::Load;
 
 const GOOD: u8 = 0x00;
@@ -334,6 +334,48 @@ fn a_write_whose_data_comes_while_it_waits_for_an_ordered_task_is_whole() {
     let response = simple.receive().expect("a response");
     assert_eq!((response.opcode(), response.header[3]), (0x21, GOOD));
     assert_eq!(watcher.read_blocks(url.lun, 1024, 128, 512).expect("READ"), vec![7; ALL]);
+    daemon.stop();
+}
+
+/// A WRITE of 8 KiB of this session, with the first of its data.
+fn write_pdu(initiator: &Initiator, lun: u16, flags: u8, data: &[u8]) -> Pdu {
+    let mut command = Pdu::new(0x01, flags).lun(lun).word(16, 5).word(20, 8192).data(data);
+    command = command.word(24, initiator.next_cmd_sn());
+    command.header[32..48].copy_from_slice(&write_cdb(16, 8192, 512, false));
+    command
+}
+
+#[test]
+fn data_that_comes_in_two_pdus_at_once_is_whole() {
+    let (daemon, url) = daemon();
+    let mut halves = session(&url, "halves");
+    let command = write_pdu(&halves, url.lun, 0x21, &[7; 4096]);
+    let rest =
+        Pdu::new(0x05, 0x80).lun(url.lun).word(16, 5).word(20, u32::MAX).word(40, 4096).data(&[8; 4096]);
+    halves.gather();
+    halves.send(&command).expect("kept");
+    halves.send(&rest).expect("kept");
+    halves.release().expect("sent");
+    let response = halves.receive().expect("a response");
+    assert_eq!((response.opcode(), response.header[3]), (0x21, GOOD));
+    let read = session(&url, "other").read_blocks(url.lun, 16, 16, 512).expect("READ");
+    assert!(read[..4096] == [7; 4096] && read[4096..] == [8; 4096]);
+    daemon.stop();
+}
+
+#[test]
+fn data_with_a_wrong_digest_is_not_written() {
+    let (daemon, url) = daemon();
+    let mut wrong = Initiator::login(&url, &Login::named("wrong").with_digests()).expect("login");
+    wrong.ready(url.lun).expect("TEST UNIT READY");
+    let mut command = write_pdu(&wrong, url.lun, 0xa1, &[]);
+    command.header[5..8].copy_from_slice(&[0, 0x20, 0]);
+    let digests = [crc32c(&command.header), !crc32c(&[7; 8192])].map(u32::to_le_bytes);
+    let bytes = [&command.header[..], &digests[0], &[7; 8192], &digests[1]].concat();
+    wrong.stream().write_all(&bytes).expect("sent");
+    assert!(wrong.receive().is_err(), "the connection was closed");
+    let read = session(&url, "other").read_blocks(url.lun, 16, 16, 512).expect("READ");
+    assert_eq!(read, [0; 8192]);
     daemon.stop();
 }
 

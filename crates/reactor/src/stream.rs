@@ -20,6 +20,7 @@ use proto::time::Time;
 use proto::verbs::TaskId;
 use receive::{Brought, Receiver};
 use send::{Flushed, Sender};
+use wire::Span;
 
 /// Headers and bodies that one connection gets per turn, so that a loud peer does not starve the others.
 const FEED_MAX: u32 = 256;
@@ -103,6 +104,11 @@ impl Stream {
             Brought::Short(want) => self.wants_feed = !self.receiver.post(io, self.socket, want),
         }
         false
+    }
+
+    /// The next bytes for the machine, if so many are here.
+    pub fn ahead(&self, len: u32) -> Option<Span> {
+        self.receiver.ahead(len)
     }
 
     /// The machine is given nothing for now: what was put off to the next turn waits until [`Stream::feed`] is called.

@@ -40,7 +40,7 @@ pub struct Uring {
     wake_count: Box<[u8; 8]>,
     wake_is_armed: bool,
     waker: Waker,
-    /// Requests that ended without the kernel, and those reaped to make room.
+    /// Requests that ended without the ring, and those reaped to make room.
     ready: Vec<Completion>,
     now: Time,
     is_closing: bool,
@@ -60,7 +60,7 @@ impl Uring {
             wake_count: Box::new([0; 8]),
             wake_is_armed: false,
             waker,
-            ready: Vec::new(),
+            ready: Vec::with_capacity(FILLS_AT_START),
             now: clock(),
             is_closing: false,
             fills: Vec::with_capacity(FILLS_AT_START),
@@ -86,6 +86,29 @@ impl Uring {
             }
             None => self.fail(tag, rustix::io::Errno::NOBUFS),
         }
+    }
+
+    /// Does a request on this thread: `call` moves the bytes of so many vectors, as a system call does.
+    fn perform(
+        &mut self,
+        tag: Tag,
+        kind: Kind,
+        places: &Places,
+        call: impl Fn(*const libc::iovec, i32) -> isize,
+    ) {
+        let Some(index) = self.requests.start(tag, kind) else {
+            return self.fail(tag, rustix::io::Errno::NOBUFS);
+        };
+        let vectors = self.requests.get(index).lend(&mut self.arena, places);
+        let result = loop {
+            let moved = call(vectors.as_ptr(), vectors.len() as i32);
+            match u32::try_from(moved).map_err(|_| io::Error::last_os_error()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO))),
+            }
+        };
+        self.requests.finish(index, &mut self.arena);
+        self.ready.push(Completion { tag, result });
     }
 
     fn fail(&mut self, tag: Tag, errno: rustix::io::Errno) {
@@ -312,6 +335,21 @@ impl Io for Uring {
                     write.offset(at).rw_flags(flags).build()
                 }
             }
+        });
+    }
+
+    fn read_now(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
+        self.perform(tag, Kind::Fill, into, |vectors, count| {
+            // SAFETY: the vectors are of places that are lent for writing until the call is over.
+            unsafe { libc::preadv(file.0, vectors, count, at as i64) }
+        });
+    }
+
+    fn write_now(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag) {
+        let flags = if durable { libc::RWF_DSYNC } else { 0 };
+        self.perform(tag, Kind::Drain, from, |vectors, count| {
+            // SAFETY: the vectors are of places that are lent for reading until the call is over.
+            unsafe { libc::pwritev2(file.0, vectors, count, at as i64, flags) }
         });
     }
 

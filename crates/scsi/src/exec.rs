@@ -223,6 +223,15 @@ impl Exec {
         }
     }
 
+    /// Where on the medium a WRITE writes that has one chunk and comes whole, how many bytes, and its ending: it is its only
+    /// step, as long as nothing goes wrong. Others may see half of it.
+    pub fn whole_write(&self) -> Option<(u64, u32, Ending)> {
+        match &self.program {
+            Program::Write(write) => write.whole(),
+            _ => None,
+        }
+    }
+
     /// Whether it is a WRITE of any kind.
     pub fn is_write(&self) -> bool {
         matches!(self.program, Program::Write(_))

@@ -70,6 +70,8 @@ pub struct FileStore {
     hole_bytes: u32,
     discard_bytes: u32,
     read_only: bool,
+    /// The file system keeps its files in memory.
+    in_memory: bool,
     solid_state: bool,
     size: AtomicU64,
     can_punch: AtomicBool,

@@ -132,6 +132,12 @@ pub trait Lane<I: Io> {
     /// The medium's own memory for a range, if this store is memory and the range may be sent from where it lies.
     fn borrow(&mut self, offset: u64, len: u32) -> Option<Places>;
 
+    /// Writes what lies at `from` at once, if this store is memory: such a write needs no operation. False: nothing was
+    /// written.
+    fn put(&mut self, _io: &mut I, _offset: u64, _from: Places) -> bool {
+        false
+    }
+
     /// Starts an operation.
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted;
 

@@ -80,6 +80,10 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().borrow(offset, len)
     }
 
+    fn put(&mut self, io: &mut I, offset: u64, from: Places) -> bool {
+        self.lane().put(io, offset, from)
+    }
+
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
         self.lane().submit(io, id, op)
     }

@@ -186,6 +186,12 @@ impl<I: Io> Lane<I> for RamLane {
         self.store.region.span(offset, len).map(Places::one)
     }
 
+    fn put(&mut self, io: &mut I, offset: u64, from: Places) -> bool {
+        let op = Op::Write { offset, from, durable: false, atomic: false };
+        let range = Range::of(&op, self.store.size);
+        range.is_ok_and(|range| self.store.run(io.arena(), &op, range).is_ok())
+    }
+
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
         let range = match Range::of(op, self.store.size) {
             Ok(range) => range,

@@ -220,7 +220,7 @@ impl<I: Io> Core<I> {
         self.gates[unit as usize].begin();
         let admitted = admit(&self.views[unit as usize], &mut conn.luns[lun].nexus, &command, attribute);
         if let Ok(exec) = &admitted
-            && self.lend(connection, unit, &command, exec)
+            && (self.lend(connection, unit, &command, exec) || self.put(connection, unit, &command, exec))
         {
             return;
         }

@@ -598,7 +598,7 @@ fn fault<T>(text: String) -> Result<T> {
 }
 
 /// CRC32C (RFC 3720 appendix B.4), a byte at a time.
-fn crc32c(bytes: &[u8]) -> u32 {
+pub fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = table();
     !bytes.iter().fold(!0, |sum: u32, byte| (sum >> 8) ^ TABLE[usize::from(sum.to_le_bytes()[0] ^ byte)])
 }

@@ -237,9 +237,21 @@ impl Target {
         }
     }
 
-    /// Whether payload goes out with a data digest: its bytes may not change between being summed and being sent.
+    /// Whether payload comes and goes with a data digest: what goes out may not change between being summed and being
+    /// sent, and what came in is not to be used before it was checked.
     pub fn sums_payload(&self) -> bool {
         self.link.data_digest
+    }
+
+    /// Data of this task that comes next in the stream and has no place yet, in bytes.
+    pub fn unplaced(&self, task: TaskId) -> u32 {
+        if let Receiving::Unplaced(data) = self.receiving
+            && data.task == task
+        {
+            data.len
+        } else {
+            0
+        }
     }
 
     /// Takes a verb from above. One about a task that is no more is ignored.

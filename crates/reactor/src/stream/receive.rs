@@ -23,7 +23,7 @@ pub(super) struct Receiver {
     start: u32,
     end: u32,
     posted: Option<Posted>,
-    /// The last recv brought more than a small buffer holds: use a large one.
+    /// The last recv brought more than a small buffer holds, or the end of what did: use a large one.
     is_lively: bool,
     payload: Progress,
 }
@@ -104,9 +104,10 @@ impl Receiver {
         let posted = self.posted.take().expect("a recv completes once");
         let straight = bytes.min(posted.straight);
         let staged = bytes - straight;
+        let goes_on = self.is_lively && self.is_mid_way();
         self.payload.straight = straight;
         self.end += staged;
-        self.is_lively = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged);
+        self.is_lively = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged) || goes_on;
     }
 
     /// Hands the machine one header or body, if all of it is here.
@@ -196,6 +197,11 @@ impl Receiver {
         self.payload.done += from.len;
     }
 
+    /// The next unread bytes, if so many are here.
+    pub(super) fn ahead(&self, len: u32) -> Option<Span> {
+        self.unread().filter(|unread| unread.len >= len).map(|unread| unread.slice(0, len))
+    }
+
     /// Receives more. False: there is no buffer for it now.
     pub(super) fn post<I: Io>(&mut self, io: &mut I, socket: Handle, want: Want) -> bool {
         let mut into = Places::EMPTY;
@@ -207,7 +213,9 @@ impl Receiver {
                 straight = missing;
             }
         }
-        let size = if self.is_lively && straight == 0 { LARGE_BYTES } else { SMALL_BYTES };
+        // Half of the memory is left to those whose data has a place.
+        let is_roomy = io.arena().free_bytes() >= io.arena().in_use();
+        let size = if self.is_lively && is_roomy && straight == 0 { LARGE_BYTES } else { SMALL_BYTES };
         let room = self.make_room(io.arena(), size);
         let room = room.map(|room| if straight > 0 { room.slice(0, SMALL_BYTES) } else { room });
         let staged = room.filter(|room| into.push(*room)).map_or(0, |room| room.len);

@@ -200,6 +200,17 @@ pub(crate) struct Write {
 }
 
 impl Write {
+    /// The only chunk, if there is just one, with all that the command asks for.
+    pub(crate) fn whole(&self) -> Option<(u64, u32, Ending)> {
+        let chunk = self.chunks.current()?;
+        let is_plain = !self.kind.verify && !self.kind.atomic;
+        (is_plain && chunk.len == self.total).then_some((
+            chunk.offset,
+            chunk.len,
+            Ending::taken(u64::from(self.total)),
+        ))
+    }
+
     pub(crate) fn buffer_bytes(&self) -> u32 {
         self.chunks.buffer_bytes()
     }

@@ -177,9 +177,11 @@ impl Flight {
             How::Straight => {
                 let own = self.own_places().slice(self.done as u32, piece.len as u32);
                 let rest = own.slice(piece.moved, u32::MAX);
-                match self.phase {
-                    Phase::Read => io.read(file, at, &rest, tag),
-                    _ => io.write(file, at, &rest, self.is_durable(), tag),
+                match (self.phase, store.in_memory) {
+                    (Phase::Read, true) => io.read_now(file, at, &rest, tag),
+                    (Phase::Read, false) => io.read(file, at, &rest, tag),
+                    (_, true) => io.write_now(file, at, &rest, self.is_durable(), tag),
+                    (_, false) => io.write(file, at, &rest, self.is_durable(), tag),
                 }
             }
             How::Zeros => io.write(file, at, &self.zeros(store), false, tag),

@@ -46,6 +46,13 @@ pub(super) fn direct(file: &File, kind: Kind, stat: &Statx, size: u64) -> Grain 
     }
 }
 
+/// Whether the file is on tmpfs.
+pub(super) fn in_memory(file: &File) -> bool {
+    /// TMPFS_MAGIC (statfs(2)).
+    const TMPFS: u64 = 0x0102_1994;
+    rustix::fs::fstatfs(file).is_ok_and(|told| told.f_type as u64 == TMPFS)
+}
+
 /// Whether holes can be punched: tried behind the end of a file, where there is nothing to lose.
 pub(super) fn punches(file: &File, kind: Kind, stat: &Statx, size: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -189,7 +189,9 @@ impl Target {
         if let Receiving::Unplaced(data) | Receiving::Body { data, .. } = self.receiving
             && data.task == id
         {
-            self.receiving = Receiving::Skip { len: data.len, data: Some(data) };
+            // Who owes nothing behind it need not hear of it any more.
+            let owes = self.tasks.get(id).is_some_and(|task| task.owed_data());
+            self.receiving = Receiving::Skip { len: data.len, data: owes.then_some(data) };
         }
     }
 
