@@ -13,7 +13,7 @@ use daemon::Daemon;
 use scenario::Scenario;
 use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -67,6 +67,12 @@ fn folder() -> PathBuf {
     root().join(FOLDER)
 }
 
+/// Removes a file or folder that may be there.
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
 /// Runs a scenario in namespaces of its own: its addresses disturb nobody, and what it started ends with it.
 fn isolated(scenario: Scenario) -> Result {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -104,10 +110,8 @@ fn inside(scenario: Scenario) -> Result {
         succeed(administration("ip").args(line.split(' ')))?;
     }
     let folder = folder().join(scenario.name());
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let made = remove(&folder).and_then(|()| fs::create_dir_all(&folder));
+    made.map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut daemon = Daemon::new(scenario, &folder);
     daemon.serve()?;
     guest::run(scenario, &folder, &mut daemon)

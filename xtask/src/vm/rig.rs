@@ -4,7 +4,7 @@ mod kernel;
 mod packages;
 mod root;
 
-use super::folder;
+use super::{folder, remove};
 use crate::command::{Result, describe};
 use crate::packages::with_lists;
 use packages::Packages;
@@ -75,9 +75,4 @@ pub(super) fn archive(folder: &Path, to: File) -> Result {
 pub(super) fn write_executable(path: &Path, text: &str) -> io::Result<()> {
     let file = File::options().write(true).create(true).truncate(true).mode(0o755).open(path);
     file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
