@@ -66,6 +66,7 @@ fill() {
     mount -t ext4 "$disk" /mnt
     step 'a copied tree'
     (cd / && find bin sbin lib/modules -type f -exec sha256sum '{}' +) >/tmp/sums
+    [ -s /tmp/sums ]
     cp -a /bin /sbin /mnt
     mkdir /mnt/lib
     cp -a /lib/modules /mnt/lib
