@@ -243,14 +243,20 @@ impl Target {
         self.link.data_digest
     }
 
-    /// Data of this task that comes next in the stream and has no place yet, in bytes.
-    pub fn unplaced(&self, task: TaskId) -> u32 {
-        if let Receiving::Unplaced(data) = self.receiving
-            && data.task == task
-        {
-            data.len
-        } else {
-            0
+    /// Data of this task that comes next in the stream, has no place yet, and is the last that the initiator has
+    /// announced, in bytes.
+    pub fn unplaced(&mut self, task: TaskId) -> u32 {
+        match self.receiving {
+            Receiving::Unplaced(data) if data.task == task => {
+                let is_last = self.tasks.get(task).is_some_and(|task| !task.owed_data());
+                if is_last { data.len } else { 0 }
+            }
+            Receiving::Header
+            | Receiving::Segments { .. }
+            | Receiving::Text { .. }
+            | Receiving::Unplaced(_)
+            | Receiving::Body { .. }
+            | Receiving::Skip { .. } => 0,
         }
     }
 
