@@ -44,11 +44,9 @@ impl Scenario {
     /// Further arguments of `lunette serve`, which serves one LUN on 192.0.2.1:3260.
     pub(super) fn serve(self) -> &'static [&'static str] {
         match self {
-            Scenario::IscsiTcp
-            | Scenario::Outage
-            | Scenario::Siw
-            | Scenario::Iser
-            | Scenario::IserOutage => &[],
+            Scenario::IscsiTcp | Scenario::Outage | Scenario::Siw | Scenario::Iser | Scenario::IserOutage => {
+                &[]
+            }
         }
     }
 
