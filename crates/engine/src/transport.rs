@@ -1,11 +1,13 @@
-//! What a connection speaks: iSCSI, or RDMA over our iWARP. Its first bytes tell.
+//! What a connection speaks: iSCSI, or iSER or SRP over our iWARP. Its first bytes tell.
 
+use crate::access::Directory;
 use crate::config::Transports;
-use proto::iscsi::login::Access;
 use proto::iscsi::target::{Target as IscsiTarget, TargetConfig};
 use proto::iser::target::Target as IserTarget;
 use proto::iwarp;
 use proto::iwarp::setup::Depths;
+use proto::message::MessageMachine;
+use proto::srp::target::Target as SrpTarget;
 use proto::stream::{StreamMachine, Transmit, Want};
 use proto::time::Time;
 use proto::verbs::{Down, TaskId, Up};
@@ -14,11 +16,11 @@ use reactor::io::Handle;
 use reactor::memory::Arena;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use wire::iwarp::{Layout as _, ReadDepths, StartFrame};
+use wire::srp::LoginRequestRdma;
 
-/// How a connection over MPA begins (RFC 5044 section 7.1); a login request of iSCSI begins with its opcode.
-const MPA_REQUEST: &[u8; 16] = b"MPA ID Req Frame";
-/// Bytes that tell.
-pub(crate) const OPENING_BYTES: u32 = MPA_REQUEST.len() as u32;
+/// Bytes that tell: a request of MPA without its private data. A login request of iSCSI is longer.
+pub(crate) const OPENING_BYTES: u32 = StartFrame::BYTES as u32;
 
 /// RDMA Reads that a connection makes at a time; it serves none.
 const READS: Depths = Depths { ird: 0, ord: 128 };
@@ -33,12 +35,13 @@ pub(crate) enum Transport {
     Iscsi(Box<IscsiTarget>),
     /// iSER over our iWARP.
     Iser(Box<Channel<IserTarget>>),
+    /// SRP over our iWARP.
+    Srp(Box<Channel<SrpTarget>>),
 }
 
 /// A connection that has not said yet what it speaks.
 pub(crate) struct Opening {
-    config: TargetConfig,
-    access: Arc<dyn Access>,
+    directory: Arc<Directory>,
     from: SocketAddr,
     portal: SocketAddr,
     offered: Transports,
@@ -62,31 +65,32 @@ enum State {
 pub(crate) enum Spoken {
     /// iSCSI.
     Iscsi,
-    /// Something over iWARP.
-    Iwarp,
+    /// iSER over iWARP.
+    Iser,
+    /// SRP over iWARP.
+    Srp,
 }
 
 impl Transport {
     /// A connection that was accepted now, `from` there on this `portal`.
     pub(crate) fn accepted(
-        config: TargetConfig,
-        access: Arc<dyn Access>,
+        directory: Arc<Directory>,
         from: SocketAddr,
         portal: SocketAddr,
         offered: Transports,
         now: Time,
     ) -> Transport {
-        let deadline = now.after(config.login_within);
+        let deadline = now.after(directory.iscsi_config().login_within);
         let state = State::Waiting;
         let is_placed = false;
-        Transport::Opening(Opening { config, access, from, portal, offered, deadline, is_placed, state })
+        Transport::Opening(Opening { directory, from, portal, offered, deadline, is_placed, state })
     }
 
     /// What it was found to speak, of which there is no machine yet.
     pub(crate) fn found(&self) -> Option<Spoken> {
         match self {
             Transport::Opening(Opening { state: State::Found(spoken), .. }) => Some(*spoken),
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => None,
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) | Transport::Srp(_) => None,
         }
     }
 
@@ -103,7 +107,7 @@ impl Transport {
         match self {
             Transport::Opening(opening) => !opening.is_placed,
             Transport::Iscsi(_) => true,
-            Transport::Iser(_) => false,
+            Transport::Iser(_) | Transport::Srp(_) => false,
         }
     }
 
@@ -111,13 +115,16 @@ impl Transport {
     pub(crate) fn open(&mut self, socket: Handle, now: Time) {
         let Transport::Opening(opening) = self else { return };
         let State::Found(spoken) = opening.state else { return };
-        let config = TargetConfig { login_within: opening.deadline.since(now), ..opening.config };
-        let (access, from, portal) = (opening.access.clone(), opening.from, opening.portal);
+        let (access, from, portal) = (opening.directory.clone(), opening.from, opening.portal);
+        let srp = access.srp_config();
+        let config = TargetConfig { login_within: opening.deadline.since(now), ..access.iscsi_config() };
         *self = match spoken {
             Spoken::Iscsi => Transport::Iscsi(Box::new(IscsiTarget::new(config, access, from, portal, now))),
-            Spoken::Iwarp => {
-                let target = IserTarget::new(config, access, from, portal, now);
-                Transport::Iser(Box::new(Channel::responder(iwarp_config(socket), target, now)))
+            Spoken::Iser => {
+                Transport::Iser(channel(socket, IserTarget::new(config, access, from, portal, now), now))
+            }
+            Spoken::Srp => {
+                Transport::Srp(channel(socket, SrpTarget::new(srp, access, from, portal, now), now))
             }
         };
     }
@@ -132,6 +139,7 @@ impl Transport {
             }
             Transport::Iscsi(target) => target.down(now, down),
             Transport::Iser(channel) => channel.machine_mut().down(now, down),
+            Transport::Srp(channel) => channel.machine_mut().down(now, down),
         }
     }
 
@@ -140,6 +148,7 @@ impl Transport {
         match self {
             Transport::Opening(_) | Transport::Iscsi(_) => {}
             Transport::Iser(channel) => channel.run(now, arena),
+            Transport::Srp(channel) => channel.run(now, arena),
         }
     }
 
@@ -148,6 +157,7 @@ impl Transport {
         match self {
             Transport::Opening(_) | Transport::Iscsi(_) => false,
             Transport::Iser(channel) => channel.wants_more(),
+            Transport::Srp(channel) => channel.wants_more(),
         }
     }
 
@@ -155,12 +165,11 @@ impl Transport {
     /// whose push has left.
     pub(crate) fn sent(&mut self, done: &mut Vec<TaskId>) {
         match self {
-            Transport::Opening(_) | Transport::Iscsi(_) => {}
-            Transport::Iser(channel) => {
-                channel.pushed(done);
-                done.clear();
-            }
+            Transport::Opening(_) | Transport::Iscsi(_) => return,
+            Transport::Iser(channel) => channel.pushed(done),
+            Transport::Srp(channel) => channel.pushed(done),
         }
+        done.clear();
     }
 
     /// Gives its memory back; the stream is quiet.
@@ -168,12 +177,13 @@ impl Transport {
         match self {
             Transport::Opening(_) | Transport::Iscsi(_) => {}
             Transport::Iser(channel) => channel.close(arena),
+            Transport::Srp(channel) => channel.close(arena),
         }
     }
 
     /// Whether places of a task that is over stay lent until [`Up::Pushed`].
     pub(crate) fn is_rdma(&self) -> bool {
-        matches!(self, Transport::Iser(_))
+        matches!(self, Transport::Iser(_) | Transport::Srp(_))
     }
 
     /// Whether payload is summed on its way: what goes out may not change between being summed and being sent, and what
@@ -183,6 +193,7 @@ impl Transport {
             Transport::Opening(_) => false,
             Transport::Iscsi(target) => target.sums_payload(),
             Transport::Iser(channel) => channel.agreed().is_some_and(|agreed| agreed.crc),
+            Transport::Srp(channel) => channel.agreed().is_some_and(|agreed| agreed.crc),
         }
     }
 
@@ -191,7 +202,7 @@ impl Transport {
     pub(crate) fn unplaced(&mut self, task: TaskId) -> u32 {
         match self {
             Transport::Iscsi(target) => target.unplaced(task),
-            Transport::Opening(_) | Transport::Iser(_) => 0,
+            Transport::Opening(_) | Transport::Iser(_) | Transport::Srp(_) => 0,
         }
     }
 
@@ -200,8 +211,13 @@ impl Transport {
         match self {
             Transport::Opening(_) | Transport::Iscsi(_) => "iSCSI",
             Transport::Iser(_) => "iSER",
+            Transport::Srp(_) => "SRP",
         }
     }
+}
+
+fn channel<M: MessageMachine>(socket: Handle, machine: M, now: Time) -> Box<Channel<M>> {
+    Box::new(Channel::responder(iwarp_config(socket), machine, now))
 }
 
 fn iwarp_config(socket: Handle) -> iwarp::Config {
@@ -229,6 +245,7 @@ impl StreamMachine for Transport {
             Transport::Opening(_) => Want::Nothing,
             Transport::Iscsi(target) => target.want(),
             Transport::Iser(channel) => channel.want(),
+            Transport::Srp(channel) => channel.want(),
         }
     }
 
@@ -237,6 +254,7 @@ impl StreamMachine for Transport {
             Transport::Opening(opening) => opening.state = opening.look(bytes),
             Transport::Iscsi(target) => target.header(now, bytes),
             Transport::Iser(channel) => channel.header(now, bytes),
+            Transport::Srp(channel) => channel.header(now, bytes),
         }
     }
 
@@ -245,6 +263,7 @@ impl StreamMachine for Transport {
             Transport::Opening(_) => {}
             Transport::Iscsi(target) => target.body(now, digest_ok),
             Transport::Iser(channel) => channel.body(now, digest_ok),
+            Transport::Srp(channel) => channel.body(now, digest_ok),
         }
     }
 
@@ -255,6 +274,7 @@ impl StreamMachine for Transport {
             }
             Transport::Iscsi(target) => target.closed(now, error),
             Transport::Iser(channel) => channel.closed(now, error),
+            Transport::Srp(channel) => channel.closed(now, error),
         }
     }
 
@@ -271,6 +291,7 @@ impl StreamMachine for Transport {
             }
             Transport::Iscsi(target) => target.poll(),
             Transport::Iser(channel) => channel.poll(),
+            Transport::Srp(channel) => channel.poll(),
         }
     }
 
@@ -279,6 +300,7 @@ impl StreamMachine for Transport {
             Transport::Opening(_) => false,
             Transport::Iscsi(target) => target.owes(),
             Transport::Iser(channel) => channel.owes(),
+            Transport::Srp(channel) => channel.owes(),
         }
     }
 
@@ -287,6 +309,7 @@ impl StreamMachine for Transport {
             Transport::Opening(_) => {}
             Transport::Iscsi(target) => target.transmit(now, batch),
             Transport::Iser(channel) => channel.transmit(now, batch),
+            Transport::Srp(channel) => channel.transmit(now, batch),
         }
     }
 
@@ -295,6 +318,7 @@ impl StreamMachine for Transport {
             Transport::Opening(opening) => opening.state == State::Over,
             Transport::Iscsi(target) => target.finished(),
             Transport::Iser(channel) => channel.finished(),
+            Transport::Srp(channel) => channel.finished(),
         }
     }
 
@@ -303,6 +327,7 @@ impl StreamMachine for Transport {
             Transport::Opening(opening) => (opening.state != State::Over).then_some(opening.deadline),
             Transport::Iscsi(target) => target.deadline(),
             Transport::Iser(channel) => channel.deadline(),
+            Transport::Srp(channel) => channel.deadline(),
         }
     }
 
@@ -314,21 +339,28 @@ impl StreamMachine for Transport {
             Transport::Opening(_) => {}
             Transport::Iscsi(target) => target.tick(now),
             Transport::Iser(channel) => channel.tick(now),
+            Transport::Srp(channel) => channel.tick(now),
         }
     }
 }
 
 impl Opening {
     fn look(&self, bytes: &[u8]) -> State {
-        if bytes == MPA_REQUEST {
-            match self.offered.iser {
-                true => State::Found(Spoken::Iwarp),
-                false => State::Failed("it asks for RDMA, which this portal does not offer".into()),
-            }
-        } else if self.offered.iscsi {
-            State::Found(Spoken::Iscsi)
-        } else {
-            State::Failed("it does not ask for RDMA, and this portal offers nothing else".into())
+        let request = StartFrame::view(bytes).filter(|frame| frame.key == StartFrame::REQUEST);
+        let (spoken, is_offered, name) = match request {
+            None => (Spoken::Iscsi, self.offered.iscsi, "iSCSI"),
+            Some(frame) if has_srp_login(frame) => (Spoken::Srp, self.offered.srp, "SRP"),
+            Some(_) => (Spoken::Iser, self.offered.iser, "iSER"),
+        };
+        match is_offered {
+            true => State::Found(spoken),
+            false => State::Failed(format!("it speaks {name}, which this portal does not offer")),
         }
     }
+}
+
+/// iSER's private data has 4 bytes or none (RFC 7145 section 5.1), that of SRP is a whole login.
+fn has_srp_login(frame: &StartFrame) -> bool {
+    let depths = if frame.has(StartFrame::ENHANCED) { ReadDepths::BYTES } else { 0 };
+    usize::from(frame.private_data_length.get()) >= depths + LoginRequestRdma::BYTES
 }

@@ -36,8 +36,8 @@ pub struct Applicant {
 
 /// Decides who may log in.
 pub trait Access: Send + Sync {
-    /// Whether there are other channels of the same two ports, or why the login is rejected.
-    fn admit(&self, applicant: &Applicant) -> Result<bool, RejectReason>;
+    /// Whether there are other channels of the same two ports, or why the login is rejected, in words for the log, too.
+    fn admit(&self, applicant: &Applicant) -> Result<bool, (RejectReason, String)>;
 }
 
 impl Target {
@@ -47,7 +47,7 @@ impl Target {
         let tag = request.as_ref().map(|request| request.tag).unwrap_or_default();
         let judged = match request {
             Some(request) => self.judge(&request),
-            None => Err((RejectReason::UNABLE_TO_ESTABLISH, "a login request that is too short")),
+            None => Err((RejectReason::UNABLE_TO_ESTABLISH, "a login request that is too short".into())),
         };
         match judged {
             Ok(response) => Answer::Accept(LoginResponse { tag, ..response }.as_bytes().to_vec()),
@@ -65,24 +65,27 @@ impl Target {
         }
     }
 
-    fn judge(&mut self, request: &LoginRequest) -> Result<LoginResponse, (RejectReason, &'static str)> {
+    fn judge(&mut self, request: &LoginRequest) -> Result<LoginResponse, (RejectReason, String)> {
         let (bytes, flags) = (request.req_it_iu_len.get(), request.req_flags);
         if request.opcode != Opcode::LOGIN_REQUEST {
-            return Err((RejectReason::UNABLE_TO_ESTABLISH, "no login request"));
+            return Err((RejectReason::UNABLE_TO_ESTABLISH, "no login request".into()));
         }
         if bytes < IU_BYTES_MIN || bytes > self.config.max_it_iu_bytes {
-            return Err((RejectReason::LENGTH_TOO_LARGE, "a length of information units that is not taken"));
+            return Err((
+                RejectReason::LENGTH_TOO_LARGE,
+                "a length of information units that is not taken".into(),
+            ));
         }
         if request.req_buf_fmt.get() & !(FORMAT_DIRECT | FORMAT_INDIRECT) != 0 {
-            return Err((RejectReason::DESCRIPTOR_FORMAT, "an unknown data buffer descriptor format"));
+            return Err((RejectReason::DESCRIPTOR_FORMAT, "an unknown data buffer descriptor format".into()));
         }
         let keeps_others = match flags & LoginRequest::CHANNEL_MASK {
             0 => false,
             LoginRequest::CHANNEL_MULTIPLE => true,
-            _ => return Err((RejectReason::MULTI_CHANNEL, "an unknown multi-channel action")),
+            _ => return Err((RejectReason::MULTI_CHANNEL, "an unknown multi-channel action".into())),
         };
         if request.target_port_id != self.config.target_port {
-            return Err((RejectReason::UNABLE_TO_ASSOCIATE, "another target port"));
+            return Err((RejectReason::UNABLE_TO_ASSOCIATE, "another target port".into()));
         }
         let applicant = Applicant {
             initiator_port: request.initiator_port_id,
@@ -91,7 +94,7 @@ impl Target {
             portal: self.portal,
             keeps_others,
         };
-        let others = self.access.admit(&applicant).map_err(|reason| (reason, "refused"))?;
+        let others = self.access.admit(&applicant)?;
         let offset = request.imm_data_offset.get();
         let is_immediate = flags & LoginRequest::IMMEDIATE != 0 && may_be_immediate(offset);
         self.link = Link { max_it_iu_bytes: bytes, immediate_offset: is_immediate.then_some(offset), flags };
@@ -152,7 +155,7 @@ fn session(applicant: &Applicant, link: &Link, limit: u16) -> Session {
 }
 
 /// A port identifier as Linux writes it.
-pub(crate) fn port_name(port: &[u8; 16]) -> String {
+pub fn port_name(port: &[u8; 16]) -> String {
     let digits: String = port.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("0x{digits}")
 }
