@@ -328,6 +328,7 @@ fn contains(network: &Network, address: IpAddr) -> bool {
 mod tests {
     use super::*;
     use crate::config::ServeOptions;
+    use crate::registry::Place;
 
     #[test]
     fn all_addresses_of_each_family_are_a_portal_of_their_own() {
@@ -356,6 +357,64 @@ mod tests {
         let disk = "iqn.2026-11.io.lunette:disk".to_owned();
         assert_eq!(told(v4), [(disk.clone(), vec![(v4, 1)])]);
         assert_eq!(told(v6), [(disk, vec![(v6, 2)]), ("iqn.2026-11.a:six".into(), vec![(v6, 2)])]);
+    }
+
+    #[test]
+    fn srp_reaches_the_first_target_of_its_portal_if_a_group_lets_it() {
+        const TEXT: &str = "
+            portal = [{ listen = '192.0.2.1:1', transports = ['srp'] }, { listen = '192.0.2.1:2' }]
+            lun = [{ ram = '1M' }]
+            [[target]]
+            name = 'iqn.2026-11.a:other'
+            luns = []
+            portals = ['192.0.2.1:2']
+            [[target]]
+            name = 'iqn.2026-11.a:disk'
+            luns = []
+            sessions_max = 2
+            [[target.group]]
+            name = 'secret'
+            initiators = ['0x0000000000000000000000000000000c']
+            chap = { user = 'u', secret = '0123456789abcdef' }
+            [[target.group]]
+            name = 'ours'
+            initiators = ['0x000000000000000000000000000000*']
+            networks = ['192.0.2.0/24']";
+        let config = Config::from_toml(TEXT, std::path::Path::new("lunette.toml"));
+        let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        assert_eq!((srp_target(&config, 0), srp_target(&config, 1)), (Some(1), Some(0)));
+        let addresses: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
+        let registry = Arc::new(Registry::default());
+        let directory = Directory::new(config, addresses.clone(), registry.clone());
+        let admit = |port: u128, from: &str, keeps_others: bool| {
+            let applicant = srp::login::Applicant {
+                initiator_port: port.to_be_bytes(),
+                target_port: [0; 16],
+                from: from.parse().expect("an address"),
+                portal: addresses[0],
+                keeps_others,
+            };
+            srp::login::Access::admit(&directory, &applicant)
+        };
+        let here = "192.0.2.9:9";
+        assert_eq!(admit(0xb, here, false), Ok(false));
+        let why = |refused: Result<bool, (RejectReason, String)>| refused.expect_err("refused");
+        let (reason, words) = why(admit(0xc, here, false));
+        assert!(reason == RejectReason::UNABLE_TO_ESTABLISH && words.contains("asks for CHAP"), "{words}");
+        assert!(why(admit(0xb00, here, false)).1.ends_with("no group of the target matches"));
+        assert!(why(admit(0xb, "203.0.113.1:9", false)).1.ends_with("no group of the target matches"));
+        for serial in [1, 2] {
+            let initiator = srp::login::port_name(&0xb_u128.to_be_bytes());
+            let name = SessionName { initiator, isid: [0; 6], target: 1, group: 1, channel: serial };
+            let place = Place { core: 0, serial, tsih: 0, cid: 0, is_over: false, nexus: serial };
+            registry.enter(name, place, 2).expect("room");
+        }
+        assert_eq!(why(admit(0xb, here, true)).0, RejectReason::INSUFFICIENT_RESOURCES);
+        assert_eq!(why(admit(0xd, here, false)).0, RejectReason::INSUFFICIENT_RESOURCES);
+        assert_eq!(admit(0xb, here, false), Ok(true), "it takes the place of both");
+        let told = directory.send_targets("iqn.a:i", addresses[0], addresses[1], SendTargets::All);
+        let portals: Vec<_> = told.into_iter().map(|record| record.portals).collect();
+        assert_eq!(portals, [[(addresses[1], 1)]], "SRP's portal is not told");
     }
 
     #[test]

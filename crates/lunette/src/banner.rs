@@ -230,6 +230,24 @@ Ready. Stop with Ctrl-C.
     }
 
     #[test]
+    fn srp_is_told_where_it_leads() {
+        let text = "
+            portal = [{ listen = '127.0.0.1:1', transports = ['srp'] }]
+            lun = [{ ram = '1G', serial = 'S1' }]
+            [[target]]
+            name = 'iqn.2026-11.a:x'
+            luns = ['lun0']
+            [[target]]
+            name = 'iqn.2026-11.a:y'
+            luns = ['lun0']";
+        let shown = shown(text, &["127.0.0.1:40000"], None);
+        let line = "echo id_ext=024c750000000001,ioc_guid=024c750000000001,dest=127.0.0.1:40000 > /sys/class";
+        let (first, second) = shown.split_once("Target iqn.2026-11.a:y").expect("two targets");
+        assert!(first.contains(line) && !second.contains("id_ext"), "{shown}");
+        assert!(!shown.contains("iscsi://") && !shown.contains("iscsiadm"), "{shown}");
+    }
+
+    #[test]
     fn the_admin_interface_is_told_first() {
         let text = "[[lun]]\nram = '1G'\n[[target]]\nname = 'iqn.2026-11.a:x'";
         let shown = shown_with_admin(text, &["127.0.0.1:40000"], None, Some("http://127.0.0.1:40001"));
