@@ -66,7 +66,7 @@ impl<I: Io> Core<I> {
             initiator = %session.initiator,
             from = %facts.from,
             portal = %facts.local,
-            target = session.target.as_deref().unwrap_or("-"),
+            target = target.map_or("-", |target| shared.config.targets[target].name.as_str()),
             core = shared.config.cores[core],
             transport,
             keys = %keys.join(" "),

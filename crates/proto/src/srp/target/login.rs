@@ -3,7 +3,7 @@
 use super::{Link, Target};
 use crate::message::Answer;
 use crate::verbs::{Session, Up};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
 use wire::srp::{Command, Layout, LoginReject, LoginRequest, LoginResponse, Opcode, RejectReason};
 use zerocopy::IntoBytes;
@@ -22,7 +22,7 @@ const TRANSPORT_ID_BYTES: usize = 24;
 /// Who asks to log in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applicant {
-    /// Initiator port identifier.
+    /// Initiator port identifier; made of the address of an initiator that does not tell its own.
     pub initiator_port: [u8; 16],
     /// Target port identifier: of our port.
     pub target_port: [u8; 16],
@@ -88,7 +88,7 @@ impl Target {
             return Err((RejectReason::UNABLE_TO_ASSOCIATE, "another target port".into()));
         }
         let applicant = Applicant {
-            initiator_port: request.initiator_port_id,
+            initiator_port: initiator_port(&request.initiator_port_id, self.from.ip()),
             target_port: request.target_port_id,
             from: self.from,
             portal: self.portal,
@@ -123,6 +123,16 @@ impl Target {
             self.phase = super::Phase::Full;
             self.up.push_back(Up::Ready(session));
         }
+    }
+}
+
+/// Linux's ib_srp has zeros for the identifier where its device has no InfiniBand GID, as siw: all such hosts would be one
+/// initiator port, end each other's channels and share reservations. Their addresses tell them apart.
+fn initiator_port(told: &[u8; 16], from: IpAddr) -> [u8; 16] {
+    match from.to_canonical() {
+        _ if *told != [0; 16] => *told,
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
     }
 }
 
@@ -166,4 +176,18 @@ pub(crate) fn transport_id(port: &[u8; 16]) -> Vec<u8> {
     id.resize(TRANSPORT_ID_BYTES.saturating_sub(port.len()), 0);
     id.extend_from_slice(port);
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initiators_without_an_identifier_are_told_apart_by_address() {
+        let port = |told: [u8; 16], from: &str| port_name(&initiator_port(&told, from.parse().unwrap()));
+        assert_eq!(port([0; 16], "192.0.2.2"), "0x00000000000000000000ffffc0000202");
+        assert_eq!(port([0; 16], "::ffff:192.0.2.2"), port([0; 16], "192.0.2.2"));
+        assert_eq!(port([0; 16], "2001:db8::2"), "0x20010db8000000000000000000000002");
+        assert_eq!(port([7; 16], "192.0.2.2"), "0x07070707070707070707070707070707");
+    }
 }
