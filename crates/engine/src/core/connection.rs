@@ -10,7 +10,6 @@ use crate::message::{Facts, Message};
 use crate::registry::{Place, SessionName};
 use crate::slots::{Key, Slots};
 use crate::transport::{OPENING_BYTES, Spoken, Transport};
-use proto::stream::StreamMachine as _;
 use proto::time::Time;
 use proto::verbs::{Down, Session, TaskId, Up};
 use reactor::io::{Errno, Handle, Io, Tag};
@@ -312,8 +311,7 @@ impl<I: Io> Core<I> {
     pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) {
         let mut pushed = std::mem::take(&mut self.pushed);
         if let Some(conn) = self.connections.get_mut(key) {
-            conn.stream.sent(&mut self.io, &mut conn.machine, result, &mut pushed);
-            conn.machine.sent(&mut pushed);
+            conn.machine.sent(&mut conn.stream, &mut self.io, result, &mut pushed);
             self.soil(key);
         }
         for wire in pushed.drain(..) {
@@ -361,15 +359,15 @@ impl<I: Io> Core<I> {
                 Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
             };
             if !is_fed {
-                return conn.stream.pause();
+                conn.stream.pause();
+                return self.poll_machine(key);
             }
-            let fed = conn.stream.feed(&mut self.io, &mut conn.machine);
-            if let Some(spoken) = conn.machine.found() {
-                self.open(key, spoken);
-            }
-            self.poll_machine(key);
-            if !fed {
-                return;
+            match conn.machine.next(&mut conn.stream, &mut self.io) {
+                Some(up) => self.up(key, up),
+                None => match conn.machine.found() {
+                    Some(spoken) => self.open(key, spoken),
+                    None => return,
+                },
             }
         }
     }
@@ -395,8 +393,7 @@ impl<I: Io> Core<I> {
 
     fn poll_machine(&mut self, key: Key) {
         while let Some(conn) = self.connections.get_mut(key) {
-            conn.machine.run(self.io.now(), self.io.arena());
-            let Some(up) = conn.machine.poll() else { return };
+            let Some(up) = conn.machine.poll(&mut self.io) else { return };
             self.up(key, up);
         }
     }
@@ -586,21 +583,23 @@ impl<I: Io> Core<I> {
     fn finish_turn(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         conn.stream.end_turn();
-        conn.machine.run(self.io.now(), self.io.arena());
-        conn.stream.flush(&mut self.io, &mut conn.machine);
+        let event = conn.machine.flush(&mut conn.stream, &mut self.io);
         if (conn.stream.wants_more() || conn.machine.wants_more())
             && !std::mem::replace(&mut conn.to_serve, true)
         {
             self.to_serve.push(key);
         }
-        self.poll_machine(key);
+        if let Some(up) = event {
+            self.up(key, up);
+            self.poll_machine(key);
+        }
         let Some(conn) = self.connections.get_mut(key) else { return };
-        let drained = !conn.machine.owes() && conn.stream.has_sent();
+        let has_sent = |conn: &Connection| !conn.machine.owes() && conn.stream.has_sent();
         match conn.phase {
-            Phase::Leaving(core) if drained && conn.stream.is_movable() => self.leave(key, core),
+            Phase::Leaving(core) if has_sent(conn) && conn.stream.is_movable() => self.leave(key, core),
             Phase::Draining => self.drain_on(key),
             Phase::Closing => {
-                if drained {
+                if has_sent(conn) {
                     conn.stream.shutdown(&mut self.io);
                 }
                 self.close_when_quiet(key);
