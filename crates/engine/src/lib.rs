@@ -20,5 +20,6 @@ mod prober;
 mod registry;
 pub mod remote;
 mod slots;
+mod transport;
 
 pub use daemon::Daemon;

@@ -198,6 +198,12 @@ impl Receiver {
         self.unread().filter(|unread| unread.len >= len).map(|unread| unread.slice(0, len))
     }
 
+    /// The last `len` bytes are unread again.
+    pub(super) fn give_again(&mut self, len: u32) {
+        assert!(len <= self.start && !self.is_posted(), "only what was just read can be read again");
+        self.start -= len;
+    }
+
     /// Receives more. False: there is no buffer for it now.
     pub(super) fn post<I: Io>(&mut self, io: &mut I, socket: Handle, want: Want) -> bool {
         let mut into = Places::EMPTY;
