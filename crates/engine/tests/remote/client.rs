@@ -1,7 +1,7 @@
 //! One session, and commands one after the other.
 
 use crate::cable::Cable;
-use crate::support::{TARGET, impatient, serve, serve_toml, url, url_with};
+use crate::support::{TARGET, impatient, scheme, serve, serve_toml, sums, url, url_with};
 use engine::initiator::client::CommandError;
 use engine::initiator::{Client, Options, Url, discover};
 use std::net::TcpStream;
@@ -57,12 +57,13 @@ fn a_daemon_that_is_dropped_accepts_nothing_of_another() {
 }
 
 #[test]
-fn digests_are_asked_for_by_url() {
+fn sums_are_asked_for_by_url() {
     let daemon = serve(&["ram:16M"]);
-    let url = url_with(&daemon, "", 0, "?header_digest=crc32c&data_digest=crc32c");
+    let url = url_with(&daemon, "", 0, sums());
     let mut client = Client::connect(&url, &Options::default()).expect("a session");
     let negotiated = client.negotiated().expect("logged in");
-    assert!(negotiated.header_digest && negotiated.data_digest);
+    assert_eq!(negotiated.header_digest && negotiated.data_digest, scheme() == "iscsi");
+    assert_eq!(negotiated.rdma.is_some(), scheme() == "iser");
     round_trip(&mut client);
 }
 
@@ -88,7 +89,7 @@ fn both_sides_prove_who_they_are() {
 fn targets_are_discovered() {
     let daemon = serve(&["ram:16M"]);
     let address = daemon.addresses()[0];
-    let url: Url = format!("iscsi://{address}").parse().expect("a URL");
+    let url: Url = format!("{}://{address}", scheme()).parse().expect("a URL");
     let found = discover(&url, &Options::default()).expect("an answer");
     assert_eq!(found, [(TARGET.to_string(), vec![format!("{address},1")])]);
 }

@@ -29,7 +29,7 @@ struct Core {
 impl Core {
     /// A core whose session is open.
     fn of(store: &Arc<RemoteStore>) -> Core {
-        let arena = Arena::new(2 << 20).expect("memory");
+        let arena = Arena::new(4 << 20).expect("memory");
         let io = Uring::new(arena, Waker::new().expect("a waker")).expect("a ring");
         let lane = store.clone().lane(Tag(0));
         let mut core = Core { io, lane, next: 0, completions: Vec::new(), finished: Vec::new() };
