@@ -147,7 +147,7 @@ fn iwarp_config(receives: u16, queue_depth: u16, crc: bool, socket: Handle) -> i
         // What a command reads, and what it writes.
         registrations: 2 * queue_depth,
         crc32c,
-        random: || getrandom::u32().expect("the kernel has random bits"),
+        random: crate::random::bits,
     }
 }
 
