@@ -39,6 +39,26 @@ fn commands_are_answered_with_data_and_sense() {
 }
 
 #[test]
+fn iscsi_and_iser_are_spoken_on_one_port() {
+    let daemon = serve(&["ram:16M"]);
+    let connect = |scheme| {
+        let url: Url = format!("{scheme}://{}/{TARGET}/0", daemon.addresses()[0]).parse().expect("a URL");
+        Client::connect(&url, &Options::default()).expect("a session")
+    };
+    let (mut iscsi, mut iser) = (connect("iscsi"), connect("iser"));
+    for _ in 0..4 {
+        round_trip(&mut iser);
+        let there = iscsi.command(&READ, 0x180 * 512, &[]).expect("a reply");
+        assert!(there.data == pattern(0x180 * 512));
+        round_trip(&mut iscsi);
+    }
+    let is_rdma = |client: &Client| client.negotiated().is_some_and(|negotiated| negotiated.rdma.is_some());
+    assert_eq!((is_rdma(&iscsi), is_rdma(&iser)), (false, true));
+    drop((iscsi, iser));
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
 fn a_daemon_that_is_dropped_accepts_nothing_of_another() {
     for _ in 0..8 {
         let dropped = serve_toml(
