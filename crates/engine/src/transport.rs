@@ -186,8 +186,9 @@ impl Transport {
         }
     }
 
-    /// Data of this task that comes next in the stream and has no place yet, in bytes.
-    pub(crate) fn unplaced(&self, task: TaskId) -> u32 {
+    /// Data of this task that comes next in the stream, has no place yet, and is the last that the initiator has
+    /// announced, in bytes.
+    pub(crate) fn unplaced(&mut self, task: TaskId) -> u32 {
         match self {
             Transport::Iscsi(target) => target.unplaced(task),
             Transport::Opening(_) | Transport::Iser(_) => 0,

@@ -364,6 +364,25 @@ fn data_that_comes_in_two_pdus_at_once_is_whole() {
 }
 
 #[test]
+fn data_after_all_that_was_announced_fails_the_write() {
+    let (daemon, url) = daemon();
+    let mut more = session(&url, "more");
+    // All of it comes with the command, but the F bit says that some is to follow.
+    let command = write_pdu(&more, url.lun, 0x21, &[7; 8192]);
+    let beyond =
+        Pdu::new(0x05, 0x80).lun(url.lun).word(16, 5).word(20, u32::MAX).word(40, 8192).data(&[8; 512]);
+    more.gather();
+    more.send(&command).expect("kept");
+    more.send(&beyond).expect("kept");
+    more.release().expect("sent");
+    let response = more.receive().expect("a response");
+    assert_eq!((response.opcode(), response.header[3]), (0x21, CHECK_CONDITION));
+    let read = session(&url, "other").read_blocks(url.lun, 16, 16, 512).expect("READ");
+    assert_eq!(read, [0; 8192]);
+    daemon.stop();
+}
+
+#[test]
 fn data_with_a_wrong_digest_is_not_written() {
     let (daemon, url) = daemon();
     let mut wrong = Initiator::login(&url, &Login::named("wrong").with_digests()).expect("login");

@@ -84,8 +84,8 @@ pub trait Io {
     /// Writes to a file; `durable`: it is on stable storage before the completion (RWF_DSYNC).
     fn write(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag);
 
-    /// Reads from a file in memory before this returns, as it cannot take long. (tmpfs cannot be asked not to wait, so the
-    /// kernel gives each queued request to a thread of its own: a third of the speed.) The completion is of the next turn.
+    /// Reads from a file in memory before this returns, which is short unless the machine swaps. (tmpfs cannot be asked
+    /// not to wait, so the kernel gives each queued request to a thread of its own.) The completion is of the next turn.
     fn read_now(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
         self.read(file, at, into, tag);
     }

@@ -13,6 +13,10 @@ pub(super) enum Scenario {
     Outage,
     /// Linux's iWARP in software has a link, and the initiators that use it can be loaded.
     Siw,
+    /// iSER over it: the same, and the data is read over TCP then.
+    Iser,
+    /// The daemon is killed under such a load over iSER.
+    IserOutage,
 }
 
 impl Scenario {
@@ -21,6 +25,8 @@ impl Scenario {
             Scenario::IscsiTcp => "iscsi_tcp",
             Scenario::Outage => "outage",
             Scenario::Siw => "siw",
+            Scenario::Iser => "iser",
+            Scenario::IserOutage => "iser_outage",
         }
     }
 
@@ -30,20 +36,26 @@ impl Scenario {
             Scenario::IscsiTcp => include_str!("../../vm/iscsi_tcp.sh"),
             Scenario::Outage => include_str!("../../vm/outage.sh"),
             Scenario::Siw => include_str!("../../vm/siw.sh"),
+            Scenario::Iser => include_str!("../../vm/iser.sh"),
+            Scenario::IserOutage => include_str!("../../vm/iser_outage.sh"),
         }
     }
 
     /// Further arguments of `lunette serve`, which serves one LUN on 192.0.2.1:3260.
     pub(super) fn serve(self) -> &'static [&'static str] {
         match self {
-            Scenario::IscsiTcp | Scenario::Outage | Scenario::Siw => &[],
+            Scenario::IscsiTcp | Scenario::Outage | Scenario::Siw | Scenario::Iser | Scenario::IserOutage => {
+                &[]
+            }
         }
     }
 
     /// How long the guest's script may take on a loaded machine.
     pub(super) fn limit(self) -> Duration {
         match self {
-            Scenario::IscsiTcp | Scenario::Outage => Duration::from_secs(240),
+            Scenario::IscsiTcp | Scenario::Outage | Scenario::Iser | Scenario::IserOutage => {
+                Duration::from_secs(240)
+            }
             Scenario::Siw => Duration::from_secs(60),
         }
     }

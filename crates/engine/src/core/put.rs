@@ -14,7 +14,7 @@ impl<I: Io> Core<I> {
     /// With a data digest nobody has looked yet whether it is what was sent.
     pub(super) fn put(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
         let Some((offset, len, ending)) = exec.whole_write() else { return false };
-        let Some(conn) = self.connections.get(connection) else { return false };
+        let Some(conn) = self.connections.get_mut(connection) else { return false };
         let is_next = command.write_bytes == len && conn.machine.unplaced(command.task) == len;
         if !is_next || conn.machine.sums_payload() || conn.phase != Phase::Serving {
             return false;
@@ -23,6 +23,9 @@ impl<I: Io> Core<I> {
         let (lane, io) = self.lane(unit);
         if !lane.put(io, offset, Places::one(from)) {
             return false;
+        }
+        if let Some(conn) = self.connections.get_mut(connection) {
+            conn.progress_at = self.io.now();
         }
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
         self.leave_gate(unit, None);

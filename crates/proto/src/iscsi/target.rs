@@ -88,15 +88,12 @@ impl Target {
         self.layer.link.data_digest
     }
 
-    /// Data of this task that comes next in the stream and has no place yet, in bytes.
-    pub fn unplaced(&self, task: TaskId) -> u32 {
-        if let Incoming::Unplaced(data) = self.layer.incoming
-            && data.task == task
-        {
-            data.len
-        } else {
-            0
-        }
+    /// Data of this task that comes next in the stream, has no place yet, and is the last that the initiator has
+    /// announced, in bytes.
+    pub fn unplaced(&mut self, task: TaskId) -> u32 {
+        let Incoming::Unplaced(data) = self.layer.incoming else { return 0 };
+        let owes = self.layer.tasks.get(task).is_some_and(|task| task.owed_data());
+        if data.task == task && !owes { data.len } else { 0 }
     }
 
     /// Takes a verb from above. One about a task that is no more is ignored.

@@ -120,7 +120,7 @@ fn finish(
         hole_bytes,
         discard_bytes: probe::discard_bytes(kind, &stat, hole_bytes),
         read_only,
-        in_memory: probe::in_memory(&file),
+        in_memory: probe::in_memory(&file, kind),
         solid_state: probe::solid_state(kind, &stat),
         size: AtomicU64::new(size),
         can_punch: AtomicBool::new(can_punch),

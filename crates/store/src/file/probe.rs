@@ -46,11 +46,11 @@ pub(super) fn direct(file: &File, kind: Kind, stat: &Statx, size: u64) -> Grain 
     }
 }
 
-/// Whether the file is on tmpfs.
-pub(super) fn in_memory(file: &File) -> bool {
+/// Whether the data is on tmpfs. A device's node is there, too, but not its data.
+pub(super) fn in_memory(file: &File, kind: Kind) -> bool {
     /// TMPFS_MAGIC (statfs(2)).
     const TMPFS: u64 = 0x0102_1994;
-    rustix::fs::fstatfs(file).is_ok_and(|told| told.f_type as u64 == TMPFS)
+    kind == Kind::File && rustix::fs::fstatfs(file).is_ok_and(|told| told.f_type as u64 == TMPFS)
 }
 
 /// Whether holes can be punched: tried behind the end of a file, where there is nothing to lose.
@@ -88,4 +88,17 @@ fn queue(kind: Kind, stat: &Statx, name: &str) -> Option<u64> {
         let path = format!("/sys/dev/block/{major}:{minor}/{queue}/{name}");
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_may_be_in_memory_but_the_data_of_a_device_is_not_where_its_node_is() {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        assert!(in_memory(&file, Kind::File));
+        assert!(!in_memory(&file, Kind::Block));
+        assert!(!in_memory(&tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap(), Kind::File));
+    }
 }
