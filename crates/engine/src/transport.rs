@@ -302,7 +302,7 @@ fn iwarp_config(socket: Handle) -> iwarp::Config {
         receives: RECEIVES_MAX,
         registrations: 0,
         crc32c: reactor::crc::crc32c,
-        random: || getrandom::u32().expect("the kernel has random bits"),
+        random: crate::random::bits,
     }
 }
 
