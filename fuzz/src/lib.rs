@@ -1,6 +1,8 @@
 //! What the fuzz targets share.
 #![forbid(unsafe_code)]
 
+pub mod above;
+
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Refusal, SendTargets, TargetRecord};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -94,4 +96,19 @@ impl Access for Door {
     fn new_tsih(&self) -> u16 {
         self.handles.fetch_add(1, Ordering::Relaxed) | 1
     }
+}
+
+/// A login request that goes straight to the full feature phase, with these keys.
+pub fn login(keys: &str) -> Vec<u8> {
+    let text = format!(
+        "InitiatorName=iqn.2026-11.io.lunette:fuzz\0TargetName={TARGET}\0SessionType=Normal\0\
+         InitialR2T=No\0ImmediateData=Yes\0{keys}"
+    );
+    let mut pdu = vec![0; 48];
+    pdu[..2].copy_from_slice(&[0x43, 0x87]);
+    pdu[7] = u8::try_from(text.len()).expect("a short text");
+    pdu[8] = 0x80;
+    pdu.extend_from_slice(text.as_bytes());
+    pdu.resize(pdu.len().next_multiple_of(4), 0);
+    pdu
 }

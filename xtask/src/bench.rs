@@ -7,13 +7,12 @@ mod marks;
 mod plan;
 mod results;
 
-use crate::command::{Result, cargo, command, output, root, succeed};
+use crate::command::{Result, build_lunette, command, lunette, output, root, succeed};
 use crate::instructions::{self, Figures};
 use judge::Judged;
 use marks::marks;
 use results::Results;
 use std::fs;
-use std::path::PathBuf;
 
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -74,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result {
 }
 
 fn measure(options: &Options) -> Result {
-    succeed(cargo().args(["build", "--release", "--locked", "--package", "lunette"]))?;
+    build_lunette()?;
     if !options.resume {
         let folder = root().join(OUTPUT);
         if folder.exists() {
@@ -85,7 +84,7 @@ fn measure(options: &Options) -> Result {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     fs::create_dir_all(root().join("target")).map_err(fault)?;
     fs::write(root().join(PLAN), plan::plan(cores)).map_err(fault)?;
-    let mut report = command(program());
+    let mut report = command(lunette());
     report.args(["report", PLAN, "-o", OUTPUT]);
     let switches = [(options.resume, "--resume"), (options.quick, "--quick")];
     report.args(switches.iter().filter(|(on, _)| *on).map(|(_, switch)| switch));
@@ -95,11 +94,6 @@ fn measure(options: &Options) -> Result {
     limits::measure(&mut figures)?;
     let lines: String = figures.iter().map(|(name, figure)| format!("{name} = {figure}\n")).collect();
     fs::write(root().join(OUTPUT).join(FIGURES), lines).map_err(fault)
-}
-
-fn program() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("release/lunette")
 }
 
 /// Puts the results where they are committed.

@@ -11,6 +11,17 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
 }
 
+/// The daemon and all else that the command line does, as released.
+pub(crate) fn lunette() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("release/lunette")
+}
+
+/// Builds it.
+pub(crate) fn build_lunette() -> Result {
+    succeed(cargo().args(["build", "--release", "--locked", "--package", "lunette"]))
+}
+
 /// The cargo that runs us, started in the repository's root.
 pub(crate) fn cargo() -> Command {
     command(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
@@ -43,10 +54,20 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 
 /// Whether a program can be found, also where only an administrator's PATH leads.
 pub(crate) fn exists(program: &str) -> bool {
+    find(program).is_some()
+}
+
+/// An administrator's program, which also others may run.
+pub(crate) fn administration(program: &str) -> Command {
+    find(program).map_or_else(|| command(program), command)
+}
+
+fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/sbin".into()])
-        .any(|directory| directory.join(program).is_file())
+        .map(|directory| directory.join(program))
+        .find(|file| file.is_file())
 }
 
 /// The command as it would be typed, without its environment.

@@ -1,5 +1,5 @@
 //! What continuous integration and a person run: `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask instructions`,
-//! `cargo xtask bench`, `cargo xtask tidy`.
+//! `cargo xtask bench`, `cargo xtask vm`, `cargo xtask tidy`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -9,6 +9,7 @@ mod instructions;
 mod packages;
 mod test;
 mod tidy;
+mod vm;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ enum Task {
     Instructions(instructions::Options),
     /// Measure the datapath, and hold it against its marks.
     Bench(bench::Options),
+    /// Linux's own initiators in a virtual machine, against the daemon on this one; not part of `test` yet.
+    Vm(vm::Options),
     /// Check the tree itself: file lengths, leftovers, documents.
     Tidy,
 }
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Instructions(options) => packages::ensure().and_then(|()| instructions::run(&options)),
         Task::Bench(options) => packages::ensure_for_bench().and_then(|()| bench::run(&options)),
+        Task::Vm(options) => packages::ensure_for_vm().and_then(|()| vm::run(&options)),
         Task::Tidy => tidy::run(),
     };
     match outcome {

@@ -1,4 +1,4 @@
-//! The Debian packages that tests need: initiators, file system tools and a browser that others wrote.
+//! The Debian packages that tests need: initiators, file system tools, a browser and an emulator that others wrote.
 
 use crate::command::{Result, command, exists, succeed};
 use std::process::Stdio;
@@ -28,6 +28,21 @@ const PACKAGES: [Package; 13] = [
 /// What only `cargo xtask bench` needs.
 const FIO: Package = Package { name: "fio", program: Some("fio") };
 
+/// What only `cargo xtask vm` needs. The compiler is the one that Debian 12 compiled its kernel with.
+const VM: [Package; 11] = [
+    Package { name: "qemu-system-x86", program: Some("qemu-system-x86_64") },
+    Package { name: "cpio", program: Some("cpio") },
+    Package { name: "kmod", program: Some("modprobe") },
+    Package { name: "gcc-12", program: Some("gcc-12") },
+    Package { name: "make", program: Some("make") },
+    Package { name: "libelf1", program: None },
+    Package { name: "binutils", program: Some("strip") },
+    Package { name: "xz-utils", program: Some("xz") },
+    Package { name: "iproute2", program: Some("ip") },
+    Package { name: "util-linux", program: Some("unshare") },
+    Package { name: "procps", program: Some("kill") },
+];
+
 /// Makes sure that all packages are there: installs them as root, otherwise names the missing ones.
 pub(crate) fn ensure() -> Result {
     ensure_all(&PACKAGES)
@@ -36,6 +51,22 @@ pub(crate) fn ensure() -> Result {
 /// The same for measurements.
 pub(crate) fn ensure_for_bench() -> Result {
     ensure().and_then(|()| ensure_all(&[FIO]))
+}
+
+/// The same for the virtual machine.
+pub(crate) fn ensure_for_vm() -> Result {
+    ensure_all(&VM)
+}
+
+/// Does what needs apt's lists of packages; if that fails, once more with new lists, which only root can get.
+pub(crate) fn with_lists<T>(act: impl Fn() -> Result<T>) -> Result<T> {
+    act().or_else(|reason| {
+        if !is_root() {
+            return Err(format!("{reason} (as root: apt-get update)"));
+        }
+        succeed(command("apt-get").arg("update"))?;
+        act()
+    })
 }
 
 fn ensure_all(packages: &[Package]) -> Result {
@@ -48,11 +79,7 @@ fn ensure_all(packages: &[Package]) -> Result {
         return Err(format!("these Debian packages are needed: {names} (as root: apt-get install {names})"));
     }
     println!("installing {names}");
-    if install(&missing).is_err() {
-        succeed(command("apt-get").arg("update"))?;
-        install(&missing)?;
-    }
-    Ok(())
+    with_lists(|| install(&missing))
 }
 
 fn missing(packages: &[Package]) -> Vec<&'static str> {
@@ -74,7 +101,8 @@ fn is_installed(package: &str) -> bool {
         .is_ok_and(|output| output.stdout == b"installed")
 }
 
-fn is_root() -> bool {
+/// Whether we may do everything.
+pub(crate) fn is_root() -> bool {
     command("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 

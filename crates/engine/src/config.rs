@@ -114,6 +114,22 @@ pub struct Portal {
     pub cores: Vec<usize>,
     /// Target portal group tag, from 1.
     pub group: u16,
+    /// What is spoken there.
+    pub transports: Transports,
+}
+
+/// What a portal offers, at least one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transports {
+    /// iSCSI over TCP.
+    pub iscsi: bool,
+    /// iSER over iWARP in user space.
+    pub iser: bool,
+}
+
+impl Transports {
+    /// What is offered where nothing else is said.
+    pub const ALL: Transports = Transports { iscsi: true, iser: true };
 }
 
 /// A logical unit and its store.

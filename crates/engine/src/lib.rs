@@ -17,8 +17,10 @@ mod message;
 mod opening;
 pub mod poll;
 mod prober;
+mod random;
 mod registry;
 pub mod remote;
 mod slots;
+mod transport;
 
 pub use daemon::Daemon;

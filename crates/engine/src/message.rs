@@ -2,7 +2,7 @@
 
 use crate::core::LunState;
 use crate::slots::Key;
-use proto::iscsi::target::Target as IscsiTarget;
+use crate::transport::Transport;
 use proto::verbs::FunctionId;
 use reactor::io::Handle;
 use scsi::nexus::Reach;
@@ -137,7 +137,7 @@ pub(crate) enum Waiter {
 /// A connection on its way to another core: a plain value, with nothing in flight.
 pub(crate) struct Migrant {
     /// The protocol machine.
-    pub(crate) machine: IscsiTarget,
+    pub(crate) machine: Transport,
     /// The socket.
     pub(crate) socket: Handle,
     /// Bytes read but not yet consumed.

@@ -23,7 +23,10 @@
 )]
 
 pub mod iscsi;
+pub mod iser;
 pub mod iwarp;
+pub mod message;
+pub mod srp;
 pub mod stream;
 pub mod time;
 pub mod verbs;

@@ -115,10 +115,14 @@ pub enum Up {
     Fetched(TaskId),
     /// The initiator broke the standard in the task's data-out while a `Fetch` was under way, or not yet given: the
     /// task is over for the layer above, the transport ends it on the wire. The fetch's places are free again, as
-    /// after [`Down::Abort`].
+    /// after [`Down::Abort`]; no RDMA was posted for them.
     FetchFailed(TaskId),
     /// All bytes of the task's last `Push` have left: its places may be used again. With a `Push` that carried the
     /// end, the task is gone.
+    ///
+    /// Where data moves by RDMA, this also follows [`Down::Abort`] and [`Down::End`] of a task whose `Fetch` or `Push`
+    /// was under way, once, unless the `Fetched` or `Pushed` of that transfer was left before: a transfer that was
+    /// posted cannot be called back, so its places stay lent until then.
     Pushed(TaskId),
     /// A task management request. Tasks that it names are still in the table; answer it with
     /// [`Down::FunctionDone`] once every task it covers was ended with [`Down::Abort`].
@@ -136,7 +140,7 @@ pub enum Up {
         /// Why: "initiator task tag in use (RFC 7143 ...)".
         reason: String,
     },
-    /// The connection is no more: every task of it is over, nothing more may be sent.
+    /// The connection is no more: every task of it is over, all that was lent is free, nothing more may be sent.
     Gone {
         /// Why, for the log: "logged out", "connection reset by peer", "header digest mismatch (RFC 7143 ...)".
         reason: String,
@@ -176,7 +180,8 @@ pub enum Down {
         ending: Ending,
     },
     /// The task was aborted: forget it and send no response. Data still on its way to it is thrown away; a place
-    /// that is being filled is given up at once (the driver finishes or drops the transfer before it is used again).
+    /// that is being filled is given up at once (the driver finishes or drops the transfer before it is used again),
+    /// but by RDMA only with [`Up::Pushed`].
     Abort {
         /// The task.
         task: TaskId,
@@ -200,18 +205,21 @@ pub enum Down {
 /// A session that finished its login.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Session {
-    /// The initiator's name (`iqn.`, `eui.` or `naa.`).
+    /// The initiator's name (`iqn.`, `eui.` or `naa.`); with SRP its port identifier, `0x` and 32 hexadecimal digits.
     pub initiator: String,
     /// The initiator's alias, when it sent one.
     pub alias: Option<String>,
-    /// The target's name; `None` in a discovery session.
+    /// The target's name; `None` in a discovery session. With SRP its port identifier, as that of the initiator.
     pub target: Option<String>,
-    /// Initiator session id.
+    /// Initiator session id, zero with SRP, as are the next two.
     pub isid: [u8; 6],
     /// Target session identifying handle.
     pub tsih: u16,
     /// Connection id.
     pub cid: u16,
+    /// Other connections of the same initiator port and target port go on beside this one: channels of SRP. Otherwise
+    /// it takes their place.
+    pub keeps_others: bool,
     /// The negotiated keys worth a log line, as `Key=Value` in a fixed order.
     pub negotiated: Vec<(&'static str, String)>,
     /// The initiator's port, as a TransportID (SPC-4 section 7.6.4) for reservations.

@@ -47,6 +47,19 @@ pub fn addresses(socket: Handle) -> io::Result<(SocketAddr, SocketAddr)> {
     Ok((inet(local)?, inet(peer)?))
 }
 
+/// What fits into one TCP segment of a connected socket's path, in bytes.
+pub fn segment_bytes(socket: Handle) -> u32 {
+    /// What every IPv4 path carries (RFC 9293 section 3.7.1).
+    const LEAST: u32 = 536;
+    let (mut bytes, mut len) = (0u32, size_of::<u32>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `len` bytes to `bytes`, and how many to `len`.
+    let result = unsafe {
+        let (bytes, len) = ((&raw mut bytes).cast(), &raw mut len);
+        libc::getsockopt(socket.0, libc::IPPROTO_TCP, libc::TCP_MAXSEG, bytes, len)
+    };
+    if result == 0 { bytes.max(LEAST) } else { LEAST }
+}
+
 /// Ends a connected socket whose owner goes away without a ring; elsewhere it is [`crate::io::Io::close`].
 pub fn close(socket: Handle) {
     // SAFETY: the handle is an open socket of the caller, who does not use it any more. A request that is still in

@@ -111,6 +111,11 @@ impl Stream {
         self.receiver.ahead(len)
     }
 
+    /// The header that was given last is to be given again, to another machine. Nothing was asked for since.
+    pub fn give_again(&mut self, len: u32) {
+        self.receiver.give_again(len);
+    }
+
     /// The machine is given nothing for now: what was put off to the next turn waits until [`Stream::feed`] is called.
     pub fn pause(&mut self) {
         self.wants_feed = false;
@@ -185,6 +190,11 @@ impl Stream {
     /// Whether all that the machine gave to be sent has left.
     pub fn has_sent(&self) -> bool {
         self.sender.is_idle()
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> Handle {
+        self.socket
     }
 
     /// Since when the send in flight has been in flight.

@@ -24,9 +24,11 @@
 
 pub mod cdb;
 pub mod iscsi;
+pub mod iser;
 pub mod iwarp;
 pub mod sense;
 pub mod span;
+pub mod srp;
 
 pub use cdb::Cdb;
 pub use sense::{Sense, SenseData, SenseKey, Specific};

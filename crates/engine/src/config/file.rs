@@ -43,6 +43,7 @@ fn portal(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawPortal 
         listen: table.text("listen", problems),
         cores: table.text("cores", problems),
         group: table.number("group", problems),
+        transports: table.texts("transports", problems),
     }
 }
 

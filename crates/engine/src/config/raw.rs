@@ -63,6 +63,7 @@ pub(super) struct RawPortal {
     pub(super) listen: Text,
     pub(super) cores: Text,
     pub(super) group: Text,
+    pub(super) transports: Option<Vec<At<String>>>,
 }
 
 #[derive(Default, Debug)]

@@ -158,13 +158,39 @@ fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) ->
         let cores = cores(&portal.cores, usable, problems);
         let group = count(&portal.group, 1, u64::from(u16::MAX), problems);
         let group = group.and_then(|group| u16::try_from(group).ok());
-        portals.push(listen.zip(cores).zip(group).map(|((listen, cores), group)| Portal {
-            listen,
-            cores,
-            group,
-        }));
+        let transports = transports(portal, problems);
+        portals.push(
+            listen
+                .zip(cores)
+                .zip(group)
+                .zip(transports)
+                .map(|(((listen, cores), group), transports)| Portal { listen, cores, group, transports }),
+        );
     }
     portals.into_iter().collect()
+}
+
+fn transports(portal: &RawPortal, problems: &mut Collector<'_>) -> Option<Transports> {
+    let Some(named) = &portal.transports else { return Some(Transports::ALL) };
+    let mut transports = Transports { iscsi: false, iser: false };
+    let mut are_known = true;
+    for name in named {
+        match name.value.as_str() {
+            "iscsi" => transports.iscsi = true,
+            "iser" => transports.iser = true,
+            other => {
+                are_known = false;
+                let fault =
+                    Fault::new(format!("`{other}` is no transport"), suggest(other, ["iscsi", "iser"]));
+                problems.add(&name.place, fault);
+            }
+        }
+    }
+    if named.is_empty() {
+        let fix = "name one, or leave the key out for all of them";
+        problems.add(&portal.place.inner("transports"), Fault::new("a portal without a transport", fix));
+    }
+    (are_known && !named.is_empty()).then_some(transports)
 }
 
 fn luns(raw: &Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Vec<Lun>> {

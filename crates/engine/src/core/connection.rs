@@ -9,8 +9,7 @@ use crate::limited;
 use crate::message::{Facts, Message};
 use crate::registry::{Place, SessionName};
 use crate::slots::{Key, Slots};
-use proto::iscsi::target::Target as IscsiTarget;
-use proto::stream::StreamMachine as _;
+use crate::transport::{OPENING_BYTES, Spoken, Transport};
 use proto::time::Time;
 use proto::verbs::{Down, Session, TaskId, Up};
 use reactor::io::{Errno, Handle, Io, Tag};
@@ -22,10 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::Level;
+use wire::Places;
 
 /// One connection on its core.
 pub(super) struct Connection {
-    pub(super) machine: IscsiTarget,
+    pub(super) machine: Transport,
     pub(super) stream: Stream,
     pub(super) facts: Facts,
     /// The I_T nexus.
@@ -53,6 +53,8 @@ pub(super) struct Connection {
     expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
     pub(super) share: Share,
+    /// Buffers of tasks that are over, while RDMA that was posted for them may still touch them, and since when.
+    pub(super) kept: Vec<(TaskId, Places, Time)>,
     /// When data that it owed last arrived.
     pub(super) progress_at: Time,
     /// What it did since the window of time began, and in the one before.
@@ -107,7 +109,7 @@ pub(super) enum Phase {
 
 impl Connection {
     fn new(
-        machine: IscsiTarget,
+        machine: Transport,
         facts: Facts,
         phase: Phase,
         socket: Handle,
@@ -132,6 +134,7 @@ impl Connection {
             counted: None,
             expires: None,
             share: Share::default(),
+            kept: Vec::new(),
             progress_at: Time(0),
             work: 0,
             past_work: 0,
@@ -267,14 +270,15 @@ impl<I: Io> Core<I> {
             target: None,
         };
         let config = crate::access::target_config(&self.shared.config);
-        let machine = IscsiTarget::new(config, self.shared.access.clone(), from, local, self.io.now());
+        let (access, offered) = (self.shared.access.clone(), self.shared.config.portals[portal].transports);
+        let machine = Transport::accepted(config, access, from, local, offered, self.io.now());
         let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
         self.move_load(key, Some(self.me));
     }
 
     pub(super) fn install(
         &mut self,
-        machine: IscsiTarget,
+        machine: Transport,
         facts: Facts,
         phase: Phase,
         socket: Handle,
@@ -307,17 +311,22 @@ impl<I: Io> Core<I> {
     pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) {
         let mut pushed = std::mem::take(&mut self.pushed);
         if let Some(conn) = self.connections.get_mut(key) {
-            conn.stream.sent(&mut self.io, &mut conn.machine, result, &mut pushed);
+            conn.machine.sent(&mut conn.stream, &mut self.io, result, &mut pushed);
             self.soil(key);
         }
         for wire in pushed.drain(..) {
-            match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
-                Some(Occupant::Task(task)) => self.pushed(task),
-                Some(Occupant::Lent(unit)) => self.leave_gate(unit, None),
-                None => {}
-            }
+            self.has_pushed(key, wire);
         }
         self.pushed = pushed;
+    }
+
+    /// The data that a task pushed has left.
+    fn has_pushed(&mut self, key: Key, wire: TaskId) {
+        match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
+            Some(Occupant::Task(task)) => self.pushed(task),
+            Some(Occupant::Lent(unit)) => self.leave_gate(unit, None),
+            None => self.give_kept(key, wire),
+        }
     }
 
     /// Gives a verb to a task's transport.
@@ -350,18 +359,41 @@ impl<I: Io> Core<I> {
                 Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
             };
             if !is_fed {
-                return conn.stream.pause();
+                conn.stream.pause();
+                return self.poll_machine(key);
             }
-            let fed = conn.stream.feed(&mut self.io, &mut conn.machine);
-            self.poll_machine(key);
-            if !fed {
-                return;
+            match conn.machine.next(&mut conn.stream, &mut self.io) {
+                Some(up) => self.up(key, up),
+                None => match conn.machine.found() {
+                    Some(spoken) => self.open(key, spoken),
+                    None => return,
+                },
             }
         }
     }
 
+    /// The connection has said what it speaks. A connection over RDMA stays on the core where it begins: it is placed
+    /// now, all others when they are logged in.
+    fn open(&mut self, key: Key, spoken: Spoken) {
+        let now = self.io.now();
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        conn.stream.give_again(OPENING_BYTES);
+        if spoken == Spoken::Iwarp && conn.machine.is_movable() {
+            conn.machine.place();
+            let portal = conn.facts.portal;
+            let core = self.place(portal);
+            if core != self.me && self.stopping.is_none() {
+                return self.set_phase(key, Phase::Leaving(core));
+            }
+        }
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.machine.open(conn.stream.socket(), now);
+        }
+    }
+
     fn poll_machine(&mut self, key: Key) {
-        while let Some(up) = self.connections.get_mut(key).and_then(|conn| conn.machine.poll()) {
+        while let Some(conn) = self.connections.get_mut(key) {
+            let Some(up) = conn.machine.poll(&mut self.io) else { return };
             self.up(key, up);
         }
     }
@@ -379,7 +411,7 @@ impl<I: Io> Core<I> {
                     self.fetch_failed(task);
                 }
             }
-            Up::Pushed(_) => unreachable!("the driver reports what was sent"),
+            Up::Pushed(wire) => self.has_pushed(key, wire),
             Up::Function { id, lun, function } => {
                 self.stay(key);
                 self.function(key, id, lun, function);
@@ -408,7 +440,9 @@ impl<I: Io> Core<I> {
         let facts = conn.facts.clone();
         let serial = facts.serial;
         let kind = if target.is_some() { "session" } else { "discovery session" };
-        let core = if target.is_some() { self.place(facts.portal) } else { self.me };
+        let moves = target.is_some() && conn.machine.is_movable();
+        let transport = conn.machine.name();
+        let core = if moves { self.place(facts.portal) } else { self.me };
         limited!(
             "sessions that logged in", 50 per second, Level::INFO,
             initiator = %session.initiator,
@@ -416,6 +450,7 @@ impl<I: Io> Core<I> {
             portal = %facts.local,
             target = session.target.as_deref().unwrap_or("-"),
             core = shared.config.cores[core],
+            transport,
             keys = %keys.join(" "),
             "{kind} {serial} logged in"
         );
@@ -548,18 +583,23 @@ impl<I: Io> Core<I> {
     fn finish_turn(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         conn.stream.end_turn();
-        conn.stream.flush(&mut self.io, &mut conn.machine);
-        if conn.stream.wants_more() && !std::mem::replace(&mut conn.to_serve, true) {
+        let event = conn.machine.flush(&mut conn.stream, &mut self.io);
+        if (conn.stream.wants_more() || conn.machine.wants_more())
+            && !std::mem::replace(&mut conn.to_serve, true)
+        {
             self.to_serve.push(key);
         }
-        self.poll_machine(key);
+        if let Some(up) = event {
+            self.up(key, up);
+            self.poll_machine(key);
+        }
         let Some(conn) = self.connections.get_mut(key) else { return };
-        let drained = !conn.machine.owes() && conn.stream.has_sent();
+        let has_sent = |conn: &Connection| !conn.machine.owes() && conn.stream.has_sent();
         match conn.phase {
-            Phase::Leaving(core) if drained && conn.stream.is_movable() => self.leave(key, core),
+            Phase::Leaving(core) if has_sent(conn) && conn.stream.is_movable() => self.leave(key, core),
             Phase::Draining => self.drain_on(key),
             Phase::Closing => {
-                if drained {
+                if has_sent(conn) {
                     conn.stream.shutdown(&mut self.io);
                 }
                 self.close_when_quiet(key);
@@ -631,6 +671,8 @@ impl<I: Io> Core<I> {
         self.move_load(key, None);
         let Some(conn) = self.connections.remove(key) else { return };
         conn.stream.close(&mut self.io);
+        conn.machine.close(self.io.arena());
+        conn.kept.iter().for_each(|(_, buffer, _)| self.io.arena().give(buffer));
         if let (Some(session), Some(target)) = (&conn.facts.session, conn.facts.target) {
             let group = self.shared.config.portals[conn.facts.portal].group;
             let name = session_name(session, target, group);
@@ -680,9 +722,9 @@ impl<I: Io> Core<I> {
             // It ended meanwhile, and has only waited for this.
             return self.soil(parked);
         }
-        let portal = conn.facts.portal;
+        let (portal, moves) = (conn.facts.portal, conn.machine.is_movable());
         let core = self.place(portal);
-        if core == self.me || self.stopping.is_some() {
+        if core == self.me || self.stopping.is_some() || !moves {
             self.serve_here(parked);
         } else {
             self.move_load(parked, Some(core));
@@ -715,6 +757,7 @@ impl<I: Io> Core<I> {
         let mut stalled: Vec<Key> = owing
             .filter(|key| self.connections.get(*key).is_some_and(|conn| conn.progress_at <= then))
             .collect();
+        stalled.extend(self.keys_where(|conn| conn.kept.iter().any(|(.., since)| *since <= then)));
         stalled.extend(self.keys_where(|conn| conn.stream.sends_since().is_some_and(|since| since <= then)));
         for key in stalled {
             self.gone(key, &format!("its data made no progress for {} s (stall_timeout)", limit.as_secs()));

@@ -100,7 +100,9 @@ impl<I: Io> Core<I> {
     }
 
     fn may_move(&self, key: Key) -> bool {
-        let serves = |conn: &super::Connection| conn.phase == Phase::Serving && conn.facts.target.is_some();
+        let serves = |conn: &super::Connection| {
+            conn.phase == Phase::Serving && conn.facts.target.is_some() && conn.machine.is_movable()
+        };
         self.connections.get(key).is_some_and(serves)
             && !self.functions.iter().any(|function| function.is_of(key))
             && !self.tasks.iter().any(|(_, task)| task.origin == key && task.is_lengthy())
@@ -159,16 +161,21 @@ impl<I: Io> Core<I> {
 
     /// The connection is at rest: it goes to its core, unless its session was reinstated meanwhile.
     pub(super) fn leave(&mut self, key: Key, to: usize) {
+        let Some(conn) = self.connections.get(key) else { return };
+        let (Some(session), Some(target)) = (conn.facts.session.clone(), conn.facts.target) else {
+            return match self.stopping {
+                Some(_) => self.gone(key, STOPS),
+                None => self.send_off(key, to),
+            };
+        };
         if self.stopping.is_some() {
             return self.serve_here(key);
         }
-        let Some(conn) = self.connections.get(key) else { return };
-        let (Some(session), Some(target)) = (conn.facts.session.clone(), conn.facts.target) else { return };
         let (serial, from) = (conn.facts.serial, conn.facts.from);
         let was_served = self.drain.take_if(|drain| drain.key == key).is_some();
         let shared = self.shared.clone();
         let name = session_name(&session, target, shared.config.portals[conn.facts.portal].group);
-        if !shared.registry.hand_over(&name, serial, to, || self.send_off(key, target, to)) {
+        if !shared.registry.hand_over(&name, serial, to, || self.send_off(key, to)) {
             return self.gone(key, REINSTATED);
         }
         if was_served {
@@ -186,11 +193,12 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn send_off(&mut self, key: Key, target: usize, to: usize) {
+    fn send_off(&mut self, key: Key, to: usize) {
         self.move_load(key, Some(to));
         let Some(conn) = self.connections.remove(key) else { return };
         assert!(conn.is_vacant(), "what is in flight ends before its connection moves");
         let (socket, unread) = conn.stream.detach(&mut self.io);
+        let closings = conn.facts.target.map_or(0, |target| self.closings[target]);
         let migrant = Migrant {
             machine: conn.machine,
             socket,
@@ -199,7 +207,7 @@ impl<I: Io> Core<I> {
             luns: conn.luns,
             lun_list: conn.lun_list,
             reach: conn.reach,
-            closings: self.closings[target],
+            closings,
         };
         self.post(to, Message::Adopt(Box::new(migrant)));
     }
@@ -208,10 +216,17 @@ impl<I: Io> Core<I> {
     pub(super) fn adopt(&mut self, migrant: Migrant) {
         let Migrant { machine, socket, unread, facts, luns, lun_list, reach, closings } = migrant;
         let target = facts.target;
-        let key = self.install(machine, facts, Phase::Arriving, socket, unread);
+        let phase = if target.is_some() { Phase::Arriving } else { Phase::Login };
+        let key = self.install(machine, facts, phase, socket, unread);
         let Some(conn) = self.connections.get_mut(key) else { return };
         // The core that sent it here has counted it already.
         conn.counted = Some(self.me);
+        if phase == Phase::Login {
+            if self.stopping.is_some() {
+                self.gone(key, STOPS);
+            }
+            return;
+        }
         (conn.luns, conn.lun_list, conn.reach) = (luns, lun_list, reach);
         conn.progress_at = self.io.now();
         conn.rests_until = conn.progress_at.after(REST);

@@ -170,6 +170,11 @@ impl Task {
         self.missing.is_some()
     }
 
+    /// Whether data of it is on its way, in either direction.
+    pub(super) fn is_transferring(&self) -> bool {
+        self.missing.is_some() || matches!(self.state, State::Pushing { .. })
+    }
+
     /// Whether it may take long, or what it does is not for this core to end.
     pub(super) fn is_lengthy(&self) -> bool {
         self.aborted
@@ -429,6 +434,9 @@ impl<I: Io> Core<I> {
 
     /// The initiator broke the standard in the task's data; the transport ends the task with it.
     pub(super) fn fetch_failed(&mut self, key: Key) {
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.missing = None;
+        }
         self.abort(key, None);
     }
 
@@ -492,7 +500,10 @@ impl<I: Io> Core<I> {
     /// The bytes of the last `Push` have left.
     pub(super) fn pushed(&mut self, key: Key) {
         match self.tasks.get(key).map(|task| task.state) {
-            Some(State::Pushing { last: true }) => self.free_task(key),
+            Some(State::Pushing { last: true }) => {
+                self.set_state(key, State::Running);
+                self.free_task(key);
+            }
             Some(State::Pushing { last: false }) => self.run_task(key, Event::Pushed),
             _ => {}
         }
@@ -704,6 +715,7 @@ impl<I: Io> Core<I> {
     }
 
     fn free_task(&mut self, key: Key) {
+        self.keep_buffer(key);
         self.forget_connection(key);
         self.give_buffer(key);
         let Some(Task { gated, aborted, unit, .. }) = self.tasks.get(key) else { return };

@@ -1,4 +1,4 @@
-//! Every key of RFC 7143 sections 12.1 and 13 and of RFC 7144, in one table: where it may be sent, by whom, and how
+//! Every key of RFC 7143 sections 12.1 and 13, of RFC 7144 and of RFC 7145, in one table: where it may be sent, by whom, and how
 //! its value is found.
 
 use crate::iscsi::text;
@@ -44,6 +44,13 @@ pub enum Key {
     OfMarker,
     IfMarkInt,
     OfMarkInt,
+    RdmaExtensions,
+    TargetRecvDataSegmentLength,
+    InitiatorRecvDataSegmentLength,
+    MaxOutstandingUnexpectedPdus,
+    MaxAhsLength,
+    TaggedBufferForSolicitedDataOnly,
+    IserHelloRequired,
 }
 
 /// How a key's value is found (section 6.2).
@@ -62,6 +69,8 @@ pub enum Kind {
     Maximum(u32, u32),
     /// A number within these bounds that one side declares.
     Number(u32, u32),
+    /// Yes or No, as one side declares.
+    Flag,
     /// Text that one side declares.
     Text,
     /// A part of an exchange that has rules of its own.
@@ -184,6 +193,15 @@ pub const TABLE: &[Rule] = table! {
     OfMarker "OFMarker" Kind::And,                              InitializeOnly Operational Both false 0;
     IfMarkInt "IFMarkInt" Kind::Obsolete,                       InitializeOnly Operational Both false 0;
     OfMarkInt "OFMarkInt" Kind::Obsolete,                       InitializeOnly Operational Both false 0;
+    // Discovery sessions are none of iSER's (RFC 7145 section 5.1), but Linux has them over it and says so.
+    RdmaExtensions "RDMAExtensions" Kind::And,                  LeadingOnly Operational Both false 0;
+    TargetRecvDataSegmentLength "TargetRecvDataSegmentLength" LENGTH, InitializeOnly Operational Both false 8192;
+    InitiatorRecvDataSegmentLength "InitiatorRecvDataSegmentLength" LENGTH, InitializeOnly Operational Both false 8192;
+    MaxOutstandingUnexpectedPdus "MaxOutstandingUnexpectedPDUs" Kind::Number(0, u32::MAX), LeadingOnly Operational Both false 0;
+    MaxAhsLength "MaxAHSLength" Kind::Number(0, u32::MAX),      LeadingOnly Operational Both false 256;
+    TaggedBufferForSolicitedDataOnly "TaggedBufferForSolicitedDataOnly" Kind::Flag, LeadingOnly Operational Initiator false 0;
+    // The initiator declares it, and is told that there is no Hello here.
+    IserHelloRequired "iSERHelloRequired" Kind::And,            LeadingOnly Operational Both false 0;
 };
 
 /// The rule of the key with this name.
@@ -223,8 +241,21 @@ impl Rule {
     pub fn negotiated(&self) -> bool {
         match self.kind {
             Kind::List(_) | Kind::And | Kind::Or | Kind::Minimum(..) | Kind::Maximum(..) => true,
-            Kind::Number(..) | Kind::Text | Kind::Exchange | Kind::Obsolete => false,
+            Kind::Number(..) | Kind::Flag | Kind::Text | Kind::Exchange | Kind::Obsolete => false,
         }
+    }
+
+    /// Whether it is irrelevant where there is no RDMA (RFC 7145 section 6).
+    pub fn needs_rdma(&self) -> bool {
+        matches!(
+            self.key,
+            Key::TargetRecvDataSegmentLength
+                | Key::InitiatorRecvDataSegmentLength
+                | Key::MaxOutstandingUnexpectedPdus
+                | Key::MaxAhsLength
+                | Key::TaggedBufferForSolicitedDataOnly
+                | Key::IserHelloRequired
+        )
     }
 
     /// The value to answer an offer with, when `ours` is what we would have (for a list: the mask of what we allow).
@@ -244,7 +275,7 @@ impl Rule {
             Kind::Or => both(|a, b| a || b),
             Kind::Minimum(low, high) => within(offered, low, high).map(|offered| offered.min(ours)),
             Kind::Maximum(low, high) => within(offered, low, high).map(|offered| offered.max(ours)),
-            Kind::Number(..) | Kind::Text | Kind::Exchange | Kind::Obsolete => None,
+            Kind::Number(..) | Kind::Flag | Kind::Text | Kind::Exchange | Kind::Obsolete => None,
         })
     }
 
@@ -259,15 +290,16 @@ impl Rule {
             Kind::Or => text::boolean(answered).map(u32::from).filter(|value| *value >= ours),
             Kind::Minimum(low, high) => within(answered, low, high).filter(|value| *value <= ours),
             Kind::Maximum(low, high) => within(answered, low, high).filter(|value| *value >= ours),
-            Kind::Number(..) | Kind::Text | Kind::Exchange | Kind::Obsolete => None,
+            Kind::Number(..) | Kind::Flag | Kind::Text | Kind::Exchange | Kind::Obsolete => None,
         };
         value.map(Settled::Value)
     }
 
-    /// A declared number; `None` when it is out of bounds.
+    /// A declared number, or Yes as 1 and No as 0; `None` when it is out of bounds.
     pub fn number(&self, declared: &str) -> Option<u32> {
         match self.kind {
             Kind::Number(low, high) => within(declared, low, high),
+            Kind::Flag => text::boolean(declared).map(u32::from),
             _ => None,
         }
     }
@@ -314,6 +346,9 @@ impl Values {
     }
 }
 
+/// Bytes of a data segment over RDMA: the default of both keys (RFC 7145 sections 6.4 and 6.5), and what Linux asks for.
+pub const RDMA_SEGMENT_MAX: u32 = 8192;
+
 /// Which digests are taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Digests {
@@ -346,7 +381,10 @@ pub struct Offers {
     pub initial_r2t: bool,
     /// ImmediateData: whether data may come with the command.
     pub immediate_data: bool,
-    /// MaxRecvDataSegmentLength: of the data segments that this side receives.
+    /// RDMAExtensions: this is iSER.
+    pub rdma: bool,
+    /// MaxRecvDataSegmentLength: of the data segments that this side receives. With RDMA, of those that either side
+    /// receives in a message.
     pub max_recv: u32,
     /// MaxBurstLength.
     pub max_burst: u32,
@@ -363,6 +401,7 @@ impl Default for Offers {
             data_digest: Digests::Allowed,
             initial_r2t: false,
             immediate_data: true,
+            rdma: false,
             max_recv: 262_144,
             max_burst: 262_144,
             // All of one burst may come unasked: a task takes a buffer for as much before its data arrives anyway.
@@ -380,7 +419,10 @@ impl Offers {
             Key::DataDigest => self.data_digest.mask(),
             Key::InitialR2T => u32::from(self.initial_r2t),
             Key::ImmediateData => u32::from(self.immediate_data),
-            Key::MaxRecvDataSegmentLength => self.max_recv,
+            Key::RdmaExtensions => u32::from(self.rdma),
+            Key::MaxRecvDataSegmentLength
+            | Key::TargetRecvDataSegmentLength
+            | Key::InitiatorRecvDataSegmentLength => self.max_recv,
             Key::MaxBurstLength => self.max_burst,
             Key::FirstBurstLength => self.first_burst.min(self.max_burst),
             Key::MaxOutstandingR2T => u32::from(self.max_outstanding_r2t),
@@ -388,6 +430,21 @@ impl Offers {
             Key::MaxConnections | Key::ProtocolLevel | Key::DataPduInOrder | Key::DataSequenceInOrder => 1,
             Key::TaskReporting => 0b011,
             _ => 0,
+        }
+    }
+
+    /// The same over RDMA: no digests (RFC 7145 section 5.1), and data segments that fit into a message. What comes
+    /// unasked is copied, and each message of it holds a receive, so that it is no more than one message takes: the
+    /// rest is sooner read than sent.
+    #[must_use]
+    pub fn over_rdma(self) -> Offers {
+        Offers {
+            header_digest: Digests::Never,
+            data_digest: Digests::Never,
+            rdma: true,
+            max_recv: self.max_recv.min(RDMA_SEGMENT_MAX),
+            first_burst: self.first_burst.min(RDMA_SEGMENT_MAX),
+            ..self
         }
     }
 
@@ -402,7 +459,7 @@ impl Offers {
                 _ => rule.default > ours,
             },
             Kind::Or | Kind::Maximum(..) => rule.default < ours,
-            Kind::Number(..) | Kind::Text | Kind::Exchange | Kind::Obsolete => false,
+            Kind::Number(..) | Kind::Flag | Kind::Text | Kind::Exchange | Kind::Obsolete => false,
         }
     }
 }

@@ -181,10 +181,22 @@ pub struct Negotiated {
     pub max_outstanding_r2t: u16,
     /// Whether this is a discovery session.
     pub discovery: bool,
+    /// What was agreed on over RDMA.
+    pub rdma: Option<Rdma>,
     /// The target's portal group, when it told.
     pub portal_group: Option<u32>,
     /// Who is logged in where.
     pub session: Session,
+}
+
+/// What iSER adds (RFC 7145 section 6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rdma {
+    /// What the peer takes of PDUs that it does not expect; 0: it sets no limit.
+    pub unexpected_max: u32,
+    /// The Write Base Offset is that of the solicited data, not of all data. So it is with Linux, which does not send
+    /// the key; whoever means the other must say so.
+    pub solicited_only: bool,
 }
 
 /// Who logs in where, as far as both roles know it.
@@ -201,6 +213,8 @@ const LOGIN_TEXT_MAX: usize = 8192;
 /// Requests that one login may take. The standard asks for six exchanges at least (section 6.2); texts in small
 /// pieces need more.
 const REQUESTS_MAX: u32 = 128;
+/// MaxOutstandingUnexpectedPDUs: immediate requests that either role takes over RDMA, beside what it expects.
+pub const UNEXPECTED_MAX: u16 = 16;
 
 impl Negotiated {
     fn new(values: &Values, recv: Recv, names: &Names, link: Link) -> Negotiated {
@@ -217,6 +231,11 @@ impl Negotiated {
             max_burst,
             max_outstanding_r2t: u16::try_from(values.get(Key::MaxOutstandingR2T)).unwrap_or(u16::MAX),
             discovery: names.discovery,
+            rdma: flag(Key::RdmaExtensions).then(|| Rdma {
+                unexpected_max: values.get(Key::MaxOutstandingUnexpectedPdus),
+                solicited_only: !values.has(Key::TaggedBufferForSolicitedDataOnly)
+                    || flag(Key::TaggedBufferForSolicitedDataOnly),
+            }),
             portal_group: values
                 .has(Key::TargetPortalGroupTag)
                 .then(|| values.get(Key::TargetPortalGroupTag)),
@@ -227,6 +246,7 @@ impl Negotiated {
                 isid: link.isid,
                 tsih: link.tsih,
                 cid: link.cid,
+                keeps_others: false,
                 negotiated: Vec::new(),
                 transport_id: transport_id(&names.initiator, link.isid),
             },
@@ -265,6 +285,9 @@ fn log_keys(negotiated: &Negotiated, values: &Values, method: &'static str) -> V
     let shown = shown.into_iter().filter_map(keys::rule);
     let mut list = vec![("AuthMethod", method.to_string())];
     list.extend(shown.map(|rule| (rule.name, rule.show(values.get(rule.key)))));
+    if negotiated.rdma.is_some() {
+        list.push(("RDMAExtensions", "Yes".to_string()));
+    }
     list.push(("MaxRecvDataSegmentLength", negotiated.max_recv_initiator.to_string()));
     list
 }

@@ -1,7 +1,8 @@
 //! Our initiator machine against our target machine, on a virtual clock, with bytes cut anywhere.
 
 use crate::support::{
-    BROKEN, HANG, IDLE, INITIATOR, Pair, READ, Setup, TARGET, TEST_UNIT_READY, WRITE, chap, command, host,
+    BROKEN, GOOD, HANG, IDLE, INITIATOR, Pair, READ, Setup, TARGET, TEST_UNIT_READY, WRITE, chap, command,
+    host,
 };
 use proptest::prelude::*;
 use proto::iscsi::chap::Algorithm;
@@ -13,20 +14,12 @@ use std::time::Duration;
 use wire::Places;
 use wire::iscsi::{AsyncEvent, FunctionResponse, Opcode, TaskFunction};
 
-const GOOD: Outcome = Outcome::Status { status: 0, sense: None };
 /// Lengths of every kind: none, less than a word, one PDU, more than a first burst, more than a burst.
 const LENGTHS: [u32; 9] = [0, 1, 512, 4096, 65_535, 65_536, 200_000, 262_148, 1 << 20];
 
 fn digests(on: bool) -> Offers {
     let digests = if on { Digests::Required } else { Digests::Never };
     Offers { header_digest: digests, data_digest: digests, ..Offers::default() }
-}
-
-fn with(offers: Offers, change: impl FnOnce(&mut Setup)) -> Setup {
-    let mut setup = Setup::default();
-    setup.plan.offers = offers;
-    change(&mut setup);
-    setup
 }
 
 #[test]
@@ -40,7 +33,7 @@ fn login_agrees_on_all_keys() {
         max_outstanding_r2t: 3,
         ..Offers::default()
     };
-    let mut pair = Pair::logged_in(with(theirs, |setup| setup.chunk = 1));
+    let mut pair = Pair::logged_in(Setup::with(theirs, |setup| setup.chunk = 1));
     let negotiated = pair.initiator.machine.negotiated().unwrap();
     assert!(negotiated.header_digest && !negotiated.data_digest && !negotiated.discovery);
     assert!(!negotiated.initial_r2t && negotiated.immediate_data);
@@ -64,7 +57,7 @@ fn a_small_target_gets_its_way() {
         max_recv: 1024,
         ..Offers::default()
     };
-    let mut pair = Pair::logged_in(with(Offers::default(), |setup| setup.offers = small));
+    let mut pair = Pair::logged_in(Setup::with(Offers::default(), |setup| setup.offers = small));
     let negotiated = pair.initiator.machine.negotiated().unwrap();
     assert!(negotiated.data_digest && !negotiated.immediate_data);
     assert_eq!(
@@ -81,7 +74,7 @@ fn chap_works_with_every_algorithm_both_ways() {
     for algorithm in Algorithm::ALL {
         for mutual in [false, true] {
             let (credentials, own) = chap(&[algorithm], mutual);
-            let pair = Pair::logged_in(with(Offers::default(), |setup| {
+            let pair = Pair::logged_in(Setup::with(Offers::default(), |setup| {
                 setup.chunk = 64;
                 setup.door.chap = Some(credentials);
                 setup.plan.chap = Some(own);
@@ -111,7 +104,7 @@ fn wrong_secrets_are_refused() {
     ];
     for (spoil, status, why) in cases {
         let (credentials, own) = chap(&Algorithm::ALL, true);
-        let mut pair = Pair::new(with(Offers::default(), |setup| {
+        let mut pair = Pair::new(Setup::with(Offers::default(), |setup| {
             setup.door.chap = Some(credentials);
             setup.plan.chap = Some(own);
             spoil(setup);
@@ -124,7 +117,7 @@ fn wrong_secrets_are_refused() {
     // The target is the one that lies.
     let (mut credentials, own) = chap(&Algorithm::ALL, true);
     credentials.mutual.as_mut().unwrap().1 = b"not it".to_vec();
-    let mut pair = Pair::new(with(Offers::default(), |setup| {
+    let mut pair = Pair::new(Setup::with(Offers::default(), |setup| {
         setup.door.chap = Some(credentials);
         setup.plan.chap = Some(own);
     }));
@@ -141,7 +134,7 @@ fn refusals_have_their_status() {
         (Refusal::Unavailable("store failed".into()), "0301"),
     ];
     for (refusal, status) in cases {
-        let mut pair = Pair::new(with(Offers::default(), |setup| setup.door.refusal = Some(refusal)));
+        let mut pair = Pair::new(Setup::with(Offers::default(), |setup| setup.door.refusal = Some(refusal)));
         pair.run();
         assert!(pair.gone().contains(status), "{}", pair.gone());
         assert!(pair.target_gone.unwrap().contains(INITIATOR));
@@ -151,7 +144,7 @@ fn refusals_have_their_status() {
 #[test]
 fn login_text_may_come_in_pieces() {
     let (credentials, own) = chap(&[Algorithm::Md5], true);
-    let pair = Pair::logged_in(with(digests(true), |setup| {
+    let pair = Pair::logged_in(Setup::with(digests(true), |setup| {
         setup.plan.text_bytes = 25;
         setup.door.chap = Some(credentials);
         setup.plan.chap = Some(own);
@@ -161,7 +154,7 @@ fn login_text_may_come_in_pieces() {
 
 #[test]
 fn discovery_lists_targets() {
-    let mut pair = Pair::logged_in(with(digests(true), |setup| {
+    let mut pair = Pair::logged_in(Setup::with(digests(true), |setup| {
         setup.plan.target = None;
         setup.plan.offers.max_recv = 1024;
         setup.door.targets = 100;
@@ -210,7 +203,7 @@ fn data_of_every_length_arrives() {
     for (initial_r2t, immediate_data) in [(false, false), (false, true), (true, false), (true, true)] {
         for on in [false, true] {
             let offers = Offers { initial_r2t, immediate_data, ..digests(on) };
-            let mut pair = Pair::logged_in(with(offers, |setup| setup.seed = 3));
+            let mut pair = Pair::logged_in(Setup::with(offers, |setup| setup.seed = 3));
             for (n, len) in (0u32..).zip(LENGTHS) {
                 let done = pair.execute(command(WRITE, n, len, Places::EMPTY, host(77, len)));
                 assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
@@ -242,7 +235,7 @@ fn residuals_are_counted() {
 
 #[test]
 fn sense_data_comes_with_check_condition() {
-    let mut pair = Pair::logged_in(with(digests(true), |setup| setup.chunk = 1));
+    let mut pair = Pair::logged_in(Setup::with(digests(true), |setup| setup.chunk = 1));
     for write in [Places::EMPTY, host(0, 512), host(0, 100_000)] {
         let done = pair.execute(command(BROKEN, 0, 0, Places::EMPTY, write));
         let Outcome::Status { status: 2, sense: Some(sense) } = done.outcome else { panic!("{done:?}") };
@@ -256,7 +249,7 @@ fn a_command_can_be_aborted_at_any_moment() {
     let offers = Offers { first_burst: 4096, max_recv: 4096, ..digests(true) };
     for opcode in [WRITE, READ, HANG] {
         for steps in 0..60 {
-            let mut pair = Pair::logged_in(with(offers, |setup| {
+            let mut pair = Pair::logged_in(Setup::with(offers, |setup| {
                 setup.seed = steps;
                 setup.chunk = 2048;
                 setup.offers.max_recv = 4096;
@@ -311,7 +304,7 @@ fn a_reset_ends_what_is_before_it() {
 
 #[test]
 fn more_commands_than_the_window_wait_for_it() {
-    let mut pair = Pair::logged_in(with(Offers::default(), |setup| {
+    let mut pair = Pair::logged_in(Setup::with(Offers::default(), |setup| {
         setup.queue_depth = 2;
         setup.initiator_depth = 64;
     }));
@@ -331,7 +324,7 @@ fn more_commands_than_the_window_wait_for_it() {
 
 #[test]
 fn both_ends_keep_the_connection_alive() {
-    let mut pair = Pair::logged_in(with(digests(true), |_| {}));
+    let mut pair = Pair::logged_in(Setup::with(digests(true), |_| {}));
     pair.pass(IDLE * 20);
     assert!(pair.events.is_empty() && pair.target_gone.is_none());
     assert!(pair.initiator.machine.ping(b"are you there"));
@@ -390,7 +383,7 @@ fn a_target_that_stops_asks_for_logout() {
 #[test]
 fn digests_find_flipped_bits() {
     for at in (0..9000).step_by(97) {
-        let mut pair = Pair::logged_in(with(digests(true), |setup| setup.chunk = 1 << 20));
+        let mut pair = Pair::logged_in(Setup::with(digests(true), |setup| setup.chunk = 1 << 20));
         pair.initiator.machine.submit(command(WRITE, 0, 8000, Places::EMPTY, host(0, 8000))).unwrap();
         pair.initiator.fill(pair.now, &mut pair.memory);
         if !pair.initiator.corrupt(at) {
@@ -426,8 +419,9 @@ proptest! {
             first_burst: lengths.1,
             max_burst: lengths.2,
             max_outstanding_r2t: outstanding,
+            ..Offers::default()
         };
-        let mut pair = Pair::logged_in(with(offers, |setup| {
+        let mut pair = Pair::logged_in(Setup::with(offers, |setup| {
             setup.seed = seed;
             setup.chunk = chunk;
             setup.queue_depth = 3;

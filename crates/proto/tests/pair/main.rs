@@ -1,5 +1,7 @@
-//! Our machines against each other, on a virtual clock, with bytes cut anywhere.
+//! Our machines against each other, on a virtual clock, with bytes cut anywhere and messages at any time.
 
 mod iscsi;
+mod iser;
 mod iwarp;
+mod srp;
 mod support;

@@ -1,6 +1,6 @@
 //! One core's buffers.
 
-use super::Region;
+use super::{Region, copy};
 use std::io;
 use wire::{BufferId, Places, Span};
 
@@ -44,6 +44,8 @@ struct Block {
     /// Loans of each small buffer (of the whole: the first) that may only read it, and that may write it.
     readers: [u32; SMALLS as usize],
     writers: [u32; SMALLS as usize],
+    /// Of the whole, the part that those who may write it have: from, and to.
+    written: (u32, u32),
     next: u32,
     previous: u32,
 }
@@ -69,6 +71,7 @@ impl Arena {
             given: 0,
             readers: [0; SMALLS as usize],
             writers: [0; SMALLS as usize],
+            written: (0, 0),
             next: NONE,
             previous: NONE,
         };
@@ -120,13 +123,15 @@ impl Arena {
         }
     }
 
-    /// The bytes of a span. Panics while it is lent to someone who writes.
+    /// The bytes of a span. Panics while it is lent to someone who writes: a small buffer as a whole, of a large one
+    /// what lies between the first and the last byte that is written.
     pub fn bytes(&self, span: Span) -> &[u8] {
         let (block, small) = self.locate(span);
-        let lent = self.blocks[block as usize].writers[small as usize];
-        assert!(lent == 0, "{span:?} is lent for writing");
+        let is_written = self.blocks[block as usize].is_written(small, span);
+        assert!(!is_written, "{span:?} is lent for writing");
         // SAFETY: `locate` checked the bounds and that the buffer is in use. Only this arena makes references to its
-        // private region; `&mut self` guards those that write, and the kernel does not write as no writer has it.
+        // private region; `&mut self` guards those that write, and the kernel writes none of these bytes: whoever may
+        // write a part of the buffer has asked for it by `lend`, which has noted where it lies.
         unsafe { std::slice::from_raw_parts(self.at(span), span.len as usize) }
     }
 
@@ -139,10 +144,30 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.at(span), span.len as usize) }
     }
 
+    /// Copies a span to places of its length; both are of this arena or of shared regions. The bytes may be lent: who
+    /// writes them at the same time leaves a mixture.
+    pub fn copy(&mut self, from: Span, to: &Places) {
+        assert!(from.len == to.len(), "{from:?} is not as long as {to:?}");
+        let mut at = 0;
+        for span in to.iter() {
+            copy(self, from.slice(at, span.len), span);
+            at += span.len;
+        }
+    }
+
     /// Lends a span's buffer, and returns the address, which is valid until the same call of [`Arena::unlend`].
     pub(crate) fn lend(&mut self, span: Span, loan: Loan) -> *mut u8 {
         let (block, small) = self.locate(span);
-        *self.blocks[block as usize].loans(small, loan) += 1;
+        let entry = &mut self.blocks[block as usize];
+        if loan == Loan::Write {
+            let (from, to) = within(span);
+            let (first, last) = entry.written;
+            entry.written = match entry.writers[small as usize] {
+                0 => (from, to),
+                _ => (first.min(from), last.max(to)),
+            };
+        }
+        *entry.loans(small, loan) += 1;
         self.at(span)
     }
 
@@ -239,7 +264,7 @@ impl Arena {
     fn locate(&self, span: Span) -> (u32, u32) {
         assert!(span.buffer == self.id(), "{span:?} is not of this arena");
         let block = span.offset / u64::from(LARGE_BYTES);
-        let at = (span.offset % u64::from(LARGE_BYTES)) as u32;
+        let (at, _) = within(span);
         let Some(entry) = self.blocks.get(block as usize) else { panic!("{span:?} is outside the arena") };
         let (small, start, size) = match entry.is_cut {
             true => (at / SMALL_BYTES, at % SMALL_BYTES, SMALL_BYTES),
@@ -268,12 +293,25 @@ impl Block {
         self.readers[small as usize] == 0 && self.writers[small as usize] == 0
     }
 
+    /// Whether someone may write a part of the span.
+    fn is_written(&self, small: u32, span: Span) -> bool {
+        let (from, to) = within(span);
+        let is_apart = !self.is_cut && (to <= self.written.0 || from >= self.written.1);
+        self.writers[small as usize] > 0 && !is_apart
+    }
+
     fn loans(&mut self, small: u32, loan: Loan) -> &mut u32 {
         match loan {
             Loan::Read => &mut self.readers[small as usize],
             Loan::Write => &mut self.writers[small as usize],
         }
     }
+}
+
+/// From where to where in its large buffer a span goes, one that fits.
+fn within(span: Span) -> (u32, u32) {
+    let from = (span.offset % u64::from(LARGE_BYTES)) as u32;
+    (from, from.saturating_add(span.len))
 }
 
 #[cfg(test)]
@@ -342,6 +380,28 @@ mod tests {
         let span = first(&arena.take(100).unwrap());
         arena.lend(span, Loan::Write);
         arena.bytes(span);
+    }
+
+    #[test]
+    fn the_rest_of_a_large_buffer_can_be_read_while_a_part_is_written() {
+        let mut arena = Arena::new(65_536).unwrap();
+        let span = first(&arena.take(65_536).unwrap());
+        let [one, other] = [span.slice(1000, 500), span.slice(3000, 500)];
+        let reads = |arena: &Arena, at, len| {
+            let read = std::panic::AssertUnwindSafe(|| arena.bytes(span.slice(at, len)).len());
+            std::panic::catch_unwind(read).is_ok()
+        };
+        arena.lend(one, Loan::Write);
+        assert!(reads(&arena, 0, 1000) && reads(&arena, 1500, 64_000));
+        assert!(!reads(&arena, 999, 2) && !reads(&arena, 1499, 1) && !reads(&arena, 0, 65_536));
+        arena.lend(other, Loan::Write);
+        assert!(reads(&arena, 0, 1000) && reads(&arena, 3500, 64_000));
+        assert!(!reads(&arena, 1000, 1) && !reads(&arena, 3499, 1));
+        arena.unlend(one, Loan::Write);
+        assert!(!reads(&arena, 3000, 500));
+        arena.unlend(other, Loan::Write);
+        arena.lend(one, Loan::Write);
+        assert!(reads(&arena, 3000, 500) && !reads(&arena, 1000, 500));
     }
 
     #[test]

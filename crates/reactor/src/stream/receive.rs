@@ -188,11 +188,7 @@ impl Receiver {
             sum.add(arena.bytes(from));
         }
         if let Some(place) = body.place {
-            let mut at = 0;
-            for to in place.slice(self.payload.done, from.len).iter() {
-                copy(arena, from.slice(at, to.len), to);
-                at += to.len;
-            }
+            arena.copy(from, &place.slice(self.payload.done, from.len));
         }
         self.payload.done += from.len;
     }
@@ -200,6 +196,12 @@ impl Receiver {
     /// The next unread bytes, if so many are here.
     pub(super) fn ahead(&self, len: u32) -> Option<Span> {
         self.unread().filter(|unread| unread.len >= len).map(|unread| unread.slice(0, len))
+    }
+
+    /// The last `len` bytes are unread again.
+    pub(super) fn give_again(&mut self, len: u32) {
+        assert!(len <= self.start && !self.is_posted(), "only what was just read can be read again");
+        self.start -= len;
     }
 
     /// Receives more. False: there is no buffer for it now.

@@ -5,7 +5,7 @@ use crate::verbs::TaskId;
 
 /// A command in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Task {
+pub(crate) struct Task {
     pub request: Request,
     /// It has left, under this CmdSN.
     pub sent: bool,
@@ -24,7 +24,7 @@ pub(super) struct Task {
 
 impl Task {
     /// The initiator task tag of a task.
-    pub(super) fn tag(id: TaskId) -> u32 {
+    pub(crate) fn tag(id: TaskId) -> u32 {
         (u32::from(id.generation) << 16) | u32::from(id.slot)
     }
 }
@@ -37,23 +37,23 @@ struct Slot {
 
 /// All slots, and which are free.
 #[derive(Debug)]
-pub(super) struct TaskTable {
+pub(crate) struct TaskTable {
     slots: Vec<Slot>,
     free: Vec<u16>,
 }
 
 impl TaskTable {
-    pub(super) fn new(depth: u16) -> TaskTable {
+    pub(crate) fn new(depth: u16) -> TaskTable {
         let slots = vec![Slot::default(); usize::from(depth)];
         TaskTable { slots, free: (0..depth).rev().collect() }
     }
 
-    pub(super) fn slots(&self) -> u16 {
+    pub(crate) fn slots(&self) -> u16 {
         u16::try_from(self.slots.len()).unwrap_or(u16::MAX)
     }
 
     /// Takes a slot for a command; `None` when all are taken.
-    pub(super) fn take(&mut self, request: Request) -> Option<TaskId> {
+    pub(crate) fn take(&mut self, request: Request) -> Option<TaskId> {
         let number = self.free.pop()?;
         let slot = self.slots.get_mut(usize::from(number))?;
         slot.generation = slot.generation.wrapping_add(1);
@@ -70,25 +70,25 @@ impl TaskTable {
         Some(TaskId { slot: number, generation: slot.generation })
     }
 
-    pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
+    pub(crate) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
         let slot = self.slots.get_mut(usize::from(id.slot))?;
         slot.task.as_mut().filter(|_| slot.generation == id.generation)
     }
 
     /// The task with this initiator task tag, unless it has ended.
-    pub(super) fn find(&mut self, tag: u32) -> Option<(TaskId, &mut Task)> {
+    pub(crate) fn find(&mut self, tag: u32) -> Option<(TaskId, &mut Task)> {
         let [a, b, c, d] = tag.to_be_bytes();
         let id = TaskId { slot: u16::from_be_bytes([c, d]), generation: u16::from_be_bytes([a, b]) };
         self.get(id).filter(|task| task.ended.is_none() && task.sent).map(|task| (id, task))
     }
 
     /// The task in this slot.
-    pub(super) fn at(&self, number: u16) -> Option<(TaskId, &Task)> {
+    pub(crate) fn at(&self, number: u16) -> Option<(TaskId, &Task)> {
         let slot = self.slots.get(usize::from(number))?;
         slot.task.as_ref().map(|task| (TaskId { slot: number, generation: slot.generation }, task))
     }
 
-    pub(super) fn release(&mut self, id: TaskId) {
+    pub(crate) fn release(&mut self, id: TaskId) {
         if self.get(id).is_none() {
             return;
         }

@@ -1,6 +1,6 @@
 //! The initiator's side of the login phase.
 
-use super::{LOGIN_TEXT_MAX, Link, Names, Negotiated, REQUESTS_MAX, Recv};
+use super::{LOGIN_TEXT_MAX, Link, Names, Negotiated, REQUESTS_MAX, Recv, UNEXPECTED_MAX};
 use crate::iscsi::chap::{self, Algorithm, Challenge, Identity};
 use crate::iscsi::keys::{self, Key, Kind, Offers, Place, Rule, Senders, Settled, Values};
 use crate::iscsi::text::{self, TEXT_BYTES_MAX};
@@ -209,7 +209,7 @@ impl InitiatorLogin {
     fn settle(&mut self, rule: &Rule, value: &str) -> Result<(), String> {
         let wrong = || format!("{} has an inadmissible value", rule.name);
         match rule.kind {
-            Kind::Number(..) => {
+            Kind::Number(..) | Kind::Flag => {
                 let number = rule.number(value).ok_or_else(wrong)?;
                 self.values.set(rule.key, number);
                 Ok(())
@@ -286,19 +286,33 @@ impl InitiatorLogin {
     /// Offers every operational key.
     fn offer(&mut self) {
         self.transit = true;
-        text::put(&mut self.unsent, "MaxRecvDataSegmentLength", self.plan.offers.max_recv);
-        for rule in self.offered() {
+        if self.has_rdma() {
+            // First, as section 6.3 of RFC 7145 has it.
+            text::put(&mut self.unsent, "RDMAExtensions", "Yes");
+            text::put(&mut self.unsent, "MaxOutstandingUnexpectedPDUs", UNEXPECTED_MAX);
+            text::put(&mut self.unsent, "TaggedBufferForSolicitedDataOnly", "Yes");
+        } else {
+            text::put(&mut self.unsent, "MaxRecvDataSegmentLength", self.plan.offers.max_recv);
+        }
+        for rule in self.offered().filter(|rule| rule.key != Key::RdmaExtensions) {
             text::put(&mut self.unsent, rule.name, rule.offer(self.plan.offers.of(rule.key)));
         }
     }
 
     fn offered(&self) -> impl Iterator<Item = &'static Rule> + use<> {
         let discovery = self.plan.target.is_none();
+        let rdma = self.has_rdma();
         keys::TABLE.iter().filter(move |rule| {
-            let obsolete = matches!(rule.key, Key::IfMarker | Key::OfMarker);
-            let irrelevant = discovery && rule.irrelevant_in_discovery;
+            let obsolete = matches!(rule.key, Key::IfMarker | Key::OfMarker | Key::IserHelloRequired);
+            let irrelevant = (discovery && rule.irrelevant_in_discovery)
+                || (!rdma && (rule.needs_rdma() || rule.key == Key::RdmaExtensions));
             rule.place == Place::Operational && rule.negotiated() && !obsolete && !irrelevant
         })
+    }
+
+    /// RDMAExtensions is offered: discovery sessions have none (RFC 7145 section 5.1).
+    fn has_rdma(&self) -> bool {
+        self.plan.offers.rdma && self.plan.target.is_some()
     }
 
     fn finish(&mut self, tsih: u16) -> Negotiated {
@@ -316,9 +330,16 @@ impl InitiatorLogin {
             target: self.plan.target.clone(),
             discovery: self.plan.target.is_none(),
         };
-        let recv = Recv {
-            initiator: self.plan.offers.max_recv,
-            target: self.values.get(Key::MaxRecvDataSegmentLength),
+        let recv = if self.has_rdma() {
+            Recv {
+                initiator: self.values.get(Key::InitiatorRecvDataSegmentLength),
+                target: self.values.get(Key::TargetRecvDataSegmentLength),
+            }
+        } else {
+            Recv {
+                initiator: self.plan.offers.max_recv,
+                target: self.values.get(Key::MaxRecvDataSegmentLength),
+            }
         };
         let method = if let Step::Passed(method) = self.step { method } else { "None" };
         let link = Link { isid: self.plan.isid, tsih, cid: 0, method };

@@ -2,9 +2,10 @@
 
 use super::{
     Access, ChapCredentials, Grant, LOGIN_TEXT_MAX, Link, LoginReply, Names, Negotiated, REQUESTS_MAX, Recv,
+    UNEXPECTED_MAX,
 };
 use crate::iscsi::chap::{self, Algorithm, Challenge, Failure, Identity};
-use crate::iscsi::keys::{self, Key, Kind, Offers, Place, Rule, Senders, Settled, Values};
+use crate::iscsi::keys::{self, Key, Kind, Offers, Place, RDMA_SEGMENT_MAX, Rule, Senders, Settled, Values};
 use crate::iscsi::text::{self, TEXT_BYTES_MAX};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -400,7 +401,7 @@ impl TargetLogin {
         for (rule, value) in ordered {
             self.answer(rule, value, out)?;
         }
-        if !self.declared {
+        if !self.declared && !self.has_rdma() {
             self.declared = true;
             text::put(out, "MaxRecvDataSegmentLength", self.offers.max_recv);
         }
@@ -408,8 +409,10 @@ impl TargetLogin {
     }
 
     fn answer(&mut self, rule: &Rule, value: &str, out: &mut Vec<u8>) -> Result<(), Fault> {
-        if rule.irrelevant_in_discovery && self.names.discovery {
-            text::put(out, rule.name, "Irrelevant");
+        if self.is_irrelevant(rule) {
+            if rule.negotiated() {
+                text::put(out, rule.name, "Irrelevant");
+            }
             return Ok(());
         }
         let ours = match rule.key {
@@ -417,11 +420,15 @@ impl TargetLogin {
             key => self.offers.of(key),
         };
         match rule.kind {
-            Kind::Number(..) => {
+            Kind::Number(..) | Kind::Flag => {
                 let number = rule.number(value);
                 let number =
                     number.ok_or_else(|| initiator_error(format!("{} is out of bounds", rule.name)))?;
                 self.values.set(rule.key, number);
+                // Only to those who know the key: open-iscsi gives up when it meets one that it does not know.
+                if rule.key == Key::MaxOutstandingUnexpectedPdus {
+                    text::put(out, rule.name, UNEXPECTED_MAX);
+                }
             }
             Kind::Text | Kind::Exchange => {}
             Kind::Obsolete => text::put(out, rule.name, "Reject"),
@@ -453,6 +460,9 @@ impl TargetLogin {
         };
         if !ready {
             return Ok(self.reply(out));
+        }
+        if to == Stage::FULL_FEATURE && self.offers.rdma && !self.names.discovery && !self.has_rdma() {
+            return Err(initiator_error("RDMAExtensions=Yes is missing (RFC 7145 section 3.3)"));
         }
         let exceeded = self.exceeded().next().is_some();
         let to = if self.stage == Stage::SECURITY && exceeded { Stage::OPERATIONAL } else { to };
@@ -506,19 +516,41 @@ impl TargetLogin {
     fn exceeded(&self) -> impl Iterator<Item = &'static Rule> + '_ {
         keys::TABLE.iter().filter(|rule| {
             rule.place == Place::Operational
-                && !(rule.irrelevant_in_discovery && self.names.discovery)
+                && !self.is_irrelevant(rule)
                 && !self.values.has(rule.key)
                 && self.offers.exceeded_by_default(rule)
         })
     }
 
+    /// RDMAExtensions=Yes was agreed on.
+    fn has_rdma(&self) -> bool {
+        self.values.get(Key::RdmaExtensions) != 0
+    }
+
+    fn is_irrelevant(&self, rule: &Rule) -> bool {
+        (rule.irrelevant_in_discovery && self.names.discovery) || (rule.needs_rdma() && !self.offers.rdma)
+    }
+
+    /// MaxRecvDataSegmentLength of both sides; with RDMA it is ignored (RFC 7145 section 6.2).
+    fn recv(&self) -> Recv {
+        let declared = self.values.get(Key::MaxRecvDataSegmentLength);
+        if self.has_rdma() {
+            return Recv {
+                initiator: self.values.get(Key::InitiatorRecvDataSegmentLength),
+                target: self.values.get(Key::TargetRecvDataSegmentLength),
+            };
+        }
+        let undeclared = keys::rule(Key::MaxRecvDataSegmentLength).map_or(0, |rule| rule.default);
+        Recv {
+            // A discovery session over iSER: it has no room for more in a message, whatever it says.
+            initiator: if self.offers.rdma { declared.min(RDMA_SEGMENT_MAX) } else { declared },
+            target: if self.declared { self.offers.max_recv } else { undeclared },
+        }
+    }
+
     fn finish(&mut self) -> Negotiated {
         self.over = true;
-        let undeclared = keys::rule(Key::MaxRecvDataSegmentLength).map_or(0, |rule| rule.default);
-        let recv = Recv {
-            initiator: self.values.get(Key::MaxRecvDataSegmentLength),
-            target: if self.declared { self.offers.max_recv } else { undeclared },
-        };
+        let recv = self.recv();
         let method = match self.security {
             Security::Passed(method) => method,
             Security::Open | Security::Proposed | Security::Chosen | Security::Challenged(..) => "None",

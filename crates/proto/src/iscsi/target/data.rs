@@ -1,9 +1,9 @@
 //! Data-Out, and what the layer above does with tasks.
 
-use super::send::Out;
+use super::layer::{Data, Incoming, Layer};
+use super::queue::Out;
 use super::task::{Fetch, Push, Task};
 use super::violation::{Reaction, Violation};
-use super::{Data, Receiving, Target};
 use crate::verbs::{Ending, TaskId, Up};
 use wire::iscsi::{DataOut, Pdu, RejectReason, TAG_NONE};
 use wire::{Places, Sense};
@@ -11,7 +11,7 @@ use wire::{Places, Sense};
 /// CHECK CONDITION (SAM-5 section 5.3.1).
 const CHECK_CONDITION: u8 = 0x02;
 
-impl Target {
+impl Layer {
     pub(super) fn data_out(&mut self, header: &[u8]) -> Result<(), Violation> {
         let Some(pdu) = DataOut::view(header) else { return Ok(()) };
         if self.link.discovery {
@@ -56,20 +56,20 @@ impl Target {
     fn place(&mut self, data: Data) {
         let Some(task) = self.tasks.get(data.task) else { return };
         let (received, fetch, over) = (task.received, task.fetch, task.ending.is_some());
-        self.receiving = match fetch {
+        self.incoming = match fetch {
             _ if data.len == 0 => {
                 return self.data_done(data, true);
             }
-            _ if over => Receiving::Skip { len: data.len, data: Some(data) },
+            _ if over => Incoming::Skip { len: data.len, data: Some(data) },
             Some(fetch) => {
-                Receiving::Body { data, place: fetch.into.slice(received.saturating_sub(fetch.at), data.len) }
+                Incoming::Body { data, place: fetch.into.slice(received.saturating_sub(fetch.at), data.len) }
             }
-            None => Receiving::Unplaced(data),
+            None => Incoming::Unplaced(data),
         };
     }
 
     /// A data segment has come in, or was thrown away.
-    pub(super) fn data_done(&mut self, data: Data, digest_ok: bool) {
+    pub(crate) fn data_done(&mut self, data: Data, digest_ok: bool) {
         let Some(task) = self.tasks.get(data.task) else { return };
         if task.ending.is_none() && !digest_ok {
             if data.immediate {
@@ -88,8 +88,16 @@ impl Target {
         self.progress(data.task);
     }
 
+    /// What was asked for without an R2T, by RDMA Read, is in its place.
+    pub(crate) fn solicited_done(&mut self, id: TaskId, len: u32) {
+        let Some(task) = self.tasks.get(id) else { return };
+        task.received = task.received.saturating_add(len);
+        task.pop_solicited();
+        self.progress(id);
+    }
+
     /// Does what a task's state allows now: tell that a fetch is complete, ask for more, or answer.
-    fn progress(&mut self, id: TaskId) {
+    pub(crate) fn progress(&mut self, id: TaskId) {
         let outstanding = self.link.max_outstanding_r2t;
         let Some(task) = self.tasks.get(id) else { return };
         if task.ending.is_some() {
@@ -123,7 +131,9 @@ impl Target {
         let sense = Sense::from_bytes(&[0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]);
         task.ending =
             Some(Ending { status: CHECK_CONDITION, sense: Some(sense), read_bytes: 0, write_bytes: 0 });
+        // By RDMA none of the fetch was asked for yet: its places are free at once.
         task.fetch = None;
+        task.lends = task.push.is_some();
         if task.given {
             self.up.push_back(Up::FetchFailed(id));
         }
@@ -134,11 +144,12 @@ impl Target {
     pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
         let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
         let end = at.saturating_add(into.len());
-        assert!(at == task.received, "fetches follow one another without gaps");
+        // What has come in messages is ahead of its places.
+        assert!(at == task.received || task.held > 0, "fetches follow one another without gaps");
         assert!(end <= task.write_bytes, "a fetch past the command's data-out");
         assert!(end >= task.unsolicited_end, "a fetch leaves no place for data that comes unasked");
         task.fetch = Some(Fetch { at, into, end });
-        if let Receiving::Unplaced(data) = self.receiving
+        if let Incoming::Unplaced(data) = self.incoming
             && data.task == id
         {
             self.place(data);
@@ -157,6 +168,7 @@ impl Target {
             // What still comes for it has no place any more.
             if let Some(task) = self.tasks.get(id) {
                 task.fetch = None;
+                task.lends = true;
             }
             self.skip_rest(id);
         }
@@ -165,13 +177,14 @@ impl Target {
     pub(super) fn end(&mut self, id: TaskId, ending: Ending) {
         let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
         task.ending = Some(ending);
-        task.fetch = None;
+        task.lends = task.fetch.take().is_some() || task.push.is_some();
         self.skip_rest(id);
         self.progress(id);
     }
 
     pub(super) fn abort(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
+        task.lends |= task.fetch.take().is_some() | task.push.take().is_some();
         let tag = task.initiator_task_tag;
         if task.owed_data() {
             self.forget(tag);
@@ -184,14 +197,22 @@ impl Target {
         }
     }
 
+    /// Where work is posted: the places of a task that is over for the layer above are free as soon as nothing moves
+    /// between them and the initiator any more.
+    pub(crate) fn settle(&mut self, id: TaskId) {
+        if self.tasks.gives_back(id) {
+            self.up.push_back(Up::Pushed(id));
+        }
+    }
+
     /// What is coming in for this task is thrown away from now on.
     fn skip_rest(&mut self, id: TaskId) {
-        if let Receiving::Unplaced(data) | Receiving::Body { data, .. } = self.receiving
+        if let Incoming::Unplaced(data) | Incoming::Body { data, .. } = self.incoming
             && data.task == id
         {
             // Who owes nothing behind it need not hear of it any more.
             let owes = self.tasks.get(id).is_some_and(|task| task.owed_data());
-            self.receiving = Receiving::Skip { len: data.len, data: owes.then_some(data) };
+            self.incoming = Incoming::Skip { len: data.len, data: owes.then_some(data) };
         }
     }
 

@@ -1,51 +1,46 @@
-//! Incoming headers, and SCSI commands.
+//! PDUs are taken apart as they come in over a byte stream.
 
-use super::session::Order;
-use super::task::Task;
-use super::violation::{Reaction, Violation};
-use super::{Data, IMMEDIATE_MAX, Phase, Receiving, Target};
-use crate::verbs::{Attribute, Command, Up};
-use wire::Cdb;
-use wire::iscsi::{
-    Ahs, BHS_BYTES, BasicHeader, DIGEST_BYTES, LoginResponse, LoginStatus, LogoutRequest, NopOut, Opcode,
-    Pdu, ScsiCommand, TAG_NONE, TaskManagementRequest, TextRequest, pad,
-};
-use zerocopy::IntoBytes as _;
+use super::Target;
+use super::layer::{Incoming, Phase};
+use super::violation::Violation;
+use wire::iscsi::{BasicHeader, DIGEST_BYTES, Opcode};
 
 impl Target {
     /// Contiguous bytes: a header, the rest of one, or a piece of text.
     pub(super) fn received(&mut self, bytes: &[u8]) {
-        match self.receiving {
-            Receiving::Header => self.basic_header(bytes),
-            Receiving::Segments { .. } => {
+        match self.layer.incoming {
+            Incoming::Nothing if self.segments > 0 => {
+                self.segments = 0;
                 let mut head = std::mem::take(&mut self.head);
                 head.extend_from_slice(bytes);
                 self.checked_header(&head);
                 self.restore_head(head);
             }
-            Receiving::Text { total } => {
+            Incoming::Nothing => self.basic_header(bytes),
+            Incoming::Text { len } => {
                 self.gathered.extend_from_slice(bytes);
+                let total = self.text_bytes(len);
                 if u32::try_from(self.gathered.len()).is_ok_and(|have| have >= total) {
-                    self.gathered_all();
+                    self.gathered_all(len);
                 }
             }
-            Receiving::Unplaced(_) | Receiving::Body { .. } | Receiving::Skip { .. } => {}
+            Incoming::Unplaced(_) | Incoming::Body { .. } | Incoming::Skip { .. } => {}
         }
     }
 
     fn basic_header(&mut self, bytes: &[u8]) {
-        let login = matches!(self.phase, Phase::Login { .. });
+        let login = matches!(self.layer.phase, Phase::Login { .. });
         match BasicHeader::view(bytes) {
             Some(basic) if basic.total_ahs_length == 0 => self.checked_header(bytes),
             // Additional segments are not waited for where they are refused anyway.
-            Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => self.refuse_login(),
+            Some(basic) if login && basic.opcode() != Opcode::LOGIN_REQUEST => self.layer.refuse_login(),
             Some(basic) if basic.opcode() != Opcode::SCSI_COMMAND => {
-                self.drop_for(Violation::AdditionalHeader)
+                self.layer.drop_for(Violation::AdditionalHeader)
             }
             Some(basic) => {
                 self.head.clear();
                 self.head.extend_from_slice(bytes);
-                self.receiving = Receiving::Segments { len: basic.ahs_bytes() };
+                self.segments = basic.ahs_bytes();
             }
             None => {}
         }
@@ -53,260 +48,40 @@ impl Target {
 
     /// A whole header with its digest.
     fn checked_header(&mut self, bytes: &[u8]) {
-        let header = if self.link.header_digest {
+        let header = if self.layer.link.header_digest {
             let end = bytes.len().saturating_sub(DIGEST_BYTES);
             let (header, digest) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
-            if digest != (self.config.crc32c)(header).to_le_bytes() {
-                return self.drop_for(Violation::HeaderDigest);
+            if digest != (self.layer.config.crc32c)(header).to_le_bytes() {
+                return self.layer.drop_for(Violation::HeaderDigest);
             }
             header
         } else {
             bytes
         };
-        self.receiving = Receiving::Header;
-        if let Err(violation) = self.judge(header) {
-            self.refuse(violation, header);
+        self.layer.header(header);
+        if let Incoming::Text { .. } = self.layer.incoming {
+            self.gathered.clear();
+            self.head.clear();
+            self.head.extend_from_slice(header);
         }
     }
 
-    /// A violation that concerns the whole PDU.
-    fn refuse(&mut self, violation: Violation, header: &[u8]) {
-        match violation.reaction() {
-            Reaction::Reject(reason) => {
-                self.tell_refusal(violation);
-                self.note_gap(header);
-                self.reject(reason, header);
-                self.skip_data(header);
-            }
-            Reaction::Drop if violation == Violation::NotLogin => self.refuse_login(),
-            // No task is known that could be ended.
-            Reaction::EndTask(..) | Reaction::Drop => self.drop_for(violation),
-        }
-    }
-
-    /// A numbered request that is rejected leaves a gap (section 7.3).
-    pub(super) fn note_gap(&mut self, header: &[u8]) {
-        let cmd_sn = match BasicHeader::view(header) {
-            Some(basic) if basic.opcode & Opcode::IMMEDIATE != 0 => None,
-            Some(basic) => match basic.opcode() {
-                Opcode::SCSI_COMMAND => ScsiCommand::view(header).map(|pdu| pdu.cmd_sn.get()),
-                Opcode::NOP_OUT => NopOut::view(header).map(|pdu| pdu.cmd_sn.get()),
-                Opcode::TASK_MANAGEMENT_REQUEST => {
-                    TaskManagementRequest::view(header).map(|pdu| pdu.cmd_sn.get())
-                }
-                Opcode::TEXT_REQUEST => TextRequest::view(header).map(|pdu| pdu.cmd_sn.get()),
-                Opcode::LOGOUT_REQUEST => LogoutRequest::view(header).map(|pdu| pdu.cmd_sn.get()),
-                _ => None,
-            },
-            None => None,
-        };
-        if let Some(cmd_sn) = cmd_sn {
-            self.session.reject(cmd_sn);
-        }
-    }
-
-    /// Once a login has begun, anything but a login request is answered before the connection ends (section 4.2.4).
-    fn refuse_login(&mut self) {
-        let Phase::Login { login, .. } = &self.phase else { return };
-        let Some(begun) = login.begun() else { return self.drop_for(Violation::NotLogin) };
-        // It ends the login task, which has the tag of its requests.
-        let pdu = LoginResponse {
-            isid: begun.isid,
-            initiator_task_tag: begun.initiator_task_tag,
-            status: LoginStatus::INVALID_DURING_LOGIN,
-            ..LoginResponse::default()
-        };
-        self.queue(pdu.as_bytes(), Vec::new(), true);
-        self.phase = Phase::Closing(Violation::NotLogin.to_string());
-    }
-
-    /// A violation that leaves the connection open is told for the log.
-    pub(super) fn tell_refusal(&mut self, violation: Violation) {
-        self.up.push_back(Up::Refused { reason: violation.to_string() });
-    }
-
-    /// Throws the data segment of this PDU away.
-    pub(super) fn skip_data(&mut self, header: &[u8]) {
-        let len = BasicHeader::view(header).map_or(0, |basic| basic.data_segment_length.get());
-        if len > 0 {
-            self.receiving = Receiving::Skip { len, data: None };
-        }
-    }
-
-    fn judge(&mut self, header: &[u8]) -> Result<(), Violation> {
-        let Some(basic) = BasicHeader::view(header) else { return Ok(()) };
-        let opcode = basic.opcode();
-        let len = basic.data_segment_length.get();
-        let login = matches!(self.phase, Phase::Login { .. });
-        if login && opcode != Opcode::LOGIN_REQUEST {
-            return Err(Violation::NotLogin);
-        }
-        if len > self.link.max_recv {
-            return Err(Violation::DataSegmentTooLong);
-        }
-        if opcode == Opcode::SCSI_COMMAND {
-            let Some(pdu) = ScsiCommand::view(header) else { return Ok(()) };
-            return self.command(pdu, header).inspect_err(|_| self.forget_unless_last(pdu));
-        }
-        if basic.total_ahs_length != 0 {
-            return Err(Violation::AdditionalHeader);
-        }
-        match opcode {
-            Opcode::DATA_OUT => self.data_out(header),
-            Opcode::NOP_OUT => NopOut::view(header).map_or(Ok(()), |pdu| self.nop_out(pdu, header, len)),
-            Opcode::TASK_MANAGEMENT_REQUEST => {
-                no_data(len)?;
-                TaskManagementRequest::view(header).map_or(Ok(()), |pdu| self.task_management(pdu))
-            }
-            Opcode::LOGIN_REQUEST if login => {
-                self.gather(header, len);
-                Ok(())
-            }
-            Opcode::LOGIN_REQUEST => Err(Violation::LoginAgain),
-            Opcode::TEXT_REQUEST => {
-                TextRequest::view(header).map_or(Ok(()), |pdu| self.text_request(pdu, header, len))
-            }
-            Opcode::LOGOUT_REQUEST => {
-                no_data(len)?;
-                LogoutRequest::view(header).map_or(Ok(()), |pdu| self.logout(pdu))
-            }
-            Opcode::SNACK => Err(Violation::Snack),
-            _ => Err(Violation::UnknownOpcode),
-        }
-    }
-
-    /// Whether a numbered request is to be executed now; `false`: it is silently ignored (section 4.2.2.1).
-    pub(super) fn in_order(&self, immediate: bool, cmd_sn: u32) -> Result<bool, Violation> {
-        if immediate {
-            return Ok(true);
-        }
-        match self.session.order(cmd_sn) {
-            Order::Next => Ok(true),
-            Order::BehindRejected => Err(Violation::BehindRejected),
-            Order::Gap => Err(Violation::CommandGap),
-            Order::Outside => Ok(false),
-        }
-    }
-
-    fn command(&mut self, pdu: &ScsiCommand, header: &[u8]) -> Result<(), Violation> {
-        let immediate = pdu.opcode & Opcode::IMMEDIATE != 0;
-        let tag = pdu.initiator_task_tag.get();
-        if self.link.discovery {
-            return Err(Violation::NotInDiscovery);
-        }
-        if !self.in_order(immediate, pdu.cmd_sn.get())? {
-            self.forget_unless_last(pdu);
-            self.skip_data(header);
-            return Ok(());
-        }
-        if tag == TAG_NONE {
-            return Err(Violation::ReservedTag);
-        }
-        if self.tasks.find(tag).is_some() || self.functions.iter().any(|function| function.tag == tag) {
-            return Err(Violation::TaskInProgress);
-        }
-        if !pdu.last() && !pdu.writes() {
-            return Err(Violation::FinalMissing);
-        }
-        let (cdb, read_bytes, write_bytes) = shape(pdu, header.get(BHS_BYTES..).unwrap_or_default())?;
-        if immediate && self.immediate_in_flight >= IMMEDIATE_MAX {
-            return Err(Violation::TooManyImmediate);
-        }
-        self.start(pdu, immediate, cdb, read_bytes, write_bytes)
-    }
-
-    /// The unsolicited Data-Out of a command that is not taken is not wanted either.
-    fn forget_unless_last(&mut self, pdu: &ScsiCommand) {
-        if !pdu.last() {
-            self.forget(pdu.initiator_task_tag.get());
-        }
-    }
-
-    /// Gives the command a slot, and itself to the layer above.
-    fn start(
-        &mut self,
-        pdu: &ScsiCommand,
-        immediate: bool,
-        cdb: Cdb,
-        read_bytes: u32,
-        write_bytes: u32,
-    ) -> Result<(), Violation> {
-        let len = pdu.data_segment_length.get();
-        let burst = write_bytes.min(self.link.first_burst);
-        let unsolicited_end = if pdu.last() { len } else { burst };
-        let unexpected =
-            len > burst || (len > 0 && !self.link.immediate_data) || (!pdu.last() && self.link.initial_r2t);
-        let task = Task {
-            initiator_task_tag: pdu.initiator_task_tag.get(),
-            immediate,
-            bidirectional: pdu.reads() && pdu.writes(),
-            given: !unexpected,
-            lun: pdu.lun.get(),
-            expected: pdu.expected_data_transfer_length.get(),
-            read_bytes,
-            write_bytes,
-            unsolicited_end,
-            unsolicited_open: !pdu.last(),
-            ..Task::default()
-        };
-        let id = self.tasks.take(task).ok_or(Violation::TooManyImmediate)?;
-        if immediate {
-            self.immediate_in_flight = self.immediate_in_flight.saturating_add(1);
-        } else {
-            self.session.receive(true);
-        }
-        let data = Data { task: id, len, last: false, immediate: true };
-        if unexpected {
-            if len > 0 {
-                self.receiving = Receiving::Skip { len, data: Some(data) };
-            }
-            self.fail(id, Violation::UnexpectedUnsolicited);
-            return Ok(());
-        }
-        if len > 0 {
-            self.receiving = Receiving::Unplaced(data);
-        }
-        self.up.push_back(Up::Command(Command {
-            task: id,
-            lun: pdu.lun.get(),
-            attribute: attribute(pdu.flags),
-            cdb,
-            read_bytes,
-            write_bytes,
-            unsolicited_bytes: unsolicited_end,
-        }));
-        Ok(())
-    }
-
-    /// Text or ping data of this request is to be gathered before it is executed.
-    pub(super) fn gather(&mut self, header: &[u8], len: u32) {
-        self.gathered.clear();
-        if len == 0 {
-            return self.request(header, &[]);
-        }
-        self.head.clear();
-        self.head.extend_from_slice(header);
-        let digest = if self.link.data_digest { 4 } else { 0 };
-        self.receiving = Receiving::Text { total: len.saturating_add(pad(len)).saturating_add(digest) };
-    }
-
-    fn gathered_all(&mut self) {
-        self.receiving = Receiving::Header;
+    fn gathered_all(&mut self, len: u32) {
+        self.layer.incoming = Incoming::Nothing;
         let head = std::mem::take(&mut self.head);
         let mut text = std::mem::take(&mut self.gathered);
-        let padded = if self.link.data_digest {
+        let padded = if self.layer.link.data_digest {
             let end = text.len().saturating_sub(DIGEST_BYTES);
             let (padded, digest) = text.split_at_checked(end).unwrap_or((&text, &[]));
-            if digest != (self.config.crc32c)(padded).to_le_bytes() {
-                return self.drop_for(Violation::DataDigest);
+            if digest != (self.layer.config.crc32c)(padded).to_le_bytes() {
+                return self.layer.drop_for(Violation::DataDigest);
             }
             end
         } else {
             text.len()
         };
-        let len = BasicHeader::view(&head).map_or(0, |basic| basic.data_segment_length.get());
         text.truncate(usize::try_from(len).unwrap_or(padded).min(padded));
-        self.request(&head, &text);
+        self.layer.request(&head, &text);
         self.restore_head(head);
         self.gathered = text;
     }
@@ -318,42 +93,4 @@ impl Target {
             self.head = head;
         }
     }
-}
-
-/// The command's CDB, data-in length and data-out length.
-fn shape(pdu: &ScsiCommand, segments: &[u8]) -> Result<(Cdb, u32, u32), Violation> {
-    let expected = pdu.expected_data_transfer_length.get();
-    let ahs = if segments.is_empty() {
-        Ahs::default()
-    } else {
-        Ahs::parse(segments, &pdu.cdb).map_err(Violation::AdditionalSegment)?
-    };
-    let cdb = match ahs.cdb {
-        Some(cdb) => cdb,
-        None => Cdb::from_bytes(&pdu.cdb).ok_or(Violation::AdditionalHeader)?,
-    };
-    let (read_bytes, write_bytes) = match (pdu.reads(), pdu.writes()) {
-        (true, true) => {
-            let read = ahs.bidirectional_read_length.ok_or(Violation::BidirectionalLengthMissing)?;
-            (read, expected)
-        }
-        (true, false) => (expected, 0),
-        (false, true) => (0, expected),
-        (false, false) => (0, 0),
-    };
-    Ok((cdb, read_bytes, write_bytes))
-}
-
-fn attribute(flags: u8) -> Attribute {
-    match flags & ScsiCommand::ATTRIBUTE_MASK {
-        ScsiCommand::UNTAGGED | ScsiCommand::SIMPLE => Attribute::Simple,
-        ScsiCommand::ORDERED => Attribute::Ordered,
-        ScsiCommand::HEAD_OF_QUEUE => Attribute::HeadOfQueue,
-        ScsiCommand::ACA => Attribute::Aca,
-        unknown => Attribute::Unknown(unknown),
-    }
-}
-
-fn no_data(len: u32) -> Result<(), Violation> {
-    if len == 0 { Ok(()) } else { Err(Violation::UnexpectedDataSegment) }
 }

@@ -1,7 +1,7 @@
 //! Requests that are not SCSI commands: login, NOP, text, task management, logout.
 
+use super::layer::{Layer, Phase};
 use super::violation::{Reaction, Violation};
-use super::{Phase, Target};
 use crate::iscsi::login::{self, LoginReply};
 use crate::iscsi::target::session::Session;
 use crate::time::Time;
@@ -42,9 +42,9 @@ pub(super) struct TextExchange {
     answer: Vec<u8>,
 }
 
-impl Target {
+impl Layer {
     /// Executes a request whose text or ping data is complete.
-    pub(super) fn request(&mut self, header: &[u8], text: &[u8]) {
+    pub(crate) fn request(&mut self, header: &[u8], text: &[u8]) {
         match BasicHeader::view(header).map(BasicHeader::opcode) {
             Some(Opcode::LOGIN_REQUEST) => self.login(header, text),
             Some(Opcode::TEXT_REQUEST) => self.text(header, text),
@@ -187,7 +187,10 @@ impl Target {
         exchange.answer =
             login::text_request(negotiated, self.access.as_ref(), self.from, self.portal, &request)
                 .map_err(|why| (Violation::Negotiation, format!("{}: {why}", Violation::Negotiation)))?;
-        self.link.max_send = negotiated.max_recv_initiator;
+        // Over messages nothing is longer than at login (RFC 7145 section 6.2).
+        if !self.config.offers.rdma {
+            self.link.max_send = negotiated.max_recv_initiator;
+        }
         Ok(())
     }
 

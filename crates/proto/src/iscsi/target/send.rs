@@ -1,53 +1,19 @@
-//! What goes out: one queue, in the order in which it was given.
+//! What goes out over a byte stream: the queue is cut into PDUs while the batch has room.
 
-use super::task::{Solicited, Task};
-use super::{Phase, Target};
+use super::Target;
+use super::queue::{GOOD, Out, Residual, SENSE_SEGMENT_MAX};
+use super::task::Solicited;
 use crate::iscsi::frame::{PDU_BYTES, PDU_SEGMENTS, push_bytes, push_header, push_payload};
 use crate::stream::Transmit;
-use crate::verbs::{Ending, TaskId};
-use wire::iscsi::{
-    BHS_BYTES, DIGEST_BYTES, DataIn, FINAL, NopIn, ReadyToTransfer, Reject, RejectReason, ScsiResponse,
-    TAG_NONE, U24,
-};
+use crate::verbs::TaskId;
+use wire::iscsi::{DataIn, FINAL, ReadyToTransfer, TAG_NONE, U24};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U32, U64};
-
-/// GOOD (SAM-5 section 5.3.1).
-const GOOD: u8 = 0;
-/// Where StatSN, ExpCmdSN and MaxCmdSN are in every PDU of a target.
-const NUMBERS: std::ops::Range<usize> = 24..36;
-
-/// One place in the queue.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Out {
-    /// Data-In of the task's push, and its ending.
-    Push(TaskId),
-    /// The task's ending.
-    Response(TaskId),
-    /// R2Ts for the task's fetch.
-    Solicit(TaskId),
-    /// The oldest of the control PDUs.
-    Control,
-}
-
-/// A PDU that is not about a SCSI task.
-#[derive(Debug)]
-pub(super) struct Control {
-    header: [u8; BHS_BYTES],
-    /// Data with padding and digest.
-    data: Vec<u8>,
-    /// Its StatSN is its own.
-    status: bool,
-    /// No digests: a PDU of the login phase.
-    plain: bool,
-    /// Bytes of `data` that are in a batch, once the header is.
-    sent: Option<usize>,
-}
 
 impl Target {
     /// Fills the batch.
     pub(super) fn send(&mut self, batch: &mut Transmit) {
-        while let Some(out) = self.out.front().copied() {
+        while let Some(out) = self.layer.out.front().copied() {
             if !batch.has_room(PDU_BYTES, PDU_SEGMENTS) {
                 return;
             }
@@ -60,16 +26,19 @@ impl Target {
                 Out::Solicit(id) => self.send_ready_to_transfer(id, batch),
                 Out::Control => self.send_control(batch),
             };
-            match (next, self.out.front_mut()) {
+            match (next, self.layer.out.front_mut()) {
                 (Some(next), Some(front)) => *front = next,
                 _ => {
-                    self.out.pop_front();
+                    self.layer.out.pop_front();
                 }
             }
         }
         // What stood in the queue was aborted: no PDU has told that the window is open again.
-        if batch.segments.is_empty() && self.is_full_feature() && self.session.is_closed_for_nothing() {
-            self.tell_window();
+        if batch.segments.is_empty()
+            && self.layer.is_full_feature()
+            && self.layer.session.is_closed_for_nothing()
+        {
+            self.layer.tell_window();
             self.send(batch);
         }
     }
@@ -77,8 +46,8 @@ impl Target {
     /// Sends Data-In as far as the batch has room. Returns what stays at the head of the queue.
     fn send_push(&mut self, id: TaskId, batch: &mut Transmit) -> Option<Out> {
         loop {
-            let link = self.link;
-            let task = self.tasks.get(id)?;
+            let link = self.layer.link;
+            let task = self.layer.tasks.get(id)?;
             let push = task.push.as_mut()?;
             let rest = push.len.saturating_sub(push.sent);
             if rest == 0 {
@@ -118,11 +87,11 @@ impl Target {
                 pdu.flags |= DataIn::STATUS | residual.flags;
                 pdu.residual_count = U32::new(residual.count);
                 pdu.status = GOOD;
-                self.release(id);
-                pdu.stat_sn = U32::new(self.next_stat_sn());
+                self.layer.release(id);
+                pdu.stat_sn = U32::new(self.layer.next_stat_sn());
             }
-            pdu.exp_cmd_sn = U32::new(self.session.exp_cmd_sn);
-            pdu.max_cmd_sn = U32::new(self.session.advertise());
+            pdu.exp_cmd_sn = U32::new(self.layer.session.exp_cmd_sn);
+            pdu.max_cmd_sn = U32::new(self.layer.session.advertise());
             self.push_header(pdu.as_bytes(), batch);
             push_payload(from, len, link.data_digest, batch);
             if status.is_some() {
@@ -133,37 +102,19 @@ impl Target {
     }
 
     fn send_response(&mut self, id: TaskId, batch: &mut Transmit) {
-        let Some(task) = self.tasks.get(id).copied() else { return };
-        let Some(ending) = task.ending else { return };
-        let residual = Residual::new(&task, &ending);
-        let mut data = [0; 2 + wire::Sense::MAX + 2 + DIGEST_BYTES];
-        let data = ending.sense.map_or(&[][..], |sense| sense_segment(sense.as_bytes(), &mut data));
-        let len = u32::try_from(data.len()).unwrap_or(0);
-        self.release(id);
-        let pdu = ScsiResponse {
-            flags: FINAL | residual.flags,
-            status: ending.status,
-            data_segment_length: U24::new(len),
-            initiator_task_tag: U32::new(task.initiator_task_tag),
-            stat_sn: U32::new(self.next_stat_sn()),
-            exp_cmd_sn: U32::new(self.session.exp_cmd_sn),
-            max_cmd_sn: U32::new(self.session.advertise()),
-            exp_data_sn: U32::new(task.data_in_count),
-            bidirectional_read_residual_count: U32::new(residual.read_count),
-            residual_count: U32::new(residual.count),
-            ..ScsiResponse::default()
-        };
+        let mut data = [0; SENSE_SEGMENT_MAX];
+        let Some((pdu, data)) = self.layer.response(id, &mut data) else { return };
         self.push_header(pdu.as_bytes(), batch);
-        if len > 0 {
-            push_bytes(data, self.link.data_digest, batch);
+        if !data.is_empty() {
+            push_bytes(data, self.layer.link.data_digest, batch);
         }
     }
 
     /// Sends R2Ts as far as allowed. Returns what stays at the head of the queue.
     fn send_ready_to_transfer(&mut self, id: TaskId, batch: &mut Transmit) -> Option<Out> {
         loop {
-            let link = self.link;
-            let task = self.tasks.get(id)?;
+            let link = self.layer.link;
+            let task = self.layer.tasks.get(id)?;
             task.solicit_queued = false;
             let fetch = task.fetch?;
             let at = task.solicited_end.max(task.unsolicited_end);
@@ -176,8 +127,8 @@ impl Target {
                 return Some(Out::Solicit(id));
             }
             // The high bit stays clear: no R2T has the reserved tag, or the tag of a text exchange or a ping.
-            self.transfers = self.transfers.wrapping_add(1) & 0x7fff;
-            let tag = (self.transfers << 16) | u32::from(id.slot);
+            self.layer.transfers = self.layer.transfers.wrapping_add(1) & 0x7fff;
+            let tag = (self.layer.transfers << 16) | u32::from(id.slot);
             task.push_solicited(Solicited { tag, end: at.saturating_add(len) });
             let mut pdu = ReadyToTransfer {
                 flags: FINAL,
@@ -190,20 +141,20 @@ impl Target {
                 ..ReadyToTransfer::default()
             };
             task.data_in_sn = task.data_in_sn.wrapping_add(1);
-            pdu.stat_sn = U32::new(self.stat_sn);
-            pdu.exp_cmd_sn = U32::new(self.session.exp_cmd_sn);
-            pdu.max_cmd_sn = U32::new(self.session.advertise());
+            pdu.stat_sn = U32::new(self.layer.stat_sn);
+            pdu.exp_cmd_sn = U32::new(self.layer.session.exp_cmd_sn);
+            pdu.max_cmd_sn = U32::new(self.layer.session.advertise());
             self.push_header(pdu.as_bytes(), batch);
         }
     }
 
     /// Sends the oldest control PDU as far as the batch has room. Returns what stays at the head of the queue.
     fn send_control(&mut self, batch: &mut Transmit) -> Option<Out> {
-        let mut control = self.control.pop_front()?;
+        let mut control = self.layer.control.pop_front()?;
         let sent = match control.sent {
             Some(sent) => sent,
             None => {
-                self.number(&mut control);
+                self.layer.number(&mut control);
                 if control.plain {
                     batch.push_bytes(&control.header);
                 } else {
@@ -218,133 +169,15 @@ impl Target {
         batch.push_bytes(piece);
         if piece.len() < rest.len() {
             control.sent = Some(sent.saturating_add(piece.len()));
-            self.control.push_front(control);
+            self.layer.control.push_front(control);
             return Some(Out::Control);
         }
-        self.control_bytes = self.control_bytes.saturating_sub(control.data.len());
+        self.layer.control_bytes = self.layer.control_bytes.saturating_sub(control.data.len());
         None
-    }
-
-    /// Fills in StatSN, ExpCmdSN and MaxCmdSN.
-    fn number(&mut self, control: &mut Control) {
-        let stat_sn = if control.status { self.next_stat_sn() } else { self.stat_sn };
-        let numbers = [stat_sn, self.session.exp_cmd_sn, self.session.advertise()];
-        let bytes = numbers.iter().flat_map(|number| number.to_be_bytes());
-        for (place, byte) in control.header.iter_mut().skip(NUMBERS.start).zip(bytes) {
-            *place = byte;
-        }
-    }
-
-    fn next_stat_sn(&mut self) -> u32 {
-        let stat_sn = self.stat_sn;
-        self.stat_sn = stat_sn.wrapping_add(1);
-        stat_sn
     }
 
     /// Appends a header, with its digest where agreed.
     fn push_header(&self, header: &[u8], batch: &mut Transmit) {
-        push_header(header, self.link.header_digest.then_some(self.config.crc32c), batch);
+        push_header(header, self.layer.link.header_digest.then_some(self.layer.config.crc32c), batch);
     }
-
-    /// Queues a PDU that is not about a SCSI task; its length and numbers are filled in here. `status`: its StatSN is
-    /// its own.
-    pub(super) fn queue(&mut self, header: &[u8], mut data: Vec<u8>, status: bool) {
-        let plain = matches!(self.phase, Phase::Login { .. });
-        let len = u32::try_from(data.len()).unwrap_or(0);
-        let mut bhs = [0; BHS_BYTES];
-        for (place, byte) in bhs.iter_mut().zip(header) {
-            *place = *byte;
-        }
-        let length = U24::new(len);
-        for (place, byte) in bhs.iter_mut().skip(5).zip(length.as_bytes()) {
-            *place = *byte;
-        }
-        if len > 0 {
-            data.resize(data.len().next_multiple_of(4), 0);
-            if self.link.data_digest && !plain {
-                let digest = (self.config.crc32c)(&data);
-                data.extend_from_slice(&digest.to_le_bytes());
-            }
-        }
-        self.control_bytes = self.control_bytes.saturating_add(data.len());
-        self.control.push_back(Control { header: bhs, data, status, plain, sent: None });
-        self.out.push_back(Out::Control);
-    }
-
-    /// Rejects the PDU with this header (section 11.17).
-    pub(super) fn reject(&mut self, reason: RejectReason, header: &[u8]) {
-        let pdu =
-            Reject { flags: FINAL, reason, initiator_task_tag: U32::new(TAG_NONE), ..Reject::default() };
-        self.queue(pdu.as_bytes(), header.to_vec(), true);
-    }
-
-    /// A NOP-In that only carries a new MaxCmdSN.
-    pub(super) fn tell_window(&mut self) {
-        self.queue_nop_in(TAG_NONE, TAG_NONE, Vec::new());
-    }
-
-    /// Queues a NOP-In; its StatSN is its own when it answers a NOP-Out.
-    pub(super) fn queue_nop_in(&mut self, tag: u32, transfer_tag: u32, data: Vec<u8>) {
-        let pdu = NopIn {
-            flags: FINAL,
-            initiator_task_tag: U32::new(tag),
-            target_transfer_tag: U32::new(transfer_tag),
-            ..NopIn::default()
-        };
-        self.queue(pdu.as_bytes(), data, tag != TAG_NONE);
-    }
-}
-
-/// Residual counts of a task (section 11.4.5).
-struct Residual {
-    flags: u8,
-    count: u32,
-    read_count: u32,
-}
-
-impl Residual {
-    fn new(task: &Task, ending: &Ending) -> Residual {
-        if task.bidirectional {
-            let (over, under) =
-                (ScsiResponse::BIDIRECTIONAL_READ_OVERFLOW, ScsiResponse::BIDIRECTIONAL_READ_UNDERFLOW);
-            let (read_flags, read_count) = difference(task.read_bytes, ending.read_bytes, over, under);
-            let (flags, count) = difference(
-                task.write_bytes,
-                ending.write_bytes,
-                ScsiResponse::OVERFLOW,
-                ScsiResponse::UNDERFLOW,
-            );
-            return Residual { flags: flags | read_flags, count, read_count };
-        }
-        // What the command would have moved the other way is none of what was expected.
-        let moved = match (task.read_bytes, task.write_bytes) {
-            (0, 0) => ending.read_bytes.max(ending.write_bytes),
-            (0, _) => ending.write_bytes,
-            (_, _) => ending.read_bytes,
-        };
-        let (flags, count) =
-            difference(task.expected, moved, ScsiResponse::OVERFLOW, ScsiResponse::UNDERFLOW);
-        Residual { flags, count, read_count: 0 }
-    }
-}
-
-/// The flag and the residual count for `expected` bytes of which there were `presented`.
-fn difference(expected: u32, presented: u64, over: u8, under: u8) -> (u8, u32) {
-    let expected = u64::from(expected);
-    let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
-    match presented.cmp(&expected) {
-        std::cmp::Ordering::Equal => (0, 0),
-        std::cmp::Ordering::Greater => (over, count(presented.saturating_sub(expected))),
-        std::cmp::Ordering::Less => (under, count(expected.saturating_sub(presented))),
-    }
-}
-
-/// Sense data behind its length (section 11.4.7).
-fn sense_segment<'a>(sense: &[u8], data: &'a mut [u8]) -> &'a [u8] {
-    let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
-    let end = sense.len().saturating_add(len.len());
-    for (place, byte) in data.iter_mut().zip(len.iter().chain(sense)) {
-        *place = *byte;
-    }
-    data.get(..end).unwrap_or_default()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// Where a command's CmdSN stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// The next one.
     Next,
     /// Within the window but ahead: one before it is missing.
@@ -18,7 +18,7 @@ pub(super) enum Order {
 /// Command numbering of a session (section 4.2.2.1). The window is what was last told to the initiator: it opens by
 /// free slots only when a PDU says so.
 #[derive(Clone, Debug)]
-pub(super) struct Session {
+pub(crate) struct Session {
     /// The next command expected.
     pub exp_cmd_sn: u32,
     /// The highest CmdSN that the initiator was told it may use.
@@ -35,7 +35,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Numbering from the CmdSN of the first login request.
-    pub(super) fn new(cmd_sn: u32, depth: u32) -> Session {
+    pub(crate) fn new(cmd_sn: u32, depth: u32) -> Session {
         let mut session = Session {
             exp_cmd_sn: cmd_sn,
             max_cmd_sn: cmd_sn.wrapping_sub(1),
@@ -49,7 +49,7 @@ impl Session {
     }
 
     /// Where a non-immediate command with this CmdSN stands.
-    pub(super) fn order(&self, cmd_sn: u32) -> Order {
+    pub(crate) fn order(&self, cmd_sn: u32) -> Order {
         match cmd_sn.wrapping_sub(self.exp_cmd_sn) {
             ahead if ahead >= self.window() => Order::Outside,
             0 => Order::Next,
@@ -60,12 +60,12 @@ impl Session {
     }
 
     /// How many commands the initiator may send from now on.
-    pub(super) fn window(&self) -> u32 {
+    pub(crate) fn window(&self) -> u32 {
         self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1)
     }
 
     /// The next command was received; `holds`: until [`Session::release`] it takes a slot of the window.
-    pub(super) fn receive(&mut self, holds: bool) {
+    pub(crate) fn receive(&mut self, holds: bool) {
         self.rejected.remove(&self.exp_cmd_sn);
         self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
         while self.plugged.remove(&self.exp_cmd_sn) {
@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// The command with this number, which lies in the window, counts as received: it was aborted before it came.
-    pub(super) fn plug(&mut self, cmd_sn: u32) {
+    pub(crate) fn plug(&mut self, cmd_sn: u32) {
         if cmd_sn == self.exp_cmd_sn {
             self.receive(false);
         } else {
@@ -87,25 +87,25 @@ impl Session {
     }
 
     /// The numbered request with this CmdSN was rejected.
-    pub(super) fn reject(&mut self, cmd_sn: u32) {
+    pub(crate) fn reject(&mut self, cmd_sn: u32) {
         if self.order(cmd_sn) != Order::Outside {
             self.rejected.insert(cmd_sn);
         }
     }
 
     /// Whether there is a free slot that the initiator may not use yet, and none that it may.
-    pub(super) fn is_closed_for_nothing(&self) -> bool {
+    pub(crate) fn is_closed_for_nothing(&self) -> bool {
         self.window() == 0 && self.in_flight < self.depth
     }
 
     /// A slot is free again.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
     /// MaxCmdSN as the next PDU tells it. It never goes back: each command received moves ExpCmdSN up by one and
     /// takes at most one slot.
-    pub(super) fn advertise(&mut self) -> u32 {
+    pub(crate) fn advertise(&mut self) -> u32 {
         let free = self.depth.saturating_sub(self.in_flight);
         self.max_cmd_sn = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
         self.max_cmd_sn

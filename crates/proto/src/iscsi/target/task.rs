@@ -4,14 +4,14 @@ use crate::verbs::{Ending, TaskId};
 use wire::Places;
 
 /// R2Ts that one task may have outstanding, whatever was negotiated.
-pub(super) const READY_TO_TRANSFER_MAX: usize = 8;
+pub(crate) const READY_TO_TRANSFER_MAX: usize = 8;
 
 /// Slots of a new connection.
 const SLOTS_AT_START: u16 = 8;
 
 /// One R2T that waits for its Data-Out sequence.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Solicited {
+pub(crate) struct Solicited {
     pub tag: u32,
     /// The end of what it asked for, as an offset in the data-out.
     pub end: u32,
@@ -19,7 +19,7 @@ pub(super) struct Solicited {
 
 /// What is being brought from the initiator.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fetch {
+pub(crate) struct Fetch {
     pub at: u32,
     pub into: Places,
     /// `at` and the length of `into`.
@@ -28,7 +28,7 @@ pub(super) struct Fetch {
 
 /// What is being sent to the initiator.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Push {
+pub(crate) struct Push {
     pub at: u32,
     pub from: Places,
     pub len: u32,
@@ -40,7 +40,7 @@ pub(super) struct Push {
 
 /// One command in flight.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Task {
+pub(crate) struct Task {
     pub generation: u16,
     pub used: bool,
     pub immediate: bool,
@@ -59,6 +59,8 @@ pub(super) struct Task {
     pub unsolicited_end: u32,
     /// Unsolicited Data-Out is still to come: its F bit was not seen.
     pub unsolicited_open: bool,
+    /// Data segments that came, and wait in their messages to be copied.
+    pub held: u16,
     /// DataSN of the next Data-Out of the current sequence.
     pub data_out_sn: u32,
     /// R2Ts on their way, the oldest first.
@@ -76,27 +78,31 @@ pub(super) struct Task {
     pub push: Option<Push>,
     /// Set when the task is over for the layer above.
     pub ending: Option<Ending>,
+    /// It is over for the layer above, whose places were still in use.
+    pub lends: bool,
+    /// Where work is posted: what is under way of its data and of its response.
+    pub posted: u16,
 }
 
 impl Task {
-    /// Whether the initiator still owes data that it was told, or announced, to send.
-    pub(super) fn owed_data(&self) -> bool {
-        self.unsolicited_open || self.solicited_count > 0
+    /// Whether data is still to come that the initiator was told, or announced, to send, or to be put in its place.
+    pub(crate) fn owed_data(&self) -> bool {
+        self.unsolicited_open || self.solicited_count > 0 || self.held > 0
     }
 
     /// The oldest outstanding R2T.
-    pub(super) fn oldest_solicited(&self) -> Option<Solicited> {
+    pub(crate) fn oldest_solicited(&self) -> Option<Solicited> {
         if self.solicited_count == 0 { None } else { self.solicited.first().copied() }
     }
 
     /// Forgets the oldest outstanding R2T.
-    pub(super) fn pop_solicited(&mut self) {
+    pub(crate) fn pop_solicited(&mut self) {
         self.solicited.rotate_left(1);
         self.solicited_count = self.solicited_count.saturating_sub(1);
     }
 
     /// Notes one more outstanding R2T.
-    pub(super) fn push_solicited(&mut self, new: Solicited) {
+    pub(crate) fn push_solicited(&mut self, new: Solicited) {
         if let Some(slot) = self.solicited.get_mut(usize::from(self.solicited_count)) {
             *slot = new;
             self.solicited_count = self.solicited_count.saturating_add(1);
@@ -108,9 +114,10 @@ impl Task {
 /// The slots of one connection, found by slot or by initiator task tag. There are as many as were ever needed at once:
 /// most sessions keep far fewer commands in flight than they may.
 ///
-/// A slot is not taken again before the batch that ended its last task has left (one batch is on its way at a time).
+/// A slot is not taken again before the batch that ended its last task has left (one batch is on its way at a time), or,
+/// where work is posted, before all of it is finished.
 #[derive(Debug)]
-pub(super) struct TaskTable {
+pub(crate) struct TaskTable {
     slots: Vec<Task>,
     slots_max: u16,
     /// Slots to be taken, the last one first: it is the warmest.
@@ -118,11 +125,13 @@ pub(super) struct TaskTable {
     /// Slots that were given back since the last batch was begun, the oldest first.
     resting: Vec<u16>,
     index: TagIndex,
+    /// RDMA Reads under way whose tasks are no more.
+    pub stray_reads: u32,
 }
 
 impl TaskTable {
     /// A table of up to `slots_max` slots.
-    pub(super) fn new(slots_max: u16) -> TaskTable {
+    pub(crate) fn new(slots_max: u16) -> TaskTable {
         let slots = slots_max.min(SLOTS_AT_START);
         TaskTable {
             slots: vec![Task::default(); usize::from(slots)],
@@ -130,11 +139,12 @@ impl TaskTable {
             free: (0..slots).rev().collect(),
             resting: Vec::with_capacity(usize::from(slots)),
             index: TagIndex::new(slots),
+            stray_reads: 0,
         }
     }
 
     /// Takes a slot for this task; `None` when all are taken.
-    pub(super) fn take(&mut self, task: Task) -> Option<TaskId> {
+    pub(crate) fn take(&mut self, task: Task) -> Option<TaskId> {
         let slot = self.free.pop().or_else(|| self.grow())?;
         let place = self.slots.get_mut(usize::from(slot))?;
         let generation = place.generation.wrapping_add(1);
@@ -161,37 +171,79 @@ impl TaskTable {
     }
 
     /// A batch begins, so the last one has left, and with it all that was said of tasks that are over.
-    pub(super) fn batch_begins(&mut self) {
+    pub(crate) fn batch_begins(&mut self) {
         while let Some(slot) = self.resting.pop() {
             self.free.push(slot);
         }
     }
 
     /// The task, if it still is the one that this id was given for.
-    pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
+    pub(crate) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
         self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
     }
 
+    /// The same, to look at.
+    pub(crate) fn peek(&self, id: TaskId) -> Option<&Task> {
+        self.slots.get(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
+    }
+
     /// The task with this initiator task tag.
-    pub(super) fn find(&self, initiator_task_tag: u32) -> Option<TaskId> {
+    pub(crate) fn find(&self, initiator_task_tag: u32) -> Option<TaskId> {
         let slot = self.index.find(initiator_task_tag, &self.slots)?;
         let task = self.slots.get(usize::from(slot))?;
         Some(TaskId { slot, generation: task.generation })
     }
 
     /// Gives the slot back.
-    pub(super) fn release(&mut self, id: TaskId) {
+    pub(crate) fn release(&mut self, id: TaskId) {
         let Some(task) = self.get(id) else { return };
         let tag = task.initiator_task_tag;
         self.index.remove(tag, &self.slots);
-        if let Some(task) = self.get(id) {
-            task.used = false;
+        let Some(task) = self.get(id) else { return };
+        task.used = false;
+        if task.posted == 0 {
+            self.resting.push(id.slot);
+        } else {
+            // What was asked for by posted work is RDMA Reads.
+            let reads = u32::from(task.solicited_count);
+            self.stray_reads = self.stray_reads.saturating_add(reads);
         }
-        self.resting.push(id.slot);
+    }
+
+    /// Work about this task is posted.
+    pub(crate) fn posted(&mut self, id: TaskId) {
+        if let Some(task) = self.get(id) {
+            task.posted = task.posted.saturating_add(1);
+        }
+    }
+
+    /// Posted work is finished; `read`: it was an RDMA Read. Its task may be no more.
+    pub(crate) fn finished(&mut self, id: TaskId, read: bool) {
+        let Some(task) = self.last(id).filter(|task| task.posted > 0) else { return };
+        task.posted = task.posted.saturating_sub(1);
+        let (used, rests) = (task.used, task.posted == 0);
+        if !used && read {
+            self.stray_reads = self.stray_reads.saturating_sub(1);
+        }
+        if !used && rests {
+            self.free.push(id.slot);
+        }
+    }
+
+    /// Whether places that the layer above has lent to this task come back now: it is over for it, and no work about it
+    /// is to be posted or under way. They come back once.
+    pub(crate) fn gives_back(&mut self, id: TaskId) -> bool {
+        let idle = |task: &&mut Task| task.posted == 0 && task.push.is_none();
+        self.last(id).filter(idle).is_some_and(|task| std::mem::take(&mut task.lends))
+    }
+
+    /// The task of this id, which may be no more.
+    fn last(&mut self, id: TaskId) -> Option<&mut Task> {
+        self.slots.get_mut(usize::from(id.slot)).filter(|task| task.generation == id.generation)
     }
 
     /// The tasks in flight.
-    pub(super) fn ids(&self) -> impl Iterator<Item = TaskId> + '_ {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = TaskId> + '_ {
         (0u16..)
             .zip(&self.slots)
             .filter(|(_, task)| task.used)
@@ -302,6 +354,25 @@ mod tests {
         let third = table.take(tagged(3)).unwrap();
         assert_eq!(third.slot, first.slot);
         assert!(table.get(first).is_none(), "an old id names nothing");
+    }
+
+    #[test]
+    fn a_slot_is_taken_again_when_all_posted_work_is_finished() {
+        let mut table = TaskTable::new(8);
+        let id = table.take(tagged(1)).unwrap();
+        let task = table.get(id).unwrap();
+        (task.posted, task.lends) = (2, true);
+        task.push_solicited(Solicited::default());
+        table.release(id);
+        assert_eq!((table.find(1), table.stray_reads), (None, 1));
+        table.batch_begins();
+        let others: Vec<TaskId> = (0..7).map(|tag| table.take(tagged(tag)).unwrap()).collect();
+        assert!(others.iter().all(|other| other.slot != id.slot) && table.take(tagged(9)).is_none());
+        table.finished(id, true);
+        assert_eq!((table.stray_reads, table.gives_back(id)), (0, false));
+        table.finished(id, false);
+        assert!(table.gives_back(id) && !table.gives_back(id), "places come back once");
+        assert_eq!(table.take(tagged(9)).unwrap().slot, id.slot);
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! A SCSI side that does what the CDB says.
 
 use super::DISK;
-use proto::iscsi::target::Target;
 use proto::time::Time;
 use proto::verbs::{Command, Down, Ending, Function, FunctionResponse, Session, TaskId, Up};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::{Places, Sense, Span};
 
 pub(crate) const TEST_UNIT_READY: u8 = 0x00;
@@ -18,12 +17,38 @@ pub(crate) const HANG: u8 = 0xc1;
 /// Bytes of one fetch or push.
 const PIECE: u32 = 256 << 10;
 
+/// What carries the commands.
+pub(crate) trait Transport {
+    /// Data moves by RDMA: places of tasks that were aborted come back by `Up::Pushed`.
+    const RDMA: bool;
+
+    fn down(&mut self, now: Time, down: Down);
+}
+
+impl Transport for proto::iscsi::target::Target {
+    const RDMA: bool = false;
+
+    fn down(&mut self, now: Time, down: Down) {
+        proto::iscsi::target::Target::down(self, now, down);
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Device {
     pub session: Option<Session>,
-    running: BTreeMap<TaskId, (Command, u32)>,
+    running: BTreeMap<TaskId, Running>,
+    /// Tasks that are over, and whose places are to come back, where data moves by RDMA.
+    lent: BTreeSet<TaskId>,
     /// Tasks that were aborted.
     pub aborted: usize,
+}
+
+struct Running {
+    command: Command,
+    /// How far its data has come.
+    at: u32,
+    /// A fetch or a push is under way.
+    lends: bool,
 }
 
 impl Device {
@@ -31,14 +56,21 @@ impl Device {
         self.running.len()
     }
 
-    pub(crate) fn up(&mut self, up: Up, target: &mut Target, now: Time) {
+    /// Whether nothing is lent to tasks that are over.
+    pub(crate) fn has_all_back(&self) -> bool {
+        self.lent.is_empty()
+    }
+
+    pub(crate) fn up<T: Transport>(&mut self, up: Up, target: &mut T, now: Time) {
         match up {
             Up::Ready(session) => self.session = Some(*session),
             Up::Command(command) => {
-                self.running.insert(command.task, (command, 0));
+                let is_in_use = self.lent.iter().any(|task| task.slot == command.task.slot);
+                assert!(!is_in_use, "a slot is kept as long as its places");
+                self.running.insert(command.task, Running { command, at: 0, lends: false });
                 self.go_on(command.task, target, now);
             }
-            Up::Fetched(task) => self.go_on(task, target, now),
+            Up::Fetched(task) => self.pushed(task, target, now),
             Up::FetchFailed(task) => {
                 self.running.remove(&task);
             }
@@ -52,14 +84,28 @@ impl Device {
         }
     }
 
-    pub(crate) fn pushed(&mut self, task: TaskId, target: &mut Target, now: Time) {
-        if self.running.contains_key(&task) {
-            self.go_on(task, target, now);
+    /// What the task has lent is free.
+    pub(crate) fn pushed<T: Transport>(&mut self, task: TaskId, target: &mut T, now: Time) {
+        match self.running.get_mut(&task) {
+            Some(running) => {
+                assert!(std::mem::take(&mut running.lends), "nothing is lent");
+                self.go_on(task, target, now);
+            }
+            None => assert!(self.lent.remove(&task) || !T::RDMA, "places come back once"),
         }
     }
 
-    fn go_on(&mut self, task: TaskId, target: &mut Target, now: Time) {
-        let Some((command, at)) = self.running.get_mut(&task) else { return };
+    /// A task is over. What it had lent is free at once, but by RDMA only when that is told.
+    fn over<T: Transport>(&mut self, task: TaskId) -> bool {
+        let Some(running) = self.running.remove(&task) else { return false };
+        if running.lends && T::RDMA {
+            self.lent.insert(task);
+        }
+        true
+    }
+
+    fn go_on<T: Transport>(&mut self, task: TaskId, target: &mut T, now: Time) {
+        let Some(Running { command, at, lends }) = self.running.get_mut(&task) else { return };
         let (disk, len) = (command.cdb.u32(2), command.cdb.u32(6));
         let place = |at: u32, len: u32| {
             Places::one(Span { buffer: DISK, offset: u64::from(disk) + u64::from(at), len })
@@ -79,36 +125,44 @@ impl Device {
         if from < write {
             let piece = (write - from).min(PIECE);
             *at += piece;
+            *lends = true;
             return target.down(now, Down::Fetch { task, at: from, into: place(from, piece) });
         }
         if from < read {
             let piece = (read - from).min(PIECE);
             *at += piece;
+            *lends = true;
             let end = (*at == read).then_some(ending);
             if end.is_some() {
-                self.running.remove(&task);
+                self.over::<T>(task);
             }
             return target.down(now, Down::Push { task, at: from, from: place(from, piece), end });
         }
         if command.cdb.opcode() != HANG {
-            self.running.remove(&task);
+            self.over::<T>(task);
             target.down(now, Down::End { task, ending });
         }
     }
 
-    fn function(&mut self, lun: u64, function: Function, target: &mut Target, now: Time) -> FunctionResponse {
+    fn function<T: Transport>(
+        &mut self,
+        lun: u64,
+        function: Function,
+        target: &mut T,
+        now: Time,
+    ) -> FunctionResponse {
         let covered: Vec<TaskId> = match function {
             Function::AbortTask(Some(task)) => vec![task],
             Function::AbortTask(None) => return FunctionResponse::NoTask,
             Function::AbortTaskSet | Function::ClearTaskSet | Function::LogicalUnitReset => {
-                let of_lun = self.running.iter().filter(|(_, (command, _))| command.lun == lun);
+                let of_lun = self.running.iter().filter(|(_, running)| running.command.lun == lun);
                 of_lun.map(|(task, _)| *task).collect()
             }
             Function::TargetWarmReset | Function::TargetColdReset => self.running.keys().copied().collect(),
             Function::ClearAca => return FunctionResponse::NotSupported,
         };
         for task in covered {
-            self.aborted += usize::from(self.running.remove(&task).is_some());
+            self.aborted += usize::from(self.over::<T>(task));
             target.down(now, Down::Abort { task });
         }
         FunctionResponse::Complete

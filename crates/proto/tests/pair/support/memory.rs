@@ -1,6 +1,6 @@
 //! Memory that spans name, and what fills and sums it.
 
-use wire::Span;
+use wire::{BufferId, Places, Span};
 
 pub(crate) const MEMORY_BYTES: usize = 4 << 20;
 
@@ -27,6 +27,8 @@ impl Random {
 /// Memory that spans name.
 pub(crate) struct Memory {
     pub regions: [Vec<u8>; 2],
+    /// Receives of both sides, in the buffers behind those.
+    receives: [Vec<u8>; 2],
 }
 
 impl Memory {
@@ -39,12 +41,49 @@ impl Memory {
             region.truncate(MEMORY_BYTES);
             region
         };
-        Memory { regions: [region(), region()] }
+        Memory { regions: [region(), region()], receives: [Vec::new(), Vec::new()] }
+    }
+
+    /// Copies between places of one length.
+    pub(crate) fn copy(&mut self, from: Places, to: Places) {
+        assert_eq!(from.len(), to.len());
+        let bytes: Vec<u8> = from.iter().flat_map(|span| self.at(span).to_vec()).collect();
+        let mut rest = &bytes[..];
+        for span in to.iter() {
+            let (piece, after) = rest.split_at(span.len as usize);
+            self.at(span).copy_from_slice(piece);
+            rest = after;
+        }
     }
 
     pub(crate) fn at(&mut self, span: Span) -> &mut [u8] {
+        let [a, b] = &mut self.regions;
+        let [c, d] = &mut self.receives;
         let from = span.offset as usize;
-        &mut self.regions[span.buffer.0 as usize][from..from + span.len as usize]
+        &mut [a, b, c, d][span.buffer.0 as usize][from..from + span.len as usize]
+    }
+
+    /// The same, to look at.
+    pub(crate) fn look(&self, span: Span) -> &[u8] {
+        let [a, b] = &self.regions;
+        let [c, d] = &self.receives;
+        let from = span.offset as usize;
+        &[a, b, c, d][span.buffer.0 as usize][from..from + span.len as usize]
+    }
+
+    /// Whether `len` bytes at `host` in the initiator's memory and at `disk` are the same.
+    pub(crate) fn same(&self, host: u32, disk: u32, len: u32) -> bool {
+        let (host, disk, len) = (host as usize, disk as usize, len as usize);
+        let [a, b] = &self.regions;
+        a[host..host + len] == b[disk..disk + len]
+    }
+
+    /// A new receive.
+    pub(crate) fn grow(&mut self, buffer: BufferId, len: u32) -> Span {
+        let receives = &mut self.receives[buffer.0 as usize - self.regions.len()];
+        let offset = receives.len().next_multiple_of(64);
+        receives.resize(offset + len as usize, 0);
+        Span { buffer, offset: offset as u64, len }
     }
 }
 

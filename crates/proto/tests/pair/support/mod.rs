@@ -3,16 +3,17 @@
 
 mod device;
 mod end;
+pub(crate) mod fabric;
 pub(crate) mod link;
 mod memory;
+pub(crate) mod rig;
 
-pub(crate) use device::{BROKEN, HANG, READ, TEST_UNIT_READY, WRITE};
+pub(crate) use device::{BROKEN, Device, HANG, READ, TEST_UNIT_READY, Transport, WRITE};
 pub(crate) use end::End;
 pub(crate) use memory::{MEMORY_BYTES, Memory, Random, crc32c};
 
-use device::Device;
 use proto::iscsi::chap::{Algorithm, Challenge, Identity};
-use proto::iscsi::initiator::{Completion, Event, Initiator, InitiatorConfig, Request};
+use proto::iscsi::initiator::{Completion, Event, Initiator, InitiatorConfig, Outcome, Request};
 use proto::iscsi::login::{
     Access, ChapCredentials, Grant, InitiatorChap, Offers, Plan, Refusal, SendTargets, TargetRecord,
 };
@@ -32,6 +33,7 @@ pub(crate) const INITIATOR: &str = "iqn.2026-11.io.lunette:test";
 pub(crate) const HOST: BufferId = BufferId(0);
 pub(crate) const DISK: BufferId = BufferId(1);
 pub(crate) const IDLE: Duration = Duration::from_secs(5);
+pub(crate) const GOOD: Outcome = Outcome::Status { status: 0, sense: None };
 
 /// Who may log in.
 #[derive(Default)]
@@ -124,6 +126,41 @@ impl Default for Setup {
     }
 }
 
+impl Setup {
+    /// One whose initiator offers this, and what else is changed.
+    pub(crate) fn with(offers: Offers, change: impl FnOnce(&mut Setup)) -> Setup {
+        let mut setup = Setup::default();
+        setup.plan.offers = offers;
+        change(&mut setup);
+        setup
+    }
+
+    pub(crate) fn initiator(&self) -> InitiatorConfig {
+        InitiatorConfig {
+            plan: self.plan.clone(),
+            queue_depth: self.initiator_depth,
+            login_within: Duration::from_secs(10),
+            idle: IDLE,
+            crc32c,
+        }
+    }
+
+    pub(crate) fn target(&self) -> TargetConfig {
+        TargetConfig {
+            queue_depth: self.queue_depth,
+            login_within: Duration::from_secs(10),
+            idle: IDLE,
+            crc32c,
+            offers: self.offers,
+        }
+    }
+}
+
+/// Where initiators come from, and the portal that they come to.
+pub(crate) fn addresses() -> (SocketAddr, SocketAddr) {
+    ("192.0.2.1:50000".parse().unwrap(), "192.0.2.2:3260".parse().unwrap())
+}
+
 /// CHAP as both sides see it.
 pub(crate) fn chap(algorithms: &[Algorithm], mutual: bool) -> (ChapCredentials, InitiatorChap) {
     let ours = Identity { name: "disk".into(), secret: b"what the target knows".to_vec() };
@@ -157,22 +194,9 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(setup: Setup) -> Pair {
-        let now = Time(1_000_000);
-        let initiator = InitiatorConfig {
-            plan: setup.plan,
-            queue_depth: setup.initiator_depth,
-            login_within: Duration::from_secs(10),
-            idle: IDLE,
-            crc32c,
-        };
-        let target = TargetConfig {
-            queue_depth: setup.queue_depth,
-            login_within: Duration::from_secs(10),
-            idle: IDLE,
-            crc32c,
-            offers: setup.offers,
-        };
-        let (from, portal) = ("192.0.2.1:50000".parse().unwrap(), "192.0.2.2:3260".parse().unwrap());
+        let now = rig::START;
+        let (initiator, target) = (setup.initiator(), setup.target());
+        let (from, portal) = addresses();
         let mut random = Random::new(setup.seed);
         let memory = Memory::new(&mut random);
         Pair {
@@ -312,9 +336,7 @@ impl Pair {
 
     /// Whether `len` bytes at `host` in the initiator's memory and at `disk` are the same.
     pub(crate) fn same(&mut self, host: u32, disk: u32, len: u32) -> bool {
-        let (host, disk, len) = (host as usize, disk as usize, len as usize);
-        let [a, b] = &self.memory.regions;
-        a[host..host + len] == b[disk..disk + len]
+        self.memory.same(host, disk, len)
     }
 
     /// Why the initiator's end is no more.

@@ -94,6 +94,7 @@ impl Driver {
             max_burst: 4096,
             max_outstanding_r2t: 1,
             discovery: false,
+            rdma: None,
             portal_group: None,
             session: Session {
                 initiator: "iqn.a".into(),
@@ -102,6 +103,7 @@ impl Driver {
                 isid: [0; 6],
                 tsih: 1,
                 cid: 0,
+                keeps_others: false,
                 negotiated: Vec::new(),
                 transport_id: Vec::new(),
             },
@@ -109,7 +111,7 @@ impl Driver {
         change(&mut negotiated);
         let mut driver = Driver::at_login();
         driver.digests = (negotiated.header_digest, negotiated.data_digest);
-        driver.target.begin(Box::new(negotiated));
+        driver.target.layer.begin(Box::new(negotiated));
         assert!(matches!(driver.up(), Some(Up::Ready(_))));
         driver
     }

@@ -1,0 +1,328 @@
+//! The iSCSI layer of a target: all that is the same whether PDUs and data move as bytes of a stream, or as messages
+//! and by RDMA. RFC 7145 section 1.2 draws the same line; what is on the other side of it, it calls the datamover.
+//!
+//! A datamover hands in headers ([`Layer::header`]) and text ([`Layer::request`]), asks [`Layer::incoming`] what
+//! becomes of a data segment and tells when that is done ([`Layer::data_done`]), and sends what stands in `out`.
+
+use super::TargetConfig;
+use super::queue::{Control, Out};
+use super::request::{PendingFunction, TextExchange};
+use super::session::Session;
+use super::task::{READY_TO_TRANSFER_MAX, TaskTable};
+use super::violation::Violation;
+use crate::iscsi::login::{Access, Negotiated, Rdma, TargetLogin};
+use crate::time::Time;
+use crate::verbs::{Down, FunctionId, FunctionResponse, TaskId, Up};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use wire::Places;
+use wire::iscsi::AsyncEvent;
+
+/// Task management requests without an answer yet.
+const FUNCTIONS_MAX: usize = 16;
+/// Answers that are not about SCSI tasks, waiting to be sent; nothing more is taken while there are so many.
+const CONTROL_MAX: usize = 32;
+/// The same in bytes of data.
+const CONTROL_BYTES_MAX: usize = 64 * 1024;
+/// Text of one Login Request: MaxRecvDataSegmentLength before it was declared (section 13.12).
+const LOGIN_TEXT_MAX: u32 = 8192;
+
+/// The iSCSI layer of one connection.
+pub(crate) struct Layer {
+    pub config: TargetConfig,
+    pub(super) access: Arc<dyn Access>,
+    pub(super) from: SocketAddr,
+    pub(super) portal: SocketAddr,
+    pub phase: Phase,
+    pub(super) negotiated: Option<Box<Negotiated>>,
+    pub link: Link,
+    /// What was agreed on over RDMA.
+    pub rdma: Option<Rdma>,
+    pub session: Session,
+    pub(super) connection_id: u16,
+    pub(super) stat_sn: u32,
+    /// What becomes of the data segment of the PDU that is coming in.
+    pub incoming: Incoming,
+    /// Nothing more is taken until answers have left.
+    pub paused: bool,
+    pub tasks: TaskTable,
+    pub(super) immediate_in_flight: u16,
+    /// Counts R2Ts, for their tags.
+    pub(super) transfers: u32,
+    /// Task tags remembered after their task was aborted, so that data still on its way is thrown away in silence.
+    pub(super) forgotten: VecDeque<u32>,
+    /// The header of the last Data-Out, with data digests.
+    pub(super) data_head: Vec<u8>,
+    pub(super) functions: Vec<PendingFunction>,
+    pub(super) functions_seen: u32,
+    pub(super) text: Option<TextExchange>,
+    pub up: VecDeque<Up>,
+    /// What is to be sent, in order.
+    pub out: VecDeque<Out>,
+    /// The PDUs of `Out::Control`, in order.
+    pub(super) control: VecDeque<Control>,
+    pub(super) control_bytes: usize,
+    pub(super) last_heard: Time,
+    /// When the initiator was asked for a sign of life.
+    pub(super) pinged: Option<Time>,
+    /// When it must have logged out.
+    pub(super) goodbye: Option<Time>,
+}
+
+/// Where the connection stands.
+pub(crate) enum Phase {
+    Login {
+        login: Box<TargetLogin>,
+        deadline: Time,
+    },
+    Full,
+    /// The last answer is on its way; then the connection is over for this reason.
+    Closing(String),
+    Over,
+}
+
+/// What was negotiated, as the datapath needs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub header_digest: bool,
+    pub data_digest: bool,
+    pub initial_r2t: bool,
+    pub immediate_data: bool,
+    /// The longest data segment taken.
+    pub max_recv: u32,
+    /// The longest data segment sent.
+    pub max_send: u32,
+    pub first_burst: u32,
+    pub max_burst: u32,
+    pub max_outstanding_r2t: u8,
+    pub discovery: bool,
+}
+
+impl Link {
+    /// Before anything was negotiated.
+    const LOGIN: Link = Link {
+        header_digest: false,
+        data_digest: false,
+        initial_r2t: true,
+        immediate_data: false,
+        max_recv: LOGIN_TEXT_MAX,
+        max_send: LOGIN_TEXT_MAX,
+        first_burst: 0,
+        max_burst: 0,
+        max_outstanding_r2t: 1,
+        discovery: false,
+    };
+
+    fn new(negotiated: &Negotiated) -> Link {
+        let outstanding = usize::from(negotiated.max_outstanding_r2t).clamp(1, READY_TO_TRANSFER_MAX);
+        Link {
+            header_digest: negotiated.header_digest,
+            data_digest: negotiated.data_digest,
+            initial_r2t: negotiated.initial_r2t,
+            immediate_data: negotiated.immediate_data,
+            max_recv: negotiated.max_recv_target,
+            max_send: negotiated.max_recv_initiator,
+            first_burst: negotiated.first_burst,
+            max_burst: negotiated.max_burst,
+            max_outstanding_r2t: u8::try_from(outstanding).unwrap_or(1),
+            discovery: negotiated.discovery,
+        }
+    }
+}
+
+/// What becomes of a data segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Incoming {
+    /// There is none.
+    Nothing,
+    /// Text or ping data, for [`Layer::request`].
+    Text { len: u32 },
+    /// It has no place yet.
+    Unplaced(Data),
+    /// It goes to its place.
+    Body { data: Data, place: Places },
+    /// It is thrown away.
+    Skip { len: u32, data: Option<Data> },
+}
+
+/// A data segment of a task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Data {
+    pub task: TaskId,
+    pub len: u32,
+    /// The F bit of a Data-Out.
+    pub last: bool,
+    /// It came with the command.
+    pub immediate: bool,
+}
+
+impl Layer {
+    pub(crate) fn new(
+        config: TargetConfig,
+        access: Arc<dyn Access>,
+        from: SocketAddr,
+        portal: SocketAddr,
+        now: Time,
+    ) -> Layer {
+        let login = Box::new(TargetLogin::new(Arc::clone(&access), from, portal, config.offers));
+        Layer {
+            config,
+            access,
+            from,
+            portal,
+            phase: Phase::Login { login, deadline: now.after(config.login_within) },
+            negotiated: None,
+            link: Link::LOGIN,
+            rdma: None,
+            session: Session::new(0, u32::from(config.queue_depth)),
+            connection_id: 0,
+            stat_sn: 1,
+            incoming: Incoming::Nothing,
+            paused: false,
+            tasks: TaskTable::new(0),
+            immediate_in_flight: 0,
+            transfers: 0,
+            forgotten: VecDeque::new(),
+            data_head: Vec::new(),
+            functions: Vec::new(),
+            functions_seen: 0,
+            text: None,
+            up: VecDeque::new(),
+            out: VecDeque::new(),
+            control: VecDeque::new(),
+            control_bytes: 0,
+            last_heard: now,
+            pinged: None,
+            goodbye: None,
+        }
+    }
+
+    /// Takes a verb from above. One about a task that is no more is ignored.
+    pub(crate) fn down(&mut self, now: Time, down: Down) {
+        match (&self.phase, down) {
+            (Phase::Over, _) => {}
+            (Phase::Full, Down::Close) => self.leave(AsyncEvent::SESSION_DROP, "closed by this side"),
+            (_, Down::Close) => self.over("closed by this side"),
+            (Phase::Login { .. }, Down::Goodbye { .. }) => self.over("closed before login by this side"),
+            (Phase::Full, Down::Fetch { task, at, into }) => self.fetch(task, at, into),
+            (Phase::Full, Down::Push { task, at, from, end }) => self.push(task, at, from, end),
+            (Phase::Full, Down::End { task, ending }) => self.end(task, ending),
+            (Phase::Full, Down::Abort { task }) => self.abort(task),
+            (Phase::Full, Down::FunctionDone { id, response }) => self.function_done(id, response),
+            (Phase::Full, Down::Goodbye { within_seconds }) => self.ask_for_logout(now, within_seconds),
+            (Phase::Login { .. } | Phase::Closing(_), _) => {}
+        }
+    }
+
+    /// The connection is no more.
+    pub(crate) fn over(&mut self, reason: &str) {
+        if matches!(self.phase, Phase::Over) {
+            return;
+        }
+        self.phase = Phase::Over;
+        self.out.clear();
+        self.control.clear();
+        self.up.push_back(Up::Gone { reason: reason.to_string() });
+    }
+
+    /// Drops the connection for a violation.
+    pub(crate) fn drop_for(&mut self, violation: Violation) {
+        self.over(&violation.to_string());
+    }
+
+    /// The connection ended (`None`: the peer closed it in order) or failed with this reason.
+    pub(crate) fn closed(&mut self, error: Option<&str>) {
+        if !self.close() {
+            self.over(error.unwrap_or("closed by the initiator"));
+        }
+    }
+
+    /// Ends a connection whose last answer has left; `false`: it is not closing.
+    pub(crate) fn close(&mut self) -> bool {
+        let Phase::Closing(reason) = &self.phase else { return false };
+        let reason = reason.clone();
+        self.over(&reason);
+        true
+    }
+
+    /// The peer gave a sign of life.
+    pub(crate) fn heard(&mut self, now: Time) {
+        self.last_heard = now;
+        self.pinged = None;
+    }
+
+    /// Stops taking requests while too many answers wait, so that they stay bounded. Only between PDUs: what was asked
+    /// for stands.
+    pub(crate) fn pace(&mut self) {
+        self.paused = self.control.len() >= CONTROL_MAX
+            || self.control_bytes >= CONTROL_BYTES_MAX
+            || self.functions.len() >= FUNCTIONS_MAX;
+    }
+
+    /// The full feature phase begins.
+    pub(crate) fn begin(&mut self, negotiated: Box<Negotiated>) {
+        self.link = Link::new(&negotiated);
+        self.rdma = negotiated.rdma;
+        self.phase = Phase::Full;
+        if !self.link.discovery {
+            self.tasks = TaskTable::new(self.config.slots());
+        }
+        self.up.push_back(Up::Ready(Box::new(negotiated.session.clone())));
+        self.negotiated = Some(negotiated);
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Login { deadline, .. } => Some(*deadline),
+            Phase::Full => {
+                let silent = self.pinged.unwrap_or(self.last_heard).after(self.config.idle);
+                Some(self.goodbye.map_or(silent, |goodbye| goodbye.min(silent)))
+            }
+            Phase::Closing(_) => Some(self.last_heard.after(self.config.idle)),
+            Phase::Over => None,
+        }
+    }
+
+    pub(crate) fn tick(&mut self, now: Time) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match &self.phase {
+            Phase::Login { .. } => self.over("login took too long"),
+            Phase::Closing(reason) => {
+                let reason = reason.clone();
+                self.over(&reason);
+            }
+            Phase::Full if self.goodbye.is_some_and(|goodbye| now >= goodbye) => {
+                self.leave(AsyncEvent::CONNECTION_DROP, "did not log out when asked to");
+            }
+            Phase::Full if self.waits_for_above() => self.last_heard = now,
+            // Such a session is not sent anything unasked (section 7.4.3).
+            Phase::Full if self.link.discovery => self.over("idle discovery session"),
+            Phase::Full if self.pinged.is_some() => self.over("no answer to keep-alive"),
+            Phase::Full => self.ping(now),
+            Phase::Over => {}
+        }
+    }
+
+    pub(crate) fn is_full_feature(&self) -> bool {
+        matches!(self.phase, Phase::Full) && !self.link.discovery
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// The silence is ours: nothing is taken until the layer above does something.
+    fn waits_for_above(&self) -> bool {
+        matches!(self.incoming, Incoming::Unplaced(_)) || (self.paused && self.out.is_empty())
+    }
+
+    fn function_done(&mut self, id: FunctionId, response: FunctionResponse) {
+        self.answer_function(id, response);
+        if self.paused {
+            self.pace();
+        }
+    }
+}

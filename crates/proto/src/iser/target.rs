@@ -1,0 +1,230 @@
+//! The target's end of an iSER connection: the datamover under `crate::iscsi::target::layer`.
+//!
+//! An R2T becomes an RDMA Read and its Data-Out the completion of that; Data-In becomes an RDMA Write, and the status
+//! follows it in a SCSI Response of its own (RFC 7145 sections 3.3, 7.3.5, 7.3.6).
+//!
+//! Aborts: RDMA that was posted cannot be called back. So an aborted task keeps its slot until all that was posted for it
+//! is finished, and only then are its places given up ([`Up::Pushed`]). What the initiator is told waits as well: once it
+//! has heard that a task is over it takes its buffers back, and a read of a buffer that is no longer advertised would end
+//! the connection. So neither a response nor the answer to a task management function nor any other PDU passes an RDMA
+//! Read of a task that it concerns. RDMA Writes need no such care: what is sent after them arrives after them.
+
+mod receive;
+mod send;
+mod work;
+
+use crate::iscsi::login::{Access, UNEXPECTED_MAX};
+use crate::iscsi::target::TargetConfig;
+use crate::iscsi::target::layer::{Layer, Phase};
+use crate::message::{Advertised, Answer, Message, MessageMachine, Post, Receives, WorkId};
+use crate::time::Time;
+use crate::verbs::{Down, TaskId, Up};
+use send::Unsent;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use wire::Span;
+use work::Work;
+
+/// Commands in flight, at most: with the smallest data segments that an initiator may insist on, each takes 17
+/// receives.
+pub const QUEUE_DEPTH_MAX: u16 = 238;
+/// Answers to pings of ours, which are expected but not numbered, and one login request.
+const OTHERS: u32 = 2;
+
+/// The target's end of one iSER connection.
+pub struct Target {
+    layer: Layer,
+    /// STags of the initiator are invalidated by the message that says that they are not used any more.
+    invalidates: bool,
+    /// What each task may read and write, by slot.
+    remote: Vec<Remote>,
+    /// Data segments that came and have not been copied to their place.
+    held: VecDeque<Held>,
+    /// Places of messages that are to be given back.
+    free: Vec<Span>,
+    /// Those of messages that the window does not bound: they are kept while many answers wait.
+    unnumbered: Vec<Span>,
+    /// The message that is to be sent next, kept for its allocation.
+    message: Vec<u8>,
+    /// It was offered, and not taken.
+    unsent: Option<Unsent>,
+    /// StatSNs of PDUs that the initiator did not expect and has not acknowledged.
+    unexpected: VecDeque<u32>,
+    /// What was posted is void.
+    is_closed: bool,
+}
+
+/// What the initiator has advertised with a command.
+#[derive(Clone, Copy, Debug, Default)]
+struct Remote {
+    /// Its data-out, from offset 0.
+    write: Option<Advertised>,
+    /// Its data-in, from offset 0.
+    read: Option<Advertised>,
+}
+
+/// A data segment that lies in its message.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    task: TaskId,
+    /// Offset in the task's data-out.
+    at: u32,
+    data: Span,
+    /// The place of the message.
+    message: Span,
+}
+
+impl Target {
+    /// A machine for a connection that is being asked for now, `from` there on this `portal`.
+    pub fn new(
+        config: TargetConfig,
+        access: Arc<dyn Access>,
+        from: SocketAddr,
+        portal: SocketAddr,
+        now: Time,
+    ) -> Target {
+        let config = TargetConfig {
+            queue_depth: config.queue_depth.min(QUEUE_DEPTH_MAX),
+            offers: config.offers.over_rdma(),
+            ..config
+        };
+        Target {
+            layer: Layer::new(config, access, from, portal, now),
+            invalidates: false,
+            remote: Vec::new(),
+            held: VecDeque::new(),
+            free: Vec::new(),
+            unnumbered: Vec::new(),
+            message: Vec::new(),
+            unsent: None,
+            unexpected: VecDeque::new(),
+            is_closed: false,
+        }
+    }
+
+    /// Takes a verb from above. One about a task that is no more is ignored.
+    pub fn down(&mut self, now: Time, down: Down) {
+        self.layer.down(now, down);
+        if let Down::End { task, .. } | Down::Abort { task } = down {
+            self.layer.settle(task);
+        }
+    }
+
+    /// Messages that may come at a time: one for each command of the window and for each Data-Out that may follow it
+    /// unasked, and what is not numbered. A message keeps its receive until it was copied, but then its command keeps
+    /// its place in the window, too: so the window never is more than the receives (RFC 7145 section 8.1.1).
+    fn messages(&self) -> u32 {
+        if matches!(self.layer.phase, Phase::Login { .. }) {
+            return OTHERS;
+        }
+        let link = &self.layer.link;
+        let following = if link.initial_r2t { 0 } else { link.first_burst.div_ceil(link.max_recv.max(1)) };
+        let each = following.saturating_add(1);
+        let numbered = u32::from(self.layer.config.queue_depth).saturating_mul(each);
+        numbered.saturating_add(UNEXPECTED_MAX.into()).saturating_add(OTHERS)
+    }
+}
+
+impl MessageMachine for Target {
+    type Event = Up;
+
+    /// Targets do not ask for connections.
+    fn request(&mut self) -> Vec<u8> {
+        super::private_data(true)
+    }
+
+    fn asked(&mut self, now: Time, private_data: &[u8]) -> Answer {
+        self.layer.heard(now);
+        self.invalidates = super::invalidates(private_data);
+        Answer::Accept(super::private_data(self.invalidates))
+    }
+
+    fn established(&mut self, now: Time, _private_data: &[u8]) {
+        self.layer.heard(now);
+    }
+
+    fn receives(&self) -> Receives {
+        let held = [self.held.len(), self.free.len(), self.unnumbered.len()].into_iter().sum();
+        super::receives(self.messages(), held)
+    }
+
+    fn received(&mut self, now: Time, message: Message<'_>) {
+        self.layer.heard(now);
+        if matches!(self.layer.phase, Phase::Closing(_) | Phase::Over) {
+            return self.free.push(message.place);
+        }
+        if let Err(violation) = self.take(message) {
+            self.free.push(message.place);
+            self.layer.over(&violation.to_string());
+        }
+        self.layer.pace();
+    }
+
+    fn finished(&mut self, now: Time, work: WorkId) {
+        if self.layer.is_over() {
+            return;
+        }
+        match Work::of(work) {
+            Some(Work::Response { task }) => self.work_done(task, false),
+            Some(Work::Write { task }) => {
+                self.written(task);
+                self.work_done(task, false);
+            }
+            Some(Work::Read { task, len }) => {
+                self.layer.heard(now);
+                self.layer.solicited_done(task, len);
+                self.work_done(task, true);
+            }
+            Some(Work::Control) | None => {}
+        }
+    }
+
+    fn closed(&mut self, _now: Time, reason: &str) {
+        self.is_closed = true;
+        self.layer.closed(Some(reason));
+        self.held.clear();
+        self.free.clear();
+        self.unnumbered.clear();
+        self.unsent = None;
+    }
+
+    /// The end comes last, once nothing that was posted touches the places of tasks any more.
+    fn poll(&mut self) -> Option<Up> {
+        self.layer.up.pop_front_if(|up| self.is_closed || !matches!(up, Up::Gone { .. }))
+    }
+
+    fn owes(&self) -> bool {
+        self.unsent.is_some()
+            || !self.layer.out.is_empty()
+            || !self.free.is_empty()
+            || (!self.unnumbered.is_empty() && !self.layer.paused)
+            || self.held.iter().any(|held| self.is_placeable(held))
+    }
+
+    fn post(&mut self, _now: Time, to: &mut dyn Post) {
+        self.layer.tasks.batch_begins();
+        self.place(to);
+        self.give_back(to);
+        // What is posted next waits for room, or for an RDMA Read; all that was posted is in order.
+        let _ = self.send(to);
+        if self.layer.paused {
+            self.layer.pace();
+        }
+        if self.layer.out.is_empty() && self.unsent.is_none() {
+            self.layer.close();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.layer.is_over()
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.layer.deadline()
+    }
+
+    fn tick(&mut self, now: Time) {
+        self.layer.tick(now);
+    }
+}

@@ -1,0 +1,380 @@
+//! The target machine of one SRP channel: login from private data, then commands until a logout.
+//!
+//! What came in is judged in `receive`, what the layer above does with tasks is in `data`, and what is posted waits in
+//! one queue for `send`. Where the data of a task lies, and its slot, is in `task`.
+//!
+//! The request limit is what is free: each response says how many more requests there is room for, so that requests
+//! never exceed slots, nor the receives that stand ready. A credit that no response will carry, since its command was
+//! aborted, goes by SRP_CRED_REQ.
+
+mod data;
+pub mod login;
+mod receive;
+mod send;
+mod task;
+pub mod violation;
+
+use crate::message::{Answer, Message, MessageMachine, Post, Receives, WorkId};
+use crate::time::Time;
+use crate::verbs::{Down, FunctionId, Session, TaskId, Up};
+use login::Access;
+use send::Out;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use task::TaskTable;
+use wire::srp::{AsyncEventRequest, Layout, LogoutReason, Opcode};
+use wire::{Sense, Span};
+
+/// Receives beyond the request limit: one for the answer to a request of ours, one for a logout.
+const RECEIVES_EXTRA: u16 = 2;
+/// The least that a receive holds, however short the information units are: tables are read into it.
+const RECEIVE_BYTES_MIN: u32 = 1024;
+/// The longest information unit that is sent.
+const TI_IU_BYTES_MAX: u32 = 100;
+const _: () = assert!(AsyncEventRequest::BYTES + Sense::MAX == 100);
+
+/// What is given to a target machine.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetConfig {
+    /// Requests that an initiator may have in flight.
+    pub queue_depth: u16,
+    /// The longest information unit that is taken.
+    pub max_it_iu_bytes: u32,
+    /// Our target port identifier.
+    pub target_port: [u8; 16],
+    /// How long a connection may be silent before it is asked for a sign of life, and how long the answer may take.
+    pub idle: Duration,
+}
+
+impl TargetConfig {
+    /// How many slots there are: every [`TaskId::slot`] is below. There are more than requests, since a slot is taken
+    /// until the RDMA of its task is finished, and its credit goes out before that.
+    pub fn slots(&self) -> u16 {
+        self.queue_depth.saturating_mul(2)
+    }
+}
+
+/// The target's end of one SRP channel.
+pub struct Target {
+    config: TargetConfig,
+    access: Arc<dyn Access>,
+    from: SocketAddr,
+    portal: SocketAddr,
+    phase: Phase,
+    link: Link,
+    /// Between the answer to the login and the connection.
+    session: Option<Box<Session>>,
+    tasks: TaskTable,
+    functions: Vec<PendingFunction>,
+    functions_seen: u32,
+    /// Answers to functions that wait until no aborted task's RDMA Reads are under way.
+    answers: VecDeque<Out>,
+    /// Requests that the initiator may send.
+    limit: u16,
+    /// Requests that came and were not answered.
+    unanswered: u16,
+    /// Receives that are not posted: those in `freed` and those that tasks keep.
+    held: u16,
+    freed: Vec<Span>,
+    /// The request of ours that is not answered: there is one at a time.
+    request: Option<Request>,
+    /// Counts the tags of our requests.
+    requests_sent: u64,
+    /// An asynchronous event to be sent.
+    event: Option<(u64, Sense)>,
+    up: VecDeque<Up>,
+    out: VecDeque<Out>,
+    last_heard: Time,
+    /// When the initiator was asked for a sign of life.
+    pinged: Option<Time>,
+    /// When it is logged out at the latest.
+    goodbye: Option<Time>,
+}
+
+/// Where the connection stands.
+enum Phase {
+    /// Nothing was asked, or it was granted: then there is a session.
+    Login,
+    Full,
+    /// The last message is on its way; then the connection is over for this reason.
+    Leaving(String),
+    Over,
+}
+
+/// What was agreed on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    max_it_iu_bytes: u32,
+    immediate_offset: Option<u16>,
+    /// Of the login, with the solicited notifications that are asked for.
+    flags: u8,
+}
+
+/// A task management request that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct PendingFunction {
+    id: FunctionId,
+    tag: u64,
+    sol_not: u8,
+}
+
+/// A request of ours that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    tag: u64,
+    answered_by: Opcode,
+}
+
+impl Target {
+    /// A machine for a connection that is asked for, `from` there on this `portal`.
+    pub fn new(
+        config: TargetConfig,
+        access: Arc<dyn Access>,
+        from: SocketAddr,
+        portal: SocketAddr,
+        now: Time,
+    ) -> Target {
+        Target {
+            config,
+            access,
+            from,
+            portal,
+            phase: Phase::Login,
+            link: Link::default(),
+            session: None,
+            tasks: TaskTable::default(),
+            functions: Vec::new(),
+            functions_seen: 0,
+            answers: VecDeque::new(),
+            limit: 0,
+            unanswered: 0,
+            held: 0,
+            freed: Vec::new(),
+            request: None,
+            requests_sent: 0,
+            event: None,
+            up: VecDeque::new(),
+            out: VecDeque::new(),
+            last_heard: now,
+            pinged: None,
+            goodbye: None,
+        }
+    }
+
+    /// Takes a verb from above. One about a task that is no more is ignored.
+    pub fn down(&mut self, now: Time, down: Down) {
+        match (&self.phase, down) {
+            (Phase::Leaving(_) | Phase::Over, _) => {}
+            (Phase::Login, Down::Close | Down::Goodbye { .. }) => {
+                self.phase = Phase::Leaving("closed before login by this side".to_string());
+            }
+            (Phase::Login, _) => {}
+            (Phase::Full, Down::Close) => self.leave(LogoutReason::UNSPECIFIED, "closed by this side"),
+            (Phase::Full, Down::Fetch { task, at, into }) => self.fetch(task, at, into),
+            (Phase::Full, Down::Push { task, at, from, end }) => self.push(task, at, from, end),
+            (Phase::Full, Down::End { task, ending }) => self.end(task, ending),
+            (Phase::Full, Down::Abort { task }) => self.abort(task),
+            (Phase::Full, Down::FunctionDone { id, response }) => self.function_done(id, response),
+            (Phase::Full, Down::Goodbye { within_seconds }) => {
+                self.goodbye = Some(now.after(Duration::from_secs(u64::from(within_seconds))));
+                self.leave_if_idle();
+            }
+        }
+    }
+
+    /// Tells the initiator of an asynchronous event (section 6.12); `false`: another is on its way.
+    pub fn tell_event(&mut self, lun: u64, sense: Sense) -> bool {
+        if !matches!(self.phase, Phase::Full) || self.event.is_some() {
+            return false;
+        }
+        self.event = Some((lun, sense));
+        true
+    }
+
+    /// Whether a logout was announced and nothing is left to be done before it.
+    fn leave_if_idle(&mut self) {
+        if self.goodbye.is_some() && self.unanswered == 0 && matches!(self.phase, Phase::Full) {
+            self.leave(LogoutReason::UNSPECIFIED, "logged out by this side");
+        }
+    }
+
+    /// Logs the initiator out (section 6.6). Nothing else is sent any more.
+    fn leave(&mut self, reason: LogoutReason, words: &str) {
+        self.out.clear();
+        self.answers.clear();
+        self.out.push_back(Out::Logout(reason));
+        self.phase = Phase::Leaving(words.to_string());
+    }
+
+    /// The connection is no more.
+    fn over(&mut self, reason: &str) {
+        if matches!(self.phase, Phase::Over) {
+            return;
+        }
+        self.phase = Phase::Over;
+        self.out.clear();
+        self.answers.clear();
+        self.freed.clear();
+        self.up.push_back(Up::Gone { reason: reason.to_string() });
+    }
+
+    /// How many more requests there is room for, when so many are answered now: never more than free slots, nor than
+    /// receives that stand ready.
+    fn credits(&self, answering: u16) -> u16 {
+        let depth = self.config.queue_depth;
+        let unanswered = self.unanswered.saturating_sub(answering);
+        let room = depth.saturating_sub(unanswered.max(self.held)).min(self.tasks.free());
+        room.saturating_sub(self.limit)
+    }
+
+    /// Whether there are credits that no answer will carry, or that the initiator cannot do without.
+    fn owes_credits(&self) -> bool {
+        let is_stuck = self.unanswered == 0 || self.limit == 0;
+        matches!(self.phase, Phase::Full) && self.request.is_none() && is_stuck && self.credits(0) > 0
+    }
+
+    fn owes_event(&self) -> bool {
+        matches!(self.phase, Phase::Full) && self.request.is_none() && self.event.is_some()
+    }
+}
+
+impl MessageMachine for Target {
+    type Event = Up;
+
+    fn request(&mut self) -> Vec<u8> {
+        unreachable!("a target does not ask for a connection")
+    }
+
+    fn asked(&mut self, now: Time, private_data: &[u8]) -> Answer {
+        self.last_heard = now;
+        self.login(private_data)
+    }
+
+    fn established(&mut self, now: Time, _private_data: &[u8]) {
+        self.last_heard = now;
+        self.begin();
+    }
+
+    /// As many as the limit and what does not count against it, less those whose messages are not done with.
+    fn receives(&self) -> Receives {
+        Receives {
+            count: self.config.queue_depth.saturating_add(RECEIVES_EXTRA).saturating_sub(self.held),
+            bytes: self.link.max_it_iu_bytes.max(RECEIVE_BYTES_MIN),
+            aligned_at: u32::from(self.link.immediate_offset.unwrap_or(0)),
+        }
+    }
+
+    fn received(&mut self, now: Time, message: Message<'_>) {
+        self.last_heard = now;
+        self.pinged = None;
+        // A message may overtake the news that the connection is made.
+        self.begin();
+        self.held = self.held.saturating_add(1);
+        self.unit(&message);
+    }
+
+    fn finished(&mut self, now: Time, work: WorkId) {
+        self.last_heard = now;
+        if matches!(self.phase, Phase::Full) {
+            self.work_done(work);
+        }
+    }
+
+    fn closed(&mut self, _now: Time, reason: &str) {
+        match std::mem::replace(&mut self.phase, Phase::Login) {
+            Phase::Over => self.phase = Phase::Over,
+            Phase::Leaving(words) => self.over(&words),
+            Phase::Login | Phase::Full => self.over(reason),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Up> {
+        self.up.pop_front()
+    }
+
+    fn owes(&self) -> bool {
+        !self.freed.is_empty() || !self.out.is_empty() || self.owes_credits() || self.owes_event()
+    }
+
+    fn post(&mut self, _now: Time, to: &mut dyn Post) {
+        self.send(to);
+        self.leave_if_idle();
+    }
+
+    fn is_over(&self) -> bool {
+        match &self.phase {
+            Phase::Login | Phase::Full => false,
+            Phase::Leaving(_) => self.out.is_empty(),
+            Phase::Over => true,
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Login | Phase::Over => None,
+            Phase::Full => {
+                let silent = self.pinged.unwrap_or(self.last_heard).after(self.config.idle);
+                Some(self.goodbye.map_or(silent, |goodbye| goodbye.min(silent)))
+            }
+            Phase::Leaving(_) => (!self.out.is_empty()).then(|| self.last_heard.after(self.config.idle)),
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match &self.phase {
+            Phase::Login | Phase::Over => {}
+            Phase::Leaving(_) => self.out.clear(),
+            Phase::Full if self.goodbye.is_some_and(|goodbye| now >= goodbye) => {
+                self.leave(LogoutReason::UNSPECIFIED, "logged out by this side");
+            }
+            Phase::Full if self.pinged.is_some() => {
+                self.leave(LogoutReason::INACTIVE, "no answer to keep-alive");
+            }
+            Phase::Full => {
+                self.pinged = Some(now);
+                if self.request.is_none() {
+                    self.out.push_back(Out::CreditRequest);
+                }
+            }
+        }
+    }
+}
+
+/// What a work request was for, kept in its id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// A message, which nothing waits for.
+    Message,
+    Fetch(TaskId),
+    Push(TaskId),
+    Table(TaskId),
+}
+
+impl Work {
+    fn id(self) -> WorkId {
+        let (kind, task) = match self {
+            Work::Message => (0u64, TaskId::default()),
+            Work::Fetch(task) => (1, task),
+            Work::Push(task) => (2, task),
+            Work::Table(task) => (3, task),
+        };
+        WorkId((kind << 32) | (u64::from(task.slot) << 16) | u64::from(task.generation))
+    }
+
+    fn of(id: WorkId) -> Work {
+        let [_, _, _, kind, slot_high, slot_low, high, low] = id.0.to_be_bytes();
+        let (slot, generation) = (u16::from_be_bytes([slot_high, slot_low]), u16::from_be_bytes([high, low]));
+        let task = TaskId { slot, generation };
+        match kind {
+            1 => Work::Fetch(task),
+            2 => Work::Push(task),
+            3 => Work::Table(task),
+            _ => Work::Message,
+        }
+    }
+}

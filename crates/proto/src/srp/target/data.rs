@@ -1,0 +1,178 @@
+//! What the layer above does with tasks, and what becomes of RDMA that was posted for them.
+//!
+//! RDMA that was posted cannot be called back. So an aborted task keeps its slot until its last transfer is finished,
+//! and only then its places are given up ([`Up::Pushed`]). The initiator takes its buffers back when it is told that a
+//! command is over; a response, or the answer to the function that aborted it, therefore waits for RDMA Reads. It need
+//! not wait for RDMA Writes: they are done before what is posted after them.
+
+use super::send::{Answered, Out};
+use super::task::{Stage, Transfer};
+use super::{Target, Work};
+use crate::message::WorkId;
+use crate::verbs::{Ending, FunctionId, FunctionResponse, TaskId, Up};
+use wire::Places;
+use wire::srp::ResponseCode;
+
+impl Target {
+    pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
+        let transfer = Transfer::new(into);
+        let end = at.saturating_add(transfer.len);
+        assert!(task.fetch.is_none() && at == task.fetched, "fetches follow one another without gaps");
+        assert!(end <= task.data_out.len, "a fetch past the command's data-out");
+        task.fetch = Some(transfer);
+        self.out.push_back(Out::Fetch(id));
+    }
+
+    pub(super) fn push(&mut self, id: TaskId, at: u32, from: Places, end: Option<Ending>) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
+        let transfer = Transfer::new(from);
+        let fits = at.saturating_add(transfer.len) <= task.data_in.len;
+        assert!(task.push.is_none() && fits, "a push past the command's data-in");
+        assert!(end.is_none() || task.fetch.is_none(), "an ending while data is still asked for");
+        task.push = Some(transfer);
+        task.ending = end;
+        self.out.push_back(Out::Push(id));
+    }
+
+    pub(super) fn end(&mut self, id: TaskId, ending: Ending) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
+        if task.ending.is_some() {
+            return;
+        }
+        task.ending = Some(ending);
+        task.stage = Stage::Ended;
+        task.lends = task.fetch.take().is_some() | task.push.take().is_some();
+        self.respond(id);
+    }
+
+    /// Forgets a task: there is no response.
+    pub(super) fn abort(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.is_live()) else { return };
+        task.stage = Stage::Over;
+        task.lends |= task.fetch.take().is_some() | task.push.take().is_some();
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.tasks.forget(id);
+        self.settle(id);
+        self.leave_if_idle();
+    }
+
+    /// Queues the response of a task that has ended, unless RDMA Reads of it are under way.
+    fn respond(&mut self, id: TaskId) {
+        if self.tasks.get(id).is_some_and(|task| task.stage == Stage::Ended && task.reading == 0) {
+            self.out.push_back(Out::Response(id));
+        }
+    }
+
+    /// Gives up the slot and the places of a task that is over, once none of its RDMA is under way.
+    pub(super) fn settle(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Over) else { return };
+        if task.is_busy() {
+            return;
+        }
+        let (lends, message) = (task.lends, task.message.take());
+        self.tasks.release(id);
+        if let Some(place) = message {
+            self.free(place);
+        }
+        if lends {
+            self.up.push_back(Up::Pushed(id));
+        }
+    }
+
+    /// Posted work has finished.
+    pub(super) fn work_done(&mut self, work: WorkId) {
+        match Work::of(work) {
+            Work::Message => return,
+            Work::Fetch(id) => self.read_done(id),
+            Work::Push(id) => self.write_done(id),
+            Work::Table(id) => {
+                let Some(task) = self.tasks.get(id) else { return };
+                task.table = task.table.map(|(len, _)| (len, true));
+                match task.stage {
+                    Stage::Tables => self.out.push_back(Out::Table(id)),
+                    Stage::Given | Stage::Ended | Stage::Over => self.settle(id),
+                }
+            }
+        }
+        self.answer_when_quiet();
+    }
+
+    fn read_done(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        task.reading = task.reading.saturating_sub(1);
+        if task.reading > 0 {
+            return;
+        }
+        match task.stage {
+            Stage::Tables => {}
+            Stage::Given => self.fetched(id),
+            Stage::Ended => self.respond(id),
+            Stage::Over => self.settle(id),
+        }
+    }
+
+    /// Tells of a fetch that was posted whole, and is finished.
+    pub(super) fn fetched(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        if let Some(fetch) = task.fetch
+            && fetch.is_posted()
+            && task.reading == 0
+        {
+            task.fetch = None;
+            task.fetched = task.fetched.saturating_add(fetch.len);
+            self.up.push_back(Up::Fetched(id));
+        }
+    }
+
+    fn write_done(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        task.writing = task.writing.saturating_sub(1);
+        match task.stage {
+            Stage::Given => self.pushed(id),
+            Stage::Tables | Stage::Ended | Stage::Over => self.settle(id),
+        }
+    }
+
+    /// Tells of a push without an ending that was posted whole, and is finished.
+    pub(super) fn pushed(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        if task.ending.is_none() && task.writing == 0 && task.push.is_some_and(|push| push.is_posted()) {
+            task.push = None;
+            self.up.push_back(Up::Pushed(id));
+        }
+    }
+
+    /// The layer above has done it.
+    pub(super) fn function_done(&mut self, id: FunctionId, response: FunctionResponse) {
+        let Some(at) = self.functions.iter().position(|function| function.id == id) else { return };
+        let function = self.functions.swap_remove(at);
+        let code = match response {
+            // A task that is no more needs no aborting (SAM-5 section 7.2).
+            FunctionResponse::Complete | FunctionResponse::NoTask => ResponseCode::COMPLETE,
+            FunctionResponse::NotSupported => ResponseCode::NOT_SUPPORTED,
+            FunctionResponse::NoUnit | FunctionResponse::Rejected => ResponseCode::FAILED,
+        };
+        self.answer(Answered { tag: function.tag, sol_not: function.sol_not, code });
+    }
+
+    /// Answers a task management request, when nothing of what it aborted reads from the initiator any more.
+    pub(super) fn answer(&mut self, answer: Answered) {
+        self.answers.push_back(Out::Answer(answer));
+        self.answer_when_quiet();
+    }
+
+    fn answer_when_quiet(&mut self) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let reads = |stage, reading| matches!(stage, Stage::Ended | Stage::Over) && reading > 0;
+        let is_quiet = !self.tasks.iter().any(|(_, task)| {
+            let table = matches!(task.table, Some((_, false)));
+            reads(task.stage, task.reading) || (task.stage == Stage::Over && table)
+        });
+        if is_quiet {
+            self.out.append(&mut self.answers);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Login: the private data of the message that asks for the connection (SRP r16a section 6.2).
+
+use super::{Link, Target};
+use crate::message::Answer;
+use crate::verbs::{Session, Up};
+use std::net::SocketAddr;
+use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
+use wire::srp::{Command, Layout, LoginReject, LoginRequest, LoginResponse, Opcode, RejectReason};
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::big_endian::{U16, U32};
+
+/// The shortest length of information units that a login may ask for: below it no command fits with its descriptors.
+pub const IU_BYTES_MIN: u32 = 64;
+/// The furthest offset of immediate data that is granted.
+pub const IMMEDIATE_OFFSET_MAX: u16 = 80;
+/// Length of the descriptor of immediate data, which the data cannot begin before the end of.
+const IMMEDIATE_DESCRIPTOR_BYTES: usize = 4;
+/// SRP in the first byte of a TransportID (SPC-4 section 7.6.4.5).
+const TRANSPORT_SRP: u8 = 0x04;
+const TRANSPORT_ID_BYTES: usize = 24;
+
+/// Who asks to log in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Applicant {
+    /// Initiator port identifier.
+    pub initiator_port: [u8; 16],
+    /// Target port identifier: of our port.
+    pub target_port: [u8; 16],
+    /// Where the connection comes from.
+    pub from: SocketAddr,
+    /// And where it goes to.
+    pub portal: SocketAddr,
+    /// Other channels of the same two ports are to go on beside this one; otherwise they end.
+    pub keeps_others: bool,
+}
+
+/// Decides who may log in.
+pub trait Access: Send + Sync {
+    /// Whether there are other channels of the same two ports, or why the login is rejected.
+    fn admit(&self, applicant: &Applicant) -> Result<bool, RejectReason>;
+}
+
+impl Target {
+    /// Judges the private data of a request for a connection.
+    pub(super) fn login(&mut self, private_data: &[u8]) -> Answer {
+        let request = LoginRequest::from_private_data(private_data);
+        let tag = request.as_ref().map(|request| request.tag).unwrap_or_default();
+        let judged = match request {
+            Some(request) => self.judge(&request),
+            None => Err((RejectReason::UNABLE_TO_ESTABLISH, "a login request that is too short")),
+        };
+        match judged {
+            Ok(response) => Answer::Accept(LoginResponse { tag, ..response }.as_bytes().to_vec()),
+            Err((reason, words)) => {
+                self.over(&format!("login rejected: {words} (SRP r16a section 6.4)"));
+                let reject = LoginReject {
+                    opcode: Opcode::LOGIN_REJECT,
+                    reason,
+                    tag,
+                    buf_fmt: U16::new(FORMAT_DIRECT | FORMAT_INDIRECT),
+                    ..LoginReject::default()
+                };
+                Answer::Reject(reject.as_bytes().to_vec())
+            }
+        }
+    }
+
+    fn judge(&mut self, request: &LoginRequest) -> Result<LoginResponse, (RejectReason, &'static str)> {
+        let (bytes, flags) = (request.req_it_iu_len.get(), request.req_flags);
+        if request.opcode != Opcode::LOGIN_REQUEST {
+            return Err((RejectReason::UNABLE_TO_ESTABLISH, "no login request"));
+        }
+        if bytes < IU_BYTES_MIN || bytes > self.config.max_it_iu_bytes {
+            return Err((RejectReason::LENGTH_TOO_LARGE, "a length of information units that is not taken"));
+        }
+        if request.req_buf_fmt.get() & !(FORMAT_DIRECT | FORMAT_INDIRECT) != 0 {
+            return Err((RejectReason::DESCRIPTOR_FORMAT, "an unknown data buffer descriptor format"));
+        }
+        let keeps_others = match flags & LoginRequest::CHANNEL_MASK {
+            0 => false,
+            LoginRequest::CHANNEL_MULTIPLE => true,
+            _ => return Err((RejectReason::MULTI_CHANNEL, "an unknown multi-channel action")),
+        };
+        if request.target_port_id != self.config.target_port {
+            return Err((RejectReason::UNABLE_TO_ASSOCIATE, "another target port"));
+        }
+        let applicant = Applicant {
+            initiator_port: request.initiator_port_id,
+            target_port: request.target_port_id,
+            from: self.from,
+            portal: self.portal,
+            keeps_others,
+        };
+        let others = self.access.admit(&applicant).map_err(|reason| (reason, "refused"))?;
+        let offset = request.imm_data_offset.get();
+        let is_immediate = flags & LoginRequest::IMMEDIATE != 0 && may_be_immediate(offset);
+        self.link = Link { max_it_iu_bytes: bytes, immediate_offset: is_immediate.then_some(offset), flags };
+        self.limit = self.config.queue_depth;
+        self.session = Some(Box::new(session(&applicant, &self.link, self.limit)));
+        let channels = match (others, keeps_others) {
+            (false, _) => 0,
+            (true, true) => LoginResponse::CHANNELS_MAINTAINED,
+            (true, false) => LoginResponse::CHANNELS_TERMINATED,
+        };
+        Ok(LoginResponse {
+            opcode: Opcode::LOGIN_RESPONSE,
+            req_lim_delta: U32::new(u32::from(self.limit)),
+            max_it_iu_len: U32::new(bytes),
+            max_ti_iu_len: U32::new(super::TI_IU_BYTES_MAX),
+            buf_fmt: U16::new(FORMAT_DIRECT | FORMAT_INDIRECT),
+            rsp_flags: channels | if is_immediate { LoginResponse::IMMEDIATE } else { 0 },
+            ..LoginResponse::default()
+        })
+    }
+
+    /// The connection is made: commands may follow.
+    pub(super) fn begin(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.tasks = super::task::TaskTable::new(self.config.slots());
+            self.phase = super::Phase::Full;
+            self.up.push_back(Up::Ready(session));
+        }
+    }
+}
+
+/// Immediate data has to leave room for the command and its descriptor, and may not begin further away than other
+/// targets grant it.
+fn may_be_immediate(offset: u16) -> bool {
+    let first = Command::BYTES.saturating_add(IMMEDIATE_DESCRIPTOR_BYTES);
+    usize::from(offset) >= first && offset <= IMMEDIATE_OFFSET_MAX
+}
+
+fn session(applicant: &Applicant, link: &Link, limit: u16) -> Session {
+    let immediate = link.immediate_offset.map_or("No".to_string(), |offset| offset.to_string());
+    let channels = if applicant.keeps_others { "Multiple" } else { "Single" };
+    Session {
+        initiator: port_name(&applicant.initiator_port),
+        alias: None,
+        target: Some(port_name(&applicant.target_port)),
+        isid: [0; 6],
+        tsih: 0,
+        cid: 0,
+        keeps_others: applicant.keeps_others,
+        negotiated: vec![
+            ("RequestLimit", limit.to_string()),
+            ("MaxInitiatorToTargetIU", link.max_it_iu_bytes.to_string()),
+            ("ImmediateDataOffset", immediate),
+            ("Channels", channels.to_string()),
+        ],
+        transport_id: transport_id(&applicant.initiator_port),
+    }
+}
+
+/// A port identifier as Linux writes it.
+pub(crate) fn port_name(port: &[u8; 16]) -> String {
+    let digits: String = port.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("0x{digits}")
+}
+
+/// TransportID of an initiator port (SPC-4 section 7.6.4.5).
+pub(crate) fn transport_id(port: &[u8; 16]) -> Vec<u8> {
+    let mut id = vec![TRANSPORT_SRP];
+    id.resize(TRANSPORT_ID_BYTES.saturating_sub(port.len()), 0);
+    id.extend_from_slice(port);
+    id
+}

@@ -1,0 +1,326 @@
+//! The task table of one connection: fixed slots, and where the data of each task lies.
+
+use super::violation::Violation;
+use crate::message::Advertised;
+use crate::verbs::{Command, Ending, TaskId};
+use wire::srp::{Descriptor, Direct};
+use wire::{Places, Span};
+
+/// Memory descriptors of one direction of one command (Linux's initiator never has more).
+pub const DESCRIPTORS_MAX: usize = 2048;
+/// Length of a memory descriptor.
+pub(super) const DESCRIPTOR_BYTES: u32 = 16;
+
+/// How far a task has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Stage {
+    /// Its descriptor tables are still being read: the layer above does not know of it.
+    #[default]
+    Tables,
+    /// The layer above has it.
+    Given,
+    /// It is over for the layer above, and its response is owed.
+    Ended,
+    /// It is over for the initiator as well; only RDMA that was posted is still under way.
+    Over,
+}
+
+/// Data on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub places: Places,
+    pub len: u32,
+    /// How much of it was posted.
+    pub posted: u32,
+}
+
+impl Transfer {
+    pub(super) fn new(places: Places) -> Transfer {
+        Transfer { places, len: places.len(), posted: 0 }
+    }
+
+    pub(super) fn is_posted(&self) -> bool {
+        self.posted >= self.len
+    }
+}
+
+/// What is not read yet of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest {
+    pub key: u32,
+    pub address: u64,
+    pub count: u32,
+}
+
+/// Where the data of one direction lies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Buffer {
+    /// Kept for its allocation when the slot is taken again.
+    descriptors: Vec<Direct>,
+    pub rest: Option<Rest>,
+    /// Length of the data.
+    pub len: u32,
+    /// The data came with the command.
+    pub immediate: bool,
+    /// The descriptor that is the next to be used, and how much of it was.
+    index: usize,
+    used: u32,
+}
+
+impl Buffer {
+    fn clear(&mut self) {
+        let mut descriptors = std::mem::take(&mut self.descriptors);
+        descriptors.clear();
+        *self = Buffer { descriptors, ..Buffer::default() };
+    }
+
+    /// Takes a descriptor of a command.
+    fn describe(&mut self, descriptor: &Descriptor<'_>) -> Result<(), Violation> {
+        self.len = descriptor.data_bytes();
+        match descriptor {
+            Descriptor::None => {}
+            Descriptor::Immediate { .. } => self.immediate = true,
+            Descriptor::Direct(direct) => self.descriptors.push(*direct),
+            Descriptor::Indirect(table) => {
+                let bytes = table.table.len.get();
+                let count = bytes.checked_div(DESCRIPTOR_BYTES).unwrap_or(0);
+                let listed = u32::try_from(table.list.len()).unwrap_or(u32::MAX);
+                if !bytes.is_multiple_of(DESCRIPTOR_BYTES) || listed > count {
+                    return Err(Violation::TableLength);
+                }
+                if usize::try_from(count).is_ok_and(|count| count > DESCRIPTORS_MAX) {
+                    return Err(Violation::TableTooLong);
+                }
+                self.descriptors.extend_from_slice(table.list);
+                if count > listed {
+                    let start = table.table.address.get();
+                    start.checked_add(u64::from(bytes)).ok_or(Violation::AddressWrap)?;
+                    let first = u64::from(listed).saturating_mul(u64::from(DESCRIPTOR_BYTES));
+                    let address = start.saturating_add(first);
+                    let count = count.saturating_sub(listed);
+                    self.rest = Some(Rest { key: table.table.key.get(), address, count });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes descriptors of the table that were read.
+    pub(super) fn extend(&mut self, list: &[Direct]) {
+        self.descriptors.extend_from_slice(list);
+        let Some(rest) = &mut self.rest else { return };
+        let count = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        let bytes = u64::from(count).saturating_mul(u64::from(DESCRIPTOR_BYTES));
+        rest.address = rest.address.saturating_add(bytes);
+        rest.count = rest.count.saturating_sub(count);
+        if rest.count == 0 {
+            self.rest = None;
+        }
+    }
+
+    /// Whether the descriptors hold what they are to describe.
+    pub(super) fn judge(&self) -> Result<(), Violation> {
+        let mut described = 0u64;
+        for descriptor in &self.descriptors {
+            let len = u64::from(descriptor.len.get());
+            descriptor.address.get().checked_add(len).ok_or(Violation::AddressWrap)?;
+            described = described.saturating_add(len);
+        }
+        if !self.immediate && described < u64::from(self.len) {
+            return Err(Violation::DescriptorsTooShort);
+        }
+        Ok(())
+    }
+
+    /// The next part of the peer's buffers that is whole, and at most `limit` bytes of it.
+    pub(super) fn next(&mut self, limit: u32) -> Option<(Advertised, u32)> {
+        loop {
+            let descriptor = self.descriptors.get(self.index)?;
+            let left = descriptor.len.get().saturating_sub(self.used);
+            if left > 0 {
+                let offset = descriptor.address.get().saturating_add(u64::from(self.used));
+                return Some((Advertised { stag: descriptor.key.get(), offset }, left.min(limit)));
+            }
+            self.index = self.index.saturating_add(1);
+            self.used = 0;
+        }
+    }
+
+    /// So much of what [`Buffer::next`] named was used.
+    pub(super) fn advance(&mut self, len: u32) {
+        self.used = self.used.saturating_add(len);
+    }
+}
+
+/// One command in flight.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Task {
+    pub generation: u16,
+    pub used: bool,
+    pub tag: u64,
+    /// Which solicited notification is asked for.
+    pub sol_not: u8,
+    /// As it goes to the layer above.
+    pub command: Option<Command>,
+    pub stage: Stage,
+    pub data_out: Buffer,
+    pub data_in: Buffer,
+    /// The message with its immediate data, or where its tables are read to.
+    pub message: Option<Span>,
+    /// Data-out bytes that were asked for.
+    pub fetched: u32,
+    pub fetch: Option<Transfer>,
+    pub push: Option<Transfer>,
+    /// RDMA Reads and RDMA Writes of its data under way.
+    pub reading: u32,
+    pub writing: u32,
+    /// Bytes of a table under way, and whether they have come.
+    pub table: Option<(u32, bool)>,
+    pub ending: Option<Ending>,
+    /// The layer above waits for its places.
+    pub lends: bool,
+}
+
+impl Task {
+    /// Takes the descriptors of a command.
+    pub(super) fn describe(
+        &mut self,
+        data_out: &Descriptor<'_>,
+        data_in: &Descriptor<'_>,
+    ) -> Result<(), Violation> {
+        self.data_out.describe(data_out)?;
+        self.data_in.describe(data_in)
+    }
+
+    /// The buffer whose table is not read yet.
+    pub(super) fn unread(&mut self) -> Option<&mut Buffer> {
+        [&mut self.data_out, &mut self.data_in].into_iter().find(|buffer| buffer.rest.is_some())
+    }
+
+    /// Whether RDMA that was posted for it is still under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.reading > 0 || self.writing > 0 || matches!(self.table, Some((_, false)))
+    }
+
+    /// Whether the initiator still waits for it.
+    pub(super) fn is_live(&self) -> bool {
+        self.used && self.stage != Stage::Over
+    }
+
+    pub(super) fn lun(&self) -> u64 {
+        self.command.map_or(0, |command| command.lun)
+    }
+}
+
+/// The slots of one connection, found by slot or by tag.
+#[derive(Debug, Default)]
+pub(super) struct TaskTable {
+    slots: Vec<Task>,
+    free: Vec<u16>,
+    /// Tags of the live tasks, beside their slots: few and close together, so that a scan is cheap.
+    tags: Vec<(u64, u16)>,
+}
+
+impl TaskTable {
+    pub(super) fn new(slots: u16) -> TaskTable {
+        TaskTable {
+            slots: vec![Task::default(); usize::from(slots)],
+            free: (0..slots).rev().collect(),
+            tags: Vec::with_capacity(usize::from(slots)),
+        }
+    }
+
+    /// How many slots are free.
+    pub(super) fn free(&self) -> u16 {
+        u16::try_from(self.free.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Takes a slot; `None` when all are taken.
+    pub(super) fn take(&mut self, tag: u64, sol_not: u8) -> Option<(TaskId, &mut Task)> {
+        let slot = self.free.pop()?;
+        let task = self.slots.get_mut(usize::from(slot))?;
+        let generation = task.generation.wrapping_add(1);
+        let (mut data_out, mut data_in) =
+            (std::mem::take(&mut task.data_out), std::mem::take(&mut task.data_in));
+        data_out.clear();
+        data_in.clear();
+        *task = Task { generation, used: true, tag, sol_not, data_out, data_in, ..Task::default() };
+        self.tags.push((tag, slot));
+        Some((TaskId { slot, generation }, task))
+    }
+
+    /// The task, if it still is the one that this id was given for.
+    pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
+        self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
+    }
+
+    /// The live task with this tag.
+    pub(super) fn find(&self, tag: u64) -> Option<TaskId> {
+        let (_, slot) = self.tags.iter().find(|(other, _)| *other == tag)?;
+        let task = self.slots.get(usize::from(*slot))?;
+        Some(TaskId { slot: *slot, generation: task.generation })
+    }
+
+    /// Its tag may name another task from now on.
+    pub(super) fn forget(&mut self, id: TaskId) {
+        if let Some(at) = self.tags.iter().position(|(_, slot)| *slot == id.slot) {
+            self.tags.swap_remove(at);
+        }
+    }
+
+    /// Gives the slot back.
+    pub(super) fn release(&mut self, id: TaskId) {
+        if let Some(task) = self.get(id) {
+            task.used = false;
+            self.free.push(id.slot);
+        }
+    }
+
+    /// The tasks of all slots that are taken.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TaskId, &Task)> {
+        let used = (0u16..).zip(&self.slots).filter(|(_, task)| task.used);
+        used.map(|(slot, task)| (TaskId { slot, generation: task.generation }, task))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::srp::Table;
+
+    #[test]
+    fn buffers_are_used_piece_by_piece() {
+        let mut buffer = Buffer::default();
+        let list = [Direct::new(100, 1, 10), Direct::new(0, 2, 0), Direct::new(500, 3, 20)];
+        let table = Table { table: Direct::new(0, 0, 48), len: 30, list: &list };
+        buffer.describe(&Descriptor::Indirect(table)).unwrap();
+        buffer.judge().unwrap();
+        assert!(buffer.rest.is_none());
+        assert_eq!(buffer.next(7), Some((Advertised { stag: 1, offset: 100 }, 7)));
+        buffer.advance(7);
+        assert_eq!(buffer.next(7), Some((Advertised { stag: 1, offset: 107 }, 3)));
+        buffer.advance(3);
+        assert_eq!(buffer.next(99), Some((Advertised { stag: 3, offset: 500 }, 20)));
+        buffer.advance(20);
+        assert_eq!(buffer.next(1), None);
+    }
+
+    #[test]
+    fn wrong_tables_are_told_apart() {
+        let list = [Direct::new(u64::MAX, 1, 1), Direct::new(0, 2, 8)];
+        let judge = |bytes, address, len, listed: usize| {
+            let mut buffer = Buffer::default();
+            let table = Table { table: Direct::new(address, 0, bytes), len, list: &list[listed..] };
+            buffer.describe(&Descriptor::Indirect(table)).and_then(|()| buffer.judge())
+        };
+        assert_eq!(judge(31, 0, 1, 0), Err(Violation::TableLength));
+        assert_eq!(judge(16, 0, 1, 0), Err(Violation::TableLength));
+        assert_eq!(judge(16 * 2049, 0, 1, 0), Err(Violation::TableTooLong));
+        assert_eq!(judge(u32::MAX - 15, 0, 1, 0), Err(Violation::TableTooLong));
+        assert_eq!(judge(48, u64::MAX, 1, 1), Err(Violation::AddressWrap));
+        assert_eq!(judge(48, u64::MAX - 40, 1, 1), Err(Violation::AddressWrap));
+        assert_eq!(judge(32, 0, 1, 0), Err(Violation::AddressWrap));
+        assert_eq!(judge(16, 0, 9, 1), Err(Violation::DescriptorsTooShort));
+        assert_eq!(judge(16, 0, 8, 1), Ok(()));
+    }
+}

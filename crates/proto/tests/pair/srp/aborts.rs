@@ -1,0 +1,272 @@
+//! Commands that are aborted, or ended early, at every stage. The peer takes its buffers back when it is told that a
+//! command is over, so that RDMA which comes later breaks the connection.
+
+use super::rig::Rig;
+use super::wild::{Shape, Wild, cdb, command, function};
+use crate::support::{DISK, HOST};
+use proto::message::Access;
+use proto::verbs::{Down, Ending, Function, FunctionResponse, TaskId, Up};
+use wire::srp::{Direct, LoginRequest, Response, ResponseCode, TaskFunction};
+use wire::{Places, Span};
+use zerocopy::IntoBytes;
+
+const LEN: u32 = 6000;
+const COMMAND: u64 = 1;
+const ABORT: u64 = 2;
+const TASK_ABORTED: u8 = 0x40;
+
+/// How the command's data is described.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// Data-out by one descriptor.
+    Direct,
+    /// Data-out by a table that has to be read.
+    Table,
+    /// Data-out inside the command.
+    Immediate,
+    /// Data-in by a table, whose push carries the ending.
+    Push,
+    /// Data-in in two pushes, and then the ending.
+    Pushes,
+}
+
+const KINDS: [Kind; 5] = [Kind::Direct, Kind::Table, Kind::Immediate, Kind::Push, Kind::Pushes];
+
+/// A layer above that moves data, and counts what it is told.
+#[derive(Default)]
+struct Above {
+    /// The task, and how far it has come.
+    task: Option<(TaskId, u32)>,
+    /// A fetch or push is under way.
+    lent: bool,
+    /// The end of the task was told, and its places are to come back.
+    awaits: bool,
+    /// It is over for us.
+    over: bool,
+    functions: usize,
+}
+
+const GOOD: Ending = Ending { status: 0, sense: None, read_bytes: 0, write_bytes: 0 };
+
+fn place(at: u32, len: u32) -> Places {
+    Places::one(Span { buffer: DISK, offset: u64::from(at), len })
+}
+
+impl Above {
+    fn take(&mut self, rig: &mut Rig<Wild>, kind: Kind) {
+        for up in std::mem::take(&mut rig.ups) {
+            match up {
+                Up::Command(command) => {
+                    self.task = Some((command.task, 0));
+                    self.go_on(rig, kind);
+                }
+                Up::Fetched(task) | Up::Pushed(task) if self.over => {
+                    assert_eq!(self.task.map(|(id, _)| id), Some(task));
+                    assert!(std::mem::take(&mut self.awaits), "places come back once");
+                    assert_eq!(rig.target.port.reading(), 0, "and nothing is read into them any more");
+                }
+                Up::Fetched(_) | Up::Pushed(_) => {
+                    self.lent = false;
+                    self.go_on(rig, kind);
+                }
+                Up::Function { id, function, .. } => {
+                    self.functions += 1;
+                    if let Function::AbortTask(Some(task)) = function {
+                        self.end(rig, Down::Abort { task });
+                    }
+                    if function == Function::LogicalUnitReset
+                        && let Some((task, _)) = self.task
+                    {
+                        self.end(rig, Down::Abort { task });
+                    }
+                    rig.down(Down::FunctionDone { id, response: FunctionResponse::Complete });
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Ends the task unless it is over.
+    fn end(&mut self, rig: &mut Rig<Wild>, down: Down) {
+        if !std::mem::replace(&mut self.over, true) {
+            self.awaits = std::mem::take(&mut self.lent);
+            rig.down(down);
+        }
+    }
+
+    fn go_on(&mut self, rig: &mut Rig<Wild>, kind: Kind) {
+        let Some((task, at)) = &mut self.task else { return };
+        let (task, from) = (*task, *at);
+        let writes = matches!(kind, Kind::Direct | Kind::Table | Kind::Immediate);
+        if from == LEN {
+            return self.end(rig, Down::End { task, ending: GOOD });
+        }
+        let piece = if kind == Kind::Push { LEN } else { LEN / 2 };
+        *at += piece;
+        self.lent = true;
+        let end = (kind == Kind::Push).then_some(GOOD);
+        if writes {
+            rig.down(Down::Fetch { task, at: from, into: place(from, piece) });
+        } else {
+            rig.down(Down::Push { task, at: from, from: place(from, piece), end });
+        }
+        if end.is_some() {
+            (self.over, self.awaits, self.lent) = (true, true, false);
+        }
+    }
+}
+
+/// The command of a kind, and the keys to its buffers.
+fn prepare(rig: &mut Rig<Wild>, kind: Kind) -> (Vec<u8>, Vec<u32>) {
+    let is_write = matches!(kind, Kind::Direct | Kind::Table);
+    let access = if is_write { Access::Read } else { Access::Write };
+    let pieces = if kind == Kind::Direct { 1 } else { 5 };
+    let mut keys = Vec::new();
+    let list: Vec<Direct> = (0..pieces)
+        .map(|n| {
+            let len = LEN / pieces;
+            let span = Span { buffer: HOST, offset: u64::from(n * 10_000), len };
+            let at = rig.advertise(Places::one(span), access);
+            keys.push(at.stag);
+            Direct::new(at.offset, at.stag, len)
+        })
+        .collect();
+    let none = Shape::None;
+    let unit = match kind {
+        Kind::Direct => command(COMMAND, &cdb(0, 0, LEN), &Shape::Direct(list[0]), &none),
+        Kind::Immediate => command(COMMAND, &cdb(0, 0, LEN), &Shape::Immediate(vec![9; LEN as usize]), &none),
+        Kind::Table | Kind::Push | Kind::Pushes => {
+            let span = Span { buffer: HOST, offset: 1 << 20, len: 16 * pieces };
+            rig.memory.at(span).copy_from_slice(list.as_bytes());
+            let at = rig.advertise(Places::one(span), Access::Read);
+            keys.push(at.stag);
+            let shape = Shape::Table { list, listed: 1, at, len: LEN };
+            let (data_out, data_in) = if is_write { (&shape, &none) } else { (&none, &shape) };
+            command(COMMAND, &cdb(0, 0, LEN), data_out, data_in)
+        }
+    };
+    (unit, keys)
+}
+
+/// Takes the responses that came; buffers are taken back with the first that ends the command.
+fn responses(rig: &mut Rig<Wild>, keys: &mut Vec<u32>, seen: &mut Vec<Response>) {
+    while let Some(unit) = rig.peer.machine.inbox.pop_front() {
+        if unit[0] == 0x81 {
+            let tag = &unit[8..16];
+            let answer = [&[0x41, 0, 0, 0, 0, 0, 0, 0], tag].concat();
+            rig.send(&answer);
+            continue;
+        }
+        let (response, data, _) = Response::split(&unit).unwrap();
+        if response.tag.get() == ABORT {
+            assert_eq!(Response::code(data), Some(ResponseCode::COMPLETE));
+        }
+        seen.push(*response);
+        for key in std::mem::take(keys) {
+            rig.peer.port.invalidate(key);
+        }
+    }
+}
+
+/// What the command is ended by, after so many steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum By {
+    AbortTask,
+    Reset,
+    /// The layer above, with a status.
+    End,
+}
+
+fn abort_after(steps: usize, kind: Kind, by: By, seed: u64) {
+    let mut rig = Rig::wild(LoginRequest::IMMEDIATE, seed);
+    let (unit, mut keys) = prepare(&mut rig, kind);
+    rig.send(&unit);
+    let (mut above, mut seen) = (Above::default(), Vec::new());
+    for _ in 0..steps {
+        rig.step();
+        above.take(&mut rig, kind);
+        responses(&mut rig, &mut keys, &mut seen);
+    }
+    match by {
+        By::AbortTask => rig.send(&function(ABORT, TaskFunction::ABORT_TASK, COMMAND)),
+        By::Reset => rig.send(&function(ABORT, TaskFunction::LOGICAL_UNIT_RESET, 0)),
+        By::End => {
+            if let Some((task, _)) = above.task {
+                above.end(&mut rig, Down::End { task, ending: Ending { status: TASK_ABORTED, ..GOOD } });
+            }
+        }
+    }
+    while rig.step() {
+        let credits = rig.peer.machine.limit as usize;
+        assert!(credits <= rig.target.port.ready(), "credits never exceed receives");
+        above.take(&mut rig, kind);
+        responses(&mut rig, &mut keys, &mut seen);
+    }
+    let what = format!("{kind:?} {by:?} after {steps} steps: {seen:?}");
+    assert_eq!((rig.broken, &rig.target_gone), (None, &None), "{what}");
+    assert!(!above.awaits, "places come back: {what}");
+    let tags: Vec<u64> = seen.iter().map(|response| response.tag.get()).collect();
+    match by {
+        By::End => assert_eq!(tags, [COMMAND], "{what}"),
+        By::AbortTask | By::Reset => {
+            assert!(tags == [ABORT] || tags == [COMMAND, ABORT], "{what}");
+            assert!(above.over || above.task.is_none(), "{what}");
+        }
+    }
+    assert_eq!(rig.peer.machine.limit, 8, "all credits are back: {what}");
+    assert!(rig.is_quiet());
+}
+
+#[test]
+fn aborts_at_every_stage() {
+    for kind in KINDS {
+        for by in [By::AbortTask, By::Reset, By::End] {
+            for steps in 0..32 {
+                for seed in 0..2 {
+                    abort_after(steps, kind, by, seed);
+                }
+            }
+        }
+    }
+}
+
+/// A command that is aborted without anybody having asked takes its credit with it, and a credit request brings it
+/// back.
+#[test]
+fn credits_of_silent_aborts_are_given_back() {
+    let mut rig = Rig::wild(LoginRequest::CREDIT_SOLICITED, 1);
+    rig.send(&command(COMMAND, &cdb(0, 0, 0), &Shape::None, &Shape::None));
+    rig.run();
+    let task = rig.given().task;
+    rig.down(Down::Abort { task });
+    rig.run();
+    let unit = rig.peer.machine.inbox.pop_front().unwrap();
+    assert_eq!((unit[..8].to_vec(), rig.solicited), (vec![0x81, 1, 0, 0, 0, 0, 0, 1], true));
+    assert_eq!(rig.peer.machine.limit, 8);
+    // There is one at a time.
+    rig.send(&command(COMMAND, &cdb(0, 0, 0), &Shape::None, &Shape::None));
+    rig.run();
+    let task = rig.given().task;
+    rig.down(Down::Abort { task });
+    rig.run();
+    assert!(rig.peer.machine.inbox.is_empty() && rig.peer.machine.limit == 7);
+    rig.send(&[0x41, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    rig.run();
+    assert_eq!((rig.peer.machine.inbox.len(), rig.peer.machine.limit), (1, 8));
+}
+
+/// Verbs about a task that is no more are ignored.
+#[test]
+fn late_verbs_are_ignored() {
+    let mut rig = Rig::wild(0, 1);
+    rig.send(&command(COMMAND, &cdb(0, 0, 0), &Shape::None, &Shape::None));
+    rig.run();
+    let task = rig.given().task;
+    rig.down(Down::End { task, ending: GOOD });
+    rig.run();
+    for down in [Down::Abort { task }, Down::End { task, ending: GOOD }] {
+        rig.down(down);
+    }
+    rig.run();
+    assert_eq!((rig.peer.machine.inbox.len(), rig.ups.len()), (1, 0));
+}

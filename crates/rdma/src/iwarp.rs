@@ -1,0 +1,312 @@
+//! iWARP over TCP under a message machine.
+//!
+//! To the stream driver a [`Channel`] is a stream machine as any other. It cannot reach memory when that calls it, so
+//! the engine calls [`Channel::run`] after everything that may have changed it:
+//!
+//! ```text
+//! loop {
+//!     channel.run(now, io.arena())
+//!     hand every event of channel.poll() to the layer above; its verbs go to channel.machine_mut(), then run again
+//!     if !stream.feed(io, channel) { break }
+//! }
+//! stream.end_turn()
+//! stream.flush(io, channel)
+//! channel.run(now, io.arena()), and its events
+//! if stream.wants_more() || channel.wants_more() { do all this again in the next turn }
+//! ```
+//!
+//! and after [`Channel::pushed`] and a tick, too. When the last event has come the stream is shut down; once that is
+//! quiet it is closed, and so is the channel.
+
+mod post;
+
+use crate::receives::ReceiveBuffers;
+use post::{Posting, Staging};
+use proto::iwarp::{Agreed, Config, Event, QueuePair, Refused};
+use proto::message::{Answer, Message, MessageMachine, WorkId};
+use proto::stream::{StreamMachine, Transmit, Want};
+use proto::time::Time;
+use proto::verbs::TaskId;
+use reactor::memory::Arena;
+use std::time::Duration;
+use wire::Places;
+
+/// How long a connection waits for the memory of its receives: less than its peer waits for an answer.
+const MEMORY_WITHIN: Duration = Duration::from_secs(5);
+
+/// One end of an iWARP connection with the machine whose messages it carries.
+///
+/// Its receives are made of the arena's large buffers, before a message can promise them to the peer: while one is
+/// missing, the connection is not accepted, or nothing is sent.
+pub struct Channel<M> {
+    pair: QueuePair,
+    machine: M,
+    phase: Phase,
+    receives: ReceiveBuffers,
+    staging: Staging,
+    /// By when the memory that is missing for receives must have been found.
+    missing_until: Option<Time>,
+    /// The queue pair was told to close.
+    is_closing: bool,
+    /// Why, when it was our doing.
+    reason: Option<String>,
+}
+
+/// Where the connection stands.
+enum Phase {
+    /// Nobody has asked for a connection.
+    Listening,
+    /// This side asks for one.
+    Asking,
+    /// The peer asks for one, and gets this answer when the receives stand ready.
+    Answering(Vec<u8>),
+    /// Messages go both ways.
+    Full,
+    /// The connection is no more, and the machine knows.
+    Over,
+}
+
+impl<M: MessageMachine> Channel<M> {
+    /// The end that opened the TCP connection, and asks for this one with the machine's private data. `config` has
+    /// room for as many receives as the machine ever wants.
+    pub fn initiator(config: Config, mut machine: M, now: Time) -> Result<Channel<M>, Refused> {
+        let pair = QueuePair::initiator(config, &machine.request(), now)?;
+        Ok(Channel::new(pair, machine, Phase::Asking))
+    }
+
+    /// The end that accepted the TCP connection; the machine is asked whether it wants this one.
+    pub fn responder(config: Config, machine: M, now: Time) -> Channel<M> {
+        Channel::new(QueuePair::responder(config, now), machine, Phase::Listening)
+    }
+
+    fn new(pair: QueuePair, machine: M, phase: Phase) -> Channel<M> {
+        Channel {
+            pair,
+            machine,
+            phase,
+            receives: ReceiveBuffers::default(),
+            staging: Staging::default(),
+            missing_until: None,
+            is_closing: false,
+            reason: None,
+        }
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    /// The machine, for the verbs of the layer above.
+    pub fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    /// What both ends of the connection are agreed on, while there is one.
+    pub fn agreed(&self) -> Option<Agreed> {
+        self.pair.agreed()
+    }
+
+    /// What [`reactor::stream::Stream::sent`] reports.
+    pub fn pushed(&mut self, tasks: &[TaskId]) {
+        tasks.iter().for_each(|task| self.pair.pushed(*task));
+    }
+
+    /// Tells the machine what happened, keeps its receives posted, and posts what it owes.
+    pub fn run(&mut self, now: Time, arena: &mut Arena) {
+        while self.step(now, arena) {}
+    }
+
+    /// Whether it waits for memory: [`Channel::run`] is to be called again in the next turn.
+    pub fn wants_more(&self) -> bool {
+        let is_short = self.missing_until.is_some() || self.staging.is_short();
+        is_short && !self.is_closing && !matches!(self.phase, Phase::Over)
+    }
+
+    /// Gives all buffers back. The stream is quiet, so that nobody receives into them or sends from them any more.
+    pub fn close(self, arena: &mut Arena) {
+        self.receives.close(arena);
+        self.staging.close(arena);
+    }
+
+    /// One event of the queue pair, or when there is none, what is owed; `false` when nothing may have come of it.
+    fn step(&mut self, now: Time, arena: &mut Arena) -> bool {
+        match self.pair.poll() {
+            Some(event) => {
+                self.happened(now, event, arena);
+                true
+            }
+            // What is posted may promise more receives than there were before.
+            None => self.provide(now, arena) || self.post(now, arena) || self.provide(now, arena),
+        }
+    }
+
+    fn happened(&mut self, now: Time, event: Event, arena: &mut Arena) {
+        match event {
+            Event::Request { private_data, .. } => self.asked(now, &private_data),
+            Event::Established { private_data, .. } => {
+                self.phase = Phase::Full;
+                self.machine.established(now, &private_data);
+            }
+            Event::Rejected { private_data, .. } => self.machine.rejected(now, &private_data),
+            Event::Received { id, len, invalidated, .. } => {
+                let place = self.receives.hand_out(arena, id);
+                let bytes = arena.bytes(place.slice(0, len));
+                self.machine.received(now, Message { place, bytes, invalidated });
+            }
+            Event::Sent { id } => {
+                self.staging.sent(arena);
+                self.machine.finished(now, WorkId(id));
+            }
+            Event::Written { id } | Event::Read { id } => self.machine.finished(now, WorkId(id)),
+            Event::Gone { reason } => {
+                self.phase = Phase::Over;
+                self.machine.closed(now, self.reason.as_deref().unwrap_or(&reason));
+            }
+        }
+    }
+
+    fn asked(&mut self, now: Time, private_data: &[u8]) {
+        match self.machine.asked(now, private_data) {
+            Answer::Accept(answer) => self.phase = Phase::Answering(answer),
+            Answer::Reject(answer) => {
+                if let Err(refused) = self.pair.reject(now, &answer) {
+                    self.end(now, format!("rejecting the connection failed: {refused}"));
+                }
+            }
+        }
+    }
+
+    /// Posts the receives that are missing. When none is any more, the peer that asks for the connection is answered:
+    /// then, or when the connection cannot be, the result is `true`.
+    fn provide(&mut self, now: Time, arena: &mut Arena) -> bool {
+        if self.is_closing || matches!(self.phase, Phase::Listening | Phase::Over) {
+            return false;
+        }
+        match self.post_receives(arena) {
+            Ok(true) => self.missing_until = None,
+            Ok(false) => {
+                self.missing_until.get_or_insert(now.after(MEMORY_WITHIN));
+                return false;
+            }
+            Err(refused) => {
+                self.end(now, format!("receives cannot be posted: {refused}"));
+                return true;
+            }
+        }
+        let Phase::Answering(answer) = &self.phase else { return false };
+        let accepted = self.pair.accept(now, answer);
+        self.phase = Phase::Full;
+        if let Err(refused) = accepted {
+            self.end(now, format!("accepting the connection failed: {refused}"));
+        }
+        true
+    }
+
+    /// `false`: memory is missing.
+    fn post_receives(&mut self, arena: &mut Arena) -> Result<bool, Refused> {
+        if !self.staging.reserve(arena) {
+            return Ok(false);
+        }
+        let wanted = self.machine.receives();
+        while self.receives.ready() < wanted.count {
+            let Some(span) = self.receives.make(&wanted, arena) else { return Ok(false) };
+            match self.pair.post_receive(span.offset, Places::one(span)) {
+                // In another state the connection is over soon.
+                Ok(()) | Err(Refused::State) => {}
+                Err(refused) => return Err(refused),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the machine post, and closes the connection behind what it posted last; then the result is `true`.
+    fn post(&mut self, now: Time, arena: &mut Arena) -> bool {
+        let mut fault = None;
+        self.staging.begin();
+        if self.pair.agreed().is_some() && self.machine.owes() {
+            let (pair, receives, staging) = (&mut self.pair, &mut self.receives, &mut self.staging);
+            self.machine.post(now, &mut Posting { pair, arena, receives, staging, fault: &mut fault });
+        }
+        if self.is_closing {
+            return false;
+        }
+        match fault {
+            Some(refused) => self.end(now, format!("work cannot be posted: {refused}")),
+            None if self.machine.is_over() => self.close_pair(now),
+            None => {}
+        }
+        self.is_closing
+    }
+
+    fn end(&mut self, now: Time, reason: String) {
+        self.reason.get_or_insert(reason);
+        self.close_pair(now);
+    }
+
+    fn close_pair(&mut self, now: Time) {
+        self.is_closing = true;
+        self.missing_until = None;
+        self.pair.close(now);
+    }
+
+    /// What is sent now might promise receives that are missing.
+    fn is_held_back(&self) -> bool {
+        let is_sent = matches!(self.phase, Phase::Asking) || self.pair.agreed().is_some();
+        self.missing_until.is_some() && is_sent
+    }
+}
+
+impl<M: MessageMachine> StreamMachine for Channel<M> {
+    type Event = M::Event;
+
+    fn want(&self) -> Want {
+        self.pair.want()
+    }
+
+    fn header(&mut self, now: Time, bytes: &[u8]) {
+        self.pair.header(now, bytes);
+    }
+
+    fn body(&mut self, now: Time, digest_ok: bool) {
+        self.pair.body(now, digest_ok);
+    }
+
+    fn closed(&mut self, now: Time, error: Option<&str>) {
+        self.pair.closed(now, error);
+    }
+
+    fn poll(&mut self) -> Option<M::Event> {
+        self.machine.poll()
+    }
+
+    fn owes(&self) -> bool {
+        !self.is_held_back() && self.pair.owes()
+    }
+
+    fn transmit(&mut self, now: Time, batch: &mut Transmit) {
+        self.pair.transmit(now, batch);
+    }
+
+    fn finished(&self) -> bool {
+        self.pair.finished()
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        if matches!(self.phase, Phase::Over) {
+            return None;
+        }
+        let deadlines = [self.pair.deadline(), self.machine.deadline(), self.missing_until];
+        deadlines.into_iter().flatten().min()
+    }
+
+    fn tick(&mut self, now: Time) {
+        if self.missing_until.is_some_and(|until| now >= until) {
+            self.end(now, "there was no memory for receives".to_string());
+        }
+        self.pair.tick(now);
+        if self.machine.deadline().is_some_and(|deadline| now >= deadline) {
+            self.machine.tick(now);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What a machine may ask of its queue pair, and the buffers for what of a message the queue pair does not copy.
+
+use crate::receives::ReceiveBuffers;
+use proto::iwarp::memory::Access as Allowed;
+use proto::iwarp::{HEADER_BYTES_MAX, QueuePair, Refused};
+use proto::message::{Access, Advertised, Full, Post, WorkId};
+use reactor::memory::{Arena, LARGE_BYTES, SMALL_BYTES};
+use std::collections::VecDeque;
+use wire::{Places, Span};
+
+/// With less than this free, memory is left to what cannot do without: batches on their way.
+const SCARCE_BYTES: u64 = 2 * LARGE_BYTES as u64;
+
+/// A channel while its machine posts.
+pub(super) struct Posting<'a> {
+    pub pair: &'a mut QueuePair,
+    pub arena: &'a mut Arena,
+    pub receives: &'a mut ReceiveBuffers,
+    pub staging: &'a mut Staging,
+    /// What no waiting will mend.
+    pub fault: &'a mut Option<Refused>,
+}
+
+impl Posting<'_> {
+    fn judge<T>(&mut self, result: Result<T, Refused>) -> Result<T, Full> {
+        result.map_err(|refused| {
+            match refused {
+                // In another state the connection is over soon.
+                Refused::Full | Refused::State => {}
+                Refused::TooLong | Refused::NoReads => *self.fault = Some(refused),
+            }
+            Full
+        })
+    }
+
+    /// A buffer with `header` and the bytes at `payload`.
+    fn stage(&mut self, header: &[u8], payload: &Places) -> Option<Places> {
+        let header_bytes = header.len() as u32;
+        let len = header_bytes.checked_add(payload.len())?;
+        let buffer = self.staging.take(len, self.arena)?;
+        let mut rest = header;
+        for span in buffer.slice(0, header_bytes).iter() {
+            let (piece, after) = rest.split_at(span.len as usize);
+            self.arena.bytes_mut(span).copy_from_slice(piece);
+            rest = after;
+        }
+        let mut at = header_bytes;
+        for span in payload.iter() {
+            self.arena.copy(span, &buffer.slice(at, span.len));
+            at += span.len;
+        }
+        Some(buffer)
+    }
+}
+
+impl Post for Posting<'_> {
+    fn send(
+        &mut self,
+        work: WorkId,
+        header: &[u8],
+        payload: Places,
+        solicited: bool,
+        invalidate: Option<u32>,
+    ) -> Result<(), Full> {
+        let (head, rest) = header.split_at(header.len().min(HEADER_BYTES_MAX));
+        if rest.is_empty() {
+            let sent = self.pair.send(work.0, head, payload, solicited, invalidate);
+            self.judge(sent)?;
+            self.staging.posted(None);
+            return Ok(());
+        }
+        let buffer = self.stage(rest, &payload).ok_or(Full)?;
+        let staged = buffer.slice(0, rest.len() as u32 + payload.len());
+        let sent = self.pair.send(work.0, head, staged, solicited, invalidate);
+        let sent = self.judge(sent);
+        match sent {
+            Ok(()) => self.staging.posted(Some(buffer)),
+            Err(Full) => self.staging.keep(buffer, self.arena),
+        }
+        sent
+    }
+
+    fn write(&mut self, work: WorkId, from: Places, to: Advertised) -> Result<(), Full> {
+        let posted = self.pair.write(work.0, from, to.stag, to.offset);
+        self.judge(posted)
+    }
+
+    fn read(&mut self, work: WorkId, into: Places, from: Advertised) -> Result<(), Full> {
+        let posted = self.pair.read(work.0, into, from.stag, from.offset);
+        self.judge(posted)
+    }
+
+    fn advertise(&mut self, places: Places, access: Access) -> Result<Advertised, Full> {
+        let (remote_read, remote_write) = match access {
+            Access::Read => (true, false),
+            Access::Write => (false, true),
+        };
+        let registered = self.pair.register(places, Allowed { remote_read, remote_write });
+        Ok(Advertised { stag: self.judge(registered)?, offset: 0 })
+    }
+
+    fn invalidate(&mut self, stag: u32) {
+        self.pair.invalidate(stag);
+    }
+
+    fn copy(&mut self, from: Span, to: Places) {
+        self.arena.copy(from, &to);
+    }
+
+    fn bytes(&self, place: Span) -> &[u8] {
+        self.arena.bytes(place)
+    }
+
+    fn release(&mut self, place: Span) {
+        let place = self.receives.take_back(place);
+        let posted = self.pair.post_receive(place.offset, Places::one(place));
+        assert!(posted != Err(Refused::Full), "there was room for it before");
+    }
+}
+
+/// Buffers for headers that are longer than the queue pair copies. One is there from the start, so that such a message
+/// needs to wait for the one before at most, however short memory is.
+#[derive(Debug, Default)]
+pub(super) struct Staging {
+    kept: Option<Places>,
+    /// Those that are lent, each with the number of the Send that it belongs to: these are finished in order.
+    lent: VecDeque<(u64, Places)>,
+    posted: u64,
+    sent: u64,
+    is_short: bool,
+}
+
+impl Staging {
+    /// `false`: there is no memory for the first buffer.
+    pub(super) fn reserve(&mut self, arena: &mut Arena) -> bool {
+        if self.kept.is_none() && self.lent.is_empty() {
+            self.kept = arena.take(SMALL_BYTES);
+        }
+        self.kept.is_some() || !self.lent.is_empty()
+    }
+
+    /// The machine posts.
+    pub(super) fn begin(&mut self) {
+        self.is_short = false;
+    }
+
+    /// Whether memory was short when it posted.
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// A buffer of at least `len` bytes. `None`: there is none now, but after a Send has left, or when memory is free.
+    fn take(&mut self, len: u32, arena: &mut Arena) -> Option<Places> {
+        let is_scarce = arena.free_bytes() < SCARCE_BYTES && len <= SMALL_BYTES;
+        let taken = match self.kept.take_if(|kept| kept.len() >= len) {
+            None if is_scarce => None,
+            None => arena.take(len.max(SMALL_BYTES)),
+            kept => kept,
+        };
+        self.is_short = taken.is_none() && self.lent.is_empty();
+        taken
+    }
+
+    /// A Send was posted, with this buffer.
+    fn posted(&mut self, buffer: Option<Places>) {
+        self.posted += 1;
+        self.lent.extend(buffer.map(|buffer| (self.posted, buffer)));
+    }
+
+    /// The oldest Send that was posted is finished.
+    pub(super) fn sent(&mut self, arena: &mut Arena) {
+        self.sent += 1;
+        if let Some((_, buffer)) = self.lent.pop_front_if(|(of, _)| *of == self.sent) {
+            self.keep(buffer, arena);
+        }
+    }
+
+    /// Keeps a buffer for the next header, or gives it back.
+    fn keep(&mut self, buffer: Places, arena: &mut Arena) {
+        match self.kept {
+            Some(_) => arena.give(&buffer),
+            None => self.kept = Some(buffer),
+        }
+    }
+
+    pub(super) fn close(self, arena: &mut Arena) {
+        for buffer in self.kept.into_iter().chain(self.lent.into_iter().map(|(_, buffer)| buffer)) {
+            arena.give(&buffer);
+        }
+    }
+}

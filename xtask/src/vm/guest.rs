@@ -1,0 +1,179 @@
+//! The virtual machine while it runs.
+
+use super::daemon::Daemon;
+use super::rig;
+use super::scenario::Scenario;
+use crate::command::{Result, command};
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tempfile::NamedTempFile;
+
+/// What all scripts share, and what starts them.
+const INIT: &str = include_str!("../../vm/init.sh");
+const LIBRARY: &str = include_str!("../../vm/guest.sh");
+
+/// How long the guest may take beside its script. The script has a limit of its own, so that the guest can say more.
+const START: Duration = Duration::from_secs(60);
+/// How many of its last lines a failure repeats.
+const LINES_KEPT: usize = 30;
+
+/// Boots the guest, has it play the scenario, prints its lines, and does to the daemon what it asks for.
+pub(super) fn run(scenario: Scenario, folder: &Path, daemon: &mut Daemon) -> Result {
+    let initrd = initrd(scenario, folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let guest = Guest::boot(initrd.path())?;
+    let deadline = Instant::now() + START + scenario.limit();
+    let mut last = VecDeque::new();
+    loop {
+        let line = match guest.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => return Err(after("the guest takes too long", &last)),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(after("the guest ended and did not say how", &last));
+            }
+        };
+        match Word::parse(&line)? {
+            None => {
+                println!("{line}");
+                if last.len() == LINES_KEPT {
+                    last.pop_front();
+                }
+                last.push_back(line);
+            }
+            Some(Word::Kill) => daemon.kill()?,
+            Some(Word::Serve) => daemon.serve()?,
+            Some(Word::Passed) => return Ok(()),
+            Some(Word::Failed) => return Err(after("the guest's script failed", &last)),
+        }
+    }
+}
+
+/// What the guest says to us rather than to the reader.
+#[derive(Debug, PartialEq, Eq)]
+enum Word {
+    /// The daemon shall be killed.
+    Kill,
+    /// It shall serve again.
+    Serve,
+    /// The script has come to its end.
+    Passed,
+    /// It has not.
+    Failed,
+}
+
+impl Word {
+    fn parse(line: &str) -> Result<Option<Self>> {
+        match line.strip_prefix("host: ") {
+            None => Ok(None),
+            Some("kill") => Ok(Some(Self::Kill)),
+            Some("serve") => Ok(Some(Self::Serve)),
+            Some("passed") => Ok(Some(Self::Passed)),
+            Some("failed") => Ok(Some(Self::Failed)),
+            Some(word) => Err(format!("the guest asks the host for what it does not know: {word}")),
+        }
+    }
+}
+
+fn after(reason: &str, last: &VecDeque<String>) -> String {
+    let lines: Vec<&str> = last.iter().map(String::as_str).collect();
+    format!("{reason}; its last lines:\n{}", lines.join("\n"))
+}
+
+/// The root that all scenarios share with this one's script behind it: the kernel unpacks one archive over the other.
+fn initrd(scenario: Scenario, folder: &Path) -> io::Result<NamedTempFile> {
+    let scripts = folder.join("scripts");
+    fs::create_dir_all(&scripts)?;
+    rig::write_executable(&scripts.join("init"), INIT)?;
+    fs::write(scripts.join("guest.sh"), LIBRARY)?;
+    fs::write(scripts.join("scenario.sh"), scenario.script())?;
+    fs::write(scripts.join("limit"), scenario.limit().as_secs().to_string())?;
+    let mut initrd = NamedTempFile::new_in(folder)?;
+    io::copy(&mut File::open(rig::root_archive())?, &mut initrd)?;
+    rig::archive(&scripts, initrd.as_file().try_clone()?).map_err(io::Error::other)?;
+    Ok(initrd)
+}
+
+/// The emulator; it ends when this is dropped.
+struct Guest {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Guest {
+    fn boot(initrd: &Path) -> Result<Self> {
+        let mut emulator = command("qemu-system-x86_64");
+        emulator.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1G"]);
+        emulator.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+            "-no-reboot",
+        ]);
+        emulator.arg("-kernel").arg(rig::vmlinux()).arg("-initrd").arg(initrd);
+        // Only a panic goes to the console by itself: anything else could fall into the midst of a line.
+        emulator.args(["-append", "console=ttyS0 loglevel=1 panic=-1 mitigations=off random.trust_cpu=on"]);
+        emulator.args(["-netdev", "tap,id=net0,ifname=tap0,script=no,downscript=no,vhost=off"]);
+        emulator.args(["-device", "virtio-net-pci,netdev=net0,romfile="]);
+        let fault = |error: io::Error| format!("cannot run qemu-system-x86_64: {error}");
+        let mut child = emulator.stdout(Stdio::piped()).spawn().map_err(fault)?;
+        let (sender, lines) = mpsc::channel();
+        if let Some(console) = child.stdout.take() {
+            std::thread::spawn(move || {
+                read_lines(console, |line| sender.send(line).is_ok());
+            });
+        }
+        Ok(Self { child, lines })
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Gives each line to `take` until that has enough of it.
+fn read_lines(console: ChildStdout, mut take: impl FnMut(String) -> bool) {
+    let mut console = BufReader::new(console);
+    let mut line = Vec::new();
+    while console.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+        if !take(String::from_utf8_lossy(&line).trim_end().to_owned()) {
+            return;
+        }
+        line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_words_of_the_host_are_taken_from_the_guest_s_lines() {
+        assert_eq!(Word::parse("host: kill"), Ok(Some(Word::Kill)));
+        assert_eq!(Word::parse("host: passed"), Ok(Some(Word::Passed)));
+        assert!(Word::parse("host: killed").is_err());
+        for line in ["", "kill", " host: kill", "-- the host: kill"] {
+            assert_eq!(Word::parse(line), Ok(None), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_script_parses() {
+        use clap::ValueEnum as _;
+        let scripts = Scenario::value_variants().iter().map(|scenario| scenario.script());
+        for script in scripts.chain([INIT, LIBRARY]) {
+            let status = command("sh").args(["-n", "-c", script]).status();
+            assert!(status.is_ok_and(|status| status.success()), "{script}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The virtual machine's kernel and root. Both are made of Debian packages, and kept until a package changes.
+
+mod kernel;
+mod packages;
+mod root;
+
+use super::{folder, remove};
+use crate::command::{Result, describe};
+use crate::packages::with_lists;
+use packages::Packages;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The kernel, uncompressed: an emulated machine would take seconds to unpack it.
+pub(super) fn vmlinux() -> PathBuf {
+    folder().join("vmlinux")
+}
+
+/// The root file system, as an archive.
+pub(super) fn root_archive() -> PathBuf {
+    folder().join("root.cpio")
+}
+
+/// Makes kernel and root, unless they are there and made of what would be taken now.
+pub(super) fn ensure() -> Result {
+    let stamp = folder().join("recipe");
+    let last = fs::read_to_string(&stamp).unwrap_or_default();
+    if last == recipe(&with_lists(Packages::choose)?) {
+        return Ok(());
+    }
+    println!("making the virtual machine, kept in {}", folder().display());
+    let build = folder().join("build");
+    let fault = |error: io::Error| format!("{}: {error}", folder().display());
+    for path in [&build, &stamp] {
+        remove(path).map_err(fault)?;
+    }
+    // A file that is no longer offered is fetched in the version that new lists have.
+    let kept = folder().join("packages");
+    let packages = with_lists(|| {
+        let packages = Packages::choose()?;
+        packages.download(&kept).map(|()| packages)
+    })?;
+    let unpacked = packages.unpack(&kept, &build)?;
+    kernel::uncompress(&unpacked, &vmlinux())?;
+    kernel::build_siw(&unpacked)?;
+    root::make(&unpacked, &build.join("root"), &root_archive())?;
+    remove(&build).map_err(fault)?;
+    fs::write(&stamp, recipe(&packages)).map_err(fault)
+}
+
+/// All that decides what comes of it.
+fn recipe(packages: &Packages) -> String {
+    packages.files().join("\n") + "\n" + &root::recipe()
+}
+
+/// Writes all that is in a folder to an archive in the kernel's format.
+pub(super) fn archive(folder: &Path, to: File) -> Result {
+    let fault = |error: io::Error| format!("{}: {error}", folder.display());
+    let mut find = Command::new("find");
+    find.arg(".").current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut find = find.spawn().map_err(fault)?;
+    let mut cpio = Command::new("cpio");
+    cpio.args(["--create", "--format=newc", "--owner=0:0", "--quiet"]).current_dir(folder).stdout(to);
+    let line = describe(&cpio);
+    let status = cpio.stdin(find.stdout.take().map_or_else(Stdio::null, Stdio::from)).status();
+    let found = find.wait().map_err(fault)?;
+    let status = status.map_err(|error| format!("cannot run `{line}`: {error}"))?;
+    if found.success() && status.success() { Ok(()) } else { Err(format!("`{line}` failed: {status}")) }
+}
+
+/// Writes a program.
+pub(super) fn write_executable(path: &Path, text: &str) -> io::Result<()> {
+    let file = File::options().write(true).create(true).truncate(true).mode(0o755).open(path);
+    file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
+}

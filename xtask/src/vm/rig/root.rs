@@ -1,0 +1,146 @@
+//! The guest's root: busybox, a few programs with their libraries, the modules that scenarios load.
+
+use super::packages::Unpacked;
+use crate::command::{Result, administration, command, output, succeed};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The modules, to which those come that they need; those for CRC32C are asked for by algorithm, which nothing else tells.
+const MODULES: [&str; 14] = [
+    "virtio_pci",
+    "virtio_net",
+    "sd_mod",
+    "ext4",
+    "iscsi_tcp",
+    "siw",
+    "rdma_ucm",
+    "ib_iser",
+    "ib_srp",
+    "crc32_generic",
+    "crc32-pclmul",
+    "crc32c_generic",
+    "crc32c-intel",
+    "crct10dif_pclmul",
+];
+
+/// Programs that need libraries, where they are in their packages and in the guest.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("bin/kmod", "sbin/modprobe"),
+    ("sbin/iscsid", "sbin/iscsid"),
+    ("sbin/iscsiadm", "sbin/iscsiadm"),
+    ("sbin/mke2fs", "sbin/mkfs.ext4"),
+    ("sbin/e2fsck", "sbin/fsck.ext4"),
+    ("usr/bin/rdma", "sbin/rdma"),
+    ("usr/bin/fio", "sbin/fio"),
+];
+
+/// What finds and loads those libraries.
+const LOADER: (&str, &str) = ("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "lib64/ld-linux-x86-64.so.2");
+
+/// Other files.
+const FILES: [(&str, &str); 3] = [
+    ("bin/busybox", "bin/busybox"),
+    ("etc/iscsi/iscsid.conf", "etc/iscsi/iscsid.conf"),
+    ("etc/mke2fs.conf", "etc/mke2fs.conf"),
+];
+
+/// Where the packages have libraries; in the guest all are in the first.
+const LIBRARIES: [&str; 3] =
+    ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph"];
+
+/// Where something is mounted, or written while the guest runs.
+const FOLDERS: [&str; 9] = [
+    "proc",
+    "sys",
+    "dev",
+    "tmp",
+    "mnt",
+    "run/lock/iscsi",
+    "etc/iscsi/nodes",
+    "etc/iscsi/send_targets",
+    "etc/iscsi/ifaces",
+];
+
+/// All that decides what is made of the packages.
+pub(super) fn recipe() -> String {
+    format!("{MODULES:?}\n{PROGRAMS:?}\n{FILES:?}\n{FOLDERS:?}\n")
+}
+
+/// Gathers the root in a folder, and makes an archive of it.
+pub(super) fn make(unpacked: &Unpacked, root: &Path, archive: &Path) -> Result {
+    let fault = |error: io::Error| format!("{}: {error}", root.display());
+    for folder in FOLDERS {
+        fs::create_dir_all(root.join(folder)).map_err(fault)?;
+    }
+    for (from, to) in PROGRAMS.into_iter().chain([LOADER]).chain(FILES) {
+        copy(&unpacked.programs.join(from), &root.join(to))?;
+    }
+    for (program, _) in PROGRAMS {
+        for (library, path) in libraries(&unpacked.programs, program)? {
+            copy(&path, &root.join(LIBRARIES[0]).join(library))?;
+        }
+    }
+    modules(unpacked, root)?;
+    super::archive(root, File::create(archive).map_err(fault)?)
+}
+
+/// Copies the modules, and lists them for modprobe.
+fn modules(unpacked: &Unpacked, root: &Path) -> Result {
+    let all = &unpacked.kernel;
+    succeed(administration("depmod").arg("--basedir").arg(all).arg(&unpacked.release))?;
+    let mut paths = BTreeSet::new();
+    for module in MODULES {
+        let mut modprobe = administration("modprobe");
+        modprobe
+            .args(["--set-version", &unpacked.release, "--show-depends", module])
+            .arg("--dirname")
+            .arg(all);
+        // What the kernel has built in is told by other lines.
+        paths.extend(
+            output(&mut modprobe)?.lines().filter_map(|line| line.strip_prefix("insmod ")).map(module_path),
+        );
+    }
+    let list = |name: &str| Path::new("lib/modules").join(&unpacked.release).join(name);
+    let lists =
+        ["modules.builtin", "modules.builtin.modinfo", "modules.order"].map(|name| all.join(list(name)));
+    for path in paths.iter().chain(&lists) {
+        let name =
+            path.strip_prefix(all).map_err(|_| format!("{}: not below {}", path.display(), all.display()))?;
+        copy(path, &root.join(name))?;
+    }
+    succeed(administration("depmod").arg("--basedir").arg(root).arg(&unpacked.release))
+}
+
+/// Of what follows `insmod`: the file, and perhaps options.
+fn module_path(line: &str) -> PathBuf {
+    line.split(' ').next().unwrap_or_default().into()
+}
+
+/// What a program is linked to, as the packages' own loader finds it.
+fn libraries(programs: &Path, program: &str) -> Result<Vec<(String, PathBuf)>> {
+    let places = LIBRARIES.map(|folder| programs.join(folder).display().to_string());
+    let mut loader = command(programs.join(LOADER.0));
+    loader.args(["--library-path", &places.join(":"), "--list"]).arg(programs.join(program));
+    let list = output(&mut loader)?;
+    // The loader itself, named by its path, and what the kernel brings are no libraries to find.
+    let named = list.lines().filter_map(|line| line.trim().split_once(" => "));
+    named
+        .filter(|(name, _)| !name.starts_with('/'))
+        .map(|(name, place)| {
+            let path = PathBuf::from(place.split(" (").next().unwrap_or_default());
+            if path.starts_with(programs) {
+                Ok((name.to_owned(), path))
+            } else {
+                Err(format!("{program} needs {name}, which is in none of the packages"))
+            }
+        })
+        .collect()
+}
+
+fn copy(from: &Path, to: &Path) -> Result {
+    let made = to.parent().map_or(Ok(()), fs::create_dir_all);
+    let copied = made.and_then(|()| fs::copy(from, to));
+    copied.map(drop).map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
+}

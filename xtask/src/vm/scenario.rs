@@ -1,0 +1,75 @@
+//! What is played: a script for the guest, and what the host serves meanwhile.
+
+use clap::ValueEnum;
+use std::time::Duration;
+
+/// A script for the guest. Each begins with the same daemon, and a medium of zeros.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(super) enum Scenario {
+    /// Linux's iSCSI initiator: a file system is made, filled, checked and read again.
+    IscsiTcp,
+    /// The daemon is killed under a load that verifies what it reads, and started again.
+    Outage,
+    /// Linux's iWARP in software has a link, and the initiators that use it can be loaded.
+    Siw,
+    /// iSER over it: the same, and the data is read over TCP then.
+    Iser,
+    /// The daemon is killed under such a load over iSER.
+    IserOutage,
+}
+
+impl Scenario {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Scenario::IscsiTcp => "iscsi_tcp",
+            Scenario::Outage => "outage",
+            Scenario::Siw => "siw",
+            Scenario::Iser => "iser",
+            Scenario::IserOutage => "iser_outage",
+        }
+    }
+
+    /// What the guest does, in the words of `guest.sh`.
+    pub(super) fn script(self) -> &'static str {
+        match self {
+            Scenario::IscsiTcp => include_str!("../../vm/iscsi_tcp.sh"),
+            Scenario::Outage => include_str!("../../vm/outage.sh"),
+            Scenario::Siw => include_str!("../../vm/siw.sh"),
+            Scenario::Iser => include_str!("../../vm/iser.sh"),
+            Scenario::IserOutage => include_str!("../../vm/iser_outage.sh"),
+        }
+    }
+
+    /// Further arguments of `lunette serve`, which serves one LUN on 192.0.2.1:3260.
+    pub(super) fn serve(self) -> &'static [&'static str] {
+        match self {
+            Scenario::IscsiTcp | Scenario::Outage | Scenario::Siw | Scenario::Iser | Scenario::IserOutage => {
+                &[]
+            }
+        }
+    }
+
+    /// How long the guest's script may take on a loaded machine.
+    pub(super) fn limit(self) -> Duration {
+        match self {
+            Scenario::IscsiTcp | Scenario::Outage | Scenario::Iser | Scenario::IserOutage => {
+                Duration::from_secs(240)
+            }
+            Scenario::Siw => Duration::from_secs(60),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_scenario_has_one_name() {
+        for scenario in Scenario::value_variants() {
+            let value = scenario.to_possible_value().expect("none is hidden");
+            assert_eq!(value.get_name(), scenario.name());
+        }
+    }
+}

@@ -1,0 +1,118 @@
+# What the scenarios' scripts are made of. They run in busybox's shell with `set -e`.
+
+# The host, as network() reaches it.
+HOST=192.0.2.1
+
+# Tells the reader what comes now.
+step() {
+    echo "-- $(cut -d ' ' -f 1 /proc/uptime) s: $*"
+}
+
+# Has the host do something to the daemon: kill, serve.
+host() {
+    echo "host: $*"
+}
+
+# By its path, or busybox would take its own.
+modules() {
+    /sbin/modprobe -a "$@"
+}
+
+network() {
+    modules virtio_pci virtio_net
+    ip link set eth0 up
+    ip address add 192.0.2.2/24 dev eth0
+}
+
+# iWARP in software, over the network.
+siw() {
+    modules siw
+    rdma link add siw0 type siw netdev eth0
+    until rdma link show siw0/1 | grep 'state ACTIVE'; do usleep 50000; done
+}
+
+# Logs in to what the host serves, over an interface of iscsiadm (default, iser). The disk is $disk from then on.
+iscsi_login() {
+    step "login, interface $1"
+    if ! pidof iscsid >/dev/null; then
+        # It takes requests only from root, by name.
+        echo 'root:x:0:0:root:/tmp:/bin/sh' >/etc/passwd
+        echo 'InitiatorName=iqn.2026-11.io.lunette:guest' >/etc/iscsi/initiatorname.iscsi
+        iscsid
+    fi
+    iscsiadm --mode discovery --type sendtargets --portal "$HOST" --interface "$1"
+    iscsiadm --mode node --login
+    find_disk
+}
+
+iscsi_logout() {
+    step logout
+    iscsiadm --mode node --logout
+    iscsiadm --mode node --op delete
+    while [ -b "$disk" ]; do usleep 50000; done
+}
+
+# Waits for the only disk.
+find_disk() {
+    until disk=$(ls /dev/sd[a-z] 2>/dev/null); do usleep 50000; done
+    step "$disk: $(cat "/sys/block/${disk#/dev/}/device/model"), $(cat "/sys/block/${disk#/dev/}/size") sectors"
+}
+
+# Makes a file system on $disk, fills it, has fio verify what it writes there, and checks it.
+# What the copied tree's files hold is remembered in /tmp/sums.
+fill() {
+    step mkfs.ext4
+    mkfs.ext4 -q "$disk"
+    mount -t ext4 "$disk" /mnt
+    step 'a copied tree'
+    (cd / && find bin sbin lib/modules -type f -exec sha256sum '{}' +) >/tmp/sums
+    [ -s /tmp/sums ]
+    cp -a /bin /sbin /mnt
+    mkdir /mnt/lib
+    cp -a /lib/modules /mnt/lib
+    sync
+    step 'verified writes to a file'
+    verified --name=file --directory=/mnt --rw=randwrite --bs=4k --size=8m
+    verified --name=large --directory=/mnt --rw=write --bs=256k --size=16m
+    umount /mnt
+    step fsck.ext4
+    fsck.ext4 -f -n "$disk"
+}
+
+# Reads what fill() wrote; nothing of it may be cached.
+read_again() {
+    step 'the tree, read again'
+    echo 3 >/proc/sys/vm/drop_caches
+    mount -t ext4 -o ro "$disk" /mnt
+    (cd /mnt && sha256sum -c /tmp/sums) >/tmp/checked || { grep -v ': OK$' /tmp/checked; false; }
+    echo "$(wc -l </tmp/checked) files are as they were"
+    umount /mnt
+}
+
+# fio past the caches, reading back all that it writes.
+verified() {
+    (cd /tmp && fio --direct=1 --ioengine=libaio --iodepth=8 --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
+        --group_reporting --eta=never "$@" >fio.log 2>&1) || { head -n 20 /tmp/fio.log; false; }
+    grep -E '^ *(READ|WRITE):|^ +lat .*max=' /tmp/fio.log
+}
+
+# Has the daemon killed while fio writes to $disk and reads back, and started again after $2 seconds.
+# The initiator shows by a line of the kernel log, which has $1 in it, that it noticed. It has to go on by itself.
+outage() {
+    step "verified writes to $disk"
+    load="--name=outage --filename=$disk --rw=randwrite --bs=4k --size=16m --rate_iops=500"
+    verified $load --verify_backlog=64 &
+    fio=$!
+    until [ "$(awk '{ print $5 }' "/sys/block/${disk#/dev/}/stat")" -gt 200 ]; do usleep 50000; done
+    step 'the daemon is killed'
+    host kill
+    until dmesg | grep -q "$1"; do usleep 50000; done
+    step 'the initiator has noticed'
+    sleep "$2"
+    pidof fio >/dev/null
+    host serve
+    step 'the daemon is started again'
+    wait "$fio"
+    step 'all that was written, read again'
+    verified $load --verify_only
+}

@@ -1,0 +1,6 @@
+network
+siw
+modules sd_mod ib_iser
+iscsi_login iser
+outage 'detected conn error' 5
+iscsi_logout
