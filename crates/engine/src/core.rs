@@ -9,6 +9,7 @@ mod lent;
 mod migrate;
 mod put;
 mod task;
+mod traffic;
 
 pub(crate) use connection::LunState;
 
