@@ -38,10 +38,15 @@ enum Step {
     Tests,
     /// The target's tests in the ways to wait for work that are not the default.
     Polls,
+    /// The initiator's tests over what is not the default.
+    Schemes,
 }
 
 /// The other values of `serve --poll`.
 const POLLS: [&str; 2] = ["always", "never"];
+
+/// The other beginnings of URLs.
+const SCHEMES: [&str; 1] = ["iser"];
 
 /// What all steps together should take at most, on two cores from a clean clone.
 const MINUTES_MAX: u64 = 25;
@@ -119,6 +124,12 @@ fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result 
                 target.env("LUNETTE_TEST_POLL", mode).args(["test", "--locked", "--package"]);
                 run_tests(target.args(tests.split(' ')), summary)
             })
+        }),
+        Step::Schemes => SCHEMES.iter().try_for_each(|scheme| {
+            println!("== {scheme}://");
+            let mut tests = cargo();
+            tests.env("LUNETTE_TEST_SCHEME", scheme).args(["test", "--locked", "--package"]);
+            run_tests(tests.args(["engine", "--test", "remote"]), summary)
         }),
     }
 }

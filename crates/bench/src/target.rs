@@ -92,7 +92,7 @@ fn name(text: &str) -> String {
 /// Blocks of targets that have no blocks of their own.
 const BLOCK_BYTES: u32 = 512;
 
-/// Opens `iscsi://...` (each lane is then a session of its own), `ram:SIZE`, `null:SIZE`, or the path of a file or
+/// Opens `iscsi://...` or `iser://...` (each lane is then a session of its own), `ram:SIZE`, `null:SIZE`, or the path of a file or
 /// block device.
 ///
 /// # Errors
@@ -113,11 +113,11 @@ pub fn open(text: &str, options: &TargetOptions) -> Result<Opened, TargetError> 
 }
 
 fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uring>>, u32), TargetError> {
-    let mut url: Url = text.parse().map_err(|error: initiator::url::UrlError| {
+    let fault = |error: initiator::url::UrlError| {
         TargetError::new("the URL of a unit", error.problem(), error.remedy())
-    })?;
-    url.header_digest |= options.digests.0;
-    url.data_digest |= options.digests.1;
+    };
+    let mut url: Url = text.parse().map_err(fault)?;
+    url.digests(options.digests.0, options.digests.1).map_err(fault)?;
     let options = RemoteOptions {
         initiator: options.initiator.clone(),
         block_bytes: None,

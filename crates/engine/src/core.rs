@@ -10,6 +10,7 @@ mod migrate;
 mod put;
 mod session;
 mod task;
+mod traffic;
 
 pub(crate) use session::LunState;
 

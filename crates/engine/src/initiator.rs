@@ -1,6 +1,8 @@
 //! The initiator role: [`url`] names a unit of a target, [`session`] is one session with it that survives the loss of
-//! its connection, [`client`] drives a session on the caller's thread.
+//! its connection, [`client`] drives a session on the caller's thread. What carries a connection's commands, iSCSI or
+//! iSER, is in `carrier`; nobody else knows.
 
+mod carrier;
 pub mod client;
 pub mod session;
 pub mod url;

@@ -18,6 +18,7 @@ mod message;
 mod opening;
 pub mod poll;
 mod prober;
+mod random;
 mod registry;
 pub mod remote;
 mod slots;

@@ -12,8 +12,9 @@ use proto::stream::{StreamMachine, Transmit, Want};
 use proto::time::Time;
 use proto::verbs::{Down, TaskId, Up};
 use rdma::iwarp::Channel;
-use reactor::io::Handle;
+use reactor::io::{Errno, Handle, Io};
 use reactor::memory::Arena;
+use reactor::stream::Stream;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::iwarp::{Layout as _, ReadDepths, StartFrame};
@@ -143,33 +144,107 @@ impl Transport {
         }
     }
 
-    /// What memory has to do with it: to be called after everything else, and before [`StreamMachine::poll`].
-    pub(crate) fn run(&mut self, now: Time, arena: &mut Arena) {
+    /// Feeds the machine until it has an event for the layer above. `None`: it has none, and nothing more can be given
+    /// to it now.
+    pub(crate) fn next<I: Io>(&mut self, stream: &mut Stream, io: &mut I) -> Option<Up> {
         match self {
-            Transport::Opening(_) | Transport::Iscsi(_) => {}
-            Transport::Iser(channel) => channel.run(now, arena),
-            Transport::Srp(channel) => channel.run(now, arena),
+            Transport::Iscsi(target) => next(&mut **target, stream, io),
+            Transport::Opening(opening) => next(opening, stream, io),
+            Transport::Iser(channel) => next_of_channel(channel, stream, io),
+            Transport::Srp(channel) => next_of_channel(channel, stream, io),
         }
     }
 
-    /// Whether it waits for memory.
+    /// As [`Stream::flush`]. An event may come of it.
+    pub(crate) fn flush<I: Io>(&mut self, stream: &mut Stream, io: &mut I) -> Option<Up> {
+        match self {
+            Transport::Iscsi(target) => {
+                stream.flush(io, &mut **target);
+                target.poll()
+            }
+            Transport::Opening(opening) => opening.poll(),
+            Transport::Iser(channel) => flush_channel(channel, stream, io),
+            Transport::Srp(channel) => flush_channel(channel, stream, io),
+        }
+    }
+
+    /// As [`Stream::sent`].
+    pub(crate) fn sent<I: Io>(
+        &mut self,
+        stream: &mut Stream,
+        io: &mut I,
+        result: Result<u32, Errno>,
+        pushed: &mut Vec<TaskId>,
+    ) {
+        match self {
+            Transport::Iscsi(target) => stream.sent(io, &mut **target, result, pushed),
+            Transport::Opening(opening) => stream.sent(io, opening, result, pushed),
+            Transport::Iser(channel) => {
+                stream.sent(io, &mut **channel, result, pushed);
+                channel.pushed(pushed);
+                pushed.clear();
+            }
+            Transport::Srp(channel) => {
+                stream.sent(io, &mut **channel, result, pushed);
+                channel.pushed(pushed);
+                pushed.clear();
+            }
+        }
+    }
+
+    /// Takes the oldest event for the layer above.
+    pub(crate) fn poll<I: Io>(&mut self, io: &mut I) -> Option<Up> {
+        match self {
+            Transport::Iscsi(target) => target.poll(),
+            Transport::Opening(opening) => opening.poll(),
+            Transport::Iser(channel) => {
+                channel.run(io.now(), io.arena());
+                channel.poll()
+            }
+            Transport::Srp(channel) => {
+                channel.run(io.now(), io.arena());
+                channel.poll()
+            }
+        }
+    }
+
+    /// As [`StreamMachine::owes`].
+    pub(crate) fn owes(&self) -> bool {
+        match self {
+            Transport::Iscsi(target) => target.owes(),
+            Transport::Opening(opening) => opening.owes(),
+            Transport::Iser(channel) => channel.owes(),
+            Transport::Srp(channel) => channel.owes(),
+        }
+    }
+
+    /// Whether it waits for memory: it is to be polled again in the next turn.
     pub(crate) fn wants_more(&self) -> bool {
         match self {
-            Transport::Opening(_) | Transport::Iscsi(_) => false,
+            Transport::Iscsi(_) | Transport::Opening(_) => false,
             Transport::Iser(channel) => channel.wants_more(),
             Transport::Srp(channel) => channel.wants_more(),
         }
     }
 
-    /// A batch has left, and with it what it had `done`, in the words of the stream. What remains in `done` are tasks
-    /// whose push has left.
-    pub(crate) fn sent(&mut self, done: &mut Vec<TaskId>) {
+    /// As [`StreamMachine::deadline`].
+    pub(crate) fn deadline(&self) -> Option<Time> {
         match self {
-            Transport::Opening(_) | Transport::Iscsi(_) => return,
-            Transport::Iser(channel) => channel.pushed(done),
-            Transport::Srp(channel) => channel.pushed(done),
+            Transport::Iscsi(target) => target.deadline(),
+            Transport::Opening(opening) => opening.deadline(),
+            Transport::Iser(channel) => channel.deadline(),
+            Transport::Srp(channel) => channel.deadline(),
         }
-        done.clear();
+    }
+
+    /// As [`StreamMachine::tick`].
+    pub(crate) fn tick(&mut self, now: Time) {
+        match self {
+            Transport::Iscsi(target) => target.tick(now),
+            Transport::Opening(opening) => opening.tick(now),
+            Transport::Iser(channel) => channel.tick(now),
+            Transport::Srp(channel) => channel.tick(now),
+        }
     }
 
     /// Gives its memory back; the stream is quiet.
@@ -216,6 +291,45 @@ impl Transport {
     }
 }
 
+fn next<M: StreamMachine<Event = Up>, I: Io>(machine: &mut M, stream: &mut Stream, io: &mut I) -> Option<Up> {
+    loop {
+        if let Some(up) = machine.poll() {
+            return Some(up);
+        }
+        if !stream.feed(io, machine) {
+            return machine.poll();
+        }
+    }
+}
+
+fn next_of_channel<M: MessageMachine<Event = Up>, I: Io>(
+    channel: &mut Channel<M>,
+    stream: &mut Stream,
+    io: &mut I,
+) -> Option<Up> {
+    loop {
+        channel.run(io.now(), io.arena());
+        if let Some(up) = channel.poll() {
+            return Some(up);
+        }
+        if !stream.feed(io, channel) {
+            channel.run(io.now(), io.arena());
+            return channel.poll();
+        }
+    }
+}
+
+fn flush_channel<M: MessageMachine<Event = Up>, I: Io>(
+    channel: &mut Channel<M>,
+    stream: &mut Stream,
+    io: &mut I,
+) -> Option<Up> {
+    channel.run(io.now(), io.arena());
+    stream.flush(io, channel);
+    channel.run(io.now(), io.arena());
+    channel.poll()
+}
+
 fn channel<M: MessageMachine>(socket: Handle, machine: M, now: Time) -> Box<Channel<M>> {
     Box::new(Channel::responder(iwarp_config(socket), machine, now))
 }
@@ -232,114 +346,54 @@ fn iwarp_config(socket: Handle) -> iwarp::Config {
         receives: RECEIVES_MAX,
         registrations: 0,
         crc32c: reactor::crc::crc32c,
-        random: || getrandom::u32().expect("the kernel has random bits"),
+        random: crate::random::bits,
     }
 }
 
-impl StreamMachine for Transport {
+impl StreamMachine for Opening {
     type Event = Up;
 
     fn want(&self) -> Want {
-        match self {
-            Transport::Opening(Opening { state: State::Waiting, .. }) => Want::Header { len: OPENING_BYTES },
-            Transport::Opening(_) => Want::Nothing,
-            Transport::Iscsi(target) => target.want(),
-            Transport::Iser(channel) => channel.want(),
-            Transport::Srp(channel) => channel.want(),
-        }
+        if self.state == State::Waiting { Want::Header { len: OPENING_BYTES } } else { Want::Nothing }
     }
 
-    fn header(&mut self, now: Time, bytes: &[u8]) {
-        match self {
-            Transport::Opening(opening) => opening.state = opening.look(bytes),
-            Transport::Iscsi(target) => target.header(now, bytes),
-            Transport::Iser(channel) => channel.header(now, bytes),
-            Transport::Srp(channel) => channel.header(now, bytes),
-        }
+    fn header(&mut self, _now: Time, bytes: &[u8]) {
+        self.state = self.look(bytes);
     }
 
-    fn body(&mut self, now: Time, digest_ok: bool) {
-        match self {
-            Transport::Opening(_) => {}
-            Transport::Iscsi(target) => target.body(now, digest_ok),
-            Transport::Iser(channel) => channel.body(now, digest_ok),
-            Transport::Srp(channel) => channel.body(now, digest_ok),
-        }
-    }
+    fn body(&mut self, _now: Time, _digest_ok: bool) {}
 
-    fn closed(&mut self, now: Time, error: Option<&str>) {
-        match self {
-            Transport::Opening(opening) => {
-                opening.state = State::Failed(error.unwrap_or("closed by the initiator").to_owned());
-            }
-            Transport::Iscsi(target) => target.closed(now, error),
-            Transport::Iser(channel) => channel.closed(now, error),
-            Transport::Srp(channel) => channel.closed(now, error),
-        }
+    fn closed(&mut self, _now: Time, error: Option<&str>) {
+        self.state = State::Failed(error.unwrap_or("closed by the initiator").to_owned());
     }
 
     fn poll(&mut self) -> Option<Up> {
-        match self {
-            Transport::Opening(opening) => {
-                if !matches!(opening.state, State::Failed(_)) {
-                    return None;
-                }
-                match std::mem::replace(&mut opening.state, State::Over) {
-                    State::Failed(reason) => Some(Up::Gone { reason }),
-                    State::Waiting | State::Found(_) | State::Over => None,
-                }
-            }
-            Transport::Iscsi(target) => target.poll(),
-            Transport::Iser(channel) => channel.poll(),
-            Transport::Srp(channel) => channel.poll(),
+        if !matches!(self.state, State::Failed(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Failed(reason) => Some(Up::Gone { reason }),
+            State::Waiting | State::Found(_) | State::Over => None,
         }
     }
 
     fn owes(&self) -> bool {
-        match self {
-            Transport::Opening(_) => false,
-            Transport::Iscsi(target) => target.owes(),
-            Transport::Iser(channel) => channel.owes(),
-            Transport::Srp(channel) => channel.owes(),
-        }
+        false
     }
 
-    fn transmit(&mut self, now: Time, batch: &mut Transmit) {
-        match self {
-            Transport::Opening(_) => {}
-            Transport::Iscsi(target) => target.transmit(now, batch),
-            Transport::Iser(channel) => channel.transmit(now, batch),
-            Transport::Srp(channel) => channel.transmit(now, batch),
-        }
-    }
+    fn transmit(&mut self, _now: Time, _batch: &mut Transmit) {}
 
     fn finished(&self) -> bool {
-        match self {
-            Transport::Opening(opening) => opening.state == State::Over,
-            Transport::Iscsi(target) => target.finished(),
-            Transport::Iser(channel) => channel.finished(),
-            Transport::Srp(channel) => channel.finished(),
-        }
+        self.state == State::Over
     }
 
     fn deadline(&self) -> Option<Time> {
-        match self {
-            Transport::Opening(opening) => (opening.state != State::Over).then_some(opening.deadline),
-            Transport::Iscsi(target) => target.deadline(),
-            Transport::Iser(channel) => channel.deadline(),
-            Transport::Srp(channel) => channel.deadline(),
-        }
+        (self.state != State::Over).then_some(self.deadline)
     }
 
     fn tick(&mut self, now: Time) {
-        match self {
-            Transport::Opening(opening) if now >= opening.deadline => {
-                opening.state = State::Failed("login took too long".into());
-            }
-            Transport::Opening(_) => {}
-            Transport::Iscsi(target) => target.tick(now),
-            Transport::Iser(channel) => channel.tick(now),
-            Transport::Srp(channel) => channel.tick(now),
+        if now >= self.deadline {
+            self.state = State::Failed("login took too long".into());
         }
     }
 }

@@ -32,7 +32,7 @@ const STANDARD_BYTES: u16 = 255;
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette inquiry iscsi://storage1/iqn.2026-11.io.lunette:disk/0")]
 pub(crate) struct InquiryArguments {
-    /// The unit: iscsi://[USER%SECRET@]HOST[:PORT]/IQN/LUN
+    /// The unit: iscsi://[USER%SECRET@]HOST[:PORT]/IQN/LUN, or the same with iser://
     url: String,
     /// Print JSON
     #[arg(long)]

@@ -190,6 +190,23 @@ fn syntax_errors_have_their_place() {
 }
 
 #[test]
+fn a_portal_says_what_is_spoken_there() {
+    let with = |transports: &str| {
+        let portal = format!("[[portal]]\nlisten = '127.0.0.1:0'\n{transports}\n");
+        format!("{portal}[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.io.lunette:x'\n")
+    };
+    let offered = |transports| good(&with(transports)).portals[0].transports;
+    assert_eq!(offered(""), Transports::DEFAULT);
+    assert_eq!(offered("transports = ['iser']"), Transports { iscsi: false, iser: true, srp: false });
+    let found = faults(&with("transports = ['iscsi', 'isr']"));
+    assert!(
+        found.contains("3:24: portal[0].transports[1]: `isr` is no transport; did you mean `iser`?"),
+        "{found}"
+    );
+    assert!(faults(&with("transports = []")).contains("a portal without a transport; name one"));
+}
+
+#[test]
 fn a_file_must_have_something_to_serve() {
     let found = faults("");
     assert!(found.contains("lun: there is none") && found.contains("target: there is none"), "{found}");

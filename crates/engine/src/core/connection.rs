@@ -9,10 +9,9 @@ use crate::config::StoreSpec;
 use crate::limited;
 use crate::message::{Facts, Message};
 use crate::slots::{Key, Slots};
-use crate::transport::{OPENING_BYTES, Spoken, Transport};
-use proto::stream::StreamMachine as _;
+use crate::transport::Transport;
 use proto::time::Time;
-use proto::verbs::{Down, TaskId, Up};
+use proto::verbs::{Down, TaskId};
 use reactor::io::{Errno, Handle, Io, Tag};
 use reactor::stream::Stream;
 use scsi::home::Aborted;
@@ -39,8 +38,8 @@ pub(super) struct Connection {
     /// Tasks by the transport's slot.
     tasks: Vec<Option<(u16, Occupant)>>,
     pub(super) phase: Phase,
-    to_serve: bool,
-    to_flush: bool,
+    pub(super) to_serve: bool,
+    pub(super) to_flush: bool,
     /// When a closing connection is cut off, whether or not the peer has taken what was on its way.
     cut_at: Option<Time>,
     /// Aborted tasks whose storage operation or home has not come back.
@@ -151,7 +150,7 @@ impl Connection {
     }
 
     /// Whose data has left; a READ whose data was lent is over with it.
-    fn pushed(&mut self, wire: TaskId) -> Option<Occupant> {
+    pub(super) fn pushed(&mut self, wire: TaskId) -> Option<Occupant> {
         let occupant = self.occupant(wire)?;
         if let Occupant::Lent(_) = occupant {
             self.tasks[usize::from(wire.slot)] = None;
@@ -182,7 +181,7 @@ impl Connection {
     }
 
     /// Whether the initiator owes it the rest of what it has begun to send, or was asked for.
-    fn awaits_data(&self, tasks: &Slots<Task>) -> bool {
+    pub(super) fn awaits_data(&self, tasks: &Slots<Task>) -> bool {
         let awaits = |key: Key| tasks.get(key).is_some_and(Task::awaits_data);
         let mut own = self.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
         self.stream.is_in_payload() || own.any(awaits)
@@ -273,140 +272,6 @@ impl<I: Io> Core<I> {
         key
     }
 
-    /// Something happened to the connection: it is fed, and then may owe something.
-    pub(super) fn soil(&mut self, key: Key) {
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        if !std::mem::replace(&mut conn.to_serve, true) {
-            self.to_serve.push(key);
-        }
-        if !std::mem::replace(&mut conn.to_flush, true) {
-            self.to_flush.push(key);
-        }
-    }
-
-    pub(super) fn received(&mut self, key: Key, result: Result<u32, Errno>) {
-        if let Some(conn) = self.connections.get_mut(key) {
-            conn.stream.received(&mut self.io, result);
-            self.soil(key);
-        }
-    }
-
-    pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) {
-        let mut pushed = std::mem::take(&mut self.pushed);
-        if let Some(conn) = self.connections.get_mut(key) {
-            conn.stream.sent(&mut self.io, &mut conn.machine, result, &mut pushed);
-            conn.machine.sent(&mut pushed);
-            self.soil(key);
-        }
-        for wire in pushed.drain(..) {
-            self.has_pushed(key, wire);
-        }
-        self.pushed = pushed;
-    }
-
-    /// The data that a task pushed has left.
-    fn has_pushed(&mut self, key: Key, wire: TaskId) {
-        match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
-            Some(Occupant::Task(task)) => self.pushed(task),
-            Some(Occupant::Lent(unit)) => self.leave_gate(unit, None),
-            None => self.give_kept(key, wire),
-        }
-    }
-
-    /// Gives a verb to a task's transport.
-    pub(super) fn down(&mut self, connection: Option<Key>, down: Down) {
-        let now = self.io.now();
-        if let Some(key) = connection
-            && let Some(conn) = self.connections.get_mut(key)
-        {
-            conn.machine.down(now, down);
-            self.soil(key);
-        }
-    }
-
-    /// Feeds the machines of all connections that something happened to.
-    pub(super) fn serve_all(&mut self) {
-        while let Some(key) = self.to_serve.pop() {
-            if let Some(conn) = self.connections.get_mut(key) {
-                conn.to_serve = false;
-                self.serve(key);
-            }
-        }
-    }
-
-    fn serve(&mut self, key: Key) {
-        loop {
-            let Some(conn) = self.connections.get_mut(key) else { return };
-            let is_fed = match conn.phase {
-                Phase::Login | Phase::Serving => true,
-                Phase::Draining => conn.awaits_data(&self.tasks),
-                Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
-            };
-            if !is_fed {
-                return conn.stream.pause();
-            }
-            let fed = conn.stream.feed(&mut self.io, &mut conn.machine);
-            if let Some(spoken) = conn.machine.found() {
-                self.open(key, spoken);
-            }
-            self.poll_machine(key);
-            if !fed {
-                return;
-            }
-        }
-    }
-
-    /// The connection has said what it speaks. A connection over RDMA stays on the core where it begins: it is placed
-    /// now, all others when they are logged in.
-    fn open(&mut self, key: Key, spoken: Spoken) {
-        let now = self.io.now();
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        conn.stream.give_again(OPENING_BYTES);
-        if spoken != Spoken::Iscsi && conn.machine.is_movable() {
-            conn.machine.place();
-            let portal = conn.facts.portal;
-            let core = self.place(portal);
-            if core != self.me && self.stopping.is_none() {
-                return self.set_phase(key, Phase::Leaving(core));
-            }
-        }
-        if let Some(conn) = self.connections.get_mut(key) {
-            conn.machine.open(conn.stream.socket(), now);
-        }
-    }
-
-    fn poll_machine(&mut self, key: Key) {
-        while let Some(conn) = self.connections.get_mut(key) {
-            conn.machine.run(self.io.now(), self.io.arena());
-            let Some(up) = conn.machine.poll() else { return };
-            self.up(key, up);
-        }
-    }
-
-    fn up(&mut self, key: Key, up: Up) {
-        match up {
-            Up::Command(command) => self.command(key, command),
-            Up::Fetched(wire) => {
-                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
-                    self.fetched(task);
-                }
-            }
-            Up::FetchFailed(wire) => {
-                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
-                    self.fetch_failed(task);
-                }
-            }
-            Up::Pushed(wire) => self.has_pushed(key, wire),
-            Up::Function { id, lun, function } => {
-                self.stay(key);
-                self.function(key, id, lun, function);
-            }
-            Up::Ready(session) => self.ready(key, *session),
-            Up::Refused { reason } => self.refused(key, &reason),
-            Up::Gone { reason } => self.gone(key, &reason),
-        }
-    }
-
     pub(super) fn set_phase(&mut self, key: Key, phase: Phase) {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.phase = phase;
@@ -425,56 +290,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Sends what is owed, moves and closes what is due to, at the end of a turn.
-    pub(super) fn flush_all(&mut self) {
-        let mut index = 0;
-        while let Some(key) = self.to_flush.get(index).copied() {
-            index += 1;
-            if let Some(conn) = self.connections.get_mut(key) {
-                conn.to_flush = false;
-                self.finish_turn(key);
-            }
-        }
-        self.to_flush.clear();
-        // A connection with more to do than its share of one turn goes on in the next, without any event to come.
-        for index in 0..self.to_serve.len() {
-            let key = self.to_serve[index];
-            if let Some(conn) = self.connections.get_mut(key)
-                && !std::mem::replace(&mut conn.to_flush, true)
-            {
-                self.to_flush.push(key);
-            }
-        }
-    }
-
-    fn finish_turn(&mut self, key: Key) {
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        conn.stream.end_turn();
-        conn.machine.run(self.io.now(), self.io.arena());
-        conn.stream.flush(&mut self.io, &mut conn.machine);
-        if (conn.stream.wants_more() || conn.machine.wants_more())
-            && !std::mem::replace(&mut conn.to_serve, true)
-        {
-            self.to_serve.push(key);
-        }
-        self.poll_machine(key);
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        let drained = !conn.machine.owes() && conn.stream.has_sent();
-        match conn.phase {
-            Phase::Leaving(core) if drained && conn.stream.is_movable() => self.leave(key, core),
-            Phase::Draining => self.drain_on(key),
-            Phase::Closing => {
-                if drained {
-                    conn.stream.shutdown(&mut self.io);
-                }
-                self.close_when_quiet(key);
-            }
-            Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Serving => {}
-        }
-    }
-
     /// The peer broke the standard and is served on.
-    fn refused(&self, key: Key, reason: &str) {
+    pub(super) fn refused(&self, key: Key, reason: &str) {
         let Some(conn) = self.connections.get(key) else { return };
         let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
         let (from, serial) = (conn.facts.from, conn.facts.serial);
@@ -530,7 +347,7 @@ impl<I: Io> Core<I> {
         self.soil(key);
     }
 
-    fn close_when_quiet(&mut self, key: Key) {
+    pub(super) fn close_when_quiet(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
         if !conn.stream.quiet() || !conn.lingering.is_empty() || conn.predecessors > 0 {
             return;

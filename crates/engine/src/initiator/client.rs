@@ -95,7 +95,9 @@ impl Client {
         let addresses = url.resolve().map_err(|error| fault(&format!("cannot find the host: {error}")))?;
         let tries = addresses.len();
         let io = Arena::new(ARENA_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?));
-        let session = Session::new(url.clone(), addresses, options.clone(), Tag(0));
+        // One command at a time: over RDMA there is memory for the answer to each that may be in flight.
+        let options = Options { queue_depth: 1, ..options.clone() };
+        let session = Session::new(url.clone(), addresses, options, Tag(0));
         let mut client = Client {
             io: io.map_err(|error| fault(&format!("cannot open an io_uring: {error}")))?,
             session: session.map_err(|error| fault(&error))?,

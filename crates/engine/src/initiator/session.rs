@@ -8,9 +8,10 @@ mod queue;
 
 pub use queue::COMMANDS_MAX;
 
+use super::carrier::Carrier;
 use super::{Options, Url};
 use proto::iscsi::chap::{Algorithm, Challenge};
-use proto::iscsi::initiator::{Event, Initiator, InitiatorConfig, QUEUE_DEPTH_MAX, Request, Residual};
+use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
 use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
 use proto::stream::StreamMachine as _;
 use proto::time::Time;
@@ -164,7 +165,7 @@ enum State {
 /// A connection.
 struct Link {
     stream: Stream,
-    machine: Initiator,
+    machine: Carrier,
     socket: Handle,
     is_ready: bool,
     /// All commands may leave.
@@ -189,7 +190,7 @@ impl Session {
         let mut isid = [0; 6];
         getrandom::fill(&mut isid).map_err(std::io::Error::other)?;
         isid[0] = 0x80;
-        let depth = options.queue_depth.clamp(1, QUEUE_DEPTH_MAX);
+        let depth = options.queue_depth.clamp(1, Carrier::queue_depth_max(&url));
         let give_up_after = url.give_up_after.unwrap_or(options.give_up_after);
         let initiator_name = url.initiator_name.clone().unwrap_or(options.initiator_name);
         Ok(Session {
@@ -382,8 +383,9 @@ impl Session {
             }
             (_, State::Connected(link)) => {
                 link.stream.sent(io, &mut link.machine, completion.result, &mut self.pushed);
-                self.pushed.drain(..).for_each(|task| link.machine.pushed(task));
-                self.drain_events(io.now(), finished);
+                link.machine.pushed(&self.pushed);
+                self.pushed.clear();
+                self.drain_events(io, finished);
                 self.settle(io, finished);
             }
             (kind, _) => unreachable!("a completion of kind {kind} without a connection"),
@@ -402,8 +404,9 @@ impl Session {
         if link.is_ready {
             self.queue.send(&mut link.machine, link.is_open);
         }
+        link.machine.run(io.now(), io.arena());
         link.stream.flush(io, &mut link.machine);
-        link.stream.wants_more()
+        link.stream.wants_more() || link.machine.wants_more()
     }
 
     /// Looks at deadlines; to be called several times a second.
@@ -418,7 +421,7 @@ impl Session {
                 if link.machine.deadline().is_some_and(|deadline| now >= deadline) {
                     link.machine.tick(now);
                 }
-                self.drain_events(now, finished);
+                self.drain_events(io, finished);
                 self.settle(io, finished);
             }
             State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {}
@@ -478,16 +481,8 @@ impl Session {
                 return self.failed(now, &reason);
             }
         };
-        match self.plan() {
-            Ok(plan) => {
-                let config = InitiatorConfig {
-                    plan,
-                    queue_depth: self.options.queue_depth,
-                    login_within: self.options.login_within,
-                    idle: self.options.keep_alive,
-                    crc32c,
-                };
-                let machine = Initiator::new(config, now);
+        match self.machine(socket, now) {
+            Ok(machine) => {
                 let stream = Stream::new(socket, self.tag(RECV), self.tag(SEND), Vec::new());
                 let mut link = Link { stream, machine, socket, is_ready: false, is_open: false, gone: None };
                 link.stream.feed(io, &mut link.machine);
@@ -498,6 +493,17 @@ impl Session {
                 self.failed(now, &error.to_string());
             }
         }
+    }
+
+    fn machine(&self, socket: Handle, now: Time) -> std::io::Result<Carrier> {
+        let config = InitiatorConfig {
+            plan: self.plan()?,
+            queue_depth: self.options.queue_depth,
+            login_within: self.options.login_within,
+            idle: self.options.keep_alive,
+            crc32c,
+        };
+        Carrier::new(&self.url, config, socket, now).map_err(std::io::Error::other)
     }
 
     fn plan(&self) -> std::io::Result<Plan> {
@@ -550,7 +556,7 @@ impl Session {
                 && link.stream.feed(io, &mut link.machine)
             {
                 has_fed = true;
-                self.drain_events(io.now(), finished);
+                self.drain_events(io, finished);
             }
             match &self.state {
                 State::Connected(link) if has_fed && link.stream.wants_more() => {}
@@ -560,10 +566,11 @@ impl Session {
         self.settle(io, finished);
     }
 
-    fn drain_events(&mut self, now: Time, finished: &mut Vec<Finished>) {
+    fn drain_events<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
+        let now = io.now();
         let State::Connected(link) = &mut self.state else { return };
         let mut has_arrived = false;
-        while let Some(event) = link.machine.poll() {
+        while let Some(event) = link.machine.event(now, io.arena()) {
             match event {
                 Event::Completed(completion) => self.queue.completed(&completion, now, finished),
                 Event::Ready(_) => {
@@ -602,7 +609,7 @@ impl Session {
     fn abandon<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
         let State::Connected(link) = &mut self.state else { return };
         link.machine.closed(io.now(), Some(reason));
-        self.drain_events(io.now(), finished);
+        self.drain_events(io, finished);
         self.settle(io, finished);
     }
 
@@ -616,8 +623,9 @@ impl Session {
             return link.stream.shutdown(io);
         }
         let State::Connected(link) = std::mem::replace(&mut self.state, State::Idle) else { return };
-        let Link { stream, gone, is_open, .. } = *link;
+        let Link { stream, machine, gone, is_open, .. } = *link;
         stream.close(io);
+        machine.close(io.arena());
         let now = io.now();
         self.down_since.get_or_insert(now);
         if is_open {

@@ -1,4 +1,4 @@
-//! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it.
+//! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it, and the same with `iser://`.
 
 use proto::iscsi::chap::Identity;
 use std::fmt;
@@ -6,21 +6,48 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The port of iSCSI (RFC 7143 section 15).
+/// The port of iSCSI (RFC 7143 section 15), and of iSER on the same portals.
 const PORT: u16 = 3260;
-const SCHEME: &str = "iscsi://";
 /// The highest LUN that flat space addressing reaches (SAM-5 section 4.7.7.3).
 const LUN_MAX: u16 = 16383;
 /// Bytes of an iSCSI name (RFC 7143 section 4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
 const OPTIONS: &str =
-    "header_digest, data_digest, initiator_name, target_user, target_password and give_up_after";
+    "header_digest, data_digest, crc, initiator_name, target_user, target_password and give_up_after";
 /// The longest `give_up_after`, in seconds.
 const SECONDS_MAX: u64 = 3600;
+
+/// What is spoken with the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// iSCSI over TCP.
+    Iscsi,
+    /// iSER over iWARP.
+    Iser,
+}
+
+impl Protocol {
+    const ALL: [Protocol; 2] = [Protocol::Iscsi, Protocol::Iser];
+
+    /// How its URLs begin.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Protocol::Iscsi => "iscsi://",
+            Protocol::Iser => "iser://",
+        }
+    }
+
+    /// The protocol of a URL, and what follows the scheme.
+    fn of(text: &str) -> Option<(Protocol, &str)> {
+        Protocol::ALL.into_iter().find_map(|protocol| Some((protocol, text.strip_prefix(protocol.scheme())?)))
+    }
+}
 
 /// A target's address, and usually a target and one of its units.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Url {
+    /// What is spoken there.
+    pub protocol: Protocol,
     /// Host name or address, without brackets.
     pub host: String,
     /// Port.
@@ -39,6 +66,8 @@ pub struct Url {
     pub header_digest: bool,
     /// CRC32C over data.
     pub data_digest: bool,
+    /// CRC32C over everything that iWARP carries; it is there too when the target wants it.
+    pub crc: bool,
     /// How long a command waits for a target that is lost, instead of what [`super::Options`] say.
     pub give_up_after: Option<Duration>,
 }
@@ -77,7 +106,7 @@ impl std::error::Error for UrlError {}
 impl Url {
     /// Whether a text is meant to be such a URL.
     pub fn is_meant(text: &str) -> bool {
-        text.starts_with(SCHEME)
+        Protocol::of(text).is_some()
     }
 
     /// Addresses of the host, in the resolver's order. May block.
@@ -99,12 +128,23 @@ impl Url {
         u64::from(first) << 48
     }
 
+    /// Asks for digests, over headers and over data, also where the URL does not.
+    ///
+    /// # Errors
+    /// When what it names has none.
+    pub fn digests(&mut self, header: bool, data: bool) -> Result<(), UrlError> {
+        self.header_digest |= header;
+        self.data_digest |= data;
+        self.check()
+    }
+
     fn option(&mut self, option: &str) -> Result<(), UrlError> {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
         let value = decode(value)?;
         match key {
             "header_digest" => self.header_digest = digest(key, &value)?,
             "data_digest" => self.data_digest = digest(key, &value)?,
+            "crc" => self.crc = switch(key, &value)?,
             "initiator_name" => self.initiator_name = Some(iscsi_name(&value)?),
             "give_up_after" => self.give_up_after = Some(seconds(&value)?),
             "target_user" => self.target_identity().name = value,
@@ -122,6 +162,18 @@ impl Url {
     }
 
     fn check(&self) -> Result<(), UrlError> {
+        let has_digests = self.header_digest || self.data_digest;
+        match self.protocol {
+            Protocol::Iscsi if self.crc => {
+                let remedy = "write header_digest=crc32c and data_digest=crc32c";
+                return Err(UrlError::new("only iWARP, below iSER, has a CRC of its own", remedy));
+            }
+            Protocol::Iser if has_digests => {
+                let problem = "iSER has no digests (RFC 7145 section 6.1)";
+                return Err(UrlError::new(problem, "write crc=on in the URL: iWARP then sums everything"));
+            }
+            Protocol::Iscsi | Protocol::Iser => {}
+        }
         let Some(target) = &self.target_user else { return Ok(()) };
         if target.name.is_empty() || target.secret.is_empty() {
             let remedy = "give both target_user=NAME and target_password=SECRET";
@@ -144,8 +196,9 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Url, UrlError> {
-        let rest = text.strip_prefix(SCHEME).ok_or_else(|| {
-            UrlError::new(format!("`{text}` is no iSCSI URL"), "write iscsi://HOST/TARGET/LUN")
+        let (protocol, rest) = Protocol::of(text).ok_or_else(|| {
+            let remedy = "write iscsi://HOST/TARGET/LUN or iser://HOST/TARGET/LUN";
+            UrlError::new(format!("`{text}` is no iSCSI URL"), remedy)
         })?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -156,6 +209,7 @@ impl FromStr for Url {
         let (host, port) = host_and_port(host)?;
         let (target, lun) = target_and_lun(path)?;
         let mut url = Url {
+            protocol,
             host,
             port,
             target,
@@ -165,6 +219,7 @@ impl FromStr for Url {
             initiator_name: None,
             header_digest: false,
             data_digest: false,
+            crc: false,
             give_up_after: None,
         };
         for option in options.split('&').filter(|option| !option.is_empty()) {
@@ -180,7 +235,7 @@ impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let colons = self.host.contains(':');
         let (open, close) = if colons { ("[", "]") } else { ("", "") };
-        write!(f, "{SCHEME}{open}{}{close}", self.host)?;
+        write!(f, "{}{open}{}{close}", self.protocol.scheme(), self.host)?;
         if self.port != PORT {
             write!(f, ":{}", self.port)?;
         }
@@ -278,6 +333,14 @@ fn digest(key: &str, value: &str) -> Result<bool, UrlError> {
     }
 }
 
+fn switch(key: &str, value: &str) -> Result<bool, UrlError> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(UrlError::new(format!("{key} is on or off"), format!("write {key}=on"))),
+    }
+}
+
 fn seconds(value: &str) -> Result<Duration, UrlError> {
     let seconds = value.parse().ok().filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| {
@@ -340,6 +403,17 @@ mod tests {
     }
 
     #[test]
+    fn iser_has_urls_of_the_same_kind() {
+        let url = good("iser://me%a@host/iqn.2026-11.io.lunette:disk/7?crc=on");
+        assert_eq!((url.protocol, url.port, url.lun, url.crc), (Protocol::Iser, 3260, Some(7), true));
+        assert_eq!(url.to_string(), "iser://host/iqn.2026-11.io.lunette:disk/7");
+        assert!(!good("iser://host?crc=off").crc && Url::is_meant("iser://") && !Url::is_meant("iser:"));
+        assert!(fault("iser://h?data_digest=crc32c").contains("crc=on"));
+        assert!(fault("iscsi://h?crc=on").contains("data_digest=crc32c"));
+        assert!(fault("iser://h?crc=crc32c").contains("on or off"));
+    }
+
+    #[test]
     fn discovery_needs_neither_target_nor_unit() {
         for text in ["iscsi://host", "iscsi://host/", "iscsi://host:3260"] {
             let url = good(text);
@@ -388,7 +462,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(text in "(iscsi://)?\\PC{0,60}") {
+        fn no_text_makes_the_parser_panic(text in "(iscsi://|iser://)?\\PC{0,60}") {
             if let Ok(url) = text.parse::<Url>() {
                 let again: Url = url.to_string().parse().unwrap_or_else(|error| panic!("{url}: {error}"));
                 prop_assert_eq!((again.port, again.target, again.lun), (url.port, url.target, url.lun));

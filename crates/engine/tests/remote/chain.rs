@@ -1,6 +1,6 @@
 //! A target whose unit is another target's: A serves to us what B serves to A.
 
-use crate::support::{impatient, serve, serve_at, url, url_with};
+use crate::support::{impatient, serve, serve_at, sums, url, url_with};
 use engine::Daemon;
 use engine::initiator::client::Reply;
 use engine::initiator::{Client, Options};
@@ -79,7 +79,7 @@ fn what_is_written_through_the_front_is_in_the_back() {
 #[test]
 fn every_operation_goes_through() {
     let back = serve(&["ram:64M"]);
-    let a = front(&back, "?header_digest=crc32c&data_digest=crc32c", "");
+    let a = front(&back, sums(), "");
     let mut client = client(&a);
     let (one, two) = (pattern(1, 1024), pattern(2, 1024));
     good(&mut client, &write(8, 2), 0, &one);

@@ -1,7 +1,7 @@
 //! One session, and commands one after the other.
 
 use crate::cable::Cable;
-use crate::support::{TARGET, impatient, serve, serve_toml, url, url_with};
+use crate::support::{TARGET, impatient, scheme, serve, serve_toml, sums, url, url_with};
 use engine::initiator::client::CommandError;
 use engine::initiator::{Client, Options, Url, discover};
 use std::net::TcpStream;
@@ -39,6 +39,26 @@ fn commands_are_answered_with_data_and_sense() {
 }
 
 #[test]
+fn iscsi_and_iser_are_spoken_on_one_port() {
+    let daemon = serve(&["ram:16M"]);
+    let connect = |scheme| {
+        let url: Url = format!("{scheme}://{}/{TARGET}/0", daemon.addresses()[0]).parse().expect("a URL");
+        Client::connect(&url, &Options::default()).expect("a session")
+    };
+    let (mut iscsi, mut iser) = (connect("iscsi"), connect("iser"));
+    for _ in 0..4 {
+        round_trip(&mut iser);
+        let there = iscsi.command(&READ, 0x180 * 512, &[]).expect("a reply");
+        assert!(there.data == pattern(0x180 * 512));
+        round_trip(&mut iscsi);
+    }
+    let is_rdma = |client: &Client| client.negotiated().is_some_and(|negotiated| negotiated.rdma.is_some());
+    assert_eq!((is_rdma(&iscsi), is_rdma(&iser)), (false, true));
+    drop((iscsi, iser));
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
 fn a_daemon_that_is_dropped_accepts_nothing_of_another() {
     for _ in 0..8 {
         let dropped = serve_toml(
@@ -57,12 +77,13 @@ fn a_daemon_that_is_dropped_accepts_nothing_of_another() {
 }
 
 #[test]
-fn digests_are_asked_for_by_url() {
+fn sums_are_asked_for_by_url() {
     let daemon = serve(&["ram:16M"]);
-    let url = url_with(&daemon, "", 0, "?header_digest=crc32c&data_digest=crc32c");
+    let url = url_with(&daemon, "", 0, sums());
     let mut client = Client::connect(&url, &Options::default()).expect("a session");
     let negotiated = client.negotiated().expect("logged in");
-    assert!(negotiated.header_digest && negotiated.data_digest);
+    assert_eq!(negotiated.header_digest && negotiated.data_digest, scheme() == "iscsi");
+    assert_eq!(negotiated.rdma.is_some(), scheme() == "iser");
     round_trip(&mut client);
 }
 
@@ -88,7 +109,7 @@ fn both_sides_prove_who_they_are() {
 fn targets_are_discovered() {
     let daemon = serve(&["ram:16M"]);
     let address = daemon.addresses()[0];
-    let url: Url = format!("iscsi://{address}").parse().expect("a URL");
+    let url: Url = format!("{}://{address}", scheme()).parse().expect("a URL");
     let found = discover(&url, &Options::default()).expect("an answer");
     assert_eq!(found, [(TARGET.to_string(), vec![format!("{address},1")])]);
 }

@@ -2,7 +2,7 @@
 
 use crate::cable::Cable;
 use crate::chain::{client, good, long, pattern, read, sense, write};
-use crate::support::{TARGET, impatient, serve, serve_at, serve_on, url};
+use crate::support::{TARGET, impatient, scheme, serve, serve_at, serve_on, url};
 use engine::Daemon;
 use engine::initiator::Client;
 use engine::initiator::client::Reply;
@@ -19,7 +19,7 @@ fn flush() -> [u8; 16] {
 }
 
 fn lun(address: SocketAddr, options: &str) -> String {
-    format!("iscsi://{address}/{TARGET}/0{options}")
+    format!("{}://{address}/{TARGET}/0{options}", scheme())
 }
 
 fn front_of(address: SocketAddr) -> Daemon {

@@ -46,10 +46,20 @@ fn poll() -> String {
     std::env::var("LUNETTE_TEST_POLL").unwrap_or_else(|_| "adaptive".into())
 }
 
+/// What initiators speak with targets, as URLs begin: the same tests hold over everything.
+pub fn scheme() -> String {
+    std::env::var("LUNETTE_TEST_SCHEME").unwrap_or_else(|_| "iscsi".into())
+}
+
+/// What a URL ends with that asks for checksums over everything.
+pub fn sums() -> &'static str {
+    if scheme() == "iser" { "?crc=on" } else { "?header_digest=crc32c&data_digest=crc32c" }
+}
+
 /// The URL of a unit, with `login` before the address and `options` after it.
 pub fn url_with(daemon: &Daemon, login: &str, lun: u16, options: &str) -> Url {
     let address = daemon.addresses()[0];
-    format!("iscsi://{login}{address}/{TARGET}/{lun}{options}").parse().expect("a URL")
+    format!("{}://{login}{address}/{TARGET}/{lun}{options}", scheme()).parse().expect("a URL")
 }
 
 /// The URL of a unit.

@@ -83,10 +83,10 @@ pub(crate) fn without_secret(text: &str) -> String {
 
 /// Any text, without the secrets of the URLs in it.
 pub(crate) fn redact(text: &str) -> String {
-    let mut parts = text.split("iscsi://");
+    let mut parts = text.split("://");
     let mut out = parts.next().unwrap_or_default().to_string();
     for part in parts {
-        out.push_str("iscsi://");
+        out.push_str("://");
         let part = &without_password(part);
         let end = part.find(['/', '"', '\'', ' ', '\n']).unwrap_or(part.len());
         let (authority, rest) = part.split_at(end);
@@ -276,6 +276,7 @@ mod tests {
                 .contains("iscsi://me%...@h:1/iqn.x:y/0 --peer iscsi://h/")
         );
         assert_eq!(redact("url = 'iscsi://u%geheim@h/i/0'"), "url = 'iscsi://u%...@h/i/0'");
+        assert_eq!(redact("a iser://u%geheim@h iscsi://h/i/0"), "a iser://u%...@h iscsi://h/i/0");
         assert_eq!(
             redact(
                 "iscsi://h/i/0?target_password=geheim&data_digest=none' iscsi://h/i/1?target_password=geheim"

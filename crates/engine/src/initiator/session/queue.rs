@@ -1,7 +1,8 @@
 //! The commands of a session: which wait, which are on their way, and what becomes of each when it ends.
 
 use super::{Attentions, Command, Ending, Finished};
-use proto::iscsi::initiator::{Completion, Initiator, Outcome};
+use crate::initiator::carrier::Carrier;
+use proto::iscsi::initiator::{Completion, Outcome};
 use proto::time::Time;
 use proto::verbs::TaskId;
 use std::collections::VecDeque;
@@ -133,7 +134,7 @@ impl Queue {
     }
 
     /// Gives the machine as many commands as it takes; unless `is_open`, only questions.
-    pub(super) fn send(&mut self, machine: &mut Initiator, is_open: bool) {
+    pub(super) fn send(&mut self, machine: &mut Carrier, is_open: bool) {
         while let Some(index) = self.waiting.front().copied() {
             let slot = &mut self.slots[index as usize];
             if !is_open && !slot.is_question {

@@ -1,0 +1,193 @@
+//! What comes and goes on connections: each is fed, polled and flushed where something happened to it in a turn.
+
+use super::Core;
+use super::connection::{Connection, Phase};
+use super::lent::Occupant;
+use crate::slots::Key;
+use crate::transport::{OPENING_BYTES, Spoken};
+use proto::verbs::{Down, TaskId, Up};
+use reactor::io::{Errno, Io};
+
+impl<I: Io> Core<I> {
+    /// Something happened to the connection: it is fed, and then may owe something.
+    pub(super) fn soil(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        if !std::mem::replace(&mut conn.to_serve, true) {
+            self.to_serve.push(key);
+        }
+        if !std::mem::replace(&mut conn.to_flush, true) {
+            self.to_flush.push(key);
+        }
+    }
+
+    pub(super) fn received(&mut self, key: Key, result: Result<u32, Errno>) {
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.stream.received(&mut self.io, result);
+            self.soil(key);
+        }
+    }
+
+    pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) {
+        let mut pushed = std::mem::take(&mut self.pushed);
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.machine.sent(&mut conn.stream, &mut self.io, result, &mut pushed);
+            self.soil(key);
+        }
+        for wire in pushed.drain(..) {
+            self.has_pushed(key, wire);
+        }
+        self.pushed = pushed;
+    }
+
+    /// The data that a task pushed has left.
+    fn has_pushed(&mut self, key: Key, wire: TaskId) {
+        match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
+            Some(Occupant::Task(task)) => self.pushed(task),
+            Some(Occupant::Lent(unit)) => self.leave_gate(unit, None),
+            None => self.give_kept(key, wire),
+        }
+    }
+
+    /// Gives a verb to a task's transport.
+    pub(super) fn down(&mut self, connection: Option<Key>, down: Down) {
+        let now = self.io.now();
+        if let Some(key) = connection
+            && let Some(conn) = self.connections.get_mut(key)
+        {
+            conn.machine.down(now, down);
+            self.soil(key);
+        }
+    }
+
+    /// Feeds the machines of all connections that something happened to.
+    pub(super) fn serve_all(&mut self) {
+        while let Some(key) = self.to_serve.pop() {
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.to_serve = false;
+                self.serve(key);
+            }
+        }
+    }
+
+    fn serve(&mut self, key: Key) {
+        loop {
+            let Some(conn) = self.connections.get_mut(key) else { return };
+            let is_fed = match conn.phase {
+                Phase::Login | Phase::Serving => true,
+                Phase::Draining => conn.awaits_data(&self.tasks),
+                Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
+            };
+            if !is_fed {
+                conn.stream.pause();
+                return self.poll_machine(key);
+            }
+            match conn.machine.next(&mut conn.stream, &mut self.io) {
+                Some(up) => self.up(key, up),
+                None => match conn.machine.found() {
+                    Some(spoken) => self.open(key, spoken),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// The connection has said what it speaks. A connection over RDMA stays on the core where it begins: it is placed
+    /// now, all others when they are logged in.
+    fn open(&mut self, key: Key, spoken: Spoken) {
+        let now = self.io.now();
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        conn.stream.give_again(OPENING_BYTES);
+        if spoken != Spoken::Iscsi && conn.machine.is_movable() {
+            conn.machine.place();
+            let portal = conn.facts.portal;
+            let core = self.place(portal);
+            if core != self.me && self.stopping.is_none() {
+                return self.set_phase(key, Phase::Leaving(core));
+            }
+        }
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.machine.open(conn.stream.socket(), now);
+        }
+    }
+
+    pub(super) fn poll_machine(&mut self, key: Key) {
+        while let Some(conn) = self.connections.get_mut(key) {
+            let Some(up) = conn.machine.poll(&mut self.io) else { return };
+            self.up(key, up);
+        }
+    }
+
+    fn up(&mut self, key: Key, up: Up) {
+        match up {
+            Up::Command(command) => self.command(key, command),
+            Up::Fetched(wire) => {
+                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
+                    self.fetched(task);
+                }
+            }
+            Up::FetchFailed(wire) => {
+                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
+                    self.fetch_failed(task);
+                }
+            }
+            Up::Pushed(wire) => self.has_pushed(key, wire),
+            Up::Function { id, lun, function } => {
+                self.stay(key);
+                self.function(key, id, lun, function);
+            }
+            Up::Ready(session) => self.ready(key, *session),
+            Up::Refused { reason } => self.refused(key, &reason),
+            Up::Gone { reason } => self.gone(key, &reason),
+        }
+    }
+
+    /// Sends what is owed, moves and closes what is due to, at the end of a turn.
+    pub(super) fn flush_all(&mut self) {
+        let mut index = 0;
+        while let Some(key) = self.to_flush.get(index).copied() {
+            index += 1;
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.to_flush = false;
+                self.finish_turn(key);
+            }
+        }
+        self.to_flush.clear();
+        // A connection with more to do than its share of one turn goes on in the next, without any event to come.
+        for index in 0..self.to_serve.len() {
+            let key = self.to_serve[index];
+            if let Some(conn) = self.connections.get_mut(key)
+                && !std::mem::replace(&mut conn.to_flush, true)
+            {
+                self.to_flush.push(key);
+            }
+        }
+    }
+
+    fn finish_turn(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        conn.stream.end_turn();
+        let event = conn.machine.flush(&mut conn.stream, &mut self.io);
+        if (conn.stream.wants_more() || conn.machine.wants_more())
+            && !std::mem::replace(&mut conn.to_serve, true)
+        {
+            self.to_serve.push(key);
+        }
+        if let Some(up) = event {
+            self.up(key, up);
+            self.poll_machine(key);
+        }
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        let has_sent = |conn: &Connection| !conn.machine.owes() && conn.stream.has_sent();
+        match conn.phase {
+            Phase::Leaving(core) if has_sent(conn) && conn.stream.is_movable() => self.leave(key, core),
+            Phase::Draining => self.drain_on(key),
+            Phase::Closing => {
+                if has_sent(conn) {
+                    conn.stream.shutdown(&mut self.io);
+                }
+                self.close_when_quiet(key);
+            }
+            Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Serving => {}
+        }
+    }
+}
