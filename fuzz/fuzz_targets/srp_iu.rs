@@ -41,9 +41,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
 struct Door;
 
 impl Access for Door {
-    fn admit(&self, applicant: &Applicant) -> Result<bool, RejectReason> {
+    fn admit(&self, applicant: &Applicant) -> Result<bool, (RejectReason, String)> {
         match applicant.initiator_port.first() {
-            Some(0xff) => Err(RejectReason::CHANNEL_LIMIT),
+            Some(0xff) => Err((RejectReason::CHANNEL_LIMIT, "refused".into())),
             _ => Ok(applicant.keeps_others),
         }
     }

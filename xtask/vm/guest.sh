@@ -2,6 +2,8 @@
 
 # The host, as network() reaches it.
 HOST=192.0.2.1
+# What names its SRP target port.
+GUID=024c750000000001
 
 # Tells the reader what comes now.
 step() {
@@ -49,6 +51,20 @@ iscsi_logout() {
     step logout
     iscsiadm --mode node --logout
     iscsiadm --mode node --op delete
+    while [ -b "$disk" ]; do usleep 50000; done
+}
+
+# Logs in over SRP by the line that the daemon prints. The disk is $disk from then on.
+srp_login() {
+    step 'login over SRP'
+    echo "id_ext=$GUID,ioc_guid=$GUID,dest=$HOST:3260" >/sys/class/infiniband_srp/srp-siw0-1/add_target
+    find_disk
+    cat /sys/class/scsi_host/host*/ch_count
+}
+
+srp_logout() {
+    step logout
+    echo 1 >"$(echo /sys/class/srp_remote_ports/port-*)/delete"
     while [ -b "$disk" ]; do usleep 50000; done
 }
 

@@ -4,10 +4,12 @@ use crate::config::{Config, Group, Network, Target};
 use crate::registry::{Registry, SessionName};
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, TargetRecord};
 use proto::iscsi::target::TargetConfig;
+use proto::srp::target as srp;
 use scsi::unit::Port;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use wire::srp::RejectReason;
 
 /// The configuration as protocol machines see it.
 pub(crate) struct Directory {
@@ -36,11 +38,50 @@ impl Directory {
         })
     }
 
-    /// Where a target is reached; `None`: nowhere that can be told to who came through this portal.
+    /// What machines of iSCSI and iSER are given.
+    pub(crate) fn iscsi_config(&self) -> TargetConfig {
+        TargetConfig {
+            queue_depth: QUEUE_DEPTH,
+            login_within: self.config.login_timeout,
+            idle: self.config.keep_alive,
+            crc32c: reactor::crc::crc32c,
+            offers: Offers::default(),
+        }
+    }
+
+    /// What machines of SRP are given.
+    pub(crate) fn srp_config(&self) -> srp::TargetConfig {
+        srp::TargetConfig {
+            queue_depth: QUEUE_DEPTH,
+            max_it_iu_bytes: SRP_IU_BYTES_MAX,
+            target_port: srp_port(self.config.srp_guid.unwrap_or_default()),
+            idle: self.config.keep_alive,
+        }
+    }
+
+    /// The group that admits an initiator, if the target has groups.
+    fn group_for<'a>(
+        &self,
+        target: &'a Target,
+        initiator: &str,
+        from: IpAddr,
+    ) -> Result<Option<&'a Group>, String> {
+        match group_of(target, initiator, from) {
+            Some(group) if group.deny => Err(format!("group {} denies it", group.name)),
+            None if !target.groups.is_empty() => Err("no group of the target matches".to_owned()),
+            matched => Ok(matched),
+        }
+    }
+
+    /// Where a target is reached by iSCSI names; `None`: nowhere that can be told to who came through this portal.
     fn record(&self, target: &Target, portal: SocketAddr) -> Option<TargetRecord> {
         let address = |index: &usize| {
             let listen = *self.addresses.get(*index)?;
-            let group = self.config.portals.get(*index)?.group;
+            let portal_config = self.config.portals.get(*index)?;
+            let group = portal_config.group;
+            if !portal_config.transports.any_iscsi() {
+                return None;
+            }
             if !listen.ip().is_unspecified() {
                 return Some((listen, group));
             }
@@ -74,15 +115,9 @@ impl Access for Directory {
             return Err(Refusal::NotFound);
         };
         let target = &self.config.targets[index];
-        let matched = group_of(target, initiator, from.ip());
-        if !target.groups.is_empty() && matched.is_none_or(|group| group.deny) {
-            let why = match matched {
-                Some(group) => format!("group {} denies it", group.name),
-                None => "no group of the target matches".to_owned(),
-            };
-            return Err(Refusal::Forbidden(why));
-        }
-        let session = SessionName { initiator: initiator.to_lowercase(), isid, target: index, group };
+        let matched = self.group_for(target, initiator, from.ip()).map_err(Refusal::Forbidden)?;
+        let session =
+            SessionName { initiator: initiator.to_lowercase(), isid, target: index, group, channel: 0 };
         let existing = self.registry.find(&session);
         if existing.is_none() && self.registry.sessions_of(index) >= target.sessions_max {
             return Err(Refusal::TooManySessions);
@@ -137,24 +172,53 @@ impl Access for Directory {
     }
 }
 
+impl srp::login::Access for Directory {
+    fn admit(&self, applicant: &srp::login::Applicant) -> Result<bool, (RejectReason, String)> {
+        let portal = self.portal_of(applicant.portal);
+        let Some((portal, index)) =
+            portal.and_then(|portal| Some((portal, srp_target(&self.config, portal)?)))
+        else {
+            return Err((RejectReason::UNABLE_TO_ASSOCIATE, "the portal leads to no target".into()));
+        };
+        let target = &self.config.targets[index];
+        let initiator = srp::login::port_name(&applicant.initiator_port);
+        let refused = |why| (RejectReason::UNABLE_TO_ESTABLISH, format!("{initiator}: {why}"));
+        let matched = self.group_for(target, &initiator, applicant.from.ip()).map_err(refused)?;
+        if let Some(group) = matched.filter(|group| group.chap.is_some()) {
+            return Err(refused(format!("group {} asks for CHAP, which SRP does not have", group.name)));
+        }
+        let group = self.config.portals[portal].group;
+        let ports = SessionName { initiator, isid: [0; 6], target: index, group, channel: 0 };
+        let others = self.registry.channels(&ports);
+        let replaced = if applicant.keeps_others { 0 } else { others };
+        if self.registry.sessions_of(index).saturating_sub(replaced) >= target.sessions_max {
+            let why = "the target has no room for another session (sessions_max)";
+            return Err((RejectReason::INSUFFICIENT_RESOURCES, why.into()));
+        }
+        Ok(others > 0)
+    }
+}
+
+/// Our target port identifier: id_ext and ioc_guid.
+fn srp_port(guid: u64) -> [u8; 16] {
+    (u128::from(guid) << 64 | u128::from(guid)).to_be_bytes()
+}
+
+/// The target that is reached by SRP through a portal: the first that has it.
+pub(crate) fn srp_target(config: &Config, portal: usize) -> Option<usize> {
+    config.targets.iter().position(|target| target.portals.contains(&portal))
+}
+
 /// Whether both are IPv4 or both IPv6: a socket on `[::]` takes no IPv4 connections.
 fn of_one_family(a: &SocketAddr, b: &SocketAddr) -> bool {
     a.is_ipv6() == b.is_ipv6()
 }
 
-/// What protocol machines are given.
-pub(crate) fn target_config(config: &Config) -> TargetConfig {
-    TargetConfig {
-        queue_depth: QUEUE_DEPTH,
-        login_within: config.login_timeout,
-        idle: config.keep_alive,
-        crc32c: reactor::crc::crc32c,
-        offers: Offers::default(),
-    }
-}
-
 /// Commands that one session may have in flight.
 const QUEUE_DEPTH: u16 = 128;
+
+/// The longest information unit that is taken: one with 16 KiB of data in it.
+const SRP_IU_BYTES_MAX: u32 = srp::login::IMMEDIATE_OFFSET_MAX as u32 + (16 << 10);
 
 /// The first group of the target that matches an initiator.
 pub(crate) fn group_of<'a>(target: &'a Target, initiator: &str, from: IpAddr) -> Option<&'a Group> {
@@ -199,7 +263,7 @@ pub(crate) struct Identity {
 }
 
 /// An OUI with the locally administered bit: nobody's, so that no vendor's names can collide with ours.
-const OUI: [u8; 3] = [0x02, 0x4c, 0x75];
+pub(crate) const OUI: [u8; 3] = [0x02, 0x4c, 0x75];
 
 /// Names derived from the serial number alone, so that they survive a restart and a move to another machine.
 pub(crate) fn identity(serial: &str) -> Identity {
@@ -264,6 +328,7 @@ fn contains(network: &Network, address: IpAddr) -> bool {
 mod tests {
     use super::*;
     use crate::config::ServeOptions;
+    use crate::registry::Place;
 
     #[test]
     fn all_addresses_of_each_family_are_a_portal_of_their_own() {
@@ -292,6 +357,64 @@ mod tests {
         let disk = "iqn.2026-11.io.lunette:disk".to_owned();
         assert_eq!(told(v4), [(disk.clone(), vec![(v4, 1)])]);
         assert_eq!(told(v6), [(disk, vec![(v6, 2)]), ("iqn.2026-11.a:six".into(), vec![(v6, 2)])]);
+    }
+
+    #[test]
+    fn srp_reaches_the_first_target_of_its_portal_if_a_group_lets_it() {
+        const TEXT: &str = "
+            portal = [{ listen = '192.0.2.1:1', transports = ['srp'] }, { listen = '192.0.2.1:2' }]
+            lun = [{ ram = '1M' }]
+            [[target]]
+            name = 'iqn.2026-11.a:other'
+            luns = []
+            portals = ['192.0.2.1:2']
+            [[target]]
+            name = 'iqn.2026-11.a:disk'
+            luns = []
+            sessions_max = 2
+            [[target.group]]
+            name = 'secret'
+            initiators = ['0x0000000000000000000000000000000c']
+            chap = { user = 'u', secret = '0123456789abcdef' }
+            [[target.group]]
+            name = 'ours'
+            initiators = ['0x000000000000000000000000000000*']
+            networks = ['192.0.2.0/24']";
+        let config = Config::from_toml(TEXT, std::path::Path::new("lunette.toml"));
+        let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        assert_eq!((srp_target(&config, 0), srp_target(&config, 1)), (Some(1), Some(0)));
+        let addresses: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
+        let registry = Arc::new(Registry::default());
+        let directory = Directory::new(config, addresses.clone(), registry.clone());
+        let admit = |port: u128, from: &str, keeps_others: bool| {
+            let applicant = srp::login::Applicant {
+                initiator_port: port.to_be_bytes(),
+                target_port: [0; 16],
+                from: from.parse().expect("an address"),
+                portal: addresses[0],
+                keeps_others,
+            };
+            srp::login::Access::admit(&directory, &applicant)
+        };
+        let here = "192.0.2.9:9";
+        assert_eq!(admit(0xb, here, false), Ok(false));
+        let why = |refused: Result<bool, (RejectReason, String)>| refused.expect_err("refused");
+        let (reason, words) = why(admit(0xc, here, false));
+        assert!(reason == RejectReason::UNABLE_TO_ESTABLISH && words.contains("asks for CHAP"), "{words}");
+        assert!(why(admit(0xb00, here, false)).1.ends_with("no group of the target matches"));
+        assert!(why(admit(0xb, "203.0.113.1:9", false)).1.ends_with("no group of the target matches"));
+        for serial in [1, 2] {
+            let initiator = srp::login::port_name(&0xb_u128.to_be_bytes());
+            let name = SessionName { initiator, isid: [0; 6], target: 1, group: 1, channel: serial };
+            let place = Place { core: 0, serial, tsih: 0, cid: 0, is_over: false, nexus: serial };
+            registry.enter(name, place, 2).expect("room");
+        }
+        assert_eq!(why(admit(0xb, here, true)).0, RejectReason::INSUFFICIENT_RESOURCES);
+        assert_eq!(why(admit(0xd, here, false)).0, RejectReason::INSUFFICIENT_RESOURCES);
+        assert_eq!(admit(0xb, here, false), Ok(true), "it takes the place of both");
+        let told = directory.send_targets("iqn.a:i", addresses[0], addresses[1], SendTargets::All);
+        let portals: Vec<_> = told.into_iter().map(|record| record.portals).collect();
+        assert_eq!(portals, [[(addresses[1], 1)]], "SRP's portal is not told");
     }
 
     #[test]

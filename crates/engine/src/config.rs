@@ -17,6 +17,7 @@ mod verify;
 pub use diff::{StepOfChange, diff};
 pub use options::ServeOptions;
 pub use problems::{Problem, Problems, suggest};
+pub(crate) use scalar::parse_guid;
 pub use scalar::{format_size, parse_cores, parse_duration, parse_size, show_cores};
 
 use crate::initiator::Url;
@@ -62,6 +63,8 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// Connections that may be logging in at once, over all portals.
     pub logins_max: usize,
+    /// Names the SRP target ports, as both id_ext and ioc_guid; `None`: one is made, and kept in the state directory.
+    pub srp_guid: Option<u64>,
 }
 
 impl Config {
@@ -125,11 +128,18 @@ pub struct Transports {
     pub iscsi: bool,
     /// iSER over iWARP in user space.
     pub iser: bool,
+    /// SRP over iWARP in user space.
+    pub srp: bool,
 }
 
 impl Transports {
     /// What is offered where nothing else is said.
-    pub const ALL: Transports = Transports { iscsi: true, iser: true };
+    pub const DEFAULT: Transports = Transports { iscsi: true, iser: true, srp: false };
+
+    /// Whether there are targets with iSCSI names to log in to.
+    pub fn any_iscsi(self) -> bool {
+        self.iscsi || self.iser
+    }
 }
 
 /// A logical unit and its store.

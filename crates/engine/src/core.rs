@@ -8,11 +8,13 @@ mod home;
 mod lent;
 mod migrate;
 mod put;
+mod session;
 mod task;
 mod traffic;
 
-pub(crate) use connection::LunState;
+pub(crate) use session::LunState;
 
+use crate::access::Directory;
 use crate::balance::{Board, Meter};
 use crate::config::Config;
 use crate::message::Message;
@@ -25,7 +27,6 @@ use function::Function;
 use gate::{Gate, GateHome};
 use home::HomeUnit;
 use migrate::Drain;
-use proto::iscsi::login::Access;
 use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::io::{Completion, Io, Tag, Wait};
@@ -46,7 +47,7 @@ pub(crate) struct Shared {
     /// The configuration.
     pub(crate) config: Config,
     /// Who may log in.
-    pub(crate) access: Arc<dyn Access>,
+    pub(crate) access: Arc<Directory>,
     /// Sessions.
     pub(crate) registry: Arc<Registry>,
     /// Connections on each core, for placement.

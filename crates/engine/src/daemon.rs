@@ -4,6 +4,7 @@ use crate::access::{self, Directory};
 use crate::balance::Board;
 use crate::config::{Config, Lun, StoreSpec};
 use crate::core::{Core, Shared};
+use crate::guid;
 use crate::housekeeper::{self, Housekeeper, Job};
 use crate::message::Message;
 use crate::opening::{self, Opened};
@@ -28,6 +29,7 @@ const ARENA_BYTES: u64 = 128 << 20;
 pub struct Daemon {
     addresses: Vec<SocketAddr>,
     units: Vec<UnitSummary>,
+    srp_guid: Option<u64>,
     cores: Vec<JoinHandle<bool>>,
     mail: Vec<Sender<Message>>,
     housekeeper: Option<JoinHandle<()>>,
@@ -90,6 +92,11 @@ impl Daemon {
                 ))
             })?;
         }
+        if config.srp_guid.is_none() && config.portals.iter().any(|portal| portal.transports.srp) {
+            let made = guid::find_or_make(config.state_dir.as_deref()).map_err(StartError)?;
+            config.srp_guid = Some(made);
+        }
+        let srp_guid = config.srp_guid;
         raise_descriptor_limit(&config);
         let listeners = bind(&config)?;
         let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
@@ -160,6 +167,7 @@ impl Daemon {
         Ok(Daemon {
             addresses,
             units: summaries,
+            srp_guid,
             cores,
             mail,
             housekeeper: Some(housekeeper),
@@ -178,6 +186,11 @@ impl Daemon {
     /// Units, in the order of the configuration's LUNs.
     pub fn units(&self) -> &[UnitSummary] {
         &self.units
+    }
+
+    /// What names the SRP target ports, as id_ext and ioc_guid, if there are any.
+    pub fn srp_guid(&self) -> Option<u64> {
+        self.srp_guid
     }
 
     /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until all is done.

@@ -95,7 +95,7 @@ fn reservations_path(dir: &Path, serial: &str) -> PathBuf {
 }
 
 /// Writes beside, makes durable, renames: a crash leaves the old state or the new one.
-fn replace(path: &Path, state: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, state: &[u8]) -> io::Result<()> {
     if state.is_empty() {
         return match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -15,7 +15,7 @@ pub(crate) struct Registry {
     discoveries: AtomicUsize,
 }
 
-/// What makes a session unique (RFC 7143 section 4.4.3): initiator name, ISID, target.
+/// What makes a session unique (RFC 7143 section 4.4.3): initiator name, ISID, target. With SRP each channel is one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct SessionName {
     /// The initiator's name.
@@ -26,6 +26,19 @@ pub(crate) struct SessionName {
     pub(crate) target: usize,
     /// Portal group through which it came.
     pub(crate) group: u16,
+    /// Serial number of a channel beside which others may be; otherwise 0.
+    pub(crate) channel: u64,
+}
+
+impl SessionName {
+    /// The name without what tells channels of the same two ports apart.
+    fn ports(&self) -> SessionName {
+        SessionName { channel: 0, ..self.clone() }
+    }
+
+    fn has_ports_of(&self, other: &SessionName) -> bool {
+        self.ports() == other.ports()
+    }
 }
 
 /// Units that can lose what they acknowledged, with their losses ([`store::lane::Lane::losses`]) that a nexus was told of.
@@ -45,6 +58,19 @@ pub(crate) struct Place {
     pub(crate) tsih: u16,
     /// Its connection id.
     pub(crate) cid: u16,
+    /// It has come to its end, and only waits for what is in flight.
+    pub(crate) is_over: bool,
+    /// The I_T nexus: the serial number of its first connection.
+    pub(crate) nexus: u64,
+}
+
+/// What a session finds when it comes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Entered {
+    /// The I_T nexus.
+    pub(crate) nexus: u64,
+    /// The sessions that it takes the place of, which must be ended.
+    pub(crate) replaced: Vec<Place>,
 }
 
 /// The target has as many sessions as it may have.
@@ -92,17 +118,40 @@ impl Registry {
         self.lock().values().any(|place| place.tsih == tsih)
     }
 
-    /// Enters a session; returns the one that it reinstates, which must be ended.
+    /// Channels of the same two ports, of whatever channel `name` is.
+    pub(crate) fn channels(&self, name: &SessionName) -> usize {
+        self.lock().keys().filter(|other| other.has_ports_of(name)).count()
+    }
+
+    /// Enters a session. It takes the place of all that have its ports, unless it is a channel beside others: then it
+    /// shares their nexus.
     ///
     /// # Errors
     /// When the target has `max` others already: some may have come in since this one was granted its login.
-    pub(crate) fn enter(&self, name: SessionName, place: Place, max: usize) -> Result<Option<Place>, Full> {
+    pub(crate) fn enter(&self, name: SessionName, place: Place, max: usize) -> Result<Entered, Full> {
         let mut sessions = self.lock();
-        let others = sessions.keys().filter(|other| other.target == name.target && **other != name).count();
-        if others >= max {
+        let is_alone = name.channel == 0;
+        let is_replaced = |other: &SessionName| is_alone && other.has_ports_of(&name);
+        let others = sessions.keys().filter(|other| other.target == name.target && !is_replaced(other));
+        if others.count() >= max {
             return Err(Full);
         }
-        Ok(sessions.insert(name, place))
+        let replaced: Vec<SessionName> =
+            sessions.keys().filter(|other| is_replaced(other)).cloned().collect();
+        let replaced = replaced.iter().filter_map(|other| sessions.remove(other)).collect();
+        let beside = sessions.iter().find(|(other, place)| other.has_ports_of(&name) && !place.is_over);
+        let nexus = beside.map_or(place.nexus, |(_, place)| place.nexus);
+        sessions.insert(name, Place { nexus, ..place });
+        Ok(Entered { nexus, replaced })
+    }
+
+    /// The session has come to its end; whether its nexus has, too.
+    pub(crate) fn ends(&self, name: &SessionName, serial: u64, nexus: u64) -> bool {
+        let mut sessions = self.lock();
+        if let Some(own) = sessions.get_mut(name).filter(|place| place.serial == serial) {
+            own.is_over = true;
+        }
+        !sessions.values().any(|place| place.nexus == nexus && !place.is_over)
     }
 
     /// Moves the session's connection to another core by `go`; false when it was reinstated, and must not move. Nobody
@@ -132,17 +181,18 @@ impl Registry {
             return;
         }
         let mut all = self.told.lock().expect("no holder of this lock panics");
-        all.retain(|(other, _)| other != name);
+        let name = name.ports();
+        all.retain(|(other, _)| *other != name);
         if all.len() == TOLD_MAX {
             all.pop_front();
         }
-        all.push_back((name.clone(), told));
+        all.push_back((name, told));
     }
 
     /// What an earlier session with this name had been told.
     pub(crate) fn recall(&self, name: &SessionName) -> Told {
         let all = self.told.lock().expect("no holder of this lock panics");
-        all.iter().find(|(other, _)| other == name).map(|(_, told)| told.clone()).unwrap_or_default()
+        all.iter().find(|(other, _)| *other == name.ports()).map(|(_, told)| told.clone()).unwrap_or_default()
     }
 
     /// All sessions.
@@ -165,23 +215,50 @@ mod tests {
     use super::*;
 
     fn name() -> SessionName {
-        SessionName { initiator: "iqn.x".into(), isid: [0; 6], target: 0, group: 1 }
+        SessionName { initiator: "iqn.x".into(), isid: [0; 6], target: 0, group: 1, channel: 0 }
+    }
+
+    fn place(registry: &Registry, tsih: u16) -> Place {
+        let serial = registry.next_serial();
+        Place { core: 0, serial, tsih, cid: 0, is_over: false, nexus: serial }
     }
 
     #[test]
     fn a_reinstated_session_does_not_remove_its_successor() {
         let registry = Registry::default();
-        let old = Place { core: 0, serial: registry.next_serial(), tsih: 1, cid: 0 };
-        let new = Place { core: 1, serial: registry.next_serial(), tsih: 2, cid: 0 };
-        assert_eq!(registry.enter(name(), old, 1), Ok(None));
-        assert_eq!(registry.enter(name(), new, 1), Ok(Some(old)));
+        let (old, new) = (place(&registry, 1), place(&registry, 2));
+        assert_eq!(registry.enter(name(), old, 1), Ok(Entered { nexus: old.serial, replaced: vec![] }));
+        assert_eq!(registry.enter(name(), new, 1), Ok(Entered { nexus: new.serial, replaced: vec![old] }));
         registry.leave(&name(), old.serial);
         assert!(registry.find(&name()) == Some(new) && registry.has_tsih(2) && !registry.has_tsih(1));
         let another = SessionName { initiator: "iqn.y".into(), ..name() };
         assert_eq!(registry.enter(another.clone(), new, 1), Err(Full));
-        assert_eq!(registry.enter(SessionName { target: 1, ..another }, new, 1), Ok(None));
+        assert!(registry.enter(SessionName { target: 1, ..another }, new, 1).is_ok());
         registry.leave(&name(), new.serial);
         assert_eq!(registry.sessions_of(0), 0);
+    }
+
+    #[test]
+    fn channels_share_a_nexus_until_the_last_has_ended() {
+        let registry = Registry::default();
+        let channel = |place: &Place| SessionName { channel: place.serial, ..name() };
+        let (first, second, third) = (place(&registry, 0), place(&registry, 0), place(&registry, 0));
+        for channel in [(channel(&first), first), (channel(&second), second)] {
+            let entered = registry.enter(channel.0, channel.1, 3);
+            assert_eq!(entered, Ok(Entered { nexus: first.serial, replaced: vec![] }));
+        }
+        assert_eq!((registry.channels(&name()), registry.sessions_of(0)), (2, 2));
+        assert!(!registry.ends(&channel(&first), first.serial, first.serial), "the second goes on");
+        assert_eq!(registry.enter(channel(&third), third, 2), Err(Full));
+        assert_eq!(registry.enter(channel(&third), third, 3).map(|entered| entered.nexus), Ok(first.serial));
+        let alone = place(&registry, 0);
+        let entered = registry.enter(name(), alone, 1).expect("the others make room");
+        assert_eq!((entered.nexus, entered.replaced.len()), (alone.serial, 3));
+        assert!(registry.ends(&channel(&second), second.serial, first.serial), "none has the old nexus");
+        assert!(registry.ends(&name(), alone.serial, alone.serial));
+        let late = place(&registry, 0);
+        let entered = registry.enter(channel(&late), late, 2).map(|entered| entered.nexus);
+        assert_eq!(entered, Ok(late.serial), "a nexus that has ended does not come back");
     }
 
     #[test]

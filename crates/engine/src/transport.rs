@@ -1,11 +1,13 @@
-//! What a connection speaks: iSCSI, or RDMA over our iWARP. Its first bytes tell.
+//! What a connection speaks: iSCSI, or iSER or SRP over our iWARP. Its first bytes tell.
 
+use crate::access::Directory;
 use crate::config::Transports;
-use proto::iscsi::login::Access;
 use proto::iscsi::target::{Target as IscsiTarget, TargetConfig};
 use proto::iser::target::Target as IserTarget;
 use proto::iwarp;
 use proto::iwarp::setup::Depths;
+use proto::message::MessageMachine;
+use proto::srp::target::Target as SrpTarget;
 use proto::stream::{StreamMachine, Transmit, Want};
 use proto::time::Time;
 use proto::verbs::{Down, TaskId, Up};
@@ -15,11 +17,11 @@ use reactor::memory::Arena;
 use reactor::stream::Stream;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use wire::iwarp::{Layout as _, ReadDepths, StartFrame};
+use wire::srp::LoginRequestRdma;
 
-/// How a connection over MPA begins (RFC 5044 section 7.1); a login request of iSCSI begins with its opcode.
-const MPA_REQUEST: &[u8; 16] = b"MPA ID Req Frame";
-/// Bytes that tell.
-pub(crate) const OPENING_BYTES: u32 = MPA_REQUEST.len() as u32;
+/// Bytes that tell: a request of MPA without its private data. A login request of iSCSI is longer.
+pub(crate) const OPENING_BYTES: u32 = StartFrame::BYTES as u32;
 
 /// RDMA Reads that a connection makes at a time; it serves none.
 const READS: Depths = Depths { ird: 0, ord: 128 };
@@ -34,12 +36,13 @@ pub(crate) enum Transport {
     Iscsi(Box<IscsiTarget>),
     /// iSER over our iWARP.
     Iser(Box<Channel<IserTarget>>),
+    /// SRP over our iWARP.
+    Srp(Box<Channel<SrpTarget>>),
 }
 
 /// A connection that has not said yet what it speaks.
 pub(crate) struct Opening {
-    config: TargetConfig,
-    access: Arc<dyn Access>,
+    directory: Arc<Directory>,
     from: SocketAddr,
     portal: SocketAddr,
     offered: Transports,
@@ -63,31 +66,32 @@ enum State {
 pub(crate) enum Spoken {
     /// iSCSI.
     Iscsi,
-    /// Something over iWARP.
-    Iwarp,
+    /// iSER over iWARP.
+    Iser,
+    /// SRP over iWARP.
+    Srp,
 }
 
 impl Transport {
     /// A connection that was accepted now, `from` there on this `portal`.
     pub(crate) fn accepted(
-        config: TargetConfig,
-        access: Arc<dyn Access>,
+        directory: Arc<Directory>,
         from: SocketAddr,
         portal: SocketAddr,
         offered: Transports,
         now: Time,
     ) -> Transport {
-        let deadline = now.after(config.login_within);
+        let deadline = now.after(directory.iscsi_config().login_within);
         let state = State::Waiting;
         let is_placed = false;
-        Transport::Opening(Opening { config, access, from, portal, offered, deadline, is_placed, state })
+        Transport::Opening(Opening { directory, from, portal, offered, deadline, is_placed, state })
     }
 
     /// What it was found to speak, of which there is no machine yet.
     pub(crate) fn found(&self) -> Option<Spoken> {
         match self {
             Transport::Opening(Opening { state: State::Found(spoken), .. }) => Some(*spoken),
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => None,
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) | Transport::Srp(_) => None,
         }
     }
 
@@ -104,7 +108,7 @@ impl Transport {
         match self {
             Transport::Opening(opening) => !opening.is_placed,
             Transport::Iscsi(_) => true,
-            Transport::Iser(_) => false,
+            Transport::Iser(_) | Transport::Srp(_) => false,
         }
     }
 
@@ -112,13 +116,16 @@ impl Transport {
     pub(crate) fn open(&mut self, socket: Handle, now: Time) {
         let Transport::Opening(opening) = self else { return };
         let State::Found(spoken) = opening.state else { return };
-        let config = TargetConfig { login_within: opening.deadline.since(now), ..opening.config };
-        let (access, from, portal) = (opening.access.clone(), opening.from, opening.portal);
+        let (access, from, portal) = (opening.directory.clone(), opening.from, opening.portal);
+        let srp = access.srp_config();
+        let config = TargetConfig { login_within: opening.deadline.since(now), ..access.iscsi_config() };
         *self = match spoken {
             Spoken::Iscsi => Transport::Iscsi(Box::new(IscsiTarget::new(config, access, from, portal, now))),
-            Spoken::Iwarp => {
-                let target = IserTarget::new(config, access, from, portal, now);
-                Transport::Iser(Box::new(Channel::responder(iwarp_config(socket), target, now)))
+            Spoken::Iser => {
+                Transport::Iser(channel(socket, IserTarget::new(config, access, from, portal, now), now))
+            }
+            Spoken::Srp => {
+                Transport::Srp(channel(socket, SrpTarget::new(srp, access, from, portal, now), now))
             }
         };
     }
@@ -133,6 +140,7 @@ impl Transport {
             }
             Transport::Iscsi(target) => target.down(now, down),
             Transport::Iser(channel) => channel.machine_mut().down(now, down),
+            Transport::Srp(channel) => channel.machine_mut().down(now, down),
         }
     }
 
@@ -142,16 +150,8 @@ impl Transport {
         match self {
             Transport::Iscsi(target) => next(&mut **target, stream, io),
             Transport::Opening(opening) => next(opening, stream, io),
-            Transport::Iser(channel) => loop {
-                channel.run(io.now(), io.arena());
-                if let Some(up) = channel.poll() {
-                    return Some(up);
-                }
-                if !stream.feed(io, &mut **channel) {
-                    channel.run(io.now(), io.arena());
-                    return channel.poll();
-                }
-            },
+            Transport::Iser(channel) => next_of_channel(channel, stream, io),
+            Transport::Srp(channel) => next_of_channel(channel, stream, io),
         }
     }
 
@@ -163,12 +163,8 @@ impl Transport {
                 target.poll()
             }
             Transport::Opening(opening) => opening.poll(),
-            Transport::Iser(channel) => {
-                channel.run(io.now(), io.arena());
-                stream.flush(io, &mut **channel);
-                channel.run(io.now(), io.arena());
-                channel.poll()
-            }
+            Transport::Iser(channel) => flush_channel(channel, stream, io),
+            Transport::Srp(channel) => flush_channel(channel, stream, io),
         }
     }
 
@@ -188,6 +184,11 @@ impl Transport {
                 channel.pushed(pushed);
                 pushed.clear();
             }
+            Transport::Srp(channel) => {
+                stream.sent(io, &mut **channel, result, pushed);
+                channel.pushed(pushed);
+                pushed.clear();
+            }
         }
     }
 
@@ -200,6 +201,10 @@ impl Transport {
                 channel.run(io.now(), io.arena());
                 channel.poll()
             }
+            Transport::Srp(channel) => {
+                channel.run(io.now(), io.arena());
+                channel.poll()
+            }
         }
     }
 
@@ -209,6 +214,7 @@ impl Transport {
             Transport::Iscsi(target) => target.owes(),
             Transport::Opening(opening) => opening.owes(),
             Transport::Iser(channel) => channel.owes(),
+            Transport::Srp(channel) => channel.owes(),
         }
     }
 
@@ -217,6 +223,7 @@ impl Transport {
         match self {
             Transport::Iscsi(_) | Transport::Opening(_) => false,
             Transport::Iser(channel) => channel.wants_more(),
+            Transport::Srp(channel) => channel.wants_more(),
         }
     }
 
@@ -226,6 +233,7 @@ impl Transport {
             Transport::Iscsi(target) => target.deadline(),
             Transport::Opening(opening) => opening.deadline(),
             Transport::Iser(channel) => channel.deadline(),
+            Transport::Srp(channel) => channel.deadline(),
         }
     }
 
@@ -235,6 +243,7 @@ impl Transport {
             Transport::Iscsi(target) => target.tick(now),
             Transport::Opening(opening) => opening.tick(now),
             Transport::Iser(channel) => channel.tick(now),
+            Transport::Srp(channel) => channel.tick(now),
         }
     }
 
@@ -243,12 +252,13 @@ impl Transport {
         match self {
             Transport::Opening(_) | Transport::Iscsi(_) => {}
             Transport::Iser(channel) => channel.close(arena),
+            Transport::Srp(channel) => channel.close(arena),
         }
     }
 
     /// Whether places of a task that is over stay lent until [`Up::Pushed`].
     pub(crate) fn is_rdma(&self) -> bool {
-        matches!(self, Transport::Iser(_))
+        matches!(self, Transport::Iser(_) | Transport::Srp(_))
     }
 
     /// Whether payload is summed on its way: what goes out may not change between being summed and being sent, and what
@@ -258,6 +268,7 @@ impl Transport {
             Transport::Opening(_) => false,
             Transport::Iscsi(target) => target.sums_payload(),
             Transport::Iser(channel) => channel.agreed().is_some_and(|agreed| agreed.crc),
+            Transport::Srp(channel) => channel.agreed().is_some_and(|agreed| agreed.crc),
         }
     }
 
@@ -266,7 +277,7 @@ impl Transport {
     pub(crate) fn unplaced(&mut self, task: TaskId) -> u32 {
         match self {
             Transport::Iscsi(target) => target.unplaced(task),
-            Transport::Opening(_) | Transport::Iser(_) => 0,
+            Transport::Opening(_) | Transport::Iser(_) | Transport::Srp(_) => 0,
         }
     }
 
@@ -275,6 +286,7 @@ impl Transport {
         match self {
             Transport::Opening(_) | Transport::Iscsi(_) => "iSCSI",
             Transport::Iser(_) => "iSER",
+            Transport::Srp(_) => "SRP",
         }
     }
 }
@@ -288,6 +300,38 @@ fn next<M: StreamMachine<Event = Up>, I: Io>(machine: &mut M, stream: &mut Strea
             return machine.poll();
         }
     }
+}
+
+fn next_of_channel<M: MessageMachine<Event = Up>, I: Io>(
+    channel: &mut Channel<M>,
+    stream: &mut Stream,
+    io: &mut I,
+) -> Option<Up> {
+    loop {
+        channel.run(io.now(), io.arena());
+        if let Some(up) = channel.poll() {
+            return Some(up);
+        }
+        if !stream.feed(io, channel) {
+            channel.run(io.now(), io.arena());
+            return channel.poll();
+        }
+    }
+}
+
+fn flush_channel<M: MessageMachine<Event = Up>, I: Io>(
+    channel: &mut Channel<M>,
+    stream: &mut Stream,
+    io: &mut I,
+) -> Option<Up> {
+    channel.run(io.now(), io.arena());
+    stream.flush(io, channel);
+    channel.run(io.now(), io.arena());
+    channel.poll()
+}
+
+fn channel<M: MessageMachine>(socket: Handle, machine: M, now: Time) -> Box<Channel<M>> {
+    Box::new(Channel::responder(iwarp_config(socket), machine, now))
 }
 
 fn iwarp_config(socket: Handle) -> iwarp::Config {
@@ -356,15 +400,21 @@ impl StreamMachine for Opening {
 
 impl Opening {
     fn look(&self, bytes: &[u8]) -> State {
-        if bytes == MPA_REQUEST {
-            match self.offered.iser {
-                true => State::Found(Spoken::Iwarp),
-                false => State::Failed("it asks for RDMA, which this portal does not offer".into()),
-            }
-        } else if self.offered.iscsi {
-            State::Found(Spoken::Iscsi)
-        } else {
-            State::Failed("it does not ask for RDMA, and this portal offers nothing else".into())
+        let request = StartFrame::view(bytes).filter(|frame| frame.key == StartFrame::REQUEST);
+        let (spoken, is_offered, name) = match request {
+            None => (Spoken::Iscsi, self.offered.iscsi, "iSCSI"),
+            Some(frame) if has_srp_login(frame) => (Spoken::Srp, self.offered.srp, "SRP"),
+            Some(_) => (Spoken::Iser, self.offered.iser, "iSER"),
+        };
+        match is_offered {
+            true => State::Found(spoken),
+            false => State::Failed(format!("it speaks {name}, which this portal does not offer")),
         }
     }
+}
+
+/// iSER's private data has 4 bytes or none (RFC 7145 section 5.1), that of SRP is a whole login.
+fn has_srp_login(frame: &StartFrame) -> bool {
+    let depths = if frame.has(StartFrame::ENHANCED) { ReadDepths::BYTES } else { 0 };
+    usize::from(frame.private_data_length.get()) >= depths + LoginRequestRdma::BYTES
 }

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use engine::config::ServeOptions;
 use std::path::PathBuf;
 
-/// Serves memory, files and block devices as SCSI disks over iSCSI.
+/// Serves memory, files and block devices as SCSI disks over iSCSI, iSER and SRP.
 ///
 /// `lunette serve` alone serves a 1 GiB disk in memory on 127.0.0.1:3260 and prints how to connect to it.
 #[derive(Debug, Parser)]
@@ -75,6 +75,12 @@ pub(crate) struct Serve {
     /// Listen here, also several times; replaces the portals of the file [default: 127.0.0.1:3260]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<String>,
+    /// Listen here for SRP over iWARP, also several times, beside what else is listened on
+    #[arg(long, value_name = "ADDR:PORT")]
+    srp: Vec<String>,
+    /// Name SRP target ports so, as id_ext and ioc_guid [default: made once, and kept in the state directory]
+    #[arg(long, value_name = "16HEX")]
+    srp_guid: Option<String>,
     /// Name of the target [default: iqn.2026-11.io.lunette:disk]
     #[arg(long, value_name = "IQN")]
     target: Option<String>,
@@ -100,8 +106,9 @@ pub(crate) struct Serve {
 impl Serve {
     /// The options in the configuration's words.
     pub(crate) fn options(self) -> ServeOptions {
-        let Serve { config, listen, target, lun, cores, poll, state_dir, admin, log_level: _ } = self;
-        ServeOptions { config, listen, target, lun, cores, poll, state_dir, admin }
+        let Serve { config, listen, srp, srp_guid, target, lun, cores, poll, state_dir, admin, log_level: _ } =
+            self;
+        ServeOptions { config, listen, srp, srp_guid, target, lun, cores, poll, state_dir, admin }
     }
 }
 

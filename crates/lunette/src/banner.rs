@@ -13,6 +13,8 @@ pub(crate) struct Running<'a> {
     pub(crate) units: &'a [UnitSummary],
     /// What others call this machine: what to connect to where a portal listens on all addresses.
     pub(crate) host: &'a str,
+    /// What names SRP target ports, if there are any.
+    pub(crate) srp_guid: Option<u64>,
     /// Where the admin interface is.
     pub(crate) admin: Option<&'a str>,
 }
@@ -42,17 +44,19 @@ fn write_all(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::R
     }
     for target in &config.targets {
         write_target(out, config, target, running)?;
-        write_connecting(out, target, running)?;
+        write_connecting(out, config, target, running)?;
     }
     write!(out, "\nReady. Stop with Ctrl-C.\n")
 }
 
 fn write_target(out: &mut String, config: &Config, target: &Target, running: &Running<'_>) -> fmt::Result {
     writeln!(out, "\nTarget {}", target.name)?;
-    for address in addresses(target, running) {
+    for (index, address) in addresses(target, running) {
         let (host, port) = reachable(address, running.host);
         writeln!(out, "  portal {address}")?;
-        writeln!(out, "  URL iscsi://{host}:{port}/{}/{}", target.name, first_lun(target))?;
+        if offers_iscsi(config, index) {
+            writeln!(out, "  URL iscsi://{host}:{port}/{}/{}", target.name, first_lun(target))?;
+        }
     }
     write_luns(out, "  ", config, &target.luns, running)?;
     for group in &target.groups {
@@ -96,9 +100,16 @@ fn rules(group: &Group) -> String {
     if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
 }
 
-fn write_connecting(out: &mut String, target: &Target, running: &Running<'_>) -> fmt::Result {
+fn write_connecting(
+    out: &mut String,
+    config: &Config,
+    target: &Target,
+    running: &Running<'_>,
+) -> fmt::Result {
+    write_srp(out, config, target, running)?;
     let name = &target.name;
-    let Some(address) = addresses(target, running).next() else { return Ok(()) };
+    let mut with_names = addresses(target, running).filter(|(index, _)| offers_iscsi(config, *index));
+    let Some((_, address)) = with_names.next() else { return Ok(()) };
     let ((host, port), lun) = (reachable(address, running.host), first_lun(target));
     if target.groups.iter().any(|group| group.chap.is_some()) {
         writeln!(out, "\n  CHAP is asked for: docs/connecting.md says how to give user and secret.")?;
@@ -117,8 +128,35 @@ fn write_connecting(out: &mut String, target: &Target, running: &Running<'_>) ->
     writeln!(out, "           Connect-IscsiTarget -NodeAddress {name}")
 }
 
-fn addresses(target: &Target, running: &Running<'_>) -> impl Iterator<Item = SocketAddr> {
-    target.portals.iter().filter_map(|portal| running.addresses.get(*portal).copied())
+/// What Linux's ib_srp takes, for each portal through which SRP leads to this target.
+fn write_srp(out: &mut String, config: &Config, target: &Target, running: &Running<'_>) -> fmt::Result {
+    let Some(guid) = running.srp_guid else { return Ok(()) };
+    let leads_here = |index: usize| {
+        let first = config.targets.iter().find(|target| target.portals.contains(&index));
+        first.is_some_and(|first| first.name == target.name)
+    };
+    let offers_srp = |index: usize| config.portals.get(index).is_some_and(|portal| portal.transports.srp);
+    for (_, address) in
+        addresses(target, running).filter(|(index, _)| offers_srp(*index) && leads_here(*index))
+    {
+        let (host, port) = reachable(address, running.host);
+        writeln!(out, "\n  Linux, SRP (HCA: a name in that folder, as srp-siw0-1)")?;
+        writeln!(
+            out,
+            "           echo id_ext={guid:016x},ioc_guid={guid:016x},dest={host}:{port} \
+             > /sys/class/infiniband_srp/HCA/add_target"
+        )?;
+    }
+    Ok(())
+}
+
+fn offers_iscsi(config: &Config, portal: usize) -> bool {
+    config.portals.get(portal).is_some_and(|portal| portal.transports.any_iscsi())
+}
+
+/// Its portals with their bound addresses.
+fn addresses(target: &Target, running: &Running<'_>) -> impl Iterator<Item = (usize, SocketAddr)> {
+    target.portals.iter().filter_map(|portal| Some((*portal, *running.addresses.get(*portal)?)))
 }
 
 /// The lowest number in the first list that shows anything.
@@ -157,7 +195,13 @@ mod tests {
             failed: failed.map(str::to_string),
         };
         let units: Vec<UnitSummary> = config.luns.iter().map(unit).collect();
-        let running = Running { addresses: &addresses, units: &units, host: "storage1", admin };
+        let running = Running {
+            addresses: &addresses,
+            units: &units,
+            host: "storage1",
+            srp_guid: Some(0x024c_7500_0000_0001),
+            admin,
+        };
         let text = banner(&config, &running);
         // The cores of the machine that runs the test are not the test's business.
         text.split_once('\n').expect("several lines").1.to_string()
@@ -183,6 +227,24 @@ Ready. Stop with Ctrl-C.
         assert_eq!(shown(text, &["127.0.0.1:40000"], None), expected);
         let failed = shown(text, &["127.0.0.1:40000"], Some("no such file"));
         assert!(failed.contains("  LUN 0  disk: NOT READY: no such file\n"), "{failed}");
+    }
+
+    #[test]
+    fn srp_is_told_where_it_leads() {
+        let text = "
+            portal = [{ listen = '127.0.0.1:1', transports = ['srp'] }]
+            lun = [{ ram = '1G', serial = 'S1' }]
+            [[target]]
+            name = 'iqn.2026-11.a:x'
+            luns = ['lun0']
+            [[target]]
+            name = 'iqn.2026-11.a:y'
+            luns = ['lun0']";
+        let shown = shown(text, &["127.0.0.1:40000"], None);
+        let line = "echo id_ext=024c750000000001,ioc_guid=024c750000000001,dest=127.0.0.1:40000 > /sys/class";
+        let (first, second) = shown.split_once("Target iqn.2026-11.a:y").expect("two targets");
+        assert!(first.contains(line) && !second.contains("id_ext"), "{shown}");
+        assert!(!shown.contains("iscsi://") && !shown.contains("iscsiadm"), "{shown}");
     }
 
     #[test]

@@ -127,6 +127,7 @@ fn serve(options: Serve) -> ExitCode {
         addresses: daemon.addresses(),
         units: daemon.units(),
         host: &host,
+        srp_guid: daemon.srp_guid(),
         admin: admin.as_ref().map(admin::Server::place),
     };
     say(&banner(&config, &running));

@@ -3,6 +3,9 @@
 use clap::ValueEnum;
 use std::time::Duration;
 
+/// SRP on the portal of iSCSI and iSER. The name is also in `guest.sh`.
+const SERVE_SRP: &[&str] = &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001"];
+
 /// A script for the guest. Each begins with the same daemon, and a medium of zeros.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -17,6 +20,12 @@ pub(super) enum Scenario {
     Iser,
     /// The daemon is killed under such a load over iSER.
     IserOutage,
+    /// SRP over it, with data inside commands: the same, and the data is read over TCP then.
+    Srp,
+    /// SRP without data inside commands.
+    SrpReads,
+    /// The daemon is killed under such a load over SRP.
+    SrpOutage,
 }
 
 impl Scenario {
@@ -27,6 +36,9 @@ impl Scenario {
             Scenario::Siw => "siw",
             Scenario::Iser => "iser",
             Scenario::IserOutage => "iser_outage",
+            Scenario::Srp => "srp",
+            Scenario::SrpReads => "srp_reads",
+            Scenario::SrpOutage => "srp_outage",
         }
     }
 
@@ -38,6 +50,9 @@ impl Scenario {
             Scenario::Siw => include_str!("../../vm/siw.sh"),
             Scenario::Iser => include_str!("../../vm/iser.sh"),
             Scenario::IserOutage => include_str!("../../vm/iser_outage.sh"),
+            Scenario::Srp => include_str!("../../vm/srp.sh"),
+            Scenario::SrpReads => include_str!("../../vm/srp_reads.sh"),
+            Scenario::SrpOutage => include_str!("../../vm/srp_outage.sh"),
         }
     }
 
@@ -47,15 +62,20 @@ impl Scenario {
             Scenario::IscsiTcp | Scenario::Outage | Scenario::Siw | Scenario::Iser | Scenario::IserOutage => {
                 &[]
             }
+            Scenario::Srp | Scenario::SrpReads | Scenario::SrpOutage => SERVE_SRP,
         }
     }
 
     /// How long the guest's script may take on a loaded machine.
     pub(super) fn limit(self) -> Duration {
         match self {
-            Scenario::IscsiTcp | Scenario::Outage | Scenario::Iser | Scenario::IserOutage => {
-                Duration::from_secs(240)
-            }
+            Scenario::IscsiTcp
+            | Scenario::Outage
+            | Scenario::Iser
+            | Scenario::IserOutage
+            | Scenario::Srp
+            | Scenario::SrpReads
+            | Scenario::SrpOutage => Duration::from_secs(240),
             Scenario::Siw => Duration::from_secs(60),
         }
     }

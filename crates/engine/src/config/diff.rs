@@ -58,6 +58,9 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     if old.admin != new.admin {
         steps.push(StepOfChange::Restart("admin"));
     }
+    if old.srp_guid != new.srp_guid {
+        steps.push(StepOfChange::Restart("srp_guid"));
+    }
     let of = |config: &Config| {
         let times = (config.login_timeout, config.keep_alive, config.stall_timeout);
         (config.poll, times, config.logins_max)

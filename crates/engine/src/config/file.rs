@@ -28,6 +28,7 @@ pub(super) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Raw> {
         keep_alive: root.text_or_number("keep_alive", problems),
         stall_timeout: root.text_or_number("stall_timeout", problems),
         logins_max: root.number("logins_max", problems),
+        srp_guid: root.text("srp_guid", problems),
         portals: root.tables("portal", problems, portal),
         luns: root.tables("lun", problems, lun),
         targets: root.tables("target", problems, target),

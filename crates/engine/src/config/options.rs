@@ -2,6 +2,7 @@
 
 use super::problems::{Collector, Fault};
 use super::raw::*;
+use super::scalar;
 use super::verify::{self, Machine};
 use super::{Config, FILE_BYTES_MAX, Problems, file, spec};
 use std::io::Read;
@@ -17,6 +18,10 @@ pub struct ServeOptions {
     pub config: Option<PathBuf>,
     /// `--listen`, each
     pub listen: Vec<String>,
+    /// `--srp`, each
+    pub srp: Vec<String>,
+    /// `--srp-guid`
+    pub srp_guid: Option<String>,
     /// `--target`
     pub target: Option<String>,
     /// `--lun`, each
@@ -118,6 +123,34 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
     }
     if !options.listen.is_empty() {
         raw.portals = options.listen.iter().map(|address| portal(address)).collect();
+    }
+    if let Some(guid) = &options.srp_guid {
+        raw.srp_guid = Some(text("--srp-guid", guid));
+    }
+    if !options.srp.is_empty() {
+        verify::complete_portals(raw);
+        options.srp.iter().for_each(|address| add_srp(address, raw));
+    }
+}
+
+/// SRP beside what else the portal with this address offers, or on one of its own.
+fn add_srp(address: &str, raw: &mut Raw) {
+    let place = Place::option("--srp");
+    let parsed = scalar::listen(address).ok();
+    let is_same = |portal: &&mut RawPortal| {
+        portal.listen.as_ref().is_some_and(|at| parsed.is_some() && scalar::listen(&at.value).ok() == parsed)
+    };
+    let all = |names: &[&str]| names.iter().map(|name| At::new((*name).into(), &place)).collect();
+    match raw.portals.iter_mut().find(is_same) {
+        Some(portal) => {
+            let transports = portal.transports.get_or_insert_with(|| all(&["iscsi", "iser"]));
+            transports.push(At::new("srp".into(), &place));
+        }
+        None => {
+            let transports = Some(all(&["srp"]));
+            let listen = Some(At::new(address.into(), &place));
+            raw.portals.push(RawPortal { listen, transports, place, ..RawPortal::default() });
+        }
     }
 }
 

@@ -51,6 +51,7 @@ pub(super) struct Raw {
     pub(super) keep_alive: Text,
     pub(super) stall_timeout: Text,
     pub(super) logins_max: Text,
+    pub(super) srp_guid: Text,
     pub(super) portals: Vec<RawPortal>,
     pub(super) luns: Vec<RawLun>,
     pub(super) targets: Vec<RawTarget>,

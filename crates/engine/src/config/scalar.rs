@@ -158,6 +158,21 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, Fault> {
     )
 }
 
+/// `024c750123456789`.
+pub(super) fn guid(text: &str) -> Result<u64, Fault> {
+    let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = u64::from_str_radix(text, 16).ok().filter(|number| is_hex && *number != 0);
+    number.ok_or_else(|| {
+        let fix = "write 16 hexadecimal digits, not all of them zero, as 024c750123456789";
+        Fault::new(format!("`{text}` is no GUID"), fix)
+    })
+}
+
+/// 16 hexadecimal digits; or what is wrong, and how to mend it.
+pub(crate) fn parse_guid(text: &str) -> Result<u64, String> {
+    guid(text).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
+}
+
 /// A path, which has a slash in it and starts at `base`, or an address with a port.
 pub(super) fn admin(text: &str, base: &Path) -> Result<AdminAddress, Fault> {
     if text.contains('/') {

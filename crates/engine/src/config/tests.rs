@@ -196,8 +196,8 @@ fn a_portal_says_what_is_spoken_there() {
         format!("{portal}[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.io.lunette:x'\n")
     };
     let offered = |transports| good(&with(transports)).portals[0].transports;
-    assert_eq!(offered(""), Transports { iscsi: true, iser: true });
-    assert_eq!(offered("transports = ['iser']"), Transports { iscsi: false, iser: true });
+    assert_eq!(offered(""), Transports::DEFAULT);
+    assert_eq!(offered("transports = ['iser']"), Transports { iscsi: false, iser: true, srp: false });
     let found = faults(&with("transports = ['iscsi', 'isr']"));
     assert!(
         found.contains("3:24: portal[0].transports[1]: `isr` is no transport; did you mean `iser`?"),
@@ -423,4 +423,40 @@ proptest! {
         let found = parse(&format!("{key} = {value}")).expect_err("nothing to serve");
         prop_assert!(found.iter().all(|problem| problem.position.is_some()));
     }
+}
+
+#[test]
+fn srp_is_a_transport_of_portals() {
+    let disk = "lun = [{ ram = '1G' }]\n[[target]]\nname = 'iqn.2026-11.a:x'\n";
+    let config = good(&format!(
+        "srp_guid = '024C750123456789'\nportal = [{{ listen = '::1', transports = ['srp'] }}, {{ listen = '127.0.0.1' }}]\n{disk}"
+    ));
+    assert_eq!(config.srp_guid, Some(0x024c_7501_2345_6789));
+    let of = |portal: usize| config.portals[portal].transports;
+    assert_eq!(of(0), Transports { iscsi: false, iser: false, srp: true });
+    assert_eq!((of(1), good(disk).srp_guid), (Transports::DEFAULT, None));
+    for guid in ["24c75", "0000000000000000", "0x24c75012345678", "+24c750123456789"] {
+        let text = faults(&format!("srp_guid = '{guid}'\n{disk}"));
+        assert!(text.contains("srp_guid: ") && text.contains("is no GUID; write 16 hex"), "{text}");
+    }
+    let text = faults(&format!(
+        "portal = [{{ listen = '::1', transports = ['srp'] }}, {{ listen = '127.0.0.1', name = 'b' }}]\n{disk}portals = ['b']"
+    ));
+    assert!(text.contains("portal[0]: a portal with SRP that leads to no target"), "{text}");
+    let text = faults(&format!("portal = [{{ listen = '::1', transports = ['srb'] }}]\n{disk}"));
+    assert!(text.contains("did you mean `srp`?"), "{text}");
+}
+
+#[test]
+fn options_add_srp() {
+    let config = options(|o| o.srp = vec!["127.0.0.1:3261".into(), "127.0.0.1".into()]).expect("two portals");
+    let shown = |portal: &Portal| (portal.listen.to_string(), portal.transports);
+    let both = Transports { srp: true, ..Transports::DEFAULT };
+    let alone = Transports { iscsi: false, iser: false, srp: true };
+    let expected = [("127.0.0.1:3260".to_string(), both), ("127.0.0.1:3261".to_string(), alone)];
+    assert_eq!(config.portals.iter().map(shown).collect::<Vec<_>>(), expected);
+    let guid = options(|o| o.srp_guid = Some("0123456789abcdef".into())).expect("a GUID").srp_guid;
+    assert_eq!(guid, Some(0x0123_4567_89ab_cdef));
+    let fault = options(|o| o.srp = vec!["host:1".into()]).expect_err("no address").to_string();
+    assert!(fault.contains("--srp"), "{fault}");
 }

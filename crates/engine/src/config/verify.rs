@@ -8,7 +8,6 @@ use super::*;
 use crate::initiator::url::UrlError;
 use std::collections::BTreeMap;
 
-/// Where a configuration listens that does not say.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:3260";
 /// Block sizes that are served.
 const BLOCK_MIN: u64 = 512;
@@ -62,6 +61,13 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
     let portals = portals(&raw.portals, usable, problems);
     let luns = luns(&raw, machine, problems);
     let targets = targets::targets(&raw, machine, problems);
+    let srp_guid = match &raw.srp_guid {
+        None => Some(None),
+        Some(at) => problems.check(&at.place, scalar::guid(&at.value)).map(Some),
+    };
+    if let (Some(portals), Some(targets)) = (&portals, &targets) {
+        check_srp(&raw.portals, portals, targets, problems);
+    }
     Some(Config {
         state_dir: raw.state_dir.as_ref().map(|at| machine.base.join(&at.value)),
         cores: cores?,
@@ -74,14 +80,13 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
         keep_alive: keep_alive?,
         stall_timeout: stall_timeout?,
         logins_max: logins_max?,
+        srp_guid: srp_guid?,
     })
 }
 
 /// Fills in what every configuration has, and notes what only a person can fill in.
 fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
-    if raw.portals.is_empty() {
-        raw.portals = vec![options::portal(DEFAULT_ADDRESS)];
-    }
+    complete_portals(raw);
     for (index, lun) in raw.luns.iter_mut().enumerate() {
         lun.name.get_or_insert_with(|| default_lun_name(index, &lun.place));
     }
@@ -90,6 +95,13 @@ fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
         let place = Place { path: (*name).into(), offset: Some(0) };
         problems
             .add(&place, Fault::new("there is none: nothing to serve", format!("add a [[{name}]] table")));
+    }
+}
+
+/// Where a configuration listens that does not say.
+pub(super) fn complete_portals(raw: &mut Raw) {
+    if raw.portals.is_empty() {
+        raw.portals = vec![options::portal(DEFAULT_ADDRESS)];
     }
 }
 
@@ -171,26 +183,39 @@ fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) ->
 }
 
 fn transports(portal: &RawPortal, problems: &mut Collector<'_>) -> Option<Transports> {
-    let Some(named) = &portal.transports else { return Some(Transports::ALL) };
-    let mut transports = Transports { iscsi: false, iser: false };
+    let Some(named) = &portal.transports else { return Some(Transports::DEFAULT) };
+    let mut transports = Transports { iscsi: false, iser: false, srp: false };
     let mut are_known = true;
     for name in named {
         match name.value.as_str() {
             "iscsi" => transports.iscsi = true,
             "iser" => transports.iser = true,
+            "srp" => transports.srp = true,
             other => {
                 are_known = false;
-                let fault =
-                    Fault::new(format!("`{other}` is no transport"), suggest(other, ["iscsi", "iser"]));
+                let fault = Fault::new(
+                    format!("`{other}` is no transport"),
+                    suggest(other, ["iscsi", "iser", "srp"]),
+                );
                 problems.add(&name.place, fault);
             }
         }
     }
     if named.is_empty() {
-        let fix = "name one, or leave the key out for all of them";
+        let fix = "name one, or leave the key out for iscsi and iser";
         problems.add(&portal.place.inner("transports"), Fault::new("a portal without a transport", fix));
     }
     (are_known && !named.is_empty()).then_some(transports)
+}
+
+/// SRP has one target port for each portal, through which the first target is reached that has the portal.
+fn check_srp(raw: &[RawPortal], portals: &[Portal], targets: &[Target], problems: &mut Collector<'_>) {
+    for (index, (portal, raw)) in portals.iter().zip(raw).enumerate() {
+        if portal.transports.srp && !targets.iter().any(|target| target.portals.contains(&index)) {
+            let fix = "name the portal among the `portals` of the target that SRP initiators shall reach";
+            problems.add(&raw.place, Fault::new("a portal with SRP that leads to no target", fix));
+        }
+    }
 }
 
 fn luns(raw: &Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Vec<Lun>> {

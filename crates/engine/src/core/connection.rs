@@ -2,22 +2,21 @@
 
 use super::buffer::Share;
 use super::lent::Occupant;
+use super::session::{DISCOVERY_WITHIN, LunState, lun_number, session_name};
 use super::task::Task;
 use super::{Core, kind};
 use crate::config::StoreSpec;
 use crate::limited;
 use crate::message::{Facts, Message};
-use crate::registry::{Place, SessionName};
 use crate::slots::{Key, Slots};
 use crate::transport::Transport;
 use proto::time::Time;
-use proto::verbs::{Down, Session, TaskId};
+use proto::verbs::{Down, TaskId};
 use reactor::io::{Errno, Handle, Io, Tag};
 use reactor::stream::Stream;
 use scsi::home::Aborted;
 use scsi::nexus::Reach;
 use scsi::{HomeRequest, NexusId, NexusUnit};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::Level;
@@ -45,12 +44,12 @@ pub(super) struct Connection {
     cut_at: Option<Time>,
     /// Aborted tasks whose storage operation or home has not come back.
     lingering: Vec<Key>,
-    /// The session that this one reinstates is not over yet.
-    succeeds: bool,
+    /// Sessions that this one takes the place of, and that are not over yet.
+    pub(super) predecessors: usize,
     /// The core whose load counts it.
     pub(super) counted: Option<usize>,
     /// When a discovery session, which is counted, is ended.
-    expires: Option<Time>,
+    pub(super) expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
     pub(super) share: Share,
     /// Buffers of tasks that are over, while RDMA that was posted for them may still touch them, and since when.
@@ -67,27 +66,10 @@ pub(super) struct Connection {
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a discovery session may last.
-const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
-
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
 pub(super) const STOPS: &str = "the daemon stops";
 pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
-
-/// One LUN of a session.
-#[derive(Debug)]
-pub(crate) struct LunState {
-    /// Its number.
-    number: u16,
-    /// The unit.
-    pub(super) unit: u32,
-    /// The nexus's state on it.
-    pub(super) nexus: NexusUnit,
-    /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it and before
-    /// all earlier sessions with its name.
-    pub(super) losses: u64,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
@@ -130,7 +112,7 @@ impl Connection {
             to_flush: false,
             cut_at: None,
             lingering: Vec::new(),
-            succeeds: false,
+            predecessors: 0,
             counted: None,
             expires: None,
             share: Share::default(),
@@ -269,9 +251,9 @@ impl<I: Io> Core<I> {
             session: None,
             target: None,
         };
-        let config = crate::access::target_config(&self.shared.config);
-        let (access, offered) = (self.shared.access.clone(), self.shared.config.portals[portal].transports);
-        let machine = Transport::accepted(config, access, from, local, offered, self.io.now());
+        let (directory, offered) =
+            (self.shared.access.clone(), self.shared.config.portals[portal].transports);
+        let machine = Transport::accepted(directory, from, local, offered, self.io.now());
         let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
         self.move_load(key, Some(self.me));
     }
@@ -290,85 +272,6 @@ impl<I: Io> Core<I> {
         key
     }
 
-    /// A session finished its login: it gets its LUNs, ends the session that it reinstates, and moves to its core.
-    pub(super) fn ready(&mut self, key: Key, session: Session) {
-        self.shared.registry.login_ends();
-        let shared = self.shared.clone();
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        // Names do not depend on case (RFC 3722); the configuration has them in lower case.
-        let named = |name: &String| {
-            shared.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
-        };
-        let target = session.target.as_ref().and_then(named);
-        let keys: Vec<String> =
-            session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let session = Arc::new(session);
-        conn.facts.target = target;
-        conn.facts.session = Some(session.clone());
-        let facts = conn.facts.clone();
-        let serial = facts.serial;
-        let kind = if target.is_some() { "session" } else { "discovery session" };
-        let moves = target.is_some() && conn.machine.is_movable();
-        let transport = conn.machine.name();
-        let core = if moves { self.place(facts.portal) } else { self.me };
-        limited!(
-            "sessions that logged in", 50 per second, Level::INFO,
-            initiator = %session.initiator,
-            from = %facts.from,
-            portal = %facts.local,
-            target = session.target.as_deref().unwrap_or("-"),
-            core = shared.config.cores[core],
-            transport,
-            keys = %keys.join(" "),
-            "{kind} {serial} logged in"
-        );
-        let Some(target) = target else { return self.discover(key) };
-        let name = session_name(&session, target, shared.config.portals[facts.portal].group);
-        let mut phase = if core == self.me { Phase::Serving } else { Phase::Leaving(core) };
-        let sessions_max = shared.config.targets[target].sessions_max;
-        let place = self.place_of(&session, serial);
-        let Ok(old) = shared.registry.enter(name, place, sessions_max) else {
-            return self.gone(key, "the target has no room for another session (sessions_max)");
-        };
-        if let Some(old) = old {
-            limited!(
-                "sessions that reinstate others", 50 per second, Level::INFO,
-                initiator = %session.initiator,
-                "session {serial} reinstates session {}",
-                old.serial
-            );
-            phase = Phase::Parked;
-            if let Some(conn) = self.connections.get_mut(key) {
-                conn.succeeds = true;
-            }
-            // Through the mailbox even to this core: the old session may be in it, on its way here.
-            let message = Message::Reinstate { serial: old.serial, core: self.me, parked: key };
-            self.mailbox.post(old.core, message);
-        }
-        if let Phase::Leaving(core) = phase {
-            self.move_load(key, Some(core));
-        }
-        match phase {
-            Phase::Serving => self.serve_here(key),
-            _ => self.set_phase(key, phase),
-        }
-    }
-
-    /// A discovery session begins. Anybody may have one, so there are not many, and none stays for long.
-    fn discover(&mut self, key: Key) {
-        if !self.shared.registry.discovery_begins(self.shared.config.logins_max) {
-            return self.gone(key, "there are too many discovery sessions (logins_max)");
-        }
-        if let Some(conn) = self.connections.get_mut(key) {
-            conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
-        }
-        self.set_phase(key, Phase::Login);
-    }
-
-    fn place_of(&self, session: &Session, serial: u64) -> Place {
-        Place { core: self.me, serial, tsih: session.tsih, cid: session.cid }
-    }
-
     pub(super) fn set_phase(&mut self, key: Key, phase: Phase) {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.phase = phase;
@@ -384,45 +287,6 @@ impl<I: Io> Core<I> {
         }
         if let Some(to) = to {
             self.shared.loads[to].fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// The core with the fewest connections among those of the portal.
-    pub(super) fn place(&self, portal: usize) -> usize {
-        let cores = &self.shared.config.portals[portal].cores;
-        let load = |core: usize| {
-            let load = self.shared.loads[core].load(Ordering::Relaxed);
-            // This connection itself counts here until its place is decided.
-            load - usize::from(core == self.me)
-        };
-        cores
-            .iter()
-            .filter_map(|core| self.core_index(*core))
-            .min_by_key(|core| load(*core))
-            .unwrap_or(self.me)
-    }
-
-    /// Gives the session its LUNs, once it is on its core.
-    pub(super) fn equip(&mut self, key: Key) {
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
-        let config = &self.shared.config;
-        let target_config = &config.targets[target];
-        let group = crate::access::group_of(target_config, &session.initiator, conn.facts.from.ip());
-        let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target_config.luns);
-        let read_only = group.is_some_and(|group| group.read_only);
-        let port = crate::access::relative_port(config, target, conn.facts.portal);
-        conn.reach = vec![Reach::No; self.views.len()];
-        let name = session_name(&session, target, config.portals[conn.facts.portal].group);
-        let told = self.shared.registry.recall(&name);
-        for (number, index) in luns {
-            conn.reach[*index] = if read_only { Reach::ReadOnly } else { Reach::Full };
-            let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
-            nexus.sync(&self.views[*index].policy);
-            let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
-            let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
-            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses });
-            conn.lun_list.push(lun_bytes(*number));
         }
     }
 
@@ -446,6 +310,7 @@ impl<I: Io> Core<I> {
         conn.phase = Phase::Closing;
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
         let (serial, from, nexus) = (conn.facts.serial, conn.facts.from, conn.nexus);
+        let name = session_name(&conn.facts, &self.shared.config);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
         let tasks: Vec<Key> =
             conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
@@ -475,7 +340,8 @@ impl<I: Io> Core<I> {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.lingering = lingering;
         }
-        for unit in units {
+        let has_lost = name.is_some_and(|name| self.shared.registry.ends(&name, serial, nexus.0));
+        for unit in units.into_iter().filter(|_| has_lost) {
             self.ask_home(unit, crate::message::Waiter::Nobody, HomeRequest::NexusLost(nexus));
         }
         self.soil(key);
@@ -483,7 +349,7 @@ impl<I: Io> Core<I> {
 
     pub(super) fn close_when_quiet(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
-        if !conn.stream.quiet() || !conn.lingering.is_empty() || conn.succeeds {
+        if !conn.stream.quiet() || !conn.lingering.is_empty() || conn.predecessors > 0 {
             return;
         }
         self.move_load(key, None);
@@ -491,9 +357,7 @@ impl<I: Io> Core<I> {
         conn.stream.close(&mut self.io);
         conn.machine.close(self.io.arena());
         conn.kept.iter().for_each(|(_, buffer, _)| self.io.arena().give(buffer));
-        if let (Some(session), Some(target)) = (&conn.facts.session, conn.facts.target) {
-            let group = self.shared.config.portals[conn.facts.portal].group;
-            let name = session_name(session, target, group);
+        if let Some(name) = session_name(&conn.facts, &self.shared.config) {
             let is_remote = |lun: &&LunState| {
                 matches!(self.shared.config.luns[lun.unit as usize].store, StoreSpec::Remote { .. })
             };
@@ -517,36 +381,6 @@ impl<I: Io> Core<I> {
                 conn.lingering.retain(|other| *other != task);
             }
             self.soil(key);
-        }
-    }
-
-    /// Ends the connection whose session is reinstated by another.
-    pub(super) fn reinstate(&mut self, serial: u64, core: usize, parked: Key) {
-        let old = self.connections.iter().find(|(_, conn)| conn.facts.serial == serial).map(|(key, _)| key);
-        match old {
-            Some(key) => {
-                self.reinstatements.push((serial, core, parked));
-                self.gone(key, REINSTATED);
-            }
-            None => self.post(core, Message::Reinstated { parked }),
-        }
-    }
-
-    /// The session that this one reinstates is over.
-    pub(super) fn unpark(&mut self, parked: Key) {
-        let Some(conn) = self.connections.get_mut(parked) else { return };
-        conn.succeeds = false;
-        if conn.phase != Phase::Parked {
-            // It ended meanwhile, and has only waited for this.
-            return self.soil(parked);
-        }
-        let (portal, moves) = (conn.facts.portal, conn.machine.is_movable());
-        let core = self.place(portal);
-        if core == self.me || self.stopping.is_some() || !moves {
-            self.serve_here(parked);
-        } else {
-            self.move_load(parked, Some(core));
-            self.set_phase(parked, Phase::Leaving(core));
         }
     }
 
@@ -619,41 +453,4 @@ impl<I: Io> Core<I> {
 
 fn tag(kind: u64, key: Key) -> Tag {
     Tag(kind << kind::SHIFT | u64::from(key.index & 0x0fff_ffff) << 32 | u64::from(key.generation))
-}
-
-pub(super) fn session_name(session: &Session, target: usize, group: u16) -> SessionName {
-    SessionName { initiator: session.initiator.to_lowercase(), isid: session.isid, target, group }
-}
-
-/// The number in eight LUN bytes: single level, peripheral device (bus 0) or flat space addressing.
-fn lun_number(lun: u64) -> Option<u16> {
-    let first = (lun >> 48) as u16;
-    let rest_is_zero = lun & 0x0000_ffff_ffff_ffff == 0;
-    match first >> 14 {
-        0b00 if first >> 8 == 0 && rest_is_zero => Some(first),
-        0b01 if rest_is_zero => Some(first & 0x3fff),
-        _ => None,
-    }
-}
-
-/// Eight LUN bytes: peripheral device addressing below 256, flat space addressing from there on (what Linux and ESXi
-/// expect).
-fn lun_bytes(number: u16) -> u64 {
-    let first = if number < 256 { number } else { 0x4000 | number };
-    u64::from(first) << 48
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lun_numbers_come_back() {
-        for number in [0, 1, 255, 256, 1000, 16383] {
-            assert_eq!(lun_number(lun_bytes(number)), Some(number));
-        }
-        assert_eq!(lun_number(0x4005 << 48), Some(5));
-        assert_eq!(lun_number(0x8000 << 48), None);
-        assert_eq!(lun_number(0x0000_0001_0000_0000), None);
-    }
 }

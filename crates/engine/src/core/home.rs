@@ -1,7 +1,7 @@
 //! The home of a unit: one request at a time, published to every core, answered when all have applied it.
 
 use super::Core;
-use super::connection::LunState;
+use super::session::LunState;
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;

@@ -19,7 +19,8 @@
 //!   core is asked to log out there, or is ended before a byte of it is looked at where the core had already said that
 //!   nothing is left on it.
 
-use super::connection::{COLD_RESET, Phase, REINSTATED, STOPS, session_name};
+use super::connection::{COLD_RESET, Phase, REINSTATED, STOPS};
+use super::session::session_name;
 use super::task::to_wire;
 use super::{Core, GOODBYE_SECONDS};
 use crate::balance::{Due, Session};
@@ -162,7 +163,9 @@ impl<I: Io> Core<I> {
     /// The connection is at rest: it goes to its core, unless its session was reinstated meanwhile.
     pub(super) fn leave(&mut self, key: Key, to: usize) {
         let Some(conn) = self.connections.get(key) else { return };
-        let (Some(session), Some(target)) = (conn.facts.session.clone(), conn.facts.target) else {
+        let name = session_name(&conn.facts, &self.shared.config);
+        let (Some(session), Some(target), Some(name)) = (conn.facts.session.clone(), conn.facts.target, name)
+        else {
             return match self.stopping {
                 Some(_) => self.gone(key, STOPS),
                 None => self.send_off(key, to),
@@ -174,7 +177,6 @@ impl<I: Io> Core<I> {
         let (serial, from) = (conn.facts.serial, conn.facts.from);
         let was_served = self.drain.take_if(|drain| drain.key == key).is_some();
         let shared = self.shared.clone();
-        let name = session_name(&session, target, shared.config.portals[conn.facts.portal].group);
         if !shared.registry.hand_over(&name, serial, to, || self.send_off(key, to)) {
             return self.gone(key, REINSTATED);
         }

@@ -97,7 +97,7 @@ impl<I: Io> Core<I> {
         let now = self.io.now();
         let Some(conn) = self.connections.get_mut(key) else { return };
         conn.stream.give_again(OPENING_BYTES);
-        if spoken == Spoken::Iwarp && conn.machine.is_movable() {
+        if spoken != Spoken::Iscsi && conn.machine.is_movable() {
             conn.machine.place();
             let portal = conn.facts.portal;
             let core = self.place(portal);

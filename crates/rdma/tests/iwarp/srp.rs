@@ -32,8 +32,8 @@ const INITIATOR: InitiatorConfig = InitiatorConfig {
 struct Door(Option<RejectReason>);
 
 impl Access for Door {
-    fn admit(&self, _: &Applicant) -> Result<bool, RejectReason> {
-        self.0.map_or(Ok(false), Err)
+    fn admit(&self, _: &Applicant) -> Result<bool, (RejectReason, String)> {
+        self.0.map_or(Ok(false), |reason| Err((reason, "refused".into())))
     }
 }
 

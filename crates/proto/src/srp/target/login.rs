@@ -3,7 +3,7 @@
 use super::{Link, Target};
 use crate::message::Answer;
 use crate::verbs::{Session, Up};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
 use wire::srp::{Command, Layout, LoginReject, LoginRequest, LoginResponse, Opcode, RejectReason};
 use zerocopy::IntoBytes;
@@ -22,7 +22,7 @@ const TRANSPORT_ID_BYTES: usize = 24;
 /// Who asks to log in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applicant {
-    /// Initiator port identifier.
+    /// Initiator port identifier; made of the address of an initiator that does not tell its own.
     pub initiator_port: [u8; 16],
     /// Target port identifier: of our port.
     pub target_port: [u8; 16],
@@ -36,8 +36,8 @@ pub struct Applicant {
 
 /// Decides who may log in.
 pub trait Access: Send + Sync {
-    /// Whether there are other channels of the same two ports, or why the login is rejected.
-    fn admit(&self, applicant: &Applicant) -> Result<bool, RejectReason>;
+    /// Whether there are other channels of the same two ports, or why the login is rejected, in words for the log, too.
+    fn admit(&self, applicant: &Applicant) -> Result<bool, (RejectReason, String)>;
 }
 
 impl Target {
@@ -47,7 +47,7 @@ impl Target {
         let tag = request.as_ref().map(|request| request.tag).unwrap_or_default();
         let judged = match request {
             Some(request) => self.judge(&request),
-            None => Err((RejectReason::UNABLE_TO_ESTABLISH, "a login request that is too short")),
+            None => Err((RejectReason::UNABLE_TO_ESTABLISH, "a login request that is too short".into())),
         };
         match judged {
             Ok(response) => Answer::Accept(LoginResponse { tag, ..response }.as_bytes().to_vec()),
@@ -65,33 +65,36 @@ impl Target {
         }
     }
 
-    fn judge(&mut self, request: &LoginRequest) -> Result<LoginResponse, (RejectReason, &'static str)> {
+    fn judge(&mut self, request: &LoginRequest) -> Result<LoginResponse, (RejectReason, String)> {
         let (bytes, flags) = (request.req_it_iu_len.get(), request.req_flags);
         if request.opcode != Opcode::LOGIN_REQUEST {
-            return Err((RejectReason::UNABLE_TO_ESTABLISH, "no login request"));
+            return Err((RejectReason::UNABLE_TO_ESTABLISH, "no login request".into()));
         }
         if bytes < IU_BYTES_MIN || bytes > self.config.max_it_iu_bytes {
-            return Err((RejectReason::LENGTH_TOO_LARGE, "a length of information units that is not taken"));
+            return Err((
+                RejectReason::LENGTH_TOO_LARGE,
+                "a length of information units that is not taken".into(),
+            ));
         }
         if request.req_buf_fmt.get() & !(FORMAT_DIRECT | FORMAT_INDIRECT) != 0 {
-            return Err((RejectReason::DESCRIPTOR_FORMAT, "an unknown data buffer descriptor format"));
+            return Err((RejectReason::DESCRIPTOR_FORMAT, "an unknown data buffer descriptor format".into()));
         }
         let keeps_others = match flags & LoginRequest::CHANNEL_MASK {
             0 => false,
             LoginRequest::CHANNEL_MULTIPLE => true,
-            _ => return Err((RejectReason::MULTI_CHANNEL, "an unknown multi-channel action")),
+            _ => return Err((RejectReason::MULTI_CHANNEL, "an unknown multi-channel action".into())),
         };
         if request.target_port_id != self.config.target_port {
-            return Err((RejectReason::UNABLE_TO_ASSOCIATE, "another target port"));
+            return Err((RejectReason::UNABLE_TO_ASSOCIATE, "another target port".into()));
         }
         let applicant = Applicant {
-            initiator_port: request.initiator_port_id,
+            initiator_port: initiator_port(&request.initiator_port_id, self.from.ip()),
             target_port: request.target_port_id,
             from: self.from,
             portal: self.portal,
             keeps_others,
         };
-        let others = self.access.admit(&applicant).map_err(|reason| (reason, "refused"))?;
+        let others = self.access.admit(&applicant)?;
         let offset = request.imm_data_offset.get();
         let is_immediate = flags & LoginRequest::IMMEDIATE != 0 && may_be_immediate(offset);
         self.link = Link { max_it_iu_bytes: bytes, immediate_offset: is_immediate.then_some(offset), flags };
@@ -120,6 +123,16 @@ impl Target {
             self.phase = super::Phase::Full;
             self.up.push_back(Up::Ready(session));
         }
+    }
+}
+
+/// Linux's ib_srp has zeros for the identifier where its device has no InfiniBand GID, as siw: all such hosts would be one
+/// initiator port, end each other's channels and share reservations. Their addresses tell them apart.
+fn initiator_port(told: &[u8; 16], from: IpAddr) -> [u8; 16] {
+    match from.to_canonical() {
+        _ if *told != [0; 16] => *told,
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
     }
 }
 
@@ -152,7 +165,7 @@ fn session(applicant: &Applicant, link: &Link, limit: u16) -> Session {
 }
 
 /// A port identifier as Linux writes it.
-pub(crate) fn port_name(port: &[u8; 16]) -> String {
+pub fn port_name(port: &[u8; 16]) -> String {
     let digits: String = port.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("0x{digits}")
 }
@@ -163,4 +176,18 @@ pub(crate) fn transport_id(port: &[u8; 16]) -> Vec<u8> {
     id.resize(TRANSPORT_ID_BYTES.saturating_sub(port.len()), 0);
     id.extend_from_slice(port);
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initiators_without_an_identifier_are_told_apart_by_address() {
+        let port = |told: [u8; 16], from: &str| port_name(&initiator_port(&told, from.parse().unwrap()));
+        assert_eq!(port([0; 16], "192.0.2.2"), "0x00000000000000000000ffffc0000202");
+        assert_eq!(port([0; 16], "::ffff:192.0.2.2"), port([0; 16], "192.0.2.2"));
+        assert_eq!(port([0; 16], "2001:db8::2"), "0x20010db8000000000000000000000002");
+        assert_eq!(port([7; 16], "192.0.2.2"), "0x07070707070707070707070707070707");
+    }
 }

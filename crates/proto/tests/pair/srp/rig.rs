@@ -33,9 +33,9 @@ pub(super) struct Door {
 }
 
 impl Access for Door {
-    fn admit(&self, applicant: &Applicant) -> Result<bool, RejectReason> {
+    fn admit(&self, applicant: &Applicant) -> Result<bool, (RejectReason, String)> {
         assert_eq!((applicant.target_port, applicant.from.port()), (GUID, 50_000));
-        self.refusal.map_or(Ok(self.others), Err)
+        self.refusal.map_or(Ok(self.others), |reason| Err((reason, "refused".into())))
     }
 }
 

@@ -1,0 +1,242 @@
+//! Sessions: what a login makes of a connection, and what becomes of those that it takes the place of.
+
+use super::Core;
+use super::connection::{Phase, REINSTATED};
+use crate::config::Config;
+use crate::limited;
+use crate::message::{Facts, Message};
+use crate::registry::{Place, SessionName};
+use crate::slots::Key;
+use crate::transport::Transport;
+use proto::verbs::Session;
+use reactor::io::Io;
+use scsi::nexus::Reach;
+use scsi::{NexusId, NexusUnit};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tracing::Level;
+
+/// How long a discovery session may last.
+pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
+
+/// One LUN of a session.
+#[derive(Debug)]
+pub(crate) struct LunState {
+    /// Its number.
+    pub(super) number: u16,
+    /// The unit.
+    pub(super) unit: u32,
+    /// The nexus's state on it.
+    pub(super) nexus: NexusUnit,
+    /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it and before
+    /// all earlier sessions with its name.
+    pub(super) losses: u64,
+}
+
+impl<I: Io> Core<I> {
+    /// A session finished its login: it gets its LUNs, ends the session that it reinstates, and moves to its core.
+    pub(super) fn ready(&mut self, key: Key, session: Session) {
+        self.shared.registry.login_ends();
+        let shared = self.shared.clone();
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        // Names do not depend on case (RFC 3722); the configuration has them in lower case.
+        let named = |name: &String| {
+            shared.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
+        };
+        let target = match conn.machine {
+            Transport::Srp(_) => crate::access::srp_target(&shared.config, conn.facts.portal),
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => {
+                session.target.as_ref().and_then(named)
+            }
+        };
+        let keys: Vec<String> =
+            session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let session = Arc::new(session);
+        conn.facts.target = target;
+        conn.facts.session = Some(session.clone());
+        let facts = conn.facts.clone();
+        let serial = facts.serial;
+        let kind = if target.is_some() { "session" } else { "discovery session" };
+        let moves = target.is_some() && conn.machine.is_movable();
+        let transport = conn.machine.name();
+        let core = if moves { self.place(facts.portal) } else { self.me };
+        limited!(
+            "sessions that logged in", 50 per second, Level::INFO,
+            initiator = %session.initiator,
+            from = %facts.from,
+            portal = %facts.local,
+            target = target.map_or("-", |target| shared.config.targets[target].name.as_str()),
+            core = shared.config.cores[core],
+            transport,
+            keys = %keys.join(" "),
+            "{kind} {serial} logged in"
+        );
+        match target {
+            Some(target) => self.enter(key, target, &facts, &session, core),
+            None => self.discover(key),
+        }
+    }
+
+    /// Enters a session among those of its target. It waits for those that it takes the place of.
+    fn enter(&mut self, key: Key, target: usize, facts: &Facts, session: &Session, core: usize) {
+        let shared = self.shared.clone();
+        let Some(name) = session_name(facts, &shared.config) else { return };
+        let (serial, tsih, cid) = (facts.serial, session.tsih, session.cid);
+        let place = Place { core: self.me, serial, tsih, cid, is_over: false, nexus: serial };
+        let Ok(entered) = shared.registry.enter(name, place, shared.config.targets[target].sessions_max)
+        else {
+            return self.gone(key, "the target has no room for another session (sessions_max)");
+        };
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        conn.nexus = NexusId(entered.nexus);
+        conn.predecessors = entered.replaced.len();
+        for old in &entered.replaced {
+            limited!(
+                "sessions that reinstate others", 50 per second, Level::INFO,
+                initiator = %session.initiator,
+                "session {serial} reinstates session {}",
+                old.serial
+            );
+            // Through the mailbox even to this core: the old session may be in it, on its way here.
+            let message = Message::Reinstate { serial: old.serial, core: self.me, parked: key };
+            self.mailbox.post(old.core, message);
+        }
+        if !entered.replaced.is_empty() {
+            return self.set_phase(key, Phase::Parked);
+        }
+        if core == self.me {
+            return self.serve_here(key);
+        }
+        self.move_load(key, Some(core));
+        self.set_phase(key, Phase::Leaving(core));
+    }
+
+    /// A discovery session begins. Anybody may have one, so there are not many, and none stays for long.
+    fn discover(&mut self, key: Key) {
+        if !self.shared.registry.discovery_begins(self.shared.config.logins_max) {
+            return self.gone(key, "there are too many discovery sessions (logins_max)");
+        }
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
+        }
+        self.set_phase(key, Phase::Login);
+    }
+
+    /// The core with the fewest connections among those of the portal.
+    pub(super) fn place(&self, portal: usize) -> usize {
+        let cores = &self.shared.config.portals[portal].cores;
+        let load = |core: usize| {
+            let load = self.shared.loads[core].load(Ordering::Relaxed);
+            // This connection itself counts here until its place is decided.
+            load - usize::from(core == self.me)
+        };
+        cores
+            .iter()
+            .filter_map(|core| self.core_index(*core))
+            .min_by_key(|core| load(*core))
+            .unwrap_or(self.me)
+    }
+
+    /// Gives the session its LUNs, once it is on its core.
+    pub(super) fn equip(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
+        let config = &self.shared.config;
+        let target_config = &config.targets[target];
+        let group = crate::access::group_of(target_config, &session.initiator, conn.facts.from.ip());
+        let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target_config.luns);
+        let read_only = group.is_some_and(|group| group.read_only);
+        let port = crate::access::relative_port(config, target, conn.facts.portal);
+        conn.reach = vec![Reach::No; self.views.len()];
+        let name = session_name(&conn.facts, config);
+        let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
+        for (number, index) in luns {
+            conn.reach[*index] = if read_only { Reach::ReadOnly } else { Reach::Full };
+            let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
+            nexus.sync(&self.views[*index].policy);
+            let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
+            let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
+            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses });
+            conn.lun_list.push(lun_bytes(*number));
+        }
+    }
+
+    /// Ends the connection whose session is reinstated by another.
+    pub(super) fn reinstate(&mut self, serial: u64, core: usize, parked: Key) {
+        let old = self.connections.iter().find(|(_, conn)| conn.facts.serial == serial).map(|(key, _)| key);
+        match old {
+            Some(key) => {
+                self.reinstatements.push((serial, core, parked));
+                self.gone(key, REINSTATED);
+            }
+            None => self.post(core, Message::Reinstated { parked }),
+        }
+    }
+
+    /// A session that this one takes the place of is over.
+    pub(super) fn unpark(&mut self, parked: Key) {
+        let Some(conn) = self.connections.get_mut(parked) else { return };
+        conn.predecessors = conn.predecessors.saturating_sub(1);
+        if conn.predecessors > 0 {
+            return;
+        }
+        if conn.phase != Phase::Parked {
+            // It ended meanwhile, and has only waited for this.
+            return self.soil(parked);
+        }
+        let (portal, moves) = (conn.facts.portal, conn.machine.is_movable());
+        let core = self.place(portal);
+        if core == self.me || self.stopping.is_some() || !moves {
+            self.serve_here(parked);
+        } else {
+            self.move_load(parked, Some(core));
+            self.set_phase(parked, Phase::Leaving(core));
+        }
+    }
+}
+
+/// The name of a session with a target.
+pub(super) fn session_name(facts: &Facts, config: &Config) -> Option<SessionName> {
+    let (session, target) = (facts.session.as_deref()?, facts.target?);
+    Some(SessionName {
+        initiator: session.initiator.to_lowercase(),
+        isid: session.isid,
+        target,
+        group: config.portals[facts.portal].group,
+        channel: if session.keeps_others { facts.serial } else { 0 },
+    })
+}
+
+/// The number in eight LUN bytes: single level, peripheral device (bus 0) or flat space addressing.
+pub(super) fn lun_number(lun: u64) -> Option<u16> {
+    let first = (lun >> 48) as u16;
+    let rest_is_zero = lun & 0x0000_ffff_ffff_ffff == 0;
+    match first >> 14 {
+        0b00 if first >> 8 == 0 && rest_is_zero => Some(first),
+        0b01 if rest_is_zero => Some(first & 0x3fff),
+        _ => None,
+    }
+}
+
+/// Eight LUN bytes: peripheral device addressing below 256, flat space addressing from there on (what Linux and ESXi
+/// expect).
+fn lun_bytes(number: u16) -> u64 {
+    let first = if number < 256 { number } else { 0x4000 | number };
+    u64::from(first) << 48
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lun_numbers_come_back() {
+        for number in [0, 1, 255, 256, 1000, 16383] {
+            assert_eq!(lun_number(lun_bytes(number)), Some(number));
+        }
+        assert_eq!(lun_number(0x4005 << 48), Some(5));
+        assert_eq!(lun_number(0x8000 << 48), None);
+        assert_eq!(lun_number(0x0000_0001_0000_0000), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! The GUID of our SRP target ports: given, or made once and kept.
+
+use crate::access::OUI;
+use crate::housekeeper;
+use std::io;
+use std::path::Path;
+
+/// The file in the state directory.
+const FILE: &str = "srp-guid";
+
+/// The GUID that was kept, or a new one, which is kept where there is a state directory.
+///
+/// # Errors
+/// In words with the cure, when it may be there but cannot be read, or cannot be kept.
+pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
+    let Some(dir) = state_dir else {
+        let guid = make()?;
+        tracing::warn!(
+            "SRP target ports are named {guid:016x} until the daemon ends: --srp-guid or --state-dir keeps the name"
+        );
+        return Ok(guid);
+    };
+    let path = dir.join(FILE);
+    let fault = |what: String| {
+        format!("{}: {what}; give --srp-guid, or remove the file for a new name", path.display())
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            let guid = crate::config::parse_guid(text.trim_end());
+            guid.map_err(|_| fault("the GUID of SRP is damaged".into()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let guid = make()?;
+            let kept = housekeeper::replace(&path, format!("{guid:016x}\n").as_bytes());
+            kept.map_err(|error| fault(format!("the GUID of SRP cannot be kept: {error}")))?;
+            Ok(guid)
+        }
+        Err(error) => Err(fault(format!("the GUID of SRP cannot be read: {error}"))),
+    }
+}
+
+/// An EUI-64 that is nobody's: random but for the OUI, which is locally administered.
+fn make() -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| format!("no random bits for the GUID of SRP: {error}"))?;
+    bytes[..OUI.len()].copy_from_slice(&OUI);
+    Ok(u64::from_be_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_made_once_and_kept() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let guid = find_or_make(Some(dir.path())).expect("a GUID");
+        assert_eq!(guid >> 40, 0x024c75);
+        assert_eq!(find_or_make(Some(dir.path())), Ok(guid));
+        assert_ne!(find_or_make(None), find_or_make(None));
+        std::fs::write(dir.path().join(FILE), "no GUID").expect("written");
+        let fault = find_or_make(Some(dir.path())).expect_err("damaged");
+        assert!(fault.contains("srp-guid: the GUID of SRP is damaged"), "{fault}");
+    }
+}

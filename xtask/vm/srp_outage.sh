@@ -1,0 +1,6 @@
+network
+siw
+modules sd_mod ib_srp
+srp_login
+outage 'received DREQ' 5
+srp_logout
