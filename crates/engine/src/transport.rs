@@ -48,7 +48,7 @@ pub(crate) struct Opening {
     offered: Transports,
     deadline: Time,
     /// It is on the core where it stays, if it cannot move later.
-    pub(crate) is_placed: bool,
+    is_placed: bool,
     state: State,
 }
 
@@ -179,16 +179,8 @@ impl Transport {
         match self {
             Transport::Iscsi(target) => stream.sent(io, &mut **target, result, pushed),
             Transport::Opening(opening) => stream.sent(io, opening, result, pushed),
-            Transport::Iser(channel) => {
-                stream.sent(io, &mut **channel, result, pushed);
-                channel.pushed(pushed);
-                pushed.clear();
-            }
-            Transport::Srp(channel) => {
-                stream.sent(io, &mut **channel, result, pushed);
-                channel.pushed(pushed);
-                pushed.clear();
-            }
+            Transport::Iser(channel) => sent_by_channel(channel, stream, io, result, pushed),
+            Transport::Srp(channel) => sent_by_channel(channel, stream, io, result, pushed),
         }
     }
 
@@ -197,14 +189,8 @@ impl Transport {
         match self {
             Transport::Iscsi(target) => target.poll(),
             Transport::Opening(opening) => opening.poll(),
-            Transport::Iser(channel) => {
-                channel.run(io.now(), io.arena());
-                channel.poll()
-            }
-            Transport::Srp(channel) => {
-                channel.run(io.now(), io.arena());
-                channel.poll()
-            }
+            Transport::Iser(channel) => poll_channel(channel, io),
+            Transport::Srp(channel) => poll_channel(channel, io),
         }
     }
 
@@ -308,15 +294,31 @@ fn next_of_channel<M: MessageMachine<Event = Up>, I: Io>(
     io: &mut I,
 ) -> Option<Up> {
     loop {
-        channel.run(io.now(), io.arena());
-        if let Some(up) = channel.poll() {
+        if let Some(up) = poll_channel(channel, io) {
             return Some(up);
         }
         if !stream.feed(io, channel) {
-            channel.run(io.now(), io.arena());
-            return channel.poll();
+            return poll_channel(channel, io);
         }
     }
+}
+
+fn poll_channel<M: MessageMachine<Event = Up>, I: Io>(channel: &mut Channel<M>, io: &mut I) -> Option<Up> {
+    channel.run(io.now(), io.arena());
+    channel.poll()
+}
+
+/// What the stream calls tasks are work requests of the queue pair.
+fn sent_by_channel<M: MessageMachine<Event = Up>, I: Io>(
+    channel: &mut Channel<M>,
+    stream: &mut Stream,
+    io: &mut I,
+    result: Result<u32, Errno>,
+    pushed: &mut Vec<TaskId>,
+) {
+    stream.sent(io, channel, result, pushed);
+    channel.pushed(pushed);
+    pushed.clear();
 }
 
 fn flush_channel<M: MessageMachine<Event = Up>, I: Io>(
@@ -326,8 +328,7 @@ fn flush_channel<M: MessageMachine<Event = Up>, I: Io>(
 ) -> Option<Up> {
     channel.run(io.now(), io.arena());
     stream.flush(io, channel);
-    channel.run(io.now(), io.arena());
-    channel.poll()
+    poll_channel(channel, io)
 }
 
 fn channel<M: MessageMachine>(socket: Handle, machine: M, now: Time) -> Box<Channel<M>> {

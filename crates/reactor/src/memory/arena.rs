@@ -188,6 +188,12 @@ impl Arena {
         self.free_bytes
     }
 
+    /// Whether half of all is free: who takes memory in stock, ahead of any data, leaves the rest to those whose data is
+    /// on its way.
+    pub fn is_roomy(&self) -> bool {
+        self.free_bytes >= self.in_use()
+    }
+
     /// Bytes of buffers that are taken, or given back but still lent.
     pub fn in_use(&self) -> u64 {
         self.region.len() - self.free_bytes

@@ -215,9 +215,8 @@ impl Receiver {
                 straight = missing;
             }
         }
-        // Half of the memory is left to those whose data has a place.
-        let is_roomy = io.arena().free_bytes() >= io.arena().in_use();
-        let size = if self.is_lively && is_roomy && straight == 0 { LARGE_BYTES } else { SMALL_BYTES };
+        let is_large = self.is_lively && straight == 0 && io.arena().is_roomy();
+        let size = if is_large { LARGE_BYTES } else { SMALL_BYTES };
         let room = self.make_room(io.arena(), size);
         let room = room.map(|room| if straight > 0 { room.slice(0, SMALL_BYTES) } else { room });
         let staged = room.filter(|room| into.push(*room)).map_or(0, |room| room.len);
