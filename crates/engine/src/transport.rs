@@ -25,7 +25,8 @@ pub(crate) const OPENING_BYTES: u32 = StartFrame::BYTES as u32;
 
 /// RDMA Reads that a connection makes at a time; it serves none.
 const READS: Depths = Depths { ird: 0, ord: 128 };
-/// Receives of a connection, at most: an initiator that asks for shorter data segments needs more of them.
+/// Receives of a connection, at most: an initiator that asks for shorter data segments needs more of them, and may have
+/// fewer commands in flight when these are not enough.
 const RECEIVES_MAX: u16 = 1024;
 
 /// The machine of one connection.
@@ -122,7 +123,8 @@ impl Transport {
         *self = match spoken {
             Spoken::Iscsi => Transport::Iscsi(Box::new(IscsiTarget::new(config, access, from, portal, now))),
             Spoken::Iser => {
-                Transport::Iser(channel(socket, IserTarget::new(config, access, from, portal, now), now))
+                let target = IserTarget::new(config, RECEIVES_MAX, access, from, portal, now);
+                Transport::Iser(channel(socket, target, now))
             }
             Spoken::Srp => {
                 Transport::Srp(channel(socket, SrpTarget::new(srp, access, from, portal, now), now))

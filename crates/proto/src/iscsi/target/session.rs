@@ -48,6 +48,11 @@ impl Session {
         session
     }
 
+    /// So many commands may be in flight from now on: no fewer than before.
+    pub(super) fn widen(&mut self, depth: u32) {
+        self.depth = self.depth.max(depth);
+    }
+
     /// Where a non-immediate command with this CmdSN stands.
     pub(crate) fn order(&self, cmd_sn: u32) -> Order {
         match cmd_sn.wrapping_sub(self.exp_cmd_sn) {
