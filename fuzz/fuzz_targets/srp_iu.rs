@@ -297,9 +297,10 @@ impl Post for Wire {
         Ok(Advertised { stag: self.made, offset: 0 })
     }
 
-    fn invalidate(&mut self, stag: u32) {
+    fn invalidate(&mut self, stag: u32) -> bool {
         let at = self.stags.iter().position(|other| *other == stag);
         self.stags.swap_remove(at.expect("it is advertised"));
+        true
     }
 
     fn copy(&mut self, from: Span, to: Places) {

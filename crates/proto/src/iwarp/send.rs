@@ -36,8 +36,10 @@ pub(super) struct Sending {
     is_terminated: bool,
     /// Work requests that are not wholly sent.
     queue: VecDeque<Work>,
-    /// Sends and Writes in batches that have not left.
+    /// What is in batches that have not left.
     leaving: VecDeque<Leaving>,
+    /// How many of these are work requests.
+    work_leaving: usize,
     /// Reads that were asked for.
     reads: VecDeque<Read>,
     /// Reads that the peer has asked for.
@@ -73,9 +75,12 @@ pub(super) enum Operation {
     Read { stag: u32, offset: u64 },
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaving {
     Sent(u64),
     Written(u64),
+    /// Bytes of the buffer with this STag, which the peer reads.
+    Response(u32),
 }
 
 /// A Read that was asked for.
@@ -88,6 +93,7 @@ struct Read {
 }
 
 /// A Read that the peer has asked for.
+#[derive(Clone, Copy)]
 struct Response {
     request: ReadRequest,
     msn: u32,
@@ -129,7 +135,8 @@ impl Sending {
             terminate: None,
             is_terminated: false,
             queue: VecDeque::with_capacity(work_limit),
-            leaving: VecDeque::with_capacity(work_limit),
+            leaving: VecDeque::with_capacity(work_limit.saturating_add(responses)),
+            work_leaving: 0,
             reads: VecDeque::with_capacity(reads),
             responses: VecDeque::with_capacity(responses),
             current: None,
@@ -145,7 +152,7 @@ impl Sending {
 
     /// `false`: there is no room.
     pub(super) fn post(&mut self, work: Work) -> bool {
-        let incomplete = self.queue.len().saturating_add(self.leaving.len()).saturating_add(self.reads.len());
+        let incomplete = self.queue.len().saturating_add(self.work_leaving).saturating_add(self.reads.len());
         let has_room = incomplete < self.work_limit;
         if has_room {
             self.queue.push_back(work);
@@ -153,12 +160,20 @@ impl Sending {
         has_room
     }
 
-    /// A batch with the end of a Send or Write has left.
-    pub(super) fn left(&mut self) -> Option<Event> {
-        self.leaving.pop_front().map(|work| match work {
+    /// A batch with the end of a Send or Write, or with bytes that the peer reads, has left.
+    pub(super) fn left(&mut self, memory: &mut Registrations) -> Option<Event> {
+        let event = match self.leaving.pop_front()? {
             Leaving::Sent(id) => Event::Sent { id },
             Leaving::Written(id) => Event::Written { id },
-        })
+            Leaving::Response(stag) => return memory.left(stag).then_some(Event::Freed { stag }),
+        };
+        self.work_leaving = self.work_leaving.saturating_sub(1);
+        Some(event)
+    }
+
+    /// What was posted goes out before the end, but for RDMA Reads: nobody would take their data.
+    pub(super) fn forget_reads(&mut self) {
+        self.queue.retain(|work| !matches!(work.operation, Operation::Read { .. }));
     }
 
     /// Whether one more Read Request of the peer is within IRD.
@@ -221,7 +236,7 @@ impl Sending {
     pub(super) fn fill(
         &mut self,
         agreed: &Agreed,
-        memory: &Registrations,
+        memory: &mut Registrations,
         batch: &mut Transmit,
     ) -> Result<(), Violation> {
         if let Some(frame) = self.frame.take() {
@@ -331,13 +346,19 @@ impl Sending {
         self.current = None;
         self.next = Source::Response;
         let Some(work) = self.queue.pop_front() else { return };
-        self.leaving.push_back(match work.operation {
+        let leaving = match work.operation {
             Operation::Send { .. } => {
                 self.sends = self.sends.wrapping_add(1);
                 Leaving::Sent(work.id)
             }
             Operation::Write { .. } | Operation::Read { .. } => Leaving::Written(work.id),
-        });
+        };
+        self.work_leaving = self.work_leaving.saturating_add(1);
+        self.leaves(leaving, batch);
+    }
+
+    fn leaves(&mut self, what: Leaving, batch: &mut Transmit) {
+        self.leaving.push_back(what);
         batch.done.push(TaskId::default());
     }
 
@@ -381,10 +402,10 @@ impl Sending {
     fn push_response(
         &mut self,
         agreed: &Agreed,
-        memory: &Registrations,
+        memory: &mut Registrations,
         batch: &mut Transmit,
     ) -> Result<(), (Violation, [u8; 48])> {
-        let Some(Response { request, msn }) = self.responses.front() else { return Ok(()) };
+        let Some(Response { request, msn }) = self.responses.front().copied() else { return Ok(()) };
         let at = self.at;
         let missing = request.size.get().saturating_sub(at);
         let len = missing.min(agreed.ulpdu_max.saturating_sub(TAGGED_HEADER_BYTES));
@@ -394,9 +415,15 @@ impl Sending {
             0 => Places::EMPTY,
             _ => match memory.for_read(request.source_stag.get(), source, len) {
                 Ok(places) => places,
-                Err(fault) => return Err((fault.of_read(), unserved(*request, *msn, at))),
+                Err(fault) => return Err((fault.of_read(), unserved(request, msn, at))),
             },
         };
+        // One note for all that a batch has of a buffer: its last is of this batch, when there is any.
+        let leaving = Leaving::Response(request.source_stag.get());
+        if len > 0 && (batch.done.is_empty() || self.leaving.back() != Some(&leaving)) {
+            memory.leaves(request.source_stag.get());
+            self.leaves(leaving, batch);
+        }
         let last = len == missing;
         let header = tagged(Opcode::READ_RESPONSE, len, last, request.sink_stag.get(), sink);
         let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
