@@ -1,13 +1,14 @@
 //! The home of a unit: one request at a time, published to every core, answered when all have applied it.
 
 use super::Core;
-use super::session::LunState;
+use super::connection::Connection;
+use super::session::{LunState, lun_number};
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use reactor::io::Io;
 use scsi::attention::UnitAttention;
-use scsi::{Home, HomeReply, HomeRequest, Publish};
+use scsi::{Home, HomeReply, HomeRequest, NexusId, Publish};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -124,6 +125,9 @@ impl<I: Io> Core<I> {
             Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
             _ => None,
         };
+        if let (Waiter::Function(asker), false) = (origin.who, publish.aborts.is_empty()) {
+            self.forget_unread(unit, asker.nexus);
+        }
         let mut left = Vec::new();
         let mut cleared = Vec::new();
         for (who, how) in &publish.aborts {
@@ -173,6 +177,21 @@ impl<I: Io> Core<I> {
         }
         self.let_in();
         self.open_gate(unit);
+    }
+
+    /// Commands of this nexus that have come, but are not known here as their descriptors are still being read, are
+    /// aborted with those that are: for their initiator they are the same.
+    fn forget_unread(&mut self, unit: u32, nexus: NexusId) {
+        for key in self.keys_where(|conn| conn.nexus == nexus && conn.machine.is_rdma()) {
+            let Some(conn) = self.connections.get_mut(key) else { continue };
+            let Connection { machine, luns, .. } = conn;
+            let is_here =
+                |lun| luns.iter().any(|state| state.unit == unit && lun_number(lun) == Some(state.number));
+            for wire in machine.forget_unread(is_here) {
+                self.keep_lent(key, wire);
+            }
+            self.soil(key);
+        }
     }
 
     /// An aborted task is really gone.

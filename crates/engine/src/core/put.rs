@@ -11,15 +11,19 @@ use wire::Places;
 
 impl<I: Io> Core<I> {
     /// Writes all that a WRITE writes from where it was received, where that is all here and the store takes it at once.
-    /// With a data digest nobody has looked yet whether it is what was sent.
+    /// What lies in a message was checked; with a data digest in a stream nobody has looked yet whether it is what was sent.
     pub(super) fn put(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
         let Some((offset, len, ending)) = exec.whole_write() else { return false };
         let Some(conn) = self.connections.get_mut(connection) else { return false };
-        let is_next = command.write_bytes == len && conn.machine.unplaced(command.task) == len;
-        if !is_next || conn.machine.sums_payload() || conn.phase != Phase::Serving {
+        if command.write_bytes != len || conn.phase != Phase::Serving {
             return false;
         }
-        let Some(from) = conn.stream.ahead(len) else { return false };
+        let from = match conn.machine.immediate(command.task) {
+            Some(data) => Some(data),
+            None if conn.machine.sums_payload() || conn.machine.unplaced(command.task) != len => None,
+            None => conn.stream.ahead(len),
+        };
+        let Some(from) = from else { return false };
         let (lane, io) = self.lane(unit);
         if !lane.put(io, offset, Places::one(from)) {
             return false;
