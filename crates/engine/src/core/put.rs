@@ -1,4 +1,4 @@
-//! WRITEs to memory whose data has come with them: they need neither task nor buffer.
+//! WRITEs whose data has come with them: they need no buffer, and to memory no task.
 
 use super::Core;
 use super::connection::Phase;
@@ -33,6 +33,19 @@ impl<I: Io> Core<I> {
         }
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
         self.leave_gate(unit, None);
+        true
+    }
+
+    /// Has a WRITE use its data where that came to, if all of it is there.
+    pub(super) fn borrow(&mut self, key: Key, buffer_bytes: u32) -> bool {
+        let Some(task) = self.tasks.get_mut(key) else { return false };
+        let is_whole =
+            task.exec.as_ref().is_some_and(Exec::is_write) && buffer_bytes == task.command.write_bytes;
+        let Some(conn) = self.connections.get_mut(task.origin).filter(|_| is_whole) else { return false };
+        let Some(data) = conn.machine.borrow(task.wire) else { return false };
+        task.buffer = Places::one(data);
+        task.borrowed = true;
+        task.asked_bytes = data.len;
         true
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Task {
     /// Task attribute.
     pub(super) attribute: Attribute,
     /// The command.
-    command: Command,
+    pub(super) command: Command,
     /// Its program, once admitted.
     pub(super) exec: Option<Exec>,
     /// Its buffer.
@@ -47,7 +47,7 @@ pub(super) struct Task {
     /// The unit whose store it flushes.
     flushes: Option<u32>,
     /// How much of the data-out has been asked for.
-    asked_bytes: u32,
+    pub(super) asked_bytes: u32,
     /// Since when not all has come that was asked for: the transport has the buffer.
     missing: Option<Time>,
     /// It counts in its unit's gate.
@@ -290,19 +290,6 @@ impl<I: Io> Core<I> {
                 }
             }
         }
-    }
-
-    /// Has a WRITE use its data where that came to, if all of it is there.
-    fn borrow(&mut self, key: Key, buffer_bytes: u32) -> bool {
-        let Some(task) = self.tasks.get_mut(key) else { return false };
-        let is_whole =
-            task.exec.as_ref().is_some_and(Exec::is_write) && buffer_bytes == task.command.write_bytes;
-        let Some(conn) = self.connections.get_mut(task.origin).filter(|_| is_whole) else { return false };
-        let Some(data) = conn.machine.borrow(task.wire) else { return false };
-        task.buffer = Places::one(data);
-        task.borrowed = true;
-        task.asked_bytes = data.len;
-        true
     }
 
     /// Runs the program from its start. No program may look at a buffer into which unsolicited data is coming: only a
