@@ -17,9 +17,9 @@ use reactor::memory::Arena;
 use reactor::stream::Stream;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use wire::Span;
 use wire::iwarp::{Layout as _, ReadDepths, StartFrame};
 use wire::srp::LoginRequestRdma;
+use wire::{Sense, Span};
 
 /// Bytes that tell: a request of MPA without its private data. A login request of iSCSI is longer.
 pub(crate) const OPENING_BYTES: u32 = StartFrame::BYTES as u32;
@@ -296,6 +296,15 @@ impl Transport {
     pub(crate) fn give_back(&mut self, task: TaskId) {
         if let Transport::Srp(channel) = self {
             channel.machine_mut().give_back(task);
+        }
+    }
+
+    /// Tells the initiator at once what a unit attention tells with the next command, where the transport has a message
+    /// for it that initiators take.
+    pub(crate) fn tell_event(&mut self, lun: u64, sense: Sense) {
+        if let Transport::Srp(channel) = self {
+            // While another is on its way the unit attention does.
+            channel.machine_mut().tell_event(lun, sense);
         }
     }
 

@@ -20,6 +20,7 @@ const TERMINATED: u8 = 1;
 const MAINTAINED: u8 = 2;
 const TEST_UNIT_READY: u8 = 0x00;
 const RESERVE: u8 = 0x16;
+const ASYNC_EVENT: u8 = 0x82;
 const READ_10: u8 = 0x28;
 const WRITE_10: u8 = 0x2a;
 const GOOD: u8 = 0x00;
@@ -333,4 +334,21 @@ fn data_inside_a_command_is_written_from_where_it_lies() {
         }
         daemon.stop().expect("an orderly end");
     }
+}
+
+#[test]
+fn a_unit_that_grew_is_told_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = directory.path().join("image");
+    let file = std::fs::File::create(&image).expect("an image");
+    file.set_len(1 << 20).expect("a length");
+    let daemon = serve_unit(&format!("file:{}", image.display()));
+    let mut channel = Channel::login(daemon.addresses()[0], 1, SINGLE, GUID).expect("a channel").0;
+    assert_eq!(channel.execute(TEST_UNIT_READY), GOOD);
+    file.set_len(2 << 20).expect("a length");
+    let event =
+        std::iter::repeat_with(|| channel.next()).find(|frame| frame[18] == ASYNC_EVENT).expect("an event");
+    let sense = &event[18 + 36..];
+    assert_eq!((sense[0] & 0x7f, sense[2] & 0xf, &sense[12..14]), (0x70, 6, &[0x2a, 0x09][..]));
+    daemon.stop().expect("an orderly end");
 }

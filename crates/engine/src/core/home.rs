@@ -2,7 +2,7 @@
 
 use super::Core;
 use super::connection::Connection;
-use super::session::{LunState, lun_number};
+use super::session::{LunState, lun_bytes, lun_number};
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
@@ -148,7 +148,8 @@ impl<I: Io> Core<I> {
                 }
             }
         }
-        for (_, conn) in self.connections.iter_mut() {
+        let mut told = Vec::new();
+        for (key, conn) in self.connections.iter_mut() {
             // A session that came from a core that was ahead has been told already.
             let is_news = |lun: &LunState| lun.unit == unit && lun.nexus.access_epoch < publish.policy.epoch;
             for lun in conn.luns.iter_mut().filter(|lun| is_news(lun)) {
@@ -159,10 +160,16 @@ impl<I: Io> Core<I> {
                         *attention != UnitAttention::CommandsCleared || cleared.contains(&lun.nexus.id);
                     if who.includes(&lun.nexus) && concerns {
                         lun.nexus.establish(*attention);
+                        if attention.is_of_unit() {
+                            let sense = attention.check().encode(&publish.policy.modes);
+                            conn.machine.tell_event(lun_bytes(lun.number), sense);
+                            told.push(key);
+                        }
                     }
                 }
             }
         }
+        told.into_iter().for_each(|key| self.soil(key));
         if !publish.aborts.is_empty() {
             // What was aborted before may still be on its way to the medium as well.
             let lingering = |task: &super::Task| task.touches(unit) && task.may_still_write();
