@@ -7,12 +7,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Where sessions live, and how many there are.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    sessions: Mutex<BTreeMap<SessionName, Place>>,
+    sessions: Mutex<Sessions>,
     /// What sessions that are over had been told of, oldest first.
     told: Mutex<VecDeque<(SessionName, Told)>>,
     serials: AtomicU64,
     logins: AtomicUsize,
     discoveries: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    live: BTreeMap<SessionName, Place>,
+    /// Those whose place was taken, with the name of their ports, until they are over.
+    replaced: Vec<(SessionName, Place)>,
 }
 
 /// What makes a session unique (RFC 7143 section 4.4.3): initiator name, ISID, target. With SRP each channel is one.
@@ -69,7 +76,7 @@ pub(crate) struct Place {
 pub(crate) struct Entered {
     /// The I_T nexus.
     pub(crate) nexus: u64,
-    /// The sessions that it takes the place of, which must be ended.
+    /// The sessions that it takes the place of, or others took before it, which must be ended.
     pub(crate) replaced: Vec<Place>,
 }
 
@@ -105,26 +112,26 @@ impl Registry {
 
     /// Sessions of a target.
     pub(crate) fn sessions_of(&self, target: usize) -> usize {
-        self.lock().keys().filter(|name| name.target == target).count()
+        self.lock().live.keys().filter(|name| name.target == target).count()
     }
 
     /// The session with this name.
     pub(crate) fn find(&self, name: &SessionName) -> Option<Place> {
-        self.lock().get(name).copied()
+        self.lock().live.get(name).copied()
     }
 
     /// Whether a session has this handle.
     pub(crate) fn has_tsih(&self, tsih: u16) -> bool {
-        self.lock().values().any(|place| place.tsih == tsih)
+        self.lock().live.values().any(|place| place.tsih == tsih)
     }
 
     /// Channels of the same two ports, of whatever channel `name` is.
     pub(crate) fn channels(&self, name: &SessionName) -> usize {
-        self.lock().keys().filter(|other| other.has_ports_of(name)).count()
+        self.lock().live.keys().filter(|other| other.has_ports_of(name)).count()
     }
 
     /// Enters a session. It takes the place of all that have its ports, unless it is a channel beside others: then it
-    /// shares their nexus.
+    /// shares their nexus, and waits as they do for those whose place they took.
     ///
     /// # Errors
     /// When the target has `max` others already: some may have come in since this one was granted its login.
@@ -132,32 +139,39 @@ impl Registry {
         let mut sessions = self.lock();
         let is_alone = name.channel == 0;
         let is_replaced = |other: &SessionName| is_alone && other.has_ports_of(&name);
-        let others = sessions.keys().filter(|other| other.target == name.target && !is_replaced(other));
+        let others = sessions.live.keys().filter(|other| other.target == name.target && !is_replaced(other));
         if others.count() >= max {
             return Err(Full);
         }
-        let replaced: Vec<SessionName> =
-            sessions.keys().filter(|other| is_replaced(other)).cloned().collect();
-        let replaced = replaced.iter().filter_map(|other| sessions.remove(other)).collect();
-        let beside = sessions.iter().find(|(other, place)| other.has_ports_of(&name) && !place.is_over);
+        let ports = name.ports();
+        let displaced: Vec<SessionName> =
+            sessions.live.keys().filter(|other| is_replaced(other)).cloned().collect();
+        for other in displaced {
+            if let Some(old) = sessions.live.remove(&other) {
+                sessions.replaced.push((ports.clone(), old));
+            }
+        }
+        let of_ports = sessions.replaced.iter().filter(|(other, _)| *other == ports);
+        let replaced = of_ports.map(|(_, old)| *old).collect();
+        let beside = sessions.live.iter().find(|(other, place)| other.has_ports_of(&name) && !place.is_over);
         let nexus = beside.map_or(place.nexus, |(_, place)| place.nexus);
-        sessions.insert(name, Place { nexus, ..place });
+        sessions.live.insert(name, Place { nexus, ..place });
         Ok(Entered { nexus, replaced })
     }
 
     /// The session has come to its end; whether its nexus has, too.
     pub(crate) fn ends(&self, name: &SessionName, serial: u64, nexus: u64) -> bool {
         let mut sessions = self.lock();
-        if let Some(own) = sessions.get_mut(name).filter(|place| place.serial == serial) {
+        if let Some(own) = sessions.live.get_mut(name).filter(|place| place.serial == serial) {
             own.is_over = true;
         }
-        !sessions.values().any(|place| place.nexus == nexus && !place.is_over)
+        !sessions.live.values().any(|place| place.nexus == nexus && !place.is_over)
     }
 
     /// Moves the session's connection to another core by `go`; false when it was reinstated, and must not move. Nobody
     /// learns of the new core before `go` has posted the connection to it.
     pub(crate) fn hand_over(&self, name: &SessionName, serial: u64, core: usize, go: impl FnOnce()) -> bool {
-        match self.lock().get_mut(name).filter(|entry| entry.serial == serial) {
+        match self.lock().live.get_mut(name).filter(|entry| entry.serial == serial) {
             Some(entry) => {
                 entry.core = core;
                 go();
@@ -170,9 +184,10 @@ impl Registry {
     /// The session is over, unless another has taken its name.
     pub(crate) fn leave(&self, name: &SessionName, serial: u64) {
         let mut sessions = self.lock();
-        if sessions.get(name).is_some_and(|place| place.serial == serial) {
-            sessions.remove(name);
+        if sessions.live.get(name).is_some_and(|place| place.serial == serial) {
+            sessions.live.remove(name);
         }
+        sessions.replaced.retain(|(_, place)| place.serial != serial);
     }
 
     /// Remembers what a session that is over had been told: it may come back to flush what it wrote.
@@ -198,10 +213,10 @@ impl Registry {
     /// All sessions.
     #[cfg(test)]
     pub(crate) fn places(&self) -> Vec<Place> {
-        self.lock().values().copied().collect()
+        self.lock().live.values().copied().collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SessionName, Place>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Sessions> {
         self.sessions.lock().expect("no holder of this lock panics")
     }
 }
@@ -254,6 +269,16 @@ mod tests {
         let alone = place(&registry, 0);
         let entered = registry.enter(name(), alone, 1).expect("the others make room");
         assert_eq!((entered.nexus, entered.replaced.len()), (alone.serial, 3));
+        registry.leave(&channel(&first), first.serial);
+        let beside = place(&registry, 0);
+        let entered = registry.enter(channel(&beside), beside, 2).expect("a channel beside it");
+        assert_eq!(
+            (entered.nexus, entered.replaced.len()),
+            (alone.serial, 2),
+            "it waits for those that are left"
+        );
+        registry.ends(&channel(&beside), beside.serial, alone.serial);
+        registry.leave(&channel(&beside), beside.serial);
         assert!(registry.ends(&channel(&second), second.serial, first.serial), "none has the old nexus");
         assert!(registry.ends(&name(), alone.serial, alone.serial));
         let late = place(&registry, 0);
