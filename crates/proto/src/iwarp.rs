@@ -378,8 +378,13 @@ impl QueuePair {
         }
         let asked = if self.config.enhanced { setup::REVISION_ENHANCED } else { setup::REVISION_PLAIN };
         if offer.revision != asked || offer.depths.is_some() != self.config.enhanced {
-            let reason = format!("asked for MPA revision {asked}, the peer answered with {}", offer.revision);
-            return self.over(&reason);
+            let cure = match self.config.enhanced {
+                true => ": it makes no enhanced connections (RFC 6581), so it has to be reached without RDMA",
+                false => "",
+            };
+            let answer = offer.revision;
+            return self
+                .over(&format!("asked for MPA revision {asked}, the peer answered with {answer}{cure}"));
         }
         match setup::conclude(&self.config, &offer) {
             Ok(setup) => {
@@ -464,6 +469,11 @@ impl StreamMachine for QueuePair {
     fn closed(&mut self, _now: Time, error: Option<&str>) {
         let reason = match &self.phase {
             Phase::Closing { reason, .. } => reason.clone(),
+            // So does one that does not know the revision (RFC 6581 section 10).
+            Phase::Starting { .. } if error.is_none() && self.is_initiator && self.config.enhanced => {
+                "closed by the peer in MPA start-up: it speaks no iWARP there, or not MPA revision 2"
+                    .to_string()
+            }
             Phase::Starting { .. } if error.is_none() => "closed by the peer in MPA start-up".to_string(),
             Phase::Starting { .. } | Phase::Requested(_) | Phase::Full | Phase::Over => {
                 error.unwrap_or("closed by the peer").to_string()
