@@ -200,7 +200,7 @@ impl srp::login::Access for Directory {
 }
 
 /// Our target port identifier: id_ext and ioc_guid.
-fn srp_port(guid: u64) -> [u8; 16] {
+pub(crate) fn srp_port(guid: u64) -> [u8; 16] {
     (u128::from(guid) << 64 | u128::from(guid)).to_be_bytes()
 }
 
