@@ -10,7 +10,7 @@ use peer::{Answer, Command, Function, Login, Nexus, connect};
 use proto::iscsi::initiator::{Completion, Outcome, Residual};
 use proto::verbs::{Attribute, TaskId};
 use std::time::{Duration, Instant};
-use support::{serve, target_of};
+use support::{TARGET, serve, serve_toml, target_of};
 
 const SCHEMES: [&str; 3] = ["iscsi", "iser", "srp"];
 /// What becomes of each command, as [`script`] tells it.
@@ -126,10 +126,13 @@ fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|n| (n * 7 + n / 251 + seed) as u8).collect()
 }
 
+fn login(daemon: &Daemon, scheme: &str, number: u8) -> Login<'static> {
+    Login { at: daemon.addresses()[0], target: target_of(scheme), number, is_beside: false }
+}
+
 /// A session that has been told of its beginning.
 fn session(daemon: &Daemon, scheme: &str, number: u8) -> Box<dyn Nexus> {
-    let login = Login { at: daemon.addresses()[0], target: target_of(scheme), number };
-    let mut nexus = connect(scheme, &login);
+    let mut nexus = connect(scheme, &login(daemon, scheme, number)).expect("a session");
     for lun in [0, 1] {
         let task = nexus.submit(&Command { lun, ..command(&TEST_UNIT_READY) });
         let told = in_words(&nexus.end(task).0);
@@ -482,4 +485,67 @@ fn registrations_name_initiators_of_every_transport() {
         outsider.leave();
         daemon.stop().expect("every core ends in order");
     }
+}
+
+#[test]
+fn groups_admit_and_show_the_same_over_every_transport() {
+    let port = |number: &str| format!("0x{}", number.repeat(16));
+    let daemon = serve_toml(&format!(
+        "[[lun]]\nname = \"a\"\nram = \"1M\"\n[[lun]]\nname = \"b\"\nram = \"1M\"\n\
+         [[target]]\nname = \"{TARGET}\"\nluns = [\"a\"]\n\
+         [[target.group]]\nname = \"denied\"\ndeny = true\ninitiators = [\"*:peer1\", \"{}\"]\n\
+         [[target.group]]\nname = \"readers\"\nread_only = true\nluns = [{{ number = 5, lun = \"b\" }}]\n\
+         initiators = [\"*:peer2\", \"{}\"]\n\
+         [[target.group]]\nname = \"writers\"\ninitiators = [\"*:peer3\", \"{}\"]\n",
+        port("01"),
+        port("02"),
+        port("03"),
+    ));
+    let units = |nexus: &mut Box<dyn Nexus>| {
+        let task = nexus.submit(&reading(&[0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256));
+        nexus.end(task).1[8..].chunks(8).map(|lun| lun[1]).collect::<Vec<u8>>()
+    };
+    let on = |lun, command| Command { lun, ..command };
+    for scheme in SCHEMES {
+        let login = |number| connect(scheme, &login(&daemon, scheme, number));
+        for stranger in [1, 4] {
+            let reason = login(stranger).err().expect("no session");
+            assert!(reason.contains("0x00010000") || reason.contains("0x0202"), "{reason}");
+        }
+        let (mut reader, mut writer) = (login(2).expect("a session"), login(3).expect("a session"));
+        assert_eq!((units(&mut reader), units(&mut writer)), (vec![5], vec![0]));
+        assert_eq!(outcome(&mut reader, &on(5, write(0, 1))), "UnitAttention 2900");
+        assert_eq!(outcome(&mut reader, &on(5, write(0, 1))), "DataProtect 2700");
+        assert_eq!(outcome(&mut reader, &write(0, 1)), "IllegalRequest 2500");
+        assert_eq!(outcome(&mut writer, &write(0, 1)), "UnitAttention 2900");
+        assert_eq!(outcome(&mut writer, &write(0, 1)), "GOOD");
+        assert_eq!(outcome(&mut writer, &on(5, read(0, 1))), "IllegalRequest 2500");
+        reader.leave();
+        writer.leave();
+    }
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn channels_of_srp_are_one_nexus_to_its_task_set() {
+    let daemon = serve(&LUNS);
+    let mut first = session(&daemon, "srp", 1);
+    let beside = Login { is_beside: true, ..login(&daemon, "srp", 1) };
+    let [mut second, mut third] = [(); 2].map(|()| connect("srp", &beside).expect("a channel"));
+    let unit = command(&TEST_UNIT_READY);
+    for channel in [&mut second, &mut third] {
+        assert_eq!(outcome(channel, &unit), "GOOD", "the nexus has been told of its beginning");
+    }
+    let doomed = awaited(&mut first, Attribute::Ordered);
+    let queued = second.submit(&unit);
+    let set = third.manage(0, Function::AbortTaskSet);
+    assert_eq!(third.answer(set), Answer::Complete);
+    assert_eq!(outcome(&mut third, &unit), "GOOD", "nobody holds the unit");
+    for (channel, task) in [(&mut first, doomed), (&mut second, queued)] {
+        let abort = channel.manage(0, Function::AbortTask(task));
+        assert_eq!(in_words(&channel.end(task).0), "Aborted");
+        assert_eq!(channel.answer(abort), Answer::Complete);
+    }
+    [first, second, third].into_iter().for_each(|channel| channel.leave());
+    daemon.stop().expect("every core ends in order");
 }

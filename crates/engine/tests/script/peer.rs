@@ -37,6 +37,8 @@ pub struct Login<'a> {
     pub target: &'a str,
     /// The initiator's number.
     pub number: u8,
+    /// With SRP: other channels go on beside this one.
+    pub is_beside: bool,
 }
 
 /// A command.
@@ -103,14 +105,14 @@ pub trait Spoken: StreamMachine + Sized {
     fn told(event: Self::Event) -> Told;
 }
 
-/// Logs in with whatever a URL of this scheme speaks.
-pub fn connect(scheme: &str, login: &Login<'_>) -> Box<dyn Nexus> {
-    match scheme {
-        "iscsi" => Box::new(Peer::<Iscsi>::connect(login)),
-        "iser" => Box::new(Peer::<Channel<Iser>>::connect(login)),
-        "srp" => Box::new(Peer::<Channel<Srp>>::connect(login)),
+/// Logs in with whatever a URL of this scheme speaks; or why there is no session.
+pub fn connect(scheme: &str, login: &Login<'_>) -> Result<Box<dyn Nexus>, String> {
+    Ok(match scheme {
+        "iscsi" => Box::new(Peer::<Iscsi>::connect(login)?),
+        "iser" => Box::new(Peer::<Channel<Iser>>::connect(login)?),
+        "srp" => Box::new(Peer::<Channel<Srp>>::connect(login)?),
         other => panic!("{other} is not spoken here"),
-    }
+    })
 }
 
 /// A session.
@@ -130,7 +132,7 @@ struct Peer<M: Spoken> {
 }
 
 impl<M: Spoken> Peer<M> {
-    fn connect(login: &Login<'_>) -> Peer<M> {
+    fn connect(login: &Login<'_>) -> Result<Peer<M>, String> {
         let socket = TcpStream::connect(login.at).expect("a connection");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut peer = Peer {
@@ -146,8 +148,8 @@ impl<M: Spoken> Peer<M> {
             managed: Vec::new(),
             gone: None,
         };
-        peer.go_on_until(|peer| peer.transport_id.is_some());
-        peer
+        peer.go_on_until(|peer| peer.transport_id.is_some() || peer.gone.is_some());
+        peer.gone.take().map_or(Ok(peer), Err)
     }
 
     fn now(&self) -> Time {
@@ -461,7 +463,7 @@ impl Spoken for Channel<Srp> {
             queue_depth: QUEUE_DEPTH,
             it_iu_bytes: u32::from(srp::IMMEDIATE_OFFSET) + 8192,
             immediate: true,
-            keeps_others: false,
+            keeps_others: login.is_beside,
             login_within: PATIENCE,
             idle: IDLE,
         };
