@@ -172,7 +172,7 @@ impl<I: Io> Core<I> {
         match old {
             Some(key) => {
                 self.reinstatements.push((serial, core, parked));
-                self.say_goodbye(key);
+                self.log_out(key);
                 self.gone(key, REINSTATED);
             }
             None => self.post(core, Message::Reinstated { parked }),
@@ -180,7 +180,7 @@ impl<I: Io> Core<I> {
     }
 
     /// SRP tells an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of iSCSI just ends.
-    fn say_goodbye(&mut self, key: Key) {
+    fn log_out(&mut self, key: Key) {
         match self.connections.get(key).map(|conn| &conn.machine) {
             Some(Transport::Srp(_)) => self.down(Some(key), Down::Close),
             Some(Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_)) | None => {}
