@@ -79,7 +79,8 @@ impl<I: Io> Core<I> {
     pub(super) fn keep_buffer(&mut self, key: Key) {
         let now = self.io.now();
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_transferring()) else { return };
-        let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
+        // An aborted task has no connection any more.
+        let conn = self.connections.get_mut(task.origin);
         if let Some(conn) = conn.filter(|conn| conn.machine.is_rdma()) {
             let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
             conn.kept.push((task.wire, buffer, now));
