@@ -105,7 +105,8 @@ impl Channel {
         self.stream.read_to_end(&mut rest).expect("the target closes the connection");
         let mut frames = &rest[..];
         while let [high, low, ..] = *frames {
-            let (frame, next) = frames.split_at((usize::from(u16::from_be_bytes([high, low])) + 2).next_multiple_of(4) + 4);
+            let (frame, next) =
+                frames.split_at((usize::from(u16::from_be_bytes([high, low])) + 2).next_multiple_of(4) + 4);
             if frame.get(20) == Some(&TARGET_LOGOUT) {
                 return true;
             }

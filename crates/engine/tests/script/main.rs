@@ -91,8 +91,10 @@ fn in_words(completion: &Completion) -> String {
         Residual::Overflow(bytes) => format!(", {bytes} over{of}"),
         Residual::Underflow(bytes) => format!(", {bytes} under{of}"),
     };
-    let read = if completion.read_bytes == 0 { String::new() } else { format!(", {} read", completion.read_bytes) };
-    let (main, other) = (residual(completion.residual, ""), residual(completion.read_residual, " of the read"));
+    let read =
+        if completion.read_bytes == 0 { String::new() } else { format!(", {} read", completion.read_bytes) };
+    let (main, other) =
+        (residual(completion.residual, ""), residual(completion.read_residual, " of the read"));
     format!("{status}{read}{main}{other}")
 }
 
@@ -205,7 +207,10 @@ fn residuals(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
         ("WRITE of 8 blocks into 4096 bytes", reading(&eight_out, 4096)),
         ("TEST UNIT READY into 512 bytes", reading(&TEST_UNIT_READY, 512)),
         ("TEST UNIT READY from 512 bytes", writing(&TEST_UNIT_READY, pattern(6, 512))),
-        ("INQUIRY of 255 bytes", reading(&inquiry(255), 255)),
+        ("INQUIRY of the pages that there are", reading(&[0x12, 1, 0, 0, 255, 0], 255)),
+        ("INQUIRY of the names", reading(&[0x12, 1, 0x83, 0, 255, 0], 255)),
+        ("MODE SENSE of all pages", reading(&[0x1a, 0, 0x3f, 0, 255, 0], 255)),
+        ("READ CAPACITY(16)", reading(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], 32)),
         ("INQUIRY of 5 bytes into 255", reading(&inquiry(5), 255)),
         ("INQUIRY of 96 bytes into 5", reading(&inquiry(96), 5)),
         ("READ of what is there", read(7, 8)),
@@ -407,7 +412,11 @@ fn reservations_hold_between_transports() {
         }
         assert_eq!(outcome(&mut all[holder], &reserve_out(1, 1, key(holder), 0)), "GOOD", "RESERVE");
         let doomed = awaited(&mut all[holder], Attribute::Simple);
-        assert_eq!(outcome(&mut all[heir], &reserve_out(5, 1, key(heir), key(holder))), "GOOD", "PREEMPT AND ABORT");
+        assert_eq!(
+            outcome(&mut all[heir], &reserve_out(5, 1, key(heir), key(holder))),
+            "GOOD",
+            "PREEMPT AND ABORT"
+        );
         let abort = all[holder].manage(0, Function::AbortTask(doomed));
         assert_eq!(in_words(&all[holder].end(doomed).0), "Aborted");
         assert_eq!(all[holder].answer(abort), Answer::Complete);
@@ -451,7 +460,8 @@ fn registrations_name_initiators_of_every_transport() {
         let ids = all.each_ref().map(|nexus| nexus.transport_id());
         assert_eq!(ids.each_ref().map(|id| id[0] & 0x0f), [5, 5, 4], "protocols: iSCSI, iSCSI, SRP");
         // REGISTER with SPEC_I_PT: the two others as well.
-        let others: Vec<u8> = (0..ids.len()).filter(|n| *n != registrar).flat_map(|n| ids[n].clone()).collect();
+        let others: Vec<u8> =
+            (0..ids.len()).filter(|n| *n != registrar).flat_map(|n| ids[n].clone()).collect();
         let mut register = reserve_out(0, 0, 0, 0x77);
         register.write[20] = 0x08;
         register.write.extend((others.len() as u32).to_be_bytes());
@@ -460,9 +470,8 @@ fn registrations_name_initiators_of_every_transport() {
         assert_eq!(outcome(&mut all[registrar], &register), "GOOD");
         assert_eq!(outcome(&mut all[registrar], &reserve_out(1, 6, 0x77, 0)), "GOOD", "RESERVE");
         let registrations = |key: fn(usize, usize) -> u64, holder: usize| {
-            let mut all: Vec<Registration> = (0..ids.len())
-                .map(|n| (key(n, holder), n == holder, ids[n].clone()))
-                .collect();
+            let mut all: Vec<Registration> =
+                (0..ids.len()).map(|n| (key(n, holder), n == holder, ids[n].clone())).collect();
             all.sort();
             all
         };
