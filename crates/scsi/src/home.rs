@@ -424,10 +424,7 @@ impl Draft {
     fn queue_error(&mut self, from: NexusId) -> HomeReply {
         match self.policy.modes.queue_error {
             1 => self.clear_task_set(from),
-            3 => {
-                self.aborts.push((Who::Only(from), Aborted::Silently));
-                self.changed()
-            }
+            3 => self.abort_task_set(from),
             _ => HomeReply::Done,
         }
     }
