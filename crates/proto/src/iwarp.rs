@@ -303,7 +303,7 @@ impl QueuePair {
             return Err(Refused::State);
         }
         let work = Work::new(id, header, places, operation).ok_or(Refused::TooLong)?;
-        if self.sending.post(work) { Ok(()) } else { Err(Refused::Full) }
+        if self.sending.post(work, header) { Ok(()) } else { Err(Refused::Full) }
     }
 
     /// Lets the peer read or write `places`, from offset 0 on, by the STag that is returned, until that is
@@ -437,6 +437,19 @@ impl StreamMachine for QueuePair {
             }
             Phase::Requested(_) | Phase::Closing { .. } | Phase::Over => {}
         }
+    }
+
+    fn header_and(&mut self, now: Time, bytes: &[u8], behind: &[u8]) -> u32 {
+        self.header(now, bytes);
+        let mut rest = behind;
+        while self.is_in_headers()
+            && let Want::Header { len } = self.want()
+            && let Some((more, after)) = rest.split_at_checked(usize::try_from(len).unwrap_or(usize::MAX))
+        {
+            self.header(now, more);
+            rest = after;
+        }
+        u32::try_from(behind.len().saturating_sub(rest.len())).unwrap_or(0)
     }
 
     fn body(&mut self, now: Time, digest_ok: bool) {

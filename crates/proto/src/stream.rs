@@ -144,6 +144,14 @@ pub trait StreamMachine {
     /// The bytes that `Want::Header` asked for.
     fn header(&mut self, now: Time, bytes: &[u8]);
 
+    /// The same, with what has come behind them already. Returns how many bytes of that were taken, too: all that it
+    /// would ask for by `Want::Header` before anything else can happen.
+    fn header_and(&mut self, now: Time, bytes: &[u8], behind: &[u8]) -> u32 {
+        let _ = behind;
+        self.header(now, bytes);
+        0
+    }
+
     /// The payload of `Want::Body` or `Want::Skip` has been placed or skipped. `digest_ok` is false when a digest
     /// was asked for and did not match.
     fn body(&mut self, now: Time, digest_ok: bool);

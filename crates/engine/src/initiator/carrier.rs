@@ -168,6 +168,13 @@ impl StreamMachine for Carrier {
         }
     }
 
+    fn header_and(&mut self, now: Time, bytes: &[u8], behind: &[u8]) -> u32 {
+        match self {
+            Carrier::Iscsi(machine) => machine.header_and(now, bytes, behind),
+            Carrier::Iser(channel) => channel.header_and(now, bytes, behind),
+        }
+    }
+
     fn body(&mut self, now: Time, digest_ok: bool) {
         match self {
             Carrier::Iscsi(machine) => machine.body(now, digest_ok),

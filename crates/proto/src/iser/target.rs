@@ -51,6 +51,9 @@ pub struct Target {
     unsent: Option<Unsent>,
     /// StatSNs of PDUs that the initiator did not expect and has not acknowledged.
     unexpected: VecDeque<u32>,
+    /// Commands that are to be in flight at most, and receives that there is memory for.
+    depth: u32,
+    receives_max: u16,
     /// What was posted is void.
     is_closed: bool,
 }
@@ -99,6 +102,8 @@ impl Target {
             message: Vec::new(),
             unsent: None,
             unexpected: VecDeque::new(),
+            depth: 1,
+            receives_max: u16::MAX,
             is_closed: false,
         }
     }
@@ -111,18 +116,30 @@ impl Target {
         }
     }
 
-    /// Messages that may come at a time: one for each command of the window and for each Data-Out that may follow it
-    /// unasked, and what is not numbered. A message keeps its receive until it was copied, but then its command keeps
+    /// Messages that may come at a time, when so many commands may: one for each and for each Data-Out that may follow
+    /// it unasked, and what is not numbered. A message keeps its receive until it was copied, but then its command keeps
     /// its place in the window, too: so the window never is more than the receives (RFC 7145 section 8.1.1).
-    fn messages(&self) -> u32 {
-        if matches!(self.layer.phase, Phase::Login { .. }) {
-            return OTHERS;
-        }
+    fn messages(&self, depth: u32) -> u32 {
+        let others = u32::from(UNEXPECTED_MAX).saturating_add(OTHERS);
+        depth.saturating_mul(self.messages_each()).saturating_add(others)
+    }
+
+    fn messages_each(&self) -> u32 {
         let link = &self.layer.link;
         let following = if link.initial_r2t { 0 } else { link.first_burst.div_ceil(link.max_recv.max(1)) };
-        let each = following.saturating_add(1);
-        let numbered = u32::from(self.layer.config.queue_depth).saturating_mul(each);
-        numbered.saturating_add(UNEXPECTED_MAX.into()).saturating_add(OTHERS)
+        following.saturating_add(1)
+    }
+
+    /// The initiator is told of no window that there are no receives for. Before the login is over, and for discovery, it
+    /// is the smallest.
+    fn fit_window(&mut self) -> bool {
+        if self.layer.is_full_feature() {
+            self.depth = self.layer.config.queue_depth.into();
+        }
+        let room = u32::from(self.receives_max).saturating_sub(self.messages(0));
+        let depth = room.checked_div(self.messages_each()).unwrap_or(0).min(self.depth);
+        self.layer.session.set_depth(depth.max(1));
+        depth > 0
     }
 }
 
@@ -146,7 +163,15 @@ impl MessageMachine for Target {
 
     fn receives(&self) -> Receives {
         let held = [self.held.len(), self.free.len(), self.unnumbered.len()].into_iter().sum();
-        super::receives(self.messages(), held)
+        super::receives(self.messages(self.depth), held)
+    }
+
+    fn make_do(&mut self, receives: u16) -> Answer {
+        self.receives_max = receives;
+        match self.fit_window() {
+            true => Answer::Accept(super::private_data(self.invalidates)),
+            false => Answer::Reject(Vec::new()),
+        }
     }
 
     fn received(&mut self, now: Time, message: Message<'_>) {
@@ -154,9 +179,13 @@ impl MessageMachine for Target {
         if matches!(self.layer.phase, Phase::Closing(_) | Phase::Over) {
             return self.free.push(message.place);
         }
+        let is_login = matches!(self.layer.phase, Phase::Login { .. });
         if let Err(violation) = self.take(message) {
             self.free.push(message.place);
             self.layer.over(&violation.to_string());
+        }
+        if is_login {
+            self.fit_window();
         }
         self.layer.pace();
     }

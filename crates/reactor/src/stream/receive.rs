@@ -120,11 +120,13 @@ impl Receiver {
         let body = match want {
             Want::Nothing => return Brought::Short(want),
             Want::Header { len } => {
-                if self.staged() < len {
+                let Some(unread) = self.unread().filter(|unread| unread.len >= len) else {
                     return Brought::Short(want);
-                }
-                let header = self.take_staged(len);
-                machine.header(now, header.map_or(&[], |span| io.arena().bytes(span)));
+                };
+                let (header, behind) = io.arena().bytes(unread).split_at(len as usize);
+                let taken = machine.header_and(now, header, behind);
+                assert!(taken <= unread.len - len, "a machine takes what is there");
+                self.start += len + taken;
                 return Brought::Something;
             }
             Want::Body { place, pad, digest } => Body { place: Some(place), len: place.len(), pad, digest },
@@ -161,6 +163,10 @@ impl Receiver {
         }
         self.bring_staged(arena, body);
         let trailer = body.pad + if body.digest.is_some() { 4 } else { 0 };
+        if self.payload.done == body.len && body.digest.is_none() {
+            let unused = (trailer - self.payload.trailer).min(self.staged());
+            self.payload.trailer += self.take_staged(unused).map_or(0, |span| span.len);
+        }
         while self.payload.done == body.len && self.payload.trailer < trailer {
             let byte = arena.bytes(self.take_staged(1)?)[0];
             match self.payload.trailer.checked_sub(body.pad) {
