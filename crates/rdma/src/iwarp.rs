@@ -233,8 +233,11 @@ impl<M: MessageMachine> Channel<M> {
             }
         }
         let are_all = self.receives.ready() >= wanted.count;
-        let made_do = std::mem::replace(&mut self.makes_do, !are_all);
-        Ok((are_all && !made_do) || self.is_content() || are_all)
+        if !are_all || self.makes_do {
+            self.makes_do = !are_all;
+            return Ok(self.is_content() || are_all);
+        }
+        Ok(true)
     }
 
     /// Whether the machine makes do with the receives that there are.

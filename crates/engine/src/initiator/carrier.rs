@@ -100,7 +100,7 @@ impl Carrier {
         }
     }
 
-    /// Does what memory has to do with: before anything is sent.
+    /// Does what memory has to do with, before anything is sent. There may be more events then.
     pub(crate) fn run(&mut self, now: Time, arena: &mut Arena) {
         match self {
             Carrier::Iscsi(_) => {}
@@ -108,12 +108,12 @@ impl Carrier {
         }
     }
 
-    /// The oldest event of all that has come of what happened.
+    /// The oldest event of what has come in.
     pub(crate) fn event(&mut self, now: Time, arena: &mut Arena) -> Option<Event> {
-        self.poll().or_else(|| {
-            self.run(now, arena);
-            self.poll()
-        })
+        if let Carrier::Iser(channel) = self {
+            channel.take_in(now, arena);
+        }
+        self.poll()
     }
 
     /// Whether it waits for memory: [`Carrier::run`] is to be called again in the next turn.

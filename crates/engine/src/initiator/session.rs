@@ -568,18 +568,29 @@ impl Session {
                 && link.stream.feed(io, &mut link.machine)
             {
                 has_fed = true;
-                self.drain_events(io, finished);
+                self.take_events(io, finished);
             }
             match &self.state {
                 State::Connected(link) if has_fed && link.stream.wants_more() => {}
                 _ => break,
             }
         }
+        self.drain_events(io, finished);
         self.settle(io, finished);
     }
 
-    /// Acts on everything that has come of what happened; `false`: nothing has.
+    /// Acts on everything that comes of what happened; `false`: nothing does.
     fn drain_events<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
+        let mut is_eventful = self.take_events(io, finished);
+        if let State::Connected(link) = &mut self.state {
+            link.machine.run(io.now(), io.arena());
+            is_eventful |= self.take_events(io, finished);
+        }
+        is_eventful
+    }
+
+    /// Acts on what has come in; `false`: nothing has.
+    fn take_events<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
         let now = io.now();
         let State::Connected(link) = &mut self.state else { return false };
         let (mut has_arrived, mut is_eventful) = (false, false);

@@ -557,6 +557,9 @@ impl<'a> Fpdu<'a> {
     }
 
     fn bytes(&mut self, mut bytes: &[u8]) {
+        if self.until_marker.is_none() {
+            return self.batch.push_bytes(bytes);
+        }
         while !bytes.is_empty() {
             let room = usize::try_from(self.room()).unwrap_or(usize::MAX);
             let (now, later) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
@@ -567,6 +570,9 @@ impl<'a> Fpdu<'a> {
     }
 
     fn payload(&mut self, places: &Places) {
+        if self.until_marker.is_none() {
+            return places.iter().for_each(|span| self.batch.push_payload(span));
+        }
         for mut span in places.iter() {
             while span.len > 0 {
                 let now = span.slice(0, self.room());

@@ -54,6 +54,23 @@ struct Progress {
 const UNTOUCHED: Progress =
     Progress { done: 0, straight: 0, trailer: 0, sum: None, is_unsummed: false, digest: [0; 4] };
 
+impl Progress {
+    /// The next bytes behind the payload: `pad` to be thrown away, then the digest.
+    fn take_trailer(&mut self, bytes: &[u8], pad: u32) {
+        for byte in bytes {
+            match self.trailer.checked_sub(pad) {
+                Some(at) => self.digest[at as usize] = *byte,
+                None => {
+                    if let Some(sum) = &mut self.sum {
+                        sum.add(&[*byte]);
+                    }
+                }
+            }
+            self.trailer += 1;
+        }
+    }
+}
+
 /// The parts of [`Want::Body`] and [`Want::Skip`].
 #[derive(Clone, Copy)]
 struct Body {
@@ -163,23 +180,13 @@ impl Receiver {
         }
         self.bring_staged(arena, body);
         let trailer = body.pad + if body.digest.is_some() { 4 } else { 0 };
-        if self.payload.done == body.len && body.digest.is_none() {
-            let unused = (trailer - self.payload.trailer).min(self.staged());
-            self.payload.trailer += self.take_staged(unused).map_or(0, |span| span.len);
-        }
-        while self.payload.done == body.len && self.payload.trailer < trailer {
-            let byte = arena.bytes(self.take_staged(1)?)[0];
-            match self.payload.trailer.checked_sub(body.pad) {
-                Some(at) => self.payload.digest[at as usize] = byte,
-                None => {
-                    if let Some(sum) = &mut self.payload.sum {
-                        sum.add(&[byte]);
-                    }
-                }
+        if self.payload.done == body.len {
+            let missing = trailer - self.payload.trailer;
+            if let Some(span) = self.take_staged(missing.min(self.staged())) {
+                self.payload.take_trailer(arena.bytes(span), body.pad);
             }
-            self.payload.trailer += 1;
         }
-        if self.payload.done < body.len {
+        if self.payload.done < body.len || self.payload.trailer < trailer {
             return None;
         }
         let sent = u32::from_le_bytes(self.payload.digest);
