@@ -284,7 +284,8 @@ impl QueuePair {
         self.post(id, header, from, Operation::Send { solicited, invalidate })
     }
 
-    /// Writes the bytes at `from` to `offset` of what the peer has advertised as `stag`.
+    /// Writes the bytes at `from` to `offset` of what the peer has advertised as `stag`. With the id of
+    /// [`crate::message::WorkId::UNTOLD`], no event comes of it.
     pub fn write(&mut self, id: u64, from: Places, stag: u32, offset: u64) -> Result<(), Refused> {
         self.post(id, &[], from, Operation::Write { stag, offset })
     }

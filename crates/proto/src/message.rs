@@ -33,6 +33,11 @@ pub struct Receives {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WorkId(pub u64);
 
+impl WorkId {
+    /// An RDMA Write that nobody waits for: a message is posted behind it, and finished later. It need not be told of.
+    pub const UNTOLD: WorkId = WorkId(u64::MAX);
+}
+
 /// A message that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {

@@ -98,9 +98,13 @@ impl Transmit {
 
     /// Whether another PDU with `bytes` header bytes and `segments` segments fits.
     pub fn has_room(&self, bytes: usize, segments: usize) -> bool {
+        self.total_bytes < Self::TOTAL_BYTES_MAX && self.has_room_without_payload(bytes, segments)
+    }
+
+    /// The same for one that has no payload.
+    pub fn has_room_without_payload(&self, bytes: usize, segments: usize) -> bool {
         self.bytes.len().saturating_add(bytes) <= Self::BYTES_MAX
             && self.segments.len().saturating_add(segments) <= Self::SEGMENTS_MAX
-            && self.total_bytes < Self::TOTAL_BYTES_MAX
     }
 
     /// Appends bytes; neighbouring pieces become one segment.

@@ -4,6 +4,7 @@ use super::memory::Registrations;
 use super::setup::ReadyToReceive;
 use super::violation::{Code, Violation};
 use super::{Agreed, Config, Event, WORK_MAX};
+use crate::message::WorkId;
 use crate::stream::{Segment, Transmit};
 use crate::verbs::TaskId;
 use std::collections::VecDeque;
@@ -260,10 +261,16 @@ impl Sending {
         let bytes = FPDU_BYTES.saturating_add(markers.saturating_mul(4));
         let segments = FPDU_SEGMENTS.saturating_add(markers.saturating_mul(2));
         let mut result = Ok(());
-        while self.owes(agreed.depths.ord) && batch.has_room(bytes, segments) {
+        while !self.is_terminated
+            && (batch.has_room(bytes, segments)
+                || (self.is_bare() && batch.has_room_without_payload(bytes, segments)))
+        {
             if let Some(payload) = self.terminate.take() {
                 self.is_terminated = true;
                 self.push_terminate(&payload, agreed, batch);
+                break;
+            }
+            if self.is_fenced {
                 break;
             }
             if let Some(ready) = self.ready.take() {
@@ -283,6 +290,12 @@ impl Sending {
             }
         }
         result
+    }
+
+    /// Whether what comes next has no payload: as an answer it leaves together with its data.
+    fn is_bare(&self) -> bool {
+        let is_next = self.current.is_none() && self.responses.is_empty();
+        is_next && self.queue.front().is_some_and(|work| work.places.is_empty())
     }
 
     /// Which message goes on, or begins.
@@ -361,6 +374,7 @@ impl Sending {
                 self.sends = self.sends.wrapping_add(1);
                 Leaving::Sent(work.id)
             }
+            Operation::Write { .. } if work.id == WorkId::UNTOLD.0 => return,
             Operation::Write { .. } | Operation::Read { .. } => Leaving::Written(work.id),
         });
         batch.done.push(TaskId::default());
@@ -586,6 +600,9 @@ impl<'a> Fpdu<'a> {
     /// Padding and CRC.
     fn end(mut self, ulpdu_length: u32) {
         let padding = usize::try_from(pad(ulpdu_length)).unwrap_or(0);
+        if !self.crc && self.until_marker.is_none() {
+            return self.bytes([0; 7].get(..padding.saturating_add(4)).unwrap_or_default());
+        }
         self.bytes([0; 3].get(..padding).unwrap_or_default());
         // A marker right before the CRC is summed, too (RFC 5044 section 4.4). The CRC itself is never cut: FPDUs and
         // markers are whole words.
