@@ -12,7 +12,8 @@
 //!    it ([`MessageMachine::closed`]).
 //!
 //! What was posted cannot be called back: the memory that it names is lent until it is finished, or the connection is
-//! closed. Machines tell the layer above accordingly ([`crate::verbs::Up::Pushed`]).
+//! closed. Machines tell the layer above accordingly ([`crate::verbs::Up::Pushed`]). The same is true of what a peer reads
+//! of an advertised buffer: its answer may come before the bytes that it is about have left ([`Post::invalidate`]).
 
 use crate::time::Time;
 use wire::{Places, Span};
@@ -94,8 +95,10 @@ pub trait Post {
     /// Lets the peer touch a buffer, until it is invalidated by either side.
     fn advertise(&mut self, places: Places, access: Access) -> Result<Advertised, Full>;
 
-    /// The peer may touch it no more.
-    fn invalidate(&mut self, stag: u32);
+    /// The peer may touch it no more; also to be called, once, for one that the peer itself has invalidated. `false`:
+    /// bytes that the peer has read are still on their way, and the places are lent until [`MessageMachine::freed`].
+    #[must_use]
+    fn invalidate(&mut self, stag: u32) -> bool;
 
     /// Copies bytes of a message to where they belong.
     fn copy(&mut self, from: Span, to: Places);
@@ -153,6 +156,12 @@ pub trait MessageMachine {
 
     /// Work has finished: its places are free, or, after an RDMA Read, filled.
     fn finished(&mut self, now: Time, work: WorkId);
+
+    /// What was read of a buffer that was invalidated has left now: its places are free. Machines that advertise nothing
+    /// hear of none.
+    fn freed(&mut self, now: Time, stag: u32) {
+        let _ = (now, stag);
+    }
 
     /// The connection is no more, for this reason, and all that was posted is void. Also after [`Self::is_over`]: the
     /// layer above hears of the end only now.

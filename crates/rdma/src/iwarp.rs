@@ -175,6 +175,7 @@ impl<M: MessageMachine> Channel<M> {
                 self.machine.finished(now, WorkId(id));
             }
             Event::Written { id } | Event::Read { id } => self.machine.finished(now, WorkId(id)),
+            Event::Freed { stag } => self.machine.freed(now, stag),
             Event::Gone { reason } => {
                 self.phase = Phase::Over;
                 self.machine.closed(now, self.reason.as_deref().unwrap_or(&reason));

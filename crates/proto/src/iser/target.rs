@@ -26,15 +26,16 @@ use std::sync::Arc;
 use wire::Span;
 use work::Work;
 
-/// Commands in flight, at most: with the smallest data segments that an initiator may insist on, each takes 17
-/// receives.
-pub const QUEUE_DEPTH_MAX: u16 = 238;
 /// Answers to pings of ours, which are expected but not numbered, and one login request.
 const OTHERS: u32 = 2;
 
 /// The target's end of one iSER connection.
 pub struct Target {
     layer: Layer,
+    /// Commands that an initiator may have in flight, when there are receives for all that comes with them.
+    queue_depth: u16,
+    /// Receives, at most.
+    receives_max: u16,
     /// STags of the initiator are invalidated by the message that says that they are not used any more.
     invalidates: bool,
     /// What each task may read and write, by slot.
@@ -51,9 +52,6 @@ pub struct Target {
     unsent: Option<Unsent>,
     /// StatSNs of PDUs that the initiator did not expect and has not acknowledged.
     unexpected: VecDeque<u32>,
-    /// Commands that are to be in flight at most, and receives that there is memory for.
-    depth: u32,
-    receives_max: u16,
     /// What was posted is void.
     is_closed: bool,
 }
@@ -79,21 +77,23 @@ struct Held {
 }
 
 impl Target {
-    /// A machine for a connection that is being asked for now, `from` there on this `portal`.
+    /// A machine for a connection that is being asked for now, `from` there on this `portal`. It never wants more than
+    /// `receives_max` receives: fewer commands may be in flight when an initiator insists on short data segments.
     pub fn new(
         config: TargetConfig,
+        receives_max: u16,
         access: Arc<dyn Access>,
         from: SocketAddr,
         portal: SocketAddr,
         now: Time,
     ) -> Target {
-        let config = TargetConfig {
-            queue_depth: config.queue_depth.min(QUEUE_DEPTH_MAX),
-            offers: config.offers.over_rdma(),
-            ..config
-        };
+        let queue_depth = config.queue_depth;
+        // What is told in a login stands: MaxCmdSN does not go back (RFC 7143 section 4.2.2.1).
+        let config = TargetConfig { queue_depth: 1, offers: config.offers.over_rdma(), ..config };
         Target {
             layer: Layer::new(config, access, from, portal, now),
+            queue_depth,
+            receives_max: receives_max.min(super::RECEIVES_MAX),
             invalidates: false,
             remote: Vec::new(),
             held: VecDeque::new(),
@@ -102,8 +102,6 @@ impl Target {
             message: Vec::new(),
             unsent: None,
             unexpected: VecDeque::new(),
-            depth: 1,
-            receives_max: u16::MAX,
             is_closed: false,
         }
     }
@@ -116,30 +114,32 @@ impl Target {
         }
     }
 
-    /// Messages that may come at a time, when so many commands may: one for each and for each Data-Out that may follow
-    /// it unasked, and what is not numbered. A message keeps its receive until it was copied, but then its command keeps
+    /// Messages that may come at a time: one for each command of the window and for each Data-Out that may follow it
+    /// unasked, and what is not numbered. A message keeps its receive until it was copied, but then its command keeps
     /// its place in the window, too: so the window never is more than the receives (RFC 7145 section 8.1.1).
-    fn messages(&self, depth: u32) -> u32 {
-        let others = u32::from(UNEXPECTED_MAX).saturating_add(OTHERS);
-        depth.saturating_mul(self.messages_each()).saturating_add(others)
+    fn messages(&self) -> u32 {
+        let numbered = u32::from(self.layer.config.queue_depth).saturating_mul(self.messages_each());
+        numbered.saturating_add(UNEXPECTED_MAX.into()).saturating_add(OTHERS)
     }
 
+    /// Messages of one command.
     fn messages_each(&self) -> u32 {
         let link = &self.layer.link;
         let following = if link.initial_r2t { 0 } else { link.first_burst.div_ceil(link.max_recv.max(1)) };
         following.saturating_add(1)
     }
 
-    /// The initiator is told of no window that there are no receives for. Before the login is over, and for discovery, it
-    /// is the smallest.
-    fn fit_window(&mut self) -> bool {
-        if self.layer.is_full_feature() {
-            self.depth = self.layer.config.queue_depth.into();
-        }
-        let room = u32::from(self.receives_max).saturating_sub(self.messages(0));
-        let depth = room.checked_div(self.messages_each()).unwrap_or(0).min(self.depth);
-        self.layer.session.set_depth(depth.max(1));
-        depth > 0
+    /// For how many commands so many receives are enough: that depends on what was negotiated.
+    fn fitting(&self, receives: u16) -> u16 {
+        let numbered = u32::from(receives).saturating_sub(OTHERS.saturating_add(UNEXPECTED_MAX.into()));
+        let fitting = numbered.checked_div(self.messages_each()).unwrap_or(0);
+        u16::try_from(fitting).unwrap_or(u16::MAX)
+    }
+
+    /// Opens the window for as many commands as there may be receives for. For discovery one is enough.
+    fn open_window(&mut self) {
+        let fitting = self.fitting(self.receives_max).max(1);
+        self.layer.widen(self.queue_depth.min(fitting));
     }
 }
 
@@ -163,14 +163,15 @@ impl MessageMachine for Target {
 
     fn receives(&self) -> Receives {
         let held = [self.held.len(), self.free.len(), self.unnumbered.len()].into_iter().sum();
-        super::receives(self.messages(self.depth), held)
+        super::receives(self.messages(), held)
     }
 
     fn make_do(&mut self, receives: u16) -> Answer {
-        self.receives_max = receives;
-        match self.fit_window() {
-            true => Answer::Accept(super::private_data(self.invalidates)),
-            false => Answer::Reject(Vec::new()),
+        let fitting = self.fitting(receives);
+        self.layer.session.set_depth(self.layer.config.queue_depth.min(fitting).max(1).into());
+        match fitting {
+            0 => Answer::Reject(Vec::new()),
+            _ => Answer::Accept(super::private_data(self.invalidates)),
         }
     }
 
@@ -179,13 +180,13 @@ impl MessageMachine for Target {
         if matches!(self.layer.phase, Phase::Closing(_) | Phase::Over) {
             return self.free.push(message.place);
         }
-        let is_login = matches!(self.layer.phase, Phase::Login { .. });
+        let logs_in = matches!(self.layer.phase, Phase::Login { .. });
         if let Err(violation) = self.take(message) {
             self.free.push(message.place);
             self.layer.over(&violation.to_string());
         }
-        if is_login {
-            self.fit_window();
+        if logs_in && self.layer.is_full_feature() {
+            self.open_window();
         }
         self.layer.pace();
     }

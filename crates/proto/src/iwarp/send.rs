@@ -40,8 +40,10 @@ pub(super) struct Sending {
     /// Work requests that are not wholly sent.
     queue: VecDeque<Work>,
     headers: Headers,
-    /// Sends and Writes in batches that have not left.
+    /// What is in batches that have not left.
     leaving: VecDeque<Leaving>,
+    /// How many of these are work requests.
+    work_leaving: usize,
     /// Reads that were asked for.
     reads: VecDeque<Read>,
     /// Reads that the peer has asked for.
@@ -77,9 +79,12 @@ pub(super) enum Operation {
     Read { stag: u32, offset: u64 },
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaving {
     Sent(u64),
     Written(u64),
+    /// Bytes of the buffer with this STag, which the peer reads.
+    Response(u32),
 }
 
 /// A Read that was asked for.
@@ -92,6 +97,7 @@ struct Read {
 }
 
 /// A Read that the peer has asked for.
+#[derive(Clone, Copy)]
 struct Response {
     request: ReadRequest,
     msn: u32,
@@ -154,6 +160,7 @@ impl Sending {
             queue: VecDeque::new(),
             headers: Headers::default(),
             leaving: VecDeque::new(),
+            work_leaving: 0,
             reads: VecDeque::new(),
             responses: VecDeque::new(),
             current: None,
@@ -169,7 +176,7 @@ impl Sending {
 
     /// `false`: there is no room.
     pub(super) fn post(&mut self, work: Work, header: &[u8]) -> bool {
-        let incomplete = self.queue.len().saturating_add(self.leaving.len()).saturating_add(self.reads.len());
+        let incomplete = self.queue.len().saturating_add(self.work_leaving).saturating_add(self.reads.len());
         let has_room = incomplete < self.work_limit;
         if has_room {
             self.headers.push(header);
@@ -178,12 +185,20 @@ impl Sending {
         has_room
     }
 
-    /// A batch with the end of a Send or Write has left.
-    pub(super) fn left(&mut self) -> Option<Event> {
-        self.leaving.pop_front().map(|work| match work {
+    /// A batch with the end of a Send or Write, or with bytes that the peer reads, has left.
+    pub(super) fn left(&mut self, memory: &mut Registrations) -> Option<Event> {
+        let event = match self.leaving.pop_front()? {
             Leaving::Sent(id) => Event::Sent { id },
             Leaving::Written(id) => Event::Written { id },
-        })
+            Leaving::Response(stag) => return memory.left(stag).then_some(Event::Freed { stag }),
+        };
+        self.work_leaving = self.work_leaving.saturating_sub(1);
+        Some(event)
+    }
+
+    /// What was posted goes out before the end, but for RDMA Reads: nobody would take their data.
+    pub(super) fn forget_reads(&mut self) {
+        self.queue.retain(|work| !matches!(work.operation, Operation::Read { .. }));
     }
 
     /// Whether one more Read Request of the peer is within IRD.
@@ -246,7 +261,7 @@ impl Sending {
     pub(super) fn fill(
         &mut self,
         agreed: &Agreed,
-        memory: &Registrations,
+        memory: &mut Registrations,
         batch: &mut Transmit,
     ) -> Result<(), Violation> {
         if let Some(frame) = self.frame.take() {
@@ -369,14 +384,20 @@ impl Sending {
         self.next = Source::Response;
         let Some(work) = self.queue.pop_front() else { return };
         self.headers.pop(work.header_bytes);
-        self.leaving.push_back(match work.operation {
+        let leaving = match work.operation {
             Operation::Send { .. } => {
                 self.sends = self.sends.wrapping_add(1);
                 Leaving::Sent(work.id)
             }
             Operation::Write { .. } if work.id == WorkId::UNTOLD.0 => return,
             Operation::Write { .. } | Operation::Read { .. } => Leaving::Written(work.id),
-        });
+        };
+        self.work_leaving = self.work_leaving.saturating_add(1);
+        self.leaves(leaving, batch);
+    }
+
+    fn leaves(&mut self, what: Leaving, batch: &mut Transmit) {
+        self.leaving.push_back(what);
         batch.done.push(TaskId::default());
     }
 
@@ -420,10 +441,10 @@ impl Sending {
     fn push_response(
         &mut self,
         agreed: &Agreed,
-        memory: &Registrations,
+        memory: &mut Registrations,
         batch: &mut Transmit,
     ) -> Result<(), (Violation, [u8; 48])> {
-        let Some(Response { request, msn }) = self.responses.front() else { return Ok(()) };
+        let Some(Response { request, msn }) = self.responses.front().copied() else { return Ok(()) };
         let at = self.at;
         let missing = request.size.get().saturating_sub(at);
         let len = missing.min(agreed.ulpdu_max.saturating_sub(TAGGED_HEADER_BYTES));
@@ -433,9 +454,15 @@ impl Sending {
             0 => Places::EMPTY,
             _ => match memory.for_read(request.source_stag.get(), source, len) {
                 Ok(places) => places,
-                Err(fault) => return Err((fault.of_read(), unserved(*request, *msn, at))),
+                Err(fault) => return Err((fault.of_read(), unserved(request, msn, at))),
             },
         };
+        // One note for all that a batch has of a buffer: its last is of this batch, when there is any.
+        let leaving = Leaving::Response(request.source_stag.get());
+        if len > 0 && (batch.done.is_empty() || self.leaving.back() != Some(&leaving)) {
+            memory.leaves(request.source_stag.get());
+            self.leaves(leaving, batch);
+        }
         let last = len == missing;
         let header = tagged(Opcode::READ_RESPONSE, len, last, request.sink_stag.get(), sink);
         let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);

@@ -25,8 +25,10 @@ const INITIATOR: InitiatorConfig = InitiatorConfig {
     target_port: GUID,
     queue_depth: 16,
     it_iu_bytes: 68 + 8192,
+    immediate: true,
     keeps_others: false,
     login_within: IDLE,
+    idle: IDLE,
 };
 
 struct Door(Option<RejectReason>);
@@ -81,6 +83,11 @@ fn data_moves_both_ways() {
 #[test]
 fn many_commands_at_once_keep_their_data_apart() {
     commands::many_commands_at_once_keep_their_data_apart::<Initiator>();
+}
+
+#[test]
+fn what_the_target_reads_is_lent_until_it_has_left() {
+    commands::what_the_target_reads_is_lent_until_it_has_left::<Initiator>();
 }
 
 #[test]

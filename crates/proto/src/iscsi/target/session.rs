@@ -98,7 +98,7 @@ impl Session {
         self.window() == 0 && self.in_flight < self.depth
     }
 
-    /// So many slots there are from now on. When there are fewer, the initiator was not told of more.
+    /// So many commands may be in flight from now on. When these are fewer, the initiator was not told of more.
     pub(crate) fn set_depth(&mut self, depth: u32) {
         self.depth = depth;
     }

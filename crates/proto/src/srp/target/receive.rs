@@ -1,16 +1,19 @@
 //! What comes in: requests and responses of the initiator.
 
 use super::send::{Answered, Out};
-use super::task::{Stage, TaskTable};
+use super::task::Stage;
 use super::violation::{Reaction, Violation};
 use super::{PendingFunction, Phase, Target};
 use crate::message::Message;
-use crate::verbs::{self, Attribute, Function, FunctionId, TaskId, Up};
+use crate::verbs::{self, Attribute, Ending, Function, FunctionId, TaskId, Up};
 use wire::Span;
 use wire::srp::{
     Command, CommandUnit, CreditResponse, Descriptor, InitiatorLogout, Layout, Opcode, ResponseCode,
     TaskAttribute, TaskFunction, TaskManagement,
 };
+
+/// TASK SET FULL (SAM-5 section 5.3.1).
+const TASK_SET_FULL: u8 = 0x28;
 
 impl Target {
     /// Executes one information unit.
@@ -117,6 +120,11 @@ impl Target {
             self.tasks.release(id);
             return Err(violation);
         }
+        if !self.tasks.count_descriptors(id) {
+            self.turn_away(id);
+            return Ok(false);
+        }
+        let Some(task) = self.tasks.get(id) else { return Ok(false) };
         let has_tables = task.unread().is_some();
         let keeps = has_tables || immediate > 0;
         task.message = keeps.then_some(message.place);
@@ -126,6 +134,15 @@ impl Target {
             self.give(id);
         }
         Ok(keeps)
+    }
+
+    /// There is no room for the descriptors of a command while others are in flight: it may come again.
+    fn turn_away(&mut self, id: TaskId) {
+        if let Some(task) = self.tasks.get(id) {
+            task.stage = Stage::Ended;
+            task.ending = Some(Ending { status: TASK_SET_FULL, sense: None, read_bytes: 0, write_bytes: 0 });
+            self.out.push_back(Out::Response(id));
+        }
     }
 
     /// The descriptors are complete: hands the command up, unless they are wrong.
@@ -177,12 +194,30 @@ impl Target {
         };
         if function != Function::ClearAca {
             // The layer above does not know of those whose tables are not read yet.
-            for id in unknown_above(&self.tasks, lun) {
-                self.abort(id);
-            }
+            let _ = self.forget_unread(|other| other == lun);
         }
         self.ask(tag, sol_not, lun, function);
         Ok(())
+    }
+
+    /// Aborts the tasks of such LUNs of which the layer above does not know, since their descriptor tables are still being
+    /// read. Those are returned of which a read is under way; its end is told by [`Up::Pushed`].
+    pub fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
+        let unread = self.tasks.iter().filter(|(_, task)| task.stage == Stage::Tables && of(task.lun()));
+        let unread: Vec<TaskId> = unread.map(|(id, _)| id).collect();
+        let is_read = |target: &mut Target, id| {
+            let task = target.tasks.get(id)?;
+            task.lends = task.is_busy();
+            Some(task.lends)
+        };
+        unread
+            .into_iter()
+            .filter(|id| {
+                let is_read = is_read(self, *id) == Some(true);
+                self.abort(*id);
+                is_read
+            })
+            .collect()
     }
 
     fn abort_task(&mut self, request: &TaskManagement) -> Result<(), Violation> {
@@ -211,12 +246,6 @@ impl Target {
         self.functions.push(PendingFunction { id, tag, sol_not });
         self.up.push_back(Up::Function { id, lun, function });
     }
-}
-
-/// The tasks of a unit that the layer above does not know of yet.
-fn unknown_above(tasks: &TaskTable, lun: u64) -> Vec<TaskId> {
-    let unknown = tasks.iter().filter(|(_, task)| task.stage == Stage::Tables && task.lun() == lun);
-    unknown.map(|(id, _)| id).collect()
 }
 
 fn attribute(attribute: TaskAttribute) -> Attribute {
