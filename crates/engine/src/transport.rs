@@ -337,11 +337,19 @@ fn next_of_channel<M: MessageMachine<Event = Up>, I: Io>(
     io: &mut I,
 ) -> Option<Up> {
     loop {
+        channel.take_in(io.now(), io.arena());
+        if let Some(up) = channel.poll() {
+            return Some(up);
+        }
+        if stream.feed(io, channel) {
+            continue;
+        }
+        // What is posted may be what more is taken after.
         if let Some(up) = poll_channel(channel, io) {
             return Some(up);
         }
         if !stream.feed(io, channel) {
-            return poll_channel(channel, io);
+            return None;
         }
     }
 }

@@ -290,7 +290,8 @@ impl QueuePair {
         self.post(id, header, from, Operation::Send { solicited, invalidate })
     }
 
-    /// Writes the bytes at `from` to `offset` of what the peer has advertised as `stag`.
+    /// Writes the bytes at `from` to `offset` of what the peer has advertised as `stag`. With the id of
+    /// [`crate::message::WorkId::UNTOLD`], no event comes of it.
     pub fn write(&mut self, id: u64, from: Places, stag: u32, offset: u64) -> Result<(), Refused> {
         self.post(id, &[], from, Operation::Write { stag, offset })
     }
@@ -309,7 +310,7 @@ impl QueuePair {
             return Err(Refused::State);
         }
         let work = Work::new(id, header, places, operation).ok_or(Refused::TooLong)?;
-        if self.sending.post(work) { Ok(()) } else { Err(Refused::Full) }
+        if self.sending.post(work, header) { Ok(()) } else { Err(Refused::Full) }
     }
 
     /// Lets the peer read or write `places`, from offset 0 on, by the STag that is returned, until that is
@@ -456,6 +457,19 @@ impl StreamMachine for QueuePair {
             }
             Phase::Requested(_) | Phase::Closing { .. } | Phase::Over => {}
         }
+    }
+
+    fn header_and(&mut self, now: Time, bytes: &[u8], behind: &[u8]) -> u32 {
+        self.header(now, bytes);
+        let mut rest = behind;
+        while self.is_in_headers()
+            && let Want::Header { len } = self.want()
+            && let Some((more, after)) = rest.split_at_checked(usize::try_from(len).unwrap_or(usize::MAX))
+        {
+            self.header(now, more);
+            rest = after;
+        }
+        u32::try_from(behind.len().saturating_sub(rest.len())).unwrap_or(0)
     }
 
     fn body(&mut self, now: Time, digest_ok: bool) {

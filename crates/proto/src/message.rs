@@ -3,7 +3,8 @@
 //!
 //! The driver's loop, for each machine:
 //!
-//! 1. keep as many receives posted as [`MessageMachine::receives`] says, of buffers that the driver owns;
+//! 1. keep as many receives posted as [`MessageMachine::receives`] says, of buffers that the driver owns, or tell the
+//!    machine that there are fewer ([`MessageMachine::make_do`]);
 //! 2. tell what completed: [`MessageMachine::received`], [`MessageMachine::finished`];
 //! 3. hand every event of [`MessageMachine::poll`] to the layer above;
 //! 4. let the machine post what it owes: [`MessageMachine::post`];
@@ -32,6 +33,11 @@ pub struct Receives {
 /// Names a work request until it is finished; chosen by the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WorkId(pub u64);
+
+impl WorkId {
+    /// An RDMA Write that nobody waits for: a message is posted behind it, and finished later. It need not be told of.
+    pub const UNTOLD: WorkId = WorkId(u64::MAX);
+}
 
 /// A message that arrived.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +132,14 @@ pub trait MessageMachine {
 
     /// The connection is made; as the side that asked, with the private data of the answer.
     fn established(&mut self, now: Time, private_data: &[u8]);
+
+    /// There is memory for so many receives only, those of messages with the machine among them: from now on no more may
+    /// be promised than these, until this is called with more of them. Returns the answer to the request for the
+    /// connection as it is now, if none was given yet; a rejection says that the machine cannot work with so few.
+    fn make_do(&mut self, receives: u16) -> Answer {
+        let _ = receives;
+        Answer::Reject(Vec::new())
+    }
 
     /// As the side that asked: the connection was turned away, with this private data.
     fn rejected(&mut self, now: Time, private_data: &[u8]) {

@@ -118,9 +118,6 @@ impl Target {
     /// unasked, and what is not numbered. A message keeps its receive until it was copied, but then its command keeps
     /// its place in the window, too: so the window never is more than the receives (RFC 7145 section 8.1.1).
     fn messages(&self) -> u32 {
-        if matches!(self.layer.phase, Phase::Login { .. }) {
-            return OTHERS;
-        }
         let numbered = u32::from(self.layer.config.queue_depth).saturating_mul(self.messages_each());
         numbered.saturating_add(UNEXPECTED_MAX.into()).saturating_add(OTHERS)
     }
@@ -132,12 +129,16 @@ impl Target {
         following.saturating_add(1)
     }
 
-    /// Opens the window for as many commands as there are receives for: that depends on what was negotiated.
-    fn open_window(&mut self) {
-        let numbered =
-            u32::from(self.receives_max).saturating_sub(OTHERS.saturating_add(UNEXPECTED_MAX.into()));
+    /// For how many commands so many receives are enough: that depends on what was negotiated.
+    fn fitting(&self, receives: u16) -> u16 {
+        let numbered = u32::from(receives).saturating_sub(OTHERS.saturating_add(UNEXPECTED_MAX.into()));
         let fitting = numbered.checked_div(self.messages_each()).unwrap_or(0);
-        let fitting = u16::try_from(fitting).unwrap_or(u16::MAX).max(1);
+        u16::try_from(fitting).unwrap_or(u16::MAX)
+    }
+
+    /// Opens the window for as many commands as there may be receives for. For discovery one is enough.
+    fn open_window(&mut self) {
+        let fitting = self.fitting(self.receives_max).max(1);
         self.layer.widen(self.queue_depth.min(fitting));
     }
 }
@@ -165,6 +166,15 @@ impl MessageMachine for Target {
         super::receives(self.messages(), held)
     }
 
+    fn make_do(&mut self, receives: u16) -> Answer {
+        let fitting = self.fitting(receives);
+        self.layer.session.set_depth(self.layer.config.queue_depth.min(fitting).max(1).into());
+        match fitting {
+            0 => Answer::Reject(Vec::new()),
+            _ => Answer::Accept(super::private_data(self.invalidates)),
+        }
+    }
+
     fn received(&mut self, now: Time, message: Message<'_>) {
         self.layer.heard(now);
         if matches!(self.layer.phase, Phase::Closing(_) | Phase::Over) {
@@ -175,7 +185,7 @@ impl MessageMachine for Target {
             self.free.push(message.place);
             self.layer.over(&violation.to_string());
         }
-        if logs_in && matches!(self.layer.phase, Phase::Full) {
+        if logs_in && self.layer.is_full_feature() {
             self.open_window();
         }
         self.layer.pace();

@@ -3,7 +3,8 @@
 use super::memory::Registrations;
 use super::setup::ReadyToReceive;
 use super::violation::{Code, Violation};
-use super::{Agreed, Config, Event, READS_MAX, WORK_MAX};
+use super::{Agreed, Config, Event, WORK_MAX};
+use crate::message::WorkId;
 use crate::stream::{Segment, Transmit};
 use crate::verbs::TaskId;
 use std::collections::VecDeque;
@@ -20,6 +21,8 @@ use zerocopy::byteorder::big_endian::{U16, U32, U64};
 pub(super) const HEADER_BYTES_MAX: usize = 128;
 /// Bytes of an FPDU that are not payload, without markers: headers, the beginning of a Send, padding, CRC.
 const FPDU_BYTES: usize = 20 + HEADER_BYTES_MAX + 3 + 4;
+/// So many bytes of headers that were sent are kept at most, lest the others have to be moved for each.
+const SENT_HEADERS_MAX: usize = 16 * 1024;
 /// Segments of an FPDU without markers: start of sum, headers, payload, padding, sum.
 const FPDU_SEGMENTS: usize = 4 + Places::MAX;
 
@@ -36,6 +39,7 @@ pub(super) struct Sending {
     is_terminated: bool,
     /// Work requests that are not wholly sent.
     queue: VecDeque<Work>,
+    headers: Headers,
     /// What is in batches that have not left.
     leaving: VecDeque<Leaving>,
     /// How many of these are work requests.
@@ -62,7 +66,7 @@ pub(super) struct Sending {
 pub(super) struct Work {
     id: u64,
     operation: Operation,
-    header: [u8; HEADER_BYTES_MAX],
+    /// Of a Send: what was copied of it, which comes first.
     header_bytes: u32,
     places: Places,
     total: u32,
@@ -108,37 +112,57 @@ enum Source {
 impl Work {
     /// `None`: it is too long.
     pub(super) fn new(id: u64, header: &[u8], places: Places, operation: Operation) -> Option<Work> {
-        let header_bytes = u32::try_from(header.len()).ok()?;
+        let header_bytes = u32::try_from(header.len()).ok().filter(|_| header.len() <= HEADER_BYTES_MAX)?;
         let total = places.iter().try_fold(header_bytes, |sum, span| sum.checked_add(span.len))?;
-        let mut copy = [0; HEADER_BYTES_MAX];
-        copy.get_mut(..header.len())?.copy_from_slice(header);
-        Some(Work { id, operation, header: copy, header_bytes, places, total })
+        Some(Work { id, operation, header_bytes, places, total })
+    }
+}
+
+/// The beginnings of Sends that were copied, in the order of the queue.
+#[derive(Default)]
+struct Headers {
+    bytes: Vec<u8>,
+    /// How many of these belong to work that is sent.
+    sent: usize,
+}
+
+impl Headers {
+    fn push(&mut self, header: &[u8]) {
+        if self.sent >= SENT_HEADERS_MAX || self.sent == self.bytes.len() {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+        self.bytes.extend_from_slice(header);
     }
 
-    /// What lies in the copied part of `len` bytes at `at`.
-    fn copied(&self, at: u32, len: u32) -> &[u8] {
-        let end = at.saturating_add(len).min(self.header_bytes);
-        let range = usize::try_from(at).unwrap_or(usize::MAX)..usize::try_from(end).unwrap_or(0);
-        self.header.get(range).unwrap_or_default()
+    /// What lies in the first header of `len` bytes at `at`.
+    fn first(&self, header_bytes: u32, at: u32, len: u32) -> &[u8] {
+        let end = at.saturating_add(len).min(header_bytes);
+        let index = |at: u32| self.sent.saturating_add(usize::try_from(at).unwrap_or(usize::MAX));
+        self.bytes.get(index(at)..index(end)).unwrap_or_default()
+    }
+
+    fn pop(&mut self, header_bytes: u32) {
+        self.sent = self.sent.saturating_add(usize::try_from(header_bytes).unwrap_or(usize::MAX));
     }
 }
 
 impl Sending {
     pub(super) fn new(config: &Config) -> Sending {
         let work_limit = usize::from(config.work.min(WORK_MAX));
-        let responses = usize::from(config.depths.ird.min(READS_MAX));
-        let reads = usize::from(config.depths.ord.min(READS_MAX)).saturating_add(1);
         Sending {
             frame: None,
             is_fenced: false,
             ready: None,
             terminate: None,
             is_terminated: false,
-            queue: VecDeque::with_capacity(work_limit),
-            leaving: VecDeque::with_capacity(work_limit.saturating_add(responses)),
+            // They grow to what is needed, once, so that they stay in the nearest cache.
+            queue: VecDeque::new(),
+            headers: Headers::default(),
+            leaving: VecDeque::new(),
             work_leaving: 0,
-            reads: VecDeque::with_capacity(reads),
-            responses: VecDeque::with_capacity(responses),
+            reads: VecDeque::new(),
+            responses: VecDeque::new(),
             current: None,
             at: 0,
             next: Source::Work,
@@ -151,10 +175,11 @@ impl Sending {
     }
 
     /// `false`: there is no room.
-    pub(super) fn post(&mut self, work: Work) -> bool {
+    pub(super) fn post(&mut self, work: Work, header: &[u8]) -> bool {
         let incomplete = self.queue.len().saturating_add(self.work_leaving).saturating_add(self.reads.len());
         let has_room = incomplete < self.work_limit;
         if has_room {
+            self.headers.push(header);
             self.queue.push_back(work);
         }
         has_room
@@ -251,10 +276,16 @@ impl Sending {
         let bytes = FPDU_BYTES.saturating_add(markers.saturating_mul(4));
         let segments = FPDU_SEGMENTS.saturating_add(markers.saturating_mul(2));
         let mut result = Ok(());
-        while self.owes(agreed.depths.ord) && batch.has_room(bytes, segments) {
+        while !self.is_terminated
+            && (batch.has_room(bytes, segments)
+                || (self.is_bare() && batch.has_room_without_payload(bytes, segments)))
+        {
             if let Some(payload) = self.terminate.take() {
                 self.is_terminated = true;
                 self.push_terminate(&payload, agreed, batch);
+                break;
+            }
+            if self.is_fenced {
                 break;
             }
             if let Some(ready) = self.ready.take() {
@@ -274,6 +305,12 @@ impl Sending {
             }
         }
         result
+    }
+
+    /// Whether what comes next has no payload: as an answer it leaves together with its data.
+    fn is_bare(&self) -> bool {
+        let is_next = self.current.is_none() && self.responses.is_empty();
+        is_next && self.queue.front().is_some_and(|work| work.places.is_empty())
     }
 
     /// Which message goes on, or begins.
@@ -306,7 +343,7 @@ impl Sending {
                 let opcode = Opcode::send(solicited, invalidate.is_some());
                 let msn = self.sends.wrapping_add(1);
                 let header = untagged(opcode, len, last, invalidate.unwrap_or(0), Queue::SEND, msn, at);
-                let copied = work.copied(at, len);
+                let copied = self.headers.first(work.header_bytes, at, len);
                 let placed = len.saturating_sub(u32::try_from(copied.len()).unwrap_or(0));
                 let places = work.places.slice(at.saturating_sub(work.header_bytes), placed);
                 let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
@@ -346,11 +383,13 @@ impl Sending {
         self.current = None;
         self.next = Source::Response;
         let Some(work) = self.queue.pop_front() else { return };
+        self.headers.pop(work.header_bytes);
         let leaving = match work.operation {
             Operation::Send { .. } => {
                 self.sends = self.sends.wrapping_add(1);
                 Leaving::Sent(work.id)
             }
+            Operation::Write { .. } if work.id == WorkId::UNTOLD.0 => return,
             Operation::Write { .. } | Operation::Read { .. } => Leaving::Written(work.id),
         };
         self.work_leaving = self.work_leaving.saturating_add(1);
@@ -559,6 +598,9 @@ impl<'a> Fpdu<'a> {
     }
 
     fn bytes(&mut self, mut bytes: &[u8]) {
+        if self.until_marker.is_none() {
+            return self.batch.push_bytes(bytes);
+        }
         while !bytes.is_empty() {
             let room = usize::try_from(self.room()).unwrap_or(usize::MAX);
             let (now, later) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
@@ -569,6 +611,9 @@ impl<'a> Fpdu<'a> {
     }
 
     fn payload(&mut self, places: &Places) {
+        if self.until_marker.is_none() {
+            return places.iter().for_each(|span| self.batch.push_payload(span));
+        }
         for mut span in places.iter() {
             while span.len > 0 {
                 let now = span.slice(0, self.room());
@@ -582,6 +627,9 @@ impl<'a> Fpdu<'a> {
     /// Padding and CRC.
     fn end(mut self, ulpdu_length: u32) {
         let padding = usize::try_from(pad(ulpdu_length)).unwrap_or(0);
+        if !self.crc && self.until_marker.is_none() {
+            return self.bytes([0; 7].get(..padding.saturating_add(4)).unwrap_or_default());
+        }
         self.bytes([0; 3].get(..padding).unwrap_or_default());
         // A marker right before the CRC is summed, too (RFC 5044 section 4.4). The CRC itself is never cut: FPDUs and
         // markers are whole words.

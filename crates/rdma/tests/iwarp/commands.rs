@@ -105,7 +105,7 @@ impl<M: Initiator> Pair<M> {
     }
 
     /// The content of places, which are given back.
-    fn take(&mut self, places: &Places) -> Vec<u8> {
+    pub(crate) fn take(&mut self, places: &Places) -> Vec<u8> {
         let bytes = content(&mut self.ring, places);
         self.ring.arena().give(places);
         bytes

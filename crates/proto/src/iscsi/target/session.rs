@@ -48,11 +48,6 @@ impl Session {
         session
     }
 
-    /// So many commands may be in flight from now on: no fewer than before.
-    pub(super) fn widen(&mut self, depth: u32) {
-        self.depth = self.depth.max(depth);
-    }
-
     /// Where a non-immediate command with this CmdSN stands.
     pub(crate) fn order(&self, cmd_sn: u32) -> Order {
         match cmd_sn.wrapping_sub(self.exp_cmd_sn) {
@@ -101,6 +96,11 @@ impl Session {
     /// Whether there is a free slot that the initiator may not use yet, and none that it may.
     pub(crate) fn is_closed_for_nothing(&self) -> bool {
         self.window() == 0 && self.in_flight < self.depth
+    }
+
+    /// So many commands may be in flight from now on. When these are fewer, the initiator was not told of more.
+    pub(crate) fn set_depth(&mut self, depth: u32) {
+        self.depth = depth;
     }
 
     /// A slot is free again.
