@@ -122,7 +122,7 @@ impl Connection {
             return Some(());
         }
         let missing = segment.sequence.wrapping_sub(direction.next).cast_signed();
-        if missing > 0 && !segment.resets {
+        if missing > 0 && !segment.payload.is_empty() {
             return None;
         }
         // What was sent again is known already.
@@ -220,6 +220,7 @@ mod tests {
             packet(false, 21, 0x10, first),
             packet(false, 21, 0x10, first),
             packet(false, 24, 0x11, second),
+            packet(false, 42, 0x10, &[]),
             packet(true, 123, 0x04, &[]),
         ]));
         let expected = "> 07*18 00020102\n< 07*18 00020304\n> 000c 09*14 01010101\n> end\n< reset\n";
