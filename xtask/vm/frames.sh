@@ -17,6 +17,8 @@ commands() {
     cmp /tmp/pattern /tmp/read
 }
 
+# Commands of one processor go over one channel of SRP.
+taskset -p 1 $$
 iscsi_login iser
 commands
 iscsi_logout
