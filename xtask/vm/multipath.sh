@@ -17,9 +17,9 @@ for setting in reconnect_delay fast_io_fail_tmo; do
     echo 1 >"$(echo /sys/class/srp_remote_ports/port-*)/$setting"
 done
 
-step 'one unit, two paths'
-told "$tcp" device/wwid
-[ "$(told "$tcp" device/wwid)" = "$(told "$srp" device/wwid)" ]
+unit=$(told "$tcp" device/wwid)
+[ "$unit" = "$(told "$srp" device/wwid)" ]
+step "two paths to $unit"
 paths="$(told "$tcp" dev) 1 $(told "$srp" dev) 1"
 # Without a queue: an error of both paths is one for fio.
 dmsetup create unit --noudevsync --table "0 $(told "$tcp" size) multipath 0 0 1 1 round-robin 0 2 1 $paths"

@@ -39,7 +39,6 @@ const SCENARIOS: &[Scenario] = &[
     scenario("srp_outage", include_str!("../../vm/srp_outage.sh")).srp(),
     // One unit over TCP and SRP at once: each path is cut in turn, I/O goes on over the other, and the path comes back.
     Scenario {
-        by_default: false,
         serve: &["--srp", "192.0.2.3:3260", "--srp-guid", "024c750000000001"],
         ..scenario("multipath", include_str!("../../vm/multipath.sh"))
     },
