@@ -4,10 +4,10 @@ modules sd_mod iscsi_tcp ib_iser ib_srp
 
 # One line of a report: the command as it is typed, and what it says.
 measured() {
+    set -- --name=report --filename="$disk" --direct=1 --ioengine=libaio --group_reporting --time_based --runtime=3 "$@"
     echo "\$ fio $*"
-    (cd /tmp && fio --name=report --filename="$disk" --direct=1 --ioengine=libaio --group_reporting --eta=never \
-        --time_based --runtime=3 "$@" >fio.log 2>&1) || { cat /tmp/fio.log; false; }
-    grep -E '^ *(read|write):|^ +(lat|clat) .*avg=|IO depths|^ +cpu ' /tmp/fio.log
+    (cd /tmp && fio --eta=never "$@" >fio.log 2>&1) || { cat /tmp/fio.log; false; }
+    grep -E '^ *(read|write):|^ +(lat|clat) .*avg=|^ +cpu ' /tmp/fio.log
 }
 
 # FastNetMon and LIO: 512 bytes, one job and 32. Zeta: 4K, 16K and 64K at queue depth 32.
