@@ -2,10 +2,10 @@ network
 siw
 modules sd_mod iscsi_tcp ib_srp dm_multipath dm_round_robin tcp_diag
 
-# A path that is silent is given up soon, since there is another one.
+# A path that is silent is given up soon, since there is another one, but not one that is slow on a loaded machine.
 cat >>/etc/iscsi/iscsid.conf <<END
 node.conn[0].timeo.noop_out_interval = 1
-node.conn[0].timeo.noop_out_timeout = 1
+node.conn[0].timeo.noop_out_timeout = 4
 node.session.timeo.replacement_timeout = 1
 END
 iscsi_login default
