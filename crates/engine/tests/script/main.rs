@@ -535,6 +535,30 @@ fn groups_admit_and_show_the_same_over_every_transport() {
     daemon.stop().expect("every core ends in order");
 }
 
+/// Data inside SRP's commands is written from where it came to, while the kernel has what lies beside it.
+#[test]
+fn many_writes_to_a_file_at_once_keep_their_data_apart() {
+    // On a disk: files in memory are written at once.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let file = format!("file:{},size=1M", folder.path().join("medium").display());
+    let daemon = serve_on(two_cores(), "127.0.0.1:0", &[&file, LUNS[1]]);
+    for scheme in SCHEMES {
+        let mut nexus = session(&daemon, scheme, 1);
+        let data = |n: u32| pattern(n as usize, 8 * BLOCK);
+        let writes: Vec<TaskId> =
+            (0..12).map(|n| nexus.submit(&writing(&ten(0x2a, 8 * n, 8), data(n)))).collect();
+        for task in writes {
+            assert_eq!(in_words(&nexus.end(task).0), "GOOD", "over {scheme}");
+        }
+        for n in 0..12 {
+            let task = nexus.submit(&read(8 * n, 8));
+            assert!(nexus.end(task).1 == data(n), "{n} over {scheme}");
+        }
+        nexus.leave();
+    }
+    daemon.stop().expect("every core ends in order");
+}
+
 #[test]
 fn channels_of_srp_are_one_nexus_to_its_task_set() {
     let daemon = serve_on(two_cores(), "127.0.0.1:0", &LUNS);
