@@ -251,7 +251,12 @@ fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
     let scheduling = plan.schedulings[matrix.schedulings[scheduling]].clone();
     let direction = matrix.rw[rw];
     let local = target.transport == Transport::Local;
+    // Over iWARP everything is summed, or nothing.
+    let is_summed = |(header, data): &(bool, bool)| *header || *data;
+    let (before, now) = matrix.digests.split_at(digests);
+    let sums_again = now.first().is_some_and(|now| before.iter().any(|it| is_summed(it) == is_summed(now)));
     let repeats = (local && (digests > 0 || immediate > 0))
+        || (target.transport.is_iwarp() && sums_again)
         || (matches!(target.kind, Kind::Url(_)) && matrix.luns[luns] > 1)
         || (matrix.shared && depth > 0)
         || (!direction.writes() && immediate > 0);
@@ -302,11 +307,11 @@ fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
     })
 }
 
-/// The row in which the do-nothing responder did the same over the same link.
+/// The row in which the do-nothing responder did the same over the same transport and link.
 fn ceiling(rows: &[Row], row: &Row) -> Option<usize> {
     let same = |other: &&Row| {
         other.target.kind == Kind::Ceiling
-            && other.target.link == row.target.link
+            && (other.target.transport, other.target.link) == (row.target.transport, row.target.link)
             && Axis::ALL[1..].iter().all(|axis| axis.value(other) == axis.value(row))
     };
     let own = row.target.kind == Kind::Ceiling || row.target.transport == Transport::Local;

@@ -127,12 +127,17 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
         table.fault("store", Fault::new("a target that runs has its own", "remove it"), faults);
     }
     let kind = url.map(Kind::Url).or(kind).unwrap_or(Kind::Lunette);
-    let transports = transports.unwrap_or_else(|| vec![Transport::Iscsi]);
+    let transports = transports.unwrap_or_else(|| vec![kind.usual_transport()]);
     let own = kind == Kind::Lunette;
     let local = transports.contains(&Transport::Local);
     if local && !own {
         let fix = "only a store of Lunette can be local; write transport = \"iscsi\"";
         table.fault("transport", Fault::new("this target is behind a network", fix), faults);
+    }
+    let usual = kind.usual_transport();
+    if matches!(kind, Kind::Tgt | Kind::Url(_)) && transports.iter().any(|transport| *transport != usual) && !local {
+        let fix = format!("only Lunette and the ceiling have several; write transport = \"{}\"", usual.word());
+        table.fault("transport", Fault::new("this target has one way to it", fix), faults);
     }
     if link.is_some() && (local || matches!(kind, Kind::Url(_))) {
         let fix = "give it only to targets that the report starts itself";
@@ -144,10 +149,9 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
     }
     let store = store.unwrap_or(Store::Ram(1 << 30));
     let several = transports.len() > 1;
-    let named = |transport: Transport| match transport {
-        Transport::Iscsi if several => format!("{name}, iSCSI"),
-        Transport::Local if several => format!("{name}, local"),
-        Transport::Iscsi | Transport::Local => name.clone(),
+    let named = |transport: Transport| match several {
+        true => format!("{name}, {}", transport.name()),
+        false => name.clone(),
     };
     let make = |transport| {
         let (kind, store) = (kind.clone(), store.clone());
