@@ -392,8 +392,12 @@ mod tests {
         assert!(line.starts_with(&start), "{line}");
         let end = " --cores 1 --header-digest --data-digest --no-immediate-data --yes";
         assert!(line.ends_with(end), "{line}");
+        let [iser, srp] = ["iser://h/iqn.x:y/0?crc=on", "srp://h/0000000000000001/0"].map(String::from);
+        let iwarp = command(&[iser, srp], &job);
+        assert!(iwarp.contains(" 'iser://h/iqn.x:y/0?crc=on' srp://h/"), "{iwarp}");
+        assert!(iwarp.ends_with(" --cores 1 --no-immediate-data --yes"), "the URL asks for sums: {iwarp}");
         let local = command(&["ram:1G".into()], &job);
-        assert!(local.ends_with(" --cores 1 --yes"), "what is not behind iSCSI has neither: {local}");
+        assert!(local.ends_with(" --cores 1 --yes"), "what is not behind a transport has neither: {local}");
         assert_eq!(
             as_initiator("iscsi://h/iqn.x:y/0?a=b", 2, "me"),
             "iscsi://h/iqn.x:y/0?a=b&initiator_name=me:2"

@@ -363,6 +363,27 @@ mod tests {
     }
 
     #[test]
+    fn a_share_is_of_the_ceiling_over_the_same_transport() {
+        let text = "[[target]]\nname = 'b'\ntransport = ['iser', 'srp']\n\
+                    [[target]]\nname = 'fast'\nkind = 'ceiling'\ntransport = ['iser', 'srp']\n[[matrix]]";
+        let rows = rows(&plan(text));
+        let ceilings: Vec<Option<usize>> = rows.iter().map(|row| row.ceiling).collect();
+        assert_eq!(ceilings, [Some(1), None, Some(4), Some(5), None, None]);
+    }
+
+    #[test]
+    fn over_iwarp_all_digests_are_one() {
+        let text = "[[target]]\nname = 'b'\ntransport = 'srp'\n\
+                    [[matrix]]\ndigests = ['header', 'none', 'data', 'both']";
+        let rows = rows(&plan(text));
+        let digests = |name: &str| -> Vec<(bool, bool)> {
+            rows.iter().filter(|row| row.target.name == name).map(|row| row.job.digests).collect()
+        };
+        assert_eq!(digests("a").len(), 4);
+        assert_eq!(digests("b"), [(true, false), (false, false)]);
+    }
+
+    #[test]
     fn reads_do_not_repeat_for_the_data_of_writes() {
         let rows = rows(&plan("[[matrix]]\nrw = ['read', 'write']\nimmediate_data = [true, false]"));
         assert_eq!(rows.iter().filter(|row| row.direction == Direction::Read).count(), 2);

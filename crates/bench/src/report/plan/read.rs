@@ -466,5 +466,23 @@ mod tests {
         let plan = read(text, Path::new("p")).unwrap_or_else(|error| panic!("{error}"));
         let names: Vec<&str> = plan.targets.iter().map(|target| target.name.as_str()).collect();
         assert_eq!(names, ["disk, local", "disk, iSCSI"]);
+        let text = "[[target]]\nname = 'top'\nkind = 'ceiling'\ntransport = ['iser', 'srp']\n\
+                    [[target]]\nname = 'theirs'\nurl = 'iser://h/iqn.2001-04.com.example:x/0'\n[[matrix]]";
+        let plan = read(text, Path::new("p")).unwrap_or_else(|error| panic!("{error}"));
+        let ways: Vec<(&str, Transport)> =
+            plan.targets.iter().map(|target| (target.name.as_str(), target.transport)).collect();
+        let expected =
+            [("top, iSER", Transport::Iser), ("top, SRP", Transport::Srp), ("theirs", Transport::Iser)];
+        assert_eq!(ways, expected);
+    }
+
+    #[test]
+    fn others_are_reached_in_the_one_way_that_they_have() {
+        let told = faults(
+            "[[target]]\nname = 'a'\nkind = 'tgt'\ntransport = ['iscsi', 'iser']\n\
+             [[target]]\nname = 'b'\nurl = 'iser://h/iqn.2001-04.com.example:x/0'\ntransport = 'srp'\n[[matrix]]",
+        );
+        assert!(told.contains("target[0].transport: this target has one way to it"), "{told}");
+        assert!(told.contains("target[1].transport: ") && told.contains("write transport = \"iser\""), "{told}");
     }
 }
