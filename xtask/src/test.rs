@@ -46,7 +46,7 @@ enum Step {
 const POLLS: [&str; 2] = ["always", "never"];
 
 /// The other beginnings of URLs.
-const SCHEMES: [&str; 1] = ["iser"];
+const SCHEMES: [&str; 2] = ["iser", "srp"];
 
 /// What all steps together should take at most, on two cores from a clean clone.
 const MINUTES_MAX: u64 = 25;

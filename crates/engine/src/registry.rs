@@ -37,13 +37,16 @@ impl SessionName {
     }
 
     fn has_ports_of(&self, other: &SessionName) -> bool {
-        self.ports() == other.ports()
+        let ports = |name: &SessionName| (name.isid, name.target, name.group);
+        ports(self) == ports(other) && self.initiator == other.initiator
     }
 }
 
 /// Units that can lose what they acknowledged, with their losses ([`store::lane::Lane::losses`]) that a nexus was told of.
 pub(crate) type Told = Vec<(u32, u64)>;
 
+/// Channels of one session.
+pub(crate) const CHANNELS_MAX: usize = 32;
 /// Sessions that are over, and of which is remembered what they were told.
 const TOLD_MAX: usize = 4096;
 
@@ -103,9 +106,9 @@ impl Registry {
         self.discoveries.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Sessions of a target.
+    /// Sessions of a target; all channels of the same two ports are one.
     pub(crate) fn sessions_of(&self, target: usize) -> usize {
-        self.lock().keys().filter(|name| name.target == target).count()
+        sessions_of(&self.lock(), target, |_| true)
     }
 
     /// The session with this name.
@@ -123,17 +126,24 @@ impl Registry {
         self.lock().keys().filter(|other| other.has_ports_of(name)).count()
     }
 
+    /// Whether a nexus has other connections than this one.
+    pub(crate) fn has_beside(&self, nexus: u64, serial: u64) -> bool {
+        self.lock().values().any(|place| place.nexus == nexus && place.serial != serial && !place.is_over)
+    }
+
     /// Enters a session. It takes the place of all that have its ports, unless it is a channel beside others: then it
     /// shares their nexus.
     ///
     /// # Errors
-    /// When the target has `max` others already: some may have come in since this one was granted its login.
+    /// When the target has `max` others already, or the session [`CHANNELS_MAX`] channels: some may have come in since
+    /// this one was granted its login.
     pub(crate) fn enter(&self, name: SessionName, place: Place, max: usize) -> Result<Entered, Full> {
         let mut sessions = self.lock();
         let is_alone = name.channel == 0;
         let is_replaced = |other: &SessionName| is_alone && other.has_ports_of(&name);
-        let others = sessions.keys().filter(|other| other.target == name.target && !is_replaced(other));
-        if others.count() >= max {
+        let others = sessions_of(&sessions, name.target, |other| !other.has_ports_of(&name));
+        let channels = sessions.keys().filter(|other| other.has_ports_of(&name)).count();
+        if others >= max || (!is_alone && channels >= CHANNELS_MAX) {
             return Err(Full);
         }
         let replaced: Vec<SessionName> =
@@ -206,6 +216,17 @@ impl Registry {
     }
 }
 
+fn sessions_of(
+    sessions: &BTreeMap<SessionName, Place>,
+    target: usize,
+    which: impl Fn(&SessionName) -> bool,
+) -> usize {
+    let names: Vec<&SessionName> =
+        sessions.keys().filter(|name| name.target == target && which(name)).collect();
+    // Channels of the same ports lie one behind the other.
+    names.chunk_by(|one, other| one.has_ports_of(other)).count()
+}
+
 fn count_up(counter: &AtomicUsize, max: usize) -> bool {
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1)).is_ok()
 }
@@ -244,13 +265,16 @@ mod tests {
         let channel = |place: &Place| SessionName { channel: place.serial, ..name() };
         let (first, second, third) = (place(&registry, 0), place(&registry, 0), place(&registry, 0));
         for channel in [(channel(&first), first), (channel(&second), second)] {
-            let entered = registry.enter(channel.0, channel.1, 3);
+            let entered = registry.enter(channel.0, channel.1, 1);
             assert_eq!(entered, Ok(Entered { nexus: first.serial, replaced: vec![] }));
         }
-        assert_eq!((registry.channels(&name()), registry.sessions_of(0)), (2, 2));
+        assert_eq!((registry.channels(&name()), registry.sessions_of(0)), (2, 1));
+        assert!(registry.has_beside(first.serial, first.serial));
         assert!(!registry.ends(&channel(&first), first.serial, first.serial), "the second goes on");
-        assert_eq!(registry.enter(channel(&third), third, 2), Err(Full));
-        assert_eq!(registry.enter(channel(&third), third, 3).map(|entered| entered.nexus), Ok(first.serial));
+        assert!(!registry.has_beside(first.serial, second.serial));
+        let another = SessionName { initiator: "iqn.y".into(), ..channel(&third) };
+        assert_eq!(registry.enter(another, third, 1), Err(Full));
+        assert_eq!(registry.enter(channel(&third), third, 1).map(|entered| entered.nexus), Ok(first.serial));
         let alone = place(&registry, 0);
         let entered = registry.enter(name(), alone, 1).expect("the others make room");
         assert_eq!((entered.nexus, entered.replaced.len()), (alone.serial, 3));
@@ -259,6 +283,12 @@ mod tests {
         let late = place(&registry, 0);
         let entered = registry.enter(channel(&late), late, 2).map(|entered| entered.nexus);
         assert_eq!(entered, Ok(late.serial), "a nexus that has ended does not come back");
+        for _ in registry.channels(&name())..CHANNELS_MAX {
+            let more = place(&registry, 0);
+            registry.enter(channel(&more), more, 1).expect("room for channels");
+        }
+        let last = place(&registry, 0);
+        assert_eq!(registry.enter(channel(&last), last, 1), Err(Full));
     }
 
     #[test]

@@ -98,8 +98,20 @@ impl Channel {
         }
     }
 
-    fn ends(mut self) {
-        self.stream.read_to_end(&mut Vec::new()).expect("the target closes the connection");
+    /// Waits for the target to close the connection; whether it has logged us out before.
+    fn ends(mut self) -> bool {
+        const TARGET_LOGOUT: u8 = 0x80;
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).expect("the target closes the connection");
+        let mut frames = &rest[..];
+        while let [high, low, ..] = *frames {
+            let (frame, next) = frames.split_at((usize::from(u16::from_be_bytes([high, low])) + 2).next_multiple_of(4) + 4);
+            if frame.get(20) == Some(&TARGET_LOGOUT) {
+                return true;
+            }
+            frames = next;
+        }
+        false
     }
 }
 
@@ -119,7 +131,7 @@ fn a_login_ends_all_channels_of_its_port_unless_it_keeps_them() {
     }
     let (mut heir, ended) = login(1, SINGLE);
     assert_eq!((ended, heir.execute(TEST_UNIT_READY)), (TERMINATED, GOOD));
-    earlier.into_iter().for_each(Channel::ends);
+    assert!(earlier.into_iter().all(Channel::ends), "they are told");
     assert_eq!(other.execute(TEST_UNIT_READY), GOOD, "another port goes on");
     assert_eq!(Channel::login(at, 1, SINGLE, GUID + 1).err(), Some(0x0001_0003), "another target port");
     daemon.stop().expect("an orderly end");

@@ -57,7 +57,7 @@ fn write_target(out: &mut String, config: &Config, target: &Target, running: &Ru
         if offers_iscsi(config, index) {
             writeln!(out, "  URL iscsi://{host}:{port}/{}/{}", target.name, first_lun(target))?;
         }
-        if let Some(guid) = running.srp_guid.filter(|_| leads_by_srp(config, index, target)) {
+        if let Some(guid) = srp_guid(config, target, running, index) {
             writeln!(out, "  URL srp://{host}:{port}/{guid:016x}/{}", first_lun(target))?;
         }
     }
@@ -133,8 +133,8 @@ fn write_connecting(
 
 /// What Linux's ib_srp takes, for each portal through which SRP leads to this target.
 fn write_srp(out: &mut String, config: &Config, target: &Target, running: &Running<'_>) -> fmt::Result {
-    let Some(guid) = running.srp_guid else { return Ok(()) };
-    for (_, address) in addresses(target, running).filter(|(index, _)| leads_by_srp(config, *index, target)) {
+    for (index, address) in addresses(target, running) {
+        let Some(guid) = srp_guid(config, target, running, index) else { continue };
         let (host, port) = reachable(address, running.host);
         writeln!(out, "\n  Linux, SRP (HCA: a name in that folder, as srp-siw0-1)")?;
         writeln!(
@@ -146,11 +146,11 @@ fn write_srp(out: &mut String, config: &Config, target: &Target, running: &Runni
     Ok(())
 }
 
-/// Whether initiators that speak SRP with this portal reach this target: they reach its first one.
-fn leads_by_srp(config: &Config, portal: usize, target: &Target) -> bool {
-    let first = config.targets.iter().find(|target| target.portals.contains(&portal));
-    let leads_here = first.is_some_and(|first| first.name == target.name);
-    leads_here && config.portals.get(portal).is_some_and(|portal| portal.transports.srp)
+/// What SRP calls the target, where the portal leads to it.
+fn srp_guid(config: &Config, target: &Target, running: &Running<'_>, portal: usize) -> Option<u64> {
+    let offers_srp = config.portals.get(portal)?.transports.srp;
+    let first = config.targets.iter().find(|target| target.portals.contains(&portal))?;
+    running.srp_guid.filter(|_| offers_srp && first.name == target.name)
 }
 
 fn offers_iscsi(config: &Config, portal: usize) -> bool {
@@ -247,7 +247,7 @@ Ready. Stop with Ctrl-C.
         let line = "echo id_ext=024c750000000001,ioc_guid=024c750000000001,dest=127.0.0.1:40000 > /sys/class";
         let (first, second) = shown.split_once("Target iqn.2026-11.a:y").expect("two targets");
         assert!(first.contains(line) && !second.contains("id_ext"), "{shown}");
-        let url = "  URL srp://127.0.0.1:40000/024c750000000001/0\n";
+        let url = "  portal 127.0.0.1:40000\n  URL srp://127.0.0.1:40000/024c750000000001/0\n";
         assert!(first.contains(url) && !second.contains("srp://"), "{shown}");
         assert!(!shown.contains("iscsi://") && !shown.contains("iscsiadm"), "{shown}");
     }

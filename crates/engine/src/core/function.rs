@@ -52,6 +52,10 @@ impl<I: Io> Core<I> {
                     Vec::new()
                 })
             }
+            // Other channels of the nexus may be on other cores.
+            Asked::AbortTaskSet if self.shared.registry.has_beside(conn.nexus.0, conn.facts.serial) => {
+                unit_wide(HomeRequest::AbortTaskSet { from })
+            }
             Asked::AbortTaskSet => unit.map(|unit| {
                 self.abort_lent(connection, Some(unit), Aborted::Silently);
                 let victims = self.tasks_of(connection, unit);

@@ -8,7 +8,7 @@ use crate::message::{Facts, Message};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
 use crate::transport::Transport;
-use proto::verbs::Session;
+use proto::verbs::{Down, Session};
 use reactor::io::Io;
 use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
@@ -154,6 +154,10 @@ impl<I: Io> Core<I> {
         for (number, index) in luns {
             conn.reach[*index] = if read_only { Reach::ReadOnly } else { Reach::Full };
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
+            if conn.nexus.0 != conn.facts.serial {
+                // The nexus was there before this channel of it.
+                nexus.attentions.clear();
+            }
             nexus.sync(&self.views[*index].policy);
             let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
@@ -168,9 +172,18 @@ impl<I: Io> Core<I> {
         match old {
             Some(key) => {
                 self.reinstatements.push((serial, core, parked));
+                self.log_out(key);
                 self.gone(key, REINSTATED);
             }
             None => self.post(core, Message::Reinstated { parked }),
+        }
+    }
+
+    /// SRP tells an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of iSCSI just ends.
+    fn log_out(&mut self, key: Key) {
+        match self.connections.get(key).map(|conn| &conn.machine) {
+            Some(Transport::Srp(_)) => self.down(Some(key), Down::Close),
+            Some(Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_)) | None => {}
         }
     }
 
