@@ -127,7 +127,8 @@ fn record(part: Part, table: &str) -> Result {
     );
     if part == Part::Datapath {
         let instructions = fs::read_to_string(root().join("xtask/instructions.toml")).map_err(fault)?;
-        text += "\nInstructions in user space for one command, guarded by `cargo xtask instructions`:\n\n```\n";
+        text +=
+            "\nInstructions in user space for one command, guarded by `cargo xtask instructions`:\n\n```\n";
         let lines = instructions.lines().filter(|line| !line.starts_with('#'));
         text = lines.fold(text, |text, line| text + line + "\n") + "```\n";
     }

@@ -24,7 +24,8 @@ pub(super) fn marks(results: &Results) -> Vec<Mark> {
     let mut marks = Vec::new();
     for (direction, block, at_least) in RATIOS {
         for (target, name) in IWARP {
-            let is_it = |row: &&Side| (&*row.target, &*row.direction, &*row.block) == (target, direction, block);
+            let is_it =
+                |row: &&Side| (&*row.target, &*row.direction, &*row.block) == (target, direction, block);
             for ours in results.rows.iter().filter(is_it) {
                 marks.push(against(ours, name, vec![ours.of(ISCSI)], at_least));
             }

@@ -102,7 +102,8 @@ impl Iwarp {
             tracing::warn!("turned away: no long FPDUs, or CRCs, or markers");
         }
         self.queues.reading_max = asked.inbound();
-        let (peer, ready) = if is_peer { (ReadDepths::PEER_TO_PEER, ReadDepths::READY_BY_WRITE) } else { (0, 0) };
+        let (peer, ready) =
+            if is_peer { (ReadDepths::PEER_TO_PEER, ReadDepths::READY_BY_WRITE) } else { (0, 0) };
         let depths = ReadDepths { ird: U16::new(peer), ord: U16::new(asked.inbound() | ready) };
         let len = u16::try_from(ReadDepths::BYTES + answer.len()).unwrap_or(u16::MAX);
         let private_data_length = U16::new(len);

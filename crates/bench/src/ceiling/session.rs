@@ -246,7 +246,12 @@ impl Session {
     }
 
     /// A write whose data did not all come with the command.
-    fn begin_write(&mut self, pdu: &ScsiCommand, received: u32, mover: &mut impl Datamover) -> io::Result<()> {
+    fn begin_write(
+        &mut self,
+        pdu: &ScsiCommand,
+        received: u32,
+        mover: &mut impl Datamover,
+    ) -> io::Result<()> {
         let place = self.writes.iter().position(Option::is_none).unwrap_or(self.writes.len());
         if place == self.writes.len() {
             if place == bytes(WINDOW) {

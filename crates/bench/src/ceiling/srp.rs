@@ -8,8 +8,8 @@ use super::{breach, unit};
 use std::io;
 use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
 use wire::srp::{
-    CommandUnit, Descriptor, Direct, Layout as _, LoginRequest, LoginResponse, Opcode, Response, ResponseCode,
-    TaskManagement,
+    CommandUnit, Descriptor, Direct, Layout as _, LoginRequest, LoginResponse, Opcode, Response,
+    ResponseCode, TaskManagement,
 };
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};

@@ -135,8 +135,12 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
         table.fault("transport", Fault::new("this target is behind a network", fix), faults);
     }
     let usual = kind.usual_transport();
-    if matches!(kind, Kind::Tgt | Kind::Url(_)) && transports.iter().any(|transport| *transport != usual) && !local {
-        let fix = format!("only Lunette and the ceiling have several; write transport = \"{}\"", usual.word());
+    if matches!(kind, Kind::Tgt | Kind::Url(_))
+        && transports.iter().any(|transport| *transport != usual)
+        && !local
+    {
+        let fix =
+            format!("only Lunette and the ceiling have several; write transport = \"{}\"", usual.word());
         table.fault("transport", Fault::new("this target has one way to it", fix), faults);
     }
     if link.is_some() && (local || matches!(kind, Kind::Url(_))) {
@@ -483,6 +487,9 @@ mod tests {
              [[target]]\nname = 'b'\nurl = 'iser://h/iqn.2001-04.com.example:x/0'\ntransport = 'srp'\n[[matrix]]",
         );
         assert!(told.contains("target[0].transport: this target has one way to it"), "{told}");
-        assert!(told.contains("target[1].transport: ") && told.contains("write transport = \"iser\""), "{told}");
+        assert!(
+            told.contains("target[1].transport: ") && told.contains("write transport = \"iser\""),
+            "{told}"
+        );
     }
 }

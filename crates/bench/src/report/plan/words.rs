@@ -241,7 +241,8 @@ impl Kind {
     /// The way to it when the plan names none.
     pub(super) fn usual_transport(&self) -> Transport {
         let Kind::Url(url) = self else { return Transport::Iscsi };
-        let leads_there = |transport: &Transport| transport.scheme().is_some_and(|scheme| url.starts_with(scheme));
+        let leads_there =
+            |transport: &Transport| transport.scheme().is_some_and(|scheme| url.starts_with(scheme));
         Transport::ALL.into_iter().find(leads_there).unwrap_or(Transport::Iscsi)
     }
 }
