@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::iwarp::{Layout as _, ReadDepths, StartFrame};
 use wire::srp::LoginRequestRdma;
+use wire::{Sense, Span};
 
 /// Bytes that tell: a request of MPA without its private data. A login request of iSCSI is longer.
 pub(crate) const OPENING_BYTES: u32 = StartFrame::BYTES as u32;
@@ -258,12 +259,52 @@ impl Transport {
         }
     }
 
+    /// Aborts commands that have not come up yet; those are returned of which RDMA is under way.
+    pub(crate) fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
+        match self {
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => Vec::new(),
+            Transport::Srp(channel) => channel.machine_mut().forget_unread(of),
+        }
+    }
+
     /// Data of this task that comes next in the stream, has no place yet, and is the last that the initiator has
     /// announced, in bytes.
     pub(crate) fn unplaced(&mut self, task: TaskId) -> u32 {
         match self {
             Transport::Iscsi(target) => target.unplaced(task),
             Transport::Opening(_) | Transport::Iser(_) | Transport::Srp(_) => 0,
+        }
+    }
+
+    /// Where all data of this task lies that came inside its command: until the next call of the machine.
+    pub(crate) fn immediate(&mut self, task: TaskId) -> Option<Span> {
+        match self {
+            Transport::Srp(channel) => channel.machine_mut().immediate(task),
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => None,
+        }
+    }
+
+    /// The same, and there it stays until [`Transport::give_back`].
+    pub(crate) fn borrow(&mut self, task: TaskId) -> Option<Span> {
+        match self {
+            Transport::Srp(channel) => channel.machine_mut().borrow(task),
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => None,
+        }
+    }
+
+    /// What was borrowed is not used any more.
+    pub(crate) fn give_back(&mut self, task: TaskId) {
+        if let Transport::Srp(channel) = self {
+            channel.machine_mut().give_back(task);
+        }
+    }
+
+    /// Tells the initiator at once what a unit attention tells with the next command, where the transport has a message
+    /// for it that initiators take.
+    pub(crate) fn tell_event(&mut self, lun: u64, sense: Sense) {
+        if let Transport::Srp(channel) = self {
+            // While another is on its way the unit attention does.
+            channel.machine_mut().tell_event(lun, sense);
         }
     }
 

@@ -234,7 +234,7 @@ pub(super) fn lun_number(lun: u64) -> Option<u16> {
 
 /// Eight LUN bytes: peripheral device addressing below 256, flat space addressing from there on (what Linux and ESXi
 /// expect).
-fn lun_bytes(number: u16) -> u64 {
+pub(super) fn lun_bytes(number: u16) -> u64 {
     let first = if number < 256 { number } else { 0x4000 | number };
     u64::from(first) << 48
 }

@@ -378,7 +378,8 @@ fn guid(text: &str) -> Result<String, UrlError> {
     let text = text.to_ascii_lowercase();
     let digits = text.strip_prefix("0x").unwrap_or(&text);
     if digits.len() != GUID_DIGITS || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        let remedy = "write the 16 hexadecimal digits of its id_ext and ioc_guid; `lunette serve` prints them";
+        let remedy =
+            "write the 16 hexadecimal digits of its id_ext and ioc_guid; `lunette serve` prints them";
         return Err(UrlError::new(format!("`{text}` is no GUID of an SRP target"), remedy));
     }
     Ok(digits.to_string())

@@ -66,7 +66,9 @@ fn all_transports_are_spoken_on_one_port() {
 fn srp_writes_inside_commands_and_by_rdma_read() {
     let daemon = serve(&["ram:16M"]);
     for options in ["", "?imm=off", "?crc=on", "?imm=off&crc=on"] {
-        let url: Url = format!("srp://{}/{}/0{options}", daemon.addresses()[0], target_of("srp")).parse().expect("a URL");
+        let url: Url = format!("srp://{}/{}/0{options}", daemon.addresses()[0], target_of("srp"))
+            .parse()
+            .expect("a URL");
         let mut client = Client::connect(&url, &Options::default()).expect("a session");
         for blocks in [1, 8, 16, 17, 128, 512] {
             let data = pattern(usize::from(blocks) * 512);
@@ -104,7 +106,8 @@ fn sums_are_asked_for_by_url() {
     let daemon = serve(&["ram:16M"]);
     let url = url_with(&daemon, "", 0, sums());
     let mut client = Client::connect(&url, &Options::default()).expect("a session");
-    let has_digests = client.negotiated().map(|negotiated| negotiated.header_digest && negotiated.data_digest);
+    let has_digests =
+        client.negotiated().map(|negotiated| negotiated.header_digest && negotiated.data_digest);
     let expected = [("iscsi", Some(true)), ("iser", Some(false)), ("srp", None)];
     assert!(expected.contains(&(scheme().as_str(), has_digests)));
     round_trip(&mut client);

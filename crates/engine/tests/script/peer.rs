@@ -84,6 +84,8 @@ pub trait Nexus {
     fn manage(&mut self, lun: u16, function: Function) -> FunctionId;
     /// Waits until the target has sent something, and leaves it where it is.
     fn hear(&mut self);
+    /// Answers what the target asks next.
+    fn serve(&mut self);
     /// Goes on until the command has ended; what was read.
     fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>);
     /// Goes on until the function is answered.
@@ -289,6 +291,14 @@ impl<M: Spoken> Nexus for Peer<M> {
 
     fn hear(&mut self) {
         assert_eq!(self.socket.peek(&mut [0]).expect("the target says something"), 1);
+    }
+
+    fn serve(&mut self) {
+        while !self.machine.owes() {
+            self.receive();
+            self.hear_machine();
+        }
+        self.send();
     }
 
     fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>) {

@@ -308,7 +308,9 @@ impl MessageMachine for Initiator {
         match reject {
             Some(reject) => {
                 let (reason, words) = (reject.reason.0.get(), reject_words(reject.reason));
-                self.over(&format!("login rejected with reason {reason:#010x}, {words} (SRP r16a section 6.4)"));
+                self.over(&format!(
+                    "login rejected with reason {reason:#010x}, {words} (SRP r16a section 6.4)"
+                ));
             }
             None => self.over("login rejected without a reason"),
         }
@@ -398,7 +400,9 @@ fn reject_words(reason: RejectReason) -> &'static str {
     match reason {
         RejectReason::UNABLE_TO_ESTABLISH => "the target does not let this initiator in, or cannot",
         RejectReason::INSUFFICIENT_RESOURCES => "the target has no room for another session",
-        RejectReason::LENGTH_TOO_LARGE => "the target takes only shorter commands: do not send data inside them",
+        RejectReason::LENGTH_TOO_LARGE => {
+            "the target takes only shorter commands: do not send data inside them"
+        }
         RejectReason::UNABLE_TO_ASSOCIATE => "no such target port there",
         RejectReason::DESCRIPTOR_FORMAT => "the target lacks a data buffer descriptor format",
         RejectReason::MULTI_CHANNEL => "the target has no sessions of several channels",

@@ -28,9 +28,18 @@ const CDB_BYTES: usize = 16;
 /// A message that is not a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Control {
-    Function { id: FunctionId, lun: u64, function: TaskFunction, referenced: Option<TaskId> },
-    CreditResponse { tag: u64 },
-    AsyncEventResponse { tag: u64 },
+    Function {
+        id: FunctionId,
+        lun: u64,
+        function: TaskFunction,
+        referenced: Option<TaskId>,
+    },
+    CreditResponse {
+        tag: u64,
+    },
+    AsyncEventResponse {
+        tag: u64,
+    },
     /// SRP has no question for a sign of life; that a task be aborted which there is not does no harm.
     Ping,
     Logout,
