@@ -99,8 +99,10 @@ impl Post for Posting<'_> {
         Ok(Advertised { stag: self.judge(registered)?, offset: 0 })
     }
 
-    fn invalidate(&mut self, stag: u32) {
+    fn invalidate(&mut self, stag: u32) -> bool {
+        // The peer may have done so already.
         self.pair.invalidate(stag);
+        !self.pair.is_leaving(stag)
     }
 
     fn copy(&mut self, from: Span, to: Places) {

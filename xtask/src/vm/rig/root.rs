@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The modules, to which those come that they need; those for CRC32C are asked for by algorithm, which nothing else tells.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 17] = [
     "virtio_pci",
     "virtio_net",
     "sd_mod",
@@ -18,6 +18,9 @@ const MODULES: [&str; 14] = [
     "rdma_ucm",
     "ib_iser",
     "ib_srp",
+    "dm_multipath",
+    "dm_round_robin",
+    "tcp_diag",
     "crc32_generic",
     "crc32-pclmul",
     "crc32c_generic",
@@ -26,13 +29,15 @@ const MODULES: [&str; 14] = [
 ];
 
 /// Programs that need libraries, where they are in their packages and in the guest.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 9] = [
     ("bin/kmod", "sbin/modprobe"),
     ("sbin/iscsid", "sbin/iscsid"),
     ("sbin/iscsiadm", "sbin/iscsiadm"),
     ("sbin/mke2fs", "sbin/mkfs.ext4"),
     ("sbin/e2fsck", "sbin/fsck.ext4"),
     ("usr/bin/rdma", "sbin/rdma"),
+    ("bin/ss", "sbin/ss"),
+    ("sbin/dmsetup", "sbin/dmsetup"),
     ("usr/bin/fio", "sbin/fio"),
 ];
 
