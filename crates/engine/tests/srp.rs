@@ -54,7 +54,7 @@ fn serve_unit(spec: &str) -> Daemon {
         srp: vec!["127.0.0.1:0".into()],
         srp_guid: Some(format!("{GUID:016x}")),
         lun: vec![spec.into()],
-        poll: Some("never".into()),
+        poll: std::env::var("LUNETTE_TEST_POLL").ok(),
         ..ServeOptions::default()
     };
     let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
