@@ -21,7 +21,7 @@ const INPUT_SECONDS_MAX: u32 = 10;
 /// A target that takes more memory than this leaks or trusts a length that a peer sent.
 const MEMORY_MIB_MAX: u32 = 1024;
 
-/// Targets that get half of the time where all are run, so that the whole suite stays within its limit.
+/// Targets that get a quarter of the time where all are run, so that the whole suite stays within its limit.
 const BRIEF: [&str; 3] = ["iser_message", "iwarp_stream", "srp_iu"];
 
 /// Options of `cargo xtask fuzz`.
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result {
 
 /// Runs every target for some seconds.
 pub(crate) fn run_all(seconds: u64) -> Result {
-    run_targets(&targets()?, |target| if BRIEF.contains(&target) { seconds / 2 } else { seconds })
+    run_targets(&targets()?, |target| if BRIEF.contains(&target) { seconds / 4 } else { seconds })
 }
 
 /// The targets are the files in `fuzz/fuzz_targets`.

@@ -59,7 +59,7 @@ const POLL_TESTS: [&str; 4] = [
     "lunette --test nexus --test hostile --test durability --test real_input --test chain --test cli --test command \
      --test words",
     "lunette --test libiscsi -- ram_512",
-    "engine --test remote",
+    "engine --test script --test srp",
     "engine --lib core::migrate",
 ];
 

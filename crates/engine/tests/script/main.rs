@@ -570,8 +570,17 @@ fn channels_of_srp_are_one_nexus_to_its_task_set() {
     let doomed = awaited(&mut first, Attribute::Ordered);
     let set = second.manage(0, Function::AbortTaskSet);
     // The answer waits for what the target reads on other channels.
-    first.serve();
-    assert_eq!(second.answer(set), Answer::Complete);
+    let deadline = Instant::now() + PATIENCE;
+    let answer = loop {
+        first.go_on();
+        second.go_on();
+        if let Some(answer) = second.answered(set) {
+            break answer;
+        }
+        assert!(Instant::now() < deadline, "the function is not answered");
+        std::thread::yield_now();
+    };
+    assert_eq!(answer, Answer::Complete);
     assert_eq!(outcome(&mut second, &unit), "GOOD", "nobody holds the unit");
     let abort = first.manage(0, Function::AbortTask(doomed));
     assert_eq!(in_words(&first.end(doomed).0), "Aborted");

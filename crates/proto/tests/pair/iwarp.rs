@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proto::iwarp::memory::Access;
 use proto::iwarp::setup::{Depths, ReadyToReceive};
 use proto::iwarp::{Config, Event, Refused};
+use proto::message::WorkId;
 use proto::stream::StreamMachine;
 use wire::Places;
 
@@ -89,6 +90,21 @@ fn a_byte_at_a_time_is_enough() {
     let mut link = Link::established(CONFIG, CONFIG, 1, 1);
     copy_in_every_way(&mut link, Side::Initiator, 3001);
     copy_in_every_way(&mut link, Side::Responder, 3001);
+}
+
+/// The end of a write that nobody waits for is that of the message behind it.
+#[test]
+fn of_an_untold_write_nothing_is_told() {
+    let mut link = Link::established(large(), large(), 1, 999);
+    let (source, sink) = (Side::Initiator.places(1 << 20, 131_072), Side::Responder.places(2 << 20, 131_072));
+    let stag = link.responder.machine.register(sink, WRITE).unwrap();
+    link.responder.machine.post_receive(1, Side::Responder.places(0, 64)).unwrap();
+    link.initiator.machine.write(WorkId::UNTOLD.0, source, stag, 0).unwrap();
+    link.initiator.machine.send(2, &[7; 64], Places::EMPTY, false, None).unwrap();
+    link.run();
+    assert_eq!(link.initiator_events, [Event::Sent { id: 2 }]);
+    let received = Event::Received { id: 1, len: 64, solicited: false, invalidated: None };
+    assert_eq!(link.responder_events, [received]);
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Speaks for iser::target::Target {
     fn new() -> Self {
         let (from, portal) = addresses();
         let setup = Setup { queue_depth: 128, ..Setup::default() };
-        iser::target::Target::new(setup.target(), Arc::new(setup.door), from, portal, START)
+        iser::target::Target::new(setup.target(), 1024, Arc::new(setup.door), from, portal, START)
     }
 
     fn command(message: &[u8]) -> Option<Asked> {

@@ -57,16 +57,16 @@ const UNTOUCHED: Progress =
 impl Progress {
     /// The next bytes behind the payload: `pad` to be thrown away, then the digest.
     fn take_trailer(&mut self, bytes: &[u8], pad: u32) {
-        for byte in bytes {
-            match self.trailer.checked_sub(pad) {
-                Some(at) => self.digest[at as usize] = *byte,
-                None => {
-                    if let Some(sum) = &mut self.sum {
-                        sum.add(&[*byte]);
-                    }
-                }
-            }
-            self.trailer += 1;
+        let unused = pad.saturating_sub(self.trailer).min(bytes.len() as u32);
+        let (padding, digest) = bytes.split_at(unused as usize);
+        if let Some(sum) = &mut self.sum {
+            sum.add(padding);
+        }
+        self.trailer += unused;
+        if !digest.is_empty() {
+            let at = (self.trailer - pad) as usize;
+            self.digest[at..][..digest.len()].copy_from_slice(digest);
+            self.trailer += digest.len() as u32;
         }
     }
 }

@@ -103,7 +103,7 @@ impl Initiator {
 
     /// Reports functions that were answered, once all commands that have ended were reported.
     pub(super) fn tell_answers(&mut self) {
-        if !self.tasks.has_ended() {
+        if !self.answered.is_empty() && !self.tasks.has_ended() {
             self.events.append(&mut self.answered);
         }
     }

@@ -144,6 +144,7 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
             }
             Event::Gone { reason } => self.machine.closed(START, &reason),
             Event::Rejected { .. } => panic!("this end asks for no connection"),
+            Event::Freed { .. } => panic!("this end advertises nothing"),
         }
     }
 
@@ -263,7 +264,7 @@ impl Post for Posting<'_> {
         panic!("a target advertises nothing");
     }
 
-    fn invalidate(&mut self, stag: u32) {
+    fn invalidate(&mut self, stag: u32) -> bool {
         panic!("a target has advertised nothing: {stag:#x}");
     }
 
