@@ -171,12 +171,13 @@ fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) ->
         let group = count(&portal.group, 1, u64::from(u16::MAX), problems);
         let group = group.and_then(|group| u16::try_from(group).ok());
         let transports = transports(portal, problems);
+        let rdma = portal.rdma.as_ref().is_some_and(|at| at.value);
         portals.push(
-            listen
-                .zip(cores)
-                .zip(group)
-                .zip(transports)
-                .map(|(((listen, cores), group), transports)| Portal { listen, cores, group, transports }),
+            listen.zip(cores).zip(group).zip(transports).map(|(((listen, cores), group), transports)| {
+                // There is nothing else that RDMA devices could carry: `--rdma` is for all portals that offer some.
+                let rdma = rdma && (transports.iser || transports.srp);
+                Portal { listen, cores, group, transports, rdma }
+            }),
         );
     }
     portals.into_iter().collect()

@@ -19,7 +19,7 @@ impl<I: Io> Core<I> {
         if !is_next || conn.machine.sums_payload() || conn.phase != Phase::Serving {
             return false;
         }
-        let Some(from) = conn.stream.ahead(len) else { return false };
+        let Some(from) = conn.stream.as_ref().and_then(|stream| stream.ahead(len)) else { return false };
         let (lane, io) = self.lane(unit);
         if !lane.put(io, offset, Places::one(from)) {
             return false;

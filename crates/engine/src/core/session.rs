@@ -7,7 +7,6 @@ use crate::limited;
 use crate::message::{Facts, Message};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
-use crate::transport::Transport;
 use proto::verbs::Session;
 use reactor::io::Io;
 use scsi::nexus::Reach;
@@ -44,11 +43,9 @@ impl<I: Io> Core<I> {
         let named = |name: &String| {
             shared.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
         };
-        let target = match conn.machine {
-            Transport::Srp(_) => crate::access::srp_target(&shared.config, conn.facts.portal),
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => {
-                session.target.as_ref().and_then(named)
-            }
+        let target = match conn.machine.is_srp() {
+            true => crate::access::srp_target(&shared.config, conn.facts.portal),
+            false => session.target.as_ref().and_then(named),
         };
         let keys: Vec<String> =
             session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();

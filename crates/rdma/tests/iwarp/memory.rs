@@ -5,7 +5,6 @@ use crate::common::*;
 use crate::disk::WRITE;
 use crate::rig::CONFIG;
 use proto::srp::initiator::{Event, Initiator};
-use proto::stream::StreamMachine;
 use reactor::io::Io;
 use reactor::memory::{LARGE_BYTES, SMALL_BYTES};
 use reactor::uring::Uring;

@@ -143,6 +143,10 @@ impl Io for FakeIo {
         unreachable!("stores have no sockets")
     }
 
+    fn watch(&mut self, _descriptor: Handle, _tag: Tag) {
+        unreachable!("stores watch nothing")
+    }
+
     fn shutdown(&mut self, _socket: Handle) {
         unreachable!("stores have no sockets")
     }

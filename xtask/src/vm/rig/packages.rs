@@ -7,7 +7,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What holds the programs of the guest; the libraries that they need are found by their dependencies.
-const PROGRAMS: [&str; 6] = ["busybox-static", "kmod", "open-iscsi", "e2fsprogs", "iproute2", "fio"];
+const PROGRAMS: [&str; 9] = [
+    "busybox-static",
+    "kmod",
+    "open-iscsi",
+    "e2fsprogs",
+    "iproute2",
+    "fio",
+    "libibverbs1",
+    "librdmacm1",
+    "ibverbs-providers",
+];
 /// What names the newest kernel, and what modules are built with.
 const KERNEL: [&str; 2] = ["linux-image-amd64", "linux-headers-amd64"];
 /// The series of kernels whose siw is built.

@@ -8,13 +8,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The modules, to which those come that they need; those for CRC32C are asked for by algorithm, which nothing else tells.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
     "virtio_pci",
     "virtio_net",
     "sd_mod",
     "ext4",
     "iscsi_tcp",
     "siw",
+    "rdma_rxe",
     "rdma_ucm",
     "ib_iser",
     "ib_srp",
