@@ -5,6 +5,7 @@ mod daemon;
 mod guest;
 mod rig;
 mod scenario;
+mod verbs;
 
 use crate::command::{Result, administration, build_lunette, command, describe, root, succeed};
 use crate::packages;

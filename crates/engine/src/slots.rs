@@ -128,6 +128,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_value_that_cannot_be_made_takes_no_slot() {
+        let mut slots = Slots::with_capacity(2);
+        assert_eq!(slots.try_insert_with(|_| Err::<char, _>("no")), Err("no"));
+        assert_eq!((slots.len(), slots.iter().count()), (0, 0));
+        assert_eq!(slots.insert('a').index, 0);
+    }
+
+    #[test]
     fn a_late_key_finds_nothing() {
         let mut slots = Slots::with_capacity(2);
         let a = slots.insert('a');

@@ -1,7 +1,7 @@
 //! What an RDMA connection offers to the driver of its machine, whoever provides it: iWARP in user space, or verbs.
 
-use proto::iwarp::memory::Access;
 pub use proto::iwarp::Refused;
+use proto::iwarp::memory::Access;
 use proto::time::Time;
 use reactor::memory::Arena;
 use wire::{Places, Span};

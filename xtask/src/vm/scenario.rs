@@ -1,5 +1,6 @@
 //! What is played: a script for the guest, and what the host serves meanwhile.
 
+use super::verbs;
 use clap::ValueEnum;
 use std::time::Duration;
 
@@ -26,6 +27,12 @@ pub(super) enum Scenario {
     SrpReads,
     /// The daemon is killed under such a load over SRP.
     SrpOutage,
+    /// The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
+    VerbsIser,
+    /// The same with SRP.
+    VerbsSrp,
+    /// `lunette rdma` in the guest, with devices and without.
+    VerbsList,
 }
 
 impl Scenario {
@@ -39,6 +46,9 @@ impl Scenario {
             Scenario::Srp => "srp",
             Scenario::SrpReads => "srp_reads",
             Scenario::SrpOutage => "srp_outage",
+            Scenario::VerbsIser => "verbs_iser",
+            Scenario::VerbsSrp => "verbs_srp",
+            Scenario::VerbsList => "verbs_list",
         }
     }
 
@@ -53,6 +63,9 @@ impl Scenario {
             Scenario::Srp => include_str!("../../vm/srp.sh"),
             Scenario::SrpReads => include_str!("../../vm/srp_reads.sh"),
             Scenario::SrpOutage => include_str!("../../vm/srp_outage.sh"),
+            Scenario::VerbsIser => verbs::ISER,
+            Scenario::VerbsSrp => verbs::SRP,
+            Scenario::VerbsList => verbs::LIST,
         }
     }
 
@@ -63,6 +76,7 @@ impl Scenario {
                 &[]
             }
             Scenario::Srp | Scenario::SrpReads | Scenario::SrpOutage => SERVE_SRP,
+            Scenario::VerbsIser | Scenario::VerbsSrp | Scenario::VerbsList => &[],
         }
     }
 
@@ -75,8 +89,10 @@ impl Scenario {
             | Scenario::IserOutage
             | Scenario::Srp
             | Scenario::SrpReads
-            | Scenario::SrpOutage => Duration::from_secs(240),
-            Scenario::Siw => Duration::from_secs(60),
+            | Scenario::SrpOutage
+            | Scenario::VerbsIser
+            | Scenario::VerbsSrp => Duration::from_secs(240),
+            Scenario::Siw | Scenario::VerbsList => Duration::from_secs(60),
         }
     }
 }

@@ -91,12 +91,7 @@ pub(super) enum Phase {
 }
 
 impl Connection {
-    pub(super) fn new(
-        machine: Transport,
-        facts: Facts,
-        phase: Phase,
-        stream: Option<Stream>,
-    ) -> Self {
+    pub(super) fn new(machine: Transport, facts: Facts, phase: Phase, stream: Option<Stream>) -> Self {
         Connection {
             machine,
             stream,

@@ -34,7 +34,7 @@ impl<I: Io> Core<I> {
             match listener.hear() {
                 Arrival::Asked(incoming) if self.stopping.is_some() => incoming.reject(),
                 Arrival::Asked(incoming) => {
-                    let core = self.place(portal);
+                    let core = self.place_new(portal);
                     self.post(core, Message::Arrive { portal, incoming });
                 }
                 Arrival::Removed => {
@@ -88,7 +88,11 @@ impl<I: Io> Core<I> {
         let facts = Facts { serial, from, local, portal, session: None, target: None };
         if let Err(error) = self.welcome_by_device(incoming, is_srp, facts) {
             self.shared.registry.login_ends();
-            limited!("refused logins", Level::WARN, "{from}: refused, its RDMA device cannot be used: {error}");
+            limited!(
+                "refused logins",
+                Level::WARN,
+                "{from}: refused, its RDMA device cannot be used: {error}"
+            );
         }
         self.watch_devices();
     }

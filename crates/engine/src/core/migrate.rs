@@ -123,8 +123,7 @@ impl<I: Io> Core<I> {
     /// The end of a turn of a connection that is drained.
     pub(super) fn drain_on(&mut self, key: Key) {
         let Some(drain) = self.drain.as_mut().filter(|drain| drain.key == key) else { return };
-        let is_busy =
-            |conn: &super::Connection| conn.is_in_payload() || conn.lent(None).next().is_some();
+        let is_busy = |conn: &super::Connection| conn.is_in_payload() || conn.lent(None).next().is_some();
         if self.connections.get(key).is_some_and(is_busy)
             || self.tasks.iter().any(|(_, task)| task.origin == key)
         {

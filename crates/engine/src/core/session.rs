@@ -120,13 +120,22 @@ impl<I: Io> Core<I> {
         self.set_phase(key, Phase::Login);
     }
 
-    /// The core with the fewest connections among those of the portal.
+    /// The core with the fewest connections among those of the portal, for a connection that counts here until its place
+    /// is decided.
     pub(super) fn place(&self, portal: usize) -> usize {
+        self.least_loaded(portal, 1)
+    }
+
+    /// The same for a connection that does not count yet.
+    pub(super) fn place_new(&self, portal: usize) -> usize {
+        self.least_loaded(portal, 0)
+    }
+
+    fn least_loaded(&self, portal: usize, counted_here: usize) -> usize {
         let cores = &self.shared.config.portals[portal].cores;
         let load = |core: usize| {
             let load = self.shared.loads[core].load(Ordering::Relaxed);
-            // This connection itself counts here until its place is decided.
-            load - usize::from(core == self.me)
+            load - if core == self.me { counted_here } else { 0 }
         };
         cores
             .iter()

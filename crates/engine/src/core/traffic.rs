@@ -182,9 +182,7 @@ impl<I: Io> Core<I> {
         }
         let event = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
-        if (wants_more || conn.machine.wants_more())
-            && !std::mem::replace(&mut conn.to_serve, true)
-        {
+        if (wants_more || conn.machine.wants_more()) && !std::mem::replace(&mut conn.to_serve, true) {
             self.to_serve.push(key);
         }
         if let Some(up) = event {

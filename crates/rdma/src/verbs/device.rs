@@ -65,7 +65,11 @@ impl Limits {
             completions: number(attr.max_cqe),
             places,
             // Devices of InfiniBand leave it at zero when nothing is special about reads.
-            read_places: usize::try_from(attr.max_sge_rd).ok().filter(|max| *max > 0).unwrap_or(places).min(places),
+            read_places: usize::try_from(attr.max_sge_rd)
+                .ok()
+                .filter(|max| *max > 0)
+                .unwrap_or(places)
+                .min(places),
             reads_served: few(attr.max_qp_rd_atom),
             reads_made: few(attr.max_qp_init_rd_atom),
             send_with_invalidate: manages_memory,
@@ -302,7 +306,10 @@ mod tests {
             ..attributes()
         };
         let limits = Limits::of(&rxe);
-        assert_eq!((limits.work, limits.completions, limits.places, limits.read_places), (1 << 20, 32_767, 32, 32));
+        assert_eq!(
+            (limits.work, limits.completions, limits.places, limits.read_places),
+            (1 << 20, 32_767, 32, 32)
+        );
         assert_eq!((limits.reads_served, limits.reads_made), (128, 128));
         assert!(limits.send_with_invalidate && limits.fast_registration && limits.shared_receives);
     }

@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_with_its_cure() {
-        let missing = open("libibverbs-that-is-not-there.so.1").expect_err("there is no such library").to_string();
+        let missing =
+            open("libibverbs-that-is-not-there.so.1").expect_err("there is no such library").to_string();
         assert!(missing.contains("libibverbs-that-is-not-there.so.1 cannot be loaded"), "{missing}");
         assert!(missing.contains("apt install libibverbs1 librdmacm1 ibverbs-providers"), "{missing}");
     }

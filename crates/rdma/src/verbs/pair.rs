@@ -360,8 +360,7 @@ fn make(
     for inline_bytes in INLINE_BYTES {
         let mut attr = attributes(completions, device, depths, inline_bytes);
         // SAFETY: identifier and protection domain live and are of one device; the library reads and writes the attributes.
-        let made =
-            unsafe { (device.library.rdma_create_qp)(id.as_ptr(), device.pd.as_ptr(), &raw mut attr) };
+        let made = unsafe { (device.library.rdma_create_qp)(id.as_ptr(), device.pd.as_ptr(), &raw mut attr) };
         // SAFETY: the identifier lives.
         let pair = NonNull::new(unsafe { (*id.as_ptr()).qp });
         if let (0, Some(pair)) = (made, pair) {
@@ -375,7 +374,12 @@ fn make(
 }
 
 /// Of a queue pair with such depths.
-fn attributes(completions: NonNull<IbvCq>, device: &Device, depths: Depths, inline_bytes: u32) -> IbvQpInitAttr {
+fn attributes(
+    completions: NonNull<IbvCq>,
+    device: &Device,
+    depths: Depths,
+    inline_bytes: u32,
+) -> IbvQpInitAttr {
     IbvQpInitAttr {
         qp_context: ptr::null_mut(),
         send_cq: completions.as_ptr(),

@@ -131,10 +131,7 @@ pub fn survey() -> Result<Vec<Result<DeviceFacts, Unknown>>, Error> {
 
 /// # Safety
 /// The device is of a list that is not freed meanwhile.
-unsafe fn examine(
-    library: &'static Library,
-    device: NonNull<IbvDevice>,
-) -> Result<DeviceFacts, Unknown> {
+unsafe fn examine(library: &'static Library, device: NonNull<IbvDevice>) -> Result<DeviceFacts, Unknown> {
     // SAFETY: as the caller has promised; names end with a zero.
     let (name, transport) = unsafe { (text(device.as_ref().name.as_ptr()), device.as_ref().transport_type) };
     // SAFETY: as the caller has promised.
