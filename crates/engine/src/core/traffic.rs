@@ -185,6 +185,9 @@ impl<I: Io> Core<I> {
         if (wants_more || conn.machine.wants_more()) && !std::mem::replace(&mut conn.to_serve, true) {
             self.to_serve.push(key);
         }
+        if let Some(channel) = conn.machine.device_mut() {
+            channel.end_turn();
+        }
         if let Some(up) = event {
             self.up(key, up);
             self.poll_machine(key);

@@ -2,7 +2,6 @@
 
 use super::RECEIVES_MAX;
 use crate::access::Directory;
-use proto::iscsi::target::TargetConfig;
 use proto::iser::target::Target as IserTarget;
 use proto::srp::target::Target as SrpTarget;
 use proto::time::Time;
@@ -18,11 +17,18 @@ use std::sync::Arc;
 /// places at a time.
 pub(crate) const DEPTHS: Depths = Depths { work: 512, receives: RECEIVES_MAX };
 
+/// Events that one connection gets per turn, so that a loud peer does not starve the others.
+const EVENTS_MAX: u32 = 256;
+
 /// The machine of one connection, with its queue pair.
-pub(crate) enum DeviceChannel {
-    /// iSER.
+pub(crate) struct DeviceChannel {
+    carried: Carried,
+    /// Events that were told in this turn.
+    told: u32,
+}
+
+enum Carried {
     Iser(Channel<IserTarget, QueuePair>),
-    /// SRP.
     Srp(Channel<SrpTarget, QueuePair>),
 }
 
@@ -30,8 +36,8 @@ pub(crate) enum DeviceChannel {
 macro_rules! each {
     ($of:expr, $channel:ident => $act:expr) => {
         match $of {
-            DeviceChannel::Iser($channel) => $act,
-            DeviceChannel::Srp($channel) => $act,
+            Carried::Iser($channel) => $act,
+            Carried::Srp($channel) => $act,
         }
     };
 }
@@ -46,89 +52,99 @@ impl DeviceChannel {
         portal: SocketAddr,
         now: Time,
     ) -> DeviceChannel {
-        let (iscsi, srp): (TargetConfig, _) = (access.iscsi_config(), access.srp_config());
-        match is_srp {
-            false => DeviceChannel::Iser(Channel::asked_by(
-                pair,
-                IserTarget::new(iscsi, access, from, portal, now),
-            )),
-            true => {
-                DeviceChannel::Srp(Channel::asked_by(pair, SrpTarget::new(srp, access, from, portal, now)))
+        let (iscsi, srp) = (access.iscsi_config(), access.srp_config());
+        let carried = match is_srp {
+            false => {
+                Carried::Iser(Channel::asked_by(pair, IserTarget::new(iscsi, access, from, portal, now)))
             }
-        }
+            true => Carried::Srp(Channel::asked_by(pair, SrpTarget::new(srp, access, from, portal, now))),
+        };
+        DeviceChannel { carried, told: 0 }
     }
 
     /// Takes a verb from above.
     pub(crate) fn down(&mut self, now: Time, down: Down) {
-        each!(self, channel => channel.machine_mut().down(now, down));
+        each!(&mut self.carried, channel => channel.machine_mut().down(now, down));
     }
 
-    /// Takes what has come, posts what is owed, and returns the oldest event for the layer above.
+    /// The oldest event for the layer above. When there is none, what is owed is posted, in one batch, and what has come is
+    /// taken.
     pub(crate) fn poll<I: Io>(&mut self, io: &mut I) -> Option<Up> {
-        each!(self, channel => {
-            channel.run(io.now(), io.arena());
-            channel.event()
-        })
+        let may_tell = self.told < EVENTS_MAX;
+        let up = each!(&mut self.carried, channel => {
+            let next = if may_tell { channel.event() } else { None };
+            next.or_else(|| {
+                channel.run(io.now(), io.arena());
+                if may_tell { channel.event() } else { None }
+            })
+        });
+        self.told += u32::from(up.is_some());
+        up
+    }
+
+    /// The turn is over: in the next one the connection may have its share again.
+    pub(crate) fn end_turn(&mut self) {
+        self.told = 0;
     }
 
     /// Something has completed.
     pub(crate) fn completed(&mut self) {
-        each!(self, channel => channel.pair_mut().completed());
+        each!(&mut self.carried, channel => channel.pair_mut().completed());
     }
 
     /// The connection has changed.
     pub(crate) fn changed(&mut self, change: Change) {
-        each!(self, channel => channel.pair_mut().changed(change));
+        each!(&mut self.carried, channel => channel.pair_mut().changed(change));
     }
 
     /// With `true`, messages wait from now on.
     pub(crate) fn hold(&mut self, hold: bool) {
-        each!(self, channel => channel.pair_mut().hold(hold));
+        each!(&mut self.carried, channel => channel.pair_mut().hold(hold));
     }
 
-    /// Whether it waits for memory: it is to be polled again in the next turn.
+    /// Whether it waits for memory, or has had its share of this turn: it is to be polled again in the next.
     pub(crate) fn wants_more(&self) -> bool {
-        each!(self, channel => channel.wants_more())
+        self.told >= EVENTS_MAX || each!(&self.carried, channel => channel.wants_more())
     }
 
     /// When [`DeviceChannel::tick`] wants to be called next.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        each!(self, channel => channel.deadline())
+        each!(&self.carried, channel => channel.deadline())
     }
 
     /// Time has reached the deadline.
     pub(crate) fn tick(&mut self, now: Time) {
-        each!(self, channel => channel.tick(now));
+        each!(&mut self.carried, channel => channel.tick(now));
     }
 
     /// The connection is to end.
     pub(crate) fn shut_down(&mut self, now: Time) {
-        each!(self, channel => channel.shut_down(now, "closed by this side"));
+        each!(&mut self.carried, channel => channel.shut_down(now, "closed by this side"));
     }
 
     /// Whether the connection is no more.
     pub(crate) fn is_over(&self) -> bool {
-        each!(self, channel => channel.is_over())
+        each!(&self.carried, channel => channel.is_over())
     }
 
     /// Gives its memory back.
     pub(crate) fn close(self, arena: &mut Arena) {
-        each!(self, channel => channel.close(arena));
+        each!(self.carried, channel => channel.close(arena));
     }
 
     /// Whether it speaks SRP.
     pub(crate) fn is_srp(&self) -> bool {
-        match self {
-            DeviceChannel::Iser(_) => false,
-            DeviceChannel::Srp(_) => true,
+        match self.carried {
+            Carried::Iser(_) => false,
+            Carried::Srp(_) => true,
         }
     }
 
     /// For the log.
     pub(crate) fn name(&self) -> &'static str {
-        match self {
-            DeviceChannel::Iser(_) => "iSER, device",
-            DeviceChannel::Srp(_) => "SRP, device",
+        match self.carried {
+            Carried::Iser(_) => "iSER, device",
+            Carried::Srp(_) => "SRP, device",
         }
     }
 }

@@ -23,10 +23,8 @@ pub(super) struct Device {
     pub completions: NonNull<IbvCompChannel>,
     pub limits: Limits,
     pub calls: Calls,
+    pub memory: Registered,
     region: NonNull<IbvMr>,
-    arena: BufferId,
-    base: u64,
-    lkey: u32,
     /// The device says that it works no more.
     failed: Arc<AtomicBool>,
     /// As long as an identifier belongs to the device, librdmacm keeps that open, also after it was removed.
@@ -152,10 +150,8 @@ impl Device {
             completions,
             limits: Limits::of(&attr),
             calls,
+            memory: Registered { arena: arena.id(), base: base.expose_provenance() as u64, lkey },
             region,
-            arena: arena.id(),
-            base: base.addr() as u64,
-            lkey,
             failed: failed(context),
             _anchor: anchor,
         };
@@ -215,8 +211,18 @@ impl Device {
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
+}
 
-    /// A span of the arena, as the device knows it.
+/// An arena, as a device knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registered {
+    pub arena: BufferId,
+    pub base: u64,
+    pub lkey: u32,
+}
+
+impl Registered {
+    /// The place of a span.
     pub(super) fn place(&self, span: Span) -> IbvSge {
         assert!(span.buffer == self.arena, "{span:?} is not of the arena that the device knows");
         IbvSge { addr: self.base + span.offset, length: span.len, lkey: self.lkey }

@@ -297,7 +297,7 @@ impl QueuePair {
         if self.sends.len() + requests > usize::from(self.depths.work) {
             return Err(Refused::Full);
         }
-        self.sends.add(id, places, most, operation, &self.device, arena);
+        self.sends.add(id, places, most, operation, &self.device.memory, arena);
         Ok(())
     }
 }
@@ -445,7 +445,7 @@ impl Provider for QueuePair {
         if self.receives.len() == usize::from(self.depths.receives) {
             return Err(Refused::Full);
         }
-        self.receives.add(place, &self.device);
+        self.receives.add(place, &self.device.memory);
         Ok(())
     }
 
