@@ -136,7 +136,8 @@ impl<I: Io> Core<I> {
         let again = devices.ready(number, &mut happened);
         for happened in happened.drain(..) {
             match happened {
-                Happened::Device(words) => tracing::warn!("RDMA device {words}"),
+                Happened::Device { words, has_failed: true } => tracing::error!("RDMA device {words}"),
+                Happened::Device { words, has_failed: false } => tracing::info!("RDMA device {words}"),
                 Happened::Completed { token } => self.to_channel(token, DeviceChannel::completed),
                 Happened::Connection { token, event } => {
                     self.to_channel(token, |channel| channel.changed(event));

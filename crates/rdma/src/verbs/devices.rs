@@ -43,8 +43,13 @@ pub enum Happened {
         /// How.
         event: Change,
     },
-    /// Something happened to a device, in words for the log.
-    Device(String),
+    /// Something happened to a device.
+    Device {
+        /// What, in words for the log.
+        words: String,
+        /// It works no more.
+        has_failed: bool,
+    },
 }
 
 /// How a connection has changed.
@@ -104,7 +109,10 @@ impl Devices {
             },
             false => loop {
                 match used.event() {
-                    Ok(words) => happened.extend(words.map(Happened::Device)),
+                    Ok(None) => {}
+                    Ok(Some(words)) => {
+                        happened.push(Happened::Device { words, has_failed: used.has_failed() });
+                    }
                     Err(error) => break error,
                 }
             },
@@ -145,7 +153,8 @@ impl Devices {
     /// Its connections hear of that by events of their own, and hold it until they are gone.
     fn removed(&mut self, index: usize, happened: &mut Vec<Happened>) {
         if let Some(device) = self.devices.get_mut(index).and_then(Option::take) {
-            happened.push(Happened::Device(format!("{}: the device was removed", device.name)));
+            let words = format!("{}: the device was removed", device.name);
+            happened.push(Happened::Device { words, has_failed: true });
         }
     }
 
