@@ -169,8 +169,12 @@ fn with_dependencies(graph: &Graph, packages: &[&str], prefixes: &[&str]) -> Vec
     while let Some(name) = names.get(next) {
         let needed = graph.get(name).into_iter().flatten();
         let wanted = |name: &&String| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let new: Vec<String> = needed.filter(wanted).filter(|name| !names.contains(name)).cloned().collect();
-        names.extend(new);
+        // A package may be named twice, with a least and with a highest version.
+        for name in needed.filter(wanted) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
         next += 1;
     }
     names
@@ -182,6 +186,7 @@ mod tests {
 
     const DEPENDS: &str = "\
 fio
+  Depends: libaio1
   Depends: libaio1
  |Depends: libnuma1
   Depends: <virtual>
