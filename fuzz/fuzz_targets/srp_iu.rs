@@ -88,8 +88,10 @@ fn initiator(input: &mut Input<'_>, options: u8) -> Initiator {
         target_port: GUID,
         queue_depth: DEPTH,
         it_iu_bytes: IU_BYTES,
+        immediate: true,
         keeps_others: false,
         login_within: Duration::from_secs(1),
+        idle: Duration::from_secs(1),
     };
     let mut machine = Initiator::new(config, Time(1));
     assert_eq!(machine.request().len(), 56);

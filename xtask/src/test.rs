@@ -46,7 +46,7 @@ enum Step {
 const POLLS: [&str; 2] = ["always", "never"];
 
 /// The other beginnings of URLs.
-const SCHEMES: [&str; 1] = ["iser"];
+const SCHEMES: [&str; 2] = ["iser", "srp"];
 
 /// What all steps together should take at most, on two cores from a clean clone.
 const MINUTES_MAX: u64 = 25;
@@ -115,13 +115,19 @@ fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result 
         ),
         Step::Instructions => instructions::run(&instructions::Options::default()),
         Step::Tests => {
-            run_tests(cargo().args(["test", "--workspace", "--locked", "--no-fail-fast"]), summary)
+            let mut tests = cargo();
+            tests.env("RUST_TEST_THREADS", threads().to_string());
+            run_tests(tests.args(["test", "--workspace", "--locked", "--no-fail-fast"]), summary)
         }
         Step::Polls => POLLS.iter().try_for_each(|mode| {
             println!("== --poll {mode}");
             POLL_TESTS.iter().try_for_each(|tests| {
                 let mut target = cargo();
                 target.env("LUNETTE_TEST_POLL", mode).args(["test", "--locked", "--package"]);
+                // A daemon that always polls leaves no processor idle.
+                if *mode != "always" {
+                    target.env("RUST_TEST_THREADS", threads().to_string());
+                }
                 run_tests(target.args(tests.split(' ')), summary)
             })
         }),
@@ -132,6 +138,11 @@ fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result 
             run_tests(tests.args(["engine", "--test", "remote"]), summary)
         }),
     }
+}
+
+/// Tests at a time: they wait more than they work.
+fn threads() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Cargo looks for its subcommands in its own directory too.

@@ -92,8 +92,8 @@ fn name(text: &str) -> String {
 /// Blocks of targets that have no blocks of their own.
 const BLOCK_BYTES: u32 = 512;
 
-/// Opens `iscsi://...` or `iser://...` (each lane is then a session of its own), `ram:SIZE`, `null:SIZE`, or the path of a file or
-/// block device.
+/// Opens `iscsi://...`, `iser://...` or `srp://...` (each lane is then a session of its own), `ram:SIZE`, `null:SIZE`, or
+/// the path of a file or block device.
 ///
 /// # Errors
 /// When there is no such thing, it may not be used, or its blocks are larger than the grain.

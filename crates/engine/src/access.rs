@@ -1,7 +1,7 @@
 //! Who may log in to what: the configuration's answer to the protocol machines' questions.
 
 use crate::config::{Config, Group, Network, Target};
-use crate::registry::{Registry, SessionName};
+use crate::registry::{CHANNELS_MAX, Registry, SessionName};
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, TargetRecord};
 use proto::iscsi::target::TargetConfig;
 use proto::srp::target as srp;
@@ -188,10 +188,14 @@ impl srp::login::Access for Directory {
             return Err(refused(format!("group {} asks for CHAP, which SRP does not have", group.name)));
         }
         let group = self.config.portals[portal].group;
-        let ports = SessionName { initiator, isid: [0; 6], target: index, group, channel: 0 };
+        let ports =
+            SessionName { initiator: initiator.clone(), isid: [0; 6], target: index, group, channel: 0 };
         let others = self.registry.channels(&ports);
-        let replaced = if applicant.keeps_others { 0 } else { others };
-        if self.registry.sessions_of(index).saturating_sub(replaced) >= target.sessions_max {
+        if applicant.keeps_others && others >= CHANNELS_MAX {
+            let why = format!("{initiator}: the session has {CHANNELS_MAX} channels already");
+            return Err((RejectReason::CHANNEL_LIMIT, why));
+        }
+        if others == 0 && self.registry.sessions_of(index) >= target.sessions_max {
             let why = "the target has no room for another session (sessions_max)";
             return Err((RejectReason::INSUFFICIENT_RESOURCES, why.into()));
         }
@@ -200,7 +204,7 @@ impl srp::login::Access for Directory {
 }
 
 /// Our target port identifier: id_ext and ioc_guid.
-fn srp_port(guid: u64) -> [u8; 16] {
+pub(crate) fn srp_port(guid: u64) -> [u8; 16] {
     (u128::from(guid) << 64 | u128::from(guid)).to_be_bytes()
 }
 
@@ -371,7 +375,7 @@ mod tests {
             [[target]]
             name = 'iqn.2026-11.a:disk'
             luns = []
-            sessions_max = 2
+            sessions_max = 1
             [[target.group]]
             name = 'secret'
             initiators = ['0x0000000000000000000000000000000c']
@@ -403,15 +407,17 @@ mod tests {
         assert!(reason == RejectReason::UNABLE_TO_ESTABLISH && words.contains("asks for CHAP"), "{words}");
         assert!(why(admit(0xb00, here, false)).1.ends_with("no group of the target matches"));
         assert!(why(admit(0xb, "203.0.113.1:9", false)).1.ends_with("no group of the target matches"));
-        for serial in [1, 2] {
+        for serial in 1..=CHANNELS_MAX as u64 {
             let initiator = srp::login::port_name(&0xb_u128.to_be_bytes());
             let name = SessionName { initiator, isid: [0; 6], target: 1, group: 1, channel: serial };
             let place = Place { core: 0, serial, tsih: 0, cid: 0, is_over: false, nexus: serial };
-            registry.enter(name, place, 2).expect("room");
+            registry.enter(name, place, 1).expect("room");
+            let is_last = serial == CHANNELS_MAX as u64;
+            let more = admit(0xb, here, true).map_err(|(reason, _)| reason);
+            assert_eq!(more, if is_last { Err(RejectReason::CHANNEL_LIMIT) } else { Ok(true) });
         }
-        assert_eq!(why(admit(0xb, here, true)).0, RejectReason::INSUFFICIENT_RESOURCES);
         assert_eq!(why(admit(0xd, here, false)).0, RejectReason::INSUFFICIENT_RESOURCES);
-        assert_eq!(admit(0xb, here, false), Ok(true), "it takes the place of both");
+        assert_eq!(admit(0xb, here, false), Ok(true), "it takes the place of all");
         let told = directory.send_targets("iqn.a:i", addresses[0], addresses[1], SendTargets::All);
         let portals: Vec<_> = told.into_iter().map(|record| record.portals).collect();
         assert_eq!(portals, [[(addresses[1], 1)]], "SRP's portal is not told");

@@ -6,6 +6,7 @@ mod device;
 mod function;
 pub(crate) mod gate;
 mod home;
+mod kept;
 mod lent;
 mod migrate;
 mod put;
@@ -18,7 +19,7 @@ pub(crate) use session::LunState;
 use crate::access::Directory;
 use crate::balance::{Board, Meter};
 use crate::config::Config;
-use crate::message::Message;
+use crate::message::{Asker, Message};
 use crate::poll::Poller;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
@@ -84,6 +85,8 @@ pub(crate) struct Core<I: Io> {
     connections: Slots<Connection>,
     tasks: Slots<Task>,
     functions: Vec<Function>,
+    /// Functions that wait until no RDMA of their nexus's tasks is under way here.
+    askers: Vec<Asker>,
     publications: Vec<home::Publication>,
     /// What this core applied last on each unit.
     published: Vec<Option<Arc<Publish>>>,
@@ -170,6 +173,7 @@ impl<I: Io> Core<I> {
             connections: Slots::with_capacity(64),
             tasks: Slots::with_capacity(1024),
             functions: Vec::new(),
+            askers: Vec::new(),
             publications: Vec::new(),
             published: vec![None; units],
             closings: vec![0; targets],
@@ -360,6 +364,8 @@ impl<I: Io> Core<I> {
             Message::Gate { unit, gate } => self.gate_message(unit, gate),
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
+            Message::Quieten(asker) => self.quieten(asker),
+            Message::Quiet(asker) => self.function_quiet(asker),
             Message::CloseTarget { target } => self.close_target(target),
             Message::Stop => self.stop(),
             Message::Drained => self.drained += 1,

@@ -1,6 +1,6 @@
 //! The initiator role: [`url`] names a unit of a target, [`session`] is one session with it that survives the loss of
-//! its connection, [`client`] drives a session on the caller's thread. What carries a connection's commands, iSCSI or
-//! iSER, is in `carrier`; nobody else knows.
+//! its connection, [`client`] drives a session on the caller's thread. What carries a connection's commands, iSCSI,
+//! iSER or SRP, is in `carrier`; nobody else knows.
 
 mod carrier;
 pub mod client;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How an initiator behaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Our iSCSI name.
+    /// Our iSCSI name; SRP makes the first half of our port identifier of it.
     pub initiator_name: String,
     /// Commands in flight on one session.
     pub queue_depth: u16,
@@ -25,7 +25,8 @@ pub struct Options {
     pub keep_alive: Duration,
     /// How long a command waits for a target that is lost, busy or silent before it fails.
     pub give_up_after: Duration,
-    /// Send data of writes with the command and unasked (ImmediateData, InitialR2T); else only when it is asked for.
+    /// Send data of writes with the command and unasked (ImmediateData, InitialR2T; immediate data of SRP); else only
+    /// when it is asked for.
     pub unsolicited_data: bool,
 }
 

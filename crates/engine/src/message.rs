@@ -6,7 +6,7 @@ use crate::transport::Transport;
 use proto::verbs::FunctionId;
 use reactor::io::Handle;
 use scsi::nexus::Reach;
-use scsi::{HomeReply, HomeRequest, Publish};
+use scsi::{HomeReply, HomeRequest, NexusId, Publish};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -90,6 +90,10 @@ pub(crate) enum Message {
         /// The connection that waited.
         parked: Key,
     },
+    /// Say [`Message::Quiet`] when no RDMA of tasks of this nexus that are over is under way on your connections.
+    Quieten(Asker),
+    /// None is.
+    Quiet(Asker),
     /// TARGET COLD RESET: end all sessions of the target.
     CloseTarget {
         /// Index of the target in the configuration.
@@ -137,8 +141,21 @@ pub(crate) enum Waiter {
     Nobody,
     /// A task.
     Task(Key),
-    /// A task management function of a connection.
-    Function(Key, FunctionId),
+    /// A task management function.
+    Function(Asker),
+}
+
+/// A task management function that is not answered yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asker {
+    /// Its core.
+    pub(crate) core: usize,
+    /// The connection that it came on.
+    pub(crate) connection: Key,
+    /// The transport's name for it.
+    pub(crate) id: FunctionId,
+    /// The nexus of that connection.
+    pub(crate) nexus: NexusId,
 }
 
 /// A connection on its way to another core: a plain value, with nothing in flight.

@@ -7,12 +7,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Where sessions live, and how many there are.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    sessions: Mutex<BTreeMap<SessionName, Place>>,
+    sessions: Mutex<Sessions>,
     /// What sessions that are over had been told of, oldest first.
     told: Mutex<VecDeque<(SessionName, Told)>>,
     serials: AtomicU64,
     logins: AtomicUsize,
     discoveries: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    live: BTreeMap<SessionName, Place>,
+    /// Those whose place was taken, with the name of their ports, until they are over.
+    replaced: Vec<(SessionName, Place)>,
 }
 
 /// What makes a session unique (RFC 7143 section 4.4.3): initiator name, ISID, target. With SRP each channel is one.
@@ -37,13 +44,16 @@ impl SessionName {
     }
 
     fn has_ports_of(&self, other: &SessionName) -> bool {
-        self.ports() == other.ports()
+        let ports = |name: &SessionName| (name.isid, name.target, name.group);
+        ports(self) == ports(other) && self.initiator == other.initiator
     }
 }
 
 /// Units that can lose what they acknowledged, with their losses ([`store::lane::Lane::losses`]) that a nexus was told of.
 pub(crate) type Told = Vec<(u32, u64)>;
 
+/// Channels of one session.
+pub(crate) const CHANNELS_MAX: usize = 32;
 /// Sessions that are over, and of which is remembered what they were told.
 const TOLD_MAX: usize = 4096;
 
@@ -69,7 +79,7 @@ pub(crate) struct Place {
 pub(crate) struct Entered {
     /// The I_T nexus.
     pub(crate) nexus: u64,
-    /// The sessions that it takes the place of, which must be ended.
+    /// The sessions that it takes the place of, or others took before it, which must be ended.
     pub(crate) replaced: Vec<Place>,
 }
 
@@ -103,61 +113,70 @@ impl Registry {
         self.discoveries.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Sessions of a target.
+    /// Sessions of a target; all channels of the same two ports are one.
     pub(crate) fn sessions_of(&self, target: usize) -> usize {
-        self.lock().keys().filter(|name| name.target == target).count()
+        sessions_of(&self.lock().live, target, |_| true)
     }
 
     /// The session with this name.
     pub(crate) fn find(&self, name: &SessionName) -> Option<Place> {
-        self.lock().get(name).copied()
+        self.lock().live.get(name).copied()
     }
 
     /// Whether a session has this handle.
     pub(crate) fn has_tsih(&self, tsih: u16) -> bool {
-        self.lock().values().any(|place| place.tsih == tsih)
+        self.lock().live.values().any(|place| place.tsih == tsih)
     }
 
     /// Channels of the same two ports, of whatever channel `name` is.
     pub(crate) fn channels(&self, name: &SessionName) -> usize {
-        self.lock().keys().filter(|other| other.has_ports_of(name)).count()
+        self.lock().live.keys().filter(|other| other.has_ports_of(name)).count()
     }
 
     /// Enters a session. It takes the place of all that have its ports, unless it is a channel beside others: then it
-    /// shares their nexus.
+    /// shares their nexus, and waits as they do for those whose place they took.
     ///
     /// # Errors
-    /// When the target has `max` others already: some may have come in since this one was granted its login.
+    /// When the target has `max` others already, or the session [`CHANNELS_MAX`] channels: some may have come in since
+    /// this one was granted its login.
     pub(crate) fn enter(&self, name: SessionName, place: Place, max: usize) -> Result<Entered, Full> {
         let mut sessions = self.lock();
         let is_alone = name.channel == 0;
         let is_replaced = |other: &SessionName| is_alone && other.has_ports_of(&name);
-        let others = sessions.keys().filter(|other| other.target == name.target && !is_replaced(other));
-        if others.count() >= max {
+        let others = sessions_of(&sessions.live, name.target, |other| !other.has_ports_of(&name));
+        let channels = sessions.live.keys().filter(|other| other.has_ports_of(&name)).count();
+        if others >= max || (!is_alone && channels >= CHANNELS_MAX) {
             return Err(Full);
         }
-        let replaced: Vec<SessionName> =
-            sessions.keys().filter(|other| is_replaced(other)).cloned().collect();
-        let replaced = replaced.iter().filter_map(|other| sessions.remove(other)).collect();
-        let beside = sessions.iter().find(|(other, place)| other.has_ports_of(&name) && !place.is_over);
+        let ports = name.ports();
+        let displaced: Vec<SessionName> =
+            sessions.live.keys().filter(|other| is_replaced(other)).cloned().collect();
+        for other in displaced {
+            if let Some(old) = sessions.live.remove(&other) {
+                sessions.replaced.push((ports.clone(), old));
+            }
+        }
+        let of_ports = sessions.replaced.iter().filter(|(other, _)| *other == ports);
+        let replaced = of_ports.map(|(_, old)| *old).collect();
+        let beside = sessions.live.iter().find(|(other, place)| other.has_ports_of(&name) && !place.is_over);
         let nexus = beside.map_or(place.nexus, |(_, place)| place.nexus);
-        sessions.insert(name, Place { nexus, ..place });
+        sessions.live.insert(name, Place { nexus, ..place });
         Ok(Entered { nexus, replaced })
     }
 
     /// The session has come to its end; whether its nexus has, too.
     pub(crate) fn ends(&self, name: &SessionName, serial: u64, nexus: u64) -> bool {
         let mut sessions = self.lock();
-        if let Some(own) = sessions.get_mut(name).filter(|place| place.serial == serial) {
+        if let Some(own) = sessions.live.get_mut(name).filter(|place| place.serial == serial) {
             own.is_over = true;
         }
-        !sessions.values().any(|place| place.nexus == nexus && !place.is_over)
+        !sessions.live.values().any(|place| place.nexus == nexus && !place.is_over)
     }
 
     /// Moves the session's connection to another core by `go`; false when it was reinstated, and must not move. Nobody
     /// learns of the new core before `go` has posted the connection to it.
     pub(crate) fn hand_over(&self, name: &SessionName, serial: u64, core: usize, go: impl FnOnce()) -> bool {
-        match self.lock().get_mut(name).filter(|entry| entry.serial == serial) {
+        match self.lock().live.get_mut(name).filter(|entry| entry.serial == serial) {
             Some(entry) => {
                 entry.core = core;
                 go();
@@ -170,9 +189,10 @@ impl Registry {
     /// The session is over, unless another has taken its name.
     pub(crate) fn leave(&self, name: &SessionName, serial: u64) {
         let mut sessions = self.lock();
-        if sessions.get(name).is_some_and(|place| place.serial == serial) {
-            sessions.remove(name);
+        if sessions.live.get(name).is_some_and(|place| place.serial == serial) {
+            sessions.live.remove(name);
         }
+        sessions.replaced.retain(|(_, place)| place.serial != serial);
     }
 
     /// Remembers what a session that is over had been told: it may come back to flush what it wrote.
@@ -198,12 +218,23 @@ impl Registry {
     /// All sessions.
     #[cfg(test)]
     pub(crate) fn places(&self) -> Vec<Place> {
-        self.lock().values().copied().collect()
+        self.lock().live.values().copied().collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SessionName, Place>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Sessions> {
         self.sessions.lock().expect("no holder of this lock panics")
     }
+}
+
+fn sessions_of(
+    sessions: &BTreeMap<SessionName, Place>,
+    target: usize,
+    which: impl Fn(&SessionName) -> bool,
+) -> usize {
+    let names: Vec<&SessionName> =
+        sessions.keys().filter(|name| name.target == target && which(name)).collect();
+    // Channels of the same ports lie one behind the other.
+    names.chunk_by(|one, other| one.has_ports_of(other)).count()
 }
 
 fn count_up(counter: &AtomicUsize, max: usize) -> bool {
@@ -244,21 +275,38 @@ mod tests {
         let channel = |place: &Place| SessionName { channel: place.serial, ..name() };
         let (first, second, third) = (place(&registry, 0), place(&registry, 0), place(&registry, 0));
         for channel in [(channel(&first), first), (channel(&second), second)] {
-            let entered = registry.enter(channel.0, channel.1, 3);
+            let entered = registry.enter(channel.0, channel.1, 1);
             assert_eq!(entered, Ok(Entered { nexus: first.serial, replaced: vec![] }));
         }
-        assert_eq!((registry.channels(&name()), registry.sessions_of(0)), (2, 2));
+        assert_eq!((registry.channels(&name()), registry.sessions_of(0)), (2, 1));
         assert!(!registry.ends(&channel(&first), first.serial, first.serial), "the second goes on");
-        assert_eq!(registry.enter(channel(&third), third, 2), Err(Full));
-        assert_eq!(registry.enter(channel(&third), third, 3).map(|entered| entered.nexus), Ok(first.serial));
+        let another = SessionName { initiator: "iqn.y".into(), ..channel(&third) };
+        assert_eq!(registry.enter(another, third, 1), Err(Full));
+        assert_eq!(registry.enter(channel(&third), third, 1).map(|entered| entered.nexus), Ok(first.serial));
         let alone = place(&registry, 0);
         let entered = registry.enter(name(), alone, 1).expect("the others make room");
         assert_eq!((entered.nexus, entered.replaced.len()), (alone.serial, 3));
+        registry.leave(&channel(&first), first.serial);
+        let beside = place(&registry, 0);
+        let entered = registry.enter(channel(&beside), beside, 2).expect("a channel beside it");
+        assert_eq!(
+            (entered.nexus, entered.replaced.len()),
+            (alone.serial, 2),
+            "it waits for those that are left"
+        );
+        registry.ends(&channel(&beside), beside.serial, alone.serial);
+        registry.leave(&channel(&beside), beside.serial);
         assert!(registry.ends(&channel(&second), second.serial, first.serial), "none has the old nexus");
         assert!(registry.ends(&name(), alone.serial, alone.serial));
         let late = place(&registry, 0);
         let entered = registry.enter(channel(&late), late, 2).map(|entered| entered.nexus);
         assert_eq!(entered, Ok(late.serial), "a nexus that has ended does not come back");
+        for _ in registry.channels(&name())..CHANNELS_MAX {
+            let more = place(&registry, 0);
+            registry.enter(channel(&more), more, 1).expect("room for channels");
+        }
+        let last = place(&registry, 0);
+        assert_eq!(registry.enter(channel(&last), last, 1), Err(Full));
     }
 
     #[test]

@@ -90,9 +90,7 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
         problem,
         remedy: remedy.to_string(),
     };
-    if url.target.is_none() || url.lun.is_none() {
-        return Err(fault("the URL names no unit".into(), "write iscsi://HOST/TARGET/LUN"));
-    }
+    url.check_unit().map_err(|error| fault(error.problem().to_string(), error.remedy()))?;
     let unreached = "is the target running, and may this initiator use it?";
     let addresses = url.resolve().map_err(|error| fault(error.to_string(), "check the host's name"))?;
     let mut client = Client::connect(url, &options.initiator)

@@ -24,6 +24,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::iwarp::{Layout as _, ReadDepths, StartFrame};
 use wire::srp::LoginRequestRdma;
+use wire::{Sense, Span};
 
 /// Bytes that tell: a request of MPA without its private data. A login request of iSCSI is longer.
 pub(crate) const OPENING_BYTES: u32 = StartFrame::BYTES as u32;
@@ -280,6 +281,15 @@ impl Transport {
         }
     }
 
+    /// The machine of SRP.
+    fn srp_mut(&mut self) -> Option<&mut SrpTarget> {
+        match self {
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => None,
+            Transport::Srp(channel) => Some(channel.machine_mut()),
+            Transport::Device(channel) => channel.srp_mut(),
+        }
+    }
+
     /// What a device carries.
     pub(crate) fn device_mut(&mut self) -> Option<&mut DeviceChannel> {
         match self {
@@ -313,12 +323,43 @@ impl Transport {
         }
     }
 
+    /// Aborts commands that have not come up yet; those are returned of which RDMA is under way.
+    pub(crate) fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
+        self.srp_mut().map_or_else(Vec::new, |target| target.forget_unread(of))
+    }
+
     /// Data of this task that comes next in the stream, has no place yet, and is the last that the initiator has
     /// announced, in bytes.
     pub(crate) fn unplaced(&mut self, task: TaskId) -> u32 {
         match self {
             Transport::Iscsi(target) => target.unplaced(task),
             Transport::Opening(_) | Transport::Iser(_) | Transport::Srp(_) | Transport::Device(_) => 0,
+        }
+    }
+
+    /// Where all data of this task lies that came inside its command: until the next call of the machine.
+    pub(crate) fn immediate(&mut self, task: TaskId) -> Option<Span> {
+        self.srp_mut()?.immediate(task)
+    }
+
+    /// The same, and there it stays until [`Transport::give_back`].
+    pub(crate) fn borrow(&mut self, task: TaskId) -> Option<Span> {
+        self.srp_mut()?.borrow(task)
+    }
+
+    /// What was borrowed is not used any more.
+    pub(crate) fn give_back(&mut self, task: TaskId) {
+        if let Some(target) = self.srp_mut() {
+            target.give_back(task);
+        }
+    }
+
+    /// Tells the initiator at once what a unit attention tells with the next command, where the transport has a message
+    /// for it that initiators take.
+    pub(crate) fn tell_event(&mut self, lun: u64, sense: Sense) {
+        if let Some(target) = self.srp_mut() {
+            // While another is on its way the unit attention does.
+            target.tell_event(lun, sense);
         }
     }
 

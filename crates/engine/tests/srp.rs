@@ -11,21 +11,49 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Multi-channel action of a login: other channels end, or go on.
 const SINGLE: u8 = 0;
 const MULTIPLE: u8 = 1;
+/// Data may be inside commands, from there on.
+const IMMEDIATE: u8 = 0x80;
+const IMMEDIATE_AT: u16 = 68;
 /// What became of others, in the answer: there were none, they ended, they go on.
 const NONE: u8 = 0;
 const TERMINATED: u8 = 1;
 const MAINTAINED: u8 = 2;
 const TEST_UNIT_READY: u8 = 0x00;
 const RESERVE: u8 = 0x16;
+const ASYNC_EVENT: u8 = 0x82;
+const READ_10: u8 = 0x28;
+const WRITE_10: u8 = 0x2a;
 const GOOD: u8 = 0x00;
+const CHECK_CONDITION: u8 = 0x02;
 const CONFLICT: u8 = 0x18;
+/// Formats of the descriptors: data-out or data-in by a direct one.
+const OUT_DIRECT: u8 = 0x10;
+const IN_DIRECT: u8 = 0x01;
+const OUT_IMMEDIATE: u8 = 0x30;
+const ABORT_TASK: u8 = 0x01;
+const ABORT_TASK_SET: u8 = 0x02;
+const LOGICAL_UNIT_RESET: u8 = 0x08;
+/// Of DDP's and RDMAP's control fields.
+const TAGGED: u8 = 0x80;
+const RDMA_WRITE: u8 = 0;
+const RDMA_READ: u8 = 1;
+const RDMA_READ_RESPONSE: u8 = 2;
+/// 32 KiB at LBA 0.
+const BLOCKS: u8 = 64;
+const DATA_BYTES: u32 = BLOCKS as u32 * 512;
+/// What must not come comes at once where it does.
+const SILENCE: Duration = Duration::from_millis(200);
 
 fn serve() -> Daemon {
+    serve_unit("ram:1M")
+}
+
+fn serve_unit(spec: &str) -> Daemon {
     let options = ServeOptions {
         listen: vec!["127.0.0.1:0".into()],
         srp: vec!["127.0.0.1:0".into()],
         srp_guid: Some(format!("{GUID:016x}")),
-        lun: vec!["ram:1M".into()],
+        lun: vec![spec.into()],
         poll: Some("never".into()),
         ..ServeOptions::default()
     };
@@ -33,10 +61,12 @@ fn serve() -> Daemon {
     Daemon::start(config).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// An initiator's end of a channel, without buffers that the target could reach.
+/// An initiator's end of a channel. It answers RDMA Reads when told to.
 struct Channel {
     stream: TcpStream,
     sent: u32,
+    /// What the target has written to our memory.
+    written: Vec<u8>,
 }
 
 impl Channel {
@@ -45,8 +75,9 @@ impl Channel {
         let mut stream = TcpStream::connect(at).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut login = [0; 56];
-        login[8..11].copy_from_slice(&[0, 6, action]);
-        login[14..16].copy_from_slice(&300u16.to_be_bytes());
+        login[8..11].copy_from_slice(&[0, 6, IMMEDIATE | action]);
+        login[14..16].copy_from_slice(&8260u16.to_be_bytes());
+        login[48..50].copy_from_slice(&IMMEDIATE_AT.to_be_bytes());
         login[31] = port;
         login[32..40].copy_from_slice(&guid.to_be_bytes());
         login[40..48].copy_from_slice(&guid.to_be_bytes());
@@ -58,7 +89,7 @@ impl Channel {
         let mut answer = vec![0; usize::from(u16::from_be_bytes([head[18], head[19]])) - 4];
         stream.read_exact(&mut answer).expect("private data");
         match answer[0] {
-            0xc0 => Ok((Channel { stream, sent: 0 }, answer[26])),
+            0xc0 => Ok((Channel { stream, sent: 0, written: Vec::new() }, answer[26] & 0x3f)),
             0xc2 => Err(u32::from_be_bytes([answer[4], answer[5], answer[6], answer[7]])),
             other => panic!("an answer {other:#x}"),
         }
@@ -68,38 +99,123 @@ impl Channel {
     fn execute(&mut self, opcode: u8) -> u8 {
         loop {
             match self.try_execute(opcode) {
-                2 => {}
+                CHECK_CONDITION => {}
                 status => return status,
             }
         }
     }
 
     fn try_execute(&mut self, opcode: u8) -> u8 {
-        self.sent += 1;
+        let tag = self.command(&[opcode], 0, &[]);
+        self.response(tag)[19]
+    }
+
+    /// Sends a command with direct descriptors of these formats; its tag.
+    fn command(&mut self, cdb: &[u8], formats: u8, descriptor: &[u8]) -> u32 {
         let mut command = [0; 48];
-        (command[0], command[15], command[32]) = (2, self.sent as u8, opcode);
-        let mut frame = vec![0, 18 + 48, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0];
-        frame.extend(self.sent.to_be_bytes());
-        frame.extend([0; 4]);
-        frame.extend(command);
-        frame.extend([0; 4]);
-        self.stream.write_all(&frame).expect("a command");
+        (command[0], command[5]) = (2, formats);
+        command[32..32 + cdb.len()].copy_from_slice(cdb);
+        self.send(command, descriptor)
+    }
+
+    /// Asks for a task management function on LUN 0; its tag.
+    fn manage(&mut self, function: u8, task: u32) -> u32 {
+        let mut request = [0; 48];
+        (request[0], request[30]) = (1, function);
+        request[36..40].copy_from_slice(&task.to_be_bytes());
+        self.send(request, &[])
+    }
+
+    fn send(&mut self, mut unit: [u8; 48], behind: &[u8]) -> u32 {
+        self.sent += 1;
+        unit[12..16].copy_from_slice(&self.sent.to_be_bytes());
+        let head = [&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0][..], &self.sent.to_be_bytes(), &[0; 4]].concat();
+        self.frame(&[&head[..], &unit, behind].concat());
+        self.sent
+    }
+
+    fn frame(&mut self, ulpdu: &[u8]) {
+        let len = u16::try_from(ulpdu.len()).expect("a short frame");
+        let mut frame = [&len.to_be_bytes()[..], ulpdu].concat();
+        frame.resize(frame.len().next_multiple_of(4) + 4, 0);
+        self.stream.write_all(&frame).expect("a frame");
+    }
+
+    /// The next frame that comes, from its DDP control field on.
+    fn next(&mut self) -> Vec<u8> {
+        let mut len = [0; 2];
+        self.stream.read_exact(&mut len).expect("a frame");
+        let len = usize::from(u16::from_be_bytes(len));
+        let mut rest = vec![0; (len + 2).next_multiple_of(4) + 2];
+        self.stream.read_exact(&mut rest).expect("a frame");
+        rest.truncate(len);
+        rest
+    }
+
+    /// The response with this tag, and before it what is written to our memory.
+    fn response(&mut self, tag: u32) -> Vec<u8> {
         loop {
-            let mut len = [0; 2];
-            self.stream.read_exact(&mut len).expect("an answer");
-            let padded = (usize::from(u16::from_be_bytes(len)) + 2).next_multiple_of(4) - 2;
-            let mut rest = vec![0; padded + 4];
-            self.stream.read_exact(&mut rest).expect("an answer");
-            let unit = &rest[18..];
-            // Credits may come by requests of their own.
-            if unit[0] == 0xc1 {
-                return unit[19];
+            let frame = self.next();
+            if frame[0] & TAGGED != 0 {
+                assert_eq!(frame[1] & 0xf, RDMA_WRITE);
+                self.written.extend_from_slice(&frame[14..]);
+            } else if frame[18] == 0xc1 {
+                // Credits may come by requests of their own.
+                let unit = frame[18..].to_vec();
+                assert_eq!(unit[12..16], tag.to_be_bytes());
+                return unit;
             }
         }
     }
 
-    fn ends(mut self) {
-        self.stream.read_to_end(&mut Vec::new()).expect("the target closes the connection");
+    /// The next RDMA Read of the target.
+    fn read_request(&mut self) -> Vec<u8> {
+        let frame = self.next();
+        assert_eq!((frame[0] & TAGGED, frame[1] & 0xf), (0, RDMA_READ));
+        frame[18..].to_vec()
+    }
+
+    /// Answers it with bytes of this value.
+    fn answer_read(&mut self, request: &[u8], value: u8) {
+        let number = |at: usize| u32::from_be_bytes(request[at..at + 4].try_into().expect("four bytes"));
+        let (offset, len) = (number(8), number(12));
+        let mut at = 0;
+        while at < len {
+            let part = (len - at).min(16 << 10);
+            let last = if at + part == len { 0x40 } else { 0 };
+            let head = [
+                &[TAGGED | last | 1, 0x40 | RDMA_READ_RESPONSE][..],
+                &request[..8],
+                &(offset + at).to_be_bytes(),
+            ];
+            self.frame(&[head.concat(), vec![value; part as usize]].concat());
+            at += part;
+        }
+    }
+
+    /// Whether nothing comes for a while.
+    fn is_silent(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(SILENCE)).expect("a timeout");
+        let silent = self.stream.peek(&mut [0]).is_err();
+        self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        silent
+    }
+
+    /// Waits for the target to close the connection; whether it has logged us out before.
+    fn ends(mut self) -> bool {
+        const TARGET_LOGOUT: u8 = 0x80;
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).expect("the target closes the connection");
+        let mut frames = &rest[..];
+        while let [high, low, ..] = *frames {
+            let (frame, next) =
+                frames.split_at((usize::from(u16::from_be_bytes([high, low])) + 2).next_multiple_of(4) + 4);
+            if frame.get(20) == Some(&TARGET_LOGOUT) {
+                return true;
+            }
+            frames = next;
+        }
+        false
     }
 }
 
@@ -119,7 +235,7 @@ fn a_login_ends_all_channels_of_its_port_unless_it_keeps_them() {
     }
     let (mut heir, ended) = login(1, SINGLE);
     assert_eq!((ended, heir.execute(TEST_UNIT_READY)), (TERMINATED, GOOD));
-    earlier.into_iter().for_each(Channel::ends);
+    assert!(earlier.into_iter().all(Channel::ends), "they are told");
     assert_eq!(other.execute(TEST_UNIT_READY), GOOD, "another port goes on");
     assert_eq!(Channel::login(at, 1, SINGLE, GUID + 1).err(), Some(0x0001_0003), "another target port");
     daemon.stop().expect("an orderly end");
@@ -144,5 +260,108 @@ fn channels_of_a_port_are_one_nexus() {
     while other.execute(TEST_UNIT_READY) == CONFLICT {
         assert!(Instant::now() < deadline, "the reservation ends with its nexus");
     }
+    daemon.stop().expect("an orderly end");
+}
+
+fn transfer(opcode: u8) -> [u8; 10] {
+    [opcode, 0, 0, 0, 0, 0, 0, 0, BLOCKS, 0]
+}
+
+fn direct() -> Vec<u8> {
+    [&0x1000u64.to_be_bytes()[..], &7u32.to_be_bytes(), &DATA_BYTES.to_be_bytes()].concat()
+}
+
+/// Whether what is on the medium differs from `value`.
+fn differs(channel: &mut Channel, value: u8) -> bool {
+    channel.written.clear();
+    let tag = channel.command(&transfer(READ_10), IN_DIRECT, &direct());
+    assert_eq!(channel.response(tag)[19], GOOD);
+    assert_eq!(channel.written.len(), DATA_BYTES as usize);
+    channel.written.iter().any(|byte| *byte != value)
+}
+
+/// RDMA that was posted cannot be called back: the buffer of a task that was aborted is nobody else's before it is over.
+#[test]
+fn a_read_that_is_answered_after_its_abort_reaches_no_other_task() {
+    let daemon = serve();
+    let at = daemon.addresses()[0];
+    let login = |port| Channel::login(at, port, SINGLE, GUID).expect("a channel").0;
+    let (mut slow, mut other) = (login(1), login(2));
+    assert_eq!((slow.execute(TEST_UNIT_READY), other.execute(TEST_UNIT_READY)), (GOOD, GOOD));
+    let task = slow.command(&transfer(WRITE_10), OUT_DIRECT, &direct());
+    let asked = slow.read_request();
+    let abort = slow.manage(ABORT_TASK, task);
+    assert!(slow.is_silent(), "the answer waits for the read");
+    let write = other.command(&transfer(WRITE_10), OUT_DIRECT, &direct());
+    let other_asked = other.read_request();
+    slow.answer_read(&asked, 0xaa);
+    assert_eq!(slow.response(abort)[39], 0);
+    other.answer_read(&other_asked, 0xbb);
+    assert_eq!(other.response(write)[19], GOOD);
+    assert!(!differs(&mut other, 0xbb), "a write is what its initiator sent");
+    assert!(!differs(&mut slow, 0xbb));
+    daemon.stop().expect("an orderly end");
+}
+
+/// What an initiator is told on one channel holds for all of its channels.
+#[test]
+fn functions_cover_all_channels_of_their_nexus() {
+    for function in [ABORT_TASK_SET, LOGICAL_UNIT_RESET] {
+        let daemon = serve();
+        let at = daemon.addresses()[0];
+        let login = |action| Channel::login(at, 1, action, GUID).expect("a channel").0;
+        let (mut first, mut second) = (login(SINGLE), login(MULTIPLE));
+        assert_eq!((first.execute(TEST_UNIT_READY), second.execute(TEST_UNIT_READY)), (GOOD, GOOD));
+        second.command(&transfer(WRITE_10), OUT_DIRECT, &direct());
+        let asked = second.read_request();
+        let tag = first.manage(function, 0);
+        assert!(first.is_silent(), "it waits for what reads its initiator's memory on another channel");
+        second.answer_read(&asked, 0xaa);
+        assert_eq!(first.response(tag)[39], 0);
+        assert_eq!((first.execute(TEST_UNIT_READY), second.execute(TEST_UNIT_READY)), (GOOD, GOOD));
+        assert!(!differs(&mut first, 0), "what was aborted is not written");
+        daemon.stop().expect("an orderly end");
+    }
+}
+
+#[test]
+fn data_inside_a_command_is_written_from_where_it_lies() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = format!("file:{},size=1M", directory.path().join("image").display());
+    for unit in ["ram:1M", &file] {
+        let daemon = serve_unit(unit);
+        let at = daemon.addresses()[0];
+        let mut channel = Channel::login(at, 1, SINGLE, GUID).expect("a channel").0;
+        assert_eq!(channel.execute(TEST_UNIT_READY), GOOD);
+        // More commands than there are receives: each has to come back.
+        for round in 0..300u32 {
+            let value = round as u8;
+            for part in 0..8u8 {
+                let len = DATA_BYTES / 8;
+                let behind = [&len.to_be_bytes()[..], &[0; 16], &vec![value; len as usize]].concat();
+                let cdb = [WRITE_10, 0, 0, 0, 0, part * (BLOCKS / 8), 0, 0, BLOCKS / 8, 0];
+                let write = channel.command(&cdb, OUT_IMMEDIATE, &behind);
+                assert_eq!(channel.response(write)[19], GOOD);
+            }
+            assert!(round % 50 > 0 || !differs(&mut channel, value), "{unit}, round {round}");
+        }
+        daemon.stop().expect("an orderly end");
+    }
+}
+
+#[test]
+fn a_unit_that_grew_is_told_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let image = directory.path().join("image");
+    let file = std::fs::File::create(&image).expect("an image");
+    file.set_len(1 << 20).expect("a length");
+    let daemon = serve_unit(&format!("file:{}", image.display()));
+    let mut channel = Channel::login(daemon.addresses()[0], 1, SINGLE, GUID).expect("a channel").0;
+    assert_eq!(channel.execute(TEST_UNIT_READY), GOOD);
+    file.set_len(2 << 20).expect("a length");
+    let event =
+        std::iter::repeat_with(|| channel.next()).find(|frame| frame[18] == ASYNC_EVENT).expect("an event");
+    let sense = &event[18 + 36..];
+    assert_eq!((sense[0] & 0x7f, sense[2] & 0xf, &sense[12..14]), (0x70, 6, &[0x2a, 0x09][..]));
     daemon.stop().expect("an orderly end");
 }

@@ -58,6 +58,9 @@ fn write_target(out: &mut String, config: &Config, target: &Target, running: &Ru
         if offers_iscsi(config, index) {
             writeln!(out, "  URL iscsi://{host}:{port}/{}/{}", target.name, first_lun(target))?;
         }
+        if let Some(guid) = srp_guid(config, target, running, index) {
+            writeln!(out, "  URL srp://{host}:{port}/{guid:016x}/{}", first_lun(target))?;
+        }
     }
     write_luns(out, "  ", config, &target.luns, running)?;
     for group in &target.groups {
@@ -131,15 +134,8 @@ fn write_connecting(
 
 /// What Linux's ib_srp takes, for each portal through which SRP leads to this target.
 fn write_srp(out: &mut String, config: &Config, target: &Target, running: &Running<'_>) -> fmt::Result {
-    let Some(guid) = running.srp_guid else { return Ok(()) };
-    let leads_here = |index: usize| {
-        let first = config.targets.iter().find(|target| target.portals.contains(&index));
-        first.is_some_and(|first| first.name == target.name)
-    };
-    let offers_srp = |index: usize| config.portals.get(index).is_some_and(|portal| portal.transports.srp);
-    for (_, address) in
-        addresses(target, running).filter(|(index, _)| offers_srp(*index) && leads_here(*index))
-    {
+    for (index, address) in addresses(target, running) {
+        let Some(guid) = srp_guid(config, target, running, index) else { continue };
         let (host, port) = reachable(address, running.host);
         writeln!(out, "\n  Linux, SRP (HCA: a name in that folder, as srp-siw0-1)")?;
         writeln!(
@@ -149,6 +145,13 @@ fn write_srp(out: &mut String, config: &Config, target: &Target, running: &Runni
         )?;
     }
     Ok(())
+}
+
+/// What SRP calls the target, where the portal leads to it.
+fn srp_guid(config: &Config, target: &Target, running: &Running<'_>, portal: usize) -> Option<u64> {
+    let offers_srp = config.portals.get(portal)?.transports.srp;
+    let first = config.targets.iter().find(|target| target.portals.contains(&portal))?;
+    running.srp_guid.filter(|_| offers_srp && first.name == target.name)
 }
 
 fn offers_iscsi(config: &Config, portal: usize) -> bool {
@@ -245,6 +248,8 @@ Ready. Stop with Ctrl-C.
         let line = "echo id_ext=024c750000000001,ioc_guid=024c750000000001,dest=127.0.0.1:40000 > /sys/class";
         let (first, second) = shown.split_once("Target iqn.2026-11.a:y").expect("two targets");
         assert!(first.contains(line) && !second.contains("id_ext"), "{shown}");
+        let url = "  portal 127.0.0.1:40000\n  URL srp://127.0.0.1:40000/024c750000000001/0\n";
+        assert!(first.contains(url) && !second.contains("srp://"), "{shown}");
         assert!(!shown.contains("iscsi://") && !shown.contains("iscsiadm"), "{shown}");
         assert!(first.contains("  portal 127.0.0.1:40000, also by RDMA devices\n"), "{shown}");
     }

@@ -32,7 +32,7 @@ const STANDARD_BYTES: u16 = 255;
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette inquiry iscsi://storage1/iqn.2026-11.io.lunette:disk/0")]
 pub(crate) struct InquiryArguments {
-    /// The unit: iscsi://[USER%SECRET@]HOST[:PORT]/IQN/LUN, or the same with iser://
+    /// The unit: iscsi://[USER%SECRET@]HOST[:PORT]/IQN/LUN, the same with iser://, or srp://HOST[:PORT]/GUID/LUN
     url: String,
     /// Print JSON
     #[arg(long)]
@@ -76,12 +76,9 @@ struct Answer {
 /// Asks; returns what is to be printed, or what is wrong.
 pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
     let url: Url = arguments.url.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
-    if url.target.is_none() || url.lun.is_none() {
-        let text = format!(
-            "{url}: the URL names no unit; write iscsi://HOST/IQN/LUN: `lunette discover iscsi://HOST` lists targets"
-        );
-        return Err(Failure::wrong_input(text));
-    }
+    url.check_unit().map_err(|error| {
+        Failure::wrong_input(format!("{url}: {error}: `lunette discover iscsi://HOST` lists targets"))
+    })?;
     let client = Client::connect(&url, &Options::default()).map_err(Failure::failed)?;
     let mut asker = Asker { client, answers: Vec::new() };
     let mut report = asker.report().map_err(|error| Failure::failed(format!("{url}: {error}")))?;

@@ -59,6 +59,16 @@ impl UnitAttention {
         Check::new(SenseKey::UnitAttention, self.code())
     }
 
+    /// Whether it tells that the unit is another than it was, not what happened to a nexus or by a command.
+    pub fn is_of_unit(self) -> bool {
+        use UnitAttention::*;
+        match self {
+            CapacityChanged | InquiryChanged | LunsChanged | ThinThreshold => true,
+            PowerOn | Reset | NexusLoss | CommandsCleared | MediumChanged | ModeChanged => false,
+            ReservationsPreempted | ReservationsReleased | RegistrationsPreempted => false,
+        }
+    }
+
     /// Precedence (SAM-5 table 46): 0 is reported first, and clears those of the reset family below it.
     pub fn precedence(self) -> u8 {
         match self {

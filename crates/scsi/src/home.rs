@@ -72,6 +72,11 @@ pub enum HomeRequest {
         /// Who.
         from: NexusId,
     },
+    /// ABORT TASK SET.
+    AbortTaskSet {
+        /// Who.
+        from: NexusId,
+    },
     /// CLEAR TASK SET.
     ClearTaskSet {
         /// Who.
@@ -112,6 +117,7 @@ impl HomeRequest {
             | HomeRequest::Release(_)
             | HomeRequest::SanitizeEnd { .. }
             | HomeRequest::QueueError { .. }
+            | HomeRequest::AbortTaskSet { .. }
             | HomeRequest::ClearTaskSet { .. }
             | HomeRequest::Reset { .. }
             | HomeRequest::StoreChanged(_)
@@ -294,6 +300,7 @@ impl Home {
             HomeRequest::SanitizeEnd { ok, unrestricted } => draft.sanitize_end(ok, unrestricted),
             HomeRequest::SanitizeExitFailure { from: _ } => draft.sanitize_exit_failure(),
             HomeRequest::QueueError { from } => draft.queue_error(from),
+            HomeRequest::AbortTaskSet { from } => draft.abort_task_set(from),
             HomeRequest::ClearTaskSet { from } => draft.clear_task_set(from),
             HomeRequest::Reset { from } => {
                 self.preventing.clear();
@@ -417,12 +424,14 @@ impl Draft {
     fn queue_error(&mut self, from: NexusId) -> HomeReply {
         match self.policy.modes.queue_error {
             1 => self.clear_task_set(from),
-            3 => {
-                self.aborts.push((Who::Only(from), Aborted::Silently));
-                self.changed()
-            }
+            3 => self.abort_task_set(from),
             _ => HomeReply::Done,
         }
+    }
+
+    fn abort_task_set(&mut self, from: NexusId) -> HomeReply {
+        self.aborts.push((Who::Only(from), Aborted::Silently));
+        self.changed()
     }
 
     fn clear_task_set(&mut self, from: NexusId) -> HomeReply {

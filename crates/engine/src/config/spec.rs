@@ -4,7 +4,7 @@ use super::problems::{Collector, Fault, suggest};
 use super::raw::{At, Place, RawLun, Switch, Text};
 
 /// Kinds of store.
-const STORES: [&str; 6] = ["ram", "null", "file", "block", "iscsi", "iser"];
+const STORES: [&str; 7] = ["ram", "null", "file", "block", "iscsi", "iser", "srp"];
 const OPTIONS: [&str; 10] =
     ["size", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id"];
 
@@ -25,7 +25,7 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
         "null" => (Some(&mut lun.null), rest),
         "file" => (Some(&mut lun.file), rest),
         "block" => (Some(&mut lun.block), rest),
-        "iscsi" | "iser" => (Some(&mut lun.url), format!("{store}:{rest}")),
+        "iscsi" | "iser" | "srp" => (Some(&mut lun.url), format!("{store}:{rest}")),
         _ => (None, rest),
     };
     match slot {
@@ -182,10 +182,9 @@ mod tests {
         let url = "iscsi://me%a,b@h:860/iqn.2026-11.io.lunette:a/3?data_digest=crc32c";
         assert_eq!(value(&lun.url), Some(url));
         assert!(lun.read_only.is_some());
-        assert_eq!(
-            value(&good("iser://h/iqn.2026-11.io.lunette:a/3").0.url),
-            Some("iser://h/iqn.2026-11.io.lunette:a/3")
-        );
+        for url in ["iser://h/iqn.2026-11.io.lunette:a/3", "srp://h/024c750000000001/3?imm=off"] {
+            assert_eq!(value(&good(url).0.url), Some(url));
+        }
     }
 
     #[test]

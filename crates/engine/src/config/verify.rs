@@ -347,10 +347,9 @@ fn store(
 }
 
 fn remote(url: &str, block_bytes: Option<u32>) -> Result<StoreSpec, Fault> {
-    let url: Url = url.parse().map_err(|error: UrlError| Fault::new(error.problem(), error.remedy()))?;
-    if url.target.is_none() || url.lun.is_none() {
-        return Err(Fault::new("the URL names no unit", "write iscsi://HOST/TARGET/LUN"));
-    }
+    let fault = |error: UrlError| Fault::new(error.problem(), error.remedy());
+    let url: Url = url.parse().map_err(fault)?;
+    url.check_unit().map_err(fault)?;
     Ok(StoreSpec::Remote { url: Box::new(url), block_bytes })
 }
 

@@ -3,7 +3,6 @@
 use super::Core;
 use super::task::State;
 use crate::slots::Key;
-use proto::verbs::TaskId;
 use reactor::io::Io;
 use scsi::{Event, Exec, Step};
 use std::collections::VecDeque;
@@ -61,37 +60,23 @@ impl<I: Io> Core<I> {
             return;
         }
         let (buffer, origin) = (std::mem::replace(&mut task.buffer, Places::EMPTY), task.origin);
+        if std::mem::take(&mut task.borrowed) {
+            if let Some(conn) = self.connections.get_mut(origin) {
+                conn.machine.give_back(task.wire);
+                self.soil(origin);
+            }
+            return;
+        }
         self.return_buffer(origin, &buffer);
     }
 
-    fn return_buffer(&mut self, origin: Key, buffer: &Places) {
+    pub(super) fn return_buffer(&mut self, origin: Key, buffer: &Places) {
         self.io.arena().give(buffer);
         if let Some(conn) = self.connections.get_mut(origin) {
             conn.share.bytes -= u64::from(buffer.len());
             if conn.share.bytes <= SHARE_BYTES / 2 {
                 self.starved.extend(conn.share.held.drain(..));
             }
-        }
-    }
-
-    /// The task is over, but RDMA that was posted for it cannot be called back: its buffer stays lent until the transport
-    /// says that it is free.
-    pub(super) fn keep_buffer(&mut self, key: Key) {
-        let now = self.io.now();
-        let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_transferring()) else { return };
-        let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
-        if let Some(conn) = conn.filter(|conn| conn.machine.is_rdma()) {
-            let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
-            conn.kept.push((task.wire, buffer, now));
-        }
-    }
-
-    /// Nothing touches the buffer of this task any more, which is over.
-    pub(super) fn give_kept(&mut self, key: Key, wire: TaskId) {
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        if let Some(index) = conn.kept.iter().position(|(task, ..)| *task == wire) {
-            let (_, buffer, _) = conn.kept.swap_remove(index);
-            self.return_buffer(key, &buffer);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Connections on this core: accepted, logged in, moved to their home core, served, closed.
 
 use super::buffer::Share;
+use super::kept::Kept;
 use super::lent::Occupant;
 use super::session::{DISCOVERY_WITHIN, LunState, lun_number, session_name};
 use super::task::Task;
@@ -20,7 +21,6 @@ use scsi::{HomeRequest, NexusId, NexusUnit};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::Level;
-use wire::Places;
 
 /// One connection on its core.
 pub(super) struct Connection {
@@ -53,8 +53,8 @@ pub(super) struct Connection {
     pub(super) expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
     pub(super) share: Share,
-    /// Buffers of tasks that are over, while RDMA that was posted for them may still touch them, and since when.
-    pub(super) kept: Vec<(TaskId, Places, Time)>,
+    /// What tasks that are over have left with the transport.
+    pub(super) kept: Vec<Kept>,
     /// When data that it owed last arrived.
     pub(super) progress_at: Time,
     /// What it did since the window of time began, and in the one before.
@@ -381,7 +381,7 @@ impl<I: Io> Core<I> {
             stream.close(&mut self.io);
         }
         conn.machine.close(self.io.arena());
-        conn.kept.iter().for_each(|(_, buffer, _)| self.io.arena().give(buffer));
+        self.give_all_kept(&conn.kept);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
             let is_remote = |lun: &&LunState| {
                 matches!(self.shared.config.luns[lun.unit as usize].store, StoreSpec::Remote { .. })
@@ -435,7 +435,7 @@ impl<I: Io> Core<I> {
         let mut stalled: Vec<Key> = owing
             .filter(|key| self.connections.get(*key).is_some_and(|conn| conn.progress_at <= then))
             .collect();
-        stalled.extend(self.keys_where(|conn| conn.kept.iter().any(|(.., since)| *since <= then)));
+        stalled.extend(self.keys_where(|conn| conn.kept.iter().any(|kept| kept.since <= then)));
         stalled.extend(self.keys_where(|conn| conn.sends_since().is_some_and(|since| since <= then)));
         for key in stalled {
             self.gone(key, &format!("its data made no progress for {} s (stall_timeout)", limit.as_secs()));

@@ -1,8 +1,9 @@
 //! Task management functions (SAM-5 section 7): every one is answered, and only when no task that it covers can touch
-//! the medium any more.
+//! the medium any more. Over SRP, whose channels share a nexus, RDMA of such tasks on other channels must be over, too:
+//! what is told on one channel does not wait for another, and the initiator then takes its buffers back.
 
 use super::Core;
-use crate::message::{Message, Waiter};
+use crate::message::{Asker, Message, Waiter};
 use crate::slots::Key;
 use proto::verbs::Function as Asked;
 use proto::verbs::{Down, FunctionId, FunctionResponse};
@@ -13,12 +14,13 @@ use scsi::home::Aborted;
 /// A task management function that has not been answered yet.
 #[derive(Debug)]
 pub(super) struct Function {
-    connection: Key,
-    id: FunctionId,
+    asker: Asker,
     /// Aborted tasks that linger on this core.
     tasks: Vec<Key>,
     /// Answers of homes still to come.
     homes: usize,
+    /// Cores that have not said that its nexus is quiet; `None`: they were not asked.
+    unquiet: Option<usize>,
     /// The answer then.
     response: FunctionResponse,
     /// Target whose sessions end with the answer (TARGET COLD RESET).
@@ -28,7 +30,7 @@ pub(super) struct Function {
 impl Function {
     /// Whether it came on this connection.
     pub(super) fn is_of(&self, connection: Key) -> bool {
-        self.connection == connection
+        self.asker.connection == connection
     }
 }
 
@@ -38,8 +40,16 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(connection) else { return };
         let unit = conn.find_lun(lun).map(|index| conn.luns[index].unit);
         let from = conn.nexus;
-        let response = FunctionResponse::Complete;
-        let mut function = Function { connection, id, tasks: Vec::new(), homes: 0, response, cold: None };
+        let has_channels = conn.machine.is_srp();
+        let asker = Asker { core: self.me, connection, id, nexus: from };
+        let mut function = Function {
+            asker,
+            tasks: Vec::new(),
+            homes: 0,
+            unquiet: (!has_channels).then_some(0),
+            response: FunctionResponse::Complete,
+            cold: None,
+        };
         let unit_wide = |request: HomeRequest| unit.map(|unit| vec![(unit, request)]);
         let requests = match asked {
             Asked::AbortTask(task) => {
@@ -48,16 +58,11 @@ impl<I: Io> Core<I> {
                     function.response = FunctionResponse::NoTask;
                 }
                 unit.map(|unit| {
-                    self.abort_for(&mut function, unit, task.into_iter().collect());
+                    self.abort_for(&mut function, unit, task);
                     Vec::new()
                 })
             }
-            Asked::AbortTaskSet => unit.map(|unit| {
-                self.abort_lent(connection, Some(unit), Aborted::Silently);
-                let victims = self.tasks_of(connection, unit);
-                self.abort_for(&mut function, unit, victims);
-                Vec::new()
-            }),
+            Asked::AbortTaskSet => unit_wide(HomeRequest::AbortTaskSet { from }),
             Asked::ClearTaskSet => unit_wide(HomeRequest::ClearTaskSet { from }),
             Asked::LogicalUnitReset => unit_wide(HomeRequest::Reset { from: Some(from) }),
             Asked::TargetWarmReset | Asked::TargetColdReset => {
@@ -74,7 +79,7 @@ impl<I: Io> Core<I> {
         };
         function.homes = requests.len();
         for (unit, request) in requests {
-            self.ask_home(unit, Waiter::Function(connection, id), request);
+            self.ask_home(unit, Waiter::Function(asker), request);
         }
         self.functions.push(function);
         self.answer_functions();
@@ -82,25 +87,28 @@ impl<I: Io> Core<I> {
 
     /// Aborts, and has the function wait for whatever of this initiator's was aborted on the unit, now or before, and
     /// may still take effect.
-    fn abort_for(&mut self, function: &mut Function, unit: u32, victims: Vec<Key>) {
-        for key in victims {
+    fn abort_for(&mut self, function: &mut Function, unit: u32, victim: Option<Key>) {
+        if let Some(key) = victim {
             self.abort(key, Some(Aborted::Silently));
         }
-        let origin = function.connection;
+        let origin = function.asker.connection;
         let ours = |task: &super::Task| task.aborted && task.origin == origin && task.unit == unit;
         function.tasks.extend(self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key));
     }
 
-    fn tasks_of(&self, connection: Key, unit: u32) -> Vec<Key> {
-        let ours = |task: &super::Task| task.connection == Some(connection) && task.unit == unit;
-        self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key).collect()
+    /// A home has answered one of the function's requests.
+    pub(super) fn function_answered(&mut self, asker: Asker) {
+        if let Some(function) = self.functions.iter_mut().find(|function| function.asker == asker) {
+            function.homes -= 1;
+            self.answer_functions();
+        }
     }
 
-    /// A home has answered one of the function's requests.
-    pub(super) fn function_answered(&mut self, connection: Key, id: FunctionId) {
-        let ours = |function: &&mut Function| function.connection == connection && function.id == id;
-        if let Some(function) = self.functions.iter_mut().find(ours) {
-            function.homes -= 1;
+    /// A core has no RDMA of the function's nexus under way.
+    pub(super) fn function_quiet(&mut self, asker: Asker) {
+        let function = self.functions.iter_mut().find(|function| function.asker == asker);
+        if let Some(unquiet) = function.and_then(|function| function.unquiet.as_mut()) {
+            *unquiet -= 1;
             self.answer_functions();
         }
     }
@@ -116,17 +124,31 @@ impl<I: Io> Core<I> {
     fn answer_functions(&mut self) {
         let mut index = 0;
         while let Some(function) = self.functions.get(index) {
-            if function.homes > 0 || !function.tasks.is_empty() {
+            let is_decided = function.homes == 0 && function.tasks.is_empty();
+            if is_decided && function.unquiet.is_none() {
+                self.ask_quiet(index);
+            }
+            if !is_decided || self.functions[index].unquiet != Some(0) {
                 index += 1;
                 continue;
             }
             let function = self.functions.swap_remove(index);
-            self.function_done(function.connection, function.id, function.response);
+            self.function_done(function.asker.connection, function.asker.id, function.response);
             if let Some(target) = function.cold {
                 for core in 0..self.cores() {
                     self.post(core, Message::CloseTarget { target });
                 }
             }
+        }
+    }
+
+    fn ask_quiet(&mut self, index: usize) {
+        let cores = self.cores();
+        let function = &mut self.functions[index];
+        function.unquiet = Some(cores);
+        let asker = function.asker;
+        for core in 0..cores {
+            self.post(core, Message::Quieten(asker));
         }
     }
 

@@ -1,13 +1,14 @@
 //! The home of a unit: one request at a time, published to every core, answered when all have applied it.
 
 use super::Core;
-use super::session::LunState;
+use super::connection::Connection;
+use super::session::{LunState, lun_bytes, lun_number};
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use reactor::io::Io;
 use scsi::attention::UnitAttention;
-use scsi::{Home, HomeReply, HomeRequest, Publish};
+use scsi::{Home, HomeReply, HomeRequest, NexusId, Publish};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -124,6 +125,9 @@ impl<I: Io> Core<I> {
             Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
             _ => None,
         };
+        if let (Waiter::Function(asker), false) = (origin.who, publish.aborts.is_empty()) {
+            self.forget_unread(unit, asker.nexus);
+        }
         let mut left = Vec::new();
         let mut cleared = Vec::new();
         for (who, how) in &publish.aborts {
@@ -144,7 +148,8 @@ impl<I: Io> Core<I> {
                 }
             }
         }
-        for (_, conn) in self.connections.iter_mut() {
+        let mut told = Vec::new();
+        for (key, conn) in self.connections.iter_mut() {
             // A session that came from a core that was ahead has been told already.
             let is_news = |lun: &LunState| lun.unit == unit && lun.nexus.access_epoch < publish.policy.epoch;
             for lun in conn.luns.iter_mut().filter(|lun| is_news(lun)) {
@@ -155,10 +160,16 @@ impl<I: Io> Core<I> {
                         *attention != UnitAttention::CommandsCleared || cleared.contains(&lun.nexus.id);
                     if who.includes(&lun.nexus) && concerns {
                         lun.nexus.establish(*attention);
+                        if attention.is_of_unit() {
+                            let sense = attention.check().encode(&publish.policy.modes);
+                            conn.machine.tell_event(lun_bytes(lun.number), sense);
+                            told.push(key);
+                        }
                     }
                 }
             }
         }
+        told.into_iter().for_each(|key| self.soil(key));
         if !publish.aborts.is_empty() {
             // What was aborted before may still be on its way to the medium as well.
             let lingering = |task: &super::Task| task.touches(unit) && task.may_still_write();
@@ -173,6 +184,21 @@ impl<I: Io> Core<I> {
         }
         self.let_in();
         self.open_gate(unit);
+    }
+
+    /// Commands of this nexus that have come, but are not known here as their descriptors are still being read, are
+    /// aborted with those that are: for their initiator they are the same.
+    fn forget_unread(&mut self, unit: u32, nexus: NexusId) {
+        for key in self.keys_where(|conn| conn.nexus == nexus && conn.machine.is_rdma()) {
+            let Some(conn) = self.connections.get_mut(key) else { continue };
+            let Connection { machine, luns, .. } = conn;
+            let is_here =
+                |lun| luns.iter().any(|state| state.unit == unit && lun_number(lun) == Some(state.number));
+            for wire in machine.forget_unread(is_here) {
+                self.keep_lent(key, wire);
+            }
+            self.soil(key);
+        }
     }
 
     /// An aborted task is really gone.

@@ -49,6 +49,7 @@ impl<I: Io> Core<I> {
         let lent: Vec<_> =
             self.connections.get(connection).into_iter().flat_map(|conn| conn.lent(unit)).collect();
         for (wire, unit) in lent {
+            self.keep_lent(connection, wire);
             self.tell_aborted(Some(connection), wire, how);
             if let Some(conn) = self.connections.get_mut(connection) {
                 conn.vacate(wire);

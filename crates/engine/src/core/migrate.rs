@@ -92,7 +92,8 @@ impl<I: Io> Core<I> {
 
     fn session_load(&self, key: Key, now: Time, lengthy: &[Key]) -> Session {
         let Some(conn) = self.connections.get(key) else { return Session { work: 0, cores: Vec::new() } };
-        let cores = match conn.rests_until <= now && !lengthy.contains(&key) {
+        let moves = conn.machine.is_movable() && conn.rests_until <= now && !lengthy.contains(&key);
+        let cores = match moves {
             true => &self.shared.config.portals[conn.facts.portal].cores[..],
             false => &[],
         };

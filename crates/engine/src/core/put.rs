@@ -1,4 +1,4 @@
-//! WRITEs to memory whose data has come with them: they need neither task nor buffer.
+//! WRITEs whose data has come with them: they need no buffer, and to memory no task.
 
 use super::Core;
 use super::connection::Phase;
@@ -11,15 +11,19 @@ use wire::Places;
 
 impl<I: Io> Core<I> {
     /// Writes all that a WRITE writes from where it was received, where that is all here and the store takes it at once.
-    /// With a data digest nobody has looked yet whether it is what was sent.
+    /// What lies in a message was checked; with a data digest in a stream nobody has looked yet whether it is what was sent.
     pub(super) fn put(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
         let Some((offset, len, ending)) = exec.whole_write() else { return false };
         let Some(conn) = self.connections.get_mut(connection) else { return false };
-        let is_next = command.write_bytes == len && conn.machine.unplaced(command.task) == len;
-        if !is_next || conn.machine.sums_payload() || conn.phase != Phase::Serving {
+        if command.write_bytes != len || conn.phase != Phase::Serving {
             return false;
         }
-        let Some(from) = conn.stream.as_ref().and_then(|stream| stream.ahead(len)) else { return false };
+        let from = match conn.machine.immediate(command.task) {
+            Some(data) => Some(data),
+            None if conn.machine.sums_payload() || conn.machine.unplaced(command.task) != len => None,
+            None => conn.stream.as_ref().and_then(|stream| stream.ahead(len)),
+        };
+        let Some(from) = from else { return false };
         let (lane, io) = self.lane(unit);
         if !lane.put(io, offset, Places::one(from)) {
             return false;
@@ -29,6 +33,19 @@ impl<I: Io> Core<I> {
         }
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
         self.leave_gate(unit, None);
+        true
+    }
+
+    /// Has a WRITE use its data where that came to, if all of it is there.
+    pub(super) fn borrow(&mut self, key: Key, buffer_bytes: u32) -> bool {
+        let Some(task) = self.tasks.get_mut(key) else { return false };
+        let is_whole =
+            task.exec.as_ref().is_some_and(Exec::is_write) && buffer_bytes == task.command.write_bytes;
+        let Some(conn) = self.connections.get_mut(task.origin).filter(|_| is_whole) else { return false };
+        let Some(data) = conn.machine.borrow(task.wire) else { return false };
+        task.buffer = Places::one(data);
+        task.borrowed = true;
+        task.asked_bytes = data.len;
         true
     }
 }

@@ -7,7 +7,7 @@ use crate::limited;
 use crate::message::{Facts, Message};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
-use proto::verbs::Session;
+use proto::verbs::{Down, Session};
 use reactor::io::Io;
 use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
@@ -160,6 +160,10 @@ impl<I: Io> Core<I> {
         for (number, index) in luns {
             conn.reach[*index] = if read_only { Reach::ReadOnly } else { Reach::Full };
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
+            if conn.nexus.0 != conn.facts.serial {
+                // The nexus was there before this channel of it.
+                nexus.attentions.clear();
+            }
             nexus.sync(&self.views[*index].policy);
             let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
@@ -174,9 +178,17 @@ impl<I: Io> Core<I> {
         match old {
             Some(key) => {
                 self.reinstatements.push((serial, core, parked));
+                self.log_out(key);
                 self.gone(key, REINSTATED);
             }
             None => self.post(core, Message::Reinstated { parked }),
+        }
+    }
+
+    /// SRP tells an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of iSCSI just ends.
+    fn log_out(&mut self, key: Key) {
+        if self.connections.get(key).is_some_and(|conn| conn.machine.is_srp()) {
+            self.down(Some(key), Down::Close);
         }
     }
 
@@ -227,7 +239,7 @@ pub(super) fn lun_number(lun: u64) -> Option<u16> {
 
 /// Eight LUN bytes: peripheral device addressing below 256, flat space addressing from there on (what Linux and ESXi
 /// expect).
-fn lun_bytes(number: u16) -> u64 {
+pub(super) fn lun_bytes(number: u16) -> u64 {
     let first = if number < 256 { number } else { 0x4000 | number };
     u64::from(first) << 48
 }

@@ -1,6 +1,7 @@
 //! Commands on this core: from `Up::Command` through the steps of their programs to their ending.
 
 use super::Core;
+use super::connection::{Connection, Phase};
 use super::lent::Occupant;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
@@ -34,17 +35,19 @@ pub(super) struct Task {
     /// Task attribute.
     pub(super) attribute: Attribute,
     /// The command.
-    command: Command,
+    pub(super) command: Command,
     /// Its program, once admitted.
     pub(super) exec: Option<Exec>,
     /// Its buffer.
     pub(super) buffer: Places,
+    /// The buffer is where its data came to, and its transport's.
+    pub(super) borrowed: bool,
     /// What it waits for.
     pub(super) state: State,
     /// The unit whose store it flushes.
     flushes: Option<u32>,
     /// How much of the data-out has been asked for.
-    asked_bytes: u32,
+    pub(super) asked_bytes: u32,
     /// Since when not all has come that was asked for: the transport has the buffer.
     missing: Option<Time>,
     /// It counts in its unit's gate.
@@ -123,6 +126,7 @@ impl Task {
             command: *command,
             exec: None,
             buffer: Places::EMPTY,
+            borrowed: false,
             state: State::Running,
             flushes: None,
             asked_bytes: 0,
@@ -203,7 +207,9 @@ fn admit(
 impl<I: Io> Core<I> {
     /// A command arrived.
     pub(super) fn command(&mut self, connection: Key, command: Command) {
-        let Some(conn) = self.connections.get_mut(connection) else { return };
+        // A machine that sends its last may still hand up what it had: nobody would wait for it.
+        let serving = |conn: &&mut Connection| conn.phase != Phase::Closing;
+        let Some(conn) = self.connections.get_mut(connection).filter(serving) else { return };
         let attribute = match command.attribute {
             verbs::Attribute::Simple | verbs::Attribute::Unknown(_) => Attribute::Simple,
             verbs::Attribute::Ordered => Attribute::Ordered,
@@ -264,6 +270,10 @@ impl<I: Io> Core<I> {
             Ok(exec) => {
                 let buffer_bytes = exec.buffer_bytes().max(task.command.unsolicited_bytes);
                 task.exec = Some(exec);
+                if self.borrow(key, buffer_bytes) {
+                    return self.begin(key);
+                }
+                let Some(task) = self.tasks.get(key) else { return };
                 if task.buffer.len() >= buffer_bytes {
                     return self.begin(key);
                 }
@@ -578,7 +588,7 @@ impl<I: Io> Core<I> {
     pub(super) fn home_answered(&mut self, origin: Origin, reply: HomeReply) {
         match origin.who {
             Waiter::Nobody => {}
-            Waiter::Function(connection, id) => self.function_answered(connection, id),
+            Waiter::Function(asker) => self.function_answered(asker),
             Waiter::Task(key) => match self.tasks.get_mut(key) {
                 Some(task) if task.aborted => self.free_task(key),
                 Some(task) => match task.held.take() {

@@ -133,8 +133,10 @@ impl<I: Io> Core<I> {
         match up {
             Up::Command(command) => self.command(key, command),
             Up::Fetched(wire) => {
-                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
-                    self.fetched(task);
+                match self.connections.get(key).and_then(|conn| conn.task(wire)) {
+                    Some(task) => self.fetched(task),
+                    // It was ended while this was on its way up.
+                    None => self.give_kept(key, wire),
                 }
             }
             Up::FetchFailed(wire) => {

@@ -1,13 +1,15 @@
-//! What carries a session's commands: iSCSI on the stream itself, or iSER on our iWARP.
+//! What carries a session's commands: iSCSI on the stream itself, or iSER or SRP on our iWARP.
 
 use super::Url;
 use super::url::Protocol;
+use crate::access::identity;
 use proto::iscsi::initiator::{self as iscsi, Event, Initiator as IscsiInitiator, InitiatorConfig, Request};
 use proto::iscsi::login::Negotiated;
 use proto::iser::initiator::Initiator as IserInitiator;
 use proto::iwarp;
 use proto::iwarp::setup::{Depths, ReadyToReceive};
-use proto::message::MessageMachine as _;
+use proto::message::MessageMachine;
+use proto::srp::initiator::{self as srp, Initiator as SrpInitiator};
 use proto::stream::{StreamMachine, Transmit, Want};
 use proto::time::Time;
 use proto::verbs::TaskId;
@@ -15,11 +17,15 @@ use rdma::iwarp::Channel;
 use reactor::crc::crc32c;
 use reactor::io::Handle;
 use reactor::memory::Arena;
+use wire::Places;
 
 /// The deepest queue over iWARP: a receive of several kilobytes stands ready for the answer to each command.
 const IWARP_QUEUE_DEPTH_MAX: u16 = 256;
-/// RDMA Reads that the target may make at a time; an initiator of iSER makes none but to say that it is ready.
+/// RDMA Reads that the target may make at a time; an initiator makes none but to say that it is ready.
 const READS: Depths = Depths { ird: 128, ord: 1 };
+
+/// Data of a write that SRP sends inside the command, at most; as Linux has it.
+const SRP_IMMEDIATE_BYTES_MAX: u32 = 8192;
 
 /// The initiator's machine of one connection.
 pub(crate) enum Carrier {
@@ -27,6 +33,8 @@ pub(crate) enum Carrier {
     Iscsi(Box<IscsiInitiator>),
     /// iSER over iWARP.
     Iser(Box<Channel<IserInitiator>>),
+    /// SRP over iWARP.
+    Srp(Box<Channel<SrpInitiator>>),
 }
 
 impl Carrier {
@@ -34,7 +42,7 @@ impl Carrier {
     pub(crate) fn queue_depth_max(url: &Url) -> u16 {
         match url.protocol {
             Protocol::Iscsi => iscsi::QUEUE_DEPTH_MAX,
-            Protocol::Iser => IWARP_QUEUE_DEPTH_MAX,
+            Protocol::Iser | Protocol::Srp => IWARP_QUEUE_DEPTH_MAX,
         }
     }
 
@@ -51,19 +59,26 @@ impl Carrier {
         match url.protocol {
             Protocol::Iscsi => Ok(Carrier::Iscsi(Box::new(IscsiInitiator::new(config, now)))),
             Protocol::Iser => {
-                let depth = config.queue_depth;
+                // What a command reads, and what it writes.
+                let registrations = 2 * config.queue_depth;
                 let machine = IserInitiator::new(config, now);
-                let iwarp = iwarp_config(machine.receives().count, depth, url.crc, socket);
-                Ok(Carrier::Iser(Box::new(Channel::initiator(iwarp, machine, now)?)))
+                Ok(Carrier::Iser(channel(machine, registrations, url.crc, socket, now)?))
+            }
+            Protocol::Srp => {
+                // Each piece of it is told for itself.
+                let registrations = 2 * Places::MAX as u16 * config.queue_depth;
+                let machine = SrpInitiator::new(srp_config(url, &config), now);
+                Ok(Carrier::Srp(channel(machine, registrations, url.crc, socket, now)?))
             }
         }
     }
 
-    /// What was negotiated, once logged in.
+    /// What was negotiated, once logged in; SRP has nothing of the kind.
     pub(crate) fn negotiated(&self) -> Option<&Negotiated> {
         match self {
             Carrier::Iscsi(machine) => machine.negotiated(),
             Carrier::Iser(channel) => channel.machine().negotiated(),
+            Carrier::Srp(_) => None,
         }
     }
 
@@ -73,14 +88,16 @@ impl Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.submit(request),
             Carrier::Iser(channel) => channel.machine_mut().submit(request),
+            Carrier::Srp(channel) => channel.machine_mut().submit(request),
         }
     }
 
-    /// Sends a text request; `false` when one is under way.
+    /// Sends a text request; `false` when one is under way, or it is SRP, which has none.
     pub(crate) fn text(&mut self, text: &[u8]) -> bool {
         match self {
             Carrier::Iscsi(machine) => machine.text(text),
             Carrier::Iser(channel) => channel.machine_mut().text(text),
+            Carrier::Srp(_) => false,
         }
     }
 
@@ -89,6 +106,7 @@ impl Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.logout(now),
             Carrier::Iser(channel) => channel.machine_mut().logout(now),
+            Carrier::Srp(channel) => channel.machine_mut().logout(),
         }
     }
 
@@ -97,6 +115,7 @@ impl Carrier {
         match self {
             Carrier::Iscsi(machine) => done.iter().for_each(|task| machine.pushed(*task)),
             Carrier::Iser(channel) => channel.pushed(done),
+            Carrier::Srp(channel) => channel.pushed(done),
         }
     }
 
@@ -105,6 +124,7 @@ impl Carrier {
         match self {
             Carrier::Iscsi(_) => {}
             Carrier::Iser(channel) => channel.run(now, arena),
+            Carrier::Srp(channel) => channel.run(now, arena),
         }
     }
 
@@ -121,6 +141,7 @@ impl Carrier {
         match self {
             Carrier::Iscsi(_) => false,
             Carrier::Iser(channel) => channel.wants_more(),
+            Carrier::Srp(channel) => channel.wants_more(),
         }
     }
 
@@ -129,12 +150,20 @@ impl Carrier {
         match self {
             Carrier::Iscsi(_) => {}
             Carrier::Iser(channel) => channel.close(arena),
+            Carrier::Srp(channel) => channel.close(arena),
         }
     }
 }
 
-fn iwarp_config(receives: u16, queue_depth: u16, crc: bool, socket: Handle) -> iwarp::Config {
-    iwarp::Config {
+fn channel<M: MessageMachine>(
+    machine: M,
+    registrations: u16,
+    crc: bool,
+    socket: Handle,
+    now: Time,
+) -> Result<Box<Channel<M>>, iwarp::Refused> {
+    let receives = machine.receives().count;
+    let config = iwarp::Config {
         enhanced: true,
         crc,
         long_fpdus: true,
@@ -144,10 +173,45 @@ fn iwarp_config(receives: u16, queue_depth: u16, crc: bool, socket: Handle) -> i
         // No more is asked at a time than may be answered.
         work: receives,
         receives,
-        // What a command reads, and what it writes.
-        registrations: 2 * queue_depth,
+        registrations,
         crc32c,
         random: crate::random::bits,
+    };
+    Ok(Box::new(Channel::initiator(config, machine, now)?))
+}
+
+/// What SRP has of what is asked for. Our port identifier begins with what our name makes, so that groups of a target
+/// can go by it, and ends with what tells the session apart (RFC 7143 section 11.12.5: ISID).
+fn srp_config(url: &Url, asked: &InitiatorConfig) -> srp::InitiatorConfig {
+    let immediate = url.immediate && asked.plan.offers.immediate_data;
+    let whole = u32::from(srp::IMMEDIATE_OFFSET) + SRP_IMMEDIATE_BYTES_MAX;
+    srp::InitiatorConfig {
+        initiator_port: initiator_port(&asked.plan.initiator, asked.plan.isid),
+        target_port: url.srp_port(),
+        queue_depth: asked.queue_depth,
+        it_iu_bytes: if immediate { whole } else { srp::IU_BYTES_MIN },
+        immediate,
+        keeps_others: false,
+        login_within: asked.login_within,
+        idle: asked.idle,
+    }
+}
+
+fn initiator_port(name: &str, isid: [u8; 6]) -> [u8; 16] {
+    let mut port = [0; 16];
+    port[..8].copy_from_slice(&identity(name).eui);
+    port[10..].copy_from_slice(&isid);
+    port
+}
+
+/// What happened, in the words of iSCSI.
+fn event_of(event: srp::Event) -> Option<Event> {
+    match event {
+        srp::Event::Ready(session) => Some(Event::Ready(session)),
+        srp::Event::Completed(completion) => Some(Event::Completed(completion)),
+        srp::Event::Gone { reason } => Some(Event::Gone { reason }),
+        // No function is asked for, and what units tell comes by unit attentions, too.
+        srp::Event::FunctionDone { .. } | srp::Event::Async { .. } => None,
     }
 }
 
@@ -158,6 +222,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.want(),
             Carrier::Iser(channel) => channel.want(),
+            Carrier::Srp(channel) => channel.want(),
         }
     }
 
@@ -165,6 +230,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.header(now, bytes),
             Carrier::Iser(channel) => channel.header(now, bytes),
+            Carrier::Srp(channel) => channel.header(now, bytes),
         }
     }
 
@@ -172,6 +238,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.body(now, digest_ok),
             Carrier::Iser(channel) => channel.body(now, digest_ok),
+            Carrier::Srp(channel) => channel.body(now, digest_ok),
         }
     }
 
@@ -179,6 +246,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.closed(now, error),
             Carrier::Iser(channel) => channel.closed(now, error),
+            Carrier::Srp(channel) => channel.closed(now, error),
         }
     }
 
@@ -186,6 +254,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.poll(),
             Carrier::Iser(channel) => channel.poll(),
+            Carrier::Srp(channel) => std::iter::from_fn(|| channel.poll()).find_map(event_of),
         }
     }
 
@@ -193,6 +262,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.owes(),
             Carrier::Iser(channel) => channel.owes(),
+            Carrier::Srp(channel) => channel.owes(),
         }
     }
 
@@ -200,6 +270,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.transmit(now, batch),
             Carrier::Iser(channel) => channel.transmit(now, batch),
+            Carrier::Srp(channel) => channel.transmit(now, batch),
         }
     }
 
@@ -207,6 +278,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.finished(),
             Carrier::Iser(channel) => channel.finished(),
+            Carrier::Srp(channel) => channel.finished(),
         }
     }
 
@@ -214,6 +286,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.deadline(),
             Carrier::Iser(channel) => channel.deadline(),
+            Carrier::Srp(channel) => channel.deadline(),
         }
     }
 
@@ -221,6 +294,7 @@ impl StreamMachine for Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.tick(now),
             Carrier::Iser(channel) => channel.tick(now),
+            Carrier::Srp(channel) => channel.tick(now),
         }
     }
 }

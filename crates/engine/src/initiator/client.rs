@@ -1,6 +1,7 @@
 //! A session on the caller's thread, which waits for every command: for tools, and for what is asked once.
 
 use super::session::{Command, Ending, Finished, Refused, Session};
+use super::url::Protocol;
 use super::{Options, Url};
 use proto::iscsi::initiator::Request;
 use proto::iscsi::login::Negotiated;
@@ -108,7 +109,7 @@ impl Client {
             client.session.start(&mut client.io);
             loop {
                 client.turn();
-                if client.session.negotiated().is_some() {
+                if client.session.is_ready() {
                     return Ok(client);
                 }
                 if client.session.failure().is_some() && client.session.is_closed() {
@@ -119,7 +120,7 @@ impl Client {
         Err(fault(&client.session.failure().unwrap_or("no session")))
     }
 
-    /// What was negotiated at login.
+    /// What was negotiated at login; with SRP, nothing.
     pub fn negotiated(&self) -> Option<&Negotiated> {
         self.session.negotiated()
     }
@@ -178,7 +179,7 @@ impl Client {
                 let reason = format!("a text request was not answered within {seconds} s");
                 return Err(CommandError::Lost(reason));
             }
-            if self.session.negotiated().is_none() {
+            if !self.session.is_ready() {
                 return Err(self.lost());
             }
         }
@@ -251,9 +252,14 @@ fn is_repeatable(opcode: u8) -> bool {
 /// The targets at an address, each with its addresses (SendTargets, RFC 7143 appendix C). Blocks.
 ///
 /// # Errors
-/// When there is no discovery session, or its answer makes no sense.
+/// When there is no discovery session, as with SRP, or its answer makes no sense.
 pub fn discover(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>)>, ConnectError> {
     let url = Url { target: None, lun: None, ..url.clone() };
+    if url.protocol == Protocol::Srp {
+        let problem = "SRP cannot be asked for targets; ask whoever runs the target for its GUID (`lunette serve` \
+                       prints it), or the same host by iscsi://";
+        return Err(ConnectError::new(&url, problem));
+    }
     let mut client = Client::connect(&url, options)?;
     let text = client.text(b"SendTargets=All\0").map_err(|error| ConnectError::new(&url, error))?;
     let mut targets: Vec<(String, Vec<String>)> = Vec::new();

@@ -9,6 +9,7 @@ mod queue;
 pub use queue::COMMANDS_MAX;
 
 use super::carrier::Carrier;
+use super::url::Protocol;
 use super::{Options, Url};
 use proto::iscsi::chap::{Algorithm, Challenge};
 use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
@@ -128,6 +129,8 @@ pub struct Session {
     url: Url,
     options: Options,
     addresses: Vec<SocketAddr>,
+    /// The one of the last connection.
+    address: Option<SocketAddr>,
     isid: [u8; 6],
     /// The portal group of the first login: one of another group would not reinstate the session (RFC 7143 section
     /// 3.4.3).
@@ -197,6 +200,7 @@ impl Session {
             url,
             options: Options { initiator_name, queue_depth: depth, give_up_after, ..options },
             addresses,
+            address: None,
             isid,
             portal_group: None,
             is_guarded: false,
@@ -294,7 +298,15 @@ impl Session {
         self.queue.len()
     }
 
-    /// What was negotiated, while logged in.
+    /// Whether it is logged in.
+    pub fn is_ready(&self) -> bool {
+        match &self.state {
+            State::Connected(link) => link.is_ready,
+            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => false,
+        }
+    }
+
+    /// What was negotiated, while logged in; with SRP, nothing.
     pub fn negotiated(&self) -> Option<&Negotiated> {
         match &self.state {
             State::Connected(link) if link.is_ready => link.machine.negotiated(),
@@ -461,10 +473,11 @@ impl Session {
         self.down_since.get_or_insert(now);
         let next = self.attempt as usize % self.addresses.len().max(1);
         self.attempt = (self.attempt + 1) & ((1 << ATTEMPT_BITS) - 1);
-        let Some(address) = self.addresses.get(next) else {
+        self.address = self.addresses.get(next).copied();
+        let Some(address) = self.address else {
             return self.failed(now, "the target has no address");
         };
-        io.connect(*address, self.tag(CONNECT));
+        io.connect(address, self.tag(CONNECT));
         self.state = State::Connecting(now.after(self.options.login_within));
     }
 
@@ -580,6 +593,10 @@ impl Session {
                         continue;
                     }
                     self.portal_group = group;
+                    if self.url.protocol == Protocol::Srp {
+                        // Nothing tells whether another address would lead to the same port of the same target.
+                        self.addresses = self.address.into_iter().collect();
+                    }
                     link.is_ready = true;
                     self.queue.reinstated();
                     (self.has_arrived, has_arrived) = (true, true);

@@ -1,4 +1,5 @@
-//! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it, and the same with `iser://`.
+//! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it, the same with `iser://`, and
+//! `srp://host[:port]/guid/lun[?option=value&...]`.
 
 use proto::iscsi::chap::Identity;
 use std::fmt;
@@ -6,14 +7,16 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The port of iSCSI (RFC 7143 section 15), and of iSER on the same portals.
+/// The port of iSCSI (RFC 7143 section 15), and of iSER on the same portals; SRP over iWARP has none of its own.
 const PORT: u16 = 3260;
 /// The highest LUN that flat space addressing reaches (SAM-5 section 4.7.7.3).
 const LUN_MAX: u16 = 16383;
 /// Bytes of an iSCSI name (RFC 7143 section 4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
+/// Digits of a GUID.
+const GUID_DIGITS: usize = 16;
 const OPTIONS: &str =
-    "header_digest, data_digest, crc, initiator_name, target_user, target_password and give_up_after";
+    "header_digest, data_digest, crc, imm, initiator_name, target_user, target_password and give_up_after";
 /// The longest `give_up_after`, in seconds.
 const SECONDS_MAX: u64 = 3600;
 
@@ -24,16 +27,28 @@ pub enum Protocol {
     Iscsi,
     /// iSER over iWARP.
     Iser,
+    /// SRP over iWARP.
+    Srp,
 }
 
 impl Protocol {
-    const ALL: [Protocol; 2] = [Protocol::Iscsi, Protocol::Iser];
+    const ALL: [Protocol; 3] = [Protocol::Iscsi, Protocol::Iser, Protocol::Srp];
 
     /// How its URLs begin.
     pub fn scheme(self) -> &'static str {
         match self {
             Protocol::Iscsi => "iscsi://",
             Protocol::Iser => "iser://",
+            Protocol::Srp => "srp://",
+        }
+    }
+
+    /// How the URL of a unit is written.
+    fn form(self) -> &'static str {
+        match self {
+            Protocol::Iscsi => "iscsi://HOST/TARGET/LUN",
+            Protocol::Iser => "iser://HOST/TARGET/LUN",
+            Protocol::Srp => "srp://HOST/GUID/LUN",
         }
     }
 
@@ -52,7 +67,7 @@ pub struct Url {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// The target's name; `None`: whoever is there (discovery).
+    /// The target's name, with SRP its GUID; `None`: whoever is there (discovery).
     pub target: Option<String>,
     /// Logical unit number.
     pub lun: Option<u16>,
@@ -60,7 +75,7 @@ pub struct Url {
     pub user: Option<Identity>,
     /// Who the target must prove to be (mutual CHAP).
     pub target_user: Option<Identity>,
-    /// Our iSCSI name, instead of what [`super::Options`] say.
+    /// Our iSCSI name, instead of what [`super::Options`] say; our SRP port identifier begins with what it makes.
     pub initiator_name: Option<String>,
     /// CRC32C over headers.
     pub header_digest: bool,
@@ -68,6 +83,8 @@ pub struct Url {
     pub data_digest: bool,
     /// CRC32C over everything that iWARP carries; it is there too when the target wants it.
     pub crc: bool,
+    /// SRP may send data of writes inside commands.
+    pub immediate: bool,
     /// How long a command waits for a target that is lost, instead of what [`super::Options`] say.
     pub give_up_after: Option<Duration>,
 }
@@ -128,6 +145,23 @@ impl Url {
         u64::from(first) << 48
     }
 
+    /// The URL names a unit.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn check_unit(&self) -> Result<(), UrlError> {
+        match (&self.target, self.lun) {
+            (Some(_), Some(_)) => Ok(()),
+            _ => Err(UrlError::new("the URL names no unit", format!("write {}", self.protocol.form()))),
+        }
+    }
+
+    /// The target's port identifier in SRP: its id_ext and ioc_guid, which are the same.
+    pub(crate) fn srp_port(&self) -> [u8; 16] {
+        let guid = self.target.as_deref().and_then(|guid| u64::from_str_radix(guid, 16).ok());
+        crate::access::srp_port(guid.unwrap_or_default())
+    }
+
     /// Asks for digests, over headers and over data, also where the URL does not.
     ///
     /// # Errors
@@ -145,13 +179,14 @@ impl Url {
             "header_digest" => self.header_digest = digest(key, &value)?,
             "data_digest" => self.data_digest = digest(key, &value)?,
             "crc" => self.crc = switch(key, &value)?,
+            "imm" => self.immediate = switch(key, &value)?,
             "initiator_name" => self.initiator_name = Some(iscsi_name(&value)?),
             "give_up_after" => self.give_up_after = Some(seconds(&value)?),
             "target_user" => self.target_identity().name = value,
             "target_password" => self.target_identity().secret = value.into_bytes(),
             _ => {
                 let remedy = format!("the options are {OPTIONS}");
-                return Err(UrlError::new(format!("`{key}` is no option of an iSCSI URL"), remedy));
+                return Err(UrlError::new(format!("`{key}` is no option of such a URL"), remedy));
             }
         }
         Ok(())
@@ -166,13 +201,21 @@ impl Url {
         match self.protocol {
             Protocol::Iscsi if self.crc => {
                 let remedy = "write header_digest=crc32c and data_digest=crc32c";
-                return Err(UrlError::new("only iWARP, below iSER, has a CRC of its own", remedy));
+                return Err(UrlError::new("only iWARP, below iSER and SRP, has a CRC of its own", remedy));
             }
-            Protocol::Iser if has_digests => {
-                let problem = "iSER has no digests (RFC 7145 section 6.1)";
+            Protocol::Iser | Protocol::Srp if has_digests => {
+                let problem = "iSER and SRP have no digests (RFC 7145 section 6.1)";
                 return Err(UrlError::new(problem, "write crc=on in the URL: iWARP then sums everything"));
             }
-            Protocol::Iscsi | Protocol::Iser => {}
+            Protocol::Srp if self.user.is_some() || self.target_user.is_some() => {
+                let remedy = "leave user and secret out: targets know an initiator by port and address";
+                return Err(UrlError::new("SRP has no CHAP", remedy));
+            }
+            Protocol::Iscsi | Protocol::Iser if !self.immediate => {
+                let remedy = "leave it out; lunette bench has --no-immediate-data";
+                return Err(UrlError::new("imm is an option of SRP", remedy));
+            }
+            Protocol::Iscsi | Protocol::Iser | Protocol::Srp => {}
         }
         let Some(target) = &self.target_user else { return Ok(()) };
         if target.name.is_empty() || target.secret.is_empty() {
@@ -197,8 +240,8 @@ impl FromStr for Url {
 
     fn from_str(text: &str) -> Result<Url, UrlError> {
         let (protocol, rest) = Protocol::of(text).ok_or_else(|| {
-            let remedy = "write iscsi://HOST/TARGET/LUN or iser://HOST/TARGET/LUN";
-            UrlError::new(format!("`{text}` is no iSCSI URL"), remedy)
+            let forms = Protocol::ALL.map(Protocol::form).join(" or ");
+            UrlError::new(format!("`{text}` is no URL of a unit"), format!("write {forms}"))
         })?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -207,7 +250,7 @@ impl FromStr for Url {
             None => (None, authority),
         };
         let (host, port) = host_and_port(host)?;
-        let (target, lun) = target_and_lun(path)?;
+        let (target, lun) = target_and_lun(path, protocol)?;
         let mut url = Url {
             protocol,
             host,
@@ -220,6 +263,7 @@ impl FromStr for Url {
             header_digest: false,
             data_digest: false,
             crc: false,
+            immediate: true,
             give_up_after: None,
         };
         for option in options.split('&').filter(|option| !option.is_empty()) {
@@ -293,7 +337,7 @@ fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
     Ok((host.to_string(), port))
 }
 
-fn target_and_lun(path: &str) -> Result<(Option<String>, Option<u16>), UrlError> {
+fn target_and_lun(path: &str, protocol: Protocol) -> Result<(Option<String>, Option<u16>), UrlError> {
     let path = path.strip_suffix('/').unwrap_or(path);
     if path.is_empty() {
         return Ok((None, None));
@@ -302,7 +346,11 @@ fn target_and_lun(path: &str) -> Result<(Option<String>, Option<u16>), UrlError>
         Some((target, lun)) => (target, Some(lun)),
         None => (path, None),
     };
-    let target = iscsi_name(&decode(target)?)?;
+    let target = decode(target)?;
+    let target = match protocol {
+        Protocol::Iscsi | Protocol::Iser => iscsi_name(&target)?,
+        Protocol::Srp => guid(&target)?,
+    };
     let bad_lun = |lun: &str| {
         UrlError::new(format!("`{lun}` is no LUN"), format!("write a number from 0 to {LUN_MAX}"))
     };
@@ -323,6 +371,18 @@ fn iscsi_name(text: &str) -> Result<String, UrlError> {
         return Err(UrlError::new(problem, "write one as iqn.2026-11.io.lunette:disk"));
     }
     Ok(name)
+}
+
+/// As 16 digits, whether `0x` goes before them or not.
+fn guid(text: &str) -> Result<String, UrlError> {
+    let text = text.to_ascii_lowercase();
+    let digits = text.strip_prefix("0x").unwrap_or(&text);
+    if digits.len() != GUID_DIGITS || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        let remedy =
+            "write the 16 hexadecimal digits of its id_ext and ioc_guid; `lunette serve` prints them";
+        return Err(UrlError::new(format!("`{text}` is no GUID of an SRP target"), remedy));
+    }
+    Ok(digits.to_string())
 }
 
 fn digest(key: &str, value: &str) -> Result<bool, UrlError> {
@@ -414,6 +474,25 @@ mod tests {
     }
 
     #[test]
+    fn srp_names_its_target_by_guid() {
+        let url = good("srp://host:3261/0x024C750000000001/7?crc=on&imm=off&give_up_after=7");
+        assert_eq!((url.protocol, url.port, url.lun, url.crc), (Protocol::Srp, 3261, Some(7), true));
+        assert_eq!(url.target.as_deref(), Some("024c750000000001"));
+        assert_eq!(url.srp_port(), (0x024c_7500_0000_0001_024c_7500_0000_0001_u128).to_be_bytes());
+        assert_eq!(url.to_string(), "srp://host:3261/024c750000000001/7");
+        assert!(!url.immediate && good("srp://h/024c750000000001/0").immediate);
+        assert!(fault("srp://h/iqn.2026-11.a:b/0").contains("16 hexadecimal digits"));
+        assert!(fault("srp://h/24c750000000001/0").contains("no GUID"));
+        assert!(fault("srp://me%a@h/024c750000000001/0").contains("no CHAP"));
+        assert!(fault("srp://h/024c750000000001/0?target_user=it").contains("no CHAP"));
+        assert!(fault("srp://h/024c750000000001/0?data_digest=crc32c").contains("crc=on"));
+        assert!(fault("iser://h?imm=off").contains("an option of SRP"));
+        let whole = |text: &str| good(text).check_unit().map_err(|error| error.to_string());
+        assert_eq!(whole("srp://h/024c750000000001/0"), Ok(()));
+        assert_eq!(whole("srp://h"), Err("the URL names no unit; write srp://HOST/GUID/LUN".into()));
+    }
+
+    #[test]
     fn discovery_needs_neither_target_nor_unit() {
         for text in ["iscsi://host", "iscsi://host/", "iscsi://host:3260"] {
             let url = good(text);
@@ -462,7 +541,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_parser_panic(text in "(iscsi://|iser://)?\\PC{0,60}") {
+        fn no_text_makes_the_parser_panic(text in "(iscsi://|iser://|srp://)?\\PC{0,60}") {
             if let Ok(url) = text.parse::<Url>() {
                 let again: Url = url.to_string().parse().unwrap_or_else(|error| panic!("{url}: {error}"));
                 prop_assert_eq!((again.port, again.target, again.lun), (url.port, url.target, url.lun));

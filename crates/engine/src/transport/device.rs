@@ -132,6 +132,14 @@ impl DeviceChannel {
         each!(self.carried, channel => channel.close(arena));
     }
 
+    /// The machine of SRP.
+    pub(super) fn srp_mut(&mut self) -> Option<&mut SrpTarget> {
+        match &mut self.carried {
+            Carried::Iser(_) => None,
+            Carried::Srp(channel) => Some(channel.machine_mut()),
+        }
+    }
+
     /// Whether it speaks SRP.
     pub(crate) fn is_srp(&self) -> bool {
         match self.carried {

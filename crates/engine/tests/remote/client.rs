@@ -1,7 +1,7 @@
 //! One session, and commands one after the other.
 
 use crate::cable::Cable;
-use crate::support::{TARGET, impatient, scheme, serve, serve_toml, sums, url, url_with};
+use crate::support::{TARGET, impatient, scheme, serve, serve_toml, sums, target_of, url, url_with};
 use engine::initiator::client::CommandError;
 use engine::initiator::{Client, Options, Url, discover};
 use std::net::TcpStream;
@@ -39,23 +39,48 @@ fn commands_are_answered_with_data_and_sense() {
 }
 
 #[test]
-fn iscsi_and_iser_are_spoken_on_one_port() {
+fn all_transports_are_spoken_on_one_port() {
     let daemon = serve(&["ram:16M"]);
     let connect = |scheme| {
-        let url: Url = format!("{scheme}://{}/{TARGET}/0", daemon.addresses()[0]).parse().expect("a URL");
+        let (address, target) = (daemon.addresses()[0], target_of(scheme));
+        let url: Url = format!("{scheme}://{address}/{target}/0").parse().expect("a URL");
         Client::connect(&url, &Options::default()).expect("a session")
     };
-    let (mut iscsi, mut iser) = (connect("iscsi"), connect("iser"));
-    for _ in 0..4 {
-        round_trip(&mut iser);
-        let there = iscsi.command(&READ, 0x180 * 512, &[]).expect("a reply");
-        assert!(there.data == pattern(0x180 * 512));
-        round_trip(&mut iscsi);
+    let mut clients = ["iscsi", "iser", "srp"].map(connect);
+    for writer in 0..clients.len() {
+        round_trip(&mut clients[writer]);
+        for client in &mut clients {
+            let there = client.command(&READ, 0x180 * 512, &[]).expect("a reply");
+            assert!(there.data == pattern(0x180 * 512));
+        }
+        let zeros = clients[writer].command(&WRITE, 0, &[0; 0x180 * 512]).expect("a reply");
+        assert_eq!(zeros.status, 0);
     }
-    let is_rdma = |client: &Client| client.negotiated().is_some_and(|negotiated| negotiated.rdma.is_some());
-    assert_eq!((is_rdma(&iscsi), is_rdma(&iser)), (false, true));
-    drop((iscsi, iser));
+    let is_rdma = |client: &Client| client.negotiated().map(|negotiated| negotiated.rdma.is_some());
+    assert_eq!(clients.each_ref().map(is_rdma), [Some(false), Some(true), None]);
+    drop(clients);
     daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn srp_writes_inside_commands_and_by_rdma_read() {
+    let daemon = serve(&["ram:16M"]);
+    for options in ["", "?imm=off", "?crc=on", "?imm=off&crc=on"] {
+        let url: Url = format!("srp://{}/{}/0{options}", daemon.addresses()[0], target_of("srp"))
+            .parse()
+            .expect("a URL");
+        let mut client = Client::connect(&url, &Options::default()).expect("a session");
+        for blocks in [1, 8, 16, 17, 128, 512] {
+            let data = pattern(usize::from(blocks) * 512);
+            let cdb = |opcode| {
+                let [high, low] = u16::to_be_bytes(blocks);
+                [opcode, 0, 0, 0, 0, 8, 0, high, low, 0]
+            };
+            assert_eq!(client.command(&cdb(0x2a), 0, &data).expect("a reply").status, 0);
+            let reply = client.command(&cdb(0x28), u32::from(blocks) * 512, &[]).expect("a reply");
+            assert!(reply.data == data, "{options} {blocks}");
+        }
+    }
 }
 
 #[test]
@@ -81,9 +106,10 @@ fn sums_are_asked_for_by_url() {
     let daemon = serve(&["ram:16M"]);
     let url = url_with(&daemon, "", 0, sums());
     let mut client = Client::connect(&url, &Options::default()).expect("a session");
-    let negotiated = client.negotiated().expect("logged in");
-    assert_eq!(negotiated.header_digest && negotiated.data_digest, scheme() == "iscsi");
-    assert_eq!(negotiated.rdma.is_some(), scheme() == "iser");
+    let has_digests =
+        client.negotiated().map(|negotiated| negotiated.header_digest && negotiated.data_digest);
+    let expected = [("iscsi", Some(true)), ("iser", Some(false)), ("srp", None)];
+    assert!(expected.contains(&(scheme().as_str(), has_digests)));
     round_trip(&mut client);
 }
 
@@ -95,6 +121,10 @@ fn both_sides_prove_who_they_are() {
          mutual_secret = \"secret of it\""
     ));
     let connect = |login, options| Client::connect(&url_with(&daemon, login, 0, options), &impatient());
+    if scheme() == "srp" {
+        let refused = connect("", "").err().expect("SRP has no CHAP").to_string();
+        return assert!(refused.contains("does not let this initiator in"), "{refused}");
+    }
     round_trip(&mut connect("me%secret%20of%20me@", "").expect("a session"));
     let mutual = "?target_user=it&target_password=secret%20of%20it";
     round_trip(&mut connect("me%secret%20of%20me@", mutual).expect("a session"));
@@ -110,7 +140,11 @@ fn targets_are_discovered() {
     let daemon = serve(&["ram:16M"]);
     let address = daemon.addresses()[0];
     let url: Url = format!("{}://{address}", scheme()).parse().expect("a URL");
-    let found = discover(&url, &Options::default()).expect("an answer");
+    let found = discover(&url, &Options::default());
+    if scheme() == "srp" {
+        return assert!(found.expect_err("SRP has no discovery").to_string().contains("for its GUID"));
+    }
+    let found = found.expect("an answer");
     assert_eq!(found, [(TARGET.to_string(), vec![format!("{address},1")])]);
 }
 
@@ -127,9 +161,13 @@ fn a_target_that_rejects_discovery_is_not_waited_for() {
 fn faults_name_the_target_and_the_reason() {
     let daemon = serve(&["ram:16M"]);
     let there = url(&daemon, 0);
-    let other = Url { target: Some("iqn.2026-11.io.lunette:other".into()), ..there.clone() };
+    let (name, reason) = match scheme().as_str() {
+        "srp" => ("0123456789abcdef", "no such target port"),
+        _ => ("iqn.2026-11.io.lunette:other", "not found"),
+    };
+    let other = Url { target: Some(name.into()), ..there.clone() };
     let fault = Client::connect(&other, &impatient()).err().expect("no session").to_string();
-    assert!(fault.contains("iqn.2026-11.io.lunette:other") && fault.contains("not found"), "{fault}");
+    assert!(fault.contains(name) && fault.contains(reason), "{fault}");
     let mut client = Client::connect(&there, &impatient()).expect("a session");
     daemon.stop().expect("every core ends in order");
     let fault = Client::connect(&there, &impatient()).err().expect("no session").to_string();

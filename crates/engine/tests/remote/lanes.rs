@@ -2,7 +2,7 @@
 
 use crate::cable::Cable;
 use crate::chain::{client, good, pattern, read};
-use crate::support::{TARGET, scheme, serve};
+use crate::support::{serve, url_at};
 use engine::Daemon;
 use engine::remote::{self, RemoteOptions, RemoteStore};
 use reactor::io::{Completion, Io as _, Tag, Wait};
@@ -97,7 +97,7 @@ impl Core {
 fn two_cores() -> (Daemon, Cable, Core, Core) {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
-    let url = format!("{}://{}/{TARGET}/0", scheme(), cable.address()).parse().expect("a URL");
+    let url = url_at(cable.address(), "").parse().expect("a URL");
     let store = remote::open(&url, &RemoteOptions::default()).expect("a unit");
     let (one, two) = (Core::of(&store), Core::of(&store));
     (back, cable, one, two)
@@ -170,8 +170,7 @@ fn a_write_that_nobody_waits_for_any_more_is_not_sent_again() {
 fn a_target_that_is_lost_again_and_again_is_given_up() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to_foreign(back.addresses()[0]);
-    let url =
-        format!("{}://{}/{TARGET}/0?give_up_after=1", scheme(), cable.address()).parse().expect("a URL");
+    let url = url_at(cable.address(), "?give_up_after=1").parse().expect("a URL");
     let mut one = Core::of(&remote::open(&url, &RemoteOptions::default()).expect("a unit"));
     // Two commands, and whoever loses the connection between them may have lost the first.
     let zero = Op::Zero { offset: 0, len: BYTES.into(), unmap: false, durable: true };

@@ -2,7 +2,7 @@
 
 use crate::cable::Cable;
 use crate::chain::{client, good, long, pattern, read, sense, write};
-use crate::support::{TARGET, impatient, scheme, serve, serve_at, serve_on, url};
+use crate::support::{impatient, serve, serve_at, serve_on, url, url_at};
 use engine::Daemon;
 use engine::initiator::Client;
 use engine::initiator::client::Reply;
@@ -18,12 +18,8 @@ fn flush() -> [u8; 16] {
     long(FLUSH, 0, 0, 0)
 }
 
-fn lun(address: SocketAddr, options: &str) -> String {
-    format!("{}://{address}/{TARGET}/0{options}", scheme())
-}
-
 fn front_of(address: SocketAddr) -> Daemon {
-    let front = serve(&[&lun(address, "?give_up_after=2")]);
+    let front = serve(&[&url_at(address, "?give_up_after=2")]);
     assert_eq!(front.units()[0].failed, None);
     front
 }
@@ -79,7 +75,7 @@ fn a_session_that_was_broken_off_meanwhile_is_told_when_it_is_back() {
     let address = back.addresses()[0];
     let a = front_of(address);
     let cable = Cable::to(a.addresses()[0]);
-    let through_cable = lun(cable.address(), "").parse().expect("a URL");
+    let through_cable = url_at(cable.address(), "").parse().expect("a URL");
     let mut broken = Client::connect(&through_cable, &impatient()).expect("a session");
     write_cached(&mut broken);
     back.stop().expect("every core ends in order");
@@ -189,7 +185,7 @@ fn two_cores() -> &'static str {
 fn a_session_that_goes_on_is_a_witness_for_one_that_begins() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to_foreign(back.addresses()[0]);
-    let a = serve_on(two_cores(), "127.0.0.1:0", &[&lun(cable.address(), "")]);
+    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "")]);
     let mut one = client(&a);
     write_cached(&mut one);
     // On another core: a lane that logs in only now.
@@ -202,7 +198,7 @@ fn a_session_that_goes_on_is_a_witness_for_one_that_begins() {
 fn what_was_given_up_never_lands_on_what_was_written_later() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
-    let a = serve_on(two_cores(), "127.0.0.1:0", &[&lun(cable.address(), "?give_up_after=1")]);
+    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=1")]);
     let (early, late) = (pattern(1, 4096), pattern(2, 4096));
     let (mut one, mut two) = (client(&a), client(&a));
     for client in [&mut one, &mut two] {
@@ -266,7 +262,7 @@ fn an_end_without_the_unit_that_has_unflushed_writes_is_no_success() {
 fn what_an_initiator_gave_up_is_not_written_when_the_back_end_returns() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
-    let a = serve(&[&lun(cable.address(), "?give_up_after=60")]);
+    let a = serve(&[&url_at(cable.address(), "?give_up_after=60")]);
     let mut hasty = Client::connect(&url(&a, 0), &impatient()).expect("a session");
     good(&mut hasty, &read(0, 8), 4096, &[]);
     cable.part();
@@ -283,7 +279,7 @@ fn what_an_initiator_gave_up_is_not_written_when_the_back_end_returns() {
 fn a_core_without_sessions_goes_on_with_what_it_owes() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);
-    let a = serve_on(two_cores(), "127.0.0.1:0", &[&lun(cable.address(), "?give_up_after=1")]);
+    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "?give_up_after=1")]);
     let (early, late) = (pattern(1, 4096), pattern(2, 4096));
     let (mut one, mut two) = (client(&a), client(&a));
     for client in [&mut one, &mut two] {

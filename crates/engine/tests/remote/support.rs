@@ -3,11 +3,14 @@
 use engine::Daemon;
 use engine::config::{Config, ServeOptions};
 use engine::initiator::{Options, Url};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 /// The target's name when the command line gives none.
 pub const TARGET: &str = "iqn.2026-11.io.lunette:disk";
+/// What SRP calls it.
+const GUID: &str = "024c750000000001";
 
 /// Serves these LUNs on one core.
 pub fn serve(luns: &[&str]) -> Daemon {
@@ -23,6 +26,8 @@ pub fn serve_at(listen: &str, luns: &[&str]) -> Daemon {
 pub fn serve_on(cores: &str, listen: &str, luns: &[&str]) -> Daemon {
     let options = ServeOptions {
         listen: vec![listen.into()],
+        srp: vec![listen.into()],
+        srp_guid: Some(GUID.into()),
         lun: luns.iter().map(ToString::to_string).collect(),
         cores: Some(cores.into()),
         poll: Some(poll()),
@@ -35,7 +40,10 @@ pub fn serve_on(cores: &str, listen: &str, luns: &[&str]) -> Daemon {
 /// Serves what this TOML says, which leaves the portal to us.
 pub fn serve_toml(text: &str) -> Daemon {
     let poll = poll();
-    let text = format!("cores = \"0\"\npoll = \"{poll}\"\n{text}\n[[portal]]\nlisten = \"127.0.0.1:0\"\n");
+    let text = format!(
+        "cores = \"0\"\npoll = \"{poll}\"\nsrp_guid = \"{GUID}\"\n{text}\n[[portal]]\nlisten = \"127.0.0.1:0\"\n\
+         transports = [\"iscsi\", \"iser\", \"srp\"]\n"
+    );
     let config =
         Config::from_toml(&text, Path::new("test.toml")).unwrap_or_else(|problems| panic!("{problems}"));
     Daemon::start(config).expect("the daemon starts")
@@ -51,15 +59,27 @@ pub fn scheme() -> String {
     std::env::var("LUNETTE_TEST_SCHEME").unwrap_or_else(|_| "iscsi".into())
 }
 
+/// What such URLs call the target.
+pub fn target_of(scheme: &str) -> &'static str {
+    if scheme == "srp" { GUID } else { TARGET }
+}
+
 /// What a URL ends with that asks for checksums over everything.
 pub fn sums() -> &'static str {
-    if scheme() == "iser" { "?crc=on" } else { "?header_digest=crc32c&data_digest=crc32c" }
+    if scheme() == "iscsi" { "?header_digest=crc32c&data_digest=crc32c" } else { "?crc=on" }
+}
+
+/// The URL of LUN 0 of the target at this address, with `options` after it.
+pub fn url_at(address: SocketAddr, options: &str) -> String {
+    let scheme = scheme();
+    format!("{scheme}://{address}/{}/0{options}", target_of(&scheme))
 }
 
 /// The URL of a unit, with `login` before the address and `options` after it.
 pub fn url_with(daemon: &Daemon, login: &str, lun: u16, options: &str) -> Url {
-    let address = daemon.addresses()[0];
-    format!("{}://{login}{address}/{TARGET}/{lun}{options}", scheme()).parse().expect("a URL")
+    let (scheme, address) = (scheme(), daemon.addresses()[0]);
+    let url = format!("{scheme}://{login}{address}/{}/{lun}{options}", target_of(&scheme));
+    url.parse().expect("a URL")
 }
 
 /// The URL of a unit.

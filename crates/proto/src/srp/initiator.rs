@@ -19,7 +19,8 @@ use std::time::Duration;
 use task::TaskTable;
 use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
 use wire::srp::{
-    Layout, LoginReject, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, ResponseCode, TaskFunction,
+    Layout, LoginReject, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason, ResponseCode,
+    TaskFunction,
 };
 use wire::{Sense, Span};
 use zerocopy::IntoBytes;
@@ -51,10 +52,14 @@ pub struct InitiatorConfig {
     /// The longest information unit that is sent: [`IMMEDIATE_OFFSET`] and what is to go as immediate data, at least
     /// [`IU_BYTES_MIN`].
     pub it_iu_bytes: u32,
+    /// Data-out that fits may go inside the command, if the target grants it.
+    pub immediate: bool,
     /// Other channels of the same two ports go on beside this one.
     pub keeps_others: bool,
     /// How long the login may take.
     pub login_within: Duration,
+    /// How long the target may be silent before it is asked for a sign of life, and how long the answer may take.
+    pub idle: Duration,
 }
 
 /// What happened.
@@ -100,6 +105,9 @@ pub struct Initiator {
     functions: Vec<PendingFunction>,
     functions_sent: u32,
     control: VecDeque<Control>,
+    last_heard: Time,
+    /// When the target was asked for a sign of life.
+    pinged: Option<Time>,
     freed: Vec<Span>,
     /// Answers to functions, told when what they ended was.
     answered: VecDeque<Event>,
@@ -150,6 +158,8 @@ impl Initiator {
             functions: Vec::new(),
             functions_sent: 0,
             control: VecDeque::new(),
+            last_heard: now,
+            pinged: None,
             freed: Vec::new(),
             answered: VecDeque::new(),
             events: VecDeque::new(),
@@ -259,15 +269,17 @@ impl MessageMachine for Initiator {
 
     fn request(&mut self) -> Vec<u8> {
         let multiple = if self.config.keeps_others { LoginRequest::CHANNEL_MULTIPLE } else { 0 };
+        let (immediate, offset) =
+            if self.config.immediate { (LoginRequest::IMMEDIATE, IMMEDIATE_OFFSET) } else { (0, 0) };
         let login = LoginRequestRdma {
             tag: U64::new(LOGIN_TAG),
             req_buf_fmt: U16::new(FORMAT_DIRECT | FORMAT_INDIRECT),
-            req_flags: LoginRequest::IMMEDIATE | multiple,
+            req_flags: immediate | multiple,
             opcode: Opcode::LOGIN_REQUEST,
             req_it_iu_len: U32::new(self.config.it_iu_bytes),
             initiator_port_id: self.config.initiator_port,
             target_port_id: self.config.target_port,
-            imm_data_offset: U16::new(IMMEDIATE_OFFSET),
+            imm_data_offset: U16::new(offset),
             ..LoginRequestRdma::default()
         };
         login.as_bytes().to_vec()
@@ -277,10 +289,11 @@ impl MessageMachine for Initiator {
         unreachable!("an initiator is not asked for a connection")
     }
 
-    fn established(&mut self, _now: Time, private_data: &[u8]) {
+    fn established(&mut self, now: Time, private_data: &[u8]) {
         if !matches!(self.phase, Phase::Login { .. }) {
             return;
         }
+        self.last_heard = now;
         match self.login_response(private_data) {
             Ok(()) => {
                 self.phase = Phase::Full;
@@ -294,8 +307,10 @@ impl MessageMachine for Initiator {
         let reject = LoginReject::view(private_data).filter(|it| it.opcode == Opcode::LOGIN_REJECT);
         match reject {
             Some(reject) => {
-                let reason = reject.reason.0.get();
-                self.over(&format!("login rejected with reason {reason:#010x} (SRP r16a section 6.4)"));
+                let (reason, words) = (reject.reason.0.get(), reject_words(reject.reason));
+                self.over(&format!(
+                    "login rejected with reason {reason:#010x}, {words} (SRP r16a section 6.4)"
+                ));
             }
             None => self.over("login rejected without a reason"),
         }
@@ -308,7 +323,8 @@ impl MessageMachine for Initiator {
         Receives { count: count.saturating_sub(freed), bytes: RECEIVE_BYTES, aligned_at: 0 }
     }
 
-    fn received(&mut self, _now: Time, message: Message<'_>) {
+    fn received(&mut self, now: Time, message: Message<'_>) {
+        (self.last_heard, self.pinged) = (now, None);
         self.freed.push(message.place);
         if matches!(self.phase, Phase::Full)
             && let Err(reason) = self.unit(message.bytes)
@@ -356,13 +372,41 @@ impl MessageMachine for Initiator {
     fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Login { deadline } => Some(*deadline),
-            Phase::Full | Phase::Leaving(_) | Phase::Over => None,
+            Phase::Full => Some(self.pinged.unwrap_or(self.last_heard).after(self.config.idle)),
+            Phase::Leaving(_) | Phase::Over => None,
         }
     }
 
     fn tick(&mut self, now: Time) {
-        if self.deadline().is_some_and(|deadline| now >= deadline) {
-            self.leave("login took too long");
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
         }
+        match &self.phase {
+            Phase::Login { .. } => self.leave("login took too long"),
+            Phase::Full if self.pinged.is_some() => self.over("no answer to keep-alive"),
+            // Whoever gave no credit cannot be asked.
+            Phase::Full if self.limit == 0 => self.last_heard = now,
+            Phase::Full => {
+                self.pinged = Some(now);
+                self.control.push_back(Control::Ping);
+            }
+            Phase::Leaving(_) | Phase::Over => {}
+        }
+    }
+}
+
+/// What a reason to reject a login means (section 6.4).
+fn reject_words(reason: RejectReason) -> &'static str {
+    match reason {
+        RejectReason::UNABLE_TO_ESTABLISH => "the target does not let this initiator in, or cannot",
+        RejectReason::INSUFFICIENT_RESOURCES => "the target has no room for another session",
+        RejectReason::LENGTH_TOO_LARGE => {
+            "the target takes only shorter commands: do not send data inside them"
+        }
+        RejectReason::UNABLE_TO_ASSOCIATE => "no such target port there",
+        RejectReason::DESCRIPTOR_FORMAT => "the target lacks a data buffer descriptor format",
+        RejectReason::MULTI_CHANNEL => "the target has no sessions of several channels",
+        RejectReason::CHANNEL_LIMIT => "the session has as many channels as it may",
+        _ => "for a reason that the standard does not know",
     }
 }

@@ -51,6 +51,10 @@ fn small_writes_need_no_rdma_read() {
         rig.execute(command(WRITE, 0, len, Places::EMPTY, one(9, len)));
         assert_eq!(rig.target.port.counts.reads, reads, "{len}");
     }
+    // Nothing does where that is not asked for.
+    let mut rig = Rig::ours(InitiatorConfig { immediate: false, ..INITIATOR }, CONFIG, 2);
+    rig.execute(command(WRITE, 0, 512, Places::EMPTY, one(9, 512)));
+    assert_eq!(rig.target.port.counts.reads, 1);
     // A target that takes only short messages grants it all the same, for what fits.
     let short = InitiatorConfig { it_iu_bytes: 68 + 512, ..INITIATOR };
     let mut rig = Rig::ours(short, CONFIG, 2);
@@ -232,11 +236,24 @@ fn both_sides_log_out() {
 
 /// A silent peer is asked for a sign of life, and one that is there answers.
 #[test]
-fn an_idle_connection_is_kept() {
+fn both_ends_keep_the_connection_alive() {
     let mut rig = ours(10);
     rig.pass(IDLE * 20);
     assert_eq!((rig.broken, rig.events.len()), (None, 0));
     assert_eq!(rig.execute(command(TEST_UNIT_READY, 0, 0, Places::EMPTY, Places::EMPTY)).outcome, GOOD);
+    assert!(rig.is_at_rest());
+    rig.silent = true;
+    rig.pass(IDLE * 3);
+    assert_eq!(rig.gone(), "no answer to keep-alive");
+}
+
+/// Who has no credit left cannot ask, and waits.
+#[test]
+fn a_target_that_works_long_is_not_given_up() {
+    let mut rig = Rig::ours(INITIATOR, TargetConfig { queue_depth: 1, ..CONFIG }, 10);
+    rig.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY));
+    rig.pass(IDLE * 20);
+    assert_eq!((rig.broken, rig.events.len()), (None, 0));
 }
 
 #[test]

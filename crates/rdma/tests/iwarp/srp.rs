@@ -25,8 +25,10 @@ const INITIATOR: InitiatorConfig = InitiatorConfig {
     target_port: GUID,
     queue_depth: 16,
     it_iu_bytes: 68 + 8192,
+    immediate: true,
     keeps_others: false,
     login_within: IDLE,
+    idle: IDLE,
 };
 
 struct Door(Option<RejectReason>);

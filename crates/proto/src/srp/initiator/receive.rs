@@ -1,6 +1,6 @@
 //! What comes in: responses and requests of the target.
 
-use super::send::{Control, FUNCTION_TAGS};
+use super::send::{Control, FUNCTION_TAGS, PING_TAG};
 use super::task::Task;
 use super::{Event, Initiator};
 use crate::iscsi::initiator::{Completion, Outcome, Residual};
@@ -58,6 +58,10 @@ impl Initiator {
         self.credit(response.req_lim_delta.get())?;
         let tag = response.tag.get();
         let code = Response::code(data);
+        if tag == PING_TAG {
+            // Whatever it says, somebody is there.
+            return Ok(());
+        }
         if let Some(number) = tag.checked_sub(FUNCTION_TAGS) {
             let function =
                 self.functions.iter().find(|function| u64::from(function.id.0) == number).map(|it| it.id);

@@ -14,6 +14,8 @@ use zerocopy::byteorder::big_endian::{U32, U64};
 
 /// Tags from here on are of task management requests.
 pub(super) const FUNCTION_TAGS: u64 = 1 << 32;
+/// Tag of the question whether anybody is there, and of the task that it asks to be aborted: there is none of it.
+pub(super) const PING_TAG: u64 = u64::MAX;
 /// The longest header: a command with the longest CDB and two tables.
 pub(super) const HEADER_BYTES_MAX: usize = 48 + (Cdb::MAX - CDB_BYTES) + 2 * (20 + 16 * Places::MAX);
 /// Length of a memory descriptor.
@@ -26,9 +28,20 @@ const CDB_BYTES: usize = 16;
 /// A message that is not a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Control {
-    Function { id: FunctionId, lun: u64, function: TaskFunction, referenced: Option<TaskId> },
-    CreditResponse { tag: u64 },
-    AsyncEventResponse { tag: u64 },
+    Function {
+        id: FunctionId,
+        lun: u64,
+        function: TaskFunction,
+        referenced: Option<TaskId>,
+    },
+    CreditResponse {
+        tag: u64,
+    },
+    AsyncEventResponse {
+        tag: u64,
+    },
+    /// SRP has no question for a sign of life; that a task be aborted which there is not does no harm.
+    Ping,
     Logout,
 }
 
@@ -42,7 +55,7 @@ impl Initiator {
     pub(super) fn owes_control(&self) -> bool {
         match self.control.front() {
             None => false,
-            Some(Control::Function { .. }) => self.limit > 0,
+            Some(Control::Function { .. } | Control::Ping) => self.limit > 0,
             Some(Control::CreditResponse { .. } | Control::AsyncEventResponse { .. } | Control::Logout) => {
                 true
             }
@@ -116,6 +129,18 @@ impl Initiator {
                     lun: U64::new(lun),
                     function,
                     task_tag: U64::new(referenced.map_or(0, Task::tag)),
+                    ..TaskManagement::default()
+                };
+                post(request.as_bytes())?;
+                self.limit = self.limit.saturating_sub(1);
+                Ok(())
+            }
+            Control::Ping => {
+                let request = TaskManagement {
+                    opcode: Opcode::TASK_MANAGEMENT,
+                    tag: U64::new(PING_TAG),
+                    function: TaskFunction::ABORT_TASK,
+                    task_tag: U64::new(PING_TAG),
                     ..TaskManagement::default()
                 };
                 post(request.as_bytes())?;

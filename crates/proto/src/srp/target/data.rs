@@ -10,10 +10,33 @@ use super::task::{Stage, Transfer};
 use super::{Target, Work};
 use crate::message::WorkId;
 use crate::verbs::{Ending, FunctionId, FunctionResponse, TaskId, Up};
-use wire::Places;
 use wire::srp::ResponseCode;
+use wire::{Places, Span};
 
 impl Target {
+    /// Where all of the task's data-out lies, if it came with the command and none was fetched: there it stays until the
+    /// next call of this machine.
+    pub fn immediate(&mut self, id: TaskId) -> Option<Span> {
+        let offset = self.link.immediate_offset?;
+        self.tasks.get(id)?.immediate(offset)
+    }
+
+    /// The same, and there it stays until [`Target::give_back`]. It counts as fetched.
+    pub fn borrow(&mut self, id: TaskId) -> Option<Span> {
+        let data = self.immediate(id)?;
+        let task = self.tasks.get(id)?;
+        task.borrowed = true;
+        task.fetched = task.data_out.len;
+        Some(data)
+    }
+
+    /// Ends what [`Target::borrow`] began, before or after the task's end.
+    pub fn give_back(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.borrowed) else { return };
+        task.borrowed = false;
+        self.settle(id);
+    }
+
     pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
         let transfer = Transfer::new(into);
@@ -67,7 +90,7 @@ impl Target {
     /// Gives up the slot and the places of a task that is over, once none of its RDMA is under way.
     pub(super) fn settle(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Over) else { return };
-        if task.is_busy() {
+        if task.is_busy() || task.borrowed {
             return;
         }
         let (lends, message) = (task.lends, task.message.take());

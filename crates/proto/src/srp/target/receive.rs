@@ -1,7 +1,7 @@
 //! What comes in: requests and responses of the initiator.
 
 use super::send::{Answered, Out};
-use super::task::{Stage, TaskTable};
+use super::task::Stage;
 use super::violation::{Reaction, Violation};
 use super::{PendingFunction, Phase, Target};
 use crate::message::Message;
@@ -177,12 +177,30 @@ impl Target {
         };
         if function != Function::ClearAca {
             // The layer above does not know of those whose tables are not read yet.
-            for id in unknown_above(&self.tasks, lun) {
-                self.abort(id);
-            }
+            let _ = self.forget_unread(|other| other == lun);
         }
         self.ask(tag, sol_not, lun, function);
         Ok(())
+    }
+
+    /// Aborts the tasks of such LUNs of which the layer above does not know, since their descriptor tables are still being
+    /// read. Those are returned of which a read is under way; its end is told by [`Up::Pushed`].
+    pub fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
+        let unread = self.tasks.iter().filter(|(_, task)| task.stage == Stage::Tables && of(task.lun()));
+        let unread: Vec<TaskId> = unread.map(|(id, _)| id).collect();
+        let is_read = |target: &mut Target, id| {
+            let task = target.tasks.get(id)?;
+            task.lends = task.is_busy();
+            Some(task.lends)
+        };
+        unread
+            .into_iter()
+            .filter(|id| {
+                let is_read = is_read(self, *id) == Some(true);
+                self.abort(*id);
+                is_read
+            })
+            .collect()
     }
 
     fn abort_task(&mut self, request: &TaskManagement) -> Result<(), Violation> {
@@ -211,12 +229,6 @@ impl Target {
         self.functions.push(PendingFunction { id, tag, sol_not });
         self.up.push_back(Up::Function { id, lun, function });
     }
-}
-
-/// The tasks of a unit that the layer above does not know of yet.
-fn unknown_above(tasks: &TaskTable, lun: u64) -> Vec<TaskId> {
-    let unknown = tasks.iter().filter(|(_, task)| task.stage == Stage::Tables && task.lun() == lun);
-    unknown.map(|(id, _)| id).collect()
 }
 
 fn attribute(attribute: TaskAttribute) -> Attribute {

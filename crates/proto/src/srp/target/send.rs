@@ -125,8 +125,6 @@ impl Target {
         let Some(task) = self.tasks.get(id) else { return Ok(None) };
         let Some(fetch) = &mut task.fetch else { return Ok(None) };
         if task.data_out.immediate {
-            // The receive is aligned so that the store could write from it: once fetches may name where data already
-            // lies, instead of where it is wanted, nothing is copied here.
             if let Some(place) = task.message {
                 let from = place.slice(offset.saturating_add(task.fetched), fetch.len);
                 to.copy(from, fetch.places);
@@ -184,7 +182,9 @@ impl Target {
             return Ok(None);
         };
         let Some(ending) = task.ending else { return Ok(None) };
-        if let Some(place) = task.message.take() {
+        if !task.borrowed
+            && let Some(place) = task.message.take()
+        {
             to.release(place);
             self.held = self.held.saturating_sub(1);
         }

@@ -179,6 +179,8 @@ pub(super) struct Task {
     pub ending: Option<Ending>,
     /// The layer above waits for its places.
     pub lends: bool,
+    /// The layer above uses its immediate data where it lies.
+    pub borrowed: bool,
 }
 
 impl Task {
@@ -200,6 +202,13 @@ impl Task {
     /// Whether RDMA that was posted for it is still under way.
     pub(super) fn is_busy(&self) -> bool {
         self.reading > 0 || self.writing > 0 || matches!(self.table, Some((_, false)))
+    }
+
+    /// Where all of its data-out lies, if that came with the command to this offset and nothing of it was fetched.
+    pub(super) fn immediate(&self, offset: u16) -> Option<Span> {
+        let is_whole = self.stage == Stage::Given && self.data_out.immediate && self.fetched == 0;
+        let place = self.message.filter(|_| is_whole && self.fetch.is_none())?;
+        Some(place.slice(u32::from(offset), self.data_out.len))
     }
 
     /// Whether the initiator still waits for it.

@@ -129,7 +129,10 @@ fn an_initiator_hears_why_it_is_rejected() {
     let door = Door { refusal: Some(RejectReason::CHANNEL_LIMIT), others: false };
     let mut rig = Rig::new(machine, target(CONFIG, door), 1);
     rig.connect();
-    assert_eq!(rig.gone(), "login rejected with reason 0x00010006 (SRP r16a section 6.4)");
+    assert_eq!(
+        rig.gone(),
+        "login rejected with reason 0x00010006, the session has as many channels as it may (SRP r16a section 6.4)"
+    );
     assert_eq!(rig.target_gone.as_deref(), Some("login rejected: refused (SRP r16a section 6.4)"));
 }
 

@@ -21,8 +21,10 @@ pub(super) const INITIATOR: InitiatorConfig = InitiatorConfig {
     target_port: GUID,
     queue_depth: 16,
     it_iu_bytes: 68 + 8192,
+    immediate: true,
     keeps_others: false,
     login_within: IDLE,
+    idle: IDLE,
 };
 
 /// Lets everybody in, or nobody.

@@ -1,0 +1,82 @@
+//! What RDMA may still touch when a task is over: a transfer that was posted cannot be called back.
+
+use super::Core;
+use crate::message::{Asker, Message};
+use crate::slots::Key;
+use proto::time::Time;
+use proto::verbs::TaskId;
+use reactor::io::Io;
+use scsi::NexusId;
+use wire::Places;
+
+/// What a task that is over has left with its transport.
+#[derive(Debug)]
+pub(super) struct Kept {
+    task: TaskId,
+    /// Empty when its data was lent by the store.
+    buffer: Places,
+    /// Since when.
+    pub(super) since: Time,
+}
+
+impl<I: Io> Core<I> {
+    /// The task is over: if data of it is on its way by RDMA, its buffer stays lent until the transport says that it is
+    /// free.
+    pub(super) fn keep_buffer(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_transferring()) else { return };
+        let (origin, wire) = (task.origin, task.wire);
+        let Some(conn) = self.connections.get_mut(origin).filter(|conn| conn.machine.is_rdma()) else {
+            return;
+        };
+        let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
+        conn.kept.push(Kept { task: wire, buffer, since: self.io.now() });
+    }
+
+    /// The same for a READ whose data was lent by the store.
+    pub(super) fn keep_lent(&mut self, connection: Key, wire: TaskId) {
+        let now = self.io.now();
+        if let Some(conn) = self.connections.get_mut(connection).filter(|conn| conn.machine.is_rdma()) {
+            conn.kept.push(Kept { task: wire, buffer: Places::EMPTY, since: now });
+        }
+    }
+
+    /// Nothing touches what this task, which is over, has left.
+    pub(super) fn give_kept(&mut self, key: Key, wire: TaskId) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        if let Some(index) = conn.kept.iter().position(|kept| kept.task == wire) {
+            let kept = conn.kept.swap_remove(index);
+            self.return_buffer(key, &kept.buffer);
+            self.answer_quiet();
+        }
+    }
+
+    /// The connection is over, and with it all that it has kept.
+    pub(super) fn give_all_kept(&mut self, kept: &[Kept]) {
+        kept.iter().for_each(|kept| self.io.arena().give(&kept.buffer));
+        self.answer_quiet();
+    }
+
+    /// A function of this nexus must not be answered while RDMA of what it has ended is under way, here or on other
+    /// channels: its initiator then takes its buffers back.
+    pub(super) fn quieten(&mut self, asker: Asker) {
+        self.askers.push(asker);
+        self.answer_quiet();
+    }
+
+    fn answer_quiet(&mut self) {
+        let mut askers = std::mem::take(&mut self.askers);
+        askers.retain(|asker| {
+            let is_busy = self.is_busy(asker.nexus);
+            if !is_busy {
+                self.post(asker.core, Message::Quiet(*asker));
+            }
+            is_busy
+        });
+        self.askers = askers;
+    }
+
+    /// Whether RDMA of tasks of this nexus that are over is under way on this core.
+    fn is_busy(&self, nexus: NexusId) -> bool {
+        self.connections.iter().any(|(_, conn)| conn.nexus == nexus && !conn.kept.is_empty())
+    }
+}

@@ -1,0 +1,521 @@
+//! An initiator's session over any transport, which goes on only when the test says so: what the target has sent can be
+//! left unread.
+
+use proto::iscsi::initiator::{self as iscsi, Completion, Initiator as Iscsi, Request};
+use proto::iscsi::login::{Offers, Plan};
+use proto::iser::initiator::Initiator as Iser;
+use proto::iwarp;
+use proto::iwarp::setup::{Depths, ReadyToReceive};
+use proto::message::MessageMachine;
+use proto::srp::initiator::{self as srp, Initiator as Srp};
+use proto::stream::{Segment, StreamMachine, Transmit, Want};
+use proto::time::Time;
+use proto::verbs::{Attribute, FunctionId, TaskId};
+use rdma::iwarp::Channel;
+use reactor::crc::crc32c;
+use reactor::memory::Arena;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+use wire::iscsi::{FunctionResponse, TaskFunction};
+use wire::srp::{ResponseCode, TaskFunction as SrpFunction};
+use wire::{BufferId, Cdb, Places, Span};
+
+/// Nothing here takes so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+const IDLE: Duration = Duration::from_secs(60);
+const QUEUE_DEPTH: u16 = 16;
+/// What the commands of a session read and write, which is no arena's.
+const HOST: BufferId = BufferId(u32::MAX);
+const HOST_BYTES: usize = 8 << 20;
+
+/// Who logs in where.
+#[derive(Clone, Copy, Debug)]
+pub struct Login<'a> {
+    pub at: SocketAddr,
+    /// The target's name, or its GUID.
+    pub target: &'a str,
+    /// The initiator's number.
+    pub number: u8,
+    /// With SRP: other channels go on beside this one.
+    pub is_beside: bool,
+}
+
+/// A command.
+#[derive(Clone, Debug)]
+pub struct Command {
+    pub lun: u16,
+    pub attribute: Attribute,
+    pub cdb: Vec<u8>,
+    pub read_bytes: u32,
+    pub write: Vec<u8>,
+}
+
+/// Task management.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Function {
+    AbortTask(TaskId),
+    AbortTaskSet,
+    ClearTaskSet,
+    LogicalUnitReset,
+}
+
+/// The answer to it. That there is no such task any more, SRP does not tell from success.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    Complete,
+    Refused,
+}
+
+/// What a machine has told.
+pub enum Told {
+    Ready(Vec<u8>),
+    Ended(Completion),
+    Managed(FunctionId, Answer),
+    Gone(String),
+    Other,
+}
+
+/// A session, whatever it speaks.
+pub trait Nexus {
+    /// Sends a command.
+    fn submit(&mut self, command: &Command) -> TaskId;
+    /// Asks for task management.
+    fn manage(&mut self, lun: u16, function: Function) -> FunctionId;
+    /// Waits until the target has sent something, and leaves it where it is.
+    fn hear(&mut self);
+    /// Answers what the target asks next.
+    fn serve(&mut self);
+    /// Goes on until the command has ended; what was read.
+    fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>);
+    /// Goes on until the function is answered.
+    fn answer(&mut self, id: FunctionId) -> Answer;
+    /// Goes on until the session is logged out.
+    fn leave(self: Box<Self>);
+    /// As the target names it in reservations.
+    fn transport_id(&self) -> Vec<u8>;
+}
+
+/// A machine of an initiator.
+pub trait Spoken: StreamMachine + Sized {
+    fn new(login: &Login<'_>, now: Time) -> Self;
+    fn submit(&mut self, request: Request) -> Option<TaskId>;
+    fn function(&mut self, lun: u64, function: Function) -> Option<FunctionId>;
+    fn logout(&mut self, now: Time);
+    fn sent(&mut self, done: &[TaskId]);
+    fn run(&mut self, now: Time, arena: &mut Arena);
+    fn told(event: Self::Event) -> Told;
+}
+
+/// Logs in with whatever a URL of this scheme speaks; or why there is no session.
+pub fn connect(scheme: &str, login: &Login<'_>) -> Result<Box<dyn Nexus>, String> {
+    Ok(match scheme {
+        "iscsi" => Box::new(Peer::<Iscsi>::connect(login)?),
+        "iser" => Box::new(Peer::<Channel<Iser>>::connect(login)?),
+        "srp" => Box::new(Peer::<Channel<Srp>>::connect(login)?),
+        other => panic!("{other} is not spoken here"),
+    })
+}
+
+/// A session.
+struct Peer<M: Spoken> {
+    socket: TcpStream,
+    machine: M,
+    arena: Arena,
+    host: Vec<u8>,
+    /// Bytes of it that were given to commands.
+    used: usize,
+    reads: Vec<(TaskId, Places)>,
+    begin: Instant,
+    transport_id: Option<Vec<u8>>,
+    ended: Vec<Completion>,
+    managed: Vec<(FunctionId, Answer)>,
+    gone: Option<String>,
+}
+
+impl<M: Spoken> Peer<M> {
+    fn connect(login: &Login<'_>) -> Result<Peer<M>, String> {
+        let socket = TcpStream::connect(login.at).expect("a connection");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut peer = Peer {
+            socket,
+            machine: M::new(login, Time(0)),
+            arena: Arena::new(1 << 20).expect("memory"),
+            host: vec![0; HOST_BYTES],
+            used: 0,
+            reads: Vec::new(),
+            begin: Instant::now(),
+            transport_id: None,
+            ended: Vec::new(),
+            managed: Vec::new(),
+            gone: None,
+        };
+        peer.go_on_until(|peer| peer.transport_id.is_some() || peer.gone.is_some());
+        peer.gone.take().map_or(Ok(peer), Err)
+    }
+
+    fn now(&self) -> Time {
+        Time(0).after(self.begin.elapsed())
+    }
+
+    fn go_on_until(&mut self, done: impl Fn(&Self) -> bool) {
+        loop {
+            self.send();
+            if done(self) {
+                return;
+            }
+            assert!(self.gone.is_none(), "{:?}", self.gone);
+            self.receive();
+        }
+    }
+
+    /// Sends all that is owed.
+    fn send(&mut self) {
+        let mut batch = Transmit::default();
+        loop {
+            self.hear_machine();
+            if !self.machine.owes() {
+                return;
+            }
+            batch.clear();
+            self.machine.transmit(self.now(), &mut batch);
+            let mut headers = &batch.bytes[..];
+            let mut all = Vec::new();
+            for segment in &batch.segments {
+                match *segment {
+                    Segment::Bytes { len } => {
+                        let (bytes, rest) = headers.split_at(len as usize);
+                        all.extend_from_slice(bytes);
+                        headers = rest;
+                    }
+                    Segment::Payload(span) => all.extend_from_slice(self.bytes(span)),
+                    Segment::Sum | Segment::SumStart => panic!("no sums were asked for"),
+                }
+            }
+            self.socket.write_all(&all).expect("the target is there");
+            self.machine.sent(&batch.done);
+        }
+    }
+
+    /// What has come of what happened.
+    fn hear_machine(&mut self) {
+        loop {
+            self.machine.run(self.now(), &mut self.arena);
+            let Some(event) = self.machine.poll() else { return };
+            match M::told(event) {
+                Told::Ready(transport_id) => self.transport_id = Some(transport_id),
+                Told::Ended(completion) => self.ended.push(completion),
+                Told::Managed(id, answer) => self.managed.push((id, answer)),
+                Told::Gone(reason) => self.gone = Some(reason),
+                Told::Other => {}
+            }
+        }
+    }
+
+    /// Brings what the machine wants next.
+    fn receive(&mut self) {
+        match self.machine.want() {
+            Want::Header { len } => match self.read(len) {
+                Some(bytes) => self.machine.header(self.now(), &bytes),
+                None => self.machine.closed(self.now(), None),
+            },
+            Want::Body { place, pad, .. } => {
+                for span in place.iter() {
+                    let bytes = self.read(span.len).expect("payload");
+                    match span.buffer {
+                        HOST => self.host[range(span)].copy_from_slice(&bytes),
+                        _ => self.arena.bytes_mut(span).copy_from_slice(&bytes),
+                    }
+                }
+                self.read(pad).expect("padding");
+                self.machine.body(self.now(), true);
+            }
+            Want::Skip { len, pad, .. } => {
+                self.read(len + pad).expect("payload");
+                self.machine.body(self.now(), true);
+            }
+            Want::Nothing => panic!("the machine waits for nothing"),
+        }
+    }
+
+    /// The next bytes; `None`: there are no more.
+    fn read(&mut self, len: u32) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len as usize];
+        match self.socket.read_exact(&mut bytes) {
+            Ok(()) => Some(bytes),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => None,
+            Err(error) => panic!("the target says nothing: {error}"),
+        }
+    }
+
+    fn bytes(&self, span: Span) -> &[u8] {
+        if span.buffer == HOST { &self.host[range(span)] } else { self.arena.bytes(span) }
+    }
+
+    fn places(&mut self, len: usize) -> Places {
+        if len == 0 {
+            return Places::EMPTY;
+        }
+        if self.used + len > HOST_BYTES {
+            self.used = 0;
+        }
+        let span = Span { buffer: HOST, offset: self.used as u64, len: len as u32 };
+        self.used += len;
+        self.host[range(span)].fill(0xee);
+        Places::one(span)
+    }
+}
+
+fn range(span: Span) -> std::ops::Range<usize> {
+    span.offset as usize..span.offset as usize + span.len as usize
+}
+
+impl<M: Spoken> Nexus for Peer<M> {
+    fn submit(&mut self, command: &Command) -> TaskId {
+        let read = self.places(command.read_bytes as usize);
+        let write = self.places(command.write.len());
+        write.iter().for_each(|span| self.host[range(span)].copy_from_slice(&command.write));
+        let cdb = Cdb::from_bytes(&command.cdb).expect("a CDB");
+        let request = Request { lun: lun_bytes(command.lun), attribute: command.attribute, cdb, read, write };
+        let task = self.machine.submit(request).expect("room for a command");
+        self.reads.push((task, read));
+        self.send();
+        task
+    }
+
+    fn manage(&mut self, lun: u16, function: Function) -> FunctionId {
+        let id = self.machine.function(lun_bytes(lun), function).expect("room for a function");
+        self.send();
+        id
+    }
+
+    fn hear(&mut self) {
+        assert_eq!(self.socket.peek(&mut [0]).expect("the target says something"), 1);
+    }
+
+    fn serve(&mut self) {
+        while !self.machine.owes() {
+            self.receive();
+            self.hear_machine();
+        }
+        self.send();
+    }
+
+    fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>) {
+        self.go_on_until(|peer| peer.ended.iter().any(|ended| ended.task == task));
+        let at = self.ended.iter().position(|ended| ended.task == task).expect("it has ended");
+        let completion = self.ended.remove(at);
+        let at = self.reads.iter().position(|(other, _)| *other == task).expect("it was sent");
+        let (_, places) = self.reads.remove(at);
+        let read = places.slice(0, completion.read_bytes);
+        (completion, read.iter().flat_map(|span| self.bytes(span).to_vec()).collect())
+    }
+
+    fn answer(&mut self, id: FunctionId) -> Answer {
+        self.go_on_until(|peer| peer.managed.iter().any(|(other, _)| *other == id));
+        let at = self.managed.iter().position(|(other, _)| *other == id).expect("it was answered");
+        self.managed.remove(at).1
+    }
+
+    fn leave(mut self: Box<Self>) {
+        self.machine.logout(self.now());
+        loop {
+            self.send();
+            if self.gone.is_some() {
+                return;
+            }
+            // What is behind our last word.
+            if self.machine.finished() {
+                let _ = self.socket.shutdown(std::net::Shutdown::Write);
+            }
+            self.receive();
+        }
+    }
+
+    fn transport_id(&self) -> Vec<u8> {
+        self.transport_id.clone().expect("it is logged in")
+    }
+}
+
+/// Peripheral device addressing (SAM-5 section 4.7.7.2).
+fn lun_bytes(lun: u16) -> u64 {
+    u64::from(lun) << 48
+}
+
+fn iscsi_config(login: &Login<'_>) -> iscsi::InitiatorConfig {
+    let plan = Plan {
+        initiator: format!("iqn.2026-11.org.example:peer{}", login.number),
+        alias: None,
+        target: Some(login.target.into()),
+        isid: [0x80, 0, 0, 0, 0, login.number],
+        chap: None,
+        offers: Offers::default(),
+        text_bytes: 8192,
+    };
+    iscsi::InitiatorConfig { plan, queue_depth: QUEUE_DEPTH, login_within: PATIENCE, idle: IDLE, crc32c }
+}
+
+fn channel<M: MessageMachine>(machine: M, now: Time) -> Channel<M> {
+    let receives = machine.receives().count;
+    let config = iwarp::Config {
+        enhanced: true,
+        crc: false,
+        long_fpdus: true,
+        depths: Depths { ird: 16, ord: 1 },
+        ready: Some(ReadyToReceive::ANY),
+        segment_bytes: 1448,
+        work: receives,
+        receives,
+        registrations: 2 * QUEUE_DEPTH,
+        crc32c,
+        random: || 0x2345_6789,
+    };
+    Channel::initiator(config, machine, now).expect("a connection can be asked for")
+}
+
+fn told_by_iscsi(event: iscsi::Event) -> Told {
+    match event {
+        iscsi::Event::Ready(session) => Told::Ready(session.transport_id.clone()),
+        iscsi::Event::Completed(completion) => Told::Ended(completion),
+        iscsi::Event::FunctionDone { id, response } => Told::Managed(
+            id,
+            match response {
+                FunctionResponse::COMPLETE | FunctionResponse::NO_TASK => Answer::Complete,
+                _ => Answer::Refused,
+            },
+        ),
+        iscsi::Event::Gone { reason } => Told::Gone(reason),
+        iscsi::Event::Text(_)
+        | iscsi::Event::Pong(_)
+        | iscsi::Event::Async { .. }
+        | iscsi::Event::Rejected { .. } => Told::Other,
+    }
+}
+
+fn iscsi_function(function: Function) -> (TaskFunction, Option<TaskId>) {
+    match function {
+        Function::AbortTask(task) => (TaskFunction::ABORT_TASK, Some(task)),
+        Function::AbortTaskSet => (TaskFunction::ABORT_TASK_SET, None),
+        Function::ClearTaskSet => (TaskFunction::CLEAR_TASK_SET, None),
+        Function::LogicalUnitReset => (TaskFunction::LOGICAL_UNIT_RESET, None),
+    }
+}
+
+impl Spoken for Iscsi {
+    fn new(login: &Login<'_>, now: Time) -> Self {
+        Iscsi::new(iscsi_config(login), now)
+    }
+
+    fn submit(&mut self, request: Request) -> Option<TaskId> {
+        Iscsi::submit(self, request)
+    }
+
+    fn function(&mut self, lun: u64, function: Function) -> Option<FunctionId> {
+        let (function, task) = iscsi_function(function);
+        Iscsi::function(self, lun, function, task)
+    }
+
+    fn logout(&mut self, now: Time) {
+        Iscsi::logout(self, now);
+    }
+
+    fn sent(&mut self, done: &[TaskId]) {
+        done.iter().for_each(|task| self.pushed(*task));
+    }
+
+    fn run(&mut self, _: Time, _: &mut Arena) {}
+
+    fn told(event: iscsi::Event) -> Told {
+        told_by_iscsi(event)
+    }
+}
+
+impl Spoken for Channel<Iser> {
+    fn new(login: &Login<'_>, now: Time) -> Self {
+        channel(Iser::new(iscsi_config(login), now), now)
+    }
+
+    fn submit(&mut self, request: Request) -> Option<TaskId> {
+        self.machine_mut().submit(request)
+    }
+
+    fn function(&mut self, lun: u64, function: Function) -> Option<FunctionId> {
+        let (function, task) = iscsi_function(function);
+        self.machine_mut().function(lun, function, task)
+    }
+
+    fn logout(&mut self, now: Time) {
+        self.machine_mut().logout(now);
+    }
+
+    fn sent(&mut self, done: &[TaskId]) {
+        self.pushed(done);
+    }
+
+    fn run(&mut self, now: Time, arena: &mut Arena) {
+        Channel::run(self, now, arena);
+    }
+
+    fn told(event: iscsi::Event) -> Told {
+        told_by_iscsi(event)
+    }
+}
+
+impl Spoken for Channel<Srp> {
+    fn new(login: &Login<'_>, now: Time) -> Self {
+        let guid = u64::from_str_radix(login.target, 16).expect("a GUID").to_be_bytes();
+        let mut target_port = [0; 16];
+        target_port[..8].copy_from_slice(&guid);
+        target_port[8..].copy_from_slice(&guid);
+        let config = srp::InitiatorConfig {
+            initiator_port: [login.number; 16],
+            target_port,
+            queue_depth: QUEUE_DEPTH,
+            it_iu_bytes: u32::from(srp::IMMEDIATE_OFFSET) + 8192,
+            immediate: true,
+            keeps_others: login.is_beside,
+            login_within: PATIENCE,
+            idle: IDLE,
+        };
+        channel(Srp::new(config, now), now)
+    }
+
+    fn submit(&mut self, request: Request) -> Option<TaskId> {
+        self.machine_mut().submit(request)
+    }
+
+    fn function(&mut self, lun: u64, function: Function) -> Option<FunctionId> {
+        let (function, task) = match function {
+            Function::AbortTask(task) => (SrpFunction::ABORT_TASK, Some(task)),
+            Function::AbortTaskSet => (SrpFunction::ABORT_TASK_SET, None),
+            Function::ClearTaskSet => (SrpFunction::CLEAR_TASK_SET, None),
+            Function::LogicalUnitReset => (SrpFunction::LOGICAL_UNIT_RESET, None),
+        };
+        self.machine_mut().function(lun, function, task)
+    }
+
+    fn logout(&mut self, _: Time) {
+        self.machine_mut().logout();
+    }
+
+    fn sent(&mut self, done: &[TaskId]) {
+        self.pushed(done);
+    }
+
+    fn run(&mut self, now: Time, arena: &mut Arena) {
+        Channel::run(self, now, arena);
+    }
+
+    fn told(event: srp::Event) -> Told {
+        match event {
+            srp::Event::Ready(session) => Told::Ready(session.transport_id.clone()),
+            srp::Event::Completed(completion) => Told::Ended(completion),
+            srp::Event::FunctionDone { id, response } => Told::Managed(
+                id,
+                if response == ResponseCode::COMPLETE { Answer::Complete } else { Answer::Refused },
+            ),
+            srp::Event::Gone { reason } => Told::Gone(reason),
+            srp::Event::Async { .. } => Told::Other,
+        }
+    }
+}
