@@ -45,7 +45,7 @@ pub(crate) enum Transport {
     /// SRP over our iWARP.
     Srp(Box<Channel<SrpTarget>>),
     /// iSER or SRP over an RDMA device.
-    Device(Box<DeviceChannel>),
+    Device(DeviceChannel),
 }
 
 /// A connection that has not said yet what it speaks.

@@ -31,6 +31,8 @@ pub(super) enum Scenario {
     VerbsIser,
     /// The same with SRP.
     VerbsSrp,
+    /// The device is removed under a load over iSER, and comes back.
+    VerbsOutage,
     /// `lunette rdma` in the guest, with devices and without.
     VerbsList,
 }
@@ -48,6 +50,7 @@ impl Scenario {
             Scenario::SrpOutage => "srp_outage",
             Scenario::VerbsIser => "verbs_iser",
             Scenario::VerbsSrp => "verbs_srp",
+            Scenario::VerbsOutage => "verbs_outage",
             Scenario::VerbsList => "verbs_list",
         }
     }
@@ -65,6 +68,7 @@ impl Scenario {
             Scenario::SrpOutage => include_str!("../../vm/srp_outage.sh"),
             Scenario::VerbsIser => verbs::ISER,
             Scenario::VerbsSrp => verbs::SRP,
+            Scenario::VerbsOutage => verbs::OUTAGE,
             Scenario::VerbsList => verbs::LIST,
         }
     }
@@ -76,7 +80,7 @@ impl Scenario {
                 &[]
             }
             Scenario::Srp | Scenario::SrpReads | Scenario::SrpOutage => SERVE_SRP,
-            Scenario::VerbsIser | Scenario::VerbsSrp | Scenario::VerbsList => &[],
+            Scenario::VerbsIser | Scenario::VerbsSrp | Scenario::VerbsOutage | Scenario::VerbsList => &[],
         }
     }
 
@@ -91,7 +95,8 @@ impl Scenario {
             | Scenario::SrpReads
             | Scenario::SrpOutage
             | Scenario::VerbsIser
-            | Scenario::VerbsSrp => Duration::from_secs(240),
+            | Scenario::VerbsSrp
+            | Scenario::VerbsOutage => Duration::from_secs(240),
             Scenario::Siw | Scenario::VerbsList => Duration::from_secs(60),
         }
     }

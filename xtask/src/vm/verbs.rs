@@ -11,12 +11,17 @@ pub(super) const ISER: &str =
     concat!(include_str!("../../vm/verbs.sh"), include_str!("../../vm/verbs_iser.sh"));
 pub(super) const SRP: &str =
     concat!(include_str!("../../vm/verbs.sh"), include_str!("../../vm/verbs_srp.sh"));
+pub(super) const OUTAGE: &str =
+    concat!(include_str!("../../vm/verbs.sh"), include_str!("../../vm/verbs_outage.sh"));
 pub(super) const LIST: &str =
     concat!(include_str!("../../vm/verbs.sh"), include_str!("../../vm/verbs_list.sh"));
 
 /// Puts the daemon into the guest, where the scenario has it there.
 pub(super) fn put_daemon(scenario: Scenario, below: &Path) -> io::Result<()> {
-    if !matches!(scenario, Scenario::VerbsIser | Scenario::VerbsSrp | Scenario::VerbsList) {
+    if !matches!(
+        scenario,
+        Scenario::VerbsIser | Scenario::VerbsSrp | Scenario::VerbsOutage | Scenario::VerbsList
+    ) {
         return Ok(());
     }
     let folder = below.join(rig::PROGRAMS_FOLDER);

@@ -114,7 +114,7 @@ impl<I: Io> Core<I> {
         let key = self.connections.try_insert_with(|key| {
             let pair = devices.take(incoming, token(key), DEPTHS, arena)?;
             let channel = DeviceChannel::new(pair, is_srp, access, from, local, now);
-            let transport = Transport::Device(Box::new(channel));
+            let transport = Transport::Device(channel);
             Ok::<_, Error>(Connection::new(transport, facts, Phase::Login, None))
         })?;
         self.soil(key);
@@ -138,9 +138,9 @@ impl<I: Io> Core<I> {
             match happened {
                 Happened::Device { words, has_failed: true } => tracing::error!("RDMA device {words}"),
                 Happened::Device { words, has_failed: false } => tracing::info!("RDMA device {words}"),
-                Happened::Completed { token } => self.to_channel(token, DeviceChannel::completed),
+                Happened::Completed { token } => self.tell_channel(token, DeviceChannel::completed),
                 Happened::Connection { token, event } => {
-                    self.to_channel(token, |channel| channel.changed(event));
+                    self.tell_channel(token, |channel| channel.changed(event));
                 }
             }
         }
@@ -150,7 +150,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn to_channel(&mut self, token: u64, tell: impl FnOnce(&mut DeviceChannel)) {
+    fn tell_channel(&mut self, token: u64, tell: impl FnOnce(&mut DeviceChannel)) {
         let key = Key { index: (token >> 32) as u32, generation: token as u32 };
         let conn = self.connections.get_mut(key);
         if let Some(channel) = conn.and_then(|conn| conn.machine.device_mut()) {

@@ -28,8 +28,8 @@ pub(crate) struct DeviceChannel {
 }
 
 enum Carried {
-    Iser(Channel<IserTarget, QueuePair>),
-    Srp(Channel<SrpTarget, QueuePair>),
+    Iser(Box<Channel<IserTarget, QueuePair>>),
+    Srp(Box<Channel<SrpTarget, QueuePair>>),
 }
 
 /// Does the same with either.
@@ -55,9 +55,13 @@ impl DeviceChannel {
         let (iscsi, srp) = (access.iscsi_config(), access.srp_config());
         let carried = match is_srp {
             false => {
-                Carried::Iser(Channel::asked_by(pair, IserTarget::new(iscsi, access, from, portal, now)))
+                let target = IserTarget::new(iscsi, access, from, portal, now);
+                Carried::Iser(Box::new(Channel::asked_by(pair, target)))
             }
-            true => Carried::Srp(Channel::asked_by(pair, SrpTarget::new(srp, access, from, portal, now))),
+            true => {
+                let target = SrpTarget::new(srp, access, from, portal, now);
+                Carried::Srp(Box::new(Channel::asked_by(pair, target)))
+            }
         };
         DeviceChannel { carried, told: 0 }
     }

@@ -219,6 +219,20 @@ impl Drop for Id {
     }
 }
 
+/// Has librdmacm look which devices there are, so that it closes those that were removed: the driver of one in software
+/// waits for that.
+pub(super) fn forget_removed() -> Result<(), Error> {
+    let library = library()?;
+    // SAFETY: the list is freed at once, and nothing of it was used.
+    unsafe {
+        let devices = (library.rdma_get_devices)(ptr::null_mut());
+        if !devices.is_null() {
+            (library.rdma_free_devices)(devices);
+        }
+    }
+    Ok(())
+}
+
 /// As `struct sockaddr_in` and `struct sockaddr_in6` have it.
 fn socket_address(address: SocketAddr) -> SockaddrStorage {
     let mut storage = SockaddrStorage([0; 128]);

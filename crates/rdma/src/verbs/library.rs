@@ -92,6 +92,8 @@ functions! {
     ibv_ack_async_event: fn(*mut IbvAsyncEvent), in Verbs;
     ibv_event_type_str: fn(c_int) -> *const c_char, in Verbs;
     ibv_wc_status_str: fn(c_int) -> *const c_char, in Verbs;
+    rdma_get_devices: fn(*mut c_int) -> *mut *mut IbvContext, in Cm;
+    rdma_free_devices: fn(*mut *mut IbvContext), in Cm;
     rdma_create_event_channel: fn() -> *mut RdmaEventChannel, in Cm;
     rdma_destroy_event_channel: fn(*mut RdmaEventChannel), in Cm;
     rdma_create_id: fn(*mut RdmaEventChannel, *mut *mut RdmaCmId, *mut c_void, c_int) -> c_int, in Cm;

@@ -1,7 +1,7 @@
 //! A listening address.
 
 use super::Error;
-use super::cm::{CmEvent, EventChannel, Id};
+use super::cm::{CmEvent, EventChannel, Id, forget_removed};
 use super::sys::*;
 use reactor::io::Handle;
 use std::io;
@@ -107,6 +107,7 @@ impl Listener {
     /// # Errors
     /// As [`Listener::new`]: the device is not back yet.
     pub fn listen_again(&self) -> Result<(), Error> {
+        forget_removed()?;
         let id = listen(&self.channel, self.address)?;
         *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
         Ok(())
