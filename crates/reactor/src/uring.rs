@@ -303,6 +303,12 @@ impl Io for Uring {
         });
     }
 
+    fn unwatch(&mut self, tag: Tag) {
+        if let Some(index) = self.requests.find(tag) {
+            self.push(&opcode::AsyncCancel::new(u64::from(index)).build().user_data(CANCEL));
+        }
+    }
+
     fn shutdown(&mut self, socket: Handle) {
         // Fails only for a socket that is not connected (any more).
         let _ = rustix::net::shutdown(borrow(&socket), Shutdown::Both);

@@ -138,6 +138,7 @@ impl<I: Io> Core<I> {
             match happened {
                 Happened::Device { words, has_failed: true } => tracing::error!("RDMA device {words}"),
                 Happened::Device { words, has_failed: false } => tracing::info!("RDMA device {words}"),
+                Happened::Unwatch(number) => self.io.unwatch(watch_tag(number)),
                 Happened::Completed { token } => self.tell_channel(token, DeviceChannel::completed),
                 Happened::Connection { token, event } => {
                     self.tell_channel(token, |channel| channel.changed(event));
@@ -161,7 +162,11 @@ impl<I: Io> Core<I> {
 }
 
 fn watch<I: Io>(io: &mut I, number: u32, descriptor: Handle) {
-    io.watch(descriptor, Tag(kind::DEVICE << kind::SHIFT | u64::from(number) << 32));
+    io.watch(descriptor, watch_tag(number));
+}
+
+fn watch_tag(number: u32) -> Tag {
+    Tag(kind::DEVICE << kind::SHIFT | u64::from(number) << 32)
 }
 
 fn token(key: Key) -> u64 {

@@ -87,6 +87,10 @@ impl Io for Noting {
         self.kernel.watch(descriptor, tag);
     }
 
+    fn unwatch(&mut self, tag: Tag) {
+        self.kernel.unwatch(tag);
+    }
+
     fn shutdown(&mut self, socket: Handle) {
         self.kernel.shutdown(socket);
     }

@@ -24,13 +24,27 @@ const ANCHORS: u64 = u64::MAX - u32::MAX as u64;
 /// whether it is to be watched again.
 pub struct Devices {
     channel: Arc<EventChannel>,
-    /// By the numbers of their descriptors; `None`: it is not used any more.
-    devices: Vec<Option<Arc<Device>>>,
+    /// By the numbers of their descriptors.
+    devices: Vec<Slot>,
     to_watch: Vec<(u32, Handle)>,
 }
 
-/// What has happened, to the connection with this token.
+/// A device, and whether its descriptors are watched.
+enum Slot {
+    Used(Arc<Device>),
+    /// It was removed. It is held until so many descriptors are not watched any more: whoever watches one keeps the device
+    /// from going away.
+    Removed {
+        _device: Arc<Device>,
+        watched: u32,
+    },
+    Gone,
+}
+
+/// What has happened.
 pub enum Happened {
+    /// The descriptor with this number is not to be watched any more; the end of that is told by [`Devices::ready`].
+    Unwatch(u32),
     /// Something has come in its completion queue.
     Completed {
         /// Which connection.
@@ -97,9 +111,19 @@ impl Devices {
             return self.connections_changed(happened);
         }
         let index = (number - 1) / PER_DEVICE;
-        let device = self.devices.get_mut(index as usize)?;
         let is_completions = (number - 1).is_multiple_of(PER_DEVICE);
-        let used = device.as_ref()?;
+        let slot = self.devices.get_mut(index as usize)?;
+        let used = match slot {
+            Slot::Used(device) => device,
+            Slot::Removed { watched, .. } => {
+                *watched -= 1;
+                if *watched == 0 {
+                    *slot = Slot::Gone;
+                }
+                return None;
+            }
+            Slot::Gone => return None,
+        };
         let broken = match is_completions {
             true => loop {
                 match used.completed() {
@@ -123,7 +147,7 @@ impl Devices {
             return Some(Handle(descriptor));
         }
         // It was removed.
-        self.removed(index as usize, happened);
+        self.removed(index as usize, Some(number), happened);
         None
     }
 
@@ -137,7 +161,7 @@ impl Devices {
                     match token.checked_sub(ANCHORS) {
                         None => happened.push(Happened::Connection { token, event: Change(event) }),
                         Some(index) if event.kind == RDMA_CM_EVENT_DEVICE_REMOVAL => {
-                            self.removed(index as usize, happened);
+                            self.removed(index as usize, None, happened);
                         }
                         Some(_) => {}
                     }
@@ -150,18 +174,27 @@ impl Devices {
         }
     }
 
-    /// Its connections hear of that by events of their own, and hold it until they are gone.
-    fn removed(&mut self, index: usize, happened: &mut Vec<Happened>) {
-        if let Some(device) = self.devices.get_mut(index).and_then(Option::take) {
-            let words = format!("{}: the device was removed", device.name);
-            happened.push(Happened::Device { words, has_failed: true });
-        }
+    /// Its connections hear of that by events of their own, and hold it until they are gone. `unwatched` is not watched
+    /// any more.
+    fn removed(&mut self, index: usize, unwatched: Option<u32>, happened: &mut Vec<Happened>) {
+        let Some(slot) = self.devices.get_mut(index) else { return };
+        let Slot::Used(device) = slot else { return };
+        let words = format!("{}: the device was removed", device.name);
+        happened.push(Happened::Device { words, has_failed: true });
+        let first = first_number(index);
+        let watched = (first..first + PER_DEVICE).filter(|number| Some(*number) != unwatched);
+        let before = happened.len();
+        happened.extend(watched.map(Happened::Unwatch));
+        *slot = Slot::Removed { _device: device.clone(), watched: (happened.len() - before) as u32 };
     }
 
     /// The device that a peer has come by, with the core's arena registered.
     fn device(&mut self, incoming: &Incoming, arena: &Arena) -> Result<Arc<Device>, Error> {
         let context = incoming.id.context();
-        let known = self.devices.iter().flatten().find(|device| device.context.as_ptr() == context);
+        let known = self.devices.iter().find_map(|slot| match slot {
+            Slot::Used(device) => Some(device).filter(|device| device.context.as_ptr() == context),
+            Slot::Removed { .. } | Slot::Gone => None,
+        });
         if let Some(device) = known {
             return Ok(device.clone());
         }
@@ -174,10 +207,15 @@ impl Devices {
         anchor.set_token(ANCHORS + index as u64);
         let device = Device::new(anchor, arena)?;
         // Numbers are not used again: a descriptor of an earlier device may still be reported.
-        let number = CONNECTIONS + 1 + index as u32 * PER_DEVICE;
+        let number = first_number(index);
         self.to_watch.push((number, Handle(device.completions_descriptor())));
         self.to_watch.push((number + 1, Handle(device.events_descriptor())));
-        self.devices.push(Some(device.clone()));
+        self.devices.push(Slot::Used(device.clone()));
         Ok(device)
     }
+}
+
+/// Of the descriptors of a device.
+fn first_number(index: usize) -> u32 {
+    CONNECTIONS + 1 + index as u32 * PER_DEVICE
 }

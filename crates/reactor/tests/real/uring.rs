@@ -132,6 +132,13 @@ fn what_is_watched_is_told_when_it_can_be_read_and_as_often_as_that_is_asked() {
     ring.watch(handle(&reader), Tag(9));
     assert_eq!(complete_one(&mut ring).tag, Tag(9));
     assert_eq!(reader.read(&mut [0; 4]).unwrap(), 2);
+    ring.watch(handle(&reader), Tag(10));
+    ring.turn(Wait::No, &mut completions);
+    ring.unwatch(Tag(10));
+    let told = complete_one(&mut ring);
+    assert!(told.tag == Tag(10) && told.result.is_err());
+    // There is no such watch any more.
+    ring.unwatch(Tag(10));
 }
 
 #[test]

@@ -147,6 +147,10 @@ impl Io for FakeIo {
         unreachable!("stores watch nothing")
     }
 
+    fn unwatch(&mut self, _tag: Tag) {
+        unreachable!("stores watch nothing")
+    }
+
     fn shutdown(&mut self, _socket: Handle) {
         unreachable!("stores have no sockets")
     }
