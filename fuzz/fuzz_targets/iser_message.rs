@@ -87,7 +87,7 @@ impl Post for Fabric {
         unreachable!("targets advertise nothing");
     }
 
-    fn invalidate(&mut self, _: u32) {
+    fn invalidate(&mut self, _: u32) -> bool {
         unreachable!("targets advertise nothing");
     }
 
@@ -120,7 +120,7 @@ impl Driver {
             crc32c: |_| 0,
         };
         let now = Time(1);
-        let mut machine = Target::new(config, Arc::new(Door::default()), address(), address(), now);
+        let mut machine = Target::new(config, 1024, Arc::new(Door::default()), address(), address(), now);
         machine.asked(now, &[0x80, 0, 0, 0]);
         machine.established(now, &[]);
         let room = if options & 2 == 2 { 2 } else { 4096 };

@@ -139,6 +139,7 @@ impl Driver {
                     self.go_on();
                 }
                 Event::Sent { .. } | Event::Written { .. } | Event::Read { .. } => self.go_on(),
+                Event::Freed { stag } => assert!(!self.stags.contains(&Some(stag))),
                 Event::Rejected { .. } => {}
                 Event::Gone { .. } => self.gone = true,
             }

@@ -255,6 +255,8 @@ struct Wire {
     /// Messages that the machine has not given back.
     held: Vec<Span>,
     stags: Vec<u32>,
+    /// Of every third buffer that is taken back something has not left.
+    leaving: VecDeque<u32>,
     made: u32,
     /// What tables are read as.
     memory: Vec<u8>,
@@ -299,9 +301,14 @@ impl Post for Wire {
         Ok(Advertised { stag: self.made, offset: 0 })
     }
 
-    fn invalidate(&mut self, stag: u32) {
+    fn invalidate(&mut self, stag: u32) -> bool {
         let at = self.stags.iter().position(|other| *other == stag);
         self.stags.swap_remove(at.expect("it is advertised"));
+        let is_free = stag % 3 != 0;
+        if !is_free {
+            self.leaving.push_back(stag);
+        }
+        is_free
     }
 
     fn copy(&mut self, from: Span, to: Places) {
@@ -333,6 +340,7 @@ impl<M: MessageMachine, L: Layer<M>> Driver<M, L> {
             works: VecDeque::new(),
             held: Vec::new(),
             stags: Vec::new(),
+            leaving: VecDeque::new(),
             made: 0,
             memory: vec![0; RECEIVE_BYTES as usize],
         };
@@ -345,6 +353,11 @@ impl<M: MessageMachine, L: Layer<M>> Driver<M, L> {
             let what = input.byte();
             match what & 7 {
                 0..=2 => self.message(input),
+                3 if what & 8 != 0 => {
+                    if let Some(stag) = self.wire.leaving.pop_front() {
+                        self.machine.freed(self.now, stag);
+                    }
+                }
                 3 | 4 => {
                     if let Some(work) = self.wire.works.pop_front() {
                         self.machine.finished(self.now, work);

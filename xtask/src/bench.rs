@@ -1,16 +1,18 @@
-//! `cargo xtask bench`: measures the plan next to this crate, and holds what came of it against the marks.
+//! `cargo xtask bench`: measures the plans next to this crate, and holds what came of them against the marks.
 
 mod fio;
 mod judge;
 mod limits;
 mod marks;
+mod part;
 mod plan;
 mod results;
+mod transports;
 
 use crate::command::{Result, build_lunette, command, lunette, output, root, succeed};
 use crate::instructions::{self, Figures};
 use judge::Judged;
-use marks::marks;
+use part::Part;
 use results::Results;
 use std::fs;
 
@@ -29,13 +31,11 @@ pub(crate) struct Options {
     /// Only hold the results that are there against the marks.
     #[arg(long, conflicts_with_all = ["quick", "resume"])]
     judge: bool,
+    /// One part of it; otherwise all
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
 }
 
-/// Where results are kept, and where they are made.
-const RECORD: &str = "docs/performance";
-const OUTPUT: &str = "target/bench";
-/// The plan for this machine.
-const PLAN: &str = "target/performance.toml";
 /// What was measured beside it, in the folder of results.
 const FIGURES: &str = "figures";
 
@@ -45,16 +45,34 @@ const REPETITIONS_MIN: u32 = 5;
 /// Measures and judges.
 pub(crate) fn run(options: &Options) -> Result {
     if !options.judge {
-        measure(options)?;
+        build_lunette()?;
     }
-    let folder = root().join(OUTPUT);
+    let parts = options.only.map_or_else(|| Part::ALL.to_vec(), |part| vec![part]);
+    let mut missed = Vec::new();
+    for part in parts {
+        missed.extend(run_part(part, options)?);
+    }
+    if missed.is_empty() { Ok(()) } else { Err(missed.join("; ")) }
+}
+
+/// Measures and judges a part; how much of it is missed, if anything is.
+fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
+    if !options.judge {
+        measure(part, options)?;
+    }
+    let folder = root().join(part.output());
     let results = Results::read(&folder.join("results.csv"))?;
     let figures = fs::read_to_string(folder.join(FIGURES)).unwrap_or_default();
     let figures = instructions::parse(&figures);
-    let marks = marks(&results, &figures).into_iter();
+    let marks = part.marks(&results, &figures).into_iter();
     let judged: Vec<Judged> = marks.map(|mark| Judged::new(mark, &results)).collect();
-    let (limits, exceeded) = judge::limits(&figures);
-    let table = judge::table(&judged) + &limits;
+    let (mut table, mut count, mut missed) = (judge::table(&judged), judged.len(), 0);
+    if part == Part::Datapath {
+        table += &judge::more_cores(&judged);
+        let (limits, exceeded) = judge::limits(&figures);
+        table += &limits;
+        (count, missed) = (count + limits::LIMITS.len(), exceeded);
+    }
     print!("{table}");
     if options.record {
         if results.repetitions < REPETITIONS_MIN {
@@ -63,58 +81,57 @@ pub(crate) fn run(options: &Options) -> Result {
                 results.repetitions
             ));
         }
-        record(&table)?;
+        record(part, &table)?;
     }
-    let missed = judged.iter().filter(|judged| !judged.is_reached()).count() + exceeded;
-    match missed {
-        0 => Ok(()),
-        missed => Err(format!("{missed} of {} marks are not reached", judged.len() + limits::LIMITS.len())),
-    }
+    missed += judged.iter().filter(|judged| !judged.is_reached()).count();
+    Ok((missed > 0).then(|| format!("{}: {missed} of {count} marks are not reached", part.word())))
 }
 
-fn measure(options: &Options) -> Result {
-    build_lunette()?;
-    if !options.resume {
-        let folder = root().join(OUTPUT);
-        if folder.exists() {
-            fs::remove_dir_all(&folder).map_err(|error| format!("{OUTPUT}: {error}"))?;
-        }
+fn measure(part: Part, options: &Options) -> Result {
+    let (plan, folder) = (part.plan_file(), part.output());
+    let fault = |error: std::io::Error| format!("{folder}: {error}");
+    if !options.resume && root().join(folder).exists() {
+        fs::remove_dir_all(root().join(folder)).map_err(fault)?;
     }
-    let fault = |error: std::io::Error| format!("{OUTPUT}: {error}");
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     fs::create_dir_all(root().join("target")).map_err(fault)?;
-    fs::write(root().join(PLAN), plan::plan(cores)).map_err(fault)?;
+    fs::write(root().join(plan), part.plan(cores)).map_err(fault)?;
     let mut report = command(lunette());
-    report.args(["report", PLAN, "-o", OUTPUT]);
+    report.args(["report", plan, "-o", folder]);
     let switches = [(options.resume, "--resume"), (options.quick, "--quick")];
     report.args(switches.iter().filter(|(on, _)| *on).map(|(_, switch)| switch));
     succeed(&mut report)?;
     let mut figures = Figures::new();
-    fio::measure(&mut figures)?;
-    limits::measure(&mut figures)?;
+    if part == Part::Datapath {
+        fio::measure(&mut figures)?;
+        limits::measure(&mut figures)?;
+    }
     let lines: String = figures.iter().map(|(name, figure)| format!("{name} = {figure}\n")).collect();
-    fs::write(root().join(OUTPUT).join(FIGURES), lines).map_err(fault)
+    fs::write(root().join(folder).join(FIGURES), lines).map_err(fault)
 }
 
 /// Puts the results where they are committed.
-fn record(table: &str) -> Result {
-    let (from, to) = (root().join(OUTPUT), root().join(RECORD));
-    let fault = |error: std::io::Error| format!("{RECORD}: {error}");
+fn record(part: Part, table: &str) -> Result {
+    let (from, to) = (root().join(part.output()), root().join(part.record()));
+    let fault = |error: std::io::Error| format!("{}: {error}", part.record());
     fs::create_dir_all(&to).map_err(fault)?;
     fs::copy(from.join("results.csv"), to.join("results.csv")).map_err(fault)?;
     fs::copy(from.join("report.md"), to.join("report.md")).map_err(fault)?;
     let date = output(command("date").args(["--utc", "+%Y-%m-%d"]))?;
-    let instructions = fs::read_to_string(root().join("xtask/instructions.toml")).map_err(fault)?;
-    let text = format!(
-        "# Marks\n\nMade by `cargo xtask bench --record` on {}. Ratios are of medians of one run; \
+    let mut text = format!(
+        "# Marks\n\nMade by `cargo xtask bench --only {} --record` on {}. Ratios are of medians of one run; \
          [report.md](report.md) has the machine, the commands and all figures, [results.csv](results.csv) every row.\n\n\
-         {table}\nInstructions in user space for one command, guarded by `cargo xtask instructions`:\n\n```\n{}```\n",
+         {table}",
+        part.word(),
         date.trim(),
-        instructions
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .fold(String::new(), |text, line| text + line + "\n"),
     );
+    if part == Part::Datapath {
+        let instructions = fs::read_to_string(root().join("xtask/instructions.toml")).map_err(fault)?;
+        text +=
+            "\nInstructions in user space for one command, guarded by `cargo xtask instructions`:\n\n```\n";
+        let lines = instructions.lines().filter(|line| !line.starts_with('#'));
+        text = lines.fold(text, |text, line| text + line + "\n") + "```\n";
+    }
     fs::write(to.join("marks.md"), text).map_err(fault)
 }
 
@@ -123,17 +140,17 @@ mod tests {
     use super::*;
 
     const CSV: &str = "\
-section,target,scheduling,direction,digests,jobs,queue_depth,block_size,runs,iops,iops_median,\
+section,target,scheduling,direction,write_data,digests,jobs,queue_depth,block_size,runs,iops,iops_median,\
 target_cpu_us_per_command_median,initiator_cpu_us_per_command_median\r\n\
-A: small commands,Lunette,spinning,read,none,1,32,4K,5,90,80,0.8312,1.5\r\n\
-A: small commands,ceiling,spinning,read,none,1,32,4K,5,100,100,,1\r\n\
-C: polling,Lunette,free,read,none,1,1,4K,5,1,95,1,1\r\n\
-C: polling,Lunette,always,read,none,1,1,4K,5,1,100,1,1\r\n\
-C: polling,Lunette,never,read,none,1,1,4K,4,1,50,1,1\r\n";
+A: small commands,Lunette,spinning,read,with the command,none,1,32,4K,5,90,80,0.8312,1.5\r\n\
+A: small commands,ceiling,spinning,read,with the command,none,1,32,4K,5,100,100,,1\r\n\
+C: polling,Lunette,free,read,with the command,none,1,1,4K,5,1,95,1,1\r\n\
+C: polling,Lunette,always,read,with the command,none,1,1,4K,5,1,100,1,1\r\n\
+C: polling,Lunette,never,read,with the command,none,1,1,4K,4,1,50,1,1\r\n";
 
     fn verdicts() -> Vec<Judged> {
         let results = Results::parse(CSV.as_bytes()).expect("results");
-        let marks = marks(&results, &Figures::new()).into_iter();
+        let marks = Part::Datapath.marks(&results, &Figures::new()).into_iter();
         marks.map(|mark| Judged::new(mark, &results)).collect()
     }
 
@@ -154,7 +171,7 @@ C: polling,Lunette,never,read,none,1,1,4K,4,1,50,1,1\r\n";
         let missing = judged.iter().filter(|judged| judged.figures.is_none());
         assert!(missing.clone().count() > 0 && missing.clone().all(|judged| !judged.is_reached()));
         assert!(judge::table(&judged).contains("| - | - | - |"));
-        assert!(judge::table(&judged).contains("not measured: needs at least 4 cores"));
+        assert!(judge::more_cores(&judged).contains("not measured: needs at least 4 cores"));
     }
 
     #[test]

@@ -22,6 +22,13 @@ pub(crate) fn build_lunette() -> Result {
     succeed(cargo().args(["build", "--release", "--locked", "--package", "lunette"]))
 }
 
+/// Builds it as its tests are built, whose own needs decide some features of what it depends on: after those of the step
+/// `release` there is nothing to do.
+pub(crate) fn build_lunette_as_tested() -> Result {
+    let tests = ["test", "--release", "--locked", "--package", "lunette", "--test", "cli", "--no-run"];
+    succeed(cargo().args(tests))
+}
+
 /// The cargo that runs us, started in the repository's root.
 pub(crate) fn cargo() -> Command {
     command(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))

@@ -32,7 +32,7 @@ enum Task {
     Instructions(instructions::Options),
     /// Measure the datapath, and hold it against its marks.
     Bench(bench::Options),
-    /// Linux's own initiators in a virtual machine, against the daemon on this one; not part of `test` yet.
+    /// Linux's own initiators in a virtual machine, against the daemon on this one.
     Vm(vm::Options),
     /// Check the tree itself: file lengths, leftovers, documents.
     Tidy,

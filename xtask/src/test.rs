@@ -1,7 +1,7 @@
 //! Everything that continuous integration checks, in steps.
 
 use crate::command::{Result, cargo, describe, exists};
-use crate::{command, fuzz, instructions, packages, tidy};
+use crate::{command, fuzz, instructions, packages, tidy, vm};
 use clap::ValueEnum;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -34,6 +34,8 @@ enum Step {
     Release,
     /// Instructions per command.
     Instructions,
+    /// Linux's own initiators in a virtual machine.
+    Vm,
     /// All tests, with overflow checks.
     Tests,
     /// The target's tests in the ways to wait for work that are not the default.
@@ -114,6 +116,7 @@ fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result 
             summary,
         ),
         Step::Instructions => instructions::run(&instructions::Options::default()),
+        Step::Vm => packages::ensure_for_vm().and_then(|()| vm::run(&vm::Options::default())),
         Step::Tests => {
             let mut tests = cargo();
             tests.env("RUST_TEST_THREADS", threads().to_string());

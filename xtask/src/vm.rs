@@ -1,45 +1,55 @@
 //! `cargo xtask vm`: Linux's own initiators, in a virtual machine with Debian's kernel, against the daemon on this
-//! machine. Each scenario has a network of its own, in which the host is 192.0.2.1 and the guest 192.0.2.2.
+//! machine. Each scenario has a network of its own, in which the host is 192.0.2.1 and .3, and the guest 192.0.2.2.
 
 mod daemon;
+mod frames;
 mod guest;
 mod rig;
 mod scenario;
 mod verbs;
 
-use crate::command::{Result, administration, build_lunette, command, describe, root, succeed};
+use crate::command::{Result, administration, build_lunette_as_tested, command, describe, root, succeed};
 use crate::packages;
-use clap::ValueEnum as _;
 use daemon::Daemon;
 use scenario::Scenario;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufRead as _, BufReader};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+/// How many scenarios are played at a time. Much of each is spent on waiting, also on two cores.
+const JOBS: usize = 2;
 
 /// Options of `cargo xtask vm`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Only these scenarios.
-    #[arg(value_name = "SCENARIO")]
-    scenarios: Vec<Scenario>,
+    #[arg(value_name = "SCENARIO", value_parser = Scenario::parser())]
+    scenarios: Vec<&'static Scenario>,
+    /// How many are played at a time.
+    #[arg(long, value_name = "NUMBER", default_value_t = JOBS)]
+    jobs: usize,
     /// Set for the process that lives in a scenario's own namespaces.
     #[arg(long, hide = true)]
     inside: bool,
 }
 
+impl Default for Options {
+    fn default() -> Options {
+        Options { scenarios: Vec::new(), jobs: JOBS, inside: false }
+    }
+}
+
 /// Where everything lies that is made.
 const FOLDER: &str = "target/vm";
 
-/// Runs the chosen scenarios, all of them by default; one that fails does not keep the others from running.
+/// Plays the chosen scenarios, by default all that are meant for it; one that fails does not keep the others from it.
 pub(crate) fn run(options: &Options) -> Result {
-    let scenarios = match options.scenarios.as_slice() {
-        [] => Scenario::value_variants(),
-        chosen => chosen,
-    };
     if options.inside {
-        return scenarios.iter().try_for_each(|scenario| inside(*scenario));
+        return options.scenarios.iter().try_for_each(|scenario| inside(scenario));
     }
     let fault = |error: io::Error| format!("{FOLDER}: {error}");
     fs::create_dir_all(folder()).map_err(fault)?;
@@ -47,21 +57,38 @@ pub(crate) fn run(options: &Options) -> Result {
     lock.try_lock().map_err(|_| format!("{FOLDER}: another `cargo xtask vm` is at work here"))?;
     let tun = File::options().read(true).write(true).open("/dev/net/tun");
     tun.map_err(|error| format!("/dev/net/tun: {error} (the guest's network needs a tap)"))?;
-    build_lunette()?;
+    build_lunette_as_tested()?;
     let start = Instant::now();
     rig::ensure()?;
-    println!("== virtual machine: ready after {} s", start.elapsed().as_secs());
-    let mut failed = Vec::new();
-    for scenario in scenarios {
-        let start = Instant::now();
-        println!("== {}", scenario.name());
-        let outcome = isolated(*scenario);
-        let verdict = if outcome.is_ok() { "passed" } else { "failed" };
-        println!("== {}: {verdict} after {} s", scenario.name(), start.elapsed().as_secs());
-        failed.extend(outcome.err());
-    }
+    println!("virtual machine: ready after {} s", start.elapsed().as_secs());
+    let scenarios = match options.scenarios.as_slice() {
+        [] => Scenario::all().filter(|scenario| scenario.by_default).collect(),
+        chosen => chosen.to_vec(),
+    };
+    let queue = Mutex::new(scenarios.iter());
+    let work = || std::iter::from_fn(|| next(&queue)).filter_map(|scenario| played(scenario).err()).collect();
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let jobs = options.jobs.clamp(1, scenarios.len());
+        let workers: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        let failed =
+            workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        failed.collect::<Vec<Vec<String>>>().concat()
+    });
     println!("{} passed, {} failed", scenarios.len() - failed.len(), failed.len());
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+}
+
+fn next(queue: &Mutex<std::slice::Iter<'_, &'static Scenario>>) -> Option<&'static Scenario> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).next().copied()
+}
+
+/// Plays a scenario, and says how it ended.
+fn played(scenario: &Scenario) -> Result {
+    let start = Instant::now();
+    let outcome = isolated(scenario);
+    let verdict = if outcome.is_ok() { "passed" } else { "failed" };
+    println!("== {}: {verdict} after {} s", scenario.name, start.elapsed().as_secs());
+    outcome
 }
 
 fn folder() -> PathBuf {
@@ -74,26 +101,34 @@ fn remove(path: &Path) -> io::Result<()> {
     removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Runs a scenario in namespaces of its own: its addresses disturb nobody, and what it started ends with it.
-fn isolated(scenario: Scenario) -> Result {
+/// Runs a scenario in namespaces of its own: its addresses disturb nobody, and what it started ends with it. What it
+/// prints is shown with its name, since others may run beside it.
+fn isolated(scenario: &Scenario) -> Result {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut unshare = command("unshare");
     if !packages::is_root() {
         unshare.arg("--map-root-user");
     }
-    unshare.args(["--net", "--pid", "--fork"]).arg(program).args(["vm", "--inside", scenario.name()]);
+    unshare.args(["--net", "--pid", "--fork"]).arg(program).args(["vm", "--inside", scenario.name]);
     let line = describe(&unshare);
-    let mut child =
-        unshare.stdin(Stdio::piped()).spawn().map_err(|error| format!("cannot run `{line}`: {error}"))?;
+    let fault = |error: io::Error| format!("cannot run `{line}`: {error}");
+    let (reader, writer) = io::pipe().map_err(fault)?;
+    unshare.stderr(writer.try_clone().map_err(fault)?).stdout(writer);
+    let mut child = unshare.stdin(Stdio::piped()).spawn().map_err(fault)?;
+    // Holds the pipe's writing ends; without them the reader ends with the child.
+    drop(unshare);
     // Closed when this process ends, however it ends; the one inside waits for that.
     let lifeline = child.stdin.take();
+    for line in BufReader::new(reader).lines().map_while(std::result::Result::ok) {
+        println!("{:<12}{line}", scenario.name);
+    }
     let status = child.wait().map_err(|error| error.to_string())?;
     drop(lifeline);
-    if status.success() { Ok(()) } else { Err(format!("scenario {} failed", scenario.name())) }
+    if status.success() { Ok(()) } else { Err(format!("scenario {} failed", scenario.name)) }
 }
 
 /// The first process of the new namespaces: when it ends, the kernel ends all others in them.
-fn inside(scenario: Scenario) -> Result {
+fn inside(scenario: &'static Scenario) -> Result {
     if std::process::id() != 1 {
         return Err("--inside is for namespaces that `cargo xtask vm` has made".into());
     }
@@ -106,16 +141,22 @@ fn inside(scenario: Scenario) -> Result {
         "link set lo up",
         "tuntap add tap0 mode tap",
         "address add 192.0.2.1/24 dev tap0",
+        "address add 192.0.2.3/24 dev tap0",
         "link set tap0 up",
     ] {
         succeed(administration("ip").args(line.split(' ')))?;
     }
-    let folder = folder().join(scenario.name());
+    let folder = folder().join(scenario.name);
     let made = remove(&folder).and_then(|()| fs::create_dir_all(&folder));
     made.map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut daemon = Daemon::new(scenario, &folder);
     daemon.serve()?;
     guest::run(scenario, &folder, &mut daemon)
         .and_then(|()| daemon.stop())
-        .map_err(|reason| format!("{reason}\nthe daemon's last lines:\n{}", daemon.last_lines()))
+        .map_err(|reason| format!("{reason}\nthe daemon's last lines:\n{}", daemon.last_lines()))?;
+    if scenario.is_captured {
+        let frames = frames::write(&guest::capture(&folder))?;
+        frames.iter().for_each(|path| println!("frames in {}", path.display()));
+    }
+    Ok(())
 }

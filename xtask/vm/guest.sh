@@ -1,7 +1,8 @@
 # What the scenarios' scripts are made of. They run in busybox's shell with `set -e`.
 
-# The host, as network() reaches it.
+# The host, as network() reaches it, and where else.
 HOST=192.0.2.1
+HOST_TOO=192.0.2.3
 # What names its SRP target port.
 GUID=024c750000000001
 
@@ -39,7 +40,7 @@ iscsi_login() {
     if ! pidof iscsid >/dev/null; then
         # It takes requests only from root, by name.
         echo 'root:x:0:0:root:/tmp:/bin/sh' >/etc/passwd
-        echo 'InitiatorName=iqn.2026-11.io.lunette:guest' >/etc/iscsi/initiatorname.iscsi
+        echo 'InitiatorName=iqn.2026-11.io.lunette:test' >/etc/iscsi/initiatorname.iscsi
         iscsid
     fi
     iscsiadm --mode discovery --type sendtargets --portal "$HOST" --interface "$1"
@@ -54,12 +55,13 @@ iscsi_logout() {
     while [ -b "$disk" ]; do usleep 50000; done
 }
 
-# Logs in over SRP by the line that the daemon prints. The disk is $disk from then on.
+# Logs in over SRP by the line that the daemon prints, with its address if it is not $HOST. The disk is $disk from then
+# on.
 srp_login() {
     step 'login over SRP'
-    echo "id_ext=$GUID,ioc_guid=$GUID,dest=$HOST:3260" >/sys/class/infiniband_srp/srp-siw0-1/add_target
+    echo "id_ext=$GUID,ioc_guid=$GUID,dest=${1:-$HOST}:3260" >/sys/class/infiniband_srp/srp-siw0-1/add_target
     find_disk
-    cat /sys/class/scsi_host/host*/ch_count
+    grep . /sys/class/scsi_host/host*/ch_count
 }
 
 srp_logout() {
@@ -68,10 +70,26 @@ srp_logout() {
     while [ -b "$disk" ]; do usleep 50000; done
 }
 
-# Waits for the only disk.
+# Waits for the only disk, or the only one beside $disk_before.
 find_disk() {
-    until disk=$(ls /dev/sd[a-z] 2>/dev/null); do usleep 50000; done
-    step "$disk: $(cat "/sys/block/${disk#/dev/}/device/model"), $(cat "/sys/block/${disk#/dev/}/size") sectors"
+    until disk=$(ls /dev/sd[a-z] 2>/dev/null | grep -vx "${disk_before:-none}"); do usleep 50000; done
+    step "$disk: $(told "$disk" device/model), $(told "$disk" size) sectors"
+}
+
+# What the kernel tells of a disk.
+told() {
+    cat "/sys/block/${1#/dev/}/$2"
+}
+
+# Commands that a disk has finished.
+served() {
+    awk '{ print $1 + $5 }' "/sys/block/${1#/dev/}/stat"
+}
+
+# Waits until a disk has finished $2 more commands.
+serves() {
+    enough=$(($(served "$1") + $2))
+    until [ "$(served "$1")" -ge $enough ]; do usleep 50000; done
 }
 
 # Makes a file system on $disk, fills it, has fio verify what it writes there, and checks it.
@@ -116,10 +134,10 @@ verified() {
 # The initiator shows by a line of the kernel log, which has $1 in it, that it noticed. It has to go on by itself.
 outage() {
     step "verified writes to $disk"
-    load="--name=outage --filename=$disk --rw=randwrite --bs=4k --size=16m --rate_iops=500"
+    load="--name=outage --filename=$disk --rw=randwrite --bs=4k --size=8m --rate_iops=500"
     verified $load --verify_backlog=64 &
     fio=$!
-    until [ "$(awk '{ print $5 }' "/sys/block/${disk#/dev/}/stat")" -gt 200 ]; do usleep 50000; done
+    serves "$disk" 200
     step 'the daemon is killed'
     host kill
     until dmesg | grep -q "$1"; do usleep 50000; done

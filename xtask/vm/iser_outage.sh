@@ -2,5 +2,5 @@ network
 siw
 modules sd_mod ib_iser
 iscsi_login iser
-outage 'detected conn error' 5
+outage 'detected conn error' 2
 iscsi_logout

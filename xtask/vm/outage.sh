@@ -1,5 +1,5 @@
 network
 modules sd_mod iscsi_tcp
 iscsi_login default
-outage 'detected conn error' 5
+outage 'detected conn error' 2
 iscsi_logout

@@ -1,16 +1,22 @@
 //! A responder that does nothing, as the mark for everything that does something: one thread per connection, one
 //! receive into a large buffer, an answer for each command found in it, one send for all of them. What it reaches is
-//! what kernel TCP allows with one core on each side.
+//! what kernel TCP allows with one core on each side, for iSCSI and for iSER and SRP over iWARP: the first bytes of a
+//! connection tell which.
 //!
-//! It logs in whoever asks for [`TARGET`] and knows the few commands with which a unit is opened. Every other command
+//! It logs in whoever asks for [`TARGET`] (by SRP, for any port) and knows the few commands with which a unit is opened. Every other command
 //! ends with GOOD: data that is asked for comes from one fixed buffer, data that comes is forgotten.
 
 mod connection;
+mod iscsi;
+mod iser;
+mod iwarp;
 mod login;
 mod output;
 mod session;
+mod srp;
 mod unit;
 
+use connection::Ends;
 use reactor::{net, topology};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,6 +27,8 @@ use std::time::Duration;
 
 /// The target's name.
 pub const TARGET: &str = "iqn.2026-11.io.lunette:ceiling";
+/// The target's id_ext and ioc_guid, of those that SRP may ask for: it answers to all.
+pub const GUID: u64 = 1;
 /// The size of its units when nothing else is said.
 pub const SIZE_BYTES: u64 = 64 << 30;
 /// Bytes of a logical block.
@@ -95,9 +103,14 @@ impl Ceiling {
         self.address
     }
 
-    /// The URL of a unit; there is one behind every number.
-    pub fn url(&self, lun: u16) -> String {
-        format!("iscsi://{}/{TARGET}/{lun}", self.address)
+    /// The URLs of a unit, by iSCSI, iSER and SRP; there is one behind every number.
+    pub fn urls(&self, lun: u16) -> [String; 3] {
+        let address = self.address;
+        [
+            format!("iscsi://{address}/{TARGET}/{lun}"),
+            format!("iser://{address}/{TARGET}/{lun}"),
+            format!("srp://{address}/{GUID:016x}/{lun}"),
+        ]
     }
 }
 
@@ -161,11 +174,11 @@ fn serve(
     socket.set_nonblocking(options.spin)?;
     let portal = socket.local_addr()?;
     let socket = Arc::new(socket);
-    let (stream, size_bytes) = (Arc::clone(&socket), options.size_bytes);
+    let (stream, blocks) = (Arc::clone(&socket), options.size_bytes / u64::from(BLOCK_BYTES));
     let body = move || {
         let served = core
             .map_or(Ok(()), topology::pin_to)
-            .and_then(|()| connection::serve(&stream, (peer, portal), size_bytes));
+            .and_then(|()| connection::serve(&stream, Ends { from: peer, portal, blocks }));
         if let Err(error) = served {
             tracing::warn!(%peer, %error, "a connection ended");
         }
@@ -174,4 +187,9 @@ fn serve(
     };
     let thread = thread::Builder::new().name(format!("from {peer}")).spawn(body)?;
     Ok(Served { socket, thread })
+}
+
+/// The end of a connection whose initiator does what this responder does not know.
+fn breach(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("breach by the initiator: {what}"))
 }

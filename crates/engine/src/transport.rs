@@ -31,7 +31,8 @@ pub(crate) const OPENING_BYTES: u32 = StartFrame::BYTES as u32;
 
 /// RDMA Reads that a connection makes at a time; it serves none.
 const READS: Depths = Depths { ird: 0, ord: 128 };
-/// Receives of a connection, at most: an initiator that asks for shorter data segments needs more of them.
+/// Receives of a connection, at most: an initiator that asks for shorter data segments needs more of them, and may have
+/// fewer commands in flight when these are not enough.
 const RECEIVES_MAX: u16 = 1024;
 
 /// The machine of one connection.
@@ -134,7 +135,8 @@ impl Transport {
         *self = match spoken {
             Spoken::Iscsi => Transport::Iscsi(Box::new(IscsiTarget::new(config, access, from, portal, now))),
             Spoken::Iser => {
-                Transport::Iser(channel(socket, IserTarget::new(config, access, from, portal, now), now))
+                let target = IserTarget::new(config, RECEIVES_MAX, access, from, portal, now);
+                Transport::Iser(channel(socket, target, now))
             }
             Spoken::Srp => {
                 Transport::Srp(channel(socket, SrpTarget::new(srp, access, from, portal, now), now))
@@ -391,11 +393,19 @@ fn next_of_channel<M: MessageMachine<Event = Up>, I: Io>(
     io: &mut I,
 ) -> Option<Up> {
     loop {
+        channel.take_in(io.now(), io.arena());
+        if let Some(up) = channel.poll() {
+            return Some(up);
+        }
+        if stream.feed(io, channel) {
+            continue;
+        }
+        // What is posted may be what more is taken after.
         if let Some(up) = poll_channel(channel, io) {
             return Some(up);
         }
         if !stream.feed(io, channel) {
-            return poll_channel(channel, io);
+            return None;
         }
     }
 }

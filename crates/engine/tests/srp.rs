@@ -152,8 +152,14 @@ impl Channel {
         rest
     }
 
-    /// The response with this tag, and before it what is written to our memory.
+    /// The response with this tag, which is the next, and before it what is written to our memory.
     fn response(&mut self, tag: u32) -> Vec<u8> {
+        let unit = self.any_response();
+        assert_eq!(unit[12..16], tag.to_be_bytes());
+        unit
+    }
+
+    fn any_response(&mut self) -> Vec<u8> {
         loop {
             let frame = self.next();
             if frame[0] & TAGGED != 0 {
@@ -161,9 +167,7 @@ impl Channel {
                 self.written.extend_from_slice(&frame[14..]);
             } else if frame[18] == 0xc1 {
                 // Credits may come by requests of their own.
-                let unit = frame[18..].to_vec();
-                assert_eq!(unit[12..16], tag.to_be_bytes());
-                return unit;
+                return frame[18..].to_vec();
             }
         }
     }
@@ -336,12 +340,18 @@ fn data_inside_a_command_is_written_from_where_it_lies() {
         // More commands than there are receives: each has to come back.
         for round in 0..300u32 {
             let value = round as u8;
-            for part in 0..8u8 {
+            // At once, so that some are received while others are written.
+            let write = |part: u8| {
                 let len = DATA_BYTES / 8;
                 let behind = [&len.to_be_bytes()[..], &[0; 16], &vec![value; len as usize]].concat();
                 let cdb = [WRITE_10, 0, 0, 0, 0, part * (BLOCKS / 8), 0, 0, BLOCKS / 8, 0];
-                let write = channel.command(&cdb, OUT_IMMEDIATE, &behind);
-                assert_eq!(channel.response(write)[19], GOOD);
+                channel.command(&cdb, OUT_IMMEDIATE, &behind)
+            };
+            let mut open: Vec<u32> = (0..8).map(write).collect();
+            while !open.is_empty() {
+                let response = channel.any_response();
+                assert_eq!(response[19], GOOD);
+                open.retain(|tag| response[12..16] != tag.to_be_bytes());
             }
             assert!(round % 50 > 0 || !differs(&mut channel, value), "{unit}, round {round}");
         }

@@ -69,12 +69,12 @@ fn banner(ceiling: &Ceiling, arguments: &CeilingArguments, cores: &[usize]) -> S
     format!(
         "Lunette {} answers commands and does nothing else{cores}, {poll}.\n\
          Reads return one pattern, writes are forgotten: this is a mark to measure by, not a disk.\n\n\
-         Target {}\n  portal {}\n  URL {}\n  LUN any: nothing, {}, {BLOCK_BYTES}-byte blocks\n\n\
+         Target {}\n  portal {}\n{}  LUN any: nothing, {}, {BLOCK_BYTES}-byte blocks\n\n\
          Ready. Stop with Ctrl-C.\n",
         env!("CARGO_PKG_VERSION"),
         bench::ceiling::TARGET,
         ceiling.address(),
-        ceiling.url(0),
+        ceiling.urls(0).map(|url| format!("  URL {url}\n")).concat(),
         format_size(arguments.size),
     )
 }

@@ -89,6 +89,29 @@ fn json_and_csv_tell_the_same_run() {
 }
 
 #[test]
+fn units_are_measured_over_every_transport() {
+    let daemon = Daemon::serve(["--srp", "127.0.0.1:0", "--lun", "ram:16M"]);
+    for (scheme, options) in [
+        ("iscsi", &["--data-digest"][..]),
+        ("iser", &[]),
+        ("srp", &[]),
+        ("srp", &["--no-immediate-data"]),
+        ("srp", &["--bs", "64K"]),
+    ] {
+        let url = daemon.url_over(scheme);
+        let load = [&url, "--rw", "randrw", "--verify", "--numjobs", "2", "--yes"];
+        let document = measured(&[&load[..], options].concat());
+        let (reads, writes) = (operations(&document, "read"), operations(&document, "write"));
+        assert!(reads > 0 && writes > 0, "{url}: {reads} reads, {writes} writes");
+        assert_eq!(document["jobs"][0]["error"], 0, "{url}");
+    }
+    let url = daemon.url_over("srp");
+    let said = refusal(&[&url, "--data-digest"]);
+    assert!(said.contains("crc=on"), "{said}");
+    daemon.stop();
+}
+
+#[test]
 fn a_rate_is_bytes_per_second_as_fio_has_it() {
     let moved = |option: &str, value: &str| operations(&measured(&["ram:16M", option, value]), "read");
     // In a fifth of a second: 80 bytes and the first operation, or 20 operations of 4 KiB.

@@ -63,6 +63,29 @@ fn a_file_arrives_on_a_unit_and_comes_back() {
 }
 
 #[test]
+fn units_are_copied_and_described_over_rdma() {
+    let daemon = Daemon::serve(["--srp", "127.0.0.1:0", "--lun", "ram:32M,serial=WORDS-2"]);
+    let (source, back) = (daemon.path("source"), daemon.path("back"));
+    let source = sparse_file(&source, 32 << 20);
+    let back = back.to_str().expect("UTF-8");
+    for (there, here) in [("iser", "srp"), ("srp", "iser")] {
+        let said = lunette(["copy", source, &daemon.url_over(there), "--verify"]).expect_success("copy");
+        assert!(said.contains("no byte differs"), "{said}");
+        let _ = std::fs::remove_file(back);
+        lunette(["copy", &daemon.url_over(here), back]).expect_success("copy from the unit");
+        assert!(std::fs::read(source).expect("a file") == std::fs::read(back).expect("a file"));
+        let said = lunette(["inquiry", &daemon.url_over(here)]).expect_success("inquiry");
+        assert!(said.contains("WORDS-2"), "{said}");
+    }
+    let url = daemon.url_over("srp");
+    refused(&["discover", &url], 1, &["GUID", "iscsi://"]);
+    refused(&["inquiry", url.trim_end_matches("/0")], 2, &["srp://HOST/GUID/LUN"]);
+    let guid = url.rsplit('/').nth(1).expect("a GUID");
+    refused(&["inquiry", &url.replace(guid, "0123456789abcdef")], 1, &["no such target port"]);
+    daemon.stop();
+}
+
+#[test]
 fn units_of_other_block_sizes_are_copied() {
     let daemon = Daemon::serve(["--lun", "ram:13M,bs=4096", "--lun", "ram:16M"]);
     let source = daemon.path("source");

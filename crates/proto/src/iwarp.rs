@@ -135,6 +135,12 @@ pub enum Event {
         /// The work request.
         id: u64,
     },
+    /// Bytes of a buffer that the peer read were still on their way when its STag was invalidated, and have left now:
+    /// its places are free.
+    Freed {
+        /// The STag.
+        stag: u32,
+    },
     /// The connection is no more, and all that was posted is void. Always the last event.
     Gone {
         /// Why.
@@ -284,7 +290,8 @@ impl QueuePair {
         self.post(id, header, from, Operation::Send { solicited, invalidate })
     }
 
-    /// Writes the bytes at `from` to `offset` of what the peer has advertised as `stag`.
+    /// Writes the bytes at `from` to `offset` of what the peer has advertised as `stag`. With the id of
+    /// [`crate::message::WorkId::UNTOLD`], no event comes of it.
     pub fn write(&mut self, id: u64, from: Places, stag: u32, offset: u64) -> Result<(), Refused> {
         self.post(id, &[], from, Operation::Write { stag, offset })
     }
@@ -303,7 +310,7 @@ impl QueuePair {
             return Err(Refused::State);
         }
         let work = Work::new(id, header, places, operation).ok_or(Refused::TooLong)?;
-        if self.sending.post(work) { Ok(()) } else { Err(Refused::Full) }
+        if self.sending.post(work, header) { Ok(()) } else { Err(Refused::Full) }
     }
 
     /// Lets the peer read or write `places`, from offset 0 on, by the STag that is returned, until that is
@@ -313,22 +320,29 @@ impl QueuePair {
     }
 
     /// The STag is no more: `false` when it was not. A peer that still uses it has broken the rules. Bytes of its
-    /// places may be in the batch that is on its way, and a receive into them may be in flight, until that is done.
+    /// places may be on their way to a peer that has read them ([`QueuePair::is_leaving`]), and a receive into them may
+    /// be in flight, until that is done.
     pub fn invalidate(&mut self, stag: u32) -> bool {
         self.drop_body_of(stag);
         self.memory.invalidate(stag)
     }
 
+    /// Whether bytes of what is, or was, registered as `stag` are in a batch that has not left. When it has, and the
+    /// STag is no more, [`Event::Freed`] tells.
+    pub fn is_leaving(&self, stag: u32) -> bool {
+        self.memory.is_leaving(stag)
+    }
+
     /// The batch that names this task in [`Transmit::done`] has left.
     pub fn pushed(&mut self, _task: TaskId) {
-        if let Some(event) = self.sending.left()
+        if let Some(event) = self.sending.left(&mut self.memory)
             && !matches!(self.phase, Phase::Over)
         {
             self.events.push_back(event);
         }
     }
 
-    /// Closes the connection, once what was posted has been sent. Reads are not waited for.
+    /// Closes the connection, once what was posted has been sent. Reads are not waited for, nor asked for any more.
     pub fn close(&mut self, now: Time) {
         if !matches!(self.phase, Phase::Closing { .. } | Phase::Over) {
             self.close_for(now, "closed by this side".to_string());
@@ -365,8 +379,13 @@ impl QueuePair {
         }
         let asked = if self.config.enhanced { setup::REVISION_ENHANCED } else { setup::REVISION_PLAIN };
         if offer.revision != asked || offer.depths.is_some() != self.config.enhanced {
-            let reason = format!("asked for MPA revision {asked}, the peer answered with {}", offer.revision);
-            return self.over(&reason);
+            let cure = match self.config.enhanced {
+                true => ": it makes no enhanced connections (RFC 6581), so it has to be reached without RDMA",
+                false => "",
+            };
+            let answer = offer.revision;
+            return self
+                .over(&format!("asked for MPA revision {asked}, the peer answered with {answer}{cure}"));
         }
         match setup::conclude(&self.config, &offer) {
             Ok(setup) => {
@@ -397,6 +416,7 @@ impl QueuePair {
     }
 
     fn close_for(&mut self, now: Time, reason: String) {
+        self.sending.forget_reads();
         self.phase = Phase::Closing { deadline: now.after(CLOSE_WITHIN), reason };
         self.end_when_sent();
     }
@@ -439,6 +459,19 @@ impl StreamMachine for QueuePair {
         }
     }
 
+    fn header_and(&mut self, now: Time, bytes: &[u8], behind: &[u8]) -> u32 {
+        self.header(now, bytes);
+        let mut rest = behind;
+        while self.is_in_headers()
+            && let Want::Header { len } = self.want()
+            && let Some((more, after)) = rest.split_at_checked(usize::try_from(len).unwrap_or(usize::MAX))
+        {
+            self.header(now, more);
+            rest = after;
+        }
+        u32::try_from(behind.len().saturating_sub(rest.len())).unwrap_or(0)
+    }
+
     fn body(&mut self, now: Time, digest_ok: bool) {
         if matches!(self.phase, Phase::Full)
             && let Err(violation) = self.arrived(digest_ok)
@@ -450,6 +483,11 @@ impl StreamMachine for QueuePair {
     fn closed(&mut self, _now: Time, error: Option<&str>) {
         let reason = match &self.phase {
             Phase::Closing { reason, .. } => reason.clone(),
+            // So does one that does not know the revision (RFC 6581 section 10).
+            Phase::Starting { .. } if error.is_none() && self.is_initiator && self.config.enhanced => {
+                "closed by the peer in MPA start-up: it speaks no iWARP there, or not MPA revision 2"
+                    .to_string()
+            }
             Phase::Starting { .. } if error.is_none() => "closed by the peer in MPA start-up".to_string(),
             Phase::Starting { .. } | Phase::Requested(_) | Phase::Full | Phase::Over => {
                 error.unwrap_or("closed by the peer").to_string()
@@ -472,7 +510,7 @@ impl StreamMachine for QueuePair {
 
     fn transmit(&mut self, now: Time, batch: &mut Transmit) {
         if self.owes()
-            && let Err(violation) = self.sending.fill(&self.agreed, &self.memory, batch)
+            && let Err(violation) = self.sending.fill(&self.agreed, &mut self.memory, batch)
         {
             // The Terminate is in the batch already.
             self.violate(now, violation);

@@ -3,7 +3,8 @@
 //!
 //! The driver's loop, for each machine:
 //!
-//! 1. keep as many receives posted as [`MessageMachine::receives`] says, of buffers that the driver owns;
+//! 1. keep as many receives posted as [`MessageMachine::receives`] says, of buffers that the driver owns, or tell the
+//!    machine that there are fewer ([`MessageMachine::make_do`]);
 //! 2. tell what completed: [`MessageMachine::received`], [`MessageMachine::finished`];
 //! 3. hand every event of [`MessageMachine::poll`] to the layer above;
 //! 4. let the machine post what it owes: [`MessageMachine::post`];
@@ -11,7 +12,8 @@
 //!    it ([`MessageMachine::closed`]).
 //!
 //! What was posted cannot be called back: the memory that it names is lent until it is finished, or the connection is
-//! closed. Machines tell the layer above accordingly ([`crate::verbs::Up::Pushed`]).
+//! closed. Machines tell the layer above accordingly ([`crate::verbs::Up::Pushed`]). The same is true of what a peer reads
+//! of an advertised buffer: its answer may come before the bytes that it is about have left ([`Post::invalidate`]).
 
 use crate::time::Time;
 use wire::{Places, Span};
@@ -31,6 +33,11 @@ pub struct Receives {
 /// Names a work request until it is finished; chosen by the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WorkId(pub u64);
+
+impl WorkId {
+    /// An RDMA Write that nobody waits for: a message is posted behind it, and finished later. It need not be told of.
+    pub const UNTOLD: WorkId = WorkId(u64::MAX);
+}
 
 /// A message that arrived.
 #[derive(Clone, Copy, Debug)]
@@ -88,8 +95,10 @@ pub trait Post {
     /// Lets the peer touch a buffer, until it is invalidated by either side.
     fn advertise(&mut self, places: Places, access: Access) -> Result<Advertised, Full>;
 
-    /// The peer may touch it no more.
-    fn invalidate(&mut self, stag: u32);
+    /// The peer may touch it no more; also to be called, once, for one that the peer itself has invalidated. `false`:
+    /// bytes that the peer has read are still on their way, and the places are lent until [`MessageMachine::freed`].
+    #[must_use]
+    fn invalidate(&mut self, stag: u32) -> bool;
 
     /// Copies bytes of a message to where they belong.
     fn copy(&mut self, from: Span, to: Places);
@@ -124,6 +133,14 @@ pub trait MessageMachine {
     /// The connection is made; as the side that asked, with the private data of the answer.
     fn established(&mut self, now: Time, private_data: &[u8]);
 
+    /// There is memory for so many receives only, those of messages with the machine among them: from now on no more may
+    /// be promised than these, until this is called with more of them. Returns the answer to the request for the
+    /// connection as it is now, if none was given yet; a rejection says that the machine cannot work with so few.
+    fn make_do(&mut self, receives: u16) -> Answer {
+        let _ = receives;
+        Answer::Reject(Vec::new())
+    }
+
     /// As the side that asked: the connection was turned away, with this private data.
     fn rejected(&mut self, now: Time, private_data: &[u8]) {
         let _ = private_data;
@@ -139,6 +156,12 @@ pub trait MessageMachine {
 
     /// Work has finished: its places are free, or, after an RDMA Read, filled.
     fn finished(&mut self, now: Time, work: WorkId);
+
+    /// What was read of a buffer that was invalidated has left now: its places are free. Machines that advertise nothing
+    /// hear of none.
+    fn freed(&mut self, now: Time, stag: u32) {
+        let _ = (now, stag);
+    }
 
     /// The connection is no more, for this reason, and all that was posted is void. Also after [`Self::is_over`]: the
     /// layer above hears of the end only now.

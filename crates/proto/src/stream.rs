@@ -98,9 +98,13 @@ impl Transmit {
 
     /// Whether another PDU with `bytes` header bytes and `segments` segments fits.
     pub fn has_room(&self, bytes: usize, segments: usize) -> bool {
+        self.total_bytes < Self::TOTAL_BYTES_MAX && self.has_room_without_payload(bytes, segments)
+    }
+
+    /// The same for one that has no payload.
+    pub fn has_room_without_payload(&self, bytes: usize, segments: usize) -> bool {
         self.bytes.len().saturating_add(bytes) <= Self::BYTES_MAX
             && self.segments.len().saturating_add(segments) <= Self::SEGMENTS_MAX
-            && self.total_bytes < Self::TOTAL_BYTES_MAX
     }
 
     /// Appends bytes; neighbouring pieces become one segment.
@@ -143,6 +147,14 @@ pub trait StreamMachine {
 
     /// The bytes that `Want::Header` asked for.
     fn header(&mut self, now: Time, bytes: &[u8]);
+
+    /// The same, with what has come behind them already. Returns how many bytes of that were taken, too: all that it
+    /// would ask for by `Want::Header` before anything else can happen.
+    fn header_and(&mut self, now: Time, bytes: &[u8], behind: &[u8]) -> u32 {
+        let _ = behind;
+        self.header(now, bytes);
+        0
+    }
 
     /// The payload of `Want::Body` or `Want::Skip` has been placed or skipped. `digest_ok` is false when a digest
     /// was asked for and did not match.

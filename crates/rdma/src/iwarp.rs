@@ -5,10 +5,11 @@
 //!
 //! ```text
 //! loop {
-//!     channel.run(now, io.arena())
-//!     hand every event of channel.poll() to the layer above; its verbs go to channel.machine_mut(), then run again
+//!     channel.take_in(now, io.arena())
+//!     hand every event of channel.poll() to the layer above; its verbs go to channel.machine_mut()
 //!     if !stream.feed(io, channel) { break }
 //! }
+//! channel.run(now, io.arena()), and its events; their verbs, and run again
 //! stream.end_turn()
 //! stream.flush(io, channel)
 //! channel.run(now, io.arena()), and its events
@@ -35,11 +36,15 @@ use std::time::Duration;
 /// How long a connection waits for the memory of its receives: less than its peer waits for an answer.
 const MEMORY_WITHIN: Duration = Duration::from_secs(5);
 
+/// Why a connection ends whose receives find none.
+const NO_MEMORY: &str = "there was no memory for receives";
+
 /// One end of an RDMA connection, over iWARP in user space if nothing else is said, with the machine whose messages it
 /// carries.
 ///
-/// Its receives are made of the arena's large buffers, before a message can promise them to the peer: while one is
-/// missing, the connection is not accepted, or nothing is sent.
+/// Its receives are made of the arena's large buffers, before a message can promise them to the peer. A responder takes no
+/// more than half of the arena: its machine makes do with fewer, or the connection is rejected. Other than that, while
+/// one is missing nothing is sent.
 pub struct Channel<M, P = QueuePair> {
     pair: P,
     machine: M,
@@ -48,6 +53,10 @@ pub struct Channel<M, P = QueuePair> {
     staging: Staging,
     /// By when the memory that is missing for receives must have been found.
     missing_until: Option<Time>,
+    /// The machine was told of fewer receives than it wants.
+    makes_do: bool,
+    /// Something happened that the machine may have work after.
+    is_stirred: bool,
     /// The queue pair was told to close.
     is_closing: bool,
     /// Why, when it was our doing.
@@ -61,7 +70,7 @@ enum Phase {
     /// This side asks for one.
     Asking,
     /// The peer asks for one, and gets this answer when the receives stand ready.
-    Answering(Vec<u8>),
+    Answering(Answer),
     /// Messages go both ways.
     Full,
     /// The connection is no more, and the machine knows.
@@ -73,7 +82,7 @@ impl<M: MessageMachine> Channel<M> {
     /// room for as many receives as the machine ever wants.
     pub fn initiator(config: Config, mut machine: M, now: Time) -> Result<Channel<M>, Refused> {
         let pair = QueuePair::initiator(config, &machine.request(), now)?;
-        Ok(Channel::new(pair, machine, Phase::Asking))
+        Ok(Channel::new(pair, machine, Phase::Asking, ReceiveBuffers::new(false)))
     }
 
     /// The end that accepted the TCP connection; the machine is asked whether it wants this one.
@@ -95,17 +104,19 @@ impl<M: MessageMachine> Channel<M> {
 impl<M: MessageMachine, P: Provider> Channel<M, P> {
     /// The end that a peer asks for a connection; the machine is asked whether it wants this one.
     pub fn asked_by(pair: P, machine: M) -> Channel<M, P> {
-        Channel::new(pair, machine, Phase::Listening)
+        Channel::new(pair, machine, Phase::Listening, ReceiveBuffers::new(true))
     }
 
-    fn new(pair: P, machine: M, phase: Phase) -> Channel<M, P> {
+    fn new(pair: P, machine: M, phase: Phase, receives: ReceiveBuffers) -> Channel<M, P> {
         Channel {
             pair,
             machine,
             phase,
-            receives: ReceiveBuffers::default(),
+            receives,
             staging: Staging::default(),
             missing_until: None,
+            makes_do: false,
+            is_stirred: true,
             is_closing: false,
             reason: None,
         }
@@ -118,6 +129,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
 
     /// The machine, for the verbs of the layer above.
     pub fn machine_mut(&mut self) -> &mut M {
+        self.is_stirred = true;
         &mut self.machine
     }
 
@@ -126,9 +138,24 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         &mut self.pair
     }
 
+    /// Tells the machine what happened. While there is more to come, this is enough before [`Channel::poll`].
+    pub fn take_in(&mut self, now: Time, arena: &mut Arena) {
+        while let Some(event) = self.pair.poll(arena) {
+            self.is_stirred = true;
+            self.happened(now, event, arena);
+        }
+    }
+
     /// Tells the machine what happened, keeps its receives posted, and posts what it owes.
     pub fn run(&mut self, now: Time, arena: &mut Arena) {
-        while self.step(now, arena) {}
+        self.take_in(now, arena);
+        while std::mem::take(&mut self.is_stirred) {
+            // What is posted may promise more receives than there were before.
+            let has_ended = self.provide(now, arena) || self.post(now, arena) || self.provide(now, arena);
+            self.is_stirred = has_ended;
+            self.take_in(now, arena);
+        }
+        self.is_stirred = self.wants_more();
     }
 
     /// Whether it waits for memory: [`Channel::run`] is to be called again in the next turn.
@@ -142,18 +169,6 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         self.pair.release(arena);
         self.receives.close(arena);
         self.staging.close(arena);
-    }
-
-    /// One event of the queue pair, or when there is none, what is owed; `false` when nothing may have come of it.
-    fn step(&mut self, now: Time, arena: &mut Arena) -> bool {
-        match self.pair.poll(arena) {
-            Some(event) => {
-                self.happened(now, event, arena);
-                true
-            }
-            // What is posted may promise more receives than there were before.
-            None => self.provide(now, arena) || self.post(now, arena) || self.provide(now, arena),
-        }
     }
 
     fn happened(&mut self, now: Time, event: Event, arena: &mut Arena) {
@@ -174,6 +189,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
                 self.machine.finished(now, WorkId(id));
             }
             Event::Written { id } | Event::Read { id } => self.machine.finished(now, WorkId(id)),
+            Event::Freed { stag } => self.machine.freed(now, stag),
             Event::Gone { reason } => {
                 self.phase = Phase::Over;
                 self.machine.closed(now, self.reason.as_deref().unwrap_or(&reason));
@@ -183,33 +199,32 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
 
     fn asked(&mut self, now: Time, private_data: &[u8]) {
         match self.machine.asked(now, private_data) {
-            Answer::Accept(answer) => self.phase = Phase::Answering(answer),
-            Answer::Reject(answer) => {
-                if let Err(refused) = self.pair.reject(now, &answer) {
-                    self.end(now, format!("rejecting the connection failed: {refused}"));
-                }
-            }
+            Answer::Reject(answer) => self.reject(now, &answer),
+            answer @ Answer::Accept(_) => self.phase = Phase::Answering(answer),
         }
     }
 
-    /// Posts the receives that are missing. When none is any more, the peer that asks for the connection is answered:
-    /// then, or when the connection cannot be, the result is `true`.
+    fn reject(&mut self, now: Time, answer: &[u8]) {
+        if let Err(refused) = self.pair.reject(now, answer) {
+            self.end(now, format!("rejecting the connection failed: {refused}"));
+        }
+    }
+
+    /// Posts the receives that are missing. When none is any more, or the machine makes do with those that there are, the
+    /// peer that asks for the connection is answered: then, or when there is to be no connection, the result is `true`.
     fn provide(&mut self, now: Time, arena: &mut Arena) -> bool {
         if self.is_closing || matches!(self.phase, Phase::Listening | Phase::Over) {
             return false;
         }
         match self.post_receives(arena) {
             Ok(true) => self.missing_until = None,
-            Ok(false) => {
-                self.missing_until.get_or_insert(now.after(MEMORY_WITHIN));
-                return false;
-            }
+            Ok(false) => return self.lacks_memory(now),
             Err(refused) => {
                 self.end(now, format!("receives cannot be posted: {refused}"));
                 return true;
             }
         }
-        let Phase::Answering(answer) = &self.phase else { return false };
+        let Phase::Answering(Answer::Accept(answer)) = &self.phase else { return false };
         let accepted = self.pair.accept(now, answer);
         self.phase = Phase::Full;
         if let Err(refused) = accepted {
@@ -225,7 +240,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         }
         let wanted = self.machine.receives();
         while self.receives.ready() < wanted.count {
-            let Some(span) = self.receives.make(&wanted, arena) else { return Ok(false) };
+            let Some(span) = self.receives.make(&wanted, arena) else { break };
             match self.pair.post_receive(span, arena) {
                 // In another state the connection is over soon.
                 Ok(()) | Err(Refused::State) => {}
@@ -233,7 +248,35 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
             }
         }
         self.pair.submit();
+        let are_all = self.receives.ready() >= wanted.count;
+        if !are_all || self.makes_do {
+            self.makes_do = !are_all;
+            return Ok(self.is_content() || are_all);
+        }
         Ok(true)
+    }
+
+    /// Whether the machine makes do with the receives that there are.
+    fn is_content(&mut self) -> bool {
+        let answer = self.machine.make_do(self.receives.made());
+        let is_content = matches!(answer, Answer::Accept(_));
+        if let Phase::Answering(last) = &mut self.phase {
+            *last = answer;
+        }
+        is_content
+    }
+
+    /// Waits for memory, or turns a peer away that cannot be given what it needs: then the result is `true`.
+    fn lacks_memory(&mut self, now: Time) -> bool {
+        if let Phase::Answering(Answer::Reject(answer)) = &mut self.phase {
+            let answer = std::mem::take(answer);
+            self.reason.get_or_insert(NO_MEMORY.to_string());
+            self.is_closing = true;
+            self.reject(now, &answer);
+        } else {
+            self.missing_until.get_or_insert(now.after(MEMORY_WITHIN));
+        }
+        self.is_closing
     }
 
     /// Lets the machine post, and closes the connection behind what it posted last; then the result is `true`.
@@ -296,8 +339,9 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
     /// Time has reached the deadline.
     pub fn tick(&mut self, now: Time) {
         if self.missing_until.is_some_and(|until| now >= until) {
-            self.end(now, "there was no memory for receives".to_string());
+            self.end(now, NO_MEMORY.to_string());
         }
+        self.is_stirred = true;
         self.pair.tick(now);
         if self.machine.deadline().is_some_and(|deadline| now >= deadline) {
             self.machine.tick(now);
@@ -320,6 +364,10 @@ impl<M: MessageMachine> StreamMachine for Channel<M> {
 
     fn header(&mut self, now: Time, bytes: &[u8]) {
         self.pair.header(now, bytes);
+    }
+
+    fn header_and(&mut self, now: Time, bytes: &[u8], behind: &[u8]) -> u32 {
+        self.pair.header_and(now, bytes, behind)
     }
 
     fn body(&mut self, now: Time, digest_ok: bool) {

@@ -61,6 +61,11 @@ pub enum Event {
         /// The work request.
         id: u64,
     },
+    /// No bytes of the places of this STag, which was invalidated, are on their way any more.
+    Freed {
+        /// The STag.
+        stag: u32,
+    },
     /// The connection is no more, and all that was posted is void. Always the last event.
     Gone {
         /// Why.
@@ -125,8 +130,8 @@ pub trait Provider {
     /// Lets the peer read or write `places` by the STag that is returned, until that is invalidated.
     fn register(&mut self, places: Places, access: Access) -> Result<u32, Refused>;
 
-    /// The peer may use the STag no more.
-    fn invalidate(&mut self, stag: u32);
+    /// The peer may use the STag no more. `false`: bytes of its places are on their way, until [`Event::Freed`].
+    fn invalidate(&mut self, stag: u32) -> bool;
 
     /// Hands over all that was posted since.
     fn submit(&mut self);

@@ -8,8 +8,10 @@ use wire::{Places, Span};
 const LINE_BYTES: u64 = 64;
 
 /// All receives, whether they are posted or with the machine.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReceiveBuffers {
+    /// Half of the arena is left to others.
+    is_modest: bool,
     blocks: Vec<Places>,
     /// What is not cut yet of the last block.
     rest: Span,
@@ -21,6 +23,17 @@ pub(crate) struct ReceiveBuffers {
 }
 
 impl ReceiveBuffers {
+    /// None yet. `is_modest`: receives are memory in stock, whoever connects asks for them, and data on its way must not
+    /// lack it; so they take no more than half of the arena.
+    pub(crate) fn new(is_modest: bool) -> ReceiveBuffers {
+        ReceiveBuffers { is_modest, blocks: Vec::new(), rest: Span::default(), bytes: 0, made: 0, held: 0 }
+    }
+
+    /// How many there are.
+    pub(crate) fn made(&self) -> u16 {
+        self.made
+    }
+
     /// How many the machine does not have.
     pub(crate) fn ready(&self) -> u16 {
         self.made - self.held
@@ -39,6 +52,9 @@ impl ReceiveBuffers {
     }
 
     fn cut_another(&mut self, wanted: &Receives, arena: &mut Arena) -> Option<Span> {
+        if self.is_modest && !arena.is_roomy() {
+            return None;
+        }
         let block = arena.take(LARGE_BYTES)?;
         let mut rest = block.iter().next()?;
         match cut(&mut rest, wanted) {
@@ -94,7 +110,7 @@ mod tests {
     use super::*;
 
     fn make_all(wanted: Receives, arena: &mut Arena) -> (ReceiveBuffers, Vec<Span>) {
-        let mut buffers = ReceiveBuffers::default();
+        let mut buffers = ReceiveBuffers::new(false);
         let spans = (0..wanted.count).map_while(|_| buffers.make(&wanted, arena)).collect();
         (buffers, spans)
     }
@@ -137,5 +153,17 @@ mod tests {
         assert_eq!((buffers.take_back(place), buffers.ready()), (place, 6));
         buffers.close(&mut arena);
         assert_eq!(arena.in_use(), 0);
+    }
+
+    #[test]
+    fn the_modest_leave_half_of_the_memory() {
+        let mut arena = Arena::new(8 * 65_536).unwrap();
+        let wanted = Receives { count: u16::MAX, bytes: 65_536, aligned_at: 0 };
+        for (is_modest, count) in [(true, 5), (false, 8)] {
+            let mut buffers = ReceiveBuffers::new(is_modest);
+            assert_eq!((0..9).map_while(|_| buffers.make(&wanted, &mut arena)).count(), count);
+            assert_eq!(buffers.made(), count as u16);
+            buffers.close(&mut arena);
+        }
     }
 }

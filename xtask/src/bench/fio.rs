@@ -1,6 +1,6 @@
 //! How fast fio reads a file, of what our own load generator reads of it: whether the rows `local` are a fair measure.
 
-use super::{Figures, OUTPUT, REPETITIONS_MIN};
+use super::{Figures, Part, REPETITIONS_MIN};
 use crate::command::{Result, command, lunette, output, root};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ const FILE_MIB: usize = 256;
 
 /// Measures both files, fio and ours in turn.
 pub(super) fn measure(figures: &mut Figures) -> Result {
-    for ((place, name), directory) in FILES.into_iter().zip([PathBuf::from("/dev/shm"), root().join(OUTPUT)])
-    {
+    let folders = [PathBuf::from("/dev/shm"), root().join(Part::Datapath.output())];
+    for ((place, name), directory) in FILES.into_iter().zip(folders) {
         println!("measuring: a file on {place}, read by fio and by lunette bench");
         let file = filled(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());

@@ -64,13 +64,17 @@ pub(super) fn table(judged: &[Judged]) -> String {
         );
     }
     text.push_str("\nCPU is the target's + the initiator's; who spins uses all of its core.\n\n");
-    if !judged.iter().any(|judged| judged.mark.ours.section == MORE_CORES) {
-        let _ = writeln!(
-            text,
-            "More cores (4K read, one LUN, one connection per core): not measured: needs at least {CORES_MIN} cores.\n"
-        );
-    }
     text
+}
+
+/// That there are too few cores to measure what more of them bring, if so.
+pub(super) fn more_cores(judged: &[Judged]) -> String {
+    if judged.iter().any(|judged| judged.mark.ours.section == MORE_CORES) {
+        return String::new();
+    }
+    format!(
+        "More cores (4K read, one LUN, one connection per core): not measured: needs at least {CORES_MIN} cores.\n\n"
+    )
 }
 
 /// What must not be exceeded, as Markdown, and how much of it is.

@@ -2,7 +2,7 @@
 
 use super::Figures;
 use super::fio::FILES;
-use super::results::{Results, Side};
+use super::results::{Results, Side, USUAL};
 
 /// A mark: a row of ours against one or several others.
 pub(super) struct Mark {
@@ -112,6 +112,7 @@ fn ceiling(&(section, direction, block, depth, at_least): &(&str, &str, &str, &s
         target: "Lunette".into(),
         scheduling: scheduling.into(),
         direction: direction.into(),
+        write_data: USUAL.into(),
         digests: "none".into(),
         jobs: jobs.into(),
         depth: depth.into(),
@@ -121,13 +122,13 @@ fn ceiling(&(section, direction, block, depth, at_least): &(&str, &str, &str, &s
 }
 
 /// Against the best of several.
-fn against(ours: &Side, name: &str, against: Vec<Side>, at_least: f64) -> Mark {
+pub(super) fn against(ours: &Side, name: &str, against: Vec<Side>, at_least: f64) -> Mark {
     let against = against.into_iter().map(|side| (side, 1.0)).collect();
     Mark { ours: ours.clone(), name: name.into(), against, of_several: f64::max, at_least }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::judge::Judged;
     use super::super::plan::{CORES_MIN, plan};
     use super::*;
@@ -135,7 +136,7 @@ mod tests {
     use std::path::Path;
 
     /// Results as the report makes them of this plan: every row has the same.
-    fn results(plan: &str) -> (Plan, Results) {
+    pub(in super::super) fn results(plan: &str) -> (Plan, Results) {
         let plan = Plan::from_toml(plan, Path::new("plan")).unwrap_or_else(|error| panic!("{error}"));
         let title = |axis: &Axis| axis.title().to_lowercase().replace(' ', "_");
         let mut csv = csv::Writer::from_writer(Vec::new());

@@ -4,6 +4,9 @@ use crate::command::Result;
 use std::collections::HashMap;
 use std::path::Path;
 
+/// When the data of writes goes, unless it is told.
+pub(super) const USUAL: &str = "with the command";
+
 /// A row of the report: a target at a point.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Side {
@@ -11,6 +14,7 @@ pub(super) struct Side {
     pub(super) target: String,
     pub(super) scheduling: String,
     pub(super) direction: String,
+    pub(super) write_data: String,
     pub(super) digests: String,
     pub(super) jobs: String,
     pub(super) depth: String,
@@ -23,7 +27,9 @@ impl Side {
         let jobs = if self.jobs == "1" { String::new() } else { format!("{} connections x ", self.jobs) };
         let digests =
             if self.digests == "none" { String::new() } else { format!(", {} digests", self.digests) };
-        format!("{} {}, {jobs}QD {}{digests}", self.block, self.direction, self.depth)
+        let data =
+            if self.write_data == USUAL { String::new() } else { format!(", data {}", self.write_data) };
+        format!("{} {}, {jobs}QD {}{digests}{data}", self.block, self.direction, self.depth)
     }
 
     /// The same point of another target.
@@ -75,19 +81,22 @@ impl Results {
                 .ok_or_else(|| format!("there is no column {name}"))
         };
         let [section, target, scheduling] = ["section", "target", "scheduling"].map(column);
-        let [direction, digests, jobs] = ["direction", "digests", "jobs"].map(column);
+        let [direction, write_data, digests, jobs] =
+            ["direction", "write_data", "digests", "jobs"].map(column);
         let [depth, block, runs] = ["queue_depth", "block_size", "runs"].map(column);
         let [iops, target_cpu, initiator_cpu] =
             ["iops", "target_cpu_us_per_command", "initiator_cpu_us_per_command"]
                 .map(|name| column(&format!("{name}_median")));
         let (runs, iops, target_cpu, initiator_cpu) = (runs?, iops?, target_cpu?, initiator_cpu?);
-        let places = [section?, target?, scheduling?, direction?, digests?, jobs?, depth?, block?];
+        let places =
+            [section?, target?, scheduling?, direction?, write_data?, digests?, jobs?, depth?, block?];
         let mut results = Results { medians: HashMap::new(), rows: Vec::new(), repetitions: u32::MAX };
         for record in reader.records() {
             let record = record.map_err(|error| error.to_string())?;
-            let [section, target, scheduling, direction, digests, jobs, depth, block] =
+            let [section, target, scheduling, direction, write_data, digests, jobs, depth, block] =
                 places.map(|place| record.get(place).unwrap_or_default().to_string());
-            let side = Side { section, target, scheduling, direction, digests, jobs, depth, block };
+            let side =
+                Side { section, target, scheduling, direction, write_data, digests, jobs, depth, block };
             let figure = |place: usize| record.get(place)?.parse::<f64>().ok();
             if let Some(iops) = figure(iops) {
                 let (target_cpu, initiator_cpu) = (figure(target_cpu), figure(initiator_cpu));

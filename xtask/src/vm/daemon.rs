@@ -18,14 +18,14 @@ const LINES_SHOWN: usize = 20;
 
 /// `lunette serve` over a file, which outlives it.
 pub(super) struct Daemon {
-    scenario: Scenario,
+    scenario: &'static Scenario,
     folder: PathBuf,
     child: Option<Child>,
 }
 
 impl Daemon {
     /// One that does not run yet; its medium and its log lie in this folder.
-    pub(super) fn new(scenario: Scenario, folder: &Path) -> Self {
+    pub(super) fn new(scenario: &'static Scenario, folder: &Path) -> Self {
         Self { scenario, folder: folder.to_path_buf(), child: None }
     }
 
@@ -38,7 +38,7 @@ impl Daemon {
         let log = File::options().create(true).append(true).open(self.log()).map_err(fault)?;
         let lun = format!("file:{},size=256M", self.folder.join("medium").display());
         let mut serve = command(lunette());
-        serve.args(["serve", "--listen", "192.0.2.1:3260", "--lun", &lun]).args(self.scenario.serve());
+        serve.args(["serve", "--listen", "192.0.2.1:3260", "--lun", &lun]).args(self.scenario.serve);
         let child = self.child.insert(serve.stdout(Stdio::piped()).stderr(log).spawn().map_err(fault)?);
         let (sender, receiver) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {

@@ -7,8 +7,8 @@ use super::verbs;
 use crate::command::{Result, command};
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader};
-use std::path::Path;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -24,10 +24,13 @@ const START: Duration = Duration::from_secs(60);
 const LINES_KEPT: usize = 30;
 
 /// Boots the guest, has it play the scenario, prints its lines, and does to the daemon what it asks for.
-pub(super) fn run(scenario: Scenario, folder: &Path, daemon: &mut Daemon) -> Result {
-    let initrd = initrd(scenario, folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let guest = Guest::boot(initrd.path())?;
-    let deadline = Instant::now() + START + scenario.limit();
+pub(super) fn run(scenario: &Scenario, folder: &Path, daemon: &mut Daemon) -> Result {
+    let fault = |error: io::Error| format!("{}: {error}", folder.display());
+    let initrd = initrd(scenario, folder).map_err(fault)?;
+    let capture = scenario.is_captured.then(|| capture(folder));
+    let guest = Guest::boot(initrd.path(), capture.as_deref())?;
+    let mut log = File::create(folder.join("guest.log")).map_err(fault)?;
+    let deadline = Instant::now() + START + scenario.limit;
     let mut last = VecDeque::new();
     loop {
         let line = match guest.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -40,6 +43,7 @@ pub(super) fn run(scenario: Scenario, folder: &Path, daemon: &mut Daemon) -> Res
         match Word::parse(&line)? {
             None => {
                 println!("{line}");
+                writeln!(log, "{line}").map_err(fault)?;
                 if last.len() == LINES_KEPT {
                     last.pop_front();
                 }
@@ -51,6 +55,11 @@ pub(super) fn run(scenario: Scenario, folder: &Path, daemon: &mut Daemon) -> Res
             Some(Word::Failed) => return Err(after("the guest's script failed", &last)),
         }
     }
+}
+
+/// Where the traffic of a scenario is kept.
+pub(super) fn capture(folder: &Path) -> PathBuf {
+    folder.join("capture.pcap")
 }
 
 /// What the guest says to us rather than to the reader.
@@ -85,13 +94,13 @@ fn after(reason: &str, last: &VecDeque<String>) -> String {
 }
 
 /// The root that all scenarios share with this one's script behind it: the kernel unpacks one archive over the other.
-fn initrd(scenario: Scenario, folder: &Path) -> io::Result<NamedTempFile> {
+fn initrd(scenario: &Scenario, folder: &Path) -> io::Result<NamedTempFile> {
     let scripts = folder.join("scripts");
     fs::create_dir_all(&scripts)?;
     rig::write_executable(&scripts.join("init"), INIT)?;
     fs::write(scripts.join("guest.sh"), LIBRARY)?;
-    fs::write(scripts.join("scenario.sh"), scenario.script())?;
-    fs::write(scripts.join("limit"), scenario.limit().as_secs().to_string())?;
+    fs::write(scripts.join("scenario.sh"), scenario.script)?;
+    fs::write(scripts.join("limit"), scenario.limit.as_secs().to_string())?;
     verbs::put_daemon(scenario, &scripts)?;
     let mut initrd = NamedTempFile::new_in(folder)?;
     io::copy(&mut File::open(rig::root_archive())?, &mut initrd)?;
@@ -106,7 +115,8 @@ struct Guest {
 }
 
 impl Guest {
-    fn boot(initrd: &Path) -> Result<Self> {
+    /// With its network's traffic in a file, if one is named.
+    fn boot(initrd: &Path, capture: Option<&Path>) -> Result<Self> {
         let mut emulator = command("qemu-system-x86_64");
         emulator.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1G"]);
         emulator.args([
@@ -121,7 +131,13 @@ impl Guest {
         emulator.arg("-kernel").arg(rig::vmlinux()).arg("-initrd").arg(initrd);
         // Only a panic goes to the console by itself: anything else could fall into the midst of a line.
         emulator.args(["-append", "console=ttyS0 loglevel=1 panic=-1 mitigations=off random.trust_cpu=on"]);
-        emulator.args(["-netdev", "tap,id=net0,ifname=tap0,script=no,downscript=no,vhost=off"]);
+        let mut tap = "tap,id=net0,ifname=tap0,script=no,downscript=no,vhost=off".to_owned();
+        if let Some(file) = capture {
+            // Segments as they would be on a wire.
+            tap.push_str(",vnet_hdr=off");
+            emulator.arg("-object").arg(format!("filter-dump,id=dump0,netdev=net0,file={}", file.display()));
+        }
+        emulator.args(["-netdev", &tap]);
         emulator.args(["-device", "virtio-net-pci,netdev=net0,romfile="]);
         let fault = |error: io::Error| format!("cannot run qemu-system-x86_64: {error}");
         let mut child = emulator.stdout(Stdio::piped()).spawn().map_err(fault)?;
@@ -171,8 +187,7 @@ mod tests {
 
     #[test]
     fn every_script_parses() {
-        use clap::ValueEnum as _;
-        let scripts = Scenario::value_variants().iter().map(|scenario| scenario.script());
+        let scripts = Scenario::all().map(|scenario| scenario.script);
         for script in scripts.chain([INIT, LIBRARY]) {
             let status = command("sh").args(["-n", "-c", script]).status();
             assert!(status.is_ok_and(|status| status.success()), "{script}");

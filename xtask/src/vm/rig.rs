@@ -31,7 +31,13 @@ pub(super) fn root_archive() -> PathBuf {
 pub(super) fn ensure() -> Result {
     let stamp = folder().join("recipe");
     let last = fs::read_to_string(&stamp).unwrap_or_default();
-    if last == recipe(&with_lists(Packages::choose)?) {
+    let chosen = with_lists(Packages::choose);
+    let chosen = chosen.map_err(|reason| {
+        format!(
+            "{reason}\n(the virtual machine is made of Debian 12's packages, which apt has to be able to get)"
+        )
+    })?;
+    if last == recipe(&chosen) {
         return Ok(());
     }
     println!("making the virtual machine, kept in {}", folder().display());

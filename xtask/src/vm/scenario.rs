@@ -1,104 +1,101 @@
 //! What is played: a script for the guest, and what the host serves meanwhile.
 
 use super::verbs;
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
 
-/// SRP on the portal of iSCSI and iSER. The name is also in `guest.sh`.
-const SERVE_SRP: &[&str] = &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001"];
-
 /// A script for the guest. Each begins with the same daemon, and a medium of zeros.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(super) enum Scenario {
-    /// Linux's iSCSI initiator: a file system is made, filled, checked and read again.
-    IscsiTcp,
-    /// The daemon is killed under a load that verifies what it reads, and started again.
-    Outage,
-    /// Linux's iWARP in software has a link, and the initiators that use it can be loaded.
-    Siw,
-    /// iSER over it: the same, and the data is read over TCP then.
-    Iser,
-    /// The daemon is killed under such a load over iSER.
-    IserOutage,
-    /// SRP over it, with data inside commands: the same, and the data is read over TCP then.
-    Srp,
-    /// SRP without data inside commands.
-    SrpReads,
-    /// The daemon is killed under such a load over SRP.
-    SrpOutage,
-    /// The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
-    VerbsIser,
-    /// The same with SRP.
-    VerbsSrp,
-    /// The device is removed under a load over iSER, and comes back.
-    VerbsOutage,
-    /// `lunette rdma` in the guest, with devices and without.
-    VerbsList,
+pub(super) struct Scenario {
+    /// As it is asked for.
+    pub name: &'static str,
+    /// What the guest does, in the words of `guest.sh`.
+    pub script: &'static str,
+    /// Further arguments of `lunette serve`, which serves one LUN on 192.0.2.1:3260.
+    pub serve: &'static [&'static str],
+    /// How long the guest's script may take on a loaded machine.
+    pub limit: Duration,
+    /// Played also when nobody asks for it.
+    pub by_default: bool,
+    /// What passes the guest's network device is kept, as test vectors.
+    pub is_captured: bool,
+    /// The daemon that is used is one in the guest.
+    pub is_inside: bool,
+}
+
+/// Those that take longest come first, so that two at a time end together.
+const SCENARIOS: &[Scenario] = &[
+    // Linux's iWARP in software has a link, and the initiators that use it can be loaded.
+    scenario("siw", include_str!("../../vm/siw.sh")),
+    // Linux's iSCSI initiator: a file system is made, filled, checked and read again.
+    scenario("iscsi_tcp", include_str!("../../vm/iscsi_tcp.sh")),
+    // iSER over siw: the same, and the data is read over TCP then.
+    scenario("iser", include_str!("../../vm/iser.sh")),
+    // SRP over siw, with data inside commands: the same, and the data is read over TCP then.
+    scenario("srp", include_str!("../../vm/srp.sh")).srp(),
+    // SRP without data inside commands.
+    scenario("srp_reads", include_str!("../../vm/srp_reads.sh")).srp(),
+    // The daemon is killed under a load that verifies what it reads, and started again.
+    scenario("outage", include_str!("../../vm/outage.sh")),
+    // The same over iSER.
+    scenario("iser_outage", include_str!("../../vm/iser_outage.sh")),
+    // The same over SRP.
+    scenario("srp_outage", include_str!("../../vm/srp_outage.sh")).srp(),
+    // One unit over TCP and SRP at once: each path is cut in turn, I/O goes on over the other, and the path comes back.
+    Scenario {
+        serve: &["--srp", "192.0.2.3:3260", "--srp-guid", "024c750000000001"],
+        ..scenario("multipath", include_str!("../../vm/multipath.sh"))
+    },
+    // The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
+    verbs::ISER,
+    // The same with SRP.
+    verbs::SRP,
+    // The device is removed under a load over iSER, and comes back.
+    verbs::OUTAGE,
+    // `lunette rdma` in the guest, with devices and without.
+    verbs::LIST,
+    // The frames of a few commands over iSER and SRP.
+    Scenario {
+        by_default: false,
+        is_captured: true,
+        ..scenario("frames", include_str!("../../vm/frames.sh")).srp()
+    },
+    // What the reports measured that Lunette is to be compared with, over each transport.
+    Scenario {
+        by_default: false,
+        limit: Duration::from_secs(1200),
+        ..scenario("reports", include_str!("../../vm/reports.sh")).srp()
+    },
+];
+
+pub(super) const fn scenario(name: &'static str, script: &'static str) -> Scenario {
+    Scenario {
+        name,
+        script,
+        serve: &[],
+        limit: Duration::from_secs(240),
+        by_default: true,
+        is_captured: false,
+        is_inside: false,
+    }
 }
 
 impl Scenario {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Scenario::IscsiTcp => "iscsi_tcp",
-            Scenario::Outage => "outage",
-            Scenario::Siw => "siw",
-            Scenario::Iser => "iser",
-            Scenario::IserOutage => "iser_outage",
-            Scenario::Srp => "srp",
-            Scenario::SrpReads => "srp_reads",
-            Scenario::SrpOutage => "srp_outage",
-            Scenario::VerbsIser => "verbs_iser",
-            Scenario::VerbsSrp => "verbs_srp",
-            Scenario::VerbsOutage => "verbs_outage",
-            Scenario::VerbsList => "verbs_list",
-        }
+    /// All of them.
+    pub(super) fn all() -> impl Iterator<Item = &'static Scenario> {
+        SCENARIOS.iter()
     }
 
-    /// What the guest does, in the words of `guest.sh`.
-    pub(super) fn script(self) -> &'static str {
-        match self {
-            Scenario::IscsiTcp => include_str!("../../vm/iscsi_tcp.sh"),
-            Scenario::Outage => include_str!("../../vm/outage.sh"),
-            Scenario::Siw => include_str!("../../vm/siw.sh"),
-            Scenario::Iser => include_str!("../../vm/iser.sh"),
-            Scenario::IserOutage => include_str!("../../vm/iser_outage.sh"),
-            Scenario::Srp => include_str!("../../vm/srp.sh"),
-            Scenario::SrpReads => include_str!("../../vm/srp_reads.sh"),
-            Scenario::SrpOutage => include_str!("../../vm/srp_outage.sh"),
-            Scenario::VerbsIser => verbs::ISER,
-            Scenario::VerbsSrp => verbs::SRP,
-            Scenario::VerbsOutage => verbs::OUTAGE,
-            Scenario::VerbsList => verbs::LIST,
-        }
+    /// Takes a scenario's name from the command line.
+    pub(super) fn parser() -> impl TypedValueParser<Value = &'static Scenario> {
+        let names = PossibleValuesParser::new(Scenario::all().map(|scenario| scenario.name));
+        names.map(|name| {
+            Scenario::all().find(|scenario| scenario.name == name).expect("the names are of these")
+        })
     }
 
-    /// Further arguments of `lunette serve`, which serves one LUN on 192.0.2.1:3260.
-    pub(super) fn serve(self) -> &'static [&'static str] {
-        match self {
-            Scenario::IscsiTcp | Scenario::Outage | Scenario::Siw | Scenario::Iser | Scenario::IserOutage => {
-                &[]
-            }
-            Scenario::Srp | Scenario::SrpReads | Scenario::SrpOutage => SERVE_SRP,
-            Scenario::VerbsIser | Scenario::VerbsSrp | Scenario::VerbsOutage | Scenario::VerbsList => &[],
-        }
-    }
-
-    /// How long the guest's script may take on a loaded machine.
-    pub(super) fn limit(self) -> Duration {
-        match self {
-            Scenario::IscsiTcp
-            | Scenario::Outage
-            | Scenario::Iser
-            | Scenario::IserOutage
-            | Scenario::Srp
-            | Scenario::SrpReads
-            | Scenario::SrpOutage
-            | Scenario::VerbsIser
-            | Scenario::VerbsSrp
-            | Scenario::VerbsOutage => Duration::from_secs(240),
-            Scenario::Siw | Scenario::VerbsList => Duration::from_secs(60),
-        }
+    /// SRP on the portal of iSCSI and iSER. The name is also in `guest.sh`.
+    const fn srp(self) -> Scenario {
+        Scenario { serve: &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001"], ..self }
     }
 }
 
@@ -108,9 +105,9 @@ mod tests {
 
     #[test]
     fn each_scenario_has_one_name() {
-        for scenario in Scenario::value_variants() {
-            let value = scenario.to_possible_value().expect("none is hidden");
-            assert_eq!(value.get_name(), scenario.name());
-        }
+        let mut names: Vec<&str> = Scenario::all().map(|scenario| scenario.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Scenario::all().count());
     }
 }

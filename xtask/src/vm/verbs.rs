@@ -1,27 +1,29 @@
 //! The scenarios in which the daemon is in the guest, and has an RDMA device there.
 
 use super::rig;
-use super::scenario::Scenario;
+use super::scenario::{Scenario, scenario};
 use crate::command::{command, lunette, succeed};
 use std::io;
 use std::path::Path;
 
-/// The scripts, behind what they share.
-pub(super) const ISER: &str =
-    concat!(include_str!("../../vm/verbs.sh"), include_str!("../../vm/verbs_iser.sh"));
-pub(super) const SRP: &str =
-    concat!(include_str!("../../vm/verbs.sh"), include_str!("../../vm/verbs_srp.sh"));
-pub(super) const OUTAGE: &str =
-    concat!(include_str!("../../vm/verbs.sh"), include_str!("../../vm/verbs_outage.sh"));
-pub(super) const LIST: &str =
-    concat!(include_str!("../../vm/verbs.sh"), include_str!("../../vm/verbs_list.sh"));
+/// A scenario with its script behind what all of these share.
+macro_rules! inside {
+    ($name:literal, $script:literal) => {
+        Scenario {
+            is_inside: true,
+            ..scenario($name, concat!(include_str!("../../vm/verbs.sh"), include_str!($script)))
+        }
+    };
+}
+
+pub(super) const ISER: Scenario = inside!("verbs_iser", "../../vm/verbs_iser.sh");
+pub(super) const SRP: Scenario = inside!("verbs_srp", "../../vm/verbs_srp.sh");
+pub(super) const OUTAGE: Scenario = inside!("verbs_outage", "../../vm/verbs_outage.sh");
+pub(super) const LIST: Scenario = inside!("verbs_list", "../../vm/verbs_list.sh");
 
 /// Puts the daemon into the guest, where the scenario has it there.
-pub(super) fn put_daemon(scenario: Scenario, below: &Path) -> io::Result<()> {
-    if !matches!(
-        scenario,
-        Scenario::VerbsIser | Scenario::VerbsSrp | Scenario::VerbsOutage | Scenario::VerbsList
-    ) {
+pub(super) fn put_daemon(scenario: &Scenario, below: &Path) -> io::Result<()> {
+    if !scenario.is_inside {
         return Ok(());
     }
     let folder = below.join(rig::PROGRAMS_FOLDER);

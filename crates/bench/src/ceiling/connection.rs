@@ -1,47 +1,67 @@
 //! The loop of a connection: receive, answer all that came, send.
 
-use super::output::{Output, again, bytes};
-use super::session::Session;
+use super::iscsi::Iscsi;
+use super::iwarp::Iwarp;
+use super::output::{Output, again};
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
-use wire::iscsi::{BHS_BYTES, BasicHeader, Opcode, pad};
+use wire::iwarp::StartFrame;
 
 /// Room for what one call receives.
 const RECEIVE_BYTES: usize = 1 << 20;
-/// MaxRecvDataSegmentLength: the longest data segment that is taken. A PDU always fits into the room.
-const DATA_BYTES_MAX: u32 = 262_144;
 
-/// What came and was not looked at yet: `begin .. end` of `room`.
-struct Input {
+/// What came and was not looked at yet.
+pub(super) struct Input {
     room: Box<[u8]>,
     begin: usize,
     end: usize,
-    /// Bytes of the PDU with this header that are to be thrown away.
+    /// Bytes that are to be thrown away, also of what has not come yet.
     skip: usize,
-    head: [u8; BHS_BYTES],
 }
 
-/// Serves a connection from there to here, until its end.
-pub(super) fn serve(
-    socket: &TcpStream,
-    (from, portal): (SocketAddr, SocketAddr),
-    size_bytes: u64,
-) -> io::Result<()> {
-    let mut input = Input {
-        room: vec![0; RECEIVE_BYTES].into_boxed_slice(),
-        begin: 0,
-        end: 0,
-        skip: 0,
-        head: [0; BHS_BYTES],
-    };
+/// What a connection speaks.
+pub(super) trait Speaks {
+    /// Answers everything that is complete.
+    fn answer(&mut self, input: &mut Input, output: &mut Output<'_>) -> io::Result<()>;
+
+    /// Whether nothing more is to be answered.
+    fn is_over(&self) -> bool;
+}
+
+/// Who is at both ends of a connection, and what it is about.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    pub(super) from: SocketAddr,
+    pub(super) portal: SocketAddr,
+    /// Blocks of every unit.
+    pub(super) blocks: u64,
+}
+
+/// Serves a connection until its end.
+pub(super) fn serve(socket: &TcpStream, ends: Ends) -> io::Result<()> {
+    let room = vec![0; RECEIVE_BYTES].into_boxed_slice();
+    let mut input = Input { room, begin: 0, end: 0, skip: 0 };
+    while input.came().len() < StartFrame::REQUEST.len() {
+        if !input.receive(socket)? {
+            return Ok(());
+        }
+    }
+    match input.came().starts_with(&StartFrame::REQUEST) {
+        true => speak(socket, input, Iwarp::new(ends)),
+        false => speak(socket, input, Iscsi::new(ends)),
+    }
+}
+
+fn speak(socket: &TcpStream, mut input: Input, mut speaker: impl Speaks) -> io::Result<()> {
     let mut output = Output::new(socket);
-    let mut session = Session::new(from, portal, size_bytes);
-    while !session.is_over() && input.receive(socket)? {
-        let answered = input.answer(&mut session, &mut output);
+    loop {
+        let answered = speaker.answer(&mut input, &mut output);
         output.send()?;
         answered?;
+        if speaker.is_over() || !input.receive(socket)? {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 impl Input {
@@ -61,40 +81,22 @@ impl Input {
         }
     }
 
-    /// Answers every PDU that is complete.
-    fn answer(&mut self, session: &mut Session, output: &mut Output<'_>) -> io::Result<()> {
-        while !session.is_over() {
-            if self.skip > 0 {
-                let step = self.skip.min(self.end - self.begin);
-                self.begin += step;
-                self.skip -= step;
-                if self.skip > 0 {
-                    break;
-                }
-                session.pdu(&self.head, &[], output)?;
-            }
-            let came = &self.room[self.begin..self.end];
-            let Some((head, rest)) = came.split_first_chunk::<BHS_BYTES>() else { break };
-            let Some(basic) = BasicHeader::view(head) else { break };
-            let len = basic.data_segment_length.get();
-            if len > DATA_BYTES_MAX {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a data segment that is too long"));
-            }
-            let ahs = bytes(basic.ahs_bytes());
-            let body = ahs + bytes(len + pad(len));
-            if matches!(basic.opcode(), Opcode::SCSI_COMMAND | Opcode::DATA_OUT) {
-                self.begin += BHS_BYTES;
-                if body > 0 {
-                    (self.skip, self.head) = (body, *head);
-                } else {
-                    session.pdu(head, &[], output)?;
-                }
-            } else {
-                let Some(data) = rest.get(..body) else { break };
-                session.pdu(head, &data[ahs..][..bytes(len)], output)?;
-                self.begin += BHS_BYTES + body;
-            }
-        }
-        Ok(())
+    /// What came.
+    pub(super) fn came(&self) -> &[u8] {
+        &self.room[self.begin..self.end]
+    }
+
+    /// Leaves `count` bytes behind that are there, and then throws `skip` bytes away.
+    pub(super) fn pass(&mut self, count: usize, skip: usize) {
+        self.begin += count;
+        self.skip = skip;
+    }
+
+    /// Throws away what is to be thrown away; `false` when there is more of it to come.
+    pub(super) fn skip(&mut self) -> bool {
+        let step = self.skip.min(self.end - self.begin);
+        self.begin += step;
+        self.skip -= step;
+        self.skip == 0
     }
 }

@@ -1,15 +1,17 @@
 //! Who may log in: everybody, to the one target.
 
 use super::TARGET;
+use super::connection::Ends;
 use proto::iscsi::login::{Access, Digests, Grant, Offers, Refusal, SendTargets, TargetLogin, TargetRecord};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The login of a connection from there to this portal.
-pub(super) fn login(from: SocketAddr, portal: SocketAddr) -> TargetLogin {
+/// The login of a connection.
+pub(super) fn login(ends: Ends, rdma: bool) -> TargetLogin {
     // All else as Lunette has it, so that PDUs have the same sizes.
     let offers = Offers { header_digest: Digests::Never, data_digest: Digests::Never, ..Offers::default() };
-    TargetLogin::new(Arc::new(Everybody), from, portal, offers)
+    let offers = if rdma { offers.over_rdma() } else { offers };
+    TargetLogin::new(Arc::new(Everybody), ends.from, ends.portal, offers)
 }
 
 struct Everybody;

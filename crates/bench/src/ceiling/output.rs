@@ -2,7 +2,6 @@
 
 use std::io::{self, IoSlice, Write as _};
 use std::net::TcpStream;
-use wire::iscsi::pad;
 
 /// The largest payload: what Lunette puts into one Data-In.
 pub(super) const PAYLOAD_BYTES: u32 = 262_144;
@@ -10,8 +9,8 @@ pub(super) const PAYLOAD_BYTES: u32 = 262_144;
 const BATCH_BYTES: usize = 1 << 20;
 /// Payloads of a batch: the kernel takes 1024 pieces in one call, and each payload has a header before it.
 const PAYLOADS_MAX: usize = 512;
-/// Zeros that fill words.
-const PADDING: [u8; 3] = [0; 3];
+/// Bytes that fill the words of a payload.
+const PADDING_BYTES: usize = 3;
 
 /// A batch on its way to a socket.
 pub(super) struct Output<'a> {
@@ -27,22 +26,13 @@ pub(super) struct Output<'a> {
 impl<'a> Output<'a> {
     pub(super) fn new(socket: &'a TcpStream) -> Output<'a> {
         // Not zeros: memory that was never written to would be one page of the kernel's.
-        let payload = vec![0x5a; bytes(PAYLOAD_BYTES) + PADDING.len()].into_boxed_slice();
+        let payload = vec![0x5a; bytes(PAYLOAD_BYTES) + PADDING_BYTES].into_boxed_slice();
         Output { socket, heads: Vec::new(), pieces: Vec::new(), bytes: 0, payload }
     }
 
-    /// A PDU with its own data.
-    pub(super) fn push(&mut self, header: &[u8], data: &[u8]) -> io::Result<()> {
-        let padding = &PADDING[..data.len().wrapping_neg() & 3];
-        self.add(&[header, data, padding], 0)
-    }
-
-    /// A PDU with `len` bytes of the payload, at most [`PAYLOAD_BYTES`].
-    pub(super) fn push_payload(&mut self, header: &[u8], len: u32) -> io::Result<()> {
-        self.add(&[header], bytes(len + pad(len)))
-    }
-
-    fn add(&mut self, heads: &[&[u8]], payload: usize) -> io::Result<()> {
+    /// Some bytes, and then `payload` bytes of the payload, at most [`PAYLOAD_BYTES`] and what fills its words.
+    pub(super) fn add(&mut self, heads: &[&[u8]], payload: u32) -> io::Result<()> {
+        let payload = bytes(payload);
         let inline: usize = heads.iter().map(|head| head.len()).sum();
         if self.bytes + inline + payload > BATCH_BYTES || self.pieces.len() == PAYLOADS_MAX {
             self.send()?;

@@ -1,11 +1,11 @@
-//! Answers to PDUs: the least that keeps an initiator going (RFC 7143).
+//! Answers to PDUs: the least that keeps an initiator going (RFC 7143), whatever carries them.
 
+use super::connection::Ends;
 use super::login::login;
-use super::output::{Output, PAYLOAD_BYTES, bytes};
-use super::unit;
+use super::output::{PAYLOAD_BYTES, bytes};
+use super::{breach, unit};
 use proto::iscsi::login::{LoginReply, Negotiated, TargetLogin};
 use std::io;
-use std::net::SocketAddr;
 use wire::iscsi::{
     BHS_BYTES, BasicHeader, CONTINUE, DataIn, DataOut, FINAL, FunctionResponse, LoginRequest, LoginResponse,
     LogoutOutcome, LogoutRequest, LogoutResponse, NopIn, NopOut, Opcode, Pdu, ReadyToTransfer, Reject,
@@ -17,6 +17,37 @@ use zerocopy::byteorder::big_endian::{U16, U32};
 
 /// Commands that an initiator may have under way, so that its window never closes.
 const WINDOW: u32 = 0x8000;
+
+/// What carries PDUs and data to the initiator, in the words of RFC 5047.
+pub(super) trait Datamover {
+    /// A PDU that is neither of the others, with its data.
+    fn send_control(&mut self, header: &[u8], data: &[u8]) -> io::Result<()>;
+
+    /// Data-In.
+    fn put_data(&mut self, pdu: &DataIn, data: Data<'_>) -> io::Result<()>;
+
+    /// R2T.
+    fn get_data(&mut self, pdu: &ReadyToTransfer) -> io::Result<()>;
+}
+
+/// What Data-In brings.
+#[derive(Clone, Copy)]
+pub(super) enum Data<'a> {
+    /// An answer of the unit's.
+    Own(&'a [u8]),
+    /// So many bytes of the payload, at most [`PAYLOAD_BYTES`].
+    Payload(u32),
+}
+
+impl Data<'_> {
+    /// How many bytes that is.
+    pub(super) fn len(self) -> u32 {
+        match self {
+            Data::Own(data) => u32::try_from(data.len()).unwrap_or(u32::MAX),
+            Data::Payload(len) => len,
+        }
+    }
+}
 
 /// One session of one connection.
 pub(super) struct Session {
@@ -46,15 +77,12 @@ struct Write {
     r2t_sn: u32,
 }
 
-fn breach(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("breach by the initiator: {what}"))
-}
-
 impl Session {
-    pub(super) fn new(from: SocketAddr, portal: SocketAddr, size_bytes: u64) -> Session {
+    /// `rdma`: data is moved by RDMA.
+    pub(super) fn new(ends: Ends, rdma: bool) -> Session {
         Session {
-            phase: Phase::Login(Box::new(login(from, portal))),
-            blocks: size_bytes / u64::from(super::BLOCK_BYTES),
+            phase: Phase::Login(Box::new(login(ends, rdma))),
+            blocks: ends.blocks,
             max_recv: 0,
             max_burst: 0,
             stat_sn: 1,
@@ -73,7 +101,7 @@ impl Session {
         &mut self,
         head: &[u8; BHS_BYTES],
         data: &[u8],
-        output: &mut Output<'_>,
+        mover: &mut impl Datamover,
     ) -> io::Result<()> {
         let short = || breach("a header that is cut short");
         let opcode = BasicHeader::view(head).ok_or_else(short)?.opcode();
@@ -81,26 +109,26 @@ impl Session {
             if opcode != Opcode::LOGIN_REQUEST {
                 return Err(breach("a request before the login"));
             }
-            return self.log_in(LoginRequest::view(head).ok_or_else(short)?, data, output);
+            return self.log_in(LoginRequest::view(head).ok_or_else(short)?, data, mover);
         }
         match opcode {
-            Opcode::SCSI_COMMAND => self.command(ScsiCommand::view(head).ok_or_else(short)?, output),
-            Opcode::DATA_OUT => self.data_out(DataOut::view(head).ok_or_else(short)?, output),
-            Opcode::NOP_OUT => self.nop(NopOut::view(head).ok_or_else(short)?, data, output),
-            Opcode::LOGOUT_REQUEST => self.log_out(LogoutRequest::view(head).ok_or_else(short)?, output),
+            Opcode::SCSI_COMMAND => self.command(ScsiCommand::view(head).ok_or_else(short)?, mover),
+            Opcode::DATA_OUT => self.data_out(DataOut::view(head).ok_or_else(short)?, mover),
+            Opcode::NOP_OUT => self.nop(NopOut::view(head).ok_or_else(short)?, data, mover),
+            Opcode::LOGOUT_REQUEST => self.log_out(LogoutRequest::view(head).ok_or_else(short)?, mover),
             Opcode::TASK_MANAGEMENT_REQUEST => {
-                self.function(TaskManagementRequest::view(head).ok_or_else(short)?, output)
+                self.function(TaskManagementRequest::view(head).ok_or_else(short)?, mover)
             }
             Opcode::TEXT_REQUEST => {
                 let pdu = TextRequest::view(head).ok_or_else(short)?;
                 self.count(pdu.opcode, pdu.cmd_sn);
-                self.reject(head, output)
+                self.reject(head, mover)
             }
-            _ => self.reject(head, output),
+            _ => self.reject(head, mover),
         }
     }
 
-    fn log_in(&mut self, pdu: &LoginRequest, text: &[u8], output: &mut Output<'_>) -> io::Result<()> {
+    fn log_in(&mut self, pdu: &LoginRequest, text: &[u8], mover: &mut impl Datamover) -> io::Result<()> {
         let Phase::Login(login) = &mut self.phase else { return Ok(()) };
         let LoginReply { status, transit, cont, csg, nsg, tsih, text, close, done } =
             login.request(pdu, text);
@@ -119,38 +147,40 @@ impl Session {
             status,
             ..LoginResponse::default()
         };
-        output.push(response.as_bytes(), &text)?;
+        mover.send_control(response.as_bytes(), &text)?;
         if let Some(reason) = close {
             tracing::warn!(reason, "a login was refused");
             self.phase = Phase::Over;
-        } else if let Some(Negotiated { max_recv_initiator, max_burst, .. }) = done {
-            (self.max_recv, self.max_burst) = (max_recv_initiator.min(PAYLOAD_BYTES), max_burst);
+        } else if let Some(Negotiated { max_recv_initiator, max_burst, rdma, .. }) = done {
+            // What is written by RDMA has no segments (RFC 7145 section 6.4).
+            let max_recv = rdma.map_or(max_recv_initiator, |_| PAYLOAD_BYTES);
+            (self.max_recv, self.max_burst) = (max_recv.min(PAYLOAD_BYTES), max_burst);
             self.phase = Phase::Full;
         }
         Ok(())
     }
 
-    fn command(&mut self, pdu: &ScsiCommand, output: &mut Output<'_>) -> io::Result<()> {
+    fn command(&mut self, pdu: &ScsiCommand, mover: &mut impl Datamover) -> io::Result<()> {
         self.count(pdu.opcode, pdu.cmd_sn);
         let expected = pdu.expected_data_transfer_length.get();
         if pdu.writes() {
             let received = pdu.data_segment_length.get();
             if received >= expected {
-                return self.good(pdu.initiator_task_tag, 0, output);
+                return self.good(pdu.initiator_task_tag, 0, mover);
             }
-            return self.begin_write(pdu, received, output);
+            return self.begin_write(pdu, received, mover);
         }
         if let Some((answer, allocated)) = unit::answer(&pdu.cdb, self.blocks) {
-            return self.tell(pdu, answer.data(allocated.min(bytes(expected))), output);
+            return self.tell(pdu, answer.data(allocated.min(bytes(expected))), mover);
         }
         if pdu.reads() && expected > 0 {
-            return self.data_in(pdu, expected, output);
+            return self.data_in(pdu, expected, mover);
         }
-        self.good(pdu.initiator_task_tag, 0, output)
+        self.good(pdu.initiator_task_tag, 0, mover)
     }
 
     /// Data-In from the payload, the last one with the status (section 11.7).
-    fn data_in(&mut self, pdu: &ScsiCommand, expected: u32, output: &mut Output<'_>) -> io::Result<()> {
+    fn data_in(&mut self, pdu: &ScsiCommand, expected: u32, mover: &mut impl Datamover) -> io::Result<()> {
         let (mut at, mut data_sn) = (0, 0);
         while at < expected {
             let burst = self.max_burst - at % self.max_burst;
@@ -174,7 +204,7 @@ impl Session {
                 buffer_offset: U32::new(at),
                 ..DataIn::default()
             };
-            output.push_payload(header.as_bytes(), len)?;
+            mover.put_data(&header, Data::Payload(len))?;
             at += len;
             data_sn += 1;
         }
@@ -182,11 +212,11 @@ impl Session {
     }
 
     /// An answer of the unit's own, less than was expected perhaps.
-    fn tell(&mut self, pdu: &ScsiCommand, data: &[u8], output: &mut Output<'_>) -> io::Result<()> {
+    fn tell(&mut self, pdu: &ScsiCommand, data: &[u8], mover: &mut impl Datamover) -> io::Result<()> {
         let len = length(data);
         let residual = pdu.expected_data_transfer_length.get().saturating_sub(len.get());
         if data.is_empty() {
-            return self.good(pdu.initiator_task_tag, residual, output);
+            return self.good(pdu.initiator_task_tag, residual, mover);
         }
         let header = DataIn {
             flags: FINAL | DataIn::STATUS | if residual > 0 { DataIn::UNDERFLOW } else { 0 },
@@ -199,10 +229,10 @@ impl Session {
             residual_count: U32::new(residual),
             ..DataIn::default()
         };
-        output.push(header.as_bytes(), data)
+        mover.put_data(&header, Data::Own(data))
     }
 
-    fn good(&mut self, tag: U32, residual: u32, output: &mut Output<'_>) -> io::Result<()> {
+    fn good(&mut self, tag: U32, residual: u32, mover: &mut impl Datamover) -> io::Result<()> {
         let response = ScsiResponse {
             flags: FINAL | if residual > 0 { ScsiResponse::UNDERFLOW } else { 0 },
             initiator_task_tag: tag,
@@ -212,11 +242,16 @@ impl Session {
             residual_count: U32::new(residual),
             ..ScsiResponse::default()
         };
-        output.push(response.as_bytes(), &[])
+        mover.send_control(response.as_bytes(), &[])
     }
 
     /// A write whose data did not all come with the command.
-    fn begin_write(&mut self, pdu: &ScsiCommand, received: u32, output: &mut Output<'_>) -> io::Result<()> {
+    fn begin_write(
+        &mut self,
+        pdu: &ScsiCommand,
+        received: u32,
+        mover: &mut impl Datamover,
+    ) -> io::Result<()> {
         let place = self.writes.iter().position(Option::is_none).unwrap_or(self.writes.len());
         if place == self.writes.len() {
             if place == bytes(WINDOW) {
@@ -226,10 +261,11 @@ impl Session {
         }
         self.writes[place] = Some(Write { command: *pdu, received, solicited: false, r2t_sn: 0 });
         // Without F, unsolicited data follows (section 11.3.1).
-        if pdu.last() { self.ask(place, output) } else { Ok(()) }
+        if pdu.last() { self.ask(place, mover) } else { Ok(()) }
     }
 
-    fn data_out(&mut self, pdu: &DataOut, output: &mut Output<'_>) -> io::Result<()> {
+    /// Data that was asked for or announced; itself it has been thrown away.
+    pub(super) fn data_out(&mut self, pdu: &DataOut, mover: &mut impl Datamover) -> io::Result<()> {
         let tag = pdu.initiator_task_tag;
         let is_it = |write: &Write| write.command.initiator_task_tag == tag;
         let place = match pdu.target_transfer_tag.get() {
@@ -248,14 +284,14 @@ impl Session {
             return Ok(());
         }
         if write.received < write.command.expected_data_transfer_length.get() {
-            return self.ask(place, output);
+            return self.ask(place, mover);
         }
         self.writes[place] = None;
-        self.good(tag, 0, output)
+        self.good(tag, 0, mover)
     }
 
     /// Asks for the next burst of a write (section 11.8).
-    fn ask(&mut self, place: usize, output: &mut Output<'_>) -> io::Result<()> {
+    fn ask(&mut self, place: usize, mover: &mut impl Datamover) -> io::Result<()> {
         let (exp_cmd_sn, max_cmd_sn) = (U32::new(self.exp_cmd_sn), self.max_cmd_sn());
         let (Some(Some(write)), Ok(tag)) = (self.writes.get_mut(place), u32::try_from(place)) else {
             return Ok(());
@@ -276,10 +312,10 @@ impl Session {
         };
         write.solicited = true;
         write.r2t_sn = write.r2t_sn.wrapping_add(1);
-        output.push(pdu.as_bytes(), &[])
+        mover.get_data(&pdu)
     }
 
-    fn nop(&mut self, pdu: &NopOut, data: &[u8], output: &mut Output<'_>) -> io::Result<()> {
+    fn nop(&mut self, pdu: &NopOut, data: &[u8], mover: &mut impl Datamover) -> io::Result<()> {
         self.count(pdu.opcode, pdu.cmd_sn);
         if pdu.initiator_task_tag.get() == TAG_NONE {
             return Ok(());
@@ -295,10 +331,10 @@ impl Session {
             max_cmd_sn: self.max_cmd_sn(),
             ..NopIn::default()
         };
-        output.push(response.as_bytes(), data)
+        mover.send_control(response.as_bytes(), data)
     }
 
-    fn log_out(&mut self, pdu: &LogoutRequest, output: &mut Output<'_>) -> io::Result<()> {
+    fn log_out(&mut self, pdu: &LogoutRequest, mover: &mut impl Datamover) -> io::Result<()> {
         self.count(pdu.opcode, pdu.cmd_sn);
         let response = LogoutResponse {
             flags: FINAL,
@@ -310,10 +346,10 @@ impl Session {
             ..LogoutResponse::default()
         };
         self.phase = Phase::Over;
-        output.push(response.as_bytes(), &[])
+        mover.send_control(response.as_bytes(), &[])
     }
 
-    fn function(&mut self, pdu: &TaskManagementRequest, output: &mut Output<'_>) -> io::Result<()> {
+    fn function(&mut self, pdu: &TaskManagementRequest, mover: &mut impl Datamover) -> io::Result<()> {
         self.count(pdu.opcode, pdu.cmd_sn);
         let response = TaskManagementResponse {
             flags: FINAL,
@@ -324,11 +360,11 @@ impl Session {
             max_cmd_sn: self.max_cmd_sn(),
             ..TaskManagementResponse::default()
         };
-        output.push(response.as_bytes(), &[])
+        mover.send_control(response.as_bytes(), &[])
     }
 
     /// Text, SNACK, and what no initiator sends (section 11.17).
-    fn reject(&mut self, head: &[u8; BHS_BYTES], output: &mut Output<'_>) -> io::Result<()> {
+    fn reject(&mut self, head: &[u8; BHS_BYTES], mover: &mut impl Datamover) -> io::Result<()> {
         let response = Reject {
             flags: FINAL,
             reason: RejectReason::NOT_SUPPORTED,
@@ -339,7 +375,7 @@ impl Session {
             max_cmd_sn: self.max_cmd_sn(),
             ..Reject::default()
         };
-        output.push(response.as_bytes(), head)
+        mover.send_control(response.as_bytes(), head)
     }
 
     /// Commands come in order on one connection: the number of each is the one before the next.

@@ -69,11 +69,12 @@ impl LiveBed {
                     started.targets.push(self.files.local(&row.target.store, lun)?);
                 }
             }
-            (Kind::Lunette, Transport::Iscsi) => {
+            (Kind::Lunette, transport) => {
                 for lun in 0..row.luns {
                     started.targets.push(self.files.lun(&row.target.store, lun)?);
                 }
-                self.start_lunette(row, &mut started)?;
+                let is_front = row.target.hops == 0;
+                self.start_lunette(row, if is_front { transport } else { Transport::Iscsi }, &mut started)?;
                 self.stand_before(row, &mut started)?;
             }
             (Kind::Tgt, _) => {
@@ -84,7 +85,7 @@ impl LiveBed {
         }
         started.commands.splice(0..0, started.place.commands().to_vec());
         let made = started.place.commands().len();
-        if is_fresh(row) && row.target.transport == Transport::Iscsi {
+        if is_fresh(row) && row.target.transport != Transport::Local {
             for target in &started.targets {
                 let opened = open(target, &TargetOptions::default()).map_err(|error| error.to_string())?;
                 started.commands.push(self.fill(&opened, target)?);
@@ -95,15 +96,21 @@ impl LiveBed {
         Ok(started)
     }
 
-    /// Those that stand between the initiator and the target.
+    /// Those that stand between the initiator and the target. The row's transport leads to the front one.
     fn stand_before(&self, row: &Row, started: &mut Started) -> Result<(), String> {
-        (0..row.target.hops).try_for_each(|_| self.start_lunette(row, started))
+        (1..=row.target.hops).try_for_each(|hop| {
+            let is_front = hop == row.target.hops;
+            self.start_lunette(row, if is_front { row.target.transport } else { Transport::Iscsi }, started)
+        })
     }
 
-    /// A target with units of what was started so far.
-    fn start_lunette(&self, row: &Row, started: &mut Started) -> Result<(), String> {
+    /// A target with units of what was started so far, which this transport leads to.
+    fn start_lunette(&self, row: &Row, transport: Transport, started: &mut Started) -> Result<(), String> {
         let (scheduling, place) = (&row.scheduling, &started.place);
         let mut arguments = vec!["serve".to_string(), "--listen".into(), format!("{}:0", place.address())];
+        if transport == Transport::Srp {
+            arguments.extend(["--srp".into(), format!("{}:0", place.address())]);
+        }
         started.targets.iter().for_each(|lun| arguments.extend(["--lun".into(), lun.clone()]));
         arguments.extend(["--poll".into(), show_poll(scheduling.target_poll).into()]);
         if !scheduling.target_cores.is_empty() {
@@ -113,7 +120,7 @@ impl LiveBed {
         let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
         let daemon = Daemon::start(place.command(&self.program, &[], IN_ORDER).args(arguments), &line)?;
         started.commands.push(line);
-        started.targets = daemon.units(row.luns)?;
+        started.targets = daemon.units(row.luns, transport)?;
         started.pid = Some(daemon.pid());
         started.daemons.insert(0, daemon);
         Ok(())
@@ -175,10 +182,14 @@ impl LiveBed {
     ) -> Result<Measured, String> {
         let started = self.start(row)?;
         let options = TargetOptions::of(job);
+        let name = &options.initiator.initiator_name;
         let targets: Vec<String> = (0..row.initiators)
             .flat_map(|initiator| started.targets.iter().map(move |target| (initiator, target)))
-            .map(|(initiator, target)| as_initiator(target, initiator, &options.initiator.initiator_name))
+            .map(|(initiator, target)| summed(as_initiator(target, initiator, name), row))
             .collect();
+        // Over iWARP the URL asks for sums.
+        let digests = if row.target.transport.is_iwarp() { (false, false) } else { job.digests };
+        let options = TargetOptions { digests, ..options };
         let opened = targets.iter().map(|target| open(target, &options).map_err(|error| error.to_string()));
         let opened = opened.collect::<Result<Vec<Opened>, String>>()?;
         let is_local = row.target.transport == Transport::Local;
@@ -236,7 +247,7 @@ impl Bed for LiveBed {
         links.sort_unstable();
         links.dedup();
         let starts =
-            |row: &Row| !matches!(row.target.kind, Kind::Url(_)) && row.target.transport == Transport::Iscsi;
+            |row: &Row| !matches!(row.target.kind, Kind::Url(_)) && row.target.transport != Transport::Local;
         if rows.iter().any(starts) {
             faults.extend(self.packages.need("util-linux", &["setpriv", "taskset"]).err());
         }
@@ -281,8 +292,21 @@ fn as_initiator(target: &str, initiator: u32, name: &str) -> String {
     if initiator == 0 || !Url::is_meant(target) {
         return target.into();
     }
-    let separator = if target.contains('?') { '&' } else { '?' };
-    format!("{target}{separator}initiator_name={name}:{initiator}")
+    with_option(target, &format!("initiator_name={name}:{initiator}"))
+}
+
+/// The URL of a row's target with the CRCs of iWARP, where the row has digests. The ceiling knows neither.
+fn summed(target: String, row: &Row) -> String {
+    let is_asked = row.target.transport.is_iwarp() && row.job.digests != (false, false);
+    match is_asked && row.target.kind != Kind::Ceiling {
+        true => with_option(&target, "crc=on"),
+        false => target,
+    }
+}
+
+fn with_option(url: &str, option: &str) -> String {
+    let separator = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{separator}{option}")
 }
 
 /// A word of a command as a shell takes it.
@@ -309,13 +333,14 @@ fn command(targets: &[String], job: &Job) -> String {
     if !job.cores.is_empty() {
         command.push_str(&format!(" --cores {}", show_cores(&job.cores)));
     }
-    let is_iscsi = targets.iter().any(|target| Url::is_meant(target));
+    let is_remote = targets.iter().any(|target| Url::is_meant(target));
+    let is_iscsi = targets.iter().any(|target| target.starts_with("iscsi://"));
     let switches = [
         (job.style == Style::Shared, " --sgp"),
         (job.style == Style::Bidirectional, " --bidirectional"),
         (is_iscsi && job.digests.0, " --header-digest"),
         (is_iscsi && job.digests.1, " --data-digest"),
-        (is_iscsi && !job.immediate_data, " --no-immediate-data"),
+        (is_remote && !job.immediate_data, " --no-immediate-data"),
         (writes(job), " --yes"),
     ];
     switches.iter().filter(|(on, _)| *on).for_each(|(_, switch)| command.push_str(switch));
@@ -367,8 +392,12 @@ mod tests {
         assert!(line.starts_with(&start), "{line}");
         let end = " --cores 1 --header-digest --data-digest --no-immediate-data --yes";
         assert!(line.ends_with(end), "{line}");
+        let [iser, srp] = ["iser://h/iqn.x:y/0?crc=on", "srp://h/0000000000000001/0"].map(String::from);
+        let iwarp = command(&[iser, srp], &job);
+        assert!(iwarp.contains(" 'iser://h/iqn.x:y/0?crc=on' srp://h/"), "{iwarp}");
+        assert!(iwarp.ends_with(" --cores 1 --no-immediate-data --yes"), "the URL asks for sums: {iwarp}");
         let local = command(&["ram:1G".into()], &job);
-        assert!(local.ends_with(" --cores 1 --yes"), "what is not behind iSCSI has neither: {local}");
+        assert!(local.ends_with(" --cores 1 --yes"), "what is not behind a transport has neither: {local}");
         assert_eq!(
             as_initiator("iscsi://h/iqn.x:y/0?a=b", 2, "me"),
             "iscsi://h/iqn.x:y/0?a=b&initiator_name=me:2"

@@ -251,7 +251,12 @@ fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
     let scheduling = plan.schedulings[matrix.schedulings[scheduling]].clone();
     let direction = matrix.rw[rw];
     let local = target.transport == Transport::Local;
+    // Over iWARP everything is summed, or nothing.
+    let is_summed = |(header, data): &(bool, bool)| *header || *data;
+    let (before, now) = matrix.digests.split_at(digests);
+    let sums_again = now.first().is_some_and(|now| before.iter().any(|it| is_summed(it) == is_summed(now)));
     let repeats = (local && (digests > 0 || immediate > 0))
+        || (target.transport.is_iwarp() && sums_again)
         || (matches!(target.kind, Kind::Url(_)) && matrix.luns[luns] > 1)
         || (matrix.shared && depth > 0)
         || (!direction.writes() && immediate > 0);
@@ -302,11 +307,11 @@ fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
     })
 }
 
-/// The row in which the do-nothing responder did the same over the same link.
+/// The row in which the do-nothing responder did the same over the same transport and link.
 fn ceiling(rows: &[Row], row: &Row) -> Option<usize> {
     let same = |other: &&Row| {
         other.target.kind == Kind::Ceiling
-            && other.target.link == row.target.link
+            && (other.target.transport, other.target.link) == (row.target.transport, row.target.link)
             && Axis::ALL[1..].iter().all(|axis| axis.value(other) == axis.value(row))
     };
     let own = row.target.kind == Kind::Ceiling || row.target.transport == Transport::Local;
@@ -355,6 +360,27 @@ mod tests {
         let rows = rows(&plan(text));
         let ceilings: Vec<Option<usize>> = rows.iter().map(|row| row.ceiling).collect();
         assert_eq!(ceilings, [Some(1), None, Some(3), None, None]);
+    }
+
+    #[test]
+    fn a_share_is_of_the_ceiling_over_the_same_transport() {
+        let text = "[[target]]\nname = 'b'\ntransport = ['iser', 'srp']\n\
+                    [[target]]\nname = 'fast'\nkind = 'ceiling'\ntransport = ['iser', 'srp']\n[[matrix]]";
+        let rows = rows(&plan(text));
+        let ceilings: Vec<Option<usize>> = rows.iter().map(|row| row.ceiling).collect();
+        assert_eq!(ceilings, [Some(1), None, Some(4), Some(5), None, None]);
+    }
+
+    #[test]
+    fn over_iwarp_all_digests_are_one() {
+        let text = "[[target]]\nname = 'b'\ntransport = 'srp'\n\
+                    [[matrix]]\ndigests = ['header', 'none', 'data', 'both']";
+        let rows = rows(&plan(text));
+        let digests = |name: &str| -> Vec<(bool, bool)> {
+            rows.iter().filter(|row| row.target.name == name).map(|row| row.job.digests).collect()
+        };
+        assert_eq!(digests("a").len(), 4);
+        assert_eq!(digests("b"), [(true, false), (false, false)]);
     }
 
     #[test]

@@ -80,6 +80,10 @@ pub enum Kind {
 pub enum Transport {
     /// iSCSI over TCP.
     Iscsi,
+    /// iSER over iWARP.
+    Iser,
+    /// SRP over iWARP.
+    Srp,
     /// No transport: the store in this process.
     Local,
 }
@@ -244,7 +248,7 @@ impl Plan {
     /// Adds a target over iSCSI to every matrix.
     fn add(&mut self, kind: &Kind, store: Store, link: Option<u64>) {
         let name = self.peer_name(kind, &store, link);
-        let (kind, transport) = (kind.clone(), Transport::Iscsi);
+        let (kind, transport) = (kind.clone(), kind.usual_transport());
         self.targets.push(Target { name, kind, transport, store, link, hops: 0, overwrite: false });
         let place = self.targets.len() - 1;
         self.matrices.iter_mut().for_each(|matrix| matrix.targets.push(place));

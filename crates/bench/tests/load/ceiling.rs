@@ -6,13 +6,13 @@ use bench::job::{Job, Poll, Rw, Style};
 use bench::target::{self, Opened, TargetOptions};
 use std::net::TcpStream;
 
-fn open(ceiling: &Ceiling, lun: u16, job: &Job) -> Opened {
-    target::open(&ceiling.url(lun), &TargetOptions::of(job)).unwrap_or_else(|error| panic!("{error}"))
+fn open(url: &str, job: &Job) -> Opened {
+    target::open(url, &TargetOptions::of(job)).unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
 #[test]
-fn every_size_and_direction_is_answered() {
-    for spin in [false, true] {
+fn every_size_and_direction_is_answered_over_every_transport() {
+    for (spin, transport) in [(false, 0), (true, 0), (false, 1), (true, 1), (false, 2), (true, 2)] {
         let ceiling = Ceiling::start(CeilingOptions { spin, ..CeilingOptions::default() }).unwrap();
         let poll = if spin { Poll::Always } else { Poll::Never };
         for (rw, immediate_data) in
@@ -20,11 +20,11 @@ fn every_size_and_direction_is_answered() {
         {
             for bs in [512, 4096, 65_536, 262_144] {
                 let job = Job { rw, bs, poll, immediate_data, ..short() };
-                let opened = open(&ceiling, 0, &job);
+                let opened = open(&ceiling.urls(0)[transport], &job);
                 assert_eq!((opened.size, opened.block_bytes), (SIZE_BYTES, 512));
                 let result = measure(&job, &[opened.backend]);
                 let streams: Vec<_> = result.streams().collect();
-                assert!(streams[0].iops > 0.0, "{rw:?} of {bs}");
+                assert!(streams[0].iops > 0.0, "{} {rw:?} of {bs}", opened.name);
                 assert!(streams.iter().all(|stream| stream.errors == 0), "{:?}", result.first_errors);
             }
         }
@@ -36,7 +36,8 @@ fn many_sessions_share_the_cores_that_are_given() {
     let options = CeilingOptions { cores: vec![0], size_bytes: 1 << 20, ..CeilingOptions::default() };
     let ceiling = Ceiling::start(options).unwrap();
     let job = Job { numjobs: 3, iodepth: 64, style: Style::Bidirectional, poll: Poll::Never, ..short() };
-    let targets = [0, 7, 300].map(|lun| open(&ceiling, lun, &job).backend);
+    let urls = [ceiling.urls(0)[0].clone(), ceiling.urls(7)[1].clone(), ceiling.urls(300)[2].clone()];
+    let targets = urls.map(|url| open(&url, &job).backend);
     let result = measure(&job, &targets);
     assert_eq!(result.streams().count(), 2);
     assert!(
@@ -44,6 +45,15 @@ fn many_sessions_share_the_cores_that_are_given() {
         "{:?}",
         result.first_errors
     );
+}
+
+#[test]
+fn an_initiator_that_wants_crcs_is_turned_away() {
+    let ceiling = Ceiling::start(CeilingOptions::default()).unwrap();
+    let [_, iser, srp] = ceiling.urls(0);
+    for url in [iser, srp] {
+        assert!(target::open(&format!("{url}?crc=on"), &TargetOptions::of(&short())).is_err(), "{url}");
+    }
 }
 
 #[test]

@@ -367,7 +367,8 @@ impl<I: Io> Core<I> {
             (None, None) => return None,
         };
         let buffer = match task.buffer.iter().next() {
-            Some(span) if task.missing.is_none() => self.io.arena().bytes_mut(span),
+            // Borrowed data is for a WRITE, which does not look at it; and what lies beside it may be lent to a store.
+            Some(span) if task.missing.is_none() && !task.borrowed => self.io.arena().bytes_mut(span),
             Some(_) | None => &mut [],
         };
         let mut env =

@@ -119,7 +119,7 @@ impl Carrier {
         }
     }
 
-    /// Does what memory has to do with: before anything is sent.
+    /// Does what memory has to do with, before anything is sent. There may be more events then.
     pub(crate) fn run(&mut self, now: Time, arena: &mut Arena) {
         match self {
             Carrier::Iscsi(_) => {}
@@ -128,12 +128,14 @@ impl Carrier {
         }
     }
 
-    /// The oldest event of all that has come of what happened.
+    /// The oldest event of what has come in.
     pub(crate) fn event(&mut self, now: Time, arena: &mut Arena) -> Option<Event> {
-        self.poll().or_else(|| {
-            self.run(now, arena);
-            self.poll()
-        })
+        match self {
+            Carrier::Iscsi(_) => {}
+            Carrier::Iser(channel) => channel.take_in(now, arena),
+            Carrier::Srp(channel) => channel.take_in(now, arena),
+        }
+        self.poll()
     }
 
     /// Whether it waits for memory: [`Carrier::run`] is to be called again in the next turn.
@@ -231,6 +233,14 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.header(now, bytes),
             Carrier::Iser(channel) => channel.header(now, bytes),
             Carrier::Srp(channel) => channel.header(now, bytes),
+        }
+    }
+
+    fn header_and(&mut self, now: Time, bytes: &[u8], behind: &[u8]) -> u32 {
+        match self {
+            Carrier::Iscsi(machine) => machine.header_and(now, bytes, behind),
+            Carrier::Iser(channel) => channel.header_and(now, bytes, behind),
+            Carrier::Srp(channel) => channel.header_and(now, bytes, behind),
         }
     }
 

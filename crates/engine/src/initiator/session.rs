@@ -30,6 +30,9 @@ use wire::iscsi::{AsyncEvent, Opcode};
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
+/// How long the target may take to receive the last that a connection which is over has sent.
+const CUT_AFTER: Duration = Duration::from_secs(1);
+
 /// Kinds of completions: the lowest bits of a tag; the next [`ATTEMPT_BITS`] count connections.
 const CONNECT: u64 = 0;
 const RECV: u64 = 1;
@@ -173,8 +176,8 @@ struct Link {
     is_ready: bool,
     /// All commands may leave.
     is_open: bool,
-    /// It is over, for this reason; what is in flight is waited for.
-    gone: Option<String>,
+    /// It is over, for this reason; what is in flight is waited for, and what is being sent until then.
+    gone: Option<(String, Time)>,
 }
 
 impl Session {
@@ -412,12 +415,21 @@ impl Session {
             State::Connected(link) if link.stream.wants_more() => self.pump(io, finished),
             State::Idle | State::Connected(_) | State::Resting(_) | State::Connecting(_) | State::Closed => {}
         }
-        let State::Connected(link) = &mut self.state else { return false };
-        if link.is_ready {
-            self.queue.send(&mut link.machine, link.is_open);
+        // What is sent may end commands, and those make room for others.
+        while let State::Connected(link) = &mut self.state {
+            if link.is_ready {
+                self.queue.send(&mut link.machine, link.is_open);
+            }
+            if !self.drain_events(io, finished) {
+                break;
+            }
         }
-        link.machine.run(io.now(), io.arena());
-        link.stream.flush(io, &mut link.machine);
+        if let State::Connected(link) = &mut self.state {
+            link.stream.flush(io, &mut link.machine);
+            self.drain_events(io, finished);
+            self.settle(io, finished);
+        }
+        let State::Connected(link) = &self.state else { return false };
         link.stream.wants_more() || link.machine.wants_more()
     }
 
@@ -569,21 +581,34 @@ impl Session {
                 && link.stream.feed(io, &mut link.machine)
             {
                 has_fed = true;
-                self.drain_events(io, finished);
+                self.take_events(io, finished);
             }
             match &self.state {
                 State::Connected(link) if has_fed && link.stream.wants_more() => {}
                 _ => break,
             }
         }
+        self.drain_events(io, finished);
         self.settle(io, finished);
     }
 
-    fn drain_events<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
+    /// Acts on everything that comes of what happened; `false`: nothing does.
+    fn drain_events<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
+        let mut is_eventful = self.take_events(io, finished);
+        if let State::Connected(link) = &mut self.state {
+            link.machine.run(io.now(), io.arena());
+            is_eventful |= self.take_events(io, finished);
+        }
+        is_eventful
+    }
+
+    /// Acts on what has come in; `false`: nothing has.
+    fn take_events<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
         let now = io.now();
-        let State::Connected(link) = &mut self.state else { return };
-        let mut has_arrived = false;
+        let State::Connected(link) = &mut self.state else { return false };
+        let (mut has_arrived, mut is_eventful) = (false, false);
         while let Some(event) = link.machine.event(now, io.arena()) {
+            is_eventful = true;
             match event {
                 Event::Completed(completion) => self.queue.completed(&completion, now, finished),
                 Event::Ready(_) => {
@@ -613,13 +638,14 @@ impl Session {
                         self.text = Some(Err(format!("the target rejected the text request ({reason:?})")));
                     }
                 }
-                Event::Gone { reason } => link.gone = Some(reason),
+                Event::Gone { reason } => link.gone = Some((reason, now.after(CUT_AFTER))),
                 Event::Async { .. } | Event::Pong(_) | Event::FunctionDone { .. } => {}
             }
         }
         if has_arrived && !self.is_guarded {
             self.open();
         }
+        is_eventful
     }
 
     /// Ends a connection that goes wrong.
@@ -627,17 +653,24 @@ impl Session {
         let State::Connected(link) = &mut self.state else { return };
         link.machine.closed(io.now(), Some(reason));
         self.drain_events(io, finished);
+        if let State::Connected(link) = &mut self.state
+            && let Some((_, cut_at)) = &mut link.gone
+        {
+            *cut_at = io.now();
+        }
         self.settle(io, finished);
     }
 
     /// Closes a connection that is over once the kernel is done with its buffers.
     fn settle<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
         let State::Connected(link) = &mut self.state else { return };
-        if link.gone.is_none() {
-            return;
-        }
+        let Some((_, cut_at)) = link.gone else { return };
         if !link.stream.quiet() {
-            return link.stream.shutdown(io);
+            // The last that is sent may tell the target why.
+            if link.stream.has_sent() || io.now() >= cut_at {
+                link.stream.shutdown(io);
+            }
+            return;
         }
         let State::Connected(link) = std::mem::replace(&mut self.state, State::Idle) else { return };
         let Link { stream, machine, gone, is_open, .. } = *link;
@@ -653,7 +686,7 @@ impl Session {
         if self.is_closing {
             self.state = State::Closed;
         } else {
-            self.failed(now, gone.as_deref().unwrap_or_default());
+            self.failed(now, gone.as_ref().map_or("", |(reason, _)| reason));
         }
     }
 }

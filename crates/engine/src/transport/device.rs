@@ -55,7 +55,7 @@ impl DeviceChannel {
         let (iscsi, srp) = (access.iscsi_config(), access.srp_config());
         let carried = match is_srp {
             false => {
-                let target = IserTarget::new(iscsi, access, from, portal, now);
+                let target = IserTarget::new(iscsi, pair.depths().receives, access, from, portal, now);
                 Carried::Iser(Box::new(Channel::asked_by(pair, target)))
             }
             true => {

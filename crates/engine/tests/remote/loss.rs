@@ -2,7 +2,7 @@
 
 use crate::cable::Cable;
 use crate::chain::{client, good, long, pattern, read, sense, write};
-use crate::support::{impatient, serve, serve_at, serve_on, url, url_at};
+use crate::support::{impatient, serve, serve_at, serve_on, two_cores, url, url_at};
 use engine::Daemon;
 use engine::initiator::Client;
 use engine::initiator::client::Reply;
@@ -174,11 +174,6 @@ fn a_unit_that_becomes_write_protected_is_seen_to_be() {
     while good(&mut front, &control, 252, &[])[2] & 0x80 == 0 {
         good(&mut front, &read(0, 8), 4096, &[]);
     }
-}
-
-/// Two cores, if there are.
-fn two_cores() -> &'static str {
-    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) { "0,1" } else { "0" }
 }
 
 #[test]

@@ -37,6 +37,11 @@ pub fn serve_on(cores: &str, listen: &str, luns: &[&str]) -> Daemon {
     Daemon::start(config).expect("the daemon starts")
 }
 
+/// Two cores, if there are.
+pub fn two_cores() -> &'static str {
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) { "0,1" } else { "0" }
+}
+
 /// Serves what this TOML says, which leaves the portal to us.
 pub fn serve_toml(text: &str) -> Daemon {
     let poll = poll();

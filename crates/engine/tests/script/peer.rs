@@ -84,10 +84,12 @@ pub trait Nexus {
     fn manage(&mut self, lun: u16, function: Function) -> FunctionId;
     /// Waits until the target has sent something, and leaves it where it is.
     fn hear(&mut self);
-    /// Answers what the target asks next.
-    fn serve(&mut self);
+    /// Goes on with what the target has sent so far.
+    fn go_on(&mut self);
     /// Goes on until the command has ended; what was read.
     fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>);
+    /// The answer to the function, if it has come.
+    fn answered(&mut self, id: FunctionId) -> Option<Answer>;
     /// Goes on until the function is answered.
     fn answer(&mut self, id: FunctionId) -> Answer;
     /// Goes on until the session is logged out.
@@ -238,6 +240,18 @@ impl<M: Spoken> Peer<M> {
         }
     }
 
+    /// Whether something is there to be received.
+    fn has_heard(&mut self) -> bool {
+        self.socket.set_nonblocking(true).expect("a socket");
+        let heard = self.socket.peek(&mut [0]);
+        self.socket.set_nonblocking(false).expect("a socket");
+        match heard {
+            Ok(bytes) => bytes > 0,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => false,
+            Err(error) => panic!("the target is gone: {error}"),
+        }
+    }
+
     /// The next bytes; `None`: there are no more.
     fn read(&mut self, len: u32) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len as usize];
@@ -293,12 +307,12 @@ impl<M: Spoken> Nexus for Peer<M> {
         assert_eq!(self.socket.peek(&mut [0]).expect("the target says something"), 1);
     }
 
-    fn serve(&mut self) {
-        while !self.machine.owes() {
-            self.receive();
-            self.hear_machine();
-        }
+    fn go_on(&mut self) {
         self.send();
+        while self.has_heard() {
+            self.receive();
+            self.send();
+        }
     }
 
     fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>) {
@@ -313,8 +327,12 @@ impl<M: Spoken> Nexus for Peer<M> {
 
     fn answer(&mut self, id: FunctionId) -> Answer {
         self.go_on_until(|peer| peer.managed.iter().any(|(other, _)| *other == id));
-        let at = self.managed.iter().position(|(other, _)| *other == id).expect("it was answered");
-        self.managed.remove(at).1
+        self.answered(id).expect("it was answered")
+    }
+
+    fn answered(&mut self, id: FunctionId) -> Option<Answer> {
+        let at = self.managed.iter().position(|(other, _)| *other == id)?;
+        Some(self.managed.remove(at).1)
     }
 
     fn leave(mut self: Box<Self>) {

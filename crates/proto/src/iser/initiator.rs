@@ -1,8 +1,8 @@
 //! The initiator's end of an iSER connection: the datamover under `crate::iscsi::initiator::layer`.
 //!
 //! A command advertises its buffers, and the target reads and writes them. They are its own no more once the response
-//! has come: an STag that came back with the message is invalid already, every other is invalidated here, and only then
-//! is the command reported (RFC 7145 section 7.3.2).
+//! has come: an STag that came back with the message is invalid already, every other is invalidated here, and only then,
+//! and once what the target has read has left, is the command reported (RFC 7145 section 7.3.2).
 
 mod receive;
 mod send;
@@ -31,7 +31,7 @@ pub struct Initiator {
     is_closed: bool,
     /// What each command has advertised, by slot.
     advertised: Vec<Own>,
-    /// Commands that have ended, and whose STags are to be invalidated.
+    /// Commands that have ended, and whose buffers are to be taken back.
     ended: VecDeque<TaskId>,
     /// Places of messages that are to be given back.
     free: Vec<Span>,
@@ -46,8 +46,15 @@ pub struct Initiator {
 struct Own {
     write: Option<Advertised>,
     read: Option<Advertised>,
-    /// Its task is not reported before these are invalid.
+    /// Its task is not reported before these are free.
     is_lent: bool,
+}
+
+impl Own {
+    /// Both buffers.
+    fn both(&mut self) -> [&mut Option<Advertised>; 2] {
+        [&mut self.write, &mut self.read]
+    }
 }
 
 impl Initiator {
@@ -158,6 +165,12 @@ impl MessageMachine for Initiator {
         }
     }
 
+    fn freed(&mut self, _now: Time, stag: u32) {
+        if !self.layer.is_over() {
+            self.has_left(stag);
+        }
+    }
+
     fn closed(&mut self, _now: Time, reason: &str) {
         self.is_closed = true;
         self.layer.over(reason);
@@ -179,7 +192,7 @@ impl MessageMachine for Initiator {
     }
 
     fn post(&mut self, _now: Time, to: &mut dyn Post) {
-        self.invalidate(to);
+        self.take_back(to);
         if self.takes_more() {
             for place in self.free.drain(..) {
                 to.release(place);

@@ -26,15 +26,16 @@ use std::sync::Arc;
 use wire::Span;
 use work::Work;
 
-/// Commands in flight, at most: with the smallest data segments that an initiator may insist on, each takes 17
-/// receives.
-pub const QUEUE_DEPTH_MAX: u16 = 238;
 /// Answers to pings of ours, which are expected but not numbered, and one login request.
 const OTHERS: u32 = 2;
 
 /// The target's end of one iSER connection.
 pub struct Target {
     layer: Layer,
+    /// Commands that an initiator may have in flight, when there are receives for all that comes with them.
+    queue_depth: u16,
+    /// Receives, at most.
+    receives_max: u16,
     /// STags of the initiator are invalidated by the message that says that they are not used any more.
     invalidates: bool,
     /// What each task may read and write, by slot.
@@ -76,21 +77,23 @@ struct Held {
 }
 
 impl Target {
-    /// A machine for a connection that is being asked for now, `from` there on this `portal`.
+    /// A machine for a connection that is being asked for now, `from` there on this `portal`. It never wants more than
+    /// `receives_max` receives: fewer commands may be in flight when an initiator insists on short data segments.
     pub fn new(
         config: TargetConfig,
+        receives_max: u16,
         access: Arc<dyn Access>,
         from: SocketAddr,
         portal: SocketAddr,
         now: Time,
     ) -> Target {
-        let config = TargetConfig {
-            queue_depth: config.queue_depth.min(QUEUE_DEPTH_MAX),
-            offers: config.offers.over_rdma(),
-            ..config
-        };
+        let queue_depth = config.queue_depth;
+        // What is told in a login stands: MaxCmdSN does not go back (RFC 7143 section 4.2.2.1).
+        let config = TargetConfig { queue_depth: 1, offers: config.offers.over_rdma(), ..config };
         Target {
             layer: Layer::new(config, access, from, portal, now),
+            queue_depth,
+            receives_max: receives_max.min(super::RECEIVES_MAX),
             invalidates: false,
             remote: Vec::new(),
             held: VecDeque::new(),
@@ -115,14 +118,28 @@ impl Target {
     /// unasked, and what is not numbered. A message keeps its receive until it was copied, but then its command keeps
     /// its place in the window, too: so the window never is more than the receives (RFC 7145 section 8.1.1).
     fn messages(&self) -> u32 {
-        if matches!(self.layer.phase, Phase::Login { .. }) {
-            return OTHERS;
-        }
+        let numbered = u32::from(self.layer.config.queue_depth).saturating_mul(self.messages_each());
+        numbered.saturating_add(UNEXPECTED_MAX.into()).saturating_add(OTHERS)
+    }
+
+    /// Messages of one command.
+    fn messages_each(&self) -> u32 {
         let link = &self.layer.link;
         let following = if link.initial_r2t { 0 } else { link.first_burst.div_ceil(link.max_recv.max(1)) };
-        let each = following.saturating_add(1);
-        let numbered = u32::from(self.layer.config.queue_depth).saturating_mul(each);
-        numbered.saturating_add(UNEXPECTED_MAX.into()).saturating_add(OTHERS)
+        following.saturating_add(1)
+    }
+
+    /// For how many commands so many receives are enough: that depends on what was negotiated.
+    fn fitting(&self, receives: u16) -> u16 {
+        let numbered = u32::from(receives).saturating_sub(OTHERS.saturating_add(UNEXPECTED_MAX.into()));
+        let fitting = numbered.checked_div(self.messages_each()).unwrap_or(0);
+        u16::try_from(fitting).unwrap_or(u16::MAX)
+    }
+
+    /// Opens the window for as many commands as there may be receives for. For discovery one is enough.
+    fn open_window(&mut self) {
+        let fitting = self.fitting(self.receives_max).max(1);
+        self.layer.widen(self.queue_depth.min(fitting));
     }
 }
 
@@ -149,14 +166,27 @@ impl MessageMachine for Target {
         super::receives(self.messages(), held)
     }
 
+    fn make_do(&mut self, receives: u16) -> Answer {
+        let fitting = self.fitting(receives);
+        self.layer.session.set_depth(self.layer.config.queue_depth.min(fitting).max(1).into());
+        match fitting {
+            0 => Answer::Reject(Vec::new()),
+            _ => Answer::Accept(super::private_data(self.invalidates)),
+        }
+    }
+
     fn received(&mut self, now: Time, message: Message<'_>) {
         self.layer.heard(now);
         if matches!(self.layer.phase, Phase::Closing(_) | Phase::Over) {
             return self.free.push(message.place);
         }
+        let logs_in = matches!(self.layer.phase, Phase::Login { .. });
         if let Err(violation) = self.take(message) {
             self.free.push(message.place);
             self.layer.over(&violation.to_string());
+        }
+        if logs_in && self.layer.is_full_feature() {
+            self.open_window();
         }
         self.layer.pace();
     }

@@ -31,6 +31,8 @@ struct Slot {
     /// The STag of the registration, or of the last one.
     stag: u32,
     buffer: Option<Buffer>,
+    /// Batches on their way that carry bytes of it; the slot stays taken until they have left.
+    leaving: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -70,7 +72,7 @@ impl Fault {
 impl Registrations {
     pub(super) fn new(limit: u16, random: fn() -> u32) -> Registrations {
         let limit = limit.min(REGISTRATIONS_MAX);
-        let slots = (0..limit).map(|_| Slot { stag: 0, buffer: None }).collect();
+        let slots = (0..limit).map(|_| Slot { stag: 0, buffer: None, leaving: 0 }).collect();
         Registrations { slots, free: (0..limit).rev().collect(), random }
     }
 
@@ -84,7 +86,7 @@ impl Registrations {
         while stag == slot.stag || stag == 0 {
             stag = stag.wrapping_add(SLOT_MASK).wrapping_add(1);
         }
-        *slot = Slot { stag, buffer: Some(Buffer { places, access }) };
+        *slot = Slot { stag, buffer: Some(Buffer { places, access }), leaving: 0 };
         Some(stag)
     }
 
@@ -92,10 +94,34 @@ impl Registrations {
     pub(super) fn invalidate(&mut self, stag: u32) -> bool {
         let Some(slot) = self.slot(stag) else { return false };
         let was = slot.buffer.take().is_some();
-        if was {
+        if was && slot.leaving == 0 {
             self.free.push(u16::try_from(stag & SLOT_MASK).unwrap_or(0));
         }
         was
+    }
+
+    /// A batch carries bytes of this buffer.
+    pub(super) fn leaves(&mut self, stag: u32) {
+        if let Some(slot) = self.slot(stag) {
+            slot.leaving = slot.leaving.saturating_add(1);
+        }
+    }
+
+    /// A batch with bytes of this buffer has left: `true` when it was the last, and the STag is no more.
+    pub(super) fn left(&mut self, stag: u32) -> bool {
+        let Some(slot) = self.slot(stag) else { return false };
+        slot.leaving = slot.leaving.saturating_sub(1);
+        let is_free = slot.leaving == 0 && slot.buffer.is_none();
+        if is_free {
+            self.free.push(u16::try_from(stag & SLOT_MASK).unwrap_or(0));
+        }
+        is_free
+    }
+
+    /// Whether a batch on its way carries bytes of this buffer.
+    pub(super) fn is_leaving(&self, stag: u32) -> bool {
+        let slot = usize::try_from(stag & SLOT_MASK).ok().and_then(|index| self.slots.get(index));
+        slot.is_some_and(|slot| slot.stag == stag && slot.leaving > 0)
     }
 
     /// Where a peer may write `len` bytes.
@@ -160,6 +186,23 @@ mod tests {
         }
         assert!(memory.invalidate(stag) && !memory.invalidate(stag));
         assert!(matches!(memory.for_read(stag, 0, 1), Err(Fault::Stag)));
+    }
+
+    #[test]
+    fn a_slot_is_taken_until_its_bytes_have_left() {
+        let mut memory = Registrations::new(1, || 7);
+        let stag = memory.register(places(20), BOTH).unwrap();
+        memory.leaves(stag);
+        memory.leaves(stag);
+        assert!(memory.is_leaving(stag) && !memory.left(stag));
+        assert!(memory.invalidate(stag) && memory.is_leaving(stag));
+        assert!(matches!(memory.for_read(stag, 0, 1), Err(Fault::Stag)));
+        assert_eq!(memory.register(places(20), BOTH), None);
+        assert!(memory.left(stag) && !memory.is_leaving(stag));
+        let next = memory.register(places(20), BOTH).unwrap();
+        memory.leaves(next);
+        assert!(!memory.left(next), "it is registered still");
+        assert!(memory.invalidate(next) && memory.register(places(20), BOTH).is_some());
     }
 
     #[test]

@@ -77,7 +77,7 @@ struct Receive {
 
 impl ReceiveQueue {
     pub(super) fn new(limit: u16) -> ReceiveQueue {
-        ReceiveQueue { queue: VecDeque::with_capacity(limit.into()), limit: limit.into() }
+        ReceiveQueue { queue: VecDeque::new(), limit: limit.into() }
     }
 
     /// `false`: there is no room.
@@ -127,6 +127,11 @@ impl QueuePair {
                 }
             }
         }
+    }
+
+    /// Whether an FPDU has begun whose headers are not complete.
+    pub(super) fn is_in_headers(&self) -> bool {
+        matches!(self.receiving, Receiving::RestOfUntagged | Receiving::RdmapHeader { .. })
     }
 
     /// Bytes of the peer's start-up frame.

@@ -3,7 +3,8 @@
 use super::memory::Registrations;
 use super::setup::ReadyToReceive;
 use super::violation::{Code, Violation};
-use super::{Agreed, Config, Event, READS_MAX, WORK_MAX};
+use super::{Agreed, Config, Event, WORK_MAX};
+use crate::message::WorkId;
 use crate::stream::{Segment, Transmit};
 use crate::verbs::TaskId;
 use std::collections::VecDeque;
@@ -20,6 +21,8 @@ use zerocopy::byteorder::big_endian::{U16, U32, U64};
 pub(super) const HEADER_BYTES_MAX: usize = 128;
 /// Bytes of an FPDU that are not payload, without markers: headers, the beginning of a Send, padding, CRC.
 const FPDU_BYTES: usize = 20 + HEADER_BYTES_MAX + 3 + 4;
+/// So many bytes of headers that were sent are kept at most, lest the others have to be moved for each.
+const SENT_HEADERS_MAX: usize = 16 * 1024;
 /// Segments of an FPDU without markers: start of sum, headers, payload, padding, sum.
 const FPDU_SEGMENTS: usize = 4 + Places::MAX;
 
@@ -36,8 +39,11 @@ pub(super) struct Sending {
     is_terminated: bool,
     /// Work requests that are not wholly sent.
     queue: VecDeque<Work>,
-    /// Sends and Writes in batches that have not left.
+    headers: Headers,
+    /// What is in batches that have not left.
     leaving: VecDeque<Leaving>,
+    /// How many of these are work requests.
+    work_leaving: usize,
     /// Reads that were asked for.
     reads: VecDeque<Read>,
     /// Reads that the peer has asked for.
@@ -60,7 +66,7 @@ pub(super) struct Sending {
 pub(super) struct Work {
     id: u64,
     operation: Operation,
-    header: [u8; HEADER_BYTES_MAX],
+    /// Of a Send: what was copied of it, which comes first.
     header_bytes: u32,
     places: Places,
     total: u32,
@@ -73,9 +79,12 @@ pub(super) enum Operation {
     Read { stag: u32, offset: u64 },
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaving {
     Sent(u64),
     Written(u64),
+    /// Bytes of the buffer with this STag, which the peer reads.
+    Response(u32),
 }
 
 /// A Read that was asked for.
@@ -88,6 +97,7 @@ struct Read {
 }
 
 /// A Read that the peer has asked for.
+#[derive(Clone, Copy)]
 struct Response {
     request: ReadRequest,
     msn: u32,
@@ -102,36 +112,57 @@ enum Source {
 impl Work {
     /// `None`: it is too long.
     pub(super) fn new(id: u64, header: &[u8], places: Places, operation: Operation) -> Option<Work> {
-        let header_bytes = u32::try_from(header.len()).ok()?;
+        let header_bytes = u32::try_from(header.len()).ok().filter(|_| header.len() <= HEADER_BYTES_MAX)?;
         let total = places.iter().try_fold(header_bytes, |sum, span| sum.checked_add(span.len))?;
-        let mut copy = [0; HEADER_BYTES_MAX];
-        copy.get_mut(..header.len())?.copy_from_slice(header);
-        Some(Work { id, operation, header: copy, header_bytes, places, total })
+        Some(Work { id, operation, header_bytes, places, total })
+    }
+}
+
+/// The beginnings of Sends that were copied, in the order of the queue.
+#[derive(Default)]
+struct Headers {
+    bytes: Vec<u8>,
+    /// How many of these belong to work that is sent.
+    sent: usize,
+}
+
+impl Headers {
+    fn push(&mut self, header: &[u8]) {
+        if self.sent >= SENT_HEADERS_MAX || self.sent == self.bytes.len() {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+        self.bytes.extend_from_slice(header);
     }
 
-    /// What lies in the copied part of `len` bytes at `at`.
-    fn copied(&self, at: u32, len: u32) -> &[u8] {
-        let end = at.saturating_add(len).min(self.header_bytes);
-        let range = usize::try_from(at).unwrap_or(usize::MAX)..usize::try_from(end).unwrap_or(0);
-        self.header.get(range).unwrap_or_default()
+    /// What lies in the first header of `len` bytes at `at`.
+    fn first(&self, header_bytes: u32, at: u32, len: u32) -> &[u8] {
+        let end = at.saturating_add(len).min(header_bytes);
+        let index = |at: u32| self.sent.saturating_add(usize::try_from(at).unwrap_or(usize::MAX));
+        self.bytes.get(index(at)..index(end)).unwrap_or_default()
+    }
+
+    fn pop(&mut self, header_bytes: u32) {
+        self.sent = self.sent.saturating_add(usize::try_from(header_bytes).unwrap_or(usize::MAX));
     }
 }
 
 impl Sending {
     pub(super) fn new(config: &Config) -> Sending {
         let work_limit = usize::from(config.work.min(WORK_MAX));
-        let responses = usize::from(config.depths.ird.min(READS_MAX));
-        let reads = usize::from(config.depths.ord.min(READS_MAX)).saturating_add(1);
         Sending {
             frame: None,
             is_fenced: false,
             ready: None,
             terminate: None,
             is_terminated: false,
-            queue: VecDeque::with_capacity(work_limit),
-            leaving: VecDeque::with_capacity(work_limit),
-            reads: VecDeque::with_capacity(reads),
-            responses: VecDeque::with_capacity(responses),
+            // They grow to what is needed, once, so that they stay in the nearest cache.
+            queue: VecDeque::new(),
+            headers: Headers::default(),
+            leaving: VecDeque::new(),
+            work_leaving: 0,
+            reads: VecDeque::new(),
+            responses: VecDeque::new(),
             current: None,
             at: 0,
             next: Source::Work,
@@ -144,21 +175,30 @@ impl Sending {
     }
 
     /// `false`: there is no room.
-    pub(super) fn post(&mut self, work: Work) -> bool {
-        let incomplete = self.queue.len().saturating_add(self.leaving.len()).saturating_add(self.reads.len());
+    pub(super) fn post(&mut self, work: Work, header: &[u8]) -> bool {
+        let incomplete = self.queue.len().saturating_add(self.work_leaving).saturating_add(self.reads.len());
         let has_room = incomplete < self.work_limit;
         if has_room {
+            self.headers.push(header);
             self.queue.push_back(work);
         }
         has_room
     }
 
-    /// A batch with the end of a Send or Write has left.
-    pub(super) fn left(&mut self) -> Option<Event> {
-        self.leaving.pop_front().map(|work| match work {
+    /// A batch with the end of a Send or Write, or with bytes that the peer reads, has left.
+    pub(super) fn left(&mut self, memory: &mut Registrations) -> Option<Event> {
+        let event = match self.leaving.pop_front()? {
             Leaving::Sent(id) => Event::Sent { id },
             Leaving::Written(id) => Event::Written { id },
-        })
+            Leaving::Response(stag) => return memory.left(stag).then_some(Event::Freed { stag }),
+        };
+        self.work_leaving = self.work_leaving.saturating_sub(1);
+        Some(event)
+    }
+
+    /// What was posted goes out before the end, but for RDMA Reads: nobody would take their data.
+    pub(super) fn forget_reads(&mut self) {
+        self.queue.retain(|work| !matches!(work.operation, Operation::Read { .. }));
     }
 
     /// Whether one more Read Request of the peer is within IRD.
@@ -221,7 +261,7 @@ impl Sending {
     pub(super) fn fill(
         &mut self,
         agreed: &Agreed,
-        memory: &Registrations,
+        memory: &mut Registrations,
         batch: &mut Transmit,
     ) -> Result<(), Violation> {
         if let Some(frame) = self.frame.take() {
@@ -236,10 +276,16 @@ impl Sending {
         let bytes = FPDU_BYTES.saturating_add(markers.saturating_mul(4));
         let segments = FPDU_SEGMENTS.saturating_add(markers.saturating_mul(2));
         let mut result = Ok(());
-        while self.owes(agreed.depths.ord) && batch.has_room(bytes, segments) {
+        while !self.is_terminated
+            && (batch.has_room(bytes, segments)
+                || (self.is_bare() && batch.has_room_without_payload(bytes, segments)))
+        {
             if let Some(payload) = self.terminate.take() {
                 self.is_terminated = true;
                 self.push_terminate(&payload, agreed, batch);
+                break;
+            }
+            if self.is_fenced {
                 break;
             }
             if let Some(ready) = self.ready.take() {
@@ -259,6 +305,12 @@ impl Sending {
             }
         }
         result
+    }
+
+    /// Whether what comes next has no payload: as an answer it leaves together with its data.
+    fn is_bare(&self) -> bool {
+        let is_next = self.current.is_none() && self.responses.is_empty();
+        is_next && self.queue.front().is_some_and(|work| work.places.is_empty())
     }
 
     /// Which message goes on, or begins.
@@ -291,7 +343,7 @@ impl Sending {
                 let opcode = Opcode::send(solicited, invalidate.is_some());
                 let msn = self.sends.wrapping_add(1);
                 let header = untagged(opcode, len, last, invalidate.unwrap_or(0), Queue::SEND, msn, at);
-                let copied = work.copied(at, len);
+                let copied = self.headers.first(work.header_bytes, at, len);
                 let placed = len.saturating_sub(u32::try_from(copied.len()).unwrap_or(0));
                 let places = work.places.slice(at.saturating_sub(work.header_bytes), placed);
                 let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
@@ -331,13 +383,21 @@ impl Sending {
         self.current = None;
         self.next = Source::Response;
         let Some(work) = self.queue.pop_front() else { return };
-        self.leaving.push_back(match work.operation {
+        self.headers.pop(work.header_bytes);
+        let leaving = match work.operation {
             Operation::Send { .. } => {
                 self.sends = self.sends.wrapping_add(1);
                 Leaving::Sent(work.id)
             }
+            Operation::Write { .. } if work.id == WorkId::UNTOLD.0 => return,
             Operation::Write { .. } | Operation::Read { .. } => Leaving::Written(work.id),
-        });
+        };
+        self.work_leaving = self.work_leaving.saturating_add(1);
+        self.leaves(leaving, batch);
+    }
+
+    fn leaves(&mut self, what: Leaving, batch: &mut Transmit) {
+        self.leaving.push_back(what);
         batch.done.push(TaskId::default());
     }
 
@@ -381,10 +441,10 @@ impl Sending {
     fn push_response(
         &mut self,
         agreed: &Agreed,
-        memory: &Registrations,
+        memory: &mut Registrations,
         batch: &mut Transmit,
     ) -> Result<(), (Violation, [u8; 48])> {
-        let Some(Response { request, msn }) = self.responses.front() else { return Ok(()) };
+        let Some(Response { request, msn }) = self.responses.front().copied() else { return Ok(()) };
         let at = self.at;
         let missing = request.size.get().saturating_sub(at);
         let len = missing.min(agreed.ulpdu_max.saturating_sub(TAGGED_HEADER_BYTES));
@@ -394,9 +454,15 @@ impl Sending {
             0 => Places::EMPTY,
             _ => match memory.for_read(request.source_stag.get(), source, len) {
                 Ok(places) => places,
-                Err(fault) => return Err((fault.of_read(), unserved(*request, *msn, at))),
+                Err(fault) => return Err((fault.of_read(), unserved(request, msn, at))),
             },
         };
+        // One note for all that a batch has of a buffer: its last is of this batch, when there is any.
+        let leaving = Leaving::Response(request.source_stag.get());
+        if len > 0 && (batch.done.is_empty() || self.leaving.back() != Some(&leaving)) {
+            memory.leaves(request.source_stag.get());
+            self.leaves(leaving, batch);
+        }
         let last = len == missing;
         let header = tagged(Opcode::READ_RESPONSE, len, last, request.sink_stag.get(), sink);
         let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);
@@ -532,6 +598,9 @@ impl<'a> Fpdu<'a> {
     }
 
     fn bytes(&mut self, mut bytes: &[u8]) {
+        if self.until_marker.is_none() {
+            return self.batch.push_bytes(bytes);
+        }
         while !bytes.is_empty() {
             let room = usize::try_from(self.room()).unwrap_or(usize::MAX);
             let (now, later) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
@@ -542,6 +611,9 @@ impl<'a> Fpdu<'a> {
     }
 
     fn payload(&mut self, places: &Places) {
+        if self.until_marker.is_none() {
+            return places.iter().for_each(|span| self.batch.push_payload(span));
+        }
         for mut span in places.iter() {
             while span.len > 0 {
                 let now = span.slice(0, self.room());
@@ -555,6 +627,9 @@ impl<'a> Fpdu<'a> {
     /// Padding and CRC.
     fn end(mut self, ulpdu_length: u32) {
         let padding = usize::try_from(pad(ulpdu_length)).unwrap_or(0);
+        if !self.crc && self.until_marker.is_none() {
+            return self.bytes([0; 7].get(..padding.saturating_add(4)).unwrap_or_default());
+        }
         self.bytes([0; 3].get(..padding).unwrap_or_default());
         // A marker right before the CRC is summed, too (RFC 5044 section 4.4). The CRC itself is never cut: FPDUs and
         // markers are whole words.

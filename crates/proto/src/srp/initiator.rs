@@ -339,6 +339,15 @@ impl MessageMachine for Initiator {
         }
     }
 
+    fn freed(&mut self, _now: Time, stag: u32) {
+        if !matches!(self.phase, Phase::Over)
+            && let Some(id) = self.tasks.freed(stag)
+        {
+            self.complete(id);
+            self.tell_answers();
+        }
+    }
+
     fn closed(&mut self, _now: Time, reason: &str) {
         match std::mem::replace(&mut self.phase, Phase::Full) {
             Phase::Over => self.phase = Phase::Over,

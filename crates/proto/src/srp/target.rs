@@ -16,8 +16,8 @@ pub mod violation;
 
 use crate::message::{Answer, Message, MessageMachine, Post, Receives, WorkId};
 use crate::time::Time;
-use crate::verbs::{Down, FunctionId, Session, TaskId, Up};
-use login::Access;
+use crate::verbs::{Down, FunctionId, TaskId, Up};
+use login::{Access, Granted};
 use send::Out;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ pub struct Target {
     phase: Phase,
     link: Link,
     /// Between the answer to the login and the connection.
-    session: Option<Box<Session>>,
+    granted: Option<Box<Granted>>,
     tasks: TaskTable,
     functions: Vec<PendingFunction>,
     functions_seen: u32,
@@ -75,6 +75,8 @@ pub struct Target {
     limit: u16,
     /// Requests that came and were not answered.
     unanswered: u16,
+    /// Receives that there is memory for.
+    receives_max: u16,
     /// Receives that are not posted: those in `freed` and those that tasks keep.
     held: u16,
     freed: Vec<Span>,
@@ -95,7 +97,7 @@ pub struct Target {
 
 /// Where the connection stands.
 enum Phase {
-    /// Nothing was asked, or it was granted: then there is a session.
+    /// Nothing was asked, or it was granted.
     Login,
     Full,
     /// The last message is on its way; then the connection is over for this reason.
@@ -143,13 +145,14 @@ impl Target {
             portal,
             phase: Phase::Login,
             link: Link::default(),
-            session: None,
+            granted: None,
             tasks: TaskTable::default(),
             functions: Vec::new(),
             functions_seen: 0,
             answers: VecDeque::new(),
             limit: 0,
             unanswered: 0,
+            receives_max: u16::MAX,
             held: 0,
             freed: Vec::new(),
             request: None,
@@ -220,10 +223,15 @@ impl Target {
         self.up.push_back(Up::Gone { reason: reason.to_string() });
     }
 
+    /// Requests that the initiator may have in flight at most.
+    fn depth(&self) -> u16 {
+        self.config.queue_depth.min(self.receives_max.saturating_sub(RECEIVES_EXTRA))
+    }
+
     /// How many more requests there is room for, when so many are answered now: never more than free slots, nor than
     /// receives that stand ready.
     fn credits(&self, answering: u16) -> u16 {
-        let depth = self.config.queue_depth;
+        let depth = self.depth();
         let unanswered = self.unanswered.saturating_sub(answering);
         let room = depth.saturating_sub(unanswered.max(self.held)).min(self.tasks.free());
         room.saturating_sub(self.limit)
@@ -264,6 +272,11 @@ impl MessageMachine for Target {
             bytes: self.link.max_it_iu_bytes.max(RECEIVE_BYTES_MIN),
             aligned_at: u32::from(self.link.immediate_offset.unwrap_or(0)),
         }
+    }
+
+    fn make_do(&mut self, receives: u16) -> Answer {
+        self.receives_max = receives;
+        self.grant()
     }
 
     fn received(&mut self, now: Time, message: Message<'_>) {

@@ -173,6 +173,33 @@ fn more_commands_than_the_window_wait_for_it() {
     }
 }
 
+/// Short data segments take many receives: then fewer commands are let in, and none finds no receive.
+#[test]
+fn the_window_is_what_there_are_receives_for() {
+    for (segment, initial_r2t, depth) in
+        [(8192, false, 128), (1024, false, 111), (512, false, 59), (512, true, 128)]
+    {
+        let offers = Offers {
+            initial_r2t,
+            immediate_data: true,
+            first_burst: 8192,
+            max_recv: segment,
+            ..Offers::default()
+        };
+        let mut rig = Rig::logged_in(Setup::with(offers, |setup| {
+            setup.queue_depth = 128;
+            setup.initiator_depth = 200;
+            setup.offers.max_recv = segment;
+        }));
+        assert!(rig.target.port.ready() <= usize::from(rig::RECEIVES_MAX), "{}", rig.target.port.ready());
+        for n in 0..200 {
+            rig.submit(command(HANG, n, 0, Places::EMPTY, Places::EMPTY));
+        }
+        rig.run();
+        assert_eq!((rig.device().running(), &rig.target_gone), (depth, &None), "{segment} {initial_r2t}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proto::iwarp::memory::Access;
 use proto::iwarp::setup::{Depths, ReadyToReceive};
 use proto::iwarp::{Config, Event, Refused};
+use proto::stream::StreamMachine;
 use wire::Places;
 
 const READ: Access = Access { remote_read: true, remote_write: false };
@@ -221,6 +222,85 @@ fn an_invalidated_buffer_is_no_more_touched() {
             assert!(link.gone(Side::Responder).contains("invalid STag"));
         }
     }
+}
+
+/// What the peer has read of a buffer may be with it before this end has heard that it left: until then the places are
+/// lent, whoever has invalidated the STag.
+#[test]
+fn what_is_read_is_lent_until_it_has_left() {
+    for invalidates in [false, true] {
+        let mut link = Link::established(CONFIG, CONFIG, 1, 1 << 20);
+        let (at, now) = (Side::Initiator.places(0, 50_000), link.now);
+        let stag = link.initiator.machine.register(at, READ).unwrap();
+        link.initiator.machine.post_receive(1, Places::EMPTY).unwrap();
+        link.initiator.machine.write(7, Places::EMPTY, 0, 0).unwrap();
+        link.run();
+        assert_eq!(link.initiator_events.pop(), Some(Event::Written { id: 7 }));
+        link.responder.machine.read(2, Side::Responder.places(0, 50_000), stag, 0).unwrap();
+        link.responder.fill(now, &mut link.memory);
+        link.responder.carry(usize::MAX, &mut link.initiator);
+        assert!(link.responder.left().is_empty());
+        while link.initiator.feed(now, &mut link.memory) {}
+        assert!(!link.initiator.machine.is_leaving(stag), "nothing of it is on its way yet");
+        // The first batch has all of it; the peer says that it is done when it has seen most.
+        link.initiator.fill(now, &mut link.memory);
+        link.initiator.carry(40_000, &mut link.responder);
+        let invalidate = invalidates.then_some(stag);
+        link.responder.machine.send(3, &[], Places::EMPTY, false, invalidate).unwrap();
+        link.responder.fill(now, &mut link.memory);
+        link.responder.carry(usize::MAX, &mut link.initiator);
+        while link.initiator.feed(now, &mut link.memory) {}
+        let received = Event::Received { id: 1, len: 0, solicited: false, invalidated: invalidate };
+        assert_eq!(link.initiator.machine.poll(), Some(received));
+        assert_eq!(link.initiator.machine.invalidate(stag), !invalidates);
+        assert!(link.initiator.machine.is_leaving(stag) && link.initiator.machine.poll().is_none());
+        link.run();
+        assert_eq!(link.initiator_events, [Event::Freed { stag }]);
+        assert!(!link.initiator.machine.is_leaving(stag) && link.same(0, 0, 50_000));
+        assert!(link.responder_events.contains(&Event::Read { id: 2 }));
+    }
+}
+
+/// Batches with bytes of a buffer come and go; what has left when it is invalidated is not told of.
+#[test]
+fn what_is_read_and_has_left_is_free_at_once() {
+    let mut link = Link::established(CONFIG, CONFIG, 1, 3000);
+    let stag = link.initiator.machine.register(Side::Initiator.places(0, 300_000), READ).unwrap();
+    link.initiator.machine.write(7, Places::EMPTY, 0, 0).unwrap();
+    for id in 0..3 {
+        link.responder.machine.read(id, Side::Responder.places(0, 200_000), stag, 1000 * id).unwrap();
+    }
+    while !link.initiator.machine.is_leaving(stag) {
+        assert!(link.step());
+    }
+    link.run();
+    assert_eq!(link.responder_events.len(), 3);
+    assert!(!link.initiator.machine.is_leaving(stag) && link.initiator.machine.invalidate(stag));
+    link.run();
+    assert_eq!(link.initiator_events, [Event::Written { id: 7 }]);
+    for _ in 0..CONFIG.registrations {
+        link.initiator.machine.register(Side::Initiator.places(0, 10), READ).unwrap();
+    }
+}
+
+/// Reads that nobody will answer any more do not hold up what was posted behind them.
+#[test]
+fn closing_sends_what_was_posted_behind_reads_that_wait() {
+    let mut link = Link::established(CONFIG, CONFIG, 1, 999);
+    let stag = link.responder.machine.register(Side::Responder.places(0, 9000), READ).unwrap();
+    link.responder.machine.post_receive(1, Side::Responder.places(10_000, 5000)).unwrap();
+    for id in 0..6 {
+        link.initiator.machine.read(id, Side::Initiator.places(0, 9000), stag, 0).unwrap();
+    }
+    // As many as may be asked for at a time are.
+    link.initiator.fill(link.now, &mut link.memory);
+    link.initiator.machine.send(8, b"farewell", Places::EMPTY, false, None).unwrap();
+    link.initiator.machine.close(link.now);
+    link.run();
+    let received = Event::Received { id: 1, len: 8, solicited: false, invalidated: None };
+    assert_eq!(link.responder_events.first(), Some(&received));
+    assert_eq!(link.gone(Side::Initiator), "closed by this side");
+    assert_eq!(link.gone(Side::Responder), "closed by the peer");
 }
 
 #[test]

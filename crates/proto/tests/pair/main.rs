@@ -3,5 +3,6 @@
 mod iscsi;
 mod iser;
 mod iwarp;
+mod siw;
 mod srp;
 mod support;

@@ -77,8 +77,10 @@ impl Provider for QueuePair {
         QueuePair::register(self, places, access)
     }
 
-    fn invalidate(&mut self, stag: u32) {
+    fn invalidate(&mut self, stag: u32) -> bool {
+        // The peer may have done so already.
         QueuePair::invalidate(self, stag);
+        !self.is_leaving(stag)
     }
 
     /// The stream takes it, in one send.
@@ -93,6 +95,7 @@ impl Provider for QueuePair {
             iwarp::Event::Sent { id } => Event::Sent { id },
             iwarp::Event::Written { id } => Event::Written { id },
             iwarp::Event::Read { id } => Event::Read { id },
+            iwarp::Event::Freed { stag } => Event::Freed { stag },
             iwarp::Event::Gone { reason } => Event::Gone { reason },
         })
     }

@@ -99,8 +99,8 @@ impl<P: Provider> Post for Posting<'_, P> {
         Ok(Advertised { stag: self.judge(registered)?, offset: 0 })
     }
 
-    fn invalidate(&mut self, stag: u32) {
-        self.pair.invalidate(stag);
+    fn invalidate(&mut self, stag: u32) -> bool {
+        self.pair.invalidate(stag)
     }
 
     fn copy(&mut self, from: Span, to: Places) {

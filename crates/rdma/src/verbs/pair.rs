@@ -118,6 +118,11 @@ impl QueuePair {
         })
     }
 
+    /// How much may be posted at a time: no more than the device allows.
+    pub fn depths(&self) -> Depths {
+        self.depths
+    }
+
     /// With `true`, nothing is told from now on but the end of the connection: messages wait.
     pub fn hold(&mut self, hold: bool) {
         self.is_held = hold;
@@ -508,7 +513,7 @@ impl Provider for QueuePair {
         unreachable!("a target advertises nothing")
     }
 
-    fn invalidate(&mut self, _stag: u32) {
+    fn invalidate(&mut self, _stag: u32) -> bool {
         unreachable!("a target advertises nothing")
     }
 

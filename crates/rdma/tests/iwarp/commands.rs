@@ -105,7 +105,7 @@ impl<M: Initiator> Pair<M> {
     }
 
     /// The content of places, which are given back.
-    fn take(&mut self, places: &Places) -> Vec<u8> {
+    pub(crate) fn take(&mut self, places: &Places) -> Vec<u8> {
         let bytes = content(&mut self.ring, places);
         self.ring.arena().give(places);
         bytes
@@ -163,6 +163,32 @@ pub(crate) fn many_commands_at_once_keep_their_data_apart<M: Initiator>() {
                 rig.ring.arena().give(source);
             }
         }
+        close(rig);
+    }
+}
+
+/// The target answers when it has the data, which may be before this end hears that it has left.
+pub(crate) fn what_the_target_reads_is_lent_until_it_has_left<M: Initiator>() {
+    for config in configs() {
+        let mut rig = ready::<M>(ring(), config);
+        rig.run_until(|rig| rig.initiator.stream.has_sent() && rig.target.stream.has_sent());
+        let data = pattern(65_536, 3);
+        let source = filled(&mut rig.ring, &data);
+        // That of the command, and not that of the data which is read.
+        rig.initiator.tells = 1;
+        rig.submit(WRITE, 0, source);
+        rig.run_until(|rig| {
+            let end = &rig.target;
+            rig.target.above.ended == 1 && end.stream.has_sent() && end.sent == rig.initiator.received
+        });
+        assert!(rig.disk(0, 65_536) == data);
+        assert!(
+            !rig.initiator.stream.has_sent() && rig.initiator.above.is_empty(),
+            "its bytes are being sent"
+        );
+        rig.initiator.tell_all(&mut rig.ring);
+        rig.complete(1);
+        rig.ring.arena().give(&source);
         close(rig);
     }
 }

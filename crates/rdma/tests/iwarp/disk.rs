@@ -26,12 +26,14 @@ pub(crate) struct Disk {
     running: BTreeMap<TaskId, (Command, u32)>,
     /// Logins.
     pub sessions: usize,
+    /// Commands that it has ended.
+    pub ended: usize,
     pub gone: Option<String>,
 }
 
 impl Disk {
     pub(crate) fn new(region: Arc<Region>) -> Disk {
-        Disk { region, running: BTreeMap::new(), sessions: 0, gone: None }
+        Disk { region, running: BTreeMap::new(), sessions: 0, ended: 0, gone: None }
     }
 
     fn go_on(&mut self, target: &mut impl Target, now: Time, task: TaskId) {
@@ -42,6 +44,7 @@ impl Disk {
         let piece = (len - *at).min(PIECE);
         if piece == 0 {
             self.running.remove(&task);
+            self.ended += 1;
             return target.down(now, Down::End { task, ending });
         }
         let place = Places::one(self.region.span(u64::from(disk + *at), piece).unwrap());
@@ -52,6 +55,7 @@ impl Disk {
         let end = (from + piece == len).then_some(ending);
         if end.is_some() {
             self.running.remove(&task);
+            self.ended += 1;
         }
         target.down(now, Down::Push { task, at: from, from: place, end });
     }

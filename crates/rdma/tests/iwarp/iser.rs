@@ -2,6 +2,7 @@
 
 use crate::commands;
 use crate::disk;
+use crate::rig::CONFIG;
 use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Request};
 use proto::iscsi::login::{Access, Grant, Offers, Plan, Refusal, SendTargets, TargetRecord};
 use proto::iscsi::target::TargetConfig;
@@ -67,7 +68,8 @@ impl commands::Initiator for Initiator {
         };
         let target = TargetConfig { queue_depth, login_within, idle, crc32c, offers };
         let initiator = InitiatorConfig { plan, queue_depth, login_within, idle, crc32c };
-        (Initiator::new(initiator, now), Target::new(target, Arc::new(Door), from, portal, now))
+        let target = Target::new(target, CONFIG.receives, Arc::new(Door), from, portal, now);
+        (Initiator::new(initiator, now), target)
     }
 
     fn submit(&mut self, request: Request) -> Option<TaskId> {
@@ -95,6 +97,11 @@ fn data_moves_both_ways() {
 #[test]
 fn many_commands_at_once_keep_their_data_apart() {
     commands::many_commands_at_once_keep_their_data_apart::<Initiator>();
+}
+
+#[test]
+fn what_the_target_reads_is_lent_until_it_has_left() {
+    commands::what_the_target_reads_is_lent_until_it_has_left::<Initiator>();
 }
 
 #[test]

@@ -132,7 +132,8 @@ fn rdma_reaches_what_is_advertised_and_no_more() {
         let (place, _) = rig.message(b"thanks".to_vec(), Places::EMPTY, Some(writable.stag));
         rig.target.machine().release(place);
         rig.target.machine().post(move |to| {
-            to.invalidate(readable.stag);
+            // What was read of it may not be known to have left.
+            let _ = to.invalidate(readable.stag);
             Ok(())
         });
         rig.initiator.machine().post(move |to| to.write(WorkId(3), from, writable));

@@ -56,12 +56,19 @@ pub(crate) struct End<M: MessageMachine, A> {
     pub stream: Stream,
     pub channel: Channel<M>,
     pub above: A,
+    /// Bytes that have left, and that have come.
+    pub sent: u64,
+    pub received: u64,
+    /// How many sends more are told to be complete; the next one after that is held.
+    pub tells: usize,
+    held: Option<Completion>,
 }
 
 impl<M: MessageMachine, A: Above<M>> End<M, A> {
     fn new(socket: TcpStream, channel: Channel<M>, above: A, tags: [Tag; 2]) -> End<M, A> {
         let stream = Stream::new(Handle(socket.into_raw_fd()), tags[0], tags[1], Vec::new());
-        End { tags, stream, channel, above }
+        let (sent, received, tells, held) = (0, 0, usize::MAX, None);
+        End { tags, stream, channel, above, sent, received, tells, held }
     }
 
     pub(crate) fn machine(&mut self) -> &mut M {
@@ -96,12 +103,32 @@ impl<M: MessageMachine, A: Above<M>> End<M, A> {
     }
 
     fn complete(&mut self, ring: &mut Uring, completion: Completion) {
+        let bytes = u64::from(*completion.result.as_ref().unwrap_or(&0));
         if completion.tag == self.tags[0] {
+            self.received += bytes;
             return self.stream.received(ring, completion.result);
         }
+        self.sent += bytes;
+        if self.tells == 0 {
+            self.held = Some(completion);
+            return;
+        }
+        self.tells -= 1;
+        self.tell(ring, completion);
+    }
+
+    fn tell(&mut self, ring: &mut Uring, completion: Completion) {
         let mut pushed = Vec::new();
         self.stream.sent(ring, &mut self.channel, completion.result, &mut pushed);
         self.channel.pushed(&pushed);
+    }
+
+    /// Tells of the send that was held, and of all others.
+    pub(crate) fn tell_all(&mut self, ring: &mut Uring) {
+        self.tells = usize::MAX;
+        if let Some(completion) = self.held.take() {
+            self.tell(ring, completion);
+        }
     }
 
     fn wants_more(&self) -> bool {

@@ -86,6 +86,11 @@ fn many_commands_at_once_keep_their_data_apart() {
 }
 
 #[test]
+fn what_the_target_reads_is_lent_until_it_has_left() {
+    commands::what_the_target_reads_is_lent_until_it_has_left::<Initiator>();
+}
+
+#[test]
 fn a_connection_that_breaks_at_any_moment_leaves_nothing() {
     commands::a_connection_that_breaks_at_any_moment_leaves_nothing::<Initiator>();
 }

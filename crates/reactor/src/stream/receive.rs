@@ -54,6 +54,23 @@ struct Progress {
 const UNTOUCHED: Progress =
     Progress { done: 0, straight: 0, trailer: 0, sum: None, is_unsummed: false, digest: [0; 4] };
 
+impl Progress {
+    /// The next bytes behind the payload: `pad` to be thrown away, then the digest.
+    fn take_trailer(&mut self, bytes: &[u8], pad: u32) {
+        let unused = pad.saturating_sub(self.trailer).min(bytes.len() as u32);
+        let (padding, digest) = bytes.split_at(unused as usize);
+        if let Some(sum) = &mut self.sum {
+            sum.add(padding);
+        }
+        self.trailer += unused;
+        if !digest.is_empty() {
+            let at = (self.trailer - pad) as usize;
+            self.digest[at..][..digest.len()].copy_from_slice(digest);
+            self.trailer += digest.len() as u32;
+        }
+    }
+}
+
 /// The parts of [`Want::Body`] and [`Want::Skip`].
 #[derive(Clone, Copy)]
 struct Body {
@@ -120,11 +137,13 @@ impl Receiver {
         let body = match want {
             Want::Nothing => return Brought::Short(want),
             Want::Header { len } => {
-                if self.staged() < len {
+                let Some(unread) = self.unread().filter(|unread| unread.len >= len) else {
                     return Brought::Short(want);
-                }
-                let header = self.take_staged(len);
-                machine.header(now, header.map_or(&[], |span| io.arena().bytes(span)));
+                };
+                let (header, behind) = io.arena().bytes(unread).split_at(len as usize);
+                let taken = machine.header_and(now, header, behind);
+                assert!(taken <= unread.len - len, "a machine takes what is there");
+                self.start += len + taken;
                 return Brought::Something;
             }
             Want::Body { place, pad, digest } => Body { place: Some(place), len: place.len(), pad, digest },
@@ -161,19 +180,13 @@ impl Receiver {
         }
         self.bring_staged(arena, body);
         let trailer = body.pad + if body.digest.is_some() { 4 } else { 0 };
-        while self.payload.done == body.len && self.payload.trailer < trailer {
-            let byte = arena.bytes(self.take_staged(1)?)[0];
-            match self.payload.trailer.checked_sub(body.pad) {
-                Some(at) => self.payload.digest[at as usize] = byte,
-                None => {
-                    if let Some(sum) = &mut self.payload.sum {
-                        sum.add(&[byte]);
-                    }
-                }
+        if self.payload.done == body.len {
+            let missing = trailer - self.payload.trailer;
+            if let Some(span) = self.take_staged(missing.min(self.staged())) {
+                self.payload.take_trailer(arena.bytes(span), body.pad);
             }
-            self.payload.trailer += 1;
         }
-        if self.payload.done < body.len {
+        if self.payload.done < body.len || self.payload.trailer < trailer {
             return None;
         }
         let sent = u32::from_le_bytes(self.payload.digest);

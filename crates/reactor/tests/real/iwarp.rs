@@ -115,7 +115,11 @@ fn moves(rig: &mut Rig, len: u32) {
     initiator.machine.write(2, sources[1], write_to, 0).unwrap();
     initiator.machine.read(3, sinks[2], read_from, 0).unwrap();
     initiator.machine.send(4, &[], sources[0], false, Some(write_to)).unwrap();
-    rig.run_until(|rig| rig.ends[0].events.len() == 3 && rig.ends[1].events.len() == 1);
+    rig.run_until(|rig| {
+        let [initiator, responder] = &rig.ends;
+        let have_come = initiator.events.len() == 3 && responder.events.len() == 1;
+        have_come && !responder.machine.is_leaving(read_from)
+    });
     let received = Event::Received { id: 1, len, solicited: false, invalidated: Some(write_to) };
     assert_eq!(rig.ends[1].events, [received]);
     assert!(rig.ends[0].events.contains(&Event::Read { id: 3 }));

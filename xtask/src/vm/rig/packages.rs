@@ -7,12 +7,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What holds the programs of the guest; the libraries that they need are found by their dependencies.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "busybox-static",
     "kmod",
     "open-iscsi",
     "e2fsprogs",
     "iproute2",
+    "dmsetup",
     "fio",
     "libibverbs1",
     "librdmacm1",

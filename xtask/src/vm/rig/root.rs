@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The modules, to which those come that they need; those for CRC32C are asked for by algorithm, which nothing else tells.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 18] = [
     "virtio_pci",
     "virtio_net",
     "sd_mod",
@@ -19,6 +19,9 @@ const MODULES: [&str; 15] = [
     "rdma_ucm",
     "ib_iser",
     "ib_srp",
+    "dm_multipath",
+    "dm_round_robin",
+    "tcp_diag",
     "crc32_generic",
     "crc32-pclmul",
     "crc32c_generic",
@@ -27,13 +30,15 @@ const MODULES: [&str; 15] = [
 ];
 
 /// Programs that need libraries, where they are in their packages and in the guest.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 9] = [
     ("bin/kmod", "sbin/modprobe"),
     ("sbin/iscsid", "sbin/iscsid"),
     ("sbin/iscsiadm", "sbin/iscsiadm"),
     ("sbin/mke2fs", "sbin/mkfs.ext4"),
     ("sbin/e2fsck", "sbin/fsck.ext4"),
     ("usr/bin/rdma", "sbin/rdma"),
+    ("bin/ss", "sbin/ss"),
+    ("sbin/dmsetup", "sbin/dmsetup"),
     ("usr/bin/fio", "sbin/fio"),
 ];
 

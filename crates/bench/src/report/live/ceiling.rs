@@ -25,7 +25,7 @@ pub(super) fn start(program: &Path, row: &Row, started: &mut Started) -> Result<
     let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
     let daemon = Daemon::start(place.command(program, &[], IN_ORDER).args(arguments), &line)?;
     started.commands.push(line);
-    started.targets = daemon.units(row.luns)?;
+    started.targets = daemon.units(row.luns, row.target.transport)?;
     started.pid = Some(daemon.pid());
     started.daemons.push(daemon);
     Ok(())

@@ -1,5 +1,6 @@
 //! `lunette serve` as a child.
 
+use crate::report::plan::Transport;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
@@ -51,13 +52,21 @@ impl Daemon {
         }
     }
 
-    /// The URLs of the first units.
-    pub(super) fn units(&self, count: u32) -> Result<Vec<String>, String> {
-        let line = self.banner.lines().find_map(|line| line.trim().strip_prefix("URL "));
-        let url = line.and_then(|url| url.rsplit_once('/'));
-        let (target, _) =
-            url.ok_or_else(|| format!("no URL in what lunette serve told:\n{}", self.banner))?;
-        Ok((0..count).map(|lun| format!("{target}/{lun}")).collect())
+    /// The URLs of the first units over this transport.
+    pub(super) fn units(&self, count: u32, transport: Transport) -> Result<Vec<String>, String> {
+        let told = |transport: Transport| {
+            let mut urls = self.banner.lines().filter_map(|line| line.trim().strip_prefix("URL "));
+            urls.find_map(|url| url.strip_prefix(transport.scheme()?)?.rsplit_once('/'))
+        };
+        let found = match transport {
+            // At the same address, by the same name.
+            Transport::Iscsi | Transport::Iser => told(Transport::Iscsi),
+            Transport::Srp | Transport::Local => told(transport),
+        };
+        let (Some((target, _)), Some(scheme)) = (found, transport.scheme()) else {
+            return Err(format!("no URL in what lunette serve told:\n{}", self.banner));
+        };
+        Ok((0..count).map(|lun| format!("{scheme}{target}/{lun}")).collect())
     }
 
     /// The process's number.

@@ -191,13 +191,16 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
             Kind::Ceiling => "none".into(),
             Kind::Url(_) => "its own".into(),
         };
+        let spoken = match target.transport {
+            Transport::Local => "none",
+            Transport::Iscsi => "iSCSI",
+            Transport::Iser => "iSER over iWARP",
+            Transport::Srp => "SRP over iWARP",
+        };
         let way = match (target.transport, target.link, &target.kind) {
-            (Transport::Local, ..) => "none".into(),
-            (Transport::Iscsi, Some(rate), _) => format!("iSCSI over a link of {}", show_rate(rate)),
-            (Transport::Iscsi, None, Kind::Url(_)) => "iSCSI".into(),
-            (Transport::Iscsi, None, Kind::Lunette | Kind::Ceiling | Kind::Tgt) => {
-                "iSCSI over loopback".into()
-            }
+            (Transport::Local, ..) | (_, None, Kind::Url(_)) => spoken.into(),
+            (_, Some(rate), _) => format!("{spoken}, over a link of {}", show_rate(rate)),
+            (_, None, Kind::Lunette | Kind::Ceiling | Kind::Tgt) => format!("{spoken}, over loopback"),
         };
         table.lines.push(vec![target.name.clone(), what, store, way]);
     }

@@ -127,12 +127,21 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
         table.fault("store", Fault::new("a target that runs has its own", "remove it"), faults);
     }
     let kind = url.map(Kind::Url).or(kind).unwrap_or(Kind::Lunette);
-    let transports = transports.unwrap_or_else(|| vec![Transport::Iscsi]);
+    let transports = transports.unwrap_or_else(|| vec![kind.usual_transport()]);
     let own = kind == Kind::Lunette;
     let local = transports.contains(&Transport::Local);
     if local && !own {
         let fix = "only a store of Lunette can be local; write transport = \"iscsi\"";
         table.fault("transport", Fault::new("this target is behind a network", fix), faults);
+    }
+    let usual = kind.usual_transport();
+    if matches!(kind, Kind::Tgt | Kind::Url(_))
+        && transports.iter().any(|transport| *transport != usual)
+        && !local
+    {
+        let fix =
+            format!("only Lunette and the ceiling have several; write transport = \"{}\"", usual.word());
+        table.fault("transport", Fault::new("this target has one way to it", fix), faults);
     }
     if link.is_some() && (local || matches!(kind, Kind::Url(_))) {
         let fix = "give it only to targets that the report starts itself";
@@ -144,10 +153,9 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
     }
     let store = store.unwrap_or(Store::Ram(1 << 30));
     let several = transports.len() > 1;
-    let named = |transport: Transport| match transport {
-        Transport::Iscsi if several => format!("{name}, iSCSI"),
-        Transport::Local if several => format!("{name}, local"),
-        Transport::Iscsi | Transport::Local => name.clone(),
+    let named = |transport: Transport| match several {
+        true => format!("{name}, {}", transport.name()),
+        false => name.clone(),
     };
     let make = |transport| {
         let (kind, store) = (kind.clone(), store.clone());
@@ -462,5 +470,26 @@ mod tests {
         let plan = read(text, Path::new("p")).unwrap_or_else(|error| panic!("{error}"));
         let names: Vec<&str> = plan.targets.iter().map(|target| target.name.as_str()).collect();
         assert_eq!(names, ["disk, local", "disk, iSCSI"]);
+        let text = "[[target]]\nname = 'top'\nkind = 'ceiling'\ntransport = ['iser', 'srp']\n\
+                    [[target]]\nname = 'theirs'\nurl = 'iser://h/iqn.2001-04.com.example:x/0'\n[[matrix]]";
+        let plan = read(text, Path::new("p")).unwrap_or_else(|error| panic!("{error}"));
+        let ways: Vec<(&str, Transport)> =
+            plan.targets.iter().map(|target| (target.name.as_str(), target.transport)).collect();
+        let expected =
+            [("top, iSER", Transport::Iser), ("top, SRP", Transport::Srp), ("theirs", Transport::Iser)];
+        assert_eq!(ways, expected);
+    }
+
+    #[test]
+    fn others_are_reached_in_the_one_way_that_they_have() {
+        let told = faults(
+            "[[target]]\nname = 'a'\nkind = 'tgt'\ntransport = ['iscsi', 'iser']\n\
+             [[target]]\nname = 'b'\nurl = 'iser://h/iqn.2001-04.com.example:x/0'\ntransport = 'srp'\n[[matrix]]",
+        );
+        assert!(told.contains("target[0].transport: this target has one way to it"), "{told}");
+        assert!(
+            told.contains("target[1].transport: ") && told.contains("write transport = \"iser\""),
+            "{told}"
+        );
     }
 }

@@ -48,7 +48,8 @@ pub(super) fn poll(text: &str) -> Result<Poll, Fault> {
 }
 
 pub(super) fn transport(text: &str) -> Result<Transport, Fault> {
-    known(text, &[("iscsi", Transport::Iscsi), ("local", Transport::Local)])
+    let words = Transport::ALL.map(|transport| (transport.word(), transport));
+    known(text, &words)
 }
 
 pub(super) fn digests(text: &str) -> Result<(bool, bool), Fault> {
@@ -235,6 +236,55 @@ impl Kind {
             1 => Kind::Ceiling,
             _ => Kind::Tgt,
         })
+    }
+
+    /// The way to it when the plan names none.
+    pub(super) fn usual_transport(&self) -> Transport {
+        let Kind::Url(url) = self else { return Transport::Iscsi };
+        let leads_there =
+            |transport: &Transport| transport.scheme().is_some_and(|scheme| url.starts_with(scheme));
+        Transport::ALL.into_iter().find(leads_there).unwrap_or(Transport::Iscsi)
+    }
+}
+
+impl Transport {
+    const ALL: [Transport; 4] = [Transport::Iscsi, Transport::Iser, Transport::Srp, Transport::Local];
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Transport::Iscsi => "iscsi",
+            Transport::Iser => "iser",
+            Transport::Srp => "srp",
+            Transport::Local => "local",
+        }
+    }
+
+    /// How it is called beside a target's name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Transport::Iscsi => "iSCSI",
+            Transport::Iser => "iSER",
+            Transport::Srp => "SRP",
+            Transport::Local => "local",
+        }
+    }
+
+    /// How URLs of units begin that it leads to; `None`: there are none.
+    pub(crate) fn scheme(self) -> Option<&'static str> {
+        match self {
+            Transport::Iscsi => Some("iscsi://"),
+            Transport::Iser => Some("iser://"),
+            Transport::Srp => Some("srp://"),
+            Transport::Local => None,
+        }
+    }
+
+    /// Whether it is over iWARP: there CRCs are what digests are over TCP.
+    pub(crate) fn is_iwarp(self) -> bool {
+        match self {
+            Transport::Iser | Transport::Srp => true,
+            Transport::Iscsi | Transport::Local => false,
+        }
     }
 }
 

@@ -272,6 +272,15 @@ impl Layer {
         self.negotiated = Some(negotiated);
     }
 
+    /// So many commands may be in flight from now on. The full feature phase has just begun, and there was none yet.
+    pub(crate) fn widen(&mut self, depth: u16) {
+        self.config.queue_depth = depth;
+        self.session.set_depth(depth.into());
+        if !self.link.discovery {
+            self.tasks = TaskTable::new(self.config.slots());
+        }
+    }
+
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Login { deadline, .. } => Some(*deadline),

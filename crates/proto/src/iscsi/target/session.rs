@@ -98,6 +98,11 @@ impl Session {
         self.window() == 0 && self.in_flight < self.depth
     }
 
+    /// So many commands may be in flight from now on. When these are fewer, the initiator was not told of more.
+    pub(crate) fn set_depth(&mut self, depth: u32) {
+        self.depth = depth;
+    }
+
     /// A slot is free again.
     pub(crate) fn release(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);

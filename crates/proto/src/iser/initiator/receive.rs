@@ -20,8 +20,8 @@ impl Initiator {
             _ => None,
         };
         match (message.invalidated, answered) {
-            (Some(stag), Some(id)) => self.invalidated(id, stag).map_err(breach)?,
-            (Some(_), None) => return Err(breach(Violation::WrongInvalidation)),
+            (Some(stag), Some(id)) if self.has_advertised(id, stag) => {}
+            (Some(_), _) => return Err(breach(Violation::WrongInvalidation)),
             (None, _) => {}
         }
         self.layer.pdu(header, parts.data)?;
@@ -51,20 +51,10 @@ impl Initiator {
         Some(id)
     }
 
-    /// The target has invalidated an STag with the response.
-    fn invalidated(&mut self, id: TaskId, stag: u32) -> Result<(), Violation> {
-        let Some(own) = self.advertised.get_mut(usize::from(id.slot)) else {
-            return Err(Violation::WrongInvalidation);
-        };
-        let is = |place: Option<crate::message::Advertised>| place.is_some_and(|place| place.stag == stag);
-        if is(own.read) {
-            own.read = None;
-        } else if is(own.write) {
-            own.write = None;
-        } else {
-            return Err(Violation::WrongInvalidation);
-        }
-        Ok(())
+    /// Whether it is the STag of a buffer of this task.
+    fn has_advertised(&mut self, id: TaskId, stag: u32) -> bool {
+        let own = self.advertised.get_mut(usize::from(id.slot));
+        own.is_some_and(|own| own.both().iter().any(|buffer| buffer.is_some_and(|it| it.stag == stag)))
     }
 
     /// Sees to the buffers of a task that may have ended.
@@ -76,11 +66,7 @@ impl Initiator {
             return;
         };
         own.is_lent = false;
-        if own.read.is_some() || own.write.is_some() {
-            self.ended.push_back(id);
-        } else {
-            self.layer.pushed(id);
-        }
+        self.ended.push_back(id);
     }
 
     /// The same for all tasks: some request ended them.
@@ -92,15 +78,29 @@ impl Initiator {
         }
     }
 
-    /// Nobody may touch the buffers of tasks that have ended.
-    pub(super) fn invalidate(&mut self, to: &mut dyn Post) {
+    /// Nobody may touch the buffers of tasks that have ended; what of them is still on its way is waited for.
+    pub(super) fn take_back(&mut self, to: &mut dyn Post) {
         while let Some(id) = self.ended.pop_front() {
-            if let Some(own) = self.advertised.get_mut(usize::from(id.slot)) {
-                let Own { write, read, .. } = std::mem::take(own);
-                for advertised in [write, read].into_iter().flatten() {
-                    to.invalidate(advertised.stag);
-                }
+            let Some(own) = self.advertised.get_mut(usize::from(id.slot)) else { continue };
+            for buffer in own.both() {
+                buffer.take_if(|buffer| to.invalidate(buffer.stag));
             }
+            if own.both().iter().all(|buffer| buffer.is_none()) {
+                self.layer.pushed(id);
+            }
+        }
+    }
+
+    /// What was read of a buffer that was invalidated has left.
+    pub(super) fn has_left(&mut self, stag: u32) {
+        let is_it =
+            |own: &mut Own| own.both().into_iter().any(|it| it.take_if(|it| it.stag == stag).is_some());
+        let Some(slot) = self.advertised.iter_mut().position(is_it) else { return };
+        let is_free =
+            self.advertised.get_mut(slot).is_some_and(|own| own.both().iter().all(|it| it.is_none()));
+        let task = u16::try_from(slot).ok().and_then(|slot| self.layer.tasks.at(slot)).map(|(id, _)| id);
+        // One that has ended just now is seen to with the others.
+        if let Some(id) = task.filter(|id| is_free && !self.ended.contains(id)) {
             self.layer.pushed(id);
         }
     }

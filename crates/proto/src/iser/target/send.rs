@@ -6,7 +6,7 @@ use super::work::Work;
 use crate::iscsi::target::queue::{Control, Out, SENSE_SEGMENT_MAX};
 use crate::iscsi::target::task::Solicited;
 use crate::iser::Violation;
-use crate::message::{Full, Post};
+use crate::message::{Full, Post, WorkId};
 use crate::verbs::{TaskId, Up};
 use wire::Places;
 use wire::iscsi::{NopIn, Opcode, Pdu, TAG_NONE, pad};
@@ -78,8 +78,9 @@ impl Target {
     fn send_push(&mut self, id: TaskId, to: &mut dyn Post) -> Result<Option<Out>, Wait> {
         let remote = self.remote(id).read;
         let Some(task) = self.layer.tasks.get(id) else { return Ok(None) };
-        let Some(push) = task.push.as_mut() else { return Ok(None) };
         let is_last = task.ending.is_some();
+        let is_answered = is_last && !task.owed_data();
+        let Some(push) = task.push.as_mut() else { return Ok(None) };
         if push.len == 0 {
             task.push = None;
             if !is_last {
@@ -90,16 +91,19 @@ impl Target {
                 self.layer.over(&Violation::ReadStagMissing.to_string());
                 return Err(Wait);
             };
-            to.write(Work::Write { task: id }.id(), push.from, advertised_at(remote, push.at))?;
+            // The response that is posted right behind it is finished later.
+            let work = if is_answered { WorkId::UNTOLD } else { Work::Write { task: id }.id() };
+            to.write(work, push.from, advertised_at(remote, push.at))?;
             push.sent = push.len;
             // With the ending behind it the task waits for nothing: messages follow RDMA Writes in order.
             if is_last {
                 task.push = None;
             }
-            self.layer.tasks.posted(id);
+            if !is_answered {
+                self.layer.tasks.posted(id);
+            }
         }
-        let Some(task) = self.layer.tasks.peek(id) else { return Ok(None) };
-        Ok((is_last && !task.owed_data()).then_some(Out::Response(id)))
+        Ok(is_answered.then_some(Out::Response(id)))
     }
 
     fn send_response(&mut self, id: TaskId, to: &mut dyn Post) -> Result<(), Wait> {

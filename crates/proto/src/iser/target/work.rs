@@ -34,6 +34,9 @@ impl Work {
     }
 
     pub(super) fn of(id: WorkId) -> Option<Work> {
+        if id == WorkId::UNTOLD {
+            return None;
+        }
         let [.., a, b, c, d] = id.0.to_be_bytes();
         let task = TaskId { slot: u16::from_be_bytes([c, d]), generation: u16::from_be_bytes([a, b]) };
         let len = u32::try_from((id.0 >> LEN_SHIFT) & LEN_MASK).ok()?;

@@ -92,7 +92,7 @@ impl Initiator {
     }
 
     /// Reports a command that has ended, when its message has left and its buffers are its own again.
-    fn complete(&mut self, id: TaskId) {
+    pub(super) fn complete(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         let Some(completion) = task.ended else { return };
         if !task.is_leaving && task.read.is_empty() && task.write.is_empty() {
@@ -102,8 +102,8 @@ impl Initiator {
     }
 
     /// Reports functions that were answered, once all commands that have ended were reported.
-    fn tell_answers(&mut self) {
-        if !self.tasks.has_ended() {
+    pub(super) fn tell_answers(&mut self) {
+        if !self.answered.is_empty() && !self.tasks.has_ended() {
             self.events.append(&mut self.answered);
         }
     }

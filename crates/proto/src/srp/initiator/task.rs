@@ -27,11 +27,17 @@ impl Lent {
         Ok(())
     }
 
-    /// The target may touch them no more.
+    /// The target may touch them no more. What it has read of them, and what has not left, is lent until it has.
     pub(super) fn take_back(&mut self, to: &mut dyn Post) {
-        for buffer in self.buffers.iter_mut().filter_map(Option::take) {
-            to.invalidate(buffer.stag);
+        for buffer in &mut self.buffers {
+            buffer.take_if(|buffer| to.invalidate(buffer.stag));
         }
+    }
+
+    /// What was read of this buffer has left; `false`: it is not among these.
+    pub(super) fn freed(&mut self, stag: u32) -> bool {
+        let mut buffers = self.buffers.iter_mut();
+        buffers.any(|buffer| buffer.take_if(|buffer| buffer.stag == stag).is_some())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -134,6 +140,15 @@ impl TaskTable {
     /// Whether there is one that has ended and is not reported yet.
     pub(super) fn has_ended(&self) -> bool {
         self.slots.iter().any(|slot| slot.task.is_some_and(|task| task.ended.is_some()))
+    }
+
+    /// The task that has lent this buffer, which is free now.
+    pub(super) fn freed(&mut self, stag: u32) -> Option<TaskId> {
+        (0u16..).zip(&mut self.slots).find_map(|(number, slot)| {
+            let task = slot.task.as_mut()?;
+            let is_its_own = task.write.freed(stag) || task.read.freed(stag);
+            is_its_own.then_some(TaskId { slot: number, generation: slot.generation })
+        })
     }
 
     pub(super) fn release(&mut self, id: TaskId) {

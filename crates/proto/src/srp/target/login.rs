@@ -7,12 +7,14 @@ use std::net::{IpAddr, SocketAddr};
 use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
 use wire::srp::{Command, Layout, LoginReject, LoginRequest, LoginResponse, Opcode, RejectReason};
 use zerocopy::IntoBytes;
-use zerocopy::byteorder::big_endian::{U16, U32};
+use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
 /// The shortest length of information units that a login may ask for: below it no command fits with its descriptors.
 pub const IU_BYTES_MIN: u32 = 64;
 /// The furthest offset of immediate data that is granted.
 pub const IMMEDIATE_OFFSET_MAX: u16 = 80;
+/// The least request limit that an initiator can work with: a command, and a task management request about it.
+const LIMIT_MIN: u16 = 2;
 /// Length of the descriptor of immediate data, which the data cannot begin before the end of.
 const IMMEDIATE_DESCRIPTOR_BYTES: usize = 4;
 /// SRP in the first byte of a TransportID (SPC-4 section 7.6.4.5).
@@ -40,6 +42,13 @@ pub trait Access: Send + Sync {
     fn admit(&self, applicant: &Applicant) -> Result<bool, (RejectReason, String)>;
 }
 
+/// A login that was granted.
+#[derive(Clone, Debug)]
+pub(super) struct Granted {
+    applicant: Applicant,
+    response: LoginResponse,
+}
+
 impl Target {
     /// Judges the private data of a request for a connection.
     pub(super) fn login(&mut self, private_data: &[u8]) -> Answer {
@@ -50,22 +59,31 @@ impl Target {
             None => Err((RejectReason::UNABLE_TO_ESTABLISH, "a login request that is too short".into())),
         };
         match judged {
-            Ok(response) => Answer::Accept(LoginResponse { tag, ..response }.as_bytes().to_vec()),
+            Ok(granted) => {
+                self.granted = Some(Box::new(granted));
+                self.grant()
+            }
             Err((reason, words)) => {
                 self.over(&format!("login rejected: {words} (SRP r16a section 6.4)"));
-                let reject = LoginReject {
-                    opcode: Opcode::LOGIN_REJECT,
-                    reason,
-                    tag,
-                    buf_fmt: U16::new(FORMAT_DIRECT | FORMAT_INDIRECT),
-                    ..LoginReject::default()
-                };
-                Answer::Reject(reject.as_bytes().to_vec())
+                reject(tag, reason)
             }
         }
     }
 
-    fn judge(&mut self, request: &LoginRequest) -> Result<LoginResponse, (RejectReason, String)> {
+    /// The answer to a login that was granted, with as many requests as there are receives for. It never grows: it may
+    /// have been given.
+    pub(super) fn grant(&mut self) -> Answer {
+        let depth = self.depth();
+        let Some(granted) = &mut self.granted else { return Answer::Accept(Vec::new()) };
+        if depth < LIMIT_MIN.min(self.config.queue_depth) {
+            return reject(granted.response.tag, RejectReason::INSUFFICIENT_RESOURCES);
+        }
+        self.limit = if self.limit == 0 { depth } else { depth.min(self.limit) };
+        granted.response.req_lim_delta = U32::new(u32::from(self.limit));
+        Answer::Accept(granted.response.as_bytes().to_vec())
+    }
+
+    fn judge(&mut self, request: &LoginRequest) -> Result<Granted, (RejectReason, String)> {
         let (bytes, flags) = (request.req_it_iu_len.get(), request.req_flags);
         if request.opcode != Opcode::LOGIN_REQUEST {
             return Err((RejectReason::UNABLE_TO_ESTABLISH, "no login request".into()));
@@ -98,32 +116,43 @@ impl Target {
         let offset = request.imm_data_offset.get();
         let is_immediate = flags & LoginRequest::IMMEDIATE != 0 && may_be_immediate(offset);
         self.link = Link { max_it_iu_bytes: bytes, immediate_offset: is_immediate.then_some(offset), flags };
-        self.limit = self.config.queue_depth;
-        self.session = Some(Box::new(session(&applicant, &self.link, self.limit)));
         let channels = match (others, keeps_others) {
             (false, _) => 0,
             (true, true) => LoginResponse::CHANNELS_MAINTAINED,
             (true, false) => LoginResponse::CHANNELS_TERMINATED,
         };
-        Ok(LoginResponse {
+        let response = LoginResponse {
             opcode: Opcode::LOGIN_RESPONSE,
-            req_lim_delta: U32::new(u32::from(self.limit)),
+            tag: request.tag,
             max_it_iu_len: U32::new(bytes),
             max_ti_iu_len: U32::new(super::TI_IU_BYTES_MAX),
             buf_fmt: U16::new(FORMAT_DIRECT | FORMAT_INDIRECT),
             rsp_flags: channels | if is_immediate { LoginResponse::IMMEDIATE } else { 0 },
             ..LoginResponse::default()
-        })
+        };
+        Ok(Granted { applicant, response })
     }
 
     /// The connection is made: commands may follow.
     pub(super) fn begin(&mut self) {
-        if let Some(session) = self.session.take() {
+        if let Some(granted) = self.granted.take() {
+            let session = Box::new(session(&granted.applicant, &self.link, self.limit));
             self.tasks = super::task::TaskTable::new(self.config.slots());
             self.phase = super::Phase::Full;
             self.up.push_back(Up::Ready(session));
         }
     }
+}
+
+fn reject(tag: U64, reason: RejectReason) -> Answer {
+    let reject = LoginReject {
+        opcode: Opcode::LOGIN_REJECT,
+        reason,
+        tag,
+        buf_fmt: U16::new(FORMAT_DIRECT | FORMAT_INDIRECT),
+        ..LoginReject::default()
+    };
+    Answer::Reject(reject.as_bytes().to_vec())
 }
 
 /// Linux's ib_srp has zeros for the identifier where its device has no InfiniBand GID, as siw: all such hosts would be one

@@ -5,12 +5,15 @@ use super::task::Stage;
 use super::violation::{Reaction, Violation};
 use super::{PendingFunction, Phase, Target};
 use crate::message::Message;
-use crate::verbs::{self, Attribute, Function, FunctionId, TaskId, Up};
+use crate::verbs::{self, Attribute, Ending, Function, FunctionId, TaskId, Up};
 use wire::Span;
 use wire::srp::{
     Command, CommandUnit, CreditResponse, Descriptor, InitiatorLogout, Layout, Opcode, ResponseCode,
     TaskAttribute, TaskFunction, TaskManagement,
 };
+
+/// TASK SET FULL (SAM-5 section 5.3.1).
+const TASK_SET_FULL: u8 = 0x28;
 
 impl Target {
     /// Executes one information unit.
@@ -117,6 +120,11 @@ impl Target {
             self.tasks.release(id);
             return Err(violation);
         }
+        if !self.tasks.count_descriptors(id) {
+            self.turn_away(id);
+            return Ok(false);
+        }
+        let Some(task) = self.tasks.get(id) else { return Ok(false) };
         let has_tables = task.unread().is_some();
         let keeps = has_tables || immediate > 0;
         task.message = keeps.then_some(message.place);
@@ -126,6 +134,15 @@ impl Target {
             self.give(id);
         }
         Ok(keeps)
+    }
+
+    /// There is no room for the descriptors of a command while others are in flight: it may come again.
+    fn turn_away(&mut self, id: TaskId) {
+        if let Some(task) = self.tasks.get(id) {
+            task.stage = Stage::Ended;
+            task.ending = Some(Ending { status: TASK_SET_FULL, sense: None, read_bytes: 0, write_bytes: 0 });
+            self.out.push_back(Out::Response(id));
+        }
     }
 
     /// The descriptors are complete: hands the command up, unless they are wrong.

@@ -8,6 +8,11 @@ use wire::{Places, Span};
 
 /// Memory descriptors of one direction of one command (Linux's initiator never has more).
 pub const DESCRIPTORS_MAX: usize = 2048;
+/// Memory descriptors of all commands in flight on one channel: the longest tables of eight, or 256 of each of 128.
+pub const DESCRIPTORS_TOGETHER_MAX: usize = 16 * DESCRIPTORS_MAX;
+/// Memory descriptors of one direction for which a free slot keeps the memory; more come with large data only, and then
+/// allocating them is little beside moving it.
+const DESCRIPTORS_KEPT: usize = 32;
 /// Length of a memory descriptor.
 pub(super) const DESCRIPTOR_BYTES: u32 = 16;
 
@@ -74,6 +79,20 @@ impl Buffer {
         *self = Buffer { descriptors, ..Buffer::default() };
     }
 
+    /// Keeps no more memory than most commands need.
+    fn shrink(&mut self) {
+        self.clear();
+        if self.descriptors.capacity() > DESCRIPTORS_KEPT {
+            self.descriptors = Vec::new();
+        }
+    }
+
+    /// Descriptors that it has, and will have read.
+    fn count(&self) -> usize {
+        let missing = self.rest.map_or(0, |rest| rest.count);
+        self.descriptors.len().saturating_add(usize::try_from(missing).unwrap_or(usize::MAX))
+    }
+
     /// Takes a descriptor of a command.
     fn describe(&mut self, descriptor: &Descriptor<'_>) -> Result<(), Violation> {
         self.len = descriptor.data_bytes();
@@ -88,9 +107,8 @@ impl Buffer {
                 if !bytes.is_multiple_of(DESCRIPTOR_BYTES) || listed > count {
                     return Err(Violation::TableLength);
                 }
-                if usize::try_from(count).is_ok_and(|count| count > DESCRIPTORS_MAX) {
-                    return Err(Violation::TableTooLong);
-                }
+                let all = usize::try_from(count).ok().filter(|count| *count <= DESCRIPTORS_MAX);
+                self.descriptors.reserve_exact(all.ok_or(Violation::TableTooLong)?);
                 self.descriptors.extend_from_slice(table.list);
                 if count > listed {
                     let start = table.table.address.get();
@@ -165,6 +183,8 @@ pub(super) struct Task {
     pub stage: Stage,
     pub data_out: Buffer,
     pub data_in: Buffer,
+    /// Descriptors of both, counted among those of the channel.
+    described: usize,
     /// The message with its immediate data, or where its tables are read to.
     pub message: Option<Span>,
     /// Data-out bytes that were asked for.
@@ -228,6 +248,8 @@ pub(super) struct TaskTable {
     free: Vec<u16>,
     /// Tags of the live tasks, beside their slots: few and close together, so that a scan is cheap.
     tags: Vec<(u64, u16)>,
+    /// Descriptors of all tasks.
+    described: usize,
 }
 
 impl TaskTable {
@@ -236,6 +258,7 @@ impl TaskTable {
             slots: vec![Task::default(); usize::from(slots)],
             free: (0..slots).rev().collect(),
             tags: Vec::with_capacity(usize::from(slots)),
+            described: 0,
         }
     }
 
@@ -256,6 +279,22 @@ impl TaskTable {
         *task = Task { generation, used: true, tag, sol_not, data_out, data_in, ..Task::default() };
         self.tags.push((tag, slot));
         Some((TaskId { slot, generation }, task))
+    }
+
+    /// Counts the descriptors of a task that has come. `false`: with those of the others they are too many, and it has
+    /// none any more.
+    pub(super) fn count_descriptors(&mut self, id: TaskId) -> bool {
+        let room = DESCRIPTORS_TOGETHER_MAX.saturating_sub(self.described);
+        let Some(task) = self.get(id) else { return true };
+        let count = task.data_out.count().saturating_add(task.data_in.count());
+        if count > room {
+            task.data_out.shrink();
+            task.data_in.shrink();
+            return false;
+        }
+        task.described = count;
+        self.described = self.described.saturating_add(count);
+        true
     }
 
     /// The task, if it still is the one that this id was given for.
@@ -279,10 +318,13 @@ impl TaskTable {
 
     /// Gives the slot back.
     pub(super) fn release(&mut self, id: TaskId) {
-        if let Some(task) = self.get(id) {
-            task.used = false;
-            self.free.push(id.slot);
-        }
+        let Some(task) = self.get(id) else { return };
+        task.used = false;
+        task.data_out.shrink();
+        task.data_in.shrink();
+        let described = std::mem::take(&mut task.described);
+        self.described = self.described.saturating_sub(described);
+        self.free.push(id.slot);
     }
 
     /// The tasks of all slots that are taken.
@@ -312,6 +354,41 @@ mod tests {
         assert_eq!(buffer.next(99), Some((Advertised { stag: 3, offset: 500 }, 20)));
         buffer.advance(20);
         assert_eq!(buffer.next(1), None);
+    }
+
+    /// What a slot has held of memory is not for its life: the longest tables in all slots would be many megabytes.
+    #[test]
+    fn free_slots_keep_little_memory() {
+        let mut tasks = TaskTable::new(40);
+        let list = [Direct::new(0, 1, 8); 255];
+        let table = |count: u32| {
+            let table = Direct::new(0, 0, count * DESCRIPTOR_BYTES);
+            Descriptor::Indirect(Table { table, len: 8, list: &list[..list.len().min(count as usize)] })
+        };
+        let come = |tasks: &mut TaskTable, count: u32| {
+            let (id, task) = tasks.take(0, 0).unwrap();
+            task.describe(&table(count), &table(count)).unwrap();
+            (id, tasks.count_descriptors(id))
+        };
+        let longest: Vec<_> = (0..8).map(|_| come(&mut tasks, 2048)).collect();
+        assert!(longest.iter().all(|(_, fits)| *fits));
+        let (refused, fits) = come(&mut tasks, 1);
+        assert!(!fits, "there are {DESCRIPTORS_TOGETHER_MAX} already");
+        tasks.release(refused);
+        tasks.release(longest[3].0);
+        let again: Vec<_> = (0..9).map(|_| come(&mut tasks, 227)).collect();
+        assert!(again.iter().all(|(_, fits)| *fits));
+        assert!(!come(&mut tasks, 6).1 && come(&mut tasks, 5).1);
+        for id in longest.into_iter().chain(again).map(|(id, _)| id) {
+            tasks.release(id);
+        }
+        assert_eq!(tasks.described, 10);
+        let keeps_little = |buffer: &Buffer| buffer.descriptors.capacity() <= DESCRIPTORS_KEPT;
+        let all_keep_little = |task: &Task| keeps_little(&task.data_out) && keeps_little(&task.data_in);
+        assert!(tasks.slots.iter().all(|task| task.used || all_keep_little(task)));
+        let (id, _) = come(&mut tasks, 12);
+        tasks.release(id);
+        assert_eq!(tasks.slots[usize::from(id.slot)].data_in.descriptors.capacity(), 12, "that is kept");
     }
 
     #[test]

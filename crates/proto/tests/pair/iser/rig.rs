@@ -34,11 +34,14 @@ impl Client for Initiator {
 /// Both machines.
 pub(super) type Rig = crate::support::rig::Rig<Initiator, Target>;
 
+/// Receives of the target, at most.
+pub(super) const RECEIVES_MAX: u16 = 1024;
+
 /// A target's machine.
 pub(super) fn target(setup: &mut Setup) -> Target {
     let door = Arc::new(std::mem::take(&mut setup.door));
     let (from, portal) = addresses();
-    Target::new(setup.target(), door, from, portal, START)
+    Target::new(setup.target(), RECEIVES_MAX, door, from, portal, START)
 }
 
 impl Rig {

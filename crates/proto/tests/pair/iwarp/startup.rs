@@ -153,7 +153,7 @@ fn wrong_requests_end_the_connection() {
 fn wrong_replies_end_the_connection() {
     let cases = [
         (frame(REQUEST, [0x10, 2], &[0, 1, 0, 1]), "both ends are MPA initiators"),
-        (frame(REPLY, [0x00, 1], b""), "answered with 1"),
+        (frame(REPLY, [0x00, 1], b""), "answered with 1: it makes no enhanced connections"),
         (frame(REPLY, [0x00, 2], b""), "answered with 2"),
         (frame(REPLY, [0x10, 9], &[0, 1, 0, 1]), "revision"),
         (frame(REPLY, [0x10, 2], &[0; 600]), "longer than 512"),
@@ -162,6 +162,21 @@ fn wrong_replies_end_the_connection() {
         let mut solo = initiator(CONFIG);
         solo.exchange(&bytes);
         assert!(solo.gone().contains(reason), "{}", solo.gone());
+    }
+}
+
+/// As those do that do not know enhanced connections (RFC 6581 section 10).
+#[test]
+fn a_peer_that_closes_instead_of_answering_may_know_no_revision_2() {
+    for (enhanced, told) in
+        [(true, "start-up: it speaks no iWARP there, or not MPA revision 2"), (false, "start-up")]
+    {
+        use proto::stream::StreamMachine as _;
+        let mut solo = initiator(Config { enhanced, ..CONFIG });
+        solo.exchange(&[]);
+        solo.end.machine.closed(solo.now, None);
+        solo.exchange(&[]);
+        assert!(solo.gone().ends_with(told), "{}", solo.gone());
     }
 }
 

@@ -1,11 +1,12 @@
 //! Descriptors of every shape.
 
-use super::rig::Rig;
-use super::wild::{Shape, Wild, cdb, command};
-use crate::support::{DISK, Device, HOST, READ, Random, WRITE};
+use super::rig::{CONFIG, Door, Rig, target};
+use super::wild::{Shape, Wild, cdb, command, function};
+use crate::support::{DISK, Device, HANG, HOST, READ, Random, WRITE};
 use proptest::prelude::*;
 use proto::message::Access;
-use wire::srp::{Command, Direct, LoginRequest, Response};
+use proto::srp::target::TargetConfig;
+use wire::srp::{Command, Direct, LoginRequest, Opcode, Response, TaskFunction};
 use wire::{Places, Span};
 use zerocopy::IntoBytes;
 
@@ -85,6 +86,42 @@ fn tables_longer_than_the_command_are_read() {
     there_and_back(2, &[100; 2048], 12);
     there_and_back(3, &[3, 1, 0, 700, 0], 5);
     there_and_back(4, &[4096], 0);
+}
+
+/// The longest tables of many commands at a time would be memory without end: the initiator is told to wait.
+#[test]
+fn more_descriptors_than_there_is_room_for_wait() {
+    let config = TargetConfig { queue_depth: 20, ..CONFIG };
+    let mut rig = Rig::new(Wild::new(0), target(config, Door::default()), 7);
+    rig.connect();
+    rig.device = Some(Device::default());
+    let (list, _) = buffers(&mut rig, &[4; 2048], Access::Read, &mut Random::new(3));
+    let out = table(&mut rig, list.clone(), 0, 8192);
+    // As long, but for one descriptor.
+    let shorter = table(&mut rig, list[1..].to_vec(), 3, 8188);
+    for tag in 0..15 {
+        rig.send(&command(tag, &cdb(HANG, 0, 0), &out, &Shape::None));
+    }
+    rig.send(&command(15, &cdb(HANG, 0, 0), &shorter, &Shape::None));
+    let one = Shape::Direct(list[0]);
+    rig.send(&command(16, &cdb(WRITE, 0, 4), &one, &Shape::None));
+    rig.send(&command(17, &cdb(WRITE, 0, 4), &one, &one));
+    rig.run();
+    let mut statuses = [0; 2].map(|_| {
+        let (response, ..) = rig.peer.machine.response();
+        (response.tag.get(), response.status)
+    });
+    statuses.sort();
+    assert_eq!(statuses, [(16, 0), (17, 0x28)], "there was room for one");
+    assert_eq!(rig.device().running(), 16);
+    rig.send(&function(99, TaskFunction::ABORT_TASK, 3));
+    rig.run();
+    rig.send(&command(18, &cdb(WRITE, 0, 8192), &out, &Shape::None));
+    rig.run();
+    // Beside it, the answer to the abort, and perhaps a credit.
+    let of_it = |unit: &Vec<u8>| unit[0] == Opcode::RESPONSE.0 && unit[8..16] == 18u64.to_be_bytes();
+    rig.peer.machine.inbox.retain(of_it);
+    assert_eq!(rig.peer.machine.response().0.status, 0, "and there is room again");
 }
 
 /// Data in the command does not give way to a table of the other direction.

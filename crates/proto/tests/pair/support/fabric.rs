@@ -5,7 +5,7 @@
 use super::memory::{Memory, Random};
 use proto::message::{Access, Advertised, Full, Message, MessageMachine, Post, WorkId};
 use proto::time::Time;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::{BufferId, Places, Span};
 
 /// A work request.
@@ -44,6 +44,10 @@ pub(crate) struct Port {
     /// Receives that were made.
     made: usize,
     regions: BTreeMap<u32, Region>,
+    /// STags that came back with a message, and that the machine has not let go of.
+    returned: BTreeSet<u32>,
+    /// Whose buffers the other side has read, while the bytes have not left: the other side has them all the same.
+    leaving: VecDeque<u32>,
     stags: u32,
     /// What was posted and is not begun.
     pub queue: VecDeque<Op>,
@@ -76,6 +80,8 @@ impl Port {
             ready: VecDeque::new(),
             made: 0,
             regions: BTreeMap::new(),
+            returned: BTreeSet::new(),
+            leaving: VecDeque::new(),
             stags: 0,
             queue: VecDeque::new(),
             reads: VecDeque::new(),
@@ -109,7 +115,12 @@ impl Port {
 
     /// Whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.reads.is_empty() && self.done.is_empty()
+        self.queue.is_empty() && self.reads.is_empty() && self.done.is_empty() && self.leaving.is_empty()
+    }
+
+    /// How often something was read of buffers here that has not left.
+    pub(crate) fn leaving(&self) -> usize {
+        self.leaving.len()
     }
 
     /// RDMA Reads under way.
@@ -117,9 +128,9 @@ impl Port {
         self.reads.len() + self.queue.iter().filter(|op| matches!(op, Op::Read { .. })).count()
     }
 
-    /// Buffers that the other side may touch.
+    /// Buffers that the other side may touch, or that it has given back and the machine has not taken.
     pub(crate) fn advertised(&self) -> usize {
-        self.regions.len()
+        self.regions.len() + self.returned.len()
     }
 
     pub(crate) fn advertise(&mut self, places: Places, access: Access, random: &mut Random) -> Advertised {
@@ -131,8 +142,21 @@ impl Port {
         Advertised { stag, offset }
     }
 
-    pub(crate) fn invalidate(&mut self, stag: u32) {
-        assert!(self.regions.remove(&stag).is_some(), "invalidated twice: {stag:#x}");
+    /// `false`: something of it has not left.
+    pub(crate) fn invalidate(&mut self, stag: u32) -> bool {
+        let was = self.regions.remove(&stag).is_some() || self.returned.remove(&stag);
+        assert!(was, "invalidated twice: {stag:#x}");
+        !self.leaving.contains(&stag)
+    }
+
+    /// What was read first leaves: the STag when it is no more, and nothing else of it is on its way.
+    fn leave(&mut self) -> Option<u32> {
+        let stag = self.leaving.pop_front()?;
+        let is_free = !self.regions.contains_key(&stag) && !self.leaving.contains(&stag);
+        is_free.then(|| {
+            self.returned.remove(&stag);
+            stag
+        })
     }
 
     /// The part of a buffer that the other side names, if it may.
@@ -171,6 +195,7 @@ impl Port {
                     return Done::Broken("an RDMA Read of what is not advertised");
                 };
                 memory.copy(source, into);
+                other.leaving.push_back(from.stag);
                 self.counts.reads += 1;
                 self.done.push_back(work);
             }
@@ -191,6 +216,7 @@ impl Port {
                     if other.regions.remove(&stag).is_none() {
                         return Done::Broken("an invalidation of what is not advertised");
                     }
+                    other.returned.insert(stag);
                 }
                 self.done.push_back(work);
                 return match other.land(&bytes, memory) {
@@ -239,9 +265,9 @@ impl Post for Posting<'_> {
         Ok(self.port.advertise(places, access, self.random))
     }
 
-    fn invalidate(&mut self, stag: u32) {
+    fn invalidate(&mut self, stag: u32) -> bool {
         self.port.asked += 1;
-        self.port.invalidate(stag);
+        self.port.invalidate(stag)
     }
 
     fn copy(&mut self, from: Span, to: Places) {
@@ -306,6 +332,13 @@ impl<M: MessageMachine> Node<M> {
         }
     }
 
+    /// Tells of a buffer that is free, when something that was read has left.
+    pub(crate) fn leave(&mut self, now: Time) {
+        if let Some(stag) = self.port.leave() {
+            self.machine.freed(now, stag);
+        }
+    }
+
     /// All that was posted is void; `false` when it was before.
     pub(crate) fn close(&mut self, now: Time, reason: &str) -> bool {
         if std::mem::replace(&mut self.is_closed, true) {
@@ -315,6 +348,8 @@ impl<M: MessageMachine> Node<M> {
         self.port.reads.clear();
         self.port.done.clear();
         self.port.regions.clear();
+        self.port.returned.clear();
+        self.port.leaving.clear();
         self.machine.closed(now, reason);
         true
     }

@@ -134,6 +134,10 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         if self.random.below(3) > 0 {
             self.target.tell(self.now);
         }
+        // So seldom that an answer often comes before.
+        if self.random.below(8) == 0 {
+            self.peer.leave(self.now);
+        }
     }
 
     /// The connection is no more.
@@ -234,6 +238,8 @@ impl<M: Client, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
     /// Submits a command and runs it to its end.
     pub(crate) fn execute(&mut self, request: Request) -> Completion {
         let task = self.submit(request);
+        while self.events.is_empty() && self.step() {}
+        assert_eq!(self.peer.port.leaving(), 0, "what was read of it has left");
         self.run();
         assert!(self.events.len() <= 1, "{:?}", self.events);
         let completion = self.events.pop().and_then(|event| M::completion(&event).copied());

@@ -1,0 +1,72 @@
+//! What iSER and SRP over iWARP must reach of iSCSI over TCP, within one run.
+
+use super::marks::{Mark, against};
+use super::results::{Results, Side, USUAL};
+
+/// What is measured.
+pub(super) const PLAN: &str = include_str!("../../transports.toml");
+
+/// Who is held against iSCSI over TCP.
+const IWARP: [(&str, &str); 2] = [(ISER, "iSER against iSCSI"), (SRP, "SRP against iSCSI")];
+const ISCSI: &str = "Lunette, iSCSI";
+const ISER: &str = "Lunette, iSER";
+const SRP: &str = "Lunette, SRP";
+
+/// Ratios by direction and block size. (At one block size, what holds for IOPS holds for MB/s.)
+const RATIOS: [(&str, &str, f64); 2] = [("random read", "4K", 0.8), ("write", "256K", 1.0)];
+/// SRP writes with their data in the command, of those whose data is read by RDMA.
+const IN_COMMAND: f64 = 1.25;
+/// The matrix of these.
+const SRP_WRITES: &str = "A: SRP writes";
+
+/// All marks.
+pub(super) fn marks(results: &Results) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    for (direction, block, at_least) in RATIOS {
+        for (target, name) in IWARP {
+            let is_it =
+                |row: &&Side| (&*row.target, &*row.direction, &*row.block) == (target, direction, block);
+            for ours in results.rows.iter().filter(is_it) {
+                marks.push(against(ours, name, vec![ours.of(ISCSI)], at_least));
+            }
+        }
+    }
+    let is_it = |row: &&Side| (&*row.section, &*row.target, &*row.write_data) == (SRP_WRITES, SRP, USUAL);
+    for ours in results.rows.iter().filter(is_it) {
+        let asked = Side { write_data: "when asked for".into(), ..ours.clone() };
+        marks.push(against(ours, "SRP, data read by RDMA", vec![asked], IN_COMMAND));
+    }
+    marks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge::Judged;
+    use super::super::marks::tests::results;
+    use super::*;
+
+    #[test]
+    fn the_plan_has_every_row_that_a_mark_names() {
+        let (plan, results) = results(PLAN);
+        let marks = marks(&results);
+        for matrix in &plan.matrices {
+            assert!(marks.iter().any(|mark| mark.ours.section == matrix.title), "{}", matrix.title);
+        }
+        for mark in marks {
+            let (point, name, at_least) = (mark.ours.clone(), mark.name.clone(), mark.at_least);
+            let judged = Judged::new(mark, &results);
+            assert_eq!(judged.ratio(), Some(1.0), "{point:?} against {name}");
+            assert_eq!(judged.is_reached(), at_least <= 1.0, "{point:?}");
+        }
+    }
+
+    #[test]
+    fn every_row_has_its_ceiling() {
+        let (plan, _) = results(PLAN);
+        let rows = bench::report::rows(&plan);
+        let ours = rows.iter().filter(|row| row.target.kind == bench::report::Kind::Lunette);
+        for row in ours.filter(|row| row.job.digests == (false, false)) {
+            assert!(row.ceiling.is_some(), "{}", row.label());
+        }
+    }
+}
