@@ -6,6 +6,7 @@ mod frames;
 mod guest;
 mod rig;
 mod scenario;
+mod verbs;
 
 use crate::command::{Result, administration, build_lunette_as_tested, command, describe, root, succeed};
 use crate::packages;

@@ -119,6 +119,8 @@ pub struct Portal {
     pub group: u16,
     /// What is spoken there.
     pub transports: Transports,
+    /// RDMA devices listen there, too, for iSER and SRP.
+    pub rdma: bool,
 }
 
 /// What a portal offers, at least one.

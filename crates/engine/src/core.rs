@@ -2,6 +2,7 @@
 
 mod buffer;
 mod connection;
+mod device;
 mod function;
 pub(crate) mod gate;
 mod home;
@@ -30,6 +31,7 @@ use home::HomeUnit;
 use migrate::Drain;
 use proto::time::Time;
 use proto::verbs::TaskId;
+use rdma::verbs::{Devices, Happened, Listener};
 use reactor::io::{Completion, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
 use scsi::storage::StoreError;
@@ -57,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) board: Board,
     /// Listening sockets, one for each portal: open as long as there is a core that accepts from them.
     pub(crate) listeners: Vec<TcpListener>,
+    /// What listens beside each with RDMA devices.
+    pub(crate) rdma_listeners: Vec<Option<Listener>>,
     /// Home core of each unit.
     pub(crate) homes: Vec<usize>,
     /// Jobs that block, for the housekeeper.
@@ -109,6 +113,11 @@ pub(crate) struct Core<I: Io> {
     has_flushed: bool,
     /// Portals where a connection could not be accepted, to be tried again in a while.
     deaf: Vec<usize>,
+    /// Portals whose RDMA device is gone: once it is back it listens again.
+    deviceless: Vec<usize>,
+    /// RDMA devices, once there is a connection by one.
+    devices: Option<Devices>,
+    happened: Vec<Happened>,
     done: Vec<(OpId, Outcome)>,
     pushed: Vec<TaskId>,
     /// Connections that end because their session is reinstated: serial number, and who waits for it where.
@@ -127,6 +136,8 @@ mod kind {
     pub(super) const RECV: u64 = 2;
     pub(super) const SEND: u64 = 3;
     pub(super) const LANE: u64 = 4;
+    pub(super) const DEVICE: u64 = 5;
+    pub(super) const ASKED: u64 = 6;
     pub(super) const SHIFT: u32 = 60;
 }
 
@@ -179,6 +190,9 @@ impl<I: Io> Core<I> {
             is_drained: false,
             has_flushed: true,
             deaf: Vec::new(),
+            deviceless: Vec::new(),
+            devices: None,
+            happened: Vec::new(),
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
             reinstatements: Vec::new(),
@@ -194,6 +208,7 @@ impl<I: Io> Core<I> {
     pub(crate) fn run(mut self) -> bool {
         for portal in 0..self.shared.config.portals.len() {
             self.listen(portal);
+            self.listen_by_device(portal);
         }
         let mut completions = Vec::with_capacity(256);
         let mut messages = Vec::with_capacity(64);
@@ -215,6 +230,7 @@ impl<I: Io> Core<I> {
         let is_timed = self.connections.len() > 0
             || self.stopping.is_some()
             || !self.deaf.is_empty()
+            || !self.deviceless.is_empty()
             || crate::limited::is_owed()
             || self.lanes.iter().any(|lane| lane.wants_ticks());
         self.poller.wait(now, is_timed.then_some(until_tick))
@@ -278,6 +294,8 @@ impl<I: Io> Core<I> {
                 self.finish_ops(&mut done);
                 self.done = done;
             }
+            kind::DEVICE => self.device_ready(index),
+            kind::ASKED => self.asked(index as usize),
             other => unreachable!("a completion of kind {other}"),
         }
     }
@@ -335,6 +353,7 @@ impl<I: Io> Core<I> {
     fn message(&mut self, message: Message) {
         match message {
             Message::Adopt(migrant) => self.adopt(*migrant),
+            Message::Arrive { portal, incoming } => self.arrive(portal, *incoming),
             #[cfg(test)]
             Message::Move { serial, to } => self.move_serial(serial, to),
             Message::Home { unit, origin, request } => self.home_request(unit, origin, request),
@@ -357,6 +376,7 @@ impl<I: Io> Core<I> {
         for portal in std::mem::take(&mut self.deaf) {
             self.listen(portal);
         }
+        self.listen_again();
         self.end_stalled(now);
         let due: Vec<Key> = self
             .connections

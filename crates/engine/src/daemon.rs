@@ -10,6 +10,7 @@ use crate::message::Message;
 use crate::opening::{self, Opened};
 use crate::prober::{self, Watch, Watched};
 use crate::registry::Registry;
+use rdma::verbs::Listener;
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::Arena;
 use reactor::uring::Uring;
@@ -100,6 +101,7 @@ impl Daemon {
         raise_descriptor_limit(&config);
         let listeners = bind(&config)?;
         let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
+        let rdma_listeners = listen_by_device(&config, &addresses)?;
         let opened = opening::open_all(&mut config.luns);
         let mut units: Vec<Arc<Unit>> =
             (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun, &opened[lun]))).collect();
@@ -125,6 +127,7 @@ impl Daemon {
             loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
             board: Board::new(count),
             listeners,
+            rdma_listeners,
             homes: home_cores.clone(),
             housekeeper: jobs.clone(),
             config,
@@ -269,6 +272,20 @@ fn bind(config: &Config) -> Result<Vec<TcpListener>, StartError> {
         })
     };
     config.portals.iter().map(bind).collect()
+}
+
+/// Where portals say so RDMA devices listen, too, on the port that TCP has.
+fn listen_by_device(config: &Config, addresses: &[SocketAddr]) -> Result<Vec<Option<Listener>>, StartError> {
+    let listen = |(portal, address): (&crate::config::Portal, &SocketAddr)| {
+        let listener = portal.rdma.then(|| Listener::new(*address)).transpose();
+        listener.map_err(|error| {
+            StartError(format!(
+                "no RDMA device can listen on {address}: {error}; `lunette rdma` lists devices, and without --rdma (rdma = \
+                 true in the file) iSER and SRP are served without one"
+            ))
+        })
+    };
+    config.portals.iter().zip(addresses).map(listen).collect()
 }
 
 fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {

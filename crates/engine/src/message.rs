@@ -14,6 +14,13 @@ use std::sync::Arc;
 pub(crate) enum Message {
     /// A logged-in connection moves here.
     Adopt(Box<Migrant>),
+    /// A peer asks for a connection by an RDMA device, which is to be served here.
+    Arrive {
+        /// The portal that it has come to.
+        portal: usize,
+        /// The peer.
+        incoming: Box<rdma::verbs::Incoming>,
+    },
     /// Move the session with this serial number to another core.
     #[cfg(test)]
     Move {

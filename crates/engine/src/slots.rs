@@ -1,5 +1,7 @@
 //! A table of slots with generations: a key to an earlier occupant finds nothing.
 
+use std::convert::Infallible;
+
 /// Names one occupant of a [`Slots`] table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
@@ -35,14 +37,29 @@ impl<T> Slots<T> {
 
     /// Takes a free slot for a value that knows its key.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
+        match self.try_insert_with(|key| Ok::<T, Infallible>(make(key))) {
+            Ok(key) => key,
+        }
+    }
+
+    /// The same, unless the value cannot be made.
+    pub(crate) fn try_insert_with<E>(&mut self, make: impl FnOnce(Key) -> Result<T, E>) -> Result<Key, E> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry { generation: 1, value: None });
             u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 slots")
         });
         let entry = &mut self.entries[index as usize];
         let key = Key { index, generation: entry.generation };
-        entry.value = Some(make(key));
-        key
+        match make(key) {
+            Ok(value) => {
+                entry.value = Some(value);
+                Ok(key)
+            }
+            Err(error) => {
+                self.free.push(index);
+                Err(error)
+            }
+        }
     }
 
     /// The occupant, if it still is the one named.
@@ -109,6 +126,14 @@ impl<T> Slots<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_that_cannot_be_made_takes_no_slot() {
+        let mut slots = Slots::with_capacity(2);
+        assert_eq!(slots.try_insert_with(|_| Err::<char, _>("no")), Err("no"));
+        assert_eq!((slots.len(), slots.iter().count()), (0, 0));
+        assert_eq!(slots.insert('a').index, 0);
+    }
 
     #[test]
     fn a_late_key_finds_nothing() {

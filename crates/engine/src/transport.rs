@@ -1,4 +1,9 @@
-//! What a connection speaks: iSCSI, or iSER or SRP over our iWARP. Its first bytes tell.
+//! What a connection speaks: iSCSI, or iSER or SRP over our iWARP. Its first bytes tell. Those that have come by an RDMA
+//! device are in `device`.
+
+mod device;
+
+pub(crate) use device::{DEPTHS, DeviceChannel};
 
 use crate::access::Directory;
 use crate::config::Transports;
@@ -40,6 +45,8 @@ pub(crate) enum Transport {
     Iser(Box<Channel<IserTarget>>),
     /// SRP over our iWARP.
     Srp(Box<Channel<SrpTarget>>),
+    /// iSER or SRP over an RDMA device.
+    Device(DeviceChannel),
 }
 
 /// A connection that has not said yet what it speaks.
@@ -93,7 +100,11 @@ impl Transport {
     pub(crate) fn found(&self) -> Option<Spoken> {
         match self {
             Transport::Opening(Opening { state: State::Found(spoken), .. }) => Some(*spoken),
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) | Transport::Srp(_) => None,
+            Transport::Opening(_)
+            | Transport::Iscsi(_)
+            | Transport::Iser(_)
+            | Transport::Srp(_)
+            | Transport::Device(_) => None,
         }
     }
 
@@ -110,7 +121,7 @@ impl Transport {
         match self {
             Transport::Opening(opening) => !opening.is_placed,
             Transport::Iscsi(_) => true,
-            Transport::Iser(_) | Transport::Srp(_) => false,
+            Transport::Iser(_) | Transport::Srp(_) | Transport::Device(_) => false,
         }
     }
 
@@ -144,22 +155,26 @@ impl Transport {
             Transport::Iscsi(target) => target.down(now, down),
             Transport::Iser(channel) => channel.machine_mut().down(now, down),
             Transport::Srp(channel) => channel.machine_mut().down(now, down),
+            Transport::Device(channel) => channel.down(now, down),
         }
     }
 
     /// Feeds the machine until it has an event for the layer above. `None`: it has none, and nothing more can be given
-    /// to it now.
-    pub(crate) fn next<I: Io>(&mut self, stream: &mut Stream, io: &mut I) -> Option<Up> {
+    /// to it now. What a device carries has no stream.
+    pub(crate) fn next<I: Io>(&mut self, stream: Option<&mut Stream>, io: &mut I) -> Option<Up> {
+        let Some(stream) = stream else { return self.poll(io) };
         match self {
             Transport::Iscsi(target) => next(&mut **target, stream, io),
             Transport::Opening(opening) => next(opening, stream, io),
             Transport::Iser(channel) => next_of_channel(channel, stream, io),
             Transport::Srp(channel) => next_of_channel(channel, stream, io),
+            Transport::Device(channel) => channel.poll(io),
         }
     }
 
     /// As [`Stream::flush`]. An event may come of it.
-    pub(crate) fn flush<I: Io>(&mut self, stream: &mut Stream, io: &mut I) -> Option<Up> {
+    pub(crate) fn flush<I: Io>(&mut self, stream: Option<&mut Stream>, io: &mut I) -> Option<Up> {
+        let Some(stream) = stream else { return self.poll(io) };
         match self {
             Transport::Iscsi(target) => {
                 stream.flush(io, &mut **target);
@@ -168,6 +183,7 @@ impl Transport {
             Transport::Opening(opening) => opening.poll(),
             Transport::Iser(channel) => flush_channel(channel, stream, io),
             Transport::Srp(channel) => flush_channel(channel, stream, io),
+            Transport::Device(channel) => channel.poll(io),
         }
     }
 
@@ -184,6 +200,7 @@ impl Transport {
             Transport::Opening(opening) => stream.sent(io, opening, result, pushed),
             Transport::Iser(channel) => sent_by_channel(channel, stream, io, result, pushed),
             Transport::Srp(channel) => sent_by_channel(channel, stream, io, result, pushed),
+            Transport::Device(_) => unreachable!("what a device carries has no stream"),
         }
     }
 
@@ -194,6 +211,7 @@ impl Transport {
             Transport::Opening(opening) => opening.poll(),
             Transport::Iser(channel) => poll_channel(channel, io),
             Transport::Srp(channel) => poll_channel(channel, io),
+            Transport::Device(channel) => channel.poll(io),
         }
     }
 
@@ -204,6 +222,8 @@ impl Transport {
             Transport::Opening(opening) => opening.owes(),
             Transport::Iser(channel) => channel.owes(),
             Transport::Srp(channel) => channel.owes(),
+            // What it owes is posted whenever it is polled.
+            Transport::Device(_) => false,
         }
     }
 
@@ -213,6 +233,7 @@ impl Transport {
             Transport::Iscsi(_) | Transport::Opening(_) => false,
             Transport::Iser(channel) => channel.wants_more(),
             Transport::Srp(channel) => channel.wants_more(),
+            Transport::Device(channel) => channel.wants_more(),
         }
     }
 
@@ -223,6 +244,7 @@ impl Transport {
             Transport::Opening(opening) => opening.deadline(),
             Transport::Iser(channel) => channel.deadline(),
             Transport::Srp(channel) => channel.deadline(),
+            Transport::Device(channel) => channel.deadline(),
         }
     }
 
@@ -233,6 +255,7 @@ impl Transport {
             Transport::Opening(opening) => opening.tick(now),
             Transport::Iser(channel) => channel.tick(now),
             Transport::Srp(channel) => channel.tick(now),
+            Transport::Device(channel) => channel.tick(now),
         }
     }
 
@@ -242,19 +265,60 @@ impl Transport {
             Transport::Opening(_) | Transport::Iscsi(_) => {}
             Transport::Iser(channel) => channel.close(arena),
             Transport::Srp(channel) => channel.close(arena),
+            Transport::Device(channel) => channel.close(arena),
         }
     }
 
     /// Whether places of a task that is over stay lent until [`Up::Pushed`].
     pub(crate) fn is_rdma(&self) -> bool {
-        matches!(self, Transport::Iser(_) | Transport::Srp(_))
+        matches!(self, Transport::Iser(_) | Transport::Srp(_) | Transport::Device(_))
+    }
+
+    /// Whether it speaks SRP.
+    pub(crate) fn is_srp(&self) -> bool {
+        match self {
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => false,
+            Transport::Srp(_) => true,
+            Transport::Device(channel) => channel.is_srp(),
+        }
+    }
+
+    /// The machine of SRP.
+    fn srp_mut(&mut self) -> Option<&mut SrpTarget> {
+        match self {
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => None,
+            Transport::Srp(channel) => Some(channel.machine_mut()),
+            Transport::Device(channel) => channel.srp_mut(),
+        }
+    }
+
+    /// What a device carries.
+    pub(crate) fn device_mut(&mut self) -> Option<&mut DeviceChannel> {
+        match self {
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) | Transport::Srp(_) => None,
+            Transport::Device(channel) => Some(channel),
+        }
+    }
+
+    /// Ends the connection; what is in flight ends soon.
+    pub(crate) fn shut_down<I: Io>(&mut self, stream: Option<&mut Stream>, io: &mut I) {
+        match (self, stream) {
+            (_, Some(stream)) => stream.shutdown(io),
+            (Transport::Device(channel), None) => channel.shut_down(io.now()),
+            (_, None) => {}
+        }
+    }
+
+    /// Whether a device moves the data, which knows the core's own memory only.
+    pub(crate) fn is_device(&self) -> bool {
+        matches!(self, Transport::Device(_))
     }
 
     /// Whether payload is summed on its way: what goes out may not change between being summed and being sent, and what
     /// came in is not to be used before it was checked.
     pub(crate) fn sums_payload(&self) -> bool {
         match self {
-            Transport::Opening(_) => false,
+            Transport::Opening(_) | Transport::Device(_) => false,
             Transport::Iscsi(target) => target.sums_payload(),
             Transport::Iser(channel) => channel.agreed().is_some_and(|agreed| agreed.crc),
             Transport::Srp(channel) => channel.agreed().is_some_and(|agreed| agreed.crc),
@@ -263,10 +327,7 @@ impl Transport {
 
     /// Aborts commands that have not come up yet; those are returned of which RDMA is under way.
     pub(crate) fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
-        match self {
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => Vec::new(),
-            Transport::Srp(channel) => channel.machine_mut().forget_unread(of),
-        }
+        self.srp_mut().map_or_else(Vec::new, |target| target.forget_unread(of))
     }
 
     /// Data of this task that comes next in the stream, has no place yet, and is the last that the initiator has
@@ -274,39 +335,33 @@ impl Transport {
     pub(crate) fn unplaced(&mut self, task: TaskId) -> u32 {
         match self {
             Transport::Iscsi(target) => target.unplaced(task),
-            Transport::Opening(_) | Transport::Iser(_) | Transport::Srp(_) => 0,
+            Transport::Opening(_) | Transport::Iser(_) | Transport::Srp(_) | Transport::Device(_) => 0,
         }
     }
 
     /// Where all data of this task lies that came inside its command: until the next call of the machine.
     pub(crate) fn immediate(&mut self, task: TaskId) -> Option<Span> {
-        match self {
-            Transport::Srp(channel) => channel.machine_mut().immediate(task),
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => None,
-        }
+        self.srp_mut()?.immediate(task)
     }
 
     /// The same, and there it stays until [`Transport::give_back`].
     pub(crate) fn borrow(&mut self, task: TaskId) -> Option<Span> {
-        match self {
-            Transport::Srp(channel) => channel.machine_mut().borrow(task),
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => None,
-        }
+        self.srp_mut()?.borrow(task)
     }
 
     /// What was borrowed is not used any more.
     pub(crate) fn give_back(&mut self, task: TaskId) {
-        if let Transport::Srp(channel) = self {
-            channel.machine_mut().give_back(task);
+        if let Some(target) = self.srp_mut() {
+            target.give_back(task);
         }
     }
 
     /// Tells the initiator at once what a unit attention tells with the next command, where the transport has a message
     /// for it that initiators take.
     pub(crate) fn tell_event(&mut self, lun: u64, sense: Sense) {
-        if let Transport::Srp(channel) = self {
+        if let Some(target) = self.srp_mut() {
             // While another is on its way the unit attention does.
-            channel.machine_mut().tell_event(lun, sense);
+            target.tell_event(lun, sense);
         }
     }
 
@@ -316,6 +371,7 @@ impl Transport {
             Transport::Opening(_) | Transport::Iscsi(_) => "iSCSI",
             Transport::Iser(_) => "iSER",
             Transport::Srp(_) => "SRP",
+            Transport::Device(channel) => channel.name(),
         }
     }
 }

@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Bench(Box<BenchArguments>),
     /// Serve a responder that does nothing, as a mark to measure by
     Ceiling(CeilingArguments),
+    /// List RDMA devices, their ports, and what they can do
+    Rdma,
     /// Measure a plan and make a page with charts of it
     Report(ReportArguments),
 }
@@ -79,6 +81,9 @@ pub(crate) struct Serve {
     /// Listen here for SRP over iWARP, also several times, beside what else is listened on
     #[arg(long, value_name = "ADDR:PORT")]
     srp: Vec<String>,
+    /// Let RDMA devices listen, too, wherever iSER or SRP is offered: lunette rdma lists them
+    #[arg(long)]
+    rdma: bool,
     /// Name SRP target ports so, as id_ext and ioc_guid [default: made once, and kept in the state directory]
     #[arg(long, value_name = "16HEX")]
     srp_guid: Option<String>,
@@ -107,9 +112,21 @@ pub(crate) struct Serve {
 impl Serve {
     /// The options in the configuration's words.
     pub(crate) fn options(self) -> ServeOptions {
-        let Serve { config, listen, srp, srp_guid, target, lun, cores, poll, state_dir, admin, log_level: _ } =
-            self;
-        ServeOptions { config, listen, srp, srp_guid, target, lun, cores, poll, state_dir, admin }
+        let Serve {
+            config,
+            listen,
+            srp,
+            rdma,
+            srp_guid,
+            target,
+            lun,
+            cores,
+            poll,
+            state_dir,
+            admin,
+            log_level: _,
+        } = self;
+        ServeOptions { config, listen, srp, rdma, srp_guid, target, lun, cores, poll, state_dir, admin }
     }
 }
 

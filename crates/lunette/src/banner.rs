@@ -53,7 +53,8 @@ fn write_target(out: &mut String, config: &Config, target: &Target, running: &Ru
     writeln!(out, "\nTarget {}", target.name)?;
     for (index, address) in addresses(target, running) {
         let (host, port) = reachable(address, running.host);
-        writeln!(out, "  portal {address}")?;
+        let by_devices = config.portals.get(index).is_some_and(|portal| portal.rdma);
+        writeln!(out, "  portal {address}{}", if by_devices { ", also by RDMA devices" } else { "" })?;
         if offers_iscsi(config, index) {
             writeln!(out, "  URL iscsi://{host}:{port}/{}/{}", target.name, first_lun(target))?;
         }
@@ -235,7 +236,7 @@ Ready. Stop with Ctrl-C.
     #[test]
     fn srp_is_told_where_it_leads() {
         let text = "
-            portal = [{ listen = '127.0.0.1:1', transports = ['srp'] }]
+            portal = [{ listen = '127.0.0.1:1', transports = ['srp'], rdma = true }]
             lun = [{ ram = '1G', serial = 'S1' }]
             [[target]]
             name = 'iqn.2026-11.a:x'
@@ -250,6 +251,7 @@ Ready. Stop with Ctrl-C.
         let url = "  portal 127.0.0.1:40000\n  URL srp://127.0.0.1:40000/024c750000000001/0\n";
         assert!(first.contains(url) && !second.contains("srp://"), "{shown}");
         assert!(!shown.contains("iscsi://") && !shown.contains("iscsiadm"), "{shown}");
+        assert!(first.contains("  portal 127.0.0.1:40000, also by RDMA devices\n"), "{shown}");
     }
 
     #[test]

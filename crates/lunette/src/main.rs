@@ -8,6 +8,7 @@ mod ceiling;
 mod copy;
 mod discover;
 mod inquiry;
+mod rdma;
 mod report;
 
 use arguments::{Arguments, Command, Serve, one_line};
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
         Ok(Arguments { command: Command::Bench(arguments) }) => tool(|| bench::run(&arguments)),
         Ok(Arguments { command: Command::Ceiling(arguments) }) => tool(|| ceiling::run(&arguments)),
+        Ok(Arguments { command: Command::Rdma }) => tool(rdma::run),
         Ok(Arguments { command: Command::Report(arguments) }) => tool(|| report::run(&arguments)),
         Err(error) if !error.use_stderr() => {
             // Help and version.

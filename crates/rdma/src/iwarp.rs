@@ -19,18 +19,19 @@
 //! and after [`Channel::pushed`] and a tick, too. When the last event has come the stream is shut down; once that is
 //! quiet it is closed, and so is the channel.
 
+mod pair;
 mod post;
 
+use crate::provider::{Event, Provider, Refused};
 use crate::receives::ReceiveBuffers;
 use post::{Posting, Staging};
-use proto::iwarp::{Agreed, Config, Event, QueuePair, Refused};
+use proto::iwarp::{Agreed, Config, QueuePair};
 use proto::message::{Answer, Message, MessageMachine, WorkId};
 use proto::stream::{StreamMachine, Transmit, Want};
 use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::memory::Arena;
 use std::time::Duration;
-use wire::Places;
 
 /// How long a connection waits for the memory of its receives: less than its peer waits for an answer.
 const MEMORY_WITHIN: Duration = Duration::from_secs(5);
@@ -38,13 +39,14 @@ const MEMORY_WITHIN: Duration = Duration::from_secs(5);
 /// Why a connection ends whose receives find none.
 const NO_MEMORY: &str = "there was no memory for receives";
 
-/// One end of an iWARP connection with the machine whose messages it carries.
+/// One end of an RDMA connection, over iWARP in user space if nothing else is said, with the machine whose messages it
+/// carries.
 ///
 /// Its receives are made of the arena's large buffers, before a message can promise them to the peer. A responder takes no
 /// more than half of the arena: its machine makes do with fewer, or the connection is rejected. Other than that, while
 /// one is missing nothing is sent.
-pub struct Channel<M> {
-    pair: QueuePair,
+pub struct Channel<M, P = QueuePair> {
+    pair: P,
     machine: M,
     phase: Phase,
     receives: ReceiveBuffers,
@@ -85,11 +87,27 @@ impl<M: MessageMachine> Channel<M> {
 
     /// The end that accepted the TCP connection; the machine is asked whether it wants this one.
     pub fn responder(config: Config, machine: M, now: Time) -> Channel<M> {
-        let receives = ReceiveBuffers::new(true);
-        Channel::new(QueuePair::responder(config, now), machine, Phase::Listening, receives)
+        Channel::asked_by(QueuePair::responder(config, now), machine)
     }
 
-    fn new(pair: QueuePair, machine: M, phase: Phase, receives: ReceiveBuffers) -> Channel<M> {
+    /// What both ends of the connection are agreed on, while there is one.
+    pub fn agreed(&self) -> Option<Agreed> {
+        self.pair.agreed()
+    }
+
+    /// What [`reactor::stream::Stream::sent`] reports.
+    pub fn pushed(&mut self, tasks: &[TaskId]) {
+        tasks.iter().for_each(|task| self.pair.pushed(*task));
+    }
+}
+
+impl<M: MessageMachine, P: Provider> Channel<M, P> {
+    /// The end that a peer asks for a connection; the machine is asked whether it wants this one.
+    pub fn asked_by(pair: P, machine: M) -> Channel<M, P> {
+        Channel::new(pair, machine, Phase::Listening, ReceiveBuffers::new(true))
+    }
+
+    fn new(pair: P, machine: M, phase: Phase, receives: ReceiveBuffers) -> Channel<M, P> {
         Channel {
             pair,
             machine,
@@ -115,19 +133,14 @@ impl<M: MessageMachine> Channel<M> {
         &mut self.machine
     }
 
-    /// What both ends of the connection are agreed on, while there is one.
-    pub fn agreed(&self) -> Option<Agreed> {
-        self.pair.agreed()
-    }
-
-    /// What [`reactor::stream::Stream::sent`] reports.
-    pub fn pushed(&mut self, tasks: &[TaskId]) {
-        tasks.iter().for_each(|task| self.pair.pushed(*task));
+    /// The provider.
+    pub fn pair_mut(&mut self) -> &mut P {
+        &mut self.pair
     }
 
     /// Tells the machine what happened. While there is more to come, this is enough before [`Channel::poll`].
     pub fn take_in(&mut self, now: Time, arena: &mut Arena) {
-        while let Some(event) = self.pair.poll() {
+        while let Some(event) = self.pair.poll(arena) {
             self.is_stirred = true;
             self.happened(now, event, arena);
         }
@@ -152,7 +165,8 @@ impl<M: MessageMachine> Channel<M> {
     }
 
     /// Gives all buffers back. The stream is quiet, so that nobody receives into them or sends from them any more.
-    pub fn close(self, arena: &mut Arena) {
+    pub fn close(mut self, arena: &mut Arena) {
+        self.pair.release(arena);
         self.receives.close(arena);
         self.staging.close(arena);
     }
@@ -227,12 +241,13 @@ impl<M: MessageMachine> Channel<M> {
         let wanted = self.machine.receives();
         while self.receives.ready() < wanted.count {
             let Some(span) = self.receives.make(&wanted, arena) else { break };
-            match self.pair.post_receive(span.offset, Places::one(span)) {
+            match self.pair.post_receive(span, arena) {
                 // In another state the connection is over soon.
                 Ok(()) | Err(Refused::State) => {}
                 Err(refused) => return Err(refused),
             }
         }
+        self.pair.submit();
         let are_all = self.receives.ready() >= wanted.count;
         if !are_all || self.makes_do {
             self.makes_do = !are_all;
@@ -268,9 +283,10 @@ impl<M: MessageMachine> Channel<M> {
     fn post(&mut self, now: Time, arena: &mut Arena) -> bool {
         let mut fault = None;
         self.staging.begin();
-        if self.pair.agreed().is_some() && self.machine.owes() {
+        if self.pair.is_established() && self.machine.owes() {
             let (pair, receives, staging) = (&mut self.pair, &mut self.receives, &mut self.staging);
             self.machine.post(now, &mut Posting { pair, arena, receives, staging, fault: &mut fault });
+            self.pair.submit();
         }
         if self.is_closing {
             return false;
@@ -294,9 +310,47 @@ impl<M: MessageMachine> Channel<M> {
         self.pair.close(now);
     }
 
+    /// The oldest event of the machine.
+    pub fn event(&mut self) -> Option<M::Event> {
+        self.machine.poll()
+    }
+
+    /// The connection is to end; the machine hears of it when it has.
+    pub fn shut_down(&mut self, now: Time, reason: &str) {
+        if !matches!(self.phase, Phase::Over) {
+            self.end(now, reason.to_string());
+        }
+    }
+
+    /// Whether the connection is no more, and the machine knows.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// When [`Channel::tick`] wants to be called next.
+    pub fn deadline(&self) -> Option<Time> {
+        if self.is_over() {
+            return None;
+        }
+        let deadlines = [self.pair.deadline(), self.machine.deadline(), self.missing_until];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Time has reached the deadline.
+    pub fn tick(&mut self, now: Time) {
+        if self.missing_until.is_some_and(|until| now >= until) {
+            self.end(now, NO_MEMORY.to_string());
+        }
+        self.is_stirred = true;
+        self.pair.tick(now);
+        if self.machine.deadline().is_some_and(|deadline| now >= deadline) {
+            self.machine.tick(now);
+        }
+    }
+
     /// What is sent now might promise receives that are missing.
     fn is_held_back(&self) -> bool {
-        let is_sent = matches!(self.phase, Phase::Asking) || self.pair.agreed().is_some();
+        let is_sent = matches!(self.phase, Phase::Asking) || self.pair.is_established();
         self.missing_until.is_some() && is_sent
     }
 }
@@ -341,21 +395,10 @@ impl<M: MessageMachine> StreamMachine for Channel<M> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        if matches!(self.phase, Phase::Over) {
-            return None;
-        }
-        let deadlines = [self.pair.deadline(), self.machine.deadline(), self.missing_until];
-        deadlines.into_iter().flatten().min()
+        Channel::deadline(self)
     }
 
     fn tick(&mut self, now: Time) {
-        if self.missing_until.is_some_and(|until| now >= until) {
-            self.end(now, NO_MEMORY.to_string());
-        }
-        self.is_stirred = true;
-        self.pair.tick(now);
-        if self.machine.deadline().is_some_and(|deadline| now >= deadline) {
-            self.machine.tick(now);
-        }
+        Channel::tick(self, now);
     }
 }

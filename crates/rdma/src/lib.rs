@@ -1,7 +1,12 @@
-//! What carries machines that exchange messages over RDMA ([`proto::message`]): [`iwarp`] in user space, on the
-//! reactor's sockets and buffers.
-#![forbid(unsafe_code)]
+//! What carries machines that exchange messages over RDMA ([`proto::message`]), by a [`provider::Provider`]: [`iwarp`]
+//! in user space, on the reactor's sockets and buffers, or [`verbs`], for devices that the system has.
+#![deny(unsafe_code)]
 
 pub mod iwarp;
+pub mod provider;
+#[expect(unsafe_code, reason = "the libraries of verbs are called")]
+pub mod verbs;
 
 mod receives;
+
+pub use iwarp::Channel;

@@ -72,6 +72,12 @@ pub trait Io {
     /// Sends all bytes of the spans in order, or fails.
     fn send(&mut self, socket: Handle, from: &[wire::Span], tag: Tag);
 
+    /// Completes when something can be read from a descriptor, which may be one in nonblocking mode.
+    fn watch(&mut self, descriptor: Handle, tag: Tag);
+
+    /// The watch with this tag completes soon, with an error if nothing can be read; then nothing holds the descriptor.
+    fn unwatch(&mut self, tag: Tag);
+
     /// Ends both directions of a socket: requests in flight on it complete soon, with an error or 0 bytes.
     fn shutdown(&mut self, socket: Handle);
 

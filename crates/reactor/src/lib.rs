@@ -1,6 +1,6 @@
 //! Cores and what they own: the ring, buffers, timers, mailboxes, checksums, and the driver of stream machines.
 //!
-//! This is the one crate where `unsafe` lives. The rules that its blocks rely on:
+//! Here, and in `rdma::verbs`, `unsafe` lives. The rules that its blocks rely on:
 //! a [`wire::Span`] lent to the kernel is unusable until its completion has returned; an arena buffer that is freed
 //! while lent goes back to the free list only when the kernel has let go of it; dropping the ring drains it.
 

@@ -8,8 +8,7 @@
 mod arena;
 mod region;
 
-pub(crate) use arena::Loan;
-pub use arena::{Arena, LARGE_BYTES, SMALL_BYTES};
+pub use arena::{Arena, LARGE_BYTES, Loan, SMALL_BYTES};
 pub(crate) use region::{Pin, copy, with_shared_bytes};
 pub use region::{REGIONS_MAX, Region};
 

@@ -28,7 +28,8 @@ const FILLS_AT_START: usize = 256;
 
 /// One core's ring and its buffers. It stays on the thread that opened it.
 ///
-/// Sockets and files must not be in nonblocking mode: their requests would fail with EAGAIN instead of waiting.
+/// Sockets and files must not be in nonblocking mode: their requests would fail with EAGAIN instead of waiting. (What is
+/// only watched may be.)
 pub struct Uring {
     // Dropped first; `drop` has drained it, so the kernel holds no address of what follows.
     ring: IoUring,
@@ -294,6 +295,18 @@ impl Io for Uring {
             requests.lend_all(index, arena, from);
             send_entry(socket.0, requests.get(index).message())
         });
+    }
+
+    fn watch(&mut self, descriptor: Handle, tag: Tag) {
+        self.start(tag, Kind::Bare, |_, _, _| {
+            opcode::PollAdd::new(Fd(descriptor.0), libc::POLLIN as u32).build()
+        });
+    }
+
+    fn unwatch(&mut self, tag: Tag) {
+        if let Some(index) = self.requests.find(tag) {
+            self.push(&opcode::AsyncCancel::new(u64::from(index)).build().user_data(CANCEL));
+        }
     }
 
     fn shutdown(&mut self, socket: Handle) {

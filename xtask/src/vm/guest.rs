@@ -3,6 +3,7 @@
 use super::daemon::Daemon;
 use super::rig;
 use super::scenario::Scenario;
+use super::verbs;
 use crate::command::{Result, command};
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -100,6 +101,7 @@ fn initrd(scenario: &Scenario, folder: &Path) -> io::Result<NamedTempFile> {
     fs::write(scripts.join("guest.sh"), LIBRARY)?;
     fs::write(scripts.join("scenario.sh"), scenario.script)?;
     fs::write(scripts.join("limit"), scenario.limit.as_secs().to_string())?;
+    verbs::put_daemon(scenario, &scripts)?;
     let mut initrd = NamedTempFile::new_in(folder)?;
     io::copy(&mut File::open(rig::root_archive())?, &mut initrd)?;
     rig::archive(&scripts, initrd.as_file().try_clone()?).map_err(io::Error::other)?;

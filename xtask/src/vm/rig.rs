@@ -14,6 +14,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Where the guest has its programs.
+pub(super) const PROGRAMS_FOLDER: &str = "sbin";
+
 /// The kernel, uncompressed: an emulated machine would take seconds to unpack it.
 pub(super) fn vmlinux() -> PathBuf {
     folder().join("vmlinux")

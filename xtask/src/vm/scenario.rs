@@ -1,5 +1,6 @@
 //! What is played: a script for the guest, and what the host serves meanwhile.
 
+use super::verbs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub(super) struct Scenario {
     pub by_default: bool,
     /// What passes the guest's network device is kept, as test vectors.
     pub is_captured: bool,
+    /// The daemon that is used is one in the guest.
+    pub is_inside: bool,
 }
 
 /// The shortest of those that are played by default comes last, so that two at a time end together.
@@ -40,6 +43,14 @@ const SCENARIOS: &[Scenario] = &[
     scenario("iser_outage", include_str!("../../vm/iser_outage.sh")),
     // The same over SRP.
     scenario("srp_outage", include_str!("../../vm/srp_outage.sh")).srp(),
+    // The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
+    verbs::ISER,
+    // The same with SRP.
+    verbs::SRP,
+    // The device is removed under a load over iSER, and comes back.
+    verbs::OUTAGE,
+    // `lunette rdma` in the guest, with devices and without.
+    verbs::LIST,
     // Linux's iWARP in software has a link, and the initiators that use it can be loaded.
     scenario("siw", include_str!("../../vm/siw.sh")),
     // The frames of a few commands over iSER and SRP.
@@ -56,7 +67,7 @@ const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-const fn scenario(name: &'static str, script: &'static str) -> Scenario {
+pub(super) const fn scenario(name: &'static str, script: &'static str) -> Scenario {
     Scenario {
         name,
         script,
@@ -64,6 +75,7 @@ const fn scenario(name: &'static str, script: &'static str) -> Scenario {
         limit: Duration::from_secs(240),
         by_default: true,
         is_captured: false,
+        is_inside: false,
     }
 }
 

@@ -45,6 +45,7 @@ fn portal(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawPortal 
         cores: table.text("cores", problems),
         group: table.number("group", problems),
         transports: table.texts("transports", problems),
+        rdma: table.switch("rdma", problems),
     }
 }
 

@@ -20,6 +20,8 @@ pub struct ServeOptions {
     pub listen: Vec<String>,
     /// `--srp`, each
     pub srp: Vec<String>,
+    /// `--rdma`
+    pub rdma: bool,
     /// `--srp-guid`
     pub srp_guid: Option<String>,
     /// `--target`
@@ -130,6 +132,12 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
     if !options.srp.is_empty() {
         verify::complete_portals(raw);
         options.srp.iter().for_each(|address| add_srp(address, raw));
+    }
+    if options.rdma {
+        verify::complete_portals(raw);
+        for portal in &mut raw.portals {
+            portal.rdma = Some(At::new(true, &Place::option("--rdma")));
+        }
     }
 }
 

@@ -65,6 +65,7 @@ pub(super) struct RawPortal {
     pub(super) cores: Text,
     pub(super) group: Text,
     pub(super) transports: Option<Vec<At<String>>>,
+    pub(super) rdma: Switch,
 }
 
 #[derive(Default, Debug)]

@@ -448,6 +448,26 @@ fn srp_is_a_transport_of_portals() {
 }
 
 #[test]
+fn devices_listen_where_they_have_something_to_carry() {
+    let with = |portal: &str| {
+        format!(
+            "portal = [{{ listen = '::1', {portal} }}]\nlun = [{{ ram = '1G' }}]\n[[target]]\nname = 'iqn.2026-11.a:x'\n"
+        )
+    };
+    let listens = |portal: &str| good(&with(portal)).portals[0].rdma;
+    assert!(listens("rdma = true") && listens("rdma = true, transports = ['srp']"));
+    assert!(!listens("name = 'a'") && !listens("rdma = false, transports = ['iscsi']"));
+    let text = faults(&with("rdma = true, transports = ['iscsi']"));
+    assert!(text.contains("portal[0].rdma: RDMA devices carry nothing that this portal offers"), "{text}");
+    let config = options(|o| {
+        o.listen = vec!["127.0.0.1".into(), "::1".into()];
+        o.rdma = true;
+    });
+    assert!(config.expect("two portals").portals.iter().all(|portal| portal.rdma));
+    assert!(options(|o| o.rdma = true).expect("the portal that there is by default").portals[0].rdma);
+}
+
+#[test]
 fn options_add_srp() {
     let config = options(|o| o.srp = vec!["127.0.0.1:3261".into(), "127.0.0.1".into()]).expect("two portals");
     let shown = |portal: &Portal| (portal.listen.to_string(), portal.transports);

@@ -171,12 +171,11 @@ fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) ->
         let group = count(&portal.group, 1, u64::from(u16::MAX), problems);
         let group = group.and_then(|group| u16::try_from(group).ok());
         let transports = transports(portal, problems);
+        let rdma = transports.is_some_and(|transports| rdma(portal, transports, problems));
         portals.push(
-            listen
-                .zip(cores)
-                .zip(group)
-                .zip(transports)
-                .map(|(((listen, cores), group), transports)| Portal { listen, cores, group, transports }),
+            listen.zip(cores).zip(group).zip(transports).map(|(((listen, cores), group), transports)| {
+                Portal { listen, cores, group, transports, rdma }
+            }),
         );
     }
     portals.into_iter().collect()
@@ -206,6 +205,17 @@ fn transports(portal: &RawPortal, problems: &mut Collector<'_>) -> Option<Transp
         problems.add(&portal.place.inner("transports"), Fault::new("a portal without a transport", fix));
     }
     (are_known && !named.is_empty()).then_some(transports)
+}
+
+/// Whether RDMA devices listen: `--rdma` is for all portals that offer what they carry.
+fn rdma(portal: &RawPortal, transports: Transports, problems: &mut Collector<'_>) -> bool {
+    let Some(at) = portal.rdma.as_ref().filter(|at| at.value) else { return false };
+    let carries = transports.iser || transports.srp;
+    if !carries && at.place.offset.is_some() {
+        let fix = "add \"iser\" or \"srp\" to its `transports`, or leave `rdma` out";
+        problems.add(&at.place, Fault::new("RDMA devices carry nothing that this portal offers", fix));
+    }
+    carries
 }
 
 /// SRP has one target port for each portal, through which the first target is reached that has the portal.

@@ -25,7 +25,8 @@ use tracing::Level;
 /// One connection on its core.
 pub(super) struct Connection {
     pub(super) machine: Transport,
-    pub(super) stream: Stream,
+    /// `None`: an RDMA device carries it.
+    pub(super) stream: Option<Stream>,
     pub(super) facts: Facts,
     /// The I_T nexus.
     pub(super) nexus: NexusId,
@@ -90,17 +91,10 @@ pub(super) enum Phase {
 }
 
 impl Connection {
-    fn new(
-        machine: Transport,
-        facts: Facts,
-        phase: Phase,
-        socket: Handle,
-        unread: Vec<u8>,
-        key: Key,
-    ) -> Self {
+    pub(super) fn new(machine: Transport, facts: Facts, phase: Phase, stream: Option<Stream>) -> Self {
         Connection {
             machine,
-            stream: Stream::new(socket, tag(kind::RECV, key), tag(kind::SEND, key), unread),
+            stream,
             nexus: NexusId(facts.serial),
             facts,
             luns: Vec::new(),
@@ -175,16 +169,42 @@ impl Connection {
     }
 
     /// Whether data must be copied before it is sent: with a data digest, the bytes that are summed must be the
-    /// bytes that are sent, even while another initiator overwrites the block.
+    /// bytes that are sent, even while another initiator overwrites the block; and a device knows no store's memory.
     pub(super) fn copies_reads(&self) -> bool {
-        self.machine.sums_payload()
+        self.machine.sums_payload() || self.machine.is_device()
     }
 
     /// Whether the initiator owes it the rest of what it has begun to send, or was asked for.
     pub(super) fn awaits_data(&self, tasks: &Slots<Task>) -> bool {
         let awaits = |key: Key| tasks.get(key).is_some_and(Task::awaits_data);
         let mut own = self.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
-        self.stream.is_in_payload() || own.any(awaits)
+        self.is_in_payload() || own.any(awaits)
+    }
+
+    /// Whether a part of a payload was read, and not yet all of it.
+    pub(super) fn is_in_payload(&self) -> bool {
+        self.stream.as_ref().is_some_and(Stream::is_in_payload)
+    }
+
+    /// Whether all that it owes has left.
+    pub(super) fn has_sent(&self) -> bool {
+        !self.machine.owes() && self.stream.as_ref().is_none_or(Stream::has_sent)
+    }
+
+    /// Whether nothing is in flight: it may be closed.
+    fn is_quiet(&mut self) -> bool {
+        let is_over = self.machine.device_mut().is_none_or(|channel| channel.is_over());
+        is_over && self.stream.as_ref().is_none_or(Stream::quiet)
+    }
+
+    /// Since when a send has been in flight.
+    fn sends_since(&self) -> Option<Time> {
+        self.stream.as_ref().and_then(Stream::sends_since)
+    }
+
+    /// Ends it: what is in flight ends soon.
+    pub(super) fn shut_down<I: Io>(&mut self, io: &mut I) {
+        self.machine.shut_down(self.stream.as_mut(), io);
     }
 
     /// Whether it has neither a task nor data that was lent.
@@ -267,7 +287,10 @@ impl<I: Io> Core<I> {
         unread: Vec<u8>,
     ) -> Key {
         let me = &mut self.connections;
-        let key = me.insert_with(|key| Connection::new(machine, facts, phase, socket, unread, key));
+        let key = me.insert_with(|key| {
+            let stream = Stream::new(socket, tag(kind::RECV, key), tag(kind::SEND, key), unread);
+            Connection::new(machine, facts, phase, Some(stream))
+        });
         self.soil(key);
         key
     }
@@ -348,13 +371,15 @@ impl<I: Io> Core<I> {
     }
 
     pub(super) fn close_when_quiet(&mut self, key: Key) {
-        let Some(conn) = self.connections.get(key) else { return };
-        if !conn.stream.quiet() || !conn.lingering.is_empty() || conn.predecessors > 0 {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        if !conn.is_quiet() || !conn.lingering.is_empty() || conn.predecessors > 0 {
             return;
         }
         self.move_load(key, None);
         let Some(conn) = self.connections.remove(key) else { return };
-        conn.stream.close(&mut self.io);
+        if let Some(stream) = conn.stream {
+            stream.close(&mut self.io);
+        }
         conn.machine.close(self.io.arena());
         self.give_all_kept(&conn.kept);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
@@ -387,8 +412,9 @@ impl<I: Io> Core<I> {
     pub(super) fn tick_connection(&mut self, key: Key, now: Time) {
         if let Some(conn) = self.connections.get_mut(key) {
             if conn.cut_at.is_some_and(|at| at <= now) {
-                conn.stream.shutdown(&mut self.io);
-            } else {
+                conn.shut_down(&mut self.io);
+            }
+            if conn.phase != Phase::Closing || conn.machine.is_device() {
                 conn.machine.tick(now);
             }
             self.soil(key);
@@ -410,7 +436,7 @@ impl<I: Io> Core<I> {
             .filter(|key| self.connections.get(*key).is_some_and(|conn| conn.progress_at <= then))
             .collect();
         stalled.extend(self.keys_where(|conn| conn.kept.iter().any(|kept| kept.since <= then)));
-        stalled.extend(self.keys_where(|conn| conn.stream.sends_since().is_some_and(|since| since <= then)));
+        stalled.extend(self.keys_where(|conn| conn.sends_since().is_some_and(|since| since <= then)));
         for key in stalled {
             self.gone(key, &format!("its data made no progress for {} s (stall_timeout)", limit.as_secs()));
         }

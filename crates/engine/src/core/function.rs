@@ -5,7 +5,6 @@
 use super::Core;
 use crate::message::{Asker, Message, Waiter};
 use crate::slots::Key;
-use crate::transport::Transport;
 use proto::verbs::Function as Asked;
 use proto::verbs::{Down, FunctionId, FunctionResponse};
 use reactor::io::Io;
@@ -41,7 +40,7 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(connection) else { return };
         let unit = conn.find_lun(lun).map(|index| conn.luns[index].unit);
         let from = conn.nexus;
-        let has_channels = matches!(conn.machine, Transport::Srp(_));
+        let has_channels = conn.machine.is_srp();
         let asker = Asker { core: self.me, connection, id, nexus: from };
         let mut function = Function {
             asker,

@@ -124,8 +124,7 @@ impl<I: Io> Core<I> {
     /// The end of a turn of a connection that is drained.
     pub(super) fn drain_on(&mut self, key: Key) {
         let Some(drain) = self.drain.as_mut().filter(|drain| drain.key == key) else { return };
-        let is_busy =
-            |conn: &super::Connection| conn.stream.is_in_payload() || conn.lent(None).next().is_some();
+        let is_busy = |conn: &super::Connection| conn.is_in_payload() || conn.lent(None).next().is_some();
         if self.connections.get(key).is_some_and(is_busy)
             || self.tasks.iter().any(|(_, task)| task.origin == key)
         {
@@ -200,7 +199,8 @@ impl<I: Io> Core<I> {
         self.move_load(key, Some(to));
         let Some(conn) = self.connections.remove(key) else { return };
         assert!(conn.is_vacant(), "what is in flight ends before its connection moves");
-        let (socket, unread) = conn.stream.detach(&mut self.io);
+        let stream = conn.stream.expect("what a device carries does not move");
+        let (socket, unread) = stream.detach(&mut self.io);
         let closings = conn.facts.target.map_or(0, |target| self.closings[target]);
         let migrant = Migrant {
             machine: conn.machine,

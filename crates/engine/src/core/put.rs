@@ -21,7 +21,7 @@ impl<I: Io> Core<I> {
         let from = match conn.machine.immediate(command.task) {
             Some(data) => Some(data),
             None if conn.machine.sums_payload() || conn.machine.unplaced(command.task) != len => None,
-            None => conn.stream.ahead(len),
+            None => conn.stream.as_ref().and_then(|stream| stream.ahead(len)),
         };
         let Some(from) = from else { return false };
         let (lane, io) = self.lane(unit);

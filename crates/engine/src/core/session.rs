@@ -7,7 +7,6 @@ use crate::limited;
 use crate::message::{Facts, Message};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
-use crate::transport::Transport;
 use proto::verbs::{Down, Session};
 use reactor::io::Io;
 use scsi::nexus::Reach;
@@ -44,11 +43,9 @@ impl<I: Io> Core<I> {
         let named = |name: &String| {
             shared.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
         };
-        let target = match conn.machine {
-            Transport::Srp(_) => crate::access::srp_target(&shared.config, conn.facts.portal),
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => {
-                session.target.as_ref().and_then(named)
-            }
+        let target = match conn.machine.is_srp() {
+            true => crate::access::srp_target(&shared.config, conn.facts.portal),
+            false => session.target.as_ref().and_then(named),
         };
         let keys: Vec<String> =
             session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -123,13 +120,22 @@ impl<I: Io> Core<I> {
         self.set_phase(key, Phase::Login);
     }
 
-    /// The core with the fewest connections among those of the portal.
+    /// The core with the fewest connections among those of the portal, for a connection that counts here until its place
+    /// is decided.
     pub(super) fn place(&self, portal: usize) -> usize {
+        self.least_loaded(portal, 1)
+    }
+
+    /// The same for a connection that does not count yet.
+    pub(super) fn place_new(&self, portal: usize) -> usize {
+        self.least_loaded(portal, 0)
+    }
+
+    fn least_loaded(&self, portal: usize, counted_here: usize) -> usize {
         let cores = &self.shared.config.portals[portal].cores;
         let load = |core: usize| {
             let load = self.shared.loads[core].load(Ordering::Relaxed);
-            // This connection itself counts here until its place is decided.
-            load - usize::from(core == self.me)
+            load - if core == self.me { counted_here } else { 0 }
         };
         cores
             .iter()
@@ -181,9 +187,8 @@ impl<I: Io> Core<I> {
 
     /// SRP tells an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of iSCSI just ends.
     fn log_out(&mut self, key: Key) {
-        match self.connections.get(key).map(|conn| &conn.machine) {
-            Some(Transport::Srp(_)) => self.down(Some(key), Down::Close),
-            Some(Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_)) | None => {}
+        if self.connections.get(key).is_some_and(|conn| conn.machine.is_srp()) {
+            self.down(Some(key), Down::Close);
         }
     }
 

@@ -22,7 +22,9 @@ impl<I: Io> Core<I> {
 
     pub(super) fn received(&mut self, key: Key, result: Result<u32, Errno>) {
         if let Some(conn) = self.connections.get_mut(key) {
-            conn.stream.received(&mut self.io, result);
+            if let Some(stream) = &mut conn.stream {
+                stream.received(&mut self.io, result);
+            }
             self.soil(key);
         }
     }
@@ -30,7 +32,9 @@ impl<I: Io> Core<I> {
     pub(super) fn sent(&mut self, key: Key, result: Result<u32, Errno>) {
         let mut pushed = std::mem::take(&mut self.pushed);
         if let Some(conn) = self.connections.get_mut(key) {
-            conn.machine.sent(&mut conn.stream, &mut self.io, result, &mut pushed);
+            if let Some(stream) = &mut conn.stream {
+                conn.machine.sent(stream, &mut self.io, result, &mut pushed);
+            }
             self.soil(key);
         }
         for wire in pushed.drain(..) {
@@ -77,11 +81,16 @@ impl<I: Io> Core<I> {
                 Phase::Draining => conn.awaits_data(&self.tasks),
                 Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
             };
+            if let Some(channel) = conn.machine.device_mut() {
+                channel.hold(!is_fed && conn.phase != Phase::Closing);
+            }
             if !is_fed {
-                conn.stream.pause();
+                if let Some(stream) = &mut conn.stream {
+                    stream.pause();
+                }
                 return self.poll_machine(key);
             }
-            match conn.machine.next(&mut conn.stream, &mut self.io) {
+            match conn.machine.next(conn.stream.as_mut(), &mut self.io) {
                 Some(up) => self.up(key, up),
                 None => match conn.machine.found() {
                     Some(spoken) => self.open(key, spoken),
@@ -96,7 +105,8 @@ impl<I: Io> Core<I> {
     fn open(&mut self, key: Key, spoken: Spoken) {
         let now = self.io.now();
         let Some(conn) = self.connections.get_mut(key) else { return };
-        conn.stream.give_again(OPENING_BYTES);
+        let Some(stream) = &mut conn.stream else { return };
+        stream.give_again(OPENING_BYTES);
         if spoken != Spoken::Iscsi && conn.machine.is_movable() {
             conn.machine.place();
             let portal = conn.facts.portal;
@@ -105,8 +115,10 @@ impl<I: Io> Core<I> {
                 return self.set_phase(key, Phase::Leaving(core));
             }
         }
-        if let Some(conn) = self.connections.get_mut(key) {
-            conn.machine.open(conn.stream.socket(), now);
+        if let Some(conn) = self.connections.get_mut(key)
+            && let Some(stream) = &conn.stream
+        {
+            conn.machine.open(stream.socket(), now);
         }
     }
 
@@ -167,25 +179,29 @@ impl<I: Io> Core<I> {
 
     fn finish_turn(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
-        conn.stream.end_turn();
-        let event = conn.machine.flush(&mut conn.stream, &mut self.io);
-        if (conn.stream.wants_more() || conn.machine.wants_more())
-            && !std::mem::replace(&mut conn.to_serve, true)
-        {
+        if let Some(stream) = &mut conn.stream {
+            stream.end_turn();
+        }
+        let event = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
+        let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
+        if (wants_more || conn.machine.wants_more()) && !std::mem::replace(&mut conn.to_serve, true) {
             self.to_serve.push(key);
+        }
+        if let Some(channel) = conn.machine.device_mut() {
+            channel.end_turn();
         }
         if let Some(up) = event {
             self.up(key, up);
             self.poll_machine(key);
         }
         let Some(conn) = self.connections.get_mut(key) else { return };
-        let has_sent = |conn: &Connection| !conn.machine.owes() && conn.stream.has_sent();
+        let is_movable = |conn: &Connection| conn.stream.as_ref().is_some_and(|stream| stream.is_movable());
         match conn.phase {
-            Phase::Leaving(core) if has_sent(conn) && conn.stream.is_movable() => self.leave(key, core),
+            Phase::Leaving(core) if conn.has_sent() && is_movable(conn) => self.leave(key, core),
             Phase::Draining => self.drain_on(key),
             Phase::Closing => {
-                if has_sent(conn) {
-                    conn.stream.shutdown(&mut self.io);
+                if conn.has_sent() {
+                    conn.shut_down(&mut self.io);
                 }
                 self.close_when_quiet(key);
             }

@@ -83,6 +83,14 @@ impl Io for Noting {
         self.kernel.send(socket, from, tag);
     }
 
+    fn watch(&mut self, descriptor: Handle, tag: Tag) {
+        self.kernel.watch(descriptor, tag);
+    }
+
+    fn unwatch(&mut self, tag: Tag) {
+        self.kernel.unwatch(tag);
+    }
+
     fn shutdown(&mut self, socket: Handle) {
         self.kernel.shutdown(socket);
     }
@@ -154,6 +162,7 @@ impl Target {
             loads: vec![AtomicUsize::new(0)],
             board: Board::new(1),
             listeners,
+            rdma_listeners: vec![None],
             homes: vec![0],
             housekeeper: mpsc::channel().0,
             config,

@@ -1,8 +1,8 @@
 //! What a machine may ask of its queue pair, and the buffers for what of a message the queue pair does not copy.
 
+use crate::provider::{Provider, Refused};
 use crate::receives::ReceiveBuffers;
 use proto::iwarp::memory::Access as Allowed;
-use proto::iwarp::{HEADER_BYTES_MAX, QueuePair, Refused};
 use proto::message::{Access, Advertised, Full, Post, WorkId};
 use reactor::memory::{Arena, LARGE_BYTES, SMALL_BYTES};
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use wire::{Places, Span};
 const SCARCE_BYTES: u64 = 2 * LARGE_BYTES as u64;
 
 /// A channel while its machine posts.
-pub(super) struct Posting<'a> {
-    pub pair: &'a mut QueuePair,
+pub(super) struct Posting<'a, P> {
+    pub pair: &'a mut P,
     pub arena: &'a mut Arena,
     pub receives: &'a mut ReceiveBuffers,
     pub staging: &'a mut Staging,
@@ -21,7 +21,7 @@ pub(super) struct Posting<'a> {
     pub fault: &'a mut Option<Refused>,
 }
 
-impl Posting<'_> {
+impl<P: Provider> Posting<'_, P> {
     fn judge<T>(&mut self, result: Result<T, Refused>) -> Result<T, Full> {
         result.map_err(|refused| {
             match refused {
@@ -53,7 +53,7 @@ impl Posting<'_> {
     }
 }
 
-impl Post for Posting<'_> {
+impl<P: Provider> Post for Posting<'_, P> {
     fn send(
         &mut self,
         work: WorkId,
@@ -62,16 +62,16 @@ impl Post for Posting<'_> {
         solicited: bool,
         invalidate: Option<u32>,
     ) -> Result<(), Full> {
-        let (head, rest) = header.split_at(header.len().min(HEADER_BYTES_MAX));
+        let (head, rest) = header.split_at(self.pair.copied(header, &payload));
         if rest.is_empty() {
-            let sent = self.pair.send(work.0, head, payload, solicited, invalidate);
+            let sent = self.pair.send(work.0, head, payload, solicited, invalidate, self.arena);
             self.judge(sent)?;
             self.staging.posted(None);
             return Ok(());
         }
         let buffer = self.stage(rest, &payload).ok_or(Full)?;
         let staged = buffer.slice(0, rest.len() as u32 + payload.len());
-        let sent = self.pair.send(work.0, head, staged, solicited, invalidate);
+        let sent = self.pair.send(work.0, head, staged, solicited, invalidate, self.arena);
         let sent = self.judge(sent);
         match sent {
             Ok(()) => self.staging.posted(Some(buffer)),
@@ -81,12 +81,12 @@ impl Post for Posting<'_> {
     }
 
     fn write(&mut self, work: WorkId, from: Places, to: Advertised) -> Result<(), Full> {
-        let posted = self.pair.write(work.0, from, to.stag, to.offset);
+        let posted = self.pair.write(work.0, from, to.stag, to.offset, self.arena);
         self.judge(posted)
     }
 
     fn read(&mut self, work: WorkId, into: Places, from: Advertised) -> Result<(), Full> {
-        let posted = self.pair.read(work.0, into, from.stag, from.offset);
+        let posted = self.pair.read(work.0, into, from.stag, from.offset, self.arena);
         self.judge(posted)
     }
 
@@ -100,9 +100,7 @@ impl Post for Posting<'_> {
     }
 
     fn invalidate(&mut self, stag: u32) -> bool {
-        // The peer may have done so already.
-        self.pair.invalidate(stag);
-        !self.pair.is_leaving(stag)
+        self.pair.invalidate(stag)
     }
 
     fn copy(&mut self, from: Span, to: Places) {
@@ -115,7 +113,7 @@ impl Post for Posting<'_> {
 
     fn release(&mut self, place: Span) {
         let place = self.receives.take_back(place);
-        let posted = self.pair.post_receive(place.offset, Places::one(place));
+        let posted = self.pair.post_receive(place, self.arena);
         assert!(posted != Err(Refused::Full), "there was room for it before");
     }
 }

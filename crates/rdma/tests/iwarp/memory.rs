@@ -6,7 +6,6 @@ use crate::disk::{READ, WRITE};
 use crate::rig::CONFIG;
 use proto::iser::initiator::Initiator as IserInitiator;
 use proto::srp::initiator::{Event, Initiator};
-use proto::stream::StreamMachine;
 use reactor::io::Io;
 use reactor::memory::{LARGE_BYTES, SMALL_BYTES};
 use reactor::uring::Uring;

@@ -52,7 +52,7 @@ struct Block {
 
 /// What the borrower of a buffer does with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Loan {
+pub enum Loan {
     /// It reads: the bytes may be read meanwhile.
     Read,
     /// It writes: the bytes are unusable meanwhile.
@@ -155,8 +155,14 @@ impl Arena {
         }
     }
 
+    /// Where its memory begins, and how many bytes it has: for who registers it with a device. What is done there follows
+    /// the rules of this type: only places that are lent, or are the caller's alone as long as they are not given back.
+    pub fn extent(&self) -> (*mut u8, usize) {
+        (self.region.base(), self.region.len() as usize)
+    }
+
     /// Lends a span's buffer, and returns the address, which is valid until the same call of [`Arena::unlend`].
-    pub(crate) fn lend(&mut self, span: Span, loan: Loan) -> *mut u8 {
+    pub fn lend(&mut self, span: Span, loan: Loan) -> *mut u8 {
         let (block, small) = self.locate(span);
         let entry = &mut self.blocks[block as usize];
         if loan == Loan::Write {
@@ -172,7 +178,7 @@ impl Arena {
     }
 
     /// Ends a loan.
-    pub(crate) fn unlend(&mut self, span: Span, loan: Loan) {
+    pub fn unlend(&mut self, span: Span, loan: Loan) {
         let (block, small) = self.locate(span);
         let entry = &mut self.blocks[block as usize];
         let loans = entry.loans(small, loan);

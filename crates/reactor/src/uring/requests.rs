@@ -103,6 +103,13 @@ impl Requests {
         &mut self.table[index as usize]
     }
 
+    /// The request in flight with this tag. All are looked at.
+    pub(super) fn find(&self, tag: Tag) -> Option<u32> {
+        let tagged = self.table.iter().zip(0..).filter(|(request, _)| request.tag == tag);
+        let mut tagged = tagged.map(|(_, index)| index);
+        tagged.find(|index| !self.free.contains(index))
+    }
+
     /// Lends spans of any number to the kernel.
     pub(super) fn lend_all(&mut self, index: u32, arena: &mut Arena, spans: &[Span]) {
         let empty = || Box::new(Batch { spans: Vec::new(), vectors: Vec::new() });

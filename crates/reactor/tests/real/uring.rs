@@ -117,6 +117,31 @@ fn a_recv_scatters_over_its_places() {
 }
 
 #[test]
+fn what_is_watched_is_told_when_it_can_be_read_and_as_often_as_that_is_asked() {
+    let mut ring = ring();
+    let (mut writer, mut reader) = UnixStream::pair().unwrap();
+    reader.set_nonblocking(true).unwrap();
+    ring.watch(handle(&reader), Tag(8));
+    let mut completions = Vec::new();
+    ring.turn(Wait::No, &mut completions);
+    assert!(completions.is_empty());
+    writer.write_all(b"ab").unwrap();
+    let told = complete_one(&mut ring);
+    assert!(told.tag == Tag(8) && told.result.is_ok());
+    // Nothing was read by that, and what is there already is told, too.
+    ring.watch(handle(&reader), Tag(9));
+    assert_eq!(complete_one(&mut ring).tag, Tag(9));
+    assert_eq!(reader.read(&mut [0; 4]).unwrap(), 2);
+    ring.watch(handle(&reader), Tag(10));
+    ring.turn(Wait::No, &mut completions);
+    ring.unwatch(Tag(10));
+    let told = complete_one(&mut ring);
+    assert!(told.tag == Tag(10) && told.result.is_err());
+    // There is no such watch any more.
+    ring.unwatch(Tag(10));
+}
+
+#[test]
 fn shutdown_ends_a_recv() {
     let mut ring = ring();
     let (ours, _theirs) = tcp_pair();

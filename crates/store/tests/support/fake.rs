@@ -143,6 +143,14 @@ impl Io for FakeIo {
         unreachable!("stores have no sockets")
     }
 
+    fn watch(&mut self, _descriptor: Handle, _tag: Tag) {
+        unreachable!("stores watch nothing")
+    }
+
+    fn unwatch(&mut self, _tag: Tag) {
+        unreachable!("stores watch nothing")
+    }
+
     fn shutdown(&mut self, _socket: Handle) {
         unreachable!("stores have no sockets")
     }

@@ -7,8 +7,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What holds the programs of the guest; the libraries that they need are found by their dependencies.
-const PROGRAMS: [&str; 7] =
-    ["busybox-static", "kmod", "open-iscsi", "e2fsprogs", "iproute2", "dmsetup", "fio"];
+const PROGRAMS: [&str; 10] = [
+    "busybox-static",
+    "kmod",
+    "open-iscsi",
+    "e2fsprogs",
+    "iproute2",
+    "dmsetup",
+    "fio",
+    "libibverbs1",
+    "librdmacm1",
+    "ibverbs-providers",
+];
 /// What names the newest kernel, and what modules are built with.
 const KERNEL: [&str; 2] = ["linux-image-amd64", "linux-headers-amd64"];
 /// The series of kernels whose siw is built.
@@ -160,8 +170,12 @@ fn with_dependencies(graph: &Graph, packages: &[&str], prefixes: &[&str]) -> Vec
     while let Some(name) = names.get(next) {
         let needed = graph.get(name).into_iter().flatten();
         let wanted = |name: &&String| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let new: Vec<String> = needed.filter(wanted).filter(|name| !names.contains(name)).cloned().collect();
-        names.extend(new);
+        // A package may be named twice, with a least and with a highest version.
+        for name in needed.filter(wanted) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
         next += 1;
     }
     names
@@ -173,6 +187,7 @@ mod tests {
 
     const DEPENDS: &str = "\
 fio
+  Depends: libaio1
   Depends: libaio1
  |Depends: libnuma1
   Depends: <virtual>

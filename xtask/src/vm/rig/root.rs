@@ -8,13 +8,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The modules, to which those come that they need; those for CRC32C are asked for by algorithm, which nothing else tells.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 18] = [
     "virtio_pci",
     "virtio_net",
     "sd_mod",
     "ext4",
     "iscsi_tcp",
     "siw",
+    "rdma_rxe",
     "rdma_ucm",
     "ib_iser",
     "ib_srp",
@@ -45,11 +46,19 @@ const PROGRAMS: [(&str, &str); 9] = [
 const LOADER: (&str, &str) = ("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "lib64/ld-linux-x86-64.so.2");
 
 /// Other files.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 5] = [
     ("bin/busybox", "bin/busybox"),
     ("etc/iscsi/iscsid.conf", "etc/iscsi/iscsid.conf"),
     ("etc/mke2fs.conf", "etc/mke2fs.conf"),
+    ("etc/libibverbs.d/rxe.driver", "etc/libibverbs.d/rxe.driver"),
+    ("etc/libibverbs.d/siw.driver", "etc/libibverbs.d/siw.driver"),
 ];
+
+/// Libraries that are loaded by name, or by what is not in a package.
+const LOADED: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libgcc_s.so.1", "libm.so.6"];
+
+/// Where libibverbs looks for what makes its devices work.
+const PROVIDERS: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 
 /// Where the packages have libraries; in the guest all are in the first.
 const LIBRARIES: [&str; 3] =
@@ -70,7 +79,7 @@ const FOLDERS: [&str; 9] = [
 
 /// All that decides what is made of the packages.
 pub(super) fn recipe() -> String {
-    format!("{MODULES:?}\n{PROGRAMS:?}\n{FILES:?}\n{FOLDERS:?}\n")
+    format!("{MODULES:?}\n{PROGRAMS:?}\n{LOADED:?}\n{FILES:?}\n{FOLDERS:?}\n")
 }
 
 /// Gathers the root in a folder, and makes an archive of it.
@@ -87,8 +96,35 @@ pub(super) fn make(unpacked: &Unpacked, root: &Path, archive: &Path) -> Result {
             copy(&path, &root.join(LIBRARIES[0]).join(library))?;
         }
     }
+    loaded(&unpacked.programs, root)?;
     modules(unpacked, root)?;
     super::archive(root, File::create(archive).map_err(fault)?)
+}
+
+/// Copies libraries that are loaded by name with those that they need, and the providers of devices in software.
+fn loaded(programs: &Path, root: &Path) -> Result {
+    for name in LOADED {
+        let found = LIBRARIES.into_iter().map(|folder| format!("{folder}/{name}"));
+        let path = found.into_iter().find(|path| programs.join(path).is_file());
+        let path = path.ok_or_else(|| format!("{name} is in none of the packages"))?;
+        copy(&programs.join(&path), &root.join(LIBRARIES[0]).join(name))?;
+        for (library, path) in libraries(programs, &path)? {
+            copy(&path, &root.join(LIBRARIES[0]).join(library))?;
+        }
+    }
+    let folder = programs.join(PROVIDERS);
+    let fault = |error: io::Error| format!("{}: {error}", folder.display());
+    for entry in fs::read_dir(&folder).map_err(fault)? {
+        let path = entry.map_err(fault)?.path();
+        let name = path.file_name().unwrap_or_default();
+        // Their names end with the version of the interface between them and the library.
+        let is_wanted =
+            name.to_str().is_some_and(|name| name.starts_with("librxe-") || name.starts_with("libsiw-"));
+        if is_wanted {
+            copy(&path, &root.join(PROVIDERS).join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Copies the modules, and lists them for modprobe.

@@ -1,0 +1,174 @@
+//! Connections by RDMA devices: asked for at a listener, placed on a core before anything is said, and served there. What
+//! happens to devices and connections is told by descriptors that the ring watches.
+
+use super::connection::{Connection, Phase};
+use super::{Core, kind};
+use crate::limited;
+use crate::message::{Facts, Message};
+use crate::slots::Key;
+use crate::transport::{DEPTHS, DeviceChannel, Transport};
+use rdma::verbs::{Arrival, Devices, Error, Happened, Incoming};
+use reactor::io::{Handle, Io, Tag};
+use tracing::Level;
+
+impl<I: Io> Core<I> {
+    /// Watches the listener of a portal's RDMA devices, if this is the core that accepts for it.
+    pub(super) fn listen_by_device(&mut self, portal: usize) {
+        let cores = &self.shared.config.portals[portal].cores;
+        let accepts = cores.first().and_then(|first| self.core_index(*first)) == Some(self.me);
+        if let Some(listener) = &self.shared.rdma_listeners[portal]
+            && accepts
+            && self.stopping.is_none()
+        {
+            let tag = Tag(kind::ASKED << kind::SHIFT | (portal as u64) << 32);
+            self.io.watch(listener.handle(), tag);
+        }
+    }
+
+    /// The listener of a portal has heard something.
+    pub(super) fn asked(&mut self, portal: usize) {
+        let shared = self.shared.clone();
+        let Some(listener) = &shared.rdma_listeners[portal] else { return };
+        let address = shared.config.portals[portal].listen;
+        loop {
+            match listener.hear() {
+                Arrival::Asked(incoming) if self.stopping.is_some() => incoming.reject(),
+                Arrival::Asked(incoming) => {
+                    let core = self.place_new(portal);
+                    self.post(core, Message::Arrive { portal, incoming });
+                }
+                Arrival::Removed => {
+                    tracing::warn!("{address}: the RDMA device that listened there was removed");
+                    self.deviceless.push(portal);
+                }
+                Arrival::Nothing => return self.listen_by_device(portal),
+                Arrival::Broken(error) => {
+                    tracing::error!("{address}: RDMA devices cannot be listened to any more: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Listens again where a device is back.
+    pub(super) fn listen_again(&mut self) {
+        let shared = &self.shared;
+        self.deviceless.retain(|portal| {
+            let Some(listener) = &shared.rdma_listeners[*portal] else { return false };
+            let is_back = listener.listen_again().is_ok();
+            if is_back {
+                tracing::info!("{}: an RDMA device listens again", shared.config.portals[*portal].listen);
+            }
+            !is_back
+        });
+    }
+
+    /// A peer is served on this core, if it may log in.
+    pub(super) fn arrive(&mut self, portal: usize, incoming: Incoming) {
+        let (local, from) = incoming.addresses;
+        let transports = self.shared.config.portals[portal].transports;
+        let is_srp = incoming.asks_for_srp();
+        let (name, is_offered) = if is_srp { ("SRP", transports.srp) } else { ("iSER", transports.iser) };
+        if self.stopping.is_some() {
+            return incoming.reject();
+        }
+        if !is_offered {
+            limited!(
+                "refused logins",
+                Level::WARN,
+                "{from}: refused, it speaks {name}, which this portal does not offer"
+            );
+            return incoming.reject();
+        }
+        if !self.shared.registry.login_begins(self.shared.config.logins_max) {
+            limited!("refused logins", Level::WARN, "{from}: refused, too many connections are logging in");
+            return incoming.reject();
+        }
+        let serial = self.shared.registry.next_serial();
+        let facts = Facts { serial, from, local, portal, session: None, target: None };
+        if let Err(error) = self.welcome_by_device(incoming, is_srp, facts) {
+            self.shared.registry.login_ends();
+            limited!(
+                "refused logins",
+                Level::WARN,
+                "{from}: refused, its RDMA device cannot be used: {error}"
+            );
+        }
+        self.watch_devices();
+    }
+
+    fn welcome_by_device(&mut self, incoming: Incoming, is_srp: bool, facts: Facts) -> Result<(), Error> {
+        let devices = match &mut self.devices {
+            Some(devices) => devices,
+            None => match Devices::new() {
+                Ok(devices) => self.devices.insert(devices),
+                Err(error) => {
+                    incoming.reject();
+                    return Err(error);
+                }
+            },
+        };
+        let (access, now, (from, local)) =
+            (self.shared.access.clone(), self.io.now(), (facts.from, facts.local));
+        let arena = self.io.arena();
+        let key = self.connections.try_insert_with(|key| {
+            let pair = devices.take(incoming, token(key), DEPTHS, arena)?;
+            let channel = DeviceChannel::new(pair, is_srp, access, from, local, now);
+            let transport = Transport::Device(channel);
+            Ok::<_, Error>(Connection::new(transport, facts, Phase::Login, None))
+        })?;
+        self.soil(key);
+        self.move_load(key, Some(self.me));
+        Ok(())
+    }
+
+    fn watch_devices(&mut self) {
+        let Some(devices) = &mut self.devices else { return };
+        for (number, descriptor) in devices.to_watch() {
+            watch(&mut self.io, number, descriptor);
+        }
+    }
+
+    /// Something has happened to a device, or to connections.
+    pub(super) fn device_ready(&mut self, number: u32) {
+        let Some(devices) = &mut self.devices else { return };
+        let mut happened = std::mem::take(&mut self.happened);
+        let again = devices.ready(number, &mut happened);
+        for happened in happened.drain(..) {
+            match happened {
+                Happened::Device { words, has_failed: true } => tracing::error!("RDMA device {words}"),
+                Happened::Device { words, has_failed: false } => tracing::info!("RDMA device {words}"),
+                Happened::Unwatch(number) => self.io.unwatch(watch_tag(number)),
+                Happened::Completed { token } => self.tell_channel(token, DeviceChannel::completed),
+                Happened::Connection { token, event } => {
+                    self.tell_channel(token, |channel| channel.changed(event));
+                }
+            }
+        }
+        self.happened = happened;
+        if let Some(descriptor) = again.filter(|_| self.devices.is_some()) {
+            watch(&mut self.io, number, descriptor);
+        }
+    }
+
+    fn tell_channel(&mut self, token: u64, tell: impl FnOnce(&mut DeviceChannel)) {
+        let key = Key { index: (token >> 32) as u32, generation: token as u32 };
+        let conn = self.connections.get_mut(key);
+        if let Some(channel) = conn.and_then(|conn| conn.machine.device_mut()) {
+            tell(channel);
+            self.soil(key);
+        }
+    }
+}
+
+fn watch<I: Io>(io: &mut I, number: u32, descriptor: Handle) {
+    io.watch(descriptor, watch_tag(number));
+}
+
+fn watch_tag(number: u32) -> Tag {
+    Tag(kind::DEVICE << kind::SHIFT | u64::from(number) << 32)
+}
+
+fn token(key: Key) -> u64 {
+    u64::from(key.index) << 32 | u64::from(key.generation)
+}

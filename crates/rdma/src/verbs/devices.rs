@@ -1,0 +1,221 @@
+//! What one core has of RDMA devices.
+
+use super::Error;
+use super::cm::{CmEvent, EventChannel, Id};
+use super::device::Device;
+use super::listener::Incoming;
+use super::pair::{Depths, QueuePair};
+use super::sys::RDMA_CM_EVENT_DEVICE_REMOVAL;
+use reactor::io::Handle;
+use reactor::memory::Arena;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The descriptor of the channel by which connections' events come; each device has two more.
+const CONNECTIONS: u32 = 0;
+const PER_DEVICE: u32 = 2;
+/// Tokens from here on are of identifiers that belong to devices and not to connections.
+const ANCHORS: u64 = u64::MAX - u32::MAX as u64;
+
+/// The devices that a core's connections use.
+///
+/// A descriptor that is to be watched has a number. Once it is readable, [`Devices::ready`] tells what has happened, and
+/// whether it is to be watched again.
+pub struct Devices {
+    channel: Arc<EventChannel>,
+    /// By the numbers of their descriptors.
+    devices: Vec<Slot>,
+    to_watch: Vec<(u32, Handle)>,
+}
+
+/// A device, and whether its descriptors are watched.
+enum Slot {
+    Used(Arc<Device>),
+    /// It was removed. It is held until so many descriptors are not watched any more: whoever watches one keeps the device
+    /// from going away.
+    Removed {
+        _device: Arc<Device>,
+        watched: u32,
+    },
+    Gone,
+}
+
+/// What has happened.
+pub enum Happened {
+    /// The descriptor with this number is not to be watched any more; the end of that is told by [`Devices::ready`].
+    Unwatch(u32),
+    /// Something has come in its completion queue.
+    Completed {
+        /// Which connection.
+        token: u64,
+    },
+    /// Its connection has changed.
+    Connection {
+        /// Which connection.
+        token: u64,
+        /// How.
+        event: Change,
+    },
+    /// Something happened to a device.
+    Device {
+        /// What, in words for the log.
+        words: String,
+        /// It works no more.
+        has_failed: bool,
+    },
+}
+
+/// How a connection has changed.
+pub struct Change(pub(super) CmEvent);
+
+impl Devices {
+    /// None yet.
+    ///
+    /// # Errors
+    /// The libraries are missing, or the kernel has no RDMA/CM.
+    pub fn new() -> Result<Devices, Error> {
+        let channel = EventChannel::new()?;
+        let to_watch = vec![(CONNECTIONS, Handle(channel.descriptor()))];
+        Ok(Devices { channel, devices: Vec::new(), to_watch })
+    }
+
+    /// Descriptors that are to be watched from now on, each with its number.
+    pub fn to_watch(&mut self) -> impl Iterator<Item = (u32, Handle)> {
+        self.to_watch.drain(..)
+    }
+
+    /// Takes a peer that asks for a connection; what happens to that is told with this token.
+    ///
+    /// # Errors
+    /// The device cannot be used, or has no room for it. The peer was turned away.
+    pub fn take(
+        &mut self,
+        incoming: Incoming,
+        token: u64,
+        depths: Depths,
+        arena: &Arena,
+    ) -> Result<QueuePair, Error> {
+        match self.device(&incoming, arena) {
+            Ok(device) => QueuePair::new(incoming, device, &self.channel, token, depths),
+            Err(error) => {
+                incoming.reject();
+                Err(error)
+            }
+        }
+    }
+
+    /// A descriptor with this number is readable. `None`: it is not to be watched any more; otherwise it is, again.
+    pub fn ready(&mut self, number: u32, happened: &mut Vec<Happened>) -> Option<Handle> {
+        if number == CONNECTIONS {
+            return self.connections_changed(happened);
+        }
+        let index = (number - 1) / PER_DEVICE;
+        let is_completions = (number - 1).is_multiple_of(PER_DEVICE);
+        let slot = self.devices.get_mut(index as usize)?;
+        let used = match slot {
+            Slot::Used(device) => device,
+            Slot::Removed { watched, .. } => {
+                *watched -= 1;
+                if *watched == 0 {
+                    *slot = Slot::Gone;
+                }
+                return None;
+            }
+            Slot::Gone => return None,
+        };
+        let broken = match is_completions {
+            true => loop {
+                match used.completed() {
+                    Ok(token) => happened.push(Happened::Completed { token }),
+                    Err(error) => break error,
+                }
+            },
+            false => loop {
+                match used.event() {
+                    Ok(None) => {}
+                    Ok(Some(words)) => {
+                        happened.push(Happened::Device { words, has_failed: used.has_failed() });
+                    }
+                    Err(error) => break error,
+                }
+            },
+        };
+        if broken.kind() == io::ErrorKind::WouldBlock {
+            let descriptor =
+                if is_completions { used.completions_descriptor() } else { used.events_descriptor() };
+            return Some(Handle(descriptor));
+        }
+        // It was removed.
+        self.removed(index as usize, Some(number), happened);
+        None
+    }
+
+    fn connections_changed(&mut self, happened: &mut Vec<Happened>) -> Option<Handle> {
+        loop {
+            match self.channel.next() {
+                Ok((id, event)) => {
+                    // SAFETY: the identifier lives: the library tells no events of those that are gone, and this thread
+                    // ends those of this channel.
+                    let token = unsafe { (*id).context.addr() as u64 };
+                    match token.checked_sub(ANCHORS) {
+                        None => happened.push(Happened::Connection { token, event: Change(event) }),
+                        Some(index) if event.kind == RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                            self.removed(index as usize, None, happened);
+                        }
+                        Some(_) => {}
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Some(Handle(self.channel.descriptor()));
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Its connections hear of that by events of their own, and hold it until they are gone. `unwatched` is not watched
+    /// any more.
+    fn removed(&mut self, index: usize, unwatched: Option<u32>, happened: &mut Vec<Happened>) {
+        let Some(slot) = self.devices.get_mut(index) else { return };
+        let Slot::Used(device) = slot else { return };
+        let words = format!("{}: the device was removed", device.name);
+        happened.push(Happened::Device { words, has_failed: true });
+        let first = first_number(index);
+        let watched = (first..first + PER_DEVICE).filter(|number| Some(*number) != unwatched);
+        let before = happened.len();
+        happened.extend(watched.map(Happened::Unwatch));
+        *slot = Slot::Removed { _device: device.clone(), watched: (happened.len() - before) as u32 };
+    }
+
+    /// The device that a peer has come by, with the core's arena registered.
+    fn device(&mut self, incoming: &Incoming, arena: &Arena) -> Result<Arc<Device>, Error> {
+        let context = incoming.id.context();
+        let known = self.devices.iter().find_map(|slot| match slot {
+            Slot::Used(device) => Some(device).filter(|device| device.context.as_ptr() == context),
+            Slot::Removed { .. } | Slot::Gone => None,
+        });
+        if let Some(device) = known {
+            return Ok(device.clone());
+        }
+        let mut anchor = Id::new(&self.channel)?;
+        anchor.bind(SocketAddr::new(incoming.addresses.0.ip(), 0))?;
+        if anchor.context() != context {
+            return Err(Error::Unfit("several devices have the address that it came to".into()));
+        }
+        let index = self.devices.len();
+        anchor.set_token(ANCHORS + index as u64);
+        let device = Device::new(anchor, arena)?;
+        // Numbers are not used again: a descriptor of an earlier device may still be reported.
+        let number = first_number(index);
+        self.to_watch.push((number, Handle(device.completions_descriptor())));
+        self.to_watch.push((number + 1, Handle(device.events_descriptor())));
+        self.devices.push(Slot::Used(device.clone()));
+        Ok(device)
+    }
+}
+
+/// Of the descriptors of a device.
+fn first_number(index: usize) -> u32 {
+    CONNECTIONS + 1 + index as u32 * PER_DEVICE
+}

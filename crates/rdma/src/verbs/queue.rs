@@ -1,0 +1,392 @@
+//! Work requests of one queue pair: a batch that is collected and posted, and those that are not finished.
+
+use super::device::{Calls, Registered};
+use super::sys::*;
+use reactor::memory::{Arena, Loan};
+use std::collections::VecDeque;
+use std::ptr;
+use wire::{Places, Span};
+
+/// What a work request does, and what is told when it is finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operation {
+    Send { solicited: bool, invalidate: Option<u32> },
+    Write { stag: u32, offset: u64 },
+    Read { stag: u32, offset: u64 },
+}
+
+impl Operation {
+    /// What the device does with the places.
+    fn loan(self) -> Loan {
+        match self {
+            Operation::Send { .. } | Operation::Write { .. } => Loan::Read,
+            Operation::Read { .. } => Loan::Write,
+        }
+    }
+}
+
+/// A work request that is not finished; they finish in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unfinished {
+    pub id: u64,
+    pub operation: Operation,
+    /// The last of those that make one operation.
+    pub is_last: bool,
+    places: Places,
+}
+
+/// Sends, writes and reads.
+#[derive(Default)]
+pub(super) struct SendQueue {
+    requests: Vec<IbvSendWr>,
+    places: Vec<[IbvSge; Places::MAX]>,
+    /// Bytes of messages that are copied; their requests name the offset in here until they are posted.
+    inline: Vec<u8>,
+    unfinished: VecDeque<Unfinished>,
+}
+
+impl SendQueue {
+    /// Requests that are not finished, those of the batch among them.
+    pub(super) fn len(&self) -> usize {
+        self.unfinished.len()
+    }
+
+    /// Adds a message that is copied.
+    pub(super) fn add_inline(&mut self, id: u64, bytes: &[u8], operation: Operation) {
+        let place = IbvSge { addr: self.inline.len() as u64, length: bytes.len() as u32, lkey: 0 };
+        self.inline.extend_from_slice(bytes);
+        let mut request = request(id, operation, 0);
+        request.send_flags |= IBV_SEND_INLINE;
+        self.add_request(request, [place].into_iter());
+        self.unfinished.push_back(Unfinished { id, operation, is_last: true, places: Places::EMPTY });
+    }
+
+    /// Adds an operation with these places, in as many requests as there are when each has `most` places.
+    pub(super) fn add(
+        &mut self,
+        id: u64,
+        places: &Places,
+        most: usize,
+        operation: Operation,
+        memory: &Registered,
+        arena: &mut Arena,
+    ) {
+        assert!(!places.is_empty(), "an operation moves bytes");
+        let mut spans = [Span::default(); Places::MAX];
+        let count = spans.iter_mut().zip(places.iter()).map(|(entry, span)| *entry = span).count();
+        let mut before = 0;
+        let last = requests_of(places, most) - 1;
+        for (index, spans) in spans[..count].chunks(most).enumerate() {
+            let mut own = Places::EMPTY;
+            for span in spans {
+                arena.lend(*span, operation.loan());
+                own.push(*span);
+            }
+            self.add_request(request(id, operation, before), spans.iter().map(|span| memory.place(*span)));
+            before += u64::from(own.len());
+            self.unfinished.push_back(Unfinished { id, operation, is_last: index == last, places: own });
+        }
+    }
+
+    fn add_request(&mut self, mut request: IbvSendWr, places: impl Iterator<Item = IbvSge>) {
+        let mut list = [IbvSge { addr: 0, length: 0, lkey: 0 }; Places::MAX];
+        let mut count = 0;
+        for (entry, place) in list.iter_mut().zip(places) {
+            *entry = place;
+            count += 1;
+        }
+        request.num_sge = count;
+        self.requests.push(request);
+        self.places.push(list);
+    }
+
+    /// Posts the batch; an error is the number of one of the system.
+    pub(super) fn submit(&mut self, calls: &Calls, pair: *mut IbvQp) -> Result<(), i32> {
+        let Some(last) = self.requests.len().checked_sub(1) else { return Ok(()) };
+        let base = self.inline.as_ptr().expose_provenance() as u64;
+        for (request, places) in self.requests.iter_mut().zip(&mut self.places) {
+            if request.send_flags & IBV_SEND_INLINE != 0 {
+                places[0].addr += base;
+            }
+            request.sg_list = places.as_mut_ptr();
+        }
+        let first = self.requests.as_mut_ptr();
+        for index in 0..last {
+            // SAFETY: both are elements of the vector, which is not touched until the call below is over.
+            unsafe { (*first.add(index)).next = first.add(index + 1) };
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair lives; requests, places and inline bytes are in vectors that stay as they are during the
+        // call, which copies them. What the places name is lent until the request is finished.
+        let result = unsafe { (calls.post_send)(pair, first, &raw mut bad) };
+        self.requests.clear();
+        self.places.clear();
+        self.inline.clear();
+        if result == 0 { Ok(()) } else { Err(result.abs()) }
+    }
+
+    /// The oldest is finished: its places are free.
+    pub(super) fn finished(&mut self, arena: &mut Arena) -> Option<Unfinished> {
+        let finished = self.unfinished.pop_front()?;
+        for span in finished.places.iter() {
+            arena.unlend(span, finished.operation.loan());
+        }
+        Some(finished)
+    }
+
+    /// The queue pair is gone: all places are free.
+    pub(super) fn clear(&mut self, arena: &mut Arena) {
+        while self.finished(arena).is_some() {}
+        self.requests.clear();
+        self.places.clear();
+        self.inline.clear();
+    }
+}
+
+/// How many requests an operation with these places makes.
+pub(super) fn requests_of(places: &Places, most: usize) -> usize {
+    places.iter().count().div_ceil(most)
+}
+
+/// One of an operation whose first `before` bytes other requests move.
+fn request(id: u64, operation: Operation, before: u64) -> IbvSendWr {
+    let mut request = IbvSendWr {
+        wr_id: id & !RECEIVE,
+        next: ptr::null_mut(),
+        sg_list: ptr::null_mut(),
+        num_sge: 0,
+        opcode: IBV_WR_SEND,
+        send_flags: IBV_SEND_SIGNALED,
+        invalidate_rkey: 0,
+        remote_addr: 0,
+        rkey: 0,
+        unused: [0; 9],
+    };
+    match operation {
+        Operation::Send { solicited, invalidate } => {
+            if solicited {
+                request.send_flags |= IBV_SEND_SOLICITED;
+            }
+            if let Some(stag) = invalidate {
+                (request.opcode, request.invalidate_rkey) = (IBV_WR_SEND_WITH_INV, stag);
+            }
+        }
+        Operation::Write { stag, offset } => {
+            request.opcode = IBV_WR_RDMA_WRITE;
+            (request.rkey, request.remote_addr) = (stag, offset.wrapping_add(before));
+        }
+        Operation::Read { stag, offset } => {
+            request.opcode = IBV_WR_RDMA_READ;
+            (request.rkey, request.remote_addr) = (stag, offset.wrapping_add(before));
+        }
+    }
+    request
+}
+
+/// In the number of a receive, which is otherwise where it begins in the arena.
+pub(super) const RECEIVE: u64 = 1 << 63;
+
+/// Receives.
+#[derive(Default)]
+pub(super) struct ReceiveQueue {
+    requests: Vec<IbvRecvWr>,
+    places: Vec<IbvSge>,
+    posted: usize,
+}
+
+impl ReceiveQueue {
+    /// Receives that are posted, or are about to be.
+    pub(super) fn len(&self) -> usize {
+        self.posted
+    }
+
+    /// Adds one.
+    pub(super) fn add(&mut self, place: Span, memory: &Registered) {
+        let wr_id = RECEIVE | place.offset;
+        self.requests.push(IbvRecvWr { wr_id, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 1 });
+        self.places.push(memory.place(place));
+        self.posted += 1;
+    }
+
+    /// Posts the batch; an error is the number of one of the system.
+    pub(super) fn submit(&mut self, calls: &Calls, pair: *mut IbvQp) -> Result<(), i32> {
+        let Some(last) = self.requests.len().checked_sub(1) else { return Ok(()) };
+        for (request, place) in self.requests.iter_mut().zip(&mut self.places) {
+            request.sg_list = place;
+        }
+        let first = self.requests.as_mut_ptr();
+        for index in 0..last {
+            // SAFETY: both are elements of the vector, which is not touched until the call below is over.
+            unsafe { (*first.add(index)).next = first.add(index + 1) };
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair lives; requests and places are in vectors that stay as they are during the call, which
+        // copies them. What the places name is the connection's until the queue pair is gone.
+        let result = unsafe { (calls.post_recv)(pair, first, &raw mut bad) };
+        self.requests.clear();
+        self.places.clear();
+        if result == 0 { Ok(()) } else { Err(result.abs()) }
+    }
+
+    /// One has been filled.
+    pub(super) fn filled(&mut self) {
+        self.posted = self.posted.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reactor::memory::SMALL_BYTES;
+    use std::cell::RefCell;
+
+    /// What a device is given: opcode, flags, remote address and key, key to invalidate, and its places or bytes.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    struct Posted {
+        opcode: i32,
+        flags: u32,
+        remote: (u64, u32),
+        invalidate: u32,
+        places: Vec<(u64, u32, u32)>,
+        inline: Vec<u8>,
+    }
+
+    thread_local! {
+        static POSTED: RefCell<Vec<Posted>> = const { RefCell::new(Vec::new()) };
+        static RECEIVES: RefCell<Vec<(u64, u64, u32)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    unsafe extern "C" fn post_send(_: *mut IbvQp, mut next: *mut IbvSendWr, _: *mut *mut IbvSendWr) -> i32 {
+        // SAFETY: a list of requests, each with a list of places, as the queue makes them.
+        while let Some(request) = unsafe { next.as_ref() } {
+            let count = usize::try_from(request.num_sge).expect("a number of places");
+            // SAFETY: as above.
+            let places = unsafe { std::slice::from_raw_parts(request.sg_list, count) };
+            let is_inline = request.send_flags & IBV_SEND_INLINE != 0;
+            let inline = places.iter().filter(|_| is_inline).flat_map(|place| {
+                let bytes = ptr::with_exposed_provenance::<u8>(place.addr as usize);
+                // SAFETY: the bytes of a message that is copied are there during this call.
+                unsafe { std::slice::from_raw_parts(bytes, place.length as usize) }.to_vec()
+            });
+            let posted = Posted {
+                opcode: request.opcode,
+                flags: request.send_flags,
+                remote: (request.remote_addr, request.rkey),
+                invalidate: request.invalidate_rkey,
+                inline: inline.collect(),
+                places: places
+                    .iter()
+                    .filter(|_| !is_inline)
+                    .map(|place| (place.addr, place.length, place.lkey))
+                    .collect(),
+            };
+            POSTED.with_borrow_mut(|all| all.push(posted));
+            next = request.next;
+        }
+        0
+    }
+
+    unsafe extern "C" fn post_recv(_: *mut IbvQp, mut next: *mut IbvRecvWr, _: *mut *mut IbvRecvWr) -> i32 {
+        // SAFETY: a list of requests, each with one place, as the queue makes them.
+        while let Some(request) = unsafe { next.as_ref() } {
+            // SAFETY: as above.
+            let place = unsafe { &*request.sg_list };
+            RECEIVES.with_borrow_mut(|all| all.push((request.wr_id, place.addr, place.length)));
+            next = request.next;
+        }
+        12
+    }
+
+    unsafe extern "C" fn poll_cq(_: *mut IbvCq, _: i32, _: *mut IbvWc) -> i32 {
+        0
+    }
+
+    unsafe extern "C" fn req_notify_cq(_: *mut IbvCq, _: i32) -> i32 {
+        0
+    }
+
+    const CALLS: Calls = Calls { poll_cq, req_notify_cq, post_send, post_recv };
+    const BASE: u64 = 0x7000_0000;
+    const SIGNALED: u32 = IBV_SEND_SIGNALED;
+
+    fn arena() -> (Arena, Registered) {
+        let arena = Arena::new(1 << 20).expect("memory");
+        let memory = Registered { arena: arena.id(), base: BASE, lkey: 9 };
+        (arena, memory)
+    }
+
+    #[test]
+    fn a_batch_goes_out_in_one_call_and_in_order() {
+        let (mut arena, memory) = arena();
+        let data = arena.take(SMALL_BYTES).expect("memory");
+        let span = data.iter().next().expect("a place");
+        let mut queue = SendQueue::default();
+        let write = Operation::Write { stag: 7, offset: 100 };
+        queue.add(1, &data, 4, write, &memory, &mut arena);
+        let plain = Operation::Send { solicited: true, invalidate: None };
+        queue.add_inline(2, b"first", plain);
+        let invalidating = Operation::Send { solicited: false, invalidate: Some(5) };
+        queue.add_inline(3, b"second", invalidating);
+        assert_eq!(queue.len(), 3);
+        queue.submit(&CALLS, ptr::null_mut()).expect("room");
+        let posted = POSTED.take();
+        assert_eq!(posted.len(), 3);
+        assert_eq!(
+            (posted[0].opcode, posted[0].remote, posted[0].flags),
+            (IBV_WR_RDMA_WRITE, (100, 7), SIGNALED)
+        );
+        assert_eq!(posted[0].places, [(BASE + span.offset, SMALL_BYTES, 9)]);
+        let flags = SIGNALED | IBV_SEND_INLINE;
+        assert_eq!((posted[1].opcode, posted[1].flags), (IBV_WR_SEND, flags | IBV_SEND_SOLICITED));
+        assert_eq!((posted[2].opcode, posted[2].flags), (IBV_WR_SEND_WITH_INV, flags));
+        assert_eq!(
+            (posted[1].inline.as_slice(), posted[2].inline.as_slice()),
+            (&b"first"[..], &b"second"[..])
+        );
+        assert_eq!((posted[1].invalidate, posted[2].invalidate), (0, 5));
+        // Nothing is posted twice.
+        queue.submit(&CALLS, ptr::null_mut()).expect("nothing to post");
+        assert!(POSTED.take().is_empty());
+        let ids: Vec<u64> = std::iter::from_fn(|| queue.finished(&mut arena)).map(|done| done.id).collect();
+        assert_eq!(ids, [1, 2, 3]);
+        arena.give(&data);
+        assert_eq!(arena.in_use(), 0);
+    }
+
+    #[test]
+    fn a_device_that_reads_to_few_places_gets_several_requests() {
+        let (mut arena, memory) = arena();
+        let into = arena.take(3 * 65_536).expect("memory");
+        let mut queue = SendQueue::default();
+        queue.add(4, &into, 2, Operation::Read { stag: 1, offset: 0 }, &memory, &mut arena);
+        assert_eq!((requests_of(&into, 2), requests_of(&into, 1), requests_of(&into, 4)), (2, 3, 1));
+        queue.submit(&CALLS, ptr::null_mut()).expect("room");
+        let posted = POSTED.take();
+        let remotes: Vec<_> =
+            posted.iter().map(|read| (read.opcode, read.remote, read.places.len())).collect();
+        assert_eq!(remotes, [(IBV_WR_RDMA_READ, (0, 1), 2), (IBV_WR_RDMA_READ, (131_072, 1), 1)]);
+        // The buffer is given back before the device is done, and stays out of use until it is.
+        arena.give(&into);
+        assert_eq!(arena.in_use(), 3 * 65_536);
+        assert!(queue.finished(&mut arena).is_some_and(|done| !done.is_last));
+        assert_eq!(arena.in_use(), 65_536);
+        queue.clear(&mut arena);
+        assert_eq!((queue.len(), arena.in_use()), (0, 0));
+    }
+
+    #[test]
+    fn receives_go_out_with_where_they_begin_and_a_refusal_is_told() {
+        let (mut arena, memory) = arena();
+        let block = arena.take(SMALL_BYTES).expect("memory");
+        let span = block.iter().next().expect("a place");
+        let mut queue = ReceiveQueue::default();
+        queue.add(span.slice(0, 64), &memory);
+        queue.add(span.slice(64, 64), &memory);
+        assert_eq!(queue.submit(&CALLS, ptr::null_mut()), Err(12));
+        let at = |from: u64| (RECEIVE | (span.offset + from), BASE + span.offset + from, 64);
+        assert_eq!(RECEIVES.take(), [at(0), at(64)]);
+        queue.filled();
+        assert_eq!(queue.len(), 1);
+        arena.give(&block);
+    }
+}

@@ -1,0 +1,34 @@
+//! The scenarios in which the daemon is in the guest, and has an RDMA device there.
+
+use super::rig;
+use super::scenario::{Scenario, scenario};
+use crate::command::{command, lunette, succeed};
+use std::io;
+use std::path::Path;
+
+/// A scenario with its script behind what all of these share.
+macro_rules! inside {
+    ($name:literal, $script:literal) => {
+        Scenario {
+            is_inside: true,
+            ..scenario($name, concat!(include_str!("../../vm/verbs.sh"), include_str!($script)))
+        }
+    };
+}
+
+pub(super) const ISER: Scenario = inside!("verbs_iser", "../../vm/verbs_iser.sh");
+pub(super) const SRP: Scenario = inside!("verbs_srp", "../../vm/verbs_srp.sh");
+pub(super) const OUTAGE: Scenario = inside!("verbs_outage", "../../vm/verbs_outage.sh");
+pub(super) const LIST: Scenario = inside!("verbs_list", "../../vm/verbs_list.sh");
+
+/// Puts the daemon into the guest, where the scenario has it there.
+pub(super) fn put_daemon(scenario: &Scenario, below: &Path) -> io::Result<()> {
+    if !scenario.is_inside {
+        return Ok(());
+    }
+    let folder = below.join(rig::PROGRAMS_FOLDER);
+    std::fs::create_dir_all(&folder)?;
+    let mut strip = command("strip");
+    strip.arg("-o").arg(folder.join("lunette")).arg(lunette());
+    succeed(&mut strip).map_err(io::Error::other)
+}

@@ -1,0 +1,35 @@
+# The daemon in the guest, with Linux's initiators beside it, all on one RDMA device in software.
+
+HOST=192.0.2.2
+
+trap 'echo "-- the daemon said"; cat /tmp/daemon.log' EXIT
+
+# RoCE in software.
+rxe() {
+    modules rdma_rxe rdma_ucm
+    rdma link add rxe0 type rxe netdev eth0
+    until rdma link show rxe0/1 | grep 'state ACTIVE'; do usleep 50000; done
+}
+
+# Serves a disk in memory, also by devices.
+serve() {
+    step "lunette serve --rdma $*"
+    lunette serve --rdma --listen "$HOST:3260" --cores 0 --lun ram:256M "$@" >/tmp/banner 2>>/tmp/daemon.log &
+    daemon=$!
+    until grep -q '^Ready' /tmp/banner; do
+        kill -0 "$daemon"
+        usleep 50000
+    done
+}
+
+# Ends the daemon in order.
+stop() {
+    step 'the daemon is stopped'
+    kill "$daemon"
+    wait "$daemon"
+}
+
+# No session came by TCP.
+by_device() {
+    grep "transport=\"$1, device\"" /tmp/daemon.log
+}

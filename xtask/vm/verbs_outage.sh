@@ -1,0 +1,26 @@
+network
+rxe
+# librdmacm lets go of a removed device only where there is another.
+rdma link add rxe1 type rxe netdev lo
+modules sd_mod ib_iser
+serve
+iscsi_login iser
+load="--name=outage --filename=$disk --rw=randwrite --bs=4k --size=8m --rate_iops=300"
+verified $load --verify_backlog=64 &
+fio=$!
+until [ "$(awk '{ print $5 }' "/sys/block/${disk#/dev/}/stat")" -gt 100 ]; do usleep 50000; done
+step 'the device is removed'
+rdma link delete rxe0
+grep 'the RDMA device that listened there was removed' /tmp/daemon.log
+until grep 'session 2 ended' /tmp/daemon.log; do usleep 50000; done
+kill -0 "$daemon"
+pidof fio >/dev/null
+step 'the device is back'
+rdma link add rxe0 type rxe netdev eth0
+until grep 'an RDMA device listens again' /tmp/daemon.log; do usleep 50000; done
+wait "$fio"
+step 'all that was written, read again'
+verified $load --verify_only
+by_device iSER
+iscsi_logout
+stop
