@@ -115,6 +115,8 @@ pub(crate) struct Core<I: Io> {
     deaf: Vec<usize>,
     /// Portals whose RDMA device is gone: once it is back it listens again.
     deviceless: Vec<usize>,
+    /// Portals whose RDMA listener failed; tried again with the next tick.
+    deaf_to_devices: Vec<usize>,
     /// RDMA devices, once there is a connection by one.
     devices: Option<Devices>,
     happened: Vec<Happened>,
@@ -191,6 +193,7 @@ impl<I: Io> Core<I> {
             has_flushed: true,
             deaf: Vec::new(),
             deviceless: Vec::new(),
+            deaf_to_devices: Vec::new(),
             devices: None,
             happened: Vec::new(),
             done: Vec::with_capacity(64),
@@ -231,6 +234,8 @@ impl<I: Io> Core<I> {
             || self.stopping.is_some()
             || !self.deaf.is_empty()
             || !self.deviceless.is_empty()
+            || !self.deaf_to_devices.is_empty()
+            || self.devices.as_ref().is_some_and(Devices::wants_ticks)
             || crate::limited::is_owed()
             || self.lanes.iter().any(|lane| lane.wants_ticks());
         self.poller.wait(now, is_timed.then_some(until_tick))
@@ -366,6 +371,7 @@ impl<I: Io> Core<I> {
             Message::Reinstated { parked } => self.unpark(parked),
             Message::Quieten(asker) => self.quieten(asker),
             Message::Quiet(asker) => self.function_quiet(asker),
+            Message::DeviceFailed { name } => self.device_failed(&name),
             Message::CloseTarget { target } => self.close_target(target),
             Message::Stop => self.stop(),
             Message::Drained => self.drained += 1,

@@ -94,6 +94,11 @@ pub(crate) enum Message {
     Quieten(Asker),
     /// None is.
     Quiet(Asker),
+    /// The RDMA device with this name works no more.
+    DeviceFailed {
+        /// Its name.
+        name: String,
+    },
     /// TARGET COLD RESET: end all sessions of the target.
     CloseTarget {
         /// Index of the target in the configuration.

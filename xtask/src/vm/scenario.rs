@@ -47,6 +47,8 @@ const SCENARIOS: &[Scenario] = &[
     verbs::ISER,
     // The same with SRP.
     verbs::SRP,
+    // The same with descriptors that the daemon has to read first.
+    verbs::TABLES,
     // The device is removed under a load over iSER, and comes back.
     verbs::OUTAGE,
     // `lunette rdma` in the guest, with devices and without.

@@ -43,15 +43,25 @@ impl<I: Io> Core<I> {
                 }
                 Arrival::Nothing => return self.listen_by_device(portal),
                 Arrival::Broken(error) => {
-                    tracing::error!("{address}: RDMA devices cannot be listened to any more: {error}");
-                    return;
+                    limited!(
+                        "RDMA listeners that failed",
+                        Level::ERROR,
+                        "{address}: what RDMA devices hear cannot be told: {error}"
+                    );
+                    return self.deaf_to_devices.push(portal);
                 }
             }
         }
     }
 
-    /// Listens again where a device is back.
+    /// Listens again where a device is back, and where something has failed.
     pub(super) fn listen_again(&mut self) {
+        if let Some(devices) = &mut self.devices {
+            devices.tick();
+        }
+        for portal in std::mem::take(&mut self.deaf_to_devices) {
+            self.listen_by_device(portal);
+        }
         let shared = &self.shared;
         self.deviceless.retain(|portal| {
             let Some(listener) = &shared.rdma_listeners[*portal] else { return false };
@@ -136,8 +146,14 @@ impl<I: Io> Core<I> {
         let again = devices.ready(number, &mut happened);
         for happened in happened.drain(..) {
             match happened {
-                Happened::Device { words, has_failed: true } => tracing::error!("RDMA device {words}"),
-                Happened::Device { words, has_failed: false } => tracing::info!("RDMA device {words}"),
+                Happened::Device { name, words, has_failed: true } => {
+                    tracing::error!("RDMA device {words}");
+                    // One core hears of it.
+                    for core in 0..self.cores() {
+                        self.post(core, Message::DeviceFailed { name: name.clone() });
+                    }
+                }
+                Happened::Device { words, has_failed: false, .. } => tracing::info!("RDMA device {words}"),
                 Happened::Unwatch(number) => self.io.unwatch(watch_tag(number)),
                 Happened::Completed { token } => self.tell_channel(token, DeviceChannel::completed),
                 Happened::Connection { token, event } => {
@@ -148,6 +164,15 @@ impl<I: Io> Core<I> {
         self.happened = happened;
         if let Some(descriptor) = again.filter(|_| self.devices.is_some()) {
             watch(&mut self.io, number, descriptor);
+        }
+    }
+
+    /// Its connections end.
+    pub(super) fn device_failed(&mut self, name: &str) {
+        let Some(devices) = &mut self.devices else { return };
+        devices.fail(name);
+        for key in self.keys_where(|conn| matches!(conn.machine, Transport::Device(_))) {
+            self.soil(key);
         }
     }
 

@@ -200,11 +200,16 @@ impl Device {
         // SAFETY: the event is the one that was given above; it is acknowledged once.
         unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
         if kind == IBV_EVENT_DEVICE_FATAL {
-            self.failed.store(true, Ordering::Relaxed);
+            self.fail();
         }
         // SAFETY: the library returns a string of its own, for any number.
         let words = unsafe { text((self.library.ibv_event_type_str)(kind)) };
         Ok((kind != IBV_EVENT_COMM_EST).then(|| format!("{}: {words}", self.name)))
+    }
+
+    /// It works no more.
+    pub(super) fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
     }
 
     /// Whether the device has said that it works no more.

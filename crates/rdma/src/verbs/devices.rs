@@ -1,7 +1,7 @@
 //! What one core has of RDMA devices.
 
 use super::Error;
-use super::cm::{CmEvent, EventChannel, Id};
+use super::cm::{CmEvent, EventChannel, Id, forget_removed};
 use super::device::Device;
 use super::listener::Incoming;
 use super::pair::{Depths, QueuePair};
@@ -9,8 +9,7 @@ use super::sys::RDMA_CM_EVENT_DEVICE_REMOVAL;
 use reactor::io::Handle;
 use reactor::memory::Arena;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The descriptor of the channel by which connections' events come; each device has two more.
 const CONNECTIONS: u32 = 0;
@@ -27,6 +26,8 @@ pub struct Devices {
     /// By the numbers of their descriptors.
     devices: Vec<Slot>,
     to_watch: Vec<(u32, Handle)>,
+    /// Devices that were removed, and that the library still has open.
+    removed: Vec<Weak<Device>>,
 }
 
 /// A device, and whether its descriptors are watched.
@@ -59,6 +60,8 @@ pub enum Happened {
     },
     /// Something happened to a device.
     Device {
+        /// Its name.
+        name: String,
         /// What, in words for the log.
         words: String,
         /// It works no more.
@@ -77,7 +80,7 @@ impl Devices {
     pub fn new() -> Result<Devices, Error> {
         let channel = EventChannel::new()?;
         let to_watch = vec![(CONNECTIONS, Handle(channel.descriptor()))];
-        Ok(Devices { channel, devices: Vec::new(), to_watch })
+        Ok(Devices { channel, devices: Vec::new(), to_watch, removed: Vec::new() })
     }
 
     /// Descriptors that are to be watched from now on, each with its number.
@@ -103,6 +106,33 @@ impl Devices {
                 Err(error)
             }
         }
+    }
+
+    /// The device with this name works no more, as was told on another core: its connections end when they are polled.
+    pub fn fail(&mut self, name: &str) {
+        for slot in &self.devices {
+            if let Slot::Used(device) = slot
+                && device.name == name
+            {
+                device.fail();
+            }
+        }
+    }
+
+    /// To be called now and then while [`Devices::wants_ticks`]: has the library let go of devices that were removed, once
+    /// nothing of this core uses them any more.
+    pub fn tick(&mut self) {
+        let before = self.removed.len();
+        self.removed.retain(|device| device.strong_count() > 0);
+        if self.removed.len() < before {
+            // The library is there: devices were found by it.
+            let _ = forget_removed();
+        }
+    }
+
+    /// Whether a device that was removed is still in use.
+    pub fn wants_ticks(&self) -> bool {
+        !self.removed.is_empty()
     }
 
     /// A descriptor with this number is readable. `None`: it is not to be watched any more; otherwise it is, again.
@@ -135,7 +165,8 @@ impl Devices {
                 match used.event() {
                     Ok(None) => {}
                     Ok(Some(words)) => {
-                        happened.push(Happened::Device { words, has_failed: used.has_failed() });
+                        let (name, has_failed) = (used.name.clone(), used.has_failed());
+                        happened.push(Happened::Device { name, words, has_failed });
                     }
                     Err(error) => break error,
                 }
@@ -169,7 +200,11 @@ impl Devices {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Some(Handle(self.channel.descriptor()));
                 }
-                Err(_) => return None,
+                Err(error) => {
+                    let words = format!("connections are told of no more: {error}");
+                    happened.push(Happened::Device { name: "RDMA/CM".into(), words, has_failed: true });
+                    return None;
+                }
             }
         }
     }
@@ -180,7 +215,8 @@ impl Devices {
         let Some(slot) = self.devices.get_mut(index) else { return };
         let Slot::Used(device) = slot else { return };
         let words = format!("{}: the device was removed", device.name);
-        happened.push(Happened::Device { words, has_failed: true });
+        happened.push(Happened::Device { name: device.name.clone(), words, has_failed: true });
+        self.removed.push(Arc::downgrade(device));
         let first = first_number(index);
         let watched = (first..first + PER_DEVICE).filter(|number| Some(*number) != unwatched);
         let before = happened.len();
@@ -199,7 +235,10 @@ impl Devices {
             return Ok(device.clone());
         }
         let mut anchor = Id::new(&self.channel)?;
-        anchor.bind(SocketAddr::new(incoming.addresses.0.ip(), 0))?;
+        // With the scope of an address that is of one link only.
+        let mut address = incoming.addresses.0;
+        address.set_port(0);
+        anchor.bind(address)?;
         if anchor.context() != context {
             return Err(Error::Unfit("several devices have the address that it came to".into()));
         }

@@ -19,6 +19,8 @@ use wire::{Places, Span};
 
 /// How long the last messages may take to be sent, and the peer to say that it is gone.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// How long a peer may take to say that it has the answer, in messages that the kernel repeats for longer.
+const ESTABLISH_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of a message that are to be copied when it is posted; where a device cannot, less.
 pub(super) const INLINE_BYTES: [u32; 4] = [256, 128, 64, 0];
 /// Completions that are taken at a time.
@@ -70,8 +72,8 @@ unsafe impl Send for QueuePair {}
 enum State {
     /// The peer waits for an answer.
     Asked,
-    /// It has it; until it says so, or sends a message, the connection is not made.
-    Accepted,
+    /// It has it; until it says so, or sends a message, the connection is not made. It may take until then.
+    Accepted(Time),
     /// Messages go both ways.
     Full,
     /// The last work is to be finished until then.
@@ -155,7 +157,7 @@ impl QueuePair {
     }
 
     fn establish(&mut self) {
-        if self.state == State::Accepted {
+        if matches!(self.state, State::Accepted(_)) {
             self.state = State::Full;
             self.events.push_back(Event::Established { private_data: Vec::new() });
         }
@@ -273,7 +275,7 @@ impl QueuePair {
                 State::Asked => {
                     let _ = queues.id.reject(&[]);
                 }
-                State::Accepted | State::Full | State::Closing(_) => queues.id.disconnect(),
+                State::Accepted(_) | State::Full | State::Closing(_) => queues.id.disconnect(),
                 State::Leaving(_) | State::Over => {}
             }
             queues.end(&self.device);
@@ -417,14 +419,14 @@ impl Provider for QueuePair {
     }
 
     /// What becomes of it, the layer above hears as events.
-    fn accept(&mut self, _now: Time, private_data: &[u8]) -> Result<(), Refused> {
+    fn accept(&mut self, now: Time, private_data: &[u8]) -> Result<(), Refused> {
         let (State::Asked, Some(queues)) = (self.state, &mut self.queues) else { return Err(Refused::State) };
         if u8::try_from(private_data.len()).is_err() {
             return Err(Refused::TooLong);
         }
         let limits = self.device.limits;
         let reads = (self.reads.0.min(limits.reads_served), self.reads.1.min(limits.reads_made));
-        self.state = State::Accepted;
+        self.state = State::Accepted(now.after(ESTABLISH_WITHIN));
         if let Err(error) = queues.id.accept(private_data, reads) {
             self.end(error.to_string());
         }
@@ -444,7 +446,7 @@ impl Provider for QueuePair {
     }
 
     fn post_receive(&mut self, place: Span, _arena: &Arena) -> Result<(), Refused> {
-        if !matches!(self.state, State::Asked | State::Accepted | State::Full) {
+        if !matches!(self.state, State::Asked | State::Accepted(_) | State::Full) {
             return Err(Refused::State);
         }
         if self.receives.len() == usize::from(self.depths.receives) {
@@ -529,7 +531,9 @@ impl Provider for QueuePair {
 
     fn poll(&mut self, arena: &mut Arena) -> Option<Event> {
         if self.is_held && self.state != State::Over {
-            self.ended.as_ref()?;
+            if !self.device.has_failed() {
+                self.ended.as_ref()?;
+            }
             self.events.clear();
             self.proceed(arena);
         }
@@ -544,7 +548,7 @@ impl Provider for QueuePair {
 
     fn close(&mut self, now: Time) {
         match self.state {
-            State::Accepted | State::Full => self.state = State::Closing(now.after(CLOSE_WITHIN)),
+            State::Accepted(_) | State::Full => self.state = State::Closing(now.after(CLOSE_WITHIN)),
             State::Asked => self.end("closed by this side".to_string()),
             State::Closing(_) | State::Leaving(_) | State::Over => {}
         }
@@ -552,15 +556,19 @@ impl Provider for QueuePair {
 
     fn deadline(&self) -> Option<Time> {
         match self.state {
-            State::Closing(until) | State::Leaving(until) => Some(until),
-            State::Asked | State::Accepted | State::Full | State::Over => None,
+            State::Accepted(until) | State::Closing(until) | State::Leaving(until) => Some(until),
+            State::Asked | State::Full | State::Over => None,
         }
     }
 
     fn tick(&mut self, now: Time) {
-        if self.deadline().is_some_and(|until| now >= until) {
-            self.end("closed by this side".to_string());
+        if self.deadline().is_none_or(|until| now < until) {
+            return;
         }
+        let is_unheard = matches!(self.state, State::Accepted(_));
+        let why =
+            if is_unheard { "the initiator did not take the answer in time" } else { "closed by this side" };
+        self.end(why.to_string());
     }
 
     fn release(&mut self, arena: &mut Arena) {

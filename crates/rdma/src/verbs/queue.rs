@@ -16,12 +16,11 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// What the device does with the places.
+    /// How its places are lent. Not even those of a read are for writing: descriptor tables are read into receives, of
+    /// which many lie in one block, and to the arena all between the first and the last such place were unusable. What
+    /// is being read into is looked at by nobody, since the machine waits for it.
     fn loan(self) -> Loan {
-        match self {
-            Operation::Send { .. } | Operation::Write { .. } => Loan::Read,
-            Operation::Read { .. } => Loan::Write,
-        }
+        Loan::Read
     }
 }
 
