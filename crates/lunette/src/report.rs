@@ -54,7 +54,11 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
         text,
         directory: arguments.output.clone(),
         resume: arguments.resume,
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        // As one would type it: where the program lies is the affair of one machine.
+        command: std::iter::once("lunette".to_owned())
+            .chain(std::env::args().skip(1))
+            .collect::<Vec<_>>()
+            .join(" "),
         stop: Arc::clone(&stop),
     };
     let program = std::env::current_exe()
