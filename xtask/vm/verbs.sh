@@ -33,19 +33,3 @@ stop() {
 by_device() {
     grep "transport=\"$1, device\"" /tmp/daemon.log
 }
-
-# A disk is filled over SRP, whose module is loaded, and read again over TCP.
-over_srp() {
-    serve --srp "$HOST:3260" --srp-guid "$GUID"
-    step 'login over SRP'
-    echo "id_ext=$GUID,ioc_guid=$GUID,dest=$HOST:3260" >/sys/class/infiniband_srp/srp-rxe0-1/add_target
-    find_disk
-    fill
-    srp_logout
-    by_device SRP
-    step 'the same data over TCP'
-    iscsi_login default
-    read_again
-    iscsi_logout
-    stop
-}
