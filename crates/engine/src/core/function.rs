@@ -40,13 +40,14 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(connection) else { return };
         let unit = conn.find_lun(lun).map(|index| conn.luns[index].unit);
         let from = conn.nexus;
-        let has_channels = conn.machine.is_srp();
+        // A single task is of this channel, whose machine waits by itself.
+        let is_of_channels = conn.machine.is_srp() && !matches!(asked, Asked::AbortTask(_));
         let asker = Asker { core: self.me, connection, id, nexus: from };
         let mut function = Function {
             asker,
             tasks: Vec::new(),
             homes: 0,
-            unquiet: (!has_channels).then_some(0),
+            unquiet: (!is_of_channels).then_some(0),
             response: FunctionResponse::Complete,
             cold: None,
         };

@@ -13,7 +13,7 @@ use wire::Places;
 #[derive(Debug)]
 pub(super) struct Kept {
     task: TaskId,
-    /// Empty when its data was lent by the store.
+    /// Empty where none of ours was used.
     buffer: Places,
     /// Since when.
     pub(super) since: Time,
@@ -32,7 +32,8 @@ impl<I: Io> Core<I> {
         conn.kept.push(Kept { task: wire, buffer, since: self.io.now() });
     }
 
-    /// The same for a READ whose data was lent by the store.
+    /// The same where there is no buffer of ours: a READ whose data was lent by the store, or a command whose descriptors
+    /// were still being read.
     pub(super) fn keep_lent(&mut self, connection: Key, wire: TaskId) {
         let now = self.io.now();
         if let Some(conn) = self.connections.get_mut(connection).filter(|conn| conn.machine.is_rdma()) {

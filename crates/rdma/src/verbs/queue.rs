@@ -15,14 +15,10 @@ pub(super) enum Operation {
     Read { stag: u32, offset: u64 },
 }
 
-impl Operation {
-    /// How its places are lent. Not even those of a read are for writing: descriptor tables are read into receives, of
-    /// which many lie in one block, and to the arena all between the first and the last such place were unusable. What
-    /// is being read into is looked at by nobody, since the machine waits for it.
-    fn loan(self) -> Loan {
-        Loan::Read
-    }
-}
+/// How places are lent. Not even those of a read are for writing: descriptor tables are read into receives, of which many
+/// lie in one block, and to the arena all between the first and the last such place were unusable. What is being read into
+/// is looked at by nobody, since the machine waits for it.
+const LOAN: Loan = Loan::Read;
 
 /// A work request that is not finished; they finish in order.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +74,7 @@ impl SendQueue {
         for (index, spans) in spans[..count].chunks(most).enumerate() {
             let mut own = Places::EMPTY;
             for span in spans {
-                arena.lend(*span, operation.loan());
+                arena.lend(*span, LOAN);
                 own.push(*span);
             }
             self.add_request(request(id, operation, before), spans.iter().map(|span| memory.place(*span)));
@@ -128,7 +124,7 @@ impl SendQueue {
     pub(super) fn finished(&mut self, arena: &mut Arena) -> Option<Unfinished> {
         let finished = self.unfinished.pop_front()?;
         for span in finished.places.iter() {
-            arena.unlend(span, finished.operation.loan());
+            arena.unlend(span, LOAN);
         }
         Some(finished)
     }
