@@ -178,7 +178,7 @@ fn a_silent_back_end_is_given_up_and_met_again() {
     let front = front(&behind.lun(0), 2);
     let mut client = client(&front.lun(0));
     assert_eq!(write(&mut client, 0, &data(1)).status, 0);
-    behind.signal("STOP");
+    behind.freeze();
     assert_not_ready(&read(&mut client, 0));
     behind.signal("CONT");
     while read(&mut client, 0).status != 0 {}

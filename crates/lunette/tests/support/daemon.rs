@@ -140,6 +140,20 @@ impl Daemon {
         super::tools::must(tool("kill").arg(format!("-{name}")).arg(self.pid().to_string()));
     }
 
+    /// Stops each thread of it: a signal only asks for that, and until it is seen a core goes on serving.
+    pub fn freeze(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.pid());
+        let stands = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+            // The state comes behind the name, which is in parentheses (proc_pid_stat(5)).
+            stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+        };
+        while !std::fs::read_dir(&tasks).expect("its threads").all(stands) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits for the end.
     pub fn wait(&mut self) -> ExitStatus {
         let status = wait(&mut self.child, PATIENCE);
