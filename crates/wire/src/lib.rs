@@ -22,6 +22,7 @@
     )
 )]
 
+pub mod ata;
 pub mod cdb;
 pub mod iscsi;
 pub mod iser;
