@@ -23,6 +23,7 @@
 )]
 
 pub mod aoe;
+pub mod ata;
 pub mod cdb;
 pub mod iscsi;
 pub mod iser;
