@@ -1,5 +1,8 @@
 //! AoE machines: the target and the initiator of one session (AoEr11).
 
+pub mod discover;
+pub mod initiator;
+
 use crate::verbs::TaskId;
 use wire::Places;
 
