@@ -91,10 +91,11 @@ const _: () = assert!(SETS == 1 << (32 - 25));
 mod tests {
     use super::*;
     use wire::aoe::ErrorCode;
+    use wire::ata::Registers;
 
     fn write(tag: u32, lba: u8, sum: u32) -> Write {
-        let section =
-            Section { flags: 0x41, count: 1, command: 0x34, lba: [lba, 0, 0, 0, 0, 0], ..Section::default() };
+        let registers = Registers::new(wire::ata::Command::WriteSectorsExt, u64::from(lba), 1);
+        let section = Section::request(&registers, true);
         Write { tag, section, sum }
     }
 
