@@ -12,9 +12,10 @@
 //!    anything is unanswered: what was lost is sent again then. Step 3 follows.
 //!
 //! A login is a config query, which finds the target and tells how much it takes, and IDENTIFY DEVICE. There is nothing
-//! to log out of. A request is sent again with its tag until it is answered or [`InitiatorConfig::lost_after`] has
-//! passed, and then the session is lost ([`Event::Gone`]): nobody knows what became of its commands. Other than with
-//! SCSI's transports, a new session does not end those of the old one: a frame on its way is bounded by the segment only.
+//! to log out of. A request is sent again with its tag until it is answered. A target that answers nothing, not even
+//! config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]), and nobody knows what became of its
+//! commands; one that is slow is not. Other than with SCSI's transports, a new session does not end what the old one has
+//! sent.
 //!
 //! A transfer is cut into pieces that fit a frame, and ends when the last of them is answered; so its places are no more
 //! used then. Nothing is allocated per command.
@@ -44,8 +45,10 @@ use wire::aoe::{Address, Mac};
 use wire::ata::Identity;
 use wire::{Places, Span};
 
-/// Frames without an answer, however much room the target has.
-pub const PIECES_MAX: u16 = 255;
+/// Commands without an answer, however much room the target has.
+pub const PIECES_MAX: u16 = 254;
+/// How often something was sent in vain before nobody is believed to be there: it may have been us who slept.
+const TRIES_MIN: u8 = 3;
 
 /// What is given to an initiator machine.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +69,7 @@ pub struct InitiatorConfig {
     pub login_within: Duration,
     /// How long the target may be silent before it is asked for a sign of life.
     pub idle: Duration,
-    /// How long something is sent again before the session is lost.
+    /// How long the target may be silent while it has something to answer, before the session is lost.
     pub lost_after: Duration,
 }
 
@@ -105,6 +108,10 @@ pub struct Initiator {
     /// Before this, no answer is overdue.
     timer: Option<Time>,
     last_heard: Time,
+    /// When it was heard, or asked for a sign of life.
+    quiet_since: Time,
+    /// There is a config query without an answer.
+    is_asking: bool,
     events: VecDeque<Event>,
 }
 
@@ -142,6 +149,8 @@ impl Initiator {
             made: Made::default(),
             timer: None,
             last_heard: now,
+            quiet_since: now,
+            is_asking: true,
             events: VecDeque::with_capacity(depth.saturating_add(2)),
             config,
         }
@@ -178,7 +187,7 @@ impl Initiator {
 
     /// Whether there may be something to send.
     pub fn owes(&self) -> bool {
-        self.phase != Phase::Over && (self.may_send_again() || self.may_send_more())
+        self.phase != Phase::Over && (self.errand.is_some() || self.may_send_again() || self.may_send_more())
     }
 
     /// Ends the session: [`Event::Gone`] follows.
@@ -200,23 +209,23 @@ impl Initiator {
     pub fn deadline(&self) -> Option<Time> {
         let phase = match self.phase {
             Phase::Login { deadline } => deadline,
-            Phase::Full => self.last_heard.after(self.config.idle),
+            Phase::Full => self.quiet_since.after(self.config.idle),
             Phase::Over => return None,
         };
         Some(self.timer.map_or(phase, |timer| timer.min(phase)))
     }
 
-    /// Time has reached the deadline.
+    /// Time has reached the deadline, and what has come in until then was received.
     pub fn tick(&mut self, now: Time) {
         match self.phase {
             Phase::Login { deadline } if now >= deadline => {
                 let what = if self.peer.mac == Mac::BROADCAST { "from" } else { "to IDENTIFY DEVICE from" };
                 return self.over(&format!("no answer {what} the AoE target {}", self.config.target));
             }
-            Phase::Full if now >= self.last_heard.after(self.config.idle) => {
-                self.last_heard = now;
-                if self.pieces.unanswered() == 0 {
-                    self.errand = Some(Kind::Query);
+            Phase::Full if now >= self.quiet_since.after(self.config.idle) => {
+                self.quiet_since = now;
+                if !self.is_asking {
+                    (self.is_asking, self.errand) = (true, Some(Kind::Query));
                 }
             }
             Phase::Login { .. } | Phase::Full => {}
@@ -230,9 +239,11 @@ impl Initiator {
     /// Gives up waiting for what is overdue.
     fn expire(&mut self, now: Time) {
         let (pace, within) = (&mut self.pace, self.config.lost_after);
+        let is_silent = now.since(self.last_heard) >= within;
         let mut is_lost = false;
         self.timer = self.pieces.expire(now, |piece| {
-            is_lost |= now.since(piece.first_at) >= within;
+            let was_tried = piece.retries >= TRIES_MIN && now.since(piece.first_at) >= within;
+            is_lost |= is_silent && was_tried;
             // How long a flush takes says nothing of the way.
             if !matches!(piece.kind, Kind::Flush(_)) {
                 pace.lost(piece.sent_at, now);

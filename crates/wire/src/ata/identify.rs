@@ -414,6 +414,25 @@ mod tests {
         assert_eq!((identity.sectors, identity.lba48, identity.sector_bytes), (2048, false, 512));
     }
 
+    /// The fields that vblade's `ata.c` fills, and no other.
+    #[test]
+    fn a_target_that_says_little_is_understood() {
+        let mut words = Words([0; 512]);
+        for (at, value) in [(47, 0x8000), (49, 0x0200), (50, 0x4000), (83, 0x5400), (84, 0x4000)] {
+            words.set(at, value);
+        }
+        for (at, value) in [(86, 0x1400), (87, 0x4000), (93, 0x400b)] {
+            words.set(at, value);
+        }
+        words.set_text(MODEL, &text::<40>("Coraid EtherDrive vblade"));
+        words.set_u32(SECTORS_28, 4096);
+        words.set_u64(SECTORS_48, 4096);
+        let identity = Identity::decode(&words.0).unwrap();
+        assert_eq!((identity.sectors, identity.lba48, identity.sector_bytes), (4096, true, 512));
+        assert_eq!((identity.flush_cache, identity.flush_cache_ext), (true, false));
+        assert_eq!(identity.write_cache, Feature::default());
+    }
+
     #[test]
     fn text_is_cut_and_padded() {
         assert_eq!(text::<4>("ab"), *b"ab  ");

@@ -61,7 +61,8 @@ pub(super) struct Pieces {
 
 impl Pieces {
     pub(super) fn new(lane: u8, first_generation: u16) -> Pieces {
-        let count = u8::try_from(PIECES_MAX).unwrap_or(u8::MAX);
+        // One more is for what the machine itself asks.
+        let count = u8::try_from(PIECES_MAX.saturating_add(1)).unwrap_or(u8::MAX);
         Pieces {
             lane,
             slots: vec![Slot { generation: first_generation, piece: None }; usize::from(count)],
@@ -183,7 +184,7 @@ mod tests {
         while let Some(tag) = pieces.take(Kind::Query, Time(0), MS) {
             assert!(tags.insert(tag));
         }
-        assert_eq!(pieces.unanswered(), PIECES_MAX);
+        assert_eq!(pieces.unanswered(), PIECES_MAX + 1);
         tags.iter().for_each(|tag| assert!(pieces.release(*tag).is_some()));
         for _ in 0..10_000 {
             let tag = pieces.take(Kind::Query, Time(0), MS).unwrap();

@@ -71,7 +71,7 @@ impl Initiator {
     /// A request was answered.
     fn settle(&mut self, now: Time, tag: u32) {
         let Some(Piece { kind, sent_at, timeout, retries, .. }) = self.pieces.release(tag) else { return };
-        self.last_heard = now;
+        (self.last_heard, self.quiet_since) = (now, now);
         self.pace.answered();
         match (kind, retries) {
             (Kind::Flush(_), _) => {}
@@ -89,6 +89,7 @@ impl Initiator {
             self.over("not even one sector fits into a frame of the interface");
             return None;
         }
+        self.is_asking = false;
         (self.peer.mac, self.peer.buffer_count) = (found.mac, found.buffer_count);
         (self.peer.firmware, self.peer.sectors) = (found.firmware, sectors);
         self.pace.limit(found.buffer_count.min(super::PIECES_MAX));

@@ -22,10 +22,9 @@ impl Initiator {
         self.pieces.has_again() && self.pieces.flying() < self.pace.window()
     }
 
-    /// Whether something new may be sent.
+    /// Whether there may be a new piece of a command to send.
     pub(super) fn may_send_more(&self) -> bool {
-        let has_more = self.errand.is_some() || !self.work.is_empty();
-        has_more && self.pieces.unanswered() < self.pace.window()
+        !self.work.is_empty() && self.pieces.unanswered() < self.pace.window()
     }
 
     /// The next frame.
@@ -33,24 +32,25 @@ impl Initiator {
         if self.phase == Phase::Over {
             return None;
         }
-        if self.may_send_again() {
-            let pace = &self.pace;
-            let (tag, piece) =
-                self.pieces.again(now, |piece| timeout(pace.timeout(piece.retries), piece.kind))?;
-            self.wait_until(piece.deadline());
-            return self.frame(tag, piece.kind);
-        }
-        if !self.may_send_more() {
-            return None;
-        }
+        // What the machine itself asks takes no room from commands: there is one at a time.
         let kind = match self.errand.take() {
             Some(kind) => kind,
-            None => self.next_piece()?,
+            None if self.may_send_again() => return self.send_again(now),
+            None if self.may_send_more() => self.next_piece()?,
+            None => return None,
         };
         let timeout = timeout(self.pace.timeout(0), kind);
         let tag = self.pieces.take(kind, now, timeout)?;
         self.wait_until(now.after(timeout));
         self.frame(tag, kind)
+    }
+
+    fn send_again(&mut self, now: Time) -> Option<Frame> {
+        let pace = &self.pace;
+        let (tag, piece) =
+            self.pieces.again(now, |piece| timeout(pace.timeout(piece.retries), piece.kind))?;
+        self.wait_until(piece.deadline());
+        self.frame(tag, piece.kind)
     }
 
     fn wait_until(&mut self, deadline: Time) {

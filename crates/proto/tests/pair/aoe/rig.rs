@@ -217,7 +217,10 @@ impl Rig {
         }
         while let Some(frame) = self.initiator.transmit(self.now) {
             let bytes = [frame.header().to_vec(), self.gather(&frame.payload)].concat();
-            self.tags.insert(Header::view(&bytes).unwrap().tag.get());
+            let header = Header::view(&bytes).unwrap();
+            if header.command == wire::aoe::Command::ATA {
+                self.tags.insert(header.tag.get());
+            }
             assert!(self.tags.len() <= usize::from(self.buffers), "more than the target has room for");
             self.tags_most = self.tags_most.max(self.tags.len());
             self.send(bytes, Happening::ToTarget);
