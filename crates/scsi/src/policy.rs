@@ -138,7 +138,10 @@ impl Policy {
     /// The policy with what was kept in it; `None` when the bytes are not what was kept.
     pub(crate) fn restored(&self, kept: &[u8], ports: &[Port]) -> Option<Policy> {
         let (export, rest) = Export::restore(kept)?;
-        let (sanitize, reservations) = Policy::restore_unit(rest, ports)?;
+        let (sanitize, reservations) = match rest {
+            [] if export != Export::default() => (None, Table::default()),
+            rest => Policy::restore_unit(rest, ports)?,
+        };
         let (export, reservations) = (Arc::new(export), Arc::new(reservations));
         Some(Policy { sanitize, reservations, export, ..self.clone() })
     }

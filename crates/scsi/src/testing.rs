@@ -8,7 +8,7 @@ use crate::storage::{Found, MediaOp, StoreError, Traits};
 use crate::unit::{Incarnation, Port, Unit, View};
 use std::sync::Arc;
 use wire::Cdb;
-use wire::aoe::Mac;
+use wire::aoe::{Mac, Order, OrderKind};
 use wire::ata::{PassThrough, Registers, SECTOR_BYTES, StatusReturn, Transfer};
 
 /// Contiguous bytes of the task's buffer.
@@ -176,6 +176,12 @@ impl Bench {
             Transfer::Out(_) | Transfer::Nothing => 0,
         };
         self.run(nexus, cdb.as_bytes(), out, ready)
+    }
+
+    /// A command of AoE that is not ATA, with room for any answer.
+    pub(crate) fn order(&mut self, nexus: usize, kind: OrderKind, argument: &[u8]) -> Outcome {
+        let order = Order { kind, argument_bytes: argument.len() as u32 };
+        self.run(nexus, order.cdb().as_bytes(), argument, 2048)
     }
 
     /// A command without data-out from the first nexus, ready for a mebibyte of data-in.
