@@ -180,7 +180,8 @@ impl Rig {
             return;
         }
         if self.random.below(1000) < doubled {
-            self.happens(delay, wrap(bytes.clone()));
+            // Late enough to find that newer data has been written.
+            self.happens(delay * 10, wrap(bytes.clone()));
         }
         self.happens(delay, wrap(bytes));
     }
