@@ -366,7 +366,7 @@ layout! {
         buffer_count: U16,
         /// The target's firmware version.
         firmware: U16,
-        /// Sectors that the target takes in a frame; 0 says as many as fit into 1500 bytes.
+        /// Sectors that the target takes in a frame; 0 means two.
         sector_count: u8,
         /// Version of the protocol in the upper half, [`ConfigCommand`] in the lower.
         version_command: u8,
@@ -533,18 +533,22 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// As sense data: ABORTED COMMAND; COMMAND-SPECIFIC INFORMATION has, from its highest byte, the AoE error, MError
-    /// and the number of directives.
-    pub fn sense(self) -> Sense {
+    /// COMMAND-SPECIFIC INFORMATION: from its highest byte, the AoE error, MError and the number of directives.
+    pub fn command_specific(self) -> u64 {
         let (error, mask_error, done) = match self {
             Refusal::Error(ErrorCode(error)) => (error, 0, 0),
             Refusal::Mask { error: MaskError(error), done } => (0, error, done),
         };
+        u64::from_be_bytes([error, mask_error, done, 0, 0, 0, 0, 0])
+    }
+
+    /// As sense data: ABORTED COMMAND, with [`Refusal::command_specific`].
+    pub fn sense(self) -> Sense {
         Sense::descriptor(&SenseData {
             key: SenseKey::AbortedCommand,
             code: 0,
             information: None,
-            command_specific: Some(u64::from_be_bytes([error, mask_error, done, 0, 0, 0, 0, 0])),
+            command_specific: Some(self.command_specific()),
             specific: None,
         })
     }
