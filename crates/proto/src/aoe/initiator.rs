@@ -36,7 +36,7 @@ use crate::time::Time;
 use crate::verbs::{Session, TaskId};
 use answer::Made;
 use pace::Pace;
-use piece::{Kind, Pieces};
+use piece::{Kind, Piece, Pieces};
 use std::collections::VecDeque;
 use std::time::Duration;
 use task::{Failure, TaskTable};
@@ -238,17 +238,21 @@ impl Initiator {
 
     /// Gives up waiting for what is overdue.
     fn expire(&mut self, now: Time) {
-        let (pace, within) = (&mut self.pace, self.config.lost_after);
+        let (pace, within) = (&self.pace, self.config.lost_after);
         let is_silent = now.since(self.last_heard) >= within;
-        let mut is_lost = false;
-        self.timer = self.pieces.expire(now, |piece| {
+        let (mut is_lost, mut late) = (false, None);
+        let deadline = |piece: &Piece| pace.waited_since(piece.sent_at).after(piece.timeout);
+        self.timer = self.pieces.expire(now, deadline, |piece| {
             let was_tried = piece.retries >= TRIES_MIN && now.since(piece.first_at) >= within;
             is_lost |= is_silent && was_tried;
             // How long a flush takes says nothing of the way.
             if !matches!(piece.kind, Kind::Flush(_)) {
-                pace.lost(piece.sent_at, now);
+                late = late.max(Some(piece.sent_at));
             }
         });
+        if let Some(sent_at) = late {
+            self.pace.lost(sent_at, now);
+        }
         if is_lost {
             let millis = within.as_millis();
             self.over(&format!("no answer from the AoE target {} within {millis} ms", self.config.target));

@@ -27,7 +27,7 @@ impl Made {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Made::default();
+        self.len = 0;
     }
 
     pub(super) fn extend(&mut self, piece: &[u8]) {
@@ -39,7 +39,9 @@ impl Made {
 
     /// Zeros up to this length.
     fn fill(&mut self, len: usize) {
-        self.len = self.len.max(len.min(MADE_BYTES_MAX));
+        let len = self.len.max(len.min(MADE_BYTES_MAX));
+        self.bytes.iter_mut().take(len).skip(self.len).for_each(|byte| *byte = 0);
+        self.len = len;
     }
 
     pub(super) fn cut(&mut self, len: u32) {

@@ -19,6 +19,9 @@ pub(super) struct Pace {
     limit: u16,
     /// Answers since the window has changed.
     answers: u16,
+    /// When an answer came, and when the newest request that was answered was sent.
+    heard_at: Time,
+    newest: Time,
     /// When the window was made smaller: what was sent before was sent by the larger one.
     cut_at: Time,
 }
@@ -32,6 +35,8 @@ impl Pace {
             window: 1,
             limit: 1,
             answers: 0,
+            heard_at: Time::default(),
+            newest: Time::default(),
             cut_at: Time::default(),
         }
     }
@@ -75,8 +80,15 @@ impl Pace {
         self.timeout = self.timeout.max(waited_for).min(TIMEOUT_MAX);
     }
 
-    /// An answer: after as many as the window has, there is room for one more.
-    pub(super) fn answered(&mut self) {
+    /// Since when the answer to what was sent then has been late: while earlier requests are answered, and none of later
+    /// ones, it waits in a queue on its way, as the others did (the same is behind RFC 6298 section 5.3).
+    pub(super) fn waited_since(&self, sent_at: Time) -> Time {
+        if sent_at >= self.newest { sent_at.max(self.heard_at) } else { sent_at }
+    }
+
+    /// An answer to what was sent then: after as many as the window has, there is room for one more.
+    pub(super) fn answered(&mut self, sent_at: Time, now: Time) {
+        (self.heard_at, self.newest) = (now, self.newest.max(sent_at));
         self.answers = self.answers.saturating_add(1);
         if self.answers >= self.window && self.window < self.limit {
             self.window = self.window.saturating_add(1);
@@ -137,14 +149,25 @@ mod tests {
         assert_eq!(pace.window(), 8);
         pace.lost(Time(220), Time(300));
         assert_eq!(pace.window(), 4);
-        (0..4 + 5).for_each(|_| pace.answered());
+        (0..4 + 5).for_each(|_| pace.answered(Time(0), Time(0)));
         assert_eq!(pace.window(), 6);
-        (0..1000).for_each(|_| pace.answered());
+        (0..1000).for_each(|_| pace.answered(Time(0), Time(0)));
         assert_eq!(pace.window(), 16);
         for n in 0..10 {
             pace.lost(Time(1000 + n), Time(1000 + n));
         }
         assert_eq!(pace.window(), 1);
+    }
+
+    #[test]
+    fn what_is_in_a_queue_is_waited_for_as_long_as_the_queue_moves() {
+        let mut pace = Pace::new();
+        pace.answered(Time(10), Time(50));
+        assert_eq!(pace.waited_since(Time(10)), Time(50));
+        assert_eq!(pace.waited_since(Time(60)), Time(60));
+        pace.answered(Time(20), Time(70));
+        assert_eq!(pace.waited_since(Time(10)), Time(10), "a later one was answered before");
+        assert_eq!(pace.waited_since(Time(30)), Time(70));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// When it is to be sent again.
+    /// When it is to be sent again, if there is no other sign of life.
     pub(super) fn deadline(&self) -> Time {
         self.sent_at.after(self.timeout)
     }
@@ -138,14 +138,20 @@ impl Pieces {
         Some((tag, piece))
     }
 
-    /// Gives up waiting for those answers whose time has come, and names what it was that they should have answered.
-    /// Returns when the next one's time comes.
-    pub(super) fn expire(&mut self, now: Time, mut expired: impl FnMut(&Piece)) -> Option<Time> {
+    /// Gives up waiting for those answers whose time has come, as `deadline` has it, and names what it was that they
+    /// should have answered. Returns when the next one's time comes.
+    pub(super) fn expire(
+        &mut self,
+        now: Time,
+        deadline: impl Fn(&Piece) -> Time,
+        mut expired: impl FnMut(&Piece),
+    ) -> Option<Time> {
         let mut next: Option<Time> = None;
         for (number, slot) in (0..=u8::MAX).zip(&mut self.slots) {
             let Some(piece) = slot.piece.as_mut().filter(|piece| piece.is_flying) else { continue };
-            if piece.deadline() > now {
-                next = Some(next.map_or(piece.deadline(), |next| next.min(piece.deadline())));
+            let deadline = deadline(piece);
+            if deadline > now {
+                next = Some(next.map_or(deadline, |next| next.min(deadline)));
                 continue;
             }
             piece.is_flying = false;
@@ -200,12 +206,12 @@ mod tests {
         let second = pieces.take(Kind::Query, Time(0), 3 * MS).unwrap();
         let mut expired = 0;
         let at = Time(0).after(MS);
-        assert_eq!(pieces.expire(at, |_| expired += 1), Some(Time(0).after(3 * MS)));
+        assert_eq!(pieces.expire(at, Piece::deadline, |_| expired += 1), Some(Time(0).after(3 * MS)));
         assert_eq!((expired, pieces.flying(), pieces.unanswered()), (1, 1, 2));
         let (tag, piece) = pieces.again(at, |piece| MS * u32::from(piece.retries)).unwrap();
         assert_eq!((tag, piece.retries, piece.timeout), (first, 1, MS));
         assert!(pieces.again(at, |_| MS).is_none());
-        pieces.expire(Time(0).after(9 * MS), |_| {});
+        pieces.expire(Time(0).after(9 * MS), Piece::deadline, |_| {});
         pieces.release(first);
         assert_eq!(pieces.again(at, |_| MS).unwrap().0, second);
     }

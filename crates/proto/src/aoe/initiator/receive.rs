@@ -72,7 +72,10 @@ impl Initiator {
     fn settle(&mut self, now: Time, tag: u32) {
         let Some(Piece { kind, sent_at, timeout, retries, .. }) = self.pieces.release(tag) else { return };
         (self.last_heard, self.quiet_since) = (now, now);
-        self.pace.answered();
+        // Queries are not answered by the device, and tell nothing of what it has to do.
+        if !matches!(kind, Kind::Query) {
+            self.pace.answered(sent_at, now);
+        }
         match (kind, retries) {
             (Kind::Flush(_), _) => {}
             (Kind::Query | Kind::Identify(_) | Kind::Move { .. }, 0) => {

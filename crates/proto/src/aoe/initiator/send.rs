@@ -96,12 +96,12 @@ impl Initiator {
             }
             Kind::Identify(_) => (Registers::new(Command::IdentifyDevice, 0, 1), Places::EMPTY, None),
             Kind::Flush(_) => {
-                let is_extended = self.identity.is_some_and(|identity| identity.flush_cache_ext);
+                let is_extended = self.identity.as_ref().is_some_and(|identity| identity.flush_cache_ext);
                 let command = if is_extended { Command::FlushCacheExt } else { Command::FlushCache };
                 (Registers::new(command, 0, 0), Places::EMPTY, None)
             }
             Kind::Move { task: id, at, sectors } => {
-                let is_extended = self.identity.is_some_and(|identity| identity.lba48);
+                let is_extended = self.identity.as_ref().is_some_and(|identity| identity.lba48);
                 let task = self.tasks.get(id)?;
                 let Plan::Move { is_write, lba, .. } = task.plan else { return None };
                 let command = match (is_write, is_extended) {

@@ -73,6 +73,10 @@ pub(crate) struct Rig {
     pub faults: Faults,
     /// No frame arrives.
     pub is_cut: bool,
+    /// How long a byte takes to leave: frames wait for those before them.
+    pub byte: Duration,
+    /// Until when each direction is busy with what was sent.
+    busy: [Time; 2],
     pub initiator: Initiator,
     pub target: Target,
     pub events: Vec<Event>,
@@ -110,6 +114,8 @@ impl Rig {
             now: Time(0),
             faults: Faults::default(),
             is_cut: false,
+            byte: Duration::ZERO,
+            busy: [Time(0); 2],
             initiator: Initiator::new(config, Time(0)),
             target,
             events: Vec::new(),
@@ -167,7 +173,17 @@ impl Rig {
 
     fn happens(&mut self, within: Duration, what: Happening) {
         let nanos = 20_000 + self.random.below(within.as_nanos() as usize + 1);
-        let at = self.now.after(Duration::from_nanos(nanos as u64));
+        let way = match &what {
+            Happening::ToTarget(bytes) => Some((0, bytes.len())),
+            Happening::ToInitiator(bytes) => Some((1, bytes.len())),
+            Happening::Done(_) => None,
+        };
+        let mut from = self.now;
+        if let Some((way, len)) = way {
+            from = from.max(self.busy[way]).after(self.byte * len as u32);
+            self.busy[way] = from;
+        }
+        let at = from.after(Duration::from_nanos(nanos as u64));
         self.count += 1;
         self.happenings.insert((at, self.count), what);
     }
