@@ -57,7 +57,7 @@ impl Host {
     /// What has come by now.
     fn here(&mut self) -> Vec<Span> {
         while self.packets.receive(self.ring.arena()) {}
-        std::iter::from_fn(|| self.packets.next()).collect()
+        std::iter::from_fn(|| self.packets.arrival()).collect()
     }
 
     /// Sleeps until something has come.
