@@ -70,11 +70,7 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
         | Command::ReadDma
         | Command::ReadDmaExt
         | Command::ReadMultiple
-        | Command::ReadMultipleExt => {
-            check(Class::Read, Gate::Ready)?;
-            let sectors = sectors(admission, registers, admission.request.read_bytes)?;
-            transfer::read(admission, registers.lba, sectors, COUNT_BYTE)
-        }
+        | Command::ReadMultipleExt => read(admission, registers),
         Command::WriteSectors
         | Command::WriteSectorsExt
         | Command::WriteDma
@@ -82,12 +78,7 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
         | Command::WriteMultiple
         | Command::WriteMultipleExt => write(admission, registers, false),
         Command::WriteDmaFuaExt | Command::WriteMultipleFuaExt => write(admission, registers, true),
-        Command::ReadVerifySectors | Command::ReadVerifySectorsExt => {
-            check(Class::Read, Gate::Ready)?;
-            let sectors = sectors(admission, registers, u32::MAX)?;
-            let (Range { offset, .. }, len) = admission.transfer(registers.lba, sectors, COUNT_BYTE)?;
-            Ok(Program::Verify(compare::Verify::readable(offset, len, admission.block_bytes())))
-        }
+        Command::ReadVerifySectors | Command::ReadVerifySectorsExt => verify(admission, registers),
         // Behind STANDBY the power may go.
         Command::FlushCache | Command::FlushCacheExt | Command::Standby | Command::StandbyImmediate => {
             check(Class::Write, Gate::Ready)?;
@@ -114,21 +105,19 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
             check(Class::Read, Gate::Control)?;
             Ok(Program::End(Ending::GOOD))
         }
-        Command::DataSetManagement => {
-            check(Class::Write, Gate::Write)?;
-            trim(admission, registers)
-        }
-        Command::ReadNativeMaxAddress | Command::ReadNativeMaxAddressExt => {
-            check(Class::Read, Gate::Ready)?;
-            let last = admission.view.blocks().saturating_sub(1);
-            let last = if registers.extend { last } else { last.min(SECTORS_28_BIT.saturating_sub(1)) };
-            Ok(Program::End(returned(&StatusReturn { lba: last, ..StatusReturn::good(registers) })))
-        }
+        Command::DataSetManagement => trim(admission, registers),
+        Command::ReadNativeMaxAddress | Command::ReadNativeMaxAddressExt => native_max(admission, registers),
         Command::Smart => {
             check(Class::Read, Gate::Control)?;
             smart::begin(admission, registers)
         }
     }
+}
+
+fn read(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    admission.view.check_ata(admission.nexus, Class::Read, Gate::Ready)?;
+    let sectors = sectors(admission, registers, admission.request.read_bytes)?;
+    transfer::read(admission, registers.lba, sectors, COUNT_BYTE)
 }
 
 fn write(admission: &Admission<'_>, registers: &Registers, fua: bool) -> Result<Program, Failure> {
@@ -137,8 +126,23 @@ fn write(admission: &Admission<'_>, registers: &Registers, fua: bool) -> Result<
     transfer::write_blocks(admission, registers.lba, sectors, COUNT_BYTE, fua)
 }
 
+fn verify(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    admission.view.check_ata(admission.nexus, Class::Read, Gate::Ready)?;
+    let sectors = sectors(admission, registers, u32::MAX)?;
+    let (Range { offset, .. }, len) = admission.transfer(registers.lba, sectors, COUNT_BYTE)?;
+    Ok(Program::Verify(compare::Verify::readable(offset, len, admission.block_bytes())))
+}
+
+fn native_max(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    admission.view.check_ata(admission.nexus, Class::Read, Gate::Ready)?;
+    let last = admission.view.blocks().saturating_sub(1);
+    let lba = if registers.extend { last } else { last.min(SECTORS_28_BIT.saturating_sub(1)) };
+    Ok(Program::End(returned(&StatusReturn { lba, ..StatusReturn::good(registers) })))
+}
+
 /// DATA SET MANAGEMENT: TRIM, of units that UNMAP unmaps.
 fn trim(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    admission.view.check_ata(admission.nexus, Class::Write, Gate::Write)?;
     let sectors = sectors(admission, registers, admission.request.write_bytes)?;
     if !admission.view.unit.thin || registers.feature != TRIM || sectors > u32::from(TRIM_SECTORS_MAX) {
         return Err(Check::CDB.into());

@@ -92,13 +92,16 @@ impl Unmap {
     /// LBA and count of every range that the parameter list has whole.
     fn ranges<'e>(&self, env: &'e Env<'_>) -> impl Iterator<Item = (u64, u32)> + use<'e> {
         let list = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len)).unwrap_or_default();
-        let (body, range_bytes, range): (_, _, fn(&[u8]) -> Option<(u64, u32)>) = match self.list {
+        let (body, range_bytes, range): (_, _, Range) = match self.list {
             List::Descriptors => (announced(list), DESCRIPTOR_BYTES, descriptor),
             List::Entries => (list, ENTRY_BYTES, entry),
         };
         body.chunks_exact(range_bytes).filter_map(range)
     }
 }
+
+/// Reads LBA and count of a range.
+type Range = fn(&[u8]) -> Option<(u64, u32)>;
 
 /// The descriptors that the header announces, as far as they are there.
 fn announced(list: &[u8]) -> &[u8] {
