@@ -5,6 +5,9 @@
 
 pub mod target;
 
+pub mod discover;
+pub mod initiator;
+
 use crate::verbs::TaskId;
 use wire::Places;
 
