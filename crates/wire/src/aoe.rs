@@ -366,7 +366,7 @@ layout! {
         buffer_count: U16,
         /// The target's firmware version.
         firmware: U16,
-        /// Sectors that the target takes in a frame; 0 says as many as fit into 1500 bytes.
+        /// Sectors that the target takes in a frame; 0 means two.
         sector_count: u8,
         /// Version of the protocol in the upper half, [`ConfigCommand`] in the lower.
         version_command: u8,

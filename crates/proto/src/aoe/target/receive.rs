@@ -1,7 +1,7 @@
 //! What comes in: requests.
 
 use super::query::{head, needs_session};
-use super::task::{Answer, Copy, Kind, Tags, Task};
+use super::task::{Answer, Kind, Met, Tags, Task};
 use super::violation::{Reaction, Violation};
 use super::{Frame, Phase, REFUSED_EVERY, REPLIES_MAX, Target};
 use crate::time::Time;
@@ -89,8 +89,8 @@ impl Target {
     fn request(&mut self, now: Time, request: &Request, frame: &[u8], place: Span) -> bool {
         let mut task = self.task(request, frame, place);
         match self.tasks.meet(&task, request.tag) {
-            Copy::New => {}
-            Copy::Same | Copy::Joined => {
+            Met::New => {}
+            Met::Same | Met::Joined => {
                 self.counts.copies = self.counts.copies.saturating_add(1);
                 return false;
             }

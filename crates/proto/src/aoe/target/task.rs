@@ -240,7 +240,7 @@ impl Task {
 
 /// Whether a request is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Copy {
+pub(super) enum Met {
     /// It is, under this tag.
     Same,
     /// The same write is, under another tag, and will be answered under this one, too.
@@ -279,7 +279,7 @@ impl TaskTable {
     }
 
     /// Whether this request, that came now, is in flight already.
-    pub(super) fn meet(&mut self, new: &Task, tag: u32) -> Copy {
+    pub(super) fn meet(&mut self, new: &Task, tag: u32) -> Met {
         let is_write = new.writes().next().is_some();
         let mut original = None;
         for (other, sum, slot) in &self.tags {
@@ -288,22 +288,22 @@ impl TaskTable {
             }
             let Some(task) = self.slots.get(usize::from(*slot)).filter(|task| task.is(new)) else { continue };
             if *other == tag {
-                return Copy::Same;
+                return Met::Same;
             }
             // Once an answer has left, a newer write may have come between the two.
             if task.tags.sent == 0 {
                 original = Some(*slot);
             }
         }
-        let Some(slot) = original else { return Copy::New };
-        let Some(task) = self.slots.get_mut(usize::from(slot)) else { return Copy::New };
+        let Some(slot) = original else { return Met::New };
+        let Some(task) = self.slots.get_mut(usize::from(slot)) else { return Met::New };
         let given_up = task.tags.join(tag);
         let is_given_up = |entry: &&mut (u32, u32, u16)| entry.2 == slot && Some(entry.0) == given_up;
         match self.tags.iter_mut().find(is_given_up) {
             Some(entry) => entry.0 = tag,
             None => self.tags.push((tag, new.sum, slot)),
         }
-        Copy::Joined
+        Met::Joined
     }
 
     /// The task, if it still is the one that this id was given for.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::verbs::{Command as UpCommand, Ending};
+use proptest::prelude::*;
 use wire::aoe::{
     Command, ConfigCommand, ErrorCode, Header, MaskError, Order, OrderKind, Refusal, ReserveCommand,
 };
@@ -640,5 +641,99 @@ fn frames_come_back_after_the_end() {
         assert!(session.held.len() == 1 && !session.target.is_idle());
         session.target.give_back(task);
         session.finish();
+    }
+}
+
+/// An initiator as Linux is: one write of a sector at a time, each copy with a new tag, and an ear for the newest only.
+/// The segment loses frames and keeps their order; the store takes its time with each write.
+struct Linux {
+    session: Session,
+    /// What each sector holds, and what it must hold after the write that was answered last.
+    store: [u8; 3],
+    expected: [u8; 3],
+    /// The writes that were not answered, and their newest tags.
+    waiting: [Option<(u8, u32)>; 3],
+    tag: u32,
+    value: u8,
+    requests: VecDeque<(u32, usize, u8)>,
+    answers: VecDeque<u32>,
+    running: Vec<(TaskId, usize, u8)>,
+}
+
+impl Linux {
+    fn new() -> Linux {
+        Linux {
+            session: Session::new(2),
+            store: [0; 3],
+            expected: [0; 3],
+            waiting: [None; 3],
+            tag: 0,
+            value: 0,
+            requests: VecDeque::new(),
+            answers: VecDeque::new(),
+            running: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, what: u8, which: usize) {
+        let sector = which % self.store.len();
+        match what {
+            0 => {
+                if self.waiting[sector].is_none() {
+                    self.value = self.value.wrapping_add(1);
+                }
+                let value = self.waiting[sector].map_or(self.value, |(value, _)| value);
+                self.tag += 1;
+                self.waiting[sector] = Some((value, self.tag));
+                self.requests.push_back((self.tag, sector, value));
+            }
+            1 => self.request(),
+            2 if !self.running.is_empty() => {
+                let (task, sector, value) = self.running.swap_remove(which % self.running.len());
+                self.store[sector] = value;
+                self.session.end(task, 0, None);
+            }
+            3 => self.answers.extend(self.session.answer().map(|headers| ata_answer(&headers).0)),
+            4 => self.answer(),
+            5 if which == 0 => drop(self.requests.pop_front()),
+            6 if which == 0 => drop(self.answers.pop_front()),
+            _ => {}
+        }
+    }
+
+    fn request(&mut self) {
+        let Some((tag, sector, value)) = self.requests.pop_front() else { return };
+        self.session.receive(&write(tag, sector as u64, value));
+        if let Some(Up::Command(command)) = self.session.target.poll() {
+            self.running.push((command.task, sector, value));
+        }
+    }
+
+    fn answer(&mut self) {
+        let Some(tag) = self.answers.pop_front() else { return };
+        let is_it = |waiting: &Option<(u8, u32)>| waiting.is_some_and(|(_, newest)| newest == tag);
+        let Some(sector) = self.waiting.iter().position(is_it) else { return };
+        self.expected[sector] = self.waiting[sector].take().unwrap().0;
+        assert_eq!(self.store[sector], self.expected[sector]);
+        assert!(self.running.iter().all(|(_, other, _)| *other != sector), "nothing may go over it");
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_answered_write_stays_however_it_was_sent(steps in prop::collection::vec((0u8..7, 0usize..12), 0..600)) {
+        let mut linux = Linux::new();
+        for (what, which) in steps {
+            linux.step(what, which);
+        }
+        while linux.waiting.iter().any(Option::is_some) {
+            for sector in 0..3 {
+                if linux.waiting[sector].is_some() {
+                    linux.step(0, sector);
+                }
+            }
+            (0..40).for_each(|n| linux.step(1 + n % 4, 1));
+        }
+        prop_assert_eq!(linux.store, linux.expected);
     }
 }
