@@ -4,16 +4,21 @@
 //! let mut sockets = open(&setup, cores)?;                  // once; each core takes one of them
 //! let mut packets = Packets::new(socket, io.arena())?;
 //! io.watch(packets.handle(), tag);                         // again after each completion, if `has_room`
-//! while packets.receive(io.arena())? {
+//! loop {
+//!     let more = packets.receive(io.arena());              // no system call: a core that spins asks often
 //!     while let Some(frame) = packets.next() { ... }       // ours until `release`
+//!     if !more { break }
 //! }
 //! packets.slot(), packets.queue(slot, len), ...
 //! packets.flush(io.arena())?;                              // once in a turn
 //! ```
 //!
-//! Frames are received into, and sent from, slots of the core's own large buffers.
+//! Frames are taken from the kernel's ring into slots of the core's own large buffers, and sent from such. A ring
+//! within the arena would save that copy, but the kernel fills its places in turn: one frame that waits for a slow store
+//! would stop all others, and end each sleep at once.
 
 mod filter;
+mod ring;
 mod socket;
 
 pub use filter::{Condition, Field, Width};
@@ -27,7 +32,7 @@ use std::io;
 use std::ptr;
 use wire::{Places, Span};
 
-/// Frames that one system call receives or sends.
+/// Frames that one system call sends, or one call of `receive` takes.
 const BATCH: usize = 64;
 /// What the payload of each frame lies on a multiple of, so that direct I/O can use it where it lies.
 const PAYLOAD_ALIGNMENT: u32 = 512;
@@ -92,7 +97,7 @@ impl Packets {
         Ok(packets)
     }
 
-    /// To be watched: readable when a frame has come, or something has happened that `receive` tells.
+    /// To be watched: readable when a frame has come, or there is trouble.
     pub fn handle(&self) -> Handle {
         self.socket.handle()
     }
@@ -107,38 +112,36 @@ impl Packets {
         self.socket.mtu()
     }
 
-    /// Receives what has come, as much as one system call can and slots are free for. Whether there may be more.
+    /// Takes what has come, without a system call, as far as slots are free for it. Whether there may be more.
+    pub fn receive(&mut self, arena: &mut Arena) -> bool {
+        for _ in 0..BATCH {
+            let (Some(frame), Some(slot)) = (self.socket.ring.first(), self.receiving.last()) else {
+                return false;
+            };
+            // Longer than the interface's frames were when the slots were made, or cut off.
+            if frame.len > self.slots.room || !frame.is_whole() {
+                self.dropped += 1;
+            } else {
+                let slot = slot.slice(0, frame.len);
+                let to = arena.lend(slot, Loan::Write);
+                // SAFETY: the slot is ours, nobody else has this part of its buffer, and it has room for the frame,
+                // which is given back below.
+                unsafe { frame.copy(to) };
+                arena.unlend(slot, Loan::Write);
+                self.receiving.pop();
+                self.arrived.push_back(slot);
+            }
+            self.socket.ring.advance();
+        }
+        true
+    }
+
+    /// To be asked when a watch has completed and nothing had come, since the next would complete at once.
     ///
     /// # Errors
     /// Each of them once, and receiving goes on: the interface went down (and may come up again), or has gone.
-    pub fn receive(&mut self, arena: &mut Arena) -> io::Result<bool> {
-        let wanted = self.receiving.len().min(BATCH);
-        if wanted == 0 {
-            return Ok(false);
-        }
-        let first = self.receiving.len() - wanted;
-        let rooms = self.receiving[first..].iter().map(|slot| self.slots.whole(*slot));
-        self.batch.lend(arena, rooms, Loan::Write);
-        let received = self.batch.receive(self.handle());
-        self.batch.unlend(arena, Loan::Write);
-        let count = match received {
-            Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
-            Err(errno) => return Err(self.socket.explain(errno)),
-        };
-        for n in 0..count {
-            let slot = self.receiving[first + n];
-            match self.batch.length(n) {
-                // Longer than the interface's frames were when the slots were made.
-                len if len > self.slots.room => {
-                    self.receiving.push(slot);
-                    self.dropped += 1;
-                }
-                len => self.arrived.push_back(slot.slice(0, len)),
-            }
-        }
-        self.receiving.drain(first..first + count);
-        Ok(count == wanted && self.has_room())
+    pub fn trouble(&self) -> io::Result<()> {
+        self.socket.error()
     }
 
     /// Whether a slot is free to receive into. While none is, watching would not wait, for what is there is not taken.
@@ -178,9 +181,9 @@ impl Packets {
     pub fn flush(&mut self, arena: &mut Arena) -> io::Result<bool> {
         let mut result = Ok(());
         while !self.queued.is_empty() {
-            self.batch.lend(arena, self.queued.iter().copied(), Loan::Read);
+            self.batch.lend(arena, self.queued.iter().copied());
             let sent = self.batch.send(self.handle());
-            self.batch.unlend(arena, Loan::Read);
+            self.batch.unlend(arena);
             match sent {
                 Ok(count) => self.done(count),
                 Err(Errno::AGAIN) => break,
@@ -258,10 +261,11 @@ impl Batch {
     }
 
     /// Lends the first spans, and makes messages of them.
-    fn lend(&mut self, arena: &mut Arena, spans: impl Iterator<Item = Span>, loan: Loan) {
+    fn lend(&mut self, arena: &mut Arena, spans: impl Iterator<Item = Span>) {
         let entries = self.vectors.iter_mut().zip(&mut self.messages);
         for (span, (vector, message)) in spans.zip(entries) {
-            *vector = libc::iovec { iov_base: arena.lend(span, loan).cast(), iov_len: span.len as usize };
+            *vector =
+                libc::iovec { iov_base: arena.lend(span, Loan::Read).cast(), iov_len: span.len as usize };
             message.msg_hdr.msg_iov = vector;
             message.msg_hdr.msg_iovlen = 1;
             self.spans.push(span);
@@ -269,16 +273,8 @@ impl Batch {
     }
 
     /// Ends the loans.
-    fn unlend(&mut self, arena: &mut Arena, loan: Loan) {
-        self.spans.drain(..).for_each(|span| arena.unlend(span, loan));
-    }
-
-    /// Receives into what is lent; the number of frames.
-    fn receive(&mut self, socket: Handle) -> Result<usize, Errno> {
-        let (messages, count) = (self.messages.as_mut_ptr(), self.spans.len() as u32);
-        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // SAFETY: the first `count` messages each have one vector of ours, whose bytes are lent for writing.
-        counted(unsafe { libc::recvmmsg(socket.0, messages, count, flags, ptr::null_mut()) })
+    fn unlend(&mut self, arena: &mut Arena) {
+        self.spans.drain(..).for_each(|span| arena.unlend(span, Loan::Read));
     }
 
     /// Sends what is lent; the number of frames.
@@ -286,11 +282,6 @@ impl Batch {
         let (messages, count) = (self.messages.as_mut_ptr(), self.spans.len() as u32);
         // SAFETY: the first `count` messages each have one vector of ours, whose bytes are lent for reading.
         counted(unsafe { libc::sendmmsg(socket.0, messages, count, libc::MSG_DONTWAIT) })
-    }
-
-    /// Bytes of the received frame `n`, also when there was no room for all of them.
-    fn length(&self, n: usize) -> u32 {
-        self.messages[n].msg_len
     }
 }
 

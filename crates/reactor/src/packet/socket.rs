@@ -1,6 +1,7 @@
 //! Opening raw packet sockets, and saying what is missing where that fails.
 
 use super::filter::{self, CONDITIONS_MAX, Condition, Field, Program};
+use super::ring::Ring;
 use crate::io::Handle;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -35,9 +36,10 @@ pub struct Setup<'a> {
     pub slots: u32,
 }
 
-/// A packet socket that receives already. Frames wait in the kernel until a core has it.
+/// A packet socket that receives already. Frames wait in its ring until a core has it.
 #[derive(Debug)]
 pub struct Socket {
+    pub(super) ring: Ring,
     fd: OwnedFd,
     interface: Interface,
     pub(super) header: u32,
@@ -79,40 +81,32 @@ impl Socket {
             rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None);
         let fd = raw.map_err(|errno| explain(errno, setup.interface))?;
         let interface = Interface::find(&fd, setup.interface)?;
-        let socket = Socket {
-            fd,
-            interface,
-            header: setup.header,
-            frames: setup.frames.min(SLOTS_MAX),
-            slots: setup.slots.min(SLOTS_MAX),
-        };
-        let frame_bytes = socket.frame_bytes() + OVERHEAD_BYTES;
-        // Beyond the system's limits only those with CAP_NET_ADMIN come; others have as much as there is.
-        let room = (socket.frames * frame_bytes) as usize;
-        let _ = sockopt::set_socket_recv_buffer_size_force(&socket.fd, room)
-            .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket.fd, room));
-        let room = (socket.slots * frame_bytes) as usize;
-        let _ = sockopt::set_socket_send_buffer_size(&socket.fd, room);
-        Ok(socket)
+        let options = Options { fd: &fd, interface: &interface.name };
+        let [frames, slots] = [setup.frames, setup.slots].map(|count| count.min(SLOTS_MAX));
+        let ring = Ring::new(&fd, &options, HEADER_BYTES + interface.mtu, frames)?;
+        // As much as the system allows; beyond it, what is queued goes out bit by bit.
+        let room = (slots * (HEADER_BYTES + interface.mtu + OVERHEAD_BYTES)) as usize;
+        let _ = sockopt::set_socket_send_buffer_size(&fd, room);
+        Ok(Socket { ring, fd, interface, header: setup.header, frames, slots })
     }
 
     /// Starts receiving; what comes has passed the filter.
     fn bind(&self, setup: &Setup<'_>) -> io::Result<()> {
-        self.attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
         self.receive_from(setup.protocol)
     }
 
     /// Starts receiving as one of a group, whose number is returned. Only who receives can join one, so nothing passes
     /// until it has.
     fn join(&self, setup: &Setup<'_>, group: Option<u16>) -> io::Result<u16> {
-        self.attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::nothing())?;
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::nothing())?;
         self.receive_from(setup.protocol)?;
         let new = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
         let fanout = (libc::PACKET_FANOUT_CBPF | new) << 16 | u32::from(group.unwrap_or(0));
-        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &fanout)?;
-        self.attach(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &filter::spread(setup.spread))?;
-        self.attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
-        let fanout: u32 = self.get(libc::PACKET_FANOUT)?;
+        self.options().set(libc::SOL_PACKET, libc::PACKET_FANOUT, &fanout)?;
+        self.options().attach(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &filter::spread(setup.spread))?;
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
+        let fanout: u32 = self.options().get(libc::SOL_PACKET, libc::PACKET_FANOUT)?;
         Ok(fanout as u16)
     }
 
@@ -126,34 +120,6 @@ impl Socket {
         // SAFETY: the kernel reads `len` bytes of an address of ours.
         checked(unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) })
             .map_err(|errno| self.explain(errno))
-    }
-
-    /// Gives the kernel a program.
-    fn attach(&self, level: i32, option: i32, program: &Program) -> io::Result<()> {
-        let filter = program.as_ptr().cast_mut();
-        self.set(level, option, &libc::sock_fprog { len: program.len() as u16, filter })
-    }
-
-    /// Sets an option whose value is as C has it.
-    fn set<T>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
-        let len = size_of::<T>() as libc::socklen_t;
-        let value: *const T = value;
-        // SAFETY: the kernel reads `len` bytes of the value, and of a program what its length says.
-        checked(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value.cast(), len) })
-            .map_err(|errno| self.explain(errno))
-    }
-
-    /// An option of packet sockets whose value is numbers.
-    fn get<T: Default>(&self, option: i32) -> io::Result<T> {
-        let mut value = T::default();
-        let mut len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to the value, and how many to `len`.
-        let got = unsafe {
-            let (value, len) = ((&raw mut value).cast(), &raw mut len);
-            libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_PACKET, option, value, len)
-        };
-        checked(got).map_err(|errno| self.explain(errno))?;
-        Ok(value)
     }
 
     /// The interface's address.
@@ -179,11 +145,61 @@ impl Socket {
     pub(super) fn drops(&self) -> u32 {
         /// Linux, linux/if_packet.h: those that passed the filter, and those of them that were dropped.
         type TpacketStats = [u32; 2];
-        self.get::<TpacketStats>(libc::PACKET_STATISTICS).map_or(0, |[_, drops]| drops)
+        self.options()
+            .get::<TpacketStats>(libc::SOL_PACKET, libc::PACKET_STATISTICS)
+            .map_or(0, |[_, drops]| drops)
+    }
+
+    /// What has happened to the socket, once.
+    pub(super) fn error(&self) -> io::Result<()> {
+        match self.options().get::<i32>(libc::SOL_SOCKET, libc::SO_ERROR)? {
+            0 => Ok(()),
+            errno => Err(self.explain(Errno::from_raw_os_error(errno))),
+        }
     }
 
     pub(super) fn explain(&self, errno: Errno) -> io::Error {
         explain(errno, &self.interface.name)
+    }
+
+    fn options(&self) -> Options<'_> {
+        Options { fd: &self.fd, interface: &self.interface.name }
+    }
+}
+
+/// Options of a socket that only C knows.
+pub(super) struct Options<'a> {
+    fd: &'a OwnedFd,
+    interface: &'a str,
+}
+
+impl Options<'_> {
+    /// Gives the kernel a program.
+    fn attach(&self, level: i32, option: i32, program: &Program) -> io::Result<()> {
+        let filter = program.as_ptr().cast_mut();
+        self.set(level, option, &libc::sock_fprog { len: program.len() as u16, filter })
+    }
+
+    /// Sets an option whose value is as C has it.
+    pub(super) fn set<T>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
+        let len = size_of::<T>() as libc::socklen_t;
+        let value: *const T = value;
+        // SAFETY: the kernel reads `len` bytes of the value, and of a program what its length says.
+        checked(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value.cast(), len) })
+            .map_err(|errno| explain(errno, self.interface))
+    }
+
+    /// An option whose value is numbers.
+    fn get<T: Default>(&self, level: i32, option: i32) -> io::Result<T> {
+        let mut value = T::default();
+        let mut len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to the value, and how many to `len`.
+        let got = unsafe {
+            let (value, len) = ((&raw mut value).cast(), &raw mut len);
+            libc::getsockopt(self.fd.as_raw_fd(), level, option, value, len)
+        };
+        checked(got).map_err(|errno| explain(errno, self.interface))?;
+        Ok(value)
     }
 }
 
