@@ -139,7 +139,7 @@ impl<I: Io> Core<I> {
         for index in 0..self.interfaces.len() {
             self.interfaces[index].packets.receive(self.io.arena());
             let before = any;
-            while let Some(frame) = self.interfaces[index].packets.arrival() {
+            while let Some(frame) = self.interfaces[index].packets.frame() {
                 any = true;
                 if !self.take_frame(index, frame) {
                     self.interfaces[index].packets.release(frame);

@@ -105,7 +105,7 @@ impl Frames {
         let now = io.now();
         self.packets.receive(io.arena());
         let mut any = false;
-        while let Some(frame) = self.packets.arrival() {
+        while let Some(frame) = self.packets.frame() {
             any = true;
             let arena = io.arena();
             if let Some(put) = machine.receive(now, arena.bytes(frame), frame) {
@@ -223,7 +223,7 @@ pub(super) fn discover(interface: &str) -> io::Result<Vec<Target>> {
     while io.now() < until {
         io.turn(Wait::AtMost(DISCOVERY_TURN), &mut completions);
         packets.receive(io.arena());
-        while let Some(frame) = packets.arrival() {
+        while let Some(frame) = packets.frame() {
             discovery.take(io.arena().bytes(frame));
             packets.release(frame);
         }
