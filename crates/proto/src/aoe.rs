@@ -28,12 +28,16 @@ pub struct Frame {
 impl Frame {
     /// A frame of these headers, one behind the other.
     pub(crate) fn new(headers: [&[u8]; 2], payload: Places, task: Option<TaskId>) -> Frame {
-        let mut frame = Frame { header: [0; HEADER_BYTES_MAX], header_len: 0, payload, task };
-        for (place, byte) in frame.header.iter_mut().zip(headers.into_iter().flatten()) {
-            *place = *byte;
-            frame.header_len = frame.header_len.saturating_add(1);
+        let mut header = [0; HEADER_BYTES_MAX];
+        let mut len = 0usize;
+        for part in headers {
+            let end = len.saturating_add(part.len());
+            if let Some(room) = header.get_mut(len..end) {
+                room.copy_from_slice(part);
+                len = end;
+            }
         }
-        frame
+        Frame { header, header_len: u8::try_from(len).unwrap_or(0), payload, task }
     }
 
     /// Its headers.

@@ -6,7 +6,7 @@
 //! io.watch(packets.handle(), tag);                         // again after each completion, if `has_room`
 //! loop {
 //!     let more = packets.receive(io.arena());              // no system call: a core that spins asks often
-//!     while let Some(frame) = packets.next() { ... }       // ours until `release`
+//!     while let Some(frame) = packets.frame() { ... }       // ours until `release`
 //!     if !more { break }
 //! }
 //! packets.slot(), packets.queue(slot, len), ...
@@ -150,7 +150,7 @@ impl Packets {
     }
 
     /// The oldest received frame, exactly its bytes; it stays where it is until it is released.
-    pub fn next(&mut self) -> Option<Span> {
+    pub fn frame(&mut self) -> Option<Span> {
         self.arrived.pop_front()
     }
 

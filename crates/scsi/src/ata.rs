@@ -15,16 +15,20 @@ use crate::command::{Ending, Request, Status};
 use crate::exec::{Exec, Program};
 use crate::export;
 use crate::limits::Range;
-use crate::media::{compare, sync, transfer};
+use crate::media::{compare, sync, transfer, unmap};
 use crate::nexus::NexusUnit;
 use crate::sense::{Check, Failure};
 use crate::table::{Gate, ReservationClass as Class};
 use crate::unit::View;
 use wire::aoe::Order;
 use wire::ata::{
-    Command, POWER_ACTIVE_OR_IDLE, PassThrough, Registers, SECTOR_BYTES, StatusReturn, error, status,
+    Command, POWER_ACTIVE_OR_IDLE, PassThrough, Registers, SECTOR_BYTES, SECTORS_28_BIT, StatusReturn, TRIM,
+    error, status,
 };
 use wire::{SenseData, SenseKey};
+
+/// Sectors of ranges in one TRIM: as many ranges as one UNMAP may have.
+const TRIM_SECTORS_MAX: u16 = 4;
 
 /// Where ATA PASS-THROUGH (16) has COUNT.
 const COUNT_BYTE: u16 = 5;
@@ -66,11 +70,7 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
         | Command::ReadDma
         | Command::ReadDmaExt
         | Command::ReadMultiple
-        | Command::ReadMultipleExt => {
-            check(Class::Read, Gate::Ready)?;
-            let sectors = sectors(admission, registers, admission.request.read_bytes)?;
-            transfer::read(admission, registers.lba, sectors, COUNT_BYTE)
-        }
+        | Command::ReadMultipleExt => read(admission, registers),
         Command::WriteSectors
         | Command::WriteSectorsExt
         | Command::WriteDma
@@ -78,12 +78,7 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
         | Command::WriteMultiple
         | Command::WriteMultipleExt => write(admission, registers, false),
         Command::WriteDmaFuaExt | Command::WriteMultipleFuaExt => write(admission, registers, true),
-        Command::ReadVerifySectors | Command::ReadVerifySectorsExt => {
-            check(Class::Read, Gate::Ready)?;
-            let sectors = sectors(admission, registers, u32::MAX)?;
-            let (Range { offset, .. }, len) = admission.transfer(registers.lba, sectors, COUNT_BYTE)?;
-            Ok(Program::Verify(compare::Verify::readable(offset, len, admission.block_bytes())))
-        }
+        Command::ReadVerifySectors | Command::ReadVerifySectorsExt => verify(admission, registers),
         // Behind STANDBY the power may go.
         Command::FlushCache | Command::FlushCacheExt | Command::Standby | Command::StandbyImmediate => {
             check(Class::Write, Gate::Ready)?;
@@ -110,6 +105,8 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
             check(Class::Read, Gate::Control)?;
             Ok(Program::End(Ending::GOOD))
         }
+        Command::DataSetManagement => trim(admission, registers),
+        Command::ReadNativeMaxAddress | Command::ReadNativeMaxAddressExt => native_max(admission, registers),
         Command::Smart => {
             check(Class::Read, Gate::Control)?;
             smart::begin(admission, registers)
@@ -117,10 +114,40 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
     }
 }
 
+fn read(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    admission.view.check_ata(admission.nexus, Class::Read, Gate::Ready)?;
+    let sectors = sectors(admission, registers, admission.request.read_bytes)?;
+    transfer::read(admission, registers.lba, sectors, COUNT_BYTE)
+}
+
 fn write(admission: &Admission<'_>, registers: &Registers, fua: bool) -> Result<Program, Failure> {
     admission.view.check_ata(admission.nexus, Class::Write, Gate::Write)?;
     let sectors = sectors(admission, registers, admission.request.write_bytes)?;
     transfer::write_blocks(admission, registers.lba, sectors, COUNT_BYTE, fua)
+}
+
+fn verify(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    admission.view.check_ata(admission.nexus, Class::Read, Gate::Ready)?;
+    let sectors = sectors(admission, registers, u32::MAX)?;
+    let (Range { offset, .. }, len) = admission.transfer(registers.lba, sectors, COUNT_BYTE)?;
+    Ok(Program::Verify(compare::Verify::readable(offset, len, admission.block_bytes())))
+}
+
+fn native_max(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    admission.view.check_ata(admission.nexus, Class::Read, Gate::Ready)?;
+    let last = admission.view.blocks().saturating_sub(1);
+    let lba = if registers.extend { last } else { last.min(SECTORS_28_BIT.saturating_sub(1)) };
+    Ok(Program::End(returned(&StatusReturn { lba, ..StatusReturn::good(registers) })))
+}
+
+/// DATA SET MANAGEMENT: TRIM, of units that UNMAP unmaps.
+fn trim(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    admission.view.check_ata(admission.nexus, Class::Write, Gate::Write)?;
+    let sectors = sectors(admission, registers, admission.request.write_bytes)?;
+    if !admission.view.unit.thin || registers.feature != TRIM || sectors > u32::from(TRIM_SECTORS_MAX) {
+        return Err(Check::CDB.into());
+    }
+    Ok(Program::Unmap(unmap::Unmap::trim(sectors.saturating_mul(SECTOR_BYTES))))
 }
 
 /// Sectors that a command moves, of which all must be asked for: `ready` are the bytes that the initiator moves. LBA and

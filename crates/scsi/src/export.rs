@@ -146,6 +146,7 @@ mod tests {
     use crate::policy::Policy;
     use crate::storage::Traits;
     use crate::testing::{Bench, MACS, Outcome, unit};
+    use proptest::prelude::*;
     use wire::aoe::OrderKind;
     use wire::ata::{Command, Registers};
 
@@ -258,6 +259,35 @@ mod tests {
         }
         for cdb in [&[0xc0u8, 1, 0][..], &[0xc0, 4, 0], &[0xc0, 1, 3, 0, 0, 0, 0, 1]] {
             assert_refused(&bench.run(ATA, cdb, &[], 512), BAD_ARGUMENT);
+        }
+    }
+
+    proptest! {
+        /// Orders of any argument, one after the other: each is answered or refused, and the lists keep to their bounds.
+        #[test]
+        fn every_order_ends(
+            orders in prop::collection::vec(
+                (any::<bool>(), any::<u8>(), 0u8..4, prop::collection::vec(0u8..3, 0..300)),
+                1..12,
+            ),
+        ) {
+            let mut bench = Bench::with_ata();
+            for (is_other, command, subcommand, argument) in orders {
+                let nexus = if is_other { OTHER } else { ATA };
+                let len = (argument.len() as u32).to_be_bytes();
+                let cdb = [&[0xc0, command % 4, subcommand, 0][..], &len].concat();
+                let ending = bench.run(nexus, &cdb, &argument, 2048).ending;
+                let refusal = ending.sense.map(|sense| Refusal::from_sense(&sense));
+                prop_assert_eq!(ending.status == Status::CheckCondition, refusal.is_some());
+                prop_assert!(refusal.is_none_or(|refusal| refusal.is_some()));
+                let policy = bench.home.policy();
+                prop_assert!(policy.export.masks.len() <= usize::from(MACS_MAX));
+                prop_assert!(policy.export.config.len() <= usize::from(CONFIG_BYTES_MAX));
+                prop_assert!(policy.reservations.list().len() <= usize::from(MACS_MAX));
+                let kept = policy.kept(&unit().ports);
+                let again = if kept.is_empty() { Some(Arc::default()) } else { restored(&kept).map(|p| p.export.clone()) };
+                prop_assert_eq!(again, Some(policy.export.clone()));
+            }
         }
     }
 

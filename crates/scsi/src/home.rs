@@ -337,17 +337,19 @@ impl Home {
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
         };
+        (reply, self.publish(draft))
+    }
+
+    fn publish(&mut self, draft: Draft) -> Option<Publish> {
         let persist = draft.persist;
-        let mut publish = draft.publish();
-        if let Some(publish) = &mut publish {
-            let ports = &self.unit.ports;
-            let kept = publish.policy.kept(ports);
-            if self.unit.can_keep && (persist || kept != self.policy.kept(ports)) {
-                publish.persist = Some(kept);
-            }
-            self.policy = Arc::clone(&publish.policy);
+        let mut publish = draft.publish()?;
+        let ports = &self.unit.ports;
+        let kept = publish.policy.kept(ports);
+        if self.unit.can_keep && (persist || kept != self.policy.kept(ports)) {
+            publish.persist = Some(kept);
         }
-        (reply, publish)
+        self.policy = Arc::clone(&publish.policy);
+        Some(publish)
     }
 
     /// PREEMPT AND ABORT lets the medium of whom it preempts go (SPC-4 section 5.13.11.2.7).

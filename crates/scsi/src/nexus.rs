@@ -62,11 +62,7 @@ impl NexusUnit {
             mac,
             is_masked: false,
             read_only,
-            attentions: if mac.is_none() {
-                VecDeque::from([UnitAttention::PowerOn])
-            } else {
-                VecDeque::new()
-            },
+            attentions: mac.is_none().then_some(UnitAttention::PowerOn).into_iter().collect(),
             access: Access::default(),
             access_epoch: 0,
             copies: crate::copy::Results::default(),

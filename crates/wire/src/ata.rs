@@ -51,6 +51,9 @@ pub mod set_features {
     pub const LOOK_AHEAD_ON: u8 = 0xaa;
 }
 
+/// Bit of FEATURE in DATA SET MANAGEMENT: TRIM, the only one of its kinds (ACS-3 section 7.5).
+pub const TRIM: u16 = 0x01;
+
 /// COUNT as CHECK POWER MODE returns it: active or idle (ACS-3 section 7.3).
 pub const POWER_ACTIVE_OR_IDLE: u16 = 0xff;
 
@@ -58,12 +61,16 @@ pub const POWER_ACTIVE_OR_IDLE: u16 = 0xff;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Command {
+    /// DATA SET MANAGEMENT; with FEATURE bit 0 it is TRIM.
+    DataSetManagement = 0x06,
     /// READ SECTOR(S).
     ReadSectors = 0x20,
     /// READ SECTOR(S) EXT.
     ReadSectorsExt = 0x24,
     /// READ DMA EXT.
     ReadDmaExt = 0x25,
+    /// READ NATIVE MAX ADDRESS EXT, obsolete since ACS-3 and asked for by tools.
+    ReadNativeMaxAddressExt = 0x27,
     /// READ MULTIPLE EXT.
     ReadMultipleExt = 0x29,
     /// WRITE SECTOR(S).
@@ -112,13 +119,17 @@ pub enum Command {
     IdentifyDevice = 0xec,
     /// SET FEATURES; which, FEATURE says ([`set_features`]).
     SetFeatures = 0xef,
+    /// READ NATIVE MAX ADDRESS, as its 48-bit form.
+    ReadNativeMaxAddress = 0xf8,
 }
 
 impl Command {
-    const ALL: [Command; 27] = [
+    const ALL: [Command; 30] = [
+        Command::DataSetManagement,
         Command::ReadSectors,
         Command::ReadSectorsExt,
         Command::ReadDmaExt,
+        Command::ReadNativeMaxAddressExt,
         Command::ReadMultipleExt,
         Command::WriteSectors,
         Command::WriteSectorsExt,
@@ -143,14 +154,17 @@ impl Command {
         Command::FlushCacheExt,
         Command::IdentifyDevice,
         Command::SetFeatures,
+        Command::ReadNativeMaxAddress,
     ];
 
     /// The command's code.
     pub const fn code(self) -> u8 {
         match self {
+            Command::DataSetManagement => 0x06,
             Command::ReadSectors => 0x20,
             Command::ReadSectorsExt => 0x24,
             Command::ReadDmaExt => 0x25,
+            Command::ReadNativeMaxAddressExt => 0x27,
             Command::ReadMultipleExt => 0x29,
             Command::WriteSectors => 0x30,
             Command::WriteSectorsExt => 0x34,
@@ -175,6 +189,7 @@ impl Command {
             Command::FlushCacheExt => 0xea,
             Command::IdentifyDevice => 0xec,
             Command::SetFeatures => 0xef,
+            Command::ReadNativeMaxAddress => 0xf8,
         }
     }
 
@@ -208,7 +223,10 @@ impl Command {
             Command::WriteDmaFuaExt | Command::WriteMultipleFuaExt => Action::Write { fua: true },
             Command::ReadVerifySectors | Command::ReadVerifySectorsExt => Action::Verify,
             Command::FlushCache | Command::FlushCacheExt => Action::Flush,
-            Command::Smart
+            Command::DataSetManagement
+            | Command::ReadNativeMaxAddressExt
+            | Command::ReadNativeMaxAddress
+            | Command::Smart
             | Command::SetMultipleMode
             | Command::StandbyImmediate
             | Command::IdleImmediate
@@ -223,8 +241,10 @@ impl Command {
     /// Whether it is a 48-bit command.
     pub const fn is_extended(self) -> bool {
         match self {
-            Command::ReadSectorsExt
+            Command::DataSetManagement
+            | Command::ReadSectorsExt
             | Command::ReadDmaExt
+            | Command::ReadNativeMaxAddressExt
             | Command::ReadMultipleExt
             | Command::WriteSectorsExt
             | Command::WriteDmaExt
@@ -249,7 +269,8 @@ impl Command {
             | Command::CheckPowerMode
             | Command::FlushCache
             | Command::IdentifyDevice
-            | Command::SetFeatures => false,
+            | Command::SetFeatures
+            | Command::ReadNativeMaxAddress => false,
         }
     }
 }
@@ -344,6 +365,7 @@ impl Registers {
             Action::Write { .. } => Transfer::Out(self.sectors()),
             Action::Verify | Action::Flush => Transfer::Nothing,
             Action::Other if command == Command::IdentifyDevice => Transfer::In(1),
+            Action::Other if command == Command::DataSetManagement => Transfer::Out(self.sectors()),
             Action::Other if command == Command::Smart => smart::transfer(self),
             Action::Other => Transfer::Nothing,
         }
@@ -388,6 +410,7 @@ mod tests {
     #[test]
     fn commands_without_the_medium_move_what_they_are_for() {
         assert_eq!(Registers::new(Command::IdentifyDevice, 0, 0).transfer(), Transfer::In(1));
+        assert_eq!(Registers::new(Command::DataSetManagement, 0, 2).transfer(), Transfer::Out(2));
         assert_eq!(Registers::new(Command::FlushCacheExt, 0, 5).transfer(), Transfer::Nothing);
         let unknown = Registers { command: 0xff, count: 3, ..Registers::default() };
         assert_eq!(unknown.transfer(), Transfer::Nothing);

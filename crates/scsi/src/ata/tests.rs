@@ -3,8 +3,9 @@
 use super::*;
 use crate::home::HomeRequest;
 use crate::policy::{Modes, ModesChange};
-use crate::storage::{MediaOp, StoreError};
+use crate::storage::{MediaOp, StoreError, Traits};
 use crate::testing::{BLOCK, Bench, Outcome, unit};
+use proptest::prelude::*;
 use wire::ata::smart::{Function, is_whole};
 use wire::ata::{Feature, Identity, set_features, smart};
 
@@ -256,6 +257,80 @@ fn smart_says_that_all_is_well() {
     }
     let unsigned = Registers { feature: 0xd0, ..Registers::new(Command::Smart, 0, 1) };
     assert_eq!((Function::of(&unsigned), bench.ata(ATA, unsigned, &[]).registers()), (None, ABORTED));
+}
+
+fn trim(bench: &mut Bench, ranges: &[(u64, u16)]) -> Outcome {
+    let sectors = (ranges.len() as u16).div_ceil(64).max(1);
+    let mut list: Vec<u8> =
+        ranges.iter().flat_map(|(lba, n)| (lba | u64::from(*n) << 48).to_le_bytes()).collect();
+    list.resize(usize::from(sectors) * BLOCK, 0);
+    let registers = Registers { feature: TRIM, ..Registers::new(Command::DataSetManagement, 0, sectors) };
+    bench.ata(ATA, registers, &list)
+}
+
+#[test]
+fn what_is_trimmed_reads_as_zeros() {
+    let mut bench = Bench::with_ata();
+    assert_eq!(identify(&mut bench).trim_sectors, TRIM_SECTORS_MAX);
+    bench.medium.fill(1);
+    trim(&mut bench, &[(1, 2), (7, 0), (9, 1)]).assert_good();
+    let zeros: Vec<usize> = (0..12).filter(|block| bench.medium[block * BLOCK] == 0).collect();
+    assert_eq!(zeros, [1, 2, 9]);
+    trim(&mut bench, &[(3, 1); 256]).assert_good();
+    assert_eq!(trim(&mut bench, &[(4, 1), (131_071, 2)]).registers(), NOT_FOUND);
+    assert_eq!(bench.medium[4 * BLOCK], 1, "nothing is trimmed when a range is wrong");
+    assert_eq!(trim(&mut bench, &[(4, 1); 257]).registers(), ABORTED);
+    let other = Registers::new(Command::DataSetManagement, 0, 1);
+    assert_eq!(bench.ata(ATA, other, &[0; BLOCK]).registers(), ABORTED);
+    let short = Registers { feature: TRIM, ..other };
+    assert_eq!(bench.ata(ATA, short, &[0; BLOCK - 1]).registers(), ABORTED);
+    let mut unit = unit();
+    unit.thin = false;
+    let mut bench = Bench::of(unit, 1 << 20);
+    bench.add_ata();
+    assert_eq!(trim(&mut bench, &[(1, 1)]).registers(), ABORTED);
+    assert_eq!(identify(&mut bench).trim_sectors, 0);
+}
+
+#[test]
+fn the_native_size_is_the_size() {
+    let mut bench = Bench::with_ata();
+    for command in [Command::ReadNativeMaxAddress, Command::ReadNativeMaxAddressExt] {
+        assert_eq!(returned_by(&send(&mut bench, command, 0, 0)).lba, 131_071);
+    }
+    let traits = bench.view.policy.traits;
+    bench.ask(HomeRequest::StoreChanged(Traits { size_bytes: 1 << 40, ..traits }));
+    let long = |command, bench: &mut Bench| returned_by(&send(bench, command, 0, 0)).lba;
+    assert_eq!(long(Command::ReadNativeMaxAddress, &mut bench), 0x0fff_ffff);
+    assert_eq!(long(Command::ReadNativeMaxAddressExt, &mut bench), (1 << 31) - 1);
+}
+
+proptest! {
+    /// Whatever the registers and the data, a program ends, keeps to its buffer and to the data-out (which the bench
+    /// checks), and what fails has registers.
+    #[test]
+    fn every_command_ends(
+        command in any::<u8>(),
+        known in any::<prop::sample::Index>(),
+        fields in any::<(bool, u16, u16, u64)>(),
+        small in any::<bool>(),
+        read_bytes in 0u32..4096,
+        out in prop::collection::vec(any::<u8>(), 0..2600),
+    ) {
+        let (extend, feature, count, lba) = fields;
+        let codes: Vec<u8> = (0..=u8::MAX).filter(|code| Command::from_code(*code).is_some()).collect();
+        let registers = if small {
+            Registers { extend, feature: feature & 1, count: count % 6, lba: lba % 2048, device: 0, command: *known.get(&codes) }
+        } else {
+            Registers { extend, feature, count, lba: lba >> 16, device: 0, command }
+        };
+        let mut bench = Bench::of(unit(), 1 << 20);
+        bench.add_ata();
+        let cdb = PassThrough::new(registers).to_cdb().unwrap();
+        let ending = bench.run(ATA, cdb.as_bytes(), &out, read_bytes).ending;
+        prop_assert_eq!(ending.status == Status::CheckCondition, ending.sense.is_some());
+        prop_assert!(ending.sense.is_none_or(|sense| StatusReturn::from_sense(&sense).is_some()));
+    }
 }
 
 #[test]

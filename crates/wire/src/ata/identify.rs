@@ -49,6 +49,8 @@ pub struct Identity {
     pub physical_exponent: u8,
     /// Nominal rotation rate; 1 is a medium that does not rotate, 0 is not reported.
     pub rotation_rate: u16,
+    /// Sectors of ranges that one TRIM may have; 0 is no TRIM. What is trimmed reads as zeros.
+    pub trim_sectors: u16,
     /// World wide name: an NAA identifier.
     pub world_wide_name: Option<u64>,
 }
@@ -66,10 +68,13 @@ const SUPPORTED_3: usize = 84;
 const ENABLED: usize = 85;
 const ENABLED_2: usize = 86;
 const ENABLED_3: usize = 87;
+const ADDITIONAL: usize = 69;
 const SECTORS_48: usize = 100;
+const TRIM_SECTORS: usize = 105;
 const SECTOR_SIZE: usize = 106;
 const WORLD_WIDE_NAME: usize = 108;
 const SECTOR_WORDS: usize = 117;
+const DATA_SET_MANAGEMENT: usize = 169;
 const ROTATION: usize = 217;
 const INTEGRITY: usize = 255;
 
@@ -85,6 +90,10 @@ const SMART_ERROR_LOG: u16 = 1 << 0;
 const SMART_SELF_TEST: u16 = 1 << 1;
 const FUA: u16 = 1 << 6;
 const HAS_WORLD_WIDE_NAME: u16 = 1 << 8;
+/// Bits of ADDITIONAL: what is trimmed reads the same each time, as zeros.
+const TRIM_IS_ZERO: u16 = 1 << 14 | 1 << 5;
+/// Bit of DATA_SET_MANAGEMENT.
+const TRIM: u16 = 1 << 0;
 /// Bit 14 set and bit 15 clear: the word is valid.
 const VALID: u16 = 0x4000;
 const VALID_MASK: u16 = 0xc000;
@@ -131,6 +140,11 @@ impl Identity {
         // Ultra DMA modes 0 to 5, of which the last is selected.
         words.set(88, 0x203f);
         words.set_u64(SECTORS_48, if self.lba48 { self.sectors } else { 0 });
+        if self.trim_sectors != 0 {
+            words.set(ADDITIONAL, TRIM_IS_ZERO);
+            words.set(TRIM_SECTORS, self.trim_sectors);
+            words.set(DATA_SET_MANAGEMENT, TRIM);
+        }
         words.set_sector_size(self.sector_bytes, self.physical_exponent);
         if let Some(name) = self.world_wide_name {
             words.set_name(name);
@@ -174,6 +188,11 @@ impl Identity {
             sector_bytes,
             physical_exponent,
             rotation_rate: words.get(ROTATION),
+            trim_sectors: if words.get(DATA_SET_MANAGEMENT) & TRIM != 0 {
+                words.get(TRIM_SECTORS)
+            } else {
+                0
+            },
             world_wide_name: (third & HAS_WORLD_WIDE_NAME != 0).then(|| words.name()),
         })
     }
@@ -353,6 +372,7 @@ mod tests {
         sector_bytes: 512,
         physical_exponent: 3,
         rotation_rate: 1,
+        trim_sectors: 4,
         world_wide_name: Some(0x5001_2345_6789_abcd),
     };
 

@@ -243,6 +243,7 @@ pub(in crate::aoe::initiator) mod tests {
         sector_bytes: 512,
         physical_exponent: 3,
         rotation_rate: 1,
+        trim_sectors: 0,
         world_wide_name: Some(0x5001_2345_6789_abcd),
     };
 

@@ -87,7 +87,9 @@ impl Kind {
 impl Answer {
     pub(super) fn new(error: ErrorCode, bytes: &[u8]) -> Answer {
         let mut answer = Answer { error, ..Answer::default() };
-        answer.argument.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
+        if let Some(argument) = answer.argument.get_mut(..bytes.len()) {
+            argument.copy_from_slice(bytes);
+        }
         answer
     }
 }
@@ -180,9 +182,9 @@ impl Tags {
 
     /// The next that is to be answered.
     pub(super) fn next(&mut self) -> Option<u32> {
-        let tag = self.iter().nth(self.sent)?;
+        let tag = self.tags.get(self.sent).filter(|_| !self.is_done())?;
         self.sent = self.sent.saturating_add(1);
-        Some(tag)
+        Some(*tag)
     }
 
     pub(super) fn is_done(&self) -> bool {
