@@ -9,7 +9,7 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 13] = [
+const PACKAGES: [Package; 15] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
@@ -22,7 +22,9 @@ const PACKAGES: [Package; 13] = [
     Package { name: "chromium", program: Some("chromium") },
     Package { name: "fonts-dejavu-core", program: None },
     Package { name: "tgt", program: Some("tgtd") },
+    Package { name: "vblade", program: Some("vblade") },
     Package { name: "iproute2", program: Some("tc") },
+    Package { name: "util-linux", program: Some("nsenter") },
 ];
 
 /// What only `cargo xtask bench` needs.
