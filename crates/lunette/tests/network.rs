@@ -84,7 +84,7 @@ fn faults_happen_as_often_as_they_are_asked_for() {
             [lost, repeated, delayed].map(|share| share > 0),
             "{name}"
         );
-        assert!((100..300).contains(&faults.iter().sum()), "{name}: {passed:?}");
+        assert!((100..300).contains(&faults.iter().sum::<u64>()), "{name}: {passed:?}");
         assert_eq!(arrived.is_sorted(), delayed == 0, "{name}");
         let each: BTreeSet<u32> = arrived.into_iter().collect();
         assert_eq!(each.len() as u64, u64::from(FRAMES) - passed.lost, "{name}");
@@ -149,11 +149,11 @@ fn a_test_that_is_killed_leaves_nothing() {
     if let Some(file) = std::env::var_os(DOOMED) {
         let network = Network::new(1500, 6);
         let mut sleep = network.target.within(tool("sleep").arg("1h"));
-        let child = sleep.spawn().expect("a program");
+        let mut child = sleep.spawn().expect("a program");
         let inside = network.target.inside(|| std::fs::read_link("/proc/thread-self/ns/net"));
         wait_until("it runs inside", || of(child.id()).ok() == inside.as_ref().ok().cloned());
         std::fs::write(&file, format!("{}", child.id())).expect("a file");
-        std::thread::sleep(Duration::from_secs(3600));
+        child.wait().expect("it is waited for until this process is killed");
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("pid");
