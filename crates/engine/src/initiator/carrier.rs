@@ -17,10 +17,11 @@ use rdma::iwarp::Channel;
 use reactor::crc::crc32c;
 use reactor::io::Handle;
 use reactor::memory::Arena;
-use wire::Places;
 
 /// The deepest queue over iWARP: a receive of several kilobytes stands ready for the answer to each command.
 const IWARP_QUEUE_DEPTH_MAX: u16 = 256;
+/// Buffers of a command over iWARP: what it reads, and what it writes.
+const REGISTRATIONS: u16 = 2;
 /// RDMA Reads that the target may make at a time; an initiator makes none but to say that it is ready.
 const READS: Depths = Depths { ird: 128, ord: 1 };
 
@@ -59,14 +60,12 @@ impl Carrier {
         match url.protocol {
             Protocol::Iscsi => Ok(Carrier::Iscsi(Box::new(IscsiInitiator::new(config, now)))),
             Protocol::Iser => {
-                // What a command reads, and what it writes.
-                let registrations = 2 * config.queue_depth;
+                let registrations = REGISTRATIONS * config.queue_depth;
                 let machine = IserInitiator::new(config, now);
                 Ok(Carrier::Iser(channel(machine, registrations, url.crc, socket, now)?))
             }
             Protocol::Srp => {
-                // Each piece of it is told for itself.
-                let registrations = 2 * Places::MAX as u16 * config.queue_depth;
+                let registrations = REGISTRATIONS * config.queue_depth;
                 let machine = SrpInitiator::new(srp_config(url, &config), now);
                 Ok(Carrier::Srp(channel(machine, registrations, url.crc, socket, now)?))
             }
