@@ -210,6 +210,8 @@ fn request(id: u64, operation: Operation, before: u64) -> IbvSendWr {
             }
             if let Some(stag) = invalidate {
                 (request.opcode, request.invalidate_rkey) = (IBV_WR_SEND_WITH_INV, stag);
+                // Where libsiw looks for it.
+                request.rkey = stag;
             }
         }
         Operation::Write { stag, offset } => {
