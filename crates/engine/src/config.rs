@@ -126,8 +126,19 @@ pub struct Portal {
     pub group: u16,
     /// What is spoken there.
     pub transports: Transports,
-    /// RDMA devices listen there, too, for iSER and SRP.
-    pub rdma: bool,
+    /// Whether RDMA devices listen there, for iSER and SRP.
+    pub rdma: ByDevice,
+}
+
+/// Whether RDMA devices listen at a portal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ByDevice {
+    /// TCP alone listens.
+    No,
+    /// They listen beside TCP.
+    Too,
+    /// TCP does not listen.
+    Only,
 }
 
 /// An interface that serves AoE: every unit with an AoE address.

@@ -61,9 +61,9 @@ pub(crate) struct Shared {
     pub(crate) loads: Vec<AtomicUsize>,
     /// How busy each core is.
     pub(crate) board: Board,
-    /// Listening sockets, one for each portal: open as long as there is a core that accepts from them.
-    pub(crate) listeners: Vec<TcpListener>,
-    /// What listens beside each with RDMA devices.
+    /// The listening socket of each portal, if it has one: open as long as there is a core that accepts from it.
+    pub(crate) listeners: Vec<Option<TcpListener>>,
+    /// What listens at each with RDMA devices.
     pub(crate) rdma_listeners: Vec<Option<Listener>>,
     /// Home core of each unit.
     pub(crate) homes: Vec<usize>,

@@ -2,7 +2,7 @@
 
 use crate::access::{self, Directory};
 use crate::balance::Board;
-use crate::config::{Config, Lun, StoreSpec};
+use crate::config::{ByDevice, Config, Lun, StoreSpec};
 use crate::core::{self, Core, Shared};
 use crate::guid;
 use crate::housekeeper::{self, Housekeeper, Job};
@@ -18,6 +18,7 @@ use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use scsi::{Home, HomeRequest, Incarnation, Unit, View};
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
@@ -101,7 +102,7 @@ impl Daemon {
         let srp_guid = config.srp_guid;
         raise_descriptor_limit(&config);
         let listeners = bind(&config)?;
-        let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
+        let addresses = addresses(&config, &listeners)?;
         let rdma_listeners = listen_by_device(&config, &addresses)?;
         let mut sockets = open_interfaces(&config)?;
         let opened = opening::open_all(&mut config.luns);
@@ -260,7 +261,7 @@ fn raise_descriptor_limit(config: &Config) {
     }
 }
 
-fn bind(config: &Config) -> Result<Vec<TcpListener>, StartError> {
+fn bind(config: &Config) -> Result<Vec<Option<TcpListener>>, StartError> {
     let bind = |portal: &crate::config::Portal| {
         reactor::net::listen(portal.listen).map_err(|error| {
             let fix = match error.kind() {
@@ -274,14 +275,24 @@ fn bind(config: &Config) -> Result<Vec<TcpListener>, StartError> {
             StartError(format!("cannot listen on {}: {error}; {fix}", portal.listen))
         })
     };
-    config.portals.iter().map(bind).collect()
+    let by_tcp =
+        |portal: &crate::config::Portal| (portal.rdma != ByDevice::Only).then(|| bind(portal)).transpose();
+    config.portals.iter().map(by_tcp).collect()
 }
 
-/// Where portals say so RDMA devices listen, too, on the port that TCP has.
+/// Where portals say so RDMA devices listen, also on a port that TCP has.
 fn listen_by_device(config: &Config, addresses: &[SocketAddr]) -> Result<Vec<Option<Listener>>, StartError> {
     let listen = |(portal, address): (&crate::config::Portal, &SocketAddr)| {
-        let listener = portal.rdma.then(|| Listener::new(*address)).transpose();
+        let by_devices = portal.rdma != ByDevice::No;
+        let listener = by_devices.then(|| Listener::new(*address)).transpose();
         listener.map_err(|error| {
+            let is_taken = matches!(&error, rdma::verbs::Error::System { error, .. } if error.kind() == ErrorKind::AddrInUse);
+            if is_taken && portal.rdma == ByDevice::Too {
+                return StartError(format!(
+                    "no RDMA device can listen on {address}, where TCP does: {error}; with an iWARP device that has the ports \
+                     of TCP, say rdma = \"only\" of this portal in the file, and have another one for TCP"
+                ));
+            }
             StartError(format!(
                 "no RDMA device can listen on {address}: {error}; `lunette rdma` lists devices, and without --rdma (rdma = \
                  true in the file) iSER and SRP are served without one"
@@ -303,6 +314,12 @@ fn open_interfaces(config: &Config) -> Result<Vec<Vec<(usize, Socket)>>, StartEr
         }
     }
     Ok(sockets)
+}
+
+/// Those of portals; where TCP listens, with the port that it has.
+fn addresses(config: &Config, listeners: &[Option<TcpListener>]) -> Result<Vec<SocketAddr>, StartError> {
+    let listens = config.portals.iter().zip(listeners);
+    listens.map(|(portal, listener)| listener.as_ref().map_or(Ok(portal.listen), bound)).collect()
 }
 
 fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {

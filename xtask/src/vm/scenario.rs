@@ -57,6 +57,8 @@ const SCENARIOS: &[Scenario] = &[
     verbs::SRP,
     // The same with descriptors that the daemon has to read first.
     verbs::TABLES,
+    // On iWARP in software: iSER, and the data is read over SRP then, and the other way round.
+    verbs::SIW,
     // The device is removed under a load over iSER, and comes back.
     verbs::OUTAGE,
     // `lunette rdma` in the guest, with devices and without.

@@ -4,7 +4,7 @@ use super::problems::{Collector, Fault};
 use super::raw::*;
 use super::scalar;
 use super::verify::{self, Machine};
-use super::{Config, FILE_BYTES_MAX, Problems, file, spec};
+use super::{ByDevice, Config, FILE_BYTES_MAX, Problems, file, spec};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -141,7 +141,9 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
     if options.rdma {
         verify::complete_portals(raw);
         for portal in &mut raw.portals {
-            portal.rdma = Some(At::new(true, &Place::option("--rdma")));
+            if portal.rdma.as_ref().is_none_or(|at| at.value == ByDevice::No) {
+                portal.rdma = Some(At::new(ByDevice::Too, &Place::option("--rdma")));
+            }
         }
     }
 }

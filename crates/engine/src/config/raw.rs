@@ -1,5 +1,6 @@
 //! The one form that a file and the command line are both read into: text with places, nothing verified.
 
+use super::ByDevice;
 use std::path::PathBuf;
 
 /// Where something was said.
@@ -66,7 +67,7 @@ pub(super) struct RawPortal {
     pub(super) cores: Text,
     pub(super) group: Text,
     pub(super) transports: Option<Vec<At<String>>>,
-    pub(super) rdma: Switch,
+    pub(super) rdma: Option<At<ByDevice>>,
 }
 
 #[derive(Default)]

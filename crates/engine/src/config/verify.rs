@@ -178,8 +178,11 @@ fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) ->
         let cores = cores(&portal.cores, usable, problems);
         let group = count(&portal.group, 1, u64::from(u16::MAX), problems);
         let group = group.and_then(|group| u16::try_from(group).ok());
-        let transports = transports(portal, problems);
-        let rdma = transports.is_some_and(|transports| rdma(portal, transports, problems));
+        let mut transports = transports(portal, problems);
+        let rdma = transports.map_or(ByDevice::No, |transports| rdma(portal, transports, problems));
+        if let (ByDevice::Only, Some(at), Some(transports)) = (rdma, &portal.rdma, &mut transports) {
+            alone(&at.place, portal, listen, transports, problems);
+        }
         portals.push(
             listen.zip(cores).zip(group).zip(transports).map(|(((listen, cores), group), transports)| {
                 Portal { listen, cores, group, transports, rdma }
@@ -215,15 +218,33 @@ fn transports(portal: &RawPortal, problems: &mut Collector<'_>) -> Option<Transp
     (are_known && !named.is_empty()).then_some(transports)
 }
 
-/// Whether RDMA devices listen: `--rdma` is for all portals that offer what they carry.
-fn rdma(portal: &RawPortal, transports: Transports, problems: &mut Collector<'_>) -> bool {
-    let Some(at) = portal.rdma.as_ref().filter(|at| at.value) else { return false };
+/// How RDMA devices listen: `--rdma` is for all portals that offer what they carry.
+fn rdma(portal: &RawPortal, transports: Transports, problems: &mut Collector<'_>) -> ByDevice {
+    let Some(at) = portal.rdma.as_ref().filter(|at| at.value != ByDevice::No) else { return ByDevice::No };
     let carries = transports.iser || transports.srp;
     if !carries && at.place.offset.is_some() {
         let fix = "add \"iser\" or \"srp\" to its `transports`, or leave `rdma` out";
         problems.add(&at.place, Fault::new("RDMA devices carry nothing that this portal offers", fix));
     }
-    carries
+    if carries { at.value } else { ByDevice::No }
+}
+
+/// A portal where TCP does not listen: it offers no iSCSI over that, nor finds a free port by it.
+fn alone(
+    place: &Place,
+    portal: &RawPortal,
+    listen: Option<SocketAddr>,
+    transports: &mut Transports,
+    problems: &mut Collector<'_>,
+) {
+    if portal.transports.is_some() && transports.iscsi {
+        let fix = "leave \"iscsi\" out of its `transports`, or write `rdma = true`";
+        problems.add(place, Fault::new("iSCSI is over TCP, which does not listen at this portal", fix));
+    }
+    if listen.is_some_and(|listen| listen.port() == 0) {
+        problems.add(place, Fault::new("RDMA devices alone find no free port", "write a port in `listen`"));
+    }
+    transports.iscsi = false;
 }
 
 /// SRP has one target port for each portal, through which the first target is reached that has the portal.

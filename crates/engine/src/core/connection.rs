@@ -225,9 +225,12 @@ impl<I: Io> Core<I> {
     pub(super) fn listen(&mut self, portal: usize) {
         let cores = &self.shared.config.portals[portal].cores;
         let accepts = cores.first().and_then(|first| self.core_index(*first)) == Some(self.me);
-        if accepts && self.stopping.is_none() {
+        if let Some(listener) = &self.shared.listeners[portal]
+            && accepts
+            && self.stopping.is_none()
+        {
             let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
-            self.io.accept(reactor::net::handle(&self.shared.listeners[portal]), tag);
+            self.io.accept(reactor::net::handle(listener), tag);
         }
     }
 

@@ -154,7 +154,7 @@ impl Target {
         let (home, _) = home(&config, &mut unit, &opened);
         let views = vec![View { unit, policy: home.policy() }];
         let listeners = bind(&config).expect("a portal");
-        let addresses = vec![bound(&listeners[0]).expect("an address")];
+        let addresses = addresses(&config, &listeners).expect("an address");
         let (portal, name) = (addresses[0], config.targets[0].name.clone());
         let registry = Arc::new(Registry::default());
         let shared = Arc::new(Shared {
