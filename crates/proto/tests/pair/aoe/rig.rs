@@ -400,6 +400,7 @@ fn identity(sectors: usize) -> Identity {
         sector_bytes: ata::SECTOR_BYTES,
         physical_exponent: 0,
         rotation_rate: 1,
+        trim_sectors: 0,
         world_wide_name: None,
     }
 }
