@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::Level;
 use wire::Span;
-use wire::aoe::{Address, ETHERTYPE, Header, Mac, sectors_per_frame};
+use wire::aoe::{Address, ETHERTYPE, Header, MTU_MIN, Mac, sectors_per_frame};
 
 /// What this core serves of an interface.
 pub(super) struct Interface {
@@ -261,8 +261,8 @@ impl<I: Io> Core<I> {
         let facts = Facts { serial, way, session: Some(Arc::new(session)), target: None };
         let machine = Transport::Aoe(Box::new(Target::new(config)));
         let mut conn = Connection::new(machine, facts, Phase::Serving, None);
-        let losses = self.lanes[unit as usize].losses();
-        conn.luns.push(LunState { number: LUN, unit, nexus, losses });
+        // What it was told in an earlier session nobody remembers: a needless error is better than a lie.
+        conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0 });
         conn.reach = vec![Reach::No; self.views.len()];
         conn.progress_at = self.io.now();
         let key = self.connections.insert(conn);
@@ -372,7 +372,14 @@ pub(crate) fn open(interface: &AoeInterface) -> std::io::Result<Vec<Socket>> {
         frames: SLOTS_OF_INTERFACE,
         slots: SLOTS_OF_INTERFACE,
     };
-    packet::open(&setup, interface.cores.len())
+    let sockets = packet::open(&setup, interface.cores.len())?;
+    match sockets.first().map(Socket::mtu) {
+        Some(mtu) if mtu < MTU_MIN => Err(std::io::Error::other(format!(
+            "{name}: its MTU is {mtu}, and AoE needs {MTU_MIN} (ip link set {name} mtu 1500)",
+            name = interface.name
+        ))),
+        Some(_) | None => Ok(sockets),
+    }
 }
 
 /// What targets take: no answers.

@@ -396,7 +396,6 @@ fn identity(sectors: usize) -> Identity {
         look_ahead: Feature::ON,
         smart: Feature::default(),
         smart_logs: false,
-        trim_sectors: 0,
         sector_bytes: ata::SECTOR_BYTES,
         physical_exponent: 0,
         rotation_rate: 1,
