@@ -90,17 +90,19 @@ impl Target {
         let mut task = self.task(request, frame, place);
         match self.tasks.meet(&task, request.tag) {
             Met::New => {}
-            Met::Same | Met::Joined => {
-                self.counts.copies = self.counts.copies.saturating_add(1);
-                return false;
+            Met::Same | Met::Joined(None) => return self.copied(),
+            Met::Joined(Some(answer)) => {
+                for write in task.writes() {
+                    self.written.remember(now, write, answer);
+                }
+                return self.copied();
             }
         }
         if let Some(write) = task.writes().next()
             && let Some(answer) = self.written.find(now, &write)
         {
-            self.counts.copies = self.counts.copies.saturating_add(1);
             self.reply(request.tag, task.kind, answer);
-            return false;
+            return self.copied();
         }
         let keeps = request.write_bytes > 0;
         task.frame = keeps.then_some(place);
@@ -111,6 +113,12 @@ impl Target {
         self.written.forget(request.tag);
         self.up.push_back(Up::Command(command(id, request)));
         keeps
+    }
+
+    /// A copy needs no task, and none its frame.
+    fn copied(&mut self) -> bool {
+        self.counts.copies = self.counts.copies.saturating_add(1);
+        false
     }
 
     fn task(&self, request: &Request, frame: &[u8], place: Span) -> Task {

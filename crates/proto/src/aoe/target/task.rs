@@ -245,8 +245,8 @@ impl Task {
 pub(super) enum Met {
     /// It is, under this tag.
     Same,
-    /// The same write is, under another tag, and will be answered under this one, too.
-    Joined,
+    /// The same write is, under another tag, and will be answered under this one, too: so, if it has ended.
+    Joined(Option<Answer>),
     /// No.
     New,
 }
@@ -299,13 +299,14 @@ impl TaskTable {
         }
         let Some(slot) = original else { return Met::New };
         let Some(task) = self.slots.get_mut(usize::from(slot)) else { return Met::New };
+        let answer = (task.stage == Stage::Ended).then_some(task.answer);
         let given_up = task.tags.join(tag);
         let is_given_up = |entry: &&mut (u32, u32, u16)| entry.2 == slot && Some(entry.0) == given_up;
         match self.tags.iter_mut().find(is_given_up) {
             Some(entry) => entry.0 = tag,
             None => self.tags.push((tag, new.sum, slot)),
         }
-        Met::Joined
+        Met::Joined(answer)
     }
 
     /// The task, if it still is the one that this id was given for.

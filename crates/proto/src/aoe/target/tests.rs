@@ -392,6 +392,23 @@ fn copies_of_a_write_under_other_tags_are_one_write() {
 }
 
 #[test]
+fn a_copy_that_came_before_the_answer_left_is_not_executed_when_it_comes_again() {
+    let mut session = Session::new(4);
+    assert!(session.receive(&write(7, 1, 0xaa)));
+    let UpCommand { task, .. } = session.command();
+    session.end(task, 0, None);
+    assert!(!session.receive(&write(8, 1, 0xaa)));
+    for tag in [7, 8] {
+        assert_eq!(ata_answer(&session.answer().unwrap()).0, tag);
+    }
+    for tag in [7, 8] {
+        assert!(!session.receive(&write(tag, 1, 0xaa)), "{tag}");
+        assert_eq!(ata_answer(&session.answer().unwrap()).0, tag);
+    }
+    session.finish();
+}
+
+#[test]
 fn a_write_is_executed_when_an_answer_to_its_like_has_left() {
     let mut session = Session::new(4);
     session.receive(&write(1, 5, 1));
