@@ -620,6 +620,48 @@ fn targets_are_reserved_by_an_order() {
     session.finish();
 }
 
+/// The lists may be others' by now.
+#[test]
+fn a_late_copy_of_an_order_changes_nothing() {
+    let mut session = Session::new(4);
+    let directives = [0, 1, 2, 0, 0, 0, 0, 9];
+    for (done, asked) in [
+        (frame(Command::RESERVE, 3, &[1, 1], &PEER.0), OrderKind::ReadReserve),
+        (frame(Command::RESERVE, 4, &[2, 1], &PEER.0), OrderKind::ReadReserve),
+        (frame(Command::MASK, 5, &[0, 1, 0, 1], &directives), OrderKind::ReadMask),
+        (frame(Command::CONFIG, 6, b"\0\0\0\0\0\x14\0\x04", b"disk"), OrderKind::SetConfig),
+    ] {
+        assert!(session.receive(&done));
+        let followed = session.command();
+        session.push(followed.task, 16);
+        let answer = session.target.transmit().unwrap();
+        assert!(matches!(session.target.poll(), Some(Up::Pushed(_))));
+        session.receive(&done);
+        let given_up = session.command().task;
+        session.target.down(NOW, Down::Abort { task: given_up });
+        for _ in 0..2 {
+            session.receive(&done);
+            let command = session.command();
+            assert!(!session.receive(&done) && session.target.poll().is_none());
+            assert_eq!(Order::from_cdb(&command.cdb).unwrap().kind, asked);
+            assert_eq!((command.read_bytes, command.lun), (followed.read_bytes, 0));
+            session.push(command.task, 16);
+            let again = session.target.transmit().unwrap();
+            assert_eq!((again.header(), again.payload), (answer.header(), answer.payload));
+            assert!(matches!(session.target.poll(), Some(Up::Pushed(_))));
+        }
+    }
+    let release = frame(Command::RESERVE, 7, &[1, 0], &[]);
+    session.receive(&release);
+    let task = session.command().task;
+    session.end(task, 0, None);
+    let answer = session.answer();
+    session.receive(&release);
+    assert!(session.target.poll().is_none());
+    assert_eq!(session.answer(), answer);
+    session.finish();
+}
+
 #[test]
 fn a_session_ends_when_nothing_is_in_flight() {
     let mut session = Session::new(4);

@@ -1,13 +1,12 @@
-//! Writes that were answered, for some time.
+//! Writes that were answered, for some time; and orders that change something.
 //!
 //! A request that comes late is a copy, made by the network or by an initiator that lost patience; when the first one
 //! was answered, newer data may stand where it writes. So it is answered again, and not executed again. Initiators that
 //! use a tag again for another request have no such copies in mind: only the last request of a tag is remembered.
 
-use super::task::Answer;
+use super::task::{Answer, Kind};
 use crate::time::Time;
 use std::time::Duration;
-use wire::ata::Section;
 
 /// Writes remembered: in sets, found by their tags.
 const SETS: usize = 128;
@@ -20,7 +19,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Write {
     pub tag: u32,
-    pub section: Section,
+    pub kind: Kind,
     /// CRC32C of the data.
     pub sum: u32,
 }
@@ -91,16 +90,15 @@ const _: () = assert!(SETS == 1 << (32 - 25));
 mod tests {
     use super::*;
     use wire::aoe::ErrorCode;
-    use wire::ata::Registers;
+    use wire::ata::{Registers, Section};
 
     fn write(tag: u32, lba: u8, sum: u32) -> Write {
         let registers = Registers::new(wire::ata::Command::WriteSectorsExt, u64::from(lba), 1);
-        let section = Section::request(&registers, true);
-        Write { tag, section, sum }
+        Write { tag, kind: Kind::Ata(Section::request(&registers, true)), sum }
     }
 
     fn answer(byte: u8) -> Answer {
-        Answer { error: ErrorCode::NONE, argument: [byte; 12] }
+        Answer { error: ErrorCode::NONE, argument: [byte; 12], has_data: false }
     }
 
     #[test]
