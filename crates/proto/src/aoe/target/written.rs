@@ -12,8 +12,8 @@ use std::time::Duration;
 const SETS: usize = 128;
 /// Writes of one set.
 const WAYS: usize = 8;
-/// How long a copy may be on its way.
-const WITHIN: Duration = Duration::from_secs(5);
+/// How long a copy may be on its way: what was answered is remembered so long.
+pub const COPIES_WITHIN: Duration = Duration::from_secs(5);
 
 /// What tells one write from another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +48,7 @@ impl Written {
     /// What this write was answered, if it was.
     pub(super) fn find(&mut self, now: Time, write: &Write) -> Option<Answer> {
         let remembered = self.of_tag(write.tag)?.as_ref()?;
-        let is_it = remembered.write == *write && now.since(remembered.at) <= WITHIN;
+        let is_it = remembered.write == *write && now.since(remembered.at) <= COPIES_WITHIN;
         is_it.then_some(remembered.answer)
     }
 
@@ -111,8 +111,8 @@ mod tests {
         for other in [write(2, 2, 3), write(1, 1, 3), write(1, 2, 4)] {
             assert_eq!(written.find(Time(0), &other), None);
         }
-        assert_eq!(written.find(Time(0).after(WITHIN), &one), Some(answer(9)));
-        assert_eq!(written.find(Time(1).after(WITHIN), &one), None);
+        assert_eq!(written.find(Time(0).after(COPIES_WITHIN), &one), Some(answer(9)));
+        assert_eq!(written.find(Time(1).after(COPIES_WITHIN), &one), None);
     }
 
     #[test]
