@@ -49,7 +49,7 @@ const SCENARIOS: &[Scenario] = &[
     verbs::SRP,
     // The same with descriptors that the daemon has to read first.
     verbs::TABLES,
-    // On iWARP in software: iSER, and the data is read over SRP then, and the other way round.
+    // The same on iWARP in software: SRP, and the data is read over iSER then, and iSER.
     verbs::SIW,
     // The device is removed under a load over iSER, and comes back.
     verbs::OUTAGE,
