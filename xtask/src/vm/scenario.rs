@@ -24,7 +24,7 @@ pub(super) struct Scenario {
 
 /// The shortest of those that are played by default comes last, so that two at a time end together.
 const SCENARIOS: &[Scenario] = &[
-    // One unit over TCP and SRP at once: each path is cut in turn, I/O goes on over the other, and the path comes back.
+    // One unit over TCP, iSER and SRP at once: paths are cut, I/O goes on over the others, and they come back.
     Scenario {
         serve: &["--srp", "192.0.2.3:3260", "--srp-guid", "024c750000000001"],
         ..scenario("multipath", include_str!("../../vm/multipath.sh"))
