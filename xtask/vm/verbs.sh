@@ -13,8 +13,12 @@ rxe() {
 
 # Serves a disk in memory, also by devices.
 serve() {
-    step "lunette serve --rdma $*"
-    lunette serve --rdma --listen "$HOST:3260" --cores 0 --lun ram:256M "$@" >/tmp/banner 2>>/tmp/daemon.log &
+    serve_as --rdma --listen "$HOST:3260" --cores 0 --lun ram:256M "$@"
+}
+
+serve_as() {
+    step "lunette serve $*"
+    lunette serve "$@" >/tmp/banner 2>>/tmp/daemon.log &
     daemon=$!
     until grep -q '^Ready' /tmp/banner; do
         kill -0 "$daemon"

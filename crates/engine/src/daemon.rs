@@ -2,8 +2,8 @@
 
 use crate::access::{self, Directory};
 use crate::balance::Board;
-use crate::config::{Config, Lun, StoreSpec};
-use crate::core::{Core, Shared};
+use crate::config::{ByDevice, Config, Lun, StoreSpec};
+use crate::core::{self, Core, Shared};
 use crate::guid;
 use crate::housekeeper::{self, Housekeeper, Job};
 use crate::message::Message;
@@ -13,10 +13,12 @@ use crate::registry::Registry;
 use rdma::verbs::Listener;
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::Arena;
+use reactor::packet::Socket;
 use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use scsi::{Home, HomeRequest, Incarnation, Unit, View};
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
@@ -100,8 +102,9 @@ impl Daemon {
         let srp_guid = config.srp_guid;
         raise_descriptor_limit(&config);
         let listeners = bind(&config)?;
-        let addresses = listeners.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
+        let addresses = addresses(&config, &listeners)?;
         let rdma_listeners = listen_by_device(&config, &addresses)?;
+        let mut sockets = open_interfaces(&config)?;
         let opened = opening::open_all(&mut config.luns);
         let mut units: Vec<Arc<Unit>> =
             (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun, &opened[lun]))).collect();
@@ -164,6 +167,7 @@ impl Daemon {
                 views: views.clone(),
                 opened: opened.clone(),
                 homes: own.collect(),
+                sockets: std::mem::take(&mut sockets[me]),
             };
             cores.push(start_core(seed)?);
         }
@@ -257,7 +261,7 @@ fn raise_descriptor_limit(config: &Config) {
     }
 }
 
-fn bind(config: &Config) -> Result<Vec<TcpListener>, StartError> {
+fn bind(config: &Config) -> Result<Vec<Option<TcpListener>>, StartError> {
     let bind = |portal: &crate::config::Portal| {
         reactor::net::listen(portal.listen).map_err(|error| {
             let fix = match error.kind() {
@@ -271,14 +275,24 @@ fn bind(config: &Config) -> Result<Vec<TcpListener>, StartError> {
             StartError(format!("cannot listen on {}: {error}; {fix}", portal.listen))
         })
     };
-    config.portals.iter().map(bind).collect()
+    let by_tcp =
+        |portal: &crate::config::Portal| (portal.rdma != ByDevice::Only).then(|| bind(portal)).transpose();
+    config.portals.iter().map(by_tcp).collect()
 }
 
-/// Where portals say so RDMA devices listen, too, on the port that TCP has.
+/// Where portals say so RDMA devices listen, also on a port that TCP has.
 fn listen_by_device(config: &Config, addresses: &[SocketAddr]) -> Result<Vec<Option<Listener>>, StartError> {
     let listen = |(portal, address): (&crate::config::Portal, &SocketAddr)| {
-        let listener = portal.rdma.then(|| Listener::new(*address)).transpose();
+        let by_devices = portal.rdma != ByDevice::No;
+        let listener = by_devices.then(|| Listener::new(*address)).transpose();
         listener.map_err(|error| {
+            let is_taken = matches!(&error, rdma::verbs::Error::System { error, .. } if error.kind() == ErrorKind::AddrInUse);
+            if is_taken && portal.rdma == ByDevice::Too {
+                return StartError(format!(
+                    "no RDMA device can listen on {address}, where TCP does: {error}; with an iWARP device that has the ports \
+                     of TCP, say rdma = \"only\" of this portal in the file, and have another one for TCP"
+                ));
+            }
             StartError(format!(
                 "no RDMA device can listen on {address}: {error}; `lunette rdma` lists devices, and without --rdma (rdma = \
                  true in the file) iSER and SRP are served without one"
@@ -286,6 +300,26 @@ fn listen_by_device(config: &Config, addresses: &[SocketAddr]) -> Result<Vec<Opt
         })
     };
     config.portals.iter().zip(addresses).map(listen).collect()
+}
+
+/// Sockets of interfaces, by core.
+fn open_interfaces(config: &Config) -> Result<Vec<Vec<(usize, Socket)>>, StartError> {
+    let mut sockets: Vec<Vec<(usize, Socket)>> = config.cores.iter().map(|_| Vec::new()).collect();
+    for (index, interface) in config.aoe.iter().enumerate() {
+        let opened = core::open(interface).map_err(|error| StartError(format!("AoE on {error}")))?;
+        for (core, socket) in interface.cores.iter().zip(opened) {
+            if let Some(position) = config.cores.iter().position(|number| number == core) {
+                sockets[position].push((index, socket));
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+/// Those of portals; where TCP listens, with the port that it has.
+fn addresses(config: &Config, listeners: &[Option<TcpListener>]) -> Result<Vec<SocketAddr>, StartError> {
+    let listens = config.portals.iter().zip(listeners);
+    listens.map(|(portal, listener)| listener.as_ref().map_or(Ok(portal.listen), bound)).collect()
 }
 
 fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {
@@ -393,6 +427,8 @@ struct Seed {
     views: Vec<View>,
     opened: Vec<Opened>,
     homes: Vec<Option<Home>>,
+    /// Of interfaces, by their index in the configuration.
+    sockets: Vec<(usize, Socket)>,
 }
 
 /// A core that panics takes the homes of its units and its sessions with it, and others would wait for it for ever: the
@@ -426,8 +462,14 @@ fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {
                     opened.store.clone().lane(Core::<Uring>::lane_tags(index))
                 };
                 let lanes = seed.opened.iter().enumerate().map(lane).collect();
-                let core = Core::new(seed.me, io, seed.shared, seed.mailbox, seed.views, lanes, seed.homes);
-                let _ = ready.send(Ok(()));
+                let mut core =
+                    Core::new(seed.me, io, seed.shared, seed.mailbox, seed.views, lanes, seed.homes);
+                let served = core.serve_interfaces(seed.sockets).map_err(|error| error.to_string());
+                let is_served = served.is_ok();
+                let _ = ready.send(served);
+                if !is_served {
+                    return true;
+                }
                 let bell = AlarmBell;
                 let flushed = core.run();
                 drop(bell);

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve disks until Ctrl-C
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Verify a configuration file and print everything that is wrong with it
     Check {
         /// The file; docs/configuration.md explains its options
@@ -65,6 +65,7 @@ and then, after commas,
   serial=TEXT    unit serial number (default: made from the path or the name)
   name=NAME      name in the log (default: lun0, lun1, ...)
   id=NUMBER      LUN number
+  aoe=SHELF.SLOT name on interfaces that --aoe serves (default: not served there)
 Sizes take K, M, G and T. A comma in a path is written `\\,`.";
 
 #[derive(Debug, Args)]
@@ -87,6 +88,9 @@ pub(crate) struct Serve {
     /// Name SRP target ports so, as id_ext and ioc_guid [default: made once, and kept in the state directory]
     #[arg(long, value_name = "16HEX")]
     srp_guid: Option<String>,
+    /// Serve LUNs that have an AoE address (aoe=SHELF.SLOT) by ATA over Ethernet on this interface, also several times
+    #[arg(long, value_name = "IFACE")]
+    aoe: Vec<String>,
     /// Name of the target [default: iqn.2026-11.io.lunette:disk]
     #[arg(long, value_name = "IQN")]
     target: Option<String>,
@@ -118,6 +122,7 @@ impl Serve {
             srp,
             rdma,
             srp_guid,
+            aoe,
             target,
             lun,
             cores,
@@ -126,7 +131,7 @@ impl Serve {
             admin,
             log_level: _,
         } = self;
-        ServeOptions { config, listen, srp, rdma, srp_guid, target, lun, cores, poll, state_dir, admin }
+        ServeOptions { config, listen, srp, rdma, srp_guid, aoe, target, lun, cores, poll, state_dir, admin }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What `serve` prints when it is ready: what is served, and lines to paste into initiators.
 
-use engine::config::{Config, Group, Poll, Target, show_cores};
+use engine::config::{ByDevice, Config, Group, Poll, Portal, Target, show_cores};
 use engine::daemon::UnitSummary;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
@@ -46,15 +46,40 @@ fn write_all(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::R
         write_target(out, config, target, running)?;
         write_connecting(out, config, target, running)?;
     }
+    write_aoe(out, config, running)?;
     write!(out, "\nReady. Stop with Ctrl-C.\n")
+}
+
+/// What is served by frames.
+fn write_aoe(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::Result {
+    if config.aoe.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nATA over Ethernet")?;
+    for (lun, unit) in config.luns.iter().zip(running.units) {
+        let Some(address) = lun.aoe else { continue };
+        for interface in &config.aoe {
+            writeln!(out, "  URL aoe://{}/{address}", interface.name)?;
+        }
+        match &unit.failed {
+            Some(reason) => writeln!(out, "  {address}  {}: NOT READY: {reason}", lun.name)?,
+            None => writeln!(out, "  {address}  {}: {}, serial {}", lun.name, unit.store, lun.serial)?,
+        }
+        writeln!(out, "\n  Linux    modprobe aoe; then it is /dev/etherd/e{address}")?;
+    }
+    Ok(())
 }
 
 fn write_target(out: &mut String, config: &Config, target: &Target, running: &Running<'_>) -> fmt::Result {
     writeln!(out, "\nTarget {}", target.name)?;
     for (index, address) in addresses(target, running) {
         let (host, port) = reachable(address, running.host);
-        let by_devices = config.portals.get(index).is_some_and(|portal| portal.rdma);
-        writeln!(out, "  portal {address}{}", if by_devices { ", also by RDMA devices" } else { "" })?;
+        let by_devices = match config.portals.get(index).map(|portal| portal.rdma) {
+            Some(ByDevice::Too) => ", also by RDMA devices",
+            Some(ByDevice::Only) => ", by RDMA devices only",
+            Some(ByDevice::No) | None => "",
+        };
+        writeln!(out, "  portal {address}{by_devices}")?;
         if offers_iscsi(config, index) {
             writeln!(out, "  URL iscsi://{host}:{port}/{}/{}", target.name, first_lun(target))?;
         }
@@ -155,7 +180,8 @@ fn srp_guid(config: &Config, target: &Target, running: &Running<'_>, portal: usi
 }
 
 fn offers_iscsi(config: &Config, portal: usize) -> bool {
-    config.portals.get(portal).is_some_and(|portal| portal.transports.any_iscsi())
+    let offers = |portal: &Portal| portal.transports.any_iscsi() && portal.rdma != ByDevice::Only;
+    config.portals.get(portal).is_some_and(offers)
 }
 
 /// Its portals with their bound addresses.

@@ -95,12 +95,14 @@ fn state(state: PortState) -> &'static str {
 /// Whether the daemon uses it, or why not.
 fn usable(facts: &DeviceFacts) -> &'static str {
     match facts.transport {
-        Transport::InfiniBand if !facts.ports.iter().any(|port| port.state == PortState::Active) => {
+        Transport::InfiniBand | Transport::Iwarp
+            if !facts.ports.iter().any(|port| port.state == PortState::Active) =>
+        {
             "once a port is active"
         }
         Transport::InfiniBand => "yes",
         Transport::Iwarp => {
-            "no: initiators with iWARP devices are served by iWARP in user space, which needs no device here"
+            "where a portal has rdma = \"only\"; others serve initiators with iWARP devices by iWARP in user space"
         }
         Transport::Other => "no",
     }
@@ -167,7 +169,7 @@ rxe0: RoCE, GUID 505400fffe123456
             "iWARP, GUID 505400fffe123456, firmware 1.2\n",
             "inline data: none\n",
             "send with invalidate: no, fast registration: yes, shared receive queues: no\n",
-            "--rdma: no: initiators with iWARP devices",
+            "--rdma: where a portal has rdma = \"only\"",
         ] {
             assert!(text.contains(expected), "{expected} is missing in:\n{text}");
         }

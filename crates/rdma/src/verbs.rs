@@ -13,6 +13,8 @@
 //!   connection, which gives it back after the queue pair is gone; all other places are lent
 //!   ([`Arena::lend`](reactor::memory::Arena::lend)) until their work is finished, or the queue pair is gone. A peer
 //!   reaches nothing: the arena is registered for local use only.
+//! - An iWARP device reads into a [`Sink`](sink::Sink) of the connection, which its peer may write. It is copied from, and
+//!   never referred to.
 //! - Events are acknowledged where they are taken, so nothing waits for that.
 
 mod cm;
@@ -22,6 +24,7 @@ mod library;
 mod listener;
 mod pair;
 mod queue;
+mod sink;
 mod survey;
 mod sys;
 

@@ -19,6 +19,7 @@ macro_rules! inside {
 pub(super) const ISER: Scenario = inside!("verbs_iser", "../../vm/verbs_iser.sh");
 pub(super) const SRP: Scenario = inside!("verbs_srp", "../../vm/verbs_srp.sh");
 pub(super) const TABLES: Scenario = inside!("verbs_tables", "../../vm/verbs_tables.sh");
+pub(super) const SIW: Scenario = inside!("verbs_siw", "../../vm/verbs_siw.sh");
 pub(super) const OUTAGE: Scenario = inside!("verbs_outage", "../../vm/verbs_outage.sh");
 pub(super) const LIST: Scenario = inside!("verbs_list", "../../vm/verbs_list.sh");
 

@@ -1,5 +1,6 @@
 //! TOML into the raw form. Every fault of the text is found at once: syntax, types, unknown keys.
 
+use super::ByDevice;
 use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ pub(super) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Raw> {
         logins_max: root.number("logins_max", problems),
         srp_guid: root.text("srp_guid", problems),
         portals: root.tables("portal", problems, portal),
+        aoe: root.tables("aoe", problems, aoe),
         luns: root.tables("lun", problems, lun),
         targets: root.tables("target", problems, target),
     };
@@ -45,7 +47,17 @@ fn portal(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawPortal 
         cores: table.text("cores", problems),
         group: table.number("group", problems),
         transports: table.texts("transports", problems),
-        rdma: table.switch("rdma", problems),
+        rdma: table.by_device("rdma", problems),
+    }
+}
+
+fn aoe(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawAoe {
+    RawAoe {
+        place: table.place.clone(),
+        interface: table.text("interface", problems),
+        cores: table.text("cores", problems),
+        allow: table.texts("allow", problems),
+        deny: table.texts("deny", problems),
     }
 }
 
@@ -67,6 +79,7 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
         write_cache: table.switch("write_cache", problems),
         thin: table.switch("thin", problems),
         removable: table.switch("removable", problems),
+        aoe: table.text("aoe", problems),
     }
 }
 
@@ -161,6 +174,16 @@ impl<'a, 't> Table<'a, 't> {
         match value.as_bool() {
             Some(on) => Some(At::new(on, &place)),
             None => wrong_type(&place, value, "true or false", problems),
+        }
+    }
+
+    fn by_device(&mut self, key: &'static str, problems: &mut Collector<'_>) -> Option<At<ByDevice>> {
+        let (place, value) = self.take(key)?;
+        match (value.as_bool(), value.as_str()) {
+            (Some(false), _) => Some(At::new(ByDevice::No, &place)),
+            (Some(true), _) => Some(At::new(ByDevice::Too, &place)),
+            (None, Some("only")) => Some(At::new(ByDevice::Only, &place)),
+            (None, _) => wrong_type(&place, value, "true, false or \"only\"", problems),
         }
     }
 

@@ -4,7 +4,7 @@ use super::problems::{Collector, Fault};
 use super::raw::*;
 use super::scalar;
 use super::verify::{self, Machine};
-use super::{Config, FILE_BYTES_MAX, Problems, file, spec};
+use super::{ByDevice, Config, FILE_BYTES_MAX, Problems, file, spec};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,8 @@ pub struct ServeOptions {
     pub rdma: bool,
     /// `--srp-guid`
     pub srp_guid: Option<String>,
+    /// `--aoe`, each
+    pub aoe: Vec<String>,
     /// `--target`
     pub target: Option<String>,
     /// `--lun`, each
@@ -126,6 +128,9 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
     if !options.listen.is_empty() {
         raw.portals = options.listen.iter().map(|address| portal(address)).collect();
     }
+    if !options.aoe.is_empty() {
+        raw.aoe = options.aoe.iter().map(|name| interface(name)).collect();
+    }
     if let Some(guid) = &options.srp_guid {
         raw.srp_guid = Some(text("--srp-guid", guid));
     }
@@ -136,7 +141,9 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
     if options.rdma {
         verify::complete_portals(raw);
         for portal in &mut raw.portals {
-            portal.rdma = Some(At::new(true, &Place::option("--rdma")));
+            if portal.rdma.as_ref().is_none_or(|at| at.value == ByDevice::No) {
+                portal.rdma = Some(At::new(ByDevice::Too, &Place::option("--rdma")));
+            }
         }
     }
 }
@@ -160,6 +167,12 @@ fn add_srp(address: &str, raw: &mut Raw) {
             raw.portals.push(RawPortal { listen, transports, place, ..RawPortal::default() });
         }
     }
+}
+
+/// An interface as `--aoe` gives it.
+fn interface(name: &str) -> RawAoe {
+    let place = Place::option("--aoe");
+    RawAoe { interface: Some(At::new(name.into(), &place)), place, ..RawAoe::default() }
 }
 
 /// A portal as `--listen` gives it.

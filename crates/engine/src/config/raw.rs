@@ -1,5 +1,6 @@
 //! The one form that a file and the command line are both read into: text with places, nothing verified.
 
+use super::ByDevice;
 use std::path::PathBuf;
 
 /// Where something was said.
@@ -53,6 +54,7 @@ pub(super) struct Raw {
     pub(super) logins_max: Text,
     pub(super) srp_guid: Text,
     pub(super) portals: Vec<RawPortal>,
+    pub(super) aoe: Vec<RawAoe>,
     pub(super) luns: Vec<RawLun>,
     pub(super) targets: Vec<RawTarget>,
 }
@@ -65,7 +67,16 @@ pub(super) struct RawPortal {
     pub(super) cores: Text,
     pub(super) group: Text,
     pub(super) transports: Option<Vec<At<String>>>,
-    pub(super) rdma: Switch,
+    pub(super) rdma: Option<At<ByDevice>>,
+}
+
+#[derive(Default)]
+pub(super) struct RawAoe {
+    pub(super) place: Place,
+    pub(super) interface: Text,
+    pub(super) cores: Text,
+    pub(super) allow: Option<Vec<At<String>>>,
+    pub(super) deny: Option<Vec<At<String>>>,
 }
 
 #[derive(Default, Debug)]
@@ -86,6 +97,7 @@ pub(super) struct RawLun {
     pub(super) write_cache: Switch,
     pub(super) thin: Switch,
     pub(super) removable: Switch,
+    pub(super) aoe: Text,
 }
 
 #[derive(Default)]

@@ -455,16 +455,34 @@ fn devices_listen_where_they_have_something_to_carry() {
         )
     };
     let listens = |portal: &str| good(&with(portal)).portals[0].rdma;
-    assert!(listens("rdma = true") && listens("rdma = true, transports = ['srp']"));
-    assert!(!listens("name = 'a'") && !listens("rdma = false, transports = ['iscsi']"));
+    for (portal, expected) in [
+        ("rdma = true", ByDevice::Too),
+        ("rdma = true, transports = ['srp']", ByDevice::Too),
+        ("rdma = \"only\"", ByDevice::Only),
+        ("name = 'a'", ByDevice::No),
+        ("rdma = false, transports = ['iscsi']", ByDevice::No),
+    ] {
+        assert_eq!(listens(portal), expected, "{portal}");
+    }
+    let alone = good(&with("rdma = 'only'")).portals[0].transports;
+    assert_eq!(alone, Transports { iscsi: false, ..Transports::DEFAULT });
+    let text = faults(&with("rdma = 'only', transports = ['iscsi', 'iser']"));
+    assert!(
+        text.contains("portal[0].rdma: iSCSI is over TCP, which does not listen at this portal"),
+        "{text}"
+    );
+    let text = faults(&with("rdma = 'only'").replace("::1", "[::1]:0"));
+    assert!(text.contains("portal[0].rdma: RDMA devices alone find no free port"), "{text}");
+    assert!(faults(&with("rdma = 'also'")).contains("write true, false or \"only\""));
     let text = faults(&with("rdma = true, transports = ['iscsi']"));
     assert!(text.contains("portal[0].rdma: RDMA devices carry nothing that this portal offers"), "{text}");
     let config = options(|o| {
         o.listen = vec!["127.0.0.1".into(), "::1".into()];
         o.rdma = true;
     });
-    assert!(config.expect("two portals").portals.iter().all(|portal| portal.rdma));
-    assert!(options(|o| o.rdma = true).expect("the portal that there is by default").portals[0].rdma);
+    assert!(config.expect("two portals").portals.iter().all(|portal| portal.rdma == ByDevice::Too));
+    let config = options(|o| o.rdma = true).expect("the portal that there is by default");
+    assert_eq!(config.portals[0].rdma, ByDevice::Too);
 }
 
 #[test]

@@ -65,6 +65,10 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
         None => Some(None),
         Some(at) => problems.check(&at.place, scalar::guid(&at.value)).map(Some),
     };
+    let aoe = aoe::interfaces(&raw.aoe, usable, problems);
+    if let Some(luns) = &luns {
+        aoe::check(&raw, luns, problems);
+    }
     if let (Some(portals), Some(targets)) = (&portals, &targets) {
         check_srp(&raw.portals, portals, targets, problems);
     }
@@ -76,6 +80,7 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
         luns: luns?,
         targets: targets?,
         portals: portals?,
+        aoe: aoe?,
         login_timeout: login_timeout?,
         keep_alive: keep_alive?,
         stall_timeout: stall_timeout?,
@@ -86,11 +91,14 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
 
 /// Fills in what every configuration has, and notes what only a person can fill in.
 fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
-    complete_portals(raw);
+    let is_aoe_alone = raw.targets.is_empty() && !raw.aoe.is_empty();
+    if !is_aoe_alone {
+        complete_portals(raw);
+    }
     for (index, lun) in raw.luns.iter_mut().enumerate() {
         lun.name.get_or_insert_with(|| default_lun_name(index, &lun.place));
     }
-    let missing = [("lun", raw.luns.is_empty()), ("target", raw.targets.is_empty())];
+    let missing = [("lun", raw.luns.is_empty()), ("target", raw.targets.is_empty() && !is_aoe_alone)];
     for (name, _) in missing.iter().filter(|(_, missing)| *missing) {
         let place = Place { path: (*name).into(), offset: Some(0) };
         problems
@@ -142,7 +150,7 @@ fn poll(text: &Text, problems: &mut Collector<'_>) -> Option<Poll> {
     problems.check(&at.place, poll)
 }
 
-fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<usize>> {
+pub(super) fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<usize>> {
     match text {
         None => Some(usable.to_vec()),
         Some(at) => problems.check(&at.place, scalar::core_list(&at.value, usable)),
@@ -170,8 +178,11 @@ fn portals(raw: &[RawPortal], usable: &[usize], problems: &mut Collector<'_>) ->
         let cores = cores(&portal.cores, usable, problems);
         let group = count(&portal.group, 1, u64::from(u16::MAX), problems);
         let group = group.and_then(|group| u16::try_from(group).ok());
-        let transports = transports(portal, problems);
-        let rdma = transports.is_some_and(|transports| rdma(portal, transports, problems));
+        let mut transports = transports(portal, problems);
+        let rdma = transports.map_or(ByDevice::No, |transports| rdma(portal, transports, problems));
+        if let (ByDevice::Only, Some(at), Some(transports)) = (rdma, &portal.rdma, &mut transports) {
+            alone(&at.place, portal, listen, transports, problems);
+        }
         portals.push(
             listen.zip(cores).zip(group).zip(transports).map(|(((listen, cores), group), transports)| {
                 Portal { listen, cores, group, transports, rdma }
@@ -207,15 +218,33 @@ fn transports(portal: &RawPortal, problems: &mut Collector<'_>) -> Option<Transp
     (are_known && !named.is_empty()).then_some(transports)
 }
 
-/// Whether RDMA devices listen: `--rdma` is for all portals that offer what they carry.
-fn rdma(portal: &RawPortal, transports: Transports, problems: &mut Collector<'_>) -> bool {
-    let Some(at) = portal.rdma.as_ref().filter(|at| at.value) else { return false };
+/// How RDMA devices listen: `--rdma` is for all portals that offer what they carry.
+fn rdma(portal: &RawPortal, transports: Transports, problems: &mut Collector<'_>) -> ByDevice {
+    let Some(at) = portal.rdma.as_ref().filter(|at| at.value != ByDevice::No) else { return ByDevice::No };
     let carries = transports.iser || transports.srp;
     if !carries && at.place.offset.is_some() {
         let fix = "add \"iser\" or \"srp\" to its `transports`, or leave `rdma` out";
         problems.add(&at.place, Fault::new("RDMA devices carry nothing that this portal offers", fix));
     }
-    carries
+    if carries { at.value } else { ByDevice::No }
+}
+
+/// A portal where TCP does not listen: it offers no iSCSI over that, nor finds a free port by it.
+fn alone(
+    place: &Place,
+    portal: &RawPortal,
+    listen: Option<SocketAddr>,
+    transports: &mut Transports,
+    problems: &mut Collector<'_>,
+) {
+    if portal.transports.is_some() && transports.iscsi {
+        let fix = "leave \"iscsi\" out of its `transports`, or write `rdma = true`";
+        problems.add(place, Fault::new("iSCSI is over TCP, which does not listen at this portal", fix));
+    }
+    if listen.is_some_and(|listen| listen.port() == 0) {
+        problems.add(place, Fault::new("RDMA devices alone find no free port", "write a port in `listen`"));
+    }
+    transports.iscsi = false;
 }
 
 /// SRP has one target port for each portal, through which the first target is reached that has the portal.
@@ -271,6 +300,7 @@ fn lun(raw: &RawLun, machine: &Machine, first_target: &str, problems: &mut Colle
     let store = store(raw, machine, block_bytes, problems);
     let serial = text(&raw.serial, SERIAL_MAX, problems);
     let product = text(&raw.product, PRODUCT_MAX, problems);
+    let aoe = aoe::address(raw, problems);
     let on = |switch: &Switch, default| switch.as_ref().map_or(default, |at| at.value);
     let (name, store) = name.zip(store)?;
     Some(Lun {
@@ -282,6 +312,7 @@ fn lun(raw: &RawLun, machine: &Machine, first_target: &str, problems: &mut Colle
         write_cache: on(&raw.write_cache, true),
         thin: on(&raw.thin, true),
         removable: on(&raw.removable, false),
+        aoe: aoe?,
         name,
         store,
     })

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::ServeOptions;
 use crate::initiator::session::{Command, Ending, Finished, Session};
+use crate::initiator::url::Destination;
 use crate::initiator::{Options, Url};
 use proto::iscsi::initiator::Request;
 use proto::time::Time;
@@ -153,7 +154,7 @@ impl Target {
         let (home, _) = home(&config, &mut unit, &opened);
         let views = vec![View { unit, policy: home.policy() }];
         let listeners = bind(&config).expect("a portal");
-        let addresses = vec![bound(&listeners[0]).expect("an address")];
+        let addresses = addresses(&config, &listeners).expect("an address");
         let (portal, name) = (addresses[0], config.targets[0].name.clone());
         let registry = Arc::new(Registry::default());
         let shared = Arc::new(Shared {
@@ -204,7 +205,8 @@ impl Peer {
     fn login(target: &Target, options: &str) -> Peer {
         let url: Url =
             format!("iscsi://{}/{}/0{options}", target.portal, target.name).parse().expect("a URL");
-        let session = Session::new(url, vec![target.portal], Options::default(), Tag(0));
+        let session =
+            Session::new(url, vec![Destination::Address(target.portal)], Options::default(), Tag(0));
         let mut peer = Peer {
             io: Noting::new(reactor::wake::Waker::new().expect("a waker"), Notes::default()),
             session: session.expect("random numbers"),

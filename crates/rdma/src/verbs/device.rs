@@ -19,6 +19,7 @@ pub(super) struct Device {
     pub library: &'static Library,
     pub context: NonNull<IbvContext>,
     pub name: String,
+    pub is_iwarp: bool,
     pub pd: NonNull<Opaque>,
     pub completions: NonNull<IbvCompChannel>,
     pub limits: Limits,
@@ -106,12 +107,6 @@ impl Device {
         let no_device = || Error::Unfit("a connection without a device".into());
         let context = NonNull::new(anchor.context()).ok_or_else(no_device)?;
         let name = name(context);
-        if is_iwarp(context) {
-            return Err(Error::Unfit(format!(
-                "{name} is an iWARP device, for which peers must be let into the buffers of RDMA Reads: connect without \
-                 it, to iWARP in user space"
-            )));
-        }
         let calls = Calls::of(context).ok_or_else(|| Error::Unfit(format!("{name} cannot be used")))?;
         let attr = attributes(library, context)?;
         // SAFETY: the device is open.
@@ -146,6 +141,7 @@ impl Device {
             library,
             context,
             name,
+            is_iwarp: is_iwarp(context),
             pd,
             completions,
             limits: Limits::of(&attr),

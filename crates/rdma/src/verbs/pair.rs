@@ -5,6 +5,7 @@ use super::device::{Device, text};
 use super::devices::Change;
 use super::listener::Incoming;
 use super::queue::{Operation, RECEIVE, ReceiveQueue, SendQueue, requests_of};
+use super::sink::Sink;
 use super::sys::*;
 use super::{Error, last};
 use crate::provider::{Capabilities, Event, Provider, Refused};
@@ -93,9 +94,11 @@ impl QueuePair {
         depths: Depths,
     ) -> Result<QueuePair, Error> {
         let Incoming { mut id, asked, .. } = incoming;
-        let (queues, depths, inline_bytes) = match make(&mut id, &device, channel, token, depths) {
-            Ok((completions, pair, depths, inline_bytes)) => {
-                (Queues { id, completions, pair }, depths, inline_bytes)
+        let sink = device.is_iwarp.then(|| Sink::new(&device)).transpose();
+        let made = sink.and_then(|sink| Ok((sink, make(&mut id, &device, channel, token, depths)?)));
+        let (sink, queues, depths, inline_bytes) = match made {
+            Ok((sink, (completions, pair, depths, inline_bytes))) => {
+                (sink, Queues { id, completions, pair }, depths, inline_bytes)
             }
             Err(error) => {
                 // A peer that is gone needs no answer.
@@ -111,7 +114,7 @@ impl QueuePair {
             depths,
             inline_bytes,
             reads: (asked.reads_wanted, asked.reads_served),
-            sends: SendQueue::default(),
+            sends: SendQueue::new(sink),
             receives: ReceiveQueue::default(),
             events,
             is_armed: false,
@@ -207,7 +210,7 @@ impl QueuePair {
             }
             return;
         }
-        let finished = self.sends.finished(arena);
+        let finished = self.sends.finished(is_done, arena);
         if let Some(finished) = finished.filter(|finished| is_done && finished.is_last) {
             let id = finished.id;
             self.events.push_back(match finished.operation {
@@ -294,6 +297,7 @@ impl QueuePair {
             return Err(Refused::State);
         }
         let most = match operation {
+            Operation::Read { .. } if self.device.is_iwarp => 1,
             Operation::Read { .. } => self.device.limits.read_places,
             Operation::Send { .. } | Operation::Write { .. } => self.device.limits.places,
         };
@@ -301,7 +305,10 @@ impl QueuePair {
         if requests > 1 && matches!(operation, Operation::Send { .. }) {
             return Err(Refused::TooLong);
         }
-        if self.sends.len() + requests > usize::from(self.depths.work) {
+        let is_read = matches!(operation, Operation::Read { .. });
+        if self.sends.len() + requests > usize::from(self.depths.work)
+            || is_read && !self.sends.can_read(requests)
+        {
             return Err(Refused::Full);
         }
         self.sends.add(id, places, most, operation, &self.device.memory, arena);

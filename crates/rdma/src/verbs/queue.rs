@@ -1,6 +1,7 @@
 //! Work requests of one queue pair: a batch that is collected and posted, and those that are not finished.
 
 use super::device::{Calls, Registered};
+use super::sink::Sink;
 use super::sys::*;
 use reactor::memory::{Arena, Loan};
 use std::collections::VecDeque;
@@ -28,6 +29,8 @@ pub(super) struct Unfinished {
     /// The last of those that make one operation.
     pub is_last: bool,
     places: Places,
+    /// What is read lies here first.
+    sink: Option<Span>,
 }
 
 /// Sends, writes and reads.
@@ -38,9 +41,21 @@ pub(super) struct SendQueue {
     /// Bytes of messages that are copied; their requests name the offset in here until they are posted.
     inline: Vec<u8>,
     unfinished: VecDeque<Unfinished>,
+    /// Where the device reads to; `None`: to the arena.
+    sink: Option<Sink>,
 }
 
 impl SendQueue {
+    /// An empty one.
+    pub(super) fn new(sink: Option<Sink>) -> SendQueue {
+        SendQueue { sink, ..SendQueue::default() }
+    }
+
+    /// Whether there are places for so many requests of reads.
+    pub(super) fn can_read(&self, requests: usize) -> bool {
+        self.sink.as_ref().is_none_or(|sink| requests <= sink.free())
+    }
+
     /// Requests that are not finished, those of the batch among them.
     pub(super) fn len(&self) -> usize {
         self.unfinished.len()
@@ -53,10 +68,17 @@ impl SendQueue {
         let mut request = request(id, operation, 0);
         request.send_flags |= IBV_SEND_INLINE;
         self.add_request(request, [place].into_iter());
-        self.unfinished.push_back(Unfinished { id, operation, is_last: true, places: Places::EMPTY });
+        self.unfinished.push_back(Unfinished {
+            id,
+            operation,
+            is_last: true,
+            places: Places::EMPTY,
+            sink: None,
+        });
     }
 
-    /// Adds an operation with these places, in as many requests as there are when each has `most` places.
+    /// Adds an operation with these places, in as many requests as there are when each has `most` places: one of each read
+    /// to a sink.
     pub(super) fn add(
         &mut self,
         id: u64,
@@ -77,9 +99,27 @@ impl SendQueue {
                 arena.lend(*span, LOAN);
                 own.push(*span);
             }
-            self.add_request(request(id, operation, before), spans.iter().map(|span| memory.place(*span)));
+            let request = request(id, operation, before);
+            let sink = match (&mut self.sink, operation) {
+                (Some(sink), Operation::Read { .. }) => {
+                    let span = sink.take(own.len());
+                    let place = sink.place(span);
+                    self.add_request(request, [place].into_iter());
+                    Some(span)
+                }
+                (None, _) | (_, Operation::Send { .. } | Operation::Write { .. }) => {
+                    self.add_request(request, spans.iter().map(|span| memory.place(*span)));
+                    None
+                }
+            };
             before += u64::from(own.len());
-            self.unfinished.push_back(Unfinished { id, operation, is_last: index == last, places: own });
+            self.unfinished.push_back(Unfinished {
+                id,
+                operation,
+                is_last: index == last,
+                places: own,
+                sink,
+            });
         }
     }
 
@@ -120,9 +160,15 @@ impl SendQueue {
         if result == 0 { Ok(()) } else { Err(result.abs()) }
     }
 
-    /// The oldest is finished: its places are free.
-    pub(super) fn finished(&mut self, arena: &mut Arena) -> Option<Unfinished> {
+    /// The oldest is finished: its places are free, and what was read is there if it `is_done`.
+    pub(super) fn finished(&mut self, is_done: bool, arena: &mut Arena) -> Option<Unfinished> {
         let finished = self.unfinished.pop_front()?;
+        if let (Some(sink), Some(span)) = (&mut self.sink, finished.sink) {
+            if is_done {
+                arena.copy(span, &finished.places);
+            }
+            sink.give(span);
+        }
         for span in finished.places.iter() {
             arena.unlend(span, LOAN);
         }
@@ -131,7 +177,7 @@ impl SendQueue {
 
     /// The queue pair is gone: all places are free.
     pub(super) fn clear(&mut self, arena: &mut Arena) {
-        while self.finished(arena).is_some() {}
+        while self.finished(false, arena).is_some() {}
         self.requests.clear();
         self.places.clear();
         self.inline.clear();
@@ -164,6 +210,8 @@ fn request(id: u64, operation: Operation, before: u64) -> IbvSendWr {
             }
             if let Some(stag) = invalidate {
                 (request.opcode, request.invalidate_rkey) = (IBV_WR_SEND_WITH_INV, stag);
+                // Where libsiw looks for it.
+                request.rkey = stag;
             }
         }
         Operation::Write { stag, offset } => {
@@ -342,7 +390,8 @@ mod tests {
         // Nothing is posted twice.
         queue.submit(&CALLS, ptr::null_mut()).expect("nothing to post");
         assert!(POSTED.take().is_empty());
-        let ids: Vec<u64> = std::iter::from_fn(|| queue.finished(&mut arena)).map(|done| done.id).collect();
+        let ids: Vec<u64> =
+            std::iter::from_fn(|| queue.finished(true, &mut arena)).map(|done| done.id).collect();
         assert_eq!(ids, [1, 2, 3]);
         arena.give(&data);
         assert_eq!(arena.in_use(), 0);
@@ -363,10 +412,42 @@ mod tests {
         // The buffer is given back before the device is done, and stays out of use until it is.
         arena.give(&into);
         assert_eq!(arena.in_use(), 3 * 65_536);
-        assert!(queue.finished(&mut arena).is_some_and(|done| !done.is_last));
+        assert!(queue.finished(true, &mut arena).is_some_and(|done| !done.is_last));
         assert_eq!(arena.in_use(), 65_536);
         queue.clear(&mut arena);
         assert_eq!((queue.len(), arena.in_use()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_read_to_a_sink_is_copied_when_it_has_come() {
+        let (mut arena, memory) = arena();
+        let (into, other) = (arena.take(65_536 + 100).expect("memory"), arena.take(8).expect("memory"));
+        let mut queue = SendQueue::new(Some(Sink::unregistered(BASE * 2, 7)));
+        assert!(queue.can_read(16) && !queue.can_read(17));
+        queue.add(4, &into, 1, Operation::Read { stag: 1, offset: 5 }, &memory, &mut arena);
+        queue.add(5, &other, 1, Operation::Read { stag: 1, offset: 0 }, &memory, &mut arena);
+        assert!(queue.can_read(13) && !queue.can_read(14));
+        queue.submit(&CALLS, ptr::null_mut()).expect("room");
+        let posted: Vec<_> = POSTED.take().into_iter().map(|read| (read.remote, read.places)).collect();
+        let place = |at: u64, len| vec![(BASE * 2 + at, len, 7)];
+        let expected =
+            [((5, 1), place(0, 65_536)), ((65_541, 1), place(65_536, 100)), ((0, 1), place(131_072, 8))];
+        assert_eq!(posted, expected);
+        let last = into.iter().last().expect("two places");
+        let from = queue.unfinished[1].sink.expect("a place of the sink");
+        let sent = arena.take(100).expect("memory");
+        let span = sent.iter().next().expect("a place");
+        arena.bytes_mut(span).fill(0xab);
+        // As the device would.
+        arena.copy(span, &Places::one(from));
+        assert!(queue.finished(true, &mut arena).is_some_and(|done| !done.is_last));
+        assert_eq!(arena.bytes(last), [0; 100]);
+        assert!(queue.finished(true, &mut arena).is_some_and(|done| done.is_last));
+        assert_eq!(arena.bytes(last), [0xab; 100]);
+        queue.clear(&mut arena);
+        assert!(queue.can_read(16));
+        [into, other, sent].iter().for_each(|places| arena.give(places));
+        assert_eq!(arena.in_use(), 0);
     }
 
     #[test]

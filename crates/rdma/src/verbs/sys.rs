@@ -162,6 +162,7 @@ pub struct IbvQpInitAttr {
 
 pub const IBV_QPT_RC: c_int = 2;
 pub const IBV_ACCESS_LOCAL_WRITE: c_int = 1;
+pub const IBV_ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -240,6 +240,12 @@ impl Region {
     pub(super) fn base(&self) -> *mut u8 {
         self.base
     }
+
+    /// Where it is mapped, and how many bytes it has: for who registers it with a device, which may write there until that
+    /// has ended. Nobody makes references to a region's bytes: they are copied.
+    pub fn mapping(&self) -> (*mut u8, usize) {
+        (self.base, self.len as usize)
+    }
 }
 
 impl Drop for Region {

@@ -1,0 +1,36 @@
+network
+siw
+modules rdma_ucm sd_mod ext4 ib_iser ib_srp
+# The device's connections are TCP's, so that both cannot listen on one port.
+cat >/tmp/lunette.toml <<END
+cores = "0"
+srp_guid = "$GUID"
+[[portal]]
+listen = "$HOST:3260"
+transports = ["iser", "srp"]
+rdma = "only"
+[[lun]]
+ram = "256M"
+[[target]]
+name = "iqn.2026-11.io.lunette:disk"
+END
+# siw lets nobody register more than this, not even root.
+ulimit -l unlimited
+serve_as --config /tmp/lunette.toml
+iscsi_login iser
+fill
+iscsi_logout
+by_device iSER
+step 'the same data over SRP'
+srp_login
+read_again
+fill
+srp_logout
+by_device SRP
+step 'the same data over iSER'
+iscsi_login iser
+read_again
+iscsi_logout
+step 'a user-space initiator'
+lunette inquiry "iser://$HOST/iqn.2026-11.io.lunette:disk/0" | head -n 5
+stop
