@@ -1,5 +1,5 @@
 //! Commands, one after the other, on two small units: each a CDB of 16 or 32 bytes, some flags, the lengths that the
-//! initiator is ready for, and the data-out.
+//! initiator is ready for, and the data-out. Some are sent by an initiator that speaks ATA.
 #![no_main]
 
 use lunette_fuzz::Input;
@@ -8,16 +8,19 @@ use scsi::storage::{Found, MediaOp, StoreError, Traits};
 use scsi::unit::Port;
 use scsi::{
     Attribute, Ending, Env, Event, Exec, Home, NexusId, NexusUnit, Reach, Request, Status, Step, Unit, View,
-    Who,
 };
 use std::sync::Arc;
-use wire::Cdb;
+use wire::aoe::{Mac, Order, Refusal};
+use wire::ata::{PassThrough, StatusReturn};
+use wire::{Cdb, Sense};
 
 /// Size of a unit's medium.
 const MEDIUM_BYTES: usize = 64 * 1024;
 /// A program that takes more steps than this never ends: a byte-wise sanitize would.
 const STEPS_MAX: usize = 4096;
 const COMMANDS_MAX: usize = 32;
+/// Which of the nexuses speaks ATA.
+const ATA: usize = 2;
 /// What a program sees of its buffer.
 const WINDOW_BYTES: usize = 64 * 1024;
 
@@ -33,7 +36,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Two units, and two initiators of the first.
+/// Two units, and three initiators of the first, of which the last speaks ATA.
 struct World {
     homes: Vec<Home>,
     views: Vec<View>,
@@ -59,6 +62,8 @@ impl World {
         let mut nexuses: Vec<NexusUnit> =
             (1..=2).map(|id| NexusUnit::new(NexusId(id), vec![5, 0, 0, id as u8], 1, false)).collect();
         nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
+        let mac = Mac([2, 0, 0, 0, 0, 3]);
+        nexuses.push(NexusUnit::new(NexusId(3), mac.transport_id().to_vec(), 1, false));
         Self {
             views: views.collect(),
             homes,
@@ -70,7 +75,12 @@ impl World {
 
     fn command(&mut self, input: &mut Input<'_>) {
         let flags = input.byte();
-        let cdb = if flags & 1 == 0 {
+        let nexus = if flags & 32 == 0 { usize::from(flags >> 3 & 1) } else { ATA };
+        let cdb = if nexus == ATA {
+            let [_, rest @ ..] = input.filled::<16>();
+            let opcode = if flags & 1 == 0 { PassThrough::OPCODE } else { Order::OPCODE };
+            Cdb::from_bytes(&[&[opcode][..], &rest].concat())
+        } else if flags & 1 == 0 {
             Cdb::from_bytes(&input.filled::<16>())
         } else {
             Cdb::from_bytes(&input.filled::<32>())
@@ -85,7 +95,6 @@ impl World {
             2 => Attribute::HeadOfQueue,
             _ => Attribute::Aca,
         };
-        let nexus = usize::from(flags >> 3 & 1);
         let request = Request { cdb: &cdb, attribute, read_bytes, write_bytes: out.len() as u32 };
         match self.views[0].admit(&mut self.nexuses[nexus], &request) {
             Ok(exec) => {
@@ -95,7 +104,7 @@ impl World {
                 self.buffer.resize(buffer_bytes as usize, 0xa5);
                 self.run(exec, Running { nexus, out, buffer_bytes, detached: false });
             }
-            Err(ending) => check(&ending),
+            Err(ending) => check(nexus, &ending),
         }
     }
 
@@ -134,7 +143,7 @@ impl World {
                 let end_offset = offset.checked_add(u64::from(len)).expect("offsets do not overflow");
                 assert!(end_offset <= MEDIUM_BYTES as u64, "reads stay on the medium");
                 assert!(len <= scsi::exec::CHUNK_BYTES && at.checked_add(len).is_some());
-                end.map_or(Some(Event::Pushed), |ending| ended(&ending))
+                end.map_or(Some(Event::Pushed), |ending| ended(running.nexus, &ending))
             }
             Step::Media { unit, op } => {
                 let unit = unit.map_or(0, |index| index as usize);
@@ -142,15 +151,15 @@ impl World {
             }
             Step::Push { buffer, len, end, .. } => {
                 assert!(buffer.checked_add(len).is_some_and(|end| end <= running.buffer_bytes));
-                end.map_or(Some(Event::Pushed), |ending| ended(&ending))
+                end.map_or(Some(Event::Pushed), |ending| ended(running.nexus, &ending))
             }
             Step::Home(request) => Some(Event::Home(self.ask_home(*request))),
             Step::Detach(ending) => {
                 assert!(!std::mem::replace(&mut running.detached, true), "a program detaches once");
-                ending.iter().for_each(check);
+                ending.iter().for_each(|ending| check(running.nexus, ending));
                 Some(Event::Detached)
             }
-            Step::End(ending) => ended(&ending),
+            Step::End(ending) => ended(running.nexus, &ending),
         }
     }
 
@@ -160,7 +169,7 @@ impl World {
         if let Some(publish) = publish {
             self.views[0].policy = publish.policy;
             for (who, attention) in publish.attentions {
-                self.nexuses.iter_mut().filter(|nexus| is_meant(&who, nexus)).for_each(|nexus| {
+                self.nexuses.iter_mut().filter(|nexus| who.includes(nexus)).for_each(|nexus| {
                     nexus.establish(attention);
                 });
             }
@@ -169,24 +178,20 @@ impl World {
     }
 }
 
-fn is_meant(who: &Who, nexus: &NexusUnit) -> bool {
-    match who {
-        Who::Everyone => true,
-        Who::Others(id) => nexus.id != *id,
-        Who::Only(id) => nexus.id == *id,
-        Who::Port { transport_id, target_port } => {
-            nexus.transport_id == *transport_id && nexus.target_port == *target_port
-        }
-    }
-}
-
-fn ended(ending: &Ending) -> Option<Event> {
-    check(ending);
+fn ended(nexus: usize, ending: &Ending) -> Option<Event> {
+    check(nexus, ending);
     None
 }
 
-fn check(ending: &Ending) {
+fn check(nexus: usize, ending: &Ending) {
     assert_eq!(ending.status == Status::CheckCondition, ending.sense.is_some(), "{ending:?}");
+    let is_ata =
+        |sense: &Sense| StatusReturn::from_sense(sense).is_some() || Refusal::from_sense(sense).is_some();
+    assert_eq!(
+        ending.sense.as_ref().is_some_and(is_ata),
+        nexus == ATA && ending.sense.is_some(),
+        "{ending:?}"
+    );
 }
 
 /// The medium and the buffer as plain memory: a range outside of them panics.

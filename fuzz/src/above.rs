@@ -42,6 +42,18 @@ impl Machine for proto::iser::target::Target {
     }
 }
 
+impl Machine for proto::aoe::target::Target {
+    const RDMA: bool = false;
+
+    fn down(&mut self, now: Time, down: Down) {
+        proto::aoe::target::Target::down(self, now, down);
+    }
+
+    fn poll(&mut self) -> Option<Up> {
+        proto::aoe::target::Target::poll(self)
+    }
+}
+
 /// The layer above; its manners say how it answers.
 #[derive(Default)]
 pub struct Above {

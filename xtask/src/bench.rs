@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measures the plans next to this crate, and holds what came of them against the marks.
 
+mod aoe;
 mod fio;
 mod judge;
 mod limits;

@@ -22,7 +22,7 @@ const INPUT_SECONDS_MAX: u32 = 10;
 const MEMORY_MIB_MAX: u32 = 1024;
 
 /// Targets that get a quarter of the time where all are run, so that the whole suite stays within its limit.
-const BRIEF: [&str; 3] = ["iser_message", "iwarp_stream", "srp_iu"];
+const BRIEF: [&str; 4] = ["aoe_frame", "iser_message", "iwarp_stream", "srp_iu"];
 
 /// Options of `cargo xtask fuzz`.
 #[derive(clap::Args)]

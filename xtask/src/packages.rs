@@ -9,7 +9,7 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 13] = [
+const PACKAGES: [Package; 15] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
@@ -22,15 +22,18 @@ const PACKAGES: [Package; 13] = [
     Package { name: "chromium", program: Some("chromium") },
     Package { name: "fonts-dejavu-core", program: None },
     Package { name: "tgt", program: Some("tgtd") },
+    Package { name: "vblade", program: Some("vblade") },
     Package { name: "iproute2", program: Some("tc") },
+    Package { name: "util-linux", program: Some("nsenter") },
 ];
 
 /// What only `cargo xtask bench` needs.
 const FIO: Package = Package { name: "fio", program: Some("fio") };
 
 /// What only `cargo xtask vm` needs. The compiler is the one that Debian 12 compiled its kernel with.
-const VM: [Package; 11] = [
+const VM: [Package; 12] = [
     Package { name: "qemu-system-x86", program: Some("qemu-system-x86_64") },
+    Package { name: "vblade", program: Some("vblade") },
     Package { name: "cpio", program: Some("cpio") },
     Package { name: "kmod", program: Some("modprobe") },
     Package { name: "gcc-12", program: Some("gcc-12") },

@@ -140,6 +140,7 @@ fn inside(scenario: &'static Scenario) -> Result {
     for line in [
         "link set lo up",
         "tuntap add tap0 mode tap",
+        &format!("link set tap0 mtu {}", scenario.mtu),
         "address add 192.0.2.1/24 dev tap0",
         "address add 192.0.2.3/24 dev tap0",
         "link set tap0 up",

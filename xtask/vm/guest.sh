@@ -23,7 +23,7 @@ modules() {
 
 network() {
     modules virtio_pci virtio_net
-    ip link set eth0 up
+    ip link set eth0 mtu "$(cat /mtu)" up
     ip address add 192.0.2.2/24 dev eth0
 }
 
@@ -70,6 +70,17 @@ srp_logout() {
     while [ -b "$disk" ]; do usleep 50000; done
 }
 
+# Finds what the host serves over AoE. The disk is $disk from then on.
+aoe_login() {
+    step 'discovery over AoE'
+    # What it has sent again is told there.
+    cat /dev/etherd/err >>/tmp/err &
+    echo >/dev/etherd/discover
+    disk=/dev/etherd/e1.1
+    until [ -b $disk ]; do usleep 50000; done
+    step "$disk: $(told $disk state), $(told $disk size) sectors, $(told $disk payload) bytes in a frame"
+}
+
 # Waits for the only disk, or the only one beside $disk_before.
 find_disk() {
     until disk=$(ls /dev/sd[a-z] 2>/dev/null | grep -vx "${disk_before:-none}"); do usleep 50000; done
@@ -78,12 +89,17 @@ find_disk() {
 
 # What the kernel tells of a disk.
 told() {
-    cat "/sys/block/${1#/dev/}/$2"
+    cat "/sys/block/$(name "$1")/$2"
+}
+
+# The kernel's own name of a disk.
+name() {
+    echo "${1#/dev/}" | tr / '!'
 }
 
 # Commands that a disk has finished.
 served() {
-    awk '{ print $1 + $5 }' "/sys/block/${1#/dev/}/stat"
+    awk '{ print $1 + $5 }' "/sys/block/$(name "$1")/stat"
 }
 
 # Waits until a disk has finished $2 more commands.
@@ -131,7 +147,7 @@ verified() {
 }
 
 # Has the daemon killed while fio writes to $disk and reads back, and started again after $2 seconds.
-# The initiator shows by a line of the kernel log, which has $1 in it, that it noticed. It has to go on by itself.
+# The initiator shows by a line of its log ($3, or the kernel's), which has $1 in it, that it noticed. It has to go on by itself.
 outage() {
     step "verified writes to $disk"
     load="--name=outage --filename=$disk --rw=randwrite --bs=4k --size=8m --rate_iops=500"
@@ -140,7 +156,7 @@ outage() {
     serves "$disk" 200
     step 'the daemon is killed'
     host kill
-    until dmesg | grep -q "$1"; do usleep 50000; done
+    until ${3:-dmesg} | grep -q "$1"; do usleep 50000; done
     step 'the initiator has noticed'
     sleep "$2"
     pidof fio >/dev/null

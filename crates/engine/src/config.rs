@@ -4,6 +4,7 @@
 //! `file` and `options` read the two sources into one raw form, `verify` and `targets` make a [`Config`] of it, and
 //! [`diff`] says how to get from one [`Config`] to another.
 
+mod aoe;
 mod diff;
 mod file;
 mod options;
@@ -14,6 +15,7 @@ mod spec;
 mod targets;
 mod verify;
 
+pub(crate) use aoe::BLOCK_BYTES;
 pub use diff::{StepOfChange, diff};
 pub use options::ServeOptions;
 pub use problems::{Problem, Problems, suggest};
@@ -24,6 +26,7 @@ use crate::initiator::Url;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use wire::aoe::{Address, Mac};
 
 /// Portals of a configuration.
 pub const PORTALS_MAX: usize = 256;
@@ -33,6 +36,8 @@ pub const TARGETS_MAX: usize = 4096;
 pub const LUNS_MAX: usize = 16384;
 /// Groups of a target.
 pub const GROUPS_MAX: usize = 1024;
+/// Interfaces that serve AoE.
+pub const AOE_INTERFACES_MAX: usize = 64;
 /// Highest LUN number: what flat space addressing reaches (SAM-5 section 4.7.7.3).
 pub const LUN_NUMBER_MAX: u16 = 16383;
 /// Bytes of a configuration file.
@@ -55,6 +60,8 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// Addresses that are listened on.
     pub portals: Vec<Portal>,
+    /// Interfaces that serve AoE.
+    pub aoe: Vec<AoeInterface>,
     /// How long a connection may take to log in.
     pub login_timeout: Duration,
     /// Idle time after which a NOP-In asks whether the initiator lives; it has as long to answer.
@@ -134,6 +141,26 @@ pub enum ByDevice {
     Only,
 }
 
+/// An interface that serves AoE: every unit with an AoE address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AoeInterface {
+    /// Name of the network interface.
+    pub name: String,
+    /// Cores that take its frames (a subset of [`Config::cores`]), at least one.
+    pub cores: Vec<usize>,
+    /// Who is served; empty: everyone.
+    pub allow: Vec<Mac>,
+    /// Who is not, even if allowed.
+    pub deny: Vec<Mac>,
+}
+
+impl AoeInterface {
+    /// Whether frames from this address are taken.
+    pub fn admits(&self, mac: Mac) -> bool {
+        !self.deny.contains(&mac) && (self.allow.is_empty() || self.allow.contains(&mac))
+    }
+}
+
 /// What a portal offers, at least one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transports {
@@ -178,6 +205,8 @@ pub struct Lun {
     pub thin: bool,
     /// Removable medium.
     pub removable: bool,
+    /// What it is called on interfaces that serve AoE; `None`: they do not serve it.
+    pub aoe: Option<Address>,
 }
 
 /// Where a unit's data lies.

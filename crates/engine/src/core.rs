@@ -1,5 +1,6 @@
 //! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
 
+mod aoe;
 mod buffer;
 mod connection;
 mod device;
@@ -14,6 +15,7 @@ mod session;
 mod task;
 mod traffic;
 
+pub(crate) use aoe::open;
 pub(crate) use session::LunState;
 
 use crate::access::Directory;
@@ -23,6 +25,7 @@ use crate::message::{Asker, Message};
 use crate::poll::Poller;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
+use aoe::Interface;
 use buffer::Starving;
 use connection::Connection;
 use function::Function;
@@ -36,7 +39,7 @@ use reactor::io::{Completion, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
 use scsi::storage::StoreError;
 use scsi::{Event, Publish, View};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -44,6 +47,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use store::lane::{LANE_TAGS, Lane, OpId, Outcome};
 use task::Task;
+use wire::aoe::Address;
 
 /// What all cores share: fixed at start, or touched at login only.
 pub(crate) struct Shared {
@@ -119,6 +123,10 @@ pub(crate) struct Core<I: Io> {
     deaf_to_devices: Vec<usize>,
     /// RDMA devices, once there is a connection by one.
     devices: Option<Devices>,
+    /// Interfaces that serve AoE.
+    interfaces: Vec<Interface>,
+    /// Units by their AoE address.
+    exports: Arc<BTreeMap<Address, u32>>,
     happened: Vec<Happened>,
     done: Vec<(OpId, Outcome)>,
     pushed: Vec<TaskId>,
@@ -140,6 +148,7 @@ mod kind {
     pub(super) const LANE: u64 = 4;
     pub(super) const DEVICE: u64 = 5;
     pub(super) const ASKED: u64 = 6;
+    pub(super) const FRAMES: u64 = 7;
     pub(super) const SHIFT: u32 = 60;
 }
 
@@ -159,6 +168,7 @@ impl<I: Io> Core<I> {
     ) -> Self {
         let units = views.len();
         let targets = shared.config.targets.len();
+        let exports = aoe::exports(&shared.config);
         let poller = Poller::new(shared.config.poll);
         Core {
             me,
@@ -195,6 +205,8 @@ impl<I: Io> Core<I> {
             deviceless: Vec::new(),
             deaf_to_devices: Vec::new(),
             devices: None,
+            interfaces: Vec::new(),
+            exports: Arc::new(exports),
             happened: Vec::new(),
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
@@ -213,10 +225,14 @@ impl<I: Io> Core<I> {
             self.listen(portal);
             self.listen_by_device(portal);
         }
+        self.announce();
         let mut completions = Vec::with_capacity(256);
         let mut messages = Vec::with_capacity(64);
         while !self.is_over() {
             let wait = self.wait();
+            if wait != Wait::No {
+                self.watch_interfaces();
+            }
             self.io.turn(wait, &mut completions);
             self.turn(&mut completions, &mut messages);
         }
@@ -224,7 +240,8 @@ impl<I: Io> Core<I> {
     }
 
     fn wait(&mut self) -> Wait {
-        if !self.own.is_empty() || !self.to_serve.is_empty() || !self.to_run.is_empty() {
+        let is_owing = self.interfaces.iter().any(Interface::owes);
+        if !self.own.is_empty() || !self.to_serve.is_empty() || !self.to_run.is_empty() || is_owing {
             return Wait::No;
         }
         let now = self.io.now();
@@ -247,6 +264,7 @@ impl<I: Io> Core<I> {
         for completion in completions.drain(..) {
             self.dispatch(completion);
         }
+        busy |= self.take_frames();
         self.mailbox.drain(messages);
         busy |= !messages.is_empty();
         for message in messages.drain(..) {
@@ -268,6 +286,7 @@ impl<I: Io> Core<I> {
         }
         self.end_drain(now);
         self.flush_all();
+        self.flush_interfaces();
         self.poller.turned(now, busy);
     }
 
@@ -301,6 +320,7 @@ impl<I: Io> Core<I> {
             }
             kind::DEVICE => self.device_ready(index),
             kind::ASKED => self.asked(index as usize),
+            kind::FRAMES => self.frames_came(index),
             other => unreachable!("a completion of kind {other}"),
         }
     }
@@ -384,6 +404,7 @@ impl<I: Io> Core<I> {
         }
         self.listen_again();
         self.end_stalled(now);
+        self.end_idle_sessions(now);
         let due: Vec<Key> = self
             .connections
             .iter()

@@ -3,7 +3,7 @@
 use crate::access::{self, Directory};
 use crate::balance::Board;
 use crate::config::{ByDevice, Config, Lun, StoreSpec};
-use crate::core::{Core, Shared};
+use crate::core::{self, Core, Shared};
 use crate::guid;
 use crate::housekeeper::{self, Housekeeper, Job};
 use crate::message::Message;
@@ -13,6 +13,7 @@ use crate::registry::Registry;
 use rdma::verbs::Listener;
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::Arena;
+use reactor::packet::Socket;
 use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use scsi::{Home, HomeRequest, Incarnation, Unit, View};
@@ -103,6 +104,7 @@ impl Daemon {
         let listeners = bind(&config)?;
         let addresses = addresses(&config, &listeners)?;
         let rdma_listeners = listen_by_device(&config, &addresses)?;
+        let mut sockets = open_interfaces(&config)?;
         let opened = opening::open_all(&mut config.luns);
         let mut units: Vec<Arc<Unit>> =
             (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun, &opened[lun]))).collect();
@@ -165,6 +167,7 @@ impl Daemon {
                 views: views.clone(),
                 opened: opened.clone(),
                 homes: own.collect(),
+                sockets: std::mem::take(&mut sockets[me]),
             };
             cores.push(start_core(seed)?);
         }
@@ -299,6 +302,20 @@ fn listen_by_device(config: &Config, addresses: &[SocketAddr]) -> Result<Vec<Opt
     config.portals.iter().zip(addresses).map(listen).collect()
 }
 
+/// Sockets of interfaces, by core.
+fn open_interfaces(config: &Config) -> Result<Vec<Vec<(usize, Socket)>>, StartError> {
+    let mut sockets: Vec<Vec<(usize, Socket)>> = config.cores.iter().map(|_| Vec::new()).collect();
+    for (index, interface) in config.aoe.iter().enumerate() {
+        let opened = core::open(interface).map_err(|error| StartError(format!("AoE on {error}")))?;
+        for (core, socket) in interface.cores.iter().zip(opened) {
+            if let Some(position) = config.cores.iter().position(|number| number == core) {
+                sockets[position].push((index, socket));
+            }
+        }
+    }
+    Ok(sockets)
+}
+
 /// Those of portals; where TCP listens, with the port that it has.
 fn addresses(config: &Config, listeners: &[Option<TcpListener>]) -> Result<Vec<SocketAddr>, StartError> {
     let listens = config.portals.iter().zip(listeners);
@@ -410,6 +427,8 @@ struct Seed {
     views: Vec<View>,
     opened: Vec<Opened>,
     homes: Vec<Option<Home>>,
+    /// Of interfaces, by their index in the configuration.
+    sockets: Vec<(usize, Socket)>,
 }
 
 /// A core that panics takes the homes of its units and its sessions with it, and others would wait for it for ever: the
@@ -443,8 +462,14 @@ fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {
                     opened.store.clone().lane(Core::<Uring>::lane_tags(index))
                 };
                 let lanes = seed.opened.iter().enumerate().map(lane).collect();
-                let core = Core::new(seed.me, io, seed.shared, seed.mailbox, seed.views, lanes, seed.homes);
-                let _ = ready.send(Ok(()));
+                let mut core =
+                    Core::new(seed.me, io, seed.shared, seed.mailbox, seed.views, lanes, seed.homes);
+                let served = core.serve_interfaces(seed.sockets).map_err(|error| error.to_string());
+                let is_served = served.is_ok();
+                let _ = ready.send(served);
+                if !is_served {
+                    return true;
+                }
                 let bell = AlarmBell;
                 let flushed = core.run();
                 drop(bell);

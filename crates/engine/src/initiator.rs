@@ -4,6 +4,7 @@
 
 mod carrier;
 pub mod client;
+mod frames;
 pub mod session;
 pub mod url;
 

@@ -7,8 +7,10 @@ use proto::verbs::FunctionId;
 use reactor::io::Handle;
 use scsi::nexus::Reach;
 use scsi::{HomeReply, HomeRequest, NexusId, Publish};
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use wire::aoe::Mac;
 
 /// A message to a core.
 pub(crate) enum Message {
@@ -188,14 +190,51 @@ pub(crate) struct Migrant {
 pub(crate) struct Facts {
     /// Unique within the daemon.
     pub(crate) serial: u64,
-    /// The initiator's address.
-    pub(crate) from: SocketAddr,
-    /// The address it connected to.
-    pub(crate) local: SocketAddr,
-    /// Index of the portal.
-    pub(crate) portal: usize,
+    /// Where it comes from, and by what.
+    pub(crate) way: Way,
     /// The session, once logged in.
     pub(crate) session: Option<Arc<proto::verbs::Session>>,
     /// Index of the target, once logged in to one.
     pub(crate) target: Option<usize>,
+}
+
+impl Facts {
+    /// Index of the portal that it came by, if it did.
+    pub(crate) fn portal(&self) -> Option<usize> {
+        match self.way {
+            Way::Portal { index, .. } => Some(index),
+            Way::Interface { .. } => None,
+        }
+    }
+}
+
+/// How an initiator reaches this daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// By an address.
+    Portal {
+        /// Index of the portal.
+        index: usize,
+        /// The initiator's address.
+        from: SocketAddr,
+        /// The address it connected to.
+        local: SocketAddr,
+    },
+    /// By frames, which the interface receives.
+    Interface {
+        /// Index of the interface.
+        index: usize,
+        /// The initiator's address.
+        from: Mac,
+    },
+}
+
+/// The initiator's address, for the log.
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Portal { from, .. } => from.fmt(f),
+            Way::Interface { from, .. } => from.fmt(f),
+        }
+    }
 }

@@ -17,6 +17,7 @@ pub use identity::Identity;
 
 use crate::config::format_size;
 use crate::initiator::session::Session;
+use crate::initiator::url::Destination;
 use crate::initiator::{Client, Options, Url};
 use continuity::Continuity;
 use geometry::Modes;
@@ -28,7 +29,6 @@ use reactor::uring::Uring;
 #[cfg(doc)]
 use scsi::storage::StoreError;
 use scsi::storage::Traits;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub struct RemoteOptions {
 /// A unit of another target.
 pub struct RemoteStore {
     url: Url,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Destination>,
     options: RemoteOptions,
     geometry: Geometry,
     /// Zeros, to be written.

@@ -1,5 +1,5 @@
 //! What a connection speaks: iSCSI, or iSER or SRP over our iWARP. Its first bytes tell. Those that have come by an RDMA
-//! device are in `device`.
+//! device are in `device`; what comes in frames is AoE.
 
 mod device;
 
@@ -7,6 +7,7 @@ pub(crate) use device::{DEPTHS, DeviceChannel};
 
 use crate::access::Directory;
 use crate::config::Transports;
+use proto::aoe::target::Target as AoeTarget;
 use proto::iscsi::target::{Target as IscsiTarget, TargetConfig};
 use proto::iser::target::Target as IserTarget;
 use proto::iwarp;
@@ -47,6 +48,8 @@ pub(crate) enum Transport {
     Srp(Box<Channel<SrpTarget>>),
     /// iSER or SRP over an RDMA device.
     Device(DeviceChannel),
+    /// ATA over Ethernet.
+    Aoe(Box<AoeTarget>),
 }
 
 /// A connection that has not said yet what it speaks.
@@ -104,7 +107,8 @@ impl Transport {
             | Transport::Iscsi(_)
             | Transport::Iser(_)
             | Transport::Srp(_)
-            | Transport::Device(_) => None,
+            | Transport::Device(_)
+            | Transport::Aoe(_) => None,
         }
     }
 
@@ -121,7 +125,7 @@ impl Transport {
         match self {
             Transport::Opening(opening) => !opening.is_placed,
             Transport::Iscsi(_) => true,
-            Transport::Iser(_) | Transport::Srp(_) | Transport::Device(_) => false,
+            Transport::Iser(_) | Transport::Srp(_) | Transport::Device(_) | Transport::Aoe(_) => false,
         }
     }
 
@@ -156,6 +160,7 @@ impl Transport {
             Transport::Iser(channel) => channel.machine_mut().down(now, down),
             Transport::Srp(channel) => channel.machine_mut().down(now, down),
             Transport::Device(channel) => channel.down(now, down),
+            Transport::Aoe(target) => target.down(now, down),
         }
     }
 
@@ -168,7 +173,7 @@ impl Transport {
             Transport::Opening(opening) => next(opening, stream, io),
             Transport::Iser(channel) => next_of_channel(channel, stream, io),
             Transport::Srp(channel) => next_of_channel(channel, stream, io),
-            Transport::Device(channel) => channel.poll(io),
+            Transport::Device(_) | Transport::Aoe(_) => self.poll(io),
         }
     }
 
@@ -183,7 +188,7 @@ impl Transport {
             Transport::Opening(opening) => opening.poll(),
             Transport::Iser(channel) => flush_channel(channel, stream, io),
             Transport::Srp(channel) => flush_channel(channel, stream, io),
-            Transport::Device(channel) => channel.poll(io),
+            Transport::Device(_) | Transport::Aoe(_) => self.poll(io),
         }
     }
 
@@ -200,7 +205,7 @@ impl Transport {
             Transport::Opening(opening) => stream.sent(io, opening, result, pushed),
             Transport::Iser(channel) => sent_by_channel(channel, stream, io, result, pushed),
             Transport::Srp(channel) => sent_by_channel(channel, stream, io, result, pushed),
-            Transport::Device(_) => unreachable!("what a device carries has no stream"),
+            Transport::Device(_) | Transport::Aoe(_) => unreachable!("messages and frames have no stream"),
         }
     }
 
@@ -212,6 +217,7 @@ impl Transport {
             Transport::Iser(channel) => poll_channel(channel, io),
             Transport::Srp(channel) => poll_channel(channel, io),
             Transport::Device(channel) => channel.poll(io),
+            Transport::Aoe(target) => poll_frames(target, io),
         }
     }
 
@@ -224,6 +230,7 @@ impl Transport {
             Transport::Srp(channel) => channel.owes(),
             // What it owes is posted whenever it is polled.
             Transport::Device(_) => false,
+            Transport::Aoe(target) => target.owes(),
         }
     }
 
@@ -234,6 +241,8 @@ impl Transport {
             Transport::Iser(channel) => channel.wants_more(),
             Transport::Srp(channel) => channel.wants_more(),
             Transport::Device(channel) => channel.wants_more(),
+            // The ring had no room for all that it owes.
+            Transport::Aoe(target) => target.owes(),
         }
     }
 
@@ -245,6 +254,7 @@ impl Transport {
             Transport::Iser(channel) => channel.deadline(),
             Transport::Srp(channel) => channel.deadline(),
             Transport::Device(channel) => channel.deadline(),
+            Transport::Aoe(target) => target.deadline(),
         }
     }
 
@@ -256,13 +266,14 @@ impl Transport {
             Transport::Iser(channel) => channel.tick(now),
             Transport::Srp(channel) => channel.tick(now),
             Transport::Device(channel) => channel.tick(now),
+            Transport::Aoe(target) => target.tick(now),
         }
     }
 
     /// Gives its memory back; the stream is quiet.
     pub(crate) fn close(self, arena: &mut Arena) {
         match self {
-            Transport::Opening(_) | Transport::Iscsi(_) => {}
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Aoe(_) => {}
             Transport::Iser(channel) => channel.close(arena),
             Transport::Srp(channel) => channel.close(arena),
             Transport::Device(channel) => channel.close(arena),
@@ -277,7 +288,7 @@ impl Transport {
     /// Whether it speaks SRP.
     pub(crate) fn is_srp(&self) -> bool {
         match self {
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => false,
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) | Transport::Aoe(_) => false,
             Transport::Srp(_) => true,
             Transport::Device(channel) => channel.is_srp(),
         }
@@ -286,7 +297,7 @@ impl Transport {
     /// The machine of SRP.
     fn srp_mut(&mut self) -> Option<&mut SrpTarget> {
         match self {
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) => None,
+            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) | Transport::Aoe(_) => None,
             Transport::Srp(channel) => Some(channel.machine_mut()),
             Transport::Device(channel) => channel.srp_mut(),
         }
@@ -295,8 +306,24 @@ impl Transport {
     /// What a device carries.
     pub(crate) fn device_mut(&mut self) -> Option<&mut DeviceChannel> {
         match self {
-            Transport::Opening(_) | Transport::Iscsi(_) | Transport::Iser(_) | Transport::Srp(_) => None,
+            Transport::Opening(_)
+            | Transport::Iscsi(_)
+            | Transport::Iser(_)
+            | Transport::Srp(_)
+            | Transport::Aoe(_) => None,
             Transport::Device(channel) => Some(channel),
+        }
+    }
+
+    /// The machine of AoE.
+    pub(crate) fn aoe_mut(&mut self) -> Option<&mut AoeTarget> {
+        match self {
+            Transport::Opening(_)
+            | Transport::Iscsi(_)
+            | Transport::Iser(_)
+            | Transport::Srp(_)
+            | Transport::Device(_) => None,
+            Transport::Aoe(target) => Some(target),
         }
     }
 
@@ -318,7 +345,7 @@ impl Transport {
     /// came in is not to be used before it was checked.
     pub(crate) fn sums_payload(&self) -> bool {
         match self {
-            Transport::Opening(_) | Transport::Device(_) => false,
+            Transport::Opening(_) | Transport::Device(_) | Transport::Aoe(_) => false,
             Transport::Iscsi(target) => target.sums_payload(),
             Transport::Iser(channel) => channel.agreed().is_some_and(|agreed| agreed.crc),
             Transport::Srp(channel) => channel.agreed().is_some_and(|agreed| agreed.crc),
@@ -335,13 +362,20 @@ impl Transport {
     pub(crate) fn unplaced(&mut self, task: TaskId) -> u32 {
         match self {
             Transport::Iscsi(target) => target.unplaced(task),
-            Transport::Opening(_) | Transport::Iser(_) | Transport::Srp(_) | Transport::Device(_) => 0,
+            Transport::Opening(_)
+            | Transport::Iser(_)
+            | Transport::Srp(_)
+            | Transport::Device(_)
+            | Transport::Aoe(_) => 0,
         }
     }
 
     /// Where all data of this task lies that came inside its command: until the next call of the machine.
     pub(crate) fn immediate(&mut self, task: TaskId) -> Option<Span> {
-        self.srp_mut()?.immediate(task)
+        match self {
+            Transport::Aoe(target) => target.immediate(task),
+            _ => self.srp_mut()?.immediate(task),
+        }
     }
 
     /// The same, and there it stays until [`Transport::give_back`].
@@ -372,6 +406,7 @@ impl Transport {
             Transport::Iser(_) => "iSER",
             Transport::Srp(_) => "SRP",
             Transport::Device(channel) => channel.name(),
+            Transport::Aoe(_) => "AoE",
         }
     }
 }
@@ -413,6 +448,14 @@ fn next_of_channel<M: MessageMachine<Event = Up>, I: Io>(
 fn poll_channel<M: MessageMachine<Event = Up>, I: Io>(channel: &mut Channel<M>, io: &mut I) -> Option<Up> {
     channel.run(io.now(), io.arena());
     channel.poll()
+}
+
+/// What is asked for lies in frames, and is copied from there.
+fn poll_frames<I: Io>(target: &mut AoeTarget, io: &mut I) -> Option<Up> {
+    while let Some((from, to)) = target.copy() {
+        io.arena().copy(from, &to);
+    }
+    target.poll()
 }
 
 /// What the stream calls tasks are work requests of the queue pair.

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve disks until Ctrl-C
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Verify a configuration file and print everything that is wrong with it
     Check {
         /// The file; docs/configuration.md explains its options
@@ -53,7 +53,8 @@ SPEC is one of
   null:SIZE              reads zeros, forgets what is written
   file:PATH[,size=SIZE]  a file; size= makes it if it does not exist
   block:PATH             a block device
-  iscsi://HOST/IQN/LUN   a unit of another target, over RDMA with iser://HOST/IQN/LUN or srp://HOST/GUID/LUN
+  iscsi://HOST/IQN/LUN   a unit of another target, over RDMA with iser://HOST/IQN/LUN or srp://HOST/GUID/LUN,
+                         over Ethernet with aoe://IFACE/SHELF.SLOT
                          (docs/command-line.md has the whole URL)
 and then, after commas,
   bs=BYTES       block size: 512 (the default) to 65536, a power of two
@@ -65,6 +66,7 @@ and then, after commas,
   serial=TEXT    unit serial number (default: made from the path or the name)
   name=NAME      name in the log (default: lun0, lun1, ...)
   id=NUMBER      LUN number
+  aoe=SHELF.SLOT name on interfaces that --aoe serves (default: not served there)
 Sizes take K, M, G and T. A comma in a path is written `\\,`.";
 
 #[derive(Debug, Args)]
@@ -87,6 +89,9 @@ pub(crate) struct Serve {
     /// Name SRP target ports so, as id_ext and ioc_guid [default: made once, and kept in the state directory]
     #[arg(long, value_name = "16HEX")]
     srp_guid: Option<String>,
+    /// Serve LUNs that have an AoE address (aoe=SHELF.SLOT) by ATA over Ethernet on this interface, also several times
+    #[arg(long, value_name = "IFACE")]
+    aoe: Vec<String>,
     /// Name of the target [default: iqn.2026-11.io.lunette:disk]
     #[arg(long, value_name = "IQN")]
     target: Option<String>,
@@ -118,6 +123,7 @@ impl Serve {
             srp,
             rdma,
             srp_guid,
+            aoe,
             target,
             lun,
             cores,
@@ -126,7 +132,7 @@ impl Serve {
             admin,
             log_level: _,
         } = self;
-        ServeOptions { config, listen, srp, rdma, srp_guid, target, lun, cores, poll, state_dir, admin }
+        ServeOptions { config, listen, srp, rdma, srp_guid, aoe, target, lun, cores, poll, state_dir, admin }
     }
 }
 

@@ -46,7 +46,28 @@ fn write_all(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::R
         write_target(out, config, target, running)?;
         write_connecting(out, config, target, running)?;
     }
+    write_aoe(out, config, running)?;
     write!(out, "\nReady. Stop with Ctrl-C.\n")
+}
+
+/// What is served by frames.
+fn write_aoe(out: &mut String, config: &Config, running: &Running<'_>) -> fmt::Result {
+    if config.aoe.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nATA over Ethernet")?;
+    for (lun, unit) in config.luns.iter().zip(running.units) {
+        let Some(address) = lun.aoe else { continue };
+        for interface in &config.aoe {
+            writeln!(out, "  URL aoe://{}/{address}", interface.name)?;
+        }
+        match &unit.failed {
+            Some(reason) => writeln!(out, "  {address}  {}: NOT READY: {reason}", lun.name)?,
+            None => writeln!(out, "  {address}  {}: {}, serial {}", lun.name, unit.store, lun.serial)?,
+        }
+        writeln!(out, "\n  Linux    modprobe aoe; then it is /dev/etherd/e{address}")?;
+    }
+    Ok(())
 }
 
 fn write_target(out: &mut String, config: &Config, target: &Target, running: &Running<'_>) -> fmt::Result {

@@ -34,7 +34,7 @@ const INTERRUPTED: i32 = 130;
 
 fn main() -> ExitCode {
     match Arguments::try_parse() {
-        Ok(Arguments { command: Command::Serve(options) }) => serve(options),
+        Ok(Arguments { command: Command::Serve(options) }) => serve(*options),
         Ok(Arguments { command: Command::Check { file } }) => check(&file),
         Ok(Arguments { command: Command::Copy(arguments) }) => tool(|| copy::run(&arguments)),
         Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),

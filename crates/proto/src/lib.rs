@@ -22,6 +22,7 @@
     )
 )]
 
+pub mod aoe;
 pub mod iscsi;
 pub mod iser;
 pub mod iwarp;

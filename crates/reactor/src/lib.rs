@@ -9,6 +9,7 @@ pub mod io;
 pub mod mailbox;
 pub mod memory;
 pub mod net;
+pub mod packet;
 pub mod stream;
 pub mod timers;
 pub mod topology;

@@ -17,6 +17,9 @@ impl View {
     /// only then the CDB's fields.
     pub fn admit(&self, nexus: &mut NexusUnit, request: &Request<'_>) -> Result<Exec, Ending> {
         nexus.sync(&self.policy);
+        if nexus.mac.is_some() {
+            return self.admit_ata(nexus, request);
+        }
         self.program(nexus, request).map(Exec::new).map_err(|failure| failure.ending(&self.policy.modes))
     }
 
@@ -35,7 +38,7 @@ impl View {
         (command.begin)(&Admission { view: self, nexus, request })
     }
 
-    fn check_gate(&self, nexus: &NexusUnit, gate: Gate) -> Result<(), Check> {
+    pub(crate) fn check_gate(&self, nexus: &NexusUnit, gate: Gate) -> Result<(), Check> {
         match gate {
             Gate::Open => Ok(()),
             Gate::Control => self.check_sanitize(),

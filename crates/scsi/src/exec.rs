@@ -1,8 +1,10 @@
 //! A command as a program of steps.
 
 use crate::answer::Answer;
+use crate::ata::{self, WriteCache};
 use crate::command::{Ending, Status};
 use crate::copy::ExtendedCopy;
+use crate::export::Ordered;
 use crate::home::{HomeReply, HomeRequest};
 use crate::lba_status::LbaStatus;
 use crate::media::{atomic, compare, same, sync, transfer, unmap};
@@ -13,6 +15,7 @@ use crate::reservation::{PersistentReserveOut, ReserveRelease};
 use crate::sanitize::Sanitize;
 use crate::storage::{Found, MediaOp, StoreError};
 use crate::unit::View;
+use wire::ata::Registers;
 
 /// Longest piece of a task's data that is buffered at a time, in bytes: the size of the task's buffer.
 pub const CHUNK_BYTES: u32 = 256 * 1024;
@@ -118,6 +121,10 @@ pub(crate) enum Program {
     Sanitize(Box<Sanitize>),
     /// EXTENDED COPY.
     ExtendedCopy(Box<ExtendedCopy>),
+    /// SET FEATURES of ATA that switches the write cache.
+    WriteCache(WriteCache),
+    /// A command of ATA over Ethernet that is not ATA.
+    Ordered(Ordered),
 }
 
 impl Exec {
@@ -142,8 +149,19 @@ impl Exec {
                 self.program = Program::Flush(sync::Flush { taken: ending.write_bytes });
                 Step::Media { unit: None, op: MediaOp::Flush }
             }
+            Step::End(ending) if env.nexus.mac.is_some() && ending.status == Status::CheckCondition => {
+                Step::End(self.told(ending))
+            }
             step => step,
         }
+    }
+
+    /// An ending as a nexus that speaks ATA is told.
+    fn told(&self, ending: Ending) -> Ending {
+        if matches!(self.program, Program::Ordered(_)) {
+            return ending;
+        }
+        ata::with_registers(ending, &Registers { extend: true, ..Registers::default() })
     }
 
     fn step(&mut self, env: &mut Env<'_>, event: Event) -> Step {
@@ -166,6 +184,8 @@ impl Exec {
             Program::ReserveRelease(program) => program.next(env, event),
             Program::Sanitize(program) => program.next(env, event),
             Program::ExtendedCopy(program) => program.next(env, event),
+            Program::WriteCache(program) => program.next(env, event),
+            Program::Ordered(program) => program.next(env, event),
         }
     }
 
@@ -177,6 +197,7 @@ impl Exec {
             | Program::Flush(_)
             | Program::StartStop(_)
             | Program::Prevent(_)
+            | Program::WriteCache(_)
             | Program::ReserveRelease(_) => 0,
             Program::Write(program) => program.buffer_bytes(),
             Program::CompareAndWrite(program) => program.buffer_bytes(),
@@ -190,6 +211,7 @@ impl Exec {
             Program::PersistentReserveOut(program) => program.buffer_bytes(),
             Program::Sanitize(program) => program.buffer_bytes(),
             Program::ExtendedCopy(program) => program.buffer_bytes(),
+            Program::Ordered(program) => program.buffer_bytes(),
         }
     }
 

@@ -1,15 +1,17 @@
 //! The one owner of what a unit shares between nexuses.
 
 use crate::attention::UnitAttention;
+use crate::export;
 use crate::nexus::{NexusId, NexusUnit};
 use crate::policy::{Modes, ModesChange, Policy};
-use crate::reservation::TransportId;
+use crate::reservation::{TransportId, aoe_mac};
 use crate::sense::Check;
 use crate::storage::Traits;
 use crate::table::ReservationClass;
 use crate::unit::Unit;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use wire::aoe::Mac;
 
 /// Something for a unit's home to decide.
 #[derive(Clone, Debug)]
@@ -25,6 +27,13 @@ pub enum HomeRequest {
     Reserve(Identity),
     /// RELEASE(6) or RELEASE(10).
     Release(Identity),
+    /// A change to what exports by ATA over Ethernet share, or to their reserve list.
+    Export {
+        /// Who.
+        from: Identity,
+        /// What is to change.
+        change: export::Change,
+    },
     /// MODE SELECT changed these fields.
     SetModes {
         /// Who.
@@ -112,6 +121,9 @@ impl HomeRequest {
             HomeRequest::PreventRemoval { from, prevent } => {
                 Some((from, if *prevent { ReservationClass::Write } else { ReservationClass::Ready }))
             }
+            HomeRequest::Export { from, change } => {
+                (!change.judges_reservations()).then_some((from, ReservationClass::Write))
+            }
             HomeRequest::PersistentReserveOut { .. }
             | HomeRequest::Reserve(_)
             | HomeRequest::Release(_)
@@ -180,6 +192,10 @@ pub enum Who {
         /// Relative target port identifier.
         target_port: u16,
     },
+    /// Those that speak ATA from one of these addresses.
+    Listed(Arc<[Mac]>),
+    /// All but those that speak ATA from one of these addresses.
+    Unlisted(Arc<[Mac]>),
 }
 
 impl Who {
@@ -196,6 +212,8 @@ impl Who {
             Who::Port { transport_id, target_port } => {
                 port == *target_port && TransportId::of(transport_id).covers(&TransportId::of(initiator))
             }
+            Who::Listed(list) => aoe_mac(initiator).is_some_and(|mac| list.contains(&mac)),
+            Who::Unlisted(list) => aoe_mac(initiator).is_none_or(|mac| !list.contains(&mac)),
         }
     }
 }
@@ -237,6 +255,7 @@ impl Home {
             removal_prevented: false,
             reservations: Arc::default(),
             sanitize: None,
+            export: Arc::default(),
         };
         Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
     }
@@ -246,9 +265,7 @@ impl Home {
     /// # Errors
     /// When it is not what was kept. The unit must not be served: an initiator that was fenced off could write.
     pub fn restore(&mut self, kept: &[u8]) -> Result<(), Damaged> {
-        let (sanitize, reservations) = Policy::restore(kept, &self.unit.ports).ok_or(Damaged)?;
-        let reservations = Arc::new(reservations);
-        self.policy = Arc::new(Policy { sanitize, reservations, ..Policy::clone(&self.policy) });
+        self.policy = Arc::new(self.policy.restored(kept, &self.unit.ports).ok_or(Damaged)?);
         Ok(())
     }
 
@@ -284,12 +301,12 @@ impl Home {
             }
             HomeRequest::PersistentReserveOut { from, order } => {
                 let reply = draft.persistent_reserve_out(&from, &order, &self.unit);
-                // PREEMPT AND ABORT lets the medium of whom it preempts go (SPC-4 section 5.13.11.2.7).
-                self.preventing.retain(|_, nexus| {
-                    let is = |who: &Who| who.is(nexus.nexus, &nexus.transport_id, nexus.target_port);
-                    !draft.aborts.iter().any(|(who, _)| is(who))
-                });
-                draft.policy.removal_prevented = !self.preventing.is_empty();
+                self.let_go(&mut draft);
+                reply
+            }
+            HomeRequest::Export { from, change } => {
+                let reply = draft.change_export(&from, change);
+                self.let_go(&mut draft);
                 reply
             }
             HomeRequest::Reserve(from) => draft.reserve(&from),
@@ -320,17 +337,28 @@ impl Home {
                 draft.nexus_lost(nexus, !self.preventing.is_empty())
             }
         };
+        (reply, self.publish(draft))
+    }
+
+    fn publish(&mut self, draft: Draft) -> Option<Publish> {
         let persist = draft.persist;
-        let mut publish = draft.publish();
-        if let Some(publish) = &mut publish {
-            let ports = &self.unit.ports;
-            let kept = publish.policy.kept(ports);
-            if self.unit.can_keep && (persist || kept != self.policy.kept(ports)) {
-                publish.persist = Some(kept);
-            }
-            self.policy = Arc::clone(&publish.policy);
+        let mut publish = draft.publish()?;
+        let ports = &self.unit.ports;
+        let kept = publish.policy.kept(ports);
+        if self.unit.can_keep && (persist || kept != self.policy.kept(ports)) {
+            publish.persist = Some(kept);
         }
-        (reply, publish)
+        self.policy = Arc::clone(&publish.policy);
+        Some(publish)
+    }
+
+    /// PREEMPT AND ABORT lets the medium of whom it preempts go (SPC-4 section 5.13.11.2.7).
+    fn let_go(&mut self, draft: &mut Draft) {
+        self.preventing.retain(|_, nexus| {
+            let is = |who: &Who| who.is(nexus.nexus, &nexus.transport_id, nexus.target_port);
+            !draft.aborts.iter().any(|(who, _)| is(who))
+        });
+        draft.policy.removal_prevented = !self.preventing.is_empty();
     }
 
     /// What the last request published could not be kept: all is as if it had not been made, and nothing may be
@@ -445,11 +473,16 @@ impl Draft {
     /// Ends the commands of other nexuses: with TAS each by its status, otherwise the nexus is told once (SAM-5
     /// section 5.6).
     pub(crate) fn abort_others(&mut self, from: NexusId) {
+        self.abort_of(Who::Others(from));
+    }
+
+    /// The same for these nexuses.
+    pub(crate) fn abort_of(&mut self, who: Who) {
         if self.policy.modes.task_aborted_status {
-            self.aborts.push((Who::Others(from), Aborted::WithStatus));
+            self.aborts.push((who, Aborted::WithStatus));
         } else {
-            self.aborts.push((Who::Others(from), Aborted::Silently));
-            self.attentions.push((Who::Others(from), UnitAttention::CommandsCleared));
+            self.aborts.push((who.clone(), Aborted::Silently));
+            self.attentions.push((who, UnitAttention::CommandsCleared));
         }
     }
 

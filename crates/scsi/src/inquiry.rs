@@ -10,7 +10,8 @@ use wire::Cdb;
 /// T10 vendor identification.
 pub(crate) const VENDOR: &str = "LUNETTE ";
 
-const REVISION: &str = "0001";
+/// Product revision level.
+pub(crate) const REVISION: &str = "0001";
 
 /// VERSION: SPC-4.
 const VERSION: u8 = 0x06;

@@ -34,12 +34,14 @@
 
 mod admit;
 mod answer;
+mod ata;
 pub mod attention;
 mod capacity;
 pub mod command;
 pub mod copy;
 mod diagnostic;
 pub mod exec;
+pub mod export;
 pub mod home;
 mod inquiry;
 mod lba_status;
@@ -67,6 +69,7 @@ mod vpd;
 pub use attention::UnitAttention;
 pub use command::{Attribute, Ending, Request, Status};
 pub use exec::{Env, Event, Exec, Step};
+pub use export::Export;
 pub use home::{Damaged, Home, HomeReply, HomeRequest, Identity, Publish, Who};
 pub use luns::no_unit;
 pub use nexus::{NexusId, NexusUnit, Reach};

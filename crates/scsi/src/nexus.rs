@@ -3,8 +3,9 @@
 use crate::attention::UnitAttention;
 use crate::home::Identity;
 use crate::policy::Policy;
-use crate::reservation::Access;
+use crate::reservation::{Access, aoe_mac};
 use std::collections::VecDeque;
+use wire::aoe::Mac;
 
 /// Names an I_T nexus within the daemon for as long as its session lives; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -19,6 +20,11 @@ pub struct NexusUnit {
     pub transport_id: Vec<u8>,
     /// The target port's relative identifier.
     pub target_port: u16,
+    /// The initiator's address, if it speaks ATA (over Ethernet), as its TransportID tells. Such a nexus has no unit
+    /// attentions: ATA has no word for them.
+    pub mac: Option<Mac>,
+    /// The MAC mask list leaves the initiator out: it gets no answer.
+    pub(crate) is_masked: bool,
     /// This nexus may only read (access rule of its initiator group).
     pub read_only: bool,
     /// Pending unit attentions, oldest first, each once; at most [`NexusUnit::ATTENTIONS_MAX`].
@@ -48,12 +54,15 @@ impl NexusUnit {
 
     /// A new nexus, which has yet to be told that the unit was powered on.
     pub fn new(id: NexusId, transport_id: Vec<u8>, target_port: u16, read_only: bool) -> NexusUnit {
+        let mac = aoe_mac(&transport_id);
         NexusUnit {
             id,
             transport_id,
             target_port,
+            mac,
+            is_masked: false,
             read_only,
-            attentions: VecDeque::from([UnitAttention::PowerOn]),
+            attentions: mac.is_none().then_some(UnitAttention::PowerOn).into_iter().collect(),
             access: Access::default(),
             access_epoch: 0,
             copies: crate::copy::Results::default(),
@@ -73,7 +82,7 @@ impl NexusUnit {
             |other: &UnitAttention| other.precedence() < UnitAttention::CommandsCleared.precedence();
         let covered = is_reset(&attention)
             && self.attentions.iter().any(|other| is_reset(other) && other.precedence() <= rank);
-        if covered || self.attentions.contains(&attention) {
+        if covered || self.mac.is_some() || self.attentions.contains(&attention) {
             return;
         }
         if is_reset(&attention) {
@@ -95,6 +104,7 @@ impl NexusUnit {
             return;
         }
         self.access = policy.reservations.access(self.id, &self.transport_id, self.target_port);
+        self.is_masked = self.mac.is_some_and(|mac| !policy.export.may_see(mac));
         self.access_epoch = policy.epoch;
     }
 }

@@ -1,5 +1,6 @@
 //! What every core knows of a unit: an immutable snapshot, replaced as a whole and published by the unit's home.
 
+use crate::export::Export;
 use crate::reservation::{Table, keep};
 use crate::storage::Traits;
 use crate::unit::{Port, Unit};
@@ -27,6 +28,8 @@ pub struct Policy {
     pub reservations: Arc<Table>,
     /// A sanitize operation under way or failed.
     pub sanitize: Option<Sanitize>,
+    /// What exports of the unit by ATA over Ethernet share.
+    pub export: Arc<Export>,
 }
 
 /// Current values of changeable mode page fields (SPC-4 section 7.5, SBC-3 section 6.5).
@@ -117,8 +120,13 @@ impl Sanitize {
 }
 
 impl Policy {
-    /// What must survive a restart, as bytes; none: nothing must.
+    /// What must survive a restart, as bytes; none: nothing must. What exports share comes first, if there is any; then
+    /// a sanitize operation; then the reservations.
     pub(crate) fn kept(&self, ports: &[Port]) -> Vec<u8> {
+        self.export.keep(self.kept_of_unit(ports))
+    }
+
+    fn kept_of_unit(&self, ports: &[Port]) -> Vec<u8> {
         let table = self.reservations.kept(ports);
         let Some(sanitize) = &self.sanitize else { return table };
         let mut bytes = Sanitize::MAGIC.to_vec();
@@ -127,9 +135,18 @@ impl Policy {
         keep::seal(bytes)
     }
 
-    /// What was kept: whether a sanitize operation had not ended well, and the reservations. `None` when the bytes are
-    /// not what was kept.
-    pub(crate) fn restore(kept: &[u8], ports: &[Port]) -> Option<(Option<Sanitize>, Table)> {
+    /// The policy with what was kept in it; `None` when the bytes are not what was kept.
+    pub(crate) fn restored(&self, kept: &[u8], ports: &[Port]) -> Option<Policy> {
+        let (export, rest) = Export::restore(kept)?;
+        let (sanitize, reservations) = match rest {
+            [] if export != Export::default() => (None, Table::default()),
+            rest => Policy::restore_unit(rest, ports)?,
+        };
+        let (export, reservations) = (Arc::new(export), Arc::new(reservations));
+        Some(Policy { sanitize, reservations, export, ..self.clone() })
+    }
+
+    fn restore_unit(kept: &[u8], ports: &[Port]) -> Option<(Option<Sanitize>, Table)> {
         let rest = if kept.starts_with(Sanitize::MAGIC) {
             keep::unseal(kept)?.strip_prefix(Sanitize::MAGIC)?
         } else if let Some(rest) = kept.strip_prefix(Sanitize::MAGIC_UNSEALED) {

@@ -1,7 +1,9 @@
-//! Reservations: RESERVE/RELEASE (SPC-2 section 5.5) and PERSISTENT RESERVE (SPC-4 section 5.13).
+//! Reservations: RESERVE/RELEASE (SPC-2 section 5.5), PERSISTENT RESERVE (SPC-4 section 5.13), and the reserve list of ATA
+//! over Ethernet. Of these at most one is in force at a time.
 
 mod apply;
 pub(crate) mod keep;
+mod list;
 mod order;
 mod program;
 mod report;
@@ -13,6 +15,7 @@ pub use transport::{TransportId, iscsi_transport_id};
 
 pub(crate) use program::{PersistentReserveOut, ReserveRelease, release6, release10, reserve6, reserve10};
 pub(crate) use program::{persistent_reserve_in, persistent_reserve_out};
+pub(crate) use transport::aoe_mac;
 
 use crate::home::{Aborted, Draft, HomeReply, Identity};
 use crate::nexus::NexusId;
@@ -20,6 +23,7 @@ use crate::table::ReservationClass;
 use crate::unit::{Port, Unit};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use wire::aoe::Mac;
 
 /// The registrations and the reservation of a unit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -33,6 +37,8 @@ pub struct Table {
     is_kept: bool,
     /// Who holds a reservation by RESERVE.
     reserved: Option<NexusId>,
+    /// The reserve list of ATA over Ethernet: whose commands are let in. Empty: the unit is not reserved so.
+    list: Arc<[Mac]>,
 }
 
 /// An initiator port at a target port: an I_T nexus by the names that outlive its session.
@@ -164,6 +170,9 @@ impl Table {
 
     /// What a nexus may do.
     pub fn access(&self, nexus: NexusId, transport_id: &[u8], target_port: u16) -> Access {
+        if !self.list.is_empty() {
+            return if self.is_listed(transport_id) { Access::Full } else { Access::Control };
+        }
         if self.reserved.is_some_and(|holder| holder != nexus) {
             return Access::Nothing;
         }
@@ -282,7 +291,7 @@ impl Draft {
         if !table.registrations.is_empty() {
             return registered(table.is_compatible(&NexusName::of(from)));
         }
-        if table.reserved.is_some_and(|holder| holder != from.nexus) {
+        if !table.list.is_empty() || table.reserved.is_some_and(|holder| holder != from.nexus) {
             return HomeReply::Conflict;
         }
         self.policy.reservations = Arc::new(Table { reserved: Some(from.nexus), ..Table::clone(table) });

@@ -8,12 +8,17 @@ use crate::storage::{Found, MediaOp, StoreError, Traits};
 use crate::unit::{Incarnation, Port, Unit, View};
 use std::sync::Arc;
 use wire::Cdb;
+use wire::aoe::{Mac, Order, OrderKind};
+use wire::ata::{PassThrough, Registers, SECTOR_BYTES, StatusReturn, Transfer};
 
 /// Contiguous bytes of the task's buffer.
 const WINDOW_BYTES: usize = 64 * 1024;
 
 /// Logical block size of the units here.
 pub(crate) const BLOCK: usize = 512;
+
+/// Who speaks ATA.
+pub(crate) const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 3]), Mac([2, 0, 0, 0, 0, 4])];
 
 /// A thin unit of so many blocks that may be changed before a [`Bench`] is made of it.
 pub(crate) fn unit() -> Unit {
@@ -84,6 +89,13 @@ impl Outcome {
         }
     }
 
+    /// How an ATA command failed: its ERROR and STATUS.
+    pub(crate) fn registers(&self) -> (u8, u8) {
+        assert_eq!(self.ending.status, Status::CheckCondition, "{:?}", self.ending);
+        let end = StatusReturn::from_sense(&self.ending.sense.unwrap()).expect("registers");
+        (end.error, end.status)
+    }
+
     pub(crate) fn assert_good(&self) -> &Outcome {
         assert_eq!(self.ending.status, Status::Good, "{:?}", self.ending);
         self
@@ -140,6 +152,36 @@ impl Bench {
             reach: [Reach::Full; 2],
             after: None,
         }
+    }
+
+    /// The same with two more nexuses, the third and the fourth, which speak ATA.
+    pub(crate) fn with_ata() -> Bench {
+        let mut bench = Bench::new();
+        bench.add_ata();
+        bench
+    }
+
+    /// Two more nexuses, which speak ATA.
+    pub(crate) fn add_ata(&mut self) {
+        for (id, mac) in (3..).zip(MACS) {
+            self.nexuses.push(NexusUnit::new(NexusId(id), mac.transport_id().to_vec(), 1, false));
+        }
+    }
+
+    /// An ATA command of a nexus, with all the data that it moves.
+    pub(crate) fn ata(&mut self, nexus: usize, registers: Registers, out: &[u8]) -> Outcome {
+        let cdb = PassThrough::new(registers).to_cdb().unwrap();
+        let ready = match registers.transfer() {
+            Transfer::In(sectors) => sectors * SECTOR_BYTES,
+            Transfer::Out(_) | Transfer::Nothing => 0,
+        };
+        self.run(nexus, cdb.as_bytes(), out, ready)
+    }
+
+    /// A command of AoE that is not ATA, with room for any answer.
+    pub(crate) fn order(&mut self, nexus: usize, kind: OrderKind, argument: &[u8]) -> Outcome {
+        let order = Order { kind, argument_bytes: argument.len() as u32 };
+        self.run(nexus, order.cdb().as_bytes(), argument, 2048)
     }
 
     /// A command without data-out from the first nexus, ready for a mebibyte of data-in.

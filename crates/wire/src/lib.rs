@@ -22,6 +22,8 @@
     )
 )]
 
+pub mod aoe;
+pub mod ata;
 pub mod cdb;
 pub mod iscsi;
 pub mod iser;

@@ -3,7 +3,7 @@
 use super::Figures;
 use super::fio::FILES;
 use super::limits::LIMITS;
-use super::marks::{MORE_CORES, Mark};
+use super::marks::{Figure, MORE_CORES, Mark};
 use super::plan::CORES_MIN;
 use super::results::{Medians, Results};
 use std::fmt::Write as _;
@@ -28,7 +28,12 @@ impl Judged {
     }
 
     pub(super) fn ratio(&self) -> Option<f64> {
-        self.figures.map(|(ours, theirs)| ours.iops / theirs.iops)
+        let (ours, theirs) = self.figures?;
+        match self.mark.figure {
+            Figure::Iops => Some(ours.iops / theirs.iops),
+            Figure::TargetCpu => Some(theirs.target_cpu? / ours.target_cpu?),
+            Figure::InitiatorCpu => Some(theirs.initiator_cpu? / ours.initiator_cpu?),
+        }
     }
 
     pub(super) fn is_reached(&self) -> bool {
@@ -48,9 +53,10 @@ pub(super) fn table(judged: &[Judged]) -> String {
     );
     for judged in judged {
         let Mark { ours, name, at_least, .. } = &judged.mark;
+        let ratio = judged.ratio().map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
         let (figures, times) = match judged.figures {
             Some((ours, theirs)) => (
-                format!("{:.1} | {:.1} | {:.2}", ours.iops / 1e3, theirs.iops / 1e3, ours.iops / theirs.iops),
+                format!("{:.1} | {:.1} | {ratio}", ours.iops / 1e3, theirs.iops / 1e3),
                 format!("{} | {}", ours.cpu(), theirs.cpu()),
             ),
             None => ("- | - | -".into(), "- | -".into()),

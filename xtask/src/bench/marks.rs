@@ -13,7 +13,20 @@ pub(super) struct Mark {
     pub(super) against: Vec<(Side, f64)>,
     /// Which of several counts.
     pub(super) of_several: fn(f64, f64) -> f64,
+    /// What is compared.
+    pub(super) figure: Figure,
     pub(super) at_least: f64,
+}
+
+/// A figure of a row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Figure {
+    /// Commands per second: more is better.
+    Iops,
+    /// The target's CPU time for a command: less is better.
+    TargetCpu,
+    /// The initiator's.
+    InitiatorCpu,
 }
 
 /// Marks against a ceiling in the settings A and B, and on many connections: section, direction, block, depth, ratio.
@@ -124,7 +137,8 @@ fn ceiling(&(section, direction, block, depth, at_least): &(&str, &str, &str, &s
 /// Against the best of several.
 pub(super) fn against(ours: &Side, name: &str, against: Vec<Side>, at_least: f64) -> Mark {
     let against = against.into_iter().map(|side| (side, 1.0)).collect();
-    Mark { ours: ours.clone(), name: name.into(), against, of_several: f64::max, at_least }
+    let (ours, name) = (ours.clone(), name.into());
+    Mark { ours, name, against, of_several: f64::max, figure: Figure::Iops, at_least }
 }
 
 #[cfg(test)]

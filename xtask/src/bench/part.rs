@@ -2,7 +2,7 @@
 
 use super::marks::{Mark, marks};
 use super::results::Results;
-use super::{Figures, plan, transports};
+use super::{Figures, aoe, plan, transports};
 
 /// What is measured in one run.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -11,16 +11,19 @@ pub(super) enum Part {
     Datapath,
     /// iSER and SRP over iWARP against iSCSI over TCP, each with its ceiling
     Transports,
+    /// AoE against iSCSI over TCP and vblade on one Ethernet segment: the report's plan `fastnetmon`
+    Aoe,
 }
 
 impl Part {
-    pub(super) const ALL: [Part; 2] = [Part::Datapath, Part::Transports];
+    pub(super) const ALL: [Part; 3] = [Part::Datapath, Part::Transports, Part::Aoe];
 
     /// As it is given.
     pub(super) fn word(self) -> &'static str {
         match self {
             Part::Datapath => "datapath",
             Part::Transports => "transports",
+            Part::Aoe => "aoe",
         }
     }
 
@@ -29,6 +32,7 @@ impl Part {
         match self {
             Part::Datapath => plan::plan(cores),
             Part::Transports => transports::PLAN.to_owned(),
+            Part::Aoe => aoe::PLAN.to_owned(),
         }
     }
 
@@ -37,6 +41,7 @@ impl Part {
         match self {
             Part::Datapath => "target/performance.toml",
             Part::Transports => "target/transports.toml",
+            Part::Aoe => "target/aoe.toml",
         }
     }
 
@@ -45,6 +50,7 @@ impl Part {
         match self {
             Part::Datapath => "target/bench",
             Part::Transports => "target/bench-transports",
+            Part::Aoe => "target/bench-aoe",
         }
     }
 
@@ -53,6 +59,7 @@ impl Part {
         match self {
             Part::Datapath => "docs/performance",
             Part::Transports => "docs/performance/transports",
+            Part::Aoe => "docs/performance/aoe",
         }
     }
 
@@ -61,6 +68,7 @@ impl Part {
         match self {
             Part::Datapath => marks(results, figures),
             Part::Transports => transports::marks(results),
+            Part::Aoe => aoe::marks(results),
         }
     }
 }

@@ -101,6 +101,7 @@ fn initrd(scenario: &Scenario, folder: &Path) -> io::Result<NamedTempFile> {
     fs::write(scripts.join("guest.sh"), LIBRARY)?;
     fs::write(scripts.join("scenario.sh"), scenario.script)?;
     fs::write(scripts.join("limit"), scenario.limit.as_secs().to_string())?;
+    fs::write(scripts.join("mtu"), scenario.mtu.to_string())?;
     verbs::put_daemon(scenario, &scripts)?;
     let mut initrd = NamedTempFile::new_in(folder)?;
     io::copy(&mut File::open(rig::root_archive())?, &mut initrd)?;

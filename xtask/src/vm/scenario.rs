@@ -12,6 +12,10 @@ pub(super) struct Scenario {
     pub script: &'static str,
     /// Further arguments of `lunette serve`, which serves one LUN on 192.0.2.1:3260.
     pub serve: &'static [&'static str],
+    /// The LUN is served over AoE, as shelf 1 slot 1 on the network of the guest.
+    pub is_aoe: bool,
+    /// The MTU of the guest's network.
+    pub mtu: u16,
     /// How long the guest's script may take on a loaded machine.
     pub limit: Duration,
     /// Played also when nobody asks for it.
@@ -43,6 +47,10 @@ const SCENARIOS: &[Scenario] = &[
     scenario("iser_outage", include_str!("../../vm/iser_outage.sh")),
     // The same over SRP.
     scenario("srp_outage", include_str!("../../vm/srp_outage.sh")).srp(),
+    // Linux's AoE initiator: a file system is made, filled, checked and read again.
+    scenario("aoe", include_str!("../../vm/aoe.sh")).aoe(1500),
+    // The same with jumbo frames; then the daemon is killed under a load, and started again.
+    scenario("aoe_jumbo", include_str!("../../vm/aoe_jumbo.sh")).aoe(9000),
     // The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
     verbs::ISER,
     // The same with SRP.
@@ -76,6 +84,8 @@ pub(super) const fn scenario(name: &'static str, script: &'static str) -> Scenar
         name,
         script,
         serve: &[],
+        is_aoe: false,
+        mtu: 1500,
         limit: Duration::from_secs(240),
         by_default: true,
         is_captured: false,
@@ -100,6 +110,11 @@ impl Scenario {
     /// SRP on the portal of iSCSI and iSER. The name is also in `guest.sh`.
     const fn srp(self) -> Scenario {
         Scenario { serve: &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001"], ..self }
+    }
+
+    /// AoE on a network with this MTU.
+    const fn aoe(self, mtu: u16) -> Scenario {
+        Scenario { is_aoe: true, mtu, ..self }
     }
 }
 

@@ -6,7 +6,7 @@ use super::output::bytes;
 use super::session::Data;
 use super::{breach, unit};
 use std::io;
-use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
+use wire::srp::login::FORMAT_DIRECT;
 use wire::srp::{
     CommandUnit, Descriptor, Direct, Layout as _, LoginRequest, LoginResponse, Opcode, Response,
     ResponseCode, TaskManagement,
@@ -22,17 +22,9 @@ const UNIT_BYTES: u32 = 64;
 /// One end of a channel.
 pub(super) struct Srp {
     blocks: u64,
-    /// Writes whose data is being read; the place is that of the RDMA Reads. At most [`LIMIT`].
-    writes: Vec<Option<Write>>,
+    /// Tags of writes whose data is being read; the place is that of the RDMA Read. At most [`LIMIT`].
+    writes: Vec<Option<U64>>,
     is_over: bool,
-}
-
-/// A write that is being read.
-#[derive(Clone, Copy)]
-struct Write {
-    tag: U64,
-    /// RDMA Reads that are not over.
-    reads: u32,
 }
 
 impl Srp {
@@ -46,7 +38,7 @@ impl Srp {
             tag: request.tag,
             max_it_iu_len: request.req_it_iu_len,
             max_ti_iu_len: U32::new(UNIT_BYTES),
-            buf_fmt: U16::new(FORMAT_DIRECT | FORMAT_INDIRECT),
+            buf_fmt: U16::new(FORMAT_DIRECT),
             rsp_flags: request.req_flags & LoginRequest::IMMEDIATE,
             ..LoginResponse::default()
         };
@@ -59,36 +51,38 @@ impl Srp {
         match unit.data_out {
             Descriptor::None => {}
             Descriptor::Immediate { .. } => return good(tag, 0, verbs),
-            Descriptor::Direct(_) | Descriptor::Indirect(_) => {
-                return self.begin_write(tag, buffers(&unit.data_out)?, verbs);
-            }
+            Descriptor::Direct(from) => return self.begin_write(tag, &from, verbs),
+            Descriptor::Indirect(_) => return Err(breach("a table of buffers")),
         }
         let expected = unit.data_in.data_bytes();
-        let cdb = unit.head.cdb;
-        if let Some((answer, allocated)) = unit::answer(&cdb, self.blocks) {
-            let first = buffers(&unit.data_in)?.first();
-            let room = first.map_or(0, |buffer| buffer.len.get());
+        let into = match unit.data_in {
+            Descriptor::None | Descriptor::Immediate { .. } => None,
+            Descriptor::Direct(into) => Some(into),
+            Descriptor::Indirect(_) => return Err(breach("a table of buffers")),
+        };
+        if let Some((answer, allocated)) = unit::answer(&unit.head.cdb, self.blocks) {
+            let room = into.map_or(0, |buffer| buffer.len.get());
             let data = Data::Own(answer.data(allocated.min(bytes(room))));
-            if let Some(buffer) = first {
-                verbs.write(remote(buffer), data)?;
+            if let Some(buffer) = into {
+                verbs.write(remote(&buffer), data)?;
             }
             return good(tag, expected.saturating_sub(data.len()), verbs);
         }
-        for buffer in buffers(&unit.data_in)? {
-            verbs.write(remote(buffer), Data::Payload(buffer.len.get()))?;
+        if let Some(buffer) = into {
+            verbs.write(remote(&buffer), Data::Payload(buffer.len.get()))?;
         }
         good(tag, 0, verbs)
     }
 
-    fn begin_write(&mut self, tag: U64, from: &[Direct], verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
+    fn begin_write(&mut self, tag: U64, from: &Direct, verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
         let place = self.writes.iter().position(Option::is_none).unwrap_or(self.writes.len());
         let number = u32::try_from(place).ok().filter(|place| *place < LIMIT);
         let number = number.ok_or_else(|| breach("more requests than the limit allows"))?;
         if place == self.writes.len() {
             self.writes.push(None);
         }
-        self.writes[place] = Some(Write { tag, reads: u32::try_from(from.len()).unwrap_or(u32::MAX) });
-        from.iter().try_for_each(|buffer| verbs.read(number, remote(buffer), buffer.len.get()))
+        self.writes[place] = Some(tag);
+        verbs.read(number, remote(from), from.len.get())
     }
 }
 
@@ -117,14 +111,7 @@ impl Messages for Srp {
     }
 
     fn read(&mut self, place: u32, verbs: &mut Verbs<'_, '_>) -> io::Result<()> {
-        let slot = self.writes.get_mut(bytes(place)).ok_or_else(unasked)?;
-        let write = slot.as_mut().ok_or_else(unasked)?;
-        write.reads -= 1;
-        if write.reads > 0 {
-            return Ok(());
-        }
-        let tag = write.tag;
-        *slot = None;
+        let tag = self.writes.get_mut(bytes(place)).and_then(Option::take).ok_or_else(unasked)?;
         good(tag, 0, verbs)
     }
 
@@ -135,18 +122,6 @@ impl Messages for Srp {
 
 fn unasked() -> io::Error {
     breach("data that nobody asked for")
-}
-
-/// The buffers of a descriptor, all of which are in the command.
-fn buffers<'a>(descriptor: &'a Descriptor<'_>) -> io::Result<&'a [Direct]> {
-    match descriptor {
-        Descriptor::None | Descriptor::Immediate { .. } => Ok(&[]),
-        Descriptor::Direct(direct) => Ok(std::slice::from_ref(direct)),
-        Descriptor::Indirect(table) => {
-            let listed: u64 = table.list.iter().map(|buffer| u64::from(buffer.len.get())).sum();
-            if listed == u64::from(table.len) { Ok(table.list) } else { Err(breach("a table elsewhere")) }
-        }
-    }
 }
 
 fn remote(buffer: &Direct) -> Remote {

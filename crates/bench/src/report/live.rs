@@ -6,10 +6,11 @@ mod files;
 mod link;
 mod peer;
 mod tools;
+mod vblade;
 
 use super::bed::{Bed, Fact, Measured};
 use super::matrix::Row;
-use super::plan::{Kind, Store, Transport, redact, show_poll, show_rate};
+use super::plan::{Kind, Link, Store, Transport, redact, show_poll};
 use crate::job::{Job, Rw, Style};
 use crate::result::Sample;
 use crate::run::{CpuSource, Watch, run, writes};
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tools::Packages;
+use vblade::{Address, Vblade};
 
 /// Starts `lunette serve`, or a peer, and measures it.
 #[derive(Debug)]
@@ -46,6 +48,7 @@ struct Started {
     daemons: Vec<Daemon>,
     /// Ended after those that stand before it.
     peer: Option<Tgt>,
+    vblade: Option<Vblade>,
     /// Removed last.
     place: Place,
 }
@@ -61,7 +64,7 @@ impl LiveBed {
     fn start(&mut self, row: &Row) -> Result<Started, String> {
         let place = Place::new(self.packages.tools(), row.target.link)?;
         let (targets, commands, daemons) = (Vec::new(), Vec::new(), Vec::new());
-        let mut started = Started { targets, pid: None, commands, daemons, peer: None, place };
+        let mut started = Started { targets, pid: None, commands, daemons, peer: None, vblade: None, place };
         match (&row.target.kind, row.target.transport) {
             (Kind::Url(url), _) => started.targets.push(url.clone()),
             (Kind::Lunette, Transport::Local) => {
@@ -81,6 +84,7 @@ impl LiveBed {
                 self.start_tgt(row, &mut started)?;
                 self.stand_before(row, &mut started)?;
             }
+            (Kind::Vblade, _) => self.start_vblade(row, &mut started)?,
             (Kind::Ceiling, _) => ceiling::start(&self.program, row, &mut started)?,
         }
         started.commands.splice(0..0, started.place.commands().to_vec());
@@ -111,7 +115,18 @@ impl LiveBed {
         if transport == Transport::Srp {
             arguments.extend(["--srp".into(), format!("{}:0", place.address())]);
         }
-        started.targets.iter().for_each(|lun| arguments.extend(["--lun".into(), lun.clone()]));
+        let addresses = match transport {
+            Transport::Aoe => vblade::addresses(place, row.luns)?,
+            Transport::Iscsi | Transport::Iser | Transport::Srp | Transport::Local => Vec::new(),
+        };
+        if let Some(address) = addresses.first() {
+            arguments.extend(["--aoe".into(), address.inside.into()]);
+        }
+        for (number, lun) in started.targets.iter().enumerate() {
+            let also =
+                addresses.get(number).map_or_else(String::new, |address| format!(",aoe={}", address.unit));
+            arguments.extend(["--lun".into(), format!("{lun}{also}")]);
+        }
         arguments.extend(["--poll".into(), show_poll(scheduling.target_poll).into()]);
         if !scheduling.target_cores.is_empty() {
             arguments.extend(["--cores".into(), show_cores(&scheduling.target_cores)]);
@@ -120,7 +135,12 @@ impl LiveBed {
         let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
         let daemon = Daemon::start(place.command(&self.program, &[], IN_ORDER).args(arguments), &line)?;
         started.commands.push(line);
-        started.targets = daemon.units(row.luns, transport)?;
+        started.targets = match transport {
+            Transport::Aoe => addresses.iter().map(Address::url).collect(),
+            Transport::Iscsi | Transport::Iser | Transport::Srp | Transport::Local => {
+                daemon.units(row.luns, transport)?
+            }
+        };
         started.pid = Some(daemon.pid());
         started.daemons.insert(0, daemon);
         Ok(())
@@ -138,6 +158,17 @@ impl LiveBed {
         started.targets = tgt.units(row.luns);
         started.pid = Some(tgt.pid());
         started.peer = Some(tgt);
+        Ok(())
+    }
+
+    fn start_vblade(&mut self, row: &Row, started: &mut Started) -> Result<(), String> {
+        let path = self.files.path(&row.target.store, 0)?.ok_or("vblade has files only")?;
+        let [address] = &*vblade::addresses(&started.place, 1)? else { return Err("it has one LUN".into()) };
+        let vblade = Vblade::start(&started.place, &row.scheduling.target_cores, address, &path)?;
+        started.commands.push(vblade.line().into());
+        started.targets = vec![address.url()];
+        started.pid = Some(vblade.pid());
+        started.vblade = Some(vblade);
         Ok(())
     }
 
@@ -219,6 +250,9 @@ impl LiveBed {
         if let Some(mut tgt) = started.peer {
             tgt.stop()?;
         }
+        if let Some(mut vblade) = started.vblade {
+            vblade.stop()?;
+        }
         Ok(Measured { result, commands: commands.iter().map(|command| redact(command)).collect() })
     }
 
@@ -229,12 +263,23 @@ impl LiveBed {
         Ok(Fact::new("tgt", format!("{version}; it never spins; {units}")))
     }
 
+    fn prepare_vblade(&mut self) -> Result<Fact, String> {
+        self.packages.need("vblade", &["vblade"])?;
+        let units = "RAM as files in /dev/shm, files through the page cache";
+        Ok(Fact::new("vblade", format!("one process with one thread; it never spins; {units}")))
+    }
+
     /// Makes one to see whether it can be done.
-    fn prepare_link(&self, rate: u64) -> Result<Fact, String> {
-        let mut place = Place::new(self.packages.tools(), Some(rate))?;
+    fn prepare_link(&self, link: Link) -> Result<Fact, String> {
+        let mut place = Place::new(self.packages.tools(), Some(link))?;
         place.slow_down()?;
-        let ends = "both ends of a veth pair";
-        Ok(Fact::new(format!("Link of {}", show_rate(rate)), format!("{ends}: {}", place.discipline()?)))
+        Ok(match link {
+            Link::Plain => Fact::new("Link", "a veth pair without a limit"),
+            Link::Rate(_) => {
+                let ends = "both ends of a veth pair";
+                Fact::new(format!("Link of {link}"), format!("{ends}: {}", place.discipline()?))
+            }
+        })
     }
 }
 
@@ -243,7 +288,7 @@ impl Bed for LiveBed {
         let mut faults = faults_of_cores(rows);
         let mut facts = Vec::new();
         let has_peer = rows.iter().any(|row| row.target.kind == Kind::Tgt);
-        let mut links: Vec<u64> = rows.iter().filter_map(|row| row.target.link).collect();
+        let mut links: Vec<Link> = rows.iter().filter_map(|row| row.target.link).collect();
         links.sort_unstable();
         links.dedup();
         let starts =
@@ -262,9 +307,15 @@ impl Bed for LiveBed {
                 Err(fault) => faults.push(fault),
             }
         }
+        if rows.iter().any(|row| row.target.kind == Kind::Vblade) {
+            match self.prepare_vblade() {
+                Ok(fact) => facts.push(fact),
+                Err(fault) => faults.push(fault),
+            }
+        }
         if !links.is_empty() {
             match self.packages.need("iproute2", &["ip", "tc"]) {
-                Ok(()) => links.into_iter().for_each(|rate| match self.prepare_link(rate) {
+                Ok(()) => links.into_iter().for_each(|link| match self.prepare_link(link) {
                     Ok(fact) => facts.push(fact),
                     Err(fault) => faults.push(fault),
                 }),

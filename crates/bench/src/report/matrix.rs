@@ -251,13 +251,16 @@ fn row(plan: &Plan, place: usize, combination: &[usize; 10]) -> Option<Row> {
     let scheduling = plan.schedulings[matrix.schedulings[scheduling]].clone();
     let direction = matrix.rw[rw];
     let local = target.transport == Transport::Local;
+    let aoe = target.transport == Transport::Aoe;
     // Over iWARP everything is summed, or nothing.
     let is_summed = |(header, data): &(bool, bool)| *header || *data;
     let (before, now) = matrix.digests.split_at(digests);
     let sums_again = now.first().is_some_and(|now| before.iter().any(|it| is_summed(it) == is_summed(now)));
+    // AoE has one way to write and no sums, and knows initiators by their network device.
     let repeats = (local && (digests > 0 || immediate > 0))
+        || (aoe && (digests > 0 || immediate > 0 || initiators > 0))
         || (target.transport.is_iwarp() && sums_again)
-        || (matches!(target.kind, Kind::Url(_)) && matrix.luns[luns] > 1)
+        || (matches!(target.kind, Kind::Url(_) | Kind::Vblade) && matrix.luns[luns] > 1)
         || (matrix.shared && depth > 0)
         || (!direction.writes() && immediate > 0);
     if repeats {
@@ -381,6 +384,16 @@ mod tests {
         };
         assert_eq!(digests("a").len(), 4);
         assert_eq!(digests("b"), [(true, false), (false, false)]);
+    }
+
+    #[test]
+    fn over_aoe_what_it_does_not_have_is_measured_once() {
+        let text = "[[target]]\nname = 'b'\nlink = 'veth'\ntransport = 'aoe'\n\
+                    [[matrix]]\nrw = 'write'\ndigests = ['none', 'data']\nimmediate_data = [true, false]\n\
+                    initiators = [1, 2]";
+        let rows = rows(&plan(text));
+        let of = |name: &str| rows.iter().filter(|row| row.target.name == name).count();
+        assert_eq!((of("a"), of("b")), (8, 1));
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod read;
 mod words;
 
 pub use builtin::{BUILTIN, Builtin, builtin};
-pub(crate) use words::{redact, show_poll, show_rate, show_size};
+pub(crate) use words::{redact, show_poll, show_size};
 
 use crate::job::Poll;
 use engine::config::Problem;
@@ -54,12 +54,21 @@ pub struct Target {
     pub transport: Transport,
     /// What its units are made of.
     pub store: Store,
-    /// Bits per second of the link to it; `None`: loopback.
-    pub link: Option<u64>,
+    /// The link to it; `None`: loopback.
+    pub link: Option<Link>,
     /// Targets that stand between the initiator and it, each an initiator of the next.
     pub hops: u32,
     /// What it holds may be written over.
     pub overwrite: bool,
+}
+
+/// A pair of network devices with the target behind it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Link {
+    /// As fast as it can be.
+    Plain,
+    /// Of so many bits per second.
+    Rate(u64),
 }
 
 /// What a target is.
@@ -71,6 +80,8 @@ pub enum Kind {
     Ceiling,
     /// Debian's tgt.
     Tgt,
+    /// Debian's vblade.
+    Vblade,
     /// A target that runs already.
     Url(String),
 }
@@ -84,6 +95,8 @@ pub enum Transport {
     Iser,
     /// SRP over iWARP.
     Srp,
+    /// ATA over Ethernet.
+    Aoe,
     /// No transport: the store in this process.
     Local,
 }
@@ -218,20 +231,32 @@ impl Plan {
     }
 
     /// Adds another target to every matrix: `tgt`, with every store of our own targets and behind the same links, and
-    /// with nothing, memory and a file, each beside ours; or the URL of one that runs.
+    /// with nothing, memory and a file, each beside ours; `vblade`, with every store of ours that AoE leads to; or the URL
+    /// of one that runs.
     ///
     /// # Errors
-    /// When the word is neither.
+    /// When the word is none of these, or there is nothing that it could stand beside.
     pub fn add_peer(&mut self, word: &str) -> Result<(), String> {
         let (kind, pairs) = match word {
             "tgt" => {
                 self.add_usual_stores();
-                (Kind::Tgt, self.own_stores())
+                (Kind::Tgt, self.own_stores(|_| true))
+            }
+            "vblade" => {
+                let is_fit = |target: &Target| {
+                    target.transport == Transport::Aoe && !matches!(target.store, Store::Null(_))
+                };
+                let pairs = self.own_stores(is_fit);
+                if pairs.is_empty() {
+                    let fix = "give one transport = \"aoe\"";
+                    return Err(format!("--peer vblade: no target of the plan is reached over AoE; {fix}"));
+                }
+                (Kind::Vblade, pairs)
             }
             _ if engine::initiator::Url::is_meant(word) => {
                 (Kind::Url(word.into()), vec![(Store::Ram(0), None)])
             }
-            _ => return Err(format!("--peer {word}: not known; give tgt, or iscsi://HOST/IQN/LUN")),
+            _ => return Err(format!("--peer {word}: not known; give tgt, vblade, or iscsi://HOST/IQN/LUN")),
         };
         for (store, link) in pairs {
             let is_there = |target: &Target| {
@@ -245,8 +270,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds a target over iSCSI to every matrix.
-    fn add(&mut self, kind: &Kind, store: Store, link: Option<u64>) {
+    /// Adds a target to every matrix, over its usual transport.
+    fn add(&mut self, kind: &Kind, store: Store, link: Option<Link>) {
         let name = self.peer_name(kind, &store, link);
         let (kind, transport) = (kind.clone(), kind.usual_transport());
         self.targets.push(Target { name, kind, transport, store, link, hops: 0, overwrite: false });
@@ -271,10 +296,11 @@ impl Plan {
         }
     }
 
-    /// The stores of our own targets with the links to them, which a peer is then measured with too.
-    fn own_stores(&self) -> Vec<(Store, Option<u64>)> {
+    /// The stores of those of our own targets that fit with the links to them, which a peer is then measured with too.
+    fn own_stores(&self, is_fit: impl Fn(&Target) -> bool) -> Vec<(Store, Option<Link>)> {
         let mut pairs = Vec::new();
-        for target in self.targets.iter().filter(|target| target.kind == Kind::Lunette) {
+        let own = |target: &&Target| target.kind == Kind::Lunette && is_fit(target);
+        for target in self.targets.iter().filter(own) {
             let pair = (target.store.clone(), target.link);
             if !pairs.contains(&pair) {
                 pairs.push(pair);
@@ -284,12 +310,13 @@ impl Plan {
     }
 
     /// `tgt null`, `tgt disk, 100 Mbit/s`; with the size or the path where that alone is no name.
-    fn peer_name(&self, kind: &Kind, store: &Store, link: Option<u64>) -> String {
-        let link = link.map(|rate| format!(", {}", show_rate(rate))).unwrap_or_default();
+    fn peer_name(&self, kind: &Kind, store: &Store, link: Option<Link>) -> String {
+        let link = link.map(|link| format!(", {link}")).unwrap_or_default();
         let name = match kind {
             Kind::Url(url) => words::without_secret(url),
             Kind::Lunette => format!("Lunette {}{link}", store.word()),
             Kind::Ceiling | Kind::Tgt => format!("tgt {}{link}", store.word()),
+            Kind::Vblade => format!("vblade {}{link}", store.word()),
         };
         match self.targets.iter().any(|target| target.name == name) {
             true => format!("{name} ({store})"),
@@ -417,16 +444,30 @@ mod tests {
         );
         let own = plan.targets.len();
         plan.add_peer("tgt").unwrap();
-        let added: Vec<(&str, Option<u64>)> =
+        let added: Vec<(&str, Option<Link>)> =
             plan.targets[own..].iter().map(|target| (target.name.as_str(), target.link)).collect();
         let expected = [
             ("Lunette null", None),
             ("tgt ram", None),
-            ("tgt disk, 100 Mbit/s", Some(100_000_000)),
+            ("tgt disk, 100 Mbit/s", Some(Link::Rate(100_000_000))),
             ("tgt ram (ram:2G)", None),
             ("tgt null", None),
         ];
         assert_eq!(added, expected);
         assert!(plan.add_peer("scst").unwrap_err().contains("give tgt"));
+    }
+
+    #[test]
+    fn vblade_stands_beside_what_aoe_leads_to() {
+        let mut plan = plan(
+            "[[target]]\nname = 'a'\nstore = 'tmpfs:1G'\nlink = 'veth'\ntransport = ['iscsi', 'aoe']\n\
+             [[target]]\nname = 'b'\nstore = 'null:1G'\nlink = 'veth'\ntransport = 'aoe'\n[[matrix]]\n",
+        );
+        plan.add_peer("vblade").unwrap();
+        let added = &plan.targets[3..];
+        assert_eq!(added.len(), 1);
+        assert_eq!((added[0].name.as_str(), added[0].transport), ("vblade tmpfs, veth", Transport::Aoe));
+        plan.targets.retain(|target| target.transport != Transport::Aoe);
+        assert!(plan.add_peer("vblade").unwrap_err().contains("transport = \"aoe\""));
     }
 }

@@ -58,6 +58,9 @@ fn settings(old: &Config, new: &Config) -> Vec<StepOfChange> {
     if old.admin != new.admin {
         steps.push(StepOfChange::Restart("admin"));
     }
+    if old.aoe != new.aoe {
+        steps.push(StepOfChange::Restart("aoe"));
+    }
     if old.srp_guid != new.srp_guid {
         steps.push(StepOfChange::Restart("srp_guid"));
     }

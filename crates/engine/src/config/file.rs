@@ -31,6 +31,7 @@ pub(super) fn read(text: &str, problems: &mut Collector<'_>) -> Option<Raw> {
         logins_max: root.number("logins_max", problems),
         srp_guid: root.text("srp_guid", problems),
         portals: root.tables("portal", problems, portal),
+        aoe: root.tables("aoe", problems, aoe),
         luns: root.tables("lun", problems, lun),
         targets: root.tables("target", problems, target),
     };
@@ -47,6 +48,16 @@ fn portal(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawPortal 
         group: table.number("group", problems),
         transports: table.texts("transports", problems),
         rdma: table.by_device("rdma", problems),
+    }
+}
+
+fn aoe(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawAoe {
+    RawAoe {
+        place: table.place.clone(),
+        interface: table.text("interface", problems),
+        cores: table.text("cores", problems),
+        allow: table.texts("allow", problems),
+        deny: table.texts("deny", problems),
     }
 }
 
@@ -68,6 +79,7 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
         write_cache: table.switch("write_cache", problems),
         thin: table.switch("thin", problems),
         removable: table.switch("removable", problems),
+        aoe: table.text("aoe", problems),
     }
 }
 

@@ -24,6 +24,8 @@ pub struct ServeOptions {
     pub rdma: bool,
     /// `--srp-guid`
     pub srp_guid: Option<String>,
+    /// `--aoe`, each
+    pub aoe: Vec<String>,
     /// `--target`
     pub target: Option<String>,
     /// `--lun`, each
@@ -126,6 +128,9 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
     if !options.listen.is_empty() {
         raw.portals = options.listen.iter().map(|address| portal(address)).collect();
     }
+    if !options.aoe.is_empty() {
+        raw.aoe = options.aoe.iter().map(|name| interface(name)).collect();
+    }
     if let Some(guid) = &options.srp_guid {
         raw.srp_guid = Some(text("--srp-guid", guid));
     }
@@ -162,6 +167,12 @@ fn add_srp(address: &str, raw: &mut Raw) {
             raw.portals.push(RawPortal { listen, transports, place, ..RawPortal::default() });
         }
     }
+}
+
+/// An interface as `--aoe` gives it.
+fn interface(name: &str) -> RawAoe {
+    let place = Place::option("--aoe");
+    RawAoe { interface: Some(At::new(name.into(), &place)), place, ..RawAoe::default() }
 }
 
 /// A portal as `--listen` gives it.

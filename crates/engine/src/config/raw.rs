@@ -54,6 +54,7 @@ pub(super) struct Raw {
     pub(super) logins_max: Text,
     pub(super) srp_guid: Text,
     pub(super) portals: Vec<RawPortal>,
+    pub(super) aoe: Vec<RawAoe>,
     pub(super) luns: Vec<RawLun>,
     pub(super) targets: Vec<RawTarget>,
 }
@@ -67,6 +68,15 @@ pub(super) struct RawPortal {
     pub(super) group: Text,
     pub(super) transports: Option<Vec<At<String>>>,
     pub(super) rdma: Option<At<ByDevice>>,
+}
+
+#[derive(Default)]
+pub(super) struct RawAoe {
+    pub(super) place: Place,
+    pub(super) interface: Text,
+    pub(super) cores: Text,
+    pub(super) allow: Option<Vec<At<String>>>,
+    pub(super) deny: Option<Vec<At<String>>>,
 }
 
 #[derive(Default, Debug)]
@@ -87,6 +97,7 @@ pub(super) struct RawLun {
     pub(super) write_cache: Switch,
     pub(super) thin: Switch,
     pub(super) removable: Switch,
+    pub(super) aoe: Text,
 }
 
 #[derive(Default)]

@@ -4,9 +4,9 @@ use super::problems::{Collector, Fault, suggest};
 use super::raw::{At, Place, RawLun, Switch, Text};
 
 /// Kinds of store.
-const STORES: [&str; 7] = ["ram", "null", "file", "block", "iscsi", "iser", "srp"];
-const OPTIONS: [&str; 10] =
-    ["size", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id"];
+const STORES: [&str; 8] = ["ram", "null", "file", "block", "iscsi", "iser", "srp", "aoe"];
+const OPTIONS: [&str; 11] =
+    ["size", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id", "aoe"];
 
 /// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
 pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) {
@@ -25,7 +25,7 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
         "null" => (Some(&mut lun.null), rest),
         "file" => (Some(&mut lun.file), rest),
         "block" => (Some(&mut lun.block), rest),
-        "iscsi" | "iser" | "srp" => (Some(&mut lun.url), format!("{store}:{rest}")),
+        "iscsi" | "iser" | "srp" | "aoe" => (Some(&mut lun.url), format!("{store}:{rest}")),
         _ => (None, rest),
     };
     match slot {
@@ -55,6 +55,7 @@ fn option(part: &str, place: &Place, lun: &mut RawLun, number: &mut Text) -> Res
         "serial" => set(&mut lun.serial, &key, value, place),
         "name" => set(&mut lun.name, &key, value, place),
         "id" => set(number, &key, value, place),
+        "aoe" => set(&mut lun.aoe, &key, value, place),
         "ro" => flag(&mut lun.read_only, &key, value, place),
         "removable" => flag(&mut lun.removable, &key, value, place),
         "wcache" => on_off(&mut lun.write_cache, &key, value, place),
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn every_option_is_read() {
         let (lun, number) = good(
-            "file:/srv/a,size=1G,bs=4096,pbs=8192,ro,serial=S 1,name=a,wcache=off,thin=on,removable,id=7",
+            "file:/srv/a,size=1G,bs=4096,pbs=8192,ro,serial=S 1,name=a,wcache=off,thin=on,removable,id=7,aoe=1.2",
         );
         assert_eq!(value(&lun.file), Some("/srv/a"));
         assert_eq!(value(&lun.size), Some("1G"));
@@ -164,7 +165,7 @@ mod tests {
             switches.map(|s| s.as_ref().map(|at| at.value)),
             [Some(true), Some(false), Some(true), Some(true)]
         );
-        assert_eq!(value(&number), Some("7"));
+        assert_eq!((value(&number), value(&lun.aoe)), (Some("7"), Some("1.2")));
     }
 
     #[test]
@@ -182,7 +183,9 @@ mod tests {
         let url = "iscsi://me%a,b@h:860/iqn.2026-11.io.lunette:a/3?data_digest=crc32c";
         assert_eq!(value(&lun.url), Some(url));
         assert!(lun.read_only.is_some());
-        for url in ["iser://h/iqn.2026-11.io.lunette:a/3", "srp://h/024c750000000001/3?imm=off"] {
+        for url in
+            ["iser://h/iqn.2026-11.io.lunette:a/3", "srp://h/024c750000000001/3?imm=off", "aoe://eth0/1.1"]
+        {
             assert_eq!(value(&good(url).0.url), Some(url));
         }
     }

@@ -65,6 +65,10 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
         None => Some(None),
         Some(at) => problems.check(&at.place, scalar::guid(&at.value)).map(Some),
     };
+    let aoe = aoe::interfaces(&raw.aoe, usable, problems);
+    if let Some(luns) = &luns {
+        aoe::check(&raw, luns, problems);
+    }
     if let (Some(portals), Some(targets)) = (&portals, &targets) {
         check_srp(&raw.portals, portals, targets, problems);
     }
@@ -76,6 +80,7 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
         luns: luns?,
         targets: targets?,
         portals: portals?,
+        aoe: aoe?,
         login_timeout: login_timeout?,
         keep_alive: keep_alive?,
         stall_timeout: stall_timeout?,
@@ -86,11 +91,14 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
 
 /// Fills in what every configuration has, and notes what only a person can fill in.
 fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
-    complete_portals(raw);
+    let is_aoe_alone = raw.targets.is_empty() && !raw.aoe.is_empty();
+    if !is_aoe_alone {
+        complete_portals(raw);
+    }
     for (index, lun) in raw.luns.iter_mut().enumerate() {
         lun.name.get_or_insert_with(|| default_lun_name(index, &lun.place));
     }
-    let missing = [("lun", raw.luns.is_empty()), ("target", raw.targets.is_empty())];
+    let missing = [("lun", raw.luns.is_empty()), ("target", raw.targets.is_empty() && !is_aoe_alone)];
     for (name, _) in missing.iter().filter(|(_, missing)| *missing) {
         let place = Place { path: (*name).into(), offset: Some(0) };
         problems
@@ -142,7 +150,7 @@ fn poll(text: &Text, problems: &mut Collector<'_>) -> Option<Poll> {
     problems.check(&at.place, poll)
 }
 
-fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<usize>> {
+pub(super) fn cores(text: &Text, usable: &[usize], problems: &mut Collector<'_>) -> Option<Vec<usize>> {
     match text {
         None => Some(usable.to_vec()),
         Some(at) => problems.check(&at.place, scalar::core_list(&at.value, usable)),
@@ -292,6 +300,7 @@ fn lun(raw: &RawLun, machine: &Machine, first_target: &str, problems: &mut Colle
     let store = store(raw, machine, block_bytes, problems);
     let serial = text(&raw.serial, SERIAL_MAX, problems);
     let product = text(&raw.product, PRODUCT_MAX, problems);
+    let aoe = aoe::address(raw, problems);
     let on = |switch: &Switch, default| switch.as_ref().map_or(default, |at| at.value);
     let (name, store) = name.zip(store)?;
     Some(Lun {
@@ -303,6 +312,7 @@ fn lun(raw: &RawLun, machine: &Machine, first_target: &str, problems: &mut Colle
         write_cache: on(&raw.write_cache, true),
         thin: on(&raw.thin, true),
         removable: on(&raw.removable, false),
+        aoe: aoe?,
         name,
         store,
     })

@@ -8,7 +8,7 @@ use super::task::Task;
 use super::{Core, kind};
 use crate::config::StoreSpec;
 use crate::limited;
-use crate::message::{Facts, Message};
+use crate::message::{Facts, Message, Way};
 use crate::slots::{Key, Slots};
 use crate::transport::Transport;
 use proto::time::Time;
@@ -193,7 +193,8 @@ impl Connection {
 
     /// Whether nothing is in flight: it may be closed.
     fn is_quiet(&mut self) -> bool {
-        let is_over = self.machine.device_mut().is_none_or(|channel| channel.is_over());
+        let is_over = self.machine.device_mut().is_none_or(|channel| channel.is_over())
+            && self.machine.aoe_mut().is_none_or(|target| target.is_idle());
         is_over && self.stream.as_ref().is_none_or(Stream::quiet)
     }
 
@@ -268,9 +269,7 @@ impl<I: Io> Core<I> {
         }
         let facts = Facts {
             serial: self.shared.registry.next_serial(),
-            from,
-            local,
-            portal,
+            way: Way::Portal { index: portal, from, local },
             session: None,
             target: None,
         };
@@ -320,7 +319,7 @@ impl<I: Io> Core<I> {
     pub(super) fn refused(&self, key: Key, reason: &str) {
         let Some(conn) = self.connections.get(key) else { return };
         let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
-        let (from, serial) = (conn.facts.from, conn.facts.serial);
+        let (from, serial) = (conn.facts.way, conn.facts.serial);
         limited!("refusals of sessions", Level::WARN, initiator, %from, "session {serial} refused: {reason}");
     }
 
@@ -335,7 +334,7 @@ impl<I: Io> Core<I> {
         let is_counted = conn.expires.take().is_some();
         conn.phase = Phase::Closing;
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
-        let (serial, from, nexus) = (conn.facts.serial, conn.facts.from, conn.nexus);
+        let (serial, from, nexus) = (conn.facts.serial, conn.facts.way, conn.nexus);
         let name = session_name(&conn.facts, &self.shared.config);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
         let tasks: Vec<Key> =
@@ -384,6 +383,7 @@ impl<I: Io> Core<I> {
             stream.close(&mut self.io);
         }
         conn.machine.close(self.io.arena());
+        self.forget_session(key, conn.facts.way);
         self.give_all_kept(&conn.kept);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
             let is_remote = |lun: &&LunState| {

@@ -4,7 +4,7 @@
 use super::connection::{Connection, Phase};
 use super::{Core, kind};
 use crate::limited;
-use crate::message::{Facts, Message};
+use crate::message::{Facts, Message, Way};
 use crate::slots::Key;
 use crate::transport::{DEPTHS, DeviceChannel, Transport};
 use rdma::verbs::{Arrival, Devices, Error, Happened, Incoming};
@@ -95,7 +95,8 @@ impl<I: Io> Core<I> {
             return incoming.reject();
         }
         let serial = self.shared.registry.next_serial();
-        let facts = Facts { serial, from, local, portal, session: None, target: None };
+        let way = Way::Portal { index: portal, from, local };
+        let facts = Facts { serial, way, session: None, target: None };
         if let Err(error) = self.welcome_by_device(incoming, is_srp, facts) {
             self.shared.registry.login_ends();
             limited!(
@@ -118,8 +119,7 @@ impl<I: Io> Core<I> {
                 }
             },
         };
-        let (access, now, (from, local)) =
-            (self.shared.access.clone(), self.io.now(), (facts.from, facts.local));
+        let (access, now, (local, from)) = (self.shared.access.clone(), self.io.now(), incoming.addresses);
         let arena = self.io.arena();
         let key = self.connections.try_insert_with(|key| {
             let pair = devices.take(incoming, token(key), DEPTHS, arena)?;

@@ -93,9 +93,9 @@ impl<I: Io> Core<I> {
     fn session_load(&self, key: Key, now: Time, lengthy: &[Key]) -> Session {
         let Some(conn) = self.connections.get(key) else { return Session { work: 0, cores: Vec::new() } };
         let moves = conn.machine.is_movable() && conn.rests_until <= now && !lengthy.contains(&key);
-        let cores = match moves {
-            true => &self.shared.config.portals[conn.facts.portal].cores[..],
-            false => &[],
+        let cores = match conn.facts.portal() {
+            Some(portal) if moves => &self.shared.config.portals[portal].cores[..],
+            Some(_) | None => &[],
         };
         let cores = cores.iter().filter_map(|core| self.core_index(*core)).collect();
         Session { work: conn.past_work, cores }
@@ -174,7 +174,7 @@ impl<I: Io> Core<I> {
         if self.stopping.is_some() {
             return self.serve_here(key);
         }
-        let (serial, from) = (conn.facts.serial, conn.facts.from);
+        let (serial, from) = (conn.facts.serial, conn.facts.way);
         let was_served = self.drain.take_if(|drain| drain.key == key).is_some();
         let shared = self.shared.clone();
         if !shared.registry.hand_over(&name, serial, to, || self.send_off(key, to)) {

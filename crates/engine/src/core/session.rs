@@ -4,7 +4,7 @@ use super::Core;
 use super::connection::{Phase, REINSTATED};
 use crate::config::Config;
 use crate::limited;
-use crate::message::{Facts, Message};
+use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
 use proto::verbs::{Down, Session};
@@ -44,7 +44,7 @@ impl<I: Io> Core<I> {
             shared.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
         };
         let target = match conn.machine.is_srp() {
-            true => crate::access::srp_target(&shared.config, conn.facts.portal),
+            true => conn.facts.portal().and_then(|portal| crate::access::srp_target(&shared.config, portal)),
             false => session.target.as_ref().and_then(named),
         };
         let keys: Vec<String> =
@@ -57,12 +57,13 @@ impl<I: Io> Core<I> {
         let kind = if target.is_some() { "session" } else { "discovery session" };
         let moves = target.is_some() && conn.machine.is_movable();
         let transport = conn.machine.name();
-        let core = if moves { self.place(facts.portal) } else { self.me };
+        let Way::Portal { index: portal, from, local } = facts.way else { return };
+        let core = if moves { self.place(portal) } else { self.me };
         limited!(
             "sessions that logged in", 50 per second, Level::INFO,
             initiator = %session.initiator,
-            from = %facts.from,
-            portal = %facts.local,
+            %from,
+            portal = %local,
             target = target.map_or("-", |target| shared.config.targets[target].name.as_str()),
             core = shared.config.cores[core],
             transport,
@@ -150,10 +151,11 @@ impl<I: Io> Core<I> {
         let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
         let config = &self.shared.config;
         let target_config = &config.targets[target];
-        let group = crate::access::group_of(target_config, &session.initiator, conn.facts.from.ip());
+        let Way::Portal { index: portal, from, .. } = conn.facts.way else { return };
+        let group = crate::access::group_of(target_config, &session.initiator, from.ip());
         let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target_config.luns);
         let read_only = group.is_some_and(|group| group.read_only);
-        let port = crate::access::relative_port(config, target, conn.facts.portal);
+        let port = crate::access::relative_port(config, target, portal);
         conn.reach = vec![Reach::No; self.views.len()];
         let name = session_name(&conn.facts, config);
         let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
@@ -203,8 +205,8 @@ impl<I: Io> Core<I> {
             // It ended meanwhile, and has only waited for this.
             return self.soil(parked);
         }
-        let (portal, moves) = (conn.facts.portal, conn.machine.is_movable());
-        let core = self.place(portal);
+        let moves = conn.machine.is_movable();
+        let core = conn.facts.portal().map_or(self.me, |portal| self.place(portal));
         if core == self.me || self.stopping.is_some() || !moves {
             self.serve_here(parked);
         } else {
@@ -216,12 +218,12 @@ impl<I: Io> Core<I> {
 
 /// The name of a session with a target.
 pub(super) fn session_name(facts: &Facts, config: &Config) -> Option<SessionName> {
-    let (session, target) = (facts.session.as_deref()?, facts.target?);
+    let (session, target, portal) = (facts.session.as_deref()?, facts.target?, facts.portal()?);
     Some(SessionName {
         initiator: session.initiator.to_lowercase(),
         isid: session.isid,
         target,
-        group: config.portals[facts.portal].group,
+        group: config.portals[portal].group,
         channel: if session.keeps_others { facts.serial } else { 0 },
     })
 }

@@ -17,7 +17,7 @@ use scsi::{
     Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, MediaOp, NexusUnit, Request, Step, View,
 };
 use store::lane::{Op, OpId, Outcome, Submitted};
-use wire::Places;
+use wire::{Places, SenseKey};
 
 /// One command in flight on this core.
 #[derive(Debug)]
@@ -643,7 +643,10 @@ impl<I: Io> Core<I> {
     fn end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, unit) = (task.connection, task.unit);
+        // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6), and are no error.
+        let is_error = ending.sense.and_then(|sense| sense.key()) != Some(SenseKey::RecoveredError);
         if let (Status::CheckCondition, Some(conn)) = (ending.status, connection)
+            && is_error
             && self.views.get(unit as usize).is_some_and(|view| view.policy.modes.queue_error != 0)
             && let Some(conn) = self.connections.get(conn)
         {

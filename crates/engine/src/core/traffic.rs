@@ -4,7 +4,7 @@ use super::Core;
 use super::connection::{Connection, Phase};
 use super::lent::Occupant;
 use crate::slots::Key;
-use crate::transport::{OPENING_BYTES, Spoken};
+use crate::transport::{OPENING_BYTES, Spoken, Transport};
 use proto::verbs::{Down, TaskId, Up};
 use reactor::io::{Errno, Io};
 
@@ -109,8 +109,7 @@ impl<I: Io> Core<I> {
         stream.give_again(OPENING_BYTES);
         if spoken != Spoken::Iscsi && conn.machine.is_movable() {
             conn.machine.place();
-            let portal = conn.facts.portal;
-            let core = self.place(portal);
+            let core = conn.facts.portal().map_or(self.me, |portal| self.place(portal));
             if core != self.me && self.stopping.is_none() {
                 return self.set_phase(key, Phase::Leaving(core));
             }
@@ -182,6 +181,10 @@ impl<I: Io> Core<I> {
         if let Some(stream) = &mut conn.stream {
             stream.end_turn();
         }
+        if matches!(conn.machine, Transport::Aoe(_)) {
+            self.send_frames(key);
+        }
+        let Some(conn) = self.connections.get_mut(key) else { return };
         let event = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
         if (wants_more || conn.machine.wants_more()) && !std::mem::replace(&mut conn.to_serve, true) {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::ServeOptions;
 use crate::initiator::session::{Command, Ending, Finished, Session};
+use crate::initiator::url::Destination;
 use crate::initiator::{Options, Url};
 use proto::iscsi::initiator::Request;
 use proto::time::Time;
@@ -204,7 +205,8 @@ impl Peer {
     fn login(target: &Target, options: &str) -> Peer {
         let url: Url =
             format!("iscsi://{}/{}/0{options}", target.portal, target.name).parse().expect("a URL");
-        let session = Session::new(url, vec![target.portal], Options::default(), Tag(0));
+        let session =
+            Session::new(url, vec![Destination::Address(target.portal)], Options::default(), Tag(0));
         let mut peer = Peer {
             io: Noting::new(reactor::wake::Waker::new().expect("a waker"), Notes::default()),
             session: session.expect("random numbers"),

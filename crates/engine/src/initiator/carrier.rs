@@ -1,8 +1,10 @@
-//! What carries a session's commands: iSCSI on the stream itself, or iSER or SRP on our iWARP.
+//! What carries a session's commands: iSCSI on the stream itself, iSER or SRP on our iWARP, or AoE in frames.
 
 use super::Url;
+use super::frames::Frames;
 use super::url::Protocol;
 use crate::access::identity;
+use proto::aoe::initiator::{self as aoe, Initiator as AoeInitiator};
 use proto::iscsi::initiator::{self as iscsi, Event, Initiator as IscsiInitiator, InitiatorConfig, Request};
 use proto::iscsi::login::Negotiated;
 use proto::iser::initiator::Initiator as IserInitiator;
@@ -17,10 +19,14 @@ use rdma::iwarp::Channel;
 use reactor::crc::crc32c;
 use reactor::io::Handle;
 use reactor::memory::Arena;
-use wire::Places;
+use std::time::Duration;
 
 /// The deepest queue over iWARP: a receive of several kilobytes stands ready for the answer to each command.
 const IWARP_QUEUE_DEPTH_MAX: u16 = 256;
+/// Buffers of a command over iWARP: what it reads, and what it writes.
+const REGISTRATIONS: u16 = 2;
+/// The deepest queue in frames.
+const AOE_QUEUE_DEPTH_MAX: u16 = 256;
 /// RDMA Reads that the target may make at a time; an initiator makes none but to say that it is ready.
 const READS: Depths = Depths { ird: 128, ord: 1 };
 
@@ -35,6 +41,8 @@ pub(crate) enum Carrier {
     Iser(Box<Channel<IserInitiator>>),
     /// SRP over iWARP.
     Srp(Box<Channel<SrpInitiator>>),
+    /// AoE, which has no stream.
+    Aoe(Box<AoeInitiator>),
 }
 
 impl Carrier {
@@ -43,6 +51,7 @@ impl Carrier {
         match url.protocol {
             Protocol::Iscsi => iscsi::QUEUE_DEPTH_MAX,
             Protocol::Iser | Protocol::Srp => IWARP_QUEUE_DEPTH_MAX,
+            Protocol::Aoe => AOE_QUEUE_DEPTH_MAX,
         }
     }
 
@@ -59,18 +68,43 @@ impl Carrier {
         match url.protocol {
             Protocol::Iscsi => Ok(Carrier::Iscsi(Box::new(IscsiInitiator::new(config, now)))),
             Protocol::Iser => {
-                // What a command reads, and what it writes.
-                let registrations = 2 * config.queue_depth;
+                let registrations = REGISTRATIONS * config.queue_depth;
                 let machine = IserInitiator::new(config, now);
                 Ok(Carrier::Iser(channel(machine, registrations, url.crc, socket, now)?))
             }
             Protocol::Srp => {
-                // Each piece of it is told for itself.
-                let registrations = 2 * Places::MAX as u16 * config.queue_depth;
+                let registrations = REGISTRATIONS * config.queue_depth;
                 let machine = SrpInitiator::new(srp_config(url, &config), now);
                 Ok(Carrier::Srp(channel(machine, registrations, url.crc, socket, now)?))
             }
+            Protocol::Aoe => unreachable!("AoE has no socket that is connected"),
         }
+    }
+
+    /// A machine for frames to and from what this URL names.
+    ///
+    /// # Errors
+    /// When it names no unit.
+    pub(crate) fn aoe(
+        url: &Url,
+        asked: &InitiatorConfig,
+        frames: &Frames,
+        lost_after: Duration,
+        now: Time,
+    ) -> std::io::Result<Carrier> {
+        let target = url.shelf_slot().ok_or_else(|| std::io::Error::other("the URL names no unit"))?;
+        let config = aoe::InitiatorConfig {
+            target,
+            ours: frames.mac(),
+            mtu: frames.mtu(),
+            lane: frames.lane(),
+            first_tag: crate::random::bits() as u16,
+            queue_depth: asked.queue_depth,
+            login_within: asked.login_within,
+            idle: asked.idle,
+            lost_after,
+        };
+        Ok(Carrier::Aoe(Box::new(AoeInitiator::new(config, now))))
     }
 
     /// What was negotiated, once logged in; SRP has nothing of the kind.
@@ -78,7 +112,7 @@ impl Carrier {
         match self {
             Carrier::Iscsi(machine) => machine.negotiated(),
             Carrier::Iser(channel) => channel.machine().negotiated(),
-            Carrier::Srp(_) => None,
+            Carrier::Srp(_) | Carrier::Aoe(_) => None,
         }
     }
 
@@ -89,15 +123,16 @@ impl Carrier {
             Carrier::Iscsi(machine) => machine.submit(request),
             Carrier::Iser(channel) => channel.machine_mut().submit(request),
             Carrier::Srp(channel) => channel.machine_mut().submit(request),
+            Carrier::Aoe(machine) => machine.submit(request),
         }
     }
 
-    /// Sends a text request; `false` when one is under way, or it is SRP, which has none.
+    /// Sends a text request; `false` when one is under way, or where there are none, in SRP and AoE.
     pub(crate) fn text(&mut self, text: &[u8]) -> bool {
         match self {
             Carrier::Iscsi(machine) => machine.text(text),
             Carrier::Iser(channel) => channel.machine_mut().text(text),
-            Carrier::Srp(_) => false,
+            Carrier::Srp(_) | Carrier::Aoe(_) => false,
         }
     }
 
@@ -107,6 +142,7 @@ impl Carrier {
             Carrier::Iscsi(machine) => machine.logout(now),
             Carrier::Iser(channel) => channel.machine_mut().logout(now),
             Carrier::Srp(channel) => channel.machine_mut().logout(),
+            Carrier::Aoe(machine) => machine.logout(),
         }
     }
 
@@ -116,13 +152,14 @@ impl Carrier {
             Carrier::Iscsi(machine) => done.iter().for_each(|task| machine.pushed(*task)),
             Carrier::Iser(channel) => channel.pushed(done),
             Carrier::Srp(channel) => channel.pushed(done),
+            Carrier::Aoe(_) => {}
         }
     }
 
     /// Does what memory has to do with, before anything is sent. There may be more events then.
     pub(crate) fn run(&mut self, now: Time, arena: &mut Arena) {
         match self {
-            Carrier::Iscsi(_) => {}
+            Carrier::Iscsi(_) | Carrier::Aoe(_) => {}
             Carrier::Iser(channel) => channel.run(now, arena),
             Carrier::Srp(channel) => channel.run(now, arena),
         }
@@ -131,7 +168,7 @@ impl Carrier {
     /// The oldest event of what has come in.
     pub(crate) fn event(&mut self, now: Time, arena: &mut Arena) -> Option<Event> {
         match self {
-            Carrier::Iscsi(_) => {}
+            Carrier::Iscsi(_) | Carrier::Aoe(_) => {}
             Carrier::Iser(channel) => channel.take_in(now, arena),
             Carrier::Srp(channel) => channel.take_in(now, arena),
         }
@@ -141,7 +178,7 @@ impl Carrier {
     /// Whether it waits for memory: [`Carrier::run`] is to be called again in the next turn.
     pub(crate) fn wants_more(&self) -> bool {
         match self {
-            Carrier::Iscsi(_) => false,
+            Carrier::Iscsi(_) | Carrier::Aoe(_) => false,
             Carrier::Iser(channel) => channel.wants_more(),
             Carrier::Srp(channel) => channel.wants_more(),
         }
@@ -150,7 +187,7 @@ impl Carrier {
     /// Gives its memory back; the stream is quiet.
     pub(crate) fn close(self, arena: &mut Arena) {
         match self {
-            Carrier::Iscsi(_) => {}
+            Carrier::Iscsi(_) | Carrier::Aoe(_) => {}
             Carrier::Iser(channel) => channel.close(arena),
             Carrier::Srp(channel) => channel.close(arena),
         }
@@ -225,6 +262,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.want(),
             Carrier::Iser(channel) => channel.want(),
             Carrier::Srp(channel) => channel.want(),
+            Carrier::Aoe(_) => Want::Nothing,
         }
     }
 
@@ -233,6 +271,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.header(now, bytes),
             Carrier::Iser(channel) => channel.header(now, bytes),
             Carrier::Srp(channel) => channel.header(now, bytes),
+            Carrier::Aoe(_) => {}
         }
     }
 
@@ -241,6 +280,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.header_and(now, bytes, behind),
             Carrier::Iser(channel) => channel.header_and(now, bytes, behind),
             Carrier::Srp(channel) => channel.header_and(now, bytes, behind),
+            Carrier::Aoe(_) => 0,
         }
     }
 
@@ -249,6 +289,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.body(now, digest_ok),
             Carrier::Iser(channel) => channel.body(now, digest_ok),
             Carrier::Srp(channel) => channel.body(now, digest_ok),
+            Carrier::Aoe(_) => {}
         }
     }
 
@@ -257,6 +298,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.closed(now, error),
             Carrier::Iser(channel) => channel.closed(now, error),
             Carrier::Srp(channel) => channel.closed(now, error),
+            Carrier::Aoe(machine) => machine.closed(error.unwrap_or("closed")),
         }
     }
 
@@ -265,6 +307,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.poll(),
             Carrier::Iser(channel) => channel.poll(),
             Carrier::Srp(channel) => std::iter::from_fn(|| channel.poll()).find_map(event_of),
+            Carrier::Aoe(machine) => machine.poll(),
         }
     }
 
@@ -273,6 +316,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.owes(),
             Carrier::Iser(channel) => channel.owes(),
             Carrier::Srp(channel) => channel.owes(),
+            Carrier::Aoe(machine) => machine.owes(),
         }
     }
 
@@ -281,6 +325,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.transmit(now, batch),
             Carrier::Iser(channel) => channel.transmit(now, batch),
             Carrier::Srp(channel) => channel.transmit(now, batch),
+            Carrier::Aoe(_) => {}
         }
     }
 
@@ -289,6 +334,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.finished(),
             Carrier::Iser(channel) => channel.finished(),
             Carrier::Srp(channel) => channel.finished(),
+            Carrier::Aoe(machine) => machine.is_over(),
         }
     }
 
@@ -297,6 +343,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.deadline(),
             Carrier::Iser(channel) => channel.deadline(),
             Carrier::Srp(channel) => channel.deadline(),
+            Carrier::Aoe(machine) => machine.deadline(),
         }
     }
 
@@ -305,6 +352,7 @@ impl StreamMachine for Carrier {
             Carrier::Iscsi(machine) => machine.tick(now),
             Carrier::Iser(channel) => channel.tick(now),
             Carrier::Srp(channel) => channel.tick(now),
+            Carrier::Aoe(machine) => machine.tick(now),
         }
     }
 }

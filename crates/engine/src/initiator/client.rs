@@ -2,7 +2,8 @@
 
 use super::session::{Command, Ending, Finished, Refused, Session};
 use super::url::Protocol;
-use super::{Options, Url};
+use super::{Options, Url, frames};
+use proto::aoe::discover::Target;
 use proto::iscsi::initiator::Request;
 use proto::iscsi::login::Negotiated;
 use proto::verbs::Attribute;
@@ -249,12 +250,25 @@ fn is_repeatable(opcode: u8) -> bool {
     !matches!(opcode, COMPARE_AND_WRITE | PERSISTENT_RESERVE_OUT | EXTENDED_COPY)
 }
 
-/// The targets at an address, each with its addresses (SendTargets, RFC 7143 appendix C). Blocks.
+/// What a target of AoE says of itself.
+fn in_words(target: &Target) -> String {
+    let Target { mac, buffer_count, sectors, config, .. } = target;
+    let config = String::from_utf8_lossy(config);
+    let config = if config.is_empty() { String::new() } else { format!(", config string {config}") };
+    format!("{mac}, {buffer_count} buffers, {sectors} sectors in a frame{config}")
+}
+
+/// The targets at an address, each with its addresses (SendTargets, RFC 7143 appendix C); with AoE, those that answer on
+/// an interface. Blocks.
 ///
 /// # Errors
 /// When there is no discovery session, as with SRP, or its answer makes no sense.
 pub fn discover(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>)>, ConnectError> {
     let url = Url { target: None, lun: None, ..url.clone() };
+    if url.protocol == Protocol::Aoe {
+        let found = frames::discover(&url.host).map_err(|error| ConnectError::new(&url, error))?;
+        return Ok(found.iter().map(|target| (target.address.to_string(), vec![in_words(target)])).collect());
+    }
     if url.protocol == Protocol::Srp {
         let problem = "SRP cannot be asked for targets; ask whoever runs the target for its GUID (`lunette serve` \
                        prints it), or the same host by iscsi://";

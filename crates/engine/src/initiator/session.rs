@@ -4,24 +4,24 @@
 //! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5): no command of
 //! the old one can touch the medium any more when the first of the new one does.
 
+mod link;
 mod queue;
 
 pub use queue::COMMANDS_MAX;
 
 use super::carrier::Carrier;
-use super::url::Protocol;
+use super::frames::{Frames, Tags};
+use super::url::{Destination, Protocol};
 use super::{Options, Url};
+use link::Link;
 use proto::iscsi::chap::{Algorithm, Challenge};
 use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
 use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
 use proto::stream::StreamMachine as _;
 use proto::time::Time;
-use proto::verbs::TaskId;
 use queue::Queue;
 use reactor::crc::crc32c;
 use reactor::io::{Completion, Handle, Io, Tag};
-use reactor::stream::Stream;
-use std::net::SocketAddr;
 use std::time::Duration;
 use wire::Sense;
 use wire::iscsi::{AsyncEvent, Opcode};
@@ -131,9 +131,9 @@ pub enum Refused {
 pub struct Session {
     url: Url,
     options: Options,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Destination>,
     /// The one of the last connection.
-    address: Option<SocketAddr>,
+    address: Option<Destination>,
     isid: [u8; 6],
     /// The portal group of the first login: one of another group would not reinstate the session (RFC 7143 section
     /// 3.4.3).
@@ -153,8 +153,6 @@ pub struct Session {
     /// The answer to a text request, or why there is none.
     text: Option<Result<Vec<u8>, String>>,
     is_closing: bool,
-    /// Payload that has left; kept for its allocation.
-    pushed: Vec<TaskId>,
 }
 
 enum State {
@@ -168,18 +166,6 @@ enum State {
     Closed,
 }
 
-/// A connection.
-struct Link {
-    stream: Stream,
-    machine: Carrier,
-    socket: Handle,
-    is_ready: bool,
-    /// All commands may leave.
-    is_open: bool,
-    /// It is over, for this reason; what is in flight is waited for, and what is being sent until then.
-    gone: Option<(String, Time)>,
-}
-
 impl Session {
     /// A session that connects when it is first used. Its completions have tags from `tags` on, less than
     /// [`store::lane::LANE_TAGS`] of them.
@@ -188,7 +174,7 @@ impl Session {
     /// When the system has no random numbers.
     pub fn new(
         url: Url,
-        addresses: Vec<SocketAddr>,
+        addresses: Vec<Destination>,
         options: Options,
         tags: Tag,
     ) -> std::io::Result<Session> {
@@ -217,7 +203,6 @@ impl Session {
             failure: None,
             text: None,
             is_closing: false,
-            pushed: Vec::new(),
         })
     }
 
@@ -375,7 +360,7 @@ impl Session {
     /// The connection's socket, for whoever must close it after its ring is gone.
     pub(crate) fn socket(&self) -> Option<Handle> {
         match &self.state {
-            State::Connected(link) => Some(link.socket),
+            State::Connected(link) => link.socket(),
             State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => None,
         }
     }
@@ -393,13 +378,11 @@ impl Session {
                 }
             }
             (RECV, State::Connected(link)) => {
-                link.stream.received(io, completion.result);
+                link.received(io, completion.result);
                 self.pump(io, finished);
             }
             (_, State::Connected(link)) => {
-                link.stream.sent(io, &mut link.machine, completion.result, &mut self.pushed);
-                link.machine.pushed(&self.pushed);
-                self.pushed.clear();
+                link.sent(io, completion.result);
                 self.drain_events(io, finished);
                 self.settle(io, finished);
             }
@@ -412,7 +395,7 @@ impl Session {
     pub fn flush<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
         match &self.state {
             State::Idle if self.queue.len() > 0 => self.connect(io),
-            State::Connected(link) if link.stream.wants_more() => self.pump(io, finished),
+            State::Connected(link) if link.wants_more() => self.pump(io, finished),
             State::Idle | State::Connected(_) | State::Resting(_) | State::Connecting(_) | State::Closed => {}
         }
         // What is sent may end commands, and those make room for others.
@@ -425,12 +408,12 @@ impl Session {
             }
         }
         if let State::Connected(link) = &mut self.state {
-            link.stream.flush(io, &mut link.machine);
+            link.flush(io);
             self.drain_events(io, finished);
             self.settle(io, finished);
         }
         let State::Connected(link) = &self.state else { return false };
-        link.stream.wants_more() || link.machine.wants_more()
+        link.wants_more() || link.machine.wants_more()
     }
 
     /// Looks at deadlines; to be called several times a second.
@@ -485,12 +468,33 @@ impl Session {
         self.down_since.get_or_insert(now);
         let next = self.attempt as usize % self.addresses.len().max(1);
         self.attempt = (self.attempt + 1) & ((1 << ATTEMPT_BITS) - 1);
-        self.address = self.addresses.get(next).copied();
-        let Some(address) = self.address else {
-            return self.failed(now, "the target has no address");
-        };
-        io.connect(address, self.tag(CONNECT));
-        self.state = State::Connecting(now.after(self.options.login_within));
+        self.address = self.addresses.get(next).cloned();
+        match &self.address {
+            Some(Destination::Address(address)) => {
+                io.connect(*address, self.tag(CONNECT));
+                self.state = State::Connecting(now.after(self.options.login_within));
+            }
+            Some(Destination::Interface(interface)) => {
+                let interface = interface.clone();
+                self.meet(io, &interface);
+            }
+            None => self.failed(now, "the target has no address"),
+        }
+    }
+
+    /// Begins a session of frames, which has no connection.
+    fn meet<I: Io>(&mut self, io: &mut I, interface: &str) {
+        let now = io.now();
+        let tags = Tags { frames: self.tag(RECV), clock: self.tag(SEND) };
+        let met = Frames::open(io, interface, tags).and_then(|frames| {
+            let lost_after = self.options.keep_alive;
+            let machine = Carrier::aoe(&self.url, &self.config()?, &frames, lost_after, now)?;
+            Ok(Link::on_interface(machine, frames))
+        });
+        match met {
+            Ok(link) => self.state = State::Connected(Box::new(link)),
+            Err(error) => self.failed(now, &error.to_string()),
+        }
     }
 
     fn tag(&self, kind: u64) -> Tag {
@@ -508,9 +512,8 @@ impl Session {
         };
         match self.machine(socket, now) {
             Ok(machine) => {
-                let stream = Stream::new(socket, self.tag(RECV), self.tag(SEND), Vec::new());
-                let mut link = Link { stream, machine, socket, is_ready: false, is_open: false, gone: None };
-                link.stream.feed(io, &mut link.machine);
+                let mut link = Link::on_stream(machine, socket, self.tag(RECV), self.tag(SEND));
+                link.feed(io);
                 self.state = State::Connected(Box::new(link));
             }
             Err(error) => {
@@ -521,14 +524,17 @@ impl Session {
     }
 
     fn machine(&self, socket: Handle, now: Time) -> std::io::Result<Carrier> {
-        let config = InitiatorConfig {
+        Carrier::new(&self.url, self.config()?, socket, now).map_err(std::io::Error::other)
+    }
+
+    fn config(&self) -> std::io::Result<InitiatorConfig> {
+        Ok(InitiatorConfig {
             plan: self.plan()?,
             queue_depth: self.options.queue_depth,
             login_within: self.options.login_within,
             idle: self.options.keep_alive,
             crc32c,
-        };
-        Carrier::new(&self.url, config, socket, now).map_err(std::io::Error::other)
+        })
     }
 
     fn plan(&self) -> std::io::Result<Plan> {
@@ -575,16 +581,16 @@ impl Session {
             let mut has_fed = false;
             if let State::Connected(link) = &mut self.state {
                 // There is nobody here to share a turn with.
-                link.stream.end_turn();
+                link.end_turn();
             }
             while let State::Connected(link) = &mut self.state
-                && link.stream.feed(io, &mut link.machine)
+                && link.feed(io)
             {
                 has_fed = true;
                 self.take_events(io, finished);
             }
             match &self.state {
-                State::Connected(link) if has_fed && link.stream.wants_more() => {}
+                State::Connected(link) if has_fed && link.wants_more() => {}
                 _ => break,
             }
         }
@@ -607,20 +613,20 @@ impl Session {
         let now = io.now();
         let State::Connected(link) = &mut self.state else { return false };
         let (mut has_arrived, mut is_eventful) = (false, false);
-        while let Some(event) = link.machine.event(now, io.arena()) {
+        while let Some(event) = link.event(now, io.arena()) {
             is_eventful = true;
             match event {
                 Event::Completed(completion) => self.queue.completed(&completion, now, finished),
                 Event::Ready(_) => {
                     let group = link.machine.negotiated().and_then(|negotiated| negotiated.portal_group);
                     if self.portal_group.is_some() && group != self.portal_group {
-                        link.machine.closed(now, Some("the address leads to another portal group"));
+                        link.closed(now, "the address leads to another portal group");
                         continue;
                     }
                     self.portal_group = group;
                     if self.url.protocol == Protocol::Srp {
                         // Nothing tells whether another address would lead to the same port of the same target.
-                        self.addresses = self.address.into_iter().collect();
+                        self.addresses = self.address.clone().into_iter().collect();
                     }
                     link.is_ready = true;
                     self.queue.reinstated();
@@ -651,7 +657,7 @@ impl Session {
     /// Ends a connection that goes wrong.
     fn abandon<I: Io>(&mut self, io: &mut I, reason: &str, finished: &mut Vec<Finished>) {
         let State::Connected(link) = &mut self.state else { return };
-        link.machine.closed(io.now(), Some(reason));
+        link.closed(io.now(), reason);
         self.drain_events(io, finished);
         if let State::Connected(link) = &mut self.state
             && let Some((_, cut_at)) = &mut link.gone
@@ -665,17 +671,16 @@ impl Session {
     fn settle<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) {
         let State::Connected(link) = &mut self.state else { return };
         let Some((_, cut_at)) = link.gone else { return };
-        if !link.stream.quiet() {
+        if !link.is_quiet() {
             // The last that is sent may tell the target why.
-            if link.stream.has_sent() || io.now() >= cut_at {
-                link.stream.shutdown(io);
+            if link.has_sent() || io.now() >= cut_at {
+                link.shut_down(io);
             }
             return;
         }
-        let State::Connected(link) = std::mem::replace(&mut self.state, State::Idle) else { return };
-        let Link { stream, machine, gone, is_open, .. } = *link;
-        stream.close(io);
-        machine.close(io.arena());
+        let State::Connected(mut link) = std::mem::replace(&mut self.state, State::Idle) else { return };
+        let (gone, is_open) = (link.gone.take(), link.is_open);
+        link.close(io);
         let now = io.now();
         self.down_since.get_or_insert(now);
         if is_open {

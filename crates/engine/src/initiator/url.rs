@@ -1,11 +1,12 @@
-//! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it, the same with `iser://`, and
-//! `srp://host[:port]/guid/lun[?option=value&...]`.
+//! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it, the same with `iser://`;
+//! `srp://host[:port]/guid/lun[?option=value&...]`; `aoe://interface/shelf.slot[?option=value&...]`.
 
 use proto::iscsi::chap::Identity;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
+use wire::aoe::Address;
 
 /// The port of iSCSI (RFC 7143 section 15), and of iSER on the same portals; SRP over iWARP has none of its own.
 const PORT: u16 = 3260;
@@ -13,6 +14,8 @@ const PORT: u16 = 3260;
 const LUN_MAX: u16 = 16383;
 /// Bytes of an iSCSI name (RFC 7143 section 4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
+/// Bytes of an interface's name (IFNAMSIZ, with the zero behind it).
+const INTERFACE_BYTES_MAX: usize = 15;
 /// Digits of a GUID.
 const GUID_DIGITS: usize = 16;
 const OPTIONS: &str =
@@ -29,10 +32,31 @@ pub enum Protocol {
     Iser,
     /// SRP over iWARP.
     Srp,
+    /// ATA over Ethernet.
+    Aoe,
+}
+
+/// Where a target is to be found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Destination {
+    /// At this address.
+    Address(SocketAddr),
+    /// On the Ethernet of the interface with this name.
+    Interface(String),
+}
+
+impl Destination {
+    /// The address, if it is one.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Destination::Address(address) => Some(*address),
+            Destination::Interface(_) => None,
+        }
+    }
 }
 
 impl Protocol {
-    const ALL: [Protocol; 3] = [Protocol::Iscsi, Protocol::Iser, Protocol::Srp];
+    const ALL: [Protocol; 4] = [Protocol::Iscsi, Protocol::Iser, Protocol::Srp, Protocol::Aoe];
 
     /// How its URLs begin.
     pub fn scheme(self) -> &'static str {
@@ -40,6 +64,7 @@ impl Protocol {
             Protocol::Iscsi => "iscsi://",
             Protocol::Iser => "iser://",
             Protocol::Srp => "srp://",
+            Protocol::Aoe => "aoe://",
         }
     }
 
@@ -49,6 +74,7 @@ impl Protocol {
             Protocol::Iscsi => "iscsi://HOST/TARGET/LUN",
             Protocol::Iser => "iser://HOST/TARGET/LUN",
             Protocol::Srp => "srp://HOST/GUID/LUN",
+            Protocol::Aoe => "aoe://INTERFACE/SHELF.SLOT",
         }
     }
 
@@ -63,11 +89,11 @@ impl Protocol {
 pub struct Url {
     /// What is spoken there.
     pub protocol: Protocol,
-    /// Host name or address, without brackets.
+    /// Host name or address, without brackets; with AoE the name of our network interface.
     pub host: String,
-    /// Port.
+    /// Port; AoE has none.
     pub port: u16,
-    /// The target's name, with SRP its GUID; `None`: whoever is there (discovery).
+    /// The target's name, with SRP its GUID, with AoE shelf and slot; `None`: whoever is there (discovery).
     pub target: Option<String>,
     /// Logical unit number.
     pub lun: Option<u16>,
@@ -130,12 +156,22 @@ impl Url {
     ///
     /// # Errors
     /// When the name does not resolve.
-    pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
-        let addresses: Vec<SocketAddr> = (self.host.as_str(), self.port).to_socket_addrs()?.collect();
+    pub fn resolve(&self) -> std::io::Result<Vec<Destination>> {
+        if self.protocol == Protocol::Aoe {
+            return Ok(vec![Destination::Interface(self.host.clone())]);
+        }
+        let addresses: Vec<Destination> =
+            (self.host.as_str(), self.port).to_socket_addrs()?.map(Destination::Address).collect();
         if addresses.is_empty() {
             return Err(std::io::Error::other("the name has no address"));
         }
         Ok(addresses)
+    }
+
+    /// The unit's shelf and slot; `None` with other protocols than AoE, and for discovery.
+    pub(crate) fn shelf_slot(&self) -> Option<Address> {
+        let target = self.target.as_deref().filter(|_| self.protocol == Protocol::Aoe)?;
+        target.parse().ok()
     }
 
     /// The eight LUN bytes: peripheral device addressing up to 255, flat space above (SAM-5 section 4.7).
@@ -211,11 +247,19 @@ impl Url {
                 let remedy = "leave user and secret out: targets know an initiator by port and address";
                 return Err(UrlError::new("SRP has no CHAP", remedy));
             }
-            Protocol::Iscsi | Protocol::Iser if !self.immediate => {
+            Protocol::Aoe if has_digests || self.crc => {
+                let problem = "AoE has no digests but Ethernet's own";
+                return Err(UrlError::new(problem, "leave them out"));
+            }
+            Protocol::Aoe if self.user.is_some() || self.target_user.is_some() => {
+                let remedy = "leave user and secret out: targets know an initiator by its Ethernet address";
+                return Err(UrlError::new("AoE has no CHAP", remedy));
+            }
+            Protocol::Iscsi | Protocol::Iser | Protocol::Aoe if !self.immediate => {
                 let remedy = "leave it out; lunette bench has --no-immediate-data";
                 return Err(UrlError::new("imm is an option of SRP", remedy));
             }
-            Protocol::Iscsi | Protocol::Iser | Protocol::Srp => {}
+            Protocol::Iscsi | Protocol::Iser | Protocol::Srp | Protocol::Aoe => {}
         }
         let Some(target) = &self.target_user else { return Ok(()) };
         if target.name.is_empty() || target.secret.is_empty() {
@@ -249,7 +293,10 @@ impl FromStr for Url {
             Some((user, host)) => (Some(identity(user)?), host),
             None => (None, authority),
         };
-        let (host, port) = host_and_port(host)?;
+        let (host, port) = match protocol {
+            Protocol::Iscsi | Protocol::Iser | Protocol::Srp => host_and_port(host)?,
+            Protocol::Aoe => (interface(host)?, PORT),
+        };
         let (target, lun) = target_and_lun(path, protocol)?;
         let mut url = Url {
             protocol,
@@ -285,6 +332,9 @@ impl fmt::Display for Url {
         }
         if let Some(target) = &self.target {
             write!(f, "/{target}")?;
+        }
+        if self.protocol == Protocol::Aoe {
+            return Ok(());
         }
         self.lun.map_or(Ok(()), |lun| write!(f, "/{lun}"))
     }
@@ -337,10 +387,24 @@ fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
     Ok((host.to_string(), port))
 }
 
+fn interface(text: &str) -> Result<String, UrlError> {
+    let name = decode(text)?;
+    if name.is_empty() || name.len() > INTERFACE_BYTES_MAX {
+        let problem = format!("`{name}` is no name of a network interface");
+        return Err(UrlError::new(problem, "write one that `ip link` shows, as aoe://eth0/1.1"));
+    }
+    Ok(name)
+}
+
 fn target_and_lun(path: &str, protocol: Protocol) -> Result<(Option<String>, Option<u16>), UrlError> {
     let path = path.strip_suffix('/').unwrap_or(path);
     if path.is_empty() {
         return Ok((None, None));
+    }
+    if protocol == Protocol::Aoe {
+        let address = path.parse::<Address>().ok().filter(|address| !address.is_broadcast());
+        let fault = || UrlError::new(format!("`{path}` is no AoE address"), "write SHELF.SLOT, as 1.1");
+        return Ok((Some(address.ok_or_else(fault)?.to_string()), Some(0)));
     }
     let (target, lun) = match path.split_once('/') {
         Some((target, lun)) => (target, Some(lun)),
@@ -348,7 +412,7 @@ fn target_and_lun(path: &str, protocol: Protocol) -> Result<(Option<String>, Opt
     };
     let target = decode(target)?;
     let target = match protocol {
-        Protocol::Iscsi | Protocol::Iser => iscsi_name(&target)?,
+        Protocol::Iscsi | Protocol::Iser | Protocol::Aoe => iscsi_name(&target)?,
         Protocol::Srp => guid(&target)?,
     };
     let bad_lun = |lun: &str| {
@@ -463,6 +527,25 @@ mod tests {
     }
 
     #[test]
+    fn aoe_is_reached_by_an_interface() {
+        let url = good("aoe://eth0.7/258.3?give_up_after=5");
+        assert_eq!((url.protocol, url.host.as_str(), url.lun), (Protocol::Aoe, "eth0.7", Some(0)));
+        assert_eq!(url.shelf_slot(), Some(Address { shelf: 258, slot: 3 }));
+        assert_eq!(url.to_string(), "aoe://eth0.7/258.3");
+        assert_eq!(url.resolve().expect("it"), [Destination::Interface("eth0.7".into())]);
+        assert_eq!(good("aoe://eth0").target, None);
+        for (wrong, remedy) in [
+            ("aoe:///1.1", "ip link"),
+            ("aoe://eth0/1", "SHELF.SLOT"),
+            ("aoe://eth0/65535.1", "SHELF.SLOT"),
+            ("aoe://eth0/1.1?data_digest=crc32c", "leave them out"),
+            ("aoe://a%b@eth0/1.1", "by its Ethernet address"),
+        ] {
+            assert!(fault(wrong).contains(remedy), "{wrong}: {}", fault(wrong));
+        }
+    }
+
+    #[test]
     fn iser_has_urls_of_the_same_kind() {
         let url = good("iser://me%a@host/iqn.2026-11.io.lunette:disk/7?crc=on");
         assert_eq!((url.protocol, url.port, url.lun, url.crc), (Protocol::Iser, 3260, Some(7), true));
@@ -506,7 +589,10 @@ mod tests {
         let url = good("iscsi://[fe80::1]:3261/iqn.2026-11.io.lunette:a/0");
         assert_eq!((url.host.as_str(), url.port), ("fe80::1", 3261));
         assert_eq!(url.to_string(), "iscsi://[fe80::1]:3261/iqn.2026-11.io.lunette:a/0");
-        assert_eq!(good("iscsi://[::1]").resolve().expect("an address"), ["[::1]:3260".parse().unwrap()]);
+        assert_eq!(
+            good("iscsi://[::1]").resolve().expect("an address"),
+            [Destination::Address("[::1]:3260".parse().unwrap())]
+        );
         assert!(fault("iscsi://fe80::1/").contains("brackets"));
         assert!(fault("iscsi://[::1/").contains("not closed"));
         assert!(fault("iscsi://[::1]x").contains("no port"));

@@ -1,5 +1,6 @@
 //! The daemon under test, as a process.
 
+use super::net::Namespace;
 use super::tools::{read_text, tail, tool, wait};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -31,6 +32,14 @@ impl Daemon {
     /// The same with all that this file says, its portals included.
     pub fn serve_file(file: &Path) -> Self {
         Self::start(Self::serving().arg("--config").arg(file))
+    }
+
+    /// The same with all that these arguments say, on a host of a test's network.
+    pub fn serve_within<S: AsRef<std::ffi::OsStr>>(
+        host: &Namespace,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Self {
+        Self::start(&mut host.within(Self::serving().args(arguments)))
     }
 
     fn serving() -> Command {

@@ -1,10 +1,11 @@
 //! `lunette bench --verify` at work on a target, while a test does something to that.
 
 use super::daemon::Daemon;
+use super::net::Namespace;
 use super::tools::{must, read_text, spawn, tail, tool, wait};
 use serde_json::Value;
 use std::fs::File;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -20,6 +21,15 @@ pub struct Load {
 impl Load {
     /// Starts on this target, with these further options.
     pub fn on(target: &str, options: &[&str]) -> Self {
+        Self::start(target, options, |command| command)
+    }
+
+    /// The same from a host of a test's network.
+    pub fn within(host: &Namespace, target: &str, options: &[&str]) -> Self {
+        Self::start(target, options, |command| host.within(&command))
+    }
+
+    fn start(target: &str, options: &[&str], place: impl FnOnce(Command) -> Command) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let output = File::create(directory.path().join("output")).expect("a file");
         let mut command = Daemon::command();
@@ -36,7 +46,7 @@ impl Load {
             "0",
         ]);
         command.arg(format!("--json={}", directory.path().join("result").display())).args(options);
-        Self { child: spawn(&mut command, &output), directory }
+        Self { child: spawn(&mut place(command), &output), directory }
     }
 
     fn output(&self) -> String {

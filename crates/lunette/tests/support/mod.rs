@@ -4,7 +4,9 @@
 pub mod daemon;
 pub mod initiator;
 pub mod load;
+pub mod net;
 pub mod tools;
+pub mod vblade;
 
 use std::time::{Duration, Instant};
 

@@ -17,7 +17,7 @@ use send::Control;
 use std::collections::VecDeque;
 use std::time::Duration;
 use task::TaskTable;
-use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
+use wire::srp::login::FORMAT_DIRECT;
 use wire::srp::{
     Layout, LoginReject, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason, ResponseCode,
     TaskFunction,
@@ -35,8 +35,8 @@ const RECEIVES_EXTRA: u16 = 2;
 /// Bytes of a receive: a response with all sense data that there is.
 const RECEIVE_BYTES: u32 = 1024;
 /// The shortest information unit that the longest command needs.
-pub const IU_BYTES_MIN: u32 = 264;
-const _: () = assert!(send::HEADER_BYTES_MAX == 264);
+pub const IU_BYTES_MIN: u32 = 128;
+const _: () = assert!(send::HEADER_BYTES_MAX == 128);
 /// Tag of the login.
 const LOGIN_TAG: u64 = 0;
 
@@ -273,7 +273,7 @@ impl MessageMachine for Initiator {
             if self.config.immediate { (LoginRequest::IMMEDIATE, IMMEDIATE_OFFSET) } else { (0, 0) };
         let login = LoginRequestRdma {
             tag: U64::new(LOGIN_TAG),
-            req_buf_fmt: U16::new(FORMAT_DIRECT | FORMAT_INDIRECT),
+            req_buf_fmt: U16::new(FORMAT_DIRECT),
             req_flags: immediate | multiple,
             opcode: Opcode::LOGIN_REQUEST,
             req_it_iu_len: U32::new(self.config.it_iu_bytes),

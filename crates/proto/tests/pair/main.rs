@@ -1,5 +1,6 @@
 //! Our machines against each other, on a virtual clock, with bytes cut anywhere and messages at any time.
 
+mod aoe;
 mod iscsi;
 mod iser;
 mod iwarp;

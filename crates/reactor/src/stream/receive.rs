@@ -12,6 +12,10 @@ const _: () = assert!(HEADER_BYTES_MAX <= SMALL_BYTES, "a header fits into any b
 /// A body of which more than this is missing is received straight into its places. Then one small buffer's worth is
 /// read ahead at most: more would swallow the next payload before its header says where it belongs.
 const STRAIGHT_BYTES_MIN: u32 = 8 * 1024;
+/// A body so large fills half of a large buffer at least, where it would lie only to be copied.
+const BULK_BYTES_MIN: u32 = LARGE_BYTES / 2;
+/// So many smaller bodies in a row say that there are no large ones for now.
+const SMALL_BODIES: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -25,6 +29,9 @@ pub(super) struct Receiver {
     posted: Option<Posted>,
     /// The last recv brought more than a small buffer holds, or the end of what did: use a large one.
     is_lively: bool,
+    /// How many smaller bodies have to come before a large buffer is used again: what is read ahead of a large body has
+    /// to be copied to its place.
+    bulk: u32,
     payload: Progress,
 }
 
@@ -99,6 +106,7 @@ impl Receiver {
             end: 0,
             posted: None,
             is_lively: false,
+            bulk: 0,
             payload: UNTOUCHED,
         }
     }
@@ -152,6 +160,8 @@ impl Receiver {
         match self.bring_body(io.arena(), body) {
             Some(digest_ok) => {
                 self.payload = UNTOUCHED;
+                let is_bulk = body.len >= BULK_BYTES_MIN;
+                self.bulk = if is_bulk { SMALL_BODIES } else { self.bulk.saturating_sub(1) };
                 machine.body(now, digest_ok);
                 Brought::Something
             }
@@ -221,14 +231,16 @@ impl Receiver {
     pub(super) fn post<I: Io>(&mut self, io: &mut I, socket: Handle, want: Want) -> bool {
         let mut into = Places::EMPTY;
         let mut straight = 0;
+        let mut is_bulk = self.bulk > 0;
         if let Want::Body { place, .. } = want {
+            is_bulk |= place.len() >= BULK_BYTES_MIN;
             let missing = place.len() - self.payload.done;
             if missing > STRAIGHT_BYTES_MIN {
                 into = place.slice(self.payload.done, missing);
                 straight = missing;
             }
         }
-        let is_large = self.is_lively && straight == 0 && io.arena().is_roomy();
+        let is_large = self.is_lively && !is_bulk && straight == 0 && io.arena().is_roomy();
         let size = if is_large { LARGE_BYTES } else { SMALL_BYTES };
         let room = self.make_room(io.arena(), size);
         let room = room.map(|room| if straight > 0 { room.slice(0, SMALL_BYTES) } else { room });

@@ -2,5 +2,7 @@
 
 mod common;
 mod iwarp;
+mod net;
+mod packet;
 mod stream;
 mod uring;

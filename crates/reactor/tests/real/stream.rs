@@ -304,6 +304,31 @@ fn an_idle_connection_holds_one_small_buffer() {
     rig.close();
 }
 
+/// What is read ahead of a large body has to be copied; between small ones it saves receives.
+#[test]
+fn little_is_read_ahead_of_large_bodies() {
+    let mut rig = Rig::new(1 << 20);
+    let mut peer = rig.peer.try_clone().unwrap();
+    for n in 1..4 {
+        let place = rig.ring.arena().take(60_000).unwrap();
+        rig.machine.places.push(place);
+        peer.write_all(&pdu(Kind::Placed, &[n; 60_000])).unwrap();
+        rig.run_until(|rig| rig.machine.fed.len() == usize::from(n));
+        assert!(rig.ring.arena().bytes(place.iter().next().unwrap()).iter().all(|byte| *byte == n));
+        rig.ring.arena().give(&place);
+        assert_eq!(rig.ring.arena().in_use(), 4096);
+    }
+    peer.write_all(&pdu(Kind::Skipped, &[0; 3000]).repeat(60)).unwrap();
+    let mut most = 0;
+    while rig.machine.fed.len() < 63 {
+        rig.turn();
+        rig.work();
+        most = most.max(rig.ring.arena().in_use());
+    }
+    assert_eq!(most, 65_536);
+    rig.close();
+}
+
 #[test]
 fn a_detached_stream_goes_on_elsewhere() {
     let mut rig = Rig::new(1 << 20);

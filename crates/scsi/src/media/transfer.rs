@@ -107,12 +107,29 @@ fn short_range(admission: &Admission<'_>) -> (u64, u32) {
     (u64::from(cdb.u32(0) & 0x001f_ffff), blocks)
 }
 
-fn read(admission: &Admission<'_>, lba: u64, blocks: u32, length_byte: u16) -> Result<Program, Failure> {
+/// A read of blocks; `length_byte` is where the CDB has the length.
+pub(crate) fn read(
+    admission: &Admission<'_>,
+    lba: u64,
+    blocks: u32,
+    length_byte: u16,
+) -> Result<Program, Failure> {
     let (range, total) = admission.transfer(lba, blocks, length_byte)?;
     let block_bytes = admission.block_bytes();
     let wanted = total.min(admission.request.read_bytes);
     let whole = wanted.checked_next_multiple_of(block_bytes).unwrap_or(total);
     Ok(Program::Read(Read { chunks: Chunks::new(range.offset, whole), total }))
+}
+
+/// A write of blocks, durable before it ends if `forced`.
+pub(crate) fn write_blocks(
+    admission: &Admission<'_>,
+    lba: u64,
+    blocks: u32,
+    length_byte: u16,
+    forced: bool,
+) -> Result<Program, Failure> {
+    write(admission, lba, blocks, length_byte, Kind { durable: forced, ..Kind::PLAIN })
 }
 
 /// How a write is done.

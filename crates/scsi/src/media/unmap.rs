@@ -1,4 +1,4 @@
-//! UNMAP (SBC-3 section 5.25).
+//! UNMAP (SBC-3 section 5.25), and TRIM of ATA (ACS-3 section 7.5), which is the same with another list.
 
 use super::{failed, refused, taken, unexpected};
 use crate::admit::Admission;
@@ -10,6 +10,7 @@ use crate::unit::View;
 
 const HEADER_BYTES: usize = 8;
 const DESCRIPTOR_BYTES: usize = 16;
+const ENTRY_BYTES: usize = 8;
 
 /// UNMAP.
 pub(crate) fn begin(admission: &Admission<'_>) -> Result<Program, Failure> {
@@ -22,17 +23,32 @@ pub(crate) fn begin(admission: &Admission<'_>) -> Result<Program, Failure> {
     if too_short || admission.request.write_bytes < len {
         return Err(Check::PARAMETER_LENGTH.into());
     }
-    Ok(Program::Unmap(Unmap { len, next: 0 }))
+    Ok(Program::Unmap(Unmap { len, next: 0, list: List::Descriptors }))
 }
 
-/// The program of UNMAP: its parameter list stays in the task's buffer.
+/// How the parameter list names its ranges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum List {
+    /// A header, then UNMAP block descriptors.
+    Descriptors,
+    /// LBA range entries.
+    Entries,
+}
+
+/// The program of UNMAP and TRIM: its parameter list stays in the task's buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unmap {
     len: u32,
     next: usize,
+    list: List,
 }
 
 impl Unmap {
+    /// TRIM of the ranges in so many bytes.
+    pub(crate) fn trim(len: u32) -> Unmap {
+        Unmap { len, next: 0, list: List::Entries }
+    }
+
     pub(crate) fn buffer_bytes(&self) -> u32 {
         self.len
     }
@@ -51,10 +67,10 @@ impl Unmap {
         }
     }
 
-    /// Every descriptor is judged before the first takes effect.
+    /// Every range is judged before the first takes effect.
     fn check(&self, env: &Env<'_>) -> Result<(), Failure> {
         let mut count = 0u32;
-        for (lba, blocks) in self.descriptors(env) {
+        for (lba, blocks) in self.ranges(env) {
             env.view.range(lba, u64::from(blocks))?;
             count = count.saturating_add(1);
         }
@@ -62,7 +78,7 @@ impl Unmap {
     }
 
     fn discard(&mut self, env: &Env<'_>) -> Step {
-        for (lba, blocks) in self.descriptors(env).skip(self.next) {
+        for (lba, blocks) in self.ranges(env).skip(self.next) {
             self.next = self.next.saturating_add(1);
             match range(env.view, lba, blocks) {
                 Ok(None) => {}
@@ -73,18 +89,38 @@ impl Unmap {
         taken(self.len)
     }
 
-    /// LBA and count of every whole descriptor that the parameter list announces and holds.
-    fn descriptors<'e>(&self, env: &'e Env<'_>) -> impl Iterator<Item = (u64, u32)> + use<'e> {
+    /// LBA and count of every range that the parameter list has whole.
+    fn ranges<'e>(&self, env: &'e Env<'_>) -> impl Iterator<Item = (u64, u32)> + use<'e> {
         let list = usize::try_from(self.len).ok().and_then(|len| env.buffer.get(..len)).unwrap_or_default();
-        let announced = list.get(2..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_be_bytes);
-        let body = list.get(HEADER_BYTES..).unwrap_or_default();
-        let body = body.get(..usize::from(announced).min(body.len())).unwrap_or_default();
-        body.chunks_exact(DESCRIPTOR_BYTES).filter_map(|descriptor| {
-            let (lba, rest) = descriptor.split_first_chunk::<8>()?;
-            let (blocks, _) = rest.split_first_chunk::<4>()?;
-            Some((u64::from_be_bytes(*lba), u32::from_be_bytes(*blocks)))
-        })
+        let (body, range_bytes, range): (_, _, Range) = match self.list {
+            List::Descriptors => (announced(list), DESCRIPTOR_BYTES, descriptor),
+            List::Entries => (list, ENTRY_BYTES, entry),
+        };
+        body.chunks_exact(range_bytes).filter_map(range)
     }
+}
+
+/// Reads LBA and count of a range.
+type Range = fn(&[u8]) -> Option<(u64, u32)>;
+
+/// The descriptors that the header announces, as far as they are there.
+fn announced(list: &[u8]) -> &[u8] {
+    let announced = list.get(2..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_be_bytes);
+    let body = list.get(HEADER_BYTES..).unwrap_or_default();
+    body.get(..usize::from(announced).min(body.len())).unwrap_or_default()
+}
+
+fn descriptor(bytes: &[u8]) -> Option<(u64, u32)> {
+    let (lba, rest) = bytes.split_first_chunk::<8>()?;
+    let (blocks, _) = rest.split_first_chunk::<4>()?;
+    Some((u64::from_be_bytes(*lba), u32::from_be_bytes(*blocks)))
+}
+
+/// Six bytes of LBA and two of length, from the lowest.
+fn entry(bytes: &[u8]) -> Option<(u64, u32)> {
+    let [a, b, c, d, e, f, low, high] = *bytes.first_chunk()?;
+    let lba = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+    Some((lba, u32::from(u16::from_le_bytes([low, high]))))
 }
 
 fn range(view: &View, lba: u64, blocks: u32) -> Result<Option<MediaOp>, Failure> {

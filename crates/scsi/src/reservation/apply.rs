@@ -42,11 +42,16 @@ impl Table {
             Change { table: self.clone(), from: NexusName::of(from), effects: Effects::default() };
         match &order.action {
             Action::Register(register) => change.register(order, register, ports)?,
+            Action::Reserve(_) if !self.list.is_empty() => return Err(Refusal::Conflict),
             Action::Reserve(kind) => change.reserve(&change.sender(order.key)?, *kind)?,
             Action::Release(kind) => change.release(&change.sender(order.key)?, *kind)?,
-            Action::Clear => change.clear(&change.sender(order.key)?),
+            Action::Clear => {
+                change.clear(&change.sender(order.key)?);
+                change.take_list(false);
+            }
             Action::Preempt { kind, abort } => {
                 change.preempt(&change.sender(order.key)?, order.action_key, *kind, *abort)?;
+                change.take_list(*abort);
             }
             Action::Move { to, unregister, keep } => {
                 let sender = change.sender(order.key)?;
@@ -66,10 +71,10 @@ impl Table {
 }
 
 /// A table while an order is carried out; dropped when it is refused.
-struct Change {
-    table: Table,
+pub(super) struct Change {
+    pub(super) table: Table,
     from: NexusName,
-    effects: Effects,
+    pub(super) effects: Effects,
 }
 
 impl Change {
@@ -274,7 +279,7 @@ impl Change {
 }
 
 /// The nexuses of a registration, if it can have any.
-fn who(registration: &Registration) -> Option<Who> {
+pub(super) fn who(registration: &Registration) -> Option<Who> {
     match registration.nexus.target_port {
         TargetPort::Here(target_port) => {
             let transport_id = registration.nexus.initiator.as_bytes().to_vec();

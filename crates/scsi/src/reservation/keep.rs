@@ -101,12 +101,12 @@ pub(crate) fn unseal(sealed: &[u8]) -> Option<&[u8]> {
     (u32::from_be_bytes(*sum) == crc32(body)).then_some(body)
 }
 
-fn push_sized(bytes: &mut Vec<u8>, value: &[u8]) {
+pub(crate) fn push_sized(bytes: &mut Vec<u8>, value: &[u8]) {
     push_u16(bytes, u16::try_from(value.len()).unwrap_or(u16::MAX));
     bytes.extend_from_slice(value);
 }
 
-fn take_sized<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+pub(crate) fn take_sized<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = u16::from_be_bytes(take(rest)?);
     let (value, left) = rest.split_at_checked(usize::from(len))?;
     *rest = left;

@@ -1,5 +1,7 @@
 //! TransportIDs (SPC-4 section 7.6.4): what an initiator port is called.
 
+use wire::aoe::Mac;
+
 /// A TransportID, brought into the one form in which equal ones are equal bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TransportId(Vec<u8>);
@@ -10,6 +12,9 @@ const ISCSI_DEVICE: u8 = 0x05;
 const ISCSI_PORT: u8 = 0x45;
 /// First byte: SRP initiator port.
 const SRP: u8 = 0x04;
+/// First byte: an initiator that speaks ATA over Ethernet. SPC has no protocol identifier for it, so it is that of none
+/// (Fh), and nobody can name one in a parameter list.
+const AOE: u8 = 0x0f;
 /// Length of TransportIDs other than those of iSCSI.
 const FIXED_BYTES: usize = 24;
 /// Between an iSCSI name and the initiator session identifier.
@@ -20,6 +25,15 @@ const NAME_BYTES_MAX: usize = 223;
 /// The TransportID of an iSCSI initiator port, from its name and the 48 bits of its ISID.
 pub fn iscsi_transport_id(name: &str, isid: u64) -> Vec<u8> {
     iscsi(name, Some(isid)).0
+}
+
+/// The address in the TransportID of an initiator that speaks ATA over Ethernet ([`Mac::transport_id`]); `None`: it
+/// speaks SCSI.
+pub(crate) fn aoe_mac(transport_id: &[u8]) -> Option<Mac> {
+    match transport_id {
+        [AOE, _, _, _, _, _, _, _, mac @ ..] => mac.first_chunk().copied().map(Mac),
+        _ => None,
+    }
 }
 
 impl TransportId {
@@ -154,6 +168,18 @@ mod tests {
         assert_eq!((id.as_bytes().len(), rest.len()), (24, 0));
         for len in 0..first {
             assert_eq!(TransportId::split(&list[..len]), Err(Malformed::Truncated));
+        }
+    }
+
+    #[test]
+    fn who_speaks_ata_is_known_by_its_address_and_nobody_can_name_it() {
+        let mac = Mac([2, 0, 0, 0, 0, 7]);
+        let id = mac.transport_id();
+        assert_eq!((id.len(), aoe_mac(&id)), (24, Some(mac)));
+        assert_eq!(TransportId::of(&id).as_bytes(), id);
+        assert_eq!(TransportId::split(&id), Err(Malformed::Unknown));
+        for other in [&iscsi_transport_id(NAME, 7)[..], &[SRP; FIXED_BYTES], &[AOE; 13], &[]] {
+            assert_eq!(aoe_mac(other), None);
         }
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The modules, to which those come that they need; those for CRC32C are asked for by algorithm, which nothing else tells.
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 19] = [
     "virtio_pci",
     "virtio_net",
     "sd_mod",
@@ -22,6 +22,7 @@ const MODULES: [&str; 18] = [
     "dm_multipath",
     "dm_round_robin",
     "tcp_diag",
+    "aoe",
     "crc32_generic",
     "crc32-pclmul",
     "crc32c_generic",

@@ -61,7 +61,7 @@ impl Daemon {
         let found = match transport {
             // At the same address, by the same name.
             Transport::Iscsi | Transport::Iser => told(Transport::Iscsi),
-            Transport::Srp | Transport::Local => told(transport),
+            Transport::Srp | Transport::Aoe | Transport::Local => told(transport),
         };
         let (Some((target, _)), Some(scheme)) = (found, transport.scheme()) else {
             return Err(format!("no URL in what lunette serve told:\n{}", self.banner));

@@ -1,7 +1,7 @@
 //! Where a target stands: beside the initiator, or behind a slow link in a network namespace of its own.
 
 use super::tools::Tools;
-use crate::report::plan::show_rate;
+use crate::report::plan::Link as Wish;
 use engine::config::show_cores;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt as _;
@@ -29,15 +29,20 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Behind a link of so many bits per second, or on loopback.
-    pub(super) fn new(tools: &Tools, rate: Option<u64>) -> Result<Place, String> {
-        let link = rate.map(|rate| Link::make(tools, rate)).transpose()?;
+    /// Behind a link, or on loopback.
+    pub(super) fn new(tools: &Tools, wish: Option<Wish>) -> Result<Place, String> {
+        let link = wish.map(|wish| Link::make(tools, wish)).transpose()?;
         Ok(Place { tools: tools.clone(), link })
     }
 
     /// The address that a target listens on.
     pub(super) fn address(&self) -> Ipv4Addr {
         self.link.as_ref().map_or(Ipv4Addr::LOCALHOST, |link| link.inside)
+    }
+
+    /// The network devices of the link: the initiator's, and the target's.
+    pub(super) fn devices(&self) -> Option<(&str, &str)> {
+        self.link.as_ref().map(|link| (link.outer.as_str(), link.inner.as_str()))
     }
 
     /// A command that starts a program there, on these cores; all cores, if there are none. What it starts becomes the
@@ -69,7 +74,7 @@ impl Place {
         &self.tools
     }
 
-    /// Slows the link down to its rate. Before, it is as fast as it can be.
+    /// Slows the link down to its rate, if it has one. Before, it is as fast as it can be.
     pub(super) fn slow_down(&mut self) -> Result<(), String> {
         self.link.as_mut().map_or(Ok(()), |link| link.slow_down(&self.tools))
     }
@@ -104,13 +109,12 @@ struct Link {
     outer: String,
     inner: String,
     inside: Ipv4Addr,
-    /// Bits per second.
-    rate: u64,
+    wish: Wish,
     commands: Vec<String>,
 }
 
 impl Link {
-    fn make(tools: &Tools, rate: u64) -> Result<Link, String> {
+    fn make(tools: &Tools, wish: Wish) -> Result<Link, String> {
         // Reports that run at the same time have links of their own.
         let number = fastrand::u32(..);
         let base = unused(tools)?;
@@ -119,7 +123,7 @@ impl Link {
             outer: format!("lun{number:08x}o"),
             inner: format!("lun{number:08x}i"),
             inside: Ipv4Addr::from_bits(base + 2),
-            rate,
+            wish,
             commands: Vec::new(),
         };
         let addresses = [1, 2].map(|host| format!("{}/30", Ipv4Addr::from_bits(base + host)));
@@ -127,9 +131,8 @@ impl Link {
         if let Err(error) = made {
             link.remove(tools);
             return Err(format!(
-                "no link of {} can be made: {error}; it needs root and CAP_NET_ADMIN: run lunette report so, or leave \
-                 out targets with a link",
-                show_rate(rate)
+                "no link ({wish}) can be made: {error}; it needs root and CAP_NET_ADMIN: run lunette report so, or \
+                 leave out targets with a link"
             ));
         }
         Ok(link)
@@ -150,7 +153,8 @@ impl Link {
     }
 
     fn slow_down(&mut self, tools: &Tools) -> Result<(), String> {
-        let Link { name, outer, inner, rate, .. } = &*self;
+        let Link { name, outer, inner, wish, .. } = &*self;
+        let Wish::Rate(rate) = wish else { return Ok(()) };
         let tbf = format!("root tbf rate {rate}bit burst {BURST} latency {LATENCY}");
         let lines =
             [format!("tc qdisc add dev {outer} {tbf}"), format!("tc -n {name} qdisc add dev {inner} {tbf}")];
@@ -200,7 +204,8 @@ mod tests {
     fn links_stand_side_by_side_and_go_even_when_what_is_behind_them_fails() {
         let tools = Tools::new();
         let places = [1_000_000, 2_000_000].map(|rate| {
-            let mut place = Place::new(&tools, Some(rate)).unwrap_or_else(|error| panic!("{error}"));
+            let mut place =
+                Place::new(&tools, Some(Wish::Rate(rate))).unwrap_or_else(|error| panic!("{error}"));
             place.slow_down().unwrap();
             place
         });

@@ -2,7 +2,7 @@
 
 use crate::output::grouped;
 use crate::report::matrix::Axis;
-use crate::report::plan::{Kind, Transport, show_poll, show_rate};
+use crate::report::plan::{Kind, Link, Transport, show_poll};
 use crate::report::{Measurement, Metric, Part, Report, Row, Section, Summary};
 use engine::config::show_cores;
 
@@ -184,10 +184,11 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
             Kind::Ceiling => "a responder that does nothing".into(),
             Kind::Tgt if target.hops > 0 => format!("tgt, lunette serve in front of it: {}", target.hops),
             Kind::Tgt => "tgt, which sleeps in any scheduling".into(),
+            Kind::Vblade => "vblade, which sleeps in any scheduling".into(),
             Kind::Url(url) => crate::report::plan::redact(url),
         };
         let store = match target.kind {
-            Kind::Lunette | Kind::Tgt => target.store.to_string(),
+            Kind::Lunette | Kind::Tgt | Kind::Vblade => target.store.to_string(),
             Kind::Ceiling => "none".into(),
             Kind::Url(_) => "its own".into(),
         };
@@ -196,11 +197,15 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
             Transport::Iscsi => "iSCSI",
             Transport::Iser => "iSER over iWARP",
             Transport::Srp => "SRP over iWARP",
+            Transport::Aoe => "AoE",
         };
         let way = match (target.transport, target.link, &target.kind) {
             (Transport::Local, ..) | (_, None, Kind::Url(_)) => spoken.into(),
-            (_, Some(rate), _) => format!("{spoken}, over a link of {}", show_rate(rate)),
-            (_, None, Kind::Lunette | Kind::Ceiling | Kind::Tgt) => format!("{spoken}, over loopback"),
+            (_, Some(Link::Plain), _) => format!("{spoken}, over a veth pair"),
+            (_, Some(link @ Link::Rate(_)), _) => format!("{spoken}, over a link of {link}"),
+            (_, None, Kind::Lunette | Kind::Ceiling | Kind::Tgt | Kind::Vblade) => {
+                format!("{spoken}, over loopback")
+            }
         };
         table.lines.push(vec![target.name.clone(), what, store, way]);
     }

@@ -35,7 +35,7 @@ pub const BUILTIN: [Builtin; 5] = [
     },
     Builtin {
         name: "fastnetmon",
-        about: "one 512-byte command at a time: a local disk, loopback, a 100 Mbit/s link",
+        about: "small commands: a local disk, loopback, a 100 Mbit/s link, AoE beside iSCSI and vblade",
         text: include_str!("../../../plans/fastnetmon.toml"),
     },
 ];
@@ -58,7 +58,8 @@ mod tests {
             let rows = crate::report::matrix::rows(&plan);
             assert!((10..=400).contains(&rows.len()), "{name} has {} rows", rows.len());
             for row in rows {
-                let has_none = row.target.kind == Kind::Ceiling || row.target.transport == Transport::Local;
+                let has_none = row.target.kind == Kind::Ceiling
+                    || matches!(row.target.transport, Transport::Aoe | Transport::Local);
                 assert_eq!(row.ceiling.is_none(), has_none, "{name}: {}", row.label());
             }
             assert!(!plan.title.is_empty() && !plan.note.is_empty(), "{name} says what it is");

@@ -117,7 +117,7 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
     let url = table.one("url", words::url, faults);
     let store = table.one("store", words::store, faults);
     let transports = table.list("transport", words::transport, faults);
-    let link = table.one("link", words::rate, faults);
+    let link = table.one("link", words::link, faults);
     let hops = table.number("hops", 0, 8, faults).and_then(|hops| u32::try_from(hops).ok()).unwrap_or(0);
     let overwrite = table.one("overwrite", words::switch, faults).unwrap_or(false);
     if url.is_some() && kind.is_some() {
@@ -135,7 +135,7 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
         table.fault("transport", Fault::new("this target is behind a network", fix), faults);
     }
     let usual = kind.usual_transport();
-    if matches!(kind, Kind::Tgt | Kind::Url(_))
+    if matches!(kind, Kind::Tgt | Kind::Vblade | Kind::Url(_))
         && transports.iter().any(|transport| *transport != usual)
         && !local
     {
@@ -147,7 +147,19 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
         let fix = "give it only to targets that the report starts itself";
         table.fault("link", Fault::new("no link can be made to this target", fix), faults);
     }
-    if hops > 0 && (!(own || kind == Kind::Tgt) || local) {
+    let aoe = transports.contains(&Transport::Aoe);
+    if aoe && kind == Kind::Ceiling {
+        let fix = "name another transport; rows over AoE have no ceiling";
+        table.fault("transport", Fault::new("the ceiling does not speak AoE", fix), faults);
+    }
+    if aoe && link.is_none() && !matches!(kind, Kind::Url(_)) {
+        let fix = "give the target a link: \"veth\", or a rate";
+        table.fault("transport", Fault::new("AoE is not spoken over loopback", fix), faults);
+    }
+    if kind == Kind::Vblade && matches!(store, Some(Store::Null(_))) {
+        table.fault("store", Fault::new("vblade has files only", "write tmpfs:SIZE or disk:SIZE"), faults);
+    }
+    if hops > 0 && (!(own || kind == Kind::Tgt) || local || aoe) {
         let fix = "give it only to targets of kind lunette or tgt behind iSCSI";
         table.fault("hops", Fault::new("nothing can stand before this target", fix), faults);
     }
@@ -435,18 +447,23 @@ mod tests {
              [[target]]\nurl = 'iscsi://h/iqn.2001-04.com.example:x/0'\nstore = 'ram:1G'\nlink = '1gbit'\n\
              [[target]]\nname = 'd'\nkind = 'tgt'\nstore = 'block:/dev/sda'\nhops = 2\n\
              [[target]]\nname = 'c'\nkind = 'ceiling'\nhops = 1\n\
+             [[target]]\nname = 'e'\nkind = 'vblade'\nstore = 'null:1G'\n\
+             [[target]]\nname = 'f'\nkind = 'ceiling'\ntransport = 'aoe'\nlink = 'veth'\n\
              [[matrix]]\nstyle = 'shared'\nrw = 'randread'\ndetail = '64K'\nluns = [1, 2]",
         );
         for part in [
             "target[0].transport: ",
             "plan.toml:5:8: target[0].hops: nothing can stand before this target; ",
             "target[3].hops: ",
-            "plan.toml:23:8: matrix[0].luns: a block device is one LUN; write luns = 1, or name targets without `block:`",
+            "plan.toml:32:8: matrix[0].luns: a block device is one LUN; write luns = 1, or name targets without `block:`",
             "target[1].name: it is missing",
             "target[1].store: ",
             "target[1].link: ",
             "matrix[0].style: ",
             "matrix[0].detail: ",
+            "target[4].transport: AoE is not spoken over loopback; ",
+            "target[4].store: vblade has files only; ",
+            "target[5].transport: the ceiling does not speak AoE; ",
         ] {
             assert!(told.contains(part), "{part}\nis missing in\n{told}");
         }

@@ -1,6 +1,6 @@
 //! The words of a plan, read and shown.
 
-use super::{Direction, Kind, Store, Transport};
+use super::{Direction, Kind, Link, Store, Transport};
 use crate::job::Poll;
 use std::time::Duration;
 
@@ -148,18 +148,40 @@ pub(super) fn duration(text: &str) -> Result<Duration, Fault> {
     }
 }
 
+/// `veth`, or the rate of a link.
+pub(super) fn link(text: &str) -> Result<Link, Fault> {
+    match text {
+        "veth" => Ok(Link::Plain),
+        _ => rate(text).map(Link::Rate),
+    }
+}
+
 /// `100mbit`, `10gbit`: bits per second, as tc writes them.
-pub(super) fn rate(text: &str) -> Result<u64, Fault> {
+fn rate(text: &str) -> Result<u64, Fault> {
     let units = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1000)];
     let found = units.iter().find_map(|(unit, factor)| {
         let number = text.strip_suffix(unit)?.trim().parse::<u64>().ok()?;
         number.checked_mul(*factor).filter(|rate| *rate > 0)
     });
-    found.ok_or_else(|| Fault::new(format!("`{text}` is not a rate"), "write as 100mbit or 10gbit"))
+    found.ok_or_else(|| {
+        Fault::new(
+            format!("`{text}` is not a rate"),
+            "write as 100mbit or 10gbit, or veth for a link without",
+        )
+    })
+}
+
+impl std::fmt::Display for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Link::Plain => f.write_str("veth"),
+            Link::Rate(bits) => f.write_str(&show_rate(*bits)),
+        }
+    }
 }
 
 /// `100 Mbit/s`.
-pub(crate) fn show_rate(bits: u64) -> String {
+fn show_rate(bits: u64) -> String {
     for (unit, factor) in [("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000)] {
         if bits >= factor && bits.is_multiple_of(factor) {
             return format!("{} {unit}", bits / factor);
@@ -230,17 +252,22 @@ impl std::fmt::Display for Store {
 
 impl Kind {
     pub(super) fn word(text: &str) -> Result<Kind, Fault> {
-        let kinds = [("lunette", 0), ("ceiling", 1), ("tgt", 2)];
+        let kinds = [("lunette", 0), ("ceiling", 1), ("tgt", 2), ("vblade", 3)];
         known(text, &kinds).map(|kind| match kind {
             0 => Kind::Lunette,
             1 => Kind::Ceiling,
-            _ => Kind::Tgt,
+            2 => Kind::Tgt,
+            _ => Kind::Vblade,
         })
     }
 
     /// The way to it when the plan names none.
     pub(super) fn usual_transport(&self) -> Transport {
-        let Kind::Url(url) = self else { return Transport::Iscsi };
+        let url = match self {
+            Kind::Lunette | Kind::Ceiling | Kind::Tgt => return Transport::Iscsi,
+            Kind::Vblade => return Transport::Aoe,
+            Kind::Url(url) => url,
+        };
         let leads_there =
             |transport: &Transport| transport.scheme().is_some_and(|scheme| url.starts_with(scheme));
         Transport::ALL.into_iter().find(leads_there).unwrap_or(Transport::Iscsi)
@@ -248,13 +275,15 @@ impl Kind {
 }
 
 impl Transport {
-    const ALL: [Transport; 4] = [Transport::Iscsi, Transport::Iser, Transport::Srp, Transport::Local];
+    const ALL: [Transport; 5] =
+        [Transport::Iscsi, Transport::Iser, Transport::Srp, Transport::Aoe, Transport::Local];
 
     pub(super) fn word(self) -> &'static str {
         match self {
             Transport::Iscsi => "iscsi",
             Transport::Iser => "iser",
             Transport::Srp => "srp",
+            Transport::Aoe => "aoe",
             Transport::Local => "local",
         }
     }
@@ -265,6 +294,7 @@ impl Transport {
             Transport::Iscsi => "iSCSI",
             Transport::Iser => "iSER",
             Transport::Srp => "SRP",
+            Transport::Aoe => "AoE",
             Transport::Local => "local",
         }
     }
@@ -275,6 +305,7 @@ impl Transport {
             Transport::Iscsi => Some("iscsi://"),
             Transport::Iser => Some("iser://"),
             Transport::Srp => Some("srp://"),
+            Transport::Aoe => Some("aoe://"),
             Transport::Local => None,
         }
     }
@@ -283,7 +314,7 @@ impl Transport {
     pub(crate) fn is_iwarp(self) -> bool {
         match self {
             Transport::Iser | Transport::Srp => true,
-            Transport::Iscsi | Transport::Local => false,
+            Transport::Iscsi | Transport::Aoe | Transport::Local => false,
         }
     }
 }
@@ -313,9 +344,10 @@ mod tests {
             assert_eq!(store(word).ok().map(|store| store.to_string()).as_deref(), Some(word));
         }
         assert_eq!(
-            (show_size(512), show_size(1 << 12), show_rate(100_000_000)),
+            (show_size(512), show_size(1 << 12), Link::Rate(100_000_000).to_string()),
             ("512".into(), "4K".into(), "100 Mbit/s".into())
         );
+        assert_eq!(link("veth").ok().map(|link| link.to_string()).as_deref(), Some("veth"));
     }
 
     #[test]
@@ -345,6 +377,6 @@ mod tests {
         assert!(store("ram:12").err().is_some_and(|fault| fault.fix.contains("1M")));
         assert!(store("memory:1G").err().is_some_and(|fault| fault.fix.contains("ram:SIZE")));
         assert!(block_size("1000").err().is_some_and(|fault| fault.fix.contains("512")));
-        assert!(duration("5 years").is_err() && duration("90m").is_err() && rate("fast").is_err());
+        assert!(duration("5 years").is_err() && duration("90m").is_err() && link("fast").is_err());
     }
 }

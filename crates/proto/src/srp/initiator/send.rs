@@ -1,25 +1,25 @@
 //! What goes out: requests, and responses to requests of the target.
 
-use super::task::{Lent, Task};
+use super::task::Task;
 use super::{IMMEDIATE_OFFSET, Initiator, Phase};
-use crate::message::{Access, Full, Post, WorkId};
+use crate::message::{Access, Advertised, Full, Post, WorkId};
 use crate::verbs::{Attribute, FunctionId, TaskId};
 use wire::srp::{
-    self, AsyncEventResponse, CreditResponse, Descriptor, Direct, IndirectHead, InitiatorLogout, Opcode,
-    TaskAttribute, TaskFunction, TaskManagement,
+    self, AsyncEventResponse, CreditResponse, Descriptor, Direct, InitiatorLogout, Opcode, TaskAttribute,
+    TaskFunction, TaskManagement,
 };
 use wire::{Cdb, Places};
 use zerocopy::IntoBytes;
-use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::byteorder::big_endian::U64;
 
 /// Tags from here on are of task management requests.
 pub(super) const FUNCTION_TAGS: u64 = 1 << 32;
 /// Tag of the question whether anybody is there, and of the task that it asks to be aborted: there is none of it.
 pub(super) const PING_TAG: u64 = u64::MAX;
-/// The longest header: a command with the longest CDB and two tables.
-pub(super) const HEADER_BYTES_MAX: usize = 48 + (Cdb::MAX - CDB_BYTES) + 2 * (20 + 16 * Places::MAX);
+/// The longest header: a command with the longest CDB and two descriptors.
+pub(super) const HEADER_BYTES_MAX: usize = 48 + (Cdb::MAX - CDB_BYTES) + 2 * DESCRIPTOR_BYTES;
 /// Length of a memory descriptor.
-const DESCRIPTOR_BYTES: u32 = 16;
+const DESCRIPTOR_BYTES: usize = 16;
 /// Work of messages that nothing waits for.
 const MESSAGE: WorkId = WorkId(u64::MAX);
 /// The CDB bytes that a command always has.
@@ -69,8 +69,10 @@ impl Initiator {
         }
         while let Some(id) = self.ended.pop_front() {
             if let Some(task) = self.tasks.get(id) {
-                task.read.take_back(to);
-                task.write.take_back(to);
+                // What the target has read, and what of it has not left, is lent until it has.
+                for buffer in [&mut task.read, &mut task.write] {
+                    buffer.take_if(|buffer| to.invalidate(buffer.stag));
+                }
             }
             self.complete(id);
         }
@@ -95,7 +97,7 @@ impl Initiator {
     pub(super) fn complete(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         let Some(completion) = task.ended else { return };
-        if !task.is_leaving && task.read.is_empty() && task.write.is_empty() {
+        if !task.is_leaving && task.read.is_none() && task.write.is_none() {
             self.tasks.release(id);
             self.events.push_back(super::Event::Completed(completion));
         }
@@ -167,7 +169,7 @@ impl Initiator {
         // An abort may have ended it before.
         let Some(task) = self.tasks.get(id).filter(|task| task.ended.is_none()) else { return Ok(()) };
         let request = task.request;
-        task.read.advertise(&request.read, Access::Write, to)?;
+        advertise(&mut task.read, request.read, Access::Write, to)?;
         let offset = u32::from(IMMEDIATE_OFFSET);
         let whole = offset.checked_add(request.write.len());
         let is_immediate = link.immediate
@@ -180,11 +182,11 @@ impl Initiator {
             header.immediate(request.write.len());
             request.write
         } else {
-            task.write.advertise(&request.write, Access::Read, to)?;
-            header.describe(Direction::Out, &task.write, &request.write);
-            header.describe(Direction::In, &task.read, &request.read);
+            advertise(&mut task.write, request.write, Access::Read, to)?;
+            header.describe(task.write, request.write.len(), 4);
             Places::EMPTY
         };
+        header.describe(task.read, request.read.len(), 0);
         to.send(WorkId(Task::tag(id)), header.bytes(), payload, false, None)?;
         (task.is_sent, task.is_leaving) = (true, true);
         self.limit = self.limit.saturating_sub(1);
@@ -192,10 +194,18 @@ impl Initiator {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Direction {
-    Out,
-    In,
+/// Lets the target touch the places of one direction, if it may not yet. They are one buffer, in however many pieces they
+/// lie: each buffer would cost the target an RDMA operation of its own.
+fn advertise(
+    buffer: &mut Option<Advertised>,
+    places: Places,
+    access: Access,
+    to: &mut dyn Post,
+) -> Result<(), Full> {
+    if buffer.is_none() && !places.is_empty() {
+        *buffer = Some(to.advertise(places, access)?);
+    }
+    Ok(())
 }
 
 /// An SRP_CMD as it is built.
@@ -239,27 +249,11 @@ impl Header {
         self.len = usize::from(IMMEDIATE_OFFSET);
     }
 
-    /// One buffer is told directly; several are a table, all of which is here, so that nobody reads it where it is
-    /// said to be.
-    fn describe(&mut self, direction: Direction, lent: &Lent, places: &Places) {
-        let (shift, count_at) = match direction {
-            Direction::Out => (4, 6),
-            Direction::In => (0, 7),
-        };
-        let count = places.iter().count();
-        if count > 1 {
-            let count = u8::try_from(count).unwrap_or(0);
-            self.format(Descriptor::INDIRECT << shift);
-            if let Some(place) = self.bytes.get_mut(count_at) {
-                *place = count;
-            }
-            let table = Direct::new(0, 0, u32::from(count).saturating_mul(DESCRIPTOR_BYTES));
-            self.extend(IndirectHead { table, len: U32::new(places.len()) }.as_bytes());
-        } else if count == 1 {
+    /// The buffer of one direction, whose format is told from the bit `shift` on.
+    fn describe(&mut self, buffer: Option<Advertised>, len: u32, shift: u8) {
+        if let Some(Advertised { stag, offset }) = buffer {
             self.format(Descriptor::DIRECT << shift);
-        }
-        for (buffer, span) in lent.iter().zip(places.iter()) {
-            self.extend(Direct::new(buffer.offset, buffer.stag, span.len).as_bytes());
+            self.extend(Direct::new(offset, stag, len).as_bytes());
         }
     }
 

@@ -1,54 +1,8 @@
 //! Commands in flight.
 
 use crate::iscsi::initiator::{Completion, Request};
-use crate::message::{Access, Advertised, Full, Post};
+use crate::message::Advertised;
 use crate::verbs::TaskId;
-use wire::Places;
-
-/// The buffers of one direction, each for itself: nobody has to make one of what lies apart.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lent {
-    buffers: [Option<Advertised>; Places::MAX],
-}
-
-impl Lent {
-    /// Lets the target touch what it may not yet.
-    pub(super) fn advertise(
-        &mut self,
-        places: &Places,
-        access: Access,
-        to: &mut dyn Post,
-    ) -> Result<(), Full> {
-        for (buffer, span) in self.buffers.iter_mut().zip(places.iter()) {
-            if buffer.is_none() {
-                *buffer = Some(to.advertise(Places::one(span), access)?);
-            }
-        }
-        Ok(())
-    }
-
-    /// The target may touch them no more. What it has read of them, and what has not left, is lent until it has.
-    pub(super) fn take_back(&mut self, to: &mut dyn Post) {
-        for buffer in &mut self.buffers {
-            buffer.take_if(|buffer| to.invalidate(buffer.stag));
-        }
-    }
-
-    /// What was read of this buffer has left; `false`: it is not among these.
-    pub(super) fn freed(&mut self, stag: u32) -> bool {
-        let mut buffers = self.buffers.iter_mut();
-        buffers.any(|buffer| buffer.take_if(|buffer| buffer.stag == stag).is_some())
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.buffers.iter().all(Option::is_none)
-    }
-
-    /// The buffers, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Advertised> {
-        self.buffers.iter().flatten().copied()
-    }
-}
 
 /// A command in flight.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +15,8 @@ pub(super) struct Task {
     /// Its message, which may carry its data-out, has not left yet.
     pub is_leaving: bool,
     /// Where the target may write to, and read from.
-    pub read: Lent,
-    pub write: Lent,
+    pub read: Option<Advertised>,
+    pub write: Option<Advertised>,
     /// It has ended, but is not reported yet.
     pub ended: Option<Completion>,
 }
@@ -117,8 +71,8 @@ impl TaskTable {
             order,
             is_sent: false,
             is_leaving: false,
-            read: Lent::default(),
-            write: Lent::default(),
+            read: None,
+            write: None,
             ended: None,
         });
         Some(TaskId { slot: number, generation: slot.generation })
@@ -146,8 +100,9 @@ impl TaskTable {
     pub(super) fn freed(&mut self, stag: u32) -> Option<TaskId> {
         (0u16..).zip(&mut self.slots).find_map(|(number, slot)| {
             let task = slot.task.as_mut()?;
-            let is_its_own = task.write.freed(stag) || task.read.freed(stag);
-            is_its_own.then_some(TaskId { slot: number, generation: slot.generation })
+            let mut buffers = [&mut task.write, &mut task.read].into_iter();
+            buffers.find_map(|buffer| buffer.take_if(|buffer| buffer.stag == stag))?;
+            Some(TaskId { slot: number, generation: slot.generation })
         })
     }
 

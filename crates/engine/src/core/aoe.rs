@@ -1,0 +1,388 @@
+//! ATA over Ethernet: frames come to the core that the interface's fanout gives them to, and go to the session of their
+//! initiator with the unit; there is no login, so the first frame makes it.
+
+use super::connection::{Connection, Phase};
+use super::session::LunState;
+use super::{Core, kind};
+use crate::config::{AoeInterface, BLOCK_BYTES, Config};
+use crate::frame::{self, FLAGS, HEADERS_BYTES, SHELF, SLOT, SOURCE};
+use crate::limited;
+use crate::message::{Facts, Way};
+use crate::slots::Key;
+use crate::transport::Transport;
+use proto::aoe::target::{self, Export, Kind, Sight, Target};
+use proto::time::Time;
+use proto::verbs::Session;
+use reactor::io::{Io, Tag};
+use reactor::packet::{self, Condition, Field, Packets, Setup, Socket};
+use scsi::nexus::Reach;
+use scsi::{NexusId, NexusUnit};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::Level;
+use wire::Span;
+use wire::aoe::{Address, ETHERTYPE, Header, MTU_MIN, Mac, sectors_per_frame};
+
+/// What this core serves of an interface.
+pub(super) struct Interface {
+    /// Its index in the configuration.
+    index: usize,
+    packets: Packets,
+    sessions: BTreeMap<(Mac, Address), Key>,
+    /// The kernel tells when a frame has come.
+    is_watched: bool,
+    /// It has told so in this turn.
+    is_woken: bool,
+    /// Frames are to be sent at the end of the turn.
+    owes: bool,
+}
+
+impl Interface {
+    /// A unit as it is seen here.
+    fn export<'a>(&self, address: Address, config: &'a [u8]) -> Export<'a> {
+        Export {
+            address,
+            ours: Mac(self.packets.mac()),
+            config,
+            buffers: BUFFERS,
+            sectors_max: sectors_per_frame(self.packets.mtu()),
+            firmware: FIRMWARE,
+        }
+    }
+
+    /// Whether frames wait to be sent.
+    pub(super) fn owes(&self) -> bool {
+        self.owes
+    }
+}
+
+/// The only LUN of a session.
+const LUN: u16 = 0;
+
+/// AoE has no target ports that SCSI would count.
+const NO_PORT: u16 = 0;
+
+/// Commands that an initiator is told to have in flight: the buffer count of AoEr11.
+const BUFFERS: u16 = 64;
+/// Sessions on one interface of a core. When there are more, the one is ended that has been silent the longest.
+const SESSIONS_MAX: usize = 256;
+/// A session that is silent for so long is ended.
+const IDLE: Duration = Duration::from_secs(15 * 60);
+/// Frames of one interface that a core has in its hands, in each direction.
+const SLOTS_OF_INTERFACE: u32 = 256;
+/// The longest request that is looked at without a session: a config query, with its string.
+const QUERY_BYTES_MAX: usize = 1100;
+/// What the answer to a config query calls our version.
+const FIRMWARE: u16 = 1;
+
+impl<I: Io> Core<I> {
+    /// Serves interfaces of the configuration, by their index, with these sockets.
+    ///
+    /// # Errors
+    /// When there is too little memory.
+    pub(crate) fn serve_interfaces(&mut self, sockets: Vec<(usize, Socket)>) -> std::io::Result<()> {
+        for (index, socket) in sockets {
+            let packets = Packets::new(socket, self.io.arena())?;
+            let sessions = BTreeMap::new();
+            self.interfaces.push(Interface {
+                index,
+                packets,
+                sessions,
+                is_watched: false,
+                is_woken: false,
+                owes: false,
+            });
+        }
+        Ok(())
+    }
+
+    /// Tells who listens which units are there: one core does for each interface.
+    pub(super) fn announce(&mut self) {
+        let exports = self.exports.clone();
+        for interface in &mut self.interfaces {
+            let cores = &self.shared.config.aoe[interface.index].cores;
+            if cores.first() != Some(&self.shared.config.cores[self.me]) {
+                continue;
+            }
+            for (address, unit) in exports.iter() {
+                let Some(slot) = interface.packets.slot() else { break };
+                let export = interface.export(*address, &self.views[*unit as usize].policy.export.config);
+                let told = target::announce(&export, self.io.arena().bytes_mut(slot));
+                interface.owes |= told.is_some();
+                interface.packets.queue(slot, told.map_or(0, |len| len as u32));
+            }
+        }
+        self.flush_interfaces();
+    }
+
+    /// Has the kernel wake this core when a frame comes: before it sleeps.
+    pub(super) fn watch_interfaces(&mut self) {
+        for (index, interface) in self.interfaces.iter_mut().enumerate() {
+            if interface.packets.has_room() && !std::mem::replace(&mut interface.is_watched, true) {
+                let tag = Tag(kind::FRAMES << kind::SHIFT | (index as u64) << 32);
+                self.io.watch(interface.packets.handle(), tag);
+            }
+        }
+    }
+
+    /// The watch is over: a frame has come.
+    pub(super) fn frames_came(&mut self, index: u32) {
+        if let Some(interface) = self.interfaces.get_mut(index as usize) {
+            (interface.is_watched, interface.is_woken) = (false, true);
+        }
+    }
+
+    /// Takes the frames that have come. Whether there were any.
+    pub(super) fn take_frames(&mut self) -> bool {
+        let mut any = false;
+        for index in 0..self.interfaces.len() {
+            self.interfaces[index].packets.receive(self.io.arena());
+            let before = any;
+            while let Some(frame) = self.interfaces[index].packets.frame() {
+                any = true;
+                if !self.take_frame(index, frame) {
+                    self.interfaces[index].packets.release(frame);
+                }
+            }
+            let interface = &mut self.interfaces[index];
+            if std::mem::take(&mut interface.is_woken)
+                && any == before
+                && let Err(error) = interface.packets.trouble()
+            {
+                limited!("faults of interfaces", Level::WARN, "AoE: {error}");
+            }
+        }
+        any
+    }
+
+    /// Takes one frame. Whether it stays where it is.
+    fn take_frame(&mut self, index: usize, frame: Span) -> bool {
+        // What is not AoE, or not whole, is nobody's concern on a shared segment.
+        let Ok(sight) = target::look(self.io.arena().bytes(frame)) else { return false };
+        let config = &self.shared.config.aoe[self.interfaces[index].index];
+        if self.stopping.is_some() || !config.admits(sight.from) {
+            return false;
+        }
+        match sight.kind {
+            Kind::Query => {
+                self.answer_query(index, &sight, frame);
+                false
+            }
+            Kind::Session => self.session_frame(index, &sight, frame),
+        }
+    }
+
+    fn answer_query(&mut self, index: usize, sight: &Sight, frame: Span) {
+        let mut request = [0; QUERY_BYTES_MAX];
+        let bytes = self.io.arena().bytes(frame);
+        let len = bytes.len().min(QUERY_BYTES_MAX);
+        request[..len].copy_from_slice(&bytes[..len]);
+        let exports = self.exports.clone();
+        for (address, unit) in exports.iter().filter(|(address, _)| sight.to.covers(**address)) {
+            let view = &self.views[*unit as usize];
+            if !view.policy.export.may_see(sight.from) {
+                continue;
+            }
+            let interface = &mut self.interfaces[index];
+            let Some(slot) = interface.packets.slot() else { return };
+            let export = interface.export(*address, &view.policy.export.config);
+            let answer = target::answer_query(&request[..len], &export, self.io.arena().bytes_mut(slot));
+            interface.owes |= answer.is_some();
+            interface.packets.queue(slot, answer.map_or(0, |len| len as u32));
+        }
+    }
+
+    fn session_frame(&mut self, index: usize, sight: &Sight, frame: Span) -> bool {
+        let Some(key) = self.session(index, sight) else { return false };
+        let now = self.io.now();
+        let bytes = self.io.arena().bytes(frame);
+        let Some(conn) = self.connections.get_mut(key).filter(|conn| conn.phase == Phase::Serving) else {
+            return false;
+        };
+        let Some(target) = conn.machine.aoe_mut() else { return false };
+        let stays = target.receive(now, bytes, frame);
+        conn.progress_at = now;
+        self.soil(key);
+        stays
+    }
+
+    /// The session that a frame belongs to.
+    fn session(&mut self, index: usize, sight: &Sight) -> Option<Key> {
+        if let Some(key) = self.interfaces[index].sessions.get(&(sight.from, sight.to)) {
+            return Some(*key);
+        }
+        let unit = *self.exports.get(&sight.to)?;
+        if !self.views[unit as usize].policy.export.may_see(sight.from) {
+            return None;
+        }
+        if self.interfaces[index].sessions.len() >= SESSIONS_MAX {
+            self.end_most_silent(index);
+            return None;
+        }
+        Some(self.new_session(index, sight.from, sight.to, unit))
+    }
+
+    fn new_session(&mut self, index: usize, from: Mac, address: Address, unit: u32) -> Key {
+        let interface = &self.interfaces[index];
+        let config = target::Config {
+            address,
+            ours: Mac(interface.packets.mac()),
+            peer: from,
+            buffers: BUFFERS,
+            sectors_max: sectors_per_frame(interface.packets.mtu()),
+            firmware: FIRMWARE,
+            crc32c: reactor::crc::crc32c,
+        };
+        let name = &self.shared.config.aoe[interface.index].name;
+        let serial = self.shared.registry.next_serial();
+        let session = Session {
+            initiator: from.to_string(),
+            alias: None,
+            target: None,
+            isid: [0; 6],
+            tsih: 0,
+            cid: 0,
+            keeps_others: false,
+            negotiated: Vec::new(),
+            transport_id: from.transport_id().to_vec(),
+        };
+        limited!(
+            "sessions that logged in", 50 per second, Level::INFO,
+            initiator = %from,
+            interface = %name,
+            address = %address,
+            core = self.shared.config.cores[self.me],
+            transport = "AoE",
+            "session {serial} has begun"
+        );
+        let nexus = NexusUnit::new(NexusId(serial), session.transport_id.clone(), NO_PORT, false);
+        let way = Way::Interface { index, from };
+        let facts = Facts { serial, way, session: Some(Arc::new(session)), target: None };
+        let machine = Transport::Aoe(Box::new(Target::new(config)));
+        let mut conn = Connection::new(machine, facts, Phase::Serving, None);
+        // What it was told in an earlier session nobody remembers: a needless error is better than a lie.
+        conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0 });
+        conn.reach = vec![Reach::No; self.views.len()];
+        conn.progress_at = self.io.now();
+        let key = self.connections.insert(conn);
+        self.interfaces[index].sessions.insert((from, address), key);
+        self.move_load(key, Some(self.me));
+        key
+    }
+
+    fn end_most_silent(&mut self, index: usize) {
+        let silent = |key: &&Key| self.connections.get(**key).is_some_and(Connection::is_vacant);
+        let since = |key: &&Key| self.connections.get(**key).map(|conn| conn.progress_at);
+        let sessions = &self.interfaces[index].sessions;
+        let found = sessions.values().filter(silent).min_by_key(since).copied();
+        if let Some(key) = found {
+            self.gone(key, "others need its place, and it was silent the longest");
+        }
+    }
+
+    /// Ends the sessions that have been silent for long.
+    pub(super) fn end_idle_sessions(&mut self, now: Time) {
+        let is_idle = |conn: &Connection| now.since(conn.progress_at) > IDLE && conn.is_vacant();
+        let idle: Vec<Key> = self
+            .interfaces
+            .iter()
+            .flat_map(|interface| interface.sessions.values())
+            .filter(|key| self.connections.get(**key).is_some_and(is_idle))
+            .copied()
+            .collect();
+        for key in idle {
+            self.gone(key, &format!("it was silent for {} minutes", IDLE.as_secs() / 60));
+        }
+    }
+
+    /// Sends what a session owes, as far as there is room, and gives back the frames that it is done with.
+    pub(super) fn send_frames(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        let Way::Interface { index, .. } = conn.facts.way else { return };
+        let (Some(target), Some(interface)) = (conn.machine.aoe_mut(), self.interfaces.get_mut(index)) else {
+            return;
+        };
+        while let Some(frame) = target.freed() {
+            interface.packets.release(frame);
+        }
+        while target.owes() {
+            let Some(slot) = interface.packets.slot() else { break };
+            let Some(frame) = target.transmit() else {
+                interface.packets.queue(slot, 0);
+                break;
+            };
+            let len = frame::put(self.io.arena(), &frame, slot);
+            interface.packets.queue(slot, len);
+            interface.owes = true;
+        }
+    }
+
+    /// Hands all frames of this turn to the kernel.
+    pub(super) fn flush_interfaces(&mut self) {
+        for interface in self.interfaces.iter_mut().filter(|interface| interface.owes) {
+            interface.owes = false;
+            match interface.packets.flush(self.io.arena()) {
+                Ok(is_left) => interface.owes = is_left,
+                // Initiators send their requests again.
+                Err(error) => limited!("frames that could not be sent", Level::WARN, "AoE: {error}"),
+            }
+        }
+    }
+
+    /// The session is over, and its connection quiet.
+    pub(super) fn forget_session(&mut self, key: Key, way: Way) {
+        let Way::Interface { index, .. } = way else { return };
+        if let Some(interface) = self.interfaces.get_mut(index) {
+            interface.sessions.retain(|_, session| *session != key);
+        }
+    }
+}
+
+/// Units by their AoE address. The block size of a unit elsewhere is known only now, and initiators know one.
+pub(super) fn exports(config: &Config) -> BTreeMap<Address, u32> {
+    let mut exports = BTreeMap::new();
+    for (unit, lun) in (0..).zip(&config.luns) {
+        match lun.aoe {
+            Some(address) if lun.block_bytes == BLOCK_BYTES => {
+                exports.insert(address, unit);
+            }
+            Some(address) => tracing::error!(
+                lun = %lun.name,
+                "it has {}-byte blocks, so AoE does not serve it as {address}",
+                lun.block_bytes
+            ),
+            None => {}
+        }
+    }
+    exports
+}
+
+/// Sockets of an interface, one for each core that serves it.
+///
+/// # Errors
+/// In words that say what to do.
+pub(crate) fn open(interface: &AoeInterface) -> std::io::Result<Vec<Socket>> {
+    let setup = Setup {
+        interface: &interface.name,
+        protocol: ETHERTYPE,
+        filter: &[REQUEST],
+        spread: &SESSION,
+        header: HEADERS_BYTES,
+        frames: SLOTS_OF_INTERFACE,
+        slots: SLOTS_OF_INTERFACE,
+    };
+    let sockets = packet::open(&setup, interface.cores.len())?;
+    match sockets.first().map(Socket::mtu) {
+        Some(mtu) if mtu < MTU_MIN => Err(std::io::Error::other(format!(
+            "{name}: its MTU is {mtu}, and AoE needs {MTU_MIN} (ip link set {name} mtu 1500)",
+            name = interface.name
+        ))),
+        Some(_) | None => Ok(sockets),
+    }
+}
+
+/// What targets take: no answers.
+const REQUEST: Condition = Condition { field: FLAGS, mask: Header::RESPONSE as u32, value: 0 };
+/// What tells sessions apart.
+const SESSION: [Field; 4] = [SOURCE[0], SOURCE[1], SHELF, SLOT];

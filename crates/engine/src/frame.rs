@@ -1,0 +1,39 @@
+//! What both ends of AoE do with frames in slots of the arena.
+
+use proto::aoe::Frame;
+use reactor::memory::Arena;
+use reactor::packet::{Field, Width};
+use wire::{Places, Span};
+
+/// Bytes before the data of a command: the headers of Ethernet, AoE and its ATA section.
+pub(crate) const HEADERS_BYTES: u32 = 36;
+
+/// Where the flags are.
+pub(crate) const FLAGS: Field = Field { at: 14, width: Width::Byte };
+/// The source of a frame, in two fields.
+pub(crate) const SOURCE: [Field; 2] =
+    [Field { at: 6, width: Width::Half }, Field { at: 8, width: Width::Word }];
+/// Shelf and slot.
+pub(crate) const SHELF: Field = Field { at: 16, width: Width::Half };
+/// Shelf and slot.
+pub(crate) const SLOT: Field = Field { at: 18, width: Width::Byte };
+/// The highest byte of the tag.
+pub(crate) const LANE: Field = Field { at: 20, width: Width::Byte };
+
+/// The shortest frame, without its checksum (IEEE 802.3 section 3.2.8).
+const FRAME_BYTES_MIN: u32 = 60;
+
+/// Copies a frame with its payload to a slot; its length.
+pub(crate) fn put(arena: &mut Arena, frame: &Frame, slot: Span) -> u32 {
+    let header = frame.header();
+    let mut at = header.len() as u32;
+    arena.bytes_mut(slot.slice(0, at)).copy_from_slice(header);
+    for span in frame.payload.iter() {
+        arena.copy(span, &Places::one(slot.slice(at, span.len)));
+        at += span.len;
+    }
+    if at < FRAME_BYTES_MIN {
+        arena.bytes_mut(slot.slice(at, FRAME_BYTES_MIN - at)).fill(0);
+    }
+    at.max(FRAME_BYTES_MIN)
+}

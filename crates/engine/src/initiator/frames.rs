@@ -1,0 +1,286 @@
+//! What carries an AoE session: a packet socket that receives the answers to its own requests, and a clock, since what
+//! the network loses must be sent again within milliseconds.
+
+use crate::frame::{self, FLAGS, HEADERS_BYTES, LANE};
+use proto::aoe::discover::{self, Discovery, Target};
+use proto::aoe::initiator::{Initiator, Source};
+use proto::time::Time;
+use reactor::io::{Handle, Io, Tag, Wait};
+use reactor::memory::Arena;
+use reactor::packet::{self, Condition, Packets, Setup, Socket};
+use reactor::uring::Uring;
+use reactor::wake::Waker;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+use wire::Places;
+use wire::aoe::{Address, ETHERTYPE, Header, Mac};
+
+/// Frames in hand in each direction: what the machine has in flight at most.
+const SLOTS: u32 = proto::aoe::initiator::PIECES_MAX as u32 + 1;
+/// Sessions of this machine on one interface: each has a first byte of its tags for itself.
+const LANES: u16 = 256;
+
+/// How long a discovery waits for answers, and how often it looks for them.
+const DISCOVERY_WITHIN: Duration = Duration::from_millis(500);
+const DISCOVERY_TURN: Duration = Duration::from_millis(20);
+/// Buffers of a discovery.
+const DISCOVERY_BYTES: u64 = 16 << 20;
+
+/// A session's way onto an interface.
+pub(crate) struct Frames {
+    packets: Packets,
+    lane: Lane,
+    clock: OwnedFd,
+    tags: Tags,
+    /// What is watched.
+    watches: Watches,
+    /// Frames could not be sent yet.
+    owes: bool,
+    is_woken: bool,
+    is_ending: bool,
+}
+
+/// Completions of its watches.
+#[derive(Clone, Copy)]
+pub(crate) struct Tags {
+    pub(crate) frames: Tag,
+    pub(crate) clock: Tag,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Watches {
+    frames: bool,
+    clock: bool,
+}
+
+impl Frames {
+    /// Opens the interface.
+    ///
+    /// # Errors
+    /// In words that say what to do.
+    pub(crate) fn open<I: Io>(io: &mut I, interface: &str, tags: Tags) -> io::Result<Frames> {
+        let lane = Lane::claim(interface)?;
+        let socket = lane.open(interface)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let clock = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let packets = Packets::new(socket, io.arena())?;
+        let watches = Watches::default();
+        Ok(Frames { packets, lane, clock, tags, watches, owes: false, is_woken: false, is_ending: false })
+    }
+
+    /// The interface's address.
+    pub(crate) fn mac(&self) -> Mac {
+        Mac(self.packets.mac())
+    }
+
+    /// The interface's MTU.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.packets.mtu()
+    }
+
+    /// The highest byte of all tags.
+    pub(crate) fn lane(&self) -> u8 {
+        self.lane.number
+    }
+
+    /// The watch of the socket is over.
+    pub(crate) fn came(&mut self) {
+        self.watches.frames = false;
+        self.is_woken = true;
+    }
+
+    /// The watch of the clock is over.
+    pub(crate) fn rang(&mut self) {
+        self.watches.clock = false;
+    }
+
+    /// Gives the machine what has come. Whether there was any.
+    pub(crate) fn feed<I: Io>(&mut self, io: &mut I, machine: &mut Initiator) -> bool {
+        let now = io.now();
+        self.packets.receive(io.arena());
+        let mut any = false;
+        while let Some(frame) = self.packets.frame() {
+            any = true;
+            let arena = io.arena();
+            if let Some(put) = machine.receive(now, arena.bytes(frame), frame) {
+                match put.from {
+                    Source::Frame(from) => arena.copy(from, &put.to),
+                    Source::Made(bytes) => write(arena, &put.to, bytes),
+                }
+            }
+            self.packets.release(frame);
+        }
+        if std::mem::take(&mut self.is_woken)
+            && !any
+            && let Err(error) = self.packets.trouble()
+        {
+            machine.closed(&error.to_string());
+        }
+        any
+    }
+
+    /// Sends what is owed.
+    pub(crate) fn flush<I: Io>(&mut self, io: &mut I, machine: &mut Initiator) {
+        let now = io.now();
+        if machine.deadline().is_some_and(|deadline| now >= deadline) {
+            machine.tick(now);
+        }
+        while machine.owes() {
+            let Some(slot) = self.packets.slot() else { break };
+            let Some(frame) = machine.transmit(now) else {
+                self.packets.queue(slot, 0);
+                break;
+            };
+            let len = frame::put(io.arena(), &frame, slot);
+            self.packets.queue(slot, len);
+        }
+        match self.packets.flush(io.arena()) {
+            Ok(is_left) => self.owes = is_left,
+            Err(error) => machine.closed(&error.to_string()),
+        }
+        self.watch(io, machine);
+    }
+
+    /// Whether frames wait for room.
+    pub(crate) fn wants_more(&self) -> bool {
+        self.owes
+    }
+
+    /// Whether nothing is watched.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.watches.frames && !self.watches.clock
+    }
+
+    /// The watches end soon.
+    pub(crate) fn shut_down<I: Io>(&mut self, io: &mut I) {
+        if std::mem::replace(&mut self.is_ending, true) {
+            return;
+        }
+        if self.watches.frames {
+            io.unwatch(self.tags.frames);
+        }
+        if self.watches.clock {
+            io.unwatch(self.tags.clock);
+        }
+    }
+
+    /// Closes the socket; it is quiet.
+    pub(crate) fn close(self, arena: &mut Arena) {
+        self.packets.close(arena);
+    }
+
+    fn watch<I: Io>(&mut self, io: &mut I, machine: &Initiator) {
+        if self.is_ending {
+            return;
+        }
+        if !std::mem::replace(&mut self.watches.frames, true) {
+            io.watch(self.packets.handle(), self.tags.frames);
+        }
+        // Set once for the next that may be overdue: what is answered meanwhile makes it ring for nothing.
+        if let Some(deadline) = machine.deadline()
+            && !self.watches.clock
+            && self.set_clock(io.now(), deadline)
+        {
+            self.watches.clock = true;
+            io.watch(Handle(self.clock.as_raw_fd()), self.tags.clock);
+        }
+    }
+
+    /// Whether the clock will ring.
+    fn set_clock(&self, now: Time, deadline: Time) -> bool {
+        let nanoseconds = deadline.since(now).as_nanos().max(1) as i64;
+        let it_value = Timespec { tv_sec: nanoseconds / 1_000_000_000, tv_nsec: nanoseconds % 1_000_000_000 };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let time = Itimerspec { it_interval, it_value };
+        // Without it what is lost waits for the next tick.
+        timerfd_settime(&self.clock, TimerfdTimerFlags::empty(), &time).is_ok()
+    }
+}
+
+/// The targets that answer a query to all, on an interface. Blocks.
+///
+/// # Errors
+/// In words that say what to do.
+pub(super) fn discover(interface: &str) -> io::Result<Vec<Target>> {
+    let mut io = Arena::new(DISCOVERY_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?))?;
+    let lane = Lane::claim(interface)?;
+    let mut packets = Packets::new(lane.open(interface)?, io.arena())?;
+    let slot = packets.slot().ok_or(io::ErrorKind::OutOfMemory)?;
+    let tag = u32::from(lane.number) << 24;
+    let query = discover::query(Mac(packets.mac()), Mac::BROADCAST, Address::BROADCAST, tag);
+    let len = frame::put(io.arena(), &query, slot);
+    packets.queue(slot, len);
+    packets.flush(io.arena())?;
+    let mut discovery = Discovery::default();
+    let until = io.now().after(DISCOVERY_WITHIN);
+    let mut completions = Vec::new();
+    while io.now() < until {
+        io.turn(Wait::AtMost(DISCOVERY_TURN), &mut completions);
+        packets.receive(io.arena());
+        while let Some(frame) = packets.frame() {
+            discovery.take(io.arena().bytes(frame));
+            packets.release(frame);
+        }
+    }
+    packets.close(io.arena());
+    Ok(discovery.targets().to_vec())
+}
+
+/// A highest byte of tags that no other session of this machine has on the interface, in whatever process: an answer that
+/// came to the wrong one could be taken for its own. The kernel keeps it, as the name of a socket, until that is closed.
+struct Lane {
+    number: u8,
+    _claim: UnixDatagram,
+}
+
+impl Lane {
+    fn claim(interface: &str) -> io::Result<Lane> {
+        let first = crate::random::bits();
+        for lane in 0..LANES {
+            let number = (first.wrapping_add(u32::from(lane))) as u8;
+            let name = format!("lunette-aoe-{interface}-{number}");
+            match UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?) {
+                Ok(claim) => return Ok(Lane { number, _claim: claim }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let words =
+            format!("{interface}: {LANES} sessions of this machine are on it, which are all there can be");
+        Err(io::Error::new(io::ErrorKind::AddrInUse, words))
+    }
+
+    /// A socket that receives its answers.
+    fn open(&self, interface: &str) -> io::Result<Socket> {
+        let is_answer = u32::from(Header::RESPONSE);
+        let answers = [
+            Condition { field: FLAGS, mask: is_answer, value: is_answer },
+            Condition { field: LANE, mask: 0xff, value: u32::from(self.number) },
+        ];
+        let setup = Setup {
+            interface,
+            protocol: ETHERTYPE,
+            filter: &answers,
+            spread: &[],
+            header: HEADERS_BYTES,
+            frames: SLOTS,
+            slots: SLOTS,
+        };
+        packet::open(&setup, 1)?.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+fn write(arena: &mut Arena, to: &Places, bytes: &[u8]) {
+    let mut rest = bytes;
+    for span in to.iter() {
+        let (part, behind) = rest.split_at(rest.len().min(span.len as usize));
+        arena.bytes_mut(span.slice(0, part.len() as u32)).copy_from_slice(part);
+        rest = behind;
+    }
+}

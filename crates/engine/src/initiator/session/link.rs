@@ -1,0 +1,150 @@
+//! One connection of a session: a machine, and the stream or the frames that carry what it says.
+
+use super::super::carrier::Carrier;
+use super::super::frames::Frames;
+use proto::stream::StreamMachine as _;
+use proto::time::Time;
+use proto::verbs::TaskId;
+use reactor::io::{Errno, Handle, Io, Tag};
+use reactor::memory::Arena;
+use reactor::stream::Stream;
+
+/// A connection.
+pub(super) struct Link {
+    road: Road,
+    pub(super) machine: Carrier,
+    pub(super) is_ready: bool,
+    /// All commands may leave.
+    pub(super) is_open: bool,
+    /// It is over, for this reason; what is in flight is waited for, and what is being sent until then.
+    pub(super) gone: Option<(String, Time)>,
+    /// Payload that has left; kept for its allocation.
+    pushed: Vec<TaskId>,
+}
+
+/// What carries it.
+enum Road {
+    Stream { stream: Stream, socket: Handle },
+    Frames(Frames),
+}
+
+impl Link {
+    /// On a connected socket.
+    pub(super) fn on_stream(machine: Carrier, socket: Handle, recv: Tag, send: Tag) -> Link {
+        let stream = Stream::new(socket, recv, send, Vec::new());
+        Link::new(machine, Road::Stream { stream, socket })
+    }
+
+    /// On an interface.
+    pub(super) fn on_interface(machine: Carrier, frames: Frames) -> Link {
+        Link::new(machine, Road::Frames(frames))
+    }
+
+    fn new(machine: Carrier, road: Road) -> Link {
+        Link { road, machine, is_ready: false, is_open: false, gone: None, pushed: Vec::new() }
+    }
+
+    /// The socket of a stream.
+    pub(super) fn socket(&self) -> Option<Handle> {
+        match &self.road {
+            Road::Stream { socket, .. } => Some(*socket),
+            Road::Frames(_) => None,
+        }
+    }
+
+    /// Something was received, or may be.
+    pub(super) fn received<I: Io>(&mut self, io: &mut I, result: Result<u32, Errno>) {
+        match &mut self.road {
+            Road::Stream { stream, .. } => stream.received(io, result),
+            Road::Frames(frames) => frames.came(),
+        }
+    }
+
+    /// Something was sent; or the clock of frames rang.
+    pub(super) fn sent<I: Io>(&mut self, io: &mut I, result: Result<u32, Errno>) {
+        match &mut self.road {
+            Road::Stream { stream, .. } => {
+                stream.sent(io, &mut self.machine, result, &mut self.pushed);
+                self.machine.pushed(&self.pushed);
+                self.pushed.clear();
+            }
+            Road::Frames(frames) => frames.rang(),
+        }
+    }
+
+    /// Gives the machine what has come, as far as it takes it before it has something to tell. Whether there was any.
+    pub(super) fn feed<I: Io>(&mut self, io: &mut I) -> bool {
+        match (&mut self.road, &mut self.machine) {
+            (Road::Stream { stream, .. }, machine) => stream.feed(io, machine),
+            (Road::Frames(frames), Carrier::Aoe(machine)) => frames.feed(io, machine),
+            (Road::Frames(_), _) => false,
+        }
+    }
+
+    /// It may take its share of a turn again.
+    pub(super) fn end_turn(&mut self) {
+        if let Road::Stream { stream, .. } = &mut self.road {
+            stream.end_turn();
+        }
+    }
+
+    /// Whether more can be done without any event to come.
+    pub(super) fn wants_more(&self) -> bool {
+        match &self.road {
+            Road::Stream { stream, .. } => stream.wants_more(),
+            Road::Frames(frames) => frames.wants_more(),
+        }
+    }
+
+    /// Sends what is owed.
+    pub(super) fn flush<I: Io>(&mut self, io: &mut I) {
+        match (&mut self.road, &mut self.machine) {
+            (Road::Stream { stream, .. }, machine) => stream.flush(io, machine),
+            (Road::Frames(frames), Carrier::Aoe(machine)) => frames.flush(io, machine),
+            (Road::Frames(_), _) => {}
+        }
+    }
+
+    /// Whether the kernel is done with it.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        match &mut self.road {
+            Road::Stream { stream, .. } => stream.quiet(),
+            Road::Frames(frames) => frames.is_quiet(),
+        }
+    }
+
+    /// Whether everything has left.
+    pub(super) fn has_sent(&self) -> bool {
+        match &self.road {
+            Road::Stream { stream, .. } => stream.has_sent(),
+            Road::Frames(_) => true,
+        }
+    }
+
+    /// What is in flight ends soon.
+    pub(super) fn shut_down<I: Io>(&mut self, io: &mut I) {
+        match &mut self.road {
+            Road::Stream { stream, .. } => stream.shutdown(io),
+            Road::Frames(frames) => frames.shut_down(io),
+        }
+    }
+
+    /// Ends it; it is quiet.
+    pub(super) fn close<I: Io>(self, io: &mut I) {
+        match self.road {
+            Road::Stream { stream, .. } => stream.close(io),
+            Road::Frames(frames) => frames.close(io.arena()),
+        }
+        self.machine.close(io.arena());
+    }
+
+    /// The oldest event of what has come in.
+    pub(super) fn event(&mut self, now: Time, arena: &mut Arena) -> Option<proto::iscsi::initiator::Event> {
+        self.machine.event(now, arena)
+    }
+
+    /// The connection is lost.
+    pub(super) fn closed(&mut self, now: Time, reason: &str) {
+        self.machine.closed(now, Some(reason));
+    }
+}

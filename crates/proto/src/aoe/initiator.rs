@@ -1,0 +1,328 @@
+//! The initiator machine of one AoE session, with SCSI/ATA translation: SCSI commands go in with their places, and
+//! [`Event`]s come out, those of iSCSI; on the wire are ATA commands, each in a frame.
+//!
+//! Whoever drives it
+//!
+//! 1. hands it every frame with a tag of its lane ([`InitiatorConfig::lane`]), and makes the copy that it asks for at
+//!    once ([`Initiator::receive`]): then the frame is free;
+//! 2. takes its events ([`Initiator::poll`]) and gives it commands ([`Initiator::submit`]);
+//! 3. sends what it has to send ([`Initiator::transmit`]), copying each frame's header and payload before the next call;
+//!    nothing is lent to a frame that was copied;
+//! 4. calls [`Initiator::tick`] when the [`Initiator::deadline`] has come, which is a few milliseconds ahead while
+//!    anything is unanswered: what was lost is sent again then. Step 3 follows.
+//!
+//! A login is a config query, which finds the target and tells how much it takes, and IDENTIFY DEVICE. There is nothing
+//! to log out of. A request is sent again with its tag until it is answered. A target that answers nothing, not even
+//! config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]), and nobody knows what became of its
+//! commands; one that is slow is not. Other than with SCSI's transports, a new session does not end what the old one has
+//! sent.
+//!
+//! A transfer is cut into pieces that fit a frame, and ends when the last of them is answered; so its places are no more
+//! used then. Nothing is allocated per command.
+
+mod answer;
+mod pace;
+mod piece;
+mod receive;
+mod send;
+mod task;
+#[cfg(test)]
+mod tests;
+mod translate;
+
+use crate::aoe::Frame;
+use crate::iscsi::initiator::{Completion, Event, Outcome, Request, Residual};
+use crate::time::Time;
+use crate::verbs::{Session, TaskId};
+use answer::Made;
+use pace::Pace;
+use piece::{Kind, Piece, Pieces};
+use std::collections::VecDeque;
+use std::time::Duration;
+use task::{Failure, TaskTable};
+use translate::{Plan, SECTOR_BYTES, status};
+use wire::aoe::{Address, Mac};
+use wire::ata::Identity;
+use wire::{Places, Span};
+
+/// Commands without an answer, however much room the target has.
+pub const PIECES_MAX: u16 = 254;
+/// How often something was sent in vain before nobody is believed to be there: it may have been us who slept.
+const TRIES_MIN: u8 = 3;
+
+/// What is given to an initiator machine.
+#[derive(Clone, Copy, Debug)]
+pub struct InitiatorConfig {
+    /// The target's address.
+    pub target: Address,
+    /// Our interface's address.
+    pub ours: Mac,
+    /// Our interface's MTU.
+    pub mtu: u32,
+    /// The highest byte of all tags: tells the sessions of one interface with one target apart.
+    pub lane: u8,
+    /// Random: where tags begin, so that those of an earlier session do not come again.
+    pub first_tag: u16,
+    /// Commands in flight.
+    pub queue_depth: u16,
+    /// How long the login may take.
+    pub login_within: Duration,
+    /// How long the target may be silent before it is asked for a sign of life.
+    pub idle: Duration,
+    /// How long the target may be silent while it has something to answer, before the session is lost.
+    pub lost_after: Duration,
+}
+
+/// A copy that is to be made at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Put<'a> {
+    /// From where.
+    pub from: Source<'a>,
+    /// Where to; as long.
+    pub to: Places,
+}
+
+/// Where bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source<'a> {
+    /// In the frame.
+    Frame(Span),
+    /// Here.
+    Made(&'a [u8]),
+}
+
+/// The initiator's end of an AoE session.
+pub struct Initiator {
+    config: InitiatorConfig,
+    phase: Phase,
+    pace: Pace,
+    pieces: Pieces,
+    tasks: TaskTable,
+    /// Commands of which there is more to send; some may be over.
+    work: VecDeque<TaskId>,
+    /// What the machine itself has to ask.
+    errand: Option<Kind>,
+    peer: Peer,
+    identity: Option<Identity>,
+    made: Made,
+    /// Before this, no answer is overdue.
+    timer: Option<Time>,
+    last_heard: Time,
+    /// When it was heard, or asked for a sign of life.
+    quiet_since: Time,
+    /// There is a config query without an answer.
+    is_asking: bool,
+    events: VecDeque<Event>,
+}
+
+/// Where the session stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Login { deadline: Time },
+    Full,
+    Over,
+}
+
+/// What the target has told of itself.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    mac: Mac,
+    buffer_count: u16,
+    firmware: u16,
+    /// Sectors that go into a frame both ways.
+    sectors: u8,
+}
+
+impl Initiator {
+    /// A machine that logs in now.
+    pub fn new(config: InitiatorConfig, now: Time) -> Initiator {
+        let depth = usize::from(config.queue_depth);
+        Initiator {
+            phase: Phase::Login { deadline: now.after(config.login_within) },
+            pace: Pace::new(),
+            pieces: Pieces::new(config.lane, config.first_tag),
+            tasks: TaskTable::new(config.queue_depth),
+            work: VecDeque::with_capacity(depth.saturating_mul(2)),
+            errand: Some(Kind::Query),
+            peer: Peer { mac: Mac::BROADCAST, buffer_count: 0, firmware: 0, sectors: 0 },
+            identity: None,
+            made: Made::default(),
+            timer: None,
+            last_heard: now,
+            quiet_since: now,
+            is_asking: true,
+            events: VecDeque::with_capacity(depth.saturating_add(2)),
+            config,
+        }
+    }
+
+    /// Takes a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
+    /// [`Event::Completed`]. ATA knows no task attributes: all are simple.
+    pub fn submit(&mut self, request: Request) -> Option<TaskId> {
+        let identity = self.identity.as_ref().filter(|_| self.phase == Phase::Full)?;
+        let plan = translate::plan(&request, identity, false, &mut self.made);
+        let id = self.tasks.take(request, plan)?;
+        self.begin(id, plan);
+        Some(id)
+    }
+
+    /// Takes a whole frame, its bytes and where they lie, and returns the copy to be made of it. Frames that are no
+    /// answer to anything are ignored.
+    pub fn receive(&mut self, now: Time, frame: &[u8], place: Span) -> Option<Put<'_>> {
+        if self.phase == Phase::Over {
+            return None;
+        }
+        self.answered(now, frame, place)
+    }
+
+    /// The next frame to send.
+    pub fn transmit(&mut self, now: Time) -> Option<Frame> {
+        self.next_frame(now)
+    }
+
+    /// Takes the oldest event.
+    pub fn poll(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Whether there may be something to send.
+    pub fn owes(&self) -> bool {
+        self.phase != Phase::Over && (self.errand.is_some() || self.may_send_again() || self.may_send_more())
+    }
+
+    /// Ends the session: [`Event::Gone`] follows.
+    pub fn logout(&mut self) {
+        self.over("logged out");
+    }
+
+    /// Nothing can be sent or received any more, for this reason.
+    pub fn closed(&mut self, reason: &str) {
+        self.over(reason);
+    }
+
+    /// Whether the session is over.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// When [`Initiator::tick`] wants to be called next, if nothing else happens.
+    pub fn deadline(&self) -> Option<Time> {
+        let phase = match self.phase {
+            Phase::Login { deadline } => deadline,
+            Phase::Full => self.quiet_since.after(self.config.idle),
+            Phase::Over => return None,
+        };
+        Some(self.timer.map_or(phase, |timer| timer.min(phase)))
+    }
+
+    /// Time has reached the deadline, and what has come in until then was received.
+    pub fn tick(&mut self, now: Time) {
+        match self.phase {
+            Phase::Login { deadline } if now >= deadline => {
+                let what = if self.peer.mac == Mac::BROADCAST { "from" } else { "to IDENTIFY DEVICE from" };
+                return self.over(&format!("no answer {what} the AoE target {}", self.config.target));
+            }
+            Phase::Full if now >= self.quiet_since.after(self.config.idle) => {
+                self.quiet_since = now;
+                if !self.is_asking {
+                    (self.is_asking, self.errand) = (true, Some(Kind::Query));
+                }
+            }
+            Phase::Login { .. } | Phase::Full => {}
+            Phase::Over => return,
+        }
+        if self.timer.is_some_and(|timer| now >= timer) {
+            self.expire(now);
+        }
+    }
+
+    /// Gives up waiting for what is overdue.
+    fn expire(&mut self, now: Time) {
+        let (pace, within) = (&self.pace, self.config.lost_after);
+        let is_silent = now.since(self.last_heard) >= within;
+        let (mut is_lost, mut late) = (false, None);
+        let deadline = |piece: &Piece| pace.waited_since(piece.sent_at).after(piece.timeout);
+        self.timer = self.pieces.expire(now, deadline, |piece| {
+            let was_tried = piece.retries >= TRIES_MIN && now.since(piece.first_at) >= within;
+            is_lost |= is_silent && was_tried;
+            // How long a flush takes says nothing of the way.
+            if !matches!(piece.kind, Kind::Flush(_)) {
+                late = late.max(Some(piece.sent_at));
+            }
+        });
+        if let Some(sent_at) = late {
+            self.pace.lost(sent_at, now);
+        }
+        if is_lost {
+            let millis = within.as_millis();
+            self.over(&format!("no answer from the AoE target {} within {millis} ms", self.config.target));
+        }
+    }
+
+    fn over(&mut self, reason: &str) {
+        if self.phase != Phase::Over {
+            self.phase = Phase::Over;
+            self.work.clear();
+            self.events.push_back(Event::Gone { reason: reason.to_string() });
+        }
+    }
+
+    /// Does what was planned for a command.
+    fn begin(&mut self, id: TaskId, plan: Plan) {
+        match plan {
+            Plan::Ask | Plan::Move { .. } | Plan::Flush => self.work.push_back(id),
+            Plan::Made => self.end(id, None),
+            Plan::Fail(failure) => self.end(id, Some(failure)),
+        }
+    }
+
+    /// A command is over.
+    fn end(&mut self, id: TaskId, failure: Option<Failure>) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let made = u32::try_from(self.made.bytes().len()).unwrap_or(u32::MAX);
+        let (read, write) = (task.request.read.len(), task.request.write.len());
+        let (moved, read_bytes) = match (failure, task.plan) {
+            (Some(_), _) | (None, Plan::Ask | Plan::Flush | Plan::Fail(_)) => (0, 0),
+            (None, Plan::Made) => (made, made.min(read)),
+            (None, Plan::Move { is_write, sectors, .. }) => {
+                let bytes = sectors.saturating_mul(SECTOR_BYTES);
+                (bytes, if is_write { 0 } else { bytes })
+            }
+        };
+        let expected = if write > 0 { write } else { read };
+        let residual = match expected.abs_diff(moved) {
+            0 => Residual::None,
+            less if moved < expected => Residual::Underflow(less),
+            more => Residual::Overflow(more),
+        };
+        let good = Failure { status: status::GOOD, sense: None };
+        let Failure { status, sense } = failure.unwrap_or(good);
+        self.tasks.release(id);
+        self.events.push_back(Event::Completed(Completion {
+            task: id,
+            outcome: Outcome::Status { status, sense },
+            read_bytes,
+            residual,
+            read_residual: Residual::None,
+        }));
+    }
+
+    fn session(&self) -> Session {
+        Session {
+            initiator: self.config.ours.to_string(),
+            alias: None,
+            target: Some(self.config.target.to_string()),
+            isid: [0; 6],
+            tsih: 0,
+            cid: 0,
+            keeps_others: true,
+            negotiated: vec![
+                ("Target", self.peer.mac.to_string()),
+                ("BufferCount", self.peer.buffer_count.to_string()),
+                ("SectorsPerFrame", self.peer.sectors.to_string()),
+                ("Firmware", format!("{:#06x}", self.peer.firmware)),
+            ],
+            transport_id: self.config.ours.transport_id().to_vec(),
+        }
+    }
+}

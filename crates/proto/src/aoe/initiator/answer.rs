@@ -1,0 +1,329 @@
+//! Data-in that no ATA device has in SCSI's form: it is made of IDENTIFY DEVICE data (SAT-3 clause 8 and 10).
+
+use super::task::Failure;
+use super::translate::{SECTOR_BYTES, check, code, invalid_field};
+use wire::ata::Identity;
+use wire::{Cdb, SenseKey};
+
+/// Bytes of the longest answer.
+const MADE_BYTES_MAX: usize = 256;
+
+/// What was made.
+#[derive(Debug)]
+pub(super) struct Made {
+    bytes: [u8; MADE_BYTES_MAX],
+    len: usize,
+}
+
+impl Default for Made {
+    fn default() -> Made {
+        Made { bytes: [0; MADE_BYTES_MAX], len: 0 }
+    }
+}
+
+impl Made {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    pub(super) fn extend(&mut self, piece: &[u8]) {
+        for (slot, byte) in self.bytes.iter_mut().skip(self.len).zip(piece) {
+            *slot = *byte;
+            self.len = self.len.saturating_add(1);
+        }
+    }
+
+    /// Zeros up to this length.
+    fn fill(&mut self, len: usize) {
+        let len = self.len.max(len.min(MADE_BYTES_MAX));
+        self.bytes.iter_mut().take(len).skip(self.len).for_each(|byte| *byte = 0);
+        self.len = len;
+    }
+
+    pub(super) fn cut(&mut self, len: u32) {
+        self.len = self.len.min(usize::try_from(len).unwrap_or(usize::MAX));
+    }
+
+    fn set(&mut self, at: usize, byte: u8) {
+        if let Some(slot) = self.bytes.get_mut(at) {
+            *slot = byte;
+        }
+    }
+
+    /// Sets the byte at `at` to the length of all that is behind it.
+    fn close(&mut self, at: usize) {
+        let behind = self.len.saturating_sub(at.saturating_add(1));
+        self.set(at, u8::try_from(behind).unwrap_or(u8::MAX));
+    }
+}
+
+/// What every translated device is called in the vendor's place (SAT-3 section 8.1.2).
+const VENDOR: [u8; 8] = *b"ATA     ";
+/// Peripheral qualifier and device type of a LUN without a unit.
+const NO_UNIT: u8 = 0x7f;
+
+/// Pages of vital product data.
+mod page {
+    pub(super) const SUPPORTED: u8 = 0x00;
+    pub(super) const SERIAL: u8 = 0x80;
+    pub(super) const IDENTIFICATION: u8 = 0x83;
+    pub(super) const LIMITS: u8 = 0xb0;
+    pub(super) const CHARACTERISTICS: u8 = 0xb1;
+}
+
+/// INQUIRY (SAT-3 section 8.1).
+pub(super) fn inquiry(cdb: &Cdb, is_unit: bool, identity: &Identity, made: &mut Made) -> Result<(), Failure> {
+    let peripheral = if is_unit { 0 } else { NO_UNIT };
+    match (cdb.u8(1), cdb.u8(2)) {
+        (0, 0) => standard(peripheral, identity, made),
+        (0, _) => return Err(invalid_field(2, None)),
+        (1, code) => {
+            made.extend(&[peripheral, code, 0, 0]);
+            vital(code, identity, made)?;
+            made.close(3);
+        }
+        _ => return Err(invalid_field(1, None)),
+    }
+    Ok(())
+}
+
+fn standard(peripheral: u8, identity: &Identity, made: &mut Made) {
+    // SPC-4, HISUP, response data format 2; CMDQUE.
+    made.extend(&[peripheral, 0, 0x06, 0x12, 0, 0, 0, 0x02]);
+    made.extend(&VENDOR);
+    made.extend(identity.model.get(..16).unwrap_or_default());
+    // The last four characters, unless they are blank (SAT-3 table 15).
+    let (head, tail) = identity.firmware.split_at(4);
+    made.extend(if tail == b"    " { head } else { tail });
+    made.fill(58);
+    // SAM-5, SPC-4, SBC-3, SAT-3.
+    made.extend(&[0x00, 0xa0, 0x04, 0x60, 0x04, 0xc0, 0x1f, 0x60]);
+    made.fill(96);
+    made.close(4);
+}
+
+fn vital(code: u8, identity: &Identity, made: &mut Made) -> Result<(), Failure> {
+    match code {
+        page::SUPPORTED => made.extend(&[
+            page::SUPPORTED,
+            page::SERIAL,
+            page::IDENTIFICATION,
+            page::LIMITS,
+            page::CHARACTERISTICS,
+        ]),
+        page::SERIAL => made.extend(&identity.serial),
+        page::IDENTIFICATION => {
+            if let Some(name) = identity.world_wide_name {
+                // Binary, NAA.
+                made.extend(&[0x01, 0x03, 0, 8]);
+                made.extend(&name.to_be_bytes());
+            }
+            // ASCII, T10 vendor ID: vendor, model and serial number (SAT-3 table 21).
+            made.extend(&[0x02, 0x01, 0, 68]);
+            made.extend(&VENDOR);
+            made.extend(&identity.model);
+            made.extend(&identity.serial);
+        }
+        // No limit of any kind.
+        page::LIMITS => made.fill(64),
+        page::CHARACTERISTICS => {
+            made.extend(&identity.rotation_rate.to_be_bytes());
+            made.fill(64);
+        }
+        _ => return Err(invalid_field(2, None)),
+    }
+    Ok(())
+}
+
+/// READ CAPACITY(10) (SAT-3 section 9.6).
+pub(super) fn capacity_10(identity: &Identity, made: &mut Made) {
+    let last = identity.sectors.saturating_sub(1);
+    made.extend(&u32::try_from(last).unwrap_or(u32::MAX).to_be_bytes());
+    made.extend(&SECTOR_BYTES.to_be_bytes());
+}
+
+/// READ CAPACITY(16) (SAT-3 section 9.7).
+pub(super) fn capacity_16(identity: &Identity, made: &mut Made) {
+    made.extend(&identity.sectors.saturating_sub(1).to_be_bytes());
+    made.extend(&SECTOR_BYTES.to_be_bytes());
+    made.extend(&[0, identity.physical_exponent]);
+    made.fill(32);
+}
+
+/// REPORT LUNS (SPC-4 section 6.33): LUN 0.
+pub(super) fn report_luns(made: &mut Made) {
+    made.extend(&[0, 0, 0, 8]);
+    made.fill(16);
+}
+
+/// Mode pages, and what stands for all of them.
+const CACHING: u8 = 0x08;
+const CONTROL: u8 = 0x0a;
+const ALL_PAGES: u8 = 0x3f;
+/// Page control (SPC-4 table 369).
+const CHANGEABLE: u8 = 1;
+const SAVED: u8 = 3;
+/// FUA is supported, in the device-specific parameter.
+const DPOFUA: u8 = 0x10;
+/// Write cache enabled, read cache disabled.
+const WCE: u8 = 0x04;
+const DRA: u8 = 0x20;
+
+/// MODE SENSE (SAT-3 section 10.1), without block descriptors.
+pub(super) fn mode_sense(
+    cdb: &Cdb,
+    identity: &Identity,
+    is_long: bool,
+    made: &mut Made,
+) -> Result<(), Failure> {
+    let (control, wanted, subpage) = (cdb.u8(2) >> 6, cdb.u8(2) & 0x3f, cdb.u8(3));
+    if control == SAVED {
+        return Err(check(SenseKey::IllegalRequest, code::SAVING_NOT_SUPPORTED));
+    }
+    if !(subpage == 0 || wanted == ALL_PAGES && subpage == 0xff) {
+        return Err(invalid_field(3, None));
+    }
+    if ![CACHING, CONTROL, ALL_PAGES].contains(&wanted) {
+        return Err(invalid_field(2, Some(5)));
+    }
+    if is_long {
+        made.extend(&[0, 0, 0, DPOFUA, 0, 0, 0, 0])
+    } else {
+        made.extend(&[0, 0, DPOFUA, 0])
+    }
+    let is_changeable = control == CHANGEABLE;
+    let value = |flag: bool, bit: u8| if flag && !is_changeable { bit } else { 0 };
+    if wanted == CACHING || wanted == ALL_PAGES {
+        let start = made.len;
+        let cache = value(has_volatile_cache(identity), WCE);
+        made.extend(&[CACHING, 18, cache]);
+        made.fill(start.saturating_add(12));
+        made.extend(&[value(identity.look_ahead.supported && !identity.look_ahead.enabled, DRA)]);
+        made.fill(start.saturating_add(20));
+    }
+    if wanted == CONTROL || wanted == ALL_PAGES {
+        let start = made.len;
+        // Fixed sense data; unrestricted reordering.
+        made.extend(&[CONTROL, 10, 0, value(true, 0x10)]);
+        made.fill(start.saturating_add(12));
+    }
+    made.close(if is_long { 1 } else { 0 });
+    Ok(())
+}
+
+/// Whether what was written may be lost before it is flushed. Who has no such cache that could be switched, but a command
+/// that flushes it, is not believed to have none.
+fn has_volatile_cache(identity: &Identity) -> bool {
+    let flushes = identity.flush_cache || identity.flush_cache_ext;
+    identity.write_cache.enabled || (!identity.write_cache.supported && flushes)
+}
+
+#[cfg(test)]
+pub(in crate::aoe::initiator) mod tests {
+    use super::*;
+    use wire::ata::{Feature, identify};
+
+    pub(in crate::aoe::initiator) const DISK: Identity = Identity {
+        serial: *b"SERIAL7             ",
+        firmware: *b"1.2     ",
+        model: *b"Lunette test disk                       ",
+        sectors: 1 << 40,
+        lba48: true,
+        flush_cache: true,
+        flush_cache_ext: true,
+        fua: false,
+        write_cache: Feature::ON,
+        look_ahead: Feature { supported: true, enabled: false },
+        smart: Feature { supported: false, enabled: false },
+        smart_logs: false,
+        sector_bytes: 512,
+        physical_exponent: 3,
+        rotation_rate: 1,
+        trim_sectors: 0,
+        world_wide_name: Some(0x5001_2345_6789_abcd),
+    };
+
+    fn asked(cdb: &[u8], identity: &Identity) -> Vec<u8> {
+        let (cdb, mut made) = (Cdb::from_bytes(cdb).unwrap(), Made::default());
+        inquiry(&cdb, true, identity, &mut made).unwrap();
+        made.bytes().to_vec()
+    }
+
+    fn modes(cdb: &[u8], identity: &Identity) -> Vec<u8> {
+        let (cdb, mut made) = (Cdb::from_bytes(cdb).unwrap(), Made::default());
+        mode_sense(&cdb, identity, cdb.opcode() == 0x5a, &mut made).unwrap();
+        made.bytes().to_vec()
+    }
+
+    #[test]
+    fn a_device_is_called_as_sat_has_it() {
+        let data = asked(&[0x12, 0, 0, 0, 96, 0], &DISK);
+        assert_eq!((data.len(), data[4]), (96, 91));
+        assert_eq!(&data[8..36], b"ATA     Lunette test dis1.2 ");
+        let newer = Identity { firmware: identify::text("abcd5678"), ..DISK };
+        assert_eq!(&asked(&[0x12, 0, 0, 0, 96, 0], &newer)[32..36], b"5678");
+    }
+
+    #[test]
+    fn pages_tell_which_device_it_is() {
+        let pages = asked(&[0x12, 1, 0, 0, 252, 0], &DISK);
+        assert_eq!(pages, [0, 0, 0, 5, 0, 0x80, 0x83, 0xb0, 0xb1]);
+        for code in &pages[4..] {
+            let data = asked(&[0x12, 1, *code, 0, 252, 0], &DISK);
+            assert_eq!((data[1], usize::from(data[3])), (*code, data.len() - 4));
+        }
+        let data = asked(&[0x12, 1, 0x83, 0, 252, 0], &DISK);
+        assert_eq!(data[4..16], [1, 3, 0, 8, 0x50, 1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd]);
+        assert_eq!(&data[20..28], b"ATA     ");
+        assert_eq!(&data[data.len() - 20..], DISK.serial);
+        assert_eq!(asked(&[0x12, 1, 0xb1, 0, 252, 0], &DISK)[4..6], [0, 1]);
+    }
+
+    #[test]
+    fn the_capacity_is_told_in_both_ways() {
+        let mut made = Made::default();
+        capacity_16(&Identity { sectors: 0x0102_0304_0506, ..DISK }, &mut made);
+        assert_eq!(made.bytes()[..16], [0, 0, 1, 2, 3, 4, 5, 5, 0, 0, 2, 0, 0, 3, 0, 0]);
+        assert_eq!(made.bytes().len(), 32);
+        made.clear();
+        capacity_10(&Identity { sectors: 0x0102_0304, ..DISK }, &mut made);
+        assert_eq!(made.bytes(), [1, 2, 3, 3, 0, 0, 2, 0]);
+    }
+
+    #[test]
+    fn mode_pages_tell_of_the_cache() {
+        let data = modes(&[0x1a, 8, 8, 0, 252, 0], &DISK);
+        assert_eq!((data.len(), data[0], data[2]), (24, 23, 0x10));
+        assert_eq!((data[4], data[6], data[16]), (8, WCE, DRA));
+        let through = Identity { write_cache: Feature { supported: true, enabled: false }, ..DISK };
+        assert_eq!(modes(&[0x1a, 8, 8, 0, 252, 0], &through)[6], 0);
+        let silent = Identity { write_cache: Feature::default(), ..DISK };
+        assert_eq!(modes(&[0x1a, 8, 8, 0, 252, 0], &silent)[6], WCE);
+        let all = modes(&[0x5a, 8, 0x3f, 0, 0, 0, 0, 1, 0, 0], &DISK);
+        assert_eq!((all.len(), all[1], all[8], all[28]), (40, 38, 8, 10));
+        let changeable = modes(&[0x1a, 8, 0x7f, 0, 252, 0], &DISK);
+        assert_eq!((changeable[6], changeable[27]), (0, 0), "nothing can be changed");
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        let refused = |cdb: &[u8]| {
+            let (cdb, mut made) = (Cdb::from_bytes(cdb).unwrap(), Made::default());
+            let result = match cdb.opcode() {
+                0x12 => inquiry(&cdb, true, &DISK, &mut made),
+                _ => mode_sense(&cdb, &DISK, false, &mut made),
+            };
+            result.unwrap_err().sense.unwrap().code()
+        };
+        assert_eq!(refused(&[0x12, 0, 0x80, 0, 96, 0]), 0x2400);
+        assert_eq!(refused(&[0x12, 1, 0xb2, 0, 96, 0]), 0x2400);
+        assert_eq!(refused(&[0x12, 2, 0, 0, 96, 0]), 0x2400);
+        assert_eq!(refused(&[0x1a, 8, 0xc8, 0, 96, 0]), 0x3900);
+        assert_eq!(refused(&[0x1a, 8, 0x1c, 0, 96, 0]), 0x2400);
+        assert_eq!(refused(&[0x1a, 8, 8, 1, 96, 0]), 0x2400);
+    }
+}

@@ -1,0 +1,218 @@
+//! Requests that have no answer yet, each a frame.
+
+use super::PIECES_MAX;
+use crate::time::Time;
+use crate::verbs::TaskId;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// What a request is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Config query: is there such a target, and how is it?
+    Query,
+    /// IDENTIFY DEVICE, for a task or, without one, for the login.
+    Identify(Option<TaskId>),
+    /// Sectors `at ..` of a task's transfer.
+    Move { task: TaskId, at: u32, sectors: u8 },
+    /// FLUSH CACHE for a task.
+    Flush(TaskId),
+}
+
+/// A request that was sent, and has no answer yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub kind: Kind,
+    /// When it was sent first, and last.
+    pub first_at: Time,
+    pub sent_at: Time,
+    /// How long its answer may take, since it was sent last.
+    pub timeout: Duration,
+    /// How often it was sent again.
+    pub retries: u8,
+    /// Its answer is still waited for; otherwise it is to be sent again.
+    pub is_flying: bool,
+}
+
+impl Piece {
+    /// When it is to be sent again, if there is no other sign of life.
+    pub(super) fn deadline(&self) -> Time {
+        self.sent_at.after(self.timeout)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    generation: u16,
+    piece: Option<Piece>,
+}
+
+/// All requests. A tag is, from its highest byte: the lane, the slot's generation in two bytes, the slot. Slots are used
+/// in turn, so that it takes long until a tag comes again.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    lane: u8,
+    slots: Vec<Slot>,
+    free: VecDeque<u8>,
+    /// Tags of what is to be sent again, in the order in which it was given up; some may have been answered since.
+    again: VecDeque<u32>,
+    flying: u16,
+}
+
+impl Pieces {
+    pub(super) fn new(lane: u8, first_generation: u16) -> Pieces {
+        // One more is for what the machine itself asks.
+        let count = u8::try_from(PIECES_MAX.saturating_add(1)).unwrap_or(u8::MAX);
+        Pieces {
+            lane,
+            slots: vec![Slot { generation: first_generation, piece: None }; usize::from(count)],
+            free: (0..count).collect(),
+            again: VecDeque::with_capacity(usize::from(count)),
+            flying: 0,
+        }
+    }
+
+    /// Requests without an answer.
+    pub(super) fn unanswered(&self) -> u16 {
+        u16::try_from(self.slots.len().saturating_sub(self.free.len())).unwrap_or(u16::MAX)
+    }
+
+    /// Those of them whose answer is still waited for.
+    pub(super) fn flying(&self) -> u16 {
+        self.flying
+    }
+
+    /// A request that is sent now; `None`: there are too many.
+    pub(super) fn take(&mut self, kind: Kind, now: Time, timeout: Duration) -> Option<u32> {
+        let number = self.free.pop_front()?;
+        let slot = self.slots.get_mut(usize::from(number))?;
+        slot.generation = slot.generation.wrapping_add(1);
+        let piece = Piece { kind, first_at: now, sent_at: now, timeout, retries: 0, is_flying: true };
+        slot.piece = Some(piece);
+        self.flying = self.flying.saturating_add(1);
+        let [high, low] = slot.generation.to_be_bytes();
+        Some(u32::from_be_bytes([self.lane, high, low, number]))
+    }
+
+    /// The request with this tag.
+    pub(super) fn find(&self, tag: u32) -> Option<&Piece> {
+        let [lane, high, low, number] = tag.to_be_bytes();
+        let slot = self.slots.get(usize::from(number))?;
+        let is_it = lane == self.lane && slot.generation == u16::from_be_bytes([high, low]);
+        slot.piece.as_ref().filter(|_| is_it)
+    }
+
+    fn find_mut(&mut self, tag: u32) -> Option<&mut Piece> {
+        self.find(tag)?;
+        let [_, _, _, number] = tag.to_be_bytes();
+        self.slots.get_mut(usize::from(number))?.piece.as_mut()
+    }
+
+    /// The request was answered.
+    pub(super) fn release(&mut self, tag: u32) -> Option<Piece> {
+        let piece = *self.find(tag)?;
+        let [_, _, _, number] = tag.to_be_bytes();
+        self.slots.get_mut(usize::from(number))?.piece = None;
+        self.free.push_back(number);
+        if piece.is_flying {
+            self.flying = self.flying.saturating_sub(1);
+        } else {
+            self.again.retain(|other| *other != tag);
+        }
+        Some(piece)
+    }
+
+    /// Whether anything is to be sent again.
+    pub(super) fn has_again(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// What is to be sent again, which happens now; `timeout` says how long its answer may take.
+    pub(super) fn again(&mut self, now: Time, timeout: impl Fn(&Piece) -> Duration) -> Option<(u32, Piece)> {
+        let tag = self.again.pop_front()?;
+        let piece = self.find_mut(tag)?;
+        piece.retries = piece.retries.saturating_add(1);
+        (piece.sent_at, piece.timeout, piece.is_flying) = (now, timeout(piece), true);
+        let piece = *piece;
+        self.flying = self.flying.saturating_add(1);
+        Some((tag, piece))
+    }
+
+    /// Gives up waiting for those answers whose time has come, as `deadline` has it, and names what it was that they
+    /// should have answered. Returns when the next one's time comes.
+    pub(super) fn expire(
+        &mut self,
+        now: Time,
+        deadline: impl Fn(&Piece) -> Time,
+        mut expired: impl FnMut(&Piece),
+    ) -> Option<Time> {
+        let mut next: Option<Time> = None;
+        for (number, slot) in (0..=u8::MAX).zip(&mut self.slots) {
+            let Some(piece) = slot.piece.as_mut().filter(|piece| piece.is_flying) else { continue };
+            let deadline = deadline(piece);
+            if deadline > now {
+                next = Some(next.map_or(deadline, |next| next.min(deadline)));
+                continue;
+            }
+            piece.is_flying = false;
+            expired(piece);
+            let [high, low] = slot.generation.to_be_bytes();
+            self.again.push_back(u32::from_be_bytes([self.lane, high, low, number]));
+            self.flying = self.flying.saturating_sub(1);
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TASK: TaskId = TaskId { slot: 3, generation: 9 };
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_tag_finds_its_request_until_it_is_answered() {
+        let mut pieces = Pieces::new(7, 0xffff);
+        let tag = pieces.take(Kind::Flush(TASK), Time(0), MS).unwrap();
+        assert_eq!(tag.to_be_bytes()[0], 7);
+        assert!(pieces.find(tag ^ 0x0100_0000).is_none(), "of another lane");
+        assert!(pieces.find(tag ^ 0x0000_0100).is_none(), "of another time");
+        assert_eq!(pieces.release(tag).unwrap().kind, Kind::Flush(TASK));
+        assert!(pieces.release(tag).is_none());
+        assert_eq!((pieces.unanswered(), pieces.flying()), (0, 0));
+    }
+
+    #[test]
+    fn there_are_no_more_than_there_may_be_and_tags_do_not_come_again_soon() {
+        let mut pieces = Pieces::new(0, 0);
+        let mut tags = std::collections::BTreeSet::new();
+        while let Some(tag) = pieces.take(Kind::Query, Time(0), MS) {
+            assert!(tags.insert(tag));
+        }
+        assert_eq!(pieces.unanswered(), PIECES_MAX + 1);
+        tags.iter().for_each(|tag| assert!(pieces.release(*tag).is_some()));
+        for _ in 0..10_000 {
+            let tag = pieces.take(Kind::Query, Time(0), MS).unwrap();
+            assert!(tags.insert(tag));
+            pieces.release(tag);
+        }
+    }
+
+    #[test]
+    fn what_has_no_answer_in_time_is_sent_again_with_its_tag() {
+        let mut pieces = Pieces::new(0, 0);
+        let first = pieces.take(Kind::Query, Time(0), MS).unwrap();
+        let second = pieces.take(Kind::Query, Time(0), 3 * MS).unwrap();
+        let mut expired = 0;
+        let at = Time(0).after(MS);
+        assert_eq!(pieces.expire(at, Piece::deadline, |_| expired += 1), Some(Time(0).after(3 * MS)));
+        assert_eq!((expired, pieces.flying(), pieces.unanswered()), (1, 1, 2));
+        let (tag, piece) = pieces.again(at, |piece| MS * u32::from(piece.retries)).unwrap();
+        assert_eq!((tag, piece.retries, piece.timeout), (first, 1, MS));
+        assert!(pieces.again(at, |_| MS).is_none());
+        pieces.expire(Time(0).after(9 * MS), Piece::deadline, |_| {});
+        pieces.release(first);
+        assert_eq!(pieces.again(at, |_| MS).unwrap().0, second);
+    }
+}

@@ -1,0 +1,83 @@
+//! Commands in flight.
+
+use super::translate::Plan;
+use crate::iscsi::initiator::Request;
+use crate::verbs::TaskId;
+use wire::Sense;
+
+/// How a command ended: a SCSI status, with sense data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Failure {
+    pub status: u8,
+    pub sense: Option<Sense>,
+}
+
+/// A command in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Task {
+    pub request: Request,
+    pub plan: Plan,
+    /// Sectors that are on their way, or done.
+    pub handed: u32,
+    /// What was sent for it and has no answer yet.
+    pub unanswered: u16,
+    /// Its question, or its flush, was sent.
+    pub has_asked: bool,
+    /// It has failed, and ends so when nothing of it is on its way any more.
+    pub failure: Option<Failure>,
+}
+
+impl Task {
+    fn new(request: Request, plan: Plan) -> Task {
+        Task { request, plan, handed: 0, unanswered: 0, has_asked: false, failure: None }
+    }
+
+    /// It goes on by another plan.
+    pub(super) fn replan(&mut self, plan: Plan) {
+        *self = Task::new(self.request, plan);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    generation: u16,
+    task: Option<Task>,
+}
+
+/// All slots, and which are free.
+#[derive(Debug)]
+pub(super) struct TaskTable {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+}
+
+impl TaskTable {
+    pub(super) fn new(depth: u16) -> TaskTable {
+        let slots = vec![Slot::default(); usize::from(depth)];
+        TaskTable { slots, free: (0..depth).rev().collect() }
+    }
+
+    /// Takes a slot for a command; `None` when all are taken.
+    pub(super) fn take(&mut self, request: Request, plan: Plan) -> Option<TaskId> {
+        let number = self.free.pop()?;
+        let slot = self.slots.get_mut(usize::from(number))?;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.task = Some(Task::new(request, plan));
+        Some(TaskId { slot: number, generation: slot.generation })
+    }
+
+    pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
+        let slot = self.slots.get_mut(usize::from(id.slot))?;
+        slot.task.as_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    pub(super) fn release(&mut self, id: TaskId) {
+        if self.get(id).is_none() {
+            return;
+        }
+        if let Some(slot) = self.slots.get_mut(usize::from(id.slot)) {
+            slot.task = None;
+            self.free.push(id.slot);
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! What a SCSI command is in ATA (SAT-3), for a device with 512-byte sectors.
+
+use super::answer::{self, Made};
+use super::task::Failure;
+use crate::iscsi::initiator::Request;
+use wire::ata::{Identity, SECTORS_28_BIT, SECTORS_48_BIT};
+use wire::{Cdb, Sense, SenseData, SenseKey, Specific};
+
+/// Bytes of a sector.
+pub(super) const SECTOR_BYTES: u32 = wire::ata::SECTOR_BYTES;
+
+/// SCSI status codes (SAM-5 section 5.3).
+pub(super) mod status {
+    pub(in crate::aoe::initiator) const GOOD: u8 = 0x00;
+    pub(in crate::aoe::initiator) const CHECK_CONDITION: u8 = 0x02;
+    pub(in crate::aoe::initiator) const RESERVATION_CONFLICT: u8 = 0x18;
+}
+
+/// Operation codes.
+mod opcode {
+    pub(super) const TEST_UNIT_READY: u8 = 0x00;
+    pub(super) const REQUEST_SENSE: u8 = 0x03;
+    pub(super) const READ_6: u8 = 0x08;
+    pub(super) const WRITE_6: u8 = 0x0a;
+    pub(super) const INQUIRY: u8 = 0x12;
+    pub(super) const MODE_SENSE_6: u8 = 0x1a;
+    pub(super) const READ_CAPACITY_10: u8 = 0x25;
+    pub(super) const READ_10: u8 = 0x28;
+    pub(super) const WRITE_10: u8 = 0x2a;
+    pub(super) const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+    pub(super) const MODE_SENSE_10: u8 = 0x5a;
+    pub(super) const READ_16: u8 = 0x88;
+    pub(super) const WRITE_16: u8 = 0x8a;
+    pub(super) const SYNCHRONIZE_CACHE_16: u8 = 0x91;
+    pub(super) const SERVICE_ACTION_IN_16: u8 = 0x9e;
+    pub(super) const REPORT_LUNS: u8 = 0xa0;
+    pub(super) const READ_12: u8 = 0xa8;
+    pub(super) const WRITE_12: u8 = 0xaa;
+}
+
+/// READ CAPACITY(16), in byte 1.
+const READ_CAPACITY_16: u8 = 0x10;
+/// FUA, in byte 1.
+const FUA: u8 = 0x08;
+/// RDPROTECT and WRPROTECT, in byte 1.
+const PROTECT: u8 = 0xe0;
+
+/// Additional sense codes with their qualifiers.
+pub(super) mod code {
+    pub(in crate::aoe::initiator) const INVALID_OPCODE: u16 = 0x2000;
+    pub(in crate::aoe::initiator) const LBA_OUT_OF_RANGE: u16 = 0x2100;
+    pub(in crate::aoe::initiator) const INVALID_FIELD: u16 = 0x2400;
+    pub(in crate::aoe::initiator) const NO_UNIT: u16 = 0x2500;
+    pub(in crate::aoe::initiator) const SAVING_NOT_SUPPORTED: u16 = 0x3900;
+}
+
+/// What is done for a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Plan {
+    /// IDENTIFY DEVICE, whose answer the command is planned with once more.
+    Ask,
+    /// Sectors are read or written; with `flush`, FLUSH CACHE follows.
+    Move { is_write: bool, lba: u64, sectors: u32, flush: bool },
+    /// FLUSH CACHE.
+    Flush,
+    /// It has ended well, with what was made as its data-in.
+    Made,
+    /// It has failed.
+    Fail(Failure),
+}
+
+/// What is to be done for a command, on a device of this identity. Before it `is_fresh`, no question is answered; then
+/// data-in that is no sectors is written to `made`.
+pub(super) fn plan(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made) -> Plan {
+    made.clear();
+    let result = match moved(&request.cdb) {
+        Some(asked) => transfer(request, asked, identity, is_fresh),
+        None => other(request, identity, is_fresh, made),
+    };
+    result.unwrap_or_else(Plan::Fail)
+}
+
+/// A command that moves sectors, as its CDB has it.
+struct Moved {
+    is_write: bool,
+    lba: u64,
+    sectors: u32,
+    /// Byte 1, where it has flags.
+    flags: u8,
+}
+
+fn moved(cdb: &Cdb) -> Option<Moved> {
+    let is_write =
+        matches!(cdb.opcode(), opcode::WRITE_6 | opcode::WRITE_10 | opcode::WRITE_12 | opcode::WRITE_16);
+    let (lba, sectors, flags) = match cdb.opcode() {
+        opcode::READ_16 | opcode::WRITE_16 => (cdb.u64(2), cdb.u32(10), cdb.u8(1)),
+        opcode::READ_10 | opcode::WRITE_10 => (u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), cdb.u8(1)),
+        opcode::READ_12 | opcode::WRITE_12 => (u64::from(cdb.u32(2)), cdb.u32(6), cdb.u8(1)),
+        // An LBA of 21 bits; a length of zero is 256 (SBC-3 section 5.9).
+        opcode::READ_6 | opcode::WRITE_6 => {
+            let sectors = if cdb.u8(4) == 0 { 256 } else { u32::from(cdb.u8(4)) };
+            (u64::from(cdb.u32(0) & 0x001f_ffff), sectors, 0)
+        }
+        _ => return None,
+    };
+    Some(Moved { is_write, lba, sectors, flags })
+}
+
+fn transfer(request: &Request, asked: Moved, identity: &Identity, is_fresh: bool) -> Result<Plan, Failure> {
+    let Moved { is_write, lba, sectors, flags } = asked;
+    only_unit(request)?;
+    if flags & PROTECT != 0 {
+        return Err(invalid_field(1, Some(7)));
+    }
+    let addressable = if identity.lba48 { SECTORS_48_BIT } else { SECTORS_28_BIT };
+    let end = lba.checked_add(u64::from(sectors));
+    if end.is_none_or(|end| end > identity.sectors.min(addressable)) {
+        // It may have grown.
+        return if is_fresh {
+            Err(check(SenseKey::IllegalRequest, code::LBA_OUT_OF_RANGE))
+        } else {
+            Ok(Plan::Ask)
+        };
+    }
+    let room = if is_write { request.write.len() } else { request.read.len() };
+    if sectors.checked_mul(SECTOR_BYTES).is_none_or(|bytes| bytes > room) {
+        return Err(check(SenseKey::IllegalRequest, code::INVALID_FIELD));
+    }
+    let flush = is_write && flags & FUA != 0 && flushes(identity);
+    Ok(if sectors == 0 { Plan::Made } else { Plan::Move { is_write, lba, sectors, flush } })
+}
+
+fn other(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made) -> Result<Plan, Failure> {
+    let cdb = &request.cdb;
+    match cdb.opcode() {
+        opcode::SYNCHRONIZE_CACHE_10 | opcode::SYNCHRONIZE_CACHE_16 => {
+            only_unit(request)?;
+            return Ok(if flushes(identity) { Plan::Flush } else { Plan::Made });
+        }
+        opcode::SERVICE_ACTION_IN_16 if cdb.u8(1) & 0x1f != READ_CAPACITY_16 => {
+            return Err(invalid_field(1, Some(4)));
+        }
+        opcode::TEST_UNIT_READY
+        | opcode::REQUEST_SENSE
+        | opcode::INQUIRY
+        | opcode::MODE_SENSE_6
+        | opcode::MODE_SENSE_10
+        | opcode::READ_CAPACITY_10
+        | opcode::SERVICE_ACTION_IN_16
+        | opcode::REPORT_LUNS => {}
+        _ => return Err(check(SenseKey::IllegalRequest, code::INVALID_OPCODE)),
+    }
+    if !is_fresh {
+        return Ok(Plan::Ask);
+    }
+    if !matches!(cdb.opcode(), opcode::INQUIRY | opcode::REPORT_LUNS | opcode::REQUEST_SENSE) {
+        only_unit(request)?;
+    }
+    let allocated = match cdb.opcode() {
+        opcode::TEST_UNIT_READY => 0,
+        opcode::REQUEST_SENSE => {
+            let missing = SenseData { key: SenseKey::IllegalRequest, code: code::NO_UNIT, ..NO_SENSE };
+            let data = if request.lun == 0 { NO_SENSE } else { missing };
+            made.extend(Sense::fixed(&data).as_bytes());
+            u32::from(cdb.u8(4))
+        }
+        opcode::INQUIRY => {
+            answer::inquiry(cdb, request.lun == 0, identity, made)?;
+            u32::from(cdb.u16(3))
+        }
+        opcode::MODE_SENSE_6 => {
+            answer::mode_sense(cdb, identity, false, made)?;
+            u32::from(cdb.u8(4))
+        }
+        opcode::MODE_SENSE_10 => {
+            answer::mode_sense(cdb, identity, true, made)?;
+            u32::from(cdb.u16(7))
+        }
+        opcode::READ_CAPACITY_10 => {
+            answer::capacity_10(identity, made);
+            u32::MAX
+        }
+        opcode::SERVICE_ACTION_IN_16 => {
+            answer::capacity_16(identity, made);
+            cdb.u32(10)
+        }
+        _ => {
+            answer::report_luns(made);
+            cdb.u32(6)
+        }
+    };
+    made.cut(allocated);
+    Ok(Plan::Made)
+}
+
+/// Whether there is a command that makes durable what is in the cache.
+fn flushes(identity: &Identity) -> bool {
+    identity.flush_cache || identity.flush_cache_ext
+}
+
+/// There is one unit, LUN 0.
+fn only_unit(request: &Request) -> Result<(), Failure> {
+    if request.lun == 0 { Ok(()) } else { Err(check(SenseKey::IllegalRequest, code::NO_UNIT)) }
+}
+
+const NO_SENSE: SenseData =
+    SenseData { key: SenseKey::NoSense, code: 0, information: None, command_specific: None, specific: None };
+
+/// CHECK CONDITION with this.
+pub(super) fn check(key: SenseKey, code: u16) -> Failure {
+    let sense = Sense::fixed(&SenseData { key, code, ..NO_SENSE });
+    Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
+}
+
+/// CHECK CONDITION with this, about a sector.
+pub(super) fn check_at(key: SenseKey, code: u16, lba: u64) -> Failure {
+    let data = SenseData { key, code, information: Some(lba), ..NO_SENSE };
+    let is_short = u32::try_from(lba).is_ok();
+    let sense = if is_short { Sense::fixed(&data) } else { Sense::descriptor(&data) };
+    Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
+}
+
+/// INVALID FIELD IN CDB.
+pub(super) fn invalid_field(byte: u16, bit: Option<u8>) -> Failure {
+    let specific = Some(Specific::Field { in_cdb: true, byte, bit });
+    let data = SenseData { key: SenseKey::IllegalRequest, code: code::INVALID_FIELD, specific, ..NO_SENSE };
+    Failure { status: status::CHECK_CONDITION, sense: Some(Sense::fixed(&data)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aoe::initiator::answer::tests::DISK;
+    use crate::verbs::Attribute;
+    use wire::{BufferId, Places, Span};
+
+    fn request(cdb: &[u8], read: u32, write: u32) -> Request {
+        let place = |len| Places::one(Span { buffer: BufferId(0), len, offset: 0 });
+        let cdb = Cdb::from_bytes(cdb).unwrap();
+        Request { lun: 0, attribute: Attribute::Simple, cdb, read: place(read), write: place(write) }
+    }
+
+    fn planned(cdb: &[u8], read: u32, write: u32) -> Plan {
+        plan(&request(cdb, read, write), &DISK, true, &mut Made::default())
+    }
+
+    fn code_of(plan: Plan) -> u16 {
+        let Plan::Fail(Failure { status: 0x02, sense: Some(sense) }) = plan else { panic!("{plan:?}") };
+        sense.code()
+    }
+
+    const READ: Plan = Plan::Move { is_write: false, lba: 0x102, sectors: 3, flush: false };
+    const WRITE: Plan = Plan::Move { is_write: true, lba: 0x102, sectors: 3, flush: false };
+
+    #[test]
+    fn all_forms_of_reads_and_writes_are_known() {
+        let six = |op| [op, 0, 1, 2, 3, 0];
+        let ten = |op| [op, 0, 0, 0, 1, 2, 0, 0, 3, 0];
+        let twelve = |op| [op, 0, 0, 0, 1, 2, 0, 0, 0, 3, 0, 0];
+        let sixteen = |op| [op, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 3, 0, 0];
+        for (read, write) in [
+            (planned(&six(0x08), 1536, 0), planned(&six(0x0a), 0, 1536)),
+            (planned(&ten(0x28), 1536, 0), planned(&ten(0x2a), 0, 1536)),
+            (planned(&twelve(0xa8), 1536, 0), planned(&twelve(0xaa), 0, 1536)),
+            (planned(&sixteen(0x88), 1536, 0), planned(&sixteen(0x8a), 0, 1536)),
+        ] {
+            assert_eq!((read, write), (READ, WRITE));
+        }
+        let Plan::Move { sectors, .. } = planned(&[0x08, 0, 0, 0, 0, 0], 131_072, 0) else { panic!() };
+        assert_eq!(sectors, 256);
+    }
+
+    #[test]
+    fn a_write_with_fua_is_followed_by_a_flush() {
+        let cdb = [0x2a, 0x08, 0, 0, 1, 2, 0, 0, 3, 0];
+        let fua = Plan::Move { is_write: true, lba: 0x102, sectors: 3, flush: true };
+        assert_eq!(planned(&cdb, 0, 1536), fua);
+        let bare = Identity { flush_cache: false, flush_cache_ext: false, ..DISK };
+        assert_eq!(plan(&request(&cdb, 0, 1536), &bare, true, &mut Made::default()), WRITE);
+        let flush = request(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, 0);
+        assert_eq!(plan(&flush, &bare, false, &mut Made::default()), Plan::Made);
+        assert_eq!(plan(&flush, &DISK, false, &mut Made::default()), Plan::Flush);
+    }
+
+    #[test]
+    fn what_lies_past_the_end_is_asked_for_and_then_refused() {
+        let mut cdb = [0; 16];
+        cdb[0] = 0x88;
+        cdb[2..10].copy_from_slice(&DISK.sectors.to_be_bytes());
+        cdb[13] = 1;
+        let past = request(&cdb, 512, 0);
+        assert_eq!(plan(&past, &DISK, false, &mut Made::default()), Plan::Ask);
+        assert_eq!(code_of(plan(&past, &DISK, true, &mut Made::default())), 0x2100);
+        cdb[2..10].copy_from_slice(&u64::MAX.to_be_bytes());
+        assert_eq!(code_of(planned(&cdb, 512, 0)), 0x2100);
+        cdb[2..10].copy_from_slice(&(1u64 << 28).to_be_bytes());
+        let old = Identity { lba48: false, ..DISK };
+        assert_eq!(code_of(plan(&request(&cdb, 512, 0), &old, true, &mut Made::default())), 0x2100);
+    }
+
+    #[test]
+    fn what_ata_has_no_word_for_is_refused() {
+        assert_eq!(code_of(planned(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24)), 0x2000, "UNMAP");
+        assert_eq!(code_of(planned(&[0x9e, 0x12, 0, 0], 24, 0)), 0x2400, "GET LBA STATUS");
+        assert_eq!(code_of(planned(&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0], 512, 0)), 0x2400, "RDPROTECT");
+        assert_eq!(code_of(planned(&[0x28, 0, 0, 0, 0, 0, 0, 0, 2, 0], 512, 0)), 0x2400, "no room");
+    }
+
+    #[test]
+    fn there_is_no_other_unit() {
+        let mut other = request(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 512, 0);
+        other.lun = 1 << 48;
+        assert_eq!(code_of(plan(&other, &DISK, true, &mut Made::default())), 0x2500);
+        other.cdb = Cdb::from_bytes(&[0x12, 0, 0, 0, 96, 0]).unwrap();
+        let mut made = Made::default();
+        assert_eq!(plan(&other, &DISK, true, &mut made), Plan::Made);
+        assert_eq!(made.bytes()[0], 0x7f);
+    }
+
+    #[test]
+    fn questions_are_answered_after_they_were_asked() {
+        let capacity = request(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, 0);
+        let mut made = Made::default();
+        assert_eq!(plan(&capacity, &DISK, false, &mut made), Plan::Ask);
+        assert!(made.bytes().is_empty());
+        assert_eq!(plan(&capacity, &DISK, true, &mut made), Plan::Made);
+        assert_eq!(made.bytes(), [0xff, 0xff, 0xff, 0xff, 0, 0, 2, 0]);
+    }
+}

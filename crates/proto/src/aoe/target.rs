@@ -1,0 +1,201 @@
+//! The target machine of one AoE session: requests of one initiator to one target.
+//!
+//! Requests before there is a session are in `query`. What came in is judged in `receive`, what the layer above does
+//! with tasks is in `data`, what is sent in `send`. What a task is answered is in `task`, and `written` knows the writes
+//! that were answered already.
+//!
+//! Nothing is asked of the initiator but that it asks again when there is no answer: a request that there is no room
+//! for is dropped, and so is one whose task was aborted or found the unit busy. A copy of a request in flight is
+//! dropped, since its answer is on its way; with another tag, as Linux sends copies, it is answered together with the
+//! original if it is a write. Reads are cheap to repeat.
+
+mod data;
+mod query;
+mod receive;
+mod send;
+mod task;
+#[cfg(test)]
+mod tests;
+pub mod violation;
+mod written;
+
+pub use query::{Export, Kind, Sight, announce, answer_query, look};
+
+use super::Frame;
+use crate::time::Time;
+use crate::verbs::{Down, TaskId, Up};
+use std::collections::VecDeque;
+use std::time::Duration;
+use task::TaskTable;
+use wire::Span;
+use wire::aoe::{Address, Mac};
+use written::Written;
+
+/// Answers to requests that became no task; more requests of that kind are dropped while they wait to be sent.
+const REPLIES_MAX: usize = 64;
+/// How often wrong frames are reported at most.
+const REFUSED_EVERY: Duration = Duration::from_secs(1);
+
+/// What is given to a target machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The target.
+    pub address: Address,
+    /// The interface's Ethernet address.
+    pub ours: Mac,
+    /// The initiator's.
+    pub peer: Mac,
+    /// Requests that the initiator is told there is room for (buffer count).
+    pub buffers: u16,
+    /// Sectors in a frame ([`wire::aoe::sectors_per_frame`]).
+    pub sectors_max: u8,
+    /// Firmware version that is told.
+    pub firmware: u16,
+    /// CRC32C.
+    pub crc32c: fn(&[u8]) -> u32,
+}
+
+impl Config {
+    /// How many slots there are: every [`TaskId::slot`] is below. There are more than buffers, since a slot is taken
+    /// until its answer has left and its frame is given back, and initiators count copies as they like.
+    pub fn slots(&self) -> u16 {
+        self.buffers.saturating_mul(2)
+    }
+}
+
+/// Frames that did not become a task of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// They were wrong.
+    pub refused: u64,
+    /// Copies of requests in flight, or of writes that were answered.
+    pub copies: u64,
+    /// There was no room for them.
+    pub crowded: u64,
+}
+
+/// The target's end of one AoE session.
+pub struct Target {
+    config: Config,
+    phase: Phase,
+    tasks: TaskTable,
+    written: Written,
+    counts: Counts,
+    up: VecDeque<Up>,
+    /// When wrong frames were reported last.
+    refused: Option<Time>,
+    /// Tasks whose answers are to be sent.
+    out: VecDeque<TaskId>,
+    /// Answers to requests that became no task.
+    replies: VecDeque<Frame>,
+    /// Tasks whose data is to be copied.
+    copies: VecDeque<TaskId>,
+    /// Frames that are not needed any more.
+    freed: Vec<Span>,
+}
+
+/// Where the session stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Open,
+    /// It ends when nothing is in flight, or at this time.
+    Leaving(Time),
+    Over,
+}
+
+impl Target {
+    /// A machine for a session that begins.
+    pub fn new(config: Config) -> Target {
+        Target {
+            config,
+            phase: Phase::Open,
+            tasks: TaskTable::new(config.slots()),
+            written: Written::default(),
+            counts: Counts::default(),
+            up: VecDeque::new(),
+            refused: None,
+            out: VecDeque::new(),
+            replies: VecDeque::new(),
+            copies: VecDeque::new(),
+            freed: Vec::new(),
+        }
+    }
+
+    /// Takes a verb from above. One about a task that is no more is ignored.
+    pub fn down(&mut self, now: Time, down: Down) {
+        if self.phase == Phase::Over {
+            return;
+        }
+        match down {
+            Down::Fetch { task, at, into } => self.fetch(task, at, into),
+            Down::Push { task, at, from, end } => self.push(now, task, at, from, end),
+            Down::End { task, ending } => self.end(now, task, ending),
+            Down::Abort { task } => self.abort(task),
+            // AoE has no task management requests that could be answered.
+            Down::FunctionDone { .. } => {}
+            Down::Goodbye { within_seconds } => {
+                self.phase = Phase::Leaving(now.after(Duration::from_secs(u64::from(within_seconds))));
+            }
+            Down::Close => self.close("closed by this side"),
+        }
+        self.leave_if_idle();
+    }
+
+    /// The oldest event.
+    pub fn poll(&mut self) -> Option<Up> {
+        self.up.pop_front()
+    }
+
+    /// Whether there is something to be sent, copied or freed.
+    pub fn owes(&self) -> bool {
+        let is_sending = !self.out.is_empty() || !self.replies.is_empty();
+        is_sending || !self.copies.is_empty() || !self.freed.is_empty()
+    }
+
+    /// Whether nothing is in flight, and no frame is held.
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty() && !self.owes()
+    }
+
+    /// Whether the session has ended. Frames may still be borrowed until [`Target::is_idle`].
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// Frames that did not become a task of their own.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// When to call [`Target::tick`].
+    pub fn deadline(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Open | Phase::Over => None,
+            Phase::Leaving(by) => Some(by),
+        }
+    }
+
+    /// The deadline has passed.
+    pub fn tick(&mut self, now: Time) {
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            self.close("ended by this side");
+        }
+    }
+
+    fn leave_if_idle(&mut self) {
+        if matches!(self.phase, Phase::Leaving(_)) && self.tasks.is_empty() && self.replies.is_empty() {
+            self.close("ended by this side");
+        }
+    }
+
+    /// Nothing is sent any more. Frames come back all the same: they are the interface's.
+    fn close(&mut self, reason: &str) {
+        self.phase = Phase::Over;
+        self.out.clear();
+        self.replies.clear();
+        self.copies.clear();
+        let tasks: Vec<TaskId> = self.tasks.ids().collect();
+        tasks.into_iter().for_each(|id| self.drop_task(id));
+        self.up.push_back(Up::Gone { reason: reason.to_string() });
+    }
+}

@@ -1,0 +1,127 @@
+//! What the layer above does with tasks.
+
+use super::Target;
+use super::task::Stage;
+use crate::time::Time;
+use crate::verbs::{Ending, TaskId, Up};
+use wire::{Places, Span};
+
+impl Target {
+    /// Where all of the task's data-out lies, if none of it was fetched: there it stays until the next call of this
+    /// machine.
+    pub fn immediate(&mut self, id: TaskId) -> Option<Span> {
+        self.tasks.get(id)?.immediate()
+    }
+
+    /// The same, and there it stays until [`Target::give_back`]. It counts as fetched.
+    pub fn borrow(&mut self, id: TaskId) -> Option<Span> {
+        let data = self.immediate(id)?;
+        let task = self.tasks.get(id)?;
+        task.borrowed = true;
+        task.fetched = data.len;
+        Some(data)
+    }
+
+    /// Ends what [`Target::borrow`] began, before or after the task's end, and after that of the session.
+    pub fn give_back(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.borrowed) else { return };
+        task.borrowed = false;
+        self.free_frame(id);
+        self.settle(id);
+        self.leave_if_idle();
+    }
+
+    /// A copy that was asked for with a fetch: of so many bytes, from a frame to places. It is to be done before the
+    /// next call of this machine.
+    pub fn copy(&mut self) -> Option<(Span, Places)> {
+        loop {
+            let id = self.copies.pop_front()?;
+            let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { continue };
+            let Some(into) = task.fetch.take() else { continue };
+            let from = task.data.slice(task.fetched, into.len());
+            task.fetched = task.fetched.saturating_add(from.len);
+            let is_whole = task.fetched >= task.data.len;
+            self.up.push_back(Up::Fetched(id));
+            if is_whole {
+                self.free_frame(id);
+            }
+            return Some((from, into));
+        }
+    }
+
+    /// A received frame that is not needed any more.
+    pub fn freed(&mut self) -> Option<Span> {
+        self.freed.pop()
+    }
+
+    pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
+        assert!(task.fetch.is_none() && at == task.fetched, "fetches follow one another without gaps");
+        assert!(at.saturating_add(into.len()) <= task.data.len, "a fetch past the command's data-out");
+        task.fetch = Some(into);
+        self.copies.push_back(id);
+    }
+
+    pub(super) fn push(&mut self, now: Time, id: TaskId, at: u32, from: Places, end: Option<Ending>) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
+        assert!(from.len() <= task.read_bytes, "a push past the command's data-in");
+        assert!(task.fetch.is_none(), "an ending while data is still asked for");
+        // Data-in is one frame at most, and less than any layer above sends at once.
+        let Some(ending) = end.filter(|_| at == 0) else { unreachable!("an answer is one frame") };
+        self.conclude(now, id, ending, from);
+    }
+
+    pub(super) fn end(&mut self, now: Time, id: TaskId, ending: Ending) {
+        self.conclude(now, id, ending, Places::EMPTY);
+    }
+
+    /// Queues the answer of a task that has ended, if it gets one.
+    fn conclude(&mut self, now: Time, id: TaskId, ending: Ending, payload: Places) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
+        task.fetch = None;
+        let Some(answer) = task.kind.answer(&self.config, &ending, payload.len()) else {
+            if !payload.is_empty() {
+                self.up.push_back(Up::Pushed(id));
+            }
+            return self.drop_task(id);
+        };
+        task.stage = Stage::Ended;
+        task.answer = answer;
+        task.payload = payload;
+        for write in task.writes() {
+            self.written.remember(now, write, answer);
+        }
+        self.out.push_back(id);
+        self.free_frame(id);
+    }
+
+    pub(super) fn abort(&mut self, id: TaskId) {
+        if self.tasks.get(id).is_some_and(|task| task.stage != Stage::Over) {
+            self.drop_task(id);
+        }
+    }
+
+    /// The task is over without an answer, or has had it.
+    pub(super) fn drop_task(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id) else { return };
+        task.stage = Stage::Over;
+        task.fetch = None;
+        self.tasks.forget(id);
+        self.free_frame(id);
+        self.settle(id);
+    }
+
+    /// Gives up the task's frame, unless it is borrowed.
+    fn free_frame(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id).filter(|task| !task.borrowed) else { return };
+        let frame = task.frame.take();
+        self.freed.extend(frame);
+    }
+
+    /// Gives the slot of a task that is over back.
+    fn settle(&mut self, id: TaskId) {
+        if self.tasks.get(id).is_some_and(|task| task.stage == Stage::Over && !task.borrowed) {
+            self.tasks.release(id);
+        }
+    }
+}

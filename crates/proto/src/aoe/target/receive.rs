@@ -1,0 +1,227 @@
+//! What comes in: requests.
+
+use super::query::{head, needs_session};
+use super::task::{Answer, Kind, Met, Tags, Task};
+use super::violation::{Reaction, Violation};
+use super::{Frame, Phase, REFUSED_EVERY, REPLIES_MAX, Target};
+use crate::time::Time;
+use crate::verbs::{Attribute, Command as UpCommand, TaskId, Up};
+use wire::aoe::{
+    ATA_BYTES, Command, ConfigArgument, ErrorCode, Header, MaskArgument, Order, OrderKind, ReserveArgument,
+};
+use wire::ata::{PassThrough, Section, Transfer};
+use wire::iwarp::Layout;
+use wire::{Cdb, Places, Span};
+use zerocopy::IntoBytes;
+
+/// A request that can be followed.
+struct Request {
+    tag: u32,
+    kind: Kind,
+    cdb: Cdb,
+    read_bytes: u32,
+    write_bytes: u32,
+}
+
+impl Target {
+    /// Takes a frame that [`super::look`] found to be for this session: all of its bytes, and where they lie. `false`:
+    /// it is not needed any more. Otherwise [`Target::freed`] names it later.
+    pub fn receive(&mut self, now: Time, frame: &[u8], place: Span) -> bool {
+        assert!(usize::try_from(place.len) == Ok(frame.len()), "a frame has one length");
+        if self.phase != Phase::Open {
+            return false;
+        }
+        match self.judge(frame) {
+            Ok(request) => self.request(now, &request, frame, place),
+            Err(violation) => {
+                self.react(now, violation, frame);
+                false
+            }
+        }
+    }
+
+    fn judge(&self, frame: &[u8]) -> Result<Request, Violation> {
+        let header = head(frame)?;
+        if header.source != self.config.peer || !header.address().covers(self.config.address) {
+            return Err(Violation::Stranger);
+        }
+        if header.address().is_broadcast() {
+            return Err(Violation::Broadcast);
+        }
+        if header.version() != Header::VERSION {
+            return Err(Violation::Version);
+        }
+        let argument = frame.get(Header::BYTES..).unwrap_or_default();
+        let request = match header.command {
+            Command::ATA => self.judge_ata(header, argument)?,
+            Command::CONFIG | Command::MASK | Command::RESERVE if needs_session(header, frame)? => {
+                judge_order(header, argument)?
+            }
+            Command::CONFIG => return Err(Violation::Sessionless),
+            _ => return Err(Violation::Command),
+        };
+        let (_, argument_bytes) = request.kind.shape();
+        let data = argument.get(argument_bytes..).unwrap_or_default();
+        if usize::try_from(request.write_bytes).is_ok_and(|bytes| bytes <= data.len()) {
+            Ok(request)
+        } else {
+            Err(Violation::DataLength)
+        }
+    }
+
+    fn judge_ata(&self, header: &Header, argument: &[u8]) -> Result<Request, Violation> {
+        let section = Section::view(argument).ok_or(Violation::Truncated)?;
+        let registers = section.registers();
+        let transfer = registers.transfer();
+        let (read_bytes, write_bytes) = match transfer {
+            Transfer::Nothing => (0, 0),
+            Transfer::In(_) => (transfer.bytes(), 0),
+            Transfer::Out(_) => (0, transfer.bytes()),
+        };
+        if transfer.bytes() > u32::from(self.config.sectors_max).saturating_mul(wire::aoe::SECTOR_BYTES) {
+            return Err(Violation::TooMuch);
+        }
+        let cdb = PassThrough::new(registers).to_cdb().ok_or(Violation::Command)?;
+        Ok(Request { tag: header.tag.get(), kind: Kind::Ata(*section), cdb, read_bytes, write_bytes })
+    }
+
+    /// Becomes a task, unless it is a copy or there is no room. `true`: the task needs its frame.
+    fn request(&mut self, now: Time, request: &Request, frame: &[u8], place: Span) -> bool {
+        let mut task = self.task(request, frame, place);
+        match self.tasks.meet(&task, request.tag) {
+            Met::New => {}
+            Met::Same | Met::Joined => {
+                self.counts.copies = self.counts.copies.saturating_add(1);
+                return false;
+            }
+        }
+        if let Some(write) = task.writes().next()
+            && let Some(answer) = self.written.find(now, &write)
+        {
+            self.counts.copies = self.counts.copies.saturating_add(1);
+            self.reply(request.tag, task.kind, answer);
+            return false;
+        }
+        let keeps = request.write_bytes > 0;
+        task.frame = keeps.then_some(place);
+        let Some(id) = self.tasks.take(task) else {
+            self.counts.crowded = self.counts.crowded.saturating_add(1);
+            return false;
+        };
+        self.written.forget(request.tag);
+        self.up.push_back(Up::Command(command(id, request)));
+        keeps
+    }
+
+    fn task(&self, request: &Request, frame: &[u8], place: Span) -> Task {
+        let (_, argument_bytes) = request.kind.shape();
+        let at = Header::BYTES.saturating_add(argument_bytes);
+        let data = place.slice(u32::try_from(at).unwrap_or(u32::MAX), request.write_bytes);
+        let bytes = usize::try_from(request.write_bytes).unwrap_or(usize::MAX);
+        let sum = match frame.get(at..at.saturating_add(bytes)) {
+            Some(bytes) if !bytes.is_empty() => (self.config.crc32c)(bytes),
+            Some(_) | None => 0,
+        };
+        Task {
+            kind: request.kind,
+            tags: Tags::one(request.tag),
+            read_bytes: request.read_bytes,
+            data,
+            sum,
+            ..Task::default()
+        }
+    }
+
+    fn react(&mut self, now: Time, violation: Violation, frame: &[u8]) {
+        self.counts.refused = self.counts.refused.saturating_add(1);
+        if self.refused.is_none_or(|last| now.since(last) >= REFUSED_EVERY) {
+            self.refused = Some(now);
+            self.up.push_back(Up::Refused { reason: violation.to_string() });
+        }
+        match violation.reaction() {
+            Reaction::Drop => {}
+            Reaction::Refuse(error) => self.refuse(error, frame),
+        }
+    }
+
+    /// Answers a request that is not followed, with its own argument.
+    fn refuse(&mut self, error: ErrorCode, frame: &[u8]) {
+        let Some(header) = Header::view(frame) else { return };
+        let argument = frame.get(Header::BYTES..).unwrap_or_default();
+        let len = match header.command {
+            Command::ATA => ATA_BYTES,
+            Command::CONFIG => ConfigArgument::BYTES,
+            Command::MASK => MaskArgument::BYTES,
+            Command::RESERVE => ReserveArgument::BYTES,
+            _ => 0,
+        };
+        let header = header.answer(self.config.ours, self.config.address, error);
+        let argument = argument.get(..len).unwrap_or_default();
+        self.push_reply(Frame::new([header.as_bytes(), argument], Places::EMPTY, None));
+    }
+
+    fn reply(&mut self, tag: u32, kind: Kind, answer: Answer) {
+        let frame = self.frame(tag, kind, &answer, Places::EMPTY, None);
+        self.push_reply(frame);
+    }
+
+    fn push_reply(&mut self, frame: Frame) {
+        if self.replies.len() < REPLIES_MAX {
+            self.replies.push_back(frame);
+        } else {
+            self.counts.crowded = self.counts.crowded.saturating_add(1);
+        }
+    }
+}
+
+fn judge_order(header: &Header, argument: &[u8]) -> Result<Request, Violation> {
+    let (subcommand, entries) = match header.command {
+        Command::CONFIG => {
+            let config = ConfigArgument::view(argument).ok_or(Violation::Truncated)?;
+            (config.command().0, config.len.get())
+        }
+        Command::MASK => {
+            let mask = MaskArgument::view(argument).ok_or(Violation::Truncated)?;
+            (mask.command.0, u16::from(mask.count))
+        }
+        _ => {
+            let reserve = ReserveArgument::view(argument).ok_or(Violation::Truncated)?;
+            (reserve.command.0, u16::from(reserve.count))
+        }
+    };
+    let kind = OrderKind::from_codes(header.command, subcommand).ok_or(Violation::Subcommand)?;
+    let (entries, most) = match kind {
+        // Whatever their count says, nothing follows.
+        OrderKind::ReadMask | OrderKind::ReadReserve => (0, 0),
+        // Directives may be more than entries of the list.
+        OrderKind::EditMask => (entries, u16::from(u8::MAX)),
+        OrderKind::SetConfig | OrderKind::ForceConfig | OrderKind::SetReserve | OrderKind::ForceReserve => {
+            (entries, kind.entries_max())
+        }
+    };
+    if entries > most {
+        return Err(Violation::TooMuch);
+    }
+    let entry_bytes = u32::try_from(kind.entry_bytes()).unwrap_or(u32::MAX);
+    let argument_bytes = u32::from(entries).saturating_mul(entry_bytes);
+    Ok(Request {
+        tag: header.tag.get(),
+        kind: Kind::Order(kind),
+        cdb: Order { kind, argument_bytes }.cdb(),
+        read_bytes: u32::from(kind.entries_max()).saturating_mul(entry_bytes),
+        write_bytes: argument_bytes,
+    })
+}
+
+fn command(task: TaskId, request: &Request) -> UpCommand {
+    UpCommand {
+        task,
+        lun: 0,
+        attribute: Attribute::Simple,
+        cdb: request.cdb,
+        read_bytes: request.read_bytes,
+        write_bytes: request.write_bytes,
+        // The data is in a frame that nobody else waits for.
+        unsolicited_bytes: 0,
+    }
+}

@@ -1,0 +1,338 @@
+//! Requests in flight, and what they are answered.
+
+use super::Config;
+use super::written::Write;
+use crate::verbs::{Ending, TaskId};
+use wire::aoe::{
+    ATA_BYTES, Command, ConfigArgument, ErrorCode, Header, MaskArgument, MaskError, OrderKind, Refusal,
+    ReserveArgument, ReserveCommand,
+};
+use wire::ata::{Section, StatusReturn, error};
+use wire::iwarp::Layout;
+use wire::{Places, Span};
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::big_endian::U16;
+
+/// Copies of one write, under other tags, that are answered together.
+const TAGS_MAX: usize = 4;
+
+/// SCSI status codes (SAM-5 section 5.3.1).
+const GOOD: u8 = 0x00;
+const CHECK_CONDITION: u8 = 0x02;
+const RESERVATION_CONFLICT: u8 = 0x18;
+
+/// What a request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Ata(Section),
+    Order(OrderKind),
+}
+
+impl Default for Kind {
+    fn default() -> Kind {
+        Kind::Ata(Section::default())
+    }
+}
+
+/// The variable part of an answer: an error, and the argument in front of its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Answer {
+    pub error: ErrorCode,
+    /// As much of it as the command has.
+    pub argument: [u8; ATA_BYTES],
+}
+
+impl Kind {
+    /// The AoE command, and how long its argument is.
+    pub(super) fn shape(self) -> (Command, usize) {
+        match self {
+            Kind::Ata(_) => (Command::ATA, ATA_BYTES),
+            Kind::Order(kind) => match kind.codes() {
+                (Command::CONFIG, _) => (Command::CONFIG, ConfigArgument::BYTES),
+                (Command::MASK, _) => (Command::MASK, MaskArgument::BYTES),
+                (command, _) => (command, ReserveArgument::BYTES),
+            },
+        }
+    }
+
+    /// What is answered to a request that ended so, with so many bytes behind the argument; `None`: nothing, so that the
+    /// initiator asks again.
+    pub(super) fn answer(self, config: &Config, ending: &Ending, bytes: u32) -> Option<Answer> {
+        match (ending.status, self) {
+            (GOOD, Kind::Ata(section)) => Some(returned(section, &StatusReturn::good(&section.registers()))),
+            (GOOD, Kind::Order(kind)) => Some(followed(config, kind, bytes, ErrorCode::NONE)),
+            (CHECK_CONDITION, Kind::Ata(section)) => {
+                let registers = ending.sense.as_ref().and_then(StatusReturn::from_sense);
+                let failed = || StatusReturn::failed(&section.registers(), error::ABRT);
+                Some(returned(section, &registers.unwrap_or_else(failed)))
+            }
+            (CHECK_CONDITION, Kind::Order(kind)) => {
+                match ending.sense.as_ref().and_then(Refusal::from_sense) {
+                    Some(Refusal::Error(error)) => Some(followed(config, kind, bytes, error)),
+                    Some(Refusal::Mask { error, done }) => Some(unfollowed(kind, error, done)),
+                    None => Some(followed(config, kind, bytes, ErrorCode::DEVICE_UNAVAILABLE)),
+                }
+            }
+            (RESERVATION_CONFLICT, Kind::Ata(section)) => {
+                Some(Answer::new(ErrorCode::TARGET_IS_RESERVED, section.as_bytes()))
+            }
+            (RESERVATION_CONFLICT, Kind::Order(kind)) => {
+                Some(followed(config, kind, bytes, ErrorCode::TARGET_IS_RESERVED))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Answer {
+    pub(super) fn new(error: ErrorCode, bytes: &[u8]) -> Answer {
+        let mut answer = Answer { error, ..Answer::default() };
+        if let Some(argument) = answer.argument.get_mut(..bytes.len()) {
+            argument.copy_from_slice(bytes);
+        }
+        answer
+    }
+}
+
+/// The registers of an ATA command's end.
+fn returned(section: Section, end: &StatusReturn) -> Answer {
+    Answer::new(ErrorCode::NONE, Section::response(section.flags, end).as_bytes())
+}
+
+/// The answer to an order, with so many bytes of its list or string.
+fn followed(config: &Config, kind: OrderKind, bytes: u32, error: ErrorCode) -> Answer {
+    let (command, subcommand) = kind.codes();
+    let entries = usize::try_from(bytes).unwrap_or(0).checked_div(kind.entry_bytes()).unwrap_or(0);
+    let count = u8::try_from(entries).unwrap_or(u8::MAX);
+    match command {
+        Command::CONFIG => {
+            let argument = ConfigArgument {
+                buffer_count: U16::new(config.buffers),
+                firmware: U16::new(config.firmware),
+                sector_count: config.sectors_max,
+                version_command: (Header::VERSION << 4) | subcommand,
+                len: U16::new(u16::try_from(entries).unwrap_or(u16::MAX)),
+            };
+            Answer::new(error, argument.as_bytes())
+        }
+        Command::MASK => {
+            let argument = MaskArgument {
+                command: wire::aoe::MaskCommand(subcommand),
+                count,
+                ..MaskArgument::default()
+            };
+            Answer::new(error, argument.as_bytes())
+        }
+        _ => {
+            let argument = ReserveArgument { command: ReserveCommand(subcommand), count };
+            Answer::new(error, argument.as_bytes())
+        }
+    }
+}
+
+/// The answer to an edit of the mask list that failed at a directive (section 3.3).
+fn unfollowed(kind: OrderKind, error: MaskError, done: u8) -> Answer {
+    let (_, subcommand) = kind.codes();
+    let command = wire::aoe::MaskCommand(subcommand);
+    Answer::new(ErrorCode::NONE, MaskArgument { reserved: 0, command, error, count: done }.as_bytes())
+}
+
+/// How far a task is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Stage {
+    /// The layer above has it.
+    #[default]
+    Given,
+    /// Its answer is to be sent.
+    Ended,
+    /// It is over; only its frame may still be borrowed.
+    Over,
+}
+
+/// The tags of a request and of its copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Tags {
+    tags: [u32; TAGS_MAX],
+    count: usize,
+    sent: usize,
+}
+
+impl Tags {
+    pub(super) fn one(tag: u32) -> Tags {
+        let mut tags = Tags::default();
+        tags.join(tag);
+        tags
+    }
+
+    /// Adds a tag. When there are too many, the newest takes the place of another, that is returned: initiators that
+    /// take a new tag have given up the older ones.
+    fn join(&mut self, tag: u32) -> Option<u32> {
+        if let Some(place) = self.tags.get_mut(self.count) {
+            *place = tag;
+            self.count = self.count.saturating_add(1);
+            return None;
+        }
+        let last = self.tags.last_mut()?;
+        Some(std::mem::replace(last, tag))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.tags.iter().take(self.count).copied()
+    }
+
+    /// The next that is to be answered.
+    pub(super) fn next(&mut self) -> Option<u32> {
+        let tag = self.tags.get(self.sent).filter(|_| !self.is_done())?;
+        self.sent = self.sent.saturating_add(1);
+        Some(*tag)
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.sent >= self.count
+    }
+}
+
+/// What one slot holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Task {
+    pub generation: u16,
+    pub used: bool,
+    pub stage: Stage,
+    pub kind: Kind,
+    pub tags: Tags,
+    pub read_bytes: u32,
+    /// Its frame, as long as that is needed, and where in it the data-out is.
+    pub frame: Option<Span>,
+    pub data: Span,
+    /// CRC32C of the data of an ATA command.
+    pub sum: u32,
+    /// Data-out bytes that were brought.
+    pub fetched: u32,
+    pub fetch: Option<Places>,
+    /// The layer above uses its data where it lies.
+    pub borrowed: bool,
+    /// Data-in, lent until it is sent.
+    pub payload: Places,
+    pub answer: Answer,
+}
+
+impl Task {
+    /// Where all of its data-out lies, if none of it was fetched.
+    pub(super) fn immediate(&self) -> Option<Span> {
+        let is_whole = self.stage == Stage::Given && self.fetched == 0 && self.fetch.is_none();
+        (is_whole && self.data.len > 0 && self.frame.is_some()).then_some(self.data)
+    }
+
+    /// What it writes, under all its tags.
+    pub(super) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
+        let section = match self.kind {
+            Kind::Ata(section) if self.data.len > 0 => Some(section),
+            Kind::Ata(_) | Kind::Order(_) => None,
+        };
+        let tags = self.tags.iter();
+        tags.filter_map(move |tag| section.map(|section| Write { tag, section, sum: self.sum }))
+    }
+
+    /// Whether this request is the same one, with or without its tag.
+    fn is(&self, other: &Task) -> bool {
+        let sizes = |task: &Task| (task.data.len, task.read_bytes);
+        self.kind == other.kind && self.sum == other.sum && sizes(self) == sizes(other)
+    }
+}
+
+/// Whether a request is in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Met {
+    /// It is, under this tag.
+    Same,
+    /// The same write is, under another tag, and will be answered under this one, too.
+    Joined,
+    /// No.
+    New,
+}
+
+/// The slots of one session.
+#[derive(Debug, Default)]
+pub(super) struct TaskTable {
+    slots: Vec<Task>,
+    free: Vec<u16>,
+    /// Tags of the tasks that are not over, beside the sums of their data and their slots: few and close together, so
+    /// that a scan is cheap.
+    tags: Vec<(u32, u32, u16)>,
+}
+
+impl TaskTable {
+    pub(super) fn new(slots: u16) -> TaskTable {
+        TaskTable {
+            slots: vec![Task::default(); usize::from(slots)],
+            free: (0..slots).rev().collect(),
+            tags: Vec::with_capacity(usize::from(slots)),
+        }
+    }
+
+    /// Takes a slot; `None` when all are taken.
+    pub(super) fn take(&mut self, new: Task) -> Option<TaskId> {
+        let slot = self.free.pop()?;
+        let task = self.slots.get_mut(usize::from(slot))?;
+        let generation = task.generation.wrapping_add(1);
+        *task = Task { generation, used: true, ..new };
+        self.tags.extend(new.tags.iter().map(|tag| (tag, new.sum, slot)));
+        Some(TaskId { slot, generation })
+    }
+
+    /// Whether this request, that came now, is in flight already.
+    pub(super) fn meet(&mut self, new: &Task, tag: u32) -> Met {
+        let is_write = new.writes().next().is_some();
+        let mut original = None;
+        for (other, sum, slot) in &self.tags {
+            if *other != tag && !(is_write && *sum == new.sum) {
+                continue;
+            }
+            let Some(task) = self.slots.get(usize::from(*slot)).filter(|task| task.is(new)) else { continue };
+            if *other == tag {
+                return Met::Same;
+            }
+            // Once an answer has left, a newer write may have come between the two.
+            if task.tags.sent == 0 {
+                original = Some(*slot);
+            }
+        }
+        let Some(slot) = original else { return Met::New };
+        let Some(task) = self.slots.get_mut(usize::from(slot)) else { return Met::New };
+        let given_up = task.tags.join(tag);
+        let is_given_up = |entry: &&mut (u32, u32, u16)| entry.2 == slot && Some(entry.0) == given_up;
+        match self.tags.iter_mut().find(is_given_up) {
+            Some(entry) => entry.0 = tag,
+            None => self.tags.push((tag, new.sum, slot)),
+        }
+        Met::Joined
+    }
+
+    /// The task, if it still is the one that this id was given for.
+    pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
+        self.slots.get_mut(usize::from(id.slot)).filter(|task| task.used && task.generation == id.generation)
+    }
+
+    /// The task is over: its tags may name other requests from now on.
+    pub(super) fn forget(&mut self, id: TaskId) {
+        self.tags.retain(|(_, _, slot)| *slot != id.slot);
+    }
+
+    /// Gives the slot back.
+    pub(super) fn release(&mut self, id: TaskId) {
+        let Some(task) = self.get(id) else { return };
+        task.used = false;
+        self.free.push(id.slot);
+    }
+
+    /// Whether no slot is taken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
+    /// The tasks of all slots that are taken.
+    pub(super) fn ids(&self) -> impl Iterator<Item = TaskId> {
+        let used = (0u16..).zip(&self.slots).filter(|(_, task)| task.used);
+        used.map(|(slot, task)| TaskId { slot, generation: task.generation })
+    }
+}

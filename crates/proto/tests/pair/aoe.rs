@@ -1,0 +1,339 @@
+//! Our two ends of an AoE session against each other, over a segment that loses, doubles and delays frames.
+
+mod rig;
+
+use crate::support::{GOOD, HOST, Random};
+use proptest::prelude::*;
+use proto::aoe::discover::{Discovery, query};
+use proto::aoe::initiator::InitiatorConfig;
+use proto::aoe::target::{Export, answer_query};
+use proto::iscsi::initiator::{Completion, Event, Request};
+use proto::verbs::{Attribute, TaskId};
+use rig::{Faults, INITIATOR, Rig, SECTOR};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+use wire::aoe::{Address, Mac};
+use wire::{Cdb, Places, Span};
+
+/// Sectors of the disk: so few that commands meet.
+const SECTORS: usize = 256;
+/// The longest command in sectors, and the host's memory for each.
+const COMMAND_SECTORS: usize = 40;
+const ROOM: usize = COMMAND_SECTORS * SECTOR + 64;
+
+const READ: u8 = 0x88;
+const WRITE: u8 = 0x8a;
+const SYNCHRONIZE_CACHE: u8 = 0x91;
+const READ_CAPACITY: u8 = 0x9e;
+const FUA: u8 = 0x08;
+
+/// Somebody who reads and writes, and knows what must be where.
+struct User {
+    rig: Rig,
+    random: Random,
+    /// What each sector was written with last; each write has its own.
+    written: Vec<u64>,
+    writes: u64,
+    in_flight: BTreeMap<TaskId, Command>,
+    completed: usize,
+    /// What was written last.
+    last: Option<Range<usize>>,
+}
+
+struct Command {
+    opcode: u8,
+    sectors: Range<usize>,
+    room: usize,
+    /// What a write writes.
+    number: u64,
+}
+
+fn contents(number: u64, sector: usize) -> [u8; SECTOR] {
+    let mut random = Random::new(number.wrapping_mul(1 << 20) + sector as u64);
+    let mut bytes = [0; SECTOR];
+    // Nothing was written yet: zeros.
+    if number > 0 {
+        bytes.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next().to_le_bytes()));
+    }
+    bytes
+}
+
+impl User {
+    fn new(config: InitiatorConfig, buffers: u16, seed: u64) -> User {
+        User {
+            rig: Rig::new(config, buffers, SECTORS, seed),
+            random: Random::new(!seed),
+            written: vec![0; SECTORS],
+            writes: 0,
+            in_flight: BTreeMap::new(),
+            completed: 0,
+            last: None,
+        }
+    }
+
+    fn log_in(&mut self) {
+        let end = self.rig.now.after(INITIATOR.login_within);
+        while self.rig.events.is_empty() {
+            assert!(self.rig.step(end), "no login");
+        }
+        assert!(matches!(self.rig.events.pop(), Some(Event::Ready(_))));
+    }
+
+    /// Gives so many commands, and lets all but those that the session has taken with it end.
+    fn work(&mut self, commands: usize) {
+        let end = self.rig.now.after(Duration::from_secs(600));
+        let (mut given, done) = (0, self.completed + commands);
+        while self.completed < done {
+            for _ in 0..4 {
+                given += usize::from(given < commands && self.give());
+            }
+            assert!(self.rig.step(end), "{} commands hang", self.in_flight.len());
+            self.take();
+        }
+        assert!(self.in_flight.is_empty());
+    }
+
+    fn take(&mut self) {
+        for event in std::mem::take(&mut self.rig.events) {
+            match event {
+                Event::Completed(completion) => self.ended(&completion),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// A random command, unless it would meet another one.
+    fn give(&mut self) -> bool {
+        let scale = self.random.below(6);
+        let len = COMMAND_SECTORS.min(1 + self.random.below(2 << scale));
+        let first = self.random.below(SECTORS - len);
+        // What is written again at once is what a late copy would spoil.
+        let again = self.last.clone().filter(|_| self.random.below(2) == 0);
+        let sectors = again.unwrap_or(first..first + len);
+        let opcode = [READ, READ, READ, WRITE, WRITE, WRITE, WRITE, SYNCHRONIZE_CACHE, READ_CAPACITY]
+            [self.random.below(9)];
+        let meets = |other: &Command| {
+            let is_write = opcode == WRITE || other.opcode == WRITE;
+            is_write && other.sectors.start < sectors.end && sectors.start < other.sectors.end
+        };
+        if self.in_flight.values().any(meets) {
+            return false;
+        }
+        self.submit(opcode, sectors).is_some()
+    }
+
+    fn submit(&mut self, opcode: u8, sectors: Range<usize>) -> Option<TaskId> {
+        let room = (0..64).find(|room| self.in_flight.values().all(|other| other.room != *room))?;
+        let mut cdb = [0; 16];
+        cdb[0] = opcode;
+        cdb[2..10].copy_from_slice(&(sectors.start as u64).to_be_bytes());
+        cdb[10..14].copy_from_slice(&(sectors.len() as u32).to_be_bytes());
+        let (mut read, mut write) = (Places::EMPTY, Places::EMPTY);
+        let number = self.writes + 1;
+        match opcode {
+            READ => read = places(room, sectors.len() * SECTOR),
+            WRITE => {
+                write = places(room, sectors.len() * SECTOR);
+                cdb[1] = if self.random.below(4) == 0 { FUA } else { 0 };
+                let bytes: Vec<u8> = sectors.clone().flat_map(|sector| contents(number, sector)).collect();
+                let half = write.iter().next()?.len as usize;
+                self.rig.host(room * ROOM, half).copy_from_slice(&bytes[..half]);
+                let rest = bytes.len() - half;
+                self.rig.host(room * ROOM + half + 64, rest).copy_from_slice(&bytes[half..]);
+            }
+            READ_CAPACITY => {
+                (cdb[1], cdb[13]) = (0x10, 32);
+                read = places(room, 32);
+            }
+            _ => {}
+        }
+        let cdb = Cdb::from_bytes(&cdb)?;
+        let request = Request { lun: 0, attribute: Attribute::Simple, cdb, read, write };
+        let task = self.rig.initiator.submit(request)?;
+        self.writes += u64::from(opcode == WRITE);
+        let sectors = if opcode == READ || opcode == WRITE { sectors } else { 0..0 };
+        let before = self.in_flight.insert(task, Command { opcode, sectors, room, number });
+        assert!(before.is_none(), "a task is one command");
+        Some(task)
+    }
+
+    fn ended(&mut self, completion: &Completion) {
+        let Completion { task, outcome, read_bytes, .. } = completion;
+        assert_eq!(*outcome, GOOD);
+        self.completed += 1;
+        let Command { opcode, sectors, room, number } =
+            self.in_flight.remove(task).expect("a command ends once");
+        match opcode {
+            READ => {
+                let found = self.placed(room, sectors.len() * SECTOR);
+                assert_eq!(*read_bytes as usize, found.len());
+                for (sector, found) in sectors.zip(found.chunks(SECTOR)) {
+                    assert!(found == contents(self.written[sector], sector), "sector {sector} is an old one");
+                }
+            }
+            WRITE => {
+                self.last = Some(sectors.clone());
+                sectors.for_each(|sector| self.written[sector] = number);
+            }
+            READ_CAPACITY => {
+                assert_eq!(self.placed(room, 32)[..8], (SECTORS as u64 - 1).to_be_bytes());
+            }
+            _ => {}
+        }
+    }
+
+    /// What lies in the places of a command.
+    fn placed(&mut self, room: usize, len: usize) -> Vec<u8> {
+        let spans: Vec<Span> = places(room, len).iter().collect();
+        let bytes = spans.iter().map(|span| self.rig.host(span.offset as usize, span.len as usize).to_vec());
+        bytes.collect::<Vec<_>>().concat()
+    }
+
+    /// Nothing goes wrong any more: what was on its way arrives, and then the disk has what was written last.
+    fn check(&mut self) {
+        self.rig.faults = Faults::default();
+        let end = self.rig.now.after(Duration::from_secs(4));
+        while self.rig.step(end) {}
+        assert!(self.rig.is_at_rest());
+        for (sector, (found, number)) in self.rig.disk.chunks(SECTOR).zip(&self.written).enumerate() {
+            assert!(found == contents(*number, sector), "sector {sector} has been overwritten");
+        }
+    }
+}
+
+/// Two places in the host's memory, cut somewhere in a sector.
+fn places(room: usize, len: usize) -> Places {
+    let half = (len / 3) | 1;
+    let (at, mut places) = (room * ROOM, Places::EMPTY);
+    for (from, len) in [(at, half), (at + half + 64, len - half)] {
+        places.push(Span { buffer: HOST, offset: from as u64, len: len as u32 });
+    }
+    places
+}
+
+#[test]
+fn commands_fill_the_window_and_no_more() {
+    for (mtu, buffers) in [(1500, 1), (1500, 16), (9000, 4), (9000, 64)] {
+        let mut user = User::new(InitiatorConfig { mtu, ..INITIATOR }, buffers, u64::from(mtu));
+        user.log_in();
+        user.work(300);
+        user.check();
+        if buffers < 64 {
+            assert_eq!(user.rig.tags_most, usize::from(buffers));
+        }
+        assert!(user.rig.flushes > 0);
+    }
+}
+
+#[test]
+fn nothing_is_lost_and_hardly_anything_sent_twice() {
+    // At once, and over 100 Mbit/s, where a window of frames takes much longer than one of them.
+    for (mtu, per_frame, byte) in [(1500, 2, 0), (9000, 17, 0), (1500, 2, 80), (9000, 17, 80)] {
+        let mut user = User::new(InitiatorConfig { mtu, ..INITIATOR }, 64, 3);
+        user.log_in();
+        user.rig.byte = Duration::from_nanos(byte);
+        let (before, mut frames) = (user.rig.sent, 0);
+        for _ in 0..40 {
+            for first in (0..SECTORS - 34).step_by(34) {
+                user.submit(WRITE, first..first + 34).unwrap();
+                frames += 34usize.div_ceil(per_frame);
+            }
+            let end = user.rig.now.after(Duration::from_secs(1));
+            while !user.in_flight.is_empty() {
+                assert!(user.rig.step(end));
+                user.take();
+            }
+        }
+        // A request and an answer each; over a slow link, more until the timer has learned how slow.
+        let needed = 2 * (frames + user.rig.flushes);
+        let extra = (user.rig.sent - before).checked_sub(needed).unwrap();
+        assert!(extra <= if byte == 0 { 0 } else { needed / 100 }, "{extra} of {needed}, {mtu}");
+    }
+}
+
+#[test]
+fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
+    for seed in 0..20 {
+        let mut user = User::new(INITIATOR, 16, seed);
+        user.log_in();
+        user.work(20);
+        for _ in 0..20 {
+            user.give();
+        }
+        let end = user.rig.now.after(Duration::from_secs(1));
+        for _ in 0..user.random.below(60) {
+            user.rig.step(end);
+        }
+        user.rig.is_cut = true;
+        let since = user.rig.now;
+        let end = since.after(INITIATOR.lost_after * 3);
+        while user.rig.step(end) {}
+        let Some(Event::Gone { reason }) = user.rig.events.pop() else { panic!("it is not lost") };
+        assert!(reason.contains("3.4") && user.rig.initiator.is_over(), "{reason}");
+        user.take();
+        assert!(user.rig.events.is_empty());
+        // Nobody knows what became of the others: they are given again.
+        let lost = std::mem::take(&mut user.in_flight);
+        user.rig.is_cut = false;
+        user.rig.again(InitiatorConfig { first_tag: 0x8000, ..INITIATOR });
+        user.log_in();
+        for command in lost.values().filter(|command| command.opcode == WRITE) {
+            user.submit(WRITE, command.sectors.clone()).unwrap();
+        }
+        let end = user.rig.now.after(Duration::from_secs(10));
+        while !user.in_flight.is_empty() {
+            assert!(user.rig.step(end));
+            user.take();
+        }
+        user.work(50);
+        user.check();
+    }
+}
+
+#[test]
+fn a_discovery_finds_our_targets() {
+    let ours = Mac([2, 0, 0, 0, 0, 1]);
+    let mut discovery = Discovery::default();
+    for (shelf, slot) in [(2, 1), (1, 7), (1, 3)] {
+        let export = Export {
+            address: Address { shelf, slot },
+            ours: Mac([2, 0, 0, 0, 1, slot]),
+            config: b"which one",
+            buffers: 32,
+            sectors_max: 17,
+            firmware: 5,
+        };
+        let mut out = [0; 2000];
+        for to in [Address::BROADCAST, Address { shelf: 1, slot: Address::ALL_SLOTS }] {
+            let frame = query(ours, Mac::BROADCAST, to, 9);
+            let len = answer_query(frame.header(), &export, &mut out).unwrap_or(0);
+            discovery.take(&out[..len]);
+        }
+    }
+    let found: Vec<_> = discovery.targets().iter().map(|one| one.address.to_string()).collect();
+    assert_eq!(found, ["1.3", "1.7", "2.1"]);
+    let first = &discovery.targets()[0];
+    assert_eq!((first.buffer_count, first.sectors, &first.config[..]), (32, 17, &b"which one"[..]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_acknowledged_is_read_back_whatever_the_segment_does(
+        seed: u64,
+        lost in 0..250usize,
+        doubled in 0..300usize,
+        delay in 0..8000u64,
+        unanswered in prop_oneof![Just(0usize), 0..200usize],
+        mtu in prop_oneof![Just(1500u32), Just(9000)],
+        buffers in prop_oneof![Just(1u16), 2..8u16, Just(64)],
+    ) {
+        let mut user = User::new(InitiatorConfig { mtu, ..INITIATOR }, buffers, seed);
+        user.rig.faults = Faults { lost, doubled, delay: Duration::from_micros(delay), unanswered };
+        user.log_in();
+        user.work(120);
+        user.check();
+    }
+}

@@ -1,0 +1,405 @@
+//! Both ends of an AoE session, a segment that loses, doubles and delays frames, a clock, and a device that takes its
+//! time.
+
+use crate::support::{DISK, HOST, Random, crc32c};
+use proto::aoe::initiator::{Initiator, InitiatorConfig, Put, Source};
+use proto::aoe::target::{Config, Export, Kind, Target, answer_query, look};
+use proto::iscsi::initiator::Event;
+use proto::time::Time;
+use proto::verbs::{Command, Down, Ending, TaskId, Up};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use wire::aoe::{Address, Header, Mac, sectors_per_frame};
+use wire::ata::{self, Action, Feature, Identity, PassThrough, identify};
+use wire::iwarp::Layout;
+use wire::{BufferId, Places, Span};
+
+pub(crate) const SECTOR: usize = 512;
+pub(crate) const ADDRESS: Address = Address { shelf: 3, slot: 4 };
+pub(crate) const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+pub(crate) const THEIRS: Mac = Mac([2, 0, 0, 0, 0, 2]);
+/// Frames on their way, one buffer for each, behind these.
+const SCRATCH: BufferId = BufferId(2);
+const FRAMES: u32 = 16;
+const SCRATCH_BYTES: usize = 1 << 14;
+/// SAM-5 section 5.3.
+const BUSY: u8 = 0x08;
+
+pub(crate) const INITIATOR: InitiatorConfig = InitiatorConfig {
+    target: ADDRESS,
+    ours: OURS,
+    mtu: 1500,
+    lane: 1,
+    first_tag: 7,
+    queue_depth: 8,
+    login_within: Duration::from_secs(60),
+    idle: Duration::from_secs(5),
+    lost_after: Duration::from_secs(60),
+};
+
+/// What goes wrong, out of 1000 frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    pub lost: usize,
+    pub doubled: usize,
+    /// How long a frame may be on its way.
+    pub delay: Duration,
+    /// Commands that the device does not answer.
+    pub unanswered: usize,
+}
+
+enum Happening {
+    ToTarget(Vec<u8>),
+    ToInitiator(Vec<u8>),
+    Done(TaskId),
+}
+
+struct Running {
+    pass: PassThrough,
+    command: Command,
+    /// Its data was brought, or lies in its frame for as long as it needs it.
+    has: Has,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Has {
+    Nothing,
+    Fetched,
+    Borrowed(Span),
+}
+
+pub(crate) struct Rig {
+    pub now: Time,
+    pub faults: Faults,
+    /// No frame arrives.
+    pub is_cut: bool,
+    /// How long a byte takes to leave: frames wait for those before them.
+    pub byte: Duration,
+    /// Until when each direction is busy with what was sent.
+    busy: [Time; 2],
+    pub initiator: Initiator,
+    pub target: Target,
+    pub events: Vec<Event>,
+    pub random: Random,
+    buffers: u16,
+    mtu: usize,
+    host: Vec<u8>,
+    pub disk: Vec<u8>,
+    scratch: Vec<u8>,
+    frames: BTreeMap<u32, Vec<u8>>,
+    next_frame: u32,
+    happenings: BTreeMap<(Time, u64), Happening>,
+    count: u64,
+    running: BTreeMap<TaskId, Running>,
+    /// Tags that were sent and have no answer.
+    tags: BTreeSet<u32>,
+    /// The most that there were.
+    pub tags_most: usize,
+    pub flushes: usize,
+    pub sent: usize,
+}
+
+impl Rig {
+    pub(crate) fn new(config: InitiatorConfig, buffers: u16, sectors: usize, seed: u64) -> Rig {
+        let target = Target::new(Config {
+            address: ADDRESS,
+            ours: THEIRS,
+            peer: OURS,
+            buffers,
+            sectors_max: sectors_per_frame(config.mtu),
+            firmware: 1,
+            crc32c,
+        });
+        Rig {
+            now: Time(0),
+            faults: Faults::default(),
+            is_cut: false,
+            byte: Duration::ZERO,
+            busy: [Time(0); 2],
+            initiator: Initiator::new(config, Time(0)),
+            target,
+            events: Vec::new(),
+            random: Random::new(seed),
+            buffers,
+            mtu: config.mtu as usize,
+            host: vec![0; 1 << 20],
+            disk: vec![0; sectors * SECTOR],
+            scratch: vec![0; SCRATCH_BYTES * usize::from(buffers) * 2],
+            frames: BTreeMap::new(),
+            next_frame: FRAMES,
+            happenings: BTreeMap::new(),
+            count: 0,
+            running: BTreeMap::new(),
+            tags: BTreeSet::new(),
+            tags_most: 0,
+            flushes: 0,
+            sent: 0,
+        }
+    }
+
+    /// Another session of the same initiator.
+    pub(crate) fn again(&mut self, config: InitiatorConfig) {
+        self.initiator = Initiator::new(config, self.now);
+        self.tags.clear();
+        self.events.clear();
+    }
+
+    pub(crate) fn host(&mut self, at: usize, len: usize) -> &mut [u8] {
+        &mut self.host[at..at + len]
+    }
+
+    fn at(&mut self, span: Span) -> &mut [u8] {
+        let region = match span.buffer {
+            HOST => &mut self.host,
+            DISK => &mut self.disk,
+            SCRATCH => &mut self.scratch,
+            BufferId(frame) => self.frames.get_mut(&frame).expect("the frame is not free"),
+        };
+        &mut region[span.offset as usize..][..span.len as usize]
+    }
+
+    fn gather(&mut self, places: &Places) -> Vec<u8> {
+        places.iter().flat_map(|span| self.at(span).to_vec()).collect()
+    }
+
+    fn scatter(&mut self, mut bytes: &[u8], places: &Places) {
+        assert_eq!(bytes.len(), places.len() as usize);
+        for span in places.iter() {
+            let (head, rest) = bytes.split_at(span.len as usize);
+            self.at(span).copy_from_slice(head);
+            bytes = rest;
+        }
+    }
+
+    fn happens(&mut self, within: Duration, what: Happening) {
+        let nanos = 20_000 + self.random.below(within.as_nanos() as usize + 1);
+        let way = match &what {
+            Happening::ToTarget(bytes) => Some((0, bytes.len())),
+            Happening::ToInitiator(bytes) => Some((1, bytes.len())),
+            Happening::Done(_) => None,
+        };
+        let mut from = self.now;
+        if let Some((way, len)) = way {
+            from = from.max(self.busy[way]).after(self.byte * len as u32);
+            self.busy[way] = from;
+        }
+        let at = from.after(Duration::from_nanos(nanos as u64));
+        self.count += 1;
+        self.happenings.insert((at, self.count), what);
+    }
+
+    fn send(&mut self, bytes: Vec<u8>, wrap: fn(Vec<u8>) -> Happening) {
+        assert!(bytes.len() <= self.mtu + 14, "{} bytes in a frame", bytes.len());
+        self.sent += 1;
+        let Faults { lost, doubled, delay, .. } = self.faults;
+        if self.is_cut || self.random.below(1000) < lost {
+            return;
+        }
+        if self.random.below(1000) < doubled {
+            // Late enough to find that newer data has been written.
+            self.happens(delay * 10, wrap(bytes.clone()));
+        }
+        self.happens(delay, wrap(bytes));
+    }
+
+    /// Lets happen what happens next, unless that is later than `end`; `false`: it is.
+    pub(crate) fn step(&mut self, end: Time) -> bool {
+        self.settle();
+        let happening = self.happenings.first_key_value().map(|((at, _), _)| *at);
+        let due = [happening, self.initiator.deadline(), self.target.deadline()];
+        let Some(next) = due.into_iter().flatten().min().filter(|next| *next <= end) else {
+            self.now = end;
+            return false;
+        };
+        self.now = self.now.max(next);
+        if happening == Some(next) {
+            let (_, what) = self.happenings.pop_first().expect("it is there");
+            match what {
+                Happening::ToTarget(bytes) => self.target_hears(bytes),
+                Happening::ToInitiator(bytes) => self.initiator_hears(bytes),
+                Happening::Done(task) => self.done(task),
+            }
+        } else {
+            self.initiator.tick(self.now);
+            self.target.tick(self.now);
+        }
+        self.settle();
+        true
+    }
+
+    fn settle(&mut self) {
+        while let Some(event) = self.initiator.poll() {
+            self.events.push(event);
+        }
+        while let Some(frame) = self.initiator.transmit(self.now) {
+            let bytes = [frame.header().to_vec(), self.gather(&frame.payload)].concat();
+            let header = Header::view(&bytes).unwrap();
+            if header.command == wire::aoe::Command::ATA {
+                self.tags.insert(header.tag.get());
+            }
+            assert!(self.tags.len() <= usize::from(self.buffers), "more than the target has room for");
+            self.tags_most = self.tags_most.max(self.tags.len());
+            self.send(bytes, Happening::ToTarget);
+        }
+        loop {
+            while let Some(up) = self.target.poll() {
+                self.up(up);
+            }
+            let Some((from, to)) = self.target.copy() else { break };
+            let bytes = self.at(from).to_vec();
+            self.scatter(&bytes, &to);
+        }
+        while let Some(frame) = self.target.transmit() {
+            let bytes = [frame.header().to_vec(), self.gather(&frame.payload)].concat();
+            self.send(bytes, Happening::ToInitiator);
+        }
+        while let Some(Span { buffer: BufferId(frame), .. }) = self.target.freed() {
+            assert!(self.frames.remove(&frame).is_some(), "freed once");
+        }
+        assert!(self.frames.len() <= usize::from(self.buffers) * 2);
+    }
+
+    fn keep(&mut self, bytes: Vec<u8>) -> Span {
+        let buffer = BufferId(self.next_frame);
+        self.next_frame += 1;
+        let span = Span { buffer, offset: 0, len: bytes.len() as u32 };
+        self.frames.insert(buffer.0, bytes);
+        span
+    }
+
+    fn initiator_hears(&mut self, bytes: Vec<u8>) {
+        self.tags.remove(&Header::view(&bytes).unwrap().tag.get());
+        let place = self.keep(bytes.clone());
+        let put = self.initiator.receive(self.now, &bytes, place).map(|Put { from, to }| match from {
+            Source::Frame(span) => (bytes[span.offset as usize..][..span.len as usize].to_vec(), to),
+            Source::Made(made) => (made.to_vec(), to),
+        });
+        if let Some((bytes, to)) = put {
+            self.scatter(&bytes, &to);
+        }
+        self.frames.remove(&place.buffer.0);
+    }
+
+    fn target_hears(&mut self, bytes: Vec<u8>) {
+        let sight = look(&bytes).expect("a request");
+        assert_eq!((sight.from, sight.to), (OURS, ADDRESS));
+        if sight.kind == Kind::Query {
+            let export = Export {
+                address: ADDRESS,
+                ours: THEIRS,
+                config: b"pair",
+                buffers: self.buffers,
+                sectors_max: sectors_per_frame(self.mtu as u32),
+                firmware: 1,
+            };
+            let mut out = vec![0; 2048];
+            let len = answer_query(&bytes, &export, &mut out).expect("an answer");
+            out.truncate(len);
+            return self.send(out, Happening::ToInitiator);
+        }
+        let place = self.keep(bytes.clone());
+        if !self.target.receive(self.now, &bytes, place) {
+            self.frames.remove(&place.buffer.0);
+        }
+    }
+
+    fn up(&mut self, up: Up) {
+        match up {
+            Up::Command(command) => {
+                let id = command.task;
+                let pass = PassThrough::from_cdb(&command.cdb).expect("ATA");
+                let has = match (command.write_bytes, self.random.below(2)) {
+                    (1.., 0) => Has::Borrowed(self.target.borrow(id).expect("its data is in its frame")),
+                    _ => Has::Nothing,
+                };
+                self.running.insert(id, Running { pass, command, has });
+                if command.write_bytes > 0 && has == Has::Nothing {
+                    let into = Places::one(scratch(id, command.write_bytes));
+                    self.target.down(self.now, Down::Fetch { task: id, at: 0, into });
+                }
+                self.happens(Duration::from_millis(2), Happening::Done(id));
+            }
+            Up::Fetched(id) => self.running.get_mut(&id).expect("it runs").has = Has::Fetched,
+            Up::Pushed(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The device has done a command.
+    fn done(&mut self, task: TaskId) {
+        let Running { pass, command, has } = self.running.remove(&task).expect("it runs");
+        let is_unanswered = self.random.below(1000) < self.faults.unanswered;
+        let registers = pass.registers;
+        let len = registers.sectors() * SECTOR as u32;
+        let medium = Span { buffer: DISK, offset: registers.lba * SECTOR as u64, len };
+        let status = if is_unanswered { BUSY } else { 0 };
+        let ending = Ending {
+            status,
+            sense: None,
+            read_bytes: command.read_bytes.into(),
+            write_bytes: command.write_bytes.into(),
+        };
+        let mut data = None;
+        match registers.command().expect("a command").action() {
+            Action::Read => data = Some(medium),
+            Action::Write { .. } => {
+                let from = match has {
+                    Has::Nothing => panic!("its data is missing"),
+                    Has::Fetched => scratch(task, len),
+                    Has::Borrowed(span) => span,
+                };
+                if !is_unanswered {
+                    let bytes = self.at(from).to_vec();
+                    self.at(medium).copy_from_slice(&bytes);
+                }
+            }
+            Action::Flush => self.flushes += 1,
+            Action::Verify | Action::Other => {
+                let identity = identity(self.disk.len() / SECTOR).encode();
+                let place = scratch(task, SECTOR as u32);
+                self.at(place).copy_from_slice(&identity);
+                data = Some(place);
+            }
+        }
+        let down = match data.filter(|_| !is_unanswered) {
+            Some(from) => Down::Push { task, at: 0, from: Places::one(from), end: Some(ending) },
+            None => Down::End { task, ending },
+        };
+        self.target.down(self.now, down);
+        if let Has::Borrowed(_) = has {
+            self.target.give_back(task);
+        }
+    }
+
+    /// Whether nothing is left of anything.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.target.is_idle() && self.running.is_empty() && self.frames.is_empty()
+    }
+}
+
+/// Where the data of a task is brought.
+fn scratch(task: TaskId, len: u32) -> Span {
+    Span { buffer: SCRATCH, offset: u64::from(task.slot) * SCRATCH_BYTES as u64, len }
+}
+
+fn identity(sectors: usize) -> Identity {
+    Identity {
+        serial: identify::text("PAIR1"),
+        firmware: identify::text("1"),
+        model: identify::text("pair"),
+        sectors: sectors as u64,
+        lba48: true,
+        flush_cache: true,
+        flush_cache_ext: true,
+        fua: false,
+        write_cache: Feature::ON,
+        look_ahead: Feature::ON,
+        smart: Feature::default(),
+        smart_logs: false,
+        sector_bytes: ata::SECTOR_BYTES,
+        physical_exponent: 0,
+        rotation_rate: 1,
+        trim_sectors: 0,
+        world_wide_name: None,
+    }
+}

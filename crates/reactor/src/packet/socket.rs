@@ -1,0 +1,295 @@
+//! Opening raw packet sockets, and saying what is missing where that fails.
+
+use super::filter::{self, CONDITIONS_MAX, Condition, Field, Program};
+use super::ring::Ring;
+use crate::io::Handle;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// An Ethernet header.
+const HEADER_BYTES: u32 = 14;
+/// The largest payload that slots are made for; loopback would have 64 KiB.
+const MTU_MAX: u32 = 9216;
+/// Slots of either direction at most.
+const SLOTS_MAX: u32 = 4096;
+/// What the kernel counts for a frame besides its bytes, about.
+const OVERHEAD_BYTES: u32 = 1024;
+
+/// What to open.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// The network interface.
+    pub interface: &'a str,
+    /// The EtherType.
+    pub protocol: u16,
+    /// What a frame must be to be received: all of it.
+    pub filter: &'a [Condition],
+    /// Frames that are the same in these fields come to the same socket.
+    pub spread: &'a [Field],
+    /// Bytes before the part of a frame that is to lie on a block boundary, from the Ethernet header on.
+    pub header: u32,
+    /// Frames that can be received and not yet released, for each socket; at most 4096.
+    pub frames: u32,
+    /// Frames that can be queued, for each socket; at most 4096.
+    pub slots: u32,
+}
+
+/// A packet socket that receives already. Frames wait in its ring until a core has it.
+#[derive(Debug)]
+pub struct Socket {
+    pub(super) ring: Ring,
+    fd: OwnedFd,
+    interface: Interface,
+    pub(super) header: u32,
+    pub(super) frames: u32,
+    pub(super) slots: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Interface {
+    name: String,
+    index: i32,
+    mac: [u8; 6],
+    mtu: u32,
+}
+
+/// Opens so many sockets, one for each core; each frame comes to one of them.
+///
+/// # Errors
+/// In words that say what to do.
+pub fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Socket>> {
+    assert!(setup.filter.len() <= CONDITIONS_MAX && setup.spread.len() <= CONDITIONS_MAX);
+    let mut sockets = Vec::with_capacity(count);
+    let mut group = None;
+    for _ in 0..count {
+        let socket = Socket::unbound(setup)?;
+        match count {
+            1 => socket.bind(setup)?,
+            _ => group = Some(socket.join(setup, group)?),
+        }
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+impl Socket {
+    /// Of no protocol yet, so nothing comes.
+    fn unbound(setup: &Setup<'_>) -> io::Result<Socket> {
+        let raw =
+            rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None);
+        let fd = raw.map_err(|errno| explain(errno, setup.interface))?;
+        let interface = Interface::find(&fd, setup.interface)?;
+        let options = Options { fd: &fd, interface: &interface.name };
+        let [frames, slots] = [setup.frames, setup.slots].map(|count| count.min(SLOTS_MAX));
+        let ring = Ring::new(&fd, &options, HEADER_BYTES + interface.mtu, frames)?;
+        // As much as the system allows; beyond it, what is queued goes out bit by bit.
+        let room = (slots * (HEADER_BYTES + interface.mtu + OVERHEAD_BYTES)) as usize;
+        let _ = sockopt::set_socket_send_buffer_size(&fd, room);
+        Ok(Socket { ring, fd, interface, header: setup.header, frames, slots })
+    }
+
+    /// Starts receiving; what comes has passed the filter.
+    fn bind(&self, setup: &Setup<'_>) -> io::Result<()> {
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
+        self.receive_from(setup.protocol)
+    }
+
+    /// Starts receiving as one of a group, whose number is returned. Only who receives can join one, so nothing passes
+    /// until it has.
+    fn join(&self, setup: &Setup<'_>, group: Option<u16>) -> io::Result<u16> {
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::nothing())?;
+        self.receive_from(setup.protocol)?;
+        let new = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
+        let fanout = (libc::PACKET_FANOUT_CBPF | new) << 16 | u32::from(group.unwrap_or(0));
+        self.options().set(libc::SOL_PACKET, libc::PACKET_FANOUT, &fanout)?;
+        self.options().attach(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &filter::spread(setup.spread))?;
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
+        let fanout: u32 = self.options().get(libc::SOL_PACKET, libc::PACKET_FANOUT)?;
+        Ok(fanout as u16)
+    }
+
+    fn receive_from(&self, protocol: u16) -> io::Result<()> {
+        // SAFETY: an address of zeros is a valid one.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol.to_be();
+        address.sll_ifindex = self.interface.index;
+        let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the kernel reads `len` bytes of an address of ours.
+        checked(unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) })
+            .map_err(|errno| self.explain(errno))
+    }
+
+    /// The interface's address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.interface.mac
+    }
+
+    /// The largest payload of a frame, when the socket was opened.
+    pub fn mtu(&self) -> u32 {
+        self.interface.mtu
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        Handle(self.fd.as_raw_fd())
+    }
+
+    /// The largest frame.
+    pub(super) fn frame_bytes(&self) -> u32 {
+        HEADER_BYTES + self.interface.mtu
+    }
+
+    /// Frames that the kernel dropped since this was last asked.
+    pub(super) fn drops(&self) -> u32 {
+        /// Linux, linux/if_packet.h: those that passed the filter, and those of them that were dropped.
+        type TpacketStats = [u32; 2];
+        self.options()
+            .get::<TpacketStats>(libc::SOL_PACKET, libc::PACKET_STATISTICS)
+            .map_or(0, |[_, drops]| drops)
+    }
+
+    /// What has happened to the socket, once.
+    pub(super) fn error(&self) -> io::Result<()> {
+        match self.options().get::<i32>(libc::SOL_SOCKET, libc::SO_ERROR)? {
+            0 => Ok(()),
+            errno => Err(self.explain(Errno::from_raw_os_error(errno))),
+        }
+    }
+
+    pub(super) fn explain(&self, errno: Errno) -> io::Error {
+        explain(errno, &self.interface.name)
+    }
+
+    fn options(&self) -> Options<'_> {
+        Options { fd: &self.fd, interface: &self.interface.name }
+    }
+}
+
+/// Options of a socket that only C knows.
+pub(super) struct Options<'a> {
+    fd: &'a OwnedFd,
+    interface: &'a str,
+}
+
+impl Options<'_> {
+    /// Gives the kernel a program.
+    fn attach(&self, level: i32, option: i32, program: &Program) -> io::Result<()> {
+        let filter = program.as_ptr().cast_mut();
+        self.set(level, option, &libc::sock_fprog { len: program.len() as u16, filter })
+    }
+
+    /// Sets an option whose value is as C has it.
+    pub(super) fn set<T>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
+        let len = size_of::<T>() as libc::socklen_t;
+        let value: *const T = value;
+        // SAFETY: the kernel reads `len` bytes of the value, and of a program what its length says.
+        checked(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value.cast(), len) })
+            .map_err(|errno| explain(errno, self.interface))
+    }
+
+    /// An option whose value is numbers.
+    fn get<T: Default>(&self, level: i32, option: i32) -> io::Result<T> {
+        let mut value = T::default();
+        let mut len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to the value, and how many to `len`.
+        let got = unsafe {
+            let (value, len) = ((&raw mut value).cast(), &raw mut len);
+            libc::getsockopt(self.fd.as_raw_fd(), level, option, value, len)
+        };
+        checked(got).map_err(|errno| explain(errno, self.interface))?;
+        Ok(value)
+    }
+}
+
+impl Interface {
+    fn find(socket: &OwnedFd, name: &str) -> io::Result<Interface> {
+        let fault = |errno| explain(errno, name);
+        // SAFETY: a request of zeros is a valid one.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+            return Err(fault(Errno::NODEV));
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let ask = |what: libc::Ioctl| {
+            let mut answer = request;
+            // SAFETY: these requests read the name in an ifreq of ours, and write the rest of it.
+            checked(unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut answer) }).map_err(fault)?;
+            Ok::<_, io::Error>(answer.ifr_ifru)
+        };
+        // SAFETY: this request writes an int.
+        let index = unsafe { ask(libc::SIOCGIFINDEX)?.ifru_ifindex };
+        // SAFETY: this request writes a short.
+        let flags = unsafe { ask(libc::SIOCGIFFLAGS)?.ifru_flags };
+        // SAFETY: this request writes an int.
+        let mtu = unsafe { ask(libc::SIOCGIFMTU)?.ifru_mtu };
+        // SAFETY: this request writes a socket address.
+        let address = unsafe { ask(libc::SIOCGIFHWADDR)?.ifru_hwaddr };
+        if !matches!(address.sa_family, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
+            let words = format!("{name} is not an Ethernet interface");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, words));
+        }
+        if i32::from(flags) & libc::IFF_UP == 0 {
+            return Err(fault(Errno::NETDOWN));
+        }
+        let mut mac = [0; 6];
+        for (to, from) in mac.iter_mut().zip(address.sa_data) {
+            *to = from as u8;
+        }
+        let mtu = u32::try_from(mtu).unwrap_or(0).min(MTU_MAX);
+        Ok(Interface { name: name.to_owned(), index, mac, mtu })
+    }
+}
+
+fn checked(result: i32) -> Result<(), Errno> {
+    match result {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+fn explain(errno: Errno, interface: &str) -> io::Error {
+    let error = io::Error::from(errno);
+    let advice = match errno {
+        Errno::NODEV | Errno::NXIO => {
+            "there is no such network interface here (ip link shows them)".to_owned()
+        }
+        Errno::NETDOWN => format!("the network interface is down (ip link set {interface} up)"),
+        Errno::PERM | Errno::ACCESS => {
+            "raw Ethernet frames need the capability CAP_NET_RAW: run as root, or give it to the program \
+             (setcap cap_net_raw+ep, or AmbientCapabilities=CAP_NET_RAW in its unit of systemd)"
+                .to_owned()
+        }
+        Errno::AFNOSUPPORT => "this kernel has no packet sockets (CONFIG_PACKET)".to_owned(),
+        Errno::MSGSIZE => {
+            "a frame is longer than the interface takes: its MTU was lowered; start again".to_owned()
+        }
+        Errno::MFILE | Errno::NFILE => {
+            "too many open files: raise the limit (ulimit -n, LimitNOFILE=)".to_owned()
+        }
+        _ => return io::Error::new(error.kind(), format!("{interface}: {error}")),
+    };
+    io::Error::new(error.kind(), format!("{interface}: {advice}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let says = |errno: Errno, what: &str| {
+            let words = explain(errno, "eth9").to_string();
+            assert!(words.contains("eth9") && words.contains(what), "{words}");
+        };
+        says(Errno::NODEV, "ip link");
+        says(Errno::NETDOWN, "ip link set eth9 up");
+        says(Errno::PERM, "CAP_NET_RAW");
+        says(Errno::MSGSIZE, "MTU");
+        says(Errno::AFNOSUPPORT, "CONFIG_PACKET");
+        says(Errno::MFILE, "LimitNOFILE");
+    }
+}

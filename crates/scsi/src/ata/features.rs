@@ -1,0 +1,59 @@
+//! SET FEATURES and SET MULTIPLE MODE (ACS-3 section 7.45; ATA8-ACS section 7.51).
+
+use crate::admit::Admission;
+use crate::command::Ending;
+use crate::exec::{Env, Event, Program, Step};
+use crate::home::{HomeReply, HomeRequest};
+use crate::media::{failed, refused, unexpected};
+use crate::policy::{Modes, ModesChange};
+use crate::sense::{Check, Failure};
+use crate::storage::MediaOp;
+use wire::ata::{Registers, set_features};
+
+pub(super) fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    let [feature, _] = registers.feature.to_le_bytes();
+    match feature {
+        set_features::WRITE_CACHE_ON => Ok(switch(admission, true)),
+        set_features::WRITE_CACHE_OFF => Ok(switch(admission, false)),
+        // Frames carry the data, whatever the mode.
+        set_features::TRANSFER_MODE => Ok(Program::End(Ending::GOOD)),
+        _ => Err(Check::CDB.into()),
+    }
+}
+
+/// SET MULTIPLE MODE: sectors come in frames, not in blocks of so many.
+pub(super) fn set_multiple_mode(registers: &Registers) -> Result<Program, Failure> {
+    let is_size = registers.count == 0 || registers.count.is_power_of_two();
+    if is_size { Ok(Program::End(Ending::GOOD)) } else { Err(Check::CDB.into()) }
+}
+
+fn switch(admission: &Admission<'_>, on: bool) -> Program {
+    if admission.view.policy.modes.write_cache == on {
+        return Program::End(Ending::GOOD);
+    }
+    Program::WriteCache(WriteCache { on })
+}
+
+/// The write cache goes on or off for everybody, as by MODE SELECT; when it goes off, what it held is flushed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriteCache {
+    on: bool,
+}
+
+impl WriteCache {
+    pub(crate) fn next(&mut self, env: &Env<'_>, event: Event) -> Step {
+        match event {
+            Event::Start => {
+                let modes = Modes { write_cache: self.on, ..env.view.policy.modes };
+                let change = ModesChange { modes, caching: true, control: false };
+                Step::Home(Box::new(HomeRequest::SetModes { from: env.nexus.identity(), change }))
+            }
+            Event::Home(HomeReply::Done) if !self.on => Step::Media { unit: None, op: MediaOp::Flush },
+            Event::Home(HomeReply::Done) | Event::Stored(Ok(_)) => Step::End(Ending::GOOD),
+            Event::Home(HomeReply::Conflict) => refused(env, Failure::CONFLICT),
+            Event::Home(HomeReply::Check(check)) => refused(env, check),
+            Event::Stored(Err(error)) => failed(env, error),
+            Event::Fetched | Event::Pushed | Event::Detached => unexpected(env),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! IDENTIFY DEVICE (ACS-3 section 7.12): the unit as INQUIRY shows it, in ATA's words.
+
+use crate::admit::Admission;
+use crate::answer::Answer;
+use crate::exec::{Env, Program};
+use crate::inquiry::{REVISION, VENDOR};
+use crate::sense::{Check, Failure};
+use crate::vpd::naa_bytes;
+use wire::Cdb;
+use wire::ata::identify::text;
+use wire::ata::{Feature, Identity, SECTOR_BYTES};
+
+pub(super) fn begin(admission: &Admission<'_>) -> Result<Program, Failure> {
+    if admission.request.read_bytes < SECTOR_BYTES {
+        return Err(Check::cdb_byte(super::COUNT_BYTE).into());
+    }
+    Ok(Program::Answer(Answer::new(*admission.cdb(), SECTOR_BYTES, build)))
+}
+
+fn build(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
+    let (unit, policy) = (&env.view.unit, &env.view.policy);
+    let per_physical = unit.physical_block_bytes.checked_div(unit.block_bytes).unwrap_or(1).max(1);
+    let identity = Identity {
+        serial: text(&unit.serial),
+        firmware: text(REVISION),
+        model: text(&format!("{} {}", VENDOR.trim_end(), unit.product)),
+        sectors: env.view.blocks(),
+        lba48: true,
+        flush_cache: true,
+        flush_cache_ext: true,
+        fua: true,
+        write_cache: Feature { supported: true, enabled: policy.modes.write_cache },
+        look_ahead: Feature::default(),
+        smart: Feature::ON,
+        smart_logs: true,
+        sector_bytes: unit.block_bytes,
+        physical_exponent: u8::try_from(per_physical.trailing_zeros()).unwrap_or(0),
+        rotation_rate: u16::from(policy.traits.solid_state),
+        trim_sectors: if unit.thin { super::TRIM_SECTORS_MAX } else { 0 },
+        // A longer name has no room.
+        world_wide_name: naa_bytes(unit).try_into().ok().map(u64::from_be_bytes),
+    };
+    data.extend_from_slice(&identity.encode());
+    Ok(())
+}

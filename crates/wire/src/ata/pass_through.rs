@@ -1,0 +1,363 @@
+//! ATA commands inside SCSI ones, and their registers in sense data (SAT-3 clause 12).
+
+use super::{DEVICE_LBA, Registers, Transfer, lba_bytes, lba_of};
+use crate::{Cdb, Sense, SenseData, SenseKey};
+
+/// How data moves (SAT-3 table 104: PROTOCOL).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// Non-data.
+    NonData,
+    /// PIO Data-In.
+    PioIn,
+    /// PIO Data-Out.
+    PioOut,
+}
+
+impl Protocol {
+    const fn bits(self) -> u8 {
+        match self {
+            Protocol::NonData => 3,
+            Protocol::PioIn => 4,
+            Protocol::PioOut => 5,
+        }
+    }
+
+    fn from_bits(bits: u8) -> Option<Protocol> {
+        [Protocol::NonData, Protocol::PioIn, Protocol::PioOut].into_iter().find(|one| one.bits() == bits)
+    }
+}
+
+/// ATA PASS-THROUGH (16) (SAT-3 section 12.2.3). What is moved is told by the command itself: its length is COUNT, or,
+/// where the command has no use for COUNT, one sector; so the expected length of the transport holds, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PassThrough {
+    /// How data moves.
+    pub protocol: Protocol,
+    /// The registers are to come back in sense data, however it ends (CK_COND).
+    pub check_condition: bool,
+    /// The command.
+    pub registers: Registers,
+}
+
+impl PassThrough {
+    /// Operation code.
+    pub const OPCODE: u8 = 0x85;
+    const CDB_BYTES: usize = 16;
+    const EXTEND: u8 = 0x01;
+    const CK_COND: u8 = 0x20;
+    /// T_DIR: from the device.
+    const FROM_DEVICE: u8 = 0x08;
+    /// BYT_BLOK: a length in blocks; T_LENGTH: it is COUNT. Blocks have 512 bytes, since T_TYPE is zero.
+    const BY_COUNT: u8 = 0x06;
+
+    /// The command with these registers.
+    pub fn new(registers: Registers) -> PassThrough {
+        let protocol = match registers.transfer() {
+            Transfer::Nothing => Protocol::NonData,
+            Transfer::In(_) => Protocol::PioIn,
+            Transfer::Out(_) => Protocol::PioOut,
+        };
+        PassThrough { protocol, check_condition: false, registers }
+    }
+
+    /// The CDB.
+    pub fn to_cdb(&self) -> Option<Cdb> {
+        let Registers { extend, feature, count, lba, device, command } = self.registers;
+        let moves = match self.protocol {
+            Protocol::NonData => 0,
+            Protocol::PioIn => PassThrough::FROM_DEVICE | PassThrough::BY_COUNT,
+            Protocol::PioOut => PassThrough::BY_COUNT,
+        };
+        let check = if self.check_condition { PassThrough::CK_COND } else { 0 };
+        let [feature_high, feature_low] = feature.to_be_bytes();
+        let [count_high, count_low] = count.to_be_bytes();
+        let (lba, device) = scattered(lba, extend, device);
+        let [lba_24, lba_0, lba_32, lba_8, lba_40, lba_16] = lba;
+        let protocol = self.protocol.bits() << 1 | if extend { PassThrough::EXTEND } else { 0 };
+        Cdb::from_bytes(&[
+            PassThrough::OPCODE,
+            protocol,
+            check | moves,
+            feature_high,
+            feature_low,
+            count_high,
+            count_low,
+            lba_24,
+            lba_0,
+            lba_32,
+            lba_8,
+            lba_40,
+            lba_16,
+            device,
+            command,
+            0,
+        ])
+    }
+
+    /// The command in a CDB; `None` when it is none of those that [`PassThrough::to_cdb`] makes.
+    pub fn from_cdb(cdb: &Cdb) -> Option<PassThrough> {
+        let bytes: &[u8; PassThrough::CDB_BYTES] = cdb.as_bytes().try_into().ok()?;
+        let [
+            PassThrough::OPCODE,
+            protocol,
+            flags,
+            feature_high,
+            feature_low,
+            count_high,
+            count_low,
+            lba_24,
+            lba_0,
+            lba_32,
+            lba_8,
+            lba_40,
+            lba_16,
+            device,
+            command,
+            _control,
+        ] = *bytes
+        else {
+            return None;
+        };
+        let extend = protocol & PassThrough::EXTEND != 0;
+        let (lba, device) = gathered([lba_24, lba_0, lba_32, lba_8, lba_40, lba_16], extend, device);
+        let registers = Registers {
+            extend,
+            feature: u16::from_be_bytes([feature_high, feature_low]),
+            count: u16::from_be_bytes([count_high, count_low]),
+            lba,
+            device,
+            command,
+        };
+        Some(PassThrough {
+            protocol: Protocol::from_bits(protocol >> 1 & 0x0f)?,
+            check_condition: flags & PassThrough::CK_COND != 0,
+            registers,
+        })
+    }
+}
+
+/// ATA Status Return: how a command ended (SAT-3 section 12.2.6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatusReturn {
+    /// It was a 48-bit command.
+    pub extend: bool,
+    /// ERROR.
+    pub error: u8,
+    /// COUNT.
+    pub count: u16,
+    /// LBA.
+    pub lba: u64,
+    /// DEVICE, without bits of the LBA.
+    pub device: u8,
+    /// STATUS.
+    pub status: u8,
+}
+
+impl StatusReturn {
+    /// ATA PASS THROUGH INFORMATION AVAILABLE: the code of sense data of a command that went well.
+    pub const AVAILABLE: u16 = 0x001d;
+    const DESCRIPTOR: u8 = 0x09;
+    const ADDITIONAL: u8 = 0x0c;
+    const DESCRIPTOR_BYTES: usize = 14;
+    const HEADER_BYTES: usize = 8;
+
+    /// The end of a command that went well, and changed no register.
+    pub fn good(registers: &Registers) -> StatusReturn {
+        StatusReturn {
+            extend: registers.extend,
+            error: 0,
+            count: registers.count,
+            lba: registers.lba,
+            device: registers.device,
+            status: super::status::DRDY,
+        }
+    }
+
+    /// The end of a command that failed with these bits of ERROR.
+    pub fn failed(registers: &Registers, error: u8) -> StatusReturn {
+        let status = super::status::DRDY | super::status::ERR;
+        StatusReturn { error, status, ..StatusReturn::good(registers) }
+    }
+
+    /// Sense data of a command that went well, with the registers that it returns.
+    pub fn available(&self) -> Sense {
+        self.sense(&SenseData {
+            key: SenseKey::RecoveredError,
+            code: StatusReturn::AVAILABLE,
+            information: None,
+            command_specific: None,
+            specific: None,
+        })
+    }
+
+    /// Sense data in descriptor format, with the registers as its last descriptor.
+    pub fn sense(&self, data: &SenseData) -> Sense {
+        let head = Sense::descriptor(data);
+        let head = head.as_bytes();
+        let mut bytes = [0; Sense::MAX];
+        let (start, rest) = bytes.split_at_mut(head.len().min(Sense::MAX));
+        start.copy_from_slice(head);
+        if let Some(room) = rest.get_mut(..StatusReturn::DESCRIPTOR_BYTES) {
+            room.copy_from_slice(&self.descriptor());
+        }
+        let len = head.len().saturating_add(StatusReturn::DESCRIPTOR_BYTES);
+        let additional = u8::try_from(len.saturating_sub(StatusReturn::HEADER_BYTES)).unwrap_or(u8::MAX);
+        if let Some(slot) = bytes.get_mut(7) {
+            *slot = additional;
+        }
+        Sense::from_bytes(bytes.get(..len).unwrap_or_default())
+    }
+
+    fn descriptor(&self) -> [u8; StatusReturn::DESCRIPTOR_BYTES] {
+        let [count_high, count_low] = self.count.to_be_bytes();
+        let ([lba_24, lba_0, lba_32, lba_8, lba_40, lba_16], device) =
+            scattered(self.lba, self.extend, self.device);
+        [
+            StatusReturn::DESCRIPTOR,
+            StatusReturn::ADDITIONAL,
+            u8::from(self.extend),
+            self.error,
+            count_high,
+            count_low,
+            lba_24,
+            lba_0,
+            lba_32,
+            lba_8,
+            lba_40,
+            lba_16,
+            device,
+            self.status,
+        ]
+    }
+
+    /// The registers in sense data, if it has any.
+    pub fn from_sense(sense: &Sense) -> Option<StatusReturn> {
+        let bytes = sense.as_bytes();
+        if bytes.first()? & 0x7e != 0x72 {
+            return None;
+        }
+        let mut rest = bytes.get(StatusReturn::HEADER_BYTES..)?;
+        loop {
+            let [kind, additional, ..] = *rest else { return None };
+            let len = usize::from(additional).saturating_add(2);
+            if kind == StatusReturn::DESCRIPTOR {
+                let one: &[u8; StatusReturn::DESCRIPTOR_BYTES] = rest.get(..len)?.try_into().ok()?;
+                return Some(StatusReturn::from_descriptor(one));
+            }
+            rest = rest.get(len..)?;
+        }
+    }
+
+    fn from_descriptor(bytes: &[u8; StatusReturn::DESCRIPTOR_BYTES]) -> StatusReturn {
+        let [_, _, extend, error, count_high, count_low, a, b, c, d, e, f, device, status] = *bytes;
+        let extend = extend & 0x01 != 0;
+        let (lba, device) = gathered([a, b, c, d, e, f], extend, device);
+        StatusReturn {
+            extend,
+            error,
+            count: u16::from_be_bytes([count_high, count_low]),
+            lba,
+            device,
+            status,
+        }
+    }
+}
+
+/// The LBA's bytes in the order of SAT-3, and DEVICE with those of a 28-bit LBA that belong there.
+fn scattered(lba: u64, extend: bool, device: u8) -> ([u8; 6], u8) {
+    let [lba_0, lba_8, lba_16, lba_24, lba_32, lba_40] = lba_bytes(lba);
+    if extend {
+        return ([lba_24, lba_0, lba_32, lba_8, lba_40, lba_16], device);
+    }
+    ([0, lba_0, 0, lba_8, 0, lba_16], device & !DEVICE_LBA | lba_24 & DEVICE_LBA)
+}
+
+/// The other way round.
+fn gathered(bytes: [u8; 6], extend: bool, device: u8) -> (u64, u8) {
+    let [lba_24, lba_0, lba_32, lba_8, lba_40, lba_16] = bytes;
+    if extend {
+        return (lba_of([lba_0, lba_8, lba_16, lba_24, lba_32, lba_40]), device);
+    }
+    (lba_of([lba_0, lba_8, lba_16, device & DEVICE_LBA, 0, 0]), device & !DEVICE_LBA)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ata::{Command, error, status};
+
+    #[test]
+    fn a_cdb_is_read_back() {
+        let registers =
+            Registers { feature: 0xabcd, ..Registers::new(Command::WriteDmaExt, 0x6655_4433_2211, 0x102) };
+        let cdb = PassThrough::new(registers).to_cdb().unwrap();
+        assert_eq!(
+            cdb.as_bytes(),
+            [0x85, 0x0b, 0x06, 0xab, 0xcd, 1, 2, 0x44, 0x11, 0x55, 0x22, 0x66, 0x33, 0x40, 0x35, 0]
+        );
+        assert_eq!(PassThrough::from_cdb(&cdb), Some(PassThrough::new(registers)));
+    }
+
+    #[test]
+    fn a_28_bit_lba_is_partly_in_the_device_register() {
+        let registers = Registers::new(Command::ReadSectors, 0x0403_0201, 1);
+        let cdb = PassThrough::new(registers).to_cdb().unwrap();
+        assert_eq!(cdb.as_bytes()[1..], [0x08, 0x0e, 0, 0, 0, 1, 0, 1, 0, 2, 0, 3, 0x44, 0x20, 0]);
+        assert_eq!(PassThrough::from_cdb(&cdb).unwrap().registers, registers);
+    }
+
+    #[test]
+    fn other_cdbs_are_none_of_it() {
+        for bytes in [&[0x85u8; 12][..], &[0x88; 16], &[0x85; 16], &[]] {
+            assert_eq!(PassThrough::from_cdb(&Cdb::from_bytes(bytes).unwrap()), None);
+        }
+    }
+
+    #[test]
+    fn registers_in_sense_data_are_read_back_behind_other_descriptors() {
+        for extend in [false, true] {
+            let lba = if extend { 0x6655_4433_2211 } else { 0x0433_2211 };
+            let end = StatusReturn {
+                extend,
+                error: error::UNC,
+                count: 0x0102,
+                lba,
+                device: 0x40,
+                status: status::DRDY | status::ERR,
+            };
+            let data = SenseData {
+                key: SenseKey::MediumError,
+                code: 0x1100,
+                information: Some(lba),
+                command_specific: None,
+                specific: None,
+            };
+            let sense = end.sense(&data);
+            assert_eq!((sense.key(), sense.code()), (Some(SenseKey::MediumError), 0x1100));
+            assert_eq!(sense.information(), Some(lba));
+            assert_eq!(StatusReturn::from_sense(&sense), Some(end));
+        }
+    }
+
+    #[test]
+    fn what_went_well_says_so() {
+        let end = StatusReturn { count: 0xff, ..StatusReturn::good(&Registers::default()) };
+        let sense = end.available();
+        assert_eq!(
+            sense.as_bytes(),
+            [0x72, 1, 0, 0x1d, 0, 0, 0, 14, 9, 12, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0, 0x40]
+        );
+        assert_eq!(StatusReturn::from_sense(&sense), Some(end));
+    }
+
+    #[test]
+    fn sense_data_that_has_no_registers_or_is_cut_gives_none() {
+        let end = StatusReturn::default().available();
+        for len in 0..end.as_bytes().len() {
+            assert_eq!(StatusReturn::from_sense(&Sense::from_bytes(&end.as_bytes()[..len])), None);
+        }
+        assert_eq!(StatusReturn::from_sense(&Sense::from_bytes(&[0x70; 18])), None);
+        assert_eq!(StatusReturn::from_sense(&Sense::from_bytes(&[0x72, 0, 0, 0, 0, 0, 0, 2, 0, 0])), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! What AoE must reach of iSCSI over TCP and of vblade, within one run on one Ethernet segment.
+
+use super::marks::{Figure, Mark, against};
+use super::results::Results;
+
+/// What is measured.
+pub(super) const PLAN: &str = include_str!("../../../crates/bench/plans/fastnetmon.toml");
+
+/// The segments: the names of our target over AoE, of the same over iSCSI, and of vblade.
+const SEGMENTS: [[&str; 3]; 2] = [
+    ["Lunette, veth, AoE", "Lunette, veth, iSCSI", "vblade, veth"],
+    ["Lunette, veth of 100 Mbit/s, AoE", "Lunette, veth of 100 Mbit/s, iSCSI", "vblade, veth of 100 Mbit/s"],
+];
+
+/// All marks.
+pub(super) fn marks(results: &Results) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    for [aoe, iscsi, vblade] in SEGMENTS {
+        for ours in results.rows.iter().filter(|row| row.target == aoe) {
+            let mut held = |other: &str, name: &str, figure| {
+                marks.push(Mark { figure, ..against(ours, name, vec![ours.of(other)], 1.0) });
+            };
+            held(vblade, "vblade", Figure::Iops);
+            held(vblade, "vblade, the target's CPU", Figure::TargetCpu);
+            if ours.depth == "1" {
+                held(iscsi, "iSCSI", Figure::Iops);
+                held(iscsi, "iSCSI, the target's CPU", Figure::TargetCpu);
+                held(iscsi, "iSCSI, the initiator's CPU", Figure::InitiatorCpu);
+            }
+        }
+    }
+    marks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge::Judged;
+    use super::super::marks::tests::results;
+    use super::*;
+
+    #[test]
+    fn the_plan_has_every_row_that_a_mark_names() {
+        let (_, results) = results(PLAN);
+        let marks = marks(&results);
+        // Reads and writes on two segments, against vblade at two depths and against iSCSI at one.
+        assert_eq!(marks.len(), 2 * 2 * (2 * 2 + 3));
+        for mark in marks {
+            let (point, name) = (mark.ours.clone(), mark.name.clone());
+            assert_eq!(Judged::new(mark, &results).ratio(), Some(1.0), "{point:?} against {name}");
+        }
+    }
+
+    #[test]
+    fn less_cpu_is_better() {
+        let (_, results) = results(PLAN);
+        let mut judged: Vec<Judged> =
+            marks(&results).into_iter().map(|mark| Judged::new(mark, &results)).collect();
+        for judged in &mut judged {
+            let (ours, _) = judged.figures.as_mut().expect("figures");
+            (ours.target_cpu, ours.initiator_cpu) = (Some(2.0), Some(0.5));
+        }
+        for judged in judged {
+            let is_reached = judged.mark.figure != Figure::TargetCpu;
+            assert_eq!(judged.is_reached(), is_reached, "{}", judged.mark.name);
+        }
+    }
+}
