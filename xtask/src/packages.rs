@@ -31,9 +31,8 @@ const PACKAGES: [Package; 15] = [
 const FIO: Package = Package { name: "fio", program: Some("fio") };
 
 /// What only `cargo xtask vm` needs. The compiler is the one that Debian 12 compiled its kernel with.
-const VM: [Package; 12] = [
+const VM: [Package; 11] = [
     Package { name: "qemu-system-x86", program: Some("qemu-system-x86_64") },
-    Package { name: "vblade", program: Some("vblade") },
     Package { name: "cpio", program: Some("cpio") },
     Package { name: "kmod", program: Some("modprobe") },
     Package { name: "gcc-12", program: Some("gcc-12") },

@@ -1,5 +1,7 @@
 network
-modules ext4 aoe
+modules sd_mod ext4 aoe iscsi_tcp
 aoe_login
 fill
+iscsi_login default
 read_again
+iscsi_logout

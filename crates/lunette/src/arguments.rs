@@ -53,7 +53,8 @@ SPEC is one of
   null:SIZE              reads zeros, forgets what is written
   file:PATH[,size=SIZE]  a file; size= makes it if it does not exist
   block:PATH             a block device
-  iscsi://HOST/IQN/LUN   a unit of another target, over RDMA with iser://HOST/IQN/LUN or srp://HOST/GUID/LUN
+  iscsi://HOST/IQN/LUN   a unit of another target, over RDMA with iser://HOST/IQN/LUN or srp://HOST/GUID/LUN,
+                         over Ethernet with aoe://IFACE/SHELF.SLOT
                          (docs/command-line.md has the whole URL)
 and then, after commas,
   bs=BYTES       block size: 512 (the default) to 65536, a power of two

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette discover iscsi://storage1")]
 pub(crate) struct DiscoverArguments {
-    /// The host: iscsi://[USER%SECRET@]HOST[:PORT], or the same with iser://
+    /// The host: iscsi://[USER%SECRET@]HOST[:PORT], or the same with iser://; or aoe://IFACE, a network interface
     url: String,
     /// Print JSON
     #[arg(long)]

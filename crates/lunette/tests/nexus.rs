@@ -6,7 +6,7 @@ mod support;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 use support::daemon::{Daemon, Url};
-use support::initiator::{Initiator, Login, Pdu, Response, crc32c, write_cdb};
+use support::initiator::{Initiator, Login, Pdu, Response, crc32c, reserve_out, write_cdb};
 use support::load::Load;
 
 const GOOD: u8 = 0x00;
@@ -44,15 +44,6 @@ fn session(url: &Url, name: &str) -> Initiator {
 
 fn test_unit_ready(initiator: &mut Initiator, lun: u16) -> Response {
     initiator.read(lun, &[0; 6], 0).expect("an answer")
-}
-
-/// PERSISTENT RESERVE OUT with a service action, a type and both keys.
-fn reserve_out(initiator: &mut Initiator, lun: u16, action: u8, kind: u8, key: u64, action_key: u64) -> u8 {
-    let mut parameters = [0; 24];
-    parameters[..8].copy_from_slice(&key.to_be_bytes());
-    parameters[8..16].copy_from_slice(&action_key.to_be_bytes());
-    let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
-    initiator.write(lun, &cdb, &parameters).expect("an answer").status
 }
 
 fn write_status(initiator: &mut Initiator, lun: u16) -> u8 {

@@ -1,7 +1,7 @@
 //! The daemon that the guest uses.
 
 use super::scenario::Scenario;
-use crate::command::{Result, administration, command, lunette, succeed};
+use crate::command::{Result, command, lunette, succeed};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 
 /// The last line that the daemon prints before it serves.
 const READY: &str = "Ready. Stop with Ctrl-C.";
-/// What is in the line that vblade prints before it serves.
-const READY_VBLADE: &str = " sectors ";
 /// The size of what is served.
 const MEDIUM_BYTES: u64 = 256 << 20;
 /// How long a start or an orderly end may take on a loaded machine.
@@ -40,8 +38,8 @@ impl Daemon {
         }
         let fault = |error: io::Error| format!("lunette serve: {error}");
         let log = File::options().create(true).append(true).open(self.log()).map_err(fault)?;
-        let mut serve = self.command().map_err(fault)?;
-        let child = self.child.insert(serve.stdout(Stdio::piped()).stderr(log).spawn().map_err(fault)?);
+        let child = self.command().stdout(Stdio::piped()).stderr(log).spawn().map_err(fault)?;
+        let child = self.child.insert(child);
         let (sender, receiver) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
             // Reads on to the daemon's end, so that it never waits for us.
@@ -54,26 +52,19 @@ impl Daemon {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) if line == READY || line.contains(READY_VBLADE) => return Ok(()),
+                Ok(line) if line == READY => return Ok(()),
                 Ok(_) => {}
                 Err(reason) => return Err(format!("the daemon does not serve: {reason}")),
             }
         }
     }
 
-    /// What is started. AoE is served by vblade, another's target.
-    fn command(&self) -> io::Result<Command> {
-        let medium = self.folder.join("medium");
-        if self.scenario.is_aoe {
-            File::options().create(true).append(true).open(&medium)?.set_len(MEDIUM_BYTES)?;
-            let mut vblade = administration("vblade");
-            vblade.args(["1", "1", "tap0"]).arg(medium);
-            return Ok(vblade);
-        }
-        let lun = format!("file:{},size={MEDIUM_BYTES}", medium.display());
+    fn command(&self) -> Command {
+        let medium = self.folder.join("medium").display().to_string();
+        let lun = format!("file:{medium},size={MEDIUM_BYTES}{}", self.scenario.lun);
         let mut serve = command(lunette());
         serve.args(["serve", "--listen", "192.0.2.1:3260", "--lun", &lun]).args(self.scenario.serve);
-        Ok(serve)
+        serve
     }
 
     /// Ends it as a fault would.
@@ -84,10 +75,6 @@ impl Daemon {
 
     /// Ends it in order, which has to succeed.
     pub(super) fn stop(&mut self) -> Result {
-        if self.scenario.is_aoe {
-            // It has no other end.
-            return self.kill();
-        }
         let mut child = self.child.take().ok_or("the daemon does not run")?;
         succeed(command("kill").arg(child.id().to_string()))?;
         let deadline = Instant::now() + PATIENCE;

@@ -12,8 +12,8 @@ pub(super) struct Scenario {
     pub script: &'static str,
     /// Further arguments of `lunette serve`, which serves one LUN on 192.0.2.1:3260.
     pub serve: &'static [&'static str],
-    /// The LUN is served over AoE, as shelf 1 slot 1 on the network of the guest.
-    pub is_aoe: bool,
+    /// Further options of that LUN.
+    pub lun: &'static str,
     /// The MTU of the guest's network.
     pub mtu: u16,
     /// How long the guest's script may take on a loaded machine.
@@ -28,7 +28,7 @@ pub(super) struct Scenario {
 
 /// The shortest of those that are played by default comes last, so that two at a time end together.
 const SCENARIOS: &[Scenario] = &[
-    // One unit over TCP and SRP at once: each path is cut in turn, I/O goes on over the other, and the path comes back.
+    // One unit over TCP, iSER and SRP at once: paths are cut, I/O goes on over the others, and they come back.
     Scenario {
         serve: &["--srp", "192.0.2.3:3260", "--srp-guid", "024c750000000001"],
         ..scenario("multipath", include_str!("../../vm/multipath.sh"))
@@ -47,9 +47,9 @@ const SCENARIOS: &[Scenario] = &[
     scenario("iser_outage", include_str!("../../vm/iser_outage.sh")),
     // The same over SRP.
     scenario("srp_outage", include_str!("../../vm/srp_outage.sh")).srp(),
-    // Linux's AoE initiator: a file system is made, filled, checked and read again.
+    // Linux's AoE initiator: a file system is made, filled and checked, and the data is read over TCP then.
     scenario("aoe", include_str!("../../vm/aoe.sh")).aoe(1500),
-    // The same with jumbo frames; then the daemon is killed under a load, and started again.
+    // The same with jumbo frames, but read over AoE again; then the daemon is killed under a load, and started again.
     scenario("aoe_jumbo", include_str!("../../vm/aoe_jumbo.sh")).aoe(9000),
     // The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
     verbs::ISER,
@@ -57,7 +57,7 @@ const SCENARIOS: &[Scenario] = &[
     verbs::SRP,
     // The same with descriptors that the daemon has to read first.
     verbs::TABLES,
-    // On iWARP in software: iSER, and the data is read over SRP then, and the other way round.
+    // The same on iWARP in software: SRP, and the data is read over iSER then, and iSER.
     verbs::SIW,
     // The device is removed under a load over iSER, and comes back.
     verbs::OUTAGE,
@@ -84,7 +84,7 @@ pub(super) const fn scenario(name: &'static str, script: &'static str) -> Scenar
         name,
         script,
         serve: &[],
-        is_aoe: false,
+        lun: "",
         mtu: 1500,
         limit: Duration::from_secs(240),
         by_default: true,
@@ -112,9 +112,9 @@ impl Scenario {
         Scenario { serve: &["--srp", "192.0.2.1:3260", "--srp-guid", "024c750000000001"], ..self }
     }
 
-    /// AoE on a network with this MTU.
+    /// AoE, too, on a network with this MTU. The address is also in `guest.sh`.
     const fn aoe(self, mtu: u16) -> Scenario {
-        Scenario { is_aoe: true, mtu, ..self }
+        Scenario { serve: &["--aoe", "tap0"], lun: ",aoe=1.1", mtu, ..self }
     }
 }
 

@@ -4,7 +4,7 @@ use super::problems::{Collector, Fault, suggest};
 use super::raw::{At, Place, RawLun, Switch, Text};
 
 /// Kinds of store.
-const STORES: [&str; 7] = ["ram", "null", "file", "block", "iscsi", "iser", "srp"];
+const STORES: [&str; 8] = ["ram", "null", "file", "block", "iscsi", "iser", "srp", "aoe"];
 const OPTIONS: [&str; 11] =
     ["size", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id", "aoe"];
 
@@ -25,7 +25,7 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
         "null" => (Some(&mut lun.null), rest),
         "file" => (Some(&mut lun.file), rest),
         "block" => (Some(&mut lun.block), rest),
-        "iscsi" | "iser" | "srp" => (Some(&mut lun.url), format!("{store}:{rest}")),
+        "iscsi" | "iser" | "srp" | "aoe" => (Some(&mut lun.url), format!("{store}:{rest}")),
         _ => (None, rest),
     };
     match slot {
@@ -183,7 +183,9 @@ mod tests {
         let url = "iscsi://me%a,b@h:860/iqn.2026-11.io.lunette:a/3?data_digest=crc32c";
         assert_eq!(value(&lun.url), Some(url));
         assert!(lun.read_only.is_some());
-        for url in ["iser://h/iqn.2026-11.io.lunette:a/3", "srp://h/024c750000000001/3?imm=off"] {
+        for url in
+            ["iser://h/iqn.2026-11.io.lunette:a/3", "srp://h/024c750000000001/3?imm=off", "aoe://eth0/1.1"]
+        {
             assert_eq!(value(&good(url).0.url), Some(url));
         }
     }

@@ -17,8 +17,8 @@ use wire::{Cdb, Places, Sense};
 
 /// The most data of one command.
 pub const DATA_BYTES_MAX: u32 = LARGE_BYTES * Places::MAX as u32;
-/// Buffers of a client.
-const ARENA_BYTES: u64 = 2 << 20;
+/// Buffers of a client, most of them for jumbo frames. Memory is taken only as it is used.
+const ARENA_BYTES: u64 = 16 << 20;
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(50);
 

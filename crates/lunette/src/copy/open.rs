@@ -84,7 +84,7 @@ impl Place {
             parsed.map_err(|fault| Failure::wrong_input(format!("{text}: {fault}")))
         };
         match text.split_once(':') {
-            Some(("iscsi" | "iser" | "srp", _)) => {
+            Some(("iscsi" | "iser" | "srp" | "aoe", _)) => {
                 let url: Url = text.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
                 Ok(Place::Url(Box::new(url)))
             }

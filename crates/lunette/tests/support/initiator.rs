@@ -544,6 +544,22 @@ pub fn write_cdb(lba: u64, bytes: usize, block_bytes: u32, durable: bool) -> [u8
     cdb
 }
 
+/// PERSISTENT RESERVE OUT with a service action, a type and both keys; its status.
+pub fn reserve_out(
+    initiator: &mut Initiator,
+    lun: u16,
+    action: u8,
+    kind: u8,
+    key: u64,
+    action_key: u64,
+) -> u8 {
+    let mut parameters = [0; 24];
+    parameters[..8].copy_from_slice(&key.to_be_bytes());
+    parameters[8..16].copy_from_slice(&action_key.to_be_bytes());
+    let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    initiator.write(lun, &cdb, &parameters).expect("an answer").status
+}
+
 /// Repeats a command while it ends with a unit attention; then it must be good.
 fn good(cdb: &[u8], mut run: impl FnMut() -> Result<Response>) -> Result<Response> {
     for _ in 0..8 {

@@ -1,6 +1,7 @@
 //! What the integration tests share: the daemon as a process, tools that others wrote, and an initiator of our own.
 #![allow(dead_code, reason = "every test crate uses its own part of this")]
 
+pub mod aoe;
 pub mod daemon;
 pub mod initiator;
 pub mod load;

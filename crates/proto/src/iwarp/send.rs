@@ -23,6 +23,9 @@ pub(super) const HEADER_BYTES_MAX: usize = 128;
 const FPDU_BYTES: usize = 20 + HEADER_BYTES_MAX + 3 + 4;
 /// So many bytes of headers that were sent are kept at most, lest the others have to be moved for each.
 const SENT_HEADERS_MAX: usize = 16 * 1024;
+/// A message that has begun is not cut by the end of a batch when it is no longer than this: neither is a burst of iSCSI,
+/// and its other half would be a send, and receives, of its own.
+const WHOLE_BYTES_MAX: u32 = 256 * 1024;
 /// Segments of an FPDU without markers: start of sum, headers, payload, padding, sum.
 const FPDU_SEGMENTS: usize = 4 + Places::MAX;
 
@@ -278,7 +281,7 @@ impl Sending {
         let mut result = Ok(());
         while !self.is_terminated
             && (batch.has_room(bytes, segments)
-                || (self.is_bare() && batch.has_room_without_payload(bytes, segments)))
+                || (self.goes_along() && batch.has_room_without_payload(bytes, segments)))
         {
             if let Some(payload) = self.terminate.take() {
                 self.is_terminated = true;
@@ -307,10 +310,17 @@ impl Sending {
         result
     }
 
-    /// Whether what comes next has no payload: as an answer it leaves together with its data.
-    fn is_bare(&self) -> bool {
-        let is_next = self.current.is_none() && self.responses.is_empty();
-        is_next && self.queue.front().is_some_and(|work| work.places.is_empty())
+    /// Whether what comes next leaves with a batch that is full: what has no payload, as an answer together with its data,
+    /// and the rest of a message that has begun and is not too long.
+    fn goes_along(&self) -> bool {
+        let work = self.queue.front();
+        match self.current {
+            Some(Source::Work) => work.is_some_and(|work| work.total <= WHOLE_BYTES_MAX),
+            Some(Source::Response) => {
+                self.responses.front().is_some_and(|response| response.request.size.get() <= WHOLE_BYTES_MAX)
+            }
+            None => self.responses.is_empty() && work.is_some_and(|work| work.places.is_empty()),
+        }
     }
 
     /// Which message goes on, or begins.

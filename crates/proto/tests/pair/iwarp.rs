@@ -10,7 +10,7 @@ use proto::iwarp::memory::Access;
 use proto::iwarp::setup::{Depths, ReadyToReceive};
 use proto::iwarp::{Config, Event, Refused};
 use proto::message::WorkId;
-use proto::stream::StreamMachine;
+use proto::stream::{StreamMachine, Transmit};
 use wire::Places;
 
 const READ: Access = Access { remote_read: true, remote_write: false };
@@ -274,6 +274,22 @@ fn what_is_read_is_lent_until_it_has_left() {
         assert_eq!(link.initiator_events, [Event::Freed { stag }]);
         assert!(!link.initiator.machine.is_leaving(stag) && link.same(0, 0, 50_000));
         assert!(link.responder_events.contains(&Event::Read { id: 2 }));
+    }
+}
+
+/// A batch that is full takes the rest of a message as long as a burst of iSCSI, and no other.
+#[test]
+fn a_burst_is_not_cut() {
+    let config = Config { long_fpdus: true, ..CONFIG };
+    for (len, is_whole) in [(262_144, true), (262_145, false)] {
+        let mut link = Link::established(config, config, 1, 1 << 20);
+        for id in [1, 2] {
+            link.initiator.machine.write(id, Side::Initiator.places(0, len), 7, 0).unwrap();
+        }
+        let mut batch = Transmit::default();
+        link.initiator.machine.transmit(link.now, &mut batch);
+        assert_eq!((batch.total_bytes > len, batch.done.len()), (is_whole, usize::from(is_whole)));
+        assert!(batch.total_bytes < len + 1000 && link.initiator.machine.owes());
     }
 }
 
