@@ -23,6 +23,7 @@ pub(crate) use scalar::parse_guid;
 pub use scalar::{format_size, parse_cores, parse_duration, parse_size, show_cores};
 
 use crate::initiator::Url;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -149,9 +150,9 @@ pub struct AoeInterface {
     /// Cores that take its frames (a subset of [`Config::cores`]), at least one.
     pub cores: Vec<usize>,
     /// Who is served; empty: everyone.
-    pub allow: Vec<Mac>,
+    pub allow: BTreeSet<Mac>,
     /// Who is not, even if allowed.
-    pub deny: Vec<Mac>,
+    pub deny: BTreeSet<Mac>,
 }
 
 impl AoeInterface {

@@ -4,7 +4,7 @@ use super::problems::{Collector, Fault};
 use super::raw::*;
 use super::verify::{cores, limit, required, unique};
 use super::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::aoe::{Address, Mac};
 
 /// Bytes of an interface's name (IFNAMSIZ, with the zero behind it).
@@ -92,7 +92,7 @@ fn interface_name(name: &str) -> Result<String, Fault> {
     Err(Fault::new(format!("`{name}` is not the name of a network interface"), fix))
 }
 
-fn macs(raw: &Option<Vec<At<String>>>, problems: &mut Collector<'_>) -> Option<Vec<Mac>> {
+fn macs(raw: &Option<Vec<At<String>>>, problems: &mut Collector<'_>) -> Option<BTreeSet<Mac>> {
     let list = raw.as_deref().unwrap_or_default();
     limit(list.iter().map(|at| &at.place), MACS_MAX, problems);
     let mac = |at: &At<String>| {
