@@ -112,7 +112,7 @@ serves() {
 # What the copied tree's files hold is remembered in /tmp/sums.
 fill() {
     step mkfs.ext4
-    mkfs.ext4 -q "$disk"
+    mkfs.ext4 -q -F "$disk"
     mount -t ext4 "$disk" /mnt
     step 'a copied tree'
     (cd / && find bin sbin lib/modules -type f -exec sha256sum '{}' +) >/tmp/sums

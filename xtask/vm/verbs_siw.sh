@@ -17,20 +17,16 @@ END
 # siw lets nobody register more than this, not even root.
 ulimit -l unlimited
 serve_as --config /tmp/lunette.toml
-iscsi_login iser
-fill
-iscsi_logout
-by_device iSER
-step 'the same data over SRP'
 srp_login
-read_again
 fill
 srp_logout
 by_device SRP
 step 'the same data over iSER'
 iscsi_login iser
 read_again
+fill
 iscsi_logout
-step 'a user-space initiator'
+by_device iSER
+step 'an initiator in user space'
 lunette inquiry "iser://$HOST/iqn.2026-11.io.lunette:disk/0" | head -n 5
 stop

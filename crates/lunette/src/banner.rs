@@ -280,6 +280,18 @@ Ready. Stop with Ctrl-C.
     }
 
     #[test]
+    fn where_devices_alone_listen_nothing_is_said_of_tcp() {
+        let text = "
+            portal = [{ listen = '127.0.0.1:1', rdma = 'only' }]
+            lun = [{ ram = '1G', serial = 'S1' }]
+            [[target]]
+            name = 'iqn.2026-11.a:x'";
+        let shown = shown(text, &["127.0.0.1:1"], None);
+        assert!(shown.contains("  portal 127.0.0.1:1, by RDMA devices only\n"), "{shown}");
+        assert!(!shown.contains("iscsi://") && !shown.contains("iscsiadm"), "{shown}");
+    }
+
+    #[test]
     fn the_admin_interface_is_told_first() {
         let text = "[[lun]]\nram = '1G'\n[[target]]\nname = 'iqn.2026-11.a:x'";
         let shown = shown_with_admin(text, &["127.0.0.1:40000"], None, Some("http://127.0.0.1:40001"));

@@ -28,7 +28,7 @@ pub(super) struct Scenario {
 
 /// The shortest of those that are played by default comes last, so that two at a time end together.
 const SCENARIOS: &[Scenario] = &[
-    // One unit over TCP and SRP at once: each path is cut in turn, I/O goes on over the other, and the path comes back.
+    // One unit over TCP, iSER and SRP at once: paths are cut, I/O goes on over the others, and they come back.
     Scenario {
         serve: &["--srp", "192.0.2.3:3260", "--srp-guid", "024c750000000001"],
         ..scenario("multipath", include_str!("../../vm/multipath.sh"))
@@ -57,7 +57,7 @@ const SCENARIOS: &[Scenario] = &[
     verbs::SRP,
     // The same with descriptors that the daemon has to read first.
     verbs::TABLES,
-    // On iWARP in software: iSER, and the data is read over SRP then, and the other way round.
+    // The same on iWARP in software: SRP, and the data is read over iSER then, and iSER.
     verbs::SIW,
     // The device is removed under a load over iSER, and comes back.
     verbs::OUTAGE,

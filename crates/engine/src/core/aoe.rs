@@ -65,7 +65,8 @@ const NO_PORT: u16 = 0;
 
 /// Commands that an initiator is told to have in flight: the buffer count of AoEr11.
 const BUFFERS: u16 = 64;
-/// Sessions on one interface of a core. When there are more, the one is ended that has been silent the longest.
+/// Sessions on one interface of a core. When there are more, the one is ended that has been silent the longest, but none
+/// whose writes may still be repeated: strangers with ever new addresses do not make others forget theirs.
 const SESSIONS_MAX: usize = 256;
 /// A session that is silent for so long is ended.
 const IDLE: Duration = Duration::from_secs(15 * 60);
@@ -200,7 +201,11 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get_mut(key).filter(|conn| conn.phase == Phase::Serving) else {
             return false;
         };
-        let Some(target) = conn.machine.aoe_mut() else { return false };
+        // The list may have been edited since the session began.
+        let may_see = |lun: &LunState| self.views[lun.unit as usize].policy.export.may_see(sight.from);
+        let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
+            return false;
+        };
         let stays = target.receive(now, bytes, frame);
         conn.progress_at = now;
         self.soil(key);
@@ -272,7 +277,10 @@ impl<I: Io> Core<I> {
     }
 
     fn end_most_silent(&mut self, index: usize) {
-        let silent = |key: &&Key| self.connections.get(**key).is_some_and(Connection::is_vacant);
+        let now = self.io.now();
+        let is_silent =
+            |conn: &Connection| conn.is_vacant() && now.since(conn.progress_at) > target::COPIES_WITHIN;
+        let silent = |key: &&Key| self.connections.get(**key).is_some_and(is_silent);
         let since = |key: &&Key| self.connections.get(**key).map(|conn| conn.progress_at);
         let sessions = &self.interfaces[index].sessions;
         let found = sessions.values().filter(silent).min_by_key(since).copied();

@@ -20,6 +20,7 @@ pub mod violation;
 mod written;
 
 pub use query::{Export, Kind, Sight, announce, answer_query, look};
+pub use written::COPIES_WITHIN;
 
 use super::Frame;
 use crate::time::Time;

@@ -210,7 +210,7 @@ impl QueuePair {
             }
             return;
         }
-        let finished = self.sends.finished(is_done, arena);
+        let finished = self.sends.finished(completion.wr_id, is_done, arena);
         if let Some(finished) = finished.filter(|finished| is_done && finished.is_last) {
             let id = finished.id;
             self.events.push_back(match finished.operation {

@@ -21,9 +21,11 @@ pub(super) enum Operation {
 /// is looked at by nobody, since the machine waits for it.
 const LOAN: Loan = Loan::Read;
 
-/// A work request that is not finished; they finish in order.
+/// A work request that is not finished.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unfinished {
+    /// What the device calls it.
+    number: u64,
     pub id: u64,
     pub operation: Operation,
     /// The last of those that make one operation.
@@ -41,6 +43,8 @@ pub(super) struct SendQueue {
     /// Bytes of messages that are copied; their requests name the offset in here until they are posted.
     inline: Vec<u8>,
     unfinished: VecDeque<Unfinished>,
+    /// Of the next request.
+    number: u64,
     /// Where the device reads to; `None`: to the arena.
     sink: Option<Sink>,
 }
@@ -65,10 +69,12 @@ impl SendQueue {
     pub(super) fn add_inline(&mut self, id: u64, bytes: &[u8], operation: Operation) {
         let place = IbvSge { addr: self.inline.len() as u64, length: bytes.len() as u32, lkey: 0 };
         self.inline.extend_from_slice(bytes);
-        let mut request = request(id, operation, 0);
+        let number = self.next_number();
+        let mut request = request(number, operation, 0);
         request.send_flags |= IBV_SEND_INLINE;
         self.add_request(request, [place].into_iter());
         self.unfinished.push_back(Unfinished {
+            number,
             id,
             operation,
             is_last: true,
@@ -99,7 +105,8 @@ impl SendQueue {
                 arena.lend(*span, LOAN);
                 own.push(*span);
             }
-            let request = request(id, operation, before);
+            let number = self.next_number();
+            let request = request(number, operation, before);
             let sink = match (&mut self.sink, operation) {
                 (Some(sink), Operation::Read { .. }) => {
                     let span = sink.take(own.len());
@@ -114,6 +121,7 @@ impl SendQueue {
             };
             before += u64::from(own.len());
             self.unfinished.push_back(Unfinished {
+                number,
                 id,
                 operation,
                 is_last: index == last,
@@ -121,6 +129,11 @@ impl SendQueue {
                 sink,
             });
         }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number = (self.number + 1) & !RECEIVE;
+        self.number
     }
 
     fn add_request(&mut self, mut request: IbvSendWr, places: impl Iterator<Item = IbvSge>) {
@@ -160,9 +173,11 @@ impl SendQueue {
         if result == 0 { Ok(()) } else { Err(result.abs()) }
     }
 
-    /// The oldest is finished: its places are free, and what was read is there if it `is_done`.
-    pub(super) fn finished(&mut self, is_done: bool, arena: &mut Arena) -> Option<Unfinished> {
-        let finished = self.unfinished.pop_front()?;
+    /// The request with this number is finished: its places are free, and what was read is there if it `is_done`. Not only
+    /// the oldest can be: siw has Sends finish while a Read before them goes on.
+    pub(super) fn finished(&mut self, number: u64, is_done: bool, arena: &mut Arena) -> Option<Unfinished> {
+        let index = self.unfinished.iter().position(|unfinished| unfinished.number == number)?;
+        let finished = self.unfinished.remove(index)?;
         if let (Some(sink), Some(span)) = (&mut self.sink, finished.sink) {
             if is_done {
                 arena.copy(span, &finished.places);
@@ -177,7 +192,9 @@ impl SendQueue {
 
     /// The queue pair is gone: all places are free.
     pub(super) fn clear(&mut self, arena: &mut Arena) {
-        while self.finished(false, arena).is_some() {}
+        while let Some(oldest) = self.unfinished.front() {
+            self.finished(oldest.number, false, arena);
+        }
         self.requests.clear();
         self.places.clear();
         self.inline.clear();
@@ -190,9 +207,9 @@ pub(super) fn requests_of(places: &Places, most: usize) -> usize {
 }
 
 /// One of an operation whose first `before` bytes other requests move.
-fn request(id: u64, operation: Operation, before: u64) -> IbvSendWr {
+fn request(number: u64, operation: Operation, before: u64) -> IbvSendWr {
     let mut request = IbvSendWr {
-        wr_id: id & !RECEIVE,
+        wr_id: number,
         next: ptr::null_mut(),
         sg_list: ptr::null_mut(),
         num_sge: 0,
@@ -390,9 +407,10 @@ mod tests {
         // Nothing is posted twice.
         queue.submit(&CALLS, ptr::null_mut()).expect("nothing to post");
         assert!(POSTED.take().is_empty());
-        let ids: Vec<u64> =
-            std::iter::from_fn(|| queue.finished(true, &mut arena)).map(|done| done.id).collect();
-        assert_eq!(ids, [1, 2, 3]);
+        let ids = [1, 3, 2].map(|number| queue.finished(number, true, &mut arena).expect("it was posted").id);
+        // As siw does where the first is a Read.
+        assert_eq!(ids, [1, 3, 2]);
+        assert!(queue.finished(2, true, &mut arena).is_none());
         arena.give(&data);
         assert_eq!(arena.in_use(), 0);
     }
@@ -412,7 +430,7 @@ mod tests {
         // The buffer is given back before the device is done, and stays out of use until it is.
         arena.give(&into);
         assert_eq!(arena.in_use(), 3 * 65_536);
-        assert!(queue.finished(true, &mut arena).is_some_and(|done| !done.is_last));
+        assert!(queue.finished(1, true, &mut arena).is_some_and(|done| !done.is_last));
         assert_eq!(arena.in_use(), 65_536);
         queue.clear(&mut arena);
         assert_eq!((queue.len(), arena.in_use()), (0, 0));
@@ -440,9 +458,9 @@ mod tests {
         arena.bytes_mut(span).fill(0xab);
         // As the device would.
         arena.copy(span, &Places::one(from));
-        assert!(queue.finished(true, &mut arena).is_some_and(|done| !done.is_last));
+        assert!(queue.finished(1, true, &mut arena).is_some_and(|done| !done.is_last));
         assert_eq!(arena.bytes(last), [0; 100]);
-        assert!(queue.finished(true, &mut arena).is_some_and(|done| done.is_last));
+        assert!(queue.finished(2, true, &mut arena).is_some_and(|done| done.is_last));
         assert_eq!(arena.bytes(last), [0xab; 100]);
         queue.clear(&mut arena);
         assert!(queue.can_read(16));

@@ -1,7 +1,7 @@
 //! What the layer above does with tasks.
 
 use super::Target;
-use super::task::Stage;
+use super::task::{Answer, Stage};
 use crate::time::Time;
 use crate::verbs::{Ending, TaskId, Up};
 use wire::{Places, Span};
@@ -85,6 +85,7 @@ impl Target {
             }
             return self.drop_task(id);
         };
+        let answer = Answer { has_data: !payload.is_empty(), ..answer };
         task.stage = Stage::Ended;
         task.answer = answer;
         task.payload = payload;

@@ -15,6 +15,7 @@ use wire::{Cdb, Places, Span};
 use zerocopy::IntoBytes;
 
 /// A request that can be followed.
+#[derive(Clone, Copy)]
 struct Request {
     tag: u32,
     kind: Kind,
@@ -87,20 +88,27 @@ impl Target {
 
     /// Becomes a task, unless it is a copy or there is no room. `true`: the task needs its frame.
     fn request(&mut self, now: Time, request: &Request, frame: &[u8], place: Span) -> bool {
-        let mut task = self.task(request, frame, place);
+        let mut request = *request;
+        let mut task = self.task(&request, frame, place);
         match self.tasks.meet(&task, request.tag) {
             Met::New => {}
-            Met::Same | Met::Joined => {
-                self.counts.copies = self.counts.copies.saturating_add(1);
-                return false;
+            Met::Same | Met::Joined(None) => return self.copied(),
+            Met::Joined(Some(answer)) => {
+                for write in task.writes() {
+                    self.written.remember(now, write, answer);
+                }
+                return self.copied();
             }
         }
-        if let Some(write) = task.writes().next()
-            && let Some(answer) = self.written.find(now, &write)
-        {
-            self.counts.copies = self.counts.copies.saturating_add(1);
-            self.reply(request.tag, task.kind, answer);
-            return false;
+        let write = task.writes().next();
+        let answered = write.and_then(|write| self.written.find(now, &write));
+        match answered {
+            Some(answer) if !answer.has_data => {
+                self.reply(request.tag, task.kind, answer);
+                return self.copied();
+            }
+            Some(_) => request = question(request),
+            None => {}
         }
         let keeps = request.write_bytes > 0;
         task.frame = keeps.then_some(place);
@@ -108,9 +116,17 @@ impl Target {
             self.counts.crowded = self.counts.crowded.saturating_add(1);
             return false;
         };
-        self.written.forget(request.tag);
-        self.up.push_back(Up::Command(command(id, request)));
+        if answered.is_none() {
+            self.written.forget(request.tag);
+        }
+        self.up.push_back(Up::Command(command(id, &request)));
         keeps
+    }
+
+    /// A copy needs no task, and none its frame.
+    fn copied(&mut self) -> bool {
+        self.counts.copies = self.counts.copies.saturating_add(1);
+        false
     }
 
     fn task(&self, request: &Request, frame: &[u8], place: Span) -> Task {
@@ -211,6 +227,22 @@ fn judge_order(header: &Header, argument: &[u8]) -> Result<Request, Violation> {
         read_bytes: u32::from(kind.entries_max()).saturating_mul(entry_bytes),
         write_bytes: argument_bytes,
     })
+}
+
+/// What a late copy of an order asks, which was followed and answered with a list or string: how that is now.
+fn question(request: Request) -> Request {
+    let (kind, argument_bytes) = match request.kind {
+        Kind::Ata(_) => return request,
+        // It is there already; or another one, and stays.
+        Kind::Order(OrderKind::SetConfig | OrderKind::ForceConfig) => {
+            (OrderKind::SetConfig, request.write_bytes)
+        }
+        Kind::Order(OrderKind::ReadMask | OrderKind::EditMask) => (OrderKind::ReadMask, 0),
+        Kind::Order(OrderKind::ReadReserve | OrderKind::SetReserve | OrderKind::ForceReserve) => {
+            (OrderKind::ReadReserve, 0)
+        }
+    };
+    Request { cdb: Order { kind, argument_bytes }.cdb(), write_bytes: argument_bytes, ..request }
 }
 
 fn command(task: TaskId, request: &Request) -> UpCommand {

@@ -40,6 +40,8 @@ pub(super) struct Answer {
     pub error: ErrorCode,
     /// As much of it as the command has.
     pub argument: [u8; ATA_BYTES],
+    /// Data follows.
+    pub has_data: bool,
 }
 
 impl Kind {
@@ -204,7 +206,7 @@ pub(super) struct Task {
     /// Its frame, as long as that is needed, and where in it the data-out is.
     pub frame: Option<Span>,
     pub data: Span,
-    /// CRC32C of the data of an ATA command.
+    /// CRC32C of its data-out.
     pub sum: u32,
     /// Data-out bytes that were brought.
     pub fetched: u32,
@@ -223,14 +225,20 @@ impl Task {
         (is_whole && self.data.len > 0 && self.frame.is_some()).then_some(self.data)
     }
 
-    /// What it writes, under all its tags.
+    /// What it writes or changes, under all its tags.
     pub(super) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
-        let section = match self.kind {
-            Kind::Ata(section) if self.data.len > 0 => Some(section),
-            Kind::Ata(_) | Kind::Order(_) => None,
+        let changes = match self.kind {
+            Kind::Ata(_) => self.is_write(),
+            Kind::Order(OrderKind::ReadMask | OrderKind::ReadReserve) => false,
+            Kind::Order(_) => true,
         };
-        let tags = self.tags.iter();
-        tags.filter_map(move |tag| section.map(|section| Write { tag, section, sum: self.sum }))
+        let (kind, sum) = (self.kind, self.sum);
+        self.tags.iter().filter(move |_| changes).map(move |tag| Write { tag, kind, sum })
+    }
+
+    /// Whether it writes to the medium.
+    fn is_write(&self) -> bool {
+        matches!(self.kind, Kind::Ata(_)) && self.data.len > 0
     }
 
     /// Whether this request is the same one, with or without its tag.
@@ -245,8 +253,8 @@ impl Task {
 pub(super) enum Met {
     /// It is, under this tag.
     Same,
-    /// The same write is, under another tag, and will be answered under this one, too.
-    Joined,
+    /// The same write is, under another tag, and will be answered under this one, too: so, if it has ended.
+    Joined(Option<Answer>),
     /// No.
     New,
 }
@@ -282,7 +290,7 @@ impl TaskTable {
 
     /// Whether this request, that came now, is in flight already.
     pub(super) fn meet(&mut self, new: &Task, tag: u32) -> Met {
-        let is_write = new.writes().next().is_some();
+        let is_write = new.is_write();
         let mut original = None;
         for (other, sum, slot) in &self.tags {
             if *other != tag && !(is_write && *sum == new.sum) {
@@ -299,13 +307,14 @@ impl TaskTable {
         }
         let Some(slot) = original else { return Met::New };
         let Some(task) = self.slots.get_mut(usize::from(slot)) else { return Met::New };
+        let answer = (task.stage == Stage::Ended).then_some(task.answer);
         let given_up = task.tags.join(tag);
         let is_given_up = |entry: &&mut (u32, u32, u16)| entry.2 == slot && Some(entry.0) == given_up;
         match self.tags.iter_mut().find(is_given_up) {
             Some(entry) => entry.0 = tag,
             None => self.tags.push((tag, new.sum, slot)),
         }
-        Met::Joined
+        Met::Joined(answer)
     }
 
     /// The task, if it still is the one that this id was given for.

@@ -392,6 +392,23 @@ fn copies_of_a_write_under_other_tags_are_one_write() {
 }
 
 #[test]
+fn a_copy_that_came_before_the_answer_left_is_not_executed_when_it_comes_again() {
+    let mut session = Session::new(4);
+    assert!(session.receive(&write(7, 1, 0xaa)));
+    let UpCommand { task, .. } = session.command();
+    session.end(task, 0, None);
+    assert!(!session.receive(&write(8, 1, 0xaa)));
+    for tag in [7, 8] {
+        assert_eq!(ata_answer(&session.answer().unwrap()).0, tag);
+    }
+    for tag in [7, 8] {
+        assert!(!session.receive(&write(tag, 1, 0xaa)), "{tag}");
+        assert_eq!(ata_answer(&session.answer().unwrap()).0, tag);
+    }
+    session.finish();
+}
+
+#[test]
 fn a_write_is_executed_when_an_answer_to_its_like_has_left() {
     let mut session = Session::new(4);
     session.receive(&write(1, 5, 1));
@@ -600,6 +617,48 @@ fn targets_are_reserved_by_an_order() {
     let command = session.command();
     session.end(command.task, 2, None);
     assert_eq!(session.answer().unwrap()[15], 3, "it could not be done");
+    session.finish();
+}
+
+/// The lists may be others' by now.
+#[test]
+fn a_late_copy_of_an_order_changes_nothing() {
+    let mut session = Session::new(4);
+    let directives = [0, 1, 2, 0, 0, 0, 0, 9];
+    for (done, asked) in [
+        (frame(Command::RESERVE, 3, &[1, 1], &PEER.0), OrderKind::ReadReserve),
+        (frame(Command::RESERVE, 4, &[2, 1], &PEER.0), OrderKind::ReadReserve),
+        (frame(Command::MASK, 5, &[0, 1, 0, 1], &directives), OrderKind::ReadMask),
+        (frame(Command::CONFIG, 6, b"\0\0\0\0\0\x14\0\x04", b"disk"), OrderKind::SetConfig),
+    ] {
+        assert!(session.receive(&done));
+        let followed = session.command();
+        session.push(followed.task, 16);
+        let answer = session.target.transmit().unwrap();
+        assert!(matches!(session.target.poll(), Some(Up::Pushed(_))));
+        session.receive(&done);
+        let given_up = session.command().task;
+        session.target.down(NOW, Down::Abort { task: given_up });
+        for _ in 0..2 {
+            session.receive(&done);
+            let command = session.command();
+            assert!(!session.receive(&done) && session.target.poll().is_none());
+            assert_eq!(Order::from_cdb(&command.cdb).unwrap().kind, asked);
+            assert_eq!((command.read_bytes, command.lun), (followed.read_bytes, 0));
+            session.push(command.task, 16);
+            let again = session.target.transmit().unwrap();
+            assert_eq!((again.header(), again.payload), (answer.header(), answer.payload));
+            assert!(matches!(session.target.poll(), Some(Up::Pushed(_))));
+        }
+    }
+    let release = frame(Command::RESERVE, 7, &[1, 0], &[]);
+    session.receive(&release);
+    let task = session.command().task;
+    session.end(task, 0, None);
+    let answer = session.answer();
+    session.receive(&release);
+    assert!(session.target.poll().is_none());
+    assert_eq!(session.answer(), answer);
     session.finish();
 }
 

@@ -1,26 +1,25 @@
-//! Writes that were answered, for some time.
+//! Writes that were answered, for some time; and orders that change something.
 //!
 //! A request that comes late is a copy, made by the network or by an initiator that lost patience; when the first one
 //! was answered, newer data may stand where it writes. So it is answered again, and not executed again. Initiators that
 //! use a tag again for another request have no such copies in mind: only the last request of a tag is remembered.
 
-use super::task::Answer;
+use super::task::{Answer, Kind};
 use crate::time::Time;
 use std::time::Duration;
-use wire::ata::Section;
 
 /// Writes remembered: in sets, found by their tags.
 const SETS: usize = 128;
 /// Writes of one set.
 const WAYS: usize = 8;
-/// How long a copy may be on its way.
-const WITHIN: Duration = Duration::from_secs(5);
+/// How long a copy may be on its way: what was answered is remembered so long.
+pub const COPIES_WITHIN: Duration = Duration::from_secs(5);
 
 /// What tells one write from another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Write {
     pub tag: u32,
-    pub section: Section,
+    pub kind: Kind,
     /// CRC32C of the data.
     pub sum: u32,
 }
@@ -49,7 +48,7 @@ impl Written {
     /// What this write was answered, if it was.
     pub(super) fn find(&mut self, now: Time, write: &Write) -> Option<Answer> {
         let remembered = self.of_tag(write.tag)?.as_ref()?;
-        let is_it = remembered.write == *write && now.since(remembered.at) <= WITHIN;
+        let is_it = remembered.write == *write && now.since(remembered.at) <= COPIES_WITHIN;
         is_it.then_some(remembered.answer)
     }
 
@@ -91,16 +90,15 @@ const _: () = assert!(SETS == 1 << (32 - 25));
 mod tests {
     use super::*;
     use wire::aoe::ErrorCode;
-    use wire::ata::Registers;
+    use wire::ata::{Registers, Section};
 
     fn write(tag: u32, lba: u8, sum: u32) -> Write {
         let registers = Registers::new(wire::ata::Command::WriteSectorsExt, u64::from(lba), 1);
-        let section = Section::request(&registers, true);
-        Write { tag, section, sum }
+        Write { tag, kind: Kind::Ata(Section::request(&registers, true)), sum }
     }
 
     fn answer(byte: u8) -> Answer {
-        Answer { error: ErrorCode::NONE, argument: [byte; 12] }
+        Answer { error: ErrorCode::NONE, argument: [byte; 12], has_data: false }
     }
 
     #[test]
@@ -113,8 +111,8 @@ mod tests {
         for other in [write(2, 2, 3), write(1, 1, 3), write(1, 2, 4)] {
             assert_eq!(written.find(Time(0), &other), None);
         }
-        assert_eq!(written.find(Time(0).after(WITHIN), &one), Some(answer(9)));
-        assert_eq!(written.find(Time(1).after(WITHIN), &one), None);
+        assert_eq!(written.find(Time(0).after(COPIES_WITHIN), &one), Some(answer(9)));
+        assert_eq!(written.find(Time(1).after(COPIES_WITHIN), &one), None);
     }
 
     #[test]
