@@ -198,9 +198,8 @@ impl<I: Io> Core<I> {
         let Some(key) = self.session(index, sight) else { return false };
         let now = self.io.now();
         let bytes = self.io.arena().bytes(frame);
-        let Some(conn) = self.connections.get_mut(key).filter(|conn| conn.phase == Phase::Serving) else {
-            return false;
-        };
+        let is_served = |conn: &&mut Connection| conn.phase == Phase::Serving && conn.lingering.is_empty();
+        let Some(conn) = self.connections.get_mut(key).filter(is_served) else { return false };
         // The list may have been edited since the session began.
         let may_see = |lun: &LunState| self.views[lun.unit as usize].policy.export.may_see(sight.from);
         let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
@@ -274,6 +273,17 @@ impl<I: Io> Core<I> {
         self.interfaces[index].sessions.insert((from, address), key);
         self.move_load(key, Some(self.me));
         key
+    }
+
+    /// An aborted task is not over yet. AoE's initiators send it again within milliseconds, and it must not come to the
+    /// medium after that, or after what they write next: nothing of them is taken meanwhile.
+    pub(super) fn outlive(&mut self, key: Key) {
+        let Some(task) = self.tasks.get(key) else { return };
+        if let Some(conn) = self.connections.get_mut(task.origin)
+            && matches!(conn.machine, Transport::Aoe(_))
+        {
+            conn.lingering.push(key);
+        }
     }
 
     fn end_most_silent(&mut self, index: usize) {

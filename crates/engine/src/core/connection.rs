@@ -43,8 +43,8 @@ pub(super) struct Connection {
     pub(super) to_flush: bool,
     /// When a closing connection is cut off, whether or not the peer has taken what was on its way.
     cut_at: Option<Time>,
-    /// Aborted tasks whose storage operation or home has not come back.
-    lingering: Vec<Key>,
+    /// Aborted tasks whose storage operation or home has not come back: of a connection that ends, or of AoE.
+    pub(super) lingering: Vec<Key>,
     /// Sessions that this one takes the place of, and that are not over yet.
     pub(super) predecessors: usize,
     /// The core whose load counts it.

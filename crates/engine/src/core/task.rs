@@ -691,11 +691,13 @@ impl<I: Io> Core<I> {
         match task.state {
             State::Storing | State::Reading { .. } => {
                 task.aborted = true;
+                self.outlive(key);
                 self.cancel_op(key);
                 false
             }
             State::AtHome => {
                 task.aborted = true;
+                self.outlive(key);
                 true
             }
             State::Waiting

@@ -154,8 +154,19 @@ impl Socket {
     pub(super) fn error(&self) -> io::Result<()> {
         match self.options().get::<i32>(libc::SOL_SOCKET, libc::SO_ERROR)? {
             0 => Ok(()),
+            _ if self.is_orphan() => Err(self.explain(Errno::NXIO)),
             errno => Err(self.explain(Errno::from_raw_os_error(errno))),
         }
+    }
+
+    /// Whether the interface was removed: one that gets its name later is another.
+    fn is_orphan(&self) -> bool {
+        // SAFETY: an address of zeros is a valid one.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to an address of ours, and how many to `len`.
+        let got = unsafe { libc::getsockname(self.fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
+        got == 0 && address.sll_ifindex != self.interface.index
     }
 
     pub(super) fn explain(&self, errno: Errno) -> io::Error {
@@ -254,9 +265,8 @@ fn checked(result: i32) -> Result<(), Errno> {
 fn explain(errno: Errno, interface: &str) -> io::Error {
     let error = io::Error::from(errno);
     let advice = match errno {
-        Errno::NODEV | Errno::NXIO => {
-            "there is no such network interface here (ip link shows them)".to_owned()
-        }
+        Errno::NODEV => "there is no such network interface here (ip link shows them)".to_owned(),
+        Errno::NXIO => "the network interface was removed; when it is back, start again".to_owned(),
         Errno::NETDOWN => format!("the network interface is down (ip link set {interface} up)"),
         Errno::PERM | Errno::ACCESS => {
             "raw Ethernet frames need the capability CAP_NET_RAW: run as root, or give it to the program \
@@ -286,6 +296,7 @@ mod tests {
             assert!(words.contains("eth9") && words.contains(what), "{words}");
         };
         says(Errno::NODEV, "ip link");
+        says(Errno::NXIO, "removed");
         says(Errno::NETDOWN, "ip link set eth9 up");
         says(Errno::PERM, "CAP_NET_RAW");
         says(Errno::MSGSIZE, "MTU");

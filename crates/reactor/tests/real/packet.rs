@@ -394,3 +394,18 @@ fn an_interface_that_goes_down_and_up_again_is_told_once_and_goes_on() {
     let came = b.here();
     assert_eq!(b.bytes(came[0]), frame);
 }
+
+#[test]
+fn an_interface_that_was_removed_is_told_and_the_socket_rests() {
+    let cable = Cable::new(1500);
+    let mut host = Host::new(&cable.ends[1], &SETUP);
+    host.ring.watch(host.packets.handle(), TAG);
+    cable.ends[0].ip(&format!("link delete {INTERFACE}"));
+    complete_one(&mut host.ring).result.unwrap();
+    let told = host.packets.trouble().unwrap_err().to_string();
+    assert!(told.contains("removed"), "{told}");
+    let frame = host.frame(BROADCAST, &payload(100, 4));
+    host.queue(&frame);
+    let told = host.packets.flush(host.ring.arena()).unwrap_err().to_string();
+    assert!(told.contains("removed"), "{told}");
+}
