@@ -372,20 +372,25 @@ impl Transport {
 
     /// Where all data of this task lies that came inside its command: until the next call of the machine.
     pub(crate) fn immediate(&mut self, task: TaskId) -> Option<Span> {
-        match self {
-            Transport::Aoe(target) => target.immediate(task),
-            _ => self.srp_mut()?.immediate(task),
+        match self.aoe_mut() {
+            Some(target) => target.immediate(task),
+            None => self.srp_mut()?.immediate(task),
         }
     }
 
     /// The same, and there it stays until [`Transport::give_back`].
     pub(crate) fn borrow(&mut self, task: TaskId) -> Option<Span> {
-        self.srp_mut()?.borrow(task)
+        match self.aoe_mut() {
+            Some(target) => target.borrow(task),
+            None => self.srp_mut()?.borrow(task),
+        }
     }
 
     /// What was borrowed is not used any more.
     pub(crate) fn give_back(&mut self, task: TaskId) {
-        if let Some(target) = self.srp_mut() {
+        if let Some(target) = self.aoe_mut() {
+            target.give_back(task);
+        } else if let Some(target) = self.srp_mut() {
             target.give_back(task);
         }
     }

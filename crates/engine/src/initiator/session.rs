@@ -2,7 +2,8 @@
 //! in flight is sent again where that does no harm. Nothing waits for ever: see [`Options::give_up_after`].
 //!
 //! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5): no command of
-//! the old one can touch the medium any more when the first of the new one does.
+//! the old one can touch the medium any more when the first of the new one does. Over AoE nothing ends them: there it is
+//! only likely, since a session is lost when the target has been silent for seconds.
 
 mod link;
 mod queue;
