@@ -260,22 +260,13 @@ impl<I: Io> Core<I> {
 
     /// One turn: completions, messages, then everything that became ready goes out together.
     fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
-        let (mut has_more, mut has_stored) = (false, false);
+        let mut busy = !completions.is_empty();
         for completion in completions.drain(..) {
-            match completion.tag.0 >> kind::SHIFT {
-                kind::FRAMES => {}
-                kind::LANE => has_stored = true,
-                _ => has_more = true,
-            }
             self.dispatch(completion);
         }
-        let has_frames = self.take_frames();
+        busy |= self.take_frames();
         self.mailbox.drain(messages);
-        has_more |= !messages.is_empty();
-        if has_frames || has_more {
-            self.poller.frames_only(!has_more);
-        }
-        let busy = has_frames || has_more || has_stored && !self.poller.serves_frames_only();
+        busy |= !messages.is_empty();
         for message in messages.drain(..) {
             self.message(message);
         }

@@ -13,8 +13,6 @@ pub struct Poller {
     busy_at: Time,
     /// Smoothed time between turns that had work.
     gap: Duration,
-    /// What the last of them had were frames, and nothing else.
-    frames_only: bool,
     hurry: bool,
     /// The last turn, and whether it was not to sleep.
     turned_at: Time,
@@ -25,9 +23,6 @@ pub struct Poller {
 /// The longest that `adaptive` spins for, and the longest expected gap that it spins at all for: about what sleeping
 /// and being woken on another core costs.
 const SPIN: Duration = Duration::from_micros(50);
-/// The same where all work comes in frames: a packet socket's wake-up costs less than a stream's, and at 100 Mbit/s, a
-/// frame each 44 us, spinning took all of a core for a quarter more commands.
-const SPIN_FOR_FRAMES: Duration = Duration::from_micros(20);
 
 impl Poller {
     /// A poller that has seen nothing yet.
@@ -36,7 +31,6 @@ impl Poller {
             mode,
             busy_at: Time(0),
             gap: Duration::from_secs(1),
-            frames_only: false,
             hurry: false,
             turned_at: Time(0),
             spins: false,
@@ -55,12 +49,11 @@ impl Poller {
         if self.hurry {
             return Wait::AtMost(Duration::from_micros(100));
         }
-        let spin = if self.frames_only { SPIN_FOR_FRAMES } else { SPIN };
         let sleep = timers.map_or(Wait::Forever, Wait::AtMost);
         match self.mode {
             Poll::Always => Wait::No,
             Poll::Never => sleep,
-            Poll::Adaptive if self.gap < spin && now.since(self.busy_at) < spin => Wait::No,
+            Poll::Adaptive if self.gap < SPIN && now.since(self.busy_at) < SPIN => Wait::No,
             Poll::Adaptive => sleep,
         }
     }
@@ -75,16 +68,6 @@ impl Poller {
             self.spun += now.since(self.turned_at);
         }
         self.turned_at = now;
-    }
-
-    /// The turn that is to be told of next has frames and nothing else, or something else as well.
-    pub fn frames_only(&mut self, frames_only: bool) {
-        self.frames_only = frames_only;
-    }
-
-    /// Whether the last work had come in frames: what stores do for it is no work of its own then.
-    pub fn serves_frames_only(&self) -> bool {
-        self.frames_only
     }
 
     /// Time spent on turns that found nothing, one after the other.

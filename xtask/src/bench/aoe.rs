@@ -4,7 +4,7 @@ use super::marks::{Figure, Mark, against};
 use super::results::Results;
 
 /// What is measured.
-pub(super) const PLAN: &str = include_str!("../../../crates/bench/plans/fastnetmon.toml");
+pub(super) const PLAN: &str = include_str!("../../aoe.toml");
 
 /// The segments: the names of our target over AoE, of the same over iSCSI, and of vblade.
 const SEGMENTS: [[&str; 3]; 2] = [

@@ -11,7 +11,7 @@ pub(super) enum Part {
     Datapath,
     /// iSER and SRP over iWARP against iSCSI over TCP, each with its ceiling
     Transports,
-    /// AoE against iSCSI over TCP and vblade on one Ethernet segment: the report's plan `fastnetmon`
+    /// AoE against iSCSI over TCP and vblade on one Ethernet segment
     Aoe,
 }
 
