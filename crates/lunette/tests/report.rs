@@ -265,8 +265,7 @@ fn a_link_that_cannot_be_made_is_told_before_anything_runs() {
     command.args(["--bounding-set", "-net_admin,-sys_admin", env!("CARGO_BIN_EXE_lunette"), "report"]);
     let refused = command.arg(&plan).arg("-o").arg(&out).output().expect("setpriv runs");
     assert_eq!(refused.status.code(), Some(2), "{}", told(&refused));
-    for part in ["no link of 1 Gbit/s can be made: ", "not permitted", "run lunette report so, or leave out"]
-    {
+    for part in ["no link (1 Gbit/s) can be made: ", "not permitted", "run lunette report so, or leave out"] {
         assert!(told(&refused).contains(part), "{}", told(&refused));
     }
     assert!(!out.join("index.html").exists());
