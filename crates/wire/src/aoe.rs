@@ -505,16 +505,68 @@ impl Order {
 
     /// As a CDB: the opcode, AoE command, subcommand, zero, and in four bytes the length of the argument.
     pub fn cdb(self) -> Cdb {
-        let (Command(command), subcommand) = self.kind.codes();
-        let [a, b, c, d] = self.argument_bytes.to_be_bytes();
-        let bytes = [Order::OPCODE, command, subcommand, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0];
-        Cdb::from_bytes(&bytes).unwrap_or_else(|| unreachable!("16 bytes fit"))
+        vendor_cdb(self.kind.codes(), self.argument_bytes)
     }
 
     /// Out of a CDB, if it is one.
     pub fn from_cdb(cdb: &Cdb) -> Option<Order> {
         let kind = OrderKind::from_codes(Command(cdb.u8(1)), cdb.u8(2))?;
         (cdb.opcode() == Order::OPCODE).then(|| Order { kind, argument_bytes: cdb.u32(4) })
+    }
+}
+
+fn vendor_cdb((Command(command), subcommand): (Command, u8), argument_bytes: u32) -> Cdb {
+    let [a, b, c, d] = argument_bytes.to_be_bytes();
+    let bytes = [Order::OPCODE, command, subcommand, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0];
+    Cdb::from_bytes(&bytes).unwrap_or_else(|| unreachable!("16 bytes fit"))
+}
+
+/// What is asked about the config string. Data-in: the string.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueryKind {
+    /// Which it is.
+    Read,
+    /// Whether it is the argument. If not, a target is silent.
+    Test,
+    /// Whether it begins with the argument. If not, a target is silent.
+    TestPrefix,
+}
+
+impl QueryKind {
+    const ALL: [QueryKind; 3] = [QueryKind::Read, QueryKind::Test, QueryKind::TestPrefix];
+
+    /// AoE command and its subcommand (CCmd).
+    pub fn codes(self) -> (Command, u8) {
+        let ConfigCommand(subcommand) = match self {
+            QueryKind::Read => ConfigCommand::READ,
+            QueryKind::Test => ConfigCommand::TEST,
+            QueryKind::TestPrefix => ConfigCommand::TEST_PREFIX,
+        };
+        (Command::CONFIG, subcommand)
+    }
+}
+
+/// A config query. Initiator machines take it as a CDB, as they take an [`Order`]; it never comes to a unit, since an
+/// interface answers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Query {
+    /// What is asked.
+    pub kind: QueryKind,
+    /// Length of its data-out.
+    pub argument_bytes: u32,
+}
+
+impl Query {
+    /// As a CDB, in the form of an [`Order`]'s.
+    pub fn cdb(self) -> Cdb {
+        vendor_cdb(self.kind.codes(), self.argument_bytes)
+    }
+
+    /// Out of a CDB, if it is one.
+    pub fn from_cdb(cdb: &Cdb) -> Option<Query> {
+        let codes = (Command(cdb.u8(1)), cdb.u8(2));
+        let kind = QueryKind::ALL.into_iter().find(|kind| kind.codes() == codes)?;
+        (cdb.opcode() == Order::OPCODE).then(|| Query { kind, argument_bytes: cdb.u32(4) })
     }
 }
 
@@ -634,6 +686,18 @@ mod tests {
         for other in [&[0xc0, 1, 2, 0][..], &[0xc0, 0, 0, 0], &[0x85, 1, 3], &[]] {
             assert_eq!(Order::from_cdb(&Cdb::from_bytes(other).unwrap()), None);
         }
+    }
+
+    #[test]
+    fn a_query_is_a_cdb_and_no_order() {
+        for (kind, code) in [(QueryKind::Read, 0), (QueryKind::Test, 1), (QueryKind::TestPrefix, 2)] {
+            let query = Query { kind, argument_bytes: 9 };
+            let cdb = query.cdb();
+            assert_eq!(cdb.as_bytes()[..8], [0xc0, 1, code, 0, 0, 0, 0, 9]);
+            assert_eq!((Query::from_cdb(&cdb), Order::from_cdb(&cdb)), (Some(query), None));
+        }
+        let order = Order { kind: OrderKind::SetConfig, argument_bytes: 9 };
+        assert_eq!(Query::from_cdb(&order.cdb()), None);
     }
 
     #[test]

@@ -49,8 +49,10 @@ pub struct Identity {
     pub physical_exponent: u8,
     /// Nominal rotation rate; 1 is a medium that does not rotate, 0 is not reported.
     pub rotation_rate: u16,
-    /// Sectors of ranges that one TRIM may have; 0 is no TRIM. What is trimmed reads as zeros.
+    /// Sectors of ranges that one TRIM may have; 0 is no TRIM.
     pub trim_sectors: u16,
+    /// What is trimmed reads as zeros.
+    pub trim_zeros: bool,
     /// World wide name: an NAA identifier.
     pub world_wide_name: Option<u64>,
 }
@@ -141,7 +143,7 @@ impl Identity {
         words.set(88, 0x203f);
         words.set_u64(SECTORS_48, if self.lba48 { self.sectors } else { 0 });
         if self.trim_sectors != 0 {
-            words.set(ADDITIONAL, TRIM_IS_ZERO);
+            words.set(ADDITIONAL, when(self.trim_zeros, TRIM_IS_ZERO));
             words.set(TRIM_SECTORS, self.trim_sectors);
             words.set(DATA_SET_MANAGEMENT, TRIM);
         }
@@ -172,6 +174,7 @@ impl Identity {
             _ => u64::from(words.get_u32(SECTORS_28)),
         };
         let (sector_bytes, physical_exponent) = words.sector_size();
+        let trims = words.get(DATA_SET_MANAGEMENT) & TRIM != 0;
         Some(Identity {
             serial: words.text(SERIAL),
             firmware: words.text(FIRMWARE),
@@ -188,11 +191,9 @@ impl Identity {
             sector_bytes,
             physical_exponent,
             rotation_rate: words.get(ROTATION),
-            trim_sectors: if words.get(DATA_SET_MANAGEMENT) & TRIM != 0 {
-                words.get(TRIM_SECTORS)
-            } else {
-                0
-            },
+            // One, where none is said.
+            trim_sectors: if trims { words.get(TRIM_SECTORS).max(1) } else { 0 },
+            trim_zeros: trims && words.get(ADDITIONAL) & TRIM_IS_ZERO == TRIM_IS_ZERO,
             world_wide_name: (third & HAS_WORLD_WIDE_NAME != 0).then(|| words.name()),
         })
     }
@@ -373,6 +374,7 @@ mod tests {
         physical_exponent: 3,
         rotation_rate: 1,
         trim_sectors: 4,
+        trim_zeros: true,
         world_wide_name: Some(0x5001_2345_6789_abcd),
     };
 
@@ -392,7 +394,7 @@ mod tests {
             ..IDENTITY
         };
         assert_eq!(Identity::decode(&small.encode()), Some(small));
-        let long = Identity { sector_bytes: 4096, ..small };
+        let long = Identity { sector_bytes: 4096, trim_zeros: false, ..small };
         assert_eq!(Identity::decode(&long.encode()), Some(long));
     }
 

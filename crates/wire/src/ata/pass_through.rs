@@ -61,6 +61,16 @@ impl PassThrough {
         PassThrough { protocol, check_condition: false, registers }
     }
 
+    /// What is moved: of a command that is not known here, as many sectors as COUNT says, the way that the protocol has.
+    pub fn transfer(&self) -> Transfer {
+        match (self.registers.command(), self.protocol) {
+            (Some(_), _) => self.registers.transfer(),
+            (None, Protocol::NonData) => Transfer::Nothing,
+            (None, Protocol::PioIn) => Transfer::In(self.registers.sectors()),
+            (None, Protocol::PioOut) => Transfer::Out(self.registers.sectors()),
+        }
+    }
+
     /// The CDB.
     pub fn to_cdb(&self) -> Option<Cdb> {
         let Registers { extend, feature, count, lba, device, command } = self.registers;
@@ -70,69 +80,29 @@ impl PassThrough {
             Protocol::PioOut => PassThrough::BY_COUNT,
         };
         let check = if self.check_condition { PassThrough::CK_COND } else { 0 };
-        let [feature_high, feature_low] = feature.to_be_bytes();
-        let [count_high, count_low] = count.to_be_bytes();
-        let (lba, device) = scattered(lba, extend, device);
-        let [lba_24, lba_0, lba_32, lba_8, lba_40, lba_16] = lba;
         let protocol = self.protocol.bits() << 1 | if extend { PassThrough::EXTEND } else { 0 };
-        Cdb::from_bytes(&[
-            PassThrough::OPCODE,
-            protocol,
-            check | moves,
-            feature_high,
-            feature_low,
-            count_high,
-            count_low,
-            lba_24,
-            lba_0,
-            lba_32,
-            lba_8,
-            lba_40,
-            lba_16,
-            device,
-            command,
-            0,
-        ])
+        let [feature_high, feature_low] = feature.to_be_bytes();
+        let fields = Fields { count, lba, device, last: command }.encode(extend);
+        let mut bytes = [0; PassThrough::CDB_BYTES];
+        let head = [PassThrough::OPCODE, protocol, check | moves, feature_high, feature_low];
+        bytes.iter_mut().zip(head.into_iter().chain(fields)).for_each(|(slot, byte)| *slot = byte);
+        Cdb::from_bytes(&bytes)
     }
 
     /// The command in a CDB; `None` when it is none of those that [`PassThrough::to_cdb`] makes.
     pub fn from_cdb(cdb: &Cdb) -> Option<PassThrough> {
         let bytes: &[u8; PassThrough::CDB_BYTES] = cdb.as_bytes().try_into().ok()?;
-        let [
-            PassThrough::OPCODE,
-            protocol,
-            flags,
-            feature_high,
-            feature_low,
-            count_high,
-            count_low,
-            lba_24,
-            lba_0,
-            lba_32,
-            lba_8,
-            lba_40,
-            lba_16,
-            device,
-            command,
-            _control,
-        ] = *bytes
+        let [PassThrough::OPCODE, protocol, flags, feature_high, feature_low, fields @ .., _control] = *bytes
         else {
             return None;
         };
         let extend = protocol & PassThrough::EXTEND != 0;
-        let (lba, device) = gathered([lba_24, lba_0, lba_32, lba_8, lba_40, lba_16], extend, device);
-        let registers = Registers {
-            extend,
-            feature: u16::from_be_bytes([feature_high, feature_low]),
-            count: u16::from_be_bytes([count_high, count_low]),
-            lba,
-            device,
-            command,
-        };
+        let feature = u16::from_be_bytes([feature_high, feature_low]);
+        let Fields { count, lba, device, last: command } = Fields::decode(fields, extend);
         Some(PassThrough {
             protocol: Protocol::from_bits(protocol >> 1 & 0x0f)?,
             check_condition: flags & PassThrough::CK_COND != 0,
-            registers,
+            registers: Registers { extend, feature, count, lba, device, command },
         })
     }
 }
@@ -210,25 +180,12 @@ impl StatusReturn {
     }
 
     fn descriptor(&self) -> [u8; StatusReturn::DESCRIPTOR_BYTES] {
-        let [count_high, count_low] = self.count.to_be_bytes();
-        let ([lba_24, lba_0, lba_32, lba_8, lba_40, lba_16], device) =
-            scattered(self.lba, self.extend, self.device);
-        [
-            StatusReturn::DESCRIPTOR,
-            StatusReturn::ADDITIONAL,
-            u8::from(self.extend),
-            self.error,
-            count_high,
-            count_low,
-            lba_24,
-            lba_0,
-            lba_32,
-            lba_8,
-            lba_40,
-            lba_16,
-            device,
-            self.status,
-        ]
+        let StatusReturn { extend, error, count, lba, device, status } = *self;
+        let fields = Fields { count, lba, device, last: status }.encode(extend);
+        let head = [StatusReturn::DESCRIPTOR, StatusReturn::ADDITIONAL, u8::from(extend), error];
+        let mut bytes = [0; StatusReturn::DESCRIPTOR_BYTES];
+        bytes.iter_mut().zip(head.into_iter().chain(fields)).for_each(|(slot, byte)| *slot = byte);
+        bytes
     }
 
     /// The registers in sense data, if it has any.
@@ -250,36 +207,46 @@ impl StatusReturn {
     }
 
     fn from_descriptor(bytes: &[u8; StatusReturn::DESCRIPTOR_BYTES]) -> StatusReturn {
-        let [_, _, extend, error, count_high, count_low, a, b, c, d, e, f, device, status] = *bytes;
+        let [_, _, extend, error, fields @ ..] = *bytes;
         let extend = extend & 0x01 != 0;
-        let (lba, device) = gathered([a, b, c, d, e, f], extend, device);
-        StatusReturn {
-            extend,
-            error,
-            count: u16::from_be_bytes([count_high, count_low]),
-            lba,
-            device,
-            status,
-        }
+        let Fields { count, lba, device, last: status } = Fields::decode(fields, extend);
+        StatusReturn { extend, error, count, lba, device, status }
     }
 }
 
-/// The LBA's bytes in the order of SAT-3, and DEVICE with those of a 28-bit LBA that belong there.
-fn scattered(lba: u64, extend: bool, device: u8) -> ([u8; 6], u8) {
-    let [lba_0, lba_8, lba_16, lba_24, lba_32, lba_40] = lba_bytes(lba);
-    if extend {
-        return ([lba_24, lba_0, lba_32, lba_8, lba_40, lba_16], device);
-    }
-    ([0, lba_0, 0, lba_8, 0, lba_16], device & !DEVICE_LBA | lba_24 & DEVICE_LBA)
+/// The registers that lie alike in the CDB and in the descriptor.
+struct Fields {
+    count: u16,
+    lba: u64,
+    device: u8,
+    /// COMMAND or STATUS.
+    last: u8,
 }
 
-/// The other way round.
-fn gathered(bytes: [u8; 6], extend: bool, device: u8) -> (u64, u8) {
-    let [lba_24, lba_0, lba_32, lba_8, lba_40, lba_16] = bytes;
-    if extend {
-        return (lba_of([lba_0, lba_8, lba_16, lba_24, lba_32, lba_40]), device);
+impl Fields {
+    /// Of a 28-bit LBA, the highest bits are in DEVICE.
+    fn encode(self, extend: bool) -> [u8; 10] {
+        let [count_high, count_low] = self.count.to_be_bytes();
+        let [lba_0, lba_8, lba_16, lba_24, lba_32, lba_40] = lba_bytes(self.lba);
+        let (high, device) = if extend {
+            ([lba_24, lba_32, lba_40], self.device)
+        } else {
+            ([0; 3], self.device & !DEVICE_LBA | lba_24 & DEVICE_LBA)
+        };
+        let [lba_24, lba_32, lba_40] = high;
+        [count_high, count_low, lba_24, lba_0, lba_32, lba_8, lba_40, lba_16, device, self.last]
     }
-    (lba_of([lba_0, lba_8, lba_16, device & DEVICE_LBA, 0, 0]), device & !DEVICE_LBA)
+
+    fn decode(bytes: [u8; 10], extend: bool) -> Fields {
+        let [count_high, count_low, lba_24, lba_0, lba_32, lba_8, lba_40, lba_16, device, last] = bytes;
+        let count = u16::from_be_bytes([count_high, count_low]);
+        let (lba, device) = if extend {
+            ([lba_0, lba_8, lba_16, lba_24, lba_32, lba_40], device)
+        } else {
+            ([lba_0, lba_8, lba_16, device & DEVICE_LBA, 0, 0], device & !DEVICE_LBA)
+        };
+        Fields { count, lba: lba_of(lba), device, last }
+    }
 }
 
 #[cfg(test)]
@@ -305,6 +272,20 @@ mod tests {
         let cdb = PassThrough::new(registers).to_cdb().unwrap();
         assert_eq!(cdb.as_bytes()[1..], [0x08, 0x0e, 0, 0, 0, 1, 0, 1, 0, 2, 0, 3, 0x44, 0x20, 0]);
         assert_eq!(PassThrough::from_cdb(&cdb).unwrap().registers, registers);
+    }
+
+    #[test]
+    fn an_unknown_command_moves_what_its_protocol_says() {
+        let registers = Registers { command: 0xfe, count: 3, ..Registers::default() };
+        for (protocol, transfer) in [
+            (Protocol::NonData, Transfer::Nothing),
+            (Protocol::PioIn, Transfer::In(3)),
+            (Protocol::PioOut, Transfer::Out(3)),
+        ] {
+            let pass = PassThrough { protocol, ..PassThrough::new(registers) };
+            assert_eq!(pass.transfer(), transfer);
+        }
+        assert_eq!(PassThrough::new(Registers::new(Command::ReadDma, 0, 2)).transfer(), Transfer::In(2));
     }
 
     #[test]

@@ -244,6 +244,7 @@ pub(in crate::aoe::initiator) mod tests {
         physical_exponent: 3,
         rotation_rate: 1,
         trim_sectors: 0,
+        trim_zeros: false,
         world_wide_name: Some(0x5001_2345_6789_abcd),
     };
 

@@ -400,6 +400,7 @@ fn identity(sectors: usize) -> Identity {
         physical_exponent: 0,
         rotation_rate: 1,
         trim_sectors: 0,
+        trim_zeros: false,
         world_wide_name: None,
     }
 }
