@@ -25,12 +25,21 @@ const FRAME_BYTES_MIN: u32 = 60;
 
 /// Copies a frame with its payload to a slot; its length.
 pub(crate) fn put(arena: &mut Arena, frame: &Frame, slot: Span) -> u32 {
+    put_with(arena, frame, &[], slot)
+}
+
+/// The same, with these bytes behind the payload.
+pub(crate) fn put_with(arena: &mut Arena, frame: &Frame, made: &[u8], slot: Span) -> u32 {
     let header = frame.header();
     let mut at = header.len() as u32;
     arena.bytes_mut(slot.slice(0, at)).copy_from_slice(header);
     for span in frame.payload.iter() {
         arena.copy(span, &Places::one(slot.slice(at, span.len)));
         at += span.len;
+    }
+    if !made.is_empty() {
+        arena.bytes_mut(slot.slice(at, made.len() as u32)).copy_from_slice(made);
+        at += made.len() as u32;
     }
     if at < FRAME_BYTES_MIN {
         arena.bytes_mut(slot.slice(at, FRAME_BYTES_MIN - at)).fill(0);

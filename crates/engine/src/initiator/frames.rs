@@ -3,7 +3,7 @@
 
 use crate::frame::{self, FLAGS, HEADERS_BYTES, LANE};
 use proto::aoe::discover::{self, Discovery, Target};
-use proto::aoe::initiator::{Initiator, Source};
+use proto::aoe::initiator::{Initiator, Outgoing, Source};
 use proto::time::Time;
 use reactor::io::{Handle, Io, Tag, Wait};
 use reactor::memory::Arena;
@@ -131,13 +131,17 @@ impl Frames {
         if machine.deadline().is_some_and(|deadline| now >= deadline) {
             machine.tick(now);
         }
+        while let Some(places) = machine.wants() {
+            let list: Vec<u8> = places.iter().flat_map(|span| io.arena().bytes(span).to_vec()).collect();
+            machine.bring(&list);
+        }
         while machine.owes() {
             let Some(slot) = self.packets.slot() else { break };
-            let Some(frame) = machine.transmit(now) else {
+            let Some(Outgoing { frame, made }) = machine.transmit(now) else {
                 self.packets.queue(slot, 0);
                 break;
             };
-            let len = frame::put(io.arena(), &frame, slot);
+            let len = frame::put_with(io.arena(), &frame, made, slot);
             self.packets.queue(slot, len);
         }
         match self.packets.flush(io.arena()) {

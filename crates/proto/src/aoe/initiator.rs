@@ -6,10 +6,11 @@
 //! 1. hands it every frame with a tag of its lane ([`InitiatorConfig::lane`]), and makes the copy that it asks for at
 //!    once ([`Initiator::receive`]): then the frame is free;
 //! 2. takes its events ([`Initiator::poll`]) and gives it commands ([`Initiator::submit`]);
-//! 3. sends what it has to send ([`Initiator::transmit`]), copying each frame's header and payload before the next call;
+//! 3. brings it the data-out that it has to understand itself ([`Initiator::wants`], [`Initiator::bring`]);
+//! 4. sends what it has to send ([`Initiator::transmit`]), copying each frame's header and payload before the next call;
 //!    nothing is lent to a frame that was copied;
-//! 4. calls [`Initiator::tick`] when the [`Initiator::deadline`] has come, which is a few milliseconds ahead while
-//!    anything is unanswered: what was lost is sent again then. Step 3 follows.
+//! 5. calls [`Initiator::tick`] when the [`Initiator::deadline`] has come, which is a few milliseconds ahead while
+//!    anything is unanswered: what was lost is sent again then. Step 4 follows.
 //!
 //! A login is a config query, which finds the target and tells how much it takes, and IDENTIFY DEVICE. There is nothing
 //! to log out of. A request is sent again with its tag until it is answered. A target that answers nothing, not even
@@ -17,10 +18,16 @@
 //! commands; one that is slow is not. Other than with SCSI's transports, a new session does not end what the old one has
 //! sent.
 //!
+//! ATA PASS-THROUGH (16) goes as it is, and so does what is not ATA: the CDBs of [`wire::aoe::Order`] and
+//! [`wire::aoe::Query`]. A test of the config string that does not hold is answered by nobody: it ends with MISCOMPARE
+//! when it was sent [`TESTS`] times in vain, over 400 ms at least, to a target that answers all the time.
+//!
 //! A transfer is cut into pieces that fit a frame, and ends when the last of them is answered; so its places are no more
-//! used then. Nothing is allocated per command.
+//! used then. Nothing is allocated to read or to
+//! write.
 
 mod answer;
+mod order;
 mod pace;
 mod piece;
 mod receive;
@@ -29,6 +36,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod translate;
+mod trim;
 
 use crate::aoe::Frame;
 use crate::iscsi::initiator::{Completion, Event, Outcome, Request, Residual};
@@ -40,7 +48,7 @@ use piece::{Kind, Piece, Pieces};
 use std::collections::VecDeque;
 use std::time::Duration;
 use task::{Failure, TaskTable};
-use translate::{Plan, SECTOR_BYTES, status};
+use translate::{Plan, Room, SECTOR_BYTES, Way, status};
 use wire::aoe::{Address, Mac};
 use wire::ata::Identity;
 use wire::{Places, Span};
@@ -49,6 +57,8 @@ use wire::{Places, Span};
 pub const PIECES_MAX: u16 = 254;
 /// How often something was sent in vain before nobody is believed to be there: it may have been us who slept.
 const TRIES_MIN: u8 = 3;
+/// How often a test is sent before its silence is taken for an answer.
+pub const TESTS: u8 = 8;
 
 /// What is given to an initiator machine.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +81,15 @@ pub struct InitiatorConfig {
     pub idle: Duration,
     /// How long the target may be silent while it has something to answer, before the session is lost.
     pub lost_after: Duration,
+}
+
+/// A frame to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Its headers, and the places of its payload.
+    pub frame: Frame,
+    /// What else is behind the headers, where there are no places.
+    pub made: &'a [u8],
 }
 
 /// A copy that is to be made at once.
@@ -100,11 +119,15 @@ pub struct Initiator {
     tasks: TaskTable,
     /// Commands of which there is more to send; some may be over.
     work: VecDeque<TaskId>,
+    /// Commands whose data-out is wanted.
+    looks: VecDeque<TaskId>,
     /// What the machine itself has to ask.
     errand: Option<Kind>,
     peer: Peer,
     identity: Option<Identity>,
     made: Made,
+    /// What the machine has made for the frame that was sent last.
+    body: Vec<u8>,
     /// Before this, no answer is overdue.
     timer: Option<Time>,
     last_heard: Time,
@@ -143,10 +166,12 @@ impl Initiator {
             pieces: Pieces::new(config.lane, config.first_tag),
             tasks: TaskTable::new(config.queue_depth),
             work: VecDeque::with_capacity(depth.saturating_mul(2)),
+            looks: VecDeque::new(),
             errand: Some(Kind::Query),
             peer: Peer { mac: Mac::BROADCAST, buffer_count: 0, firmware: 0, sectors: 0 },
             identity: None,
             made: Made::default(),
+            body: Vec::new(),
             timer: None,
             last_heard: now,
             quiet_since: now,
@@ -159,8 +184,11 @@ impl Initiator {
     /// Takes a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
     /// [`Event::Completed`]. ATA knows no task attributes: all are simple.
     pub fn submit(&mut self, request: Request) -> Option<TaskId> {
-        let identity = self.identity.as_ref().filter(|_| self.phase == Phase::Full)?;
-        let plan = translate::plan(&request, identity, false, &mut self.made);
+        if self.phase != Phase::Full {
+            return None;
+        }
+        let (identity, room) = (self.identity.as_ref(), self.room());
+        let plan = translate::plan(&request, identity, room, false, &mut self.made);
         let id = self.tasks.take(request, plan)?;
         self.begin(id, plan);
         Some(id)
@@ -175,8 +203,29 @@ impl Initiator {
         self.answered(now, frame, place)
     }
 
+    /// Data-out that the machine has to understand; [`Initiator::bring`] takes it.
+    pub fn wants(&mut self) -> Option<Places> {
+        let task = self.tasks.get(*self.looks.front()?)?;
+        let Plan::Look { bytes, .. } = task.plan else { return None };
+        Some(task.request.write.slice(0, bytes))
+    }
+
+    /// Takes the data-out that [`Initiator::wants`] has named.
+    pub fn bring(&mut self, list: &[u8]) {
+        let Some(id) = self.looks.pop_front() else { return };
+        let (Some(task), Some(identity)) = (self.tasks.get(id).copied(), &self.identity) else { return };
+        let Plan::Look { is_fresh, .. } = task.plan else { return };
+        let Some(extents) = self.tasks.extents(id) else { return };
+        let plan = translate::looked(&task.request.cdb, list, identity, is_fresh, extents);
+        self.made.clear();
+        if let Some(task) = self.tasks.get(id) {
+            task.replan(plan);
+        }
+        self.begin(id, plan);
+    }
+
     /// The next frame to send.
-    pub fn transmit(&mut self, now: Time) -> Option<Frame> {
+    pub fn transmit(&mut self, now: Time) -> Option<Outgoing<'_>> {
         self.next_frame(now)
     }
 
@@ -187,7 +236,8 @@ impl Initiator {
 
     /// Whether there may be something to send.
     pub fn owes(&self) -> bool {
-        self.phase != Phase::Over && (self.errand.is_some() || self.may_send_again() || self.may_send_more())
+        let may_send = self.errand.is_some() || self.may_send_again() || self.may_send_more();
+        self.phase != Phase::Over && (may_send || !self.looks.is_empty())
     }
 
     /// Ends the session: [`Event::Gone`] follows.
@@ -224,9 +274,7 @@ impl Initiator {
             }
             Phase::Full if now >= self.quiet_since.after(self.config.idle) => {
                 self.quiet_since = now;
-                if !self.is_asking {
-                    (self.is_asking, self.errand) = (true, Some(Kind::Query));
-                }
+                self.ask_for_life();
             }
             Phase::Login { .. } | Phase::Full => {}
             Phase::Over => return,
@@ -236,20 +284,45 @@ impl Initiator {
         }
     }
 
+    fn ask_for_life(&mut self) {
+        if !self.is_asking {
+            (self.is_asking, self.errand) = (true, Some(Kind::Query));
+        }
+    }
+
+    /// What a frame holds.
+    fn room(&self) -> Room {
+        Room { mtu: self.config.mtu, sectors: self.peer.sectors }
+    }
+
     /// Gives up waiting for what is overdue.
     fn expire(&mut self, now: Time) {
         let (pace, within) = (&self.pace, self.config.lost_after);
         let is_silent = now.since(self.last_heard) >= within;
         let (mut is_lost, mut late) = (false, None);
         let deadline = |piece: &Piece| pace.waited_since(piece.sent_at).after(piece.timeout);
+        let (last_heard, mut is_tested, mut unmatched) = (self.last_heard, false, Vec::new());
         self.timer = self.pieces.expire(now, deadline, |piece| {
             let was_tried = piece.retries >= TRIES_MIN && now.since(piece.first_at) >= within;
             is_lost |= is_silent && was_tried;
-            // How long a flush takes says nothing of the way.
-            if !matches!(piece.kind, Kind::Flush(_)) {
+            // How long others take says nothing of the way.
+            if piece.kind.is_prompt() {
                 late = late.max(Some(piece.sent_at));
             }
+            let Kind::Order { task, is_test: true } = piece.kind else { return true };
+            is_tested = true;
+            let is_over = piece.retries.saturating_add(1) >= TESTS && last_heard >= piece.sent_at;
+            if is_over {
+                unmatched.push(task);
+            }
+            !is_over
         });
+        for task in unmatched {
+            self.end(task, Some(order::no_match()));
+        }
+        if is_tested {
+            self.ask_for_life();
+        }
         if let Some(sent_at) = late {
             self.pace.lost(sent_at, now);
         }
@@ -263,6 +336,7 @@ impl Initiator {
         if self.phase != Phase::Over {
             self.phase = Phase::Over;
             self.work.clear();
+            self.looks.clear();
             self.events.push_back(Event::Gone { reason: reason.to_string() });
         }
     }
@@ -270,40 +344,49 @@ impl Initiator {
     /// Does what was planned for a command.
     fn begin(&mut self, id: TaskId, plan: Plan) {
         match plan {
-            Plan::Ask | Plan::Move { .. } | Plan::Flush => self.work.push_back(id),
+            Plan::Ask
+            | Plan::Move { .. }
+            | Plan::Flush
+            | Plan::Trim { .. }
+            | Plan::Feature(_)
+            | Plan::Ata(_)
+            | Plan::Order(_) => self.work.push_back(id),
+            Plan::Look { .. } => self.looks.push_back(id),
             Plan::Made => self.end(id, None),
             Plan::Fail(failure) => self.end(id, Some(failure)),
         }
     }
 
-    /// A command is over.
+    /// A command is over, of which all was moved unless it has failed.
     fn end(&mut self, id: TaskId, failure: Option<Failure>) {
         let Some(task) = self.tasks.get(id) else { return };
         let made = u32::try_from(self.made.bytes().len()).unwrap_or(u32::MAX);
-        let (read, write) = (task.request.read.len(), task.request.write.len());
-        let (moved, read_bytes) = match (failure, task.plan) {
-            (Some(_), _) | (None, Plan::Ask | Plan::Flush | Plan::Fail(_)) => (0, 0),
-            (None, Plan::Made) => (made, made.min(read)),
-            (None, Plan::Move { is_write, sectors, .. }) => {
-                let bytes = sectors.saturating_mul(SECTOR_BYTES);
-                (bytes, if is_write { 0 } else { bytes })
-            }
+        let (written, read) = match (failure, task.plan) {
+            (None, Plan::Made) => (0, made),
+            (None, Plan::Move { way: Way::Read, sectors, .. }) => (0, sectors.saturating_mul(SECTOR_BYTES)),
+            (None, Plan::Move { way: Way::Write, sectors, .. }) => (sectors.saturating_mul(SECTOR_BYTES), 0),
+            (None, Plan::Trim { .. } | Plan::Feature(_)) => (task.request.write.len(), 0),
+            (None, Plan::Move { way: Way::Verify, .. } | Plan::Ask | Plan::Look { .. } | Plan::Flush)
+            | (None, Plan::Ata(_) | Plan::Order(_) | Plan::Fail(_))
+            | (Some(_), _) => (0, 0),
         };
-        let expected = if write > 0 { write } else { read };
-        let residual = match expected.abs_diff(moved) {
-            0 => Residual::None,
-            less if moved < expected => Residual::Underflow(less),
-            more => Residual::Overflow(more),
-        };
+        self.complete(id, failure, written, read);
+    }
+
+    /// A command is over, that has moved so many bytes each way.
+    fn complete(&mut self, id: TaskId, failure: Option<Failure>, written: u32, read: u32) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let (places, data) = (task.request.read.len(), task.request.write.len());
         let good = Failure { status: status::GOOD, sense: None };
         let Failure { status, sense } = failure.unwrap_or(good);
+        let of_read = residual(places, read);
         self.tasks.release(id);
         self.events.push_back(Event::Completed(Completion {
             task: id,
             outcome: Outcome::Status { status, sense },
-            read_bytes,
-            residual,
-            read_residual: Residual::None,
+            read_bytes: read.min(places),
+            residual: if data > 0 { residual(data, written) } else { of_read },
+            read_residual: if data > 0 && places > 0 { of_read } else { Residual::None },
         }));
     }
 
@@ -324,5 +407,13 @@ impl Initiator {
             ],
             transport_id: self.config.ours.transport_id().to_vec(),
         }
+    }
+}
+
+fn residual(expected: u32, moved: u32) -> Residual {
+    match expected.abs_diff(moved) {
+        0 => Residual::None,
+        less if moved < expected => Residual::Underflow(less),
+        more => Residual::Overflow(more),
     }
 }

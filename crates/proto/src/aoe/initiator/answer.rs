@@ -1,8 +1,9 @@
 //! Data-in that no ATA device has in SCSI's form: it is made of IDENTIFY DEVICE data (SAT-3 clause 8 and 10).
 
 use super::task::Failure;
-use super::translate::{SECTOR_BYTES, check, code, invalid_field};
-use wire::ata::Identity;
+use super::translate::{Plan, SECTOR_BYTES, check, code, invalid_field};
+use super::trim;
+use wire::ata::{Identity, set_features};
 use wire::{Cdb, SenseKey};
 
 /// Bytes of the longest answer.
@@ -73,6 +74,7 @@ mod page {
     pub(super) const IDENTIFICATION: u8 = 0x83;
     pub(super) const LIMITS: u8 = 0xb0;
     pub(super) const CHARACTERISTICS: u8 = 0xb1;
+    pub(super) const PROVISIONING: u8 = 0xb2;
 }
 
 /// INQUIRY (SAT-3 section 8.1).
@@ -108,13 +110,11 @@ fn standard(peripheral: u8, identity: &Identity, made: &mut Made) {
 
 fn vital(code: u8, identity: &Identity, made: &mut Made) -> Result<(), Failure> {
     match code {
-        page::SUPPORTED => made.extend(&[
-            page::SUPPORTED,
-            page::SERIAL,
-            page::IDENTIFICATION,
-            page::LIMITS,
-            page::CHARACTERISTICS,
-        ]),
+        page::SUPPORTED => {
+            made.extend(&[page::SUPPORTED, page::SERIAL, page::IDENTIFICATION]);
+            made.extend(&[page::LIMITS, page::CHARACTERISTICS]);
+            made.extend(if trims(identity) { &[page::PROVISIONING] } else { &[] });
+        }
         page::SERIAL => made.extend(&identity.serial),
         page::IDENTIFICATION => {
             if let Some(name) = identity.world_wide_name {
@@ -128,8 +128,20 @@ fn vital(code: u8, identity: &Identity, made: &mut Made) -> Result<(), Failure> 
             made.extend(&identity.model);
             made.extend(&identity.serial);
         }
-        // No limit of any kind.
-        page::LIMITS => made.fill(64),
+        page::LIMITS => {
+            made.fill(20);
+            if trims(identity) {
+                made.extend(&trim::SECTORS_MAX.to_be_bytes());
+                made.extend(&trim::DESCRIPTORS_MAX.to_be_bytes());
+            }
+            // No other limit of any kind.
+            made.fill(64);
+        }
+        page::PROVISIONING if trims(identity) => {
+            // LBPU, LBPRZ; thin provisioned.
+            let zeros = if identity.trim_zeros { 0x04 } else { 0 };
+            made.extend(&[0, 0x80 | zeros, 2, 0]);
+        }
         page::CHARACTERISTICS => {
             made.extend(&identity.rotation_rate.to_be_bytes());
             made.fill(64);
@@ -137,6 +149,11 @@ fn vital(code: u8, identity: &Identity, made: &mut Made) -> Result<(), Failure> 
         _ => return Err(invalid_field(2, None)),
     }
     Ok(())
+}
+
+/// Whether TRIM is there, which UNMAP becomes.
+fn trims(identity: &Identity) -> bool {
+    identity.trim_sectors > 0
 }
 
 /// READ CAPACITY(10) (SAT-3 section 9.6).
@@ -150,7 +167,13 @@ pub(super) fn capacity_10(identity: &Identity, made: &mut Made) {
 pub(super) fn capacity_16(identity: &Identity, made: &mut Made) {
     made.extend(&identity.sectors.saturating_sub(1).to_be_bytes());
     made.extend(&SECTOR_BYTES.to_be_bytes());
-    made.extend(&[0, identity.physical_exponent]);
+    // LBPME, LBPRZ.
+    let thin = match (trims(identity), identity.trim_zeros) {
+        (false, _) => 0,
+        (true, false) => 0x80,
+        (true, true) => 0xc0,
+    };
+    made.extend(&[0, identity.physical_exponent, thin]);
     made.fill(32);
 }
 
@@ -196,23 +219,57 @@ pub(super) fn mode_sense(
         made.extend(&[0, 0, DPOFUA, 0])
     }
     let is_changeable = control == CHANGEABLE;
-    let value = |flag: bool, bit: u8| if flag && !is_changeable { bit } else { 0 };
     if wanted == CACHING || wanted == ALL_PAGES {
-        let start = made.len;
-        let cache = value(has_volatile_cache(identity), WCE);
-        made.extend(&[CACHING, 18, cache]);
-        made.fill(start.saturating_add(12));
-        made.extend(&[value(identity.look_ahead.supported && !identity.look_ahead.enabled, DRA)]);
-        made.fill(start.saturating_add(20));
+        caching(identity, is_changeable, made);
     }
     if wanted == CONTROL || wanted == ALL_PAGES {
-        let start = made.len;
         // Fixed sense data; unrestricted reordering.
-        made.extend(&[CONTROL, 10, 0, value(true, 0x10)]);
-        made.fill(start.saturating_add(12));
+        made.extend(&[CONTROL, 10, 0, if is_changeable { 0 } else { 0x10 }]);
+        made.fill(made.len.saturating_add(8));
     }
     made.close(if is_long { 1 } else { 0 });
     Ok(())
+}
+
+fn caching(identity: &Identity, is_changeable: bool, made: &mut Made) {
+    let flag = |flag: bool, bit: u8| if flag { bit } else { 0 };
+    let (cache, look_ahead) = if is_changeable {
+        (identity.write_cache.supported, false)
+    } else {
+        (has_volatile_cache(identity), identity.look_ahead.supported && !identity.look_ahead.enabled)
+    };
+    made.extend(&[CACHING, 18, flag(cache, WCE)]);
+    made.fill(made.len.saturating_add(9));
+    made.extend(&[flag(look_ahead, DRA)]);
+    made.fill(made.len.saturating_add(7));
+}
+
+/// MODE SELECT (SAT-3 section 10.1): the caching page, of which WCE may be another than it is.
+pub(super) fn mode_select(list: &[u8], is_long: bool, identity: &Identity) -> Result<Plan, Failure> {
+    let wrong = |code| check(SenseKey::IllegalRequest, code);
+    let cut = || wrong(code::LIST_LENGTH);
+    let (page_at, descriptors) = match (is_long, list) {
+        (false, [_, _, _, len, ..]) => (4, usize::from(*len)),
+        (true, [_, _, _, _, _, _, high, low, ..]) => (8, usize::from(u16::from_be_bytes([*high, *low]))),
+        (false | true, _) => return Err(cut()),
+    };
+    let page = list.get(descriptors.saturating_add(page_at)..).ok_or_else(cut)?;
+    let mut now = Made::default();
+    caching(identity, false, &mut now);
+    let [code, _, flags, ..] = *page else { return Err(cut()) };
+    if page.len() < now.len && code == CACHING {
+        return Err(cut());
+    }
+    now.set(2, now.bytes().get(2).copied().unwrap_or(0) & !WCE | flags & WCE);
+    let (is_on, feature) = (flags & WCE != 0, identity.write_cache.supported);
+    if page != now.bytes() || (!feature && is_on != has_volatile_cache(identity)) {
+        return Err(wrong(code::INVALID_LIST));
+    }
+    Ok(match (feature, is_on) {
+        (false, _) => Plan::Made,
+        (true, true) => Plan::Feature(set_features::WRITE_CACHE_ON),
+        (true, false) => Plan::Feature(set_features::WRITE_CACHE_OFF),
+    })
 }
 
 /// Whether what was written may be lost before it is flushed. Who has no such cache that could be switched, but a command
@@ -307,7 +364,52 @@ pub(in crate::aoe::initiator) mod tests {
         let all = modes(&[0x5a, 8, 0x3f, 0, 0, 0, 0, 1, 0, 0], &DISK);
         assert_eq!((all.len(), all[1], all[8], all[28]), (40, 38, 8, 10));
         let changeable = modes(&[0x1a, 8, 0x7f, 0, 252, 0], &DISK);
-        assert_eq!((changeable[6], changeable[27]), (0, 0), "nothing can be changed");
+        assert_eq!((changeable[6], changeable[16], changeable[27]), (WCE, 0, 0), "the write cache alone");
+        let fixed = Identity { write_cache: Feature::default(), ..DISK };
+        assert_eq!(modes(&[0x5a, 8, 0x7f, 0, 0, 0, 0, 1, 0, 0], &fixed)[10], 0);
+    }
+
+    #[test]
+    fn the_write_cache_is_switched_by_its_page() {
+        let now = modes(&[0x1a, 8, 8, 0, 252, 0], &DISK);
+        let changed = |at: usize, mask: u8| {
+            let mut list = now.clone();
+            (list[0], list[2], list[at]) = (0, 0, list[at] ^ mask);
+            list
+        };
+        let feature = |code| Ok(Plan::Feature(code));
+        assert_eq!(mode_select(&changed(2, 0), false, &DISK), feature(0x02));
+        assert_eq!(mode_select(&changed(6, WCE), false, &DISK), feature(0x82));
+        let long = [&[0; 7][..], &[8], &[0; 8], &changed(6, WCE)[4..]].concat();
+        assert_eq!(mode_select(&long, true, &DISK), feature(0x82), "behind a block descriptor");
+        let code_of = |result: Result<Plan, Failure>| result.unwrap_err().sense.unwrap().code();
+        for other in
+            [changed(7, 1), changed(16, DRA), changed(4, 2), changed(5, 1), [now.clone(), vec![8]].concat()]
+        {
+            assert_eq!(code_of(mode_select(&other, false, &DISK)), code::INVALID_LIST);
+        }
+        for len in 0..24 {
+            assert_eq!(code_of(mode_select(&changed(2, 0)[..len], false, &DISK)), code::LIST_LENGTH);
+        }
+        let fixed = Identity { write_cache: Feature::default(), ..DISK };
+        assert_eq!(mode_select(&changed(2, 0), false, &fixed), Ok(Plan::Made));
+        assert_eq!(code_of(mode_select(&changed(6, WCE), false, &fixed)), code::INVALID_LIST);
+    }
+
+    #[test]
+    fn what_can_be_trimmed_is_thin() {
+        let thin = Identity { trim_sectors: 4, trim_zeros: true, ..DISK };
+        let pages = asked(&[0x12, 1, 0, 0, 252, 0], &thin);
+        assert_eq!(pages[4..], [0, 0x80, 0x83, 0xb0, 0xb1, 0xb2]);
+        assert_eq!(asked(&[0x12, 1, 0xb2, 0, 252, 0], &thin), [0, 0xb2, 0, 4, 0, 0x84, 2, 0]);
+        let limits = asked(&[0x12, 1, 0xb0, 0, 252, 0], &thin);
+        assert_eq!(limits[20..28], [0, 0x7f, 0xff, 0x80, 0, 0, 0, 64]);
+        assert_eq!(asked(&[0x12, 1, 0xb0, 0, 252, 0], &DISK)[20..28], [0; 8]);
+        for (identity, flags) in [(thin, 0xc0), (Identity { trim_zeros: false, ..thin }, 0x80), (DISK, 0)] {
+            let mut made = Made::default();
+            capacity_16(&identity, &mut made);
+            assert_eq!(made.bytes()[14], flags);
+        }
     }
 
     #[test]

@@ -17,6 +17,22 @@ pub(super) enum Kind {
     Move { task: TaskId, at: u32, sectors: u8 },
     /// FLUSH CACHE for a task.
     Flush(TaskId),
+    /// Ranges `at ..` of a task's TRIM.
+    Trim { task: TaskId, at: u32, ranges: u16 },
+    /// The ATA command that a task is.
+    Ata(TaskId),
+    /// The command of AoE that a task is; nobody may answer a test.
+    Order { task: TaskId, is_test: bool },
+}
+
+impl Kind {
+    /// How soon it is answered tells of the way alone: the device has not much to do.
+    pub(super) fn is_prompt(self) -> bool {
+        match self {
+            Kind::Query | Kind::Identify(_) | Kind::Move { .. } => true,
+            Kind::Flush(_) | Kind::Trim { .. } | Kind::Ata(_) | Kind::Order { .. } => false,
+        }
+    }
 }
 
 /// A request that was sent, and has no answer yet.
@@ -139,12 +155,13 @@ impl Pieces {
     }
 
     /// Gives up waiting for those answers whose time has come, as `deadline` has it, and names what it was that they
-    /// should have answered. Returns when the next one's time comes.
+    /// should have answered; `expired` says whether that is sent again, or forgotten. Returns when the next one's time
+    /// comes.
     pub(super) fn expire(
         &mut self,
         now: Time,
         deadline: impl Fn(&Piece) -> Time,
-        mut expired: impl FnMut(&Piece),
+        mut expired: impl FnMut(&Piece) -> bool,
     ) -> Option<Time> {
         let mut next: Option<Time> = None;
         for (number, slot) in (0..=u8::MAX).zip(&mut self.slots) {
@@ -155,10 +172,14 @@ impl Pieces {
                 continue;
             }
             piece.is_flying = false;
-            expired(piece);
-            let [high, low] = slot.generation.to_be_bytes();
-            self.again.push_back(u32::from_be_bytes([self.lane, high, low, number]));
             self.flying = self.flying.saturating_sub(1);
+            if expired(piece) {
+                let [high, low] = slot.generation.to_be_bytes();
+                self.again.push_back(u32::from_be_bytes([self.lane, high, low, number]));
+            } else {
+                slot.piece = None;
+                self.free.push_back(number);
+            }
         }
         next
     }
@@ -206,13 +227,20 @@ mod tests {
         let second = pieces.take(Kind::Query, Time(0), 3 * MS).unwrap();
         let mut expired = 0;
         let at = Time(0).after(MS);
-        assert_eq!(pieces.expire(at, Piece::deadline, |_| expired += 1), Some(Time(0).after(3 * MS)));
+        let mut count = |_: &Piece| {
+            expired += 1;
+            true
+        };
+        assert_eq!(pieces.expire(at, Piece::deadline, &mut count), Some(Time(0).after(3 * MS)));
         assert_eq!((expired, pieces.flying(), pieces.unanswered()), (1, 1, 2));
         let (tag, piece) = pieces.again(at, |piece| MS * u32::from(piece.retries)).unwrap();
         assert_eq!((tag, piece.retries, piece.timeout), (first, 1, MS));
         assert!(pieces.again(at, |_| MS).is_none());
-        pieces.expire(Time(0).after(9 * MS), Piece::deadline, |_| {});
+        pieces.expire(Time(0).after(9 * MS), Piece::deadline, |_| true);
         pieces.release(first);
         assert_eq!(pieces.again(at, |_| MS).unwrap().0, second);
+        pieces.expire(Time(0).after(99 * MS), Piece::deadline, |_| false);
+        assert!(pieces.find(second).is_none() && !pieces.has_again());
+        assert_eq!((pieces.unanswered(), pieces.flying()), (0, 0));
     }
 }

@@ -1,8 +1,9 @@
 //! What comes in: answers.
 
+use super::order::Answered;
 use super::piece::{Kind, Piece};
 use super::task::Failure;
-use super::translate::{self, Plan, SECTOR_BYTES, check, check_at, code, status};
+use super::translate::{self, NO_SENSE, Plan, SECTOR_BYTES, Way, check, check_data, code, status};
 use super::{Initiator, Phase, Put, Source};
 use crate::aoe::HEADER_BYTES_MAX;
 use crate::aoe::discover;
@@ -10,16 +11,16 @@ use crate::iscsi::initiator::Event;
 use crate::time::Time;
 use crate::verbs::TaskId;
 use wire::aoe::{Command as AoeCommand, ErrorCode, Header, SECTOR_BYTES as FRAME_SECTOR_BYTES};
-use wire::ata::{Identity, Section, StatusReturn, error as ata_error, status as ata_status};
+use wire::ata::{Identity, Section, StatusReturn, Transfer, error as ata_error, status as ata_status};
 use wire::iwarp::Layout;
-use wire::{SenseKey, Span};
+use wire::{SenseData, SenseKey, Span};
 
 /// Where the data of an ATA command lies in its frame.
 const DATA_AT: u32 = 36;
 const _: () = assert!(HEADER_BYTES_MAX == 36 && SECTOR_BYTES == FRAME_SECTOR_BYTES);
 
 /// Additional sense codes with their qualifiers.
-const NOT_READY: u16 = 0x0400;
+pub(super) const NOT_READY: u16 = 0x0400;
 const WRITE_ERROR: u16 = 0x0c00;
 const READ_ERROR: u16 = 0x1100;
 const TARGET_FAILURE: u16 = 0x4400;
@@ -30,41 +31,66 @@ impl Initiator {
         let header = discover::response(frame).filter(|header| header.address() == self.config.target)?;
         let tag = header.tag.get();
         let kind = self.pieces.find(tag)?.kind;
-        let command = if kind == Kind::Query { AoeCommand::CONFIG } else { AoeCommand::ATA };
-        if header.command != command {
+        let is_login = matches!(self.phase, Phase::Login { .. });
+        if !is_login && header.source != self.peer.mac {
             return None;
         }
-        if kind == Kind::Query {
-            let found = discover::found(frame)?;
-            let is_login = matches!(self.phase, Phase::Login { .. });
-            if !is_login && found.mac != self.peer.mac {
-                return None;
+        match kind {
+            Kind::Query => {
+                let found = discover::found(frame)?;
+                self.settle(now, tag);
+                self.found(&found, is_login)
             }
-            self.settle(now, tag);
-            return self.found(&found, is_login);
+            Kind::Order { task, .. } => self.ordered(now, task, header, frame, place),
+            Kind::Identify(_) | Kind::Move { .. } | Kind::Flush(_) | Kind::Trim { .. } | Kind::Ata(_) => {
+                self.ata_answered(now, kind, header, frame, place)
+            }
         }
-        if header.source != self.peer.mac {
+    }
+
+    /// Takes the answer to an ATA command.
+    fn ata_answered(
+        &mut self,
+        now: Time,
+        kind: Kind,
+        header: &Header,
+        frame: &[u8],
+        place: Span,
+    ) -> Option<Put<'_>> {
+        if header.command != AoeCommand::ATA || header.source != self.peer.mac {
             return None;
         }
         let answer = Answer::of(header, frame)?;
-        if let (None, Kind::Move { task, sectors, .. }) = (&answer.error, kind) {
-            // A read is answered with all its data.
-            let is_write = matches!(self.tasks.get(task)?.plan, Plan::Move { is_write: true, .. });
-            let len = u32::from(sectors).saturating_mul(SECTOR_BYTES);
-            if !is_write && u32::try_from(answer.data.len()).is_ok_and(|have| have < len) {
-                return None;
-            }
+        // What reads is answered with all its data.
+        if answer.result.is_ok() && self.reads(kind) > u32::try_from(answer.data.len()).unwrap_or(u32::MAX) {
+            return None;
         }
-        self.settle(now, tag);
+        self.settle(now, header.tag.get());
         match kind {
-            Kind::Query => None,
             Kind::Identify(None) => self.identified(&answer),
             Kind::Identify(Some(id)) => self.asked(id, &answer),
-            Kind::Flush(id) => {
-                self.piece_done(id, answer.error.map(|error| failure(error, true, 0..0)));
+            Kind::Flush(id) | Kind::Trim { task: id, .. } => {
+                self.piece_done(id, answer.result.err().map(|fault| failure(fault, true, 0..0)));
                 None
             }
-            Kind::Move { task, at, sectors } => self.moved(task, at, sectors, answer.error, place),
+            Kind::Move { task, at, sectors } => self.moved(task, at, sectors, answer.result.err(), place),
+            Kind::Ata(id) => self.ata_done(id, answer.result, place),
+            Kind::Query | Kind::Order { .. } => None,
+        }
+    }
+
+    /// Bytes of data that a good answer has to have.
+    fn reads(&mut self, kind: Kind) -> u32 {
+        let (Kind::Move { task, .. } | Kind::Ata(task)) = kind else { return 0 };
+        match (kind, self.tasks.get(task).map(|task| task.plan)) {
+            (Kind::Move { sectors, .. }, Some(Plan::Move { way: Way::Read, .. })) => {
+                u32::from(sectors).saturating_mul(SECTOR_BYTES)
+            }
+            (Kind::Ata(_), Some(Plan::Ata(pass))) => match pass.transfer() {
+                data @ Transfer::In(_) => data.bytes(),
+                Transfer::Nothing | Transfer::Out(_) => 0,
+            },
+            _ => 0,
         }
     }
 
@@ -76,12 +102,10 @@ impl Initiator {
         if !matches!(kind, Kind::Query) {
             self.pace.answered(sent_at, now);
         }
-        match (kind, retries) {
-            (Kind::Flush(_), _) => {}
-            (Kind::Query | Kind::Identify(_) | Kind::Move { .. }, 0) => {
-                self.pace.measured(now.since(sent_at))
-            }
-            (Kind::Query | Kind::Identify(_) | Kind::Move { .. }, _) => self.pace.ambiguous(timeout),
+        match (kind.is_prompt(), retries) {
+            (false, _) => {}
+            (true, 0) => self.pace.measured(now.since(sent_at)),
+            (true, _) => self.pace.ambiguous(timeout),
         }
     }
 
@@ -102,28 +126,33 @@ impl Initiator {
         None
     }
 
-    /// The login is over.
+    /// The login is over. One that is reserved may not even tell what it is: then each command asks that, and what is not
+    /// ATA need not know it.
     fn identified(&mut self, answer: &Answer<'_>) -> Option<Put<'_>> {
+        let is_reserved = matches!(answer.result, Err(Fault::Refused(ErrorCode::TARGET_IS_RESERVED)));
         match identity(answer) {
-            Ok(identity) => {
-                self.identity = Some(identity);
+            Err(reason) if !is_reserved => {
+                self.over(&format!("the AoE target {} {reason}", self.config.target));
+            }
+            identity => {
+                self.identity = identity.ok();
                 self.phase = Phase::Full;
                 self.events.push_back(Event::Ready(Box::new(self.session())));
             }
-            Err(reason) => self.over(&format!("the AoE target {} {reason}", self.config.target)),
         }
         None
     }
 
     /// What a command asked for was answered: it goes on with that.
     fn asked(&mut self, id: TaskId, answer: &Answer<'_>) -> Option<Put<'_>> {
+        let room = self.room();
         let task = self.tasks.get(id)?;
-        match (&answer.error, identity(answer)) {
-            (Some(error), _) => self.end(id, Some(failure(*error, false, 0..0))),
-            (None, Err(_)) => self.end(id, Some(check(SenseKey::HardwareError, TARGET_FAILURE))),
-            (None, Ok(identity)) => {
+        match (answer.result, identity(answer)) {
+            (Err(fault), _) => self.end(id, Some(failure(fault, false, 0..0))),
+            (Ok(_), Err(_)) => self.end(id, Some(check(SenseKey::HardwareError, TARGET_FAILURE))),
+            (Ok(_), Ok(identity)) => {
                 self.identity = Some(identity);
-                let plan = translate::plan(&task.request, &identity, true, &mut self.made);
+                let plan = translate::plan(&task.request, Some(&identity), room, true, &mut self.made);
                 task.replan(plan);
                 let to = task.request.read;
                 self.begin(id, plan);
@@ -144,17 +173,17 @@ impl Initiator {
         id: TaskId,
         at: u32,
         sectors: u8,
-        error: Option<Fault>,
+        fault: Option<Fault>,
         place: Span,
     ) -> Option<Put<'_>> {
         let task = self.tasks.get(id)?;
-        let Plan::Move { is_write, lba, .. } = task.plan else { return None };
+        let Plan::Move { way, lba, .. } = task.plan else { return None };
         let first = lba.saturating_add(u64::from(at));
         let lbas = first..first.saturating_add(u64::from(sectors));
         let bytes = u32::from(sectors).saturating_mul(SECTOR_BYTES);
         let to = task.request.read.slice(at.saturating_mul(SECTOR_BYTES), bytes);
-        let has_data = !is_write && error.is_none();
-        self.piece_done(id, error.map(|error| failure(error, is_write, lbas)));
+        let has_data = way == Way::Read && fault.is_none();
+        self.piece_done(id, fault.map(|fault| failure(fault, way == Way::Write, lbas)));
         has_data.then(|| Put { from: Source::Frame(place.slice(DATA_AT, bytes)), to })
     }
 
@@ -171,9 +200,72 @@ impl Initiator {
             return self.end(id, failure);
         }
         match task.plan {
-            Plan::Move { sectors, .. } if task.handed < sectors => {}
+            Plan::Move { sectors: all, .. } | Plan::Trim { ranges: all } if task.handed < all => {}
             Plan::Move { flush: true, .. } if !task.has_asked => self.work.push_front(id),
-            Plan::Move { .. } | Plan::Flush | Plan::Ask | Plan::Made | Plan::Fail(_) => self.end(id, None),
+            Plan::Move { .. }
+            | Plan::Trim { .. }
+            | Plan::Flush
+            | Plan::Ask
+            | Plan::Look { .. }
+            | Plan::Feature(_)
+            | Plan::Ata(_)
+            | Plan::Order(_)
+            | Plan::Made
+            | Plan::Fail(_) => self.end(id, None),
+        }
+    }
+
+    /// An ATA command that came as it is was answered, or SET FEATURES.
+    fn ata_done(&mut self, id: TaskId, result: Result<StatusReturn, Fault>, place: Span) -> Option<Put<'_>> {
+        let task = self.tasks.get(id)?;
+        let Plan::Ata(pass) = task.plan else {
+            self.end(id, result.err().map(|fault| failure(fault, true, 0..0)));
+            return None;
+        };
+        let (end, to) = match result {
+            Ok(end) => (end, task.request.read),
+            Err(fault) => {
+                self.end(id, Some(with_registers(fault)));
+                return None;
+            }
+        };
+        let (written, read) = match pass.transfer() {
+            Transfer::Nothing => (0, 0),
+            data @ Transfer::In(_) => (0, data.bytes()),
+            data @ Transfer::Out(_) => (data.bytes(), 0),
+        };
+        // Registers are told of what went well, if they were asked for (SAT-3 section 12.2.5).
+        let told = Failure { status: status::CHECK_CONDITION, sense: Some(end.available()) };
+        self.complete(id, pass.check_condition.then_some(told), written, read);
+        (read > 0).then(|| Put { from: Source::Frame(place.slice(DATA_AT, read)), to: to.slice(0, read) })
+    }
+
+    /// What is not ATA was answered.
+    fn ordered(
+        &mut self,
+        now: Time,
+        id: TaskId,
+        header: &Header,
+        frame: &[u8],
+        place: Span,
+    ) -> Option<Put<'_>> {
+        let task = self.tasks.get(id)?;
+        let Plan::Order(asked) = task.plan else { return None };
+        if header.command != asked.command() {
+            return None;
+        }
+        let (answer, to) = (asked.answer(header, frame)?, task.request.read);
+        self.settle(now, header.tag.get());
+        match answer {
+            Answered::Failed(failure) => {
+                self.end(id, Some(failure));
+                None
+            }
+            Answered::Data { at, len } => {
+                self.complete(id, None, asked.bytes(), len);
+                let len = len.min(to.len());
+                (len > 0).then(|| Put { from: Source::Frame(place.slice(at, len)), to: to.slice(0, len) })
+            }
         }
     }
 }
@@ -189,32 +281,31 @@ enum Fault {
 
 /// The answer to an ATA command.
 struct Answer<'a> {
-    error: Option<Fault>,
+    result: Result<StatusReturn, Fault>,
     data: &'a [u8],
 }
 
 impl Answer<'_> {
     fn of<'a>(header: &Header, frame: &'a [u8]) -> Option<Answer<'a>> {
         if let Some(error) = header.refusal() {
-            return Some(Answer { error: Some(Fault::Refused(error)), data: &[] });
+            return Some(Answer { result: Err(Fault::Refused(error)), data: &[] });
         }
         let (_, rest) = frame.split_at_checked(Header::BYTES)?;
         let end = Section::view(rest)?.status_return();
         let is_bad = end.status & (ata_status::ERR | ata_status::DF) != 0;
         let data = rest.get(Section::BYTES..)?;
-        Some(Answer { error: is_bad.then_some(Fault::Ata(end)), data })
+        Some(Answer { result: if is_bad { Err(Fault::Ata(end)) } else { Ok(end) }, data })
     }
 }
 
 /// The device of an answer to IDENTIFY DEVICE, or why it is none for us.
 fn identity(answer: &Answer<'_>) -> Result<Identity, String> {
-    match answer.error {
-        None => {}
-        Some(Fault::Refused(ErrorCode::TARGET_IS_RESERVED)) => return Err("is reserved".into()),
-        Some(Fault::Refused(ErrorCode(error))) => {
+    match answer.result {
+        Ok(_) => {}
+        Err(Fault::Refused(ErrorCode(error))) => {
             return Err(format!("refuses IDENTIFY DEVICE with AoE error {error}"));
         }
-        Some(Fault::Ata(end)) => {
+        Err(Fault::Ata(end)) => {
             return Err(format!("fails IDENTIFY DEVICE with ATA error {:#04x}", end.error));
         }
     }
@@ -225,33 +316,50 @@ fn identity(answer: &Answer<'_>) -> Result<Identity, String> {
     Ok(identity)
 }
 
-/// What an error is in SCSI (SAT-3 table 121 for ATA's); `lbas` were to be read or written.
-fn failure(error: Fault, is_write: bool, lbas: std::ops::Range<u64>) -> Failure {
-    let end = match error {
-        Fault::Refused(ErrorCode::TARGET_IS_RESERVED) => {
-            return Failure { status: status::RESERVATION_CONFLICT, sense: None };
+/// What an error is in SCSI; `lbas` were to be read or written.
+fn failure(fault: Fault, is_write: bool, lbas: std::ops::Range<u64>) -> Failure {
+    match fault {
+        Fault::Refused(error) => refused(error),
+        Fault::Ata(end) => {
+            let data = told(&end, is_write);
+            let is_medium = data.key == SenseKey::MediumError && !lbas.is_empty();
+            let at = if lbas.contains(&end.lba) { end.lba } else { lbas.start };
+            check_data(&SenseData { information: is_medium.then_some(at), ..data })
         }
-        Fault::Refused(ErrorCode::DEVICE_UNAVAILABLE) => return check(SenseKey::NotReady, NOT_READY),
-        Fault::Refused(ErrorCode::UNRECOGNIZED_COMMAND) => {
-            return check(SenseKey::IllegalRequest, code::INVALID_OPCODE);
+    }
+}
+
+/// The same, with the registers (SAT-3 section 12.2.6).
+fn with_registers(fault: Fault) -> Failure {
+    match fault {
+        Fault::Refused(error) => refused(error),
+        Fault::Ata(end) => {
+            let sense = end.sense(&told(&end, false));
+            Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
         }
-        Fault::Refused(_) => return check(SenseKey::IllegalRequest, code::INVALID_FIELD),
-        Fault::Ata(end) => end,
+    }
+}
+
+/// What AoE's own errors are in SCSI.
+fn refused(error: ErrorCode) -> Failure {
+    match error {
+        ErrorCode::TARGET_IS_RESERVED => Failure { status: status::RESERVATION_CONFLICT, sense: None },
+        ErrorCode::DEVICE_UNAVAILABLE => check(SenseKey::NotReady, NOT_READY),
+        ErrorCode::UNRECOGNIZED_COMMAND => check(SenseKey::IllegalRequest, code::INVALID_OPCODE),
+        _ => check(SenseKey::IllegalRequest, code::INVALID_FIELD),
+    }
+}
+
+/// What ATA's are (SAT-3 table 121).
+fn told(end: &StatusReturn, is_write: bool) -> SenseData {
+    let (key, code) = if end.status & ata_status::DF != 0 {
+        (SenseKey::HardwareError, TARGET_FAILURE)
+    } else if end.error & ata_error::UNC != 0 {
+        (SenseKey::MediumError, if is_write { WRITE_ERROR } else { READ_ERROR })
+    } else if end.error & ata_error::IDNF != 0 {
+        (SenseKey::IllegalRequest, code::LBA_OUT_OF_RANGE)
+    } else {
+        (SenseKey::AbortedCommand, 0)
     };
-    if end.status & ata_status::DF != 0 {
-        return check(SenseKey::HardwareError, TARGET_FAILURE);
-    }
-    if end.error & ata_error::UNC != 0 {
-        let at = if lbas.contains(&end.lba) { end.lba } else { lbas.start };
-        let code = if is_write { WRITE_ERROR } else { READ_ERROR };
-        return if lbas.is_empty() {
-            check(SenseKey::MediumError, code)
-        } else {
-            check_at(SenseKey::MediumError, code, at)
-        };
-    }
-    if end.error & ata_error::IDNF != 0 {
-        return check(SenseKey::IllegalRequest, code::LBA_OUT_OF_RANGE);
-    }
-    check(SenseKey::AbortedCommand, 0)
+    SenseData { key, code, ..NO_SENSE }
 }

@@ -1,8 +1,8 @@
 //! What goes out: requests, once and again.
 
 use super::piece::Kind;
-use super::translate::{Plan, SECTOR_BYTES};
-use super::{Initiator, InitiatorConfig, Phase};
+use super::translate::{Plan, SECTOR_BYTES, Way};
+use super::{Initiator, InitiatorConfig, Outgoing, Phase, trim};
 use crate::aoe::Frame;
 use crate::aoe::discover;
 use crate::time::Time;
@@ -10,11 +10,15 @@ use crate::verbs::TaskId;
 use std::time::Duration;
 use wire::Places;
 use wire::aoe::{Command as AoeCommand, Header};
-use wire::ata::{Command, Registers, Section};
+use wire::ata::{Command, PassThrough, Registers, Section, TRIM, Transfer};
 use zerocopy::IntoBytes;
 
-/// The shortest time for a flush: all of a cache may have to go to the medium.
-const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
+/// The shortest time for what may take the device long: all of a cache may have to go to the medium.
+const LONG_TIMEOUT: Duration = Duration::from_millis(200);
+/// The shortest time for a test, which is sent more often.
+const TEST_TIMEOUT: Duration = Duration::from_millis(50);
+/// Sectors that one frame can have verified: COUNT is a byte.
+const VERIFIED_MAX: u32 = 255;
 
 impl Initiator {
     /// Whether what is to be sent again may be.
@@ -28,7 +32,7 @@ impl Initiator {
     }
 
     /// The next frame.
-    pub(super) fn next_frame(&mut self, now: Time) -> Option<Frame> {
+    pub(super) fn next_frame(&mut self, now: Time) -> Option<Outgoing<'_>> {
         if self.phase == Phase::Over {
             return None;
         }
@@ -45,7 +49,7 @@ impl Initiator {
         self.frame(tag, kind)
     }
 
-    fn send_again(&mut self, now: Time) -> Option<Frame> {
+    fn send_again(&mut self, now: Time) -> Option<Outgoing<'_>> {
         let pace = &self.pace;
         let (tag, piece) =
             self.pieces.again(now, |piece| timeout(pace.timeout(piece.retries), piece.kind))?;
@@ -70,29 +74,55 @@ impl Initiator {
 
     fn piece_of(&mut self, id: TaskId) -> Option<Kind> {
         let per_frame = u32::from(self.peer.sectors);
+        let trimmed_max = self.identity.as_ref().map_or(0, |identity| identity.trim_sectors);
         let task = self.tasks.get(id).filter(|task| task.failure.is_none())?;
         let kind = match task.plan {
-            Plan::Move { sectors, .. } if task.handed < sectors => {
+            Plan::Move { way, sectors, .. } if task.handed < sectors => {
                 let (at, rest) = (task.handed, sectors.saturating_sub(task.handed));
-                let sectors = u8::try_from(rest.min(per_frame)).unwrap_or(u8::MAX);
+                let most = if way == Way::Verify { VERIFIED_MAX } else { per_frame };
+                let sectors = u8::try_from(rest.min(most)).unwrap_or(u8::MAX);
                 task.handed = at.saturating_add(u32::from(sectors));
                 Kind::Move { task: id, at, sectors }
             }
             Plan::Move { flush: true, .. } if task.unanswered == 0 && !task.has_asked => Kind::Flush(id),
+            Plan::Trim { ranges } if task.handed < ranges => {
+                let (at, rest) = (task.handed, ranges.saturating_sub(task.handed));
+                let most = per_frame.min(u32::from(trimmed_max)).saturating_mul(trim::RANGES_PER_SECTOR);
+                let ranges = u16::try_from(rest.min(most)).unwrap_or(u16::MAX);
+                task.handed = at.saturating_add(u32::from(ranges));
+                Kind::Trim { task: id, at, ranges }
+            }
             Plan::Flush if !task.has_asked => Kind::Flush(id),
             Plan::Ask if !task.has_asked => Kind::Identify(Some(id)),
-            Plan::Move { .. } | Plan::Flush | Plan::Ask | Plan::Made | Plan::Fail(_) => return None,
+            Plan::Ata(_) | Plan::Feature(_) if !task.has_asked => Kind::Ata(id),
+            Plan::Order(asked) if !task.has_asked => Kind::Order { task: id, is_test: asked.is_test },
+            Plan::Move { .. }
+            | Plan::Trim { .. }
+            | Plan::Flush
+            | Plan::Ask
+            | Plan::Ata(_)
+            | Plan::Feature(_)
+            | Plan::Order(_)
+            | Plan::Look { .. }
+            | Plan::Made
+            | Plan::Fail(_) => return None,
         };
-        task.has_asked |= !matches!(kind, Kind::Move { .. });
+        task.has_asked |= !matches!(kind, Kind::Move { .. } | Kind::Trim { .. });
         task.unanswered = task.unanswered.saturating_add(1);
         Some(kind)
     }
 
     /// The frame of a request.
-    fn frame(&mut self, tag: u32, kind: Kind) -> Option<Frame> {
+    fn frame(&mut self, tag: u32, kind: Kind) -> Option<Outgoing<'_>> {
+        let InitiatorConfig { ours, target, .. } = self.config;
+        let request = |command| Header::request(ours, self.peer.mac, target, command, tag);
+        let whole = |frame| Some(Outgoing { frame, made: &[] });
         let (registers, payload, task) = match kind {
-            Kind::Query => {
-                return Some(discover::query(self.config.ours, self.peer.mac, self.config.target, tag));
+            Kind::Query => return whole(discover::query(ours, self.peer.mac, target, tag)),
+            Kind::Order { task: id, .. } => {
+                let task = self.tasks.get(id)?;
+                let Plan::Order(asked) = task.plan else { return None };
+                return whole(asked.frame(&request(asked.command()), &task.request.write, id));
             }
             Kind::Identify(_) => (Registers::new(Command::IdentifyDevice, 0, 1), Places::EMPTY, None),
             Kind::Flush(_) => {
@@ -103,31 +133,66 @@ impl Initiator {
             Kind::Move { task: id, at, sectors } => {
                 let is_extended = self.identity.as_ref().is_some_and(|identity| identity.lba48);
                 let task = self.tasks.get(id)?;
-                let Plan::Move { is_write, lba, .. } = task.plan else { return None };
-                let command = match (is_write, is_extended) {
-                    (false, false) => Command::ReadSectors,
-                    (false, true) => Command::ReadSectorsExt,
-                    (true, false) => Command::WriteSectors,
-                    (true, true) => Command::WriteSectorsExt,
+                let Plan::Move { way, lba, .. } = task.plan else { return None };
+                let command = match (way, is_extended) {
+                    (Way::Read, false) => Command::ReadSectors,
+                    (Way::Read, true) => Command::ReadSectorsExt,
+                    (Way::Write, false) => Command::WriteSectors,
+                    (Way::Write, true) => Command::WriteSectorsExt,
+                    (Way::Verify, false) => Command::ReadVerifySectors,
+                    (Way::Verify, true) => Command::ReadVerifySectorsExt,
                 };
                 let from = at.saturating_mul(SECTOR_BYTES);
                 let bytes = u32::from(sectors).saturating_mul(SECTOR_BYTES);
+                let is_write = way == Way::Write;
                 let payload = if is_write { task.request.write.slice(from, bytes) } else { Places::EMPTY };
                 let lba = lba.saturating_add(u64::from(at));
                 (Registers::new(command, lba, u16::from(sectors)), payload, Some(id))
             }
+            Kind::Trim { task: id, at, ranges } => {
+                trim::write(self.tasks.extents(id)?, at, u32::from(ranges), &mut self.body);
+                let sectors = ranges.div_ceil(u16::try_from(trim::RANGES_PER_SECTOR).unwrap_or(1));
+                let registers = Registers::new(Command::DataSetManagement, 0, sectors);
+                let section = Section::request(&Registers { feature: TRIM, ..registers }, true);
+                let header = request(AoeCommand::ATA);
+                let frame = Frame::new([header.as_bytes(), section.as_bytes()], Places::EMPTY, Some(id));
+                return Some(Outgoing { frame, made: &self.body });
+            }
+            Kind::Ata(id) => {
+                let task = self.tasks.get(id)?;
+                let pass = match task.plan {
+                    Plan::Ata(pass) => pass,
+                    Plan::Feature(feature) => {
+                        let registers = Registers::new(Command::SetFeatures, 0, 0);
+                        PassThrough::new(Registers { feature: u16::from(feature), ..registers })
+                    }
+                    Plan::Ask
+                    | Plan::Look { .. }
+                    | Plan::Move { .. }
+                    | Plan::Flush
+                    | Plan::Trim { .. }
+                    | Plan::Order(_)
+                    | Plan::Made
+                    | Plan::Fail(_) => return None,
+                };
+                let payload = match pass.transfer() {
+                    Transfer::Nothing | Transfer::In(_) => Places::EMPTY,
+                    out @ Transfer::Out(_) => task.request.write.slice(0, out.bytes()),
+                };
+                (pass.registers, payload, Some(id))
+            }
         };
-        let InitiatorConfig { ours, target, .. } = self.config;
-        let header = Header::request(ours, self.peer.mac, target, AoeCommand::ATA, tag);
+        let header = request(AoeCommand::ATA);
         let section = Section::request(&registers, !payload.is_empty());
-        Some(Frame::new([header.as_bytes(), section.as_bytes()], payload, task))
+        whole(Frame::new([header.as_bytes(), section.as_bytes()], payload, task))
     }
 }
 
 /// How long the answer to a request may take.
 fn timeout(by_pace: Duration, kind: Kind) -> Duration {
     match kind {
-        Kind::Flush(_) => by_pace.max(FLUSH_TIMEOUT),
         Kind::Query | Kind::Identify(_) | Kind::Move { .. } => by_pace,
+        Kind::Order { is_test: true, .. } => by_pace.max(TEST_TIMEOUT),
+        Kind::Flush(_) | Kind::Trim { .. } | Kind::Ata(_) | Kind::Order { .. } => by_pace.max(LONG_TIMEOUT),
     }
 }

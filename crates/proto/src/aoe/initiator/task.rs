@@ -1,6 +1,7 @@
 //! Commands in flight.
 
 use super::translate::Plan;
+use super::trim::Extent;
 use crate::iscsi::initiator::Request;
 use crate::verbs::TaskId;
 use wire::Sense;
@@ -17,11 +18,11 @@ pub(super) struct Failure {
 pub(super) struct Task {
     pub request: Request,
     pub plan: Plan,
-    /// Sectors that are on their way, or done.
+    /// Sectors, or ranges of a TRIM, that are on their way, or done.
     pub handed: u32,
     /// What was sent for it and has no answer yet.
     pub unanswered: u16,
-    /// Its question, or its flush, was sent.
+    /// Its question, its flush, or the one command that it is, was sent.
     pub has_asked: bool,
     /// It has failed, and ends so when nothing of it is on its way any more.
     pub failure: Option<Failure>,
@@ -38,10 +39,12 @@ impl Task {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Slot {
     generation: u16,
     task: Option<Task>,
+    /// What the task trims; kept for its allocation.
+    extents: Vec<Extent>,
 }
 
 /// All slots, and which are free.
@@ -69,6 +72,12 @@ impl TaskTable {
     pub(super) fn get(&mut self, id: TaskId) -> Option<&mut Task> {
         let slot = self.slots.get_mut(usize::from(id.slot))?;
         slot.task.as_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    /// What a task trims, to be read or filled in.
+    pub(super) fn extents(&mut self, id: TaskId) -> Option<&mut Vec<Extent>> {
+        self.get(id)?;
+        self.slots.get_mut(usize::from(id.slot)).map(|slot| &mut slot.extents)
     }
 
     pub(super) fn release(&mut self, id: TaskId) {

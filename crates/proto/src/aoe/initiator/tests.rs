@@ -1,5 +1,7 @@
 //! The machine against a target that is a page of code.
 
+mod orders;
+
 use super::*;
 use crate::verbs::Attribute;
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,15 +109,24 @@ impl Rig {
     /// All frames that are to be sent.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
-        while let Some(frame) = self.machine.transmit(self.now) {
-            let mut bytes = frame.header().to_vec();
-            for span in frame.payload.iter() {
-                bytes.extend(&self.memory[span.offset as usize..][..span.len as usize]);
-            }
-            frames.push(bytes);
+        while let Some(places) = self.machine.wants() {
+            let list = self.gather(&places);
+            self.machine.bring(&list);
+        }
+        while let Some(Outgoing { frame, made }) = self.machine.transmit(self.now) {
+            let (header, made) = (frame.header().to_vec(), made.to_vec());
+            frames.push([header, self.gather(&frame.payload), made].concat());
         }
         assert!(!self.machine.owes() || self.machine.is_over());
         frames
+    }
+
+    fn gather(&self, places: &Places) -> Vec<u8> {
+        places
+            .iter()
+            .flat_map(|span| &self.memory[span.offset as usize..][..span.len as usize])
+            .copied()
+            .collect()
     }
 
     fn receive(&mut self, frame: &[u8]) {

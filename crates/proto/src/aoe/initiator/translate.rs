@@ -1,9 +1,12 @@
 //! What a SCSI command is in ATA (SAT-3), for a device with 512-byte sectors.
 
 use super::answer::{self, Made};
+use super::order::Asked;
 use super::task::Failure;
+use super::trim;
 use crate::iscsi::initiator::Request;
-use wire::ata::{Identity, SECTORS_28_BIT, SECTORS_48_BIT};
+use wire::aoe::Order;
+use wire::ata::{Identity, PassThrough, SECTORS_28_BIT, SECTORS_48_BIT, Transfer};
 use wire::{Cdb, Sense, SenseData, SenseKey, Specific};
 
 /// Bytes of a sector.
@@ -17,40 +20,55 @@ pub(super) mod status {
 }
 
 /// Operation codes.
-mod opcode {
+pub(super) mod opcode {
     pub(super) const TEST_UNIT_READY: u8 = 0x00;
     pub(super) const REQUEST_SENSE: u8 = 0x03;
     pub(super) const READ_6: u8 = 0x08;
     pub(super) const WRITE_6: u8 = 0x0a;
     pub(super) const INQUIRY: u8 = 0x12;
+    pub(super) const MODE_SELECT_6: u8 = 0x15;
     pub(super) const MODE_SENSE_6: u8 = 0x1a;
     pub(super) const READ_CAPACITY_10: u8 = 0x25;
     pub(super) const READ_10: u8 = 0x28;
     pub(super) const WRITE_10: u8 = 0x2a;
+    pub(super) const VERIFY_10: u8 = 0x2f;
     pub(super) const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+    pub(in crate::aoe::initiator) const UNMAP: u8 = 0x42;
+    pub(in crate::aoe::initiator) const MODE_SELECT_10: u8 = 0x55;
     pub(super) const MODE_SENSE_10: u8 = 0x5a;
     pub(super) const READ_16: u8 = 0x88;
     pub(super) const WRITE_16: u8 = 0x8a;
+    pub(super) const VERIFY_16: u8 = 0x8f;
     pub(super) const SYNCHRONIZE_CACHE_16: u8 = 0x91;
     pub(super) const SERVICE_ACTION_IN_16: u8 = 0x9e;
     pub(super) const REPORT_LUNS: u8 = 0xa0;
     pub(super) const READ_12: u8 = 0xa8;
     pub(super) const WRITE_12: u8 = 0xaa;
+    pub(super) const VERIFY_12: u8 = 0xaf;
 }
 
 /// READ CAPACITY(16), in byte 1.
 const READ_CAPACITY_16: u8 = 0x10;
 /// FUA, in byte 1.
 const FUA: u8 = 0x08;
-/// RDPROTECT and WRPROTECT, in byte 1.
+/// RDPROTECT, WRPROTECT and VRPROTECT, in byte 1.
 const PROTECT: u8 = 0xe0;
+/// BYTCHK of VERIFY, in byte 1.
+const BYTCHK: u8 = 0x06;
+/// ANCHOR of UNMAP, in byte 1.
+const ANCHOR: u8 = 0x01;
+/// PF and SP of MODE SELECT, in byte 1.
+const PAGE_FORMAT: u8 = 0x10;
+const SAVE_PAGES: u8 = 0x01;
 
 /// Additional sense codes with their qualifiers.
 pub(super) mod code {
+    pub(in crate::aoe::initiator) const LIST_LENGTH: u16 = 0x1a00;
     pub(in crate::aoe::initiator) const INVALID_OPCODE: u16 = 0x2000;
     pub(in crate::aoe::initiator) const LBA_OUT_OF_RANGE: u16 = 0x2100;
     pub(in crate::aoe::initiator) const INVALID_FIELD: u16 = 0x2400;
     pub(in crate::aoe::initiator) const NO_UNIT: u16 = 0x2500;
+    pub(in crate::aoe::initiator) const INVALID_LIST: u16 = 0x2600;
     pub(in crate::aoe::initiator) const SAVING_NOT_SUPPORTED: u16 = 0x3900;
 }
 
@@ -59,30 +77,105 @@ pub(super) mod code {
 pub(super) enum Plan {
     /// IDENTIFY DEVICE, whose answer the command is planned with once more.
     Ask,
-    /// Sectors are read or written; with `flush`, FLUSH CACHE follows.
-    Move { is_write: bool, lba: u64, sectors: u32, flush: bool },
+    /// So much of its data-out is looked at, and the command is planned with it; `is_fresh`, after it was asked.
+    Look { bytes: u32, is_fresh: bool },
+    /// Sectors are read, written or verified; with `flush`, FLUSH CACHE follows.
+    Move { way: Way, lba: u64, sectors: u32, flush: bool },
     /// FLUSH CACHE.
     Flush,
+    /// DATA SET MANAGEMENT with TRIM, of so many ranges.
+    Trim { ranges: u32 },
+    /// SET FEATURES, of this one.
+    Feature(u8),
+    /// An ATA command, as it is.
+    Ata(PassThrough),
+    /// A command of AoE that is not ATA.
+    Order(Asked),
     /// It has ended well, with what was made as its data-in.
     Made,
     /// It has failed.
     Fail(Failure),
 }
 
-/// What is to be done for a command, on a device of this identity. Before it `is_fresh`, no question is answered; then
-/// data-in that is no sectors is written to `made`.
-pub(super) fn plan(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made) -> Plan {
+/// What becomes of sectors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    Read,
+    Write,
+    Verify,
+}
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub mtu: u32,
+    /// Sectors.
+    pub sectors: u8,
+}
+
+/// What is to be done for a command, on a device of this identity, if it has been told. Before it `is_fresh`, no question
+/// is answered; then data-in that is no sectors is written to `made`.
+pub(super) fn plan(
+    request: &Request,
+    identity: Option<&Identity>,
+    room: Room,
+    is_fresh: bool,
+    made: &mut Made,
+) -> Plan {
     made.clear();
-    let result = match moved(&request.cdb) {
-        Some(asked) => transfer(request, asked, identity, is_fresh),
-        None => other(request, identity, is_fresh, made),
+    let result = match (request.cdb.opcode(), identity) {
+        (Order::OPCODE, _) => only_unit(request).and_then(|()| Asked::of(request, room.mtu)).map(Plan::Order),
+        (PassThrough::OPCODE, _) => pass_through(request, room),
+        (_, None) => Ok(Plan::Ask),
+        (_, Some(identity)) => match moved(&request.cdb) {
+            Some(asked) => transfer(request, asked, identity, is_fresh),
+            None => other(request, identity, is_fresh, made),
+        },
     };
     result.unwrap_or_else(Plan::Fail)
 }
 
+/// What is to be done for a command whose data-out was looked at; what it trims goes to `extents`.
+pub(super) fn looked(
+    cdb: &Cdb,
+    list: &[u8],
+    identity: &Identity,
+    is_fresh: bool,
+    extents: &mut Vec<trim::Extent>,
+) -> Plan {
+    if cdb.opcode() == opcode::UNMAP {
+        return trim::plan(list, identity.sectors, is_fresh, extents);
+    }
+    answer::mode_select(list, cdb.opcode() == opcode::MODE_SELECT_10, identity).unwrap_or_else(Plan::Fail)
+}
+
+/// ATA PASS-THROUGH (16). AoE has 8 bits for FEATURE and COUNT (AoEr11 section 3.1), and a frame for the data.
+fn pass_through(request: &Request, room: Room) -> Result<Plan, Failure> {
+    only_unit(request)?;
+    let wrong_protocol = || invalid_field(1, Some(4));
+    let pass = PassThrough::from_cdb(&request.cdb).ok_or_else(wrong_protocol)?;
+    let transfer = pass.transfer();
+    if pass.registers.command().is_some() && pass.protocol != PassThrough::new(pass.registers).protocol {
+        return Err(wrong_protocol());
+    }
+    if u8::try_from(pass.registers.feature).is_err() {
+        return Err(invalid_field(3, None));
+    }
+    let has_room = match transfer {
+        Transfer::Nothing => true,
+        Transfer::In(_) => transfer.bytes() <= request.read.len(),
+        Transfer::Out(_) => transfer.bytes() <= request.write.len(),
+    };
+    let fits = transfer.bytes() <= u32::from(room.sectors).saturating_mul(SECTOR_BYTES);
+    if u8::try_from(pass.registers.count).is_err() || !has_room || !fits {
+        return Err(invalid_field(5, None));
+    }
+    Ok(Plan::Ata(pass))
+}
+
 /// A command that moves sectors, as its CDB has it.
 struct Moved {
-    is_write: bool,
+    way: Way,
     lba: u64,
     sectors: u32,
     /// Byte 1, where it has flags.
@@ -90,27 +183,34 @@ struct Moved {
 }
 
 fn moved(cdb: &Cdb) -> Option<Moved> {
-    let is_write =
-        matches!(cdb.opcode(), opcode::WRITE_6 | opcode::WRITE_10 | opcode::WRITE_12 | opcode::WRITE_16);
-    let (lba, sectors, flags) = match cdb.opcode() {
-        opcode::READ_16 | opcode::WRITE_16 => (cdb.u64(2), cdb.u32(10), cdb.u8(1)),
-        opcode::READ_10 | opcode::WRITE_10 => (u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), cdb.u8(1)),
-        opcode::READ_12 | opcode::WRITE_12 => (u64::from(cdb.u32(2)), cdb.u32(6), cdb.u8(1)),
+    let way = match cdb.opcode() {
+        opcode::READ_6 | opcode::READ_10 | opcode::READ_12 | opcode::READ_16 => Way::Read,
+        opcode::WRITE_6 | opcode::WRITE_10 | opcode::WRITE_12 | opcode::WRITE_16 => Way::Write,
+        opcode::VERIFY_10 | opcode::VERIFY_12 | opcode::VERIFY_16 => Way::Verify,
+        _ => return None,
+    };
+    // The upper three bits say how long a CDB is (SPC-4 section 4.2.5.1).
+    let (lba, sectors, flags) = match cdb.opcode() >> 5 {
+        4 => (cdb.u64(2), cdb.u32(10), cdb.u8(1)),
+        1 => (u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), cdb.u8(1)),
+        5 => (u64::from(cdb.u32(2)), cdb.u32(6), cdb.u8(1)),
         // An LBA of 21 bits; a length of zero is 256 (SBC-3 section 5.9).
-        opcode::READ_6 | opcode::WRITE_6 => {
+        _ => {
             let sectors = if cdb.u8(4) == 0 { 256 } else { u32::from(cdb.u8(4)) };
             (u64::from(cdb.u32(0) & 0x001f_ffff), sectors, 0)
         }
-        _ => return None,
     };
-    Some(Moved { is_write, lba, sectors, flags })
+    Some(Moved { way, lba, sectors, flags })
 }
 
 fn transfer(request: &Request, asked: Moved, identity: &Identity, is_fresh: bool) -> Result<Plan, Failure> {
-    let Moved { is_write, lba, sectors, flags } = asked;
+    let Moved { way, lba, sectors, flags } = asked;
     only_unit(request)?;
     if flags & PROTECT != 0 {
         return Err(invalid_field(1, Some(7)));
+    }
+    if way == Way::Verify && flags & BYTCHK != 0 {
+        return Err(invalid_field(1, Some(2)));
     }
     let addressable = if identity.lba48 { SECTORS_48_BIT } else { SECTORS_28_BIT };
     let end = lba.checked_add(u64::from(sectors));
@@ -122,12 +222,17 @@ fn transfer(request: &Request, asked: Moved, identity: &Identity, is_fresh: bool
             Ok(Plan::Ask)
         };
     }
-    let room = if is_write { request.write.len() } else { request.read.len() };
-    if sectors.checked_mul(SECTOR_BYTES).is_none_or(|bytes| bytes > room) {
+    let moves = |bytes: u32| sectors.checked_mul(SECTOR_BYTES).is_some_and(|moved| moved <= bytes);
+    let has_room = match way {
+        Way::Read => moves(request.read.len()),
+        Way::Write => moves(request.write.len()),
+        Way::Verify => true,
+    };
+    if !has_room {
         return Err(check(SenseKey::IllegalRequest, code::INVALID_FIELD));
     }
-    let flush = is_write && flags & FUA != 0 && flushes(identity);
-    Ok(if sectors == 0 { Plan::Made } else { Plan::Move { is_write, lba, sectors, flush } })
+    let flush = way == Way::Write && flags & FUA != 0 && flushes(identity);
+    Ok(if sectors == 0 { Plan::Made } else { Plan::Move { way, lba, sectors, flush } })
 }
 
 fn other(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made) -> Result<Plan, Failure> {
@@ -136,6 +241,24 @@ fn other(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made
         opcode::SYNCHRONIZE_CACHE_10 | opcode::SYNCHRONIZE_CACHE_16 => {
             only_unit(request)?;
             return Ok(if flushes(identity) { Plan::Flush } else { Plan::Made });
+        }
+        opcode::UNMAP if identity.trim_sectors > 0 => {
+            only_unit(request)?;
+            if cdb.u8(1) & ANCHOR != 0 {
+                return Err(invalid_field(1, Some(0)));
+            }
+            return look(request, u32::from(cdb.u16(7)), 7, is_fresh);
+        }
+        opcode::MODE_SELECT_6 | opcode::MODE_SELECT_10 => {
+            only_unit(request)?;
+            if cdb.u8(1) & (PAGE_FORMAT | SAVE_PAGES) != PAGE_FORMAT {
+                return Err(invalid_field(1, Some(4)));
+            }
+            return if cdb.opcode() == opcode::MODE_SELECT_6 {
+                look(request, u32::from(cdb.u8(4)), 4, is_fresh)
+            } else {
+                look(request, u32::from(cdb.u16(7)), 7, is_fresh)
+            };
         }
         opcode::SERVICE_ACTION_IN_16 if cdb.u8(1) & 0x1f != READ_CAPACITY_16 => {
             return Err(invalid_field(1, Some(4)));
@@ -193,6 +316,14 @@ fn other(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made
     Ok(Plan::Made)
 }
 
+/// A command with a parameter list of so many bytes, as the CDB says from this byte on.
+fn look(request: &Request, bytes: u32, byte: u16, is_fresh: bool) -> Result<Plan, Failure> {
+    if bytes > request.write.len() {
+        return Err(invalid_field(byte, None));
+    }
+    Ok(if bytes == 0 { Plan::Made } else { Plan::Look { bytes: bytes.min(trim::LIST_BYTES_MAX), is_fresh } })
+}
+
 /// Whether there is a command that makes durable what is in the cache.
 fn flushes(identity: &Identity) -> bool {
     identity.flush_cache || identity.flush_cache_ext
@@ -203,20 +334,19 @@ fn only_unit(request: &Request) -> Result<(), Failure> {
     if request.lun == 0 { Ok(()) } else { Err(check(SenseKey::IllegalRequest, code::NO_UNIT)) }
 }
 
-const NO_SENSE: SenseData =
+/// Nothing at all.
+pub(super) const NO_SENSE: SenseData =
     SenseData { key: SenseKey::NoSense, code: 0, information: None, command_specific: None, specific: None };
 
 /// CHECK CONDITION with this.
 pub(super) fn check(key: SenseKey, code: u16) -> Failure {
-    let sense = Sense::fixed(&SenseData { key, code, ..NO_SENSE });
-    Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
+    check_data(&SenseData { key, code, ..NO_SENSE })
 }
 
-/// CHECK CONDITION with this, about a sector.
-pub(super) fn check_at(key: SenseKey, code: u16, lba: u64) -> Failure {
-    let data = SenseData { key, code, information: Some(lba), ..NO_SENSE };
-    let is_short = u32::try_from(lba).is_ok();
-    let sense = if is_short { Sense::fixed(&data) } else { Sense::descriptor(&data) };
+/// CHECK CONDITION with this, in fixed format unless it has no room for the LBA.
+pub(super) fn check_data(data: &SenseData) -> Failure {
+    let is_short = data.information.is_none_or(|lba| u32::try_from(lba).is_ok());
+    let sense = if is_short { Sense::fixed(data) } else { Sense::descriptor(data) };
     Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
 }
 
@@ -240,6 +370,12 @@ mod tests {
         Request { lun: 0, attribute: Attribute::Simple, cdb, read: place(read), write: place(write) }
     }
 
+    const ROOM: Room = Room { mtu: 1500, sectors: 2 };
+
+    fn plan(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made) -> Plan {
+        super::plan(request, Some(identity), ROOM, is_fresh, made)
+    }
+
     fn planned(cdb: &[u8], read: u32, write: u32) -> Plan {
         plan(&request(cdb, read, write), &DISK, true, &mut Made::default())
     }
@@ -249,8 +385,8 @@ mod tests {
         sense.code()
     }
 
-    const READ: Plan = Plan::Move { is_write: false, lba: 0x102, sectors: 3, flush: false };
-    const WRITE: Plan = Plan::Move { is_write: true, lba: 0x102, sectors: 3, flush: false };
+    const READ: Plan = Plan::Move { way: Way::Read, lba: 0x102, sectors: 3, flush: false };
+    const WRITE: Plan = Plan::Move { way: Way::Write, lba: 0x102, sectors: 3, flush: false };
 
     #[test]
     fn all_forms_of_reads_and_writes_are_known() {
@@ -273,7 +409,7 @@ mod tests {
     #[test]
     fn a_write_with_fua_is_followed_by_a_flush() {
         let cdb = [0x2a, 0x08, 0, 0, 1, 2, 0, 0, 3, 0];
-        let fua = Plan::Move { is_write: true, lba: 0x102, sectors: 3, flush: true };
+        let fua = Plan::Move { way: Way::Write, lba: 0x102, sectors: 3, flush: true };
         assert_eq!(planned(&cdb, 0, 1536), fua);
         let bare = Identity { flush_cache: false, flush_cache_ext: false, ..DISK };
         assert_eq!(plan(&request(&cdb, 0, 1536), &bare, true, &mut Made::default()), WRITE);
@@ -300,10 +436,68 @@ mod tests {
 
     #[test]
     fn what_ata_has_no_word_for_is_refused() {
-        assert_eq!(code_of(planned(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24)), 0x2000, "UNMAP");
+        assert_eq!(
+            code_of(planned(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24)),
+            0x2000,
+            "UNMAP without TRIM"
+        );
+        assert_eq!(code_of(planned(&[0x2f, 2, 0, 0, 0, 0, 0, 0, 1, 0], 0, 512)), 0x2400, "BYTCHK");
+        assert_eq!(code_of(planned(&[0x93; 16], 0, 512)), 0x2000, "WRITE SAME");
         assert_eq!(code_of(planned(&[0x9e, 0x12, 0, 0], 24, 0)), 0x2400, "GET LBA STATUS");
         assert_eq!(code_of(planned(&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0], 512, 0)), 0x2400, "RDPROTECT");
         assert_eq!(code_of(planned(&[0x28, 0, 0, 0, 0, 0, 0, 0, 2, 0], 512, 0)), 0x2400, "no room");
+    }
+
+    #[test]
+    fn sectors_are_verified_without_data() {
+        let verify = Plan::Move { way: Way::Verify, lba: 0x102, sectors: 0x300, flush: false };
+        assert_eq!(planned(&[0x2f, 0x10, 0, 0, 1, 2, 0, 3, 0, 0], 0, 0), verify);
+        assert_eq!(planned(&[0x8f, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 3, 0, 0, 0], 0, 0), verify);
+        assert_eq!(planned(&[0xaf, 0, 0, 0, 1, 2, 0, 0, 3, 0, 0, 0], 0, 0), verify);
+    }
+
+    #[test]
+    fn what_has_a_parameter_list_is_looked_at() {
+        let trims = Identity { trim_sectors: 4, ..DISK };
+        let unmap = |flags, len| request(&[0x42, flags, 0, 0, 0, 0, 0, 0, len, 0], 0, 24);
+        let looks = Plan::Look { bytes: 24, is_fresh: false };
+        assert_eq!(plan(&unmap(0, 24), &trims, false, &mut Made::default()), looks);
+        assert_eq!(plan(&unmap(0, 0), &trims, false, &mut Made::default()), Plan::Made);
+        assert_eq!(code_of(plan(&unmap(1, 24), &trims, true, &mut Made::default())), 0x2400, "ANCHOR");
+        assert_eq!(code_of(plan(&unmap(0, 25), &trims, true, &mut Made::default())), 0x2400, "too long");
+        assert_eq!(planned(&[0x15, 0x10, 0, 0, 24, 0], 0, 24), Plan::Look { bytes: 24, is_fresh: true });
+        assert_eq!(code_of(planned(&[0x15, 0x11, 0, 0, 24, 0], 0, 24)), 0x2400, "SP");
+        let long = [0x55, 0x10, 0, 0, 0, 0, 0, 0, 28, 0];
+        assert_eq!(planned(&long, 0, 28), Plan::Look { bytes: 28, is_fresh: true });
+    }
+
+    #[test]
+    fn an_ata_command_goes_as_it_is_if_a_frame_has_room_for_it() {
+        use wire::ata::{Command, Registers};
+        let planned = |pass: PassThrough, read, write| {
+            let request = request(pass.to_cdb().unwrap().as_bytes(), read, write);
+            super::plan(&request, None, ROOM, false, &mut Made::default())
+        };
+        let read = PassThrough::new(Registers::new(Command::ReadDmaExt, 5, 2));
+        assert_eq!(planned(read, 1024, 0), Plan::Ata(read));
+        assert_eq!(code_of(planned(read, 1023, 0)), 0x2400, "no place for its data");
+        let three = PassThrough::new(Registers::new(Command::ReadDmaExt, 5, 3));
+        assert_eq!(code_of(planned(three, 1536, 0)), 0x2400, "more than a frame holds");
+        let wide = Registers { feature: 0x100, ..Registers::new(Command::SetFeatures, 0, 0) };
+        assert_eq!(code_of(planned(PassThrough::new(wide), 0, 0)), 0x2400);
+        let many = PassThrough::new(Registers::new(Command::ReadVerifySectorsExt, 0, 0x100));
+        assert_eq!(code_of(planned(many, 0, 0)), 0x2400);
+        let wrong = PassThrough { protocol: wire::ata::Protocol::PioOut, ..read };
+        assert_eq!(code_of(planned(wrong, 1024, 1024)), 0x2400);
+        let unknown = Registers { command: 0xfe, count: 1, ..Registers::default() };
+        let unknown = PassThrough { protocol: wire::ata::Protocol::PioIn, ..PassThrough::new(unknown) };
+        assert_eq!(planned(unknown, 512, 0), Plan::Ata(unknown));
+    }
+
+    #[test]
+    fn before_a_device_has_told_what_it_is_it_is_asked() {
+        let read = request(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 512, 0);
+        assert_eq!(super::plan(&read, None, ROOM, false, &mut Made::default()), Plan::Ask);
     }
 
     #[test]

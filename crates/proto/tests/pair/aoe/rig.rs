@@ -2,7 +2,7 @@
 //! time.
 
 use crate::support::{DISK, HOST, Random, crc32c};
-use proto::aoe::initiator::{Initiator, InitiatorConfig, Put, Source};
+use proto::aoe::initiator::{Initiator, InitiatorConfig, Outgoing, Put, Source};
 use proto::aoe::target::{Config, Export, Kind, Target, answer_query, look};
 use proto::iscsi::initiator::Event;
 use proto::time::Time;
@@ -231,8 +231,13 @@ impl Rig {
         while let Some(event) = self.initiator.poll() {
             self.events.push(event);
         }
-        while let Some(frame) = self.initiator.transmit(self.now) {
-            let bytes = [frame.header().to_vec(), self.gather(&frame.payload)].concat();
+        while let Some(places) = self.initiator.wants() {
+            let list = self.gather(&places);
+            self.initiator.bring(&list);
+        }
+        while let Some(Outgoing { frame, made }) = self.initiator.transmit(self.now) {
+            let made = made.to_vec();
+            let bytes = [frame.header().to_vec(), self.gather(&frame.payload), made].concat();
             let header = Header::view(&bytes).unwrap();
             if header.command == wire::aoe::Command::ATA {
                 self.tags.insert(header.tag.get());
