@@ -7,14 +7,14 @@ use proptest::prelude::*;
 use proto::aoe::discover::{Discovery, query};
 use proto::aoe::initiator::InitiatorConfig;
 use proto::aoe::target::{Export, answer_query};
-use proto::iscsi::initiator::{Completion, Event, Request};
+use proto::iscsi::initiator::{Completion, Event, Outcome, Request};
 use proto::verbs::{Attribute, TaskId};
 use rig::{Faults, INITIATOR, Rig, SECTOR};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
-use wire::aoe::{Address, Mac};
-use wire::{Cdb, Places, Span};
+use wire::aoe::{Address, Mac, Order, OrderKind, Query, QueryKind};
+use wire::{Cdb, Places, SenseKey, Span};
 
 /// Sectors of the disk: so few that commands meet.
 const SECTORS: usize = 256;
@@ -26,6 +26,8 @@ const READ: u8 = 0x88;
 const WRITE: u8 = 0x8a;
 const SYNCHRONIZE_CACHE: u8 = 0x91;
 const READ_CAPACITY: u8 = 0x9e;
+const UNMAP: u8 = 0x42;
+const VERIFY: u8 = 0x8f;
 const FUA: u8 = 0x08;
 
 /// Somebody who reads and writes, and knows what must be where.
@@ -111,10 +113,11 @@ impl User {
         // What is written again at once is what a late copy would spoil.
         let again = self.last.clone().filter(|_| self.random.below(2) == 0);
         let sectors = again.unwrap_or(first..first + len);
-        let opcode = [READ, READ, READ, WRITE, WRITE, WRITE, WRITE, SYNCHRONIZE_CACHE, READ_CAPACITY]
-            [self.random.below(9)];
+        let opcodes =
+            [READ, READ, READ, WRITE, WRITE, WRITE, WRITE, SYNCHRONIZE_CACHE, READ_CAPACITY, UNMAP, VERIFY];
+        let opcode = opcodes[self.random.below(opcodes.len())];
         let meets = |other: &Command| {
-            let is_write = opcode == WRITE || other.opcode == WRITE;
+            let is_write = [opcode, other.opcode].iter().any(|one| [WRITE, UNMAP].contains(one));
             is_write && other.sectors.start < sectors.end && sectors.start < other.sectors.end
         };
         if self.in_flight.values().any(meets) {
@@ -142,6 +145,16 @@ impl User {
                 let rest = bytes.len() - half;
                 self.rig.host(room * ROOM + half + 64, rest).copy_from_slice(&bytes[half..]);
             }
+            UNMAP => {
+                let mut list = [0; 24];
+                (list[1], list[3]) = (22, 16);
+                list[8..16].copy_from_slice(&(sectors.start as u64).to_be_bytes());
+                list[16..20].copy_from_slice(&(sectors.len() as u32).to_be_bytes());
+                cdb = [0; 16];
+                (cdb[0], cdb[8]) = (UNMAP, 24);
+                self.rig.host(room * ROOM, 24).copy_from_slice(&list);
+                write = Places::one(Span { buffer: HOST, offset: (room * ROOM) as u64, len: 24 });
+            }
             READ_CAPACITY => {
                 (cdb[1], cdb[13]) = (0x10, 32);
                 read = places(room, 32);
@@ -152,7 +165,7 @@ impl User {
         let request = Request { lun: 0, attribute: Attribute::Simple, cdb, read, write };
         let task = self.rig.initiator.submit(request)?;
         self.writes += u64::from(opcode == WRITE);
-        let sectors = if opcode == READ || opcode == WRITE { sectors } else { 0..0 };
+        let sectors = if [READ, WRITE, UNMAP].contains(&opcode) { sectors } else { 0..0 };
         let before = self.in_flight.insert(task, Command { opcode, sectors, room, number });
         assert!(before.is_none(), "a task is one command");
         Some(task)
@@ -176,6 +189,7 @@ impl User {
                 self.last = Some(sectors.clone());
                 sectors.for_each(|sector| self.written[sector] = number);
             }
+            UNMAP => sectors.for_each(|sector| self.written[sector] = 0),
             READ_CAPACITY => {
                 assert_eq!(self.placed(room, 32)[..8], (SECTORS as u64 - 1).to_be_bytes());
             }
@@ -222,7 +236,7 @@ fn commands_fill_the_window_and_no_more() {
         if buffers < 64 {
             assert_eq!(user.rig.tags_most, usize::from(buffers));
         }
-        assert!(user.rig.flushes > 0);
+        assert!(user.rig.flushes > 0 && user.rig.verified > 0);
     }
 }
 
@@ -278,8 +292,8 @@ fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
         user.rig.is_cut = false;
         user.rig.again(InitiatorConfig { first_tag: 0x8000, ..INITIATOR });
         user.log_in();
-        for command in lost.values().filter(|command| command.opcode == WRITE) {
-            user.submit(WRITE, command.sectors.clone()).unwrap();
+        for command in lost.values().filter(|command| [WRITE, UNMAP].contains(&command.opcode)) {
+            user.submit(command.opcode, command.sectors.clone()).unwrap();
         }
         let end = user.rig.now.after(Duration::from_secs(10));
         while !user.in_flight.is_empty() {
@@ -288,6 +302,56 @@ fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
         }
         user.work(50);
         user.check();
+    }
+}
+
+/// Gives a command about the config string; how it ended, and the string that was told.
+fn order(user: &mut User, cdb: Cdb, argument: &[u8]) -> (Outcome, Vec<u8>) {
+    user.rig.host(0, argument.len()).copy_from_slice(argument);
+    let place = |offset, len| Places::one(Span { buffer: HOST, offset, len });
+    let (read, write) = (place(2048, 1024), place(0, argument.len() as u32));
+    let request = Request { lun: 0, attribute: Attribute::Simple, cdb, read, write };
+    user.rig.initiator.submit(request).expect("there is room");
+    let end = user.rig.now.after(Duration::from_secs(50));
+    loop {
+        assert!(user.rig.step(end), "it hangs");
+        match user.rig.events.pop() {
+            Some(Event::Completed(done)) => {
+                return (done.outcome, user.rig.host(2048, done.read_bytes as usize).to_vec());
+            }
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+    }
+}
+
+#[test]
+fn orders_are_followed_once_and_tests_end_whatever_the_segment_does() {
+    for seed in 0..30 {
+        let mut user = User::new(INITIATOR, 4, seed);
+        user.rig.faults =
+            Faults { lost: 150, doubled: 200, delay: Duration::from_millis(3), unanswered: 100 };
+        user.log_in();
+        for number in 0..20 {
+            let string = format!("string {number}").into_bytes();
+            let force = Order { kind: OrderKind::ForceConfig, argument_bytes: string.len() as u32 };
+            assert_eq!(order(&mut user, force.cdb(), &string), (GOOD, string.clone()));
+            let query = |kind, argument: &[u8]| Query { kind, argument_bytes: argument.len() as u32 }.cdb();
+            for (kind, argument) in
+                [(QueryKind::Read, &b""[..]), (QueryKind::Test, &string), (QueryKind::TestPrefix, b"str")]
+            {
+                let told = order(&mut user, query(kind, argument), argument);
+                assert_eq!(told, (GOOD, string.clone()), "{kind:?}");
+            }
+            if number % 10 == 0 {
+                let (outcome, _) = order(&mut user, query(QueryKind::Test, b"string"), b"string");
+                let Outcome::Status { sense: Some(sense), .. } = outcome else { panic!("{outcome:?}") };
+                assert_eq!(sense.key(), Some(SenseKey::Miscompare));
+            }
+        }
+        user.work(20);
+        user.check();
+        assert_eq!(user.rig.config, b"string 19", "no late copy has set an older one");
     }
 }
 
