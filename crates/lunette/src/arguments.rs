@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::aoe::AoeArguments;
 use crate::bench::BenchArguments;
 use crate::ceiling::CeilingArguments;
 use crate::copy::CopyArguments;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Discover(DiscoverArguments),
     /// Tell in words what a unit is and can do
     Inquiry(InquiryArguments),
+    /// Tell or change what a unit has only in ATA over Ethernet: config string, lists of addresses, SMART
+    Aoe(AoeArguments),
     /// Measure targets: IOPS, MB/s, latency, CPU of both sides
     Bench(Box<BenchArguments>),
     /// Serve a responder that does nothing, as a mark to measure by

@@ -10,6 +10,7 @@ mod rows;
 mod standard;
 
 pub(crate) use data::printable;
+pub(crate) use rows::Rows;
 
 use crate::Failure;
 use capacity::Capacity;
@@ -19,13 +20,14 @@ use engine::initiator::{Client, Options, Url};
 use modes::Modes;
 use pages::{Characteristics, Designator, Extended, Limits, Port, Provisioning};
 use reports::{Group, Supported};
-use rows::Rows;
 use serde::Serialize;
 use standard::Identity;
 use std::fmt::Write as _;
 
 /// Bytes that are asked for of an answer: more than units have to tell, but not too many for old ones.
 const ANSWER_BYTES: u16 = 4096;
+/// Of a status (SAM-5 section 5.3.1).
+const RESERVATION_CONFLICT: u8 = 0x18;
 /// INQUIRY of old units has one byte for the length (SPC-2).
 const STANDARD_BYTES: u16 = 255;
 
@@ -190,6 +192,9 @@ impl Asker {
                 let (cdb, data) = (data::hex(cdb), data::hex(&reply.data));
                 self.answers.push(Answer { command: name.to_owned(), cdb, data });
                 Ok(Some(reply.data))
+            }
+            Ok(reply) if reply.status == RESERVATION_CONFLICT && name == "INQUIRY" => {
+                Err("it is reserved for others, and tells them nothing".into())
             }
             Ok(_) => Ok(None),
             Err(error @ (CommandError::Lost(_) | CommandError::TooLong)) => Err(format!("{name}: {error}")),

@@ -1,6 +1,7 @@
 //! The `lunette` command.
 #![forbid(unsafe_code)]
 
+mod aoe;
 mod arguments;
 mod banner;
 mod bench;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Copy(arguments) }) => tool(|| copy::run(&arguments)),
         Ok(Arguments { command: Command::Discover(arguments) }) => tool(|| discover::run(&arguments)),
         Ok(Arguments { command: Command::Inquiry(arguments) }) => tool(|| inquiry::run(&arguments)),
+        Ok(Arguments { command: Command::Aoe(arguments) }) => tool(|| aoe::run(&arguments)),
         Ok(Arguments { command: Command::Bench(arguments) }) => tool(|| bench::run(&arguments)),
         Ok(Arguments { command: Command::Ceiling(arguments) }) => tool(|| ceiling::run(&arguments)),
         Ok(Arguments { command: Command::Rdma }) => tool(rdma::run),

@@ -13,6 +13,8 @@ use reactor::uring::Uring;
 use reactor::wake::Waker;
 use std::fmt;
 use std::time::Duration;
+use wire::aoe::Order;
+use wire::ata::PassThrough;
 use wire::{Cdb, Places, Sense};
 
 /// The most data of one command.
@@ -126,8 +128,8 @@ impl Client {
         self.session.negotiated()
     }
 
-    /// Sends a command to the URL's unit, with data in at most one direction, and waits for its end. Unit attentions
-    /// are not seen here, and a busy target is asked again.
+    /// Sends a command to the URL's unit and waits for its end. Data goes in one direction, but for orders of AoE, which
+    /// are answered with data. Unit attentions are not seen here, and a busy target is asked again.
     ///
     /// # Errors
     /// When there is too much data, or the target is lost.
@@ -247,7 +249,9 @@ fn is_repeatable(opcode: u8) -> bool {
     const COMPARE_AND_WRITE: u8 = 0x89;
     const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
     const EXTENDED_COPY: u8 = 0x83;
-    !matches!(opcode, COMPARE_AND_WRITE | PERSISTENT_RESERVE_OUT | EXTENDED_COPY)
+    // What a device aborts of these it aborts for good; and an order may meanwhile have been followed by another's.
+    const OF_ATA: [u8; 2] = [PassThrough::OPCODE, Order::OPCODE];
+    !matches!(opcode, COMPARE_AND_WRITE | PERSISTENT_RESERVE_OUT | EXTENDED_COPY) && !OF_ATA.contains(&opcode)
 }
 
 /// What a target of AoE says of itself.

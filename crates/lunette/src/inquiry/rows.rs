@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 /// Lines under titles, their values in one column.
 #[derive(Default)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     text: String,
     lines: Vec<(String, String)>,
 }
 
 impl Rows {
     /// Ends the lines so far and begins with those of another title.
-    pub(super) fn title(&mut self, title: &str) {
+    pub(crate) fn title(&mut self, title: &str) {
         self.flush();
         if !self.text.is_empty() {
             self.text.push('\n');
@@ -19,12 +19,12 @@ impl Rows {
         let _ = writeln!(self.text, "{title}");
     }
 
-    pub(super) fn add(&mut self, label: impl Into<String>, value: impl Into<String>) {
+    pub(crate) fn add(&mut self, label: impl Into<String>, value: impl Into<String>) {
         self.lines.push((label.into(), value.into()));
     }
 
     /// A value that may be empty.
-    pub(super) fn text(&mut self, label: &str, value: &str) {
+    pub(crate) fn text(&mut self, label: &str, value: &str) {
         self.add(label, if value.is_empty() { "(none)" } else { value });
     }
 
@@ -35,7 +35,7 @@ impl Rows {
         }
     }
 
-    pub(super) fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         self.flush();
         self.text
     }

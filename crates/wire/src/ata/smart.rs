@@ -1,6 +1,6 @@
 //! SMART (ACS-3 section 7.48, and the layouts that all disks have had since the standard took them out).
 
-use super::{Registers, Transfer};
+use super::{Command, Registers, Transfer};
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -35,23 +35,45 @@ pub enum Function {
 }
 
 impl Function {
+    const ALL: [Function; 10] = [
+        Function::ReadData,
+        Function::ReadThresholds,
+        Function::Autosave,
+        Function::ExecuteOffline,
+        Function::ReadLog,
+        Function::WriteLog,
+        Function::Enable,
+        Function::Disable,
+        Function::ReturnStatus,
+        Function::AutomaticOffline,
+    ];
+
     /// The SMART command of these registers, if it is one; without the signature it is none.
     pub fn of(registers: &Registers) -> Option<Function> {
         if registers.lba >> 8 & 0xffff != u64::from(SIGNATURE) {
             return None;
         }
-        match registers.feature & 0xff {
-            0xd0 => Some(Function::ReadData),
-            0xd1 => Some(Function::ReadThresholds),
-            0xd2 => Some(Function::Autosave),
-            0xd4 => Some(Function::ExecuteOffline),
-            0xd5 => Some(Function::ReadLog),
-            0xd6 => Some(Function::WriteLog),
-            0xd8 => Some(Function::Enable),
-            0xd9 => Some(Function::Disable),
-            0xda => Some(Function::ReturnStatus),
-            0xdb => Some(Function::AutomaticOffline),
-            _ => None,
+        Function::ALL.into_iter().find(|function| function.feature() == registers.feature & 0xff)
+    }
+
+    /// Its registers, with this COUNT.
+    pub fn registers(self, count: u16) -> Registers {
+        let feature = self.feature();
+        Registers { feature, ..Registers::new(Command::Smart, u64::from(SIGNATURE) << 8, count) }
+    }
+
+    const fn feature(self) -> u16 {
+        match self {
+            Function::ReadData => 0xd0,
+            Function::ReadThresholds => 0xd1,
+            Function::Autosave => 0xd2,
+            Function::ExecuteOffline => 0xd4,
+            Function::ReadLog => 0xd5,
+            Function::WriteLog => 0xd6,
+            Function::Enable => 0xd8,
+            Function::Disable => 0xd9,
+            Function::ReturnStatus => 0xda,
+            Function::AutomaticOffline => 0xdb,
         }
     }
 }
@@ -184,6 +206,11 @@ impl Data {
     pub fn encode(&self) -> [u8; PAGE_BYTES] {
         sealed(self.as_bytes())
     }
+
+    /// Out of a page; `None` when it is cut, or its checksum is wrong.
+    pub fn decode(page: &[u8]) -> Option<Data> {
+        Data::read_from_bytes(page.first_chunk().filter(|page| is_whole(page))?).ok()
+    }
 }
 
 impl Default for Data {
@@ -201,6 +228,11 @@ impl Thresholds {
     /// Its bytes, with the checksum.
     pub fn encode(&self) -> [u8; PAGE_BYTES] {
         sealed(self.as_bytes())
+    }
+
+    /// Out of a page; `None` when it is cut, or its checksum is wrong.
+    pub fn decode(page: &[u8]) -> Option<Thresholds> {
+        Thresholds::read_from_bytes(page.first_chunk().filter(|page| is_whole(page))?).ok()
     }
 }
 
@@ -263,7 +295,6 @@ const _: () = assert!(std::mem::offset_of!(Data, capability) == 368);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ata::Command;
 
     fn smart(feature: u16, count: u16) -> Registers {
         Registers { feature, ..Registers::new(Command::Smart, u64::from(SIGNATURE) << 8, count) }
@@ -274,6 +305,7 @@ mod tests {
         assert_eq!(Function::of(&smart(0xd0, 0)), Some(Function::ReadData));
         assert_eq!(Function::of(&Registers { lba: 0, ..smart(0xd0, 0) }), None);
         assert_eq!(Function::of(&smart(0x00, 0)), None);
+        assert!(Function::ALL.into_iter().all(|one| Function::of(&one.registers(1)) == Some(one)));
     }
 
     #[test]
@@ -293,6 +325,14 @@ mod tests {
             assert_ne!(page[511], 0);
         }
         assert_eq!(data.encode()[2], 9);
+        let decoded = Data::decode(&data.encode()).unwrap();
+        assert_eq!(decoded.attributes, data.attributes);
+        assert_eq!(Data::decode(&data.encode()[..511]), None);
+        assert_eq!(Thresholds::decode(&[1; 512]), None, "its checksum is wrong");
+        assert_eq!(
+            Thresholds::decode(&Thresholds::new().encode()).map(|read| read.thresholds[0].id),
+            Some(0)
+        );
         assert_eq!(data.encode()[363], 3);
     }
 

@@ -113,14 +113,14 @@ mod tests {
     #[test]
     fn a_long_extent_is_cut_into_ranges() {
         let mut extents = Vec::new();
-        let list = list(&[(7, 2 * 65535 + 1), (9, 0), (0x1234_5678_9a, 3)]);
+        let list = list(&[(7, 2 * 65535 + 1), (9, 0), (0x0012_3456_789a, 3)]);
         assert_eq!(plan(&list, 1 << 40, false, &mut extents), Plan::Trim { ranges: 4 });
         let mut body = vec![1; 3];
         write(&extents, 0, 4, &mut body);
         let words: Vec<u64> = body.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         assert_eq!(words.len(), 64);
         assert_eq!(words[..3], [0xffff << 48 | 7, 0xffff << 48 | 65542, 1 << 48 | 131_077]);
-        assert_eq!(words[3], 3 << 48 | 0x1234_5678_9a);
+        assert_eq!(words[3], 3 << 48 | 0x0012_3456_789a);
         assert!(words[4..].iter().all(|word| *word == 0));
         write(&extents, 3, 1, &mut body);
         assert_eq!((body.len(), &body[..8]), (512, &words[3].to_le_bytes()[..]));

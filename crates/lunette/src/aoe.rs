@@ -1,0 +1,141 @@
+//! `lunette aoe`: what a unit has only in ATA over Ethernet.
+
+mod lists;
+mod smart;
+mod string;
+mod unit;
+
+use crate::Failure;
+use crate::inquiry::Rows;
+use clap::{Args, Subcommand, ValueEnum};
+use lists::{MaskArguments, ReserveArguments};
+use serde::Serialize;
+use string::ConfigArguments;
+use unit::Unit;
+use wire::ata::{Command, Identity, Registers, set_features};
+
+#[derive(Debug, Args)]
+pub(crate) struct AoeArguments {
+    #[command(subcommand)]
+    command: AoeCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum AoeCommand {
+    /// Tell, test or set the config string
+    Config(ConfigArguments),
+    /// Tell or edit the mask list: while it is not empty, nobody else gets any answer
+    Mask(MaskArguments),
+    /// Tell or set the reserve list: while it is not empty, nobody else may use the unit
+    Reserve(ReserveArguments),
+    /// Tell how the disk is, by SMART
+    Smart(Asked),
+    /// Switch something on or off
+    Feature(FeatureArguments),
+}
+
+/// A unit, and how to tell of it.
+#[derive(Debug, Args)]
+struct Asked {
+    /// The unit: aoe://IFACE/SHELF.SLOT
+    url: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct FeatureArguments {
+    #[command(flatten)]
+    asked: Asked,
+    /// What is switched
+    feature: Feature,
+    /// On or off; if not given, it is told how it is
+    state: Option<State>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Feature {
+    /// The volatile write cache; off ends when what was in it is on the medium
+    WriteCache,
+    /// Reading ahead
+    LookAhead,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum State {
+    On,
+    Off,
+}
+
+/// Does what is asked; returns what is to be printed, or what is wrong.
+pub(crate) fn run(arguments: &AoeArguments) -> Result<String, Failure> {
+    match &arguments.command {
+        AoeCommand::Config(arguments) => string::run(arguments),
+        AoeCommand::Mask(arguments) => lists::mask(arguments),
+        AoeCommand::Reserve(arguments) => lists::reserve(arguments),
+        AoeCommand::Smart(asked) => smart::run(asked),
+        AoeCommand::Feature(arguments) => switch(arguments),
+    }
+}
+
+/// `lunette aoe feature`.
+fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
+    #[derive(Serialize)]
+    struct Switched {
+        url: String,
+        feature: &'static str,
+        supported: bool,
+        enabled: bool,
+    }
+    let FeatureArguments { asked, feature, state } = arguments;
+    let mut unit = Unit::connect(&asked.url)?;
+    let (name, words) = match feature {
+        Feature::WriteCache => ("write-cache", "write cache"),
+        Feature::LookAhead => ("look-ahead", "look-ahead"),
+    };
+    let how_it_is = |unit: &mut Unit| {
+        unit.identify().map(|Identity { write_cache, look_ahead, .. }| match feature {
+            Feature::WriteCache => write_cache,
+            Feature::LookAhead => look_ahead,
+        })
+    };
+    if let Some(state) = state {
+        if !how_it_is(&mut unit)?.supported {
+            return Err(unit.failed(format!("it has no {words} that could be switched")));
+        }
+        let code = match (feature, state) {
+            (Feature::WriteCache, State::On) => set_features::WRITE_CACHE_ON,
+            (Feature::WriteCache, State::Off) => set_features::WRITE_CACHE_OFF,
+            (Feature::LookAhead, State::On) => set_features::LOOK_AHEAD_ON,
+            (Feature::LookAhead, State::Off) => set_features::LOOK_AHEAD_OFF,
+        };
+        let registers = Registers::new(Command::SetFeatures, 0, 0);
+        unit.ata(Registers { feature: u16::from(code), ..registers }, "SET FEATURES")?;
+    }
+    let is = how_it_is(&mut unit)?;
+    let told = Switched { url: unit.url(), feature: name, supported: is.supported, enabled: is.enabled };
+    Ok(asked.told(&told, |rows| {
+        rows.add(
+            words,
+            match (told.supported, told.enabled) {
+                (false, _) => "cannot be switched",
+                (true, true) => "on",
+                (true, false) => "off",
+            },
+        );
+    }))
+}
+
+impl Asked {
+    /// What was learned, in words under the unit's name, or as JSON.
+    fn told(&self, told: &impl Serialize, write: impl FnOnce(&mut Rows)) -> String {
+        if self.json {
+            return format!("{}\n", serde_json::to_string_pretty(told).unwrap_or_default());
+        }
+        let mut rows = Rows::default();
+        rows.title(&self.url);
+        write(&mut rows);
+        rows.finish()
+    }
+}

@@ -1,0 +1,152 @@
+//! A session with a unit of an AoE target, and what it answers in words.
+
+use crate::Failure;
+use engine::initiator::client::Reply;
+use engine::initiator::url::Protocol;
+use engine::initiator::{Client, Options, Url};
+use std::fmt::Display;
+use wire::aoe::{ErrorCode, Mac, MaskError, Order, OrderKind, Query, QueryKind, Refusal};
+use wire::ata::{Command, Identity, PassThrough, Registers, StatusReturn, error, status};
+use wire::{Cdb, SenseKey};
+
+/// SCSI status (SAM-5 section 5.3.1).
+const GOOD: u8 = 0x00;
+const RESERVATION_CONFLICT: u8 = 0x18;
+/// More than any config string or list has.
+const ANSWER_BYTES: u32 = 2048;
+
+/// A unit.
+pub(super) struct Unit {
+    url: Url,
+    client: Client,
+}
+
+impl Unit {
+    /// Finds it.
+    pub(super) fn connect(text: &str) -> Result<Unit, Failure> {
+        let url: Url = text.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+        if url.protocol != Protocol::Aoe {
+            let words = "only ATA over Ethernet has this; write aoe://IFACE/SHELF.SLOT";
+            return Err(Failure::wrong_input(format!("{url}: {words}")));
+        }
+        url.check_unit().map_err(|error| {
+            let list = format!("`lunette discover aoe://{}` lists units", url.host);
+            Failure::wrong_input(format!("{url}: {error}: {list}"))
+        })?;
+        let client = Client::connect(&url, &Options::default()).map_err(Failure::failed)?;
+        Ok(Unit { url, client })
+    }
+
+    /// Its URL.
+    pub(super) fn url(&self) -> String {
+        self.url.to_string()
+    }
+
+    /// Why something did not succeed.
+    pub(super) fn failed(&self, problem: impl Display) -> Failure {
+        Failure::failed(format!("{}: {problem}", self.url))
+    }
+
+    /// The address of our interface.
+    pub(super) fn ours(&self) -> Result<Mac, Failure> {
+        let path = format!("/sys/class/net/{}/address", self.url.host);
+        let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+        let mac = text.and_then(|text| text.trim().parse::<Mac>().map_err(|error| error.to_string()));
+        mac.map_err(|error| self.failed(format!("the interface's own address is not known: {path}: {error}")))
+    }
+
+    /// Gives an order; what was answered.
+    pub(super) fn order(&mut self, kind: OrderKind, argument: &[u8]) -> Result<Vec<u8>, Failure> {
+        let argument_bytes = u32::try_from(argument.len()).unwrap_or(u32::MAX);
+        let reply = self.ask(&Order { kind, argument_bytes }.cdb(), ANSWER_BYTES, argument)?;
+        if reply.status == GOOD {
+            return Ok(reply.data);
+        }
+        Err(self.failed(problem(&reply, kind)))
+    }
+
+    /// Asks about the config string; `None`: a test does not hold.
+    pub(super) fn query(&mut self, kind: QueryKind, argument: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+        let argument_bytes = u32::try_from(argument.len()).unwrap_or(u32::MAX);
+        let reply = self.ask(&Query { kind, argument_bytes }.cdb(), ANSWER_BYTES, argument)?;
+        match reply.sense.as_ref().and_then(wire::Sense::key) {
+            None if reply.status == GOOD => Ok(Some(reply.data)),
+            Some(SenseKey::Miscompare) => Ok(None),
+            Some(_) | None => Err(self.failed(unknown(&reply))),
+        }
+    }
+
+    /// Sends an ATA command that reads at most a sector; the registers after it, and what it has read.
+    pub(super) fn ata(
+        &mut self,
+        registers: Registers,
+        name: &str,
+    ) -> Result<(StatusReturn, Vec<u8>), Failure> {
+        let pass = PassThrough { check_condition: true, ..PassThrough::new(registers) };
+        let cdb = pass.to_cdb().ok_or_else(|| self.failed(format!("{name} cannot be sent")))?;
+        let reply = self.ask(&cdb, pass.transfer().bytes(), &[])?;
+        let end = reply.sense.as_ref().and_then(StatusReturn::from_sense);
+        match end {
+            Some(end) if end.status & (status::ERR | status::DF) == 0 => Ok((end, reply.data)),
+            Some(end) if end.status & status::DF == 0 && end.error & error::ABRT != 0 => {
+                Err(self.failed(format!("it does not know {name}, or not so: it has aborted it")))
+            }
+            Some(end) => Err(self
+                .failed(format!("{name} has failed: STATUS {:#04x}, ERROR {:#04x}", end.status, end.error))),
+            None if reply.status == RESERVATION_CONFLICT => Err(self.failed(RESERVED)),
+            None => Err(self.failed(format!("{name}: {}", unknown(&reply)))),
+        }
+    }
+
+    /// What the disk says it is.
+    pub(super) fn identify(&mut self) -> Result<Identity, Failure> {
+        let (_, data) = self.ata(Registers::new(Command::IdentifyDevice, 0, 1), "IDENTIFY DEVICE")?;
+        Identity::decode(&data).ok_or_else(|| self.failed("it has no valid IDENTIFY DEVICE data"))
+    }
+
+    fn ask(&mut self, cdb: &Cdb, read_bytes: u32, data: &[u8]) -> Result<Reply, Failure> {
+        self.client.command(cdb.as_bytes(), read_bytes, data).map_err(|error| self.failed(error))
+    }
+}
+
+const RESERVED: &str =
+    "it is reserved: `lunette aoe reserve URL` tells for whom, and with --release --force it ends that";
+
+/// Why an order was not followed.
+fn problem(reply: &Reply, kind: OrderKind) -> String {
+    if reply.status == RESERVATION_CONFLICT {
+        return match kind {
+            OrderKind::SetReserve => "others have reserved it; add --force to go over that".into(),
+            OrderKind::SetConfig
+            | OrderKind::ForceConfig
+            | OrderKind::ReadMask
+            | OrderKind::EditMask
+            | OrderKind::ReadReserve
+            | OrderKind::ForceReserve => RESERVED.into(),
+        };
+    }
+    match reply.sense.as_ref().and_then(Refusal::from_sense) {
+        Some(Refusal::Error(ErrorCode::CONFIG_STRING_PRESENT)) => {
+            "it has a config string; add --force to replace it".into()
+        }
+        Some(Refusal::Error(ErrorCode::UNRECOGNIZED_COMMAND)) => "it does not know this command".into(),
+        Some(Refusal::Error(ErrorCode::BAD_ARGUMENT)) => {
+            "it takes no such argument; perhaps it is too long for it, or for a frame of the interface".into()
+        }
+        Some(Refusal::Error(ErrorCode(code))) => format!("it refuses that with AoE error {code}"),
+        Some(Refusal::Mask { error: MaskError::LIST_FULL, .. }) => {
+            "its mask list is full; remove addresses first".into()
+        }
+        Some(Refusal::Mask { error: MaskError(code), .. }) => {
+            format!("it does not edit its mask list so (MError {code})")
+        }
+        None => unknown(reply),
+    }
+}
+
+fn unknown(reply: &Reply) -> String {
+    match &reply.sense {
+        Some(sense) => format!("it has failed: sense key {:?}, code {:04x}h", sense.key(), sense.code()),
+        None => format!("it ended with status {:02x}h", reply.status),
+    }
+}
