@@ -26,8 +26,6 @@ use std::fmt::Write as _;
 
 /// Bytes that are asked for of an answer: more than units have to tell, but not too many for old ones.
 const ANSWER_BYTES: u16 = 4096;
-/// Of a status (SAM-5 section 5.3.1).
-const RESERVATION_CONFLICT: u8 = 0x18;
 /// INQUIRY of old units has one byte for the length (SPC-2).
 const STANDARD_BYTES: u16 = 255;
 
@@ -192,9 +190,6 @@ impl Asker {
                 let (cdb, data) = (data::hex(cdb), data::hex(&reply.data));
                 self.answers.push(Answer { command: name.to_owned(), cdb, data });
                 Ok(Some(reply.data))
-            }
-            Ok(reply) if reply.status == RESERVATION_CONFLICT && name == "INQUIRY" => {
-                Err("it is reserved for others, and tells them nothing".into())
             }
             Ok(_) => Ok(None),
             Err(error @ (CommandError::Lost(_) | CommandError::TooLong)) => Err(format!("{name}: {error}")),

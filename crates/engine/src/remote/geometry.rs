@@ -153,15 +153,9 @@ impl Modes {
     }
 }
 
-/// Of a status (SAM-5 section 5.3.1).
-const RESERVATION_CONFLICT: u8 = 0x18;
-
 fn must(client: &mut Client, cdb: &[u8], bytes: u32, name: &str) -> Result<Vec<u8>, String> {
     match client.command(cdb, bytes, &[]) {
         Ok(Reply { status: 0, data, .. }) => Ok(data),
-        Ok(Reply { status: RESERVATION_CONFLICT, .. }) => {
-            Err(format!("{name}: the unit is reserved for others"))
-        }
         Ok(Reply { status, sense: None, .. }) => Err(format!("{name} ended with status {status:02x}h")),
         Ok(Reply { sense: Some(sense), .. }) => {
             Err(format!("{name} failed: {:?}, code {:04x}h", sense.key(), sense.code()))

@@ -20,7 +20,7 @@
 //!
 //! ATA PASS-THROUGH (16) goes as it is, and so does what is not ATA: the CDBs of [`wire::aoe::Order`] and
 //! [`wire::aoe::Query`]. A test of the config string that does not hold is answered by nobody: it ends with MISCOMPARE
-//! when it was sent [`TESTS`] times in vain, over 400 ms at least, to a target that answers all the time.
+//! when it was sent [`TESTS`] times in vain, over [`TESTS`] times 50 ms at least, to a target that answers all the time.
 //!
 //! A transfer is cut into pieces that fit a frame, and ends when the last of them is answered; so its places are no more
 //! used then. Nothing is allocated to read or to
@@ -184,10 +184,7 @@ impl Initiator {
     /// Takes a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
     /// [`Event::Completed`]. ATA knows no task attributes: all are simple.
     pub fn submit(&mut self, request: Request) -> Option<TaskId> {
-        if self.phase != Phase::Full {
-            return None;
-        }
-        let (identity, room) = (self.identity.as_ref(), self.room());
+        let (identity, room) = (self.identity.as_ref().filter(|_| self.phase == Phase::Full)?, self.room());
         let plan = translate::plan(&request, identity, room, false, &mut self.made);
         let id = self.tasks.take(request, plan)?;
         self.begin(id, plan);

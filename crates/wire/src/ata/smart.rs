@@ -328,7 +328,7 @@ mod tests {
         let decoded = Data::decode(&data.encode()).unwrap();
         assert_eq!(decoded.attributes, data.attributes);
         assert_eq!(Data::decode(&data.encode()[..511]), None);
-        assert_eq!(Thresholds::decode(&[1; 512]), None, "its checksum is wrong");
+        assert_eq!(Thresholds::decode(&[&[1; 511][..], &[2]].concat()), None, "its checksum is wrong");
         assert_eq!(
             Thresholds::decode(&Thresholds::new().encode()).map(|read| read.thresholds[0].id),
             Some(0)

@@ -126,19 +126,15 @@ impl Initiator {
         None
     }
 
-    /// The login is over. One that is reserved may not even tell what it is: then each command asks that, and what is not
-    /// ATA need not know it.
+    /// The login is over.
     fn identified(&mut self, answer: &Answer<'_>) -> Option<Put<'_>> {
-        let is_reserved = matches!(answer.result, Err(Fault::Refused(ErrorCode::TARGET_IS_RESERVED)));
         match identity(answer) {
-            Err(reason) if !is_reserved => {
-                self.over(&format!("the AoE target {} {reason}", self.config.target));
-            }
-            identity => {
-                self.identity = identity.ok();
+            Ok(identity) => {
+                self.identity = Some(identity);
                 self.phase = Phase::Full;
                 self.events.push_back(Event::Ready(Box::new(self.session())));
             }
+            Err(reason) => self.over(&format!("the AoE target {} {reason}", self.config.target)),
         }
         None
     }
@@ -152,7 +148,7 @@ impl Initiator {
             (Ok(_), Err(_)) => self.end(id, Some(check(SenseKey::HardwareError, TARGET_FAILURE))),
             (Ok(_), Ok(identity)) => {
                 self.identity = Some(identity);
-                let plan = translate::plan(&task.request, Some(&identity), room, true, &mut self.made);
+                let plan = translate::plan(&task.request, &identity, room, true, &mut self.made);
                 task.replan(plan);
                 let to = task.request.read;
                 self.begin(id, plan);
@@ -302,6 +298,7 @@ impl Answer<'_> {
 fn identity(answer: &Answer<'_>) -> Result<Identity, String> {
     match answer.result {
         Ok(_) => {}
+        Err(Fault::Refused(ErrorCode::TARGET_IS_RESERVED)) => return Err("is reserved".into()),
         Err(Fault::Refused(ErrorCode(error))) => {
             return Err(format!("refuses IDENTIFY DEVICE with AoE error {error}"));
         }

@@ -1,5 +1,6 @@
 //! What goes out: requests, once and again.
 
+use super::pace::Pace;
 use super::piece::Kind;
 use super::translate::{Plan, SECTOR_BYTES, Way};
 use super::{Initiator, InitiatorConfig, Outgoing, Phase, trim};
@@ -43,7 +44,7 @@ impl Initiator {
             None if self.may_send_more() => self.next_piece()?,
             None => return None,
         };
-        let timeout = timeout(self.pace.timeout(0), kind);
+        let timeout = timeout(&self.pace, kind, 0);
         let tag = self.pieces.take(kind, now, timeout)?;
         self.wait_until(now.after(timeout));
         self.frame(tag, kind)
@@ -51,8 +52,7 @@ impl Initiator {
 
     fn send_again(&mut self, now: Time) -> Option<Outgoing<'_>> {
         let pace = &self.pace;
-        let (tag, piece) =
-            self.pieces.again(now, |piece| timeout(pace.timeout(piece.retries), piece.kind))?;
+        let (tag, piece) = self.pieces.again(now, |piece| timeout(pace, piece.kind, piece.retries))?;
         self.wait_until(piece.deadline());
         self.frame(tag, piece.kind)
     }
@@ -188,11 +188,13 @@ impl Initiator {
     }
 }
 
-/// How long the answer to a request may take.
-fn timeout(by_pace: Duration, kind: Kind) -> Duration {
+/// How long the answer to a request may take that was sent again so many times. A test that does not hold is to end soon.
+fn timeout(pace: &Pace, kind: Kind, retries: u8) -> Duration {
     match kind {
-        Kind::Query | Kind::Identify(_) | Kind::Move { .. } => by_pace,
-        Kind::Order { is_test: true, .. } => by_pace.max(TEST_TIMEOUT),
-        Kind::Flush(_) | Kind::Trim { .. } | Kind::Ata(_) | Kind::Order { .. } => by_pace.max(LONG_TIMEOUT),
+        Kind::Query | Kind::Identify(_) | Kind::Move { .. } => pace.timeout(retries),
+        Kind::Order { is_test: true, .. } => pace.timeout(0).max(TEST_TIMEOUT),
+        Kind::Flush(_) | Kind::Trim { .. } | Kind::Ata(_) | Kind::Order { .. } => {
+            pace.timeout(retries).max(LONG_TIMEOUT)
+        }
     }
 }

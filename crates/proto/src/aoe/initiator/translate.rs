@@ -113,21 +113,20 @@ pub(super) struct Room {
     pub sectors: u8,
 }
 
-/// What is to be done for a command, on a device of this identity, if it has been told. Before it `is_fresh`, no question
-/// is answered; then data-in that is no sectors is written to `made`.
+/// What is to be done for a command, on a device of this identity. Before it `is_fresh`, no question is answered; then
+/// data-in that is no sectors is written to `made`.
 pub(super) fn plan(
     request: &Request,
-    identity: Option<&Identity>,
+    identity: &Identity,
     room: Room,
     is_fresh: bool,
     made: &mut Made,
 ) -> Plan {
     made.clear();
-    let result = match (request.cdb.opcode(), identity) {
-        (Order::OPCODE, _) => only_unit(request).and_then(|()| Asked::of(request, room.mtu)).map(Plan::Order),
-        (PassThrough::OPCODE, _) => pass_through(request, room),
-        (_, None) => Ok(Plan::Ask),
-        (_, Some(identity)) => match moved(&request.cdb) {
+    let result = match request.cdb.opcode() {
+        Order::OPCODE => only_unit(request).and_then(|()| Asked::of(request, room.mtu)).map(Plan::Order),
+        PassThrough::OPCODE => pass_through(request, room),
+        _ => match moved(&request.cdb) {
             Some(asked) => transfer(request, asked, identity, is_fresh),
             None => other(request, identity, is_fresh, made),
         },
@@ -373,7 +372,7 @@ mod tests {
     const ROOM: Room = Room { mtu: 1500, sectors: 2 };
 
     fn plan(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made) -> Plan {
-        super::plan(request, Some(identity), ROOM, is_fresh, made)
+        super::plan(request, identity, ROOM, is_fresh, made)
     }
 
     fn planned(cdb: &[u8], read: u32, write: u32) -> Plan {
@@ -476,7 +475,7 @@ mod tests {
         use wire::ata::{Command, Registers};
         let planned = |pass: PassThrough, read, write| {
             let request = request(pass.to_cdb().unwrap().as_bytes(), read, write);
-            super::plan(&request, None, ROOM, false, &mut Made::default())
+            super::plan(&request, &DISK, ROOM, false, &mut Made::default())
         };
         let read = PassThrough::new(Registers::new(Command::ReadDmaExt, 5, 2));
         assert_eq!(planned(read, 1024, 0), Plan::Ata(read));
@@ -492,12 +491,6 @@ mod tests {
         let unknown = Registers { command: 0xfe, count: 1, ..Registers::default() };
         let unknown = PassThrough { protocol: wire::ata::Protocol::PioIn, ..PassThrough::new(unknown) };
         assert_eq!(planned(unknown, 512, 0), Plan::Ata(unknown));
-    }
-
-    #[test]
-    fn before_a_device_has_told_what_it_is_it_is_asked() {
-        let read = request(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], 512, 0);
-        assert_eq!(super::plan(&read, None, ROOM, false, &mut Made::default()), Plan::Ask);
     }
 
     #[test]

@@ -239,31 +239,6 @@ fn an_ata_command_that_fails_tells_its_registers() {
     assert_eq!(rig.completion().outcome, Outcome::Status { status: 0x18, sense: None });
 }
 
-#[test]
-fn who_is_shut_out_logs_in_for_what_is_not_ata() {
-    let mut rig = Rig::with(CONFIG);
-    let query = rig.sent().pop().unwrap();
-    let answer = rig.disk.answer(&query);
-    rig.receive(&answer);
-    let identify = rig.sent().pop().unwrap();
-    rig.refuse(&identify, ErrorCode::TARGET_IS_RESERVED);
-    assert!(matches!(rig.machine.poll(), Some(Event::Ready(_))));
-    rig.submit(&read_10(0, 1), 512, 0);
-    let frame = rig.sent().pop().unwrap();
-    assert_eq!(frame[27], 0xec, "it asks what the device is");
-    rig.refuse(&frame, ErrorCode::TARGET_IS_RESERVED);
-    assert_eq!(rig.completion().outcome, Outcome::Status { status: 0x18, sense: None });
-    let frame = rig.order(OrderKind::ForceReserve, 768, &[]);
-    rig.answer(&frame, &[2, 0]);
-    assert_eq!(rig.completion().outcome, GOOD);
-    rig.submit(&read_10(3, 1), 512, 0);
-    rig.run();
-    assert_eq!(
-        (rig.completion().outcome, rig.placed(512)),
-        (GOOD, rig.disk.bytes[3 * 512..4 * 512].to_vec())
-    );
-}
-
 /// The ranges of TRIM frames, and how many sectors each frame has.
 fn trimmed(frames: &[Vec<u8>]) -> (Vec<(u64, u64)>, Vec<u8>) {
     let mut ranges = Vec::new();
