@@ -10,9 +10,10 @@ use support::aoe::{
     TARGET_IS_RESERVED, UNRECOGNIZED_COMMAND, UNSUPPORTED_VERSION, ata, config, mask, reserve, write,
 };
 use support::daemon::Daemon;
-use support::initiator::{Initiator, Login, reserve_out};
+use support::initiator::{Initiator, reserve_out};
 use support::load::Load;
-use support::net::{Faults, INITIATOR, INTERFACE, Namespace, Network, Port, TARGET};
+use support::net::{Faults, INITIATOR, INTERFACE, Network, Port};
+use support::segment::{lunette, serve, session};
 use support::tools::{Outcome, must, run, tool};
 use support::vblade::Vblade;
 
@@ -29,28 +30,6 @@ const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const RESERVATION_CONFLICT: u8 = 0x18;
 const RESERVATIONS_PREEMPTED: [u8; 2] = [0x2A, 3];
-
-/// A daemon that serves these units by AoE, and by iSCSI on the cable.
-fn serve(network: &Network, units: &[&str], options: &[&str]) -> Daemon {
-    let listen = format!("{TARGET}:0");
-    let units = units.iter().flat_map(|unit| ["--lun", unit]);
-    let arguments = ["--listen", &listen, "--aoe", INTERFACE].into_iter().chain(units);
-    Daemon::serve_within(&network.target, arguments.chain(options.iter().copied()))
-}
-
-/// The command line of Lunette on a host.
-fn lunette(host: &Namespace, arguments: &[&str]) -> Outcome {
-    run(&mut host.within(Daemon::command().args(arguments)), Duration::from_secs(60))
-}
-
-/// A session over iSCSI from the initiator's host.
-fn session(network: &Network, daemon: &Daemon) -> Initiator {
-    let url = daemon.lun(0);
-    let session = network.initiator.inside(|| Initiator::login(&url, &Login::named("scsi")));
-    let mut session = session.expect("login");
-    session.ready(0).expect("the unit is ready");
-    session
-}
 
 /// A file of noise.
 fn file(path: &Path, bytes: usize) -> &str {

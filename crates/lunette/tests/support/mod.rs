@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod initiator;
 pub mod load;
 pub mod net;
+pub mod segment;
 pub mod tools;
 pub mod vblade;
 
