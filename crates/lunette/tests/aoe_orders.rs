@@ -235,7 +235,7 @@ fn what_is_unmapped_in_front_is_trimmed_behind() {
     front.stop();
 
     // Without an operation that the unit does not have, a measurement ends with success.
-    let bench = ["bench", "--rw", "trim", "--bs", "64K", "--runtime", "1", URL];
+    let bench = ["bench", "--yes", "--rw", "trim", "--bs", "64K", "--runtime", "1", URL];
     let trimmed = lunette(&network.initiator, &bench).expect_success("bench --rw trim");
     assert!(trimmed.contains("trim, 64 KiB"), "{trimmed}");
     daemon.stop();

@@ -81,16 +81,19 @@ impl Initiator {
 
     /// Bytes of data that a good answer has to have.
     fn reads(&mut self, kind: Kind) -> u32 {
-        let (Kind::Move { task, .. } | Kind::Ata(task)) = kind else { return 0 };
-        match (kind, self.tasks.get(task).map(|task| task.plan)) {
-            (Kind::Move { sectors, .. }, Some(Plan::Move { way: Way::Read, .. })) => {
-                u32::from(sectors).saturating_mul(SECTOR_BYTES)
+        let mut plan = |id| self.tasks.get(id).map(|task| task.plan);
+        match kind {
+            Kind::Move { task, sectors, .. } => {
+                let reads = matches!(plan(task), Some(Plan::Move { way: Way::Read, .. }));
+                if reads { u32::from(sectors).saturating_mul(SECTOR_BYTES) } else { 0 }
             }
-            (Kind::Ata(_), Some(Plan::Ata(pass))) => match pass.transfer() {
-                data @ Transfer::In(_) => data.bytes(),
-                Transfer::Nothing | Transfer::Out(_) => 0,
+            Kind::Ata(task) => match plan(task) {
+                Some(Plan::Ata(pass)) if matches!(pass.transfer(), Transfer::In(_)) => {
+                    pass.transfer().bytes()
+                }
+                Some(_) | None => 0,
             },
-            _ => 0,
+            Kind::Query | Kind::Identify(_) | Kind::Flush(_) | Kind::Trim { .. } | Kind::Order { .. } => 0,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::verbs::TaskId;
 use std::time::Duration;
 use wire::Places;
 use wire::aoe::{Command as AoeCommand, Header};
-use wire::ata::{Command, PassThrough, Registers, Section, TRIM, Transfer};
+use wire::ata::{Command, Registers, Section, TRIM, Transfer};
 use zerocopy::IntoBytes;
 
 /// The shortest time for what may take the device long: all of a cache may have to go to the medium.
@@ -87,7 +87,8 @@ impl Initiator {
             Plan::Move { flush: true, .. } if task.unanswered == 0 && !task.has_asked => Kind::Flush(id),
             Plan::Trim { ranges } if task.handed < ranges => {
                 let (at, rest) = (task.handed, ranges.saturating_sub(task.handed));
-                let most = per_frame.min(u32::from(trimmed_max)).saturating_mul(trim::RANGES_PER_SECTOR);
+                let most =
+                    per_frame.min(u32::from(trimmed_max)).saturating_mul(u32::from(trim::RANGES_PER_SECTOR));
                 let ranges = u16::try_from(rest.min(most)).unwrap_or(u16::MAX);
                 task.handed = at.saturating_add(u32::from(ranges));
                 Kind::Trim { task: id, at, ranges }
@@ -116,22 +117,47 @@ impl Initiator {
     fn frame(&mut self, tag: u32, kind: Kind) -> Option<Outgoing<'_>> {
         let InitiatorConfig { ours, target, .. } = self.config;
         let request = |command| Header::request(ours, self.peer.mac, target, command, tag);
-        let whole = |frame| Some(Outgoing { frame, made: &[] });
-        let (registers, payload, task) = match kind {
-            Kind::Query => return whole(discover::query(ours, self.peer.mac, target, tag)),
+        let ata = request(AoeCommand::ATA);
+        match kind {
+            Kind::Query => {
+                let frame = discover::query(ours, self.peer.mac, target, tag);
+                Some(Outgoing { frame, made: &[] })
+            }
             Kind::Order { task: id, .. } => {
                 let task = self.tasks.get(id)?;
                 let Plan::Order(asked) = task.plan else { return None };
-                return whole(asked.frame(&request(asked.command()), &task.request.write, id));
+                let frame = asked.frame(&request(asked.command()), &task.request.write, id);
+                Some(Outgoing { frame, made: &[] })
             }
-            Kind::Identify(_) => (Registers::new(Command::IdentifyDevice, 0, 1), Places::EMPTY, None),
+            Kind::Trim { task: id, at, ranges } => {
+                trim::write(self.tasks.extents(id)?, at, u32::from(ranges), &mut self.body);
+                let sectors = ranges.div_ceil(trim::RANGES_PER_SECTOR);
+                let registers = Registers::new(Command::DataSetManagement, 0, sectors);
+                let section = Section::request(&Registers { feature: TRIM, ..registers }, true);
+                let frame = Frame::new([ata.as_bytes(), section.as_bytes()], Places::EMPTY, Some(id));
+                Some(Outgoing { frame, made: &self.body })
+            }
+            Kind::Identify(_) | Kind::Flush(_) | Kind::Move { .. } | Kind::Ata(_) => {
+                let (registers, payload, task) = self.command(kind)?;
+                let section = Section::request(&registers, !payload.is_empty());
+                let frame = Frame::new([ata.as_bytes(), section.as_bytes()], payload, task);
+                Some(Outgoing { frame, made: &[] })
+            }
+        }
+    }
+
+    /// The ATA command of a request, its data, and whose that is.
+    fn command(&mut self, kind: Kind) -> Option<(Registers, Places, Option<TaskId>)> {
+        let identity = self.identity.as_ref();
+        match kind {
+            Kind::Identify(_) => Some((Registers::new(Command::IdentifyDevice, 0, 1), Places::EMPTY, None)),
             Kind::Flush(_) => {
-                let is_extended = self.identity.as_ref().is_some_and(|identity| identity.flush_cache_ext);
+                let is_extended = identity.is_some_and(|identity| identity.flush_cache_ext);
                 let command = if is_extended { Command::FlushCacheExt } else { Command::FlushCache };
-                (Registers::new(command, 0, 0), Places::EMPTY, None)
+                Some((Registers::new(command, 0, 0), Places::EMPTY, None))
             }
             Kind::Move { task: id, at, sectors } => {
-                let is_extended = self.identity.as_ref().is_some_and(|identity| identity.lba48);
+                let is_extended = identity.is_some_and(|identity| identity.lba48);
                 let task = self.tasks.get(id)?;
                 let Plan::Move { way, lba, .. } = task.plan else { return None };
                 let command = match (way, is_extended) {
@@ -147,44 +173,24 @@ impl Initiator {
                 let is_write = way == Way::Write;
                 let payload = if is_write { task.request.write.slice(from, bytes) } else { Places::EMPTY };
                 let lba = lba.saturating_add(u64::from(at));
-                (Registers::new(command, lba, u16::from(sectors)), payload, Some(id))
-            }
-            Kind::Trim { task: id, at, ranges } => {
-                trim::write(self.tasks.extents(id)?, at, u32::from(ranges), &mut self.body);
-                let sectors = ranges.div_ceil(u16::try_from(trim::RANGES_PER_SECTOR).unwrap_or(1));
-                let registers = Registers::new(Command::DataSetManagement, 0, sectors);
-                let section = Section::request(&Registers { feature: TRIM, ..registers }, true);
-                let header = request(AoeCommand::ATA);
-                let frame = Frame::new([header.as_bytes(), section.as_bytes()], Places::EMPTY, Some(id));
-                return Some(Outgoing { frame, made: &self.body });
+                Some((Registers::new(command, lba, u16::from(sectors)), payload, Some(id)))
             }
             Kind::Ata(id) => {
                 let task = self.tasks.get(id)?;
-                let pass = match task.plan {
-                    Plan::Ata(pass) => pass,
-                    Plan::Feature(feature) => {
-                        let registers = Registers::new(Command::SetFeatures, 0, 0);
-                        PassThrough::new(Registers { feature: u16::from(feature), ..registers })
-                    }
-                    Plan::Ask
-                    | Plan::Look { .. }
-                    | Plan::Move { .. }
-                    | Plan::Flush
-                    | Plan::Trim { .. }
-                    | Plan::Order(_)
-                    | Plan::Made
-                    | Plan::Fail(_) => return None,
-                };
+                if let Plan::Feature(feature) = task.plan {
+                    let registers = Registers::new(Command::SetFeatures, 0, 0);
+                    let registers = Registers { feature: u16::from(feature), ..registers };
+                    return Some((registers, Places::EMPTY, Some(id)));
+                }
+                let Plan::Ata(pass) = task.plan else { return None };
                 let payload = match pass.transfer() {
                     Transfer::Nothing | Transfer::In(_) => Places::EMPTY,
                     out @ Transfer::Out(_) => task.request.write.slice(0, out.bytes()),
                 };
-                (pass.registers, payload, Some(id))
+                Some((pass.registers, payload, Some(id)))
             }
-        };
-        let header = request(AoeCommand::ATA);
-        let section = Section::request(&registers, !payload.is_empty());
-        whole(Frame::new([header.as_bytes(), section.as_bytes()], payload, task))
+            Kind::Query | Kind::Order { .. } | Kind::Trim { .. } => None,
+        }
     }
 }
 

@@ -13,9 +13,11 @@ pub(super) const LIST_BYTES_MAX: u32 = HEADER_BYTES + DESCRIPTORS_MAX * DESCRIPT
 
 const HEADER_BYTES: u32 = 8;
 const DESCRIPTOR_BYTES: u32 = 16;
-/// Sectors of one range of a TRIM, and ranges of one of its sectors.
+/// Sectors of one range of a TRIM.
 const RANGE_SECTORS_MAX: u32 = 0xffff;
-pub(super) const RANGES_PER_SECTOR: u32 = SECTOR_BYTES / 8;
+/// Ranges in one of its sectors, of eight bytes each.
+pub(super) const RANGES_PER_SECTOR: u16 = 64;
+const _: () = assert!(SECTOR_BYTES == 64 * 8);
 
 /// Blocks that are to be unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
