@@ -61,6 +61,10 @@ impl Disk {
             };
             return [answer.as_bytes(), argument.as_bytes()].concat();
         }
+        if header.command != AoeCommand::ATA {
+            // A list of nothing.
+            return [answer.as_bytes(), &[0; 4]].concat();
+        }
         let section = Section::view(&request[24..]).unwrap();
         let registers = section.registers();
         let mut data = Vec::new();
@@ -96,9 +100,13 @@ impl Rig {
     /// Logged in.
     fn new() -> Rig {
         let mut rig = Rig::with(CONFIG);
-        rig.run();
-        assert!(matches!(rig.machine.poll(), Some(Event::Ready(_))));
+        rig.log_in();
         rig
+    }
+
+    fn log_in(&mut self) {
+        self.run();
+        assert!(matches!(self.machine.poll(), Some(Event::Ready(_))));
     }
 
     fn with(config: InitiatorConfig) -> Rig {
@@ -516,16 +524,34 @@ fn a_wild_target_breaks_nothing() {
             state ^= state << 17;
             (state >> 16) as usize % limit
         };
-        let mut rig = if seed % 4 == 0 { Rig::with(CONFIG) } else { Rig::new() };
+        let mut rig = Rig::with(CONFIG);
+        rig.disk.identity.trim_sectors = 2;
+        if seed % 4 != 0 {
+            rig.log_in();
+        }
         let mut in_flight = BTreeSet::new();
         for _ in 0..40 {
-            let commands: [(&[u8], u32, u32); 4] = [
+            let commands: [(&[u8], u32, u32); 11] = [
                 (&read_10(1, 5), 2560, 0),
                 (&write_10(3, 9, 8), 0, 4608),
                 (&[0x25; 10], 8, 0),
                 (&[0x12, 1, 0x83, 0, 252, 0], 252, 0),
+                (&[0x2f, 0, 0, 0, 0, 3, 0, 0, 60, 0], 0, 0),
+                (&[0x42, 0, 0, 0, 0, 0, 0, 0, 40, 0], 0, 40),
+                (&[0x15, 0x10, 0, 0, 24, 0], 0, 24),
+                // IDENTIFY DEVICE, with CK_COND.
+                (&[0x85, 8, 0x2e, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xec, 0], 512, 0),
+                // The config string is set and tested; the mask list is read.
+                (&[0xc0, 1, 4, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0], 1024, 9),
+                (&[0xc0, 1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0], 1024, 9),
+                (&[0xc0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1024, 0),
             ];
-            let (cdb, read, write) = commands[below(4)];
+            let (cdb, read, write) = commands[below(commands.len())];
+            if below(3) == 0 {
+                // A list for UNMAP, of which not all makes sense.
+                rig.memory[..24].copy_from_slice(&[0; 24]);
+                (rig.memory[3], rig.memory[15], rig.memory[19]) = (16 * below(3) as u8, below(70) as u8, 3);
+            }
             in_flight.extend(rig.machine.submit(rig.request(cdb, read, write)));
             for frame in rig.sent() {
                 let mut answer = rig.disk.answer(&frame);
