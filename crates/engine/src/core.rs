@@ -405,6 +405,7 @@ impl<I: Io> Core<I> {
         self.listen_again();
         self.end_stalled(now);
         self.end_idle_sessions(now);
+        self.tell_counts(now);
         let due: Vec<Key> = self
             .connections
             .iter()

@@ -131,15 +131,7 @@ impl Frames {
         if machine.deadline().is_some_and(|deadline| now >= deadline) {
             machine.tick(now);
         }
-        while machine.owes() {
-            let Some(slot) = self.packets.slot() else { break };
-            let Some(frame) = machine.transmit(now) else {
-                self.packets.queue(slot, 0);
-                break;
-            };
-            let len = frame::put(io.arena(), &frame, slot);
-            self.packets.queue(slot, len);
-        }
+        frame::queue(&mut self.packets, io.arena(), || machine.transmit(now));
         match self.packets.flush(io.arena()) {
             Ok(is_left) => self.owes = is_left,
             Err(error) => machine.closed(&error.to_string()),
