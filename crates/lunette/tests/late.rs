@@ -92,6 +92,7 @@ fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
     disk.be_back();
     assert_eq!(writer.complete(old).expect("it is sent again").status, 0);
     writer.write_blocks(0, LBA, 512, &[NEW; SECTOR], false).expect("WRITE");
+    assert_eq!(disk.heard().iter().map(|heard| heard.byte).collect::<Vec<_>>(), [OLD, OLD, NEW]);
     wait_until("the first one has landed", || !disk.is_keeping());
     assert_eq!(writer.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
     daemon.stop();
@@ -103,7 +104,7 @@ fn sessions_whose_store_is_stuck_leave_room_for_others_and_the_log_tells() {
     const WRITES: u64 = 200;
     let network = Network::new(1500, 23);
     let disk = Disk::start(&network.target, 7, 7);
-    let daemon = front(&network, ",aoe=1.1");
+    let daemon = front(&network, "?give_up_after=600,aoe=1.1");
     let mut loud = Guest::find(&network.target, 1, 1);
     disk.keep_from(LBA);
     for number in 0..4 {
@@ -112,6 +113,7 @@ fn sessions_whose_store_is_stuck_leave_room_for_others_and_the_log_tells() {
             let frame = loud.frame(ATA, &write(lba, &[OLD; SECTOR]));
             loud.send(&frame);
         }
+        loud.config_is_answered();
     }
     let mut quiet = Guest::find(&network.target, 1, 2);
     quiet.write(0, &[NEW; SECTOR]).expect("WRITE SECTORS");

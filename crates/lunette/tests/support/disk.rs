@@ -46,7 +46,7 @@ struct State {
     kept: BTreeMap<u32, Vec<u8>>,
     /// Writes by their tags.
     heard: BTreeMap<u32, Heard>,
-    is_deaf: bool,
+    is_silent: bool,
     is_over: bool,
 }
 
@@ -61,7 +61,7 @@ impl Disk {
             lands_after: None,
             kept: BTreeMap::new(),
             heard: BTreeMap::new(),
-            is_deaf: false,
+            is_silent: false,
             is_over: false,
         }));
         let port = host.inside(|| Port::open(INTERFACE));
@@ -88,16 +88,16 @@ impl Disk {
         lock(&self.state).keeps_from = None;
     }
 
-    /// From now on it is deaf, and what it keeps is done by itself so long after its last copy came.
+    /// From now on it answers nothing, and a write that it keeps is done by itself so long after its last copy came.
     pub fn be_late(&self, by: Duration) {
         let mut state = lock(&self.state);
-        (state.is_deaf, state.lands_after) = (true, Some(by));
+        (state.is_silent, state.lands_after) = (true, Some(by));
     }
 
-    /// It hears again, and keeps nothing more.
+    /// It answers again, and keeps nothing more.
     pub fn be_back(&self) {
         let mut state = lock(&self.state);
-        (state.is_deaf, state.keeps_from) = (false, None);
+        (state.is_silent, state.keeps_from) = (false, None);
     }
 
     /// Whether it keeps anything.
@@ -135,7 +135,7 @@ impl State {
         let is_request = frame.len() >= ARGUMENT && frame[14] & 0x08 == 0;
         let to = frame.get(16..19)?;
         let is_ours = to == self.address || to == [0xFF; 3];
-        if !is_request || !is_ours || self.is_deaf {
+        if !is_request || !is_ours {
             return None;
         }
         let argument = match frame[19] {
@@ -143,6 +143,9 @@ impl State {
             ATA => self.ata(frame)?,
             command => panic!("command {command}"),
         };
+        if self.is_silent {
+            return None;
+        }
         let mut answer =
             [&frame[6..12], &own, &[0x88, 0xA2, 0x18, 0], &self.address, &frame[19..24]].concat();
         answer.extend(argument);
