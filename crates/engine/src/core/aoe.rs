@@ -340,7 +340,7 @@ impl<I: Io> Core<I> {
             interface.told_at = now;
             let name = &self.shared.config.aoe[interface.index].name;
             let dropped = interface.packets.dropped();
-            let frames = dropped - std::mem::replace(&mut interface.dropped, dropped);
+            let frames = dropped.saturating_sub(std::mem::replace(&mut interface.dropped, dropped));
             if frames > 0 {
                 limited!(
                     "frames that were dropped", Level::WARN, interface = %name, frames,
