@@ -123,14 +123,13 @@ impl Target {
             copies: VecDeque::new(),
             freed: Vec::new(),
             held: 0,
-            held_max: config.buffers,
+            held_max: config.slots(),
         }
     }
 
-    /// From now on it holds so many received frames at most, and no more than the initiator is told that there is room
-    /// for: what would need one more is dropped.
+    /// From now on it holds so many received frames at most: what would need one more is dropped.
     pub fn limit_frames(&mut self, most: u16) {
-        self.held_max = most.min(self.config.buffers);
+        self.held_max = most;
     }
 
     /// Takes a verb from above. One about a task that is no more is ignored.
