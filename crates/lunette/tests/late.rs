@@ -78,7 +78,7 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
 #[test]
 fn a_write_that_was_given_up_with_its_session_does_not_go_over_a_newer_one() {
     /// Longer than it takes to log in again, and less than what is allowed for copies.
-    const LATE: Duration = Duration::from_secs(4);
+    const LATE: Duration = Duration::from_secs(3);
     let network = Network::new(1500, 22);
     let disk = Disk::start(&network.target, 7, 7);
     let daemon = front(&network, "");
