@@ -114,6 +114,10 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
             check(Class::Read, Gate::Control)?;
             smart::begin(admission, registers)
         }
+        Command::ReadLogExt => {
+            check(Class::Read, Gate::Control)?;
+            smart::read_log_ext(admission, registers)
+        }
     }
 }
 

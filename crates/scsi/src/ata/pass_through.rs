@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn what_the_device_does_not_do_it_aborts() {
         let mut bench = Bench::with_ata();
-        let unknown = Registers { command: 0x2f, ..Registers::new(Command::ReadDmaExt, 0, 1) };
+        let unknown = Registers { command: 0x47, ..Registers::new(Command::ReadDmaExt, 0, 1) };
         let mut cdb = cdb(unknown, T_DIR | BYT_BLOK | IN_COUNT);
         cdb[1] = PIO_IN << 1 | EXTEND;
         let outcome = bench.run(0, &cdb, &[], 512);
