@@ -34,7 +34,7 @@ impl Fixture {
         self.run("aoeping", &[options, &WHERE].concat())
     }
 
-    /// aoecfg ends after as many seconds, whether it was answered or not.
+    /// aoecfg waits for a second where there is no answer.
     fn config(&self, command: &str, string: &str) -> String {
         let options = ["-t", "1", "-c", command, "-s", string];
         self.run("aoecfg", &[&options[..], &WHERE].concat()).expect_success(command)
@@ -86,12 +86,10 @@ fn aoecfg_sets_a_config_string_and_asks_for_it() {
 
 #[test]
 fn aoe_sancheck_finds_how_long_frames_may_be() {
-    for (mtu, payload) in [(1500, "1024"), (9000, "8704")] {
-        let fixture = Fixture::new(mtu, 3);
-        let told = fixture.run("aoe-sancheck", &[]).expect_success("a check");
-        let found = told.lines().find(|line| line.starts_with("e1.1"));
-        let columns: Vec<&str> = found.unwrap_or_default().split_whitespace().collect();
-        assert_eq!(columns, ["e1.1", "1", payload, INTERFACE], "{told}");
-        fixture.daemon.stop();
-    }
+    let fixture = Fixture::new(9000, 3);
+    let told = fixture.run("aoe-sancheck", &[]).expect_success("a check");
+    let found = told.lines().find(|line| line.starts_with("e1.1"));
+    let columns: Vec<&str> = found.unwrap_or_default().split_whitespace().collect();
+    assert_eq!(columns, ["e1.1", "1", "8704", INTERFACE], "{told}");
+    fixture.daemon.stop();
 }
