@@ -128,7 +128,7 @@ impl PassThrough {
         }
         let step = self.exec.next(env, event);
         match step {
-            // GOOD is not what follows on the data.
+            // Registers follow on the data, and not GOOD.
             Step::ReadPush { offset, len, at, end } if self.check_condition => {
                 self.ending = end;
                 Step::ReadPush { offset, len, at, end: None }
