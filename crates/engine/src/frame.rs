@@ -2,7 +2,7 @@
 
 use proto::aoe::Frame;
 use reactor::memory::Arena;
-use reactor::packet::{Field, Width};
+use reactor::packet::{Field, Packets, Width};
 use wire::{Places, Span};
 
 /// Bytes before the data of a command: the headers of Ethernet, AoE and its ATA section.
@@ -23,13 +23,26 @@ pub(crate) const LANE: Field = Field { at: 20, width: Width::Byte };
 /// The shortest frame, without its checksum (IEEE 802.3 section 3.2.8).
 const FRAME_BYTES_MIN: u32 = 60;
 
-/// Copies a frame with its payload to a slot; its length.
-pub(crate) fn put(arena: &mut Arena, frame: &Frame, slot: Span) -> u32 {
-    put_with(arena, frame, &[], slot)
+/// Queues frames of a machine, as far as there is room; `next` puts one into a slot. Whether there were any.
+pub(crate) fn queue(
+    packets: &mut Packets,
+    arena: &mut Arena,
+    mut next: impl FnMut(&mut Arena, Span) -> Option<u32>,
+) -> bool {
+    let mut any = false;
+    while let Some(slot) = packets.slot() {
+        let len = next(arena, slot).unwrap_or(0);
+        packets.queue(slot, len);
+        if len == 0 {
+            break;
+        }
+        any = true;
+    }
+    any
 }
 
-/// The same, with these bytes behind the payload.
-pub(crate) fn put_with(arena: &mut Arena, frame: &Frame, made: &[u8], slot: Span) -> u32 {
+/// Copies a frame with its payload to a slot, and behind that what else was made for it; its length.
+pub(crate) fn put(arena: &mut Arena, frame: &Frame, made: &[u8], slot: Span) -> u32 {
     let header = frame.header();
     let mut at = header.len() as u32;
     arena.bytes_mut(slot.slice(0, at)).copy_from_slice(header);

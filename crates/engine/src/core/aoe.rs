@@ -10,7 +10,7 @@ use crate::limited;
 use crate::message::{Facts, Way};
 use crate::slots::Key;
 use crate::transport::Transport;
-use proto::aoe::target::{self, Export, Kind, Sight, Target};
+use proto::aoe::target::{self, Counts, Export, Kind, Sight, Target};
 use proto::time::Time;
 use proto::verbs::Session;
 use reactor::io::{Io, Tag};
@@ -36,6 +36,9 @@ pub(super) struct Interface {
     is_woken: bool,
     /// Frames are to be sent at the end of the turn.
     owes: bool,
+    /// When its counts were told last, and how many frames the kernel had dropped by then.
+    told_at: Time,
+    dropped: u64,
 }
 
 impl Interface {
@@ -49,6 +52,12 @@ impl Interface {
             sectors_max: sectors_per_frame(self.packets.mtu()),
             firmware: FIRMWARE,
         }
+    }
+
+    /// Frames that each session may hold: fewer, the more others hold, so that whoever comes finds room while a store is
+    /// slow; and some are left for what is answered at once.
+    fn room(&self) -> u16 {
+        self.packets.free().saturating_sub(FRAMES_FOR_ALL) as u16
     }
 
     /// Whether frames wait to be sent.
@@ -72,6 +81,10 @@ const SESSIONS_MAX: usize = 256;
 const IDLE: Duration = Duration::from_secs(15 * 60);
 /// Frames of one interface that a core has in its hands, in each direction.
 const SLOTS_OF_INTERFACE: u32 = 256;
+/// Those of them that no session holds.
+const FRAMES_FOR_ALL: u32 = 32;
+/// How often the log tells of frames that became no command.
+const COUNTS_EVERY: Duration = Duration::from_secs(10);
 /// The longest request that is looked at without a session: a config query, with its string.
 const QUERY_BYTES_MAX: usize = 1100;
 /// What the answer to a config query calls our version.
@@ -93,6 +106,8 @@ impl<I: Io> Core<I> {
                 is_watched: false,
                 is_woken: false,
                 owes: false,
+                told_at: Time(0),
+                dropped: 0,
             });
         }
         Ok(())
@@ -197,6 +212,7 @@ impl<I: Io> Core<I> {
     fn session_frame(&mut self, index: usize, sight: &Sight, frame: Span) -> bool {
         let Some(key) = self.session(index, sight) else { return false };
         let now = self.io.now();
+        let room = self.interfaces[index].room();
         let bytes = self.io.arena().bytes(frame);
         let is_served = |conn: &&mut Connection| conn.phase == Phase::Serving && conn.lingering.is_empty();
         let Some(conn) = self.connections.get_mut(key).filter(is_served) else { return false };
@@ -205,6 +221,7 @@ impl<I: Io> Core<I> {
         let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
             return false;
         };
+        target.limit_frames(room);
         let stays = target.receive(now, bytes, frame);
         conn.progress_at = now;
         self.soil(key);
@@ -314,6 +331,30 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// Tells, if it is time, of frames that became no command.
+    pub(super) fn tell_counts(&mut self, now: Time) {
+        for interface in &mut self.interfaces {
+            if now.since(interface.told_at) < COUNTS_EVERY {
+                continue;
+            }
+            interface.told_at = now;
+            let name = &self.shared.config.aoe[interface.index].name;
+            let dropped = interface.packets.dropped();
+            let frames = dropped.saturating_sub(std::mem::replace(&mut interface.dropped, dropped));
+            if frames > 0 {
+                limited!(
+                    "frames that were dropped", Level::WARN, interface = %name, frames,
+                    "AoE: frames were dropped before they were looked at: the core has more to do than it can, or all \
+                     its slots wait for slow stores"
+                );
+            }
+            for ((from, address), key) in &interface.sessions {
+                let session = self.connections.get_mut(*key).and_then(|conn| conn.machine.aoe_mut());
+                tell(session.map(Target::take_counts).unwrap_or_default(), *from, *address, name);
+            }
+        }
+    }
+
     /// Sends what a session owes, as far as there is room, and gives back the frames that it is done with.
     pub(super) fn send_frames(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -324,16 +365,9 @@ impl<I: Io> Core<I> {
         while let Some(frame) = target.freed() {
             interface.packets.release(frame);
         }
-        while target.owes() {
-            let Some(slot) = interface.packets.slot() else { break };
-            let Some(frame) = target.transmit() else {
-                interface.packets.queue(slot, 0);
-                break;
-            };
-            let len = frame::put(self.io.arena(), &frame, slot);
-            interface.packets.queue(slot, len);
-            interface.owes = true;
-        }
+        interface.owes |= frame::queue(&mut interface.packets, self.io.arena(), |arena, slot| {
+            target.transmit().map(|frame| frame::put(arena, &frame, &[], slot))
+        });
     }
 
     /// Hands all frames of this turn to the kernel.
@@ -354,6 +388,30 @@ impl<I: Io> Core<I> {
         if let Some(interface) = self.interfaces.get_mut(index) {
             interface.sessions.retain(|_, session| *session != key);
         }
+    }
+}
+
+/// Tells what became of requests of an initiator that became no command.
+fn tell(counts: Counts, from: Mac, address: Address, interface: &str) {
+    let Counts { refused, copies, crowded } = counts;
+    if crowded > 0 {
+        limited!(
+            "requests without room", Level::WARN, initiator = %from, interface, %address, requests = crowded,
+            "AoE: requests found no room, and are to be made again: the unit's store is slow, or the initiator has more \
+             in flight than the {BUFFERS} that it is told"
+        );
+    }
+    if refused > 0 {
+        limited!(
+            "wrong requests", Level::WARN, initiator = %from, interface, %address, requests = refused,
+            "AoE: requests were wrong; what was wrong with them, the refusals of its session tell"
+        );
+    }
+    if copies > 0 {
+        limited!(
+            "requests that came again", Level::INFO, initiator = %from, interface, %address, requests = copies,
+            "AoE: requests came more than once: frames were lost, or answers took longer than the initiator waits"
+        );
     }
 }
 
