@@ -53,6 +53,7 @@ struct Interface {
     index: i32,
     mac: [u8; 6],
     mtu: u32,
+    is_up: bool,
 }
 
 /// Opens so many sockets, one for each core; each frame comes to one of them.
@@ -81,6 +82,9 @@ impl Socket {
             rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None);
         let fd = raw.map_err(|errno| explain(errno, setup.interface))?;
         let interface = Interface::find(&fd, setup.interface)?;
+        if !interface.is_up {
+            return Err(explain(Errno::NETDOWN, setup.interface));
+        }
         let options = Options { fd: &fd, interface: &interface.name };
         let [frames, slots] = [setup.frames, setup.slots].map(|count| count.min(SLOTS_MAX));
         let ring = Ring::new(&fd, &options, HEADER_BYTES + interface.mtu, frames)?;
@@ -130,6 +134,26 @@ impl Socket {
     /// The largest payload of a frame, when the socket was opened.
     pub fn mtu(&self) -> u32 {
         self.interface.mtu
+    }
+
+    /// Why it is of no use any more, if so: the interface has gone, or is not what it was when the socket was opened. One
+    /// that is down may come up again, and is the same then.
+    pub fn outdated(&self) -> Option<String> {
+        let was = &self.interface;
+        let now = match Interface::find(&self.fd, &was.name) {
+            Ok(now) => now,
+            Err(error) => return Some(error.to_string()),
+        };
+        let change = if now.index != was.index || self.is_orphan() {
+            "the network interface was removed, and there is another of this name".to_owned()
+        } else if now.mtu != was.mtu {
+            format!("its MTU was {}, and is {}", was.mtu, now.mtu)
+        } else if now.mac != was.mac {
+            "its Ethernet address is another".to_owned()
+        } else {
+            return None;
+        };
+        Some(format!("{}: {change}", was.name))
     }
 
     pub(super) fn handle(&self) -> Handle {
@@ -243,15 +267,13 @@ impl Interface {
             let words = format!("{name} is not an Ethernet interface");
             return Err(io::Error::new(io::ErrorKind::Unsupported, words));
         }
-        if i32::from(flags) & libc::IFF_UP == 0 {
-            return Err(fault(Errno::NETDOWN));
-        }
         let mut mac = [0; 6];
         for (to, from) in mac.iter_mut().zip(address.sa_data) {
             *to = from as u8;
         }
         let mtu = u32::try_from(mtu).unwrap_or(0).min(MTU_MAX);
-        Ok(Interface { name: name.to_owned(), index, mac, mtu })
+        let is_up = i32::from(flags) & libc::IFF_UP != 0;
+        Ok(Interface { name: name.to_owned(), index, mac, mtu, is_up })
     }
 }
 
@@ -266,7 +288,7 @@ fn explain(errno: Errno, interface: &str) -> io::Error {
     let error = io::Error::from(errno);
     let advice = match errno {
         Errno::NODEV => "there is no such network interface here (ip link shows them)".to_owned(),
-        Errno::NXIO => "the network interface was removed; when it is back, start again".to_owned(),
+        Errno::NXIO => "the network interface was removed".to_owned(),
         Errno::NETDOWN => format!("the network interface is down (ip link set {interface} up)"),
         Errno::PERM | Errno::ACCESS => {
             "raw Ethernet frames need the capability CAP_NET_RAW: run as root, or give it to the program \
@@ -274,9 +296,7 @@ fn explain(errno: Errno, interface: &str) -> io::Error {
                 .to_owned()
         }
         Errno::AFNOSUPPORT => "this kernel has no packet sockets (CONFIG_PACKET)".to_owned(),
-        Errno::MSGSIZE => {
-            "a frame is longer than the interface takes: its MTU was lowered; start again".to_owned()
-        }
+        Errno::MSGSIZE => "a frame is longer than the interface takes: its MTU was lowered".to_owned(),
         Errno::MFILE | Errno::NFILE => {
             "too many open files: raise the limit (ulimit -n, LimitNOFILE=)".to_owned()
         }
