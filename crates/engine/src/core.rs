@@ -25,7 +25,7 @@ use crate::message::{Asker, Message};
 use crate::poll::Poller;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
-use aoe::{Interface, Keeper};
+use aoe::{Answered, Interface, Keeper};
 use buffer::Starving;
 use connection::Connection;
 use function::Function;
@@ -134,6 +134,8 @@ pub(crate) struct Core<I: Io> {
     keepers: Vec<Keeper>,
     /// Interfaces, by their index, that have yet to be told that this core has let go of them.
     letting_go: Vec<usize>,
+    /// What was answered there lately.
+    answered: VecDeque<Answered>,
     /// Sockets of interfaces that there was no memory for: tried again with the next tick.
     roomless: Vec<(usize, Socket)>,
     /// Units by their AoE address.
@@ -225,6 +227,7 @@ impl<I: Io> Core<I> {
             openings: 0,
             keepers,
             letting_go: Vec::new(),
+            answered: VecDeque::new(),
             roomless: Vec::new(),
             exports: Arc::new(exports),
             happened: Vec::new(),

@@ -3,7 +3,7 @@
 
 mod again;
 
-pub(super) use again::{Keeper, keepers};
+pub(super) use again::{Answered, Keeper, keepers};
 
 use super::connection::{Connection, Phase};
 use super::session::LunState;
@@ -298,7 +298,9 @@ impl<I: Io> Core<I> {
         let nexus = NexusUnit::new(NexusId(serial), session.transport_id.clone(), NO_PORT, false);
         let way = Way::Interface { opening: interface.opening, from };
         let facts = Facts { serial, way, session: Some(Arc::new(session)), target: None };
-        let machine = Transport::Aoe(Box::new(Target::new(config)));
+        let mut target = Target::new(config);
+        self.recall(index, from, address, &mut target);
+        let machine = Transport::Aoe(Box::new(target));
         let mut conn = Connection::new(machine, facts, Phase::Serving, None);
         // What it was told in an earlier session nobody remembers: a needless error is better than a lie.
         conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0 });

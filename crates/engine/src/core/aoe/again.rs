@@ -10,23 +10,23 @@
 //! slots, and the sessions' names, are kept until they are over ([`Core::retired`]): until then a session of the same name
 //! does not begin.
 
-use super::Interface;
+use super::{Interface, SESSIONS_MAX};
 use crate::config::Config;
 use crate::core::{Core, kind};
 use crate::housekeeper::Job;
 use crate::limited;
 use crate::message::{InterfaceMessage, Message};
 use crate::slots::Key;
-use proto::aoe::target::{Sight, Target};
+use proto::aoe::target::{COPIES_WITHIN, Sight, Target, Written};
 use proto::time::Time;
 use reactor::io::Io;
 use reactor::packet::{NoRoom, Packets, Socket};
 use std::io;
 use std::time::Duration;
 use tracing::Level;
-use wire::aoe::Mac;
+use wire::aoe::{Address, Mac};
 
-/// How often an interface is looked at, or for.
+/// How often an interface that is served is looked at. That it was removed its socket tells at once.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Earlier openings of an interface that a core keeps for tasks that are still in a store. While there are more, it is not
 /// opened again: a store that hangs costs no more memory, however often the interface changes.
@@ -49,6 +49,16 @@ enum State {
     Closed,
     /// The housekeeper is at it.
     Opening,
+}
+
+/// Writes that a session answered before it ended with its interface: late copies may still come.
+pub(in crate::core) struct Answered {
+    /// Of the interface, in the configuration.
+    index: usize,
+    from: Mac,
+    to: Address,
+    written: Written,
+    until: Time,
 }
 
 /// Those of the interfaces whose first core this is.
@@ -75,12 +85,15 @@ impl<I: Io> Core<I> {
         if self.stopping.is_some() {
             return;
         }
+        self.answered.retain(|answered| answered.until > now);
         for (index, socket) in std::mem::take(&mut self.roomless) {
             self.serve_interface(index, socket);
         }
         for position in 0..self.keepers.len() {
-            if now >= self.keepers[position].look_at {
-                self.keepers[position].look_at = now.after(LOOK_EVERY);
+            let keeper = &mut self.keepers[position];
+            // One that is not there is looked for with each tick.
+            if now >= keeper.look_at || matches!(keeper.state, State::Closed) {
+                keeper.look_at = now.after(LOOK_EVERY);
                 self.look(position);
             }
         }
@@ -88,8 +101,11 @@ impl<I: Io> Core<I> {
 
     /// When [`Core::look_after_interfaces`] is to be called next, if at all.
     pub(in crate::core) fn next_look(&self) -> Option<Time> {
-        let look = self.keepers.iter().map(|keeper| keeper.look_at).min();
-        look.map(|look| if self.roomless.is_empty() { look } else { self.next_tick })
+        let is_away = |keeper: &Keeper| matches!(keeper.state, State::Closed);
+        if !self.roomless.is_empty() || self.keepers.iter().any(is_away) {
+            return Some(self.next_tick);
+        }
+        self.keepers.iter().map(|keeper| keeper.look_at).min()
     }
 
     pub(in crate::core) fn interface_message(&mut self, index: usize, message: InterfaceMessage) {
@@ -171,14 +187,36 @@ impl<I: Io> Core<I> {
                     self.io.unwatch(interface.tag(kind));
                 }
             }
-            let sessions: Vec<Key> = interface.sessions.values().copied().collect();
+            let sessions: Vec<_> = interface.sessions.iter().map(|(name, key)| (*name, *key)).collect();
             self.retired.push(interface);
-            for key in sessions {
+            for ((from, to), key) in sessions {
+                self.note_answered(index, from, to, key);
                 self.gone(key, "its network interface was removed, or is another now");
             }
         }
         self.letting_go.push(index);
         self.settle_retired();
+    }
+
+    fn note_answered(&mut self, index: usize, from: Mac, to: Address, key: Key) {
+        let Some(target) = self.connections.get_mut(key).and_then(|conn| conn.machine.aoe_mut()) else {
+            return;
+        };
+        let (written, until) = (target.take_written(), self.io.now().after(COPIES_WITHIN));
+        if self.answered.len() >= SESSIONS_MAX {
+            self.answered.pop_front();
+        }
+        self.answered.push_back(Answered { index, from, to, written, until });
+    }
+
+    /// A session begins: it knows what an earlier one answered.
+    pub(super) fn recall(&mut self, interface: usize, from: Mac, to: Address, target: &mut Target) {
+        let name = (self.interfaces[interface].index, from, to);
+        let is_it = |answered: &Answered| (answered.index, answered.from, answered.to) == name;
+        let found = self.answered.iter().position(is_it);
+        if let Some(answered) = found.and_then(|position| self.answered.remove(position)) {
+            target.recall(answered.written);
+        }
     }
 
     /// Gives back what nobody needs any more, and says so as far as somebody waits for it.
@@ -231,7 +269,7 @@ impl<I: Io> Core<I> {
                 let reason = error.to_string();
                 keeper.state = State::Closed;
                 if keeper.reason.as_ref() != Some(&reason) {
-                    tracing::warn!("AoE on {reason}; it is looked at again every second");
+                    tracing::warn!("AoE on {reason}; it is served as soon as it can be");
                     keeper.reason = Some(reason);
                 }
             }

@@ -47,6 +47,13 @@ impl Initiator {
             return None;
         }
         let answer = Answer::of(header, frame)?;
+        if let (Some(Fault::Refused(ErrorCode::BAD_ARGUMENT)), Kind::Move { sectors: 2.., .. }) =
+            (&answer.error, kind)
+        {
+            // Its interface may have another MTU now. A new login tells what fits.
+            self.over("the target does not take frames of the size that it told");
+            return None;
+        }
         if let (None, Kind::Move { task, sectors, .. }) = (&answer.error, kind) {
             // A read is answered with all its data.
             let is_write = matches!(self.tasks.get(task)?.plan, Plan::Move { is_write: true, .. });
@@ -90,6 +97,11 @@ impl Initiator {
         let sectors = wire::aoe::sectors_per_frame(self.config.mtu).min(found.sectors);
         if sectors == 0 {
             self.over("not even one sector fits into a frame of the interface");
+            return None;
+        }
+        if !is_login && sectors < self.peer.sectors {
+            // What is in flight may never fit.
+            self.over("the target takes smaller frames than before");
             return None;
         }
         self.is_asking = false;
