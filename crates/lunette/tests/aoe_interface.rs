@@ -7,7 +7,7 @@ use std::time::Duration;
 use support::aoe::{BAD_ARGUMENT, CONFIG, Guest, SECTOR, config};
 use support::daemon::Daemon;
 use support::load::Load;
-use support::net::{INITIATOR, INTERFACE, Namespace, Network, Port, TARGET};
+use support::net::{INITIATOR, INTERFACE, Namespace, Network, Port};
 use support::tools::{must, tool};
 use support::wait_until;
 
@@ -74,7 +74,7 @@ fn said(daemon: &Daemon, words: &str) -> usize {
 }
 
 const GONE: &str = "there is no such network interface";
-const AGAIN: &str = "it is served again";
+const AGAIN: &str = "aoe0: it is served again";
 
 fn sectors(guest: &mut Guest) -> u8 {
     guest.ask(CONFIG, &config(0, b"")).argument[SECTORS_AT]
@@ -237,7 +237,7 @@ fn an_initiators_own_interface_may_go_and_change_under_verified_load() {
     let mut load = Load::within(&network.initiator, &url, &["--bs", "16K", "--iodepth", "8"]);
     load.get_on();
     host.remove();
-    wait_until("it is missed", || said(&front, "the network interface was removed") > 0);
+    wait_until("it is missed", || said(&front, GONE) > 0);
     host.make(9000, ONE);
     load.get_on();
     host.set(&format!("address {OTHER}"));

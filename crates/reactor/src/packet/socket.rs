@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// An Ethernet header.
-const HEADER_BYTES: u32 = 14;
+pub(super) const HEADER_BYTES: u32 = 14;
 /// The largest payload that slots are made for; loopback would have 64 KiB.
 const MTU_MAX: u32 = 9216;
 /// Slots of either direction at most.

@@ -19,6 +19,7 @@ use crate::message::{InterfaceMessage, Message};
 use crate::slots::Key;
 use proto::aoe::target::{COPIES_WITHIN, Sight, Target, Written};
 use proto::time::Time;
+use proto::verbs::Down;
 use reactor::io::Io;
 use reactor::packet::{NoRoom, Packets, Socket};
 use std::io;
@@ -192,6 +193,8 @@ impl<I: Io> Core<I> {
             for ((from, to), key) in sessions {
                 self.note_answered(index, from, to, key);
                 self.gone(key, "its network interface was removed, or is another now");
+                // What it has received in this turn becomes no task any more.
+                self.down(Some(key), Down::Close);
             }
         }
         self.letting_go.push(index);
