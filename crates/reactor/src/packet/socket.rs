@@ -72,6 +72,8 @@ pub fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Socket>> {
         }
         sockets.push(socket);
     }
+    // Not before all are there: the kernel divides by how many there are.
+    sockets.iter().try_for_each(|socket| socket.admit(setup))?;
     Ok(sockets)
 }
 
@@ -94,24 +96,26 @@ impl Socket {
         Ok(Socket { ring, fd, interface, header: setup.header, frames, slots })
     }
 
-    /// Starts receiving; what comes has passed the filter.
+    /// Starts receiving, but nothing passes.
     fn bind(&self, setup: &Setup<'_>) -> io::Result<()> {
-        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::nothing())?;
         self.receive_from(setup.protocol)
     }
 
-    /// Starts receiving as one of a group, whose number is returned. Only who receives can join one, so nothing passes
-    /// until it has.
+    /// The same as one of a group, whose number is returned. Only who receives can join one.
     fn join(&self, setup: &Setup<'_>, group: Option<u16>) -> io::Result<u16> {
-        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::nothing())?;
-        self.receive_from(setup.protocol)?;
+        self.bind(setup)?;
         let new = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
         let fanout = (libc::PACKET_FANOUT_CBPF | new) << 16 | u32::from(group.unwrap_or(0));
         self.options().set(libc::SOL_PACKET, libc::PACKET_FANOUT, &fanout)?;
         self.options().attach(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &filter::spread(setup.spread))?;
-        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
         let fanout: u32 = self.options().get(libc::SOL_PACKET, libc::PACKET_FANOUT)?;
         Ok(fanout as u16)
+    }
+
+    /// From now on what passes the filter comes.
+    fn admit(&self, setup: &Setup<'_>) -> io::Result<()> {
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))
     }
 
     fn receive_from(&self, protocol: u16) -> io::Result<()> {
