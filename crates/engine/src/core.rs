@@ -22,7 +22,7 @@ use crate::access::Directory;
 use crate::balance::{Board, Meter};
 use crate::config::Config;
 use crate::message::{Asker, Message};
-use crate::poll::Poller;
+use crate::poll::{Poller, Work};
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
 use aoe::{Answered, Interface, Keeper};
@@ -252,18 +252,19 @@ impl<I: Io> Core<I> {
         let mut completions = Vec::with_capacity(256);
         let mut messages = Vec::with_capacity(64);
         while !self.is_over() {
-            let wait = self.wait();
+            let (is_ready, wait) = (self.io.is_ready(), self.wait());
             if wait != Wait::No {
                 self.watch_interfaces();
             }
             self.io.turn(wait, &mut completions);
-            self.turn(&mut completions, &mut messages);
+            self.turn(is_ready, &mut completions, &mut messages);
         }
         self.flush_stores(&mut completions)
     }
 
     fn wait(&mut self) -> Wait {
-        if !self.own.is_empty() || !self.to_serve.is_empty() || !self.to_run.is_empty() {
+        let is_ready = self.io.is_ready() || !self.own.is_empty();
+        if is_ready || !self.to_serve.is_empty() || !self.to_run.is_empty() {
             return Wait::No;
         }
         let now = self.io.now();
@@ -281,15 +282,26 @@ impl<I: Io> Core<I> {
         self.poller.wait(now, if is_timed { Some(until(next)) } else { look })
     }
 
-    /// One turn: completions, messages, then everything that became ready goes out together.
-    fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
-        let mut busy = !completions.is_empty();
+    /// One turn: completions, messages, then everything that became ready goes out together. `was_ready`: there were
+    /// completions before it began.
+    fn turn(&mut self, was_ready: bool, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
+        let has_completions = !completions.is_empty();
         for completion in completions.drain(..) {
             self.dispatch(completion);
         }
-        busy |= self.take_frames();
+        let has_frames = self.take_frames();
         self.mailbox.drain(messages);
-        busy |= !messages.is_empty();
+        let work = if !messages.is_empty() {
+            Work::Other
+        } else if has_frames {
+            Work::Frames
+        } else if was_ready {
+            Work::Own
+        } else if has_completions {
+            Work::Other
+        } else {
+            Work::None
+        };
         for message in messages.drain(..) {
             self.message(message);
         }
@@ -310,7 +322,7 @@ impl<I: Io> Core<I> {
         self.end_drain(now);
         self.flush_all();
         self.flush_interfaces();
-        self.poller.turned(now, busy);
+        self.poller.turned(now, work);
     }
 
     fn settle_turn(&mut self) {

@@ -11,8 +11,10 @@ pub struct Poller {
     mode: Poll,
     /// When a turn last had work.
     busy_at: Time,
-    /// Smoothed time between turns that had work.
+    /// Smoothed time between turns to which work came.
     gap: Duration,
+    /// The longest gap that spinning pays for, by what came last.
+    patience: Duration,
     hurry: bool,
     /// The last turn, and whether it was not to sleep.
     turned_at: Time,
@@ -20,9 +22,24 @@ pub struct Poller {
     spun: Duration,
 }
 
+/// What a turn found to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Nothing.
+    None,
+    /// What the core itself had begun and needed not wait for.
+    Own,
+    /// Frames.
+    Frames,
+    /// What came from elsewhere.
+    Other,
+}
+
 /// The longest that `adaptive` spins for, and the longest expected gap that it spins at all for: about what sleeping
 /// and being woken on another core costs.
 const SPIN: Duration = Duration::from_micros(50);
+/// The same for frames, each of which is a whole request: being woken for one costs less than for a stream's bytes.
+const SPIN_FOR_FRAMES: Duration = Duration::from_micros(25);
 
 impl Poller {
     /// A poller that has seen nothing yet.
@@ -31,6 +48,7 @@ impl Poller {
             mode,
             busy_at: Time(0),
             gap: Duration::from_secs(1),
+            patience: SPIN,
             hurry: false,
             turned_at: Time(0),
             spins: false,
@@ -53,21 +71,31 @@ impl Poller {
         match self.mode {
             Poll::Always => Wait::No,
             Poll::Never => sleep,
-            Poll::Adaptive if self.gap < SPIN && now.since(self.busy_at) < SPIN => Wait::No,
+            Poll::Adaptive if self.gap < self.patience && now.since(self.busy_at) < self.patience => Wait::No,
             Poll::Adaptive => sleep,
         }
     }
 
-    /// A turn is over; `busy`: it had work.
-    pub fn turned(&mut self, now: Time, busy: bool) {
-        if busy {
-            let gap = now.since(self.busy_at).min(Duration::from_millis(1));
-            self.gap = (self.gap * 7 + gap) / 8;
-            self.busy_at = now;
-        } else if self.spins && self.busy_at != self.turned_at {
-            self.spun += now.since(self.turned_at);
+    /// A turn is over, which found this work.
+    pub fn turned(&mut self, now: Time, work: Work) {
+        match work {
+            Work::Frames => self.came(now, SPIN_FOR_FRAMES),
+            Work::Other => self.came(now, SPIN),
+            // It is no sign of when the next frame comes. Of streams it is: commands come beside it.
+            Work::Own if self.patience == SPIN_FOR_FRAMES => self.busy_at = now,
+            Work::Own => self.came(now, SPIN),
+            Work::None if self.spins && self.busy_at != self.turned_at => {
+                self.spun += now.since(self.turned_at);
+            }
+            Work::None => {}
         }
         self.turned_at = now;
+    }
+
+    fn came(&mut self, now: Time, patience: Duration) {
+        let gap = now.since(self.busy_at).min(Duration::from_millis(1));
+        self.gap = (self.gap * 7 + gap) / 8;
+        (self.busy_at, self.patience) = (now, patience);
     }
 
     /// Time spent on turns that found nothing, one after the other.
@@ -92,12 +120,30 @@ mod tests {
         let mut now = Time(0);
         for _ in 0..100 {
             now = now.after(Duration::from_micros(10));
-            poller.turned(now, true);
+            poller.turned(now, Work::Other);
         }
         assert_eq!(poller.wait(now, None), Wait::No);
         let later = now.after(Duration::from_millis(1));
         let timer = Duration::from_millis(250);
         assert_eq!(poller.wait(later, Some(timer)), Wait::AtMost(timer));
+    }
+
+    #[test]
+    fn frames_are_slept_for_sooner_than_streams_and_what_they_cause_is_none() {
+        let wait_after = |work, gap: Duration| {
+            let mut poller = Poller::new(Poll::Adaptive);
+            let mut now = Time(0);
+            for _ in 0..100 {
+                now = now.after(gap);
+                poller.turned(now, work);
+                poller.turned(now, Work::Own);
+            }
+            poller.wait(now, None)
+        };
+        let (line, short) = (Duration::from_micros(44), Duration::from_micros(15));
+        assert_eq!(wait_after(Work::Frames, line), Wait::Forever);
+        assert_eq!(wait_after(Work::Frames, short), Wait::No);
+        assert_eq!(wait_after(Work::Other, line), Wait::No);
     }
 
     #[test]
@@ -107,13 +153,13 @@ mod tests {
         for turn in 0..100u32 {
             poller.wait(now, None);
             now = now.after(Duration::from_micros(10));
-            poller.turned(now, turn < 50);
+            poller.turned(now, if turn < 50 { Work::Other } else { Work::None });
         }
         // The first turn without work tells how long the last one with work took.
         assert_eq!(poller.spun(), Duration::from_micros(490));
         let mut poller = Poller::new(Poll::Never);
         poller.wait(now, None);
-        poller.turned(now.after(Duration::from_secs(1)), false);
+        poller.turned(now.after(Duration::from_secs(1)), Work::None);
         assert_eq!(poller.spun(), Duration::ZERO);
     }
 

@@ -110,6 +110,9 @@ pub trait Io {
     /// Allocates or deallocates a range of a file or block device.
     fn allocate(&mut self, file: Handle, how: Allocate, at: u64, len: u64, tag: Tag);
 
+    /// Whether completions are there already, so that the next turn will not sleep.
+    fn is_ready(&self) -> bool;
+
     /// Submits all that is queued, waits at most as long as allowed, and appends all completions. Returns early when
     /// another core wakes this one.
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>);

@@ -389,6 +389,10 @@ impl Io for Uring {
         });
     }
 
+    fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
         let before = completions.len();
         self.arm_wake();

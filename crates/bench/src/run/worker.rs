@@ -8,7 +8,7 @@ use crate::result::VerifyCounts;
 use crate::verify::{Ledger, Reading, Verdict, Writing};
 use engine::config::Poll;
 use engine::cpu::{self, Thread, Times};
-use engine::poll::Poller;
+use engine::poll::{Poller, Work};
 use fastrand::Rng;
 use reactor::io::{Completion, Io, Wait};
 use reactor::uring::Uring;
@@ -292,7 +292,8 @@ impl Worker {
         if self.ledger.is_some() {
             self.state.now = self.shared.now();
         }
-        self.state.poller.turned(self.io.now(), busy);
+        let work = if busy { Work::Other } else { Work::None };
+        self.state.poller.turned(self.io.now(), work);
     }
 
     /// Takes completions and the passing of time to the lane; whether there were completions.

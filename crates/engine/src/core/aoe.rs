@@ -163,6 +163,7 @@ impl<I: Io> Core<I> {
         self.settle_retired();
     }
 
+    /// An opening of an interface, by its number.
     fn opening(&mut self, number: u32) -> Option<&mut Interface> {
         let mut all = self.interfaces.iter_mut().chain(&mut self.retired);
         all.find(|interface| interface.opening == number)
@@ -366,12 +367,7 @@ impl<I: Io> Core<I> {
             interface.packets.release(frame);
         }
         while target.owes() {
-            let Some(slot) = interface.packets.slot() else {
-                if !interface.crowded.contains(&key) {
-                    interface.crowded.push(key);
-                }
-                return true;
-            };
+            let Some(slot) = interface.packets.slot() else { break };
             let Some(frame) = target.transmit() else {
                 interface.packets.queue(slot, 0);
                 break;
@@ -380,7 +376,11 @@ impl<I: Io> Core<I> {
             interface.packets.queue(slot, len);
             interface.owes = true;
         }
-        false
+        let is_crowded = target.owes() && !interface.packets.has_slot();
+        if is_crowded && !interface.crowded.contains(&key) {
+            interface.crowded.push(key);
+        }
+        is_crowded
     }
 
     /// Hands all frames of this turn to the kernel.
@@ -396,10 +396,12 @@ impl<I: Io> Core<I> {
                 }
                 Ok(_) => {}
                 // Initiators send their requests again.
-                Err(error) if !self.is_outdated(index) => {
-                    limited!("frames that could not be sent", Level::WARN, "AoE: {error}");
+                Err(error) => {
+                    interface.owes = true;
+                    if !self.is_outdated(index) {
+                        limited!("frames that could not be sent", Level::WARN, "AoE: {error}");
+                    }
                 }
-                Err(_) => {}
             }
             if self.interfaces[index].packets.has_slot() {
                 std::mem::take(&mut self.interfaces[index].crowded)

@@ -120,6 +120,10 @@ impl Io for Noting {
         self.kernel.allocate(file, how, at, len, tag);
     }
 
+    fn is_ready(&self) -> bool {
+        self.kernel.is_ready()
+    }
+
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
         let before = completions.len();
         self.kernel.turn(wait, completions);

@@ -179,6 +179,10 @@ impl Io for FakeIo {
         self.queue.push((file, Request::Allocate { how, at, len }, tag));
     }
 
+    fn is_ready(&self) -> bool {
+        unreachable!("stores take no turns")
+    }
+
     fn turn(&mut self, _wait: Wait, completions: &mut Vec<Completion>) {
         for (handle, request, tag) in std::mem::take(&mut self.queue) {
             let result = self.perform(handle, &request);
