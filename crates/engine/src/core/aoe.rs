@@ -450,18 +450,12 @@ pub(crate) fn open(interface: &AoeInterface) -> std::io::Result<Vec<Socket>> {
         protocol: ETHERTYPE,
         filter: &[REQUEST],
         spread: &SESSION,
+        mtu_min: MTU_MIN,
         header: HEADERS_BYTES,
         frames: SLOTS_OF_INTERFACE,
         slots: SLOTS_OF_INTERFACE,
     };
-    let sockets = packet::open(&setup, interface.cores.len())?;
-    match sockets.first().map(Socket::mtu) {
-        Some(mtu) if mtu < MTU_MIN => Err(std::io::Error::other(format!(
-            "{name}: its MTU is {mtu}, and AoE needs {MTU_MIN} (ip link set {name} mtu 1500)",
-            name = interface.name
-        ))),
-        Some(_) | None => Ok(sockets),
-    }
+    packet::open(&setup, interface.cores.len())
 }
 
 /// What targets take: no answers.

@@ -28,6 +28,8 @@ pub struct Setup<'a> {
     pub filter: &'a [Condition],
     /// Frames that are the same in these fields come to the same socket.
     pub spread: &'a [Field],
+    /// The least MTU that is of use.
+    pub mtu_min: u32,
     /// Bytes before the part of a frame that is to lie on a block boundary, from the Ethernet header on.
     pub header: u32,
     /// Frames that can be received and not yet released, for each socket; at most 4096.
@@ -86,6 +88,14 @@ impl Socket {
         let interface = Interface::find(&fd, setup.interface)?;
         if !interface.is_up {
             return Err(explain(Errno::NETDOWN, setup.interface));
+        }
+        if interface.mtu < setup.mtu_min {
+            return Err(io::Error::other(format!(
+                "{name}: its MTU is {mtu}, and {min} is needed (ip link set {name} mtu 1500)",
+                name = setup.interface,
+                mtu = interface.mtu,
+                min = setup.mtu_min
+            )));
         }
         let options = Options { fd: &fd, interface: &interface.name };
         let [frames, slots] = [setup.frames, setup.slots].map(|count| count.min(SLOTS_MAX));

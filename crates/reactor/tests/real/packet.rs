@@ -17,6 +17,7 @@ const SETUP: Setup<'_> = Setup {
     protocol: PROTOCOL,
     filter: &[],
     spread: &[],
+    mtu_min: 1000,
     header: 36,
     frames: 64,
     slots: 64,
@@ -350,6 +351,8 @@ fn an_interface_that_does_not_suit_is_told_in_words() {
     end.ip(&format!("link set {INTERFACE} down"));
     assert!(refused(INTERFACE).contains(&format!("ip link set {INTERFACE} up")), "{}", refused(INTERFACE));
     assert!(refused("lo").contains("ip link set lo up"), "{}", refused("lo"));
+    end.ip(&format!("link set {INTERFACE} mtu 999 up"));
+    assert!(refused(INTERFACE).contains("its MTU is 999, and 1000 is needed"), "{}", refused(INTERFACE));
 }
 
 #[test]
