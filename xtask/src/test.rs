@@ -14,7 +14,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "STEP")]
     only: Vec<Step>,
     /// How long each fuzz target runs.
-    #[arg(long, default_value_t = 45)]
+    #[arg(long, default_value_t = 30)]
     fuzz_seconds: u64,
 }
 

@@ -443,6 +443,7 @@ impl<I: Io> Core<I> {
         self.end_stalled(now);
         self.end_idle_sessions(now);
         self.look_after_interfaces(now);
+        self.tell_counts(now);
         let due: Vec<Key> = self
             .connections
             .iter()

@@ -87,38 +87,17 @@ impl Daemon {
     /// # Errors
     /// When a portal's address cannot be bound, the state directory cannot be made, or a core cannot start.
     pub fn start(mut config: Config) -> Result<Daemon, StartError> {
-        if let Some(dir) = &config.state_dir {
-            std::fs::create_dir_all(dir).map_err(|error| {
-                StartError(format!(
-                    "state directory {}: {error}; make it, or name another with --state-dir",
-                    dir.display()
-                ))
-            })?;
-        }
-        if config.srp_guid.is_none() && config.portals.iter().any(|portal| portal.transports.srp) {
-            let made = guid::find_or_make(config.state_dir.as_deref()).map_err(StartError)?;
-            config.srp_guid = Some(made);
-        }
+        prepare(&mut config)?;
         let srp_guid = config.srp_guid;
-        raise_descriptor_limit(&config);
         let listeners = bind(&config)?;
         let addresses = addresses(&config, &listeners)?;
         let rdma_listeners = listen_by_device(&config, &addresses)?;
-        let mut sockets = open_interfaces(&config)?;
+        let sockets = open_interfaces(&config)?;
         let opened = opening::open_all(&mut config.luns);
-        let mut units: Vec<Arc<Unit>> =
-            (0..config.luns.len()).map(|lun| Arc::new(unit(&config, lun, &opened[lun]))).collect();
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
-        let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
-            units.iter_mut().zip(&opened).map(|(unit, opened)| home(&config, unit, opened)).unzip();
-        let views: Vec<View> = units
-            .iter()
-            .zip(&homes)
-            .map(|(unit, home)| View { unit: unit.clone(), policy: home.policy() })
-            .collect();
+        let units = Units::of(&config, &opened);
 
         let count = config.cores.len();
-        let home_cores: Vec<usize> = (0..units.len()).map(|unit| unit % count).collect();
         let registry = Arc::new(Registry::default());
         let (jobs, work) = mpsc::channel();
         let mailboxes = mailbox::mesh::<Message>(count)
@@ -131,46 +110,15 @@ impl Daemon {
             board: Board::new(count),
             listeners,
             rdma_listeners,
-            homes: home_cores.clone(),
+            homes: (0..opened.len()).map(|unit| unit % count).collect(),
             housekeeper: jobs.clone(),
             config,
         });
         #[cfg(test)]
         let registry = shared.registry.clone();
-        let housekeeper = Housekeeper {
-            state_dir: shared.config.state_dir.clone(),
-            serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
-            cores: mail.clone(),
-        };
-        let housekeeper = spawn("housekeeper", move || housekeeper.run(&work))?;
-        let watch = |watched: Watched| {
-            let home = mail[watched.home].clone();
-            let name = watched.name.clone();
-            prober::start(watched, home).map_err(|error| StartError(format!("a thread for {name}: {error}")))
-        };
-        let watches = (0..units.len())
-            .filter_map(|unit| watched(&shared, unit, &opened[unit], &fit[unit]))
-            .map(watch)
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut homes: Vec<Option<Home>> = homes.into_iter().map(Some).collect();
-        let mut cores = Vec::with_capacity(count);
-        for (me, mailbox) in mailboxes.into_iter().enumerate() {
-            let own = shared
-                .homes
-                .iter()
-                .zip(&mut homes)
-                .map(|(core, home)| if *core == me { home.take() } else { None });
-            let seed = Seed {
-                me,
-                shared: shared.clone(),
-                mailbox,
-                views: views.clone(),
-                opened: opened.clone(),
-                homes: own.collect(),
-                sockets: std::mem::take(&mut sockets[me]),
-            };
-            cores.push(start_core(seed)?);
-        }
+        let housekeeper = start_housekeeper(&shared, &mail, work)?;
+        let watches = start_probers(&shared, &mail, &opened, &units.fit)?;
+        let cores = start_cores(&shared, mailboxes, units, &opened, sockets)?;
         Ok(Daemon {
             addresses,
             units: summaries,
@@ -240,6 +188,24 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.begin_stop();
     }
+}
+
+/// Makes what the configuration takes for granted.
+fn prepare(config: &mut Config) -> Result<(), StartError> {
+    if let Some(dir) = &config.state_dir {
+        std::fs::create_dir_all(dir).map_err(|error| {
+            StartError(format!(
+                "state directory {}: {error}; make it, or name another with --state-dir",
+                dir.display()
+            ))
+        })?;
+    }
+    if config.srp_guid.is_none() && config.portals.iter().any(|portal| portal.transports.srp) {
+        let made = guid::find_or_make(config.state_dir.as_deref()).map_err(StartError)?;
+        config.srp_guid = Some(made);
+    }
+    raise_descriptor_limit(config);
+    Ok(())
 }
 
 /// Each connection and file needs a descriptor: the soft limit is the one of shells (1024), which says nothing about
@@ -380,6 +346,26 @@ fn random() -> [u8; 16] {
     }
 }
 
+/// The units, as they begin.
+struct Units {
+    homes: Vec<Home>,
+    /// Why one is not to be served whatever its store says.
+    fit: Vec<Result<(), String>>,
+    views: Vec<View>,
+}
+
+impl Units {
+    fn of(config: &Config, opened: &[Opened]) -> Units {
+        let mut units: Vec<Arc<Unit>> =
+            (0..config.luns.len()).map(|lun| Arc::new(unit(config, lun, &opened[lun]))).collect();
+        let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
+            units.iter_mut().zip(opened).map(|(unit, opened)| home(config, unit, opened)).unzip();
+        let view = |(unit, home): (Arc<Unit>, &Home)| View { unit, policy: home.policy() };
+        let views = units.into_iter().zip(&homes).map(view).collect();
+        Units { homes, fit, views }
+    }
+}
+
 /// The home of a unit; an error when the unit is not to be served whatever its store says.
 fn home(config: &Config, unit: &mut Arc<Unit>, opened: &Opened) -> (Home, Result<(), String>) {
     let mut home = Home::new(unit.clone(), opened.store.traits());
@@ -396,6 +382,34 @@ fn home(config: &Config, unit: &mut Arc<Unit>, opened: &Opened) -> (Home, Result
         home.handle(HomeRequest::StoreFailed(error.as_str().into()));
     }
     (home, fit)
+}
+
+fn start_housekeeper(
+    shared: &Shared,
+    mail: &[Sender<Message>],
+    work: mpsc::Receiver<Job>,
+) -> Result<JoinHandle<()>, StartError> {
+    let housekeeper = Housekeeper {
+        state_dir: shared.config.state_dir.clone(),
+        serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
+        cores: mail.to_vec(),
+    };
+    spawn("housekeeper", move || housekeeper.run(&work))
+}
+
+fn start_probers(
+    shared: &Shared,
+    mail: &[Sender<Message>],
+    opened: &[Opened],
+    fit: &[Result<(), String>],
+) -> Result<Vec<Watch>, StartError> {
+    let watch = |watched: Watched| {
+        let home = mail[watched.home].clone();
+        let name = watched.name.clone();
+        prober::start(watched, home).map_err(|error| StartError(format!("a thread for {name}: {error}")))
+    };
+    let watched = (0..opened.len()).filter_map(|unit| watched(shared, unit, &opened[unit], &fit[unit]));
+    watched.map(watch).collect()
 }
 
 /// What is to be looked after for a unit. Memory that opened stays as it is.
@@ -444,6 +458,29 @@ impl Drop for AlarmBell {
             std::process::abort();
         }
     }
+}
+
+fn start_cores(
+    shared: &Arc<Shared>,
+    mailboxes: Vec<Mailbox<Message>>,
+    units: Units,
+    opened: &[Opened],
+    sockets: Vec<Vec<(usize, Socket)>>,
+) -> Result<Vec<JoinHandle<bool>>, StartError> {
+    let mut homes: Vec<Option<Home>> = units.homes.into_iter().map(Some).collect();
+    let mut start = |((me, mailbox), sockets)| {
+        let own = shared.homes.iter().zip(&mut homes);
+        start_core(Seed {
+            me,
+            shared: shared.clone(),
+            mailbox,
+            views: units.views.clone(),
+            opened: opened.to_vec(),
+            homes: own.map(|(core, home)| if *core == me { home.take() } else { None }).collect(),
+            sockets,
+        })
+    };
+    mailboxes.into_iter().enumerate().zip(sockets).map(&mut start).collect()
 }
 
 fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {

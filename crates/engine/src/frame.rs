@@ -2,7 +2,7 @@
 
 use proto::aoe::Frame;
 use reactor::memory::Arena;
-use reactor::packet::{Field, Width};
+use reactor::packet::{Field, Packets, Width};
 use wire::{Places, Span};
 
 /// Bytes before the data of a command: the headers of Ethernet, AoE and its ATA section.
@@ -22,6 +22,24 @@ pub(crate) const LANE: Field = Field { at: 20, width: Width::Byte };
 
 /// The shortest frame, without its checksum (IEEE 802.3 section 3.2.8).
 const FRAME_BYTES_MIN: u32 = 60;
+
+/// Queues frames of a machine, as far as there is room. Whether there were any.
+pub(crate) fn queue(
+    packets: &mut Packets,
+    arena: &mut Arena,
+    mut next: impl FnMut() -> Option<Frame>,
+) -> bool {
+    let mut any = false;
+    while let Some(slot) = packets.slot() {
+        let len = next().map_or(0, |frame| put(arena, &frame, slot));
+        packets.queue(slot, len);
+        if len == 0 {
+            break;
+        }
+        any = true;
+    }
+    any
+}
 
 /// Copies a frame with its payload to a slot; its length.
 pub(crate) fn put(arena: &mut Arena, frame: &Frame, slot: Span) -> u32 {

@@ -161,6 +161,11 @@ impl Packets {
         !self.receiving.is_empty()
     }
 
+    /// Slots to receive into that nobody holds: they are free, or their frames have not been asked for.
+    pub fn free(&self) -> u32 {
+        (self.receiving.len() + self.arrived.len()) as u32
+    }
+
     /// The oldest received frame, exactly its bytes; it stays where it is until it is released.
     pub fn frame(&mut self) -> Option<Span> {
         self.arrived.pop_front()

@@ -163,6 +163,17 @@ The first errors:
         assert_eq!(text, expected, "{text}");
     }
 
+    /// As on a machine that is busy elsewhere for all of a short run.
+    #[test]
+    fn a_run_in_which_nothing_was_done_has_no_streams() {
+        let nothing = RunResult { read: None, write: None, series: Vec::new(), ..example() };
+        assert_eq!(nothing.streams().count(), 0);
+        assert!(!human(&nothing).is_empty());
+        let document = crate::output::json::json(&nothing, std::time::Duration::ZERO);
+        assert_eq!(document["jobs"][0]["read"]["total_ios"], 0);
+        assert_eq!(crate::output::csv::csv(&nothing).lines().count(), 1, "the names alone");
+    }
+
     #[test]
     fn what_is_not_known_is_not_invented() {
         let mut result = example();

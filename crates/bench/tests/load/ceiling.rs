@@ -1,8 +1,9 @@
 //! Jobs on the responder that does nothing.
 
-use crate::support::{measure, short};
+use crate::support::{measure_until, short};
 use bench::ceiling::{Ceiling, CeilingOptions, SIZE_BYTES};
 use bench::job::{Job, Poll, Rw, Style};
+use bench::result::Stream;
 use bench::target::{self, Opened, TargetOptions};
 use std::net::TcpStream;
 
@@ -22,10 +23,10 @@ fn every_size_and_direction_is_answered_over_every_transport() {
                 let job = Job { rw, bs, poll, immediate_data, ..short() };
                 let opened = open(&ceiling.urls(0)[transport], &job);
                 assert_eq!((opened.size, opened.block_bytes), (SIZE_BYTES, 512));
-                let result = measure(&job, &[opened.backend]);
-                let streams: Vec<_> = result.streams().collect();
-                assert!(streams[0].iops > 0.0, "{} {rw:?} of {bs}", opened.name);
-                assert!(streams.iter().all(|stream| stream.errors == 0), "{:?}", result.first_errors);
+                let result = measure_until(&job, &[opened.backend], |result| result.streams().count() > 0);
+                let is_well = |stream: &Stream| stream.iops > 0.0 && stream.errors == 0;
+                let (name, errors) = (opened.name, result.first_errors.clone());
+                assert!(result.streams().all(is_well), "{name} {rw:?} of {bs}: {errors:?}");
             }
         }
     }
@@ -38,8 +39,7 @@ fn many_sessions_share_the_cores_that_are_given() {
     let job = Job { numjobs: 3, iodepth: 64, style: Style::Bidirectional, poll: Poll::Never, ..short() };
     let urls = [ceiling.urls(0)[0].clone(), ceiling.urls(7)[1].clone(), ceiling.urls(300)[2].clone()];
     let targets = urls.map(|url| open(&url, &job).backend);
-    let result = measure(&job, &targets);
-    assert_eq!(result.streams().count(), 2);
+    let result = measure_until(&job, &targets, |result| result.streams().count() == 2);
     assert!(
         result.streams().all(|stream| stream.iops > 0.0 && stream.errors == 0),
         "{:?}",

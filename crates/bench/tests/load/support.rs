@@ -116,7 +116,8 @@ pub(crate) fn ram(size: u64) -> Arc<dyn Backend<Uring>> {
     store::open_ram(size).unwrap()
 }
 
-/// A short run: long enough for many operations on any machine, since the first turn alone fills the queue.
+/// A short run: long enough for many operations on a machine that has time for it, since the first turn alone fills the
+/// queue. One that is busy may end none of them ([`measure_until`]).
 pub(crate) fn short() -> Job {
     Job { runtime: Duration::from_millis(150), ramp: Duration::ZERO, ..Job::default() }
 }
@@ -124,6 +125,17 @@ pub(crate) fn short() -> Job {
 /// Runs without looking.
 pub(crate) fn measure(job: &Job, targets: &[Arc<dyn Backend<Uring>>]) -> RunResult {
     observe(job, targets, &Watch::default(), &mut |_| {})
+}
+
+/// Runs until a run has brought what its test is about.
+pub(crate) fn measure_until(
+    job: &Job,
+    targets: &[Arc<dyn Backend<Uring>>],
+    is_enough: impl Fn(&RunResult) -> bool,
+) -> RunResult {
+    const RUNS_MAX: usize = 100;
+    let runs = std::iter::repeat_with(|| measure(job, targets));
+    runs.take(RUNS_MAX).find(is_enough).expect("a run that brings it")
 }
 
 /// Runs. One run at a time, so that each has the machine to itself as it would have elsewhere.

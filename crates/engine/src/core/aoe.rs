@@ -2,6 +2,7 @@
 //! initiator with the unit; there is no login, so the first frame makes it.
 
 mod again;
+mod counts;
 
 pub(super) use again::{Answered, Keeper, keepers};
 
@@ -46,6 +47,9 @@ pub(super) struct Interface {
     awaits_room: bool,
     /// Sessions that found no slot to send from.
     crowded: Vec<Key>,
+    /// When its counts were told last, and how many frames the kernel had dropped by then.
+    told_at: Time,
+    dropped: u64,
 }
 
 impl Interface {
@@ -59,6 +63,12 @@ impl Interface {
             sectors_max: sectors_per_frame(self.packets.mtu()),
             firmware: FIRMWARE,
         }
+    }
+
+    /// Frames that each session may hold: fewer, the more others hold, so that whoever comes finds room while a store is
+    /// slow; and some are left for what is answered at once.
+    fn room(&self) -> u16 {
+        self.packets.free().saturating_sub(FRAMES_FOR_ALL) as u16
     }
 
     /// Of a watch on it.
@@ -82,6 +92,8 @@ const SESSIONS_MAX: usize = 256;
 const IDLE: Duration = Duration::from_secs(15 * 60);
 /// Frames of one interface that a core has in its hands, in each direction.
 const SLOTS_OF_INTERFACE: u32 = 256;
+/// Those of them that no session holds.
+const FRAMES_FOR_ALL: u32 = 32;
 /// The longest request that is looked at without a session: a config query, with its string.
 const QUERY_BYTES_MAX: usize = 1100;
 /// What the answer to a config query calls our version.
@@ -112,6 +124,8 @@ impl<I: Io> Core<I> {
             owes: false,
             awaits_room: false,
             crowded: Vec::new(),
+            told_at: Time(0),
+            dropped: 0,
         });
     }
 
@@ -233,6 +247,7 @@ impl<I: Io> Core<I> {
     fn session_frame(&mut self, index: usize, sight: &Sight, frame: Span) -> bool {
         let Some(key) = self.session(index, sight) else { return false };
         let now = self.io.now();
+        let room = self.interfaces[index].room();
         let bytes = self.io.arena().bytes(frame);
         let is_served = |conn: &&mut Connection| conn.phase == Phase::Serving && conn.lingering.is_empty();
         let Some(conn) = self.connections.get_mut(key).filter(is_served) else { return false };
@@ -241,6 +256,7 @@ impl<I: Io> Core<I> {
         let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
             return false;
         };
+        target.limit_frames(room);
         let stays = target.receive(now, bytes, frame);
         conn.progress_at = now;
         self.soil(key);
@@ -366,16 +382,7 @@ impl<I: Io> Core<I> {
         while let Some(frame) = target.freed() {
             interface.packets.release(frame);
         }
-        while target.owes() {
-            let Some(slot) = interface.packets.slot() else { break };
-            let Some(frame) = target.transmit() else {
-                interface.packets.queue(slot, 0);
-                break;
-            };
-            let len = frame::put(self.io.arena(), &frame, slot);
-            interface.packets.queue(slot, len);
-            interface.owes = true;
-        }
+        interface.owes |= frame::queue(&mut interface.packets, self.io.arena(), || target.transmit());
         let is_crowded = target.owes() && !interface.packets.has_slot();
         if is_crowded && !interface.crowded.contains(&key) {
             interface.crowded.push(key);

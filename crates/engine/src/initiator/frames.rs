@@ -36,10 +36,10 @@ const DISCOVERY_BYTES: u64 = 16 << 20;
 pub(crate) struct Frames {
     packets: Packets,
     lane: Lane,
-    clock: OwnedFd,
+    clock: Clock,
     tags: Tags,
-    /// What is watched.
-    watches: Watches,
+    /// The socket is watched.
+    is_watched: bool,
     /// Frames could not be sent yet.
     owes: bool,
     is_woken: bool,
@@ -53,12 +53,6 @@ pub(crate) struct Tags {
     pub(crate) clock: Tag,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Watches {
-    frames: bool,
-    clock: bool,
-}
-
 impl Frames {
     /// Opens the interface.
     ///
@@ -67,11 +61,10 @@ impl Frames {
     pub(crate) fn open<I: Io>(io: &mut I, interface: &str, tags: Tags) -> io::Result<Frames> {
         let lane = Lane::claim(interface)?;
         let socket = lane.open(interface)?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let clock = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let clock = Clock::new()?;
         let packets = Packets::new(socket, io.arena())?;
-        let watches = Watches::default();
-        Ok(Frames { packets, lane, clock, tags, watches, owes: false, is_woken: false, is_ending: false })
+        let (is_watched, owes, is_woken, is_ending) = (false, false, false, false);
+        Ok(Frames { packets, lane, clock, tags, is_watched, owes, is_woken, is_ending })
     }
 
     /// The interface's address.
@@ -91,13 +84,13 @@ impl Frames {
 
     /// The watch of the socket is over.
     pub(crate) fn came(&mut self) {
-        self.watches.frames = false;
+        self.is_watched = false;
         self.is_woken = true;
     }
 
     /// The watch of the clock is over.
     pub(crate) fn rang(&mut self) {
-        self.watches.clock = false;
+        self.clock.rings_at = None;
     }
 
     /// Gives the machine what has come. Whether there was any.
@@ -131,15 +124,7 @@ impl Frames {
         if machine.deadline().is_some_and(|deadline| now >= deadline) {
             machine.tick(now);
         }
-        while machine.owes() {
-            let Some(slot) = self.packets.slot() else { break };
-            let Some(frame) = machine.transmit(now) else {
-                self.packets.queue(slot, 0);
-                break;
-            };
-            let len = frame::put(io.arena(), &frame, slot);
-            self.packets.queue(slot, len);
-        }
+        frame::queue(&mut self.packets, io.arena(), || machine.transmit(now));
         match self.packets.flush(io.arena()) {
             Ok(is_left) => self.owes = is_left,
             Err(error) => machine.closed(&error.to_string()),
@@ -154,7 +139,7 @@ impl Frames {
 
     /// Whether nothing is watched.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.watches.frames && !self.watches.clock
+        !self.is_watched && self.clock.rings_at.is_none()
     }
 
     /// The watches end soon.
@@ -162,10 +147,10 @@ impl Frames {
         if std::mem::replace(&mut self.is_ending, true) {
             return;
         }
-        if self.watches.frames {
+        if self.is_watched {
             io.unwatch(self.tags.frames);
         }
-        if self.watches.clock {
+        if self.clock.rings_at.is_some() {
             io.unwatch(self.tags.clock);
         }
     }
@@ -179,27 +164,44 @@ impl Frames {
         if self.is_ending {
             return;
         }
-        if !std::mem::replace(&mut self.watches.frames, true) {
+        if !std::mem::replace(&mut self.is_watched, true) {
             io.watch(self.packets.handle(), self.tags.frames);
         }
-        // Set once for the next that may be overdue: what is answered meanwhile makes it ring for nothing.
         if let Some(deadline) = machine.deadline()
-            && !self.watches.clock
-            && self.set_clock(io.now(), deadline)
+            && self.clock.set(io.now(), deadline)
         {
-            self.watches.clock = true;
-            io.watch(Handle(self.clock.as_raw_fd()), self.tags.clock);
+            io.watch(Handle(self.clock.timer.as_raw_fd()), self.tags.clock);
         }
     }
+}
 
-    /// Whether the clock will ring.
-    fn set_clock(&self, now: Time, deadline: Time) -> bool {
+/// Rings when the next answer may be overdue.
+struct Clock {
+    timer: OwnedFd,
+    /// It is watched, and rings then.
+    rings_at: Option<Time>,
+}
+
+impl Clock {
+    fn new() -> io::Result<Clock> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Clock { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, rings_at: None })
+    }
+
+    /// Has it ring at this time, or earlier: set once for the next that may be overdue, it rings for nothing if that is
+    /// answered. One that waits for the end of a long silence is set anew when there is something to wait for. Whether it
+    /// is to be watched now.
+    fn set(&mut self, now: Time, deadline: Time) -> bool {
+        if self.rings_at.is_some_and(|at| at <= deadline) {
+            return false;
+        }
         let nanoseconds = deadline.since(now).as_nanos().max(1) as i64;
         let it_value = Timespec { tv_sec: nanoseconds / 1_000_000_000, tv_nsec: nanoseconds % 1_000_000_000 };
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let time = Itimerspec { it_interval, it_value };
         // Without it what is lost waits for the next tick.
-        timerfd_settime(&self.clock, TimerfdTimerFlags::empty(), &time).is_ok()
+        let is_set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time).is_ok();
+        is_set && self.rings_at.replace(deadline).is_none()
     }
 }
 
@@ -283,5 +285,27 @@ fn write(arena: &mut Arena, to: &Places, bytes: &[u8]) {
         let (part, behind) = rest.split_at(rest.len().min(span.len as usize));
         arena.bytes_mut(span.slice(0, part.len() as u32)).copy_from_slice(part);
         rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::time::timerfd_gettime;
+
+    #[test]
+    fn a_clock_that_is_set_for_later_is_set_anew() {
+        let mut clock = Clock::new().unwrap();
+        let (now, hour) = (Time(1), Duration::from_secs(3600));
+        let rest = |clock: &Clock| timerfd_gettime(&clock.timer).unwrap().it_value.tv_sec;
+        assert!(clock.set(now, now.after(hour * 9)), "it is to be watched");
+        assert!(rest(&clock) > 8 * 3600);
+        assert!(!clock.set(now, now.after(hour)), "it is watched already");
+        assert!(rest(&clock) <= 3600);
+        assert!(!clock.set(now, now.after(hour * 2)), "it rings before that");
+        assert!(rest(&clock) <= 3600);
+        clock.rings_at = None;
+        assert!(clock.set(now, now.after(hour * 2)), "it has rung");
+        assert!(rest(&clock) > 3600);
     }
 }

@@ -2,8 +2,8 @@
 //! in flight is sent again where that does no harm. Nothing waits for ever: see [`Options::give_up_after`].
 //!
 //! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5): no command of
-//! the old one can touch the medium any more when the first of the new one does. Over AoE nothing ends them: there it is
-//! only likely, since a session is lost when the target has been silent for seconds.
+//! the old one can touch the medium any more when the first of the new one does. Over AoE nothing ends them: there a new
+//! session is not begun before copies of what the old one has sent can be expected no more ([`COPIES_WITHIN`]).
 
 mod link;
 mod queue;
@@ -15,6 +15,7 @@ use super::frames::{Frames, Tags};
 use super::url::{Destination, Protocol};
 use super::{Options, Url};
 use link::Link;
+use proto::aoe::target::COPIES_WITHIN;
 use proto::iscsi::chap::{Algorithm, Challenge};
 use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
 use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
@@ -148,6 +149,8 @@ pub struct Session {
     state: State,
     queue: Queue,
     backoff: Duration,
+    /// Over AoE: until then writes of an earlier connection may still come to the target.
+    copies_until: Time,
     /// Since when there has been no session.
     down_since: Option<Time>,
     failure: Option<String>,
@@ -200,6 +203,7 @@ impl Session {
             state: State::Idle,
             queue: Queue::new(depth),
             backoff: BACKOFF_MIN,
+            copies_until: Time(0),
             down_since: None,
             failure: None,
             text: None,
@@ -572,7 +576,7 @@ impl Session {
             tracing::warn!(target = %self.url, reason, "no session with the target");
         }
         self.failure = Some(reason.to_string());
-        self.state = State::Resting(now.after(self.backoff));
+        self.state = State::Resting(now.after(self.backoff).max(self.copies_until));
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
     }
 
@@ -680,9 +684,12 @@ impl Session {
             return;
         }
         let State::Connected(mut link) = std::mem::replace(&mut self.state, State::Idle) else { return };
-        let (gone, is_open) = (link.gone.take(), link.is_open);
+        let (gone, is_open, is_ready) = (link.gone.take(), link.is_open, link.is_ready);
         link.close(io);
         let now = io.now();
+        if self.url.protocol == Protocol::Aoe && is_ready && self.queue.has_loose_writes() {
+            self.copies_until = now.after(COPIES_WITHIN);
+        }
         self.down_since.get_or_insert(now);
         if is_open {
             // Whoever is back at once is met at once.

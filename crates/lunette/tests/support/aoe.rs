@@ -147,6 +147,11 @@ impl Guest {
         tags
     }
 
+    /// All that was sent before was taken by the target, if it serves by one core.
+    pub fn config_is_answered(&mut self) {
+        self.settle();
+    }
+
     /// Reads sectors; an error is one of AoE's.
     pub fn read(&mut self, lba: u64, sectors: u8) -> Result<Vec<u8>, u8> {
         let data = self.ata(&ata(READ_EXT, lba, sectors, &[]))?;

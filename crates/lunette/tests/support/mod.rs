@@ -3,6 +3,7 @@
 
 pub mod aoe;
 pub mod daemon;
+pub mod disk;
 pub mod initiator;
 pub mod load;
 pub mod net;

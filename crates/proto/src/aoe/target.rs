@@ -63,14 +63,14 @@ impl Config {
     }
 }
 
-/// Frames that did not become a task of their own.
+/// Frames that did not become a task of their own. Requests without an answer are made again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// They were wrong.
     pub refused: u64,
     /// Copies of requests in flight, or of writes that were answered.
     pub copies: u64,
-    /// There was no room for them.
+    /// There was no room for them, or for their answers.
     pub crowded: u64,
 }
 
@@ -92,6 +92,9 @@ pub struct Target {
     copies: VecDeque<TaskId>,
     /// Frames that are not needed any more.
     freed: Vec<Span>,
+    /// Frames that are, and how many of them there may be.
+    held: u16,
+    held_max: u16,
 }
 
 /// Where the session stands.
@@ -118,6 +121,8 @@ impl Target {
             replies: VecDeque::new(),
             copies: VecDeque::new(),
             freed: Vec::new(),
+            held: 0,
+            held_max: config.slots(),
         }
     }
 
@@ -130,6 +135,11 @@ impl Target {
     /// Has it know the writes that an earlier session answered.
     pub fn recall(&mut self, written: Written) {
         self.written = written;
+    }
+
+    /// From now on it holds so many received frames at most: what would need one more is dropped.
+    pub fn limit_frames(&mut self, most: u16) {
+        self.held_max = most;
     }
 
     /// Takes a verb from above. One about a task that is no more is ignored.
@@ -173,9 +183,9 @@ impl Target {
         self.phase == Phase::Over
     }
 
-    /// Frames that did not become a task of their own.
-    pub fn counts(&self) -> Counts {
-        self.counts
+    /// Frames that did not become a task of their own, since the last call.
+    pub fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
     }
 
     /// When to call [`Target::tick`].

@@ -252,6 +252,50 @@ fn nothing_is_lost_and_hardly_anything_sent_twice() {
     }
 }
 
+/// Whatever the pace has learned at first: as many requests later as the target has room for, all is as it should be.
+#[test]
+fn a_bad_start_is_soon_forgotten() {
+    const BUFFERS: u16 = 16;
+    const COMMANDS: usize = 200;
+    /// Of a request, what the device does with it, and the answer.
+    const ROUND_TRIP: Duration = Duration::from_micros(2100);
+    /// The longest time before something is sent again.
+    const TIMEOUT_MAX: Duration = Duration::from_secs(1);
+    for seed in 0..200 {
+        let mut user = User::new(INITIATOR, BUFFERS, seed);
+        let [lost, delay] = [user.random.below(500), user.random.below(200)];
+        user.rig.faults = Faults { lost, delay: Duration::from_millis(delay as u64), ..Faults::default() };
+        user.log_in();
+        let commands = user.random.below(20);
+        user.work(commands);
+        user.rig.faults = Faults::default();
+        let begin = user.rig.now;
+        user.work(COMMANDS);
+        let took = user.rig.now.since(begin);
+        assert!(took < ROUND_TRIP * 100, "{took:?} with seed {seed}");
+        user.check();
+
+        // The same with a line that was cut, while something was on its way.
+        while user.in_flight.len() < 4 {
+            user.give();
+        }
+        user.rig.is_cut = true;
+        let cut = Duration::from_millis(user.random.below(3000) as u64);
+        let end = user.rig.now.after(cut);
+        while user.rig.step(end) {}
+        user.rig.is_cut = false;
+        let end = user.rig.now.after(TIMEOUT_MAX + ROUND_TRIP * 100);
+        while !user.in_flight.is_empty() {
+            assert!(user.rig.step(end), "seed {seed}");
+            user.take();
+        }
+        let begin = user.rig.now;
+        user.work(COMMANDS);
+        let took = user.rig.now.since(begin);
+        assert!(took < ROUND_TRIP * 100, "{took:?} with seed {seed}");
+    }
+}
+
 #[test]
 fn a_session_is_lost_when_nobody_answers_and_another_one_goes_on() {
     for seed in 0..20 {

@@ -133,6 +133,12 @@ impl Queue {
         self.has_answered = false;
     }
 
+    /// Whether the target may yet execute writes that were sent.
+    pub(super) fn has_loose_writes(&self) -> bool {
+        let is_loose = |slot: &Slot| slot.may_land && !slot.command.request.write.is_empty();
+        self.slots.iter().any(|slot| slot.state != State::Free && is_loose(slot))
+    }
+
     /// Gives the machine as many commands as it takes; unless `is_open`, only questions.
     pub(super) fn send(&mut self, machine: &mut Carrier, is_open: bool) {
         while let Some(index) = self.waiting.front().copied() {
@@ -497,6 +503,23 @@ mod tests {
         bench.queue.cancel(3, &mut bench.finished);
         assert_eq!(bench.finished, [lost(3, true)]);
         assert!(bench.send().is_empty() && bench.queue.len() == 0);
+    }
+
+    #[test]
+    fn only_writes_without_an_answer_are_loose() {
+        let mut bench = Bench::new(&[true, true]);
+        assert!(!bench.queue.has_loose_writes(), "they move no data");
+        let span = wire::Span { buffer: wire::BufferId(0), len: 512, offset: 0 };
+        bench.queue.slots[1].command.request.write = Places::one(span);
+        assert!(bench.queue.has_loose_writes());
+        bench.queue.lost(&mut bench.finished);
+        assert!(bench.queue.has_loose_writes(), "it is to be sent again, and may have been executed");
+        bench.queue.reinstated();
+        assert!(!bench.queue.has_loose_writes());
+        bench.send();
+        assert!(bench.queue.has_loose_writes());
+        bench.end(1, status(status::GOOD));
+        assert!(!bench.queue.has_loose_writes());
     }
 
     #[test]

@@ -116,6 +116,7 @@ impl Target {
     fn free_frame(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| !task.borrowed) else { return };
         let frame = task.frame.take();
+        self.held = self.held.saturating_sub(u16::from(frame.is_some()));
         self.freed.extend(frame);
     }
 

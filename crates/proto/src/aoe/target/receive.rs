@@ -112,10 +112,12 @@ impl Target {
         }
         let keeps = request.write_bytes > 0;
         task.frame = keeps.then_some(place);
-        let Some(id) = self.tasks.take(task) else {
+        let has_room = !keeps || self.held < self.held_max;
+        let Some(id) = has_room.then(|| self.tasks.take(task)).flatten() else {
             self.counts.crowded = self.counts.crowded.saturating_add(1);
             return false;
         };
+        self.held = self.held.saturating_add(u16::from(keeps));
         if answered.is_none() {
             self.written.forget(request.tag);
         }

@@ -31,8 +31,10 @@ impl Target {
                 }
                 self.drop_task(id);
             }
+            // Its tag has become another request's.
+            let Some(tag) = tag else { continue };
             let task = (!payload.is_empty()).then_some(id);
-            return Some(self.frame(tag?, kind, &answer, payload, task));
+            return Some(self.frame(tag, kind, &answer, payload, task));
         }
     }
 

@@ -178,6 +178,16 @@ impl Tags {
         Some(std::mem::replace(last, tag))
     }
 
+    /// Takes a tag away.
+    fn leave(&mut self, tag: u32) {
+        let Some(at) = self.iter().position(|own| own == tag) else { return };
+        if let Some(rest) = self.tags.get_mut(at..) {
+            rest.rotate_left(1);
+        }
+        self.count = self.count.saturating_sub(1);
+        self.sent = self.sent.saturating_sub(usize::from(at < self.sent));
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.tags.iter().take(self.count).copied()
     }
@@ -288,22 +298,28 @@ impl TaskTable {
         Some(TaskId { slot, generation })
     }
 
-    /// Whether this request, that came now, is in flight already.
+    /// Whether this request, that came now, is in flight already. If its tag is another request's, that one has been
+    /// given up, and is not answered under it: its answer would be taken for that of the new one. (Linux's driver uses no
+    /// tag twice while it waits; vblade would answer both.)
     pub(super) fn meet(&mut self, new: &Task, tag: u32) -> Met {
         let is_write = new.is_write();
-        let mut original = None;
+        let (mut original, mut is_reused) = (None, false);
         for (other, sum, slot) in &self.tags {
-            if *other != tag && !(is_write && *sum == new.sum) {
+            let is_its_tag = *other == tag;
+            if !(is_its_tag || is_write && *sum == new.sum) {
                 continue;
             }
-            let Some(task) = self.slots.get(usize::from(*slot)).filter(|task| task.is(new)) else { continue };
-            if *other == tag {
-                return Met::Same;
+            let Some(task) = self.slots.get(usize::from(*slot)) else { continue };
+            match (is_its_tag, task.is(new)) {
+                (true, true) => return Met::Same,
+                (true, false) => is_reused = true,
+                // Once an answer has left, a newer write may have come between the two.
+                (false, true) if task.tags.sent == 0 => original = Some(*slot),
+                (false, true | false) => {}
             }
-            // Once an answer has left, a newer write may have come between the two.
-            if task.tags.sent == 0 {
-                original = Some(*slot);
-            }
+        }
+        if is_reused {
+            self.take_away(tag);
         }
         let Some(slot) = original else { return Met::New };
         let Some(task) = self.slots.get_mut(usize::from(slot)) else { return Met::New };
@@ -315,6 +331,18 @@ impl TaskTable {
             None => self.tags.push((tag, new.sum, slot)),
         }
         Met::Joined(answer)
+    }
+
+    fn take_away(&mut self, tag: u32) {
+        let slots = &mut self.slots;
+        self.tags.retain(|(other, _, slot)| {
+            if *other == tag
+                && let Some(task) = slots.get_mut(usize::from(*slot))
+            {
+                task.tags.leave(tag);
+            }
+            *other != tag
+        });
     }
 
     /// The task, if it still is the one that this id was given for.

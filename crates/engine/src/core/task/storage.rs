@@ -1,0 +1,154 @@
+//! Steps that move data: to and from the unit's store, and to the initiator.
+
+use super::{State, to_wire};
+use crate::core::Core;
+use crate::slots::Key;
+use proto::verbs::Down;
+use reactor::io::Io;
+use scsi::storage::StoreError;
+use scsi::{Ending, Event, MediaOp, Step};
+use store::lane::{Op, OpId, Outcome, Submitted};
+use wire::Places;
+
+impl<I: Io> Core<I> {
+    pub(super) fn read_push(
+        &mut self,
+        key: Key,
+        offset: u64,
+        len: u32,
+        at: u32,
+        end: Option<Ending>,
+    ) -> Option<Event> {
+        let task = self.tasks.get_mut(key)?;
+        let sendable = task.command.read_bytes.saturating_sub(at).min(len);
+        let conn = task.connection.and_then(|connection| self.connections.get(connection))?;
+        let unit = task.unit;
+        if !conn.copies_reads()
+            && let Some(from) = self.lanes[unit as usize].borrow(offset, len)
+        {
+            return self.push(key, from.slice(0, sendable), at, end);
+        }
+        if task.buffer.len() < len
+            && let Err(why) = self.take_buffer(key, len)
+        {
+            self.starve(key, Some(Step::ReadPush { offset, len, at, end }), why);
+            return None;
+        }
+        let task = self.tasks.get_mut(key)?;
+        task.state = State::Reading { len: sendable, at, end };
+        let op = Op::Read { offset, into: task.buffer.slice(0, len) };
+        let (lane, io) = self.lane(unit);
+        match lane.submit(io, OpId(key.index), &op) {
+            Submitted::Done(outcome) => self.read_done(key, outcome),
+            Submitted::Later => None,
+        }
+    }
+
+    fn read_done(&mut self, key: Key, outcome: Outcome) -> Option<Event> {
+        let task = self.tasks.get(key)?;
+        let State::Reading { len, at, end } = task.state else { return Some(Event::Stored(outcome)) };
+        match outcome {
+            Err(_) => Some(Event::Stored(outcome)),
+            Ok(_) => {
+                let from = task.buffer.slice(0, len);
+                self.push(key, from, at, end)
+            }
+        }
+    }
+
+    pub(super) fn push(&mut self, key: Key, from: Places, at: u32, end: Option<Ending>) -> Option<Event> {
+        let task = self.tasks.get_mut(key)?;
+        let from = from.slice(0, task.command.read_bytes.saturating_sub(at));
+        if from.is_empty() {
+            return match end {
+                Some(ending) => {
+                    self.end(key, ending);
+                    None
+                }
+                None => Some(Event::Pushed),
+            };
+        }
+        task.state = State::Pushing { last: end.is_some() };
+        let down = Down::Push { task: task.wire, at, from, end: end.map(to_wire) };
+        let connection = task.connection;
+        self.down(connection, down);
+        None
+    }
+
+    /// The bytes of the last `Push` have left.
+    pub(in crate::core) fn pushed(&mut self, key: Key) {
+        match self.tasks.get(key).map(|task| task.state) {
+            Some(State::Pushing { last: true }) => {
+                self.set_state(key, State::Running);
+                self.free_task(key);
+            }
+            Some(State::Pushing { last: false }) => self.run_task(key, Event::Pushed),
+            _ => {}
+        }
+    }
+
+    pub(super) fn media(&mut self, key: Key, unit: Option<u32>, op: MediaOp) -> Option<Event> {
+        let task = self.tasks.get_mut(key)?;
+        task.state = State::Storing;
+        let buffer = &task.buffer;
+        let op = match op {
+            MediaOp::Read { offset, len, buffer: at } => Op::Read { offset, into: buffer.slice(at, len) },
+            MediaOp::Write { offset, len, buffer: at, durable, atomic } => {
+                Op::Write { offset, from: buffer.slice(at, len), durable, atomic }
+            }
+            MediaOp::Flush => Op::Flush,
+            MediaOp::Zero { offset, len, unmap, durable } => Op::Zero { offset, len, unmap, durable },
+            MediaOp::Discard { offset, len } => Op::Discard { offset, len },
+            MediaOp::CompareAndWrite { offset, len, buffer: at, durable } => Op::CompareAndWrite {
+                offset,
+                compare: buffer.slice(at, len),
+                write: buffer.slice(at + len, len),
+                durable,
+            },
+            MediaOp::OrWrite { offset, len, buffer: at, durable } => {
+                Op::OrWrite { offset, from: buffer.slice(at, len), durable }
+            }
+            MediaOp::Compare { offset, len, buffer: at } => {
+                Op::Compare { offset, with: buffer.slice(at, len) }
+            }
+            MediaOp::Extent { offset } => Op::Extent { offset },
+        };
+        let unit = unit.unwrap_or(task.unit);
+        task.flushes = matches!(op, Op::Flush).then_some(unit);
+        let (lane, io) = self.lane(unit);
+        match lane.submit(io, OpId(key.index), &op) {
+            Submitted::Done(outcome) => Some(Event::Stored(self.flushed(key, outcome))),
+            Submitted::Later => None,
+        }
+    }
+
+    /// What the nexus is told of a flush: once for each, that acknowledged writes were lost before it.
+    fn flushed(&mut self, key: Key, outcome: Outcome) -> Outcome {
+        let Some(task) = self.tasks.get_mut(key) else { return outcome };
+        let Some(unit) = task.flushes.take() else { return outcome };
+        let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
+        let Some(lun) = conn.and_then(|conn| conn.luns.iter_mut().find(|lun| lun.unit == unit)) else {
+            return outcome;
+        };
+        let losses = self.lanes[unit as usize].losses();
+        match outcome {
+            Ok(_) | Err(StoreError::WriteFailed) if std::mem::replace(&mut lun.losses, losses) != losses => {
+                Err(StoreError::WriteFailed)
+            }
+            Ok(_) | Err(_) => outcome,
+        }
+    }
+
+    /// A storage operation of a task finished.
+    pub(in crate::core) fn op_finished(&mut self, id: OpId, outcome: Outcome) {
+        let Some(key) = self.tasks.key_at(id.0) else { return };
+        let Some(task) = self.tasks.get(key) else { return };
+        if task.aborted {
+            return self.free_task(key);
+        }
+        let outcome = self.flushed(key, outcome);
+        if let Some(event) = self.read_done(key, outcome) {
+            self.run_task(key, event);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Requests that come more than once.
+
+use super::*;
+
+#[test]
+fn a_copy_of_a_request_in_flight_is_dropped() {
+    let mut session = Session::new(4);
+    for frame in [write(1, 5, 1), read(2, 5, 1)] {
+        session.receive(&frame);
+        let task = session.command().task;
+        for _ in 0..100 {
+            assert!(!session.receive(&frame));
+        }
+        assert!(session.target.poll().is_none());
+        session.end(task, 0, None);
+        assert!(!session.receive(&frame), "its answer has not left yet");
+        assert!(session.target.poll().is_none());
+        assert!(session.answer().is_some());
+        assert_eq!(session.answer(), None);
+    }
+    assert_eq!(session.target.take_counts().copies, 202);
+    assert!(!session.receive(&read(2, 5, 1)), "a read that was answered is read again");
+    let task = session.command().task;
+    session.end(task, 0, None);
+    assert!(session.answer().is_some());
+    session.finish();
+}
+
+#[test]
+fn a_tag_that_is_used_again_has_one_answer() {
+    let mut session = Session::new(8);
+    let requests = [write(1, 5, 1), write(1, 5, 2), write(1, 6, 1), read(1, 5, 1), read(1, 5, 2)];
+    let tasks = requests.map(|frame| {
+        session.receive(&frame);
+        session.command().task
+    });
+    assert_eq!(session.target.take_counts().copies, 0);
+    let [first, .., newest] = tasks;
+    session.end(first, 0, None);
+    assert_eq!(session.answer(), None, "it would be taken for an answer to the newest");
+    session.push(newest, 1024);
+    let answer = session.target.transmit().unwrap();
+    assert_eq!((answer.task, ata_answer(answer.header()).0), (Some(newest), 1));
+    assert!(matches!(session.target.poll(), Some(Up::Pushed(task)) if task == newest));
+    for given_up in &tasks[1..3] {
+        session.end(*given_up, 0, None);
+    }
+    session.push(tasks[3], 512);
+    assert!(session.target.transmit().is_none());
+    assert!(matches!(session.target.poll(), Some(Up::Pushed(task)) if task == tasks[3]));
+    session.finish();
+}
+
+#[test]
+fn an_answer_that_waits_is_not_sent_when_its_tag_is_used_again() {
+    let mut session = Session::new(8);
+    session.receive(&write(1, 5, 1));
+    let first = session.command().task;
+    session.receive(&write(2, 5, 1));
+    session.end(first, 0, None);
+    session.receive(&read(1, 5, 1));
+    let second = session.command().task;
+    assert_eq!(ata_answer(&session.answer().unwrap()).0, 2, "its other tag is its own");
+    assert_eq!(session.answer(), None);
+    session.end(second, 0x18, None);
+    assert_eq!(ata_answer(&session.answer().unwrap()).0, 1);
+    session.finish();
+}
+
+/// A newer write may have gone over it.
+#[test]
+fn a_late_copy_of_a_write_is_answered_and_not_executed() {
+    let mut session = Session::new(4);
+    let execute = |session: &mut Session, frame: &[u8]| {
+        assert!(session.receive(frame));
+        let task = session.command().task;
+        session.end(task, 0, None);
+        session.answer().unwrap()
+    };
+    let first = execute(&mut session, &write(1, 5, 0xaa));
+    execute(&mut session, &write(2, 5, 0xbb));
+    for _ in 0..3 {
+        assert!(!session.receive(&write(1, 5, 0xaa)));
+        assert!(session.target.poll().is_none(), "the newer data stays");
+        assert_eq!(session.answer(), Some(first.clone()));
+    }
+    execute(&mut session, &write(1, 5, 0xcc));
+    execute(&mut session, &write(1, 5, 0xaa));
+    session.receive_at(NOW.after(Duration::from_secs(6)), &write(1, 5, 0xaa));
+    session.command();
+}
+
+#[test]
+fn a_write_that_failed_is_not_tried_again_by_a_copy() {
+    let mut session = Session::new(4);
+    session.receive(&write(1, 5, 1));
+    let task = session.command().task;
+    session.end(task, 0x18, None);
+    let answer = session.answer();
+    assert!(!session.receive(&write(1, 5, 1)));
+    assert_eq!(session.answer(), answer);
+    session.finish();
+}
+
+/// Linux gives each copy a tag of its own, and listens to the last. Executed on its own, the first could be done after a
+/// newer write that followed the answer to the second.
+#[test]
+fn copies_of_a_write_under_other_tags_are_one_write() {
+    let mut session = Session::new(4);
+    session.receive(&write(1, 5, 1));
+    let task = session.command().task;
+    for tag in 2..=6 {
+        assert!(!session.receive(&write(tag, 5, 1)));
+        assert!(!session.receive(&write(tag, 5, 1)));
+    }
+    assert!(session.target.poll().is_none());
+    session.end(task, 0, None);
+    let mut tags = Vec::new();
+    while let Some(headers) = session.answer() {
+        tags.push(ata_answer(&headers).0);
+    }
+    assert_eq!(tags, [1, 2, 3, 6], "the newest is among them");
+    for tag in [1, 6] {
+        assert!(!session.receive(&write(tag, 5, 1)), "each is remembered");
+        assert_eq!(ata_answer(&session.answer().unwrap()).0, tag);
+    }
+    session.finish();
+}
+
+#[test]
+fn a_copy_that_came_before_the_answer_left_is_not_executed_when_it_comes_again() {
+    let mut session = Session::new(4);
+    assert!(session.receive(&write(7, 1, 0xaa)));
+    let UpCommand { task, .. } = session.command();
+    session.end(task, 0, None);
+    assert!(!session.receive(&write(8, 1, 0xaa)));
+    for tag in [7, 8] {
+        assert_eq!(ata_answer(&session.answer().unwrap()).0, tag);
+    }
+    for tag in [7, 8] {
+        assert!(!session.receive(&write(tag, 1, 0xaa)), "{tag}");
+        assert_eq!(ata_answer(&session.answer().unwrap()).0, tag);
+    }
+    session.finish();
+}
+
+#[test]
+fn a_write_is_executed_when_an_answer_to_its_like_has_left() {
+    let mut session = Session::new(4);
+    session.receive(&write(1, 5, 1));
+    let task = session.command().task;
+    session.receive(&write(2, 5, 1));
+    session.end(task, 0, None);
+    assert_eq!(ata_answer(&session.answer().unwrap()).0, 1);
+    session.receive(&write(3, 5, 1));
+    let task = session.command().task;
+    assert_eq!(ata_answer(&session.answer().unwrap()).0, 2);
+    session.end(task, 0, None);
+    assert_eq!(ata_answer(&session.answer().unwrap()).0, 3);
+    session.finish();
+}
+
+/// An initiator as Linux is: one write of a sector at a time, each copy with a new tag, and an ear for the newest only.
+/// The segment loses frames and keeps their order; the store takes its time with each write.
+struct Linux {
+    session: Session,
+    /// What each sector holds, and what it must hold after the write that was answered last.
+    store: [u8; 3],
+    expected: [u8; 3],
+    /// The writes that were not answered, and their newest tags.
+    waiting: [Option<(u8, u32)>; 3],
+    tag: u32,
+    value: u8,
+    requests: VecDeque<(u32, usize, u8)>,
+    answers: VecDeque<u32>,
+    running: Vec<(TaskId, usize, u8)>,
+}
+
+impl Linux {
+    fn new() -> Linux {
+        Linux {
+            session: Session::new(2),
+            store: [0; 3],
+            expected: [0; 3],
+            waiting: [None; 3],
+            tag: 0,
+            value: 0,
+            requests: VecDeque::new(),
+            answers: VecDeque::new(),
+            running: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, what: u8, which: usize) {
+        let sector = which % self.store.len();
+        match what {
+            0 => {
+                if self.waiting[sector].is_none() {
+                    self.value = self.value.wrapping_add(1);
+                }
+                let value = self.waiting[sector].map_or(self.value, |(value, _)| value);
+                self.tag += 1;
+                self.waiting[sector] = Some((value, self.tag));
+                self.requests.push_back((self.tag, sector, value));
+            }
+            1 => self.request(),
+            2 if !self.running.is_empty() => {
+                let (task, sector, value) = self.running.swap_remove(which % self.running.len());
+                self.store[sector] = value;
+                self.session.end(task, 0, None);
+            }
+            3 => self.answers.extend(self.session.answer().map(|headers| ata_answer(&headers).0)),
+            4 => self.answer(),
+            5 if which == 0 => drop(self.requests.pop_front()),
+            6 if which == 0 => drop(self.answers.pop_front()),
+            _ => {}
+        }
+    }
+
+    fn request(&mut self) {
+        let Some((tag, sector, value)) = self.requests.pop_front() else { return };
+        self.session.receive(&write(tag, sector as u64, value));
+        if let Some(Up::Command(command)) = self.session.target.poll() {
+            self.running.push((command.task, sector, value));
+        }
+    }
+
+    fn answer(&mut self) {
+        let Some(tag) = self.answers.pop_front() else { return };
+        let is_it = |waiting: &Option<(u8, u32)>| waiting.is_some_and(|(_, newest)| newest == tag);
+        let Some(sector) = self.waiting.iter().position(is_it) else { return };
+        self.expected[sector] = self.waiting[sector].take().unwrap().0;
+        assert_eq!(self.store[sector], self.expected[sector]);
+        assert!(self.running.iter().all(|(_, other, _)| *other != sector), "nothing may go over it");
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_answered_write_stays_however_it_was_sent(steps in prop::collection::vec((0u8..7, 0usize..12), 0..600)) {
+        let mut linux = Linux::new();
+        for (what, which) in steps {
+            linux.step(what, which);
+        }
+        while linux.waiting.iter().any(Option::is_some) {
+            for sector in 0..3 {
+                if linux.waiting[sector].is_some() {
+                    linux.step(0, sector);
+                }
+            }
+            (0..40).for_each(|n| linux.step(1 + n % 4, 1));
+        }
+        prop_assert_eq!(linux.store, linux.expected);
+    }
+}
