@@ -78,8 +78,8 @@ pub(super) fn frames(conditions: &[Condition]) -> Program {
 }
 
 /// A number made of fields, the remainder of which says what socket of a group a frame belongs to. The kernel shows this
-/// program a frame without its Ethernet header, which is found before the start. Of a long frame it may find nothing else
-/// there: the rest is not in one piece.
+/// program a frame without its Ethernet header, which is found before the start; older kernels find nothing else there when
+/// a long frame is in pieces.
 pub(super) fn spread(fields: &[Field]) -> Program {
     const SUM: u32 = 0;
     /// 2 to the power of 32, divided by the golden ratio (Knuth, The Art of Computer Programming, section 6.4).
