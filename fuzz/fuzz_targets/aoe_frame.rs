@@ -128,7 +128,7 @@ impl Session {
             firmware: 1,
         };
         let mut out = [0; FRAME_BYTES_MAX as usize];
-        assert_eq!(announce(&export, &mut out), Some(32 + len));
+        assert_eq!(announce(&export, &mut out), Some((32 + len).max(60)));
         let sight = look(frame);
         if let Some(answered) = answer_query(frame, &export, &mut out) {
             let sight = sight.expect("only what is understood is answered");

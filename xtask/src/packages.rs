@@ -9,7 +9,7 @@ struct Package {
     program: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 15] = [
+const PACKAGES: [Package; 16] = [
     Package { name: "libiscsi-bin", program: Some("iscsi-test-cu") },
     Package { name: "qemu-utils", program: Some("qemu-img") },
     Package { name: "qemu-block-extra", program: None },
@@ -23,6 +23,7 @@ const PACKAGES: [Package; 15] = [
     Package { name: "fonts-dejavu-core", program: None },
     Package { name: "tgt", program: Some("tgtd") },
     Package { name: "vblade", program: Some("vblade") },
+    Package { name: "aoetools", program: Some("aoeping") },
     Package { name: "iproute2", program: Some("tc") },
     Package { name: "util-linux", program: Some("nsenter") },
 ];

@@ -1,4 +1,5 @@
-//! The ATA device server (ACS-3): commands that come as ATA PASS-THROUGH (16) from nexuses that speak ATA.
+//! The ATA device server (ACS-3): commands that come as ATA PASS-THROUGH (16) from nexuses that speak ATA, and from SCSI
+//! initiators that pass them through.
 //!
 //! What reads and writes the medium becomes the program of its SCSI counterpart, so reservations, write protection,
 //! order and durability are the unit's own, whichever way a command comes. How it ends is told by registers
@@ -6,9 +7,11 @@
 
 mod features;
 mod identify;
+pub(crate) mod pass_through;
 mod smart;
 
 pub(crate) use features::WriteCache;
+pub(crate) use identify::identify_data;
 
 use crate::admit::Admission;
 use crate::command::{Ending, Request, Status};
@@ -111,6 +114,10 @@ fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Fa
             check(Class::Read, Gate::Control)?;
             smart::begin(admission, registers)
         }
+        Command::ReadLogExt => {
+            check(Class::Read, Gate::Control)?;
+            smart::read_log_ext(admission, registers)
+        }
     }
 }
 
@@ -168,18 +175,19 @@ fn returned(end: &StatusReturn) -> Ending {
 }
 
 /// An ending as ATA tells it: what failed has the registers in its sense data, in descriptor format. Of a medium error
-/// INFORMATION tells the LBA; otherwise it is the command's.
+/// INFORMATION tells the LBA; otherwise it is the command's. What the device does not do it aborts (SAT-3 clause 11).
 pub(crate) fn with_registers(ending: Ending, registers: &Registers) -> Ending {
     let Some(sense) = ending.sense.filter(|sense| StatusReturn::from_sense(sense).is_none()) else {
         return ending;
     };
-    let data = SenseData {
-        key: sense.key().unwrap_or(SenseKey::HardwareError),
-        code: sense.code(),
-        information: sense.information(),
-        command_specific: None,
-        specific: None,
+    let (key, code) = match (sense.key(), sense.code()) {
+        (Some(SenseKey::IllegalRequest), code) if code >> 8 != LBA_OUT_OF_RANGE => {
+            (SenseKey::AbortedCommand, 0)
+        }
+        (key, code) => (key.unwrap_or(SenseKey::HardwareError), code),
     };
+    let data =
+        SenseData { key, code, information: sense.information(), command_specific: None, specific: None };
     let (error, fault) = match data.code >> 8 {
         LBA_OUT_OF_RANGE => (error::IDNF, 0),
         UNRECOVERED_READ_ERROR => (error::UNC, 0),

@@ -1,6 +1,7 @@
 //! A command as a program of steps.
 
 use crate::answer::Answer;
+use crate::ata::pass_through::PassThrough;
 use crate::ata::{self, WriteCache};
 use crate::command::{Ending, Status};
 use crate::copy::ExtendedCopy;
@@ -125,6 +126,8 @@ pub(crate) enum Program {
     WriteCache(WriteCache),
     /// A command of ATA over Ethernet that is not ATA.
     Ordered(Ordered),
+    /// ATA PASS-THROUGH of a SCSI initiator.
+    PassThrough(Box<PassThrough>),
 }
 
 impl Exec {
@@ -186,6 +189,7 @@ impl Exec {
             Program::ExtendedCopy(program) => program.next(env, event),
             Program::WriteCache(program) => program.next(env, event),
             Program::Ordered(program) => program.next(env, event),
+            Program::PassThrough(program) => program.next(env, event),
         }
     }
 
@@ -212,6 +216,7 @@ impl Exec {
             Program::Sanitize(program) => program.buffer_bytes(),
             Program::ExtendedCopy(program) => program.buffer_bytes(),
             Program::Ordered(program) => program.buffer_bytes(),
+            Program::PassThrough(program) => program.buffer_bytes(),
         }
     }
 

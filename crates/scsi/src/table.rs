@@ -50,6 +50,8 @@ pub(crate) enum Offer {
     Atomic,
     /// When the store can erase cryptographically.
     Cryptographic,
+    /// On units that are exported by ATA over Ethernet.
+    Exported,
 }
 
 /// Makes the program of one command from its CDB.
@@ -87,6 +89,7 @@ impl Command {
             Offer::Always => true,
             Offer::Thin => view.unit.thin,
             Offer::Atomic => view.atomic_blocks_max() > 0,
+            Offer::Exported => view.unit.exported,
             Offer::Cryptographic => view.policy.traits.cryptographic_erase,
         }
     }

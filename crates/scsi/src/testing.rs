@@ -35,6 +35,7 @@ pub(crate) fn unit() -> Unit {
         read_only: false,
         removable: false,
         write_cache: true,
+        exported: false,
         can_keep: true,
         copies: Arc::default(),
         ports: vec![port(1, 1), port(2, 2)],
@@ -161,8 +162,9 @@ impl Bench {
         bench
     }
 
-    /// Two more nexuses, which speak ATA.
+    /// Two more nexuses, which speak ATA: the unit is exported.
     pub(crate) fn add_ata(&mut self) {
+        Arc::make_mut(&mut self.view.unit).exported = true;
         for (id, mac) in (3..).zip(MACS) {
             self.nexuses.push(NexusUnit::new(NexusId(id), mac.transport_id().to_vec(), 1, false));
         }

@@ -32,6 +32,8 @@ pub struct Unit {
     pub removable: bool,
     /// Write cache enabled at start.
     pub write_cache: bool,
+    /// Exported by ATA over Ethernet: SCSI initiators may pass ATA commands through.
+    pub exported: bool,
     /// There is a state directory: what must survive a restart can be kept.
     pub can_keep: bool,
     /// Held once by each copy operation that runs on the unit.

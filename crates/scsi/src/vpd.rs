@@ -1,17 +1,19 @@
 //! Vital product data pages (SPC-4 section 7.8, SBC-3 section 6.6).
 
+use crate::ata::identify_data;
 use crate::copy::third_party_page;
 use crate::exec::Env;
-use crate::inquiry::{VENDOR, push_padded};
+use crate::inquiry::{REVISION, VENDOR, push_padded};
 use crate::limits::{TRANSFER_BYTES_MAX, TRANSFER_BYTES_OPTIMAL, UNMAP_DESCRIPTORS_MAX};
 use crate::sense::{Check, Failure};
 use crate::unit::{Port, Unit};
+use wire::ata;
 
 /// Adds a page's body.
 type Page = fn(&Env<'_>, &mut Vec<u8>);
 
 /// The pages, in ascending order.
-const PAGES: &[(u8, Page)] = &[
+const PAGES: [(u8, Page); 12] = [
     (0x00, supported),
     (0x80, serial_number),
     (0x83, identification),
@@ -19,11 +21,15 @@ const PAGES: &[(u8, Page)] = &[
     (0x86, extended_inquiry),
     (0x87, mode_page_policy),
     (0x88, ports),
+    (ATA_INFORMATION, ata_information),
     (0x8f, third_party_page),
     (0xb0, block_limits),
     (0xb1, characteristics),
     (0xb2, provisioning),
 ];
+
+/// ATA Information: a page of units that are exported by ATA over Ethernet.
+const ATA_INFORMATION: u8 = 0x89;
 
 /// Length of the pages 86h, B0h and B1h, with their header.
 const LONG_PAGE_BYTES: usize = 64;
@@ -31,9 +37,14 @@ const LONG_PAGE_BYTES: usize = 64;
 /// Protocol identifier of iSCSI (SPC-4 table 443) in the first byte of a designation descriptor.
 const ISCSI: u8 = 0x50;
 
+/// The pages of a unit.
+fn pages(unit: &Unit) -> impl Iterator<Item = (u8, Page)> {
+    PAGES.into_iter().filter(|(code, _)| *code != ATA_INFORMATION || unit.exported)
+}
+
 /// The whole page with this code.
 pub(crate) fn build(env: &Env<'_>, code: u8, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let (_, page) = PAGES.iter().find(|(known, _)| *known == code).ok_or(Check::cdb_byte(2))?;
+    let (_, page) = pages(&env.view.unit).find(|(known, _)| *known == code).ok_or(Check::cdb_byte(2))?;
     data.extend_from_slice(&[0x00, code]);
     with_length(data, |data| page(env, data));
     Ok(())
@@ -52,8 +63,8 @@ fn with_length(data: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// 00h.
-fn supported(_: &Env<'_>, data: &mut Vec<u8>) {
-    data.extend(PAGES.iter().map(|(code, _)| *code));
+fn supported(env: &Env<'_>, data: &mut Vec<u8>) {
+    data.extend(pages(&env.view.unit).map(|(code, _)| code));
 }
 
 /// 80h.
@@ -139,6 +150,20 @@ fn ports(env: &Env<'_>, data: &mut Vec<u8>) {
         data.extend_from_slice(&[0, 0, 0, 0, 0, 0]);
         with_length(data, |data| port_name(data, port));
     }
+}
+
+/// 89h (SAT-3 section 12.4.2): who translates, the signature of an ATA device as it comes after a reset, and IDENTIFY
+/// DEVICE data.
+fn ata_information(env: &Env<'_>, data: &mut Vec<u8>) {
+    let unit = &env.view.unit;
+    data.extend_from_slice(&[0; 4]);
+    data.extend_from_slice(VENDOR.as_bytes());
+    push_padded(data, &unit.product, 16);
+    push_padded(data, REVISION, 4);
+    // Register - Device to Host: STATUS, ERROR; LBA and COUNT are 1.
+    data.extend_from_slice(&[0x34, 0, ata::status::DRDY, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    data.extend_from_slice(&[ata::Command::IdentifyDevice.code(), 0, 0, 0]);
+    data.extend_from_slice(&identify_data(env.view));
 }
 
 /// B0h.

@@ -73,6 +73,8 @@ pub enum Command {
     ReadNativeMaxAddressExt = 0x27,
     /// READ MULTIPLE EXT.
     ReadMultipleExt = 0x29,
+    /// READ LOG EXT, of the general purpose logs ([`smart::log`]).
+    ReadLogExt = 0x2f,
     /// WRITE SECTOR(S).
     WriteSectors = 0x30,
     /// WRITE SECTOR(S) EXT.
@@ -124,13 +126,14 @@ pub enum Command {
 }
 
 impl Command {
-    const ALL: [Command; 30] = [
+    const ALL: [Command; 31] = [
         Command::DataSetManagement,
         Command::ReadSectors,
         Command::ReadSectorsExt,
         Command::ReadDmaExt,
         Command::ReadNativeMaxAddressExt,
         Command::ReadMultipleExt,
+        Command::ReadLogExt,
         Command::WriteSectors,
         Command::WriteSectorsExt,
         Command::WriteDmaExt,
@@ -166,6 +169,7 @@ impl Command {
             Command::ReadDmaExt => 0x25,
             Command::ReadNativeMaxAddressExt => 0x27,
             Command::ReadMultipleExt => 0x29,
+            Command::ReadLogExt => 0x2f,
             Command::WriteSectors => 0x30,
             Command::WriteSectorsExt => 0x34,
             Command::WriteDmaExt => 0x35,
@@ -226,6 +230,7 @@ impl Command {
             Command::DataSetManagement
             | Command::ReadNativeMaxAddressExt
             | Command::ReadNativeMaxAddress
+            | Command::ReadLogExt
             | Command::Smart
             | Command::SetMultipleMode
             | Command::StandbyImmediate
@@ -246,6 +251,7 @@ impl Command {
             | Command::ReadDmaExt
             | Command::ReadNativeMaxAddressExt
             | Command::ReadMultipleExt
+            | Command::ReadLogExt
             | Command::WriteSectorsExt
             | Command::WriteDmaExt
             | Command::WriteMultipleExt
@@ -366,6 +372,7 @@ impl Registers {
             Action::Verify | Action::Flush => Transfer::Nothing,
             Action::Other if command == Command::IdentifyDevice => Transfer::In(1),
             Action::Other if command == Command::DataSetManagement => Transfer::Out(self.sectors()),
+            Action::Other if command == Command::ReadLogExt => Transfer::In(u32::from(self.count)),
             Action::Other if command == Command::Smart => smart::transfer(self),
             Action::Other => Transfer::Nothing,
         }

@@ -5,6 +5,7 @@ use crate::answer::Answer;
 use crate::exec::{Env, Program};
 use crate::inquiry::{REVISION, VENDOR};
 use crate::sense::{Check, Failure};
+use crate::unit::View;
 use crate::vpd::naa_bytes;
 use wire::Cdb;
 use wire::ata::identify::text;
@@ -18,13 +19,19 @@ pub(super) fn begin(admission: &Admission<'_>) -> Result<Program, Failure> {
 }
 
 fn build(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let (unit, policy) = (&env.view.unit, &env.view.policy);
+    data.extend_from_slice(&identify_data(env.view));
+    Ok(())
+}
+
+/// IDENTIFY DEVICE data.
+pub(crate) fn identify_data(view: &View) -> [u8; Identity::BYTES] {
+    let (unit, policy) = (&view.unit, &view.policy);
     let per_physical = unit.physical_block_bytes.checked_div(unit.block_bytes).unwrap_or(1).max(1);
     let identity = Identity {
         serial: text(&unit.serial),
         firmware: text(REVISION),
         model: text(&format!("{} {}", VENDOR.trim_end(), unit.product)),
-        sectors: env.view.blocks(),
+        sectors: view.blocks(),
         lba48: true,
         flush_cache: true,
         flush_cache_ext: true,
@@ -40,6 +47,5 @@ fn build(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> 
         // A longer name has no room.
         world_wide_name: naa_bytes(unit).try_into().ok().map(u64::from_be_bytes),
     };
-    data.extend_from_slice(&identity.encode());
-    Ok(())
+    identity.encode()
 }

@@ -11,8 +11,8 @@ use wire::ata::smart::{Data, Function, Thresholds, empty_log, log, log_directory
 use wire::ata::{Registers, SECTOR_BYTES, StatusReturn};
 use zerocopy::byteorder::little_endian::U16;
 
-/// SMART capability: attributes are saved by themselves.
-const AUTOSAVE: u16 = 0x0002;
+/// SMART capability: there is nothing that is not saved, neither when power goes nor otherwise.
+const SAVED: u16 = 0x0003;
 /// Error logging capability: there is a log.
 const LOGS_ERRORS: u8 = 0x01;
 
@@ -20,7 +20,7 @@ pub(super) fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<
     match Function::of(registers).ok_or(Check::CDB)? {
         Function::ReadData => page(admission, |_, _, data| {
             let mut page = Data::new();
-            (page.capability, page.error_logging) = (U16::new(AUTOSAVE), LOGS_ERRORS);
+            (page.capability, page.error_logging) = (U16::new(SAVED), LOGS_ERRORS);
             data.extend_from_slice(&page.encode());
             Ok(())
         }),
@@ -33,8 +33,23 @@ pub(super) fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<
             let lba = status_lba(registers.lba, false);
             Ok(Program::End(returned(&StatusReturn { lba, ..StatusReturn::good(registers) })))
         }
-        Function::Enable | Function::Autosave | Function::AutomaticOffline => Ok(Program::End(Ending::GOOD)),
-        Function::Disable | Function::ExecuteOffline | Function::WriteLog => Err(Check::CDB.into()),
+        Function::Enable | Function::Autosave => Ok(Program::End(Ending::GOOD)),
+        Function::Disable | Function::ExecuteOffline | Function::AutomaticOffline | Function::WriteLog => {
+            Err(Check::CDB.into())
+        }
+    }
+}
+
+/// READ LOG EXT: a log's only page. Bits 0 to 7 of LBA are the log's address, 8 to 15 and 32 to 39 the first page.
+pub(super) fn read_log_ext(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
+    let [address, first_low, _, _, first_high, ..] = registers.lba.to_le_bytes();
+    match (address, [first_low, first_high], registers.count) {
+        (log::DIRECTORY, [0, 0], 1) => page(admission, |_, _, data| {
+            data.extend_from_slice(&log_directory(&[log::ERRORS_EXT, log::SELF_TESTS_EXT]));
+            Ok(())
+        }),
+        (log::ERRORS_EXT | log::SELF_TESTS_EXT, [0, 0], 1) => empty(admission),
+        _ => Err(Check::CDB.into()),
     }
 }
 
@@ -46,12 +61,16 @@ fn read_log(admission: &Admission<'_>, registers: &Registers) -> Result<Program,
             data.extend_from_slice(&log_directory(&[log::SUMMARY_ERRORS, log::SELF_TESTS]));
             Ok(())
         }),
-        (log::SUMMARY_ERRORS | log::SELF_TESTS, 1) => page(admission, |_, _, data| {
-            data.extend_from_slice(&empty_log());
-            Ok(())
-        }),
+        (log::SUMMARY_ERRORS | log::SELF_TESTS, 1) => empty(admission),
         _ => Err(Check::CDB.into()),
     }
+}
+
+fn empty(admission: &Admission<'_>) -> Result<Program, Failure> {
+    page(admission, |_, _, data| {
+        data.extend_from_slice(&empty_log());
+        Ok(())
+    })
 }
 
 fn page(admission: &Admission<'_>, build: Build) -> Result<Program, Failure> {

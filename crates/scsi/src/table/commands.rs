@@ -1,6 +1,7 @@
 //! The entries. READ and WRITE come first, for they are looked up most.
 
 use super::{Begin, Command, Gate, Offer, ReservationClass as Class};
+use crate::ata::pass_through;
 use crate::media::{atomic, compare, same, sync, transfer, unmap};
 use crate::sanitize;
 use crate::{capacity, diagnostic, inquiry, lba_status, log, luns, mode, opcodes, ports, power, reservation};
@@ -128,6 +129,11 @@ pub(crate) static COMMANDS: &[Command] = &[
     sanitizes(0x02, Offer::Thin, sanitize::erase),
     sanitizes(0x03, Offer::Cryptographic, sanitize::erase),
     sanitizes(0x1f, Offer::Always, sanitize::exit_failure_mode),
+    passes(&[0xa1, 0x1e, 0x2f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0], pass_through::begin12),
+    passes(
+        &[0x85, 0x1f, 0x2f, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0],
+        pass_through::begin16,
+    ),
 ];
 
 /// A command that is always offered, with the usual timeout.
@@ -193,6 +199,11 @@ const fn sanitizes(service_action: u16, offer: Offer, begin: Begin) -> Command {
     let usage = &[0x48, 0xbf, 0, 0, 0, 0, 0, 0xff, 0xff, 0];
     let command = action(service_action, usage, Gate::Sanitize, Class::Write, begin);
     Command { offer, ..slow(3600, command) }
+}
+
+/// ATA PASS-THROUGH: reservations and readiness are judged when the command in it is known.
+const fn passes(usage: &'static [u8], begin: Begin) -> Command {
+    Command { offer: Offer::Exported, ..control(usage, Gate::Control, Class::Always, begin) }
 }
 
 /// With another recommended timeout.

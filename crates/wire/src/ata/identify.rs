@@ -41,7 +41,7 @@ pub struct Identity {
     pub look_ahead: Feature,
     /// SMART.
     pub smart: Feature,
-    /// SMART has its error log and its self-test.
+    /// SMART has its error log and its self-test, and there is READ LOG EXT for more of both.
     pub smart_logs: bool,
     /// Bytes of a logical sector.
     pub sector_bytes: u32,
@@ -88,6 +88,7 @@ const FLUSH_CACHE: u16 = 1 << 12;
 const FLUSH_CACHE_EXT: u16 = 1 << 13;
 const SMART_ERROR_LOG: u16 = 1 << 0;
 const SMART_SELF_TEST: u16 = 1 << 1;
+const GENERAL_PURPOSE_LOGS: u16 = 1 << 5;
 const FUA: u16 = 1 << 6;
 const HAS_WORLD_WIDE_NAME: u16 = 1 << 8;
 /// Bits of ADDITIONAL: what is trimmed reads the same each time, as zeros.
@@ -212,7 +213,7 @@ impl Identity {
     }
 
     fn third(&self) -> u16 {
-        when(self.smart_logs, SMART_ERROR_LOG | SMART_SELF_TEST)
+        when(self.smart_logs, SMART_ERROR_LOG | SMART_SELF_TEST | GENERAL_PURPOSE_LOGS)
             | when(self.fua, FUA)
             | when(self.world_wide_name.is_some(), HAS_WORLD_WIDE_NAME)
     }

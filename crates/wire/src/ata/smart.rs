@@ -164,14 +164,18 @@ pub struct Thresholds {
 /// Bytes of all that is here, and of each page of a log.
 pub const PAGE_BYTES: usize = 512;
 
-/// Logs that SMART READ LOG can name, in LBA bits 0 to 7.
+/// Logs that SMART READ LOG and READ LOG EXT can name, in LBA bits 0 to 7.
 pub mod log {
-    /// SMART log directory.
+    /// Log directory; that of either command lists what it can read.
     pub const DIRECTORY: u8 = 0x00;
     /// Summary SMART error log.
     pub const SUMMARY_ERRORS: u8 = 0x01;
+    /// Extended comprehensive SMART error log, by READ LOG EXT.
+    pub const ERRORS_EXT: u8 = 0x03;
     /// SMART self-test log.
     pub const SELF_TESTS: u8 = 0x06;
+    /// Extended SMART self-test log, by READ LOG EXT.
+    pub const SELF_TESTS_EXT: u8 = 0x07;
 }
 
 impl Data {
@@ -227,7 +231,7 @@ pub fn log_directory(logs: &[u8]) -> [u8; PAGE_BYTES] {
     page
 }
 
-/// A summary error log without an error, or a self-test log without a test: the version, and the checksum.
+/// A log of errors without an error, or of self-tests without a test: the version, and the checksum.
 pub fn empty_log() -> [u8; PAGE_BYTES] {
     sealed(&[1])
 }

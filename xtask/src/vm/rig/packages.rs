@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What holds the programs of the guest; the libraries that they need are found by their dependencies.
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 12] = [
     "busybox-static",
     "kmod",
     "open-iscsi",
@@ -15,6 +15,8 @@ const PROGRAMS: [&str; 10] = [
     "iproute2",
     "dmsetup",
     "fio",
+    "hdparm",
+    "smartmontools",
     "libibverbs1",
     "librdmacm1",
     "ibverbs-providers",

@@ -31,7 +31,7 @@ const MODULES: [&str; 19] = [
 ];
 
 /// Programs that need libraries, where they are in their packages and in the guest.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("bin/kmod", "sbin/modprobe"),
     ("sbin/iscsid", "sbin/iscsid"),
     ("sbin/iscsiadm", "sbin/iscsiadm"),
@@ -41,6 +41,8 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("bin/ss", "sbin/ss"),
     ("sbin/dmsetup", "sbin/dmsetup"),
     ("usr/bin/fio", "sbin/fio"),
+    ("sbin/hdparm", "sbin/hdparm"),
+    ("usr/sbin/smartctl", "sbin/smartctl"),
 ];
 
 /// What finds and loads those libraries.

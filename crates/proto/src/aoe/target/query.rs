@@ -163,7 +163,11 @@ impl Export<'_> {
     }
 }
 
-/// Writes the parts one behind the other; their length, if there is room.
+/// The shortest frame, without its checksum (IEEE 802.3 section 3.2.8). Not every device fills up to it, and aoetools take
+/// none that is shorter.
+const FRAME_BYTES_MIN: usize = 60;
+
+/// Writes a frame of these parts; its length, if there is room.
 fn put(out: &mut [u8], parts: [&[u8]; 3]) -> Option<usize> {
     let mut at = 0usize;
     for part in parts {
@@ -171,7 +175,9 @@ fn put(out: &mut [u8], parts: [&[u8]; 3]) -> Option<usize> {
         out.get_mut(at..end)?.copy_from_slice(part);
         at = end;
     }
-    Some(at)
+    let end = at.max(FRAME_BYTES_MIN);
+    out.get_mut(at..end)?.fill(0);
+    Some(end)
 }
 
 #[cfg(test)]
@@ -211,11 +217,12 @@ mod tests {
             let answer = answer(&frame).unwrap();
             assert_eq!(answer[..14], [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0x88, 0xa2]);
             assert_eq!(answer[14..24], [0x18, 0, 0, 1, 2, 1, 0, 0, 0, 7]);
-            assert_eq!(answer[24..], *b"\x00\x10\x40\x16\x02\x10\x00\x04disk");
+            assert_eq!(answer[24..36], *b"\x00\x10\x40\x16\x02\x10\x00\x04disk");
+            assert!(answer.len() == 60 && answer[36..].iter().all(|byte| *byte == 0), "Ethernet's shortest");
         }
         assert_eq!(answer(&config(Address { shelf: 2, slot: 255 }, ConfigCommand::READ, b"")), None);
         assert_eq!(answer(&config(Address { shelf: 1, slot: 3 }, ConfigCommand::READ, b"")), None);
-        assert_eq!(answer_query(&config(E1_2, ConfigCommand::READ, b""), &EXPORT, &mut [0; 35]), None);
+        assert_eq!(answer_query(&config(E1_2, ConfigCommand::READ, b""), &EXPORT, &mut [0; 59]), None);
     }
 
     #[test]
@@ -240,7 +247,7 @@ mod tests {
             assert_eq!(answer(&all), None, "not a storm of refusals");
             assert_eq!(look(&one).unwrap().kind, Kind::Query);
             let answer = answer(&one).unwrap();
-            assert_eq!((answer.len(), answer[14]), (24, 0x1c));
+            assert_eq!((answer.len(), answer[14]), (60, 0x1c));
             answer[15]
         };
         assert_eq!(refused(14, 0x20), 5);
@@ -294,6 +301,6 @@ mod tests {
         let len = announce(&EXPORT, &mut out).unwrap();
         assert_eq!(out[..12], [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1]);
         assert_eq!(out[12..24], [0x88, 0xa2, 0x18, 0, 0, 1, 2, 1, 0, 0, 0, 0]);
-        assert_eq!(out[24..len], *b"\x00\x10\x40\x16\x02\x10\x00\x04disk");
+        assert_eq!((len, &out[24..36]), (60, &b"\x00\x10\x40\x16\x02\x10\x00\x04disk"[..]));
     }
 }
