@@ -25,7 +25,7 @@ use crate::message::{Asker, Message};
 use crate::poll::{Poller, Work};
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
-use aoe::Interface;
+use aoe::{Answered, Interface, Keeper};
 use buffer::Starving;
 use connection::Connection;
 use function::Function;
@@ -37,6 +37,7 @@ use proto::verbs::TaskId;
 use rdma::verbs::{Devices, Happened, Listener};
 use reactor::io::{Completion, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
+use reactor::packet::Socket;
 use scsi::storage::StoreError;
 use scsi::{Event, Publish, View};
 use std::collections::{BTreeMap, VecDeque};
@@ -125,6 +126,18 @@ pub(crate) struct Core<I: Io> {
     devices: Option<Devices>,
     /// Interfaces that serve AoE.
     interfaces: Vec<Interface>,
+    /// Earlier openings of interfaces, until nothing is left of their sessions.
+    retired: Vec<Interface>,
+    /// How many there were.
+    openings: u32,
+    /// Interfaces that this core looks at for all.
+    keepers: Vec<Keeper>,
+    /// Interfaces, by their index, that have yet to be told that this core has let go of them.
+    letting_go: Vec<usize>,
+    /// What was answered there lately.
+    answered: VecDeque<Answered>,
+    /// Sockets of interfaces that there was no memory for: tried again with the next tick.
+    roomless: Vec<(usize, Socket)>,
     /// Units by their AoE address.
     exports: Arc<BTreeMap<Address, u32>>,
     happened: Vec<Happened>,
@@ -149,7 +162,10 @@ mod kind {
     pub(super) const DEVICE: u64 = 5;
     pub(super) const ASKED: u64 = 6;
     pub(super) const FRAMES: u64 = 7;
+    pub(super) const ROOM: u64 = 8;
     pub(super) const SHIFT: u32 = 60;
+    /// What a tag has room for besides its kind and a generation.
+    pub(super) const NUMBERS: u32 = 1 << 28;
 }
 
 /// The operation that flushes a store at the end; not a task's.
@@ -169,6 +185,7 @@ impl<I: Io> Core<I> {
         let units = views.len();
         let targets = shared.config.targets.len();
         let exports = aoe::exports(&shared.config);
+        let keepers = aoe::keepers(&shared.config, me);
         let poller = Poller::new(shared.config.poll);
         Core {
             me,
@@ -206,6 +223,12 @@ impl<I: Io> Core<I> {
             deaf_to_devices: Vec::new(),
             devices: None,
             interfaces: Vec::new(),
+            retired: Vec::new(),
+            openings: 0,
+            keepers,
+            letting_go: Vec::new(),
+            answered: VecDeque::new(),
+            roomless: Vec::new(),
             exports: Arc::new(exports),
             happened: Vec::new(),
             done: Vec::with_capacity(64),
@@ -240,14 +263,13 @@ impl<I: Io> Core<I> {
     }
 
     fn wait(&mut self) -> Wait {
-        let is_owing = self.interfaces.iter().any(Interface::owes);
         let is_ready = self.io.is_ready() || !self.own.is_empty();
-        if is_ready || !self.to_serve.is_empty() || !self.to_run.is_empty() || is_owing {
+        if is_ready || !self.to_serve.is_empty() || !self.to_run.is_empty() {
             return Wait::No;
         }
         let now = self.io.now();
         let next = self.drain.as_ref().map_or(self.next_tick, |drain| drain.until.min(self.next_tick));
-        let until_tick = next.since(now).max(Duration::from_millis(1));
+        let until = |time: Time| time.since(now).max(Duration::from_millis(1));
         let is_timed = self.connections.len() > 0
             || self.stopping.is_some()
             || !self.deaf.is_empty()
@@ -256,7 +278,8 @@ impl<I: Io> Core<I> {
             || self.devices.as_ref().is_some_and(Devices::wants_ticks)
             || crate::limited::is_owed()
             || self.lanes.iter().any(|lane| lane.wants_ticks());
-        self.poller.wait(now, is_timed.then_some(until_tick))
+        let look = self.next_look().map(|look| until(look.max(next)));
+        self.poller.wait(now, if is_timed { Some(until(next)) } else { look })
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together. `was_ready`: there were
@@ -333,6 +356,7 @@ impl<I: Io> Core<I> {
             kind::DEVICE => self.device_ready(index),
             kind::ASKED => self.asked(index as usize),
             kind::FRAMES => self.frames_came(index),
+            kind::ROOM => self.room_came(index),
             other => unreachable!("a completion of kind {other}"),
         }
     }
@@ -405,6 +429,7 @@ impl<I: Io> Core<I> {
             Message::Quiet(asker) => self.function_quiet(asker),
             Message::DeviceFailed { name } => self.device_failed(&name),
             Message::CloseTarget { target } => self.close_target(target),
+            Message::Interface { index, message } => self.interface_message(index, message),
             Message::Stop => self.stop(),
             Message::Drained => self.drained += 1,
         }
@@ -417,6 +442,7 @@ impl<I: Io> Core<I> {
         self.listen_again();
         self.end_stalled(now);
         self.end_idle_sessions(now);
+        self.look_after_interfaces(now);
         self.tell_counts(now);
         let due: Vec<Key> = self
             .connections

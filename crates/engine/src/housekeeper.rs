@@ -1,7 +1,10 @@
-//! The thread that keeps reservation state in the state directory, since that blocks.
+//! The thread that does what blocks: it keeps reservation state in the state directory, and opens network interfaces
+//! again.
 
-use crate::message::Message;
+use crate::config::AoeInterface;
+use crate::message::{InterfaceMessage, Message};
 use reactor::mailbox::Sender;
+use reactor::packet::Socket;
 use scsi::{Damaged, Home};
 use std::fs;
 use std::io::{self, Write as _};
@@ -19,6 +22,17 @@ pub(crate) enum Job {
         /// Whom to tell.
         core: usize,
     },
+    /// Open an interface that was removed, or has changed; then [`InterfaceMessage::Opened`].
+    OpenInterface {
+        /// The interface.
+        interface: AoeInterface,
+        /// Its index in the configuration.
+        index: usize,
+        /// Whom to tell.
+        core: usize,
+    },
+    /// Close a socket of one.
+    Close(Socket),
     /// End.
     Stop,
 }
@@ -36,9 +50,19 @@ pub(crate) struct Housekeeper {
 impl Housekeeper {
     /// Works until [`Job::Stop`], or until nobody can send jobs any more.
     pub(crate) fn run(self, jobs: &mpsc::Receiver<Job>) {
-        while let Ok(Job::Persist { unit, state, core }) = jobs.recv() {
-            let ok = self.persist(unit, &state);
-            self.cores[core].post(Message::Persisted { unit, ok });
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Persist { unit, state, core } => {
+                    let ok = self.persist(unit, &state);
+                    self.cores[core].post(Message::Persisted { unit, ok });
+                }
+                Job::OpenInterface { interface, index, core } => {
+                    let message = InterfaceMessage::Opened(crate::core::open(&interface));
+                    self.cores[core].post(Message::Interface { index, message });
+                }
+                Job::Close(socket) => drop(socket),
+                Job::Stop => return,
+            }
         }
     }
 

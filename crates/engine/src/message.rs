@@ -5,9 +5,11 @@ use crate::slots::Key;
 use crate::transport::Transport;
 use proto::verbs::FunctionId;
 use reactor::io::Handle;
+use reactor::packet::Socket;
 use scsi::nexus::Reach;
 use scsi::{HomeReply, HomeRequest, NexusId, Publish};
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::aoe::Mac;
@@ -106,6 +108,13 @@ pub(crate) enum Message {
         /// Index of the target in the configuration.
         target: usize,
     },
+    /// About a network interface that serves AoE and may have changed: see `core::aoe::again`.
+    Interface {
+        /// Its index in the configuration.
+        index: usize,
+        /// What about it.
+        message: InterfaceMessage,
+    },
     /// Finish, flush, log out, end.
     Stop,
     /// A core that stops has no connection and no task left. It serves its units' homes on until all are so far.
@@ -130,6 +139,20 @@ pub(crate) enum GateMessage {
     Leave,
     /// To all: go on.
     Release,
+}
+
+/// Steps of serving a network interface again that was removed, or is another now.
+pub(crate) enum InterfaceMessage {
+    /// To its first core: look at it.
+    Look,
+    /// To its cores: take and send nothing more there, end its sessions, and say `Closed`.
+    Close,
+    /// To its first core: one of them has.
+    Closed,
+    /// To its first core: these are the new sockets, one for each core; or there are none.
+    Opened(io::Result<Vec<Socket>>),
+    /// To its cores: serve it.
+    Serve(Box<Socket>),
 }
 
 /// Who waits for a home's answer.
@@ -222,8 +245,8 @@ pub(crate) enum Way {
     },
     /// By frames, which the interface receives.
     Interface {
-        /// Index of the interface.
-        index: usize,
+        /// Number of the interface's opening on its core.
+        opening: u32,
         /// The initiator's address.
         from: Mac,
     },

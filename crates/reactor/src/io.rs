@@ -75,6 +75,9 @@ pub trait Io {
     /// Completes when something can be read from a descriptor, which may be one in nonblocking mode.
     fn watch(&mut self, descriptor: Handle, tag: Tag);
 
+    /// Completes when a socket has room for more to send, which it had not. [`Io::unwatch`] ends this, too.
+    fn watch_room(&mut self, socket: Handle, tag: Tag);
+
     /// The watch with this tag completes soon, with an error if nothing can be read; then nothing holds the descriptor.
     fn unwatch(&mut self, tag: Tag);
 

@@ -52,6 +52,17 @@ pub struct Packets {
     dropped: u64,
 }
 
+/// There is not enough memory for the slots of this socket.
+#[derive(Debug)]
+pub struct NoRoom(pub Socket);
+
+impl From<NoRoom> for io::Error {
+    fn from(_: NoRoom) -> io::Error {
+        let words = "too little memory is left for the frames of a network interface";
+        io::Error::new(io::ErrorKind::OutOfMemory, words)
+    }
+}
+
 /// How the frames lie in the buffers.
 #[derive(Clone, Copy, Debug)]
 struct Slots {
@@ -68,7 +79,7 @@ impl Packets {
     ///
     /// # Errors
     /// When the arena has not enough.
-    pub fn new(socket: Socket, arena: &mut Arena) -> io::Result<Packets> {
+    pub fn new(socket: Socket, arena: &mut Arena) -> Result<Packets, NoRoom> {
         let slots = Slots::of(&socket);
         let mut packets = Packets {
             slots,
@@ -88,11 +99,7 @@ impl Packets {
         });
         match got {
             Some(sending) => packets.sending = sending,
-            None => {
-                packets.close(arena);
-                let words = "too little memory is left for the frames of a network interface";
-                return Err(io::Error::new(io::ErrorKind::OutOfMemory, words));
-            }
+            None => return Err(NoRoom(packets.close(arena))),
         }
         Ok(packets)
     }
@@ -110,6 +117,11 @@ impl Packets {
     /// The largest payload of a frame, when the socket was opened.
     pub fn mtu(&self) -> u32 {
         self.socket.mtu()
+    }
+
+    /// Why nothing will come or go any more as it did, if so: see [`Socket::outdated`].
+    pub fn outdated(&self) -> Option<String> {
+        self.socket.outdated()
     }
 
     /// Takes what has come, without a system call, as far as slots are free for it. Whether there may be more.
@@ -164,6 +176,11 @@ impl Packets {
         self.receiving.push(self.slots.whole(frame));
     }
 
+    /// Whether [`Packets::slot`] has one.
+    pub fn has_slot(&self) -> bool {
+        !self.sending.is_empty()
+    }
+
     /// Room for one frame to send, which is the caller's until it is queued. `None`: all are queued, or in use.
     pub fn slot(&mut self) -> Option<Span> {
         self.sending.pop()
@@ -178,8 +195,8 @@ impl Packets {
         }
     }
 
-    /// Sends what is queued, as far as the interface takes it now. Whether something is left: to be sent soon, again
-    /// by this, since nothing tells when there is room.
+    /// Sends what is queued, as far as the interface takes it now. Whether something is left: to be sent, again by this,
+    /// when there is room ([`crate::io::Io::watch_room`]).
     ///
     /// # Errors
     /// When the interface takes no frames: it is down, or has gone. The frames are lost.
@@ -210,10 +227,12 @@ impl Packets {
         self.dropped
     }
 
-    /// Closes the socket, on which nothing is watched any more. All slots go back to the arena, also those of frames
-    /// that were not released; one that is lent is reused only when that has ended.
-    pub fn close(self, arena: &mut Arena) {
+    /// Ends it. All slots go back to the arena, also those of frames that were not released; one that is lent is reused
+    /// only when that has ended. Who drops the socket, on which nothing is watched any more, waits for the kernel: tens
+    /// of milliseconds.
+    pub fn close(self, arena: &mut Arena) -> Socket {
         self.blocks.iter().for_each(|block| arena.give(block));
+        self.socket
     }
 
     /// The oldest `count` frames have been sent.

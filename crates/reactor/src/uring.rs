@@ -112,6 +112,10 @@ impl Uring {
         self.ready.push(Completion { tag, result });
     }
 
+    fn poll(&mut self, descriptor: Handle, what: i16, tag: Tag) {
+        self.start(tag, Kind::Bare, |_, _, _| opcode::PollAdd::new(Fd(descriptor.0), what as u32).build());
+    }
+
     fn fail(&mut self, tag: Tag, errno: rustix::io::Errno) {
         self.ready.push(Completion { tag, result: Err(Errno(errno.raw_os_error())) });
     }
@@ -298,9 +302,11 @@ impl Io for Uring {
     }
 
     fn watch(&mut self, descriptor: Handle, tag: Tag) {
-        self.start(tag, Kind::Bare, |_, _, _| {
-            opcode::PollAdd::new(Fd(descriptor.0), libc::POLLIN as u32).build()
-        });
+        self.poll(descriptor, libc::POLLIN, tag);
+    }
+
+    fn watch_room(&mut self, socket: Handle, tag: Tag) {
+        self.poll(socket, libc::POLLOUT, tag);
     }
 
     fn unwatch(&mut self, tag: Tag) {

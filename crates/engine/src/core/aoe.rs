@@ -1,6 +1,11 @@
 //! ATA over Ethernet: frames come to the core that the interface's fanout gives them to, and go to the session of their
 //! initiator with the unit; there is no login, so the first frame makes it.
 
+mod again;
+mod counts;
+
+pub(super) use again::{Answered, Keeper, keepers};
+
 use super::connection::{Connection, Phase};
 use super::session::LunState;
 use super::{Core, kind};
@@ -10,7 +15,7 @@ use crate::limited;
 use crate::message::{Facts, Way};
 use crate::slots::Key;
 use crate::transport::Transport;
-use proto::aoe::target::{self, Counts, Export, Kind, Sight, Target};
+use proto::aoe::target::{self, Export, Kind, Sight, Target};
 use proto::time::Time;
 use proto::verbs::Session;
 use reactor::io::{Io, Tag};
@@ -24,10 +29,12 @@ use tracing::Level;
 use wire::Span;
 use wire::aoe::{Address, ETHERTYPE, Header, MTU_MIN, Mac, sectors_per_frame};
 
-/// What this core serves of an interface.
+/// What this core serves of an interface, from its opening until that is of no use any more.
 pub(super) struct Interface {
     /// Its index in the configuration.
     index: usize,
+    /// The number of the opening: no other of this core has it.
+    opening: u32,
     packets: Packets,
     sessions: BTreeMap<(Mac, Address), Key>,
     /// The kernel tells when a frame has come.
@@ -36,6 +43,10 @@ pub(super) struct Interface {
     is_woken: bool,
     /// Frames are to be sent at the end of the turn.
     owes: bool,
+    /// The kernel tells when it takes more of what is queued.
+    awaits_room: bool,
+    /// Sessions that found no slot to send from.
+    crowded: Vec<Key>,
     /// When its counts were told last, and how many frames the kernel had dropped by then.
     told_at: Time,
     dropped: u64,
@@ -60,9 +71,9 @@ impl Interface {
         self.packets.free().saturating_sub(FRAMES_FOR_ALL) as u16
     }
 
-    /// Whether frames wait to be sent.
-    pub(super) fn owes(&self) -> bool {
-        self.owes
+    /// Of a watch on it.
+    fn tag(&self, kind: u64) -> Tag {
+        Tag(kind << kind::SHIFT | u64::from(self.opening) << 32)
     }
 }
 
@@ -83,8 +94,6 @@ const IDLE: Duration = Duration::from_secs(15 * 60);
 const SLOTS_OF_INTERFACE: u32 = 256;
 /// Those of them that no session holds.
 const FRAMES_FOR_ALL: u32 = 32;
-/// How often the log tells of frames that became no command.
-const COUNTS_EVERY: Duration = Duration::from_secs(10);
 /// The longest request that is looked at without a session: a config query, with its string.
 const QUERY_BYTES_MAX: usize = 1100;
 /// What the answer to a config query calls our version.
@@ -98,55 +107,80 @@ impl<I: Io> Core<I> {
     pub(crate) fn serve_interfaces(&mut self, sockets: Vec<(usize, Socket)>) -> std::io::Result<()> {
         for (index, socket) in sockets {
             let packets = Packets::new(socket, self.io.arena())?;
-            let sessions = BTreeMap::new();
-            self.interfaces.push(Interface {
-                index,
-                packets,
-                sessions,
-                is_watched: false,
-                is_woken: false,
-                owes: false,
-                told_at: Time(0),
-                dropped: 0,
-            });
+            self.add_interface(index, packets);
         }
         Ok(())
     }
 
-    /// Tells who listens which units are there: one core does for each interface.
+    fn add_interface(&mut self, index: usize, packets: Packets) {
+        self.openings = (self.openings + 1) % kind::NUMBERS;
+        self.interfaces.push(Interface {
+            index,
+            opening: self.openings,
+            packets,
+            sessions: BTreeMap::new(),
+            is_watched: false,
+            is_woken: false,
+            owes: false,
+            awaits_room: false,
+            crowded: Vec::new(),
+            told_at: Time(0),
+            dropped: 0,
+        });
+    }
+
+    /// Tells who listens which units are there.
     pub(super) fn announce(&mut self) {
-        let exports = self.exports.clone();
-        for interface in &mut self.interfaces {
-            let cores = &self.shared.config.aoe[interface.index].cores;
-            if cores.first() != Some(&self.shared.config.cores[self.me]) {
-                continue;
-            }
-            for (address, unit) in exports.iter() {
-                let Some(slot) = interface.packets.slot() else { break };
-                let export = interface.export(*address, &self.views[*unit as usize].policy.export.config);
-                let told = target::announce(&export, self.io.arena().bytes_mut(slot));
-                interface.owes |= told.is_some();
-                interface.packets.queue(slot, told.map_or(0, |len| len as u32));
-            }
-        }
+        (0..self.interfaces.len()).for_each(|index| self.announce_on(index));
         self.flush_interfaces();
+    }
+
+    /// The same on one interface, if this is the core that does.
+    fn announce_on(&mut self, index: usize) {
+        let exports = self.exports.clone();
+        let interface = &mut self.interfaces[index];
+        let cores = &self.shared.config.aoe[interface.index].cores;
+        if cores.first() != Some(&self.shared.config.cores[self.me]) {
+            return;
+        }
+        for (address, unit) in exports.iter() {
+            let Some(slot) = interface.packets.slot() else { break };
+            let export = interface.export(*address, &self.views[*unit as usize].policy.export.config);
+            let told = target::announce(&export, self.io.arena().bytes_mut(slot));
+            interface.owes |= told.is_some();
+            interface.packets.queue(slot, told.map_or(0, |len| len as u32));
+        }
     }
 
     /// Has the kernel wake this core when a frame comes: before it sleeps.
     pub(super) fn watch_interfaces(&mut self) {
-        for (index, interface) in self.interfaces.iter_mut().enumerate() {
+        for interface in &mut self.interfaces {
             if interface.packets.has_room() && !std::mem::replace(&mut interface.is_watched, true) {
-                let tag = Tag(kind::FRAMES << kind::SHIFT | (index as u64) << 32);
-                self.io.watch(interface.packets.handle(), tag);
+                self.io.watch(interface.packets.handle(), interface.tag(kind::FRAMES));
             }
         }
     }
 
     /// The watch is over: a frame has come.
-    pub(super) fn frames_came(&mut self, index: u32) {
-        if let Some(interface) = self.interfaces.get_mut(index as usize) {
+    pub(super) fn frames_came(&mut self, opening: u32) {
+        if let Some(interface) = self.opening(opening) {
             (interface.is_watched, interface.is_woken) = (false, true);
         }
+        self.settle_retired();
+    }
+
+    /// The other one is: more can be sent.
+    pub(super) fn room_came(&mut self, opening: u32) {
+        if let Some(interface) = self.opening(opening) {
+            (interface.awaits_room, interface.owes) = (false, true);
+        }
+        self.settle_retired();
+    }
+
+    /// An opening of an interface, by its number.
+    fn opening(&mut self, number: u32) -> Option<&mut Interface> {
+        let mut all = self.interfaces.iter_mut().chain(&mut self.retired);
+        all.find(|interface| interface.opening == number)
     }
 
     /// Takes the frames that have come. Whether there were any.
@@ -165,6 +199,7 @@ impl<I: Io> Core<I> {
             if std::mem::take(&mut interface.is_woken)
                 && any == before
                 && let Err(error) = interface.packets.trouble()
+                && !self.is_outdated(index)
             {
                 limited!("faults of interfaces", Level::WARN, "AoE: {error}");
             }
@@ -234,7 +269,7 @@ impl<I: Io> Core<I> {
             return Some(*key);
         }
         let unit = *self.exports.get(&sight.to)?;
-        if !self.views[unit as usize].policy.export.may_see(sight.from) {
+        if !self.views[unit as usize].policy.export.may_see(sight.from) || self.lingers(index, sight) {
             return None;
         }
         if self.interfaces[index].sessions.len() >= SESSIONS_MAX {
@@ -278,9 +313,11 @@ impl<I: Io> Core<I> {
             "session {serial} has begun"
         );
         let nexus = NexusUnit::new(NexusId(serial), session.transport_id.clone(), NO_PORT, false);
-        let way = Way::Interface { index, from };
+        let way = Way::Interface { opening: interface.opening, from };
         let facts = Facts { serial, way, session: Some(Arc::new(session)), target: None };
-        let machine = Transport::Aoe(Box::new(Target::new(config)));
+        let mut target = Target::new(config);
+        self.recall(index, from, address, &mut target);
+        let machine = Transport::Aoe(Box::new(target));
         let mut conn = Connection::new(machine, facts, Phase::Serving, None);
         // What it was told in an earlier session nobody remembers: a needless error is better than a lie.
         conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0 });
@@ -331,87 +368,65 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Tells, if it is time, of frames that became no command.
-    pub(super) fn tell_counts(&mut self, now: Time) {
-        for interface in &mut self.interfaces {
-            if now.since(interface.told_at) < COUNTS_EVERY {
-                continue;
-            }
-            interface.told_at = now;
-            let name = &self.shared.config.aoe[interface.index].name;
-            let dropped = interface.packets.dropped();
-            let frames = dropped.saturating_sub(std::mem::replace(&mut interface.dropped, dropped));
-            if frames > 0 {
-                limited!(
-                    "frames that were dropped", Level::WARN, interface = %name, frames,
-                    "AoE: frames were dropped before they were looked at: the core has more to do than it can, or all \
-                     its slots wait for slow stores"
-                );
-            }
-            for ((from, address), key) in &interface.sessions {
-                let session = self.connections.get_mut(*key).and_then(|conn| conn.machine.aoe_mut());
-                tell(session.map(Target::take_counts).unwrap_or_default(), *from, *address, name);
-            }
+    /// Sends what a session owes, and gives back the frames that it is done with. Whether it has to wait for a slot.
+    pub(super) fn send_frames(&mut self, key: Key) -> bool {
+        let Some(conn) = self.connections.get_mut(key) else { return false };
+        let Way::Interface { opening, .. } = conn.facts.way else { return false };
+        let Some(target) = conn.machine.aoe_mut() else { return false };
+        if let Some(retired) = self.retired.iter_mut().find(|retired| retired.opening == opening) {
+            retired.end(target);
+            return false;
         }
-    }
-
-    /// Sends what a session owes, as far as there is room, and gives back the frames that it is done with.
-    pub(super) fn send_frames(&mut self, key: Key) {
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        let Way::Interface { index, .. } = conn.facts.way else { return };
-        let (Some(target), Some(interface)) = (conn.machine.aoe_mut(), self.interfaces.get_mut(index)) else {
-            return;
-        };
+        let mut interfaces = self.interfaces.iter_mut();
+        let Some(interface) = interfaces.find(|interface| interface.opening == opening) else { return false };
         while let Some(frame) = target.freed() {
             interface.packets.release(frame);
         }
         interface.owes |= frame::queue(&mut interface.packets, self.io.arena(), |arena, slot| {
             target.transmit().map(|frame| frame::put(arena, &frame, &[], slot))
         });
+        let is_crowded = target.owes() && !interface.packets.has_slot();
+        if is_crowded && !interface.crowded.contains(&key) {
+            interface.crowded.push(key);
+        }
+        is_crowded
     }
 
     /// Hands all frames of this turn to the kernel.
     pub(super) fn flush_interfaces(&mut self) {
-        for interface in self.interfaces.iter_mut().filter(|interface| interface.owes) {
-            interface.owes = false;
+        for index in 0..self.interfaces.len() {
+            let interface = &mut self.interfaces[index];
+            if !std::mem::take(&mut interface.owes) {
+                continue;
+            }
             match interface.packets.flush(self.io.arena()) {
-                Ok(is_left) => interface.owes = is_left,
+                Ok(true) if !std::mem::replace(&mut interface.awaits_room, true) => {
+                    self.io.watch_room(interface.packets.handle(), interface.tag(kind::ROOM));
+                }
+                Ok(_) => {}
                 // Initiators send their requests again.
-                Err(error) => limited!("frames that could not be sent", Level::WARN, "AoE: {error}"),
+                Err(error) => {
+                    interface.owes = true;
+                    if !self.is_outdated(index) {
+                        limited!("frames that could not be sent", Level::WARN, "AoE: {error}");
+                    }
+                }
+            }
+            if self.interfaces[index].packets.has_slot() {
+                std::mem::take(&mut self.interfaces[index].crowded)
+                    .into_iter()
+                    .for_each(|key| self.soil(key));
             }
         }
     }
 
     /// The session is over, and its connection quiet.
     pub(super) fn forget_session(&mut self, key: Key, way: Way) {
-        let Way::Interface { index, .. } = way else { return };
-        if let Some(interface) = self.interfaces.get_mut(index) {
+        let Way::Interface { opening, .. } = way else { return };
+        if let Some(interface) = self.opening(opening) {
             interface.sessions.retain(|_, session| *session != key);
         }
-    }
-}
-
-/// Tells what became of requests of an initiator that became no command.
-fn tell(counts: Counts, from: Mac, address: Address, interface: &str) {
-    let Counts { refused, copies, crowded } = counts;
-    if crowded > 0 {
-        limited!(
-            "requests without room", Level::WARN, initiator = %from, interface, %address, requests = crowded,
-            "AoE: requests found no room, and are to be made again: the unit's store is slow, or the initiator has more \
-             in flight than the {BUFFERS} that it is told"
-        );
-    }
-    if refused > 0 {
-        limited!(
-            "wrong requests", Level::WARN, initiator = %from, interface, %address, requests = refused,
-            "AoE: requests were wrong; what was wrong with them, the refusals of its session tell"
-        );
-    }
-    if copies > 0 {
-        limited!(
-            "requests that came again", Level::INFO, initiator = %from, interface, %address, requests = copies,
-            "AoE: requests came more than once: frames were lost, or answers took longer than the initiator waits"
-        );
+        self.settle_retired();
     }
 }
 
@@ -444,18 +459,12 @@ pub(crate) fn open(interface: &AoeInterface) -> std::io::Result<Vec<Socket>> {
         protocol: ETHERTYPE,
         filter: &[REQUEST],
         spread: &SESSION,
+        mtu_min: MTU_MIN,
         header: HEADERS_BYTES,
         frames: SLOTS_OF_INTERFACE,
         slots: SLOTS_OF_INTERFACE,
     };
-    let sockets = packet::open(&setup, interface.cores.len())?;
-    match sockets.first().map(Socket::mtu) {
-        Some(mtu) if mtu < MTU_MIN => Err(std::io::Error::other(format!(
-            "{name}: its MTU is {mtu}, and AoE needs {MTU_MIN} (ip link set {name} mtu 1500)",
-            name = interface.name
-        ))),
-        Some(_) | None => Ok(sockets),
-    }
+    packet::open(&setup, interface.cores.len())
 }
 
 /// What targets take: no answers.

@@ -181,13 +181,13 @@ impl<I: Io> Core<I> {
         if let Some(stream) = &mut conn.stream {
             stream.end_turn();
         }
-        if matches!(conn.machine, Transport::Aoe(_)) {
-            self.send_frames(key);
-        }
+        let waits_for_room = matches!(conn.machine, Transport::Aoe(_)) && self.send_frames(key);
         let Some(conn) = self.connections.get_mut(key) else { return };
         let event = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
-        if (wants_more || conn.machine.wants_more()) && !std::mem::replace(&mut conn.to_serve, true) {
+        if (wants_more || conn.machine.wants_more() && !waits_for_room)
+            && !std::mem::replace(&mut conn.to_serve, true)
+        {
             self.to_serve.push(key);
         }
         if let Some(channel) = conn.machine.device_mut() {

@@ -88,6 +88,10 @@ impl Io for Noting {
         self.kernel.watch(descriptor, tag);
     }
 
+    fn watch_room(&mut self, socket: Handle, tag: Tag) {
+        self.kernel.watch_room(socket, tag);
+    }
+
     fn unwatch(&mut self, tag: Tag) {
         self.kernel.unwatch(tag);
     }

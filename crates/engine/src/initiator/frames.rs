@@ -276,6 +276,7 @@ impl Lane {
             protocol: ETHERTYPE,
             filter: &answers,
             spread: &[],
+            mtu_min: 0,
             header: HEADERS_BYTES,
             frames: SLOTS,
             slots: SLOTS,

@@ -2,7 +2,7 @@
 
 use super::net::{INTERFACE, Namespace, Port};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a sector.
 pub const SECTOR: usize = 512;
@@ -113,7 +113,12 @@ impl Guest {
     fn answer(&self, frame: &[u8], mut other: impl FnMut(Vec<u8>)) -> Vec<u8> {
         for _ in 0..TIMES {
             self.port.send(frame).expect("it is sent");
-            while let Some(came) = self.port.receive(AGAIN) {
+            // On a busy segment there is always something.
+            let again = Instant::now() + AGAIN;
+            let rest = || again.saturating_duration_since(Instant::now());
+            while !rest().is_zero()
+                && let Some(came) = self.port.receive(rest())
+            {
                 if is_answer(&came) && came[20..24] == frame[20..24] {
                     return came;
                 }

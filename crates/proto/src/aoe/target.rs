@@ -20,7 +20,7 @@ pub mod violation;
 mod written;
 
 pub use query::{Export, Kind, Sight, announce, answer_query, look};
-pub use written::COPIES_WITHIN;
+pub use written::{COPIES_WITHIN, Written};
 
 use super::Frame;
 use crate::time::Time;
@@ -30,7 +30,6 @@ use std::time::Duration;
 use task::TaskTable;
 use wire::Span;
 use wire::aoe::{Address, Mac};
-use written::Written;
 
 /// Answers to requests that became no task; more requests of that kind are dropped while they wait to be sent.
 const REPLIES_MAX: usize = 64;
@@ -125,6 +124,17 @@ impl Target {
             held: 0,
             held_max: config.slots(),
         }
+    }
+
+    /// Takes away what it knows of writes that were answered, when it ends before copies of them can come no more: for
+    /// the next session of the same initiator.
+    pub fn take_written(&mut self) -> Written {
+        std::mem::take(&mut self.written)
+    }
+
+    /// Has it know the writes that an earlier session answered.
+    pub fn recall(&mut self, written: Written) {
+        self.written = written;
     }
 
     /// From now on it holds so many received frames at most: what would need one more is dropped.

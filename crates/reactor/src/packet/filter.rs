@@ -1,5 +1,6 @@
 //! Programs of the classic packet filter (Linux, Documentation/networking/filter.rst) that the kernel runs on frames.
 
+use super::socket::HEADER_BYTES;
 use libc::sock_filter;
 
 /// Where a number lies in a frame.
@@ -77,15 +78,18 @@ pub(super) fn frames(conditions: &[Condition]) -> Program {
 }
 
 /// A number made of fields, the remainder of which says what socket of a group a frame belongs to. The kernel shows this
-/// program a frame without its Ethernet header; that is found before the start.
+/// program a frame without its Ethernet header, which is found before the start; older kernels find nothing else there when
+/// a long frame is in pieces.
 pub(super) fn spread(fields: &[Field]) -> Program {
     const SUM: u32 = 0;
     /// 2 to the power of 32, divided by the golden ratio (Knuth, The Art of Computer Programming, section 6.4).
     const GOLDEN: u32 = 0x9e37_79b1;
     let mut program = vec![plain(libc::BPF_LD | libc::BPF_IMM, 0), plain(libc::BPF_ST, SUM)];
     for field in fields {
+        let at = u32::from(field.at);
+        let at = at.checked_sub(HEADER_BYTES).unwrap_or(LINK_HEADER.wrapping_add(at));
         program.extend([
-            plain(LOAD | field.width.code(), LINK_HEADER.wrapping_add(u32::from(field.at))),
+            plain(LOAD | field.width.code(), at),
             plain(libc::BPF_LDX | libc::BPF_MEM, SUM),
             plain(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X, 0),
             plain(libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K, GOLDEN),

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// An Ethernet header.
-const HEADER_BYTES: u32 = 14;
+pub(super) const HEADER_BYTES: u32 = 14;
 /// The largest payload that slots are made for; loopback would have 64 KiB.
 const MTU_MAX: u32 = 9216;
 /// Slots of either direction at most.
@@ -28,6 +28,8 @@ pub struct Setup<'a> {
     pub filter: &'a [Condition],
     /// Frames that are the same in these fields come to the same socket.
     pub spread: &'a [Field],
+    /// The least MTU that is of use.
+    pub mtu_min: u32,
     /// Bytes before the part of a frame that is to lie on a block boundary, from the Ethernet header on.
     pub header: u32,
     /// Frames that can be received and not yet released, for each socket; at most 4096.
@@ -53,6 +55,7 @@ struct Interface {
     index: i32,
     mac: [u8; 6],
     mtu: u32,
+    is_up: bool,
 }
 
 /// Opens so many sockets, one for each core; each frame comes to one of them.
@@ -71,6 +74,8 @@ pub fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Socket>> {
         }
         sockets.push(socket);
     }
+    // Not before all are there: the kernel divides by how many there are.
+    sockets.iter().try_for_each(|socket| socket.admit(setup))?;
     Ok(sockets)
 }
 
@@ -81,6 +86,17 @@ impl Socket {
             rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None);
         let fd = raw.map_err(|errno| explain(errno, setup.interface))?;
         let interface = Interface::find(&fd, setup.interface)?;
+        if !interface.is_up {
+            return Err(explain(Errno::NETDOWN, setup.interface));
+        }
+        if interface.mtu < setup.mtu_min {
+            return Err(io::Error::other(format!(
+                "{name}: its MTU is {mtu}, and {min} is needed (ip link set {name} mtu 1500)",
+                name = setup.interface,
+                mtu = interface.mtu,
+                min = setup.mtu_min
+            )));
+        }
         let options = Options { fd: &fd, interface: &interface.name };
         let [frames, slots] = [setup.frames, setup.slots].map(|count| count.min(SLOTS_MAX));
         let ring = Ring::new(&fd, &options, HEADER_BYTES + interface.mtu, frames)?;
@@ -90,24 +106,26 @@ impl Socket {
         Ok(Socket { ring, fd, interface, header: setup.header, frames, slots })
     }
 
-    /// Starts receiving; what comes has passed the filter.
+    /// Starts receiving, but nothing passes.
     fn bind(&self, setup: &Setup<'_>) -> io::Result<()> {
-        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::nothing())?;
         self.receive_from(setup.protocol)
     }
 
-    /// Starts receiving as one of a group, whose number is returned. Only who receives can join one, so nothing passes
-    /// until it has.
+    /// The same as one of a group, whose number is returned. Only who receives can join one.
     fn join(&self, setup: &Setup<'_>, group: Option<u16>) -> io::Result<u16> {
-        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::nothing())?;
-        self.receive_from(setup.protocol)?;
+        self.bind(setup)?;
         let new = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
         let fanout = (libc::PACKET_FANOUT_CBPF | new) << 16 | u32::from(group.unwrap_or(0));
         self.options().set(libc::SOL_PACKET, libc::PACKET_FANOUT, &fanout)?;
         self.options().attach(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &filter::spread(setup.spread))?;
-        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))?;
         let fanout: u32 = self.options().get(libc::SOL_PACKET, libc::PACKET_FANOUT)?;
         Ok(fanout as u16)
+    }
+
+    /// From now on what passes the filter comes.
+    fn admit(&self, setup: &Setup<'_>) -> io::Result<()> {
+        self.options().attach(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter::frames(setup.filter))
     }
 
     fn receive_from(&self, protocol: u16) -> io::Result<()> {
@@ -130,6 +148,26 @@ impl Socket {
     /// The largest payload of a frame, when the socket was opened.
     pub fn mtu(&self) -> u32 {
         self.interface.mtu
+    }
+
+    /// Why it is of no use any more, if so: the interface has gone, or is not what it was when the socket was opened. One
+    /// that is down may come up again, and is the same then.
+    pub fn outdated(&self) -> Option<String> {
+        let was = &self.interface;
+        let now = match Interface::find(&self.fd, &was.name) {
+            Ok(now) => now,
+            Err(error) => return Some(error.to_string()),
+        };
+        let change = if now.index != was.index || self.is_orphan() {
+            "the network interface was removed, and there is another of this name".to_owned()
+        } else if now.mtu != was.mtu {
+            format!("its MTU was {}, and is {}", was.mtu, now.mtu)
+        } else if now.mac != was.mac {
+            "its Ethernet address is another".to_owned()
+        } else {
+            return None;
+        };
+        Some(format!("{}: {change}", was.name))
     }
 
     pub(super) fn handle(&self) -> Handle {
@@ -243,15 +281,13 @@ impl Interface {
             let words = format!("{name} is not an Ethernet interface");
             return Err(io::Error::new(io::ErrorKind::Unsupported, words));
         }
-        if i32::from(flags) & libc::IFF_UP == 0 {
-            return Err(fault(Errno::NETDOWN));
-        }
         let mut mac = [0; 6];
         for (to, from) in mac.iter_mut().zip(address.sa_data) {
             *to = from as u8;
         }
         let mtu = u32::try_from(mtu).unwrap_or(0).min(MTU_MAX);
-        Ok(Interface { name: name.to_owned(), index, mac, mtu })
+        let is_up = i32::from(flags) & libc::IFF_UP != 0;
+        Ok(Interface { name: name.to_owned(), index, mac, mtu, is_up })
     }
 }
 
@@ -266,7 +302,7 @@ fn explain(errno: Errno, interface: &str) -> io::Error {
     let error = io::Error::from(errno);
     let advice = match errno {
         Errno::NODEV => "there is no such network interface here (ip link shows them)".to_owned(),
-        Errno::NXIO => "the network interface was removed; when it is back, start again".to_owned(),
+        Errno::NXIO => "the network interface was removed".to_owned(),
         Errno::NETDOWN => format!("the network interface is down (ip link set {interface} up)"),
         Errno::PERM | Errno::ACCESS => {
             "raw Ethernet frames need the capability CAP_NET_RAW: run as root, or give it to the program \
@@ -274,9 +310,7 @@ fn explain(errno: Errno, interface: &str) -> io::Error {
                 .to_owned()
         }
         Errno::AFNOSUPPORT => "this kernel has no packet sockets (CONFIG_PACKET)".to_owned(),
-        Errno::MSGSIZE => {
-            "a frame is longer than the interface takes: its MTU was lowered; start again".to_owned()
-        }
+        Errno::MSGSIZE => "a frame is longer than the interface takes: its MTU was lowered".to_owned(),
         Errno::MFILE | Errno::NFILE => {
             "too many open files: raise the limit (ulimit -n, LimitNOFILE=)".to_owned()
         }

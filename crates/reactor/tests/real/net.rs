@@ -43,6 +43,12 @@ impl End {
         ip(&format!("-n {} {words}", self.name));
     }
 
+    /// Runs `tc` in it.
+    pub(crate) fn tc(&self, words: &str) {
+        let mut command = Command::new("tc");
+        must(command.args(["-n", &self.name]).args(words.split(' ')));
+    }
+
     /// Calls `act` in a thread that is in it; what that opens stays there.
     pub(crate) fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let space = File::open(format!("/run/netns/{}", self.name)).expect("the namespace is there");
@@ -69,8 +75,12 @@ impl Drop for Cable {
 }
 
 fn ip(words: &str) {
-    let done = command(words).output().expect("the tests need ip (iproute2)");
-    assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
+    must(&mut command(words));
+}
+
+fn must(command: &mut Command) {
+    let done = command.output().expect("the tests need ip and tc (iproute2)");
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 fn command(words: &str) -> Command {

@@ -17,6 +17,7 @@ const SETUP: Setup<'_> = Setup {
     protocol: PROTOCOL,
     filter: &[],
     spread: &[],
+    mtu_min: 1000,
     header: 36,
     frames: 64,
     slots: 64,
@@ -171,7 +172,7 @@ fn a_filter_keeps_other_frames_away() {
 #[test]
 fn frames_of_one_sender_and_number_come_to_one_socket_and_none_comes_twice() {
     const NUMBERS: u16 = 64;
-    let cable = Cable::new(1500);
+    let cable = Cable::new(9000);
     let [a, b] = &cable.ends;
     let spread = [SOURCE[0], SOURCE[1], NUMBER];
     let mut a = Host::new(a, &SETUP);
@@ -181,7 +182,9 @@ fn frames_of_one_sender_and_number_come_to_one_socket_and_none_comes_twice() {
     for round in 0..3u8 {
         for number in 0..NUMBERS {
             let [high, low] = number.to_be_bytes();
-            let frame = a.frame(to, &[&[round, high, low][..], &[0; 60]].concat());
+            // The kernel has long ones in pieces.
+            let len = if round == 2 { 8000 } else { 60 };
+            let frame = a.frame(to, &[&[round, high, low], &payload(len, 1)[..]].concat());
             a.send(&frame);
         }
     }
@@ -330,7 +333,7 @@ fn closing_gives_back_memory_that_is_not_lent_any_more() {
     }
     let mut small = Arena::new(65_536).unwrap();
     let refused = Packets::new(sockets(&cable.ends[0], &SETUP, 1).remove(0), &mut small).err().unwrap();
-    assert_eq!((refused.kind(), small.in_use()), (ErrorKind::OutOfMemory, 0));
+    assert_eq!((std::io::Error::from(refused).kind(), small.in_use()), (ErrorKind::OutOfMemory, 0));
 }
 
 #[test]
@@ -348,6 +351,8 @@ fn an_interface_that_does_not_suit_is_told_in_words() {
     end.ip(&format!("link set {INTERFACE} down"));
     assert!(refused(INTERFACE).contains(&format!("ip link set {INTERFACE} up")), "{}", refused(INTERFACE));
     assert!(refused("lo").contains("ip link set lo up"), "{}", refused("lo"));
+    end.ip(&format!("link set {INTERFACE} mtu 999 up"));
+    assert!(refused(INTERFACE).contains("its MTU is 999, and 1000 is needed"), "{}", refused(INTERFACE));
 }
 
 #[test]
@@ -404,8 +409,65 @@ fn an_interface_that_was_removed_is_told_and_the_socket_rests() {
     complete_one(&mut host.ring).result.unwrap();
     let told = host.packets.trouble().unwrap_err().to_string();
     assert!(told.contains("removed"), "{told}");
+    assert!(host.packets.outdated().is_some_and(|why| why.contains("no such network interface")));
     let frame = host.frame(BROADCAST, &payload(100, 4));
     host.queue(&frame);
     let told = host.packets.flush(host.ring.arena()).unwrap_err().to_string();
     assert!(told.contains("removed"), "{told}");
+}
+
+#[test]
+fn a_socket_is_outdated_when_its_interface_is_another() {
+    let cable = Cable::new(1500);
+    let end = &cable.ends[1];
+    let ip = |words: &str| end.ip(&format!("link {words}"));
+    let socket = || sockets(end, &SETUP, 1).remove(0);
+    // The interface is looked for where the socket was opened.
+    let first = socket();
+    ip(&format!("set {INTERFACE} down"));
+    ip(&format!("set {INTERFACE} up"));
+    assert_eq!(first.outdated(), None, "it is the same again");
+    for (change, word) in [("mtu 2000", "2000"), ("address 02:00:00:00:00:77", "address")] {
+        let socket = socket();
+        ip(&format!("set {INTERFACE} {change}"));
+        assert!(socket.outdated().is_some_and(|why| why.contains(word)), "{:?}", socket.outdated());
+    }
+    let socket = socket();
+    ip(&format!("delete {INTERFACE}"));
+    assert!(socket.outdated().is_some_and(|why| why.contains("no such")));
+    ip(&format!("add {INTERFACE} type bridge"));
+    assert!(socket.outdated().is_some_and(|why| why.contains("another")));
+}
+
+#[test]
+fn what_has_no_room_is_sent_when_there_is_some() {
+    let cable = Cable::new(1500);
+    let [mut a, mut b] = cable.ends.each_ref().map(|end| Host::new(end, &SETUP));
+    cable.ends[0].tc(&format!("qdisc add dev {INTERFACE} root tbf rate 100mbit burst 3000 latency 10s"));
+    let frame = a.frame(b.packets.mac(), &payload(1400, 1));
+    // What waits at the interface is out of our hands, but counts.
+    let mut sent = 0;
+    let mut is_left = false;
+    while !is_left {
+        while a.packets.has_slot() {
+            a.queue(&frame);
+            sent += 1;
+        }
+        is_left = a.packets.flush(a.ring.arena()).unwrap();
+    }
+    let mut turns = 0;
+    while is_left {
+        a.ring.watch_room(a.packets.handle(), TAG);
+        complete_one(&mut a.ring).result.unwrap();
+        is_left = a.packets.flush(a.ring.arena()).unwrap();
+        turns += 1;
+    }
+    assert!(turns < 10, "it is told once there is room for much: {turns}");
+    let mut got = 0;
+    while got + b.packets.dropped() < sent {
+        for frame in b.here() {
+            got += 1;
+            b.packets.release(frame);
+        }
+    }
 }

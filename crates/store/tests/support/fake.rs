@@ -147,6 +147,10 @@ impl Io for FakeIo {
         unreachable!("stores watch nothing")
     }
 
+    fn watch_room(&mut self, _socket: Handle, _tag: Tag) {
+        unreachable!("stores have no sockets")
+    }
+
     fn unwatch(&mut self, _tag: Tag) {
         unreachable!("stores watch nothing")
     }

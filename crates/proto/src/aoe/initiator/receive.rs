@@ -61,6 +61,12 @@ impl Initiator {
             return None;
         }
         let answer = Answer::of(header, frame)?;
+        if matches!(answer.result, Err(Fault::Refused(ErrorCode::BAD_ARGUMENT))) && self.may_be_too_long(kind)
+        {
+            // Its interface may have another MTU now. A new login tells what fits.
+            self.over("the target does not take frames of the size that it told");
+            return None;
+        }
         // What reads is answered with all its data.
         if answer.result.is_ok() && self.reads(kind) > u32::try_from(answer.data.len()).unwrap_or(u32::MAX) {
             return None;
@@ -77,6 +83,13 @@ impl Initiator {
             Kind::Ata(id) => self.ata_done(id, answer.result, place),
             Kind::Query | Kind::Order { .. } => None,
         }
+    }
+
+    /// Whether a request, or its answer, is a longer frame than any target takes.
+    fn may_be_too_long(&mut self, kind: Kind) -> bool {
+        let Kind::Move { task, sectors: 2.., .. } = kind else { return false };
+        let plan = self.tasks.get(task).map(|task| task.plan);
+        matches!(plan, Some(Plan::Move { way: Way::Read | Way::Write, .. }))
     }
 
     /// Bytes of data that a good answer has to have.
@@ -117,6 +130,11 @@ impl Initiator {
         let sectors = wire::aoe::sectors_per_frame(self.config.mtu).min(found.sectors);
         if sectors == 0 {
             self.over("not even one sector fits into a frame of the interface");
+            return None;
+        }
+        if !is_login && sectors < self.peer.sectors {
+            // What is in flight may never fit.
+            self.over("the target takes smaller frames than before");
             return None;
         }
         self.is_asking = false;

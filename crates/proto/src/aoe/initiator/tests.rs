@@ -616,3 +616,38 @@ fn a_session_that_is_over_takes_and_sends_nothing() {
     assert_eq!(rig.machine.poll(), Some(Event::Gone { reason: "logged out".into() }));
     assert!(rig.machine.poll().is_none());
 }
+
+#[test]
+fn a_target_whose_frames_are_smaller_now_is_met_again() {
+    let reason = |rig: &mut Rig| match rig.machine.poll() {
+        Some(Event::Gone { reason }) => reason,
+        other => panic!("{other:?}"),
+    };
+    // It tells so when it is asked for a sign of life: writes that are too long never reach it.
+    let mut rig = Rig::new();
+    rig.submit(&write_10(0, 2, 0), 0, 1024);
+    while !rig.machine.is_over() {
+        for frame in rig.sent() {
+            let header = Header::view(&frame).unwrap();
+            if header.command == AoeCommand::CONFIG {
+                let mut answer = rig.disk.answer(&frame);
+                answer[28] = 1;
+                rig.receive(&answer);
+            }
+        }
+        if !rig.machine.is_over() {
+            rig.later();
+        }
+    }
+    assert!(rig.now.since(Time(0)) < 2 * CONFIG.idle);
+    assert!(reason(&mut rig).contains("smaller"));
+
+    // Or it refuses a read.
+    let mut rig = Rig::new();
+    rig.submit(&read_10(0, 2), 1024, 0);
+    let request = rig.sent().pop().unwrap();
+    let header = Header::view(&request).unwrap();
+    let refusal = header.answer(THEIRS, TARGET, ErrorCode::BAD_ARGUMENT);
+    rig.receive(&[refusal.as_bytes(), &request[24..36]].concat());
+    assert!(reason(&mut rig).contains("size"));
+}

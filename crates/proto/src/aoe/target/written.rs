@@ -26,7 +26,7 @@ pub(super) struct Write {
 
 /// The last writes of a session: memory is taken with the first of them.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub struct Written {
     sets: Vec<Set>,
 }
 

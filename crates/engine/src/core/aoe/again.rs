@@ -1,0 +1,311 @@
+//! Network interfaces that come and go, or get another MTU or address: the sockets on them are opened again.
+//!
+//! The first core of an interface looks at it (a [`Keeper`]). When the sockets are of no use any more, each core lets go
+//! of its own: it takes nothing more from it and ends the sessions. Only when all have said so new ones are opened, by the
+//! housekeeper, since that takes the kernel tens of milliseconds. So no frame is taken twice, from an old socket and from a
+//! new one; and a session comes to the core that it was on, as the fanout goes by the initiator and the unit, and cores
+//! have their sockets in the same order.
+//!
+//! Tasks of a session that has ended may still be in a store, which may write from the frame that they came in. So the
+//! slots, and the sessions' names, are kept until they are over ([`Core::retired`]): until then a session of the same name
+//! does not begin.
+
+use super::{Interface, SESSIONS_MAX};
+use crate::config::Config;
+use crate::core::{Core, kind};
+use crate::housekeeper::Job;
+use crate::limited;
+use crate::message::{InterfaceMessage, Message};
+use crate::slots::Key;
+use proto::aoe::target::{COPIES_WITHIN, Sight, Target, Written};
+use proto::time::Time;
+use proto::verbs::Down;
+use reactor::io::Io;
+use reactor::packet::{NoRoom, Packets, Socket};
+use std::io;
+use std::time::Duration;
+use tracing::Level;
+use wire::aoe::{Address, Mac};
+
+/// How often an interface that is served is looked at. That it was removed its socket tells at once.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Earlier openings of an interface that a core keeps for tasks that are still in a store. While there are more, it is not
+/// opened again: a store that hangs costs no more memory, however often the interface changes.
+const RETIRED_MAX: usize = 1;
+
+/// What the first core of an interface knows of it.
+pub(in crate::core) struct Keeper {
+    /// Its index in the configuration.
+    index: usize,
+    state: State,
+    look_at: Time,
+    /// Why it is not served: told already.
+    reason: Option<String>,
+}
+
+enum State {
+    Served,
+    /// So many cores have yet to let go of it.
+    Closing(usize),
+    Closed,
+    /// The housekeeper is at it.
+    Opening,
+}
+
+/// Writes that a session answered before it ended with its interface: late copies may still come.
+pub(in crate::core) struct Answered {
+    /// Of the interface, in the configuration.
+    index: usize,
+    from: Mac,
+    to: Address,
+    written: Written,
+    until: Time,
+}
+
+/// Those of the interfaces whose first core this is.
+pub(in crate::core) fn keepers(config: &Config, me: usize) -> Vec<Keeper> {
+    let is_first = |cores: &[usize]| cores.first() == Some(&config.cores[me]);
+    let keeper = |index| Keeper { index, state: State::Served, look_at: Time(0), reason: None };
+    let all = (0..).zip(&config.aoe);
+    all.filter(|(_, interface)| is_first(&interface.cores)).map(|(index, _)| keeper(index)).collect()
+}
+
+impl Interface {
+    /// Nothing of a session is sent any more, and it gives back its frames.
+    pub(super) fn end(&mut self, target: &mut Target) {
+        while target.transmit().is_some() {}
+        while let Some(frame) = target.freed() {
+            self.packets.release(frame);
+        }
+    }
+}
+
+impl<I: Io> Core<I> {
+    /// Looks at interfaces, and for those that are not there.
+    pub(in crate::core) fn look_after_interfaces(&mut self, now: Time) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.answered.retain(|answered| answered.until > now);
+        for (index, socket) in std::mem::take(&mut self.roomless) {
+            self.serve_interface(index, socket);
+        }
+        for position in 0..self.keepers.len() {
+            let keeper = &mut self.keepers[position];
+            // One that is not there is looked for with each tick.
+            if now >= keeper.look_at || matches!(keeper.state, State::Closed) {
+                keeper.look_at = now.after(LOOK_EVERY);
+                self.look(position);
+            }
+        }
+    }
+
+    /// When [`Core::look_after_interfaces`] is to be called next, if at all.
+    pub(in crate::core) fn next_look(&self) -> Option<Time> {
+        let is_away = |keeper: &Keeper| matches!(keeper.state, State::Closed);
+        if !self.roomless.is_empty() || self.keepers.iter().any(is_away) {
+            return Some(self.next_tick);
+        }
+        self.keepers.iter().map(|keeper| keeper.look_at).min()
+    }
+
+    pub(in crate::core) fn interface_message(&mut self, index: usize, message: InterfaceMessage) {
+        let keeper = self.keepers.iter().position(|keeper| keeper.index == index);
+        match (message, keeper) {
+            (InterfaceMessage::Look, Some(position)) => self.look(position),
+            (InterfaceMessage::Close, _) => self.close_interface(index),
+            (InterfaceMessage::Closed, Some(position)) => self.interface_closed(position),
+            (InterfaceMessage::Opened(opened), Some(position)) => self.interface_opened(position, opened),
+            (InterfaceMessage::Serve(socket), _) => self.serve_interface(index, *socket),
+            (InterfaceMessage::Look | InterfaceMessage::Closed | InterfaceMessage::Opened(_), None) => {}
+        }
+    }
+
+    /// A socket of an interface reports an error: whether that is because it is of no use any more, of which the first core
+    /// is told.
+    pub(super) fn is_outdated(&mut self, interface: usize) -> bool {
+        let interface = &self.interfaces[interface];
+        let is_outdated = interface.packets.outdated().is_some();
+        if is_outdated && let Some(first) = self.shared.config.aoe[interface.index].cores.first() {
+            self.tell_interface(interface.index, *first, InterfaceMessage::Look);
+        }
+        is_outdated
+    }
+
+    fn look(&mut self, position: usize) {
+        let index = self.keepers[position].index;
+        match self.keepers[position].state {
+            State::Served => {
+                let own = self.interfaces.iter().find(|interface| interface.index == index);
+                let roomless = || self.roomless.iter().find(|(of, _)| *of == index);
+                let outdated = match own {
+                    Some(own) => own.packets.outdated(),
+                    None => roomless().and_then(|(_, socket)| socket.outdated()),
+                };
+                if let Some(reason) = outdated {
+                    self.let_go(position, reason);
+                }
+            }
+            State::Closed if self.stopping.is_none() => {
+                let interface = self.shared.config.aoe[index].clone();
+                let job = Job::OpenInterface { interface, index, core: self.me };
+                // It is gone only when the process ends.
+                let _ = self.shared.housekeeper.send(job);
+                self.keepers[position].state = State::Opening;
+            }
+            State::Closing(_) | State::Closed | State::Opening => {}
+        }
+    }
+
+    /// Whether a session of an earlier opening has the name that a frame is for.
+    pub(super) fn lingers(&self, interface: usize, sight: &Sight) -> bool {
+        let name = (sight.from, sight.to);
+        let index = self.interfaces[interface].index;
+        self.retired.iter().any(|retired| retired.index == index && retired.sessions.contains_key(&name))
+    }
+
+    /// Has all cores of an interface let go of it.
+    fn let_go(&mut self, position: usize, reason: String) {
+        tracing::warn!("AoE on {reason}; sessions there end, and it is served again as soon as that can be");
+        let index = self.keepers[position].index;
+        let cores = self.shared.config.aoe[index].cores.clone();
+        self.keepers[position].state = State::Closing(cores.len());
+        self.keepers[position].reason = Some(reason);
+        for core in cores {
+            self.tell_interface(index, core, InterfaceMessage::Close);
+        }
+    }
+
+    /// Takes and sends nothing more there.
+    fn close_interface(&mut self, index: usize) {
+        self.roomless.retain(|(of, _)| *of != index);
+        if let Some(position) = self.interfaces.iter().position(|interface| interface.index == index) {
+            let interface = self.interfaces.remove(position);
+            for (kind, is_watched) in
+                [(kind::FRAMES, interface.is_watched), (kind::ROOM, interface.awaits_room)]
+            {
+                if is_watched {
+                    self.io.unwatch(interface.tag(kind));
+                }
+            }
+            let sessions: Vec<_> = interface.sessions.iter().map(|(name, key)| (*name, *key)).collect();
+            self.retired.push(interface);
+            for ((from, to), key) in sessions {
+                self.note_answered(index, from, to, key);
+                self.gone(key, "its network interface was removed, or is another now");
+                // What it has received in this turn becomes no task any more.
+                self.down(Some(key), Down::Close);
+            }
+        }
+        self.letting_go.push(index);
+        self.settle_retired();
+    }
+
+    fn note_answered(&mut self, index: usize, from: Mac, to: Address, key: Key) {
+        let Some(target) = self.connections.get_mut(key).and_then(|conn| conn.machine.aoe_mut()) else {
+            return;
+        };
+        let (written, until) = (target.take_written(), self.io.now().after(COPIES_WITHIN));
+        if self.answered.len() >= SESSIONS_MAX {
+            self.answered.pop_front();
+        }
+        self.answered.push_back(Answered { index, from, to, written, until });
+    }
+
+    /// A session begins: it knows what an earlier one answered.
+    pub(super) fn recall(&mut self, interface: usize, from: Mac, to: Address, target: &mut Target) {
+        let name = (self.interfaces[interface].index, from, to);
+        let is_it = |answered: &Answered| (answered.index, answered.from, answered.to) == name;
+        let found = self.answered.iter().position(is_it);
+        if let Some(answered) = found.and_then(|position| self.answered.remove(position)) {
+            target.recall(answered.written);
+        }
+    }
+
+    /// Gives back what nobody needs any more, and says so as far as somebody waits for it.
+    pub(super) fn settle_retired(&mut self) {
+        let is_watched = |retired: &Interface| retired.is_watched || retired.awaits_room;
+        let is_over = |retired: &mut Interface| retired.sessions.is_empty() && !is_watched(retired);
+        let over: Vec<Interface> = self.retired.extract_if(.., is_over).collect();
+        for retired in over {
+            // Closing it would hold up the core.
+            let _ = self.shared.housekeeper.send(Job::Close(retired.packets.close(self.io.arena())));
+        }
+        for index in std::mem::take(&mut self.letting_go) {
+            let is_it = |retired: &&Interface| retired.index == index;
+            match self.shared.config.aoe[index].cores.first() {
+                Some(first) if self.retired.iter().filter(is_it).count() <= RETIRED_MAX => {
+                    self.tell_interface(index, *first, InterfaceMessage::Closed);
+                }
+                Some(_) | None => self.letting_go.push(index),
+            }
+        }
+    }
+
+    fn interface_closed(&mut self, position: usize) {
+        let keeper = &mut self.keepers[position];
+        if let State::Closing(cores) = &mut keeper.state {
+            *cores -= 1;
+            if *cores == 0 {
+                keeper.state = State::Closed;
+                self.look(position);
+            }
+        }
+    }
+
+    fn interface_opened(&mut self, position: usize, opened: io::Result<Vec<Socket>>) {
+        let keeper = &mut self.keepers[position];
+        let index = keeper.index;
+        match opened {
+            Ok(sockets) => {
+                (keeper.state, keeper.reason) = (State::Served, None);
+                if let Some(socket) = sockets.first() {
+                    let (name, mac) = (&self.shared.config.aoe[index].name, Mac(socket.mac()));
+                    tracing::info!(%mac, mtu = socket.mtu(), "AoE on {name}: it is served again");
+                }
+                let cores = self.shared.config.aoe[index].cores.clone();
+                for (core, socket) in cores.into_iter().zip(sockets) {
+                    self.tell_interface(index, core, InterfaceMessage::Serve(Box::new(socket)));
+                }
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                keeper.state = State::Closed;
+                if keeper.reason.as_ref() != Some(&reason) {
+                    tracing::warn!("AoE on {reason}; it is served as soon as it can be");
+                    keeper.reason = Some(reason);
+                }
+            }
+        }
+    }
+
+    /// Serves an interface from now on.
+    fn serve_interface(&mut self, index: usize, socket: Socket) {
+        if self.stopping.is_some() {
+            return;
+        }
+        match Packets::new(socket, self.io.arena()) {
+            Ok(packets) => {
+                self.add_interface(index, packets);
+                self.announce_on(self.interfaces.len() - 1);
+                self.flush_interfaces();
+            }
+            // Its frames wait in the kernel's ring: no other core may have them.
+            Err(NoRoom(socket)) => {
+                limited!(
+                    "interfaces that there was too little memory for",
+                    Level::WARN,
+                    "AoE on {}: too little memory is left for its frames; they are taken later",
+                    self.shared.config.aoe[index].name
+                );
+                self.roomless.push((index, socket));
+            }
+        }
+    }
+
+    fn tell_interface(&mut self, index: usize, core: usize, message: InterfaceMessage) {
+        if let Some(core) = self.core_index(core) {
+            self.post(core, Message::Interface { index, message });
+        }
+    }
+}

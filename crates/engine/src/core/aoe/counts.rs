@@ -1,0 +1,64 @@
+//! What the log tells of frames that became no command.
+
+use super::BUFFERS;
+use crate::core::Core;
+use crate::limited;
+use proto::aoe::target::{Counts, Target};
+use proto::time::Time;
+use reactor::io::Io;
+use std::time::Duration;
+use tracing::Level;
+use wire::aoe::{Address, Mac};
+
+/// How often it does.
+const COUNTS_EVERY: Duration = Duration::from_secs(10);
+
+impl<I: Io> Core<I> {
+    /// Tells, if it is time, of frames that became no command.
+    pub(in crate::core) fn tell_counts(&mut self, now: Time) {
+        for interface in &mut self.interfaces {
+            if now.since(interface.told_at) < COUNTS_EVERY {
+                continue;
+            }
+            interface.told_at = now;
+            let name = &self.shared.config.aoe[interface.index].name;
+            let dropped = interface.packets.dropped();
+            let frames = dropped.saturating_sub(std::mem::replace(&mut interface.dropped, dropped));
+            if frames > 0 {
+                limited!(
+                    "frames that were dropped", Level::WARN, interface = %name, frames,
+                    "AoE: frames were dropped before they were looked at: the core has more to do than it can, or all \
+                     its slots wait for slow stores"
+                );
+            }
+            for ((from, address), key) in &interface.sessions {
+                let session = self.connections.get_mut(*key).and_then(|conn| conn.machine.aoe_mut());
+                tell(session.map(Target::take_counts).unwrap_or_default(), *from, *address, name);
+            }
+        }
+    }
+}
+
+/// Tells what became of requests of an initiator that became no command.
+fn tell(counts: Counts, from: Mac, address: Address, interface: &str) {
+    let Counts { refused, copies, crowded } = counts;
+    if crowded > 0 {
+        limited!(
+            "requests without room", Level::WARN, initiator = %from, interface, %address, requests = crowded,
+            "AoE: requests found no room, and are to be made again: the unit's store is slow, or the initiator has more \
+             in flight than the {BUFFERS} that it is told"
+        );
+    }
+    if refused > 0 {
+        limited!(
+            "wrong requests", Level::WARN, initiator = %from, interface, %address, requests = refused,
+            "AoE: requests were wrong; what was wrong with them, the refusals of its session tell"
+        );
+    }
+    if copies > 0 {
+        limited!(
+            "requests that came again", Level::INFO, initiator = %from, interface, %address, requests = copies,
+            "AoE: requests came more than once: frames were lost, or answers took longer than the initiator waits"
+        );
+    }
+}
