@@ -84,9 +84,7 @@ fn sectors(guest: &mut Guest) -> u8 {
 fn verified_load_goes_on_when_the_targets_interface_is_made_again() {
     let network = Network::new(1500, 1);
     let host = Host::new(&network.target, 1500, ONE);
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let unit = format!("file:{},size=32M,aoe=1.1", directory.path().join("disk").display());
-    let daemon = serve(&network, &[&unit]);
+    let daemon = serve(&network, &["ram:32M,aoe=1.1"]);
     let mut load = Load::within(&network.initiator, URL, &["--bs", "4K", "--iodepth", "16"]);
     load.get_on();
     // Another address is found by the next login, when the old one has been silent for long enough.
