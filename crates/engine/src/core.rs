@@ -155,6 +155,8 @@ const GOODBYE: Duration = Duration::from_secs(GOODBYE_SECONDS as u64);
 
 /// Kinds of completion tags: the top four bits.
 mod kind {
+    use super::{Tag, Work};
+
     pub(super) const ACCEPT: u64 = 1;
     pub(super) const RECV: u64 = 2;
     pub(super) const SEND: u64 = 3;
@@ -166,6 +168,15 @@ mod kind {
     pub(super) const SHIFT: u32 = 60;
     /// What a tag has room for besides its kind and a generation.
     pub(super) const NUMBERS: u32 = 1 << 28;
+
+    /// What it is that has ended; frames are found by looking for them.
+    pub(super) fn work(tag: Tag) -> Work {
+        match tag.0 >> SHIFT {
+            LANE => Work::Own,
+            FRAMES | ROOM => Work::None,
+            _ => Work::Other,
+        }
+    }
 }
 
 /// The operation that flushes a store at the end; not a task's.
@@ -252,12 +263,12 @@ impl<I: Io> Core<I> {
         let mut completions = Vec::with_capacity(256);
         let mut messages = Vec::with_capacity(64);
         while !self.is_over() {
-            let (is_ready, wait) = (self.io.is_ready(), self.wait());
+            let wait = self.wait();
             if wait != Wait::No {
                 self.watch_interfaces();
             }
             self.io.turn(wait, &mut completions);
-            self.turn(is_ready, &mut completions, &mut messages);
+            self.turn(&mut completions, &mut messages);
         }
         self.flush_stores(&mut completions)
     }
@@ -282,26 +293,20 @@ impl<I: Io> Core<I> {
         self.poller.wait(now, if is_timed { Some(until(next)) } else { look })
     }
 
-    /// One turn: completions, messages, then everything that became ready goes out together. `was_ready`: there were
-    /// completions before it began.
-    fn turn(&mut self, was_ready: bool, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
-        let has_completions = !completions.is_empty();
+    /// One turn: completions, messages, then everything that became ready goes out together.
+    fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
+        let mut work = Work::None;
         for completion in completions.drain(..) {
+            work = work.max(kind::work(completion.tag));
             self.dispatch(completion);
         }
-        let has_frames = self.take_frames();
+        if self.take_frames() {
+            work = work.max(Work::Frames);
+        }
         self.mailbox.drain(messages);
-        let work = if !messages.is_empty() {
-            Work::Other
-        } else if has_frames {
-            Work::Frames
-        } else if was_ready {
-            Work::Own
-        } else if has_completions {
-            Work::Other
-        } else {
-            Work::None
-        };
+        if !messages.is_empty() {
+            work = Work::Other;
+        }
         for message in messages.drain(..) {
             self.message(message);
         }

@@ -22,12 +22,12 @@ pub struct Poller {
     spun: Duration,
 }
 
-/// What a turn found to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a turn found to do: the last of these that it did.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Work {
     /// Nothing.
     None,
-    /// What the core itself had begun and needed not wait for.
+    /// The end of what the core itself had begun.
     Own,
     /// Frames.
     Frames,
@@ -81,7 +81,7 @@ impl Poller {
         match work {
             Work::Frames => self.came(now, SPIN_FOR_FRAMES),
             Work::Other => self.came(now, SPIN),
-            // It is no sign of when the next frame comes. Of streams it is: commands come beside it.
+            // No sign of when the next frame comes, whose sender waits for the answer. On streams commands come beside it.
             Work::Own if self.patience == SPIN_FOR_FRAMES => self.busy_at = now,
             Work::Own => self.came(now, SPIN),
             Work::None if self.spins && self.busy_at != self.turned_at => {
