@@ -7,7 +7,7 @@ use wire::aoe::{
     ATA_BYTES, Command, ConfigArgument, ErrorCode, Header, MaskArgument, MaskError, OrderKind, Refusal,
     ReserveArgument, ReserveCommand,
 };
-use wire::ata::{Section, StatusReturn, error};
+use wire::ata::{Command as AtaCommand, Section, StatusReturn, error, status};
 use wire::iwarp::Layout;
 use wire::{Places, Span};
 use zerocopy::IntoBytes;
@@ -57,6 +57,18 @@ impl Kind {
         }
     }
 
+    /// Whether a copy gets this answer as well. Initiators that have one tag for all may ask for a flush again after each
+    /// write: only what has failed is told once more.
+    pub(super) fn stays(self, answer: &Answer) -> bool {
+        let is_bad = |end: &Section| end.command & (status::ERR | status::DF) != 0;
+        match self {
+            Kind::Ata(section) if is_flush(section) => {
+                answer.error == ErrorCode::NONE && Section::view(&answer.argument).is_some_and(is_bad)
+            }
+            Kind::Ata(_) | Kind::Order(_) => true,
+        }
+    }
+
     /// What is answered to a request that ended so, with so many bytes behind the argument; `None`: nothing, so that the
     /// initiator asks again.
     pub(super) fn answer(self, config: &Config, ending: &Ending, bytes: u32) -> Option<Answer> {
@@ -84,6 +96,12 @@ impl Kind {
             _ => None,
         }
     }
+}
+
+/// A flush of the cache. A store tells once that it has lost what was in it.
+fn is_flush(section: Section) -> bool {
+    use AtaCommand::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};
+    matches!(section.registers().command(), Some(FlushCache | FlushCacheExt | Standby | StandbyImmediate))
 }
 
 impl Answer {
@@ -235,10 +253,11 @@ impl Task {
         (is_whole && self.data.len > 0 && self.frame.is_some()).then_some(self.data)
     }
 
-    /// What it writes or changes, under all its tags.
+    /// What a copy of it must not do once more, under all its tags: it writes or changes something, or makes durable what
+    /// was written before.
     pub(super) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
         let changes = match self.kind {
-            Kind::Ata(_) => self.is_write(),
+            Kind::Ata(section) => self.is_write() || is_flush(section),
             Kind::Order(OrderKind::ReadMask | OrderKind::ReadReserve) => false,
             Kind::Order(_) => true,
         };

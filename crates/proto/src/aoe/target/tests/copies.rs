@@ -102,6 +102,44 @@ fn a_write_that_failed_is_not_tried_again_by_a_copy() {
     session.finish();
 }
 
+/// The store tells once what it has lost.
+#[test]
+fn a_flush_that_failed_is_not_tried_again_by_a_copy() {
+    use wire::ata::Command::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};
+    for command in [FlushCache, FlushCacheExt, Standby, StandbyImmediate] {
+        let mut session = Session::new(4);
+        let flush = |tag| ata(tag, &Registers::new(command, 0, 0), &[]);
+        session.receive(&flush(1));
+        let task = session.command().task;
+        session.end(task, 2, None);
+        let answer = session.answer();
+        for _ in 0..3 {
+            session.receive(&flush(1));
+            assert!(session.target.poll().is_none(), "it would end well");
+            assert_eq!(session.answer(), answer);
+        }
+        session.receive(&flush(2));
+        let task = session.command().task;
+        session.end(task, 0, None);
+        assert!(session.answer().is_some());
+        session.finish();
+    }
+}
+
+/// Its initiator may have no other tag.
+#[test]
+fn a_flush_that_ended_well_or_never_began_is_executed_again() {
+    let mut session = Session::new(4);
+    let flush = ata(1, &Registers::new(wire::ata::Command::FlushCacheExt, 0, 0), &[]);
+    for status in [0, 0x18, 0] {
+        session.receive(&flush);
+        let task = session.command().task;
+        session.end(task, status, None);
+        assert!(session.answer().is_some());
+    }
+    session.finish();
+}
+
 /// Linux gives each copy a tag of its own, and listens to the last. Executed on its own, the first could be done after a
 /// newer write that followed the answer to the second.
 #[test]
