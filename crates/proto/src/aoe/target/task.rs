@@ -101,7 +101,10 @@ impl Kind {
 /// A flush of the cache. A store tells once that it has lost what was in it.
 fn is_flush(section: Section) -> bool {
     use AtaCommand::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};
-    matches!(section.registers().command(), Some(FlushCache | FlushCacheExt | Standby | StandbyImmediate))
+    matches!(
+        AtaCommand::from_code(section.command),
+        Some(FlushCache | FlushCacheExt | Standby | StandbyImmediate)
+    )
 }
 
 impl Answer {
@@ -257,7 +260,10 @@ impl Task {
     /// was written before.
     pub(super) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
         let changes = match self.kind {
-            Kind::Ata(section) => self.is_write() || is_flush(section),
+            Kind::Ata(section) => {
+                let is_set = section.command == AtaCommand::SetFeatures.code();
+                self.is_write() || is_set || is_flush(section)
+            }
             Kind::Order(OrderKind::ReadMask | OrderKind::ReadReserve) => false,
             Kind::Order(_) => true,
         };

@@ -1,4 +1,4 @@
-//! Writes that were answered, for some time; flushes that failed, and orders that change something.
+//! Writes that were answered, for some time; flushes that failed; SET FEATURES, and orders that change something.
 //!
 //! A request that comes late is a copy, made by the network or by an initiator that lost patience; when the first one
 //! was answered, newer data may stand where it writes. So it is answered again, and not executed again. Initiators that

@@ -102,6 +102,29 @@ fn a_write_that_failed_is_not_tried_again_by_a_copy() {
     session.finish();
 }
 
+/// Somebody may have switched the cache again.
+#[test]
+fn a_late_copy_of_set_features_is_answered_and_not_executed() {
+    let mut session = Session::new(4);
+    let set = |tag, feature| {
+        let registers = Registers::new(wire::ata::Command::SetFeatures, 0, 0);
+        ata(tag, &Registers { feature, ..registers }, &[])
+    };
+    let answers = [(1, 0x02, 0), (2, 0x82, 2)].map(|(tag, feature, status)| {
+        session.receive(&set(tag, feature));
+        let task = session.command().task;
+        session.end(task, status, None);
+        session.answer()
+    });
+    for (tag, feature, answer) in [(1, 0x02, &answers[0]), (2, 0x82, &answers[1])] {
+        session.receive(&set(tag, feature));
+        assert!(session.target.poll().is_none());
+        assert_eq!(session.answer(), *answer);
+    }
+    session.receive(&set(1, 0x82));
+    session.command();
+}
+
 /// The store tells once what it has lost.
 #[test]
 fn a_flush_that_failed_is_not_tried_again_by_a_copy() {
