@@ -221,6 +221,41 @@ fn a_write_is_executed_when_an_answer_to_its_like_has_left() {
     session.finish();
 }
 
+#[test]
+fn a_write_is_not_taken_for_a_copy_of_what_a_newer_one_went_over() {
+    let trim = |tag| {
+        let registers = Registers::new(wire::ata::Command::DataSetManagement, 0, 1);
+        ata(tag, &Registers { feature: wire::ata::TRIM, ..registers }, &[7; 512])
+    };
+    let pair = Registers::new(wire::ata::Command::WriteSectorsExt, 4, 2);
+    for (older, newer, again, copy, is_overtaken) in [
+        (write(1, 5, 1), write(2, 5, 2), write(3, 5, 1), write(4, 5, 1), true),
+        (write(1, 5, 1), ata(2, &pair, &[2; 1024]), write(3, 5, 1), write(4, 5, 1), true),
+        (write(1, 5, 1), trim(2), write(3, 5, 1), write(4, 5, 1), true),
+        (trim(1), write(2, 5, 1), trim(3), trim(4), true),
+        (write(1, 6, 1), ata(2, &pair, &[2; 1024]), write(3, 6, 1), write(4, 6, 1), false),
+        (write(1, 5, 1), read(2, 5, 1), write(3, 5, 1), write(4, 5, 1), false),
+    ] {
+        let mut session = Session::new(4);
+        session.receive(&older);
+        let mut tasks = vec![session.command().task];
+        session.receive(&newer);
+        let task = session.command().task;
+        session.end(task, 0, None);
+        assert!(session.answer().is_some());
+        session.receive(&again);
+        if is_overtaken {
+            tasks.push(session.command().task);
+        }
+        session.receive(&copy);
+        assert!(session.target.poll().is_none(), "it is one of the newest");
+        tasks.into_iter().for_each(|task| session.end(task, 0, None));
+        let answers = std::iter::from_fn(|| session.answer()).map(|headers| ata_answer(&headers).0);
+        assert!(answers.eq([1, 3, 4]));
+        session.finish();
+    }
+}
+
 /// An initiator as Linux is: one write of a sector at a time, each copy with a new tag, and an ear for the newest only.
 /// The segment loses frames and keeps their order; the store takes its time with each write.
 struct Linux {
