@@ -217,7 +217,7 @@ impl Initiator {
             return self.end(id, failure);
         }
         match task.plan {
-            Plan::Move { sectors: all, .. } | Plan::Trim { ranges: all } if task.handed < all => {}
+            Plan::Move { sectors: all, .. } | Plan::Trim { ranges: all, .. } if task.handed < all => {}
             Plan::Move { flush: true, .. } if !task.has_asked => self.work.push_front(id),
             Plan::Move { .. }
             | Plan::Trim { .. }

@@ -299,6 +299,34 @@ fn unmap_trims_in_as_many_frames_as_it_needs() {
     assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
 }
 
+#[test]
+fn a_device_that_trims_no_more_is_sent_the_rest_of_an_unmap() {
+    let mut rig = Rig::with(CONFIG);
+    rig.disk.identity = Identity { trim_sectors: 1, sectors: 1 << 30, ..rig.disk.identity };
+    rig.log_in();
+    let mut list = vec![0; 24];
+    (list[1], list[3]) = (22, 16);
+    list[16..20].copy_from_slice(&(100 * 0xffff_u32).to_be_bytes());
+    rig.place(&list);
+    rig.submit(&read_10(0, 4), 2048, 0);
+    rig.submit(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, 0);
+    rig.submit(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24);
+    let mut frames = rig.sent();
+    assert_eq!(trimmed(&frames.split_off(3)).0.len(), 64);
+    rig.disk.identity.trim_sectors = 0;
+    for frame in &frames {
+        let answer = rig.disk.answer(frame);
+        rig.receive(&answer);
+    }
+    let rest = rig.sent();
+    assert_eq!((rest.len(), trimmed(&rest).0.len()), (1, 36));
+    assert!(rig.sent().is_empty());
+    rig.submit(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24);
+    rig.run();
+    (0..2).for_each(|_| assert_eq!(rig.completion().outcome, GOOD));
+    assert_eq!(rig.sense(), (SenseKey::IllegalRequest, 0x2000));
+}
+
 impl Rig {
     /// The additional sense code of what ends when all was sent and answered.
     fn sense_of_end(&mut self) -> Option<u16> {
