@@ -300,6 +300,17 @@ fn unmap_trims_in_as_many_frames_as_it_needs() {
 }
 
 #[test]
+fn a_list_that_wants_nothing_is_taken_all_the_same() {
+    let mut rig = Rig::with(CONFIG);
+    rig.disk.identity.trim_sectors = 1;
+    rig.log_in();
+    rig.give(&Cdb::from_bytes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0]).unwrap(), 0, &[0, 6, 0, 0, 0, 0, 0, 0]);
+    assert!(rig.sent().is_empty());
+    let done = rig.completion();
+    assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
+}
+
+#[test]
 fn a_device_that_trims_no_more_is_sent_the_rest_of_an_unmap() {
     let mut rig = Rig::with(CONFIG);
     rig.disk.identity = Identity { trim_sectors: 1, sectors: 1 << 30, ..rig.disk.identity };
