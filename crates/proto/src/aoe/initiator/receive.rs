@@ -4,7 +4,7 @@ use super::order::Answered;
 use super::piece::{Kind, Piece};
 use super::task::Failure;
 use super::translate::{self, NO_SENSE, Plan, SECTOR_BYTES, Way, check, check_data, code, status};
-use super::{Initiator, Phase, Put, Source};
+use super::{Initiator, Phase, Put, Source, trim};
 use crate::aoe::HEADER_BYTES_MAX;
 use crate::aoe::discover;
 use crate::iscsi::initiator::Event;
@@ -87,9 +87,18 @@ impl Initiator {
 
     /// Whether a request, or its answer, is a longer frame than any target takes.
     fn may_be_too_long(&mut self, kind: Kind) -> bool {
-        let Kind::Move { task, sectors: 2.., .. } = kind else { return false };
-        let plan = self.tasks.get(task).map(|task| task.plan);
-        matches!(plan, Some(Plan::Move { way: Way::Read | Way::Write, .. }))
+        let mut plan = |task| self.tasks.get(task).map(|task| task.plan);
+        match kind {
+            Kind::Move { task, sectors, .. } => {
+                let has_data = matches!(plan(task), Some(Plan::Move { way: Way::Read | Way::Write, .. }));
+                has_data && sectors > 1
+            }
+            Kind::Trim { ranges, .. } => ranges > trim::RANGES_PER_SECTOR,
+            Kind::Ata(task) => {
+                matches!(plan(task), Some(Plan::Ata(pass)) if pass.transfer().bytes() > SECTOR_BYTES)
+            }
+            Kind::Query | Kind::Identify(_) | Kind::Flush(_) | Kind::Order { .. } => false,
+        }
     }
 
     /// Bytes of data that a good answer has to have.

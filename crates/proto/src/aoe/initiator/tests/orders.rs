@@ -6,7 +6,7 @@ use wire::aoe::{
     Directive, DirectiveCommand, MaskArgument, MaskCommand, MaskError, Order, OrderKind, Query, QueryKind,
     Refusal, ReserveArgument, ReserveCommand,
 };
-use wire::ata::{Command, POWER_ACTIVE_OR_IDLE, PassThrough, Registers, status as ata_status};
+use wire::ata::{Command, POWER_ACTIVE_OR_IDLE, PassThrough, Registers, TRIM, status as ata_status};
 
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 7]);
 
@@ -297,6 +297,40 @@ fn unmap_trims_in_as_many_frames_as_it_needs() {
     }
     let done = rig.completion();
     assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
+}
+
+#[test]
+fn what_does_not_fit_any_more_has_the_target_met_again() {
+    let trim_of = |sectors: u16| {
+        let registers = Registers::new(Command::DataSetManagement, 0, sectors);
+        PassThrough::new(Registers { feature: TRIM, ..registers }).to_cdb().unwrap()
+    };
+    let read_of = |sectors| PassThrough::new(Registers::new(Command::ReadSectorsExt, 0, sectors)).to_cdb();
+    let unmap = |ranges: u32| {
+        let mut list = vec![0; 24];
+        (list[1], list[3]) = (22, 16);
+        list[16..20].copy_from_slice(&(ranges * 0xffff).to_be_bytes());
+        (Cdb::from_bytes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0]).unwrap(), list)
+    };
+    for (cdb, data, is_met_again) in [
+        (trim_of(2), vec![0; 1024], true),
+        (trim_of(1), vec![0; 512], false),
+        (read_of(2).unwrap(), vec![], true),
+        (read_of(1).unwrap(), vec![], false),
+        (unmap(65).0, unmap(65).1, true),
+        (unmap(64).0, unmap(64).1, false),
+    ] {
+        let mut rig = Rig::with(CONFIG);
+        rig.disk.identity = Identity { trim_sectors: 8, sectors: 1 << 30, ..rig.disk.identity };
+        rig.log_in();
+        rig.give(&cdb, 1024, &data);
+        let frame = rig.sent().pop().unwrap();
+        rig.refuse(&frame, ErrorCode::BAD_ARGUMENT);
+        assert_eq!(rig.machine.is_over(), is_met_again);
+        if !is_met_again {
+            assert_eq!(rig.sense(), (SenseKey::IllegalRequest, 0x2400));
+        }
+    }
 }
 
 #[test]
