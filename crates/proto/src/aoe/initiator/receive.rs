@@ -68,11 +68,18 @@ impl Initiator {
             return None;
         }
         // What reads is answered with all its data.
-        if answer.result.is_ok() && self.reads(kind) > u32::try_from(answer.data.len()).unwrap_or(u32::MAX) {
+        let data = u32::try_from(answer.data.len()).unwrap_or(u32::MAX);
+        let is_cut = answer.result.is_ok() && self.reads(kind) > data;
+        if is_cut && matches!(kind, Kind::Move { .. }) {
             return None;
         }
         self.settle(now, header.tag.get());
         match kind {
+            // Asked again, it would answer the same: nobody but the target knows how much there is.
+            Kind::Ata(id) if is_cut => {
+                self.end(id, Some(cut()));
+                None
+            }
             Kind::Identify(None) => self.identified(&answer),
             Kind::Identify(Some(id)) => self.asked(id, &answer),
             Kind::Flush(id) | Kind::Trim { task: id, .. } => {
@@ -175,7 +182,7 @@ impl Initiator {
         let task = self.tasks.get(id)?;
         match (answer.result, identity(answer)) {
             (Err(fault), _) => self.end(id, Some(failure(fault, false, 0..0))),
-            (Ok(_), Err(_)) => self.end(id, Some(check(SenseKey::HardwareError, TARGET_FAILURE))),
+            (Ok(_), Err(_)) => self.end(id, Some(cut())),
             (Ok(_), Ok(identity)) => {
                 self.identity = Some(identity);
                 let plan = translate::plan(&task.request, &identity, room, true, &mut self.made);
@@ -280,7 +287,7 @@ impl Initiator {
         if header.command != asked.command() {
             return None;
         }
-        let (answer, to) = (asked.answer(header, frame)?, task.request.read);
+        let (answer, to) = (asked.answer(header, frame), task.request.read);
         self.settle(now, header.tag.get());
         match answer {
             Answered::Failed(failure) => {
@@ -365,6 +372,11 @@ fn with_registers(fault: Fault) -> Failure {
             Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
         }
     }
+}
+
+/// How a command ends that was answered with less than there has to be.
+pub(super) fn cut() -> Failure {
+    check(SenseKey::HardwareError, TARGET_FAILURE)
 }
 
 /// What AoE's own errors are in SCSI.

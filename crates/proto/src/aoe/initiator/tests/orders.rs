@@ -97,8 +97,6 @@ fn lists_are_edited_and_told() {
     let argument = MaskArgument { reserved: 0, command: MaskCommand::EDIT, error: MaskError::NONE, count: 1 };
     let entry = Directive { command: DirectiveCommand::NONE, ..add };
     let answer = [argument.as_bytes(), entry.as_bytes()].concat();
-    rig.answer(&frame, &answer[..11]);
-    assert!(rig.machine.poll().is_none(), "its list is cut");
     rig.answer(&frame, &answer);
     assert_eq!((rig.completion().read_bytes, rig.placed(8)), (8, entry.as_bytes().to_vec()));
     let frame = rig.order(OrderKind::EditMask, 1024, add.as_bytes());
@@ -297,6 +295,24 @@ fn unmap_trims_in_as_many_frames_as_it_needs() {
     }
     let done = rig.completion();
     assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
+}
+
+#[test]
+fn an_answer_that_is_cut_ends_a_command() {
+    let mut rig = Rig::new();
+    for len in [0, 4, 11] {
+        let frame = rig.order(OrderKind::ReadMask, 1024, &[]);
+        let list = [0, 0, 0, 1, 0, 1, 2, 0, 0, 0, 0, 9];
+        rig.answer(&frame, &list[..len]);
+        assert_eq!(rig.sense(), (SenseKey::HardwareError, 0x4400));
+    }
+    let read = PassThrough::new(Registers::new(Command::ReadSectorsExt, 9, 2));
+    let frame = rig.pass(read, 1024, &[]);
+    let answer = rig.disk.answer(&frame);
+    rig.receive(&answer[..answer.len() - 1]);
+    assert_eq!(rig.sense(), (SenseKey::HardwareError, 0x4400));
+    rig.receive(&answer);
+    assert!(rig.sent().is_empty() && rig.machine.poll().is_none());
 }
 
 #[test]
