@@ -360,6 +360,7 @@ impl<I: Io> Core<I> {
             self.abort(task, Some(Aborted::Silently));
         }
         self.abort_lent(key, None, Aborted::Silently);
+        self.note_answered(key);
         let ours = |task: &super::Task| task.aborted && task.origin == key;
         let lingering = self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key).collect();
         if let Some(conn) = self.connections.get_mut(key) {

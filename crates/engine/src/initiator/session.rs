@@ -3,7 +3,8 @@
 //!
 //! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5): no command of
 //! the old one can touch the medium any more when the first of the new one does. Over AoE nothing ends them: there a new
-//! session is not begun before copies of what the old one has sent can be expected no more ([`COPIES_WITHIN`]).
+//! session is not begun before copies of what the old one has sent can be expected no more ([`COPIES_WITHIN`]): our
+//! target knows them so long, among the last 1024 writes of its session.
 
 mod link;
 mod queue;

@@ -218,7 +218,11 @@ impl Initiator {
         if let Some(task) = self.tasks.get(id) {
             task.replan(plan);
         }
-        self.begin(id, plan);
+        match plan {
+            // The list was taken, and wants nothing.
+            Plan::Made => self.complete(id, None, task.request.write.len(), 0),
+            plan => self.begin(id, plan),
+        }
     }
 
     /// The next frame to send.

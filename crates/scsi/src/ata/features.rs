@@ -4,7 +4,7 @@ use crate::admit::Admission;
 use crate::command::Ending;
 use crate::exec::{Env, Event, Program, Step};
 use crate::home::{HomeReply, HomeRequest};
-use crate::media::{failed, refused, unexpected};
+use crate::media::{failed, refused, sync, unexpected};
 use crate::policy::{Modes, ModesChange};
 use crate::sense::{Check, Failure};
 use crate::storage::MediaOp;
@@ -12,9 +12,13 @@ use wire::ata::{Registers, set_features};
 
 pub(super) fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
     let [feature, _] = registers.feature.to_le_bytes();
+    let is_on = admission.view.policy.modes.write_cache;
     match feature {
-        set_features::WRITE_CACHE_ON => Ok(switch(admission, true)),
-        set_features::WRITE_CACHE_OFF => Ok(switch(admission, false)),
+        set_features::WRITE_CACHE_ON if is_on => Ok(Program::End(Ending::GOOD)),
+        set_features::WRITE_CACHE_ON => Ok(Program::WriteCache(WriteCache { on: true })),
+        set_features::WRITE_CACHE_OFF if is_on => Ok(Program::WriteCache(WriteCache { on: false })),
+        // Who switched it off may still be flushing, or may have failed to.
+        set_features::WRITE_CACHE_OFF => Ok(Program::Flush(sync::Flush { taken: 0 })),
         // Frames carry the data, whatever the mode.
         set_features::TRANSFER_MODE => Ok(Program::End(Ending::GOOD)),
         _ => Err(Check::CDB.into()),
@@ -25,13 +29,6 @@ pub(super) fn begin(admission: &Admission<'_>, registers: &Registers) -> Result<
 pub(super) fn set_multiple_mode(registers: &Registers) -> Result<Program, Failure> {
     let is_size = registers.count == 0 || registers.count.is_power_of_two();
     if is_size { Ok(Program::End(Ending::GOOD)) } else { Err(Check::CDB.into()) }
-}
-
-fn switch(admission: &Admission<'_>, on: bool) -> Program {
-    if admission.view.policy.modes.write_cache == on {
-        return Program::End(Ending::GOOD);
-    }
-    Program::WriteCache(WriteCache { on })
 }
 
 /// The write cache goes on or off for everybody, as by MODE SELECT; when it goes off, what it held is flushed.

@@ -203,8 +203,10 @@ fn the_write_cache_is_switched_for_all() {
     bench.ata(ATA, Registers::new(Command::WriteDmaExt, 0, 1), &[1; BLOCK]).assert_good();
     assert!(matches!(bench.operations[1], MediaOp::Write { durable: true, .. }));
     bench.published = None;
+    bench.operations.clear();
     set(&mut bench, set_features::WRITE_CACHE_OFF).assert_good();
     assert!(bench.published.is_none());
+    assert_eq!(bench.operations, [MediaOp::Flush], "who switched it off before may have failed to flush");
     set(&mut bench, set_features::WRITE_CACHE_ON).assert_good();
     assert!(bench.view.policy.modes.write_cache);
     assert!(bench.nexuses[ATA].attentions.is_empty());
@@ -214,8 +216,11 @@ fn the_write_cache_is_switched_for_all() {
     }
     set(&mut bench, set_features::WRITE_CACHE_OFF).assert_good();
     set(&mut bench, set_features::WRITE_CACHE_ON).assert_good();
-    bench.failure = Some(StoreError::WriteFailed);
-    assert_eq!(set(&mut bench, set_features::WRITE_CACHE_OFF).registers().0, error::ABRT);
+    for _ in 0..2 {
+        bench.failure = Some(StoreError::WriteFailed);
+        assert_eq!(set(&mut bench, set_features::WRITE_CACHE_OFF).registers().0, error::ABRT);
+        assert!(!bench.view.policy.modes.write_cache);
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::core::{Core, kind};
 use crate::housekeeper::Job;
 use crate::limited;
-use crate::message::{InterfaceMessage, Message};
+use crate::message::{InterfaceMessage, Message, Way};
 use crate::slots::Key;
 use proto::aoe::target::{COPIES_WITHIN, Sight, Target, Written};
 use proto::time::Time;
@@ -52,7 +52,7 @@ enum State {
     Opening,
 }
 
-/// Writes that a session answered before it ended with its interface: late copies may still come.
+/// Writes that a session answered before it ended: late copies may still come.
 pub(in crate::core) struct Answered {
     /// Of the interface, in the configuration.
     index: usize,
@@ -188,10 +188,9 @@ impl<I: Io> Core<I> {
                     self.io.unwatch(interface.tag(kind));
                 }
             }
-            let sessions: Vec<_> = interface.sessions.iter().map(|(name, key)| (*name, *key)).collect();
+            let sessions: Vec<Key> = interface.sessions.values().copied().collect();
             self.retired.push(interface);
-            for ((from, to), key) in sessions {
-                self.note_answered(index, from, to, key);
+            for key in sessions {
                 self.gone(key, "its network interface was removed, or is another now");
                 // What it has received in this turn becomes no task any more.
                 self.down(Some(key), Down::Close);
@@ -201,11 +200,17 @@ impl<I: Io> Core<I> {
         self.settle_retired();
     }
 
-    fn note_answered(&mut self, index: usize, from: Mac, to: Address, key: Key) {
-        let Some(target) = self.connections.get_mut(key).and_then(|conn| conn.machine.aoe_mut()) else {
+    /// A session ends: what it answered the next one of its name knows.
+    pub(in crate::core) fn note_answered(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        let (Way::Interface { opening, .. }, Some(target)) = (conn.facts.way, conn.machine.aoe_mut()) else {
             return;
         };
         let (written, until) = (target.take_written(), self.io.now().after(COPIES_WITHIN));
+        let Some(interface) = self.opening(opening) else { return };
+        let index = interface.index;
+        let mut sessions = interface.sessions.iter();
+        let Some((&(from, to), _)) = sessions.find(|(_, session)| **session == key) else { return };
         if self.answered.len() >= SESSIONS_MAX {
             self.answered.pop_front();
         }

@@ -1,6 +1,7 @@
 //! Commands of AoE that are not ATA (AoEr11 sections 3.2 to 3.4): a vendor-specific CDB becomes a frame, and its answer
 //! data-in, or the sense data of a [`Refusal`].
 
+use super::receive;
 use super::task::Failure;
 use super::translate::{check, status};
 use crate::aoe::Frame;
@@ -96,19 +97,20 @@ impl Asked {
         }
     }
 
-    /// What a frame answers to it; `None`: it is cut.
-    pub(super) fn answer(self, header: &Header, frame: &[u8]) -> Option<Answered> {
-        match header.refusal() {
+    /// What a frame answers to it.
+    pub(super) fn answer(self, header: &Header, frame: &[u8]) -> Answered {
+        Answered::Failed(match header.refusal() {
             Some(ErrorCode::TARGET_IS_RESERVED) => {
-                let conflict = Failure { status: status::RESERVATION_CONFLICT, sense: None };
-                return Some(Answered::Failed(conflict));
+                Failure { status: status::RESERVATION_CONFLICT, sense: None }
             }
-            Some(ErrorCode::DEVICE_UNAVAILABLE) => {
-                return Some(Answered::Failed(check(SenseKey::NotReady, super::receive::NOT_READY)));
-            }
-            Some(error) => return Some(Answered::Failed(refused(Refusal::Error(error)))),
-            None => {}
-        }
+            Some(ErrorCode::DEVICE_UNAVAILABLE) => check(SenseKey::NotReady, receive::NOT_READY),
+            Some(error) => refused(Refusal::Error(error)),
+            None => return self.good_answer(frame).unwrap_or(Answered::Failed(receive::cut())),
+        })
+    }
+
+    /// What a frame without an error answers to it; `None`: it is cut.
+    fn good_answer(self, frame: &[u8]) -> Option<Answered> {
         let (_, rest) = frame.split_at_checked(Header::BYTES)?;
         let entries = match self.command() {
             Command::CONFIG => ConfigArgument::view(rest)?.len.get(),

@@ -4,7 +4,7 @@ use super::order::Answered;
 use super::piece::{Kind, Piece};
 use super::task::Failure;
 use super::translate::{self, NO_SENSE, Plan, SECTOR_BYTES, Way, check, check_data, code, status};
-use super::{Initiator, Phase, Put, Source};
+use super::{Initiator, Phase, Put, Source, trim};
 use crate::aoe::HEADER_BYTES_MAX;
 use crate::aoe::discover;
 use crate::iscsi::initiator::Event;
@@ -68,11 +68,18 @@ impl Initiator {
             return None;
         }
         // What reads is answered with all its data.
-        if answer.result.is_ok() && self.reads(kind) > u32::try_from(answer.data.len()).unwrap_or(u32::MAX) {
+        let data = u32::try_from(answer.data.len()).unwrap_or(u32::MAX);
+        let is_cut = answer.result.is_ok() && self.reads(kind) > data;
+        if is_cut && matches!(kind, Kind::Move { .. }) {
             return None;
         }
         self.settle(now, header.tag.get());
         match kind {
+            // Asked again, it would answer the same: nobody but the target knows how much there is.
+            Kind::Ata(id) if is_cut => {
+                self.end(id, Some(cut()));
+                None
+            }
             Kind::Identify(None) => self.identified(&answer),
             Kind::Identify(Some(id)) => self.asked(id, &answer),
             Kind::Flush(id) | Kind::Trim { task: id, .. } => {
@@ -87,9 +94,18 @@ impl Initiator {
 
     /// Whether a request, or its answer, is a longer frame than any target takes.
     fn may_be_too_long(&mut self, kind: Kind) -> bool {
-        let Kind::Move { task, sectors: 2.., .. } = kind else { return false };
-        let plan = self.tasks.get(task).map(|task| task.plan);
-        matches!(plan, Some(Plan::Move { way: Way::Read | Way::Write, .. }))
+        let mut plan = |task| self.tasks.get(task).map(|task| task.plan);
+        match kind {
+            Kind::Move { task, sectors, .. } => {
+                let has_data = matches!(plan(task), Some(Plan::Move { way: Way::Read | Way::Write, .. }));
+                has_data && sectors > 1
+            }
+            Kind::Trim { ranges, .. } => ranges > trim::RANGES_PER_SECTOR,
+            Kind::Ata(task) => {
+                matches!(plan(task), Some(Plan::Ata(pass)) if pass.transfer().bytes() > SECTOR_BYTES)
+            }
+            Kind::Query | Kind::Identify(_) | Kind::Flush(_) | Kind::Order { .. } => false,
+        }
     }
 
     /// Bytes of data that a good answer has to have.
@@ -166,7 +182,7 @@ impl Initiator {
         let task = self.tasks.get(id)?;
         match (answer.result, identity(answer)) {
             (Err(fault), _) => self.end(id, Some(failure(fault, false, 0..0))),
-            (Ok(_), Err(_)) => self.end(id, Some(check(SenseKey::HardwareError, TARGET_FAILURE))),
+            (Ok(_), Err(_)) => self.end(id, Some(cut())),
             (Ok(_), Ok(identity)) => {
                 self.identity = Some(identity);
                 let plan = translate::plan(&task.request, &identity, room, true, &mut self.made);
@@ -217,7 +233,7 @@ impl Initiator {
             return self.end(id, failure);
         }
         match task.plan {
-            Plan::Move { sectors: all, .. } | Plan::Trim { ranges: all } if task.handed < all => {}
+            Plan::Move { sectors: all, .. } | Plan::Trim { ranges: all, .. } if task.handed < all => {}
             Plan::Move { flush: true, .. } if !task.has_asked => self.work.push_front(id),
             Plan::Move { .. }
             | Plan::Trim { .. }
@@ -271,7 +287,7 @@ impl Initiator {
         if header.command != asked.command() {
             return None;
         }
-        let (answer, to) = (asked.answer(header, frame)?, task.request.read);
+        let (answer, to) = (asked.answer(header, frame), task.request.read);
         self.settle(now, header.tag.get());
         match answer {
             Answered::Failed(failure) => {
@@ -356,6 +372,11 @@ fn with_registers(fault: Fault) -> Failure {
             Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
         }
     }
+}
+
+/// How a command ends that was answered with less than there has to be.
+pub(super) fn cut() -> Failure {
+    check(SenseKey::HardwareError, TARGET_FAILURE)
 }
 
 /// What AoE's own errors are in SCSI.

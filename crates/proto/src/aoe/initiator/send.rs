@@ -74,7 +74,6 @@ impl Initiator {
 
     fn piece_of(&mut self, id: TaskId) -> Option<Kind> {
         let per_frame = u32::from(self.peer.sectors);
-        let trimmed_max = self.identity.as_ref().map_or(0, |identity| identity.trim_sectors);
         let task = self.tasks.get(id).filter(|task| task.failure.is_none())?;
         let kind = match task.plan {
             Plan::Move { way, sectors, .. } if task.handed < sectors => {
@@ -85,10 +84,9 @@ impl Initiator {
                 Kind::Move { task: id, at, sectors }
             }
             Plan::Move { flush: true, .. } if task.unanswered == 0 && !task.has_asked => Kind::Flush(id),
-            Plan::Trim { ranges } if task.handed < ranges => {
+            Plan::Trim { ranges, most } if task.handed < ranges => {
                 let (at, rest) = (task.handed, ranges.saturating_sub(task.handed));
-                let most =
-                    per_frame.min(u32::from(trimmed_max)).saturating_mul(u32::from(trim::RANGES_PER_SECTOR));
+                let most = most.min(per_frame.saturating_mul(u32::from(trim::RANGES_PER_SECTOR)));
                 let ranges = u16::try_from(rest.min(most)).unwrap_or(u16::MAX);
                 task.handed = at.saturating_add(u32::from(ranges));
                 Kind::Trim { task: id, at, ranges }

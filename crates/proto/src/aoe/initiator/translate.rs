@@ -83,8 +83,8 @@ pub(super) enum Plan {
     Move { way: Way, lba: u64, sectors: u32, flush: bool },
     /// FLUSH CACHE.
     Flush,
-    /// DATA SET MANAGEMENT with TRIM, of so many ranges.
-    Trim { ranges: u32 },
+    /// DATA SET MANAGEMENT with TRIM, of so many ranges; so many of them in a command.
+    Trim { ranges: u32, most: u32 },
     /// SET FEATURES, of this one.
     Feature(u8),
     /// An ATA command, as it is.
@@ -143,7 +143,7 @@ pub(super) fn looked(
     extents: &mut Vec<trim::Extent>,
 ) -> Plan {
     if cdb.opcode() == opcode::UNMAP {
-        return trim::plan(list, identity.sectors, is_fresh, extents);
+        return trim::plan(list, identity, is_fresh, extents);
     }
     answer::mode_select(list, cdb.opcode() == opcode::MODE_SELECT_10, identity).unwrap_or_else(Plan::Fail)
 }

@@ -2,7 +2,7 @@
 
 use super::translate::{Plan, check, code};
 use wire::SenseKey;
-use wire::ata::SECTOR_BYTES;
+use wire::ata::{Identity, SECTOR_BYTES, SECTORS_48_BIT};
 
 /// Block descriptors of one UNMAP.
 pub(super) const DESCRIPTORS_MAX: u32 = 64;
@@ -26,10 +26,15 @@ pub(super) struct Extent {
     sectors: u32,
 }
 
-/// What an UNMAP with this parameter list wants, on a device of so many sectors; its extents.
-pub(super) fn plan(list: &[u8], sectors: u64, is_fresh: bool, extents: &mut Vec<Extent>) -> Plan {
+/// What an UNMAP with this parameter list wants, on a device of this identity; its extents.
+pub(super) fn plan(list: &[u8], identity: &Identity, is_fresh: bool, extents: &mut Vec<Extent>) -> Plan {
     extents.clear();
     let wrong = |code| Plan::Fail(check(SenseKey::IllegalRequest, code));
+    if identity.trim_sectors == 0 {
+        // It had it when the command came.
+        return wrong(code::INVALID_OPCODE);
+    }
+    let sectors = identity.sectors.min(SECTORS_48_BIT);
     if list.is_empty() {
         return Plan::Made;
     }
@@ -60,7 +65,10 @@ pub(super) fn plan(list: &[u8], sectors: u64, is_fresh: bool, extents: &mut Vec<
     }
     match u32::try_from(ranges(extents).count()) {
         Ok(0) | Err(_) => Plan::Made,
-        Ok(ranges) => Plan::Trim { ranges },
+        Ok(ranges) => {
+            let most = u32::from(identity.trim_sectors).saturating_mul(u32::from(RANGES_PER_SECTOR));
+            Plan::Trim { ranges, most }
+        }
     }
 }
 
@@ -89,6 +97,9 @@ fn ranges(extents: &[Extent]) -> impl Iterator<Item = u64> + '_ {
 mod tests {
     use super::super::task::Failure;
     use super::*;
+    use crate::aoe::initiator::answer::tests::DISK;
+
+    const THIN: Identity = Identity { trim_sectors: 2, ..DISK };
 
     fn list(extents: &[(u64, u32)]) -> Vec<u8> {
         let len = u16::try_from(extents.len() * 16).unwrap();
@@ -104,7 +115,7 @@ mod tests {
     }
 
     fn planned(list: &[u8], is_fresh: bool) -> Plan {
-        plan(list, 1 << 40, is_fresh, &mut Vec::new())
+        plan(list, &THIN, is_fresh, &mut Vec::new())
     }
 
     fn code_of(plan: Plan) -> u16 {
@@ -116,7 +127,7 @@ mod tests {
     fn a_long_extent_is_cut_into_ranges() {
         let mut extents = Vec::new();
         let list = list(&[(7, 2 * 65535 + 1), (9, 0), (0x0012_3456_789a, 3)]);
-        assert_eq!(plan(&list, 1 << 40, false, &mut extents), Plan::Trim { ranges: 4 });
+        assert_eq!(plan(&list, &THIN, false, &mut extents), Plan::Trim { ranges: 4, most: 128 });
         let mut body = vec![1; 3];
         write(&extents, 0, 4, &mut body);
         let words: Vec<u64> = body.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -145,5 +156,15 @@ mod tests {
         assert_eq!(planned(&past, false), Plan::Ask);
         assert_eq!(code_of(planned(&past, true)), 0x2100);
         assert_eq!(code_of(planned(&list(&[(u64::MAX, 2)]), true)), 0x2100);
+    }
+
+    #[test]
+    fn no_range_is_past_what_its_lba_has_room_for() {
+        let huge = Identity { sectors: u64::MAX, ..THIN };
+        let planned = |lba| plan(&list(&[(lba, 2)]), &huge, true, &mut Vec::new());
+        assert_eq!(planned(SECTORS_48_BIT - 2), Plan::Trim { ranges: 1, most: 128 });
+        assert_eq!(code_of(planned(SECTORS_48_BIT - 1)), 0x2100);
+        let thick = Identity { trim_sectors: 0, ..huge };
+        assert_eq!(code_of(plan(&list(&[(0, 2)]), &thick, true, &mut Vec::new())), 0x2000);
     }
 }

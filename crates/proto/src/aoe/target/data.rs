@@ -89,7 +89,7 @@ impl Target {
         task.stage = Stage::Ended;
         task.answer = answer;
         task.payload = payload;
-        for write in task.writes() {
+        for write in task.writes().filter(|write| write.kind.stays(&answer)) {
             self.written.remember(now, write, answer);
         }
         self.out.push_back(id);

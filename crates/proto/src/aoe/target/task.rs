@@ -3,11 +3,12 @@
 use super::Config;
 use super::written::Write;
 use crate::verbs::{Ending, TaskId};
+use std::ops::Range;
 use wire::aoe::{
     ATA_BYTES, Command, ConfigArgument, ErrorCode, Header, MaskArgument, MaskError, OrderKind, Refusal,
     ReserveArgument, ReserveCommand,
 };
-use wire::ata::{Section, StatusReturn, error};
+use wire::ata::{Action, Command as AtaCommand, Section, StatusReturn, error, status};
 use wire::iwarp::Layout;
 use wire::{Places, Span};
 use zerocopy::IntoBytes;
@@ -57,6 +58,18 @@ impl Kind {
         }
     }
 
+    /// Whether a copy gets this answer as well. Initiators that have one tag for all may ask for a flush again after each
+    /// write: only what has failed is told once more.
+    pub(super) fn stays(self, answer: &Answer) -> bool {
+        let is_bad = |end: &Section| end.command & (status::ERR | status::DF) != 0;
+        match self {
+            Kind::Ata(section) if is_flush(section) => {
+                answer.error == ErrorCode::NONE && Section::view(&answer.argument).is_some_and(is_bad)
+            }
+            Kind::Ata(_) | Kind::Order(_) => true,
+        }
+    }
+
     /// What is answered to a request that ended so, with so many bytes behind the argument; `None`: nothing, so that the
     /// initiator asks again.
     pub(super) fn answer(self, config: &Config, ending: &Ending, bytes: u32) -> Option<Answer> {
@@ -84,6 +97,15 @@ impl Kind {
             _ => None,
         }
     }
+}
+
+/// A flush of the cache. A store tells once that it has lost what was in it.
+fn is_flush(section: Section) -> bool {
+    use AtaCommand::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};
+    matches!(
+        AtaCommand::from_code(section.command),
+        Some(FlushCache | FlushCacheExt | Standby | StandbyImmediate)
+    )
 }
 
 impl Answer {
@@ -218,6 +240,8 @@ pub(super) struct Task {
     pub data: Span,
     /// CRC32C of its data-out.
     pub sum: u32,
+    /// A newer write goes over it: who writes the same once more means it to be the last.
+    pub is_overtaken: bool,
     /// Data-out bytes that were brought.
     pub fetched: u32,
     pub fetch: Option<Places>,
@@ -235,10 +259,27 @@ impl Task {
         (is_whole && self.data.len > 0 && self.frame.is_some()).then_some(self.data)
     }
 
-    /// What it writes or changes, under all its tags.
+    /// The sectors that it writes: all, if it trims.
+    fn sectors(&self) -> Range<u64> {
+        let Kind::Ata(section) = self.kind else { return 0..0 };
+        let registers = section.registers();
+        match registers.command().map(AtaCommand::action) {
+            _ if self.data.len == 0 => 0..0,
+            Some(Action::Write { .. }) => {
+                registers.lba..registers.lba.saturating_add(u64::from(registers.sectors()))
+            }
+            Some(Action::Read | Action::Verify | Action::Flush | Action::Other) | None => 0..u64::MAX,
+        }
+    }
+
+    /// What a copy of it must not do once more, under all its tags: it writes or changes something, or makes durable what
+    /// was written before.
     pub(super) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
         let changes = match self.kind {
-            Kind::Ata(_) => self.is_write(),
+            Kind::Ata(section) => {
+                let is_set = section.command == AtaCommand::SetFeatures.code();
+                self.is_write() || is_set || is_flush(section)
+            }
             Kind::Order(OrderKind::ReadMask | OrderKind::ReadReserve) => false,
             Kind::Order(_) => true,
         };
@@ -274,9 +315,17 @@ pub(super) enum Met {
 pub(super) struct TaskTable {
     slots: Vec<Task>,
     free: Vec<u16>,
-    /// Tags of the tasks that are not over, beside the sums of their data and their slots: few and close together, so
-    /// that a scan is cheap.
-    tags: Vec<(u32, u32, u16)>,
+    /// Tags of the tasks that are not over: few and close together, so that a scan is cheap.
+    tags: Vec<Tagged>,
+}
+
+/// A tag of a task, and what tells its write from others.
+#[derive(Clone, Debug)]
+struct Tagged {
+    tag: u32,
+    slot: u16,
+    sum: u32,
+    sectors: Range<u64>,
 }
 
 impl TaskTable {
@@ -294,7 +343,17 @@ impl TaskTable {
         let task = self.slots.get_mut(usize::from(slot))?;
         let generation = task.generation.wrapping_add(1);
         *task = Task { generation, used: true, ..new };
-        self.tags.extend(new.tags.iter().map(|tag| (tag, new.sum, slot)));
+        let sectors = new.sectors();
+        for older in &self.tags {
+            if older.sectors.start < sectors.end && sectors.start < older.sectors.end {
+                self.slots
+                    .get_mut(usize::from(older.slot))
+                    .into_iter()
+                    .for_each(|task| task.is_overtaken = true);
+            }
+        }
+        let tagged = |tag| Tagged { tag, slot, sum: new.sum, sectors: sectors.clone() };
+        self.tags.extend(new.tags.iter().map(tagged));
         Some(TaskId { slot, generation })
     }
 
@@ -304,17 +363,17 @@ impl TaskTable {
     pub(super) fn meet(&mut self, new: &Task, tag: u32) -> Met {
         let is_write = new.is_write();
         let (mut original, mut is_reused) = (None, false);
-        for (other, sum, slot) in &self.tags {
-            let is_its_tag = *other == tag;
-            if !(is_its_tag || is_write && *sum == new.sum) {
+        for other in &self.tags {
+            let is_its_tag = other.tag == tag;
+            if !(is_its_tag || is_write && other.sum == new.sum) {
                 continue;
             }
-            let Some(task) = self.slots.get(usize::from(*slot)) else { continue };
+            let Some(task) = self.slots.get(usize::from(other.slot)) else { continue };
             match (is_its_tag, task.is(new)) {
                 (true, true) => return Met::Same,
                 (true, false) => is_reused = true,
                 // Once an answer has left, a newer write may have come between the two.
-                (false, true) if task.tags.sent == 0 => original = Some(*slot),
+                (false, true) if task.tags.sent == 0 && !task.is_overtaken => original = Some(other.slot),
                 (false, true | false) => {}
             }
         }
@@ -325,23 +384,23 @@ impl TaskTable {
         let Some(task) = self.slots.get_mut(usize::from(slot)) else { return Met::New };
         let answer = (task.stage == Stage::Ended).then_some(task.answer);
         let given_up = task.tags.join(tag);
-        let is_given_up = |entry: &&mut (u32, u32, u16)| entry.2 == slot && Some(entry.0) == given_up;
+        let is_given_up = |entry: &&mut Tagged| entry.slot == slot && Some(entry.tag) == given_up;
         match self.tags.iter_mut().find(is_given_up) {
-            Some(entry) => entry.0 = tag,
-            None => self.tags.push((tag, new.sum, slot)),
+            Some(entry) => entry.tag = tag,
+            None => self.tags.push(Tagged { tag, slot, sum: new.sum, sectors: new.sectors() }),
         }
         Met::Joined(answer)
     }
 
     fn take_away(&mut self, tag: u32) {
         let slots = &mut self.slots;
-        self.tags.retain(|(other, _, slot)| {
-            if *other == tag
-                && let Some(task) = slots.get_mut(usize::from(*slot))
+        self.tags.retain(|other| {
+            if other.tag == tag
+                && let Some(task) = slots.get_mut(usize::from(other.slot))
             {
                 task.tags.leave(tag);
             }
-            *other != tag
+            other.tag != tag
         });
     }
 
@@ -352,7 +411,7 @@ impl TaskTable {
 
     /// The task is over: its tags may name other requests from now on.
     pub(super) fn forget(&mut self, id: TaskId) {
-        self.tags.retain(|(_, _, slot)| *slot != id.slot);
+        self.tags.retain(|tagged| tagged.slot != id.slot);
     }
 
     /// Gives the slot back.

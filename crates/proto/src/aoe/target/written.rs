@@ -1,4 +1,4 @@
-//! Writes that were answered, for some time; and orders that change something.
+//! Writes that were answered, for some time; flushes that failed; SET FEATURES, and orders that change something.
 //!
 //! A request that comes late is a copy, made by the network or by an initiator that lost patience; when the first one
 //! was answered, newer data may stand where it writes. So it is answered again, and not executed again. Initiators that
@@ -12,7 +12,9 @@ use std::time::Duration;
 const SETS: usize = 128;
 /// Writes of one set.
 const WAYS: usize = 8;
-/// How long a copy may be on its way: what was answered is remembered so long.
+const _: () = assert!(SETS * WAYS == 1024);
+/// How long a copy may be on its way: what was answered is remembered so long, if it is among the last 1024 writes of its
+/// session.
 pub const COPIES_WITHIN: Duration = Duration::from_secs(5);
 
 /// What tells one write from another.

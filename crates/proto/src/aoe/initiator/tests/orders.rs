@@ -6,7 +6,7 @@ use wire::aoe::{
     Directive, DirectiveCommand, MaskArgument, MaskCommand, MaskError, Order, OrderKind, Query, QueryKind,
     Refusal, ReserveArgument, ReserveCommand,
 };
-use wire::ata::{Command, POWER_ACTIVE_OR_IDLE, PassThrough, Registers, status as ata_status};
+use wire::ata::{Command, POWER_ACTIVE_OR_IDLE, PassThrough, Registers, TRIM, status as ata_status};
 
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 7]);
 
@@ -97,8 +97,6 @@ fn lists_are_edited_and_told() {
     let argument = MaskArgument { reserved: 0, command: MaskCommand::EDIT, error: MaskError::NONE, count: 1 };
     let entry = Directive { command: DirectiveCommand::NONE, ..add };
     let answer = [argument.as_bytes(), entry.as_bytes()].concat();
-    rig.answer(&frame, &answer[..11]);
-    assert!(rig.machine.poll().is_none(), "its list is cut");
     rig.answer(&frame, &answer);
     assert_eq!((rig.completion().read_bytes, rig.placed(8)), (8, entry.as_bytes().to_vec()));
     let frame = rig.order(OrderKind::EditMask, 1024, add.as_bytes());
@@ -297,6 +295,97 @@ fn unmap_trims_in_as_many_frames_as_it_needs() {
     }
     let done = rig.completion();
     assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
+}
+
+#[test]
+fn an_answer_that_is_cut_ends_a_command() {
+    let mut rig = Rig::new();
+    for len in [0, 4, 11] {
+        let frame = rig.order(OrderKind::ReadMask, 1024, &[]);
+        let list = [0, 0, 0, 1, 0, 1, 2, 0, 0, 0, 0, 9];
+        rig.answer(&frame, &list[..len]);
+        assert_eq!(rig.sense(), (SenseKey::HardwareError, 0x4400));
+    }
+    let read = PassThrough::new(Registers::new(Command::ReadSectorsExt, 9, 2));
+    let frame = rig.pass(read, 1024, &[]);
+    let answer = rig.disk.answer(&frame);
+    rig.receive(&answer[..answer.len() - 1]);
+    assert_eq!(rig.sense(), (SenseKey::HardwareError, 0x4400));
+    rig.receive(&answer);
+    assert!(rig.sent().is_empty() && rig.machine.poll().is_none());
+}
+
+#[test]
+fn what_does_not_fit_any_more_has_the_target_met_again() {
+    let trim_of = |sectors: u16| {
+        let registers = Registers::new(Command::DataSetManagement, 0, sectors);
+        PassThrough::new(Registers { feature: TRIM, ..registers }).to_cdb().unwrap()
+    };
+    let read_of = |sectors| PassThrough::new(Registers::new(Command::ReadSectorsExt, 0, sectors)).to_cdb();
+    let unmap = |ranges: u32| {
+        let mut list = vec![0; 24];
+        (list[1], list[3]) = (22, 16);
+        list[16..20].copy_from_slice(&(ranges * 0xffff).to_be_bytes());
+        (Cdb::from_bytes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0]).unwrap(), list)
+    };
+    for (cdb, data, is_met_again) in [
+        (trim_of(2), vec![0; 1024], true),
+        (trim_of(1), vec![0; 512], false),
+        (read_of(2).unwrap(), vec![], true),
+        (read_of(1).unwrap(), vec![], false),
+        (unmap(65).0, unmap(65).1, true),
+        (unmap(64).0, unmap(64).1, false),
+    ] {
+        let mut rig = Rig::with(CONFIG);
+        rig.disk.identity = Identity { trim_sectors: 8, sectors: 1 << 30, ..rig.disk.identity };
+        rig.log_in();
+        rig.give(&cdb, 1024, &data);
+        let frame = rig.sent().pop().unwrap();
+        rig.refuse(&frame, ErrorCode::BAD_ARGUMENT);
+        assert_eq!(rig.machine.is_over(), is_met_again);
+        if !is_met_again {
+            assert_eq!(rig.sense(), (SenseKey::IllegalRequest, 0x2400));
+        }
+    }
+}
+
+#[test]
+fn a_list_that_wants_nothing_is_taken_all_the_same() {
+    let mut rig = Rig::with(CONFIG);
+    rig.disk.identity.trim_sectors = 1;
+    rig.log_in();
+    rig.give(&Cdb::from_bytes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0]).unwrap(), 0, &[0, 6, 0, 0, 0, 0, 0, 0]);
+    assert!(rig.sent().is_empty());
+    let done = rig.completion();
+    assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
+}
+
+#[test]
+fn a_device_that_trims_no_more_is_sent_the_rest_of_an_unmap() {
+    let mut rig = Rig::with(CONFIG);
+    rig.disk.identity = Identity { trim_sectors: 1, sectors: 1 << 30, ..rig.disk.identity };
+    rig.log_in();
+    let mut list = vec![0; 24];
+    (list[1], list[3]) = (22, 16);
+    list[16..20].copy_from_slice(&(100 * 0xffff_u32).to_be_bytes());
+    rig.place(&list);
+    rig.submit(&read_10(0, 4), 2048, 0);
+    rig.submit(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, 0);
+    rig.submit(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24);
+    let mut frames = rig.sent();
+    assert_eq!(trimmed(&frames.split_off(3)).0.len(), 64);
+    rig.disk.identity.trim_sectors = 0;
+    for frame in &frames {
+        let answer = rig.disk.answer(frame);
+        rig.receive(&answer);
+    }
+    let rest = rig.sent();
+    assert_eq!((rest.len(), trimmed(&rest).0.len()), (1, 36));
+    assert!(rig.sent().is_empty());
+    rig.submit(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24);
+    rig.run();
+    (0..2).for_each(|_| assert_eq!(rig.completion().outcome, GOOD));
+    assert_eq!(rig.sense(), (SenseKey::IllegalRequest, 0x2000));
 }
 
 impl Rig {

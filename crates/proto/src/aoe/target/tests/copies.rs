@@ -102,6 +102,67 @@ fn a_write_that_failed_is_not_tried_again_by_a_copy() {
     session.finish();
 }
 
+/// Somebody may have switched the cache again.
+#[test]
+fn a_late_copy_of_set_features_is_answered_and_not_executed() {
+    let mut session = Session::new(4);
+    let set = |tag, feature| {
+        let registers = Registers::new(wire::ata::Command::SetFeatures, 0, 0);
+        ata(tag, &Registers { feature, ..registers }, &[])
+    };
+    let answers = [(1, 0x02, 0), (2, 0x82, 2)].map(|(tag, feature, status)| {
+        session.receive(&set(tag, feature));
+        let task = session.command().task;
+        session.end(task, status, None);
+        session.answer()
+    });
+    for (tag, feature, answer) in [(1, 0x02, &answers[0]), (2, 0x82, &answers[1])] {
+        session.receive(&set(tag, feature));
+        assert!(session.target.poll().is_none());
+        assert_eq!(session.answer(), *answer);
+    }
+    session.receive(&set(1, 0x82));
+    session.command();
+}
+
+/// The store tells once what it has lost.
+#[test]
+fn a_flush_that_failed_is_not_tried_again_by_a_copy() {
+    use wire::ata::Command::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};
+    for command in [FlushCache, FlushCacheExt, Standby, StandbyImmediate] {
+        let mut session = Session::new(4);
+        let flush = |tag| ata(tag, &Registers::new(command, 0, 0), &[]);
+        session.receive(&flush(1));
+        let task = session.command().task;
+        session.end(task, 2, None);
+        let answer = session.answer();
+        for _ in 0..3 {
+            session.receive(&flush(1));
+            assert!(session.target.poll().is_none(), "it would end well");
+            assert_eq!(session.answer(), answer);
+        }
+        session.receive(&flush(2));
+        let task = session.command().task;
+        session.end(task, 0, None);
+        assert!(session.answer().is_some());
+        session.finish();
+    }
+}
+
+/// Its initiator may have no other tag.
+#[test]
+fn a_flush_that_ended_well_or_never_began_is_executed_again() {
+    let mut session = Session::new(4);
+    let flush = ata(1, &Registers::new(wire::ata::Command::FlushCacheExt, 0, 0), &[]);
+    for status in [0, 0x18, 0] {
+        session.receive(&flush);
+        let task = session.command().task;
+        session.end(task, status, None);
+        assert!(session.answer().is_some());
+    }
+    session.finish();
+}
+
 /// Linux gives each copy a tag of its own, and listens to the last. Executed on its own, the first could be done after a
 /// newer write that followed the answer to the second.
 #[test]
@@ -158,6 +219,41 @@ fn a_write_is_executed_when_an_answer_to_its_like_has_left() {
     session.end(task, 0, None);
     assert_eq!(ata_answer(&session.answer().unwrap()).0, 3);
     session.finish();
+}
+
+#[test]
+fn a_write_is_not_taken_for_a_copy_of_what_a_newer_one_went_over() {
+    let trim = |tag| {
+        let registers = Registers::new(wire::ata::Command::DataSetManagement, 0, 1);
+        ata(tag, &Registers { feature: wire::ata::TRIM, ..registers }, &[7; 512])
+    };
+    let pair = Registers::new(wire::ata::Command::WriteSectorsExt, 4, 2);
+    for (older, newer, again, copy, is_overtaken) in [
+        (write(1, 5, 1), write(2, 5, 2), write(3, 5, 1), write(4, 5, 1), true),
+        (write(1, 5, 1), ata(2, &pair, &[2; 1024]), write(3, 5, 1), write(4, 5, 1), true),
+        (write(1, 5, 1), trim(2), write(3, 5, 1), write(4, 5, 1), true),
+        (trim(1), write(2, 5, 1), trim(3), trim(4), true),
+        (write(1, 6, 1), ata(2, &pair, &[2; 1024]), write(3, 6, 1), write(4, 6, 1), false),
+        (write(1, 5, 1), read(2, 5, 1), write(3, 5, 1), write(4, 5, 1), false),
+    ] {
+        let mut session = Session::new(4);
+        session.receive(&older);
+        let mut tasks = vec![session.command().task];
+        session.receive(&newer);
+        let task = session.command().task;
+        session.end(task, 0, None);
+        assert!(session.answer().is_some());
+        session.receive(&again);
+        if is_overtaken {
+            tasks.push(session.command().task);
+        }
+        session.receive(&copy);
+        assert!(session.target.poll().is_none(), "it is one of the newest");
+        tasks.into_iter().for_each(|task| session.end(task, 0, None));
+        let answers = std::iter::from_fn(|| session.answer()).map(|headers| ata_answer(&headers).0);
+        assert!(answers.eq([1, 3, 4]));
+        session.finish();
+    }
 }
 
 /// An initiator as Linux is: one write of a sector at a time, each copy with a new tag, and an ear for the newest only.
