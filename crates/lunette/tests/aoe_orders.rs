@@ -2,12 +2,13 @@
 
 mod support;
 
+use std::time::Duration;
 use support::Noise;
 use support::aoe::{Guest, SECTOR, TARGET_IS_RESERVED};
 use support::daemon::Daemon;
 use support::net::{Faults, INITIATOR, Network};
 use support::segment::{lunette, serve, session};
-use support::tools::Outcome;
+use support::tools::{Outcome, run};
 use support::vblade::Vblade;
 
 /// The unit that most tests serve.
@@ -105,6 +106,19 @@ fn config_string_and_lists_are_told_and_changed() {
     assert_eq!(left, [format!("answers {ours} (this interface)")]);
     let json = aoe(&network, &["mask", URL, "--json", "--remove", "ours"]).expect_success("mask --json");
     assert!(json.contains(r#""mask": []"#), "{json}");
+    daemon.stop();
+}
+
+#[test]
+fn ours_is_the_interface_that_is_used_whatever_sys_shows() {
+    let network = Network::new(1500, 27);
+    let daemon = serve(&network, &["ram:1M,aoe=1.1"], &[]);
+    let ours = text(Guest::find(&network.initiator, 1, 1).mac);
+    let mut command = Daemon::command();
+    command.args(["aoe", "reserve", URL, "--set", "ours"]);
+    let outcome = run(&mut network.initiator.on_network(&command), Duration::from_secs(60));
+    let told = outcome.expect_success("reserve --set ours");
+    assert!(told.contains(&format!("{ours} (this interface)")), "{told}");
     daemon.stop();
 }
 
