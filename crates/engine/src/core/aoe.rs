@@ -9,7 +9,7 @@ pub(super) use again::{Answered, Keeper, keepers};
 use super::connection::{Connection, Phase};
 use super::session::LunState;
 use super::{Core, kind};
-use crate::config::{AoeInterface, BLOCK_BYTES, Config};
+use crate::config::{AoeInterface, Config};
 use crate::frame::{self, FLAGS, HEADERS_BYTES, SHELF, SLOT, SOURCE};
 use crate::limited;
 use crate::message::{Facts, Way};
@@ -430,20 +430,18 @@ impl<I: Io> Core<I> {
     }
 }
 
-/// Units by their AoE address. The block size of a unit elsewhere is known only now, and initiators know one.
+/// Units by their AoE address.
 pub(super) fn exports(config: &Config) -> BTreeMap<Address, u32> {
     let mut exports = BTreeMap::new();
     for (unit, lun) in (0..).zip(&config.luns) {
-        match lun.aoe {
-            Some(address) if lun.block_bytes == BLOCK_BYTES => {
-                exports.insert(address, unit);
-            }
-            Some(address) => tracing::error!(
+        if let Some(address) = lun.export() {
+            exports.insert(address, unit);
+        } else if let Some(address) = lun.aoe {
+            tracing::error!(
                 lun = %lun.name,
                 "it has {}-byte blocks, so AoE does not serve it as {address}",
                 lun.block_bytes
-            ),
-            None => {}
+            );
         }
     }
     exports
