@@ -191,6 +191,9 @@ fn health_and_write_cache_are_told_and_switched() {
     assert_eq!(told(&network, &[&feature[..], &["on"]].concat()), ["write cache on"]);
     let look_ahead = ["feature", URL, "look-ahead", "off"];
     refused(&network, &look_ahead, FAILED, "it has no look-ahead that could be switched");
+    let smart = ["feature", URL, "smart"];
+    assert_eq!(told(&network, &[&smart[..], &["on"]].concat()), ["SMART on"]);
+    refused(&network, &[&smart[..], &["off"]].concat(), FAILED, "it does not know SMART DISABLE OPERATIONS");
     told(&network, &["reserve", URL, "--set", STRANGER_TEXT]);
     refused(&network, &[&feature[..], &["off"]].concat(), FAILED, "it is reserved");
     daemon.stop();
@@ -215,7 +218,7 @@ fn wrong_input_is_named_with_its_cure() {
         (&["mask", URL, "--add", "ff:ff:ff:ff:ff:ff"], "an address of many"),
         (&["reserve", URL, "--force"], "--force needs --set MAC,... or --release"),
         (&["reserve", URL, "--release", "--set", "ours"], "cannot be used with"),
-        (&["feature", URL, "turbo", "on"], "possible values: write-cache, look-ahead"),
+        (&["feature", URL, "turbo", "on"], "possible values: write-cache, look-ahead, smart"),
     ] {
         refused(&network, arguments, WRONG_INPUT, words);
     }
