@@ -15,7 +15,6 @@ mod spec;
 mod targets;
 mod verify;
 
-pub(crate) use aoe::BLOCK_BYTES;
 pub use diff::{StepOfChange, diff};
 pub use options::ServeOptions;
 pub use problems::{Problem, Problems, suggest};

@@ -318,7 +318,7 @@ fn unit(config: &Config, index: usize, opened: &Opened) -> Unit {
         read_only: lun.read_only,
         removable: lun.removable,
         write_cache: lun.write_cache,
-        exported: lun.aoe.is_some(),
+        exported: lun.export().is_some(),
         can_keep: config.state_dir.is_some(),
         copies: Arc::default(),
         ports: access::ports_of(config, index),

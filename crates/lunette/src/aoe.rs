@@ -12,6 +12,7 @@ use lists::{MaskArguments, ReserveArguments};
 use serde::Serialize;
 use string::ConfigArguments;
 use unit::Unit;
+use wire::ata::smart::Function;
 use wire::ata::{Command, Identity, Registers, set_features};
 
 #[derive(Debug, Args)]
@@ -60,6 +61,8 @@ enum Feature {
     WriteCache,
     /// Reading ahead
     LookAhead,
+    /// SMART
+    Smart,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -93,25 +96,32 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
     let (name, words) = match feature {
         Feature::WriteCache => ("write-cache", "write cache"),
         Feature::LookAhead => ("look-ahead", "look-ahead"),
+        Feature::Smart => ("smart", "SMART"),
     };
     let how_it_is = |unit: &mut Unit| {
-        unit.identify().map(|Identity { write_cache, look_ahead, .. }| match feature {
+        unit.identify().map(|Identity { write_cache, look_ahead, smart, .. }| match feature {
             Feature::WriteCache => write_cache,
             Feature::LookAhead => look_ahead,
+            Feature::Smart => smart,
         })
     };
     if let Some(state) = state {
         if !how_it_is(&mut unit)?.supported {
             return Err(unit.failed(format!("it has no {words} that could be switched")));
         }
-        let code = match (feature, state) {
-            (Feature::WriteCache, State::On) => set_features::WRITE_CACHE_ON,
-            (Feature::WriteCache, State::Off) => set_features::WRITE_CACHE_OFF,
-            (Feature::LookAhead, State::On) => set_features::LOOK_AHEAD_ON,
-            (Feature::LookAhead, State::Off) => set_features::LOOK_AHEAD_OFF,
+        let set = |code: u8| {
+            let registers = Registers::new(Command::SetFeatures, 0, 0);
+            (Registers { feature: u16::from(code), ..registers }, "SET FEATURES")
         };
-        let registers = Registers::new(Command::SetFeatures, 0, 0);
-        unit.ata(Registers { feature: u16::from(code), ..registers }, "SET FEATURES")?;
+        let (registers, command) = match (feature, state) {
+            (Feature::WriteCache, State::On) => set(set_features::WRITE_CACHE_ON),
+            (Feature::WriteCache, State::Off) => set(set_features::WRITE_CACHE_OFF),
+            (Feature::LookAhead, State::On) => set(set_features::LOOK_AHEAD_ON),
+            (Feature::LookAhead, State::Off) => set(set_features::LOOK_AHEAD_OFF),
+            (Feature::Smart, State::On) => (Function::Enable.registers(0), "SMART ENABLE OPERATIONS"),
+            (Feature::Smart, State::Off) => (Function::Disable.registers(0), "SMART DISABLE OPERATIONS"),
+        };
+        unit.ata(registers, command)?;
     }
     let is = how_it_is(&mut unit)?;
     let told = Switched { url: unit.url(), feature: name, supported: is.supported, enabled: is.enabled };

@@ -2,12 +2,13 @@
 
 mod support;
 
+use std::time::Duration;
 use support::Noise;
 use support::aoe::{Guest, SECTOR, TARGET_IS_RESERVED};
 use support::daemon::Daemon;
 use support::net::{Faults, INITIATOR, Network};
 use support::segment::{lunette, serve, session};
-use support::tools::Outcome;
+use support::tools::{Outcome, run};
 use support::vblade::Vblade;
 
 /// The unit that most tests serve.
@@ -109,6 +110,19 @@ fn config_string_and_lists_are_told_and_changed() {
 }
 
 #[test]
+fn ours_is_the_interface_that_is_used_whatever_sys_shows() {
+    let network = Network::new(1500, 27);
+    let daemon = serve(&network, &["ram:1M,aoe=1.1"], &[]);
+    let ours = text(Guest::find(&network.initiator, 1, 1).mac);
+    let mut command = Daemon::command();
+    command.args(["aoe", "reserve", URL, "--set", "ours"]);
+    let outcome = run(&mut network.initiator.on_network(&command), Duration::from_secs(60));
+    let told = outcome.expect_success("reserve --set ours");
+    assert!(told.contains(&format!("{ours} (this interface)")), "{told}");
+    daemon.stop();
+}
+
+#[test]
 fn a_target_of_others_is_driven_as_well() {
     let network = Network::new(1500, 22);
     let medium = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -177,6 +191,9 @@ fn health_and_write_cache_are_told_and_switched() {
     assert_eq!(told(&network, &[&feature[..], &["on"]].concat()), ["write cache on"]);
     let look_ahead = ["feature", URL, "look-ahead", "off"];
     refused(&network, &look_ahead, FAILED, "it has no look-ahead that could be switched");
+    let smart = ["feature", URL, "smart"];
+    assert_eq!(told(&network, &[&smart[..], &["on"]].concat()), ["SMART on"]);
+    refused(&network, &[&smart[..], &["off"]].concat(), FAILED, "it does not know SMART DISABLE OPERATIONS");
     told(&network, &["reserve", URL, "--set", STRANGER_TEXT]);
     refused(&network, &[&feature[..], &["off"]].concat(), FAILED, "it is reserved");
     daemon.stop();
@@ -201,7 +218,7 @@ fn wrong_input_is_named_with_its_cure() {
         (&["mask", URL, "--add", "ff:ff:ff:ff:ff:ff"], "an address of many"),
         (&["reserve", URL, "--force"], "--force needs --set MAC,... or --release"),
         (&["reserve", URL, "--release", "--set", "ours"], "cannot be used with"),
-        (&["feature", URL, "turbo", "on"], "possible values: write-cache, look-ahead"),
+        (&["feature", URL, "turbo", "on"], "possible values: write-cache, look-ahead, smart"),
     ] {
         refused(&network, arguments, WRONG_INPUT, words);
     }

@@ -72,7 +72,8 @@ fn a_write_that_was_aborted_in_a_slow_store_does_not_go_over_a_newer_one() {
     guest.write(LBA, &[NEW; SECTOR]).expect("WRITE SECTORS");
     assert_eq!(guest.read(LBA, 1), Ok(vec![NEW; SECTOR]));
     assert_eq!(disk.sector(8), vec![NEW; SECTOR]);
-    daemon.stop();
+    let log = daemon.stop();
+    assert!(log.contains("requests found no room"), "what was dropped is told:\n{log}");
 }
 
 #[test]

@@ -13,7 +13,14 @@ const INTERFACE_NAME_MAX: usize = 15;
 const MACS_MAX: usize = 4096;
 
 /// The only block size that initiators know (AoEr11 section 3).
-pub(crate) const BLOCK_BYTES: u32 = 512;
+const BLOCK_BYTES: u32 = 512;
+
+impl Lun {
+    /// What it is called where it is served by AoE. The block size of a unit elsewhere is known only once it is open.
+    pub(crate) fn export(&self) -> Option<Address> {
+        self.aoe.filter(|_| self.block_bytes == BLOCK_BYTES)
+    }
+}
 
 /// All interfaces.
 pub(super) fn interfaces(
@@ -132,6 +139,15 @@ mod tests {
         assert_eq!(config.luns[0].aoe.map(|address| address.to_string()).as_deref(), Some("1.2"));
         let both = parse(&format!("{aoe}{TARGET}")).expect("both");
         assert_eq!((both.portals.len(), both.targets[0].luns.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_unit_elsewhere_that_has_other_blocks_is_not_served() {
+        let aoe = "aoe = [{ interface = 'eth1' }]\nlun = [{ ram = '1G', aoe = '1.2' }]\n";
+        let mut lun = parse(aoe).expect("AoE alone").luns.remove(0);
+        assert_eq!(lun.export(), lun.aoe);
+        lun.block_bytes = 4096;
+        assert_eq!(lun.export(), None);
     }
 
     #[test]

@@ -9,13 +9,13 @@ pub(super) use again::{Answered, Keeper, keepers};
 use super::connection::{Connection, Phase};
 use super::session::LunState;
 use super::{Core, kind};
-use crate::config::{AoeInterface, BLOCK_BYTES, Config};
+use crate::config::{AoeInterface, Config};
 use crate::frame::{self, FLAGS, HEADERS_BYTES, SHELF, SLOT, SOURCE};
 use crate::limited;
 use crate::message::{Facts, Way};
 use crate::slots::Key;
 use crate::transport::Transport;
-use proto::aoe::target::{self, Export, Kind, Sight, Target};
+use proto::aoe::target::{self, Counts, Export, Kind, Sight, Target};
 use proto::time::Time;
 use proto::verbs::Session;
 use reactor::io::{Io, Tag};
@@ -250,7 +250,10 @@ impl<I: Io> Core<I> {
         let room = self.interfaces[index].room();
         let bytes = self.io.arena().bytes(frame);
         let is_served = |conn: &&mut Connection| conn.phase == Phase::Serving && conn.lingering.is_empty();
-        let Some(conn) = self.connections.get_mut(key).filter(is_served) else { return false };
+        let Some(conn) = self.connections.get_mut(key).filter(is_served) else {
+            self.count_dropped(index, sight);
+            return false;
+        };
         // The list may have been edited since the session began.
         let may_see = |lun: &LunState| self.views[lun.unit as usize].policy.export.may_see(sight.from);
         let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
@@ -269,7 +272,11 @@ impl<I: Io> Core<I> {
             return Some(*key);
         }
         let unit = *self.exports.get(&sight.to)?;
-        if !self.views[unit as usize].policy.export.may_see(sight.from) || self.lingers(index, sight) {
+        if !self.views[unit as usize].policy.export.may_see(sight.from) {
+            return None;
+        }
+        if self.lingers(index, sight) {
+            self.count_dropped(index, sight);
             return None;
         }
         if self.interfaces[index].sessions.len() >= SESSIONS_MAX {
@@ -420,30 +427,32 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The session is over, and its connection quiet.
-    pub(super) fn forget_session(&mut self, key: Key, way: Way) {
+    /// The session is over, and its connection quiet. What it has counted since that was told last is told.
+    pub(super) fn forget_session(&mut self, key: Key, way: Way, counts: Counts) {
         let Way::Interface { opening, .. } = way else { return };
+        let shared = self.shared.clone();
         if let Some(interface) = self.opening(opening) {
-            interface.sessions.retain(|_, session| *session != key);
+            let name = &shared.config.aoe[interface.index].name;
+            for ((from, address), _) in interface.sessions.extract_if(.., |_, session| *session == key) {
+                counts::tell(counts, from, address, name);
+            }
         }
         self.settle_retired();
     }
 }
 
-/// Units by their AoE address. The block size of a unit elsewhere is known only now, and initiators know one.
+/// Units by their AoE address.
 pub(super) fn exports(config: &Config) -> BTreeMap<Address, u32> {
     let mut exports = BTreeMap::new();
     for (unit, lun) in (0..).zip(&config.luns) {
-        match lun.aoe {
-            Some(address) if lun.block_bytes == BLOCK_BYTES => {
-                exports.insert(address, unit);
-            }
-            Some(address) => tracing::error!(
+        if let Some(address) = lun.export() {
+            exports.insert(address, unit);
+        } else if let Some(address) = lun.aoe {
+            tracing::error!(
                 lun = %lun.name,
                 "it has {}-byte blocks, so AoE does not serve it as {address}",
                 lun.block_bytes
-            ),
-            None => {}
+            );
         }
     }
     exports

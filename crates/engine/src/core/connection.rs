@@ -11,6 +11,7 @@ use crate::limited;
 use crate::message::{Facts, Message, Way};
 use crate::slots::{Key, Slots};
 use crate::transport::Transport;
+use proto::aoe::target::Target;
 use proto::time::Time;
 use proto::verbs::{Down, TaskId};
 use reactor::io::{Errno, Handle, Io, Tag};
@@ -379,12 +380,13 @@ impl<I: Io> Core<I> {
             return;
         }
         self.move_load(key, None);
-        let Some(conn) = self.connections.remove(key) else { return };
+        let Some(mut conn) = self.connections.remove(key) else { return };
         if let Some(stream) = conn.stream {
             stream.close(&mut self.io);
         }
+        let counts = conn.machine.aoe_mut().map(Target::take_counts).unwrap_or_default();
         conn.machine.close(self.io.arena());
-        self.forget_session(key, conn.facts.way);
+        self.forget_session(key, conn.facts.way, counts);
         self.give_all_kept(&conn.kept);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
             let is_remote = |lun: &&LunState| {

@@ -13,7 +13,7 @@ use reactor::uring::Uring;
 use reactor::wake::Waker;
 use std::fmt;
 use std::time::Duration;
-use wire::aoe::Order;
+use wire::aoe::{Mac, Order};
 use wire::ata::PassThrough;
 use wire::{Cdb, Places, Sense};
 
@@ -126,6 +126,11 @@ impl Client {
     /// What was negotiated at login; with SRP, nothing.
     pub fn negotiated(&self) -> Option<&Negotiated> {
         self.session.negotiated()
+    }
+
+    /// Over AoE, the address that we are known by.
+    pub fn mac(&self) -> Option<Mac> {
+        self.session.mac()
     }
 
     /// Sends a command to the URL's unit and waits for its end. Data goes in one direction, but for orders of AoE, which

@@ -27,6 +27,7 @@ use reactor::crc::crc32c;
 use reactor::io::{Completion, Handle, Io, Tag};
 use std::time::Duration;
 use wire::Sense;
+use wire::aoe::Mac;
 use wire::iscsi::{AsyncEvent, Opcode};
 
 /// How long after a failure the next connection is tried: the first time, and at most.
@@ -297,6 +298,14 @@ impl Session {
         match &self.state {
             State::Connected(link) => link.is_ready,
             State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => false,
+        }
+    }
+
+    /// Over AoE, the address that we are known by, while there is a connection.
+    pub fn mac(&self) -> Option<Mac> {
+        match &self.state {
+            State::Connected(link) => link.mac(),
+            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => None,
         }
     }
 

@@ -7,10 +7,8 @@ use crate::inquiry::Rows;
 use clap::Args;
 use serde::Serialize;
 use std::str::FromStr;
-use wire::aoe::{DirectiveCommand, MACS_MAX, Mac, OrderKind};
-
-/// Bytes of a directive, of which the address is the last.
-const DIRECTIVE_BYTES: usize = 8;
+use wire::aoe::{Directive, DirectiveCommand, MACS_MAX, Mac, OrderKind};
+use wire::iwarp::Layout;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette aoe mask aoe://eth0/1.1 --add ours --add 02:00:00:00:00:09")]
@@ -79,22 +77,21 @@ pub(super) fn mask(arguments: &MaskArguments) -> Result<String, Failure> {
     let MaskArguments { asked, add, remove, force } = arguments;
     few(add.len().saturating_add(remove.len()))?;
     let mut unit = Unit::connect(&asked.url)?;
-    let (add, remove) = (macs(&unit, add)?, macs(&unit, remove)?);
-    let mut list = listed(&unit.order(OrderKind::ReadMask, &[])?, DIRECTIVE_BYTES);
+    let (add, remove) = (macs(&unit, add), macs(&unit, remove));
+    let mut list = listed(&unit.order(OrderKind::ReadMask, &[])?, Directive::BYTES);
     if !add.is_empty() || !remove.is_empty() {
         let left: Vec<Mac> = list.iter().chain(&add).filter(|mac| !remove.contains(mac)).copied().collect();
-        if !force && !left.is_empty() && !left.contains(&unit.ours()?) {
+        if !force && !left.is_empty() && !left.contains(&unit.ours()) {
             let words = "this would shut this interface out; use --add ours as well, or --force";
             return Err(Failure::wrong_input(format!("{}: {words}", unit.url())));
         }
         let directives = directives(DirectiveCommand::ADD, &add)
             .chain(directives(DirectiveCommand::DELETE, &remove))
             .collect::<Vec<_>>();
-        list = listed(&unit.order(OrderKind::EditMask, &directives.concat())?, DIRECTIVE_BYTES);
+        list = listed(&unit.order(OrderKind::EditMask, &directives.concat())?, Directive::BYTES);
     }
     let told = Told { url: unit.url(), mask: Some(texts(&list)), reserved: None };
-    let ours = unit.ours().ok();
-    Ok(asked.told(&told, |rows| write(rows, "answers", "everybody", &list, ours)))
+    Ok(asked.told(&told, |rows| write(rows, "answers", "everybody", &list, unit.ours())))
 }
 
 pub(super) fn reserve(arguments: &ReserveArguments) -> Result<String, Failure> {
@@ -110,11 +107,10 @@ pub(super) fn reserve(arguments: &ReserveArguments) -> Result<String, Failure> {
         (true, false) => OrderKind::SetReserve,
         (true, true) => OrderKind::ForceReserve,
     };
-    let argument: Vec<u8> = macs(&unit, set)?.iter().flat_map(|Mac(bytes)| *bytes).collect();
+    let argument: Vec<u8> = macs(&unit, set).iter().flat_map(|Mac(bytes)| *bytes).collect();
     let list = listed(&unit.order(kind, &argument)?, size_of::<Mac>());
     let told = Told { url: unit.url(), mask: None, reserved: Some(texts(&list)) };
-    let ours = unit.ours().ok();
-    Ok(asked.told(&told, |rows| write(rows, "reserved for", "nobody", &list, ours)))
+    Ok(asked.told(&told, |rows| write(rows, "reserved for", "nobody", &list, unit.ours())))
 }
 
 fn few(count: usize) -> Result<(), Failure> {
@@ -124,10 +120,10 @@ fn few(count: usize) -> Result<(), Failure> {
     Err(Failure::wrong_input(format!("{count} addresses are too many; give {MACS_MAX} at most")))
 }
 
-fn macs(unit: &Unit, names: &[Name]) -> Result<Vec<Mac>, Failure> {
+fn macs(unit: &Unit, names: &[Name]) -> Vec<Mac> {
     let mac = |name: &Name| match name {
         Name::Ours => unit.ours(),
-        Name::Mac(mac) => Ok(*mac),
+        Name::Mac(mac) => *mac,
     };
     names.iter().map(mac).collect()
 }
@@ -145,12 +141,12 @@ fn texts(list: &[Mac]) -> Vec<String> {
     list.iter().map(Mac::to_string).collect()
 }
 
-fn write(rows: &mut Rows, label: &str, nobody: &str, list: &[Mac], ours: Option<Mac>) {
+fn write(rows: &mut Rows, label: &str, nobody: &str, list: &[Mac], ours: Mac) {
     if list.is_empty() {
         rows.add(label, nobody);
     }
     for (at, mac) in list.iter().enumerate() {
-        let whose = if Some(*mac) == ours { " (this interface)" } else { "" };
+        let whose = if *mac == ours { " (this interface)" } else { "" };
         rows.add(if at == 0 { label } else { "" }, format!("{mac}{whose}"));
     }
 }
@@ -176,7 +172,7 @@ mod tests {
         assert_eq!(listed(&[0, 0, 2, 0, 0, 0, 0, 1], 8), [ONE]);
         let shown = |list: &[Mac]| {
             let mut rows = Rows::default();
-            write(&mut rows, "reserved for", "nobody", list, Some(ONE));
+            write(&mut rows, "reserved for", "nobody", list, ONE);
             rows.finish()
         };
         assert_eq!(shown(&[]), "  reserved for  nobody\n");

@@ -38,9 +38,8 @@ pub(super) fn run(asked: &Asked) -> Result<String, Failure> {
         return Err(unit.failed("it has no SMART"));
     }
     if !identity.smart.enabled {
-        return Err(
-            unit.failed("its SMART is switched off; `smartctl --smart=on` of its initiator switches it on")
-        );
+        let cure = format!("`lunette aoe feature {} smart on` switches it on", unit.url());
+        return Err(unit.failed(format!("its SMART is switched off; {cure}")));
     }
     let (end, _) = unit.ata(Function::ReturnStatus.registers(0), "SMART RETURN STATUS")?;
     let (_, data) = unit.ata(Function::ReadData.registers(1), "SMART READ DATA")?;

@@ -3,6 +3,7 @@
 use super::Asked;
 use super::unit::Unit;
 use crate::Failure;
+use crate::inquiry::is_printable;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -68,10 +69,8 @@ fn escaped(bytes: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match c {
                 '\\' => text.push_str("\\\\"),
-                c if c.is_control() => {
-                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escape(&mut text, byte))
-                }
-                c => text.push(c),
+                c if is_printable(c) => text.push(c),
+                c => c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escape(&mut text, byte)),
             }
         }
         chunk.invalid().iter().for_each(|byte| escape(&mut text, *byte));
@@ -120,6 +119,7 @@ mod tests {
     fn what_is_not_printable_is_escaped() {
         assert_eq!(escaped(b"a\\b\x1b[2J\xff\xc3\xbc"), "a\\\\b\\x1b[2J\\xff\u{fc}");
         assert_eq!(escaped("\u{85}".as_bytes()), "\\xc2\\x85");
+        assert_eq!(escaped("a\u{202e}b\u{2066}".as_bytes()), "a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6");
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
         #[test]
         fn what_is_printed_can_be_given_back(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let text = escaped(&bytes);
-            prop_assert!(!text.chars().any(char::is_control));
+            prop_assert!(text.chars().all(is_printable));
             prop_assert_eq!(bytes_of(&text), Ok(Text(bytes)));
         }
     }

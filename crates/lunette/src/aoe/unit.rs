@@ -19,6 +19,7 @@ const ANSWER_BYTES: u32 = 2048;
 pub(super) struct Unit {
     url: Url,
     client: Client,
+    ours: Mac,
 }
 
 impl Unit {
@@ -34,7 +35,8 @@ impl Unit {
             Failure::wrong_input(format!("{url}: {error}: {list}"))
         })?;
         let client = Client::connect(&url, &Options::default()).map_err(Failure::failed)?;
-        Ok(Unit { url, client })
+        let ours = client.mac().ok_or_else(|| Failure::failed(format!("{url}: the connection was lost")))?;
+        Ok(Unit { url, client, ours })
     }
 
     /// Its URL.
@@ -48,11 +50,8 @@ impl Unit {
     }
 
     /// The address of our interface.
-    pub(super) fn ours(&self) -> Result<Mac, Failure> {
-        let path = format!("/sys/class/net/{}/address", self.url.host);
-        let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-        let mac = text.and_then(|text| text.trim().parse::<Mac>().map_err(|error| error.to_string()));
-        mac.map_err(|error| self.failed(format!("the interface's own address is not known: {path}: {error}")))
+    pub(super) fn ours(&self) -> Mac {
+        self.ours
     }
 
     /// Gives an order; what was answered.

@@ -185,8 +185,17 @@ impl Namespace {
     /// The same command in this namespace. What it starts has its process number, and ends with the thread that
     /// starts it.
     pub fn within(&self, command: &Command) -> Command {
+        self.entering(&["--net", "--mount"], command)
+    }
+
+    /// The same, where /sys shows the interfaces of the host that the tests run on.
+    pub fn on_network(&self, command: &Command) -> Command {
+        self.entering(&["--net"], command)
+    }
+
+    fn entering(&self, namespaces: &[&str], command: &Command) -> Command {
         let mut inside = tool("setpriv");
-        inside.args(["--pdeathsig", "KILL", "nsenter", "--net", "--mount", "--wd", "--target"]);
+        inside.args(["--pdeathsig", "KILL", "nsenter"]).args(namespaces).args(["--wd", "--target"]);
         inside.arg(self.pid().to_string()).arg("--").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {

@@ -23,8 +23,7 @@
 //! when it was sent [`TESTS`] times in vain, over [`TESTS`] times 50 ms at least, to a target that answers all the time.
 //!
 //! A transfer is cut into pieces that fit a frame, and ends when the last of them is answered; so its places are no more
-//! used then. Nothing is allocated to read or to
-//! write.
+//! used then. Nothing is allocated to read or to write.
 
 mod answer;
 mod order;

@@ -188,6 +188,11 @@ impl Target {
         std::mem::take(&mut self.counts)
     }
 
+    /// A request was dropped before it came here, as what there is is not over.
+    pub fn count_crowded(&mut self) {
+        self.counts.crowded = self.counts.crowded.saturating_add(1);
+    }
+
     /// When to call [`Target::tick`].
     pub fn deadline(&self) -> Option<Time> {
         match self.phase {

@@ -6,19 +6,9 @@ use crate::admit::Admission;
 use crate::command::{Ending, Status};
 use crate::exec::{Env, Event, Exec, Program, Step};
 use crate::sense::{Check, Failure};
-use wire::ata::{Registers, SECTOR_BYTES, StatusReturn, Transfer};
+use wire::ata::{self, Protocol, Registers, SECTOR_BYTES, StatusReturn, Transfer};
 
-// Bits of byte 1: PROTOCOL is in bits 1 to 4.
-const EXTEND: u8 = 0x01;
-// PROTOCOL (SAT-3 table 104).
-const NON_DATA: u8 = 3;
-const PIO_IN: u8 = 4;
-const PIO_OUT: u8 = 5;
-const DMA: u8 = 6;
-const UDMA_IN: u8 = 10;
-const UDMA_OUT: u8 = 11;
 // Bits of byte 2. Blocks have 512 bytes, whatever T_TYPE says.
-const CK_COND: u8 = 0x20;
 const T_DIR: u8 = 0x08;
 const BYT_BLOK: u8 = 0x04;
 const T_LENGTH: u8 = 0x03;
@@ -28,47 +18,19 @@ const IN_COUNT: u8 = 2;
 
 /// ATA PASS-THROUGH (12).
 pub(crate) fn begin12(admission: &Admission<'_>) -> Result<Program, Failure> {
-    let cdb = admission.cdb();
-    let fields = [3, 4, 5, 6, 7, 8, 9].map(|at| cdb.u8(at));
-    translate(admission, short(fields))
+    translate(admission, ata::PassThrough::short_registers(admission.cdb()))
 }
 
 /// ATA PASS-THROUGH (16).
 pub(crate) fn begin16(admission: &Admission<'_>) -> Result<Program, Failure> {
-    let cdb = admission.cdb();
-    if cdb.u8(1) & EXTEND == 0 {
-        return translate(admission, short([4, 6, 8, 10, 12, 13, 14].map(|at| cdb.u8(at))));
-    }
-    let lba = [11, 9, 7, 12, 10, 8].map(|at| cdb.u8(at));
-    let [lba_40, lba_32, lba_24, lba_16, lba_8, lba_0] = lba;
-    let registers = Registers {
-        extend: true,
-        feature: cdb.u16(3),
-        count: cdb.u16(5),
-        lba: u64::from_be_bytes([0, 0, lba_40, lba_32, lba_24, lba_16, lba_8, lba_0]),
-        device: cdb.u8(13),
-        command: cdb.u8(14),
-    };
-    translate(admission, registers)
-}
-
-/// A 28-bit command: FEATURE, COUNT, three bytes of LBA from the lowest, DEVICE with the highest four bits of it, COMMAND.
-fn short([feature, count, lba_0, lba_8, lba_16, device, command]: [u8; 7]) -> Registers {
-    Registers {
-        extend: false,
-        feature: feature.into(),
-        count: count.into(),
-        lba: u32::from_be_bytes([device & 0x0f, lba_16, lba_8, lba_0]).into(),
-        device: device & 0xf0,
-        command,
-    }
+    translate(admission, ata::PassThrough::registers(admission.cdb()))
 }
 
 fn translate(admission: &Admission<'_>, registers: Registers) -> Result<Program, Failure> {
     check_transfer(admission, &registers)?;
     let program = begin(admission, &registers)
         .unwrap_or_else(|failure| Program::End(failure.ending(&admission.view.policy.modes)));
-    let check_condition = admission.cdb().u8(2) & CK_COND != 0;
+    let check_condition = admission.cdb().u8(2) & ata::PassThrough::CK_COND != 0;
     let exec = Exec::new(program);
     Ok(Program::PassThrough(Box::new(PassThrough { exec, registers, check_condition, ending: None })))
 }
@@ -76,14 +38,12 @@ fn translate(admission: &Admission<'_>, registers: Registers) -> Result<Program,
 /// What the CDB says of the data must fit together, be enough for the command, and all of it must be asked for.
 fn check_transfer(admission: &Admission<'_>, registers: &Registers) -> Result<(), Check> {
     let (cdb, request) = (admission.cdb(), admission.request);
-    let (flags, protocol) = (cdb.u8(2), cdb.u8(1) >> 1 & 0x0f);
+    let flags = cdb.u8(2);
     let (is_moved, is_in) = (flags & T_LENGTH != 0, flags & T_DIR != 0);
-    let fits = match protocol {
-        NON_DATA => !is_moved,
-        PIO_IN | UDMA_IN => is_moved && is_in,
-        PIO_OUT | UDMA_OUT => is_moved && !is_in,
-        DMA => is_moved,
-        _ => return Err(Check::cdb_bit(1, 4)),
+    let fits = match Protocol::of(cdb).ok_or(Check::cdb_bit(1, 4))? {
+        Protocol::NonData => !is_moved,
+        Protocol::PioIn => is_moved && is_in,
+        Protocol::PioOut => is_moved && !is_in,
     };
     if !fits {
         return Err(Check::cdb_bit(2, 3));
@@ -165,12 +125,21 @@ mod tests {
     use crate::testing::{BLOCK, Bench, Outcome, unit};
     use proptest::prelude::*;
     use std::sync::Arc;
+    use wire::Cdb;
     use wire::ata::{Command, Identity, error, smart, status};
-    use wire::{Cdb, ata};
 
     /// The first nexus that speaks ATA.
     const ATA: usize = 2;
     const ABORTED: (u8, u8) = (error::ABRT, status::DRDY | status::ERR);
+    const CK_COND: u8 = ata::PassThrough::CK_COND;
+    // In byte 1: PROTOCOL is in bits 1 to 4 (SAT-3 table 104).
+    const EXTEND: u8 = 0x01;
+    const NON_DATA: u8 = 3;
+    const PIO_IN: u8 = 4;
+    const PIO_OUT: u8 = 5;
+    const DMA: u8 = 6;
+    const UDMA_IN: u8 = 10;
+    const UDMA_OUT: u8 = 11;
 
     /// ATA PASS-THROUGH (16), to which these bits are added.
     fn cdb(registers: Registers, flags: u8) -> Vec<u8> {

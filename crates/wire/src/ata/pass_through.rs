@@ -3,14 +3,14 @@
 use super::{DEVICE_LBA, Registers, Transfer, lba_bytes, lba_of};
 use crate::{Cdb, Sense, SenseData, SenseKey};
 
-/// How data moves (SAT-3 table 104: PROTOCOL).
+/// How data moves (SAT-3 table 104: PROTOCOL). DMA is as PIO: nobody here has a bus on which they differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     /// Non-data.
     NonData,
-    /// PIO Data-In.
+    /// PIO Data-In, and DMA from the device.
     PioIn,
-    /// PIO Data-Out.
+    /// PIO Data-Out, and DMA to the device.
     PioOut,
 }
 
@@ -23,8 +23,21 @@ impl Protocol {
         }
     }
 
-    fn from_bits(bits: u8) -> Option<Protocol> {
-        [Protocol::NonData, Protocol::PioIn, Protocol::PioOut].into_iter().find(|one| one.bits() == bits)
+    /// That of a CDB of ATA PASS-THROUGH: of DMA, T_DIR tells the direction. `None`: it is another.
+    pub fn of(cdb: &Cdb) -> Option<Protocol> {
+        const DMA: u8 = 6;
+        const UDMA_IN: u8 = 10;
+        const UDMA_OUT: u8 = 11;
+        let is_in = cdb.u8(2) & PassThrough::FROM_DEVICE != 0;
+        match cdb.u8(1) >> 1 & 0x0f {
+            DMA if is_in => Some(Protocol::PioIn),
+            DMA => Some(Protocol::PioOut),
+            UDMA_IN => Some(Protocol::PioIn),
+            UDMA_OUT => Some(Protocol::PioOut),
+            bits => [Protocol::NonData, Protocol::PioIn, Protocol::PioOut]
+                .into_iter()
+                .find(|protocol| protocol.bits() == bits),
+        }
     }
 }
 
@@ -45,8 +58,9 @@ impl PassThrough {
     pub const OPCODE: u8 = 0x85;
     const CDB_BYTES: usize = 16;
     const EXTEND: u8 = 0x01;
-    const CK_COND: u8 = 0x20;
-    /// T_DIR: from the device.
+    /// CK_COND, in byte 2.
+    pub const CK_COND: u8 = 0x20;
+    /// T_DIR, in byte 2: from the device.
     const FROM_DEVICE: u8 = 0x08;
     /// BYT_BLOK: a length in blocks; T_LENGTH: it is COUNT. Blocks have 512 bytes, since T_TYPE is zero.
     const BY_COUNT: u8 = 0x06;
@@ -89,21 +103,34 @@ impl PassThrough {
         Cdb::from_bytes(&bytes)
     }
 
-    /// The command in a CDB; `None` when it is none of those that [`PassThrough::to_cdb`] makes.
+    /// The command in a CDB; `None` when it is another, or has another protocol.
     pub fn from_cdb(cdb: &Cdb) -> Option<PassThrough> {
-        let bytes: &[u8; PassThrough::CDB_BYTES] = cdb.as_bytes().try_into().ok()?;
-        let [PassThrough::OPCODE, protocol, flags, feature_high, feature_low, fields @ .., _control] = *bytes
-        else {
+        if cdb.opcode() != PassThrough::OPCODE || cdb.as_bytes().len() != PassThrough::CDB_BYTES {
             return None;
-        };
-        let extend = protocol & PassThrough::EXTEND != 0;
-        let feature = u16::from_be_bytes([feature_high, feature_low]);
-        let Fields { count, lba, device, last: command } = Fields::decode(fields, extend);
+        }
         Some(PassThrough {
-            protocol: Protocol::from_bits(protocol >> 1 & 0x0f)?,
-            check_condition: flags & PassThrough::CK_COND != 0,
-            registers: Registers { extend, feature, count, lba, device, command },
+            protocol: Protocol::of(cdb)?,
+            check_condition: cdb.u8(2) & PassThrough::CK_COND != 0,
+            registers: PassThrough::registers(cdb),
         })
+    }
+
+    /// The registers in a CDB, whatever its protocol.
+    pub fn registers(cdb: &Cdb) -> Registers {
+        let extend = cdb.u8(1) & PassThrough::EXTEND != 0;
+        let fields = std::array::from_fn(|at| cdb.u8(at.saturating_add(5)));
+        let Fields { count, lba, device, last: command } = Fields::decode(fields, extend);
+        let feature = if extend { cdb.u16(3) } else { cdb.u8(4).into() };
+        Registers { extend, feature, count, lba, device, command }
+    }
+
+    /// Those in a CDB of ATA PASS-THROUGH (12), whose commands have 28-bit LBAs (SAT-3 section 12.2.2).
+    pub fn short_registers(cdb: &Cdb) -> Registers {
+        let [feature, count, lba_0, lba_8, lba_16, device, command] =
+            std::array::from_fn(|at| cdb.u8(at.saturating_add(3)));
+        let fields = [0, count, 0, lba_0, 0, lba_8, 0, lba_16, device, command];
+        let Fields { count, lba, device, last: command } = Fields::decode(fields, false);
+        Registers { extend: false, feature: feature.into(), count, lba, device, command }
     }
 }
 
@@ -224,7 +251,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Of a 28-bit LBA, the highest bits are in DEVICE.
+    /// Of a 28-bit LBA, the highest bits are in DEVICE, and the high bytes of the fields are reserved.
     fn encode(self, extend: bool) -> [u8; 10] {
         let [count_high, count_low] = self.count.to_be_bytes();
         let [lba_0, lba_8, lba_16, lba_24, lba_32, lba_40] = lba_bytes(self.lba);
@@ -239,11 +266,12 @@ impl Fields {
 
     fn decode(bytes: [u8; 10], extend: bool) -> Fields {
         let [count_high, count_low, lba_24, lba_0, lba_32, lba_8, lba_40, lba_16, device, last] = bytes;
-        let count = u16::from_be_bytes([count_high, count_low]);
-        let (lba, device) = if extend {
-            ([lba_0, lba_8, lba_16, lba_24, lba_32, lba_40], device)
+        let (count, lba, device) = if extend {
+            let lba = [lba_0, lba_8, lba_16, lba_24, lba_32, lba_40];
+            (u16::from_be_bytes([count_high, count_low]), lba, device)
         } else {
-            ([lba_0, lba_8, lba_16, device & DEVICE_LBA, 0, 0], device & !DEVICE_LBA)
+            let lba = [lba_0, lba_8, lba_16, device & DEVICE_LBA, 0, 0];
+            (count_low.into(), lba, device & !DEVICE_LBA)
         };
         Fields { count, lba: lba_of(lba), device, last }
     }
@@ -275,6 +303,37 @@ mod tests {
     }
 
     #[test]
+    fn the_high_bytes_of_a_28_bit_command_mean_nothing() {
+        let registers = Registers { feature: 0xcd, ..Registers::new(Command::ReadDma, 0x0403_0201, 9) };
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(PassThrough::new(registers).to_cdb().unwrap().as_bytes());
+        for at in [3, 5, 7, 9, 11] {
+            bytes[at] = 0xff;
+        }
+        let cdb = Cdb::from_bytes(&bytes).unwrap();
+        assert_eq!(PassThrough::from_cdb(&cdb).unwrap().registers, registers);
+        let short = [0xa1, 0x08, 0x0e, 0xcd, 9, 1, 2, 3, 0x44, 0xc8, 0, 0];
+        assert_eq!(PassThrough::short_registers(&Cdb::from_bytes(&short).unwrap()), registers);
+    }
+
+    #[test]
+    fn dma_moves_what_pio_moves() {
+        let read = PassThrough::new(Registers::new(Command::ReadDma, 1, 2));
+        let write = PassThrough::new(Registers::new(Command::WriteDma, 1, 2));
+        for (pass, protocols) in [(read, [4, 6, 10]), (write, [5, 6, 11])] {
+            for protocol in protocols {
+                let mut bytes = pass.to_cdb().unwrap().as_bytes().to_vec();
+                bytes[1] = protocol << 1;
+                assert_eq!(
+                    PassThrough::from_cdb(&Cdb::from_bytes(&bytes).unwrap()),
+                    Some(pass),
+                    "{protocol}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn an_unknown_command_moves_what_its_protocol_says() {
         let registers = Registers { command: 0xfe, count: 3, ..Registers::default() };
         for (protocol, transfer) in [
@@ -302,7 +361,7 @@ mod tests {
             let end = StatusReturn {
                 extend,
                 error: error::UNC,
-                count: 0x0102,
+                count: if extend { 0x0102 } else { 2 },
                 lba,
                 device: 0x40,
                 status: status::DRDY | status::ERR,

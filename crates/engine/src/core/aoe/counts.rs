@@ -3,7 +3,7 @@
 use super::BUFFERS;
 use crate::core::Core;
 use crate::limited;
-use proto::aoe::target::{Counts, Target};
+use proto::aoe::target::{Counts, Sight, Target};
 use proto::time::Time;
 use reactor::io::Io;
 use std::time::Duration;
@@ -37,16 +37,28 @@ impl<I: Io> Core<I> {
             }
         }
     }
+
+    /// A request was dropped because commands of an earlier session of its initiator with the unit, or of this one, are
+    /// not over: that one counts it.
+    pub(super) fn count_dropped(&mut self, index: usize, sight: &Sight) {
+        let of = self.interfaces[index].index;
+        let openings = self.interfaces.iter().chain(&self.retired).filter(|opening| opening.index == of);
+        let key = openings.filter_map(|opening| opening.sessions.get(&(sight.from, sight.to))).next();
+        let conn = key.and_then(|key| self.connections.get_mut(*key));
+        if let Some(target) = conn.and_then(|conn| conn.machine.aoe_mut()) {
+            target.count_crowded();
+        }
+    }
 }
 
 /// Tells what became of requests of an initiator that became no command.
-fn tell(counts: Counts, from: Mac, address: Address, interface: &str) {
+pub(super) fn tell(counts: Counts, from: Mac, address: Address, interface: &str) {
     let Counts { refused, copies, crowded } = counts;
     if crowded > 0 {
         limited!(
             "requests without room", Level::WARN, initiator = %from, interface, %address, requests = crowded,
-            "AoE: requests found no room, and are to be made again: the unit's store is slow, or the initiator has more \
-             in flight than the {BUFFERS} that it is told"
+            "AoE: requests found no room, and are to be made again: the unit's store is slow (also with what was aborted), \
+             or the initiator has more in flight than the {BUFFERS} that it is told"
         );
     }
     if refused > 0 {

@@ -8,6 +8,7 @@ use proto::verbs::TaskId;
 use reactor::io::{Errno, Handle, Io, Tag};
 use reactor::memory::Arena;
 use reactor::stream::Stream;
+use wire::aoe::Mac;
 
 /// A connection.
 pub(super) struct Link {
@@ -49,6 +50,14 @@ impl Link {
         match &self.road {
             Road::Stream { socket, .. } => Some(*socket),
             Road::Frames(_) => None,
+        }
+    }
+
+    /// The address of an interface.
+    pub(super) fn mac(&self) -> Option<Mac> {
+        match &self.road {
+            Road::Stream { .. } => None,
+            Road::Frames(frames) => Some(frames.mac()),
         }
     }
 
