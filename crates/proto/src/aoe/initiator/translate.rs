@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(code_of(planned(read, 1023, 0)), 0x2400, "no place for its data");
         let three = PassThrough::new(Registers::new(Command::ReadDmaExt, 5, 3));
         assert_eq!(code_of(planned(three, 1536, 0)), 0x2400, "more than a frame holds");
-        let wide = Registers { feature: 0x100, ..Registers::new(Command::SetFeatures, 0, 0) };
+        let wide = Registers { feature: 0x100, ..Registers::new(Command::FlushCacheExt, 0, 0) };
         assert_eq!(code_of(planned(PassThrough::new(wide), 0, 0)), 0x2400);
         let many = PassThrough::new(Registers::new(Command::ReadVerifySectorsExt, 0, 0x100));
         assert_eq!(code_of(planned(many, 0, 0)), 0x2400);
