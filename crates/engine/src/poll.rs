@@ -38,7 +38,7 @@ pub enum Work {
 /// The longest that `adaptive` spins for, and the longest expected gap that it spins at all for: about what sleeping
 /// and being woken on another core costs.
 const SPIN: Duration = Duration::from_micros(50);
-/// The same for frames, each of which is a whole request: being woken for one costs less than for a stream's bytes.
+/// The same for frames. At 44 us a frame (100 Mbit/s) spinning takes 42 us of the processor a command, sleeping 15 to 24.
 const SPIN_FOR_FRAMES: Duration = Duration::from_micros(25);
 
 impl Poller {
