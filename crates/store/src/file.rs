@@ -103,6 +103,7 @@ impl Store for FileStore {
             discard_granularity_bytes: self.discard_bytes,
             // RWF_ATOMIC would be needed to keep a write whole when power fails.
             atomic_write_bytes_max: 0,
+            compare_write_bytes_max: u32::MAX,
             volatile_cache: true,
             read_only: self.read_only,
             solid_state: self.solid_state,
