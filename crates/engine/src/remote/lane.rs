@@ -543,7 +543,7 @@ impl<I: Io> Lane<I> for RemoteLane {
     }
 
     fn wants_ticks(&self) -> bool {
-        Lane::<I>::in_flight(self) > 0 || self.session.is_restless()
+        Lane::<I>::in_flight(self) > 0 || self.session.is_in_use()
     }
 
     fn losses(&mut self) -> u64 {
