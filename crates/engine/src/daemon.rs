@@ -86,14 +86,22 @@ impl Daemon {
     ///
     /// # Errors
     /// When a portal's address cannot be bound, the state directory cannot be made, or a core cannot start.
-    pub fn start(mut config: Config) -> Result<Daemon, StartError> {
+    pub fn start(config: Config) -> Result<Daemon, StartError> {
+        Daemon::start_with(config, opening::open_all)
+    }
+
+    /// The same with stores that are opened so.
+    pub(crate) fn start_with(
+        mut config: Config,
+        open: impl FnOnce(&mut [Lun]) -> Vec<Opened>,
+    ) -> Result<Daemon, StartError> {
         prepare(&mut config)?;
         let srp_guid = config.srp_guid;
         let listeners = bind(&config)?;
         let addresses = addresses(&config, &listeners)?;
         let rdma_listeners = listen_by_device(&config, &addresses)?;
         let sockets = open_interfaces(&config)?;
-        let opened = opening::open_all(&mut config.luns);
+        let opened = open(&mut config.luns);
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let units = Units::of(&config, &opened);
 
