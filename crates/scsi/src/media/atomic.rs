@@ -13,6 +13,7 @@ pub(crate) fn compare_and_write(admission: &Admission<'_>) -> Result<Program, Fa
     let blocks = cdb.u8(13);
     let (range, len) = admission.transfer(cdb.u64(2), u32::from(blocks), 13)?;
     let total = len.saturating_mul(2);
+    admission.blocks_out(total)?;
     if blocks > admission.view.compare_blocks_max() || admission.request.write_bytes != total {
         return Err(Check::cdb_byte(13).into());
     }
@@ -25,9 +26,7 @@ pub(crate) fn or_write(admission: &Admission<'_>) -> Result<Program, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
     let (range, total) = admission.transfer(cdb.u64(2), cdb.u32(10), 10)?;
-    let coming = total.min(admission.request.write_bytes);
-    let part = coming.checked_rem(admission.block_bytes()).unwrap_or(0);
-    let chunks = Chunks::new(range.offset, coming.saturating_sub(part));
+    let chunks = Chunks::new(range.offset, admission.blocks_out(total)?);
     Ok(Program::OrWrite(OrWrite { chunks, total, durable: admission.is_forced() }))
 }
 
