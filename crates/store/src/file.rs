@@ -122,6 +122,11 @@ impl Store for FileStore {
         Ok((before != size).then(|| self.traits()))
     }
 
+    fn misplaced(&self) -> Option<String> {
+        let problem = probe::misplaced(&self.path, &self.file, self.kind)?;
+        Some(format!("{}: {problem}", self.path.display()))
+    }
+
     fn describe(&self) -> String {
         let kind = match self.kind {
             Kind::File => "file",
