@@ -1,6 +1,7 @@
 //! A store in memory. Memory is taken as it is touched, and given back when ranges are discarded.
 
 use crate::error::OpenError;
+use crate::extents::{Ask, Extents, Questions};
 use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use crate::occupied::Occupied;
 use crate::range::Range;
@@ -43,6 +44,7 @@ pub struct RamStore {
     /// towards COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, which other initiators must see whole (SBC-4 4.11,
     /// 4.29). From the first of these on, reads are copied under the shared lock instead.
     lends: AtomicBool,
+    extents: Extents,
 }
 
 /// Opens a store of `size` bytes in memory, all zeros.
@@ -54,12 +56,20 @@ pub fn open(size: u64) -> Result<Arc<RamStore>, OpenError> {
             "choose a smaller size, or raise the limit (ulimit -v, vm.overcommit_memory)",
         )
     })?;
+    let extents = Extents::start().map_err(|error| {
+        OpenError::new(
+            format_args!("ram:{size}"),
+            format_args!("cannot start a thread: {error}"),
+            "raise the limit (ulimit -u)",
+        )
+    })?;
     Ok(Arc::new(RamStore {
         size,
         region,
         stripes: Stripes::new(),
         occupied: Occupied::default(),
         lends: AtomicBool::new(true),
+        extents,
     }))
 }
 
@@ -87,7 +97,7 @@ impl RamStore {
         }
     }
 
-    /// Runs an operation in one go, unless it has to wait for a long one.
+    /// Runs an operation in one go, unless it has to wait for a long one. What is allocated, the thread finds out.
     fn run(&self, arena: &mut Arena, op: &Op, range: Range) -> Option<Outcome> {
         let at = range.offset;
         match *op {
@@ -115,11 +125,7 @@ impl RamStore {
             }
             Op::Zero { unmap, .. } => self.writing(range, |region| clear(region, range, unmap))?,
             Op::Discard { .. } => self.writing(range, |region| clear(region, range, true))?,
-            Op::Extent { .. } => {
-                let (mapped, len) = self.region.extent(at);
-                return Some(Ok(Found::Extent { mapped, len: len.min(self.size - at) }));
-            }
-            Op::Flush => {}
+            Op::Flush | Op::Extent { .. } => {}
         }
         Some(Ok(Found::Nothing))
     }
@@ -134,6 +140,13 @@ fn clear(region: &Region, range: Range, unmap: bool) {
     }
 }
 
+impl Ask for RamStore {
+    fn extent(&self, offset: u64) -> Outcome {
+        let (mapped, len) = self.region.extent(offset);
+        Ok(Found::Extent { mapped, len: len.min(self.size - offset) })
+    }
+}
+
 fn equal(region: &Region, at: u64, arena: &Arena, with: &Places) -> Result<(), StoreError> {
     region.compare(at, arena, with).map_or(Ok(()), |at| Err(StoreError::Miscompare { at }))
 }
@@ -145,6 +158,7 @@ impl Store for RamStore {
             discards: true,
             discard_granularity_bytes: PAGE_BYTES,
             atomic_write_bytes_max: ATOMIC_BYTES_MAX,
+            compare_write_bytes_max: u32::MAX,
             volatile_cache: false,
             read_only: false,
             solid_state: true,
@@ -162,23 +176,28 @@ impl Store for RamStore {
 }
 
 impl<I: Io> Backend<I> for RamStore {
-    fn lane(self: Arc<Self>, _tags: Tag) -> Box<dyn Lane<I>> {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<I>> {
         Box::new(RamLane {
             store: self,
+            tags,
             clears: VecDeque::new(),
             waiting: VecDeque::new(),
             cancelled: Vec::new(),
+            questions: Questions::default(),
         })
     }
 }
 
 struct RamLane {
     store: Arc<RamStore>,
+    /// The first of them is for answers.
+    tags: Tag,
     clears: VecDeque<Clear>,
     /// What waits for a long operation, of this lane or another one.
     waiting: VecDeque<(OpId, Op, Range)>,
     /// Cancelled, and not reported yet.
     cancelled: Vec<OpId>,
+    questions: Questions,
 }
 
 /// A long Zero or Discard.
@@ -270,6 +289,10 @@ impl<I: Io> Lane<I> for RamLane {
             Ok(range) => range,
             Err(error) => return Submitted::Done(Err(error)),
         };
+        if let Op::Extent { offset } = *op {
+            let store = self.store.clone();
+            return self.questions.ask(io, self.tags, id, &self.store.extents, store, offset);
+        }
         if long_clear(op, range).is_none()
             && let Some(outcome) = self.store.run(io.arena(), op, range)
         {
@@ -278,9 +301,12 @@ impl<I: Io> Lane<I> for RamLane {
         self.defer(id, op, range)
     }
 
-    fn completed(&mut self, _io: &mut I, _completion: Completion, _done: &mut Vec<(OpId, Outcome)>) {}
+    fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+        self.questions.completed(io, completion.tag, done);
+    }
 
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
+        self.questions.flush(done);
         done.extend(self.cancelled.drain(..).map(|id| (id, Err(StoreError::Cancelled))));
         for _ in 0..self.waiting.len().min(RETRIES_MAX) {
             let Some((id, op, range)) = self.waiting.pop_front() else { break };
@@ -306,11 +332,13 @@ impl<I: Io> Lane<I> for RamLane {
         } else if let Some(at) = self.waiting.iter().position(|(waiting, ..)| *waiting == id) {
             self.waiting.remove(at);
             self.cancelled.push(id);
+        } else {
+            self.questions.cancel(id);
         }
     }
 
     fn in_flight(&self) -> usize {
-        self.pending()
+        self.pending() + self.questions.open()
     }
 }
 
