@@ -111,6 +111,7 @@ impl Store for RamStore {
             discards: true,
             discard_granularity_bytes: PAGE_BYTES,
             atomic_write_bytes_max: ATOMIC_BYTES_MAX,
+            compare_write_bytes_max: u32::MAX,
             volatile_cache: false,
             read_only: false,
             solid_state: true,
