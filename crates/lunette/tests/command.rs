@@ -74,8 +74,8 @@ fn only_signals_that_ask_for_the_end_end_the_daemon() {
     let mut initiator = Initiator::login(&url, &Login::named("stayer")).expect("login");
     initiator.ready(url.lun).expect("the unit is ready");
     let others = [
-        "HUP", "USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "PWR", "STKFLT", "XCPU", "XFSZ", "PIPE",
-        "RTMIN", "RTMAX",
+        "HUP", "USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "PWR", "STKFLT", "XCPU", "XFSZ", "PIPE", "34",
+        "64",
     ];
     for (count, name) in (1..).zip(others) {
         daemon.signal(name);
@@ -258,6 +258,8 @@ fn refusals_and_ends_of_sessions_say_who_where_and_what() {
     let login = Login::named("wanderer");
     Initiator::login(&wrong, &login).err().expect("there is no such target");
     let mut guest = Initiator::login(&url, &login).expect("login");
+    // It is told that its nexus is new, and asks again.
+    guest.ready(0).expect("the unit is ready");
     guest.write_blocks(0, 3, 512, &[1; 1024], false).expect("WRITE");
     guest.read_blocks(0, 3, 1, 512).expect("READ");
     guest.logout().expect("logout");
@@ -267,7 +269,7 @@ fn refusals_and_ends_of_sessions_say_who_where_and_what() {
     let asked = format!("no such target (initiator {initiator}, target iqn.2026-11.a:absent)");
     line_with(&log, &["login ended: login refused: ", &asked, "from=127.0.0.1:", &portal]);
     let (who, what) = (format!("initiator={initiator}"), format!("target=\"{}\"", url.target));
-    let counts = "commands=2 read_bytes=512 write_bytes=1024";
+    let counts = "commands=4 read_bytes=512 write_bytes=1024";
     line_with(&log, &["ended: logged out", &who, &what, "from=127.0.0.1:", &portal, "seconds=", counts]);
 }
 
