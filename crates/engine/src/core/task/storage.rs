@@ -3,6 +3,7 @@
 use super::{State, to_wire};
 use crate::core::Core;
 use crate::core::budget::{Rest, bytes};
+use crate::core::buffer::Purpose;
 use crate::slots::Key;
 use proto::verbs::Down;
 use reactor::io::Io;
@@ -35,7 +36,7 @@ impl<I: Io> Core<I> {
         }
         let task = self.tasks.get_mut(key)?;
         if task.buffer.len() < len
-            && let Err(why) = self.take_buffer(key, len)
+            && let Err(why) = self.take_buffer(key, len, Purpose::Step)
         {
             self.starve(key, Some(Step::ReadPush { offset, len, at, end }), why);
             return None;
