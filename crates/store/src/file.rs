@@ -11,12 +11,15 @@
 //! Every operation holds its range, widened to the alignment: those that only read share it, all others have it
 //! alone. So no two writes interleave, a partly covered block is not changed between its reading and its writing,
 //! and COMPARE AND WRITE is atomic across all cores.
+//!
+//! What the page cache has lost the kernel reports once: [`syncs`] sees to it that whoever relied on it is told.
 
 mod claim;
 mod flight;
 mod lane;
 mod open;
 mod probe;
+mod syncs;
 mod unmapped;
 
 pub use claim::Claim;
@@ -35,6 +38,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use syncs::Syncs;
 use unmapped::Unmapped;
 
 /// What the file is.
@@ -77,8 +81,7 @@ pub struct FileStore {
     size: AtomicU64,
     can_punch: AtomicBool,
     can_zero: AtomicBool,
-    /// A sync failed and the page cache forgot what: flushing cannot succeed until the store is opened anew.
-    lost: AtomicBool,
+    syncs: Syncs,
     faults: AtomicU64,
     stripes: Stripes,
     unmapped: Unmapped,
@@ -94,6 +97,12 @@ impl FileStore {
 
     fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    /// Whether a durable write is a write and then one of the file's syncs: a write that syncs by itself (RWF_DSYNC) would
+    /// take the page cache's error from others. Direct I/O leaves nothing there, and tmpfs has nothing to write back.
+    fn syncs_apart(&self) -> bool {
+        !self.grain.is_direct() && !self.in_memory
     }
 }
 

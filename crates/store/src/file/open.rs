@@ -1,6 +1,7 @@
 //! Opening a file or block device, with words that help when that fails.
 
 use super::claim::{self, Claim, patiently};
+use super::syncs::Syncs;
 use super::unmapped::Unmapped;
 use super::{FileStore, Grain, Kind, probe};
 use crate::error::OpenError;
@@ -127,7 +128,7 @@ fn finish(
         size: AtomicU64::new(size),
         can_punch: AtomicBool::new(can_punch),
         can_zero: AtomicBool::new(true),
-        lost: AtomicBool::new(false),
+        syncs: Syncs::default(),
         faults: AtomicU64::new(0),
         stripes: Stripes::new(),
         unmapped: Unmapped::default(),
