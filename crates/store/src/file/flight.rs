@@ -89,6 +89,10 @@ pub(super) struct Flight {
     pub(super) id: OpId,
     pub(super) hold: Hold,
     pub(super) buffer: Option<Buffer>,
+    /// Nobody waits for it: nothing more of it is begun.
+    pub(super) is_cancelled: bool,
+    /// Its range is taken as a whole.
+    occupies: bool,
     op: Op,
     range: Range,
     phase: Phase,
@@ -119,6 +123,8 @@ impl Flight {
             id,
             hold,
             buffer: None,
+            is_cancelled: false,
+            occupies: false,
             op: *op,
             range,
             phase,
@@ -191,7 +197,7 @@ impl Flight {
     }
 
     /// Whether the operation cannot begin without a buffer.
-    pub(super) fn wants_buffer(&self, store: &FileStore) -> bool {
+    fn wants_buffer(&self, store: &FileStore) -> bool {
         let grain = u64::from(store.grain.offset);
         self.buffer.is_none()
             && match self.phase {
@@ -202,6 +208,45 @@ impl Flight {
                 }
                 Phase::Sync => false,
             }
+    }
+
+    /// Takes the buffer and the range that the next request needs; false: it has to wait.
+    pub(super) fn takes_its_range(&mut self, store: &FileStore) -> bool {
+        if self.wants_buffer(store) {
+            self.buffer = store.pool.take();
+            if self.buffer.is_none() {
+                return false;
+            }
+        }
+        if !self.occupy(store) || !store.stripes.try_lock(&mut self.hold) {
+            return false;
+        }
+        if self.is_held_off(store) {
+            store.stripes.unlock(&mut self.hold);
+            return false;
+        }
+        true
+    }
+
+    /// Takes the whole range of a clear that is done in several parts; false: it has to wait for another one.
+    fn occupy(&mut self, store: &FileStore) -> bool {
+        if !self.occupies && self.phase == Phase::Clear && self.locked_to < self.range.end() {
+            self.occupies = store.occupied.take(self.range);
+            return self.occupies;
+        }
+        true
+    }
+
+    /// Lets others write to the range again.
+    pub(super) fn leave(&mut self, store: &FileStore) {
+        if std::mem::take(&mut self.occupies) {
+            store.occupied.give(self.range);
+        }
+    }
+
+    /// Whether it has to wait for a long clear, although its stripes are locked.
+    fn is_held_off(&self, store: &FileStore) -> bool {
+        !self.occupies && writes(&self.op) && store.occupied.overlaps(self.range)
     }
 
     /// Replaces the hold, which must be unlocked, by one on the next part of the range, and plans its first piece.
@@ -252,8 +297,22 @@ impl Flight {
         }
     }
 
-    /// Takes the completion of the request that was issued last.
-    pub(super) fn take<I: Io>(&mut self, io: &mut I, store: &FileStore, result: Result<u32, Errno>) -> Step {
+    /// Takes the completion of the request that was issued last, which is the last one if nobody waits any more.
+    pub(super) fn completed<I: Io>(
+        &mut self,
+        io: &mut I,
+        store: &FileStore,
+        result: Result<u32, Errno>,
+    ) -> Step {
+        match self.take(io, store, result) {
+            Step::Issue | Step::Relock | Step::Sync if self.is_cancelled && !self.syncs() => {
+                Step::Done(Err(StoreError::Cancelled))
+            }
+            step => step,
+        }
+    }
+
+    fn take<I: Io>(&mut self, io: &mut I, store: &FileStore, result: Result<u32, Errno>) -> Step {
         let moved = match result {
             Ok(moved) => moved,
             Err(errno) => return self.fault(store, errno),
@@ -481,6 +540,10 @@ impl Flight {
                 Allocate::Zero => &store.can_zero,
             };
             can.store(false, Ordering::Relaxed);
+            if matches!(self.op, Op::Discard { .. }) {
+                // It is a hint (SBC-3 section 4.7.3.3): writing zeros would take long, and take space.
+                return Step::Done(Ok(Found::Nothing));
+            }
             self.piece = self.plan(store);
             return Step::Issue;
         }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use scsi::storage::{Found, StoreError};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use wire::Places;
 
 /// Operations under way per lane at most; more are refused as busy.
@@ -61,6 +62,7 @@ impl FileLane {
             }
             Op::Flush if self.store.read_only => Some(Ok(Found::Nothing)),
             Op::Flush => None,
+            Op::Discard { .. } if !self.store.can_punch.load(Ordering::Relaxed) => Some(Ok(Found::Nothing)),
             _ => (range.len == 0).then_some(Ok(Found::Nothing)),
         }
     }
@@ -85,13 +87,7 @@ impl FileLane {
     /// Issues the flight's next request if it has its buffer, its range and its turn; otherwise it waits, or is over.
     fn proceed<I: Io>(&mut self, io: &mut I, slot: usize, done: &mut Vec<(OpId, Outcome)>) {
         let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
-        if flight.wants_buffer(&self.store) {
-            flight.buffer = self.store.pool.take();
-            if flight.buffer.is_none() {
-                return self.waiting.push_back(slot);
-            }
-        }
-        if !self.store.stripes.try_lock(&mut flight.hold) {
+        if !flight.wants_sync() && !flight.takes_its_range(&self.store) {
             return self.waiting.push_back(slot);
         }
         match flight.turn(&self.store) {
@@ -111,6 +107,7 @@ impl FileLane {
         let mut flight = self.flights[slot].take().expect("a finished operation exists");
         flight.note(&self.store, outcome.is_ok());
         self.store.stripes.unlock(&mut flight.hold);
+        flight.leave(&self.store);
         if let Some(buffer) = flight.buffer {
             self.store.pool.give(buffer);
         }
@@ -122,6 +119,10 @@ impl FileLane {
 impl<I: Io> Lane<I> for FileLane {
     fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
         None
+    }
+
+    fn works_at_once(&self) -> bool {
+        self.store.in_memory
     }
 
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
@@ -152,7 +153,7 @@ impl<I: Io> Lane<I> for FileLane {
         let slot = (completion.tag.0 - self.tags.0) as usize;
         let flight = self.flights[slot].as_mut().expect("a completion belongs to an operation");
         let synced = flight.syncs();
-        let step = flight.take(io, &self.store, completion.result);
+        let step = flight.completed(io, &self.store, completion.result);
         if synced {
             self.syncs = flight.syncs();
         }
@@ -169,14 +170,13 @@ impl<I: Io> Lane<I> for FileLane {
         }
     }
 
-    fn cancel(&mut self, _io: &mut I, id: OpId) {
-        self.questions.cancel(id);
-    }
-
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
         self.questions.flush(done);
         for _ in 0..self.waiting.len() {
-            if let Some(slot) = self.waiting.pop_front() {
+            let Some(slot) = self.waiting.pop_front() else { break };
+            if self.flights[slot].as_ref().is_some_and(|flight| flight.is_cancelled) {
+                self.finish(slot, Err(StoreError::Cancelled), done);
+            } else {
                 self.proceed(io, slot, done);
             }
         }
@@ -187,6 +187,13 @@ impl<I: Io> Lane<I> for FileLane {
 
     fn losses(&mut self) -> u64 {
         self.store.syncs.losses()
+    }
+
+    fn cancel(&mut self, _io: &mut I, id: OpId) {
+        if let Some(flight) = self.flights.iter_mut().flatten().find(|flight| flight.id == id) {
+            flight.is_cancelled = true;
+        }
+        self.questions.cancel(id);
     }
 
     fn in_flight(&self) -> usize {
@@ -201,6 +208,7 @@ impl Drop for FileLane {
         for flight in self.flights.iter_mut().flatten() {
             flight.give_up(&self.store);
             self.store.stripes.unlock(&mut flight.hold);
+            flight.leave(&self.store);
         }
     }
 }
