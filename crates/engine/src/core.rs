@@ -102,6 +102,8 @@ pub(crate) struct Core<I: Io> {
     meter: Meter,
     /// Tasks that wait for a buffer of the core, oldest first.
     starved: VecDeque<Starving>,
+    /// Connections whose initiators may send nothing for want of room.
+    narrow: Vec<Key>,
     /// Tasks that go on in the next turn.
     to_run: Vec<(Key, Event)>,
     /// Connections whose machines are to be fed.
@@ -220,6 +222,7 @@ impl<I: Io> Core<I> {
             drain: None,
             meter: Meter::default(),
             starved: VecDeque::new(),
+            narrow: Vec::new(),
             to_run: Vec::new(),
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
@@ -314,6 +317,7 @@ impl<I: Io> Core<I> {
         loop {
             self.serve_all();
             self.settle_turn();
+            self.look_at_windows();
             if self.to_serve.is_empty() && self.own.is_empty() {
                 break;
             }

@@ -54,6 +54,8 @@ pub(super) struct Connection {
     pub(super) expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
     pub(super) share: Share,
+    /// Its initiator may send nothing until there is room for data that comes unasked.
+    pub(super) is_narrow: bool,
     /// What tasks that are over have left with the transport.
     pub(super) kept: Vec<Kept>,
     /// When data that it owed last arrived.
@@ -111,6 +113,7 @@ impl Connection {
             counted: None,
             expires: None,
             share: Share::default(),
+            is_narrow: false,
             kept: Vec::new(),
             progress_at: Time(0),
             work: 0,
