@@ -77,7 +77,6 @@ impl Target {
         self.unanswered = self.unanswered.saturating_sub(1);
         self.tasks.forget(id);
         self.settle(id);
-        self.leave_if_idle();
     }
 
     /// Queues the response of a task that has ended, unless RDMA Reads of it are under way.
