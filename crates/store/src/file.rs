@@ -22,6 +22,7 @@ mod unmapped;
 pub use claim::Claim;
 pub use open::{open, open_block};
 
+use crate::extents::Extents;
 use crate::lane::{Backend, Lane, Store};
 use crate::pool::Pool;
 use crate::size::Size;
@@ -83,6 +84,7 @@ pub struct FileStore {
     unmapped: Unmapped,
     zeros: Zeros,
     pool: Pool,
+    extents: Extents,
 }
 
 impl FileStore {

@@ -75,6 +75,9 @@ pub struct Target {
     /// It has agreed to it.
     is_admitted: bool,
     tasks: TaskTable,
+    /// Commands that the layer above does not know of yet, in the order in which they came: the first one's descriptor
+    /// tables are still being read.
+    entering: VecDeque<TaskId>,
     functions: Vec<PendingFunction>,
     functions_seen: u32,
     /// Answers to functions that wait until no aborted task's RDMA Reads are under way.
@@ -161,6 +164,7 @@ impl Target {
             is_told: false,
             is_admitted: false,
             tasks: TaskTable::default(),
+            entering: VecDeque::new(),
             functions: Vec::new(),
             functions_seen: 0,
             answers: VecDeque::new(),

@@ -3,6 +3,7 @@
 mod aborts;
 mod hostile;
 mod logins;
+mod order;
 mod rig;
 mod shapes;
 mod wild;
