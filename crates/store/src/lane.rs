@@ -39,7 +39,7 @@ pub enum Op {
         /// Durable before it finishes.
         durable: bool,
     },
-    /// The range is not needed any more and reads as zeros.
+    /// The range is not needed any more: it reads as zeros, or is left as it is by a store that cannot give space back.
     Discard {
         /// First byte on the medium.
         offset: u64,
@@ -141,6 +141,12 @@ pub trait Lane<I: Io> {
     /// Writes what lies at `from` at once, if this store is memory: such a write needs no operation. False: nothing was
     /// written.
     fn put(&mut self, _io: &mut I, _offset: u64, _from: Places) -> bool {
+        false
+    }
+
+    /// Whether operations are done where they are submitted, by the core's own thread: who submits many lets others in
+    /// between.
+    fn works_at_once(&self) -> bool {
         false
     }
 

@@ -150,6 +150,7 @@ fn hanging_commands_are_aborted() {
         task,
         outcome: Outcome::Aborted,
         read_bytes: 0,
+        write_bytes: 0,
         residual: Residual::None,
         read_residual: Residual::None,
     };
