@@ -224,6 +224,7 @@ impl<I: Io> Core<I> {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
+        conn.facts.tally.add(&command);
         conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
         if self.gates[unit as usize].must_wait(attribute) {
             let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
