@@ -31,7 +31,7 @@ use crate::slots::{Key, Slots};
 use aoe::{Answered, Interface, Keeper};
 use budget::Budget;
 use buffer::Starving;
-use connection::Connection;
+use connection::{ClosingTarget, Connection};
 use function::Function;
 use gate::{Gate, GateHome};
 use home::HomeUnit;
@@ -101,6 +101,8 @@ pub(crate) struct Core<I: Io> {
     published: Vec<Option<Arc<Publish>>>,
     /// How many times all sessions of each target were ended here.
     closings: Vec<u64>,
+    /// Targets whose sessions were ended, and of which something is left here.
+    closing_targets: Vec<ClosingTarget>,
     /// The session that is to move to another core.
     drain: Option<Drain>,
     meter: Meter,
@@ -222,6 +224,7 @@ impl<I: Io> Core<I> {
             publications: Vec::new(),
             published: vec![None; units],
             closings: vec![0; targets],
+            closing_targets: Vec::new(),
             drain: None,
             meter: Meter::default(),
             starved: VecDeque::new(),
@@ -432,15 +435,19 @@ impl<I: Io> Core<I> {
             Message::Home { unit, origin, request } => self.home_request(unit, origin, request),
             Message::Answer { origin, reply } => self.home_answered(origin, reply),
             Message::Publish { unit, publish, origin, home } => self.apply(unit, &publish, origin, home),
+            Message::Recall { unit, core, task } => self.home_recall(unit, core, task),
+            Message::Recalled { task } => self.recalled(task),
             Message::Applied { unit } => self.home_applied(unit),
             Message::Persisted { unit, ok } => self.home_persisted(unit, ok),
             Message::Gate { unit, gate } => self.gate_message(unit, gate),
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
+            Message::Forsaken { core, parked } => self.forsaken(core, parked),
             Message::Quieten(asker) => self.quieten(asker),
             Message::Quiet(asker) => self.function_quiet(asker),
             Message::DeviceFailed { name } => self.device_failed(&name),
-            Message::CloseTarget { target } => self.close_target(target),
+            Message::CloseTarget { target, asker } => self.close_target(target, asker),
+            Message::TargetClosed(asker) => self.function_closed(asker),
             Message::Interface { index, message } => self.interface_message(index, message),
             Message::Stop => self.stop(),
             Message::Drained => self.drained += 1,
