@@ -392,3 +392,24 @@ fn a_read_of_memory_is_sent_from_where_it_lies() {
     assert_eq!(len_of(&spans), HEADER_BYTES + BLOCKS * BLOCK + 4);
     target.stop();
 }
+
+#[test]
+fn an_address_in_use_is_waited_for_and_not_for_ever() {
+    let mut killed = Some(TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = killed.as_ref().unwrap().local_addr().unwrap();
+    let mut patience = Duration::from_secs(1);
+    let refused = listen(address, &mut patience, |_| {});
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::AddrInUse);
+    assert!(patience.is_zero());
+
+    let mut patience = Duration::from_secs(1);
+    let mut pauses = 0;
+    let bound = listen(address, &mut patience, |_| {
+        pauses += 1;
+        if pauses == 3 {
+            killed = None;
+        }
+    });
+    assert_eq!(bound.unwrap().local_addr().unwrap(), address);
+    assert_eq!((pauses, patience), (3, Duration::from_secs(1) - 3 * PORT_PAUSE));
+}
