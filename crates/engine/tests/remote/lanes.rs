@@ -18,7 +18,7 @@ use wire::Places;
 const BYTES: u32 = 4096;
 
 /// A core with a lane and a buffer for each operation.
-struct Core {
+pub struct Core {
     io: Uring,
     lane: Box<dyn Lane<Uring>>,
     next: u32,
@@ -28,7 +28,7 @@ struct Core {
 
 impl Core {
     /// A core whose session is open.
-    fn of(store: &Arc<RemoteStore>) -> Core {
+    pub fn of(store: &Arc<RemoteStore>) -> Core {
         let arena = Arena::new(4 << 20).expect("memory");
         let io = Uring::new(arena, Waker::new().expect("a waker")).expect("a ring");
         let lane = store.clone().lane(Tag(0));
@@ -37,7 +37,7 @@ impl Core {
         core
     }
 
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         self.lane.tick(&mut self.io, &mut self.finished);
         self.io.turn(Wait::AtMost(Duration::from_millis(5)), &mut self.completions);
         for completion in std::mem::take(&mut self.completions) {
@@ -47,7 +47,7 @@ impl Core {
     }
 
     /// Begins an operation, and lets it leave.
-    fn begin(&mut self, op: &Op) -> OpId {
+    pub fn begin(&mut self, op: &Op) -> OpId {
         self.turn();
         let id = OpId(self.next);
         self.next += 1;
@@ -59,7 +59,7 @@ impl Core {
         id
     }
 
-    fn end(&mut self, id: OpId) -> Outcome {
+    pub fn end(&mut self, id: OpId) -> Outcome {
         loop {
             if let Some(outcome) = self.take(id) {
                 return outcome;
@@ -73,18 +73,24 @@ impl Core {
         Some(self.finished.swap_remove(at).1)
     }
 
-    fn begin_write(&mut self, offset: u64, data: &[u8]) -> OpId {
-        let from: Places = self.io.arena().take(BYTES).expect("a buffer");
-        from.iter().for_each(|span| self.io.arena().bytes_mut(span).copy_from_slice(data));
+    /// A buffer with this in it.
+    pub fn buffer(&mut self, data: &[u8]) -> Places {
+        let places = self.io.arena().take(BYTES).expect("a buffer");
+        places.iter().for_each(|span| self.io.arena().bytes_mut(span).copy_from_slice(data));
+        places
+    }
+
+    pub fn begin_write(&mut self, offset: u64, data: &[u8]) -> OpId {
+        let from = self.buffer(data);
         self.begin(&Op::Write { offset, from, durable: false, atomic: false })
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Outcome {
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Outcome {
         let id = self.begin_write(offset, data);
         self.end(id)
     }
 
-    fn read(&mut self, offset: u64) -> Outcome {
+    pub fn read(&mut self, offset: u64) -> Outcome {
         let into: Places = self.io.arena().take(BYTES).expect("a buffer");
         let id = self.begin(&Op::Read { offset, into });
         let outcome = self.end(id);
