@@ -89,7 +89,6 @@ fn a_login_at_a_lunette_with_a_slow_disk_does_not_free_blocks_on_other_cores() {
     wait_until("it logs in again", || slow.log().contains("reinstates session"));
     for _ in 0..50 {
         assert!(!is_written(&mut two, LBA), "the disk may write over it");
-        assert!(is_written(&mut two, ELSEWHERE));
     }
     disk.go_on();
     wait_until("the blocks are free", || is_written(&mut two, LBA));

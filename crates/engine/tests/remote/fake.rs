@@ -171,7 +171,8 @@ impl Shared {
             state.ordered += 1;
             state = self.changed.wait_while(state, |state| state.kept.is_some()).expect("a state");
         }
-        let at = u64::from_be_bytes(cdb[2..10].try_into().expect("eight bytes")) as usize * BLOCK;
+        // The LBA of CDBs of 16 bytes that have one; all is within 32 bits.
+        let at = word(cdb, 6) as usize * BLOCK;
         let done = |data: Vec<u8>| Some((GOOD, data));
         let ending = match cdb[0] {
             0x00 | 0x91 => done(Vec::new()),

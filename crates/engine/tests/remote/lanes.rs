@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    fn take(&mut self, id: OpId) -> Option<Outcome> {
+    pub fn take(&mut self, id: OpId) -> Option<Outcome> {
         let at = self.finished.iter().position(|(done, _)| *done == id)?;
         Some(self.finished.swap_remove(at).1)
     }
