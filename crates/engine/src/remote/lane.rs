@@ -5,7 +5,7 @@ use super::examination::{Asked, Examination};
 use super::request::{self, COMPARE, FUA, GET_LBA_STATUS, LBA_STATUS_BYTES, UNMAP, UNMAP_BYTES, opcode};
 use super::trail::Trail;
 use super::vigil::Vigil;
-use crate::initiator::session::{Command, Ending, Finished, Refused, Session};
+use crate::initiator::session::{Command, Ending, Finished, Moved, Refused, Session};
 use proto::iscsi::initiator::Residual;
 use proto::time::Time;
 use reactor::io::{Completion, Io};
@@ -32,7 +32,7 @@ pub(super) struct RemoteLane {
     free: Vec<u32>,
     pub(super) finished: Vec<Finished>,
     pub(super) asked: Option<Asked>,
-    /// The session is new.
+    /// The session is new, or the unit may have changed.
     pub(super) examination: Option<Examination>,
     /// The era that the session began in, or that it began.
     pub(super) era: u64,
@@ -68,6 +68,8 @@ struct Flight {
     /// Bytes done, and bytes of the piece under way.
     done: u64,
     piece: u64,
+    /// Bytes of data-in and data-out of the command under way.
+    data: (u32, u32),
     /// All is done but making it durable.
     is_syncing: bool,
     /// When it began: the era, and the point in the order of events.
@@ -144,6 +146,7 @@ impl RemoteLane {
             return Err(StoreError::Unavailable);
         }
         let Next { request, repeatable } = self.next(io, index)?;
+        self.flights[index as usize].data = (request.read.len(), request.write.len());
         let command = Command { cookie: index, request, repeatable, since };
         self.session.submit(io.now(), &command).map_err(|refused| match refused {
             Refused::Full => StoreError::Busy,
@@ -319,7 +322,7 @@ impl RemoteLane {
         (0..self.flights.len() as u32).for_each(|index| self.hold(index, now));
     }
 
-    /// What earlier sessions have sent can be executed no more.
+    /// The commands of earlier sessions can be executed no more.
     pub(super) fn proven(&mut self) {
         self.vigil = None;
         if self.session.ends_by_answers() {
@@ -330,8 +333,8 @@ impl RemoteLane {
         self.flights.iter_mut().for_each(|flight| flight.may_land = false);
     }
 
-    /// It may, although it is sent again.
-    pub(super) fn doubt(&mut self) {
+    /// They can be, although they are sent again.
+    pub(super) fn mark_loose(&mut self) {
         for cookie in self.session.loose() {
             self.flights[cookie as usize].may_land = true;
         }
@@ -353,6 +356,7 @@ impl RemoteLane {
     /// Takes what the session has finished, sends what follows, and looks after the session.
     fn settle<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         loop {
+            self.heed(io);
             let mut next = 0;
             while let Some(Finished { cookie, ending }) = self.finished.get(next).copied() {
                 next += 1;
@@ -390,9 +394,7 @@ impl RemoteLane {
         let flight = &self.flights[index as usize];
         let at = place_of(&flight.op).0 + flight.done;
         match ending {
-            Ending::Good { read_bytes, residual } => {
-                self.answered(io, index, read_bytes, residual == Residual::None)
-            }
+            Ending::Good(moved) => self.answered(io, index, moved),
             Ending::Lost { may_land } => {
                 let (op, verdict) = (flight.op, flight.verdict);
                 let owes = || !self.session.ends_by_answers() || self.session.owes(place_of(&op));
@@ -400,7 +402,7 @@ impl RemoteLane {
                 self.flights[index as usize].may_land |= may_land;
                 Err(verdict.unwrap_or(StoreError::Unavailable))
             }
-            Ending::Status { status, sense, read_bytes } => {
+            Ending::Status { status, sense, moved } => {
                 let is_flush = flight.is_syncing || matches!(flight.op, Op::Flush);
                 let is_write = is_flush || changes(&flight.op);
                 let error =
@@ -411,7 +413,7 @@ impl RemoteLane {
                     store.losing(|continuity| continuity.flush_failed(flight.point));
                 }
                 match error {
-                    None => self.answered(io, index, read_bytes, true),
+                    None => self.answered(io, index, moved),
                     Some(StoreError::Unsupported) if needs_no_same(&flight.op, store) => {
                         store.write_same.store(false, Ordering::Relaxed);
                         Ok(None)
@@ -425,19 +427,19 @@ impl RemoteLane {
         }
     }
 
-    /// A command of an operation succeeded; `whole`: all data was moved.
-    fn answered<I: Io>(
-        &mut self,
-        io: &mut I,
-        index: u32,
-        read_bytes: u32,
-        whole: bool,
-    ) -> Result<Option<Found>, StoreError> {
+    /// A command of an operation succeeded, if what it moved is what it had to move.
+    fn answered<I: Io>(&mut self, io: &mut I, index: u32, moved: Moved) -> Result<Option<Found>, StoreError> {
+        if self.store.is_another.load(Ordering::Relaxed) {
+            return Err(StoreError::Unavailable);
+        }
+        if !is_possible(&self.flights[index as usize], &moved) {
+            return Err(self.belied(io.now(), index, &moved));
+        }
         let store = &self.store;
         let flight = &mut self.flights[index as usize];
-        let at = place_of(&flight.op).0 + flight.done;
-        if store.is_another.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable);
+        if self.examination.is_some() && !changes(&flight.op) && !matches!(flight.op, Op::Flush) {
+            // What was read may be of another unit, or of blocks of another size: it is read again.
+            return Ok(None);
         }
         let volatile_cache = store.volatile_cache.load(Ordering::Relaxed) || self.modes_changed;
         let is_cached = volatile_cache && is_cached(&flight.op, store.geometry.fua);
@@ -459,25 +461,17 @@ impl RemoteLane {
         match flight.op {
             Op::Flush => store.continuity.flushed(flight.point),
             Op::Extent { offset } => {
-                let span = flight.buffer.iter().next().filter(|span| span.len <= read_bytes);
+                let span = flight.buffer.iter().next().filter(|span| span.len <= moved.read_bytes);
                 let data = span.map_or(&[][..], |span| io.arena().bytes(span));
                 return extent(data, offset, u64::from(store.geometry.block_bytes)).map(Some);
             }
-            // Data that did not come, or was not taken, is an error whatever the status says.
-            Op::Read { .. } if u64::from(read_bytes) != flight.piece => {
-                return Err(StoreError::ReadFailed { at: at + u64::from(read_bytes) });
-            }
-            Op::Compare { .. } if !whole => return Err(StoreError::ReadFailed { at }),
-            Op::Read { .. } | Op::Compare { .. } => {}
-            Op::Write { .. }
+            Op::Read { .. }
+            | Op::Compare { .. }
+            | Op::Write { .. }
             | Op::OrWrite { .. }
             | Op::CompareAndWrite { .. }
             | Op::Zero { .. }
-            | Op::Discard { .. } => {
-                if !whole {
-                    return Err(StoreError::WriteFailed);
-                }
-            }
+            | Op::Discard { .. } => {}
         }
         flight.done += flight.piece;
         if flight.done > flight.furthest {
@@ -488,6 +482,29 @@ impl RemoteLane {
         }
         flight.is_syncing = is_cached && is_durable(&flight.op);
         Ok((!flight.is_syncing).then_some(Found::Nothing))
+    }
+}
+
+impl RemoteLane {
+    /// GOOD for a command whose data did not move, or cannot have moved so, is an error. The unit is examined before it
+    /// is relied on again; and of what it has acknowledged nobody knows whether it was written.
+    fn belied(&mut self, now: Time, index: u32, moved: &Moved) -> StoreError {
+        let flight = &self.flights[index as usize];
+        let (at, point) = (place_of(&flight.op).0 + flight.done, flight.point);
+        let is_write = flight.is_syncing || matches!(flight.op, Op::Flush) || changes(&flight.op);
+        let ((data_in, data_out), Moved { read_bytes, write_bytes, residual }) = (flight.data, moved);
+        crate::limited!(
+            "answers of remote units that cannot be true",
+            tracing::Level::ERROR,
+            store = %self.store.url, at, data_in, read_bytes, data_out, write_bytes, ?residual,
+            "the target answered GOOD to a command whose data it did not move as it should"
+        );
+        self.doubt(now);
+        if is_write {
+            self.store.losing(|continuity| continuity.flush_failed(point));
+            return StoreError::WriteFailed;
+        }
+        StoreError::ReadFailed { at }
     }
 }
 
@@ -523,6 +540,7 @@ impl<I: Io> Lane<I> for RemoteLane {
             verdict: None,
             done: 0,
             piece: 0,
+            data: (0, 0),
             is_syncing: false,
             era: continuity.era(),
             point: if matches!(op, Op::Flush) { continuity.point() } else { 0 },
@@ -533,7 +551,7 @@ impl<I: Io> Lane<I> for RemoteLane {
             return Submitted::Done(Ok(Found::Nothing));
         }
         let index = self.begin(flight);
-        if !self.session.is_open() {
+        if !self.session.is_open() || self.examination.is_some() {
             self.hold(index, now);
         }
         match self.advance(io, index) {
@@ -553,7 +571,8 @@ impl<I: Io> Lane<I> for RemoteLane {
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
         loop {
             let waits = self.session.flush(io, &mut self.finished);
-            if self.finished.is_empty() && self.is_counted == self.session.is_open() {
+            let is_eventful = !self.finished.is_empty() || self.session.has_attentions();
+            if !is_eventful && self.is_counted == self.session.is_open() {
                 return waits;
             }
             self.settle(io, done);
@@ -603,6 +622,14 @@ impl Drop for RemoteLane {
             reactor::net::close(socket);
         }
     }
+}
+
+/// Whether a command that succeeded can have moved so much data. All but GET LBA STATUS move exactly what they have.
+fn is_possible(flight: &Flight, moved: &Moved) -> bool {
+    let (data_in, data_out) = flight.data;
+    let is_answer = matches!(flight.op, Op::Extent { .. });
+    is_answer
+        || moved.residual == Residual::None && moved.read_bytes == data_in && moved.write_bytes == data_out
 }
 
 /// Where an operation begins on the medium, and how long it is.

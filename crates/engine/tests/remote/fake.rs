@@ -1,288 +1,302 @@
-//! A target in the test's hands, of one disk. It answers a login at once, and forgets the connection that this takes the
-//! place of, but not what that has asked for: a write that it was told to keep lands when the test says so.
+//! A target over iSCSI that does not keep to what it says: it takes less data than it acknowledges, and its blocks change
+//! their size.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use crate::support::TARGET;
+use std::collections::VecDeque;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 
-const BLOCK: usize = 512;
-const MEDIUM: usize = 4 << 20;
-const HEADER: usize = 48;
+const MEDIUM_BYTES: usize = 8 << 20;
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
-const ORDERED: u8 = 2;
+const TAG_NONE: u32 = u32::MAX;
+const FINAL: u8 = 0x80;
 
-/// The target, for as long as the test runs.
-#[derive(Clone)]
+/// Opcodes (RFC 7143 section 11.2.1.2).
+mod opcode {
+    pub const NOP_OUT: u8 = 0x00;
+    pub const SCSI_COMMAND: u8 = 0x01;
+    pub const LOGIN_REQUEST: u8 = 0x03;
+    pub const DATA_OUT: u8 = 0x05;
+    pub const NOP_IN: u8 = 0x20;
+    pub const SCSI_RESPONSE: u8 = 0x21;
+    pub const LOGIN_RESPONSE: u8 = 0x23;
+    pub const DATA_IN: u8 = 0x25;
+    pub const READY_TO_TRANSFER: u8 = 0x31;
+}
+
+/// What it is, and how it lies.
+pub struct State {
+    pub block_bytes: usize,
+    pub medium: Vec<u8>,
+    /// The additional sense code of a unit attention that the next command is answered with.
+    pub attention: Option<u16>,
+    /// Bytes of data-out that it asks for at most, and whether it says what is left.
+    pub takes: usize,
+    pub tells_residual: bool,
+    /// MAXIMUM COMPARE AND WRITE LENGTH.
+    pub compare_blocks_max: u8,
+    /// READ and WRITE commands that were executed.
+    pub executed: u32,
+}
+
 pub struct Fake {
     address: SocketAddr,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-    /// ORDSUP.
-    ordered: bool,
-}
-
-struct State {
-    medium: Vec<u8>,
-    /// A write whose data has this in it is kept.
-    keeps: Option<Vec<u8>>,
-    kept: Option<(usize, Vec<u8>)>,
-    logins: usize,
-    /// ORDERED commands that came.
-    ordered: usize,
-    sockets: Vec<TcpStream>,
-}
-
-struct Command {
-    header: [u8; HEADER],
-    data: Vec<u8>,
+    state: Arc<Mutex<State>>,
 }
 
 impl Fake {
-    /// A target that supports ORDERED commands, or says that it does not.
-    pub fn start(ordered: bool) -> Fake {
+    pub fn start() -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let state = State {
-            medium: vec![0; MEDIUM],
-            keeps: None,
-            kept: None,
-            logins: 0,
-            ordered: 0,
-            sockets: Vec::new(),
-        };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), ordered });
-        let fake = Fake { address, shared };
-        let serves = fake.clone();
+        let state = Arc::new(Mutex::new(State {
+            block_bytes: 512,
+            medium: vec![0; MEDIUM_BYTES],
+            attention: None,
+            takes: usize::MAX,
+            tells_residual: true,
+            compare_blocks_max: 0,
+            executed: 0,
+        }));
+        let shared = state.clone();
         std::thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
-                let shared = serves.shared.clone();
-                shared.state().sockets.push(socket.try_clone().expect("a socket"));
-                std::thread::spawn(move || shared.serve(socket));
+                let connection = Connection {
+                    socket,
+                    state: shared.clone(),
+                    early: VecDeque::new(),
+                    stat_sn: 0,
+                    exp_cmd_sn: 0,
+                };
+                std::thread::spawn(move || connection.serve());
             }
         });
-        fake
+        Fake { address, state }
     }
 
-    /// The URL of its unit.
-    pub fn url(&self, options: &str) -> String {
-        format!("iscsi://{}/iqn.2026-11.org.example:fake/0{options}", self.address)
+    pub fn url(&self) -> String {
+        format!("iscsi://{}/{TARGET}/0?give_up_after=1", self.address)
     }
 
-    /// The next write with this in its data is kept, and not answered.
-    pub fn keep(&self, data: &[u8]) {
-        self.shared.state().keeps = Some(data.to_vec());
-    }
-
-    pub fn is_keeping(&self) -> bool {
-        self.shared.state().kept.is_some()
-    }
-
-    /// What is kept is done.
-    pub fn land(&self) {
-        let mut state = self.shared.state();
-        let (at, data) = state.kept.take().expect("it keeps a write");
-        state.medium[at..at + data.len()].copy_from_slice(&data);
-        self.shared.changed.notify_all();
-    }
-
-    /// Breaks all connections; new ones go through.
-    pub fn cut(&self) {
-        for socket in self.shared.state().sockets.drain(..) {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
-    }
-
-    /// Logins so far.
-    pub fn logins(&self) -> usize {
-        self.shared.state().logins
-    }
-
-    /// ORDERED commands so far.
-    pub fn ordered(&self) -> usize {
-        self.shared.state().ordered
-    }
-
-    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
-        self.shared.state().medium[at..at + len].to_vec()
+    pub fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.state.lock().expect("nobody panics with it"))
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+struct Pdu {
+    header: [u8; 48],
+    data: Vec<u8>,
+}
+
+impl Pdu {
+    fn opcode(&self) -> u8 {
+        self.header[0] & 0x3f
     }
 
-    fn serve(&self, mut socket: TcpStream) {
-        let mut stat_sn = 1;
-        while let Some(command) = receive(&mut socket) {
-            let Some((mut header, data)) = self.answer(&command) else { continue };
-            let cmd_sn = word(&command.header, 24);
-            header[16..20].copy_from_slice(&command.header[16..20]);
-            header[24..28].copy_from_slice(&u32::to_be_bytes(stat_sn));
-            header[28..32].copy_from_slice(&(cmd_sn.wrapping_add(1)).to_be_bytes());
-            header[32..36].copy_from_slice(&(cmd_sn.wrapping_add(64)).to_be_bytes());
-            header[4..8].copy_from_slice(&(data.len() as u32).to_be_bytes());
-            stat_sn += 1;
-            let padding = vec![0; data.len().next_multiple_of(4) - data.len()];
-            if socket.write_all(&[&header[..], &data, &padding].concat()).is_err() {
-                return;
+    fn word(&self, at: usize) -> u32 {
+        u32::from_be_bytes(*self.header[at..].first_chunk().expect("a word"))
+    }
+}
+
+/// How a command ends.
+struct Answer {
+    status: u8,
+    data: Vec<u8>,
+    /// Bytes that it wanted to move.
+    wanted: usize,
+}
+
+impl Answer {
+    fn data(data: Vec<u8>) -> Answer {
+        Answer { status: GOOD, wanted: data.len(), data }
+    }
+
+    fn sense(key: u8, code: u16) -> Answer {
+        let mut sense = vec![0, 18, 0x70, 0, key, 0, 0, 0, 0, 10];
+        sense.resize(20, 0);
+        sense[14..16].copy_from_slice(&code.to_be_bytes());
+        Answer { status: CHECK_CONDITION, data: sense, wanted: 0 }
+    }
+}
+
+struct Connection {
+    socket: TcpStream,
+    state: Arc<Mutex<State>>,
+    /// PDUs that came before the data that was waited for.
+    early: VecDeque<Pdu>,
+    stat_sn: u32,
+    exp_cmd_sn: u32,
+}
+
+impl Connection {
+    fn serve(mut self) -> Option<()> {
+        loop {
+            let pdu = match self.early.pop_front() {
+                Some(pdu) => pdu,
+                None => self.receive()?,
+            };
+            match pdu.opcode() {
+                opcode::LOGIN_REQUEST => self.login(&pdu)?,
+                opcode::NOP_OUT if pdu.word(16) == TAG_NONE => {}
+                opcode::NOP_OUT => self.send(opcode::NOP_IN, FINAL, pdu.word(16), &[(20, TAG_NONE)], &[])?,
+                opcode::SCSI_COMMAND => self.command(&pdu)?,
+                _ => return None,
             }
         }
     }
 
-    /// The header of an answer, but for what all have, and its data.
-    fn answer(&self, command: &Command) -> Option<([u8; HEADER], Vec<u8>)> {
-        let mut header = [0; HEADER];
-        match command.header[0] & 0x3f {
-            // NOP-Out that wants no answer.
-            0x00 if word(&command.header, 16) == u32::MAX => None,
-            0x00 => {
-                (header[0], header[1]) = (0x20, 0x80);
-                header[20..24].fill(0xff);
-                Some((header, Vec::new()))
-            }
-            0x01 => self.scsi(command),
-            0x03 => {
-                (header[0], header[1]) = (0x23, command.header[1]);
-                header[8..14].copy_from_slice(&command.header[8..14]);
-                // The full feature phase is next.
-                let is_last = command.header[1] & 0x83 == 0x83;
-                header[15] = u8::from(is_last);
-                self.state().logins += usize::from(is_last);
-                Some((header, keys(&command.data)))
-            }
-            0x06 => {
-                (header[0], header[1]) = (0x26, 0x80);
-                Some((header, Vec::new()))
-            }
-            _ => None,
+    fn receive(&mut self) -> Option<Pdu> {
+        let mut header = [0; 48];
+        self.socket.read_exact(&mut header).ok()?;
+        let len = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+        let mut data = vec![0; len.next_multiple_of(4)];
+        self.socket.read_exact(&mut data).ok()?;
+        data.truncate(len);
+        let pdu = Pdu { header, data };
+        if pdu.opcode() == opcode::SCSI_COMMAND {
+            self.exp_cmd_sn = pdu.word(24) + 1;
         }
+        Some(pdu)
     }
 
-    fn scsi(&self, command: &Command) -> Option<([u8; HEADER], Vec<u8>)> {
-        let cdb = &command.header[32..48];
-        let mut state = self.state();
-        if command.header[1] & 0x07 == ORDERED {
-            state.ordered += 1;
-            state = self.changed.wait_while(state, |state| state.kept.is_some()).expect("a state");
+    fn send(&mut self, code: u8, flags: u8, tag: u32, words: &[(usize, u32)], data: &[u8]) -> Option<()> {
+        let mut bytes = vec![0; 48];
+        (bytes[0], bytes[1]) = (code, flags);
+        bytes[4..8].copy_from_slice(&(data.len() as u32).to_be_bytes());
+        let numbers =
+            [(16, tag), (24, self.stat_sn), (28, self.exp_cmd_sn), (32, self.exp_cmd_sn.wrapping_add(31))];
+        for (at, word) in numbers.iter().chain(words) {
+            bytes[*at..at + 4].copy_from_slice(&word.to_be_bytes());
         }
-        // The LBA of CDBs of 16 bytes that have one; all is within 32 bits.
-        let at = word(cdb, 6) as usize * BLOCK;
-        let done = |data: Vec<u8>| Some((GOOD, data));
-        let ending = match cdb[0] {
-            0x00 | 0x91 => done(Vec::new()),
-            0x12 => done(self.inquiry(cdb)),
-            0x1a => {
-                done(vec![23, 0, 0x10, 0, 0x08, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+        if !matches!(code, opcode::DATA_IN | opcode::READY_TO_TRANSFER) {
+            self.stat_sn += 1;
+        }
+        bytes.extend_from_slice(data);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        self.socket.write_all(&bytes).ok()
+    }
+
+    /// Agrees to everything but data that nobody asked for.
+    fn login(&mut self, pdu: &Pdu) -> Option<()> {
+        let text = String::from_utf8(pdu.data.clone()).ok()?;
+        let mut answer = String::new();
+        for (key, value) in text.split('\0').filter_map(|pair| pair.split_once('=')) {
+            let value = match key {
+                "InitiatorName" | "InitiatorAlias" | "SessionType" | "TargetName" => continue,
+                "InitialR2T" => "Yes",
+                "ImmediateData" => "No",
+                _ => value.split(',').next()?,
+            };
+            answer.push_str(&format!("{key}={value}\0"));
+        }
+        if pdu.header[1] & 0x0c == 0 {
+            answer.push_str("TargetPortalGroupTag=1\0");
+        }
+        self.exp_cmd_sn = pdu.word(24);
+        let isid = [(8, pdu.word(8)), (12, pdu.word(12) & 0xffff_0000 | 1)];
+        self.send(opcode::LOGIN_RESPONSE, pdu.header[1], pdu.word(16), &isid, answer.as_bytes())
+    }
+
+    fn command(&mut self, pdu: &Pdu) -> Option<()> {
+        let (tag, expected) = (pdu.word(16), pdu.word(20) as usize);
+        let cdb = &pdu.header[32..];
+        let state = self.state.clone();
+        let mut state = state.lock().expect("nobody panics with it");
+        let answer = match (state.attention, cdb[0]) {
+            (Some(code), opcode) if opcode != 0x12 => {
+                state.attention = None;
+                Answer::sense(6, code)
             }
-            0x9e => {
-                let mut data = vec![0; 32];
-                data[..8].copy_from_slice(&((MEDIUM / BLOCK - 1) as u64).to_be_bytes());
-                data[8..12].copy_from_slice(&(BLOCK as u32).to_be_bytes());
-                done(data)
-            }
-            0x88 => {
-                let bytes = word(&command.header, 20) as usize;
-                done(state.medium[at..at + bytes].to_vec())
-            }
-            0x8a | 0x89 => {
-                // COMPARE AND WRITE finds what it wants.
-                let half = command.data.len() / 2;
-                let data = if cdb[0] == 0x89 { &command.data[half..] } else { &command.data[..] };
-                let is_it = |wanted: &Vec<u8>| data.windows(wanted.len()).any(|part| part == wanted);
-                if state.keeps.as_ref().is_some_and(is_it) {
-                    (state.keeps, state.kept) = (None, Some((at, data.to_vec())));
-                    None
-                } else {
-                    state.medium[at..at + data.len()].copy_from_slice(data);
-                    done(Vec::new())
+            (_, 0x8a) => self.write(&mut state, pdu, expected)?,
+            _ => state.answer(cdb),
+        };
+        let is_good = answer.status == GOOD;
+        if is_good && !answer.data.is_empty() {
+            let data = &answer.data[..answer.data.len().min(expected)];
+            self.send(opcode::DATA_IN, FINAL, tag, &[(20, TAG_NONE)], data)?;
+        }
+        let (flags, residual) = match answer.wanted {
+            wanted if wanted > expected => (0x04, wanted - expected),
+            wanted if wanted < expected => (0x02, expected - wanted),
+            _ => (0, 0),
+        };
+        let head = u32::from_be_bytes([opcode::SCSI_RESPONSE, FINAL | flags, 0, answer.status]);
+        let words = [(0, head), (44, residual as u32)];
+        let sense = if is_good { &[][..] } else { &answer.data };
+        self.send(opcode::SCSI_RESPONSE, FINAL | flags, tag, &words, sense)
+    }
+
+    /// WRITE(16), with what it asks for of the data-out.
+    fn write(&mut self, state: &mut State, pdu: &Pdu, expected: usize) -> Option<Answer> {
+        let (offset, wanted) = state.place(&pdu.header[32..]);
+        let len = wanted.min(expected).min(state.takes);
+        state.executed += 1;
+        let mut data = Vec::new();
+        if len > 0 {
+            let words = [(20, 1), (44, len as u32)];
+            self.send(opcode::READY_TO_TRANSFER, FINAL, pdu.word(16), &words, &[])?;
+            while data.len() < len {
+                let pdu = self.receive()?;
+                match pdu.opcode() {
+                    opcode::DATA_OUT => data.extend(pdu.data),
+                    _ => self.early.push_back(pdu),
                 }
             }
-            // INVALID COMMAND OPERATION CODE.
-            _ => {
-                let mut sense = vec![0, 18, 0x70, 0, 5, 0, 0, 0, 0, 10];
-                sense.resize(20, 0);
-                sense[14] = 0x20;
-                Some((CHECK_CONDITION, sense))
-            }
+        }
+        state.medium[offset..offset + len].copy_from_slice(&data);
+        let is_short = len < wanted.min(expected);
+        let wanted = match (is_short, state.tells_residual) {
+            (true, true) => len,
+            (true, false) => expected,
+            (false, _) => wanted,
         };
-        let (status, data) = ending?;
-        Some(ended(command, status, data))
+        Some(Answer { status: GOOD, data: Vec::new(), wanted })
+    }
+}
+
+impl State {
+    /// Offset and length of READ(16) and WRITE(16).
+    fn place(&self, cdb: &[u8]) -> (usize, usize) {
+        let lba = u64::from_be_bytes(*cdb[2..].first_chunk().expect("an LBA")) as usize;
+        let blocks = u32::from_be_bytes(*cdb[10..].first_chunk().expect("a length")) as usize;
+        (lba * self.block_bytes, blocks * self.block_bytes)
     }
 
-    fn inquiry(&self, cdb: &[u8]) -> Vec<u8> {
-        let page = |code: u8, body: &[u8]| [&[0, code, 0, body.len() as u8], body].concat();
-        match (cdb[1] & 1, cdb[2]) {
-            (0, _) => b"\0\0\x06\x12\x1f\0\0\x02ACME    Disk            1.00".to_vec(),
-            (_, 0x00) => page(0x00, &[0x00, 0x83, 0x86, 0xb0]),
-            (_, 0x83) => page(0x83, &[1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, 1]),
-            (_, 0x86) => {
-                let mut body = [0; 60];
-                body[1] = if self.ordered { 0x07 } else { 0x01 };
-                page(0x86, &body)
+    fn answer(&mut self, cdb: &[u8]) -> Answer {
+        match cdb[0] {
+            0x12 if cdb[1] & 1 == 1 => self.page(cdb[2]),
+            0x12 => {
+                let mut data = vec![0; 36];
+                (data[2], data[3], data[4]) = (6, 2, 31);
+                data[8..32].copy_from_slice(b"LIAR    a disk, it says ");
+                Answer::data(data)
             }
-            (_, code) => {
-                let mut body = [0; 60];
-                // MAXIMUM COMPARE AND WRITE LENGTH.
-                body[1] = 8;
-                page(code, &body)
+            // MODE SENSE(6): WCE.
+            0x1a => Answer::data([&[23, 0, 0x10, 0, 8, 18, 4][..], &[0; 17]].concat()),
+            0x88 => {
+                let (offset, len) = self.place(cdb);
+                self.executed += 1;
+                Answer::data(self.medium[offset..offset + len].to_vec())
             }
+            0x00 | 0x91 => Answer::data(Vec::new()),
+            // READ CAPACITY(16).
+            0x9e => {
+                let last = (MEDIUM_BYTES / self.block_bytes - 1) as u64;
+                let size = (self.block_bytes as u32).to_be_bytes();
+                Answer::data([&last.to_be_bytes()[..], &size, &[0; 20]].concat())
+            }
+            _ => Answer::sense(5, 0x2000),
         }
     }
-}
 
-/// SCSI Response, or SCSI Data-In with the status.
-fn ended(command: &Command, status: u8, mut data: Vec<u8>) -> ([u8; HEADER], Vec<u8>) {
-    let mut header = [0; HEADER];
-    let reads = command.header[1] & 0x40 != 0;
-    let expected = word(&command.header, 20) as usize;
-    if status != GOOD || !reads {
-        (header[0], header[1], header[3]) = (0x21, 0x80, status);
-    } else {
-        data.truncate(expected);
-        (header[0], header[1], header[3]) = (0x25, 0x81, status);
-        header[20..24].fill(0xff);
+    fn page(&self, code: u8) -> Answer {
+        let body = match code {
+            0x00 => vec![0x00, 0x83, 0xb0],
+            0x83 => vec![0x01, 0x03, 0, 8, 0x31, 1, 2, 3, 4, 5, 6, 7],
+            0xb0 => [&[0, self.compare_blocks_max][..], &[0; 58]].concat(),
+            _ => return Answer::sense(5, 0x2400),
+        };
+        Answer::data([&[0, code, 0, body.len() as u8][..], &body].concat())
     }
-    if status == GOOD && reads && data.len() < expected {
-        header[1] |= 0x02;
-        header[44..48].copy_from_slice(&((expected - data.len()) as u32).to_be_bytes());
-    }
-    (header, data)
-}
-
-/// The answer to the keys of a login: all as it is offered, of lists the first.
-fn keys(offered: &[u8]) -> Vec<u8> {
-    let declared =
-        ["InitiatorName", "InitiatorAlias", "TargetName", "SessionType", "MaxRecvDataSegmentLength"];
-    let text = String::from_utf8_lossy(offered);
-    let mut keys = String::new();
-    for pair in text.split('\0').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=') {
-            Some(("TargetName", _)) => keys += "TargetPortalGroupTag=1\0",
-            Some(("MaxRecvDataSegmentLength", _)) => keys += "MaxRecvDataSegmentLength=262144\0",
-            Some((key, _)) if declared.contains(&key) => {}
-            Some((key, values)) => keys += &format!("{key}={}\0", values.split(',').next().unwrap_or(values)),
-            None => {}
-        }
-    }
-    keys.into_bytes()
-}
-
-fn receive(socket: &mut TcpStream) -> Option<Command> {
-    let mut header = [0; HEADER];
-    socket.read_exact(&mut header).ok()?;
-    let len = word(&header, 4) as usize & 0x00ff_ffff;
-    let mut data = vec![0; len.next_multiple_of(4)];
-    socket.read_exact(&mut data).ok()?;
-    data.truncate(len);
-    Some(Command { header, data })
-}
-
-fn word(header: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"))
 }

@@ -90,6 +90,23 @@ impl Core {
         self.end(id)
     }
 
+    /// Reads that leave together.
+    pub fn read_together(&mut self, offsets: [u64; 2]) {
+        self.turn();
+        let reads = offsets.map(|offset| {
+            let into: Places = self.io.arena().take(BYTES).expect("a buffer");
+            let id = OpId(self.next);
+            self.next += 1;
+            let submitted = self.lane.submit(&mut self.io, id, &Op::Read { offset, into });
+            assert_eq!(submitted, Submitted::Later);
+            (id, into)
+        });
+        for (id, into) in reads {
+            self.end(id).expect("data");
+            self.io.arena().give(&into);
+        }
+    }
+
     pub fn read(&mut self, offset: u64) -> Outcome {
         let into: Places = self.io.arena().take(BYTES).expect("a buffer");
         let id = self.begin(&Op::Read { offset, into });

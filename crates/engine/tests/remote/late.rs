@@ -1,7 +1,7 @@
 //! Writes that a target does late, after it has answered the login that was to end them.
 
 use crate::chain::pattern;
-use crate::fake::Fake;
+use crate::keeper::Keeper;
 use crate::lanes::Core;
 use engine::remote::{self, RemoteOptions};
 use scsi::storage::StoreError;
@@ -11,7 +11,7 @@ use store::lane::{Op, OpId, Outcome};
 const ELSEWHERE: u64 = 2 << 20;
 
 /// Two lanes of its unit, and the number of logins for that.
-fn two_lanes(target: &Fake, options: &str) -> (Core, Core, usize) {
+fn two_lanes(target: &Keeper, options: &str) -> (Core, Core, usize) {
     let url = target.url(options).parse().expect("a URL");
     let store = remote::open(&url, &RemoteOptions::default()).expect("a unit");
     let (one, two) = (Core::of(&store), Core::of(&store));
@@ -19,7 +19,7 @@ fn two_lanes(target: &Fake, options: &str) -> (Core, Core, usize) {
 }
 
 /// Gives up a write of the first lane that the target keeps, and logs in again.
-fn give_up(target: &Fake, one: &mut Core, two: &mut Core, data: &[u8], logins: usize) {
+fn give_up(target: &Keeper, one: &mut Core, two: &mut Core, data: &[u8], logins: usize) {
     target.keep(&data[..512]);
     let stale = one.begin_write(0, data);
     assert_eq!(one.end(stale), Err(StoreError::Unavailable));
@@ -27,7 +27,7 @@ fn give_up(target: &Fake, one: &mut Core, two: &mut Core, data: &[u8], logins: u
     log_in_again(target, one, two, logins);
 }
 
-fn log_in_again(target: &Fake, one: &mut Core, two: &mut Core, logins: usize) {
+fn log_in_again(target: &Keeper, one: &mut Core, two: &mut Core, logins: usize) {
     while target.logins() == logins {
         one.turn();
     }
@@ -61,7 +61,7 @@ fn write(one: &mut Core, two: &mut Core, data: &[u8]) {
 
 #[test]
 fn a_login_does_not_free_the_blocks_of_a_write_that_was_given_up() {
-    let target = Fake::start(true);
+    let target = Keeper::start(true);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     give_up(&target, &mut one, &mut two, &old, logins);
@@ -76,7 +76,7 @@ fn a_login_does_not_free_the_blocks_of_a_write_that_was_given_up() {
 
 #[test]
 fn blocks_stay_held_while_a_target_can_prove_nothing() {
-    let target = Fake::start(false);
+    let target = Keeper::start(false);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     give_up(&target, &mut one, &mut two, &old, logins);
@@ -97,7 +97,7 @@ fn blocks_stay_held_while_a_target_can_prove_nothing() {
 
 #[test]
 fn a_write_that_is_sent_again_keeps_its_blocks_while_its_first_copy_may_land() {
-    let target = Fake::start(false);
+    let target = Keeper::start(false);
     let (mut one, mut two, _) = two_lanes(&target, "?give_up_after=60");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     target.keep(&old[..512]);
@@ -117,7 +117,7 @@ fn a_write_that_is_sent_again_keeps_its_blocks_while_its_first_copy_may_land() {
 
 #[test]
 fn a_compare_and_write_that_lost_its_connection_holds_its_blocks_until_it_is_over() {
-    let target = Fake::start(true);
+    let target = Keeper::start(true);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     target.keep(&old[..512]);
