@@ -193,11 +193,12 @@ impl RemoteLane {
             }
             Op::Discard { offset, len } => {
                 let (offset, len) = (*offset, *len);
-                return self.zero(index, offset, len, true);
+                return self.zero(index, offset, len, true, true);
             }
             Op::Zero { offset, len, unmap, .. } => {
                 let (offset, len, unmap) = (*offset, *len, *unmap);
-                return self.zero(index, offset, len, unmap);
+                let same = self.store.write_same.load(Ordering::Relaxed);
+                return self.zero(index, offset, len, unmap, same);
             }
         };
         let block = u64::from(geometry.block_bytes);
@@ -249,14 +250,20 @@ impl RemoteLane {
         Ok(self.command(&cdb, buffer, Places::EMPTY))
     }
 
-    /// A piece of a range that is to read as zeros.
-    fn zero(&mut self, index: u32, offset: u64, len: u64, unmap: bool) -> Result<Next, StoreError> {
+    /// A piece of a range that is to read as zeros; `same`: by WRITE SAME.
+    fn zero(
+        &mut self,
+        index: u32,
+        offset: u64,
+        len: u64,
+        unmap: bool,
+        same: bool,
+    ) -> Result<Next, StoreError> {
         let geometry = &self.store.geometry;
         let flight = &mut self.flights[index as usize];
         let block = u64::from(geometry.block_bytes);
         let rest = len - flight.done;
         let lba = (offset + flight.done) / block;
-        let same = self.store.write_same.load(Ordering::Relaxed);
         let (opcode, flags, piece, data) = if same {
             let most =
                 geometry.same_blocks_max.map_or(RANGE_BYTES_MAX, |blocks| blocks.saturating_mul(block));
@@ -414,6 +421,10 @@ impl RemoteLane {
                 }
                 match error {
                     None => self.answered(io, index, moved),
+                    Some(StoreError::Unsupported) if matches!(flight.op, Op::Discard { .. }) => {
+                        store.discards.store(false, Ordering::Relaxed);
+                        Ok(Some(Found::Nothing))
+                    }
                     Some(StoreError::Unsupported) if needs_no_same(&flight.op, store) => {
                         store.write_same.store(false, Ordering::Relaxed);
                         Ok(None)
@@ -522,6 +533,9 @@ impl<I: Io> Lane<I> for RemoteLane {
         {
             let len = self.store.size.load(Ordering::Relaxed).saturating_sub(offset);
             return Submitted::Done(Ok(Found::Extent { mapped: true, len }));
+        }
+        if matches!(op, Op::Discard { .. }) && !self.store.discards.load(Ordering::Relaxed) {
+            return Submitted::Done(Ok(Found::Nothing));
         }
         let now = io.now();
         if let Err(error) = self.enter(op, now) {
@@ -681,18 +695,7 @@ fn is_cached(op: &Op, fua: bool) -> bool {
 
 /// Whether an operation that the unit does not support can be done without WRITE SAME.
 fn needs_no_same(op: &Op, store: &RemoteStore) -> bool {
-    let zeroes = match op {
-        Op::Zero { .. } => true,
-        Op::Discard { .. } => !store.geometry.unmap_zeros,
-        Op::Read { .. }
-        | Op::Write { .. }
-        | Op::Flush
-        | Op::CompareAndWrite { .. }
-        | Op::OrWrite { .. }
-        | Op::Compare { .. }
-        | Op::Extent { .. } => false,
-    };
-    zeroes && store.write_same.load(Ordering::Relaxed)
+    matches!(op, Op::Zero { .. }) && store.write_same.load(Ordering::Relaxed)
 }
 
 fn extent(data: &[u8], offset: u64, block: u64) -> Result<Found, StoreError> {
