@@ -1,6 +1,7 @@
 //! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
 
 mod aoe;
+mod budget;
 mod buffer;
 mod connection;
 mod device;
@@ -16,6 +17,8 @@ mod task;
 mod traffic;
 
 pub(crate) use aoe::open;
+#[cfg(test)]
+pub(crate) use budget::TURN_BYTES;
 pub(crate) use session::LunState;
 
 use crate::access::Directory;
@@ -26,6 +29,7 @@ use crate::poll::{Poller, Work};
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
 use aoe::{Answered, Interface, Keeper};
+use budget::Budget;
 use buffer::Starving;
 use connection::Connection;
 use function::Function;
@@ -39,7 +43,7 @@ use reactor::io::{Completion, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
 use reactor::packet::Socket;
 use scsi::storage::StoreError;
-use scsi::{Event, Publish, View};
+use scsi::{Publish, View};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -102,8 +106,7 @@ pub(crate) struct Core<I: Io> {
     meter: Meter,
     /// Tasks that wait for a buffer of the core, oldest first.
     starved: VecDeque<Starving>,
-    /// Tasks that go on in the next turn.
-    to_run: Vec<(Key, Event)>,
+    budget: Budget,
     /// Connections whose machines are to be fed.
     to_serve: Vec<Key>,
     /// Connections that may owe something at the end of the turn.
@@ -220,7 +223,7 @@ impl<I: Io> Core<I> {
             drain: None,
             meter: Meter::default(),
             starved: VecDeque::new(),
-            to_run: Vec::new(),
+            budget: Budget::new(),
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
             poller,
@@ -275,7 +278,7 @@ impl<I: Io> Core<I> {
 
     fn wait(&mut self) -> Wait {
         let is_ready = self.io.is_ready() || !self.own.is_empty();
-        if is_ready || !self.to_serve.is_empty() || !self.to_run.is_empty() {
+        if is_ready || !self.to_serve.is_empty() || !self.budget.is_idle() {
             return Wait::No;
         }
         let now = self.io.now();
@@ -296,6 +299,7 @@ impl<I: Io> Core<I> {
     /// One turn: completions, messages, then everything that became ready goes out together.
     fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
         let mut work = Work::None;
+        self.run_all();
         for completion in completions.drain(..) {
             work = work.max(kind::work(completion.tag));
             self.dispatch(completion);
@@ -310,7 +314,6 @@ impl<I: Io> Core<I> {
         for message in messages.drain(..) {
             self.message(message);
         }
-        self.run_all();
         loop {
             self.serve_all();
             self.settle_turn();

@@ -3,7 +3,8 @@
 use crate::core::LunState;
 use crate::slots::Key;
 use crate::transport::Transport;
-use proto::verbs::FunctionId;
+use proto::time::Time;
+use proto::verbs::{Command, FunctionId};
 use reactor::io::Handle;
 use reactor::packet::Socket;
 use scsi::nexus::Reach;
@@ -219,9 +220,38 @@ pub(crate) struct Facts {
     pub(crate) session: Option<Arc<proto::verbs::Session>>,
     /// Index of the target, once logged in to one.
     pub(crate) target: Option<usize>,
+    /// What it has done.
+    pub(crate) tally: Tally,
+}
+
+/// What a connection has done, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    /// When it began.
+    pub(crate) since: Time,
+    /// Commands that came.
+    pub(crate) commands: u64,
+    /// Bytes that they were to read, and to write.
+    pub(crate) read_bytes: u64,
+    pub(crate) write_bytes: u64,
+}
+
+impl Tally {
+    /// Counts a command.
+    pub(crate) fn add(&mut self, command: &Command) {
+        self.commands += 1;
+        self.read_bytes += u64::from(command.read_bytes);
+        self.write_bytes += u64::from(command.write_bytes);
+    }
 }
 
 impl Facts {
+    /// Of a connection that begins now.
+    pub(crate) fn new(serial: u64, way: Way, now: Time) -> Facts {
+        let tally = Tally { since: now, commands: 0, read_bytes: 0, write_bytes: 0 };
+        Facts { serial, way, session: None, target: None, tally }
+    }
+
     /// Index of the portal that it came by, if it did.
     pub(crate) fn portal(&self) -> Option<usize> {
         match self.way {
@@ -250,6 +280,16 @@ pub(crate) enum Way {
         /// The initiator's address.
         from: Mac,
     },
+}
+
+impl Way {
+    /// The address that the initiator connected to, for the log.
+    pub(crate) fn portal(&self) -> Option<SocketAddr> {
+        match self {
+            Way::Portal { local, .. } => Some(*local),
+            Way::Interface { .. } => None,
+        }
+    }
 }
 
 /// The initiator's address, for the log.

@@ -6,7 +6,7 @@ use super::lent::Occupant;
 use super::session::{DISCOVERY_WITHIN, LunState, lun_number, session_name};
 use super::task::Task;
 use super::{Core, kind};
-use crate::config::StoreSpec;
+use crate::config::{Config, StoreSpec};
 use crate::limited;
 use crate::message::{Facts, Message, Way};
 use crate::slots::{Key, Slots};
@@ -221,6 +221,27 @@ impl Connection {
     }
 }
 
+/// Logs that a session has ended, and what it did; or a login, and where.
+fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
+    let Facts { serial, way: from, tally, .. } = facts;
+    let portal = from.portal().map(tracing::field::display);
+    let Some(session) = facts.session.as_deref() else {
+        return limited!("logins that ended", Level::WARN, %from, portal, "login ended: {reason}");
+    };
+    limited!(
+        "ends of sessions", 50 per second, Level::INFO,
+        initiator = %session.initiator,
+        %from,
+        portal,
+        target = facts.target.map(|target| config.targets[target].name.as_str()),
+        seconds = now.since(tally.since).as_secs(),
+        commands = tally.commands,
+        read_bytes = tally.read_bytes,
+        write_bytes = tally.write_bytes,
+        "session {serial} ended: {reason}"
+    );
+}
+
 impl<I: Io> Core<I> {
     /// Listens on a portal, if this is the core that accepts for it.
     pub(super) fn listen(&mut self, portal: usize) {
@@ -268,12 +289,8 @@ impl<I: Io> Core<I> {
             limited!("refused logins", Level::WARN, "{from}: refused, too many connections are logging in");
             return self.io.close(socket);
         }
-        let facts = Facts {
-            serial: self.shared.registry.next_serial(),
-            way: Way::Portal { index: portal, from, local },
-            session: None,
-            target: None,
-        };
+        let way = Way::Portal { index: portal, from, local };
+        let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
         let (directory, offered) =
             (self.shared.access.clone(), self.shared.config.portals[portal].transports);
         let machine = Transport::accepted(directory, from, local, offered, self.io.now());
@@ -335,22 +352,12 @@ impl<I: Io> Core<I> {
         let is_counted = conn.expires.take().is_some();
         conn.phase = Phase::Closing;
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
-        let (serial, from, nexus) = (conn.facts.serial, conn.facts.way, conn.nexus);
+        let (serial, nexus) = (conn.facts.serial, conn.nexus);
         let name = session_name(&conn.facts, &self.shared.config);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
         let tasks: Vec<Key> =
             conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
-        match conn.facts.session.as_deref() {
-            Some(session) => {
-                limited!(
-                    "ends of sessions", 50 per second, Level::INFO,
-                    initiator = %session.initiator,
-                    %from,
-                    "session {serial} ended: {reason}"
-                );
-            }
-            None => limited!("logins that ended", Level::WARN, "{from}: login ended: {reason}"),
-        }
+        log_end(&conn.facts, &self.shared.config, self.io.now(), reason);
         if !ready {
             self.shared.registry.login_ends();
         }

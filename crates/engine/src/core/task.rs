@@ -3,6 +3,7 @@
 mod storage;
 
 use super::Core;
+use super::budget::Rest;
 use super::buffer::Purpose;
 use super::connection::{Connection, Phase};
 use super::lent::Occupant;
@@ -107,7 +108,7 @@ pub(super) enum State {
     Running,
 }
 
-/// Steps of one task in one turn; each moves at most [`CHUNK_BYTES`].
+/// Steps of one task before others have their turn.
 const STEPS_MAX: usize = 16;
 
 /// What a command is work for apart from its data, in bytes of data.
@@ -223,6 +224,7 @@ impl<I: Io> Core<I> {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
+        conn.facts.tally.add(&command);
         conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
         if self.gates[unit as usize].must_wait(attribute) {
             let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
@@ -340,27 +342,21 @@ impl<I: Io> Core<I> {
         self.down(connection, down);
     }
 
-    /// Runs the program until it has to wait, or has had its share of this turn: where the store answers at once, a
-    /// copy or SANITIZE would otherwise keep the core from everything else.
+    /// Runs the program until it has to wait, or has had its share of this turn.
     pub(super) fn run_task(&mut self, key: Key, event: Event) {
         let mut event = event;
+        let before = self.budget.left();
         for _ in 0..STEPS_MAX {
             let Some(step) = self.next_step(key, event) else { return };
             match self.perform(key, step) {
                 Some(next) => event = next,
                 None => return,
             }
+            if self.budget.has_shared(before) {
+                break;
+            }
         }
-        // Its last operation is over: who aborts it meanwhile need not wait for one.
-        self.set_state(key, State::Running);
-        self.to_run.push((key, event));
-    }
-
-    /// Goes on with the tasks that had their share of the last turn.
-    pub(super) fn run_all(&mut self) {
-        for (key, event) in std::mem::take(&mut self.to_run) {
-            self.run_task(key, event);
-        }
+        self.put_off(key, Rest::Event(event));
     }
 
     fn next_step(&mut self, key: Key, event: Event) -> Option<Step> {
@@ -578,6 +574,7 @@ impl<I: Io> Core<I> {
             | State::Fetching { .. }
             | State::Pushing { .. }
             | State::Running => {
+                self.forget(key);
                 self.free_task(key);
                 true
             }
