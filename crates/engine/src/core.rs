@@ -15,7 +15,7 @@ mod session;
 mod task;
 mod traffic;
 
-pub(crate) use aoe::open;
+pub(crate) use aoe::{Ledger, ledgers, open};
 pub(crate) use session::LunState;
 
 use crate::access::Directory;
@@ -68,8 +68,20 @@ pub(crate) struct Shared {
     pub(crate) rdma_listeners: Vec<Option<Listener>>,
     /// Home core of each unit.
     pub(crate) homes: Vec<usize>,
+    /// What AoE changes of each unit that it exports.
+    pub(crate) ledgers: Vec<Option<Ledger>>,
     /// Jobs that block, for the housekeeper.
     pub(crate) housekeeper: mpsc::Sender<crate::housekeeper::Job>,
+}
+
+impl Shared {
+    /// That of a unit with AoE sessions.
+    fn ledger(&self, unit: u32) -> &Ledger {
+        let Some(ledger) = &self.ledgers[unit as usize] else {
+            unreachable!("only exported units have sessions")
+        };
+        ledger
+    }
 }
 
 /// A core with its kernel `I`.
@@ -102,6 +114,8 @@ pub(crate) struct Core<I: Io> {
     meter: Meter,
     /// Tasks that wait for a buffer of the core, oldest first.
     starved: VecDeque<Starving>,
+    /// Tasks that wait until others have changed the same blocks, oldest first.
+    overlapping: Vec<Key>,
     /// Tasks that go on in the next turn.
     to_run: Vec<(Key, Event)>,
     /// Connections whose machines are to be fed.
@@ -220,6 +234,7 @@ impl<I: Io> Core<I> {
             drain: None,
             meter: Meter::default(),
             starved: VecDeque::new(),
+            overlapping: Vec::new(),
             to_run: Vec::new(),
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
@@ -435,6 +450,7 @@ impl<I: Io> Core<I> {
             Message::DeviceFailed { name } => self.device_failed(&name),
             Message::CloseTarget { target } => self.close_target(target),
             Message::Interface { index, message } => self.interface_message(index, message),
+            Message::ChangeEnded => self.change_ended(),
             Message::Stop => self.stop(),
             Message::Drained => self.drained += 1,
         }

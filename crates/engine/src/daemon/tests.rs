@@ -173,6 +173,7 @@ impl Target {
             listeners,
             rdma_listeners: vec![None],
             homes: vec![0],
+            ledgers: crate::core::ledgers(&config),
             housekeeper: mpsc::channel().0,
             config,
         });
