@@ -39,7 +39,7 @@ pub struct Daemon {
     jobs: mpsc::Sender<Job>,
     #[cfg(test)]
     registry: Arc<Registry>,
-    _watches: Vec<Watch>,
+    watches: Vec<Watch>,
 }
 
 /// What is served as one unit.
@@ -69,31 +69,52 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// A store could not be flushed at the end; the log tells which.
+/// What was written may not be there at the next start; the log tells of which store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NotFlushed;
+pub enum NotKept {
+    /// A store could not be flushed at the end.
+    NotFlushed,
+    /// A store's path does not lead to it any more.
+    Misplaced,
+}
 
-impl fmt::Display for NotFlushed {
+impl fmt::Display for NotKept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a store could not be flushed: writes that were not made durable before may be lost (see the log)")
+        f.write_str(match self {
+            NotKept::NotFlushed => {
+                "a store could not be flushed: writes that were not made durable before may be lost (see the log)"
+            }
+            NotKept::Misplaced => {
+                "a file or device was deleted or moved while it was served: what was written to it is not at its path (see \
+                 the log)"
+            }
+        })
     }
 }
 
-impl std::error::Error for NotFlushed {}
+impl std::error::Error for NotKept {}
 
 impl Daemon {
     /// Starts serving a configuration. A store that does not open takes down only its own LUNs.
     ///
     /// # Errors
     /// When a portal's address cannot be bound, the state directory cannot be made, or a core cannot start.
-    pub fn start(mut config: Config) -> Result<Daemon, StartError> {
+    pub fn start(config: Config) -> Result<Daemon, StartError> {
+        Daemon::start_with(config, opening::open_all)
+    }
+
+    /// The same with stores that are opened so.
+    pub(crate) fn start_with(
+        mut config: Config,
+        open: impl FnOnce(&mut [Lun]) -> Vec<Opened>,
+    ) -> Result<Daemon, StartError> {
         prepare(&mut config)?;
         let srp_guid = config.srp_guid;
         let listeners = bind(&config)?;
         let addresses = addresses(&config, &listeners)?;
         let rdma_listeners = listen_by_device(&config, &addresses)?;
         let sockets = open_interfaces(&config)?;
-        let opened = opening::open_all(&mut config.luns);
+        let opened = open(&mut config.luns);
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let units = Units::of(&config, &opened);
 
@@ -130,7 +151,7 @@ impl Daemon {
             jobs,
             #[cfg(test)]
             registry,
-            _watches: watches,
+            watches,
         })
     }
 
@@ -152,14 +173,17 @@ impl Daemon {
     /// Finishes commands in flight, asks initiators to log out, flushes stores, and ends. Blocks until all is done.
     ///
     /// # Errors
-    /// When a store could not be flushed.
-    pub fn stop(mut self) -> Result<(), NotFlushed> {
+    /// When what was written may not be there at the next start.
+    pub fn stop(mut self) -> Result<(), NotKept> {
         let mut outcome = Ok(());
         let cores = self.begin_stop();
         for core in cores {
             if !core.join().unwrap_or(false) {
-                outcome = Err(NotFlushed);
+                outcome = Err(NotKept::NotFlushed);
             }
+        }
+        if !prober::end(std::mem::take(&mut self.watches)) {
+            outcome = outcome.and(Err(NotKept::Misplaced));
         }
         let _ = self.jobs.send(Job::Stop);
         if let Some(housekeeper) = self.housekeeper.take() {
@@ -432,6 +456,7 @@ fn watched(shared: &Shared, unit: usize, opened: &Opened, fit: &Result<(), Strin
         store: opened.store.clone(),
         has_failed: opened.failed.is_some(),
         resets: 0,
+        misplaced: None,
     })
 }
 

@@ -23,6 +23,8 @@ mod random;
 mod registry;
 pub mod remote;
 mod slots;
+#[cfg(test)]
+mod testing;
 mod transport;
 
 pub use daemon::Daemon;

@@ -1,4 +1,4 @@
-//! Looks after stores: whether their size changed, whether they are gone or back. Each has a thread of its own, so that
+//! Looks after stores: whether their size changed, whether they are gone or back, or without their name. Each has a thread of its own, so that
 //! one that hangs hangs that thread and nothing else.
 
 use crate::message::{Message, Origin, Waiter};
@@ -6,11 +6,14 @@ use reactor::mailbox::Sender;
 use scsi::HomeRequest;
 use std::io;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::lane::Store;
 
 /// How often a store is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the end waits for a last look at where stores are: one that hangs tells nothing.
+const LAST_LOOK: Duration = Duration::from_secs(5);
 
 /// A unit's store.
 pub(crate) struct Watched {
@@ -25,16 +28,31 @@ pub(crate) struct Watched {
     pub(crate) has_failed: bool,
     /// Resets of its store ([`Store::resets`]) that the unit was told of.
     pub(crate) resets: u64,
+    /// Why its path did not lead to it at the last look.
+    pub(crate) misplaced: Option<String>,
 }
 
 /// Keeps a store looked after. Once this is gone its thread ends, at the latest when the store lets go of it.
 pub(crate) struct Watch {
-    _until: mpsc::Sender<()>,
+    until: mpsc::Sender<()>,
+    last_look: mpsc::Receiver<bool>,
+}
+
+/// Looks at all stores once more. Whether each that was written is where it can be found again, as far as it is known.
+pub(crate) fn end(watches: Vec<Watch>) -> bool {
+    let (untils, last_looks): (Vec<_>, Vec<_>) =
+        watches.into_iter().map(|watch| (watch.until, watch.last_look)).unzip();
+    drop(untils);
+    let deadline = Instant::now() + LAST_LOOK;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    // All are asked, so that the log tells of each.
+    last_looks.iter().filter(|last_look| last_look.recv_timeout(left()) == Ok(false)).count() == 0
 }
 
 /// Looks after a store, and tells `home`, the home core of its unit.
 pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<Watch> {
     let (until, ended) = mpsc::channel();
+    let (last, last_look) = mpsc::channel();
     let thread = std::thread::Builder::new().name(format!("store-{}", watched.unit));
     thread.spawn(move || {
         while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -42,9 +60,11 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
                 let origin = Origin { core: watched.home, who: Waiter::Nobody };
                 home.post(Message::Home { unit: watched.unit, origin, request });
             }
+            watched.is_in_place();
         }
+        let _ = last.send(watched.is_in_place());
     })?;
-    Ok(Watch { _until: until })
+    Ok(Watch { until, last_look })
 }
 
 impl Watched {
@@ -74,6 +94,24 @@ impl Watched {
     fn reset(&mut self) -> Option<HomeRequest> {
         let resets = self.store.resets();
         (std::mem::replace(&mut self.resets, resets) != resets).then_some(HomeRequest::StoreReset)
+    }
+
+    /// Whether what was written is found again by the store's path; each change of that is logged.
+    fn is_in_place(&mut self) -> bool {
+        let lun = &self.name;
+        let misplaced = self.store.misplaced();
+        let is_read_only = self.store.traits().read_only;
+        if misplaced != self.misplaced {
+            match &misplaced {
+                None => {
+                    tracing::warn!(%lun, "the path of the store leads to it again: {}", self.store.describe())
+                }
+                Some(problem) if is_read_only => tracing::warn!(%lun, "{problem}"),
+                Some(problem) => tracing::error!(%lun, "{problem}"),
+            }
+            self.misplaced = misplaced;
+        }
+        is_read_only || self.misplaced.is_none()
     }
 }
 
@@ -108,7 +146,10 @@ mod tests {
     fn watched() -> (Arc<Moody>, Watched) {
         let store = Arc::new(Moody(Mutex::new(Ok(None)), AtomicU64::new(0)));
         let name = "db".into();
-        (store.clone(), Watched { name, unit: 0, home: 0, store, has_failed: false, resets: 0 })
+        (
+            store.clone(),
+            Watched { name, unit: 0, home: 0, store, has_failed: false, resets: 0, misplaced: None },
+        )
     }
 
     #[test]
@@ -164,7 +205,8 @@ mod tests {
         let watch = |name: &'static str, until| {
             let store = Arc::new(Hanging { looks: looks.clone(), name, until });
             let name = name.into();
-            let watched = Watched { name, unit: 0, home: 0, store, has_failed: false, resets: 0 };
+            let watched =
+                Watched { name, unit: 0, home: 0, store, has_failed: false, resets: 0, misplaced: None };
             start(watched, home[0].sender(0)).unwrap()
         };
         let _hangs = watch("hangs", Some(Mutex::new(until)));

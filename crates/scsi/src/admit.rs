@@ -156,6 +156,15 @@ impl Admission<'_> {
         }
     }
 
+    /// How much of `total` bytes of data-out comes: less when the initiator offers less, but whole blocks.
+    pub(crate) fn blocks_out(&self, total: u32) -> Result<u32, Failure> {
+        let coming = total.min(self.request.write_bytes);
+        match coming.checked_rem(self.block_bytes()) {
+            Some(0) => Ok(coming),
+            _ => Err(Failure::DataOut { taken: total }),
+        }
+    }
+
     /// FUA of a write: durable before it ends, whatever the write cache.
     pub(crate) fn is_forced(&self) -> bool {
         self.cdb().u8(1) & 0x08 != 0

@@ -38,10 +38,11 @@ impl View {
         self.blocks_in(self.policy.traits.atomic_write_bytes_max.min(CHUNK_BYTES))
     }
 
-    /// The longest COMPARE AND WRITE, in blocks: compared and written blocks are in the buffer together, and the
-    /// CDB has one byte for the count.
+    /// The longest COMPARE AND WRITE, in blocks: what the store can do, compared and written blocks are in the buffer
+    /// together, and the CDB has one byte for the count. 0: none.
     pub(crate) fn compare_blocks_max(&self) -> u8 {
-        u8::try_from(self.blocks_in(CHUNK_BYTES.div_euclid(2))).unwrap_or(u8::MAX)
+        let most = self.policy.traits.compare_write_bytes_max.min(CHUNK_BYTES.div_euclid(2));
+        u8::try_from(self.blocks_in(most)).unwrap_or(u8::MAX)
     }
 
     /// The range of `blocks` blocks at `lba`. No blocks at all may be asked for just past the last one (SBC-3

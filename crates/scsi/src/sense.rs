@@ -52,6 +52,8 @@ impl Check {
     pub const NO_UNIT: Check = Check::new(SenseKey::IllegalRequest, 0x2500);
     /// INVALID FIELD IN PARAMETER LIST.
     pub const PARAMETER: Check = Check::new(SenseKey::IllegalRequest, 0x2600);
+    /// INVALID FIELD IN COMMAND INFORMATION UNIT.
+    pub const INFORMATION_UNIT: Check = Check::new(SenseKey::IllegalRequest, 0x0e03);
     /// PARAMETER LIST LENGTH ERROR.
     pub const PARAMETER_LENGTH: Check = Check::new(SenseKey::IllegalRequest, 0x1a00);
     /// SAVING PARAMETERS NOT SUPPORTED.
@@ -188,6 +190,12 @@ impl Check {
 pub enum Failure {
     /// CHECK CONDITION.
     Check(Check),
+    /// INVALID FIELD IN COMMAND INFORMATION UNIT: the data-out that the initiator offers ends inside a block, so nothing
+    /// is transferred, as FCP-4 has it for its FCP_DL field. The residual count still says how much was missing.
+    DataOut {
+        /// Bytes that the command takes.
+        taken: u32,
+    },
     /// Another status, without sense data.
     Status(Status),
 }
@@ -200,6 +208,9 @@ impl Failure {
     pub fn ending(&self, modes: &Modes) -> Ending {
         match self {
             Failure::Check(check) => check.ending(modes),
+            Failure::DataOut { taken } => {
+                Ending { write_bytes: u64::from(*taken), ..Check::INFORMATION_UNIT.ending(modes) }
+            }
             Failure::Status(status) => Ending::of(*status),
         }
     }

@@ -174,6 +174,8 @@ pub struct Traits {
     pub discard_granularity_bytes: u32,
     /// The longest write that is all-or-nothing, in bytes; 0: none.
     pub atomic_write_bytes_max: u32,
+    /// The longest COMPARE AND WRITE that it can do, in bytes compared; 0: none.
+    pub compare_write_bytes_max: u32,
     /// Whether writes can be lost at power failure until flushed.
     pub volatile_cache: bool,
     /// Whether the store refuses writes.
@@ -185,12 +187,14 @@ pub struct Traits {
 }
 
 impl Traits {
-    /// Those of a store that never opened.
+    /// Those of a store that never opened. What it can do is not known: COMPARE AND WRITE, on which clusters rely, is
+    /// answered with NOT READY like all else, not denied.
     pub const NONE: Traits = Traits {
         size_bytes: 0,
         discards: false,
         discard_granularity_bytes: 0,
         atomic_write_bytes_max: 0,
+        compare_write_bytes_max: u32::MAX,
         volatile_cache: false,
         read_only: false,
         solid_state: false,

@@ -48,6 +48,8 @@ pub(crate) enum Offer {
     Thin,
     /// When the store can write all-or-nothing.
     Atomic,
+    /// When the store can compare and write at once.
+    Compare,
     /// When the store can erase cryptographically.
     Cryptographic,
     /// On units that are exported by ATA over Ethernet.
@@ -89,6 +91,7 @@ impl Command {
             Offer::Always => true,
             Offer::Thin => view.unit.thin,
             Offer::Atomic => view.atomic_blocks_max() > 0,
+            Offer::Compare => view.compare_blocks_max() > 0,
             Offer::Exported => view.unit.exported,
             Offer::Cryptographic => view.policy.traits.cryptographic_erase,
         }

@@ -22,6 +22,7 @@ mod unmapped;
 pub use claim::Claim;
 pub use open::{open, open_block};
 
+use crate::extents::Extents;
 use crate::lane::{Backend, Lane, Store};
 use crate::pool::Pool;
 use crate::size::Size;
@@ -83,6 +84,7 @@ pub struct FileStore {
     unmapped: Unmapped,
     zeros: Zeros,
     pool: Pool,
+    extents: Extents,
 }
 
 impl FileStore {
@@ -103,6 +105,7 @@ impl Store for FileStore {
             discard_granularity_bytes: self.discard_bytes,
             // RWF_ATOMIC would be needed to keep a write whole when power fails.
             atomic_write_bytes_max: 0,
+            compare_write_bytes_max: u32::MAX,
             volatile_cache: true,
             read_only: self.read_only,
             solid_state: self.solid_state,
@@ -119,6 +122,11 @@ impl Store for FileStore {
         let size = found - found % u64::from(self.grain.offset);
         let before = self.size.swap(size, Ordering::Relaxed);
         Ok((before != size).then(|| self.traits()))
+    }
+
+    fn misplaced(&self) -> Option<String> {
+        let problem = probe::misplaced(&self.path, &self.file, self.kind)?;
+        Some(format!("{}: {problem}", self.path.display()))
     }
 
     fn describe(&self) -> String {

@@ -108,6 +108,12 @@ pub trait Store: Send + Sync {
     /// When the store is not to be reached, in words. It may come back: a later call tells.
     fn refresh(&self) -> Result<Option<Traits>, String>;
 
+    /// Why the path that the store was opened by does not lead to it any more, in words with the cure. Called as often as
+    /// [`Store::refresh`]; may block.
+    fn misplaced(&self) -> Option<String> {
+        None
+    }
+
     /// How often the device below was reset (powered on, restarted), as far as the store can tell.
     fn resets(&self) -> u64 {
         0

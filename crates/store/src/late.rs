@@ -38,6 +38,10 @@ impl<I: Io + 'static> Store for LateStore<I> {
         Ok(Some(self.opened.get_or_init(|| store).traits()))
     }
 
+    fn misplaced(&self) -> Option<String> {
+        self.opened.get()?.misplaced()
+    }
+
     fn resets(&self) -> u64 {
         self.opened.get().map_or(0, |store| store.resets())
     }

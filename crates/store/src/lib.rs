@@ -11,6 +11,7 @@ pub mod late;
 pub mod null;
 pub mod ram;
 
+mod extents;
 mod pool;
 mod range;
 mod size;

@@ -31,6 +31,7 @@ impl Store for NullStore {
             discards: true,
             discard_granularity_bytes: 1,
             atomic_write_bytes_max: ATOMIC_BYTES_MAX,
+            compare_write_bytes_max: u32::MAX,
             volatile_cache: false,
             read_only: false,
             solid_state: true,

@@ -1,6 +1,7 @@
 //! A store in memory. Memory is taken as it is touched, and given back when ranges are discarded.
 
 use crate::error::OpenError;
+use crate::extents::{Ask, Extents, Questions};
 use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use crate::range::Range;
 use crate::size::Size;
@@ -35,6 +36,7 @@ pub struct RamStore {
     /// towards COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, which other initiators must see whole (SBC-4 4.11,
     /// 4.29). From the first of these on, reads are copied under the shared lock instead.
     lends: AtomicBool,
+    extents: Extents,
 }
 
 /// Opens a store of `size` bytes in memory, all zeros.
@@ -46,7 +48,15 @@ pub fn open(size: u64) -> Result<Arc<RamStore>, OpenError> {
             "choose a smaller size, or raise the limit (ulimit -v, vm.overcommit_memory)",
         )
     })?;
-    Ok(Arc::new(RamStore { size, region, stripes: Stripes::new(), lends: AtomicBool::new(true) }))
+    let extents = Extents::start().map_err(|error| {
+        OpenError::new(
+            format_args!("ram:{size}"),
+            format_args!("cannot start a thread: {error}"),
+            "raise the limit (ulimit -u)",
+        )
+    })?;
+    let lends = AtomicBool::new(true);
+    Ok(Arc::new(RamStore { size, region, stripes: Stripes::new(), lends, extents }))
 }
 
 impl RamStore {
@@ -64,7 +74,7 @@ impl RamStore {
         }
     }
 
-    /// Everything but clearing.
+    /// Everything but clearing, and what the thread does.
     fn run(&self, arena: &mut Arena, op: &Op, range: Range) -> Outcome {
         let at = range.offset;
         match *op {
@@ -90,13 +100,16 @@ impl RamStore {
                 self.stop_lending();
                 self.locked(Mode::Exclusive, range, |region| region.or_in(at, arena, &from));
             }
-            Op::Extent { .. } => {
-                let (mapped, len) = self.region.extent(at);
-                return Ok(Found::Extent { mapped, len: len.min(self.size - at) });
-            }
-            Op::Flush | Op::Zero { .. } | Op::Discard { .. } => {}
+            Op::Flush | Op::Zero { .. } | Op::Discard { .. } | Op::Extent { .. } => {}
         }
         Ok(Found::Nothing)
+    }
+}
+
+impl Ask for RamStore {
+    fn extent(&self, offset: u64) -> Outcome {
+        let (mapped, len) = self.region.extent(offset);
+        Ok(Found::Extent { mapped, len: len.min(self.size - offset) })
     }
 }
 
@@ -111,6 +124,7 @@ impl Store for RamStore {
             discards: true,
             discard_granularity_bytes: PAGE_BYTES,
             atomic_write_bytes_max: ATOMIC_BYTES_MAX,
+            compare_write_bytes_max: u32::MAX,
             volatile_cache: false,
             read_only: false,
             solid_state: true,
@@ -128,14 +142,17 @@ impl Store for RamStore {
 }
 
 impl<I: Io> Backend<I> for RamStore {
-    fn lane(self: Arc<Self>, _tags: Tag) -> Box<dyn Lane<I>> {
-        Box::new(RamLane { store: self, clears: VecDeque::new() })
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<I>> {
+        Box::new(RamLane { store: self, tags, clears: VecDeque::new(), questions: Questions::default() })
     }
 }
 
 struct RamLane {
     store: Arc<RamStore>,
+    /// The first of them is for answers.
+    tags: Tag,
     clears: VecDeque<Clear>,
+    questions: Questions,
 }
 
 /// A Zero or Discard under way.
@@ -200,13 +217,24 @@ impl<I: Io> Lane<I> for RamLane {
         match *op {
             Op::Zero { unmap, .. } => self.clear(id, range, unmap),
             Op::Discard { .. } => self.clear(id, range, true),
+            Op::Extent { offset } => {
+                let store = self.store.clone();
+                self.questions.ask(io, self.tags, id, &self.store.extents, store, offset)
+            }
             _ => Submitted::Done(self.store.run(io.arena(), op, range)),
         }
     }
 
-    fn completed(&mut self, _io: &mut I, _completion: Completion, _done: &mut Vec<(OpId, Outcome)>) {}
+    fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+        self.questions.completed(io, completion.tag, done);
+    }
+
+    fn cancel(&mut self, _io: &mut I, id: OpId) {
+        self.questions.cancel(id);
+    }
 
     fn flush(&mut self, _io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
+        self.questions.flush(done);
         if let Some(clear) = self.clears.front_mut()
             && clear.step(&self.store)
         {
@@ -217,6 +245,6 @@ impl<I: Io> Lane<I> for RamLane {
     }
 
     fn in_flight(&self) -> usize {
-        self.clears.len()
+        self.clears.len() + self.questions.open()
     }
 }

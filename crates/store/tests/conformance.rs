@@ -7,7 +7,7 @@ use scsi::storage::{Found, StoreError, Traits};
 use std::any::Any;
 use std::sync::Arc;
 use store::Claim;
-use store::lane::{Backend, Op};
+use store::lane::{Backend, Op, OpId, Submitted};
 use support::fake::FakeIo;
 use support::rig::{PAD_BYTES, Rig};
 use support::{Kernel, Loop, Random, SIZE, directory, is_root, sparse};
@@ -114,6 +114,7 @@ conformance! {
     refuses_ranges_outside
     reads_zeros_at_first
     knows_what_is_mapped
+    asks_no_file_system_on_the_core
     clears_long_ranges
     makes_things_durable
     keeps_overlapping_operations_apart
@@ -266,6 +267,14 @@ fn knows_what_is_mapped<I: Io>(setup: &mut Setup<I>) {
     assert!(extent(setup, here + (64 << 10)));
     assert!(setup.rig.read(here, 64 << 10).unwrap().iter().all(|byte| *byte == 0));
     assert!(setup.rig.read(here + (64 << 10), 64 << 10).unwrap().iter().all(|byte| *byte == 1));
+}
+
+/// lseek and the page map may take long; what a block device has given back is noted in memory.
+fn asks_no_file_system_on_the_core<I: Io>(setup: &mut Setup<I>) {
+    let Setup { rig, maps, .. } = setup;
+    let submitted = rig.lane.submit(&mut rig.io, OpId(9), &Op::Extent { offset: 0 });
+    assert_eq!(submitted == Submitted::Later, *maps);
+    rig.settle();
 }
 
 fn clears_long_ranges<I: Io>(setup: &mut Setup<I>) {

@@ -86,15 +86,18 @@ impl<I: Io> Core<I> {
         self.answer_functions();
     }
 
-    /// Aborts, and has the function wait for whatever of this initiator's was aborted on the unit, now or before, and
-    /// may still take effect.
+    /// Aborts, and has the function wait for the task that it names, whatever the LUN that it names, and for whatever
+    /// else of this initiator's was aborted on the unit before, and may still take effect.
     fn abort_for(&mut self, function: &mut Function, unit: u32, victim: Option<Key>) {
         if let Some(key) = victim {
             self.abort(key, Some(Aborted::Silently));
         }
         let origin = function.asker.connection;
-        let ours = |task: &super::Task| task.aborted && task.origin == origin && task.unit == unit;
-        function.tasks.extend(self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key));
+        let ours = |key: Key, task: &super::Task| {
+            task.aborted && task.origin == origin && (task.unit == unit || Some(key) == victim)
+        };
+        let awaited = self.tasks.iter().filter(|(key, task)| ours(*key, task)).map(|(key, _)| key);
+        function.tasks.extend(awaited);
     }
 
     /// A home has answered one of the function's requests.
@@ -157,3 +160,6 @@ impl<I: Io> Core<I> {
         self.down(Some(connection), Down::FunctionDone { id, response });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -274,12 +274,12 @@ impl Session {
         }
     }
 
-    /// Whether there is, or was, a use for a connection, and none that commands leave on.
-    pub fn is_restless(&self) -> bool {
+    /// Whether there is, or was, a use for a connection: it is made again, kept alive and answers for the target also
+    /// while no command is there.
+    pub fn is_in_use(&self) -> bool {
         match &self.state {
             State::Idle | State::Closed => false,
-            State::Resting(_) | State::Connecting(_) => true,
-            State::Connected(_) => !self.is_open(),
+            State::Resting(_) | State::Connecting(_) | State::Connected(_) => true,
         }
     }
 

@@ -122,7 +122,7 @@ impl Continuity {
             return Arrival::Restarted;
         }
         // A write of an open session may have been answered, and not yet be noted.
-        if self.open.load(Ordering::SeqCst) > 0 && self.has_written.load(Ordering::SeqCst) {
+        if self.has_witnesses() && self.has_written.load(Ordering::SeqCst) {
             self.wanted.fetch_max(point, Ordering::SeqCst);
             return Arrival::Doubtful;
         }
@@ -149,6 +149,11 @@ impl Continuity {
     /// Whether a witness is wanted.
     pub(super) fn wants_witness(&self) -> bool {
         self.wanted.load(Ordering::SeqCst) > self.witnessed.load(Ordering::SeqCst)
+    }
+
+    /// Whether there is a session that can be a witness.
+    pub(super) fn has_witnesses(&self) -> bool {
+        self.open.load(Ordering::SeqCst) > 0
     }
 
     /// A command that was sent at this point was answered on an open session.

@@ -15,8 +15,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use wire::Places;
 
-/// How long a witness for a target's continuity is waited for: lanes look for what is wanted four times a second.
-const WITNESS_WITHIN: Duration = Duration::from_secs(1);
+/// How long a witness for a target's continuity is waited for: lanes look for what is wanted four times a second, and a
+/// busy target takes its time to answer.
+const WITNESS_WITHIN: Duration = Duration::from_secs(5);
 
 /// An examination after a login.
 pub(super) struct Examination {
@@ -164,7 +165,7 @@ impl RemoteLane {
             Step::Ask(question) if self.asked.is_none() => self.ask(io, question),
             Step::Ask(_) => {}
             Step::Witness(_) if self.store.continuity.is_proven(*point) => self.admit(io),
-            Step::Witness(until) if io.now() >= until => {
+            Step::Witness(until) if io.now() >= until || !self.store.continuity.has_witnesses() => {
                 self.store.losing(|continuity| continuity.unproven());
                 self.era += 1;
                 self.admit(io);

@@ -36,8 +36,6 @@ pub struct Geometry {
     pub fua: bool,
     /// The longest transfer in blocks; `None`: not said.
     pub transfer_blocks_max: Option<u32>,
-    /// The longest COMPARE AND WRITE in blocks; 0: none.
-    pub compare_blocks_max: u8,
     /// The longest UNMAP descriptor in blocks.
     pub unmap_blocks_max: u32,
     /// The longest WRITE SAME in blocks; `None`: not said.
@@ -78,6 +76,7 @@ impl Geometry {
                 discards: unmap_zeros || (thin && same),
                 discard_granularity_bytes: in_bytes(u32_at(&limits, 28).max(1)),
                 atomic_write_bytes_max: in_bytes(u32_at(&limits, 44)),
+                compare_write_bytes_max: in_bytes(byte(&limits, 5).into()),
                 volatile_cache: modes.write_cache,
                 read_only: modes.write_protected,
                 solid_state: u16::from_be_bytes([byte(&shape, 4), byte(&shape, 5)]) == 1,
@@ -88,7 +87,6 @@ impl Geometry {
             write_same_unmaps: thin && same,
             fua: modes.fua,
             transfer_blocks_max: Some(u32_at(&limits, 8)).filter(|blocks| *blocks > 0),
-            compare_blocks_max: byte(&limits, 5),
             unmap_blocks_max,
             same_blocks_max: Some(u64_at(&limits, 36)).filter(|blocks| *blocks > 0),
         })

@@ -211,7 +211,7 @@ impl RemoteLane {
         let Op::CompareAndWrite { offset, compare, write, durable } = flight.op else {
             return Err(StoreError::Unsupported);
         };
-        let most = u32::from(geometry.compare_blocks_max).saturating_mul(geometry.block_bytes);
+        let most = geometry.traits.compare_write_bytes_max;
         let both = request::join(&compare, &write).filter(|_| compare.len() <= most);
         let both = both.ok_or(StoreError::Unsupported)?;
         flight.piece = u64::from(compare.len());
@@ -543,7 +543,7 @@ impl<I: Io> Lane<I> for RemoteLane {
     }
 
     fn wants_ticks(&self) -> bool {
-        Lane::<I>::in_flight(self) > 0 || self.session.is_restless()
+        Lane::<I>::in_flight(self) > 0 || self.session.is_in_use()
     }
 
     fn losses(&mut self) -> u64 {

@@ -67,23 +67,20 @@ pub(super) fn lba_status(data: &[u8]) -> Option<(u64, u32, bool)> {
     Some((u64::from_be_bytes(*lba), blocks, rest.get(4)? & 0x0f == 0))
 }
 
-/// Both places, one after the other; `None` when there are too many pieces.
+/// Both places, one after the other; `None` when there are too many pieces. Halves of one buffer that was cut within a
+/// piece need not be more than it had: the cut is undone. Pieces that only lie side by side are buffers of their own.
 pub(super) fn join(first: &Places, second: &Places) -> Option<Places> {
-    let mut spans = [wire::Span::default(); 2 * Places::MAX];
-    let mut count = 0;
-    for span in first.iter().chain(second.iter()) {
-        match spans.get_mut(..count).and_then(<[_]>::last_mut) {
-            Some(last) if last.buffer == span.buffer && last.offset + u64::from(last.len) == span.offset => {
-                last.len += span.len;
-            }
-            _ => {
-                spans[count] = span;
-                count += 1;
-            }
+    let mut both = *first;
+    let mut rest = second.iter();
+    if first.iter().count() + second.iter().count() > Places::MAX {
+        let (last, next) = (first.iter().last()?, rest.next()?);
+        if last.buffer != next.buffer || last.offset + u64::from(last.len) != next.offset {
+            return None;
         }
+        both = first.slice(0, first.len() - last.len);
+        both.push(wire::Span { len: last.len + next.len, ..last });
     }
-    let mut places = Places::EMPTY;
-    spans[..count].iter().all(|span| places.push(*span)).then_some(places)
+    rest.all(|span| both.push(span)).then_some(both)
 }
 
 /// Status codes that are told apart here (SAM-5 section 5.3).
@@ -185,13 +182,24 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_places_are_joined() {
-        let span = |offset, len| Places::one(Span { buffer: BufferId(3), len, offset });
-        assert_eq!(join(&span(0, 512), &span(512, 512)), Some(span(0, 1024)));
-        assert_eq!(join(&span(0, 512), &span(1024, 512)).map(|both| both.len()), Some(1024));
-        let mut four = Places::EMPTY;
-        (0..4).for_each(|n| assert!(four.push(Span { buffer: BufferId(n), len: 512, offset: 0 })));
-        assert_eq!(join(&four, &span(0, 512)), None);
+    fn halves_of_a_buffer_are_joined_and_neighbouring_buffers_are_not() {
+        let places = |spans: &[(u64, u32)]| {
+            let mut places = Places::EMPTY;
+            let span = |(offset, len)| Span { buffer: BufferId(3), len, offset };
+            assert!(spans.iter().all(|piece| places.push(span(*piece))));
+            places
+        };
+        const LARGE: u32 = 65536;
+        let side_by_side = places(&[(0, LARGE), (LARGE.into(), LARGE)]);
+        let (first, second) = (side_by_side.slice(0, LARGE), side_by_side.slice(LARGE, LARGE));
+        assert_eq!(join(&first, &second), Some(side_by_side));
+        // The longest COMPARE AND WRITE of blocks of 512 bytes.
+        let half = 255 * 512;
+        let whole = places(&[(0, LARGE), (65536, LARGE), (131_072, LARGE), (196_608, 2 * half - 3 * LARGE)]);
+        assert_eq!(join(&whole.slice(0, half), &whole.slice(half, half)), Some(whole));
+        let apart = places(&[(1 << 20, 512), (1 << 21, 512)]);
+        assert_eq!(join(&apart, &places(&[(0, 512), (4096, 512)])).map(|both| both.len()), Some(2048));
+        assert_eq!(join(&whole, &apart), None);
     }
 
     #[test]

@@ -117,6 +117,22 @@ fn every_operation_goes_through() {
 }
 
 #[test]
+fn the_longest_compare_and_write_goes_through() {
+    for (lun, block_bytes) in [("ram:16M", 512), ("ram:16M,bs=4096", 4096)] {
+        let back = serve(&[lun]);
+        let a = front(&back, "", "");
+        let mut client = client(&a);
+        let blocks = good(&mut client, &[0x12, 1, 0xb0, 0, 64, 0], 64, &[])[5];
+        let new = pattern(1, usize::from(blocks) * block_bytes);
+        let mut cdb = long(0x89, 0, 8, 0);
+        cdb[13] = blocks;
+        good(&mut client, &cdb, 0, &[vec![0; new.len()], new.clone()].concat());
+        let bytes = new.len() as u32;
+        assert!(good(&mut client, &read(8, blocks.into()), bytes, &[]) == new, "{lun}");
+    }
+}
+
+#[test]
 fn three_in_a_row() {
     let c = serve(&["ram:16M"]);
     let b = ready_front(&c);

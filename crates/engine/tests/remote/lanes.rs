@@ -167,6 +167,19 @@ fn a_write_that_nobody_waits_for_any_more_is_not_sent_again() {
 }
 
 #[test]
+fn a_lane_wants_ticks_as_long_as_its_session_is_in_use() {
+    let back = serve(&["ram:16M"]);
+    let url = url_at(back.addresses()[0], "").parse().expect("a URL");
+    let store = remote::open(&url, &RemoteOptions::default()).expect("a unit");
+    let unused = store.clone().lane(Tag(0));
+    assert!(!unused.wants_ticks(), "it has no session");
+    let mut used = Core::of(&store);
+    used.write(0, &pattern(1, 4096)).expect("a session");
+    assert_eq!(used.lane.in_flight(), 0);
+    assert!(used.lane.wants_ticks(), "it keeps its session alive, and is a witness for others");
+}
+
+#[test]
 fn a_target_that_is_lost_again_and_again_is_given_up() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to_foreign(back.addresses()[0]);

@@ -190,6 +190,19 @@ fn a_session_that_goes_on_is_a_witness_for_one_that_begins() {
 }
 
 #[test]
+fn a_session_whose_core_has_no_connections_is_a_witness_too() {
+    let back = serve(&["ram:16M"]);
+    let cable = Cable::to_foreign(back.addresses()[0]);
+    let a = serve_on(two_cores(), "127.0.0.1:0", &[&url_at(cable.address(), "")]);
+    let mut one = client(&a);
+    // On another core, and nothing is asked of its lane yet.
+    let mut two = client(&a);
+    write_cached(&mut one);
+    drop(one);
+    good(&mut two, &flush(), 0, &[]);
+}
+
+#[test]
 fn what_was_given_up_never_lands_on_what_was_written_later() {
     let back = serve(&["ram:16M"]);
     let cable = Cable::to(back.addresses()[0]);

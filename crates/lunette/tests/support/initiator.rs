@@ -323,6 +323,12 @@ impl Initiator {
     /// Sends a task management request and waits for its response code. The task that it is about, if any, is the
     /// last command sent.
     pub fn manage(&mut self, function: u8, lun: u16, referenced_tag: u32) -> Result<u8> {
+        let tag = self.ask_to_manage(function, lun, referenced_tag)?;
+        self.complete(tag).map(|response| response.status)
+    }
+
+    /// Sends a task management request; its response code is the status of [`Self::complete`].
+    pub fn ask_to_manage(&mut self, function: u8, lun: u16, referenced_tag: u32) -> Result<u32> {
         let tag = self.next_tag;
         self.next_tag = self.next_tag.wrapping_add(1) & 0x7fff_ffff;
         let request = Pdu::new(0x42, 0x80 | function)
@@ -334,7 +340,12 @@ impl Initiator {
             .word(32, self.cmd_sn.wrapping_sub(1));
         self.outstanding.insert(tag, Outstanding { lun, out: Vec::new(), data: Vec::new() });
         self.send(&request)?;
-        self.complete(tag).map(|response| response.status)
+        Ok(tag)
+    }
+
+    /// Whether the target has answered a request, as far as its PDUs were taken.
+    pub fn has_ended(&self, tag: u32) -> bool {
+        self.ended.contains_key(&tag)
     }
 
     /// Logs out and waits for the answer.

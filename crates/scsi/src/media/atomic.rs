@@ -13,6 +13,7 @@ pub(crate) fn compare_and_write(admission: &Admission<'_>) -> Result<Program, Fa
     let blocks = cdb.u8(13);
     let (range, len) = admission.transfer(cdb.u64(2), u32::from(blocks), 13)?;
     let total = len.saturating_mul(2);
+    admission.blocks_out(total)?;
     if blocks > admission.view.compare_blocks_max() || admission.request.write_bytes != total {
         return Err(Check::cdb_byte(13).into());
     }
@@ -25,9 +26,7 @@ pub(crate) fn or_write(admission: &Admission<'_>) -> Result<Program, Failure> {
     let cdb = admission.cdb();
     admission.check_protect()?;
     let (range, total) = admission.transfer(cdb.u64(2), cdb.u32(10), 10)?;
-    let coming = total.min(admission.request.write_bytes);
-    let part = coming.checked_rem(admission.block_bytes()).unwrap_or(0);
-    let chunks = Chunks::new(range.offset, coming.saturating_sub(part));
+    let chunks = Chunks::new(range.offset, admission.blocks_out(total)?);
     Ok(Program::OrWrite(OrWrite { chunks, total, durable: admission.is_forced() }))
 }
 
@@ -102,6 +101,8 @@ impl OrWrite {
 
 #[cfg(test)]
 mod tests {
+    use crate::home::HomeRequest;
+    use crate::storage::Traits;
     use crate::testing::{BLOCK, Bench};
 
     fn compare_and_write(blocks: u8) -> [u8; 16] {
@@ -122,6 +123,22 @@ mod tests {
         outcome.assert_check(0xe, 0x1d00);
         let at = (2 * BLOCK - 27) as u32;
         assert_eq!(outcome.ending.sense.unwrap().as_bytes()[3..7], at.to_be_bytes());
+    }
+
+    #[test]
+    fn compare_and_write_is_as_long_as_the_store_can_or_does_not_exist() {
+        let mut bench = Bench::new();
+        let with = |bench: &mut Bench, compare_write_bytes_max| {
+            let traits = Traits { compare_write_bytes_max, ..bench.view.policy.traits };
+            bench.ask(HomeRequest::StoreChanged(traits));
+            bench.nexuses[0].attentions.clear();
+            bench.read(&[0x12, 1, 0xb0, 0, 255, 0]).data[5]
+        };
+        assert_eq!(with(&mut bench, 2 * BLOCK as u32), 2);
+        bench.write(&compare_and_write(2), &[0; 4 * BLOCK]).assert_good();
+        bench.write(&compare_and_write(3), &[0; 6 * BLOCK]).assert_invalid_field(13);
+        assert_eq!(with(&mut bench, 0), 0);
+        bench.write(&compare_and_write(1), &[0; 2 * BLOCK]).assert_check(0x5, 0x2000);
     }
 
     #[test]

@@ -34,7 +34,7 @@ fn verify(admission: &Admission<'_>, lba: u64, blocks: u32, length_byte: u16) ->
         3 => (Against::Nothing, 0),
         _ => return Err(Check::cdb_bit(1, 2).into()),
     };
-    if admission.request.write_bytes < taken {
+    if admission.blocks_out(taken)? < taken {
         return Err(Check::cdb_byte(length_byte).into());
     }
     let block_bytes = admission.block_bytes();

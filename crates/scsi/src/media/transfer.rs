@@ -91,7 +91,7 @@ pub(crate) fn write_atomic16(admission: &Admission<'_>) -> Result<Program, Failu
     if cdb.u16(10) != 0 {
         return Err(Check::cdb_byte(10).into());
     }
-    if blocks > admission.view.atomic_blocks_max() || admission.request.write_bytes < len {
+    if blocks > admission.view.atomic_blocks_max() || admission.blocks_out(len)? < len {
         return Err(Check::cdb_byte(12).into());
     }
     write(admission, lba, blocks, 12, Kind { atomic: true, ..plain(admission) })
@@ -167,10 +167,8 @@ fn write(
     kind: Kind,
 ) -> Result<Program, Failure> {
     let (range, total) = admission.transfer(lba, blocks, length_byte)?;
-    let coming = total.min(admission.request.write_bytes);
-    let part = coming.checked_rem(admission.block_bytes()).unwrap_or(0);
-    let whole = coming.saturating_sub(part);
-    Ok(Program::Write(Write { chunks: Chunks::new(range.offset, whole), total, kind, verifying: false }))
+    let coming = admission.blocks_out(total)?;
+    Ok(Program::Write(Write { chunks: Chunks::new(range.offset, coming), total, kind, verifying: false }))
 }
 
 /// READ: chunk after chunk, the ending with the last.
@@ -327,7 +325,7 @@ mod tests {
     #[test]
     fn only_what_the_initiator_moves_is_moved_and_the_ending_tells_the_rest() {
         let mut bench = Bench::new();
-        for (sent, written) in [(0, 0), (200, 0), (BLOCK, BLOCK), (4 * BLOCK, 2 * BLOCK)] {
+        for (sent, written) in [(0, 0), (BLOCK, BLOCK), (4 * BLOCK, 2 * BLOCK), (4 * BLOCK + 1, 2 * BLOCK)] {
             bench.medium.fill(0);
             let outcome = bench.write(&write10(0, 2), &vec![1; sent]);
             assert_eq!(outcome.assert_good().ending.write_bytes, 2 * BLOCK as u64);
@@ -338,6 +336,31 @@ mod tests {
             assert_eq!(outcome.assert_good().ending.read_bytes, 2 * BLOCK as u64);
             assert_eq!(outcome.data.len(), moved);
         }
+    }
+
+    #[test]
+    fn data_out_that_is_no_whole_blocks_is_refused_with_what_is_missing() {
+        let mut bench = Bench::new();
+        for cdb in [
+            &write10(0, 2)[..],
+            &[0x0a, 0, 0, 0, 2, 0],
+            &[0xaa, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x8a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x9c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x2e, 2, 0, 0, 0, 0, 0, 0, 2, 0],
+            &[0xae, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x8e, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0],
+            &[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0],
+            &[0x2f, 2, 0, 0, 0, 0, 0, 0, 2, 0],
+        ] {
+            for sent in [1, 200, BLOCK - 1, BLOCK + 1, 2 * BLOCK - 1] {
+                let outcome = bench.write(cdb, &vec![1; sent]);
+                outcome.assert_check(0x5, 0x0e03);
+                assert_eq!(outcome.ending.write_bytes, 2 * BLOCK as u64);
+            }
+        }
+        assert!(bench.operations.is_empty());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::flight::{Flight, Step};
 use super::{FileStore, Kind};
-use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
+use crate::extents::{Ask, Questions};
+use crate::lane::{LANE_TAGS, Lane, Op, OpId, Outcome, Submitted};
 use crate::range::{Range, writes};
 use reactor::io::{Completion, Io, Tag};
 use rustix::fs::SeekFrom;
@@ -27,6 +28,7 @@ pub(super) struct FileLane {
     /// Flights without their buffer or range, in the order of their coming. A buffer is taken before anything is
     /// locked: who holds a range waits for nothing but other ranges and the kernel.
     waiting: VecDeque<usize>,
+    questions: Questions,
 }
 
 impl FileLane {
@@ -37,6 +39,7 @@ impl FileLane {
             flights: Vec::with_capacity(FLIGHTS_AT_START),
             free: Vec::with_capacity(FLIGHTS_AT_START),
             waiting: VecDeque::with_capacity(FLIGHTS_AT_START),
+            questions: Questions::default(),
         }
     }
 
@@ -47,12 +50,21 @@ impl FileLane {
         }
         match *op {
             Op::Write { atomic: true, .. } => Some(Err(StoreError::Unsupported)),
-            Op::Extent { offset } => Some(extent(&self.store, offset)),
+            Op::Extent { offset } if self.store.kind == Kind::Block => {
+                let size = self.store.size();
+                let (unmapped, end) = self.store.unmapped.at(offset, size);
+                Some(Ok(extent(offset, size, end, !unmapped)))
+            }
             Op::Flush if self.store.read_only => Some(Ok(Found::Nothing)),
             Op::Flush if self.store.lost.load(Ordering::Relaxed) => Some(Err(StoreError::WriteFailed)),
             Op::Flush => None,
             _ => (range.len == 0).then_some(Ok(Found::Nothing)),
         }
+    }
+
+    /// Completions of answers; operations have the tags before it.
+    fn answers(&self) -> Tag {
+        Tag(self.tags.0 + LANE_TAGS - 1)
     }
 
     fn slot(&mut self, flight: Flight) -> Option<usize> {
@@ -108,6 +120,10 @@ impl<I: Io> Lane<I> for FileLane {
         if let Some(outcome) = self.at_once(op, range) {
             return Submitted::Done(outcome);
         }
+        if let Op::Extent { offset } = *op {
+            let (store, tag) = (self.store.clone(), self.answers());
+            return self.questions.ask(io, tag, id, &self.store.extents, store, offset);
+        }
         let flight = Flight::new(&self.store, id, op, range);
         let Some(slot) = self.slot(flight) else {
             return Submitted::Done(Err(StoreError::Busy));
@@ -119,6 +135,9 @@ impl<I: Io> Lane<I> for FileLane {
     }
 
     fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+        if completion.tag == self.answers() {
+            return self.questions.completed(io, completion.tag, done);
+        }
         let slot = (completion.tag.0 - self.tags.0) as usize;
         let flight = self.flights[slot].as_mut().expect("a completion belongs to an operation");
         match flight.take(io, &self.store, completion.result) {
@@ -135,7 +154,12 @@ impl<I: Io> Lane<I> for FileLane {
         }
     }
 
-    fn flush(&mut self, io: &mut I, _done: &mut Vec<(OpId, Outcome)>) -> bool {
+    fn cancel(&mut self, _io: &mut I, id: OpId) {
+        self.questions.cancel(id);
+    }
+
+    fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
+        self.questions.flush(done);
         for _ in 0..self.waiting.len() {
             if let Some(slot) = self.waiting.pop_front()
                 && !self.proceed(io, slot)
@@ -147,7 +171,7 @@ impl<I: Io> Lane<I> for FileLane {
     }
 
     fn in_flight(&self) -> usize {
-        self.flights.len() - self.free.len()
+        self.flights.len() - self.free.len() + self.questions.open()
     }
 }
 
@@ -161,20 +185,23 @@ impl Drop for FileLane {
     }
 }
 
-/// Asks the file system. It answers from its index of extents, in microseconds, so the core can wait for that.
-fn extent(store: &FileStore, offset: u64) -> Outcome {
-    let size = store.size();
-    let until =
-        |end: u64, mapped| Ok(Found::Extent { mapped, len: end.min(size).saturating_sub(offset).max(1) });
-    if store.kind == Kind::Block {
-        let (unmapped, end) = store.unmapped.at(offset, size);
-        return until(end, !unmapped);
+impl Ask for FileStore {
+    fn extent(&self, offset: u64) -> Outcome {
+        let size = self.size();
+        let failed = |_| StoreError::ReadFailed { at: offset };
+        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Err(Errno::NXIO) => Ok(extent(offset, size, size, false)),
+            Err(error) => Err(failed(error)),
+            Ok(data) if data > offset => Ok(extent(offset, size, data, false)),
+            Ok(_) => {
+                let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(offset)).map_err(failed)?;
+                Ok(extent(offset, size, hole, true))
+            }
+        }
     }
-    let failed = |_| StoreError::ReadFailed { at: offset };
-    match rustix::fs::seek(&store.file, SeekFrom::Data(offset)) {
-        Err(Errno::NXIO) => until(size, false),
-        Err(error) => Err(failed(error)),
-        Ok(data) if data > offset => until(data, false),
-        Ok(_) => until(rustix::fs::seek(&store.file, SeekFrom::Hole(offset)).map_err(failed)?, true),
-    }
+}
+
+/// What is at `offset`, and the same up to `end`.
+fn extent(offset: u64, size: u64, end: u64, mapped: bool) -> Found {
+    Found::Extent { mapped, len: end.min(size).saturating_sub(offset).max(1) }
 }

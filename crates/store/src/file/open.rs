@@ -4,6 +4,7 @@ use super::claim::{self, Claim, patiently};
 use super::unmapped::Unmapped;
 use super::{FileStore, Grain, Kind, probe};
 use crate::error::OpenError;
+use crate::extents::Extents;
 use crate::pool::Pool;
 use crate::stripes::{GRANULE_BYTES, Stripes};
 use crate::zeros::Zeros;
@@ -107,6 +108,7 @@ fn finish(
     let stat = probe::statx(&file).map_err(|error| failed(path, &error))?;
     check_size(path, kind, size, block_bytes)?;
     let pool = Pool::new().map_err(|error| failed(path, &error))?;
+    let extents = Extents::start().map_err(|error| failed(path, &error))?;
     let grain: Grain = probe::direct(&file, kind, &stat, size);
     let page = GRANULE_BYTES as u32;
     let hole_bytes =
@@ -131,6 +133,7 @@ fn finish(
         unmapped: Unmapped::default(),
         zeros: Zeros::get(),
         pool,
+        extents,
         file,
     }))
 }

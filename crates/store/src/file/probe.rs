@@ -3,7 +3,9 @@
 use super::{Grain, Kind};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 
 /// The largest alignment that direct I/O is used with: a lane's buffer must hold several such blocks.
 const GRAIN_BYTES_MAX: u32 = 64 << 10;
@@ -16,6 +18,36 @@ pub(super) fn size(file: &File, kind: Kind) -> io::Result<u64> {
             let mut file = file;
             file.seek(SeekFrom::End(0))
         }
+    }
+}
+
+/// Why the path does not name this file or device any more. An open file outlives its name, and takes writes and flushes
+/// as before: whoever deleted it notices nothing until it is closed, and all of it is gone.
+pub(super) fn misplaced(path: &Path, file: &File, kind: Kind) -> Option<&'static str> {
+    let opened = file.metadata().ok()?;
+    let is_here = match std::fs::metadata(path) {
+        Ok(found) => match kind {
+            Kind::File => (found.dev(), found.ino()) == (opened.dev(), opened.ino()),
+            Kind::Block => found.file_type().is_block_device() && found.rdev() == opened.rdev(),
+        },
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => false,
+        // Nothing is known of it.
+        Err(_) => return None,
+    };
+    match kind {
+        Kind::File if opened.nlink() == 0 => Some(
+            "the file that is served was deleted: all its data is gone when the daemon ends; copy it through an initiator \
+             before; a new file at this path is not served until a restart",
+        ),
+        Kind::File if !is_here => Some(
+            "the file that is served is not here any more, and still takes all that is written: move it back, or name its \
+             new place before a restart; another file at this path is not served until then",
+        ),
+        Kind::Block if !is_here => Some(
+            "the device that is served is not here any more, and takes what is written as long as it is there at all: bring \
+             its node back, or name its new place before a restart; another device at this path is not served until then",
+        ),
+        Kind::File | Kind::Block => None,
     }
 }
 

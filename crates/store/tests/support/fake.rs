@@ -4,6 +4,8 @@
 use proto::time::Time;
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, Region};
+use reactor::uring::Uring;
+use reactor::wake::Waker;
 use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::net::SocketAddr;
@@ -34,6 +36,8 @@ pub type Judge = Box<dyn FnMut(&Request) -> Fate>;
 pub struct FakeIo {
     arena: Arena,
     queue: Vec<(Handle, Request, Tag)>,
+    /// Nothing but watches: those go to a ring.
+    watches: Uring,
     scratch: Span,
     shared: Arc<Region>,
     judge: Judge,
@@ -50,7 +54,8 @@ impl FakeIo {
         let mut arena = Arena::new(4 << 20).unwrap();
         let scratch = arena.take(SCRATCH_BYTES).unwrap().iter().next().unwrap();
         let shared = Region::map(u64::from(SCRATCH_BYTES)).unwrap();
-        FakeIo { arena, queue: Vec::new(), scratch, shared, judge }
+        let watches = Uring::new(Arena::new(64 << 10).unwrap(), Waker::new().unwrap()).unwrap();
+        FakeIo { arena, queue: Vec::new(), watches, scratch, shared, judge }
     }
 
     fn perform(&mut self, handle: Handle, request: &Request) -> std::io::Result<u32> {
@@ -143,8 +148,8 @@ impl Io for FakeIo {
         unreachable!("stores have no sockets")
     }
 
-    fn watch(&mut self, _descriptor: Handle, _tag: Tag) {
-        unreachable!("stores watch nothing")
+    fn watch(&mut self, descriptor: Handle, tag: Tag) {
+        self.watches.watch(descriptor, tag);
     }
 
     fn watch_room(&mut self, _socket: Handle, _tag: Tag) {
@@ -152,7 +157,7 @@ impl Io for FakeIo {
     }
 
     fn unwatch(&mut self, _tag: Tag) {
-        unreachable!("stores watch nothing")
+        unreachable!("stores go on watching")
     }
 
     fn shutdown(&mut self, _socket: Handle) {
@@ -183,11 +188,13 @@ impl Io for FakeIo {
         unreachable!("stores take no turns")
     }
 
-    fn turn(&mut self, _wait: Wait, completions: &mut Vec<Completion>) {
+    fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
         for (handle, request, tag) in std::mem::take(&mut self.queue) {
             let result = self.perform(handle, &request);
             let result = result.map_err(|error| Errno(error.raw_os_error().unwrap_or(5)));
             completions.push(Completion { tag, result });
         }
+        let wait = if completions.is_empty() { wait } else { Wait::No };
+        self.watches.turn(wait, completions);
     }
 }

@@ -1,25 +1,11 @@
 //! Sessions over real sockets, which are moved between cores all the while.
 
-/// What [`initiator`] has of the tests that it was written for.
-mod daemon {
-    /// Where to log in.
-    pub struct Url {
-        /// Where the target listens.
-        pub portal: std::net::SocketAddr,
-        /// The target's name.
-        pub target: String,
-    }
-}
-#[allow(dead_code, reason = "other tests use the rest of it")]
-#[path = "../../../../lunette/tests/support/initiator.rs"]
-mod initiator;
-
 use crate::Daemon;
 use crate::config::{Config, ServeOptions};
 use crate::message::Message;
 use crate::registry::Registry;
-use daemon::Url;
-use initiator::{Initiator, Login, Pdu, Response, write_cdb};
+use crate::testing::daemon::Url;
+use crate::testing::initiator::{Initiator, Login, Pdu, Response, write_cdb};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::sync::Arc;

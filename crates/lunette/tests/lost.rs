@@ -1,0 +1,84 @@
+//! What becomes of data whose file or device loses it, or is lost itself.
+
+mod support;
+
+use std::path::Path;
+use support::daemon::Daemon;
+use support::initiator::{Initiator, Login};
+use support::wait_until;
+use tempfile::TempDir;
+
+/// A file of blocks of `byte` that a daemon serves by these options, and an initiator.
+fn served(byte: u8, options: &str) -> (TempDir, Daemon, Initiator) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join("disk");
+    std::fs::write(&path, vec![byte; 1 << 20]).expect("written");
+    let daemon = Daemon::serve(["--lun", "ram:1M", "--lun", &format!("file:{}{options}", path.display())]);
+    let mut initiator = Initiator::login(&daemon.lun(0), &Login::named("guest")).expect("login");
+    initiator.ready(1).expect("the unit is ready");
+    (folder, daemon, initiator)
+}
+
+/// Stops the daemon; its status and log.
+fn end(mut daemon: Daemon, initiator: Initiator) -> (Option<i32>, String) {
+    initiator.logout().expect("logout");
+    daemon.signal("TERM");
+    let code = daemon.wait().code();
+    (code, daemon.log())
+}
+
+/// Lines of the log that tell an error of the unit.
+fn errors(log: &str) -> Vec<&str> {
+    log.lines().filter(|line| line.contains("ERROR") && line.contains("lun1")).collect()
+}
+
+#[test]
+fn a_served_file_that_is_deleted_is_logged_and_the_daemon_does_not_end_well() {
+    let (folder, daemon, mut initiator) = served(1, "");
+    let path = folder.path().join("disk");
+    std::fs::remove_file(&path).expect("deleted");
+    wait_until("it is logged", || errors(&daemon.log()).len() == 1);
+    let log = daemon.log();
+    for words in [path.to_str().expect("UTF-8"), "was deleted", "copy it through an initiator"] {
+        assert!(errors(&log)[0].contains(words), "{words}:\n{log}");
+    }
+
+    std::fs::write(&path, vec![2; 1 << 20]).expect("a new file");
+    initiator.write_blocks(1, 1, 512, &[3; 512], true).expect("WRITE");
+    assert_eq!(initiator.read_blocks(1, 0, 1, 512).expect("READ"), vec![1; 512], "the old one is served");
+    let (code, log) = end(daemon, initiator);
+    assert_eq!(code, Some(1), "{log}");
+    assert_eq!(errors(&log).len(), 1, "it is logged once:\n{log}");
+    assert!(std::fs::read(&path).expect("read").iter().all(|byte| *byte == 2), "the new one is not touched");
+}
+
+#[test]
+fn a_file_that_is_moved_right_before_the_end_is_noticed() {
+    let (folder, daemon, initiator) = served(1, "");
+    std::fs::rename(folder.path().join("disk"), folder.path().join("elsewhere")).expect("renamed");
+    let (code, log) = end(daemon, initiator);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(errors(&log)[0].contains("move it back"), "{log}");
+}
+
+#[test]
+fn a_file_that_is_back_does_no_harm() {
+    let (folder, daemon, initiator) = served(1, "");
+    let (path, elsewhere) = (folder.path().join("disk"), folder.path().join("elsewhere"));
+    let rename = |from: &Path, to: &Path| std::fs::rename(from, to).expect("renamed");
+    rename(&path, &elsewhere);
+    wait_until("it is logged", || errors(&daemon.log()).len() == 1);
+    rename(&elsewhere, &path);
+    wait_until("its return is logged", || daemon.log().contains("leads to it again"));
+    let (code, log) = end(daemon, initiator);
+    assert_eq!(code, Some(0), "{log}");
+}
+
+#[test]
+fn a_file_that_is_only_read_may_be_replaced() {
+    let (folder, daemon, initiator) = served(1, ",ro");
+    std::fs::remove_file(folder.path().join("disk")).expect("deleted");
+    wait_until("it is logged", || daemon.log().contains("was deleted"));
+    let (code, log) = end(daemon, initiator);
+    assert_eq!(code, Some(0), "{log}");
+}
