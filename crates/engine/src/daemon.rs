@@ -53,6 +53,8 @@ pub struct UnitSummary {
     pub size_bytes: u64,
     /// Logical block size in bytes.
     pub block_bytes: u32,
+    /// Thin provisioned: UNMAP is offered.
+    pub thin: bool,
     /// Why the store is not served.
     pub failed: Option<String>,
 }
@@ -318,10 +320,12 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, StartError> {
 }
 
 fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
+    let traits = opened.store.traits();
     UnitSummary {
         name: lun.name.clone(),
         store: opened.store.describe(),
-        size_bytes: opened.store.traits().size_bytes,
+        size_bytes: traits.size_bytes,
+        thin: lun.thin && traits.discards,
         block_bytes: lun.block_bytes,
         failed: opened.failed.clone(),
     }

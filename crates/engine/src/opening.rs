@@ -117,7 +117,6 @@ fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
             let geometry = store.geometry();
             lun.block_bytes = geometry.block_bytes;
             lun.physical_block_bytes = geometry.physical_block_bytes.max(geometry.block_bytes);
-            lun.thin &= geometry.thin;
             store
         }
     })

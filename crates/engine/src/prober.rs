@@ -4,6 +4,7 @@
 use crate::message::{Message, Origin, Waiter};
 use reactor::mailbox::Sender;
 use scsi::HomeRequest;
+use scsi::storage::Traits;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -78,7 +79,8 @@ impl Watched {
                     return Some(HomeRequest::StoreChanged(store.traits()));
                 }
                 let traits = changed?;
-                tracing::info!(%lun, size_bytes = traits.size_bytes, "the store changed its size");
+                let Traits { size_bytes, discards, read_only, .. } = traits;
+                tracing::info!(%lun, size_bytes, discards, read_only, "the store changed");
                 Some(HomeRequest::StoreChanged(traits))
             }
             Err(_) if self.has_failed => None,
@@ -118,7 +120,6 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scsi::storage::Traits;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering};
 

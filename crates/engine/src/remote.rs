@@ -78,6 +78,8 @@ pub struct RemoteStore {
     lanes: AtomicU64,
     /// Whether WRITE SAME works.
     write_same: AtomicBool,
+    /// Whether blocks can be unmapped.
+    discards: AtomicBool,
 }
 
 /// Opens a unit: logs in, and learns what it is. Blocks.
@@ -110,6 +112,7 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
         addresses,
         options: options.clone(),
         write_same: AtomicBool::new(true),
+        discards: AtomicBool::new(traits.discards),
         continuity: Continuity::new(geometry.incarnation, options.losses.clone()),
         loose: Loose::default(),
         trails: Trails::default(),
@@ -178,6 +181,7 @@ impl Store for RemoteStore {
     fn traits(&self) -> Traits {
         Traits {
             size_bytes: self.size.load(Ordering::Relaxed),
+            discards: self.discards.load(Ordering::Relaxed),
             volatile_cache: self.volatile_cache.load(Ordering::Relaxed),
             read_only: self.write_protected.load(Ordering::Relaxed) || self.options.read_only,
             ..self.geometry.traits

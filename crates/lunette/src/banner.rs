@@ -113,7 +113,7 @@ fn write_luns(
         let traits = [
             (lun.read_only, "read-only"),
             (!lun.write_cache, "no write cache"),
-            (!lun.thin, "thick"),
+            (!unit.thin, "thick"),
             (lun.removable, "removable"),
         ];
         traits.iter().filter(|(is, _)| *is).try_for_each(|(_, word)| write!(out, ", {word}"))?;
@@ -222,6 +222,7 @@ mod tests {
             store: "ram, 1 GiB".into(),
             size_bytes: 1 << 30,
             block_bytes: lun.block_bytes,
+            thin: lun.thin,
             failed: failed.map(str::to_string),
         };
         let units: Vec<UnitSummary> = config.luns.iter().map(unit).collect();

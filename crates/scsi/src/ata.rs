@@ -151,7 +151,7 @@ fn native_max(admission: &Admission<'_>, registers: &Registers) -> Result<Progra
 fn trim(admission: &Admission<'_>, registers: &Registers) -> Result<Program, Failure> {
     admission.view.check_ata(admission.nexus, Class::Write, Gate::Write)?;
     let sectors = sectors(admission, registers, admission.request.write_bytes)?;
-    if !admission.view.unit.thin || registers.feature != TRIM || sectors > u32::from(TRIM_SECTORS_MAX) {
+    if !admission.view.is_thin() || registers.feature != TRIM || sectors > u32::from(TRIM_SECTORS_MAX) {
         return Err(Check::CDB.into());
     }
     Ok(Program::Unmap(unmap::Unmap::trim(sectors.saturating_mul(SECTOR_BYTES))))

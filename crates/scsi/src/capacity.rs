@@ -40,7 +40,7 @@ fn build16(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     let exponent = u8::try_from(per_physical.trailing_zeros()).unwrap_or(0);
     data.extend_from_slice(&env.view.blocks().saturating_sub(1).to_be_bytes());
     data.extend_from_slice(&unit.block_bytes.to_be_bytes());
-    data.extend_from_slice(&[0, exponent & 0x0f, if unit.thin { THIN } else { 0 }, 0]);
+    data.extend_from_slice(&[0, exponent & 0x0f, if env.view.is_thin() { THIN } else { 0 }, 0]);
     data.resize(32, 0);
     Ok(())
 }

@@ -511,7 +511,8 @@ impl Draft {
         } else if before == traits {
             return HomeReply::Done;
         }
-        if before.size_bytes != traits.size_bytes {
+        // Both are in READ CAPACITY(16) (SBC-3 section 4.10).
+        if (before.size_bytes, before.discards) != (traits.size_bytes, traits.discards) {
             self.attentions.push((Who::Everyone, UnitAttention::CapacityChanged));
         }
         if (Traits { size_bytes: before.size_bytes, ..traits }) != before {

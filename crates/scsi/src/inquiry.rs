@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(data[4..8], [0, 255, 0, 8]);
         let word = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
         assert_eq!([word(8), word(12)], [2_097_152, 512]);
-        assert_eq!([word(20), word(24), word(28), word(32)], [u32::MAX, 256, 8, 0x8000_0000]);
-        assert_eq!([word(36), word(40), word(44)], [0, 2_097_152, 256]);
+        assert_eq!([word(20), word(24), word(28), word(32)], [1_048_576, 256, 8, 0x8000_0000]);
+        assert_eq!([word(36), word(40), word(44)], [0, 131_072, 256]);
     }
 }

@@ -79,10 +79,10 @@ impl LbaStatus {
     /// Asks for what follows, as long as there is something, and the answer stays bounded.
     fn ask(&mut self, env: &mut Env<'_>) -> Step {
         while self.end() < env.view.blocks() {
-            if env.view.unit.thin && self.asked == EXTENTS_MAX {
+            if env.view.is_thin() && self.asked == EXTENTS_MAX {
                 break;
             }
-            if env.view.unit.thin {
+            if env.view.is_thin() {
                 self.asked = self.asked.saturating_add(1);
                 let offset = self.end().saturating_mul(u64::from(env.view.unit.block_bytes));
                 return Step::Media { unit: None, op: MediaOp::Extent { offset } };

@@ -4,8 +4,14 @@ use crate::exec::CHUNK_BYTES;
 use crate::sense::{Check, Failure};
 use crate::unit::View;
 
-/// The longest transfer of one command, and the longest WRITE SAME, in bytes.
+/// The longest transfer of one command, in bytes.
 pub(crate) const TRANSFER_BYTES_MAX: u32 = 1024 * 1024 * 1024;
+
+/// The longest WRITE SAME, in bytes: what a store that has to write it does in a moment.
+pub(crate) const SAME_BYTES_MAX: u32 = 64 * 1024 * 1024;
+
+/// The most that one UNMAP unmaps, in bytes: what a store that gives space back does in a moment.
+pub(crate) const UNMAP_BYTES_MAX: u32 = 512 * 1024 * 1024;
 
 /// Block descriptors in one UNMAP parameter list.
 pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
@@ -31,6 +37,11 @@ impl View {
     /// How many whole blocks are in so many bytes.
     pub(crate) fn blocks_in(&self, bytes: u32) -> u32 {
         bytes.checked_div(self.unit.block_bytes).unwrap_or(0)
+    }
+
+    /// Whether the unit is thin provisioned (LBPME): it is configured so, and its store can give space back.
+    pub(crate) fn is_thin(&self) -> bool {
+        self.unit.thin && self.policy.traits.discards
     }
 
     /// The longest WRITE ATOMIC, in blocks; 0: none.
@@ -61,5 +72,29 @@ impl View {
     pub(crate) fn range_to_end(&self, lba: u64, blocks: u64) -> Result<Range, Failure> {
         let rest = self.blocks().checked_sub(lba).ok_or(Check::LBA_OUT_OF_RANGE)?;
         self.range(lba, if blocks == 0 { rest } else { blocks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::attention::UnitAttention;
+    use crate::home::HomeRequest;
+    use crate::storage::Traits;
+    use crate::testing::Bench;
+
+    #[test]
+    fn a_unit_whose_store_gives_no_space_back_is_not_thin() {
+        let mut bench = Bench::new();
+        let traits = Traits { discards: false, ..bench.view.policy.traits };
+        bench.ask(HomeRequest::StoreChanged(traits));
+        let told = std::mem::take(&mut bench.nexuses[0].attentions);
+        assert_eq!(told, [UnitAttention::CapacityChanged, UnitAttention::InquiryChanged]);
+        let capacity = bench.read(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]).data;
+        assert_eq!(capacity[14], 0, "LBPME, LBPRZ");
+        let limits = bench.read(&[0x12, 1, 0xb0, 0, 255, 0]).data;
+        assert_eq!(limits[20..36], [0; 16]);
+        assert_eq!(bench.read(&[0x12, 1, 0xb2, 0, 255, 0]).data[4..], [0; 4]);
+        bench.write(&[0x42, 0, 0, 0, 0, 0, 0, 0, 8, 0], &[0; 8]).assert_check(0x5, 0x2000);
+        bench.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 512]).assert_invalid_field(1);
     }
 }

@@ -38,7 +38,7 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
             let list = pages(env.view).flat_map(|page| [page, 0]);
             [SUPPORTED, 0, SUPPORTED, 0xff].into_iter().chain(list.skip(2)).collect()
         }
-        (PROVISIONING, 0x00) if env.view.unit.thin => Vec::new(),
+        (PROVISIONING, 0x00) if env.view.is_thin() => Vec::new(),
         (TEMPERATURE, 0x00) => parameters(pointer, &TEMPERATURE_PARAMETERS)?,
         (START_STOP, 0x00) => parameters(pointer, &START_STOP_PARAMETERS)?,
         (SUPPORTED | PROVISIONING | TEMPERATURE | START_STOP, 1..) => return Err(Check::cdb_byte(3).into()),
@@ -52,7 +52,7 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
 }
 
 fn pages(view: &View) -> impl Iterator<Item = u8> + use<> {
-    let thin = view.unit.thin;
+    let thin = view.is_thin();
     [SUPPORTED, PROVISIONING, TEMPERATURE, START_STOP]
         .into_iter()
         .filter(move |page| thin || *page != PROVISIONING)

@@ -39,7 +39,8 @@ pub enum MediaOp {
         /// Durable before it finishes.
         durable: bool,
     },
-    /// A hint that the range is no longer needed; afterwards it reads as zeros (LBPRZ = 1).
+    /// A hint that the range is no longer needed: it reads as zeros afterwards (LBPRZ = 1), unless the store turns out
+    /// not to give space back; then nothing is written, and [`Traits::discards`] says so from then on.
     Discard {
         /// First byte on the medium.
         offset: u64,

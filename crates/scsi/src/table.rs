@@ -44,7 +44,7 @@ pub(crate) enum Gate {
 pub(crate) enum Offer {
     /// Always.
     Always,
-    /// On thin units.
+    /// On units that are thin at present.
     Thin,
     /// When the store can write all-or-nothing.
     Atomic,
@@ -89,7 +89,7 @@ impl Command {
     pub(crate) fn is_offered(&self, view: &View) -> bool {
         match self.offer {
             Offer::Always => true,
-            Offer::Thin => view.unit.thin,
+            Offer::Thin => view.is_thin(),
             Offer::Atomic => view.atomic_blocks_max() > 0,
             Offer::Compare => view.compare_blocks_max() > 0,
             Offer::Exported => view.unit.exported,

@@ -24,7 +24,7 @@ pub struct Unit {
     /// The run of its store's cache, in the vendor specific bytes of INQUIRY: while it is the same, no acknowledged write
     /// was lost for want of a flush. Another Lunette that serves the unit asks for it after each login.
     pub incarnation: Incarnation,
-    /// Thin provisioned (LBPME): UNMAP is offered.
+    /// Thin provisioned, as far as the store can give space back.
     pub thin: bool,
     /// Write protected by configuration.
     pub read_only: bool,

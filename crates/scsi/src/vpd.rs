@@ -4,7 +4,9 @@ use crate::ata::identify_data;
 use crate::copy::third_party_page;
 use crate::exec::Env;
 use crate::inquiry::{REVISION, VENDOR, push_padded};
-use crate::limits::{TRANSFER_BYTES_MAX, TRANSFER_BYTES_OPTIMAL, UNMAP_DESCRIPTORS_MAX};
+use crate::limits::{
+    SAME_BYTES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_OPTIMAL, UNMAP_BYTES_MAX, UNMAP_DESCRIPTORS_MAX,
+};
 use crate::sense::{Check, Failure};
 use crate::unit::{Port, Unit};
 use wire::ata;
@@ -171,8 +173,7 @@ fn block_limits(env: &Env<'_>, data: &mut Vec<u8>) {
     let view = env.view;
     let unit = &view.unit;
     let granularity = unit.physical_block_bytes.checked_div(unit.block_bytes).unwrap_or(1);
-    let (unmap_blocks, unmap_descriptors) =
-        if unit.thin { (u32::MAX, UNMAP_DESCRIPTORS_MAX) } else { (0, 0) };
+    let thin = view.is_thin();
     let unmap_granularity = view.blocks_in(view.policy.traits.discard_granularity_bytes).max(granularity);
     data.extend_from_slice(&[0, view.compare_blocks_max()]);
     data.extend_from_slice(&u16::try_from(granularity).unwrap_or(0).to_be_bytes());
@@ -180,12 +181,12 @@ fn block_limits(env: &Env<'_>, data: &mut Vec<u8>) {
         view.blocks_in(TRANSFER_BYTES_MAX),
         view.blocks_in(TRANSFER_BYTES_OPTIMAL),
         0,
-        unmap_blocks,
-        unmap_descriptors,
-        if unit.thin { unmap_granularity } else { 0 },
-        if unit.thin { UNMAP_ALIGNMENT_VALID } else { 0 },
+        if thin { view.blocks_in(UNMAP_BYTES_MAX) } else { 0 },
+        if thin { UNMAP_DESCRIPTORS_MAX } else { 0 },
+        if thin { unmap_granularity } else { 0 },
+        if thin { UNMAP_ALIGNMENT_VALID } else { 0 },
         0,
-        view.blocks_in(TRANSFER_BYTES_MAX),
+        view.blocks_in(SAME_BYTES_MAX),
         view.atomic_blocks_max(),
     ] {
         data.extend_from_slice(&value.to_be_bytes());
@@ -201,7 +202,7 @@ fn characteristics(env: &Env<'_>, data: &mut Vec<u8>) {
     let traits = &env.view.policy.traits;
     let rotation: u16 = if traits.solid_state { 1 } else { 0 };
     data.extend_from_slice(&rotation.to_be_bytes());
-    let block_erase = if env.view.unit.thin { 0x40 } else { 0 };
+    let block_erase = if env.view.is_thin() { 0x40 } else { 0 };
     let cryptographic = if traits.cryptographic_erase { 0x10 } else { 0 };
     data.extend_from_slice(&[0, block_erase | cryptographic]);
     data.resize(LONG_PAGE_BYTES, 0);
@@ -209,6 +210,6 @@ fn characteristics(env: &Env<'_>, data: &mut Vec<u8>) {
 
 /// B2h: LBPU, LBPWS, LBPWS10 and LBPRZ of a thin unit.
 fn provisioning(env: &Env<'_>, data: &mut Vec<u8>) {
-    let (flags, kind) = if env.view.unit.thin { (0xe4, 0x02) } else { (0, 0) };
+    let (flags, kind) = if env.view.is_thin() { (0xe4, 0x02) } else { (0, 0) };
     data.extend_from_slice(&[0, flags, kind, 0]);
 }

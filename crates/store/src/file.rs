@@ -10,7 +10,8 @@
 //!
 //! Every operation holds its range, widened to the alignment: those that only read share it, all others have it
 //! alone. So no two writes interleave, a partly covered block is not changed between its reading and its writing,
-//! and COMPARE AND WRITE is atomic across all cores.
+//! and COMPARE AND WRITE is atomic across all cores. A long clear holds it part by part, and other writes wait until all
+//! of it is over.
 
 mod claim;
 mod flight;
@@ -24,6 +25,7 @@ pub use open::{open, open_block};
 
 use crate::extents::Extents;
 use crate::lane::{Backend, Lane, Store};
+use crate::occupied::Occupied;
 use crate::pool::Pool;
 use crate::size::Size;
 use crate::stripes::Stripes;
@@ -76,11 +78,14 @@ pub struct FileStore {
     solid_state: bool,
     size: AtomicU64,
     can_punch: AtomicBool,
+    /// It could when [`Store::refresh`] was called last.
+    could_punch: AtomicBool,
     can_zero: AtomicBool,
     /// A sync failed and the page cache forgot what: flushing cannot succeed until the store is opened anew.
     lost: AtomicBool,
     faults: AtomicU64,
     stripes: Stripes,
+    occupied: Occupied,
     unmapped: Unmapped,
     zeros: Zeros,
     pool: Pool,
@@ -121,7 +126,9 @@ impl Store for FileStore {
         }
         let size = found - found % u64::from(self.grain.offset);
         let before = self.size.swap(size, Ordering::Relaxed);
-        Ok((before != size).then(|| self.traits()))
+        let punches = self.can_punch.load(Ordering::Relaxed);
+        let punched = self.could_punch.swap(punches, Ordering::Relaxed);
+        Ok((before != size || punched != punches).then(|| self.traits()))
     }
 
     fn misplaced(&self) -> Option<String> {

@@ -39,7 +39,7 @@ pub enum Op {
         /// Durable before it finishes.
         durable: bool,
     },
-    /// The range is not needed any more and reads as zeros.
+    /// The range is not needed any more: it reads as zeros, or is left as it is by a store that cannot give space back.
     Discard {
         /// First byte on the medium.
         offset: u64,

@@ -12,6 +12,7 @@ pub mod null;
 pub mod ram;
 
 mod extents;
+mod occupied;
 mod pool;
 mod range;
 mod size;

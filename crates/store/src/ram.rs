@@ -3,6 +3,7 @@
 use crate::error::OpenError;
 use crate::extents::{Ask, Extents, Questions};
 use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
+use crate::occupied::Occupied;
 use crate::range::Range;
 use crate::size::Size;
 use crate::stripes::{Hold, Mode, Stripes};
@@ -17,11 +18,17 @@ use wire::Places;
 /// The longest atomic write: what one operation surely carries (a 64 KiB span).
 pub(crate) const ATOMIC_BYTES_MAX: u32 = 256 << 10;
 
-/// Bytes that are cleared in one turn, so that a long range does not hold up the core's other work.
-const CLEAR_STEP_BYTES: u64 = 4 << 20;
+/// The longest range that is cleared at once, as one is written.
+const CLEAR_AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// Long operations waiting per lane; each stands for a task of the device server, which are fewer.
-const CLEARS_MAX: usize = 1024;
+/// Bytes of longer ones that are cleared in one turn, so that they do not hold up the core's other work.
+const CLEAR_STEP_BYTES: u64 = 2 << 20;
+
+/// Operations under way per lane; each stands for a task of the device server, which are fewer.
+const PENDING_MAX: usize = 4096;
+
+/// Operations that waited for a long one and are tried again in one turn.
+const RETRIES_MAX: usize = 16;
 
 /// The page, in which memory is given back.
 const PAGE_BYTES: u32 = 4096;
@@ -31,6 +38,7 @@ pub struct RamStore {
     size: u64,
     region: Arc<Region>,
     stripes: Stripes,
+    occupied: Occupied,
     /// Whether reads are sent from where they lie. The kernel copies lent bytes outside our locks, so such a read
     /// can see half of a write that runs meanwhile. Between unordered simple commands that is legitimate, but not
     /// towards COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, which other initiators must see whole (SBC-4 4.11,
@@ -55,17 +63,32 @@ pub fn open(size: u64) -> Result<Arc<RamStore>, OpenError> {
             "raise the limit (ulimit -u)",
         )
     })?;
-    let lends = AtomicBool::new(true);
-    Ok(Arc::new(RamStore { size, region, stripes: Stripes::new(), lends, extents }))
+    Ok(Arc::new(RamStore {
+        size,
+        region,
+        stripes: Stripes::new(),
+        occupied: Occupied::default(),
+        lends: AtomicBool::new(true),
+        extents,
+    }))
 }
 
 impl RamStore {
-    fn locked<T>(&self, mode: Mode, range: Range, body: impl FnOnce(&Region) -> T) -> T {
+    fn locked<T>(&self, mode: Mode, range: Range, body: impl FnOnce() -> T) -> T {
         let mut hold = Hold::new(mode, range.offset, range.len);
         self.stripes.lock(&mut hold);
-        let result = body(&self.region);
+        let result = body();
         self.stripes.unlock(&mut hold);
         result
+    }
+
+    fn reading<T>(&self, range: Range, body: impl FnOnce(&Region) -> T) -> T {
+        self.locked(Mode::Shared, range, || body(&self.region))
+    }
+
+    /// `None`: a long operation works on the range, and nothing was done.
+    fn writing<T>(&self, range: Range, body: impl FnOnce(&Region) -> T) -> Option<T> {
+        self.locked(Mode::Exclusive, range, || (!self.occupied.overlaps(range)).then(|| body(&self.region)))
     }
 
     fn stop_lending(&self) {
@@ -74,35 +97,46 @@ impl RamStore {
         }
     }
 
-    /// Everything but clearing, and what the thread does.
-    fn run(&self, arena: &mut Arena, op: &Op, range: Range) -> Outcome {
+    /// Runs an operation in one go, unless it has to wait for a long one. What is allocated, the thread finds out.
+    fn run(&self, arena: &mut Arena, op: &Op, range: Range) -> Option<Outcome> {
         let at = range.offset;
         match *op {
-            Op::Read { into, .. } => {
-                self.locked(Mode::Shared, range, |region| region.copy_out(at, arena, &into))
-            }
+            Op::Read { into, .. } => self.reading(range, |region| region.copy_out(at, arena, &into)),
             Op::Write { from, atomic, .. } => {
                 if atomic {
                     self.stop_lending();
                 }
-                self.locked(Mode::Exclusive, range, |region| region.copy_in(at, arena, &from));
+                self.writing(range, |region| region.copy_in(at, arena, &from))?;
             }
             Op::Compare { with, .. } => {
-                self.locked(Mode::Shared, range, |region| equal(region, at, arena, &with))?;
+                let equal = self.reading(range, |region| equal(region, at, arena, &with));
+                return Some(equal.map(|()| Found::Nothing));
             }
             Op::CompareAndWrite { compare, write, .. } => {
                 self.stop_lending();
-                self.locked(Mode::Exclusive, range, |region| {
+                let equal = self.writing(range, |region| {
                     equal(region, at, arena, &compare).map(|()| region.copy_in(at, arena, &write))
                 })?;
+                return Some(equal.map(|()| Found::Nothing));
             }
             Op::OrWrite { from, .. } => {
                 self.stop_lending();
-                self.locked(Mode::Exclusive, range, |region| region.or_in(at, arena, &from));
+                self.writing(range, |region| region.or_in(at, arena, &from))?;
             }
-            Op::Flush | Op::Zero { .. } | Op::Discard { .. } | Op::Extent { .. } => {}
+            Op::Zero { unmap, .. } => self.writing(range, |region| clear(region, range, unmap))?,
+            Op::Discard { .. } => self.writing(range, |region| clear(region, range, true))?,
+            Op::Flush | Op::Extent { .. } => {}
         }
-        Ok(Found::Nothing)
+        Some(Ok(Found::Nothing))
+    }
+}
+
+/// Makes the range read as zeros; `unmap`: and gives its memory back.
+fn clear(region: &Region, range: Range, unmap: bool) {
+    if unmap {
+        region.release(range.offset, range.len);
+    } else {
+        region.fill_zero(range.offset, range.len);
     }
 }
 
@@ -143,7 +177,14 @@ impl Store for RamStore {
 
 impl<I: Io> Backend<I> for RamStore {
     fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<I>> {
-        Box::new(RamLane { store: self, tags, clears: VecDeque::new(), questions: Questions::default() })
+        Box::new(RamLane {
+            store: self,
+            tags,
+            clears: VecDeque::new(),
+            waiting: VecDeque::new(),
+            cancelled: Vec::new(),
+            questions: Questions::default(),
+        })
     }
 }
 
@@ -152,45 +193,79 @@ struct RamLane {
     /// The first of them is for answers.
     tags: Tag,
     clears: VecDeque<Clear>,
+    /// What waits for a long operation, of this lane or another one.
+    waiting: VecDeque<(OpId, Op, Range)>,
+    /// Cancelled, and not reported yet.
+    cancelled: Vec<OpId>,
     questions: Questions,
 }
 
-/// A Zero or Discard under way.
+/// A long Zero or Discard.
 struct Clear {
     id: OpId,
-    left: Range,
+    range: Range,
+    /// Bytes of it that are done.
+    done: u64,
     /// Give the memory back.
     unmap: bool,
+    /// Its range is taken.
+    occupies: bool,
 }
 
 impl Clear {
-    /// Clears the next part; true when all is done.
+    /// Clears the next part, once the range is taken; true when all is done.
     fn step(&mut self, store: &RamStore) -> bool {
-        let part = Range { offset: self.left.offset, len: self.left.len.min(CLEAR_STEP_BYTES) };
-        store.locked(Mode::Exclusive, part, |region| {
-            if self.unmap {
-                region.release(part.offset, part.len);
-            } else {
-                region.fill_zero(part.offset, part.len);
-            }
-        });
-        self.left = Range { offset: part.offset + part.len, len: self.left.len - part.len };
-        self.left.len == 0
+        self.occupies = self.occupies || store.occupied.take(self.range);
+        if !self.occupies {
+            return false;
+        }
+        let len = (self.range.len - self.done).min(CLEAR_STEP_BYTES);
+        let part = Range { offset: self.range.offset + self.done, len };
+        store.locked(Mode::Exclusive, part, || clear(&store.region, part, self.unmap));
+        self.done += len;
+        self.done == self.range.len
+    }
+
+    fn end(self, store: &RamStore) -> OpId {
+        if self.occupies {
+            store.occupied.give(self.range);
+        }
+        self.id
     }
 }
 
 impl RamLane {
-    fn clear(&mut self, id: OpId, left: Range, unmap: bool) -> Submitted {
-        let mut clear = Clear { id, left, unmap };
-        if clear.step(&self.store) {
-            return Submitted::Done(Ok(Found::Nothing));
-        }
-        if self.clears.len() == CLEARS_MAX {
+    /// The operation goes on in later turns.
+    fn defer(&mut self, id: OpId, op: &Op, range: Range) -> Submitted {
+        if self.pending() == PENDING_MAX {
             return Submitted::Done(Err(StoreError::Busy));
         }
-        self.clears.push_back(clear);
+        match long_clear(op, range) {
+            Some(unmap) => self.clears.push_back(Clear { id, range, done: 0, unmap, occupies: false }),
+            None => self.waiting.push_back((id, *op, range)),
+        }
         Submitted::Later
     }
+
+    fn pending(&self) -> usize {
+        self.clears.len() + self.waiting.len() + self.cancelled.len()
+    }
+}
+
+/// Whether an operation is a clear that is not done at once, and whether it gives memory back.
+fn long_clear(op: &Op, range: Range) -> Option<bool> {
+    let unmap = match op {
+        Op::Zero { unmap, .. } => *unmap,
+        Op::Discard { .. } => true,
+        Op::Read { .. }
+        | Op::Write { .. }
+        | Op::Flush
+        | Op::CompareAndWrite { .. }
+        | Op::OrWrite { .. }
+        | Op::Compare { .. }
+        | Op::Extent { .. } => return None,
+    };
+    (range.len > CLEAR_AT_ONCE_BYTES).then_some(unmap)
 }
 
 impl<I: Io> Lane<I> for RamLane {
@@ -206,7 +281,7 @@ impl<I: Io> Lane<I> for RamLane {
     fn put(&mut self, io: &mut I, offset: u64, from: Places) -> bool {
         let op = Op::Write { offset, from, durable: false, atomic: false };
         let range = Range::of(&op, self.store.size);
-        range.is_ok_and(|range| self.store.run(io.arena(), &op, range).is_ok())
+        range.is_ok_and(|range| self.store.run(io.arena(), &op, range).is_some_and(|outcome| outcome.is_ok()))
     }
 
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
@@ -214,37 +289,64 @@ impl<I: Io> Lane<I> for RamLane {
             Ok(range) => range,
             Err(error) => return Submitted::Done(Err(error)),
         };
-        match *op {
-            Op::Zero { unmap, .. } => self.clear(id, range, unmap),
-            Op::Discard { .. } => self.clear(id, range, true),
-            Op::Extent { offset } => {
-                let store = self.store.clone();
-                self.questions.ask(io, self.tags, id, &self.store.extents, store, offset)
-            }
-            _ => Submitted::Done(self.store.run(io.arena(), op, range)),
+        if let Op::Extent { offset } = *op {
+            let store = self.store.clone();
+            return self.questions.ask(io, self.tags, id, &self.store.extents, store, offset);
         }
+        if long_clear(op, range).is_none()
+            && let Some(outcome) = self.store.run(io.arena(), op, range)
+        {
+            return Submitted::Done(outcome);
+        }
+        self.defer(id, op, range)
     }
 
     fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
         self.questions.completed(io, completion.tag, done);
     }
 
-    fn cancel(&mut self, _io: &mut I, id: OpId) {
-        self.questions.cancel(id);
+    fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
+        self.questions.flush(done);
+        done.extend(self.cancelled.drain(..).map(|id| (id, Err(StoreError::Cancelled))));
+        for _ in 0..self.waiting.len().min(RETRIES_MAX) {
+            let Some((id, op, range)) = self.waiting.pop_front() else { break };
+            match self.store.run(io.arena(), &op, range) {
+                Some(outcome) => done.push((id, outcome)),
+                None => self.waiting.push_back((id, op, range)),
+            }
+        }
+        if let Some(mut clear) = self.clears.pop_front() {
+            if clear.step(&self.store) {
+                done.push((clear.end(&self.store), Ok(Found::Nothing)));
+            } else {
+                self.clears.push_back(clear);
+            }
+        }
+        self.pending() > 0
     }
 
-    fn flush(&mut self, _io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
-        self.questions.flush(done);
-        if let Some(clear) = self.clears.front_mut()
-            && clear.step(&self.store)
-        {
-            done.push((clear.id, Ok(Found::Nothing)));
-            self.clears.pop_front();
+    fn cancel(&mut self, _io: &mut I, id: OpId) {
+        if let Some(at) = self.clears.iter().position(|clear| clear.id == id) {
+            let clear = self.clears.remove(at);
+            self.cancelled.extend(clear.map(|clear| clear.end(&self.store)));
+        } else if let Some(at) = self.waiting.iter().position(|(waiting, ..)| *waiting == id) {
+            self.waiting.remove(at);
+            self.cancelled.push(id);
+        } else {
+            self.questions.cancel(id);
         }
-        !self.clears.is_empty()
     }
 
     fn in_flight(&self) -> usize {
-        self.clears.len() + self.questions.open()
+        self.pending() + self.questions.open()
+    }
+}
+
+/// A lane that goes away with operations under way lets others in.
+impl Drop for RamLane {
+    fn drop(&mut self) {
+        for clear in self.clears.drain(..) {
+            clear.end(&self.store);
+        }
     }
 }

@@ -11,6 +11,15 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// Where it ends.
+    pub(crate) fn end(self) -> u64 {
+        self.offset + self.len
+    }
+
+    pub(crate) fn overlaps(self, other: Range) -> bool {
+        self.offset < other.end() && other.offset < self.end()
+    }
+
     /// The range of an operation on a store of `size` bytes. A compare-and-write whose two halves differ in length
     /// is nothing that a store can do.
     pub(crate) fn of(op: &Op, size: u64) -> Result<Range, StoreError> {

@@ -137,7 +137,7 @@ fn a_changed_size_is_noticed() {
 }
 
 #[test]
-fn what_cannot_be_punched_is_written() {
+fn what_cannot_be_punched_is_left_as_it_is_by_a_discard_and_written_by_a_zeroing() {
     let (_directory, _, store) = file(SIZE);
     let asked = Rc::new(RefCell::new(Vec::new()));
     let log = asked.clone();
@@ -149,10 +149,16 @@ fn what_cannot_be_punched_is_written() {
         _ => Fate::Succeeds,
     });
     assert!(store.traits().discards);
+    rig.write(0, &[2; 4096]).unwrap();
+    assert_eq!(rig.run(Op::Discard { offset: 0, len: SIZE }), DONE);
+    assert_eq!(store.refresh().unwrap().map(|traits| traits.discards), Some(false));
+    assert_eq!(store.refresh(), Ok(None));
+    assert_eq!(rig.run(Op::Discard { offset: 0, len: SIZE }), DONE);
+    assert_eq!(rig.read(0, 4096), Ok(vec![2; 4096]));
     for (offset, len) in [(0, 5 << 20), (4095, 70_000), (16 << 20, 1 << 20)] {
         rig.write(offset, &[1; 100_000]).unwrap();
         rig.write(offset + len - 10, &[1; 20]).unwrap();
-        assert_eq!(rig.run(Op::Discard { offset, len }), DONE);
+        assert_eq!(rig.run(Op::Zero { offset, len, unmap: true, durable: false }), DONE);
         assert!(rig.read(offset, 60_000).unwrap().iter().all(|byte| *byte == 0));
         assert_eq!(rig.read(offset + len - 10, 20).unwrap(), [[0; 10], [1; 10]].concat());
     }
@@ -267,6 +273,22 @@ fn a_full_file_system_says_so() {
     assert_eq!(rig.run(Op::Discard { offset: 0, len: 1 << 20 }), DONE);
     assert_eq!(rig.write(3 << 20, &[2; 65_536]), DONE, "discarding made space");
     drop(rig);
+}
+
+#[test]
+fn a_file_system_that_cannot_punch_gives_no_space_back() {
+    if !is_root() {
+        return;
+    }
+    let ramfs = Tmpfs::mount_kind("ramfs", 0);
+    let path = ramfs.directory.path().join("disk");
+    let store = store::open_file(&path, Some(SIZE), 512, Claim::Sole).unwrap();
+    assert!(!store.traits().discards);
+    let mut rig = Rig::new(Uring::start(), &store);
+    rig.write(0, &[1; 4096]).unwrap();
+    assert_eq!(rig.run(Op::Discard { offset: 0, len: SIZE }), DONE);
+    assert_eq!(rig.read(0, 4096), Ok(vec![1; 4096]));
+    drop((rig, store));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::meter::Direction;
 use super::pattern::{Mix, Order, Pattern};
 use super::shared::Shared;
 use super::worker::{Slot, State, Worker};
-use crate::job::{Job, Style};
+use crate::job::{Job, Rw, Style};
 use crate::verify::Ledger;
 use fastrand::Rng;
 use reactor::io::{Io, Tag};
@@ -113,6 +113,12 @@ impl Target {
             return wrong(
                 "it is read-only".into(),
                 "choose --rw read or randread, or a target that can be written",
+            );
+        }
+        if job.rw == Rw::Trim && !traits.discards {
+            return wrong(
+                "it gives no space back".into(),
+                "choose another --rw, or a target that is thin provisioned",
             );
         }
         let Some(room) = traits.size_bytes.checked_sub(job.offset) else {

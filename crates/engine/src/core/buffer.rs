@@ -8,17 +8,42 @@ use scsi::{Event, Exec, Step};
 use std::collections::VecDeque;
 use wire::Places;
 
-/// Buffer bytes that the tasks of one connection may hold: an initiator whose tasks make no progress leaves enough
-/// for others. 64 of the longest pieces.
+/// Buffer bytes that the steps of one connection's tasks may hold: an initiator whose tasks make no progress leaves
+/// enough for others. 64 of the longest pieces.
 const SHARE_BYTES: u64 = 16 << 20;
-/// Buffer bytes of a core that tasks leave to connections, which receive and send with them.
+/// The same for data that comes unasked: one of the longest pieces for each command of a window.
+const UNASKED_BYTES: u64 = 32 << 20;
+/// Buffer bytes of a core that steps leave to connections, which receive and send with them.
 const RESERVE_BYTES: u64 = 8 << 20;
+/// Bytes of whole large buffers that data which comes unasked leaves to steps, and to connections.
+const STEPS_BYTES: u64 = 16 << 20;
 
-/// Buffer bytes that tasks of one connection hold, and those that wait because it has its share.
+/// What a task has its buffer for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Purpose {
+    /// A step of its program: it runs.
+    #[default]
+    Step,
+    /// Data that comes unasked, whether it runs or waits at its unit's gate.
+    Unasked,
+}
+
+/// Buffer bytes that tasks of one connection hold, by purpose, and those that wait because it has its share.
 #[derive(Debug, Default)]
 pub(super) struct Share {
-    bytes: u64,
+    step_bytes: u64,
+    unasked_bytes: u64,
     held: VecDeque<Starving>,
+}
+
+impl Share {
+    /// What is held for this purpose, and how much that may be.
+    fn of(&mut self, purpose: Purpose) -> (&mut u64, u64) {
+        match purpose {
+            Purpose::Step => (&mut self.step_bytes, SHARE_BYTES),
+            Purpose::Unasked => (&mut self.unasked_bytes, UNASKED_BYTES),
+        }
+    }
 }
 
 /// A task that waits for a buffer, and the step that needs it; without one, its first.
@@ -35,20 +60,24 @@ pub(super) enum Short {
 
 impl<I: Io> Core<I> {
     /// Gives the task a buffer of `len` bytes, which is not 0, in place of the one that it has.
-    pub(super) fn take_buffer(&mut self, key: Key, len: u32) -> Result<(), Short> {
+    pub(super) fn take_buffer(&mut self, key: Key, len: u32, purpose: Purpose) -> Result<(), Short> {
         self.give_buffer(key);
         let Some(task) = self.tasks.get_mut(key) else { return Err(Short::Core) };
-        let share = self.connections.get_mut(task.origin).map(|conn| &mut conn.share);
-        if share.as_ref().is_some_and(|share| share.bytes + u64::from(len) > SHARE_BYTES) {
+        let share = self.connections.get_mut(task.origin).map(|conn| conn.share.of(purpose));
+        if share.as_ref().is_some_and(|(held, limit)| **held + u64::from(len) > *limit) {
             return Err(Short::Share);
         }
         let arena = self.io.arena();
-        if arena.free_bytes() < RESERVE_BYTES + u64::from(len) {
+        let (free, left) = match purpose {
+            Purpose::Step => (arena.free_bytes(), RESERVE_BYTES),
+            Purpose::Unasked => (arena.whole_bytes(), STEPS_BYTES),
+        };
+        if free < left + u64::from(len) {
             return Err(Short::Core);
         }
-        task.buffer = arena.take(len).ok_or(Short::Core)?;
-        if let Some(share) = share {
-            share.bytes += u64::from(len);
+        (task.buffer, task.purpose) = (arena.take(len).ok_or(Short::Core)?, purpose);
+        if let Some((held, _)) = share {
+            *held += u64::from(len);
         }
         Ok(())
     }
@@ -59,7 +88,8 @@ impl<I: Io> Core<I> {
         if task.buffer.is_empty() {
             return;
         }
-        let (buffer, origin) = (std::mem::replace(&mut task.buffer, Places::EMPTY), task.origin);
+        let (origin, purpose) = (task.origin, task.purpose);
+        let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
         if std::mem::take(&mut task.borrowed) {
             if let Some(conn) = self.connections.get_mut(origin) {
                 conn.machine.give_back(task.wire);
@@ -67,14 +97,14 @@ impl<I: Io> Core<I> {
             }
             return;
         }
-        self.return_buffer(origin, &buffer);
+        self.return_buffer(origin, &buffer, purpose);
     }
 
-    pub(super) fn return_buffer(&mut self, origin: Key, buffer: &Places) {
+    pub(super) fn return_buffer(&mut self, origin: Key, buffer: &Places, purpose: Purpose) {
         self.io.arena().give(buffer);
         if let Some(conn) = self.connections.get_mut(origin) {
-            conn.share.bytes -= u64::from(buffer.len());
-            if conn.share.bytes <= SHARE_BYTES / 2 {
+            *conn.share.of(purpose).0 -= u64::from(buffer.len());
+            if conn.share.step_bytes <= SHARE_BYTES / 2 {
                 self.starved.extend(conn.share.held.drain(..));
             }
         }
@@ -105,7 +135,7 @@ impl<I: Io> Core<I> {
                 }
                 None => {
                     let wanted = task.exec.as_ref().map_or(0, Exec::buffer_bytes);
-                    match self.take_buffer(key, wanted) {
+                    match self.take_buffer(key, wanted, Purpose::Step) {
                         Ok(()) => self.run_task(key, Event::Start),
                         Err(why) => self.starve(key, None, why),
                     }

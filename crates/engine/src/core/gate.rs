@@ -3,6 +3,24 @@
 //!
 //! Each core has a [`Gate`] for each unit. A core whose oldest waiting task is ordered asks the unit's home, which has
 //! all cores hold ([`GateMessage`]), lets the task run, and releases them.
+//!
+//! A unit would stop for everybody if what waits held anything that the ordered task needs, or one that runs before it.
+//! It does not:
+//! - Buffers. What waits has one for data that comes unasked, or none: it asks the initiator for nothing. That buffer
+//!   counts apart from those of steps ([`super::buffer::Purpose`]), by connection and by core, and is never waited for:
+//!   where there is none, the task ends with TASK SET FULL. What runs gives its buffer back before it waits for another,
+//!   so it waits for the ends of other steps only, and none of these waits for a gate.
+//! - Tasks. The ordered one, and all before it, have their places here and in their transport's table since they came,
+//!   and used up their part of the window (MaxCmdSN, SRP's request limit) then. What ends tasks comes as immediate
+//!   request, or by a credit that the initiator has kept.
+//! - The stream. Data of what waits goes to its place or is thrown away as it comes, so that data which was asked for
+//!   can follow it. A peer that does not send what it has announced is ended after `stall_timeout`.
+//! - Receives. iSER's are free again when the data was copied to the buffer. A command of SRP may keep the one that it
+//!   came in, and that was there for it alone; RDMA Reads of data need none, and those of descriptor tables go to the
+//!   command's own.
+//! - Frames of AoE. A WRITE keeps the one that it came in; answers take slots that only what has run can hold. A frame
+//!   that finds no slot is lost, and sent again.
+//! - Lanes and homes. What waits was never in a store, nor asked its home for anything.
 
 use super::Core;
 use super::task::State;

@@ -1,6 +1,7 @@
 //! What RDMA may still touch when a task is over: a transfer that was posted cannot be called back.
 
 use super::Core;
+use super::buffer::Purpose;
 use crate::message::{Asker, Message};
 use crate::slots::Key;
 use proto::time::Time;
@@ -15,6 +16,7 @@ pub(super) struct Kept {
     task: TaskId,
     /// Empty where none of ours was used.
     buffer: Places,
+    purpose: Purpose,
     /// Since when.
     pub(super) since: Time,
 }
@@ -24,12 +26,12 @@ impl<I: Io> Core<I> {
     /// free.
     pub(super) fn keep_buffer(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_transferring()) else { return };
-        let (origin, wire) = (task.origin, task.wire);
+        let (origin, wire, purpose) = (task.origin, task.wire, task.purpose);
         let Some(conn) = self.connections.get_mut(origin).filter(|conn| conn.machine.is_rdma()) else {
             return;
         };
         let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
-        conn.kept.push(Kept { task: wire, buffer, since: self.io.now() });
+        conn.kept.push(Kept { task: wire, buffer, purpose, since: self.io.now() });
     }
 
     /// The same where there is no buffer of ours: a READ whose data was lent by the store, or a command whose descriptors
@@ -37,7 +39,8 @@ impl<I: Io> Core<I> {
     pub(super) fn keep_lent(&mut self, connection: Key, wire: TaskId) {
         let now = self.io.now();
         if let Some(conn) = self.connections.get_mut(connection).filter(|conn| conn.machine.is_rdma()) {
-            conn.kept.push(Kept { task: wire, buffer: Places::EMPTY, since: now });
+            let (buffer, purpose) = (Places::EMPTY, Purpose::Step);
+            conn.kept.push(Kept { task: wire, buffer, purpose, since: now });
         }
     }
 
@@ -46,7 +49,7 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Some(index) = conn.kept.iter().position(|kept| kept.task == wire) {
             let kept = conn.kept.swap_remove(index);
-            self.return_buffer(key, &kept.buffer);
+            self.return_buffer(key, &kept.buffer, kept.purpose);
             self.answer_quiet();
         }
     }

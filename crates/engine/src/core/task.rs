@@ -4,6 +4,7 @@ mod storage;
 
 use super::Core;
 use super::aoe::Claim;
+use super::buffer::Purpose;
 use super::connection::{Connection, Phase};
 use super::lent::Occupant;
 use crate::message::{Message, Origin, Waiter};
@@ -40,6 +41,8 @@ pub(super) struct Task {
     pub(super) exec: Option<Exec>,
     /// Its buffer.
     pub(super) buffer: Places,
+    /// What it has that for.
+    pub(super) purpose: Purpose,
     /// The buffer is where its data came to, and its transport's.
     pub(super) borrowed: bool,
     /// What it waits for.
@@ -130,6 +133,7 @@ impl Task {
             command: *command,
             exec: None,
             buffer: Places::EMPTY,
+            purpose: Purpose::default(),
             borrowed: false,
             state: State::Running,
             flushes: None,
@@ -304,11 +308,14 @@ impl<I: Io> Core<I> {
             // initiator may try again.
             return self.end(key, refusal(Status::Busy));
         }
-        let is_sent_data = task.command.unsolicited_bytes > 0;
-        match self.take_buffer(key, buffer_bytes) {
-            Ok(()) => self.begin(key),
-            Err(_) if is_sent_data => self.end(key, refusal(Status::TaskSetFull)),
-            Err(why) => self.starve(key, None, why),
+        let purpose = match task.command.unsolicited_bytes {
+            0 => Purpose::Step,
+            _ => Purpose::Unasked,
+        };
+        match (self.take_buffer(key, buffer_bytes, purpose), purpose) {
+            (Ok(()), _) => self.begin(key),
+            (Err(_), Purpose::Unasked) => self.end(key, refusal(Status::TaskSetFull)),
+            (Err(why), Purpose::Step) => self.starve(key, None, why),
         }
     }
 
@@ -335,7 +342,7 @@ impl<I: Io> Core<I> {
         }
         if task.buffer.is_empty() {
             let wanted = task.command.write_bytes.min(CHUNK_BYTES).max(task.command.unsolicited_bytes);
-            if self.take_buffer(key, wanted).is_err() {
+            if self.take_buffer(key, wanted, Purpose::Unasked).is_err() {
                 return self.end(key, refusal(Status::TaskSetFull));
             }
         }
@@ -655,7 +662,7 @@ impl<I: Io> Core<I> {
         if len == 0 {
             return self.end(key, ending);
         }
-        if self.take_buffer(key, len).is_err() {
+        if self.take_buffer(key, len, Purpose::Step).is_err() {
             return self.end(key, refusal(Status::Busy));
         }
         let Some(buffer) = self.tasks.get(key).map(|task| task.buffer) else { return };

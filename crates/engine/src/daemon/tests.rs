@@ -261,7 +261,7 @@ impl Peer {
             self.turn();
         }
         for Finished { ending, .. } in self.finished.drain(..) {
-            assert!(matches!(ending, Ending::Good { .. }), "{ending:?}");
+            assert!(matches!(ending, Ending::Good(_)), "{ending:?}");
         }
     }
 

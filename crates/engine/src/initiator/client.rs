@@ -205,8 +205,8 @@ impl Client {
             }
         };
         match ending {
-            Ending::Good { read_bytes, .. } => Ok((0, None, read_bytes)),
-            Ending::Status { status, sense, read_bytes } => Ok((status, sense, read_bytes)),
+            Ending::Good(moved) => Ok((0, None, moved.read_bytes)),
+            Ending::Status { status, sense, moved } => Ok((status, sense, moved.read_bytes)),
             Ending::Lost { .. } => Err(self.lost()),
         }
     }

@@ -70,20 +70,15 @@ pub struct Finished {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// With GOOD status.
-    Good {
-        /// Bytes of data-in that came.
-        read_bytes: u32,
-        /// What was left of the expected length.
-        residual: Residual,
-    },
+    Good(Moved),
     /// With another status.
     Status {
         /// Status (SAM-5 section 5.3).
         status: u8,
         /// Sense data.
         sense: Option<Sense>,
-        /// Bytes of data-in that came.
-        read_bytes: u32,
+        /// What it moved.
+        moved: Moved,
     },
     /// Nobody knows whether it was executed: the target was lost, or did not answer in time.
     Lost {
@@ -92,11 +87,22 @@ pub enum Ending {
     },
 }
 
+/// The data that a command has moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// Bytes of data-in that came.
+    pub read_bytes: u32,
+    /// Bytes of data-out that the target took.
+    pub write_bytes: u32,
+    /// What was left of the expected length.
+    pub residual: Residual,
+}
+
 /// What a unit has told of itself by unit attentions (SPC-4 table 45).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Attentions {
-    /// CAPACITY DATA HAS CHANGED.
-    pub capacity: bool,
+    /// Whatever it was: what was known of the unit may hold no more.
+    pub any: bool,
     /// PARAMETERS CHANGED, MODE PARAMETERS CHANGED.
     pub modes: bool,
     /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED, POWER ON OCCURRED, DEVICE INTERNAL RESET: what was in a
@@ -111,8 +117,8 @@ pub struct Attentions {
 
 impl Attentions {
     fn note(&mut self, code: u16, was_served: bool) {
+        self.any = true;
         match code {
-            0x2a09 => self.capacity = true,
             0x2a00 | 0x2a01 => self.modes = true,
             0x2900 | 0x2901 | 0x2904 => self.power_on |= was_served,
             0x2902 | 0x2903 => self.reset |= was_served,
@@ -142,7 +148,7 @@ pub struct Session {
     /// The portal group of the first login: one of another group would not reinstate the session (RFC 7143 section
     /// 3.4.3).
     portal_group: Option<u32>,
-    /// Whoever uses it examines the unit after each login, see [`Session::guarded`].
+    /// Whoever uses it examines the unit after each login and unit attention, see [`Session::guarded`].
     is_guarded: bool,
     has_arrived: bool,
     tags: Tag,
@@ -213,8 +219,8 @@ impl Session {
         })
     }
 
-    /// The same, but after each login ([`Session::take_arrival`]) nothing leaves but questions ([`Session::ask`]) until
-    /// [`Session::open`].
+    /// The same, but after each login ([`Session::take_arrival`]) and each unit attention ([`Session::take_attentions`])
+    /// nothing leaves but questions ([`Session::ask`]) until [`Session::open`].
     pub fn guarded(self) -> Session {
         Session { is_guarded: true, ..self }
     }
@@ -255,10 +261,17 @@ impl Session {
         std::mem::take(&mut self.has_arrived)
     }
 
+    /// Lets no commands leave but questions, until [`Session::open`]. The session goes on.
+    pub fn pause(&mut self) {
+        if let State::Connected(link) = &mut self.state {
+            link.is_paused = true;
+        }
+    }
+
     /// Lets all commands leave, until the connection is lost.
     pub fn open(&mut self) {
         let State::Connected(link) = &mut self.state else { return };
-        link.is_open = true;
+        (link.is_open, link.is_paused) = (true, false);
         if self.failure.take().is_some() {
             tracing::info!(target = %self.url, "the session with the target is back");
         }
@@ -266,7 +279,7 @@ impl Session {
         self.backoff = BACKOFF_MIN;
     }
 
-    /// Whether commands leave.
+    /// Whether commands leave, or do but for a pause.
     pub fn is_open(&self) -> bool {
         match &self.state {
             State::Connected(link) => link.is_open && link.gone.is_none(),
@@ -349,6 +362,11 @@ impl Session {
         }
     }
 
+    /// Whether the unit has told anything since.
+    pub fn has_attentions(&self) -> bool {
+        self.queue.attentions.any
+    }
+
     /// What the unit has told since the last call.
     pub fn take_attentions(&mut self) -> Attentions {
         std::mem::take(&mut self.queue.attentions)
@@ -416,7 +434,7 @@ impl Session {
         // What is sent may end commands, and those make room for others.
         while let State::Connected(link) = &mut self.state {
             if link.is_ready {
-                self.queue.send(&mut link.machine, link.is_open);
+                self.queue.send(&mut link.machine, link.is_open && !link.is_paused);
             }
             if !self.drain_events(io, finished) {
                 break;
@@ -663,6 +681,7 @@ impl Session {
                 Event::Async { .. } | Event::Pong(_) | Event::FunctionDone { .. } => {}
             }
         }
+        link.is_paused |= self.is_guarded && self.queue.attentions.any;
         if has_arrived && !self.is_guarded {
             self.open();
         }

@@ -1,5 +1,5 @@
-//! What a lane asks its unit: after each login, before anything else is sent, which unit it is and whether it has been
-//! the same all the time; and from time to time, how large it is.
+//! What a lane asks its unit: after each login and each unit attention, before anything else is sent, which unit it is,
+//! how large its blocks are and whether it has been the same all the time; and from time to time, how large it is.
 
 use super::continuity::Arrival;
 use super::geometry::{
@@ -19,9 +19,13 @@ use wire::Places;
 /// busy target takes its time to answer.
 const WITNESS_WITHIN: Duration = Duration::from_secs(5);
 
-/// An examination after a login.
+/// An examination.
 pub(super) struct Examination {
     step: Step,
+    /// It comes after a login.
+    is_arrival: bool,
+    /// Something changed while a question was under way: its answer may be older.
+    is_stale: bool,
     /// When it began, in the order of [`super::continuity`].
     point: u64,
     inquiry: Vec<u8>,
@@ -51,28 +55,59 @@ pub(super) struct Asked {
     point: u64,
 }
 
+impl Examination {
+    fn new(is_arrival: bool, is_stale: bool, point: u64) -> Examination {
+        let step = Step::Ask(Question::Capacity);
+        Examination { step, is_arrival, is_stale, point, inquiry: Vec::new() }
+    }
+}
+
 impl RemoteLane {
-    /// Looks after the session: whether it is new, what the unit told, and whether it can still be relied on.
-    pub(super) fn watch<I: Io>(&mut self, io: &mut I) {
-        if self.session.take_arrival() {
-            self.store.loose.reinstated(self.id);
-            self.era = self.store.continuity.era();
-            let point = self.store.continuity.point();
-            let step = Step::Ask(Question::Capacity);
-            self.examination = Some(Examination { step, point, inquiry: Vec::new() });
-        }
+    /// Heeds what the unit has told, before anything that came with it is believed.
+    pub(super) fn heed<I: Io>(&mut self, io: &mut I) {
         let told = self.session.take_attentions();
-        if told.capacity {
-            self.store.probe_at.store(0, Ordering::Relaxed);
+        if !told.any {
+            return;
         }
         self.modes_changed |= told.modes;
         if told.power_on || told.reset {
             self.store.losing(|continuity| continuity.reset(told.power_on));
         }
+        if told.identity && self.session.is_open() {
+            return self.renew(io, "the unit may be another one now");
+        }
+        self.doubt(io.now());
+    }
+
+    /// What is known of the unit may hold no more: it is examined (again) before anything else is sent.
+    pub(super) fn doubt(&mut self, now: Time) {
+        let is_stale = self.asked.is_some();
+        match &mut self.examination {
+            Some(examination) => {
+                (examination.step, examination.is_stale) = (Step::Ask(Question::Capacity), is_stale);
+            }
+            None if self.session.is_open() => {
+                self.session.pause();
+                self.hold_all(now);
+                let point = self.store.continuity.point();
+                self.examination = Some(Examination::new(false, is_stale, point));
+            }
+            // The next session's unit is examined anyhow.
+            None => {}
+        }
+    }
+
+    /// Looks after the session: whether it is new, and whether it can still be relied on.
+    pub(super) fn watch<I: Io>(&mut self, io: &mut I) {
+        if self.session.take_arrival() {
+            self.store.loose.reinstated(self.id);
+            self.era = self.store.continuity.era();
+            let point = self.store.continuity.point();
+            self.examination = Some(Examination::new(true, false, point));
+        }
         self.examine(io);
         let is_open = self.session.is_open();
-        let is_another = self.store.is_another.load(Ordering::Relaxed);
-        if is_open && (told.identity || is_another) {
+        if is_open && self.store.is_another.load(Ordering::Relaxed) {
             self.renew(io, "the unit may be another one now");
         } else if (is_open || self.examination.is_some()) && self.era != self.store.continuity.era() {
             self.renew(io, "the target may have restarted");
@@ -111,8 +146,8 @@ impl RemoteLane {
     pub(super) fn told<I: Io>(&mut self, io: &mut I, ending: Ending) {
         let Some(Asked { question, places, point }) = self.asked.take() else { return };
         let data = match ending {
-            Ending::Good { read_bytes, .. } => {
-                let part = places.slice(0, read_bytes);
+            Ending::Good(moved) => {
+                let part = places.slice(0, moved.read_bytes);
                 Some(part.iter().flat_map(|span| io.arena().bytes(span).to_vec()).collect::<Vec<_>>())
             }
             Ending::Status { .. } | Ending::Lost { .. } => None,
@@ -127,8 +162,11 @@ impl RemoteLane {
                 match capacity_of(data) {
                     Some((blocks, found)) if found == block_bytes => self.store.capacity_seen(blocks),
                     Some((_, found)) => {
-                        let reason = format!("its blocks have {found} bytes, no longer {block_bytes}");
-                        return self.refuse(io, &reason);
+                        return self.refuse(io, &format!(
+                            "the blocks of {} have {found} bytes now, no longer {block_bytes}: give it back its block \
+                             size, or restart to serve it as it is",
+                            self.store.url
+                        ));
                     }
                     None => {}
                 }
@@ -144,6 +182,13 @@ impl RemoteLane {
             | (Question::Inquiry | Question::Identity(_), Some(_) | None) => {}
         }
         let Some(examination) = &mut self.examination else { return };
+        if std::mem::take(&mut examination.is_stale) {
+            examination.step = Step::Ask(Question::Capacity);
+            return;
+        }
+        if question == Question::Capacity && data.as_deref().and_then(capacity_of).is_none() {
+            return self.renew(io, "the unit does not tell its block size");
+        }
         let next = match question {
             Question::Capacity => Question::Modes,
             Question::Modes => Question::Inquiry,
@@ -176,18 +221,23 @@ impl RemoteLane {
 
     /// All answers are there.
     fn identify<I: Io>(&mut self, io: &mut I, page: &[u8]) {
-        let Some(Examination { point, inquiry, .. }) = &self.examination else { return };
+        let Some(Examination { point, inquiry, is_arrival, .. }) = &self.examination else { return };
         let identity = &self.store.geometry.identity;
-        if let Err(reason) = is_disk(inquiry) {
-            return self.refuse(io, &reason);
-        }
-        if !identity.is_of(inquiry, page) {
-            let found = identity.found(inquiry, page);
-            return self.refuse(io, &format!("it is {found} now, no longer {identity}"));
+        let another = match is_disk(inquiry) {
+            Err(reason) => Some(reason),
+            Ok(()) if identity.is_of(inquiry, page) => None,
+            Ok(()) => Some(format!("it is {} now, no longer {identity}", identity.found(inquiry, page))),
+        };
+        if let Some(reason) = another {
+            return self.refuse(io, &format!("the unit behind {} is another one: {reason}", self.store.url));
         }
         self.store.identified(Ok(()));
-        let (point, incarnation) = (*point, incarnation(inquiry));
-        match self.store.losing(|continuity| continuity.arrived(point, incarnation)) {
+        let arrival = match (*is_arrival, incarnation(inquiry)) {
+            // The session went on, and was told of no restart.
+            (false, None) => Arrival::Fine,
+            (_, incarnation) => self.store.losing(|continuity| continuity.arrived(*point, incarnation)),
+        };
+        match arrival {
             Arrival::Fine => self.admit(io),
             Arrival::Restarted => {
                 self.era += 1;
@@ -208,11 +258,10 @@ impl RemoteLane {
         self.count(io);
     }
 
-    /// It is not the unit that was opened: nothing is sent to it.
+    /// It is not what was opened: nothing is sent to it.
     fn refuse<I: Io>(&mut self, io: &mut I, reason: &str) {
-        let reason = format!("the unit behind {} is another one: {reason}", self.store.url);
-        self.renew(io, &reason);
-        self.store.identified(Err(reason));
+        self.renew(io, reason);
+        self.store.identified(Err(reason.to_string()));
     }
 
     fn renew<I: Io>(&mut self, io: &mut I, reason: &str) {

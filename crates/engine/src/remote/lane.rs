@@ -4,7 +4,7 @@ use super::RemoteStore;
 use super::examination::{Asked, Examination};
 use super::request::{self, COMPARE, FUA, GET_LBA_STATUS, LBA_STATUS_BYTES, UNMAP, UNMAP_BYTES, opcode};
 use super::trail::Trail;
-use crate::initiator::session::{Command, Ending, Finished, Refused, Session};
+use crate::initiator::session::{Command, Ending, Finished, Moved, Refused, Session};
 use proto::iscsi::initiator::Residual;
 use proto::time::Time;
 use reactor::io::{Completion, Io};
@@ -31,7 +31,7 @@ pub(super) struct RemoteLane {
     free: Vec<u32>,
     pub(super) finished: Vec<Finished>,
     pub(super) asked: Option<Asked>,
-    /// The session is new.
+    /// The session is new, or the unit may have changed.
     pub(super) examination: Option<Examination>,
     /// The era that the session began in, or that it began.
     pub(super) era: u64,
@@ -63,6 +63,8 @@ struct Flight {
     /// Bytes done, and bytes of the piece under way.
     done: u64,
     piece: u64,
+    /// Bytes of data-in and data-out of the command under way.
+    data: (u32, u32),
     /// All is done but making it durable.
     is_syncing: bool,
     /// When it began: the era, and the point in the order of events.
@@ -131,6 +133,7 @@ impl RemoteLane {
             return Err(StoreError::Unavailable);
         }
         let Next { request, repeatable } = self.next(io, index)?;
+        self.flights[index as usize].data = (request.read.len(), request.write.len());
         let command = Command { cookie: index, request, repeatable, since };
         self.session.submit(io.now(), &command).map_err(|refused| match refused {
             Refused::Full => StoreError::Busy,
@@ -177,11 +180,12 @@ impl RemoteLane {
             }
             Op::Discard { offset, len } => {
                 let (offset, len) = (*offset, *len);
-                return self.zero(index, offset, len, true);
+                return self.zero(index, offset, len, true, true);
             }
             Op::Zero { offset, len, unmap, .. } => {
                 let (offset, len, unmap) = (*offset, *len, *unmap);
-                return self.zero(index, offset, len, unmap);
+                let same = self.store.write_same.load(Ordering::Relaxed);
+                return self.zero(index, offset, len, unmap, same);
             }
         };
         let block = u64::from(geometry.block_bytes);
@@ -233,14 +237,20 @@ impl RemoteLane {
         Ok(self.command(&cdb, buffer, Places::EMPTY))
     }
 
-    /// A piece of a range that is to read as zeros.
-    fn zero(&mut self, index: u32, offset: u64, len: u64, unmap: bool) -> Result<Next, StoreError> {
+    /// A piece of a range that is to read as zeros; `same`: by WRITE SAME.
+    fn zero(
+        &mut self,
+        index: u32,
+        offset: u64,
+        len: u64,
+        unmap: bool,
+        same: bool,
+    ) -> Result<Next, StoreError> {
         let geometry = &self.store.geometry;
         let flight = &mut self.flights[index as usize];
         let block = u64::from(geometry.block_bytes);
         let rest = len - flight.done;
         let lba = (offset + flight.done) / block;
-        let same = self.store.write_same.load(Ordering::Relaxed);
         let (opcode, flags, piece, data) = if same {
             let most =
                 geometry.same_blocks_max.map_or(RANGE_BYTES_MAX, |blocks| blocks.saturating_mul(block));
@@ -321,6 +331,7 @@ impl RemoteLane {
     /// Takes what the session has finished, sends what follows, and looks after the session.
     fn settle<I: Io>(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         loop {
+            self.heed(io);
             let mut next = 0;
             while let Some(Finished { cookie, ending }) = self.finished.get(next).copied() {
                 next += 1;
@@ -358,16 +369,14 @@ impl RemoteLane {
         let flight = &self.flights[index as usize];
         let at = place_of(&flight.op).0 + flight.done;
         match ending {
-            Ending::Good { read_bytes, residual } => {
-                self.answered(io, index, read_bytes, residual == Residual::None)
-            }
+            Ending::Good(moved) => self.answered(io, index, moved),
             Ending::Lost { may_land } => {
                 if may_land && changes(&flight.op) {
                     store.loose.add(self.id, None, place_of(&flight.op), io.now());
                 }
                 Err(flight.verdict.unwrap_or(StoreError::Unavailable))
             }
-            Ending::Status { status, sense, read_bytes } => {
+            Ending::Status { status, sense, moved } => {
                 let is_flush = flight.is_syncing || matches!(flight.op, Op::Flush);
                 let is_write = is_flush || changes(&flight.op);
                 let error =
@@ -378,7 +387,11 @@ impl RemoteLane {
                     store.losing(|continuity| continuity.flush_failed(flight.point));
                 }
                 match error {
-                    None => self.answered(io, index, read_bytes, true),
+                    None => self.answered(io, index, moved),
+                    Some(StoreError::Unsupported) if matches!(flight.op, Op::Discard { .. }) => {
+                        store.discards.store(false, Ordering::Relaxed);
+                        Ok(Some(Found::Nothing))
+                    }
                     Some(StoreError::Unsupported) if needs_no_same(&flight.op, store) => {
                         store.write_same.store(false, Ordering::Relaxed);
                         Ok(None)
@@ -392,19 +405,19 @@ impl RemoteLane {
         }
     }
 
-    /// A command of an operation succeeded; `whole`: all data was moved.
-    fn answered<I: Io>(
-        &mut self,
-        io: &mut I,
-        index: u32,
-        read_bytes: u32,
-        whole: bool,
-    ) -> Result<Option<Found>, StoreError> {
+    /// A command of an operation succeeded, if what it moved is what it had to move.
+    fn answered<I: Io>(&mut self, io: &mut I, index: u32, moved: Moved) -> Result<Option<Found>, StoreError> {
+        if self.store.is_another.load(Ordering::Relaxed) {
+            return Err(StoreError::Unavailable);
+        }
+        if !is_possible(&self.flights[index as usize], &moved) {
+            return Err(self.belied(io.now(), index, &moved));
+        }
         let store = &self.store;
         let flight = &mut self.flights[index as usize];
-        let at = place_of(&flight.op).0 + flight.done;
-        if store.is_another.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable);
+        if self.examination.is_some() && !changes(&flight.op) && !matches!(flight.op, Op::Flush) {
+            // What was read may be of another unit, or of blocks of another size: it is read again.
+            return Ok(None);
         }
         let volatile_cache = store.volatile_cache.load(Ordering::Relaxed) || self.modes_changed;
         let is_cached = volatile_cache && is_cached(&flight.op, store.geometry.fua);
@@ -426,25 +439,17 @@ impl RemoteLane {
         match flight.op {
             Op::Flush => store.continuity.flushed(flight.point),
             Op::Extent { offset } => {
-                let span = flight.buffer.iter().next().filter(|span| span.len <= read_bytes);
+                let span = flight.buffer.iter().next().filter(|span| span.len <= moved.read_bytes);
                 let data = span.map_or(&[][..], |span| io.arena().bytes(span));
                 return extent(data, offset, u64::from(store.geometry.block_bytes)).map(Some);
             }
-            // Data that did not come, or was not taken, is an error whatever the status says.
-            Op::Read { .. } if u64::from(read_bytes) != flight.piece => {
-                return Err(StoreError::ReadFailed { at: at + u64::from(read_bytes) });
-            }
-            Op::Compare { .. } if !whole => return Err(StoreError::ReadFailed { at }),
-            Op::Read { .. } | Op::Compare { .. } => {}
-            Op::Write { .. }
+            Op::Read { .. }
+            | Op::Compare { .. }
+            | Op::Write { .. }
             | Op::OrWrite { .. }
             | Op::CompareAndWrite { .. }
             | Op::Zero { .. }
-            | Op::Discard { .. } => {
-                if !whole {
-                    return Err(StoreError::WriteFailed);
-                }
-            }
+            | Op::Discard { .. } => {}
         }
         flight.done += flight.piece;
         if flight.done > flight.furthest {
@@ -455,6 +460,29 @@ impl RemoteLane {
         }
         flight.is_syncing = is_cached && is_durable(&flight.op);
         Ok((!flight.is_syncing).then_some(Found::Nothing))
+    }
+}
+
+impl RemoteLane {
+    /// GOOD for a command whose data did not move, or cannot have moved so, is an error. The unit is examined before it
+    /// is relied on again; and of what it has acknowledged nobody knows whether it was written.
+    fn belied(&mut self, now: Time, index: u32, moved: &Moved) -> StoreError {
+        let flight = &self.flights[index as usize];
+        let (at, point) = (place_of(&flight.op).0 + flight.done, flight.point);
+        let is_write = flight.is_syncing || matches!(flight.op, Op::Flush) || changes(&flight.op);
+        let ((data_in, data_out), Moved { read_bytes, write_bytes, residual }) = (flight.data, moved);
+        crate::limited!(
+            "answers of remote units that cannot be true",
+            tracing::Level::ERROR,
+            store = %self.store.url, at, data_in, read_bytes, data_out, write_bytes, ?residual,
+            "the target answered GOOD to a command whose data it did not move as it should"
+        );
+        self.doubt(now);
+        if is_write {
+            self.store.losing(|continuity| continuity.flush_failed(point));
+            return StoreError::WriteFailed;
+        }
+        StoreError::ReadFailed { at }
     }
 }
 
@@ -473,6 +501,9 @@ impl<I: Io> Lane<I> for RemoteLane {
             let len = self.store.size.load(Ordering::Relaxed).saturating_sub(offset);
             return Submitted::Done(Ok(Found::Extent { mapped: true, len }));
         }
+        if matches!(op, Op::Discard { .. }) && !self.store.discards.load(Ordering::Relaxed) {
+            return Submitted::Done(Ok(Found::Nothing));
+        }
         let now = io.now();
         if let Err(error) = self.enter(op, now) {
             return Submitted::Done(Err(error));
@@ -489,6 +520,7 @@ impl<I: Io> Lane<I> for RemoteLane {
             verdict: None,
             done: 0,
             piece: 0,
+            data: (0, 0),
             is_syncing: false,
             era: continuity.era(),
             point: if matches!(op, Op::Flush) { continuity.point() } else { 0 },
@@ -499,7 +531,7 @@ impl<I: Io> Lane<I> for RemoteLane {
             return Submitted::Done(Ok(Found::Nothing));
         }
         let index = self.begin(flight);
-        if !self.session.is_open() {
+        if !self.session.is_open() || self.examination.is_some() {
             self.hold(index, now);
         }
         match self.advance(io, index) {
@@ -519,7 +551,8 @@ impl<I: Io> Lane<I> for RemoteLane {
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
         loop {
             let waits = self.session.flush(io, &mut self.finished);
-            if self.finished.is_empty() && self.is_counted == self.session.is_open() {
+            let is_eventful = !self.finished.is_empty() || self.session.has_attentions();
+            if !is_eventful && self.is_counted == self.session.is_open() {
                 return waits;
             }
             self.settle(io, done);
@@ -571,6 +604,14 @@ impl Drop for RemoteLane {
     }
 }
 
+/// Whether a command that succeeded can have moved so much data. All but GET LBA STATUS move exactly what they have.
+fn is_possible(flight: &Flight, moved: &Moved) -> bool {
+    let (data_in, data_out) = flight.data;
+    let is_answer = matches!(flight.op, Op::Extent { .. });
+    is_answer
+        || moved.residual == Residual::None && moved.read_bytes == data_in && moved.write_bytes == data_out
+}
+
 /// Where an operation begins on the medium, and how long it is.
 fn place_of(op: &Op) -> (u64, u64) {
     match *op {
@@ -620,18 +661,7 @@ fn is_cached(op: &Op, fua: bool) -> bool {
 
 /// Whether an operation that the unit does not support can be done without WRITE SAME.
 fn needs_no_same(op: &Op, store: &RemoteStore) -> bool {
-    let zeroes = match op {
-        Op::Zero { .. } => true,
-        Op::Discard { .. } => !store.geometry.unmap_zeros,
-        Op::Read { .. }
-        | Op::Write { .. }
-        | Op::Flush
-        | Op::CompareAndWrite { .. }
-        | Op::OrWrite { .. }
-        | Op::Compare { .. }
-        | Op::Extent { .. } => false,
-    };
-    zeroes && store.write_same.load(Ordering::Relaxed)
+    matches!(op, Op::Zero { .. }) && store.write_same.load(Ordering::Relaxed)
 }
 
 fn extent(data: &[u8], offset: u64, block: u64) -> Result<Found, StoreError> {

@@ -18,7 +18,7 @@ use wire::Places;
 const BYTES: u32 = 4096;
 
 /// A core with a lane and a buffer for each operation.
-struct Core {
+pub struct Core {
     io: Uring,
     lane: Box<dyn Lane<Uring>>,
     next: u32,
@@ -28,7 +28,7 @@ struct Core {
 
 impl Core {
     /// A core whose session is open.
-    fn of(store: &Arc<RemoteStore>) -> Core {
+    pub fn of(store: &Arc<RemoteStore>) -> Core {
         let arena = Arena::new(4 << 20).expect("memory");
         let io = Uring::new(arena, Waker::new().expect("a waker")).expect("a ring");
         let lane = store.clone().lane(Tag(0));
@@ -82,6 +82,23 @@ impl Core {
     fn write(&mut self, offset: u64, data: &[u8]) -> Outcome {
         let id = self.begin_write(offset, data);
         self.end(id)
+    }
+
+    /// Reads that leave together.
+    pub fn read_together(&mut self, offsets: [u64; 2]) {
+        self.turn();
+        let reads = offsets.map(|offset| {
+            let into: Places = self.io.arena().take(BYTES).expect("a buffer");
+            let id = OpId(self.next);
+            self.next += 1;
+            let submitted = self.lane.submit(&mut self.io, id, &Op::Read { offset, into });
+            assert_eq!(submitted, Submitted::Later);
+            (id, into)
+        });
+        for (id, into) in reads {
+            self.end(id).expect("data");
+            self.io.arena().give(&into);
+        }
     }
 
     fn read(&mut self, offset: u64) -> Outcome {

@@ -3,7 +3,9 @@
 mod cable;
 mod chain;
 mod client;
+mod fake;
 mod guard;
 mod lanes;
+mod lies;
 mod loss;
 mod support;

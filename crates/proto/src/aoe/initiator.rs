@@ -385,6 +385,7 @@ impl Initiator {
             task: id,
             outcome: Outcome::Status { status, sense },
             read_bytes: read.min(places),
+            write_bytes: written.min(data),
             residual: if data > 0 { residual(data, written) } else { of_read },
             read_residual: if data > 0 && places > 0 { of_read } else { Residual::None },
         }));

@@ -74,6 +74,8 @@ pub struct Completion {
     pub outcome: Outcome,
     /// Bytes of data-in that came.
     pub read_bytes: u32,
+    /// Bytes of data-out that the target took: what went unasked, and what it asked for and was sent.
+    pub write_bytes: u32,
     /// What was left of the expected length: of the data-out, when the command has both directions.
     pub residual: Residual,
     /// The same of the data-in of a command with both directions.

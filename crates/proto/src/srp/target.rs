@@ -67,6 +67,9 @@ pub struct Target {
     /// Between the answer to the login and the connection.
     granted: Option<Box<Granted>>,
     tasks: TaskTable,
+    /// Commands that the layer above does not know of yet, in the order in which they came: the first one's descriptor
+    /// tables are still being read.
+    entering: VecDeque<TaskId>,
     functions: Vec<PendingFunction>,
     functions_seen: u32,
     /// Answers to functions that wait until no aborted task's RDMA Reads are under way.
@@ -147,6 +150,7 @@ impl Target {
             link: Link::default(),
             granted: None,
             tasks: TaskTable::default(),
+            entering: VecDeque::new(),
             functions: Vec::new(),
             functions_seen: 0,
             answers: VecDeque::new(),

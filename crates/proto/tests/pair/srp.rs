@@ -3,6 +3,7 @@
 mod aborts;
 mod hostile;
 mod logins;
+mod order;
 mod rig;
 mod shapes;
 mod wild;
@@ -149,6 +150,7 @@ fn hanging_commands_are_aborted() {
         task,
         outcome: Outcome::Aborted,
         read_bytes: 0,
+        write_bytes: 0,
         residual: Residual::None,
         read_residual: Residual::None,
     };

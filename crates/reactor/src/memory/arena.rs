@@ -194,6 +194,11 @@ impl Arena {
         self.free_bytes
     }
 
+    /// Bytes of the large buffers that are free as a whole.
+    pub fn whole_bytes(&self) -> u64 {
+        self.whole.len() as u64 * u64::from(LARGE_BYTES)
+    }
+
     /// Whether half of all is free: who takes memory in stock, ahead of any data, leaves the rest to those whose data is
     /// on its way.
     pub fn is_roomy(&self) -> bool {
@@ -353,8 +358,9 @@ mod tests {
         let mut arena = Arena::new(3 * 65_536).unwrap();
         let small = arena.take(1).unwrap();
         assert_eq!(arena.take(3 * 65_536), None);
-        assert_eq!(arena.free_bytes(), 3 * 65_536 - 4096);
+        assert_eq!((arena.free_bytes(), arena.whole_bytes()), (3 * 65_536 - 4096, 2 * 65_536));
         arena.give(&small);
+        assert_eq!(arena.whole_bytes(), 3 * 65_536);
         assert!(arena.take(3 * 65_536).is_some());
         assert_eq!(arena.free_bytes(), 0);
         assert_eq!(arena.take(1), None);

@@ -43,8 +43,8 @@ pub(crate) fn identify_data(view: &View) -> [u8; Identity::BYTES] {
         sector_bytes: unit.block_bytes,
         physical_exponent: u8::try_from(per_physical.trailing_zeros()).unwrap_or(0),
         rotation_rate: u16::from(policy.traits.solid_state),
-        trim_sectors: if unit.thin { super::TRIM_SECTORS_MAX } else { 0 },
-        trim_zeros: unit.thin,
+        trim_sectors: if view.is_thin() { super::TRIM_SECTORS_MAX } else { 0 },
+        trim_zeros: view.is_thin(),
         // A longer name has no room.
         world_wide_name: naa_bytes(unit).try_into().ok().map(u64::from_be_bytes),
     };

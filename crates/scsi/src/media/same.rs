@@ -3,7 +3,7 @@
 use super::{Chunks, failed, taken, unexpected};
 use crate::admit::Admission;
 use crate::exec::{Env, Event, Program, Step};
-use crate::limits::{Range, TRANSFER_BYTES_MAX};
+use crate::limits::{Range, SAME_BYTES_MAX};
 use crate::sense::{Check, Failure};
 use crate::storage::MediaOp;
 
@@ -34,11 +34,11 @@ fn write_same(
     if admission.cdb().u8(1) & 0x10 != 0 {
         return Err(Check::cdb_bit(1, 4).into());
     }
-    if unmap && !admission.view.unit.thin {
+    if unmap && !admission.view.is_thin() {
         return Err(Check::cdb_bit(1, 3).into());
     }
     let range = admission.view.range_to_end(lba, u64::from(blocks))?;
-    if range.len > u64::from(TRANSFER_BYTES_MAX) {
+    if range.len > u64::from(SAME_BYTES_MAX) {
         return Err(Check::cdb_byte(length_byte).into());
     }
     let taken = if no_data { 0 } else { admission.block_bytes() };
@@ -129,7 +129,8 @@ impl WriteSame {
 
 #[cfg(test)]
 mod tests {
-    use crate::storage::MediaOp;
+    use crate::home::HomeRequest;
+    use crate::storage::{MediaOp, Traits};
     use crate::testing::{BLOCK, Bench, unit};
 
     const ALL: &[u8] = &[0x41, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -165,6 +166,13 @@ mod tests {
         bench.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; BLOCK / 2]).assert_check(0x5, 0x0e03);
         bench.write(&[0x41, 0x08, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 2 * BLOCK]).assert_invalid_field(7);
         bench.write(&[0x41, 0, 0, 2, 0, 1, 0, 0, 0, 0], &[0; BLOCK]).assert_check(0x5, 0x2100);
+        let traits = Traits { size_bytes: 1 << 40, ..bench.view.policy.traits };
+        bench.ask(HomeRequest::StoreChanged(traits));
+        bench.nexuses[0].attentions.clear();
+        let longer = [0x93, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0, 0];
+        bench.write(&longer, &[0; BLOCK]).assert_invalid_field(10);
+        let to_the_end = [0x93, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        bench.write(&to_the_end, &[0; BLOCK]).assert_invalid_field(10);
         let mut unit = unit();
         unit.thin = false;
         let mut thick = Bench::of(unit, 1 << 20);

@@ -3,7 +3,7 @@
 use super::{failed, refused, taken, unexpected};
 use crate::admit::Admission;
 use crate::exec::{Env, Event, Program, Step};
-use crate::limits::UNMAP_DESCRIPTORS_MAX;
+use crate::limits::{UNMAP_BYTES_MAX, UNMAP_DESCRIPTORS_MAX};
 use crate::sense::{Check, Failure};
 use crate::storage::MediaOp;
 use crate::unit::View;
@@ -69,12 +69,21 @@ impl Unmap {
 
     /// Every range is judged before the first takes effect.
     fn check(&self, env: &Env<'_>) -> Result<(), Failure> {
-        let mut count = 0u32;
+        let (mut count, mut bytes) = (0u32, 0u64);
         for (lba, blocks) in self.ranges(env) {
-            env.view.range(lba, u64::from(blocks))?;
+            let range = env.view.range(lba, u64::from(blocks))?;
             count = count.saturating_add(1);
+            bytes = bytes.saturating_add(range.len);
         }
-        if count > UNMAP_DESCRIPTORS_MAX { Err(Check::parameter_byte(2).into()) } else { Ok(()) }
+        let most = match self.list {
+            List::Descriptors => u64::from(UNMAP_BYTES_MAX),
+            // TRIM has no limit but the length of its list.
+            List::Entries => u64::MAX,
+        };
+        if count > UNMAP_DESCRIPTORS_MAX || bytes > most {
+            return Err(Check::parameter_byte(2).into());
+        }
+        Ok(())
     }
 
     fn discard(&mut self, env: &Env<'_>) -> Step {
@@ -130,6 +139,8 @@ fn range(view: &View, lba: u64, blocks: u32) -> Result<Option<MediaOp>, Failure>
 
 #[cfg(test)]
 mod tests {
+    use crate::home::HomeRequest;
+    use crate::storage::Traits;
     use crate::testing::{BLOCK, Bench, unit};
 
     fn list(ranges: &[(u64, u32)]) -> Vec<u8> {
@@ -160,6 +171,17 @@ mod tests {
         assert_eq!(zeros, [1, 2, 9]);
         unmap(&mut bench, &[]).assert_good();
         bench.read(&[0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
+    }
+
+    #[test]
+    fn more_than_block_limits_say_is_refused() {
+        let mut bench = Bench::new();
+        let traits = Traits { size_bytes: 1 << 40, ..bench.view.policy.traits };
+        bench.ask(HomeRequest::StoreChanged(traits));
+        bench.nexuses[0].attentions.clear();
+        unmap(&mut bench, &[(0, 1_048_577)]).assert_check(0x5, 0x2600);
+        unmap(&mut bench, &[(0, 1_048_576), (1, 1)]).assert_check(0x5, 0x2600);
+        assert!(bench.operations.is_empty());
     }
 
     #[test]

@@ -76,6 +76,10 @@ pub(super) struct Flight {
     pub(super) id: OpId,
     pub(super) hold: Hold,
     pub(super) buffer: Option<Buffer>,
+    /// Nobody waits for it: nothing more of it is begun.
+    pub(super) is_cancelled: bool,
+    /// Its range is taken as a whole.
+    occupies: bool,
     op: Op,
     range: Range,
     phase: Phase,
@@ -103,6 +107,8 @@ impl Flight {
             id,
             hold,
             buffer: None,
+            is_cancelled: false,
+            occupies: false,
             op: *op,
             range,
             phase,
@@ -147,6 +153,27 @@ impl Flight {
                 }
                 Phase::Sync => false,
             }
+    }
+
+    /// Takes the whole range of a clear that is done in several parts; false: it has to wait for another one.
+    pub(super) fn occupy(&mut self, store: &FileStore) -> bool {
+        if !self.occupies && self.phase == Phase::Clear && self.locked_to < self.range.end() {
+            self.occupies = store.occupied.take(self.range);
+            return self.occupies;
+        }
+        true
+    }
+
+    /// Lets others write to the range again.
+    pub(super) fn leave(&mut self, store: &FileStore) {
+        if std::mem::take(&mut self.occupies) {
+            store.occupied.give(self.range);
+        }
+    }
+
+    /// Whether it has to wait for a long clear, although its stripes are locked.
+    pub(super) fn is_held_off(&self, store: &FileStore) -> bool {
+        !self.occupies && writes(&self.op) && store.occupied.overlaps(self.range)
     }
 
     /// Replaces the hold, which must be unlocked, by one on the next part of the range, and plans its first piece.
@@ -197,8 +224,20 @@ impl Flight {
         }
     }
 
-    /// Takes the completion of the request that was issued last.
-    pub(super) fn take<I: Io>(&mut self, io: &mut I, store: &FileStore, result: Result<u32, Errno>) -> Step {
+    /// Takes the completion of the request that was issued last, which is the last one if nobody waits any more.
+    pub(super) fn completed<I: Io>(
+        &mut self,
+        io: &mut I,
+        store: &FileStore,
+        result: Result<u32, Errno>,
+    ) -> Step {
+        match self.take(io, store, result) {
+            Step::Issue | Step::Relock if self.is_cancelled => Step::Done(Err(StoreError::Cancelled)),
+            step => step,
+        }
+    }
+
+    fn take<I: Io>(&mut self, io: &mut I, store: &FileStore, result: Result<u32, Errno>) -> Step {
         let moved = match result {
             Ok(moved) => moved,
             Err(errno) => return self.fault(store, errno),
@@ -411,6 +450,10 @@ impl Flight {
                 Allocate::Zero => &store.can_zero,
             };
             can.store(false, Ordering::Relaxed);
+            if matches!(self.op, Op::Discard { .. }) {
+                // It is a hint (SBC-3 section 4.7.3.3): writing zeros would take long, and take space.
+                return Step::Done(Ok(Found::Nothing));
+            }
             self.piece = self.plan(store);
             return Step::Issue;
         }

@@ -58,6 +58,7 @@ impl FileLane {
             Op::Flush if self.store.read_only => Some(Ok(Found::Nothing)),
             Op::Flush if self.store.lost.load(Ordering::Relaxed) => Some(Err(StoreError::WriteFailed)),
             Op::Flush => None,
+            Op::Discard { .. } if !self.store.can_punch.load(Ordering::Relaxed) => Some(Ok(Found::Nothing)),
             _ => (range.len == 0).then_some(Ok(Found::Nothing)),
         }
     }
@@ -88,7 +89,11 @@ impl FileLane {
                 return false;
             }
         }
-        if !self.store.stripes.try_lock(&mut flight.hold) {
+        if !flight.occupy(&self.store) || !self.store.stripes.try_lock(&mut flight.hold) {
+            return false;
+        }
+        if flight.is_held_off(&self.store) {
+            self.store.stripes.unlock(&mut flight.hold);
             return false;
         }
         flight.issue(io, &self.store, Tag(self.tags.0 + slot as u64));
@@ -99,6 +104,7 @@ impl FileLane {
         let mut flight = self.flights[slot].take().expect("a finished operation exists");
         flight.note(&self.store, outcome.is_ok());
         self.store.stripes.unlock(&mut flight.hold);
+        flight.leave(&self.store);
         if let Some(buffer) = flight.buffer {
             self.store.pool.give(buffer);
         }
@@ -140,7 +146,7 @@ impl<I: Io> Lane<I> for FileLane {
         }
         let slot = (completion.tag.0 - self.tags.0) as usize;
         let flight = self.flights[slot].as_mut().expect("a completion belongs to an operation");
-        match flight.take(io, &self.store, completion.result) {
+        match flight.completed(io, &self.store, completion.result) {
             Step::Issue => flight.issue(io, &self.store, completion.tag),
             Step::Relock => {
                 flight.note(&self.store, false);
@@ -154,20 +160,24 @@ impl<I: Io> Lane<I> for FileLane {
         }
     }
 
-    fn cancel(&mut self, _io: &mut I, id: OpId) {
-        self.questions.cancel(id);
-    }
-
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
         self.questions.flush(done);
         for _ in 0..self.waiting.len() {
-            if let Some(slot) = self.waiting.pop_front()
-                && !self.proceed(io, slot)
-            {
+            let Some(slot) = self.waiting.pop_front() else { break };
+            if self.flights[slot].as_ref().is_some_and(|flight| flight.is_cancelled) {
+                self.finish(slot, Err(StoreError::Cancelled), done);
+            } else if !self.proceed(io, slot) {
                 self.waiting.push_back(slot);
             }
         }
         !self.waiting.is_empty()
+    }
+
+    fn cancel(&mut self, _io: &mut I, id: OpId) {
+        if let Some(flight) = self.flights.iter_mut().flatten().find(|flight| flight.id == id) {
+            flight.is_cancelled = true;
+        }
+        self.questions.cancel(id);
     }
 
     fn in_flight(&self) -> usize {
@@ -181,6 +191,7 @@ impl Drop for FileLane {
     fn drop(&mut self) {
         for flight in self.flights.iter_mut().flatten() {
             self.store.stripes.unlock(&mut flight.hold);
+            flight.leave(&self.store);
         }
     }
 }

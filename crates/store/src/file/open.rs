@@ -5,6 +5,7 @@ use super::unmapped::Unmapped;
 use super::{FileStore, Grain, Kind, probe};
 use crate::error::OpenError;
 use crate::extents::Extents;
+use crate::occupied::Occupied;
 use crate::pool::Pool;
 use crate::stripes::{GRANULE_BYTES, Stripes};
 use crate::zeros::Zeros;
@@ -126,10 +127,12 @@ fn finish(
         solid_state: probe::solid_state(kind, &stat),
         size: AtomicU64::new(size),
         can_punch: AtomicBool::new(can_punch),
+        could_punch: AtomicBool::new(can_punch),
         can_zero: AtomicBool::new(true),
         lost: AtomicBool::new(false),
         faults: AtomicU64::new(0),
         stripes: Stripes::new(),
+        occupied: Occupied::default(),
         unmapped: Unmapped::default(),
         zeros: Zeros::get(),
         pool,

@@ -65,9 +65,14 @@ pub struct Tmpfs {
 
 impl Tmpfs {
     pub fn mount(size: u64) -> Tmpfs {
+        Tmpfs::mount_kind("tmpfs", size)
+    }
+
+    /// The same, of another kind of file system in memory.
+    pub fn mount_kind(kind: &str, size: u64) -> Tmpfs {
         let directory = directory();
         let size = format!("size={size}");
-        tool("mount", &["-t", "tmpfs", "-o", &size, "none", directory.path().to_str().unwrap()]);
+        tool("mount", &["-t", kind, "-o", &size, "none", directory.path().to_str().unwrap()]);
         Tmpfs { directory }
     }
 }

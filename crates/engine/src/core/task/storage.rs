@@ -2,6 +2,7 @@
 
 use super::{State, to_wire};
 use crate::core::Core;
+use crate::core::buffer::Purpose;
 use crate::slots::Key;
 use proto::verbs::Down;
 use reactor::io::Io;
@@ -29,7 +30,7 @@ impl<I: Io> Core<I> {
             return self.push(key, from.slice(0, sendable), at, end);
         }
         if task.buffer.len() < len
-            && let Err(why) = self.take_buffer(key, len)
+            && let Err(why) = self.take_buffer(key, len, Purpose::Step)
         {
             self.starve(key, Some(Step::ReadPush { offset, len, at, end }), why);
             return None;

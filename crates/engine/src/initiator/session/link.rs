@@ -17,6 +17,8 @@ pub(super) struct Link {
     pub(super) is_ready: bool,
     /// All commands may leave.
     pub(super) is_open: bool,
+    /// The unit is examined again before any leaves.
+    pub(super) is_paused: bool,
     /// It is over, for this reason; what is in flight is waited for, and what is being sent until then.
     pub(super) gone: Option<(String, Time)>,
     /// Payload that has left; kept for its allocation.
@@ -42,7 +44,15 @@ impl Link {
     }
 
     fn new(machine: Carrier, road: Road) -> Link {
-        Link { road, machine, is_ready: false, is_open: false, gone: None, pushed: Vec::new() }
+        Link {
+            road,
+            machine,
+            is_ready: false,
+            is_open: false,
+            is_paused: false,
+            gone: None,
+            pushed: Vec::new(),
+        }
     }
 
     /// The socket of a stream.

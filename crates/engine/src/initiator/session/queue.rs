@@ -1,6 +1,6 @@
 //! The commands of a session: which wait, which are on their way, and what becomes of each when it ends.
 
-use super::{Attentions, Command, Ending, Finished};
+use super::{Attentions, Command, Ending, Finished, Moved};
 use crate::initiator::carrier::Carrier;
 use proto::iscsi::initiator::{Completion, Outcome};
 use proto::time::Time;
@@ -183,19 +183,18 @@ impl Queue {
     fn judge(&mut self, index: u32, completion: &Completion) -> Verdict {
         let slot = &mut self.slots[index as usize];
         let safe = slot.command.repeatable;
+        let Completion { read_bytes, write_bytes, residual, .. } = *completion;
+        let moved = Moved { read_bytes, write_bytes, residual };
         let (verdict, ending) = match completion.outcome {
             Outcome::Status { status: status::GOOD, .. } => {
                 self.has_answered |= !slot.is_question;
-                let ending =
-                    Ending::Good { read_bytes: completion.read_bytes, residual: completion.residual };
-                return Verdict::Report(ending);
+                return Verdict::Report(Ending::Good(moved));
             }
             Outcome::Status { status: status @ (status::BUSY | status::TASK_SET_FULL), .. } => {
-                (Verdict::Later, Ending::Status { status, sense: None, read_bytes: 0 })
+                (Verdict::Later, Ending::Status { status, sense: None, moved })
             }
             Outcome::Status { status, sense } => {
-                let read_bytes = completion.read_bytes;
-                let ending = Ending::Status { status, sense, read_bytes };
+                let ending = Ending::Status { status, sense, moved };
                 let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
                 match (status, key) {
                     (status::CHECK_CONDITION, Some(SenseKey::UnitAttention)) => {
@@ -365,6 +364,7 @@ mod tests {
                 task: TaskId { slot: cookie as u16, generation: 1 },
                 outcome,
                 read_bytes: 0,
+                write_bytes: 0,
                 residual: Residual::None,
                 read_residual: Residual::None,
             };
@@ -398,10 +398,11 @@ mod tests {
         for cookie in [0, 1] {
             bench.end(cookie, check(SenseKey::UnitAttention, 0x2900));
         }
-        assert!(bench.finished.is_empty() && bench.queue.attentions == Attentions::default());
+        let any = Attentions { any: true, ..Attentions::default() };
+        assert!(bench.finished.is_empty() && bench.queue.attentions == any);
         assert_eq!(bench.send().len(), 2, "a unit attention tells that nothing was executed");
-        bench.end(0, check(SenseKey::UnitAttention, 0x2a09));
-        assert!(bench.queue.attentions.capacity);
+        bench.end(0, check(SenseKey::UnitAttention, 0x2a01));
+        assert!(bench.queue.attentions.modes);
         bench.send();
         bench.end(0, status(status::GOOD));
         assert_eq!(bench.cookies(), [0]);
@@ -480,7 +481,7 @@ mod tests {
     fn resets_are_news_only_to_a_nexus_that_was_served() {
         let mut bench = Bench::new(&[true, true]);
         bench.end(0, check(SenseKey::UnitAttention, 0x2900));
-        assert_eq!(bench.queue.attentions, Attentions::default());
+        assert!(!bench.queue.attentions.power_on);
         bench.send();
         bench.end(0, status(status::GOOD));
         bench.end(1, check(SenseKey::UnitAttention, 0x2900));

@@ -322,8 +322,9 @@ impl Layer {
     pub(crate) fn end(&mut self, id: TaskId, outcome: Outcome, residual: Residual, read_residual: Residual) {
         let Some(task) = self.tasks.get(id) else { return };
         if task.ended.is_none() {
-            let read_bytes = task.received;
-            task.ended = Some(Completion { task: id, outcome, read_bytes, residual, read_residual });
+            let (read_bytes, write_bytes) = (task.received, task.taken);
+            task.ended =
+                Some(Completion { task: id, outcome, read_bytes, write_bytes, residual, read_residual });
         }
         self.complete(id);
     }

@@ -106,6 +106,9 @@ impl Layer {
         };
         let from = task.request.write.slice(data.at, len);
         task.lent = task.lent.saturating_add(1);
+        if data.at <= task.taken {
+            task.taken = task.taken.max(data.at.saturating_add(len));
+        }
         if last && data.tag != TAG_NONE {
             task.solicited = task.solicited.saturating_sub(1);
         }
@@ -135,6 +138,7 @@ impl Layer {
         let read = task.request.read.len();
         task.sent = true;
         task.cmd_sn = cmd_sn;
+        task.taken = unasked.immediate;
         if unasked.immediate > 0 {
             task.lent = task.lent.saturating_add(1);
         }

@@ -12,6 +12,8 @@ pub(crate) struct Task {
     pub cmd_sn: u32,
     /// Bytes of data-in that came: Data-In comes in order, as negotiated.
     pub received: u32,
+    /// Bytes of data-out that were sent, from the first on without a gap.
+    pub taken: u32,
     /// DataSN or R2TSN of the next PDU: they share one sequence (section 11.8.3).
     pub input_sn: u32,
     /// R2Ts not answered yet.
@@ -62,6 +64,7 @@ impl TaskTable {
             sent: false,
             cmd_sn: 0,
             received: 0,
+            taken: 0,
             input_sn: 0,
             solicited: 0,
             lent: 0,

@@ -34,20 +34,22 @@ impl Initiator {
         Ok(())
     }
 
-    /// The task that a response is about. RDMA Writes are not counted here, so what came is what was not left over.
+    /// The task that a response is about. RDMA is not counted here, so what came or was taken is what was not left over.
     fn answered(&mut self, pdu: &ScsiResponse) -> Option<TaskId> {
         let (id, task) = self.layer.tasks.find(pdu.initiator_task_tag.get())?;
-        let expected = task.request.read.len();
-        let (flag, count) = if task.request.write.is_empty() {
+        let (read, write) = (task.request.read.len(), task.request.write.len());
+        let of_read = if write == 0 {
             (ScsiResponse::UNDERFLOW, pdu.residual_count.get())
         } else {
             (ScsiResponse::BIDIRECTIONAL_READ_UNDERFLOW, pdu.bidirectional_read_residual_count.get())
         };
-        task.received = match pdu.response {
+        let moved = |expected: u32, (flag, count): (u8, u32)| match pdu.response {
             ScsiResponse::COMPLETED if pdu.flags & flag != 0 => expected.saturating_sub(count),
             ScsiResponse::COMPLETED => expected,
             _ => 0,
         };
+        task.received = moved(read, of_read);
+        task.taken = moved(write, (ScsiResponse::UNDERFLOW, pdu.residual_count.get()));
         Some(id)
     }
 

@@ -93,13 +93,14 @@ impl Initiator {
             Response::IN_UNDERFLOW,
             response.data_in_residual.get(),
         )?;
-        let missing = if let Residual::Underflow(count) = data_in { count } else { 0 };
+        let missing = |rest| if let Residual::Underflow(count) = rest { count } else { 0 };
         let is_both = read > 0 && write > 0;
         let main = if write > 0 || data_in == Residual::None { data_out } else { data_in };
         self.end(Completion {
             task: id,
             outcome,
-            read_bytes: read.saturating_sub(missing),
+            read_bytes: read.saturating_sub(missing(data_in)),
+            write_bytes: write.saturating_sub(missing(data_out)),
             residual: main,
             read_residual: if is_both { data_in } else { Residual::None },
         });
@@ -136,6 +137,7 @@ impl Initiator {
                     task,
                     outcome: Outcome::Aborted,
                     read_bytes: 0,
+                    write_bytes: 0,
                     residual: Residual::None,
                     read_residual: Residual::None,
                 });

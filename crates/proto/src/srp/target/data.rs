@@ -72,11 +72,16 @@ impl Target {
     /// Forgets a task: there is no response.
     pub(super) fn abort(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| task.is_live()) else { return };
+        let was_entering = task.stage == Stage::Tables;
         task.stage = Stage::Over;
         task.lends |= task.fetch.take().is_some() | task.push.take().is_some();
         self.unanswered = self.unanswered.saturating_sub(1);
         self.tasks.forget(id);
         self.settle(id);
+        if was_entering {
+            self.entering.retain(|other| *other != id);
+            self.enter();
+        }
         self.leave_if_idle();
     }
 

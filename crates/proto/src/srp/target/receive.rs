@@ -130,10 +130,25 @@ impl Target {
         task.message = keeps.then_some(message.place);
         if has_tables {
             self.out.push_back(Out::Table(id));
+        }
+        if has_tables || !self.entering.is_empty() {
+            self.entering.push_back(id);
         } else {
             self.give(id);
         }
         Ok(keeps)
+    }
+
+    /// Hands up what has all its descriptors, in the order in which it came: an ORDERED command must not enter the task
+    /// set before one that came earlier (SAM-5 section 8.9.3).
+    pub(super) fn enter(&mut self) {
+        while let Some(id) = self.entering.front().copied() {
+            if self.tasks.get(id).is_some_and(|task| task.table.is_some() || task.unread().is_some()) {
+                return;
+            }
+            self.entering.pop_front();
+            self.give(id);
+        }
     }
 
     /// There is no room for the descriptors of a command while others are in flight: it may come again.
@@ -146,7 +161,7 @@ impl Target {
     }
 
     /// The descriptors are complete: hands the command up, unless they are wrong.
-    pub(super) fn give(&mut self, id: TaskId) {
+    fn give(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         let (tag, sol_not) = (task.tag, task.sol_not);
         if let Err(violation) = task.data_out.judge().and_then(|()| task.data_in.judge()) {
@@ -193,18 +208,21 @@ impl Target {
             }
         };
         if function != Function::ClearAca {
-            // The layer above does not know of those whose tables are not read yet.
+            // The layer above does not know of those that have not entered the task set.
             let _ = self.forget_unread(|other| other == lun);
         }
         self.ask(tag, sol_not, lun, function);
         Ok(())
     }
 
-    /// Aborts the tasks of such LUNs of which the layer above does not know, since their descriptor tables are still being
-    /// read. Those are returned of which a read is under way; its end is told by [`Up::Pushed`].
+    /// Aborts the tasks of such LUNs of which the layer above does not know, since descriptor tables of theirs, or of one
+    /// before them, are still being read. Those are returned of which a read is under way; its end is told by
+    /// [`Up::Pushed`].
     pub fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
         let unread = self.tasks.iter().filter(|(_, task)| task.stage == Stage::Tables && of(task.lun()));
         let unread: Vec<TaskId> = unread.map(|(id, _)| id).collect();
+        // None of them is handed up when one before it goes.
+        self.entering.retain(|id| !unread.contains(id));
         let is_read = |target: &mut Target, id| {
             let task = target.tasks.get(id)?;
             task.lends = task.is_busy();

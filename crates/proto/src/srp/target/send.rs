@@ -110,7 +110,7 @@ impl Target {
                 task.message = None;
                 self.free(place);
             }
-            self.give(id);
+            self.enter();
             return Ok(None);
         };
         let len = rest.count.min(most).saturating_mul(DESCRIPTOR_BYTES);

@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 const TABLE_AT: u64 = 2 << 20;
 
 /// Buffers of these lengths in the peer's memory, in any order, and the data in them as one.
-fn buffers(
+pub(super) fn buffers(
     rig: &mut Rig<Wild>,
     lens: &[u32],
     access: Access,
@@ -40,7 +40,7 @@ fn buffers(
 }
 
 /// A table of these descriptors, of which `listed` are in the command too.
-fn table(rig: &mut Rig<Wild>, list: Vec<Direct>, listed: usize, len: u32) -> Shape {
+pub(super) fn table(rig: &mut Rig<Wild>, list: Vec<Direct>, listed: usize, len: u32) -> Shape {
     let span = Span { buffer: HOST, offset: TABLE_AT, len: list.as_bytes().len() as u32 };
     rig.memory.at(span).copy_from_slice(list.as_bytes());
     let at = rig.advertise(Places::one(span), Access::Read);

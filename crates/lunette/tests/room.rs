@@ -1,0 +1,150 @@
+//! Room for data that comes unasked: who waits for an ordered task to end takes none of what that task needs.
+
+mod support;
+
+use std::path::Path;
+use support::daemon::{Daemon, Url};
+use support::initiator::{Initiator, Login, Pdu, write_cdb};
+
+const GOOD: u8 = 0x00;
+const TASK_SET_FULL: u8 = 0x28;
+const ORDERED: u8 = 2;
+/// ABORT TASK, and its answer when there is no such task (RFC 7143 sections 11.5.1 and 11.6.1).
+const ABORT_TASK: u8 = 1;
+const NO_TASK: u8 = 1;
+const BLOCK_BYTES: u32 = 512;
+const PIECE: usize = 256 << 10;
+/// Commands of a window.
+const WINDOW: usize = 128;
+
+/// One core that serves a file.
+fn serve(directory: &Path) -> (Daemon, Url) {
+    let spec = format!("file:{},size=64M", directory.join("disk").display());
+    let daemon = Daemon::serve(["--cores", "0", "--lun", &spec]);
+    let url = daemon.lun(0);
+    (daemon, url)
+}
+
+fn session(url: &Url, name: &str) -> Initiator {
+    let mut initiator = Initiator::login(url, &Login::named(name)).expect("login");
+    initiator.ready(url.lun).expect("TEST UNIT READY");
+    initiator
+}
+
+/// READ(16) of one piece.
+fn read_cdb() -> [u8; 16] {
+    let mut cdb = write_cdb(0, PIECE, BLOCK_BYTES, false);
+    cdb[0] = 0x88;
+    cdb
+}
+
+/// A WRITE that runs for as long as its data is kept back.
+struct Held {
+    initiator: Initiator,
+    lun: u16,
+    transfer_tag: u32,
+}
+
+impl Held {
+    const TAG: u32 = 0x7000_0001;
+    const BYTES: usize = 2048;
+
+    fn begin(url: &Url) -> Held {
+        let mut initiator = session(url, "held");
+        let cdb = write_cdb(8, Held::BYTES, BLOCK_BYTES, false);
+        let mut command = Pdu::new(0x01, 0x80 | 0x20 | 1)
+            .lun(url.lun)
+            .word(16, Held::TAG)
+            .word(20, Held::BYTES as u32)
+            .word(24, initiator.next_cmd_sn());
+        command.header[32..].copy_from_slice(&cdb);
+        initiator.send(&command).expect("sent");
+        let asked = initiator.receive().expect("an R2T");
+        assert_eq!((asked.opcode(), asked.word_at(16)), (0x31, Held::TAG));
+        Held { initiator, lun: url.lun, transfer_tag: asked.word_at(20) }
+    }
+
+    fn end(mut self) {
+        let data = Pdu::new(0x05, 0x80)
+            .lun(self.lun)
+            .word(16, Held::TAG)
+            .word(20, self.transfer_tag)
+            .data(&[1; Held::BYTES]);
+        self.initiator.send(&data).expect("sent");
+        let response = self.initiator.receive().expect("a response");
+        assert_eq!((response.opcode(), response.header[3]), (0x21, GOOD));
+    }
+}
+
+/// Waits until the target has all commands that were sent: they come before a request that it answers at once.
+fn arrived(initiator: &mut Initiator, lun: u16) {
+    assert_eq!(initiator.manage(ABORT_TASK, lun, u32::MAX - 1).expect("an answer"), NO_TASK);
+}
+
+/// An ORDERED READ, which the target has once this returns.
+fn read_ordered(initiator: &mut Initiator, lun: u16) -> u32 {
+    let tag = initiator.issue_as(ORDERED, lun, &read_cdb(), PIECE, Vec::new()).expect("sent");
+    arrived(initiator, lun);
+    tag
+}
+
+/// So many WRITEs with their unasked data, which the target has once this returns.
+fn write_many(initiator: &mut Initiator, lun: u16, count: usize, bytes: usize) -> Vec<u32> {
+    let cdb = write_cdb(0, bytes, BLOCK_BYTES, false);
+    let tags = (0..count).map(|_| initiator.issue(lun, &cdb, 0, vec![2; bytes]).expect("sent")).collect();
+    arrived(initiator, lun);
+    tags
+}
+
+fn statuses(initiator: &mut Initiator, tags: &[u32]) -> Vec<u8> {
+    tags.iter().map(|tag| initiator.complete(*tag).expect("an answer").status).collect()
+}
+
+#[test]
+fn an_ordered_task_ends_however_much_data_waits_behind_it() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (daemon, url) = serve(directory.path());
+    let (mut one, mut other) = (session(&url, "one"), session(&url, "other"));
+    let held = Held::begin(&url);
+    let ordered = read_ordered(&mut one, url.lun);
+    let writes = write_many(&mut one, url.lun, 90, 192 << 10);
+    let read = other.issue(url.lun, &read_cdb(), PIECE, Vec::new()).expect("sent");
+    held.end();
+    assert_eq!(other.complete(read).expect("another initiator is served").status, GOOD);
+    assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
+    assert_eq!(statuses(&mut one, &writes), [GOOD; 90]);
+    daemon.stop();
+}
+
+#[test]
+fn an_ordered_task_ends_when_the_data_of_others_takes_all_room() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (daemon, url) = serve(directory.path());
+    let mut writers: Vec<Initiator> = (0..9).map(|n| session(&url, &format!("writer{n}"))).collect();
+    let mut one = session(&url, "one");
+    let held = Held::begin(&url);
+    let ordered = read_ordered(&mut one, url.lun);
+    let behind = writers.iter_mut().map(|writer| write_many(writer, url.lun, 70, PIECE));
+    let behind: Vec<Vec<u32>> = behind.collect();
+    held.end();
+    assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
+    let ends = writers.iter_mut().zip(&behind).flat_map(|(writer, tags)| statuses(writer, tags));
+    let ends: Vec<u8> = ends.collect();
+    assert!(ends.iter().all(|status| [GOOD, TASK_SET_FULL].contains(status)), "{ends:02x?}");
+    assert_eq!(writers[0].read_blocks(url.lun, 0, 1, BLOCK_BYTES).expect("served on"), [2; 512]);
+    daemon.stop();
+}
+
+#[test]
+fn there_is_room_for_the_unasked_data_of_a_window() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (daemon, url) = serve(directory.path());
+    let mut one = session(&url, "one");
+    let held = Held::begin(&url);
+    let ordered = read_ordered(&mut one, url.lun);
+    let writes = write_many(&mut one, url.lun, WINDOW - 1, PIECE);
+    held.end();
+    assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
+    assert_eq!(statuses(&mut one, &writes), [GOOD; WINDOW - 1]);
+    daemon.stop();
+}

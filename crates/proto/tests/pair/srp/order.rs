@@ -1,0 +1,103 @@
+//! Commands enter the task set in the order in which they came, however late their descriptor tables are read (SAM-5
+//! section 8.9.3).
+
+use super::rig::Rig;
+use super::shapes::{buffers, table};
+use super::wild::{Shape, Wild, cdb, command, function};
+use crate::support::Random;
+use proto::message::Access;
+use proto::verbs::{Down, FunctionResponse, Up};
+use wire::srp::{LoginRequest, TaskFunction};
+
+const RESET: u64 = 99;
+/// Where the LUN is in SRP_CMD.
+const LUN: std::ops::Range<usize> = 20..28;
+
+/// A channel, and data-out whose descriptors have to be read.
+fn rig(seed: u64) -> (Rig<Wild>, Shape) {
+    let mut rig = Rig::wild(LoginRequest::IMMEDIATE, seed);
+    let (list, _) = buffers(&mut rig, &[40; 100], Access::Read, &mut Random::new(seed));
+    let shape = table(&mut rig, list, 0, 4000);
+    (rig, shape)
+}
+
+/// The command with this number, for that LUN.
+fn numbered(number: u32, lun: u8, data_out: &Shape) -> Vec<u8> {
+    let mut unit = command(number.into(), &cdb(0, number, 0), data_out, &Shape::None);
+    unit[LUN.start + 1] = lun;
+    unit
+}
+
+/// The numbers of commands that went up; functions are answered, and are number [`RESET`].
+fn numbers(rig: &mut Rig<Wild>) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for up in std::mem::take(&mut rig.ups) {
+        match up {
+            Up::Command(command) => numbers.push(u64::from(command.cdb.u32(2))),
+            Up::Function { id, .. } => {
+                numbers.push(RESET);
+                rig.down(Down::FunctionDone { id, response: FunctionResponse::Complete });
+            }
+            // A table was being read for one that was aborted.
+            Up::Pushed(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    numbers
+}
+
+#[test]
+fn commands_go_up_in_the_order_in_which_they_came() {
+    for seed in 0..50 {
+        let (mut rig, tabled) = rig(seed);
+        let shapes = [Shape::None, Shape::Immediate(vec![1; 600]), tabled];
+        let mut random = Random::new(seed ^ 0x77);
+        for number in 0..8 {
+            let shape = &shapes[random.below(3)];
+            rig.send(&numbered(number, 0, shape));
+        }
+        rig.run();
+        assert_eq!(numbers(&mut rig), [0, 1, 2, 3, 4, 5, 6, 7], "seed {seed}");
+        assert_eq!((rig.broken, &rig.target_gone), (None, &None));
+    }
+}
+
+#[test]
+fn a_command_that_is_aborted_holds_up_none_behind_it() {
+    for seed in 0..60 {
+        let (mut rig, tabled) = rig(seed);
+        rig.send(&numbered(1, 0, &tabled));
+        rig.send(&numbered(2, 0, &tabled));
+        rig.send(&numbered(3, 0, &Shape::None));
+        let aborted = 1 + seed % 3;
+        rig.send(&function(RESET, TaskFunction::ABORT_TASK, aborted));
+        rig.run();
+        let seen: Vec<u64> = numbers(&mut rig).into_iter().filter(|number| *number != RESET).collect();
+        let left: Vec<u64> = (1..4).filter(|number| *number != aborted).collect();
+        assert!(seen == left || seen == [1, 2, 3], "seed {seed}: {seen:?} without {aborted}");
+        rig.run();
+        assert!(!rig.peer.machine.inbox.is_empty(), "seed {seed}: the abort is answered");
+        assert_eq!((rig.broken, &rig.target_gone), (None, &None));
+    }
+}
+
+#[test]
+fn what_a_reset_ends_does_not_go_up_behind_it() {
+    for seed in 0..60 {
+        let (mut rig, tabled) = rig(seed);
+        rig.send(&numbered(1, 0, &tabled));
+        rig.send(&numbered(2, 0, &Shape::None));
+        rig.send(&numbered(3, 1, &Shape::None));
+        rig.send(&numbered(4, 0, &tabled));
+        rig.send(&numbered(5, 1, &tabled));
+        rig.send(&function(RESET, TaskFunction::LOGICAL_UNIT_RESET, 0));
+        rig.run();
+        let seen = numbers(&mut rig);
+        let reset = seen.iter().position(|number| *number == RESET).expect("the reset goes up");
+        let (before, behind) = seen.split_at(reset);
+        assert!(behind.iter().all(|number| [3, 5, RESET].contains(number)), "seed {seed}: {seen:?}");
+        assert!(before.is_sorted() && behind[1..].is_sorted(), "seed {seed}: {seen:?}");
+        assert!(seen.contains(&3) && seen.contains(&5), "seed {seed}: {seen:?}");
+        assert_eq!((rig.broken, &rig.target_gone), (None, &None));
+    }
+}
