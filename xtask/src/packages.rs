@@ -48,7 +48,7 @@ const VM: [Package; 11] = [
 
 /// Makes sure that all packages are there: installs them as root, otherwise names the missing ones.
 pub(crate) fn ensure() -> Result {
-    ensure_all(&PACKAGES)
+    ensure_all(&PACKAGES).and_then(|()| ensure_identity())
 }
 
 /// The same for measurements.
@@ -58,7 +58,24 @@ pub(crate) fn ensure_for_bench() -> Result {
 
 /// The same for the virtual machine.
 pub(crate) fn ensure_for_vm() -> Result {
-    ensure_all(&VM)
+    ensure_all(&VM).and_then(|()| ensure_identity())
+}
+
+/// Makes sure that the machine has an identity, without which the daemon serves no file that has no `serial=`. Images of
+/// Debian for containers have none.
+fn ensure_identity() -> Result {
+    const PATH: &str = "/etc/machine-id";
+    let id = std::fs::read_to_string(PATH).unwrap_or_default();
+    if !matches!(id.trim(), "" | "uninitialized") {
+        return Ok(());
+    }
+    if !is_root() {
+        return Err(format!("{PATH} has no identity (as root: systemd-machine-id-setup)"));
+    }
+    println!("making {PATH}");
+    let fault = |error: std::io::Error| format!("{PATH}: {error}");
+    let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(fault)?;
+    std::fs::write(PATH, random.replace('-', "")).map_err(fault)
 }
 
 /// Does what needs apt's lists of packages; if that fails, once more with new lists, which only root can get.

@@ -5,7 +5,6 @@ use crate::registry::{CHANNELS_MAX, Registry, SessionName};
 use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, TargetRecord};
 use proto::iscsi::target::TargetConfig;
 use proto::srp::target as srp;
-use scsi::unit::Port;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -55,6 +54,7 @@ impl Directory {
             queue_depth: QUEUE_DEPTH,
             max_it_iu_bytes: SRP_IU_BYTES_MAX,
             target_port: srp_port(self.config.srp_guid.unwrap_or_default()),
+            login_within: self.config.login_timeout,
             idle: self.config.keep_alive,
         }
     }
@@ -182,22 +182,24 @@ impl srp::login::Access for Directory {
         };
         let target = &self.config.targets[index];
         let initiator = srp::login::port_name(&applicant.initiator_port);
-        let refused = |why| (RejectReason::UNABLE_TO_ESTABLISH, format!("{initiator}: {why}"));
-        let matched = self.group_for(target, &initiator, applicant.from.ip()).map_err(refused)?;
+        let refused =
+            |reason, why: &str| (reason, format!("{why} (initiator {initiator}, target {})", target.name));
+        let forbidden = |why: String| refused(RejectReason::UNABLE_TO_ESTABLISH, &why);
+        let matched = self.group_for(target, &initiator, applicant.from.ip()).map_err(forbidden)?;
         if let Some(group) = matched.filter(|group| group.chap.is_some()) {
-            return Err(refused(format!("group {} asks for CHAP, which SRP does not have", group.name)));
+            return Err(forbidden(format!("group {} asks for CHAP, which SRP does not have", group.name)));
         }
         let group = self.config.portals[portal].group;
         let ports =
             SessionName { initiator: initiator.clone(), isid: [0; 6], target: index, group, channel: 0 };
         let others = self.registry.channels(&ports);
         if applicant.keeps_others && others >= CHANNELS_MAX {
-            let why = format!("{initiator}: the session has {CHANNELS_MAX} channels already");
-            return Err((RejectReason::CHANNEL_LIMIT, why));
+            let why = format!("the session has {CHANNELS_MAX} channels already");
+            return Err(refused(RejectReason::CHANNEL_LIMIT, &why));
         }
         if others == 0 && self.registry.sessions_of(index) >= target.sessions_max {
             let why = "the target has no room for another session (sessions_max)";
-            return Err((RejectReason::INSUFFICIENT_RESOURCES, why.into()));
+            return Err(refused(RejectReason::INSUFFICIENT_RESOURCES, why));
         }
         Ok(others > 0)
     }
@@ -233,31 +235,6 @@ pub(crate) fn group_of<'a>(target: &'a Target, initiator: &str, from: IpAddr) ->
     })
 }
 
-/// Relative target port identifier of a target reached through a portal: ports are counted over all targets and
-/// portal groups, from 1.
-pub(crate) fn relative_port(config: &Config, target: usize, portal: usize) -> u16 {
-    let group = config.portals[portal].group;
-    let ports = all_ports(config);
-    let found = ports.iter().position(|(index, tag)| (*index, *tag) == (target, group));
-    found.map_or(1, |position| u16::try_from(position + 1).unwrap_or(u16::MAX))
-}
-
-/// The target ports through which a LUN is reached.
-pub(crate) fn ports_of(config: &Config, lun: usize) -> Vec<Port> {
-    let serves = |target: &Target| {
-        let own = target.luns.iter().any(|(_, index)| *index == lun);
-        let mut grouped = target.groups.iter().filter_map(|group| group.luns.as_ref()).flatten();
-        own || grouped.any(|(_, index)| *index == lun)
-    };
-    let ports = all_ports(config);
-    let numbered = ports.iter().zip(1u16..).filter(|((target, _), _)| serves(&config.targets[*target]));
-    let port = |((target, group), relative_id): (&(usize, u16), u16)| {
-        let device = config.targets[*target].name.clone();
-        Port { relative_id, group: *group, name: format!("{device},t,0x{group:04x}"), device }
-    };
-    numbered.map(port).collect()
-}
-
 /// World-wide names of a unit.
 pub(crate) struct Identity {
     /// NAA IEEE Registered Extended (SPC-4 section 7.8.6.6.5).
@@ -279,18 +256,6 @@ pub(crate) fn identity(serial: &str) -> Identity {
     let naa = (6 << 124 | oui << 100 | hash >> 28).to_be_bytes();
     let eui = ((oui << 40 | hash >> 88) as u64).to_be_bytes();
     Identity { naa, eui }
-}
-
-fn all_ports(config: &Config) -> Vec<(usize, u16)> {
-    let mut ports = Vec::new();
-    for (index, target) in config.targets.iter().enumerate() {
-        let mut groups: Vec<u16> =
-            target.portals.iter().map(|portal| config.portals[*portal].group).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        ports.extend(groups.into_iter().map(|group| (index, group)));
-    }
-    ports
 }
 
 /// Whether a name matches a pattern with `*` and `?`, without regard to case (RFC 3722).
@@ -405,8 +370,11 @@ mod tests {
         let why = |refused: Result<bool, (RejectReason, String)>| refused.expect_err("refused");
         let (reason, words) = why(admit(0xc, here, false));
         assert!(reason == RejectReason::UNABLE_TO_ESTABLISH && words.contains("asks for CHAP"), "{words}");
-        assert!(why(admit(0xb00, here, false)).1.ends_with("no group of the target matches"));
-        assert!(why(admit(0xb, "203.0.113.1:9", false)).1.ends_with("no group of the target matches"));
+        let (_, words) = why(admit(0xb00, here, false));
+        let port = srp::login::port_name(&0xb00_u128.to_be_bytes());
+        let target = &directory.config.targets[1].name;
+        assert_eq!(words, format!("no group of the target matches (initiator {port}, target {target})"));
+        assert!(why(admit(0xb, "203.0.113.1:9", false)).1.starts_with("no group of the target matches"));
         for serial in 1..=CHANNELS_MAX as u64 {
             let initiator = srp::login::port_name(&0xb_u128.to_be_bytes());
             let name = SessionName { initiator, isid: [0; 6], target: 1, group: 1, channel: serial };

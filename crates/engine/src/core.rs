@@ -1,6 +1,7 @@
 //! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
 
 mod aoe;
+mod budget;
 mod buffer;
 mod connection;
 mod device;
@@ -16,6 +17,8 @@ mod task;
 mod traffic;
 
 pub(crate) use aoe::{Ledger, ledgers, open};
+#[cfg(test)]
+pub(crate) use budget::TURN_BYTES;
 pub(crate) use session::LunState;
 
 use crate::access::Directory;
@@ -26,8 +29,9 @@ use crate::poll::{Poller, Work};
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
 use aoe::{Answered, Interface, Keeper};
+use budget::Budget;
 use buffer::Starving;
-use connection::Connection;
+use connection::{ClosingTarget, Connection};
 use function::Function;
 use gate::{Gate, GateHome};
 use home::HomeUnit;
@@ -39,7 +43,7 @@ use reactor::io::{Completion, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
 use reactor::packet::Socket;
 use scsi::storage::StoreError;
-use scsi::{Event, Publish, View};
+use scsi::{Publish, View};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -109,6 +113,8 @@ pub(crate) struct Core<I: Io> {
     published: Vec<Option<Arc<Publish>>>,
     /// How many times all sessions of each target were ended here.
     closings: Vec<u64>,
+    /// Targets whose sessions were ended, and of which something is left here.
+    closing_targets: Vec<ClosingTarget>,
     /// The session that is to move to another core.
     drain: Option<Drain>,
     meter: Meter,
@@ -116,8 +122,7 @@ pub(crate) struct Core<I: Io> {
     starved: VecDeque<Starving>,
     /// Tasks that wait until others have changed the same blocks, oldest first.
     overlapping: Vec<Key>,
-    /// Tasks that go on in the next turn.
-    to_run: Vec<(Key, Event)>,
+    budget: Budget,
     /// Connections whose machines are to be fed.
     to_serve: Vec<Key>,
     /// Connections that may owe something at the end of the turn.
@@ -231,11 +236,12 @@ impl<I: Io> Core<I> {
             publications: Vec::new(),
             published: vec![None; units],
             closings: vec![0; targets],
+            closing_targets: Vec::new(),
             drain: None,
             meter: Meter::default(),
             starved: VecDeque::new(),
             overlapping: Vec::new(),
-            to_run: Vec::new(),
+            budget: Budget::new(),
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
             poller,
@@ -290,7 +296,7 @@ impl<I: Io> Core<I> {
 
     fn wait(&mut self) -> Wait {
         let is_ready = self.io.is_ready() || !self.own.is_empty();
-        if is_ready || !self.to_serve.is_empty() || !self.to_run.is_empty() {
+        if is_ready || !self.to_serve.is_empty() || !self.budget.is_idle() {
             return Wait::No;
         }
         let now = self.io.now();
@@ -311,6 +317,7 @@ impl<I: Io> Core<I> {
     /// One turn: completions, messages, then everything that became ready goes out together.
     fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
         let mut work = Work::None;
+        self.run_all();
         for completion in completions.drain(..) {
             work = work.max(kind::work(completion.tag));
             self.dispatch(completion);
@@ -325,7 +332,6 @@ impl<I: Io> Core<I> {
         for message in messages.drain(..) {
             self.message(message);
         }
-        self.run_all();
         loop {
             self.serve_all();
             self.settle_turn();
@@ -440,15 +446,19 @@ impl<I: Io> Core<I> {
             Message::Home { unit, origin, request } => self.home_request(unit, origin, request),
             Message::Answer { origin, reply } => self.home_answered(origin, reply),
             Message::Publish { unit, publish, origin, home } => self.apply(unit, &publish, origin, home),
+            Message::Recall { unit, core, task } => self.home_recall(unit, core, task),
+            Message::Recalled { task } => self.recalled(task),
             Message::Applied { unit } => self.home_applied(unit),
             Message::Persisted { unit, ok } => self.home_persisted(unit, ok),
             Message::Gate { unit, gate } => self.gate_message(unit, gate),
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
+            Message::Forsaken { core, parked } => self.forsaken(core, parked),
             Message::Quieten(asker) => self.quieten(asker),
             Message::Quiet(asker) => self.function_quiet(asker),
             Message::DeviceFailed { name } => self.device_failed(&name),
-            Message::CloseTarget { target } => self.close_target(target),
+            Message::CloseTarget { target, asker } => self.close_target(target, asker),
+            Message::TargetClosed(asker) => self.function_closed(asker),
             Message::Interface { index, message } => self.interface_message(index, message),
             Message::ChangeEnded => self.change_ended(),
             Message::Stop => self.stop(),

@@ -8,6 +8,7 @@ use crate::guid;
 use crate::housekeeper::{self, Housekeeper, Job};
 use crate::message::Message;
 use crate::opening::{self, Opened};
+use crate::ports;
 use crate::prober::{self, Watch, Watched};
 use crate::registry::Registry;
 use rdma::verbs::Listener;
@@ -23,10 +24,17 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use store::lane::Lane;
 
 /// I/O buffers of each core, in bytes: mapped at start, touched as used.
 const ARENA_BYTES: u64 = 128 << 20;
+
+/// How long the start waits for addresses that are in use, all portals together: the kernel closes the sockets of a
+/// ring some time after its process was killed.
+const PORT_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PORT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running daemon. Dropping it without [`Daemon::stop`] leaves its threads running until the process ends.
 pub struct Daemon {
@@ -255,14 +263,13 @@ fn raise_descriptor_limit(config: &Config) {
 }
 
 fn bind(config: &Config) -> Result<Vec<Option<TcpListener>>, StartError> {
-    let bind = |portal: &crate::config::Portal| {
-        reactor::net::listen(portal.listen).map_err(|error| {
+    let mut patience = PORT_PATIENCE;
+    let mut bind = |portal: &crate::config::Portal| {
+        listen(portal.listen, &mut patience, std::thread::sleep).map_err(|error| {
             let fix = match error.kind() {
-                std::io::ErrorKind::AddrInUse => {
-                    "is another target running there? choose another port with --listen"
-                }
-                std::io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address",
-                std::io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
+                ErrorKind::AddrInUse => "is another target running there? choose another port with --listen",
+                ErrorKind::AddrNotAvailable => "no interface of this machine has that address",
+                ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
                 _ => "check the address",
             };
             StartError(format!("cannot listen on {}: {error}; {fix}", portal.listen))
@@ -271,6 +278,33 @@ fn bind(config: &Config) -> Result<Vec<Option<TcpListener>>, StartError> {
     let by_tcp =
         |portal: &crate::config::Portal| (portal.rdma != ByDevice::Only).then(|| bind(portal)).transpose();
     config.portals.iter().map(by_tcp).collect()
+}
+
+/// Listens on an address, and waits for it as long as there is patience when it is in use.
+fn listen(
+    address: SocketAddr,
+    patience: &mut Duration,
+    mut sleep: impl FnMut(Duration),
+) -> std::io::Result<TcpListener> {
+    let mut has_waited = false;
+    loop {
+        match reactor::net::listen(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && !patience.is_zero() => {
+                if !has_waited {
+                    tracing::warn!(
+                        %address,
+                        "the address is in use; waiting up to {} s for a daemon that was killed to let go of it",
+                        patience.as_secs()
+                    );
+                }
+                has_waited = true;
+                let pause = PORT_PAUSE.min(*patience);
+                sleep(pause);
+                *patience -= pause;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Where portals say so RDMA devices listen, also on a port that TCP has.
@@ -350,7 +384,7 @@ fn unit(config: &Config, index: usize, opened: &Opened) -> Unit {
         exported: lun.export().is_some(),
         can_keep: config.state_dir.is_some(),
         copies: Arc::default(),
-        ports: access::ports_of(config, index),
+        ports: ports::ports_of(config, index),
     }
 }
 

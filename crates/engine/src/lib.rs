@@ -18,6 +18,7 @@ pub mod limited;
 mod message;
 mod opening;
 pub mod poll;
+mod ports;
 mod prober;
 mod random;
 mod registry;

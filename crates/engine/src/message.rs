@@ -3,7 +3,8 @@
 use crate::core::LunState;
 use crate::slots::Key;
 use crate::transport::Transport;
-use proto::verbs::FunctionId;
+use proto::time::Time;
+use proto::verbs::{Command, FunctionId};
 use reactor::io::Handle;
 use reactor::packet::Socket;
 use scsi::nexus::Reach;
@@ -48,6 +49,21 @@ pub(crate) enum Message {
         origin: Origin,
         /// The answer.
         reply: HomeReply,
+    },
+    /// A task was aborted while its request was with the home. If that has not begun it, it is not to be done, and the
+    /// home says so ([`Message::Recalled`]); otherwise it is answered.
+    Recall {
+        /// The unit.
+        unit: u32,
+        /// The task's core.
+        core: usize,
+        /// The task.
+        task: Key,
+    },
+    /// The task's request was not begun, and is not done.
+    Recalled {
+        /// The task.
+        task: Key,
     },
     /// Apply this and say [`Message::Applied`] to core `home`.
     Publish {
@@ -94,6 +110,13 @@ pub(crate) enum Message {
         /// The connection that waited.
         parked: Key,
     },
+    /// A connection that waited for sessions to end has ended itself: nobody there needs to hear of them.
+    Forsaken {
+        /// Where it waited.
+        core: usize,
+        /// The connection.
+        parked: Key,
+    },
     /// Say [`Message::Quiet`] when no RDMA of tasks of this nexus that are over is under way on your connections.
     Quieten(Asker),
     /// None is.
@@ -103,11 +126,16 @@ pub(crate) enum Message {
         /// Its name.
         name: String,
     },
-    /// TARGET COLD RESET: end all sessions of the target.
+    /// TARGET COLD RESET: end all sessions of the target but the one that asked for it, and say [`Message::TargetClosed`]
+    /// when none of their tasks can take effect any more.
     CloseTarget {
         /// Index of the target in the configuration.
         target: usize,
+        /// Whose function it is.
+        asker: Asker,
     },
+    /// None can here.
+    TargetClosed(Asker),
     /// About a network interface that serves AoE and may have changed: see `core::aoe::again`.
     Interface {
         /// Its index in the configuration.
@@ -221,9 +249,38 @@ pub(crate) struct Facts {
     pub(crate) session: Option<Arc<proto::verbs::Session>>,
     /// Index of the target, once logged in to one.
     pub(crate) target: Option<usize>,
+    /// What it has done.
+    pub(crate) tally: Tally,
+}
+
+/// What a connection has done, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    /// When it began.
+    pub(crate) since: Time,
+    /// Commands that came.
+    pub(crate) commands: u64,
+    /// Bytes that they were to read, and to write.
+    pub(crate) read_bytes: u64,
+    pub(crate) write_bytes: u64,
+}
+
+impl Tally {
+    /// Counts a command.
+    pub(crate) fn add(&mut self, command: &Command) {
+        self.commands += 1;
+        self.read_bytes += u64::from(command.read_bytes);
+        self.write_bytes += u64::from(command.write_bytes);
+    }
 }
 
 impl Facts {
+    /// Of a connection that begins now.
+    pub(crate) fn new(serial: u64, way: Way, now: Time) -> Facts {
+        let tally = Tally { since: now, commands: 0, read_bytes: 0, write_bytes: 0 };
+        Facts { serial, way, session: None, target: None, tally }
+    }
+
     /// Index of the portal that it came by, if it did.
     pub(crate) fn portal(&self) -> Option<usize> {
         match self.way {
@@ -252,6 +309,16 @@ pub(crate) enum Way {
         /// The initiator's address.
         from: Mac,
     },
+}
+
+impl Way {
+    /// The address that the initiator connected to, for the log.
+    pub(crate) fn portal(&self) -> Option<SocketAddr> {
+        match self {
+            Way::Portal { local, .. } => Some(*local),
+            Way::Interface { .. } => None,
+        }
+    }
 }
 
 /// The initiator's address, for the log.

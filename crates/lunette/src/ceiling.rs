@@ -1,11 +1,10 @@
 //! `lunette ceiling`: a responder that does nothing, to measure what the others could reach at most.
 
-use crate::{Failure, catch_signals, say};
+use crate::{Failure, say, signals};
 use bench::ceiling::{BLOCK_BYTES, Ceiling, CeilingOptions, SIZE_BYTES};
 use clap::{Args, ValueEnum};
 use engine::config::{format_size, parse_cores, parse_size, show_cores};
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette ceiling --poll always --cores 0")]
@@ -38,8 +37,8 @@ pub(crate) fn run(arguments: &CeilingArguments) -> Result<String, Failure> {
         return Err(Failure::wrong_input(format!("--size: a block has {BLOCK_BYTES} bytes; choose more")));
     }
     // Before anything is served, so that no signal is lost.
-    let (mut signals, stopping) =
-        catch_signals().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+    let mut signals =
+        signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
     let listen = arguments.listen;
     let options = CeilingOptions {
         listen,
@@ -50,8 +49,7 @@ pub(crate) fn run(arguments: &CeilingArguments) -> Result<String, Failure> {
     let ceiling = Ceiling::start(options)
         .map_err(|error| Failure::failed(format!("{listen}: {error}; choose another --listen")))?;
     say(&banner(&ceiling, arguments, &cores));
-    signals.forever().next();
-    stopping.store(true, Ordering::SeqCst);
+    signals.wait();
     drop(ceiling);
     Ok(String::new())
 }

@@ -11,6 +11,7 @@ mod discover;
 mod inquiry;
 mod rdma;
 mod report;
+mod signals;
 
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
@@ -19,13 +20,12 @@ use engine::Daemon;
 use engine::config::{Config, Problems};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
-use signal_hook::iterator::Signals;
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use tracing_subscriber::EnvFilter;
 
 /// Exit status for input that is wrong.
@@ -110,7 +110,7 @@ fn serve(options: Serve) -> ExitCode {
         Err(problems) => return refuse(&problems),
     };
     // Before anything is served, so that no signal is lost.
-    let (mut signals, stopping) = match catch_signals() {
+    let mut signals = match signals::catch() {
         Ok(caught) => caught,
         Err(error) => return fail(format!("signals cannot be caught: {error}"), 1),
     };
@@ -135,8 +135,7 @@ fn serve(options: Serve) -> ExitCode {
         admin: admin.as_ref().map(admin::Server::place),
     };
     say(&banner(&config, &running));
-    signals.forever().next();
-    stopping.store(true, Ordering::SeqCst);
+    signals.wait();
     tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
     if let Err(error) = daemon.stop() {
         return fail(error, 1);
@@ -144,15 +143,6 @@ fn serve(options: Serve) -> ExitCode {
     drop(admin);
     tracing::info!("stopped");
     ExitCode::SUCCESS
-}
-
-/// The signals that end the daemon, and a flag: once it is set, the next signal ends the process at once.
-fn catch_signals() -> io::Result<(Signals, Arc<AtomicBool>)> {
-    let stopping = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stopping))?;
-    }
-    Ok((Signals::new([SIGINT, SIGTERM])?, stopping))
 }
 
 /// A flag that an interrupt sets, as does a terminal that is closed; a second one ends the process at once.

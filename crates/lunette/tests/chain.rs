@@ -150,7 +150,7 @@ fn a_dead_back_end_is_told_and_never_made_up_for() {
 
 #[test]
 fn initiators_are_told_that_the_back_end_lost_its_memory() {
-    let behind = back_with("127.0.0.1:0", "ram:16M");
+    let behind = back_with("127.0.0.1:0", "ram:16M,serial=LOST");
     let there = behind.lun(0);
     let front = front(&there, 2);
     let mut initiator =
@@ -158,7 +158,7 @@ fn initiators_are_told_that_the_back_end_lost_its_memory() {
     initiator.ready(0).expect("the unit is ready");
     initiator.read_blocks(0, 0, 8, 512).expect("data");
     behind.kill9();
-    let behind = back_with(&there.portal.to_string(), "ram:16M");
+    let behind = back_with(&there.portal.to_string(), "ram:16M,serial=LOST");
     // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
     loop {
         let reply = initiator.read(0, &[0; 6], 0).expect("a reply");

@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 use std::time::Duration;
-use support::daemon::Daemon;
+use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, write_cdb};
 use support::tools::{Outcome, run};
 use support::wait_until;
@@ -65,6 +65,45 @@ fn a_second_signal_ends_the_daemon_at_once() {
     guest.receive().expect("a request to log out");
     daemon.signal("INT");
     assert_eq!(daemon.wait().code(), Some(130));
+}
+
+#[test]
+fn only_signals_that_ask_for_the_end_end_the_daemon() {
+    let daemon = Daemon::serve(["--lun", "ram:1M"]);
+    let url = daemon.lun(0);
+    let mut initiator = Initiator::login(&url, &Login::named("stayer")).expect("login");
+    initiator.ready(url.lun).expect("the unit is ready");
+    let others = [
+        "HUP", "USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "PWR", "STKFLT", "XCPU", "XFSZ", "PIPE", "34",
+        "64",
+    ];
+    for (count, name) in (1..).zip(others) {
+        daemon.signal(name);
+        wait_until("a signal is logged", || daemon.log().matches(" is ignored: ").count() == count);
+    }
+    assert!(daemon.log().contains("SIGHUP is ignored: a changed configuration is read at the next start"));
+    initiator.ready(url.lun).expect("the session goes on");
+    initiator.logout().expect("logout");
+    daemon.stop();
+    for name in ["INT", "QUIT"] {
+        let mut daemon = Daemon::serve(["--lun", "ram:1M"]);
+        daemon.signal(name);
+        assert!(daemon.wait().success(), "{}", daemon.log());
+    }
+}
+
+#[test]
+fn a_killed_daemon_is_started_again_at_once() {
+    let mut daemon = Daemon::serve(["--lun", "ram:1M"]);
+    for _ in 0..5 {
+        let url = daemon.lun(0);
+        let mut initiator = Initiator::login(&url, &Login::named("client")).expect("login");
+        initiator.ready(url.lun).expect("the unit is ready");
+        daemon.kill9();
+        let again = ["serve", "--lun", "ram:1M", "--listen", &url.portal.to_string()];
+        daemon = Daemon::start(Daemon::command().args(again));
+    }
+    daemon.stop();
 }
 
 /// TEST UNIT READY: the sense key of what it ends with; `None`: it is ready.
@@ -203,6 +242,35 @@ fn groups_decide_who_sees_what_and_may_write() {
     drop((reader, writer));
     let log = daemon.stop();
     assert!(log.contains("group out denies it"), "{log}");
+}
+
+/// The line of a log that has all of these in it.
+fn line_with<'a>(log: &'a str, parts: &[&str]) -> &'a str {
+    let mut lines = log.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
+    lines.next().unwrap_or_else(|| panic!("no line with {parts:?} in:\n{log}"))
+}
+
+#[test]
+fn refusals_and_ends_of_sessions_say_who_where_and_what() {
+    let daemon = Daemon::serve(["--lun", "ram:1M"]);
+    let url = daemon.lun(0);
+    let wrong = Url { target: "iqn.2026-11.a:absent".into(), ..url.clone() };
+    let login = Login::named("wanderer");
+    Initiator::login(&wrong, &login).err().expect("there is no such target");
+    let mut guest = Initiator::login(&url, &login).expect("login");
+    // It is told that its nexus is new, and asks again.
+    guest.ready(0).expect("the unit is ready");
+    guest.write_blocks(0, 3, 512, &[1; 1024], false).expect("WRITE");
+    guest.read_blocks(0, 3, 1, 512).expect("READ");
+    guest.logout().expect("logout");
+    let log = daemon.stop();
+    let portal = format!("portal={}", url.portal);
+    let initiator = &login.name;
+    let asked = format!("no such target (initiator {initiator}, target iqn.2026-11.a:absent)");
+    line_with(&log, &["login ended: login refused: ", &asked, "from=127.0.0.1:", &portal]);
+    let (who, what) = (format!("initiator={initiator}"), format!("target=\"{}\"", url.target));
+    let counts = "commands=4 read_bytes=512 write_bytes=1024";
+    line_with(&log, &["ended: logged out", &who, &what, "from=127.0.0.1:", &portal, "seconds=", counts]);
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub trait Provider {
     fn reject(&mut self, now: Time, private_data: &[u8]) -> Result<(), Refused>;
 
     /// Gives a place for one message of the peer, also before the connection is made.
-    fn post_receive(&mut self, place: Span, arena: &Arena) -> Result<(), Refused>;
+    fn post_receive(&mut self, place: Span, arena: &mut Arena) -> Result<(), Refused>;
 
     /// How many bytes of such a header [`Provider::send`] copies; the rest comes in front of the payload.
     fn copied(&self, header: &[u8], payload: &Places) -> usize;

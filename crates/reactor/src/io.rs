@@ -15,7 +15,7 @@ pub struct Tag(pub u64);
 pub struct Handle(pub i32);
 
 /// What came of a request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The request's tag.
     pub tag: Tag,

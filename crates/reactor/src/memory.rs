@@ -7,6 +7,7 @@
 
 mod arena;
 mod region;
+mod shared;
 
 pub use arena::{Arena, LARGE_BYTES, Loan, SMALL_BYTES};
 pub(crate) use region::{Pin, copy, with_shared_bytes};

@@ -2,6 +2,8 @@
 
 mod requests;
 mod setup;
+#[cfg(test)]
+mod tests;
 
 use crate::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use crate::memory::Arena;
@@ -45,7 +47,7 @@ pub struct Uring {
     ready: Vec<Completion>,
     now: Time,
     is_closing: bool,
-    /// Receives and reads that are still to be queued.
+    /// What is still to be queued behind everything else: receives and reads, and the rest of a send that was cut short.
     fills: Vec<squeue::Entry>,
     _stays_on_its_thread: PhantomData<*mut ()>,
 }
@@ -85,7 +87,12 @@ impl Uring {
                 }
                 self.in_flight += 1;
             }
-            None => self.fail(tag, rustix::io::Errno::NOBUFS),
+            None => {
+                if let Kind::Connect { socket } = kind {
+                    close(socket);
+                }
+                self.fail(tag, rustix::io::Errno::NOBUFS);
+            }
         }
     }
 
@@ -134,16 +141,17 @@ impl Uring {
     /// Queues what receives and reads behind everything else: a peer has its answer before we look for what it sends
     /// next.
     fn queue_fills(&mut self) {
-        if self.fills.is_empty() {
-            return;
+        while !self.fills.is_empty() {
+            let mut fills = std::mem::take(&mut self.fills);
+            // SAFETY: as in `push`.
+            if unsafe { self.ring.submission().push_multiple(&fills) }.is_err() {
+                fills.iter().for_each(|entry| self.push(entry));
+            }
+            fills.clear();
+            // Making room for them may have found the rest of a send.
+            fills.append(&mut self.fills);
+            self.fills = fills;
         }
-        let mut fills = std::mem::take(&mut self.fills);
-        // SAFETY: as in `push`.
-        if unsafe { self.ring.submission().push_multiple(&fills) }.is_err() {
-            fills.iter().for_each(|entry| self.push(entry));
-        }
-        fills.clear();
-        self.fills = fills;
     }
 
     /// Submits what is queued, and waits.
@@ -172,18 +180,19 @@ impl Uring {
         }
     }
 
+    /// Takes completions off the ring. Never reached from `reap`, whose completions it would replace.
     fn make_room(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         self.reap(&mut ready);
         self.ready = ready;
     }
 
+    /// Collects what has completed. It queues nothing, since a full queue would have to be emptied by reaping.
     fn reap(&mut self, completions: &mut Vec<Completion>) {
         if !self.ready.is_empty() {
             completions.append(&mut self.ready);
         }
         loop {
-            // One at a time, as finishing a request may queue another.
             let Some(entry) = self.ring.completion().next() else { break };
             match entry.user_data() {
                 WAKE => self.wake_is_armed = false,
@@ -216,7 +225,7 @@ impl Uring {
                 if let Ok(bytes) = result {
                     if bytes > 0 && request.advance(bytes) && !self.is_closing {
                         let entry = send_entry(socket, request.message());
-                        return self.push(&entry.user_data(u64::from(index)));
+                        return self.fills.push(entry.user_data(u64::from(index)));
                     }
                     result = Ok(request.sent);
                 }
@@ -395,10 +404,12 @@ impl Io for Uring {
 
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
         let before = completions.len();
-        self.arm_wake();
-        self.queue_fills();
         self.reap(completions);
-        let may_wait = wait != Wait::No && completions.len() == before && self.waker.fall_asleep();
+        self.queue_fills();
+        // After the last look at completions: one of a wake-up that came late would leave nothing armed to sleep on.
+        self.arm_wake();
+        let is_idle = completions.len() == before && self.ready.is_empty();
+        let may_wait = wait != Wait::No && is_idle && self.waker.fall_asleep();
         self.enter(if may_wait { wait } else { Wait::No });
         self.waker.get_up();
         self.reap(completions);

@@ -91,6 +91,7 @@ pub(crate) fn push_padded(data: &mut Vec<u8>, text: &str, width: usize) {
 #[cfg(test)]
 mod tests {
     use crate::testing::Bench;
+    use crate::unit::{Protocol, Unit};
 
     #[test]
     fn standard_data_names_the_unit() {
@@ -130,6 +131,40 @@ mod tests {
         }
         assert_eq!(kinds, [0x03, 0x02, 0x01, 0x08, 0x94, 0x95, 0x98, 0xa8]);
         assert_eq!(data[4..16], [1, 3, 0, 8, 0x33, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    /// Protocol, association and type, and the designator, of those that are not the unit's own.
+    fn of_ports(data: &[u8]) -> Vec<(u8, u8, Vec<u8>)> {
+        let mut found = Vec::new();
+        let mut rest = data;
+        while let [code_set, kind, _, len, ..] = rest {
+            let (one, others) = rest.split_at(4 + usize::from(*len));
+            if *kind & 0x30 != 0 {
+                found.push((code_set >> 4, *kind, one[4..].to_vec()));
+            }
+            rest = others;
+        }
+        found
+    }
+
+    #[test]
+    fn a_port_is_named_in_the_words_of_its_protocol() {
+        let mut bench = Bench::new();
+        let identifier = [0xa5; 16];
+        let mut unit = Unit::clone(&bench.view.unit);
+        unit.ports[0].protocol = Protocol::Srp { identifier };
+        bench.view.unit = unit.into();
+        let own = |bench: &mut Bench| of_ports(&bench.read(&[0x12, 1, 0x83, 4, 0, 0]).data[4..]);
+        let srp = [(4, 0x94, vec![0, 0, 0, 1]), (4, 0x95, vec![0, 0, 0, 1]), (4, 0x92, identifier.to_vec())];
+        assert_eq!(own(&mut bench), srp);
+        bench.nexuses[0].target_port = 2;
+        let iscsi: Vec<_> = own(&mut bench).into_iter().map(|(protocol, kind, _)| (protocol, kind)).collect();
+        assert_eq!(iscsi, [(5, 0x94), (5, 0x95), (5, 0x98), (5, 0xa8)]);
+        bench.nexuses[0].target_port = 0;
+        assert_eq!(own(&mut bench), [], "AoE has no port");
+        let all = bench.read(&[0x12, 1, 0x88, 4, 0, 0]).data;
+        assert_eq!(all[4 + 12..][..4], [0x41, 0x92, 0, 16]);
+        assert_eq!(all[4 + 12 + 20 + 12..][..2], [0x53, 0x98]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::exec::{CHUNK_BYTES, Env, Event, Step};
 use crate::home::{Home, HomeReply, HomeRequest, Publish};
 use crate::nexus::{NexusId, NexusUnit, Reach};
 use crate::storage::{Found, MediaOp, StoreError, Traits};
-use crate::unit::{Incarnation, Port, Unit, View};
+use crate::unit::{Incarnation, Port, Protocol, Unit, View};
 use std::sync::Arc;
 use wire::Cdb;
 use wire::aoe::{Mac, Order, OrderKind};
@@ -44,7 +44,7 @@ pub(crate) fn unit() -> Unit {
 
 fn port(relative_id: u16, group: u16) -> Port {
     let device = String::from("iqn.2026-11.io.lunette:disk");
-    Port { relative_id, group, name: format!("{device},t,0x{group:04x}"), device }
+    Port { relative_id, group, name: format!("{device},t,0x{group:04x}"), device, protocol: Protocol::Iscsi }
 }
 
 /// A unit, its home, two nexuses and a medium.

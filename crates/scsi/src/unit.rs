@@ -69,10 +69,24 @@ pub struct Port {
     pub relative_id: u16,
     /// Target portal group, from 1.
     pub group: u16,
-    /// SCSI name of the port: for iSCSI `iqn...,t,0xTPGT`.
+    /// The name that tells it from all others and stays: for iSCSI the SCSI name `iqn...,t,0xTPGT`.
     pub name: String,
     /// SCSI name of the target device.
     pub device: String,
+    /// What it speaks.
+    pub protocol: Protocol,
+}
+
+/// The protocol of a target port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// iSCSI, over TCP or iSER.
+    Iscsi,
+    /// SRP.
+    Srp {
+        /// The target port identifier (SRP r16a section 4.3).
+        identifier: [u8; 16],
+    },
 }
 
 /// One core's view of a unit: its identity and the newest policy that this core has applied.

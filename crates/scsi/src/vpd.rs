@@ -8,7 +8,7 @@ use crate::limits::{
     SAME_BYTES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_OPTIMAL, UNMAP_BYTES_MAX, UNMAP_DESCRIPTORS_MAX,
 };
 use crate::sense::{Check, Failure};
-use crate::unit::{Port, Unit};
+use crate::unit::{Port, Protocol, Unit};
 use wire::ata;
 
 /// Adds a page's body.
@@ -36,8 +36,9 @@ const ATA_INFORMATION: u8 = 0x89;
 /// Length of the pages 86h, B0h and B1h, with their header.
 const LONG_PAGE_BYTES: usize = 64;
 
-/// Protocol identifier of iSCSI (SPC-4 table 443) in the first byte of a designation descriptor.
+/// Protocol identifiers of iSCSI and SRP (SPC-4 table 443) in the first byte of a designation descriptor.
 const ISCSI: u8 = 0x50;
+const SRP: u8 = 0x40;
 
 /// The pages of a unit.
 fn pages(unit: &Unit) -> impl Iterator<Item = (u8, Page)> {
@@ -90,12 +91,19 @@ fn identification(env: &Env<'_>, data: &mut Vec<u8>) {
     }
     designator(data, 0x03, 0x08, &scsi_name(&name));
     if let Some(port) = unit.ports.iter().find(|port| port.relative_id == env.nexus.target_port) {
+        let protocol = match port.protocol {
+            Protocol::Iscsi => ISCSI,
+            Protocol::Srp { .. } => SRP,
+        };
         let [high, low] = port.relative_id.to_be_bytes();
-        designator(data, 0x01 | ISCSI, 0x94, &[0, 0, high, low]);
+        designator(data, 0x01 | protocol, 0x94, &[0, 0, high, low]);
         let [high, low] = port.group.to_be_bytes();
-        designator(data, 0x01 | ISCSI, 0x95, &[0, 0, high, low]);
+        designator(data, 0x01 | protocol, 0x95, &[0, 0, high, low]);
         port_name(data, port);
-        designator(data, 0x03 | ISCSI, 0xa8, &scsi_name(&port.device));
+        // SRP has no name of the device as a whole.
+        if port.protocol == Protocol::Iscsi {
+            designator(data, 0x03 | ISCSI, 0xa8, &scsi_name(&port.device));
+        }
     }
 }
 
@@ -105,9 +113,13 @@ pub(crate) fn naa_bytes(unit: &Unit) -> &[u8] {
     if long { &unit.naa } else { unit.naa.first_chunk::<8>().map_or(&unit.naa, |short| short) }
 }
 
-/// The SCSI name of a target port.
+/// The name of a target port: a SCSI name string, or SRP's identifier, an EUI-64 based one of 16 bytes (SPC-4 sections
+/// 7.8.6.11 and 7.8.6.5.4).
 fn port_name(data: &mut Vec<u8>, port: &Port) {
-    designator(data, 0x03 | ISCSI, 0x98, &scsi_name(&port.name));
+    match port.protocol {
+        Protocol::Iscsi => designator(data, 0x03 | ISCSI, 0x98, &scsi_name(&port.name)),
+        Protocol::Srp { identifier } => designator(data, 0x01 | SRP, 0x92, &identifier),
+    }
 }
 
 /// One designation descriptor; `kind` holds PIV, association and designator type.

@@ -144,6 +144,12 @@ pub trait Lane<I: Io> {
         false
     }
 
+    /// Whether operations are done where they are submitted, by the core's own thread: who submits many lets others in
+    /// between.
+    fn works_at_once(&self) -> bool {
+        false
+    }
+
     /// Starts an operation.
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted;
 

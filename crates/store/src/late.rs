@@ -88,6 +88,10 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().put(io, offset, from)
     }
 
+    fn works_at_once(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.works_at_once())
+    }
+
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
         self.lane().submit(io, id, op)
     }

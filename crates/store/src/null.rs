@@ -91,6 +91,10 @@ impl<I: Io> Lane<I> for NullLane {
         self.run(io.arena(), &Op::Write { offset, from, durable: false, atomic: false }).is_ok()
     }
 
+    fn works_at_once(&self) -> bool {
+        true
+    }
+
     fn submit(&mut self, io: &mut I, _id: OpId, op: &Op) -> Submitted {
         Submitted::Done(self.run(io.arena(), op))
     }

@@ -284,6 +284,10 @@ impl<I: Io> Lane<I> for RamLane {
         range.is_ok_and(|range| self.store.run(io.arena(), &op, range).is_some_and(|outcome| outcome.is_ok()))
     }
 
+    fn works_at_once(&self) -> bool {
+        true
+    }
+
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
         let range = match Range::of(op, self.store.size) {
             Ok(range) => range,

@@ -5,13 +5,18 @@ use proptest::prelude::*;
 use std::os::unix::fs::PermissionsExt;
 
 fn machine() -> Machine {
-    Machine { cores: vec![0, 1, 2, 3], id: "test".into(), base: "/etc/lunette".into() }
+    let (id, process) = (Some("test".into()), "first start".into());
+    Machine { cores: vec![0, 1, 2, 3], id, process, base: "/etc/lunette".into() }
 }
 
 fn parse(text: &str) -> Result<Config, Problems> {
+    parse_on(&machine(), text)
+}
+
+fn parse_on(machine: &Machine, text: &str) -> Result<Config, Problems> {
     let mut problems = Collector::new(Some((Path::new("lunette.toml"), text)));
     let raw = file::read(text, &mut problems);
-    let config = raw.and_then(|raw| verify::verify(raw, &machine(), &mut problems));
+    let config = raw.and_then(|raw| verify::verify(raw, machine, &mut problems));
     problems.finish(config)
 }
 
@@ -382,15 +387,51 @@ fn options_go_before_the_file_but_disks_do_not() {
     assert!(missing.starts_with("/nonexistent.toml: cannot be read: "), "{missing}");
 }
 
+/// The serial number of one LUN on a machine.
+fn serial_on(machine: &Machine, lun: &str) -> Result<String, Problems> {
+    let config = parse_on(machine, &format!("[[lun]]\n{lun}\n[[target]]\nname = 'iqn.2026-11.a:x'"));
+    config.map(|config| config.luns[0].serial.clone())
+}
+
 #[test]
 fn serial_numbers_stay_and_differ() {
-    let serial =
-        |text: &str| good(&format!("{text}\n[[target]]\nname = 'iqn.2026-11.a:x'")).luns[0].serial.clone();
-    let file = serial("[[lun]]\nfile = 'a'");
-    assert_eq!(file, serial("[[lun]]\nfile = '/etc/lunette/a'\nname = 'other'\nsize = '1G'"));
-    assert_ne!(file, serial("[[lun]]\nfile = 'b'"));
-    assert_ne!(serial("[[lun]]\nram = '1M'\nname = 'a'"), serial("[[lun]]\nram = '1M'\nname = 'b'"));
+    let serial = |lun: &str| serial_on(&machine(), lun).expect("good");
+    let file = serial("file = 'a'");
+    assert_eq!(file, serial("file = '/etc/lunette/a'\nname = 'other'\nsize = '1G'"));
+    assert_ne!(file, serial("file = 'b'"));
+    let again = Machine { process: "second start".into(), ..machine() };
+    assert_eq!(serial_on(&again, "file = 'a'").expect("good"), file);
     assert_eq!(file, "029f5a80bb24922c", "the derivation must not change: initiators know disks by it");
+}
+
+#[test]
+fn no_two_daemons_give_their_memory_one_serial_number() {
+    for lun in ["ram = '1M'", "null = '1M'"] {
+        let serial = |machine: &Machine| serial_on(machine, lun).expect("good");
+        let again = Machine { process: "second start".into(), ..machine() };
+        assert_ne!(serial(&machine()), serial(&again), "{lun}");
+        assert_ne!(serial(&machine()), serial_on(&machine(), &format!("{lun}\nname = 'b'")).expect("good"));
+    }
+    assert_eq!(Machine::here(None).process, Machine::here(None).process, "one process stays the same");
+}
+
+#[test]
+fn a_machine_without_identity_needs_serial_numbers() {
+    let nobody = Machine { id: None, ..machine() };
+    for lun in ["file = 'a'", "block = '/dev/sda'", "url = 'iscsi://127.0.0.1/iqn.2026-11.a:x/0'"] {
+        let problems = serial_on(&nobody, lun).expect_err(lun).to_string();
+        assert!(
+            problems.starts_with("lunette.toml:1:1: lun[0]: no serial number can be derived"),
+            "{problems}"
+        );
+        assert!(problems.contains("give `serial`"), "{problems}");
+        assert_eq!(serial_on(&nobody, &format!("{lun}\nserial = 'S'")).expect("given"), "S");
+    }
+    serial_on(&nobody, "ram = '1M'").expect("memory has the process's own");
+    for file in ["", "\n", "uninitialized\n"] {
+        assert_eq!(verify::machine_id(file), None);
+    }
+    assert_eq!(verify::machine_id("0123\n").as_deref(), Some("0123"));
 }
 
 #[test]

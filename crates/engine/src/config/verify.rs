@@ -7,6 +7,7 @@ use super::targets;
 use super::*;
 use crate::initiator::url::UrlError;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:3260";
 /// Block sizes that are served.
@@ -20,8 +21,10 @@ const PRODUCT_MAX: usize = 16;
 pub(super) struct Machine {
     /// Cores that this process may run on.
     pub(super) cores: Vec<usize>,
-    /// Tells this machine from others, the same at every start.
-    pub(super) id: String,
+    /// Tells this machine from others, the same at every start (machine-id(5)). Containers and images may have none.
+    pub(super) id: Option<String>,
+    /// Tells this process from all others: no two daemons serve the same memory.
+    pub(super) process: String,
     /// Relative paths start here; absolute.
     pub(super) base: PathBuf,
 }
@@ -31,9 +34,25 @@ impl Machine {
     pub(super) fn here(base: Option<&Path>) -> Machine {
         let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         let base = base.map_or(here.clone(), |base| here.join(base));
-        let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-        Machine { cores: usable_cores(), id: id.trim().into(), base }
+        let id = machine_id(&std::fs::read_to_string("/etc/machine-id").unwrap_or_default());
+        Machine { cores: usable_cores(), id, process: process_id().to_owned(), base }
     }
+}
+
+/// What is in a machine-id file, unless the machine has yet to get one (machine-id(5)).
+pub(super) fn machine_id(file: &str) -> Option<String> {
+    let id = file.trim();
+    (!id.is_empty() && id != "uninitialized").then(|| id.into())
+}
+
+/// The same as long as this process lives.
+fn process_id() -> &'static str {
+    static ID: OnceLock<String> = OnceLock::new();
+    ID.get_or_init(|| {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).expect("the system gives random bytes");
+        random.iter().map(|byte| format!("{byte:02x}")).collect()
+    })
 }
 
 fn usable_cores() -> Vec<usize> {
@@ -259,12 +278,10 @@ fn check_srp(raw: &[RawPortal], portals: &[Portal], targets: &[Target], problems
 
 fn luns(raw: &Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Vec<Lun>> {
     limit(raw.luns.iter().map(|l| &l.place), LUNS_MAX, problems);
-    let first_target = raw.targets.first().and_then(|target| target.name.as_ref());
-    let first_target = first_target.map_or(String::new(), |at| at.value.to_ascii_lowercase());
     let (mut names, mut serials, mut paths) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let mut luns = Vec::new();
     for raw in &raw.luns {
-        let lun = lun(raw, machine, &first_target, problems);
+        let lun = lun(raw, machine, problems);
         if let Some(lun) = &lun {
             unique(&mut names, lun.name.clone(), place_or(raw.name.as_ref(), &raw.place), "name", problems);
             unique(
@@ -289,7 +306,7 @@ fn luns(raw: &Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Ve
     luns.into_iter().collect()
 }
 
-fn lun(raw: &RawLun, machine: &Machine, first_target: &str, problems: &mut Collector<'_>) -> Option<Lun> {
+fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<Lun> {
     let name = required(&raw.name, &raw.place, "name", problems)
         .and_then(|at| problems.check(&at.place, scalar::label(&at.value)));
     let block_bytes = block_size(&raw.block_size, BLOCK_MIN, BLOCK_MIN, "block size", problems);
@@ -303,10 +320,14 @@ fn lun(raw: &RawLun, machine: &Machine, first_target: &str, problems: &mut Colle
     let aoe = aoe::address(raw, problems);
     let on = |switch: &Switch, default| switch.as_ref().map_or(default, |at| at.value);
     let (name, store) = name.zip(store)?;
+    let serial = match serial? {
+        Some(serial) => serial,
+        None => problems.check(&raw.place, derived_serial(&name, &store, machine))?,
+    };
     Some(Lun {
         block_bytes: u32::try_from(block_bytes?).ok()?,
         physical_block_bytes: u32::try_from(physical?).ok()?,
-        serial: serial?.unwrap_or_else(|| derived_serial(&name, &store, first_target, machine)),
+        serial,
         product: product?.unwrap_or_else(|| "Virtual Disk".into()),
         read_only: on(&raw.read_only, false),
         write_cache: on(&raw.write_cache, true),
@@ -408,20 +429,28 @@ fn path(at: &At<String>, machine: &Machine, problems: &mut Collector<'_>) -> Opt
     Some(machine.base.join(&at.value))
 }
 
-/// A serial number that is the same at every start, and that no other unit has: initiators take units of one serial
-/// number for one unit (multipath), so the machine's own identity goes in.
-fn derived_serial(name: &str, store: &StoreSpec, first_target: &str, machine: &Machine) -> String {
-    let own = match store {
-        StoreSpec::File { path, .. } | StoreSpec::Block { path } => path.display().to_string(),
-        StoreSpec::Remote { url, .. } => url.to_string(),
-        StoreSpec::Ram { .. } | StoreSpec::Null { .. } => format!("{first_target}/{name}"),
+/// A serial number that no other unit has: initiators take units of one serial number for one unit (multipath). What
+/// outlives this process has the same at every start, from the machine's own identity; memory, whose content ends with
+/// the process, a new one.
+fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<String, Fault> {
+    let lasting = |own: String| match &machine.id {
+        Some(id) => Ok(format!("{id}\0{own}")),
+        None => Err(Fault::new(
+            "no serial number can be derived here: this machine has no identity (/etc/machine-id is missing or empty), \
+             and another machine could serve another disk under the same one",
+            "give `serial` a text that no other disk has, or make an identity with systemd-machine-id-setup",
+        )),
     };
-    let text = format!("{}\0{own}", machine.id);
+    let text = match store {
+        StoreSpec::File { path, .. } | StoreSpec::Block { path } => lasting(path.display().to_string())?,
+        StoreSpec::Remote { url, .. } => lasting(url.to_string())?,
+        StoreSpec::Ram { .. } | StoreSpec::Null { .. } => format!("{}\0{name}", machine.process),
+    };
     // FNV-1a of 64 bits, which must stay as it is for ever.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    format!("{hash:016x}")
+    Ok(format!("{hash:016x}"))
 }
 
 /// The value of an option that must be there.

@@ -17,6 +17,7 @@ use crate::config::{AoeInterface, Config};
 use crate::frame::{self, FLAGS, HEADERS_BYTES, SHELF, SLOT, SOURCE};
 use crate::limited;
 use crate::message::{Facts, Way};
+use crate::ports;
 use crate::slots::Key;
 use crate::transport::Transport;
 use proto::aoe::target::{self, Counts, Export, Kind, Sight, Target};
@@ -83,9 +84,6 @@ impl Interface {
 
 /// The only LUN of a session.
 const LUN: u16 = 0;
-
-/// AoE has no target ports that SCSI would count.
-const NO_PORT: u16 = 0;
 
 /// Commands that an initiator is told to have in flight: the buffer count of AoEr11.
 const BUFFERS: u16 = 64;
@@ -323,9 +321,10 @@ impl<I: Io> Core<I> {
             transport = "AoE",
             "session {serial} has begun"
         );
-        let nexus = NexusUnit::new(NexusId(serial), session.transport_id.clone(), NO_PORT, false);
+        let nexus = NexusUnit::new(NexusId(serial), session.transport_id.clone(), ports::NO_PORT, false);
         let way = Way::Interface { opening: interface.opening, from };
-        let facts = Facts { serial, way, session: Some(Arc::new(session)), target: None };
+        let mut facts = Facts::new(serial, way, self.io.now());
+        facts.session = Some(Arc::new(session));
         let mut target = Target::new(config);
         self.recall(index, from, address, &mut target);
         let machine = Transport::Aoe(Box::new(target));

@@ -6,9 +6,9 @@ use super::lent::Occupant;
 use super::session::{DISCOVERY_WITHIN, LunState, lun_number, session_name};
 use super::task::Task;
 use super::{Core, kind};
-use crate::config::StoreSpec;
+use crate::config::{Config, StoreSpec};
 use crate::limited;
-use crate::message::{Facts, Message, Way};
+use crate::message::{Asker, Facts, Message, Way};
 use crate::slots::{Key, Slots};
 use crate::transport::Transport;
 use proto::aoe::target::Target;
@@ -65,6 +65,14 @@ pub(super) struct Connection {
     pub(super) rests_until: Time,
 }
 
+/// What is left on this core of the sessions of a target that TARGET COLD RESET has ended.
+#[derive(Debug)]
+pub(super) struct ClosingTarget {
+    asker: Asker,
+    /// Aborted tasks that may still take effect.
+    tasks: Vec<Key>,
+}
+
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
@@ -77,7 +85,7 @@ pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
 pub(super) enum Phase {
     /// Logging in, or a discovery session.
     Login,
-    /// Logged in; waits for the session that it reinstates to end.
+    /// Its login is granted, and answered when none of the sessions that it takes the place of can write any more.
     Parked,
     /// On its way to that core as soon as nothing is in flight.
     Leaving(usize),
@@ -87,6 +95,10 @@ pub(super) enum Phase {
     Serving,
     /// Is to move: what is in flight ends, and nothing new is taken that this does not need.
     Draining,
+    /// The session ends: waits until none of its tasks can take effect any more.
+    Ending,
+    /// What its machine says last is on its way.
+    Parting,
     /// Over; waits until nothing is in flight.
     Closing,
 }
@@ -209,6 +221,11 @@ impl Connection {
         self.machine.shut_down(self.stream.as_mut(), io);
     }
 
+    /// Whether its session has come to its end.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ending | Phase::Parting | Phase::Closing)
+    }
+
     /// Whether it has neither a task nor data that was lent.
     pub(super) fn is_vacant(&self) -> bool {
         self.tasks.iter().all(Option::is_none)
@@ -219,6 +236,27 @@ impl Connection {
         let deadline = if self.phase == Phase::Closing { self.cut_at } else { self.machine.deadline() };
         deadline.is_some_and(|deadline| deadline <= now)
     }
+}
+
+/// Logs that a session has ended, and what it did; or a login, and where.
+fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
+    let Facts { serial, way: from, tally, .. } = facts;
+    let portal = from.portal().map(tracing::field::display);
+    let Some(session) = facts.session.as_deref() else {
+        return limited!("logins that ended", Level::WARN, %from, portal, "login ended: {reason}");
+    };
+    limited!(
+        "ends of sessions", 50 per second, Level::INFO,
+        initiator = %session.initiator,
+        %from,
+        portal,
+        target = facts.target.map(|target| config.targets[target].name.as_str()),
+        seconds = now.since(tally.since).as_secs(),
+        commands = tally.commands,
+        read_bytes = tally.read_bytes,
+        write_bytes = tally.write_bytes,
+        "session {serial} ended: {reason}"
+    );
 }
 
 impl<I: Io> Core<I> {
@@ -268,12 +306,8 @@ impl<I: Io> Core<I> {
             limited!("refused logins", Level::WARN, "{from}: refused, too many connections are logging in");
             return self.io.close(socket);
         }
-        let facts = Facts {
-            serial: self.shared.registry.next_serial(),
-            way: Way::Portal { index: portal, from, local },
-            session: None,
-            target: None,
-        };
+        let way = Way::Portal { index: portal, from, local };
+        let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
         let (directory, offered) =
             (self.shared.access.clone(), self.shared.config.portals[portal].transports);
         let machine = Transport::accepted(directory, from, local, offered, self.io.now());
@@ -331,37 +365,57 @@ impl<I: Io> Core<I> {
         if conn.phase == Phase::Closing {
             return;
         }
+        let has_ended = conn.has_ended();
         let ready = conn.facts.session.is_some();
         let is_counted = conn.expires.take().is_some();
         conn.phase = Phase::Closing;
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
-        let (serial, from, nexus) = (conn.facts.serial, conn.facts.way, conn.nexus);
-        let name = session_name(&conn.facts, &self.shared.config);
-        let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
-        let tasks: Vec<Key> =
-            conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
-        match conn.facts.session.as_deref() {
-            Some(session) => {
-                limited!(
-                    "ends of sessions", 50 per second, Level::INFO,
-                    initiator = %session.initiator,
-                    %from,
-                    "session {serial} ended: {reason}"
-                );
-            }
-            None => limited!("logins that ended", Level::WARN, "{from}: login ended: {reason}"),
-        }
+        log_end(&conn.facts, &self.shared.config, self.io.now(), reason);
         if !ready {
             self.shared.registry.login_ends();
         }
         if is_counted {
             self.shared.registry.discovery_ends();
         }
+        if !has_ended {
+            self.end_tasks(key);
+        }
+        self.note_answered(key);
+        self.soil(key);
+    }
+
+    /// The session ends, and its initiator hears of it when none of its tasks can take effect any more.
+    pub(super) fn leaving(&mut self, key: Key) {
+        self.stay(key);
+        if self.connections.get(key).is_some_and(|conn| !conn.has_ended()) {
+            self.set_phase(key, Phase::Ending);
+            self.end_tasks(key);
+        }
+    }
+
+    /// None of the tasks of a session that ends can take effect any more: its machine may say so.
+    pub(super) fn part(&mut self, key: Key) {
+        let Some(conn) = self.connections.get(key) else { return };
+        let is_reinstated = self.reinstatements.iter().any(|(serial, ..)| *serial == conn.facts.serial);
+        self.down(Some(key), Down::Close);
+        self.set_phase(key, Phase::Parting);
+        if is_reinstated {
+            self.gone(key, REINSTATED);
+        }
+    }
+
+    /// The session has come to its end: its tasks are aborted, and its nexus is lost with its last channel.
+    fn end_tasks(&mut self, key: Key) {
+        let Some(conn) = self.connections.get(key) else { return };
+        let (serial, nexus) = (conn.facts.serial, conn.nexus);
+        let name = session_name(&conn.facts, &self.shared.config);
+        let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
+        let tasks: Vec<Key> =
+            conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
         for task in tasks {
             self.abort(task, Some(Aborted::Silently));
         }
         self.abort_lent(key, None, Aborted::Silently);
-        self.note_answered(key);
         let ours = |task: &super::Task| task.aborted && task.origin == key;
         let lingering = self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key).collect();
         if let Some(conn) = self.connections.get_mut(key) {
@@ -371,12 +425,11 @@ impl<I: Io> Core<I> {
         for unit in units.into_iter().filter(|_| has_lost) {
             self.ask_home(unit, crate::message::Waiter::Nobody, HomeRequest::NexusLost(nexus));
         }
-        self.soil(key);
     }
 
     pub(super) fn close_when_quiet(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
-        if !conn.is_quiet() || !conn.lingering.is_empty() || conn.predecessors > 0 {
+        if !conn.is_quiet() || !conn.lingering.is_empty() {
             return;
         }
         self.move_load(key, None);
@@ -403,10 +456,20 @@ impl<I: Io> Core<I> {
             }
         }
         self.reinstatements.retain(|(serial, ..)| *serial != conn.facts.serial);
+        if conn.predecessors > 0 {
+            for core in 0..self.cores() {
+                // Behind what asked for the end of these, which went through the mailbox even to this core.
+                self.mailbox.post(core, Message::Forsaken { core: self.me, parked: key });
+            }
+        }
     }
 
     /// An aborted task is really gone.
     pub(super) fn connection_settled(&mut self, task: Key) {
+        for closing in &mut self.closing_targets {
+            closing.tasks.retain(|other| *other != task);
+        }
+        self.answer_closing();
         for key in self.keys_where(|conn| conn.lingering.contains(&task)) {
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.lingering.retain(|other| *other != task);
@@ -448,11 +511,26 @@ impl<I: Io> Core<I> {
         }
     }
 
-    pub(super) fn close_target(&mut self, target: usize) {
+    /// All sessions of the target end, but for the one that asked for it: that is answered first, when no task of the
+    /// others can take effect any more.
+    pub(super) fn close_target(&mut self, target: usize, asker: Asker) {
         self.closings[target] += 1;
-        for key in self.keys_where(|conn| conn.facts.target == Some(target)) {
-            // What is owed, the answer to the reset itself above all, still goes out.
-            self.gone(key, COLD_RESET);
+        let mut keys = self.keys_where(|conn| conn.facts.target == Some(target));
+        keys.retain(|key| asker.core != self.me || asker.connection != *key);
+        for key in &keys {
+            self.gone(*key, COLD_RESET);
+        }
+        let lingering =
+            keys.iter().filter_map(|key| self.connections.get(*key)).flat_map(|conn| &conn.lingering);
+        let closing = ClosingTarget { asker, tasks: lingering.copied().collect() };
+        self.closing_targets.push(closing);
+        self.answer_closing();
+    }
+
+    fn answer_closing(&mut self) {
+        while let Some(index) = self.closing_targets.iter().position(|closing| closing.tasks.is_empty()) {
+            let asker = self.closing_targets.swap_remove(index).asker;
+            self.post(asker.core, Message::TargetClosed(asker));
         }
     }
 

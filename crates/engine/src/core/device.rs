@@ -96,7 +96,7 @@ impl<I: Io> Core<I> {
         }
         let serial = self.shared.registry.next_serial();
         let way = Way::Portal { index: portal, from, local };
-        let facts = Facts { serial, way, session: None, target: None };
+        let facts = Facts::new(serial, way, self.io.now());
         if let Err(error) = self.welcome_by_device(incoming, is_srp, facts) {
             self.shared.registry.login_ends();
             limited!(

@@ -4,8 +4,9 @@ mod storage;
 
 use super::Core;
 use super::aoe::Claim;
+use super::budget::Rest;
 use super::buffer::Purpose;
-use super::connection::{Connection, Phase};
+use super::connection::Connection;
 use super::lent::Occupant;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
@@ -112,7 +113,7 @@ pub(super) enum State {
     Running,
 }
 
-/// Steps of one task in one turn; each moves at most [`CHUNK_BYTES`].
+/// Steps of one task before others have their turn.
 const STEPS_MAX: usize = 16;
 
 /// What a command is work for apart from its data, in bytes of data.
@@ -217,7 +218,7 @@ impl<I: Io> Core<I> {
     /// A command arrived.
     pub(super) fn command(&mut self, connection: Key, command: Command) {
         // A machine that sends its last may still hand up what it had: nobody would wait for it.
-        let serving = |conn: &&mut Connection| conn.phase != Phase::Closing;
+        let serving = |conn: &&mut Connection| !conn.has_ended();
         let Some(conn) = self.connections.get_mut(connection).filter(serving) else { return };
         let attribute = match command.attribute {
             verbs::Attribute::Simple | verbs::Attribute::Unknown(_) => Attribute::Simple,
@@ -229,6 +230,7 @@ impl<I: Io> Core<I> {
             return self.no_unit(connection, &command, attribute);
         };
         let unit = conn.luns[lun].unit;
+        conn.facts.tally.add(&command);
         conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
         if self.gates[unit as usize].must_wait(attribute) {
             let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
@@ -361,27 +363,21 @@ impl<I: Io> Core<I> {
         self.down(connection, down);
     }
 
-    /// Runs the program until it has to wait, or has had its share of this turn: where the store answers at once, a
-    /// copy or SANITIZE would otherwise keep the core from everything else.
+    /// Runs the program until it has to wait, or has had its share of this turn.
     pub(super) fn run_task(&mut self, key: Key, event: Event) {
         let mut event = event;
+        let before = self.budget.left();
         for _ in 0..STEPS_MAX {
             let Some(step) = self.next_step(key, event) else { return };
             match self.perform(key, step) {
                 Some(next) => event = next,
                 None => return,
             }
+            if self.budget.has_shared(before) {
+                break;
+            }
         }
-        // Its last operation is over: who aborts it meanwhile need not wait for one.
-        self.set_state(key, State::Running);
-        self.to_run.push((key, event));
-    }
-
-    /// Goes on with the tasks that had their share of the last turn.
-    pub(super) fn run_all(&mut self) {
-        for (key, event) in std::mem::take(&mut self.to_run) {
-            self.run_task(key, event);
-        }
+        self.put_off(key, Rest::Event(event));
     }
 
     fn next_step(&mut self, key: Key, event: Event) -> Option<Step> {
@@ -494,6 +490,13 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// The task was aborted, and what it had asked the unit's home for is not done.
+    pub(super) fn recalled(&mut self, key: Key) {
+        if self.tasks.get(key).is_some() {
+            self.free_task(key);
+        }
+    }
+
     /// Sends a request to the unit's home.
     pub(super) fn ask_home(&mut self, unit: u32, who: Waiter, request: HomeRequest) {
         let origin = Origin { core: self.me, who };
@@ -577,6 +580,7 @@ impl<I: Io> Core<I> {
             self.tell_aborted(connection, wire, how);
         }
         self.forget_connection(key);
+        self.recall_request(key);
         if is_unstoppable {
             return true;
         }
@@ -600,6 +604,7 @@ impl<I: Io> Core<I> {
             | State::Fetching { .. }
             | State::Pushing { .. }
             | State::Running => {
+                self.forget(key);
                 self.free_task(key);
                 true
             }

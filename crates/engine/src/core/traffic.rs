@@ -77,7 +77,7 @@ impl<I: Io> Core<I> {
         loop {
             let Some(conn) = self.connections.get_mut(key) else { return };
             let is_fed = match conn.phase {
-                Phase::Login | Phase::Serving => true,
+                Phase::Login | Phase::Serving | Phase::Ending | Phase::Parting => true,
                 Phase::Draining => conn.awaits_data(&self.tasks),
                 Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
             };
@@ -149,6 +149,7 @@ impl<I: Io> Core<I> {
                 self.function(key, id, lun, function);
             }
             Up::Ready(session) => self.ready(key, *session),
+            Up::Leaving => self.leaving(key),
             Up::Refused { reason } => self.refused(key, &reason),
             Up::Gone { reason } => self.gone(key, &reason),
         }
@@ -208,7 +209,14 @@ impl<I: Io> Core<I> {
                 }
                 self.close_when_quiet(key);
             }
-            Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Serving => {}
+            Phase::Ending if conn.lingering.is_empty() => self.part(key),
+            Phase::Login
+            | Phase::Parked
+            | Phase::Leaving(_)
+            | Phase::Arriving
+            | Phase::Serving
+            | Phase::Ending
+            | Phase::Parting => {}
         }
     }
 }

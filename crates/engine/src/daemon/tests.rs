@@ -1,5 +1,7 @@
 //! What a core asks of the kernel to serve commands that arrive together, noted at its [`Io`].
 
+mod turns;
+
 use super::*;
 use crate::config::ServeOptions;
 use crate::initiator::session::{Command, Ending, Finished, Session};
@@ -10,6 +12,7 @@ use proto::time::Time;
 use proto::verbs::Attribute;
 use reactor::io::{Allocate, Completion, Handle, Io, Tag, Wait};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::lane::Backend;
 use store::ram::RamStore;
@@ -39,12 +42,14 @@ struct Noting {
     kernel: Uring,
     receives: Vec<Tag>,
     notes: Notes,
+    turns: Arc<AtomicUsize>,
 }
 
 impl Noting {
     fn new(waker: reactor::wake::Waker, notes: Notes) -> Noting {
         let arena = Arena::new(ARENA_BYTES).expect("memory");
-        Noting { kernel: Uring::new(arena, waker).expect("an io_uring"), receives: Vec::new(), notes }
+        let kernel = Uring::new(arena, waker).expect("an io_uring");
+        Noting { kernel, receives: Vec::new(), notes, turns: Arc::default() }
     }
 
     fn note(&self, note: Note) {
@@ -125,6 +130,7 @@ impl Io for Noting {
     }
 
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
         let before = completions.len();
         self.kernel.turn(wait, completions);
         for completion in &completions[before..] {
@@ -136,11 +142,14 @@ impl Io for Noting {
     }
 }
 
-/// One core that serves a unit in memory.
+/// What a test puts around a lane.
+type Wrap = Box<dyn Fn(Box<dyn Lane<Noting>>, Arc<AtomicUsize>) -> Box<dyn Lane<Noting>> + Send>;
+
+/// One core that serves units in memory.
 struct Target {
     portal: SocketAddr,
     name: String,
-    store: Arc<RamStore>,
+    stores: Vec<Arc<RamStore>>,
     notes: Notes,
     mail: Sender<Message>,
     core: JoinHandle<bool>,
@@ -148,19 +157,28 @@ struct Target {
 
 impl Target {
     fn start() -> Target {
+        Target::with(1, UNIT_BYTES, Box::new(|lane, _| lane))
+    }
+
+    /// With so many units of so many bytes; `wrap` is given their lanes, and the number of the core's turn.
+    fn with(units: usize, unit_bytes: u64, wrap: Wrap) -> Target {
         let options = ServeOptions {
             listen: vec!["127.0.0.1:0".into()],
-            lun: vec![format!("ram:{UNIT_BYTES}")],
+            lun: vec![format!("ram:{unit_bytes}"); units],
             cores: Some("0".into()),
             poll: Some("never".into()),
             ..ServeOptions::default()
         };
         let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
-        let store = store::open_ram(UNIT_BYTES).expect("memory");
-        let opened = Opened { store: store.clone(), failed: None, losses: Arc::default() };
-        let mut unit = Arc::new(unit(&config, 0, &opened));
-        let (home, _) = home(&config, &mut unit, &opened);
-        let views = vec![View { unit, policy: home.policy() }];
+        let stores: Vec<_> = (0..units).map(|_| store::open_ram(unit_bytes).expect("memory")).collect();
+        let (mut views, mut homes) = (Vec::new(), Vec::new());
+        for (index, store) in stores.iter().enumerate() {
+            let opened = Opened { store: store.clone(), failed: None, losses: Arc::default() };
+            let mut unit = Arc::new(unit(&config, index, &opened));
+            let (home, _) = home(&config, &mut unit, &opened);
+            views.push(View { unit, policy: home.policy() });
+            homes.push(Some(home));
+        }
         let listeners = bind(&config).expect("a portal");
         let addresses = addresses(&config, &listeners).expect("an address");
         let (portal, name) = (addresses[0], config.targets[0].name.clone());
@@ -172,7 +190,7 @@ impl Target {
             board: Board::new(1),
             listeners,
             rdma_listeners: vec![None],
-            homes: vec![0],
+            homes: vec![0; units],
             ledgers: crate::core::ledgers(&config),
             housekeeper: mpsc::channel().0,
             config,
@@ -180,18 +198,21 @@ impl Target {
         let mailbox = mailbox::mesh::<Message>(1).expect("a mailbox").remove(0);
         let mail = mailbox.sender(0);
         let notes = Notes::default();
-        let (lanes_of, notes_of) = (store.clone(), notes.clone());
+        let (lanes_of, notes_of) = (stores.clone(), notes.clone());
         let run = move || {
             let io = Noting::new(mailbox.waker(), notes_of);
-            let lanes = vec![lanes_of.lane(Core::<Noting>::lane_tags(0))];
-            Core::new(0, io, shared, mailbox, views, lanes, vec![Some(home)]).run()
+            let lane = |(unit, store): (usize, Arc<RamStore>)| {
+                wrap(store.lane(Core::<Noting>::lane_tags(unit)), io.turns.clone())
+            };
+            let lanes = lanes_of.into_iter().enumerate().map(lane).collect();
+            Core::new(0, io, shared, mailbox, views, lanes, homes).run()
         };
-        Target { portal, name, store, notes, mail, core: std::thread::spawn(run) }
+        Target { portal, name, stores, notes, mail, core: std::thread::spawn(run) }
     }
 
     /// Where the medium's bytes lie.
     fn memory(&self, offset: u64, len: u32) -> Vec<Span> {
-        let mut lane: Box<dyn Lane<Noting>> = self.store.clone().lane(Tag(0));
+        let mut lane: Box<dyn Lane<Noting>> = self.stores[0].clone().lane(Tag(0));
         lane.borrow(offset, len).expect("the store lends its memory").iter().collect()
     }
 
@@ -212,8 +233,13 @@ struct Peer {
 impl Peer {
     /// Logs in, and reads past the unit attentions of a new nexus.
     fn login(target: &Target, options: &str) -> Peer {
+        Peer::login_to(target, 0, options)
+    }
+
+    /// The same for this LUN.
+    fn login_to(target: &Target, lun: usize, options: &str) -> Peer {
         let url: Url =
-            format!("iscsi://{}/{}/0{options}", target.portal, target.name).parse().expect("a URL");
+            format!("iscsi://{}/{}/{lun}{options}", target.portal, target.name).parse().expect("a URL");
         let session =
             Session::new(url, vec![Destination::Address(target.portal)], Options::default(), Tag(0));
         let mut peer = Peer {
@@ -251,13 +277,22 @@ impl Peer {
 
     /// Runs these commands together; all must end well.
     fn run(&mut self, requests: &[Request]) {
+        self.submit(requests);
+        self.finish(requests.len());
+    }
+
+    fn submit(&mut self, requests: &[Request]) {
         let since = self.io.now();
         for (cookie, request) in (0..).zip(requests) {
             let command = Command { cookie, request: *request, repeatable: false, since };
             self.session.submit(since, &command).expect("there is room");
         }
         self.session.flush(&mut self.io, &mut self.finished);
-        while self.finished.len() < requests.len() {
+    }
+
+    /// Waits for the end of so many commands.
+    fn finish(&mut self, commands: usize) {
+        while self.finished.len() < commands {
             self.turn();
         }
         for Finished { ending, .. } in self.finished.drain(..) {
@@ -357,4 +392,25 @@ fn a_read_of_memory_is_sent_from_where_it_lies() {
     assert!(spans.iter().all(|span| span.buffer != lies_at[0].buffer), "{spans:?}");
     assert_eq!(len_of(&spans), HEADER_BYTES + BLOCKS * BLOCK + 4);
     target.stop();
+}
+
+#[test]
+fn an_address_in_use_is_waited_for_and_not_for_ever() {
+    let mut killed = Some(TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = killed.as_ref().unwrap().local_addr().unwrap();
+    let mut patience = Duration::from_secs(1);
+    let refused = listen(address, &mut patience, |_| {});
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::AddrInUse);
+    assert!(patience.is_zero());
+
+    let mut patience = Duration::from_secs(1);
+    let mut pauses = 0;
+    let bound = listen(address, &mut patience, |_| {
+        pauses += 1;
+        if pauses == 3 {
+            killed = None;
+        }
+    });
+    assert_eq!(bound.unwrap().local_addr().unwrap(), address);
+    assert_eq!((pauses, patience), (3, Duration::from_secs(1) - 3 * PORT_PAUSE));
 }

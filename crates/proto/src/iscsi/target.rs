@@ -23,7 +23,7 @@ use crate::iscsi::login::{Access, Offers};
 use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
 use crate::verbs::{Down, TaskId, Up};
-use layer::{Incoming, Layer, Phase};
+use layer::{Incoming, Layer};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +120,7 @@ impl StreamMachine for Target {
     type Event = Up;
 
     fn want(&self) -> Want {
-        if matches!(self.layer.phase, Phase::Closing(_) | Phase::Over) {
+        if self.layer.is_deaf() {
             return Want::Nothing;
         }
         let digest = self.layer.link.data_digest.then_some(0);

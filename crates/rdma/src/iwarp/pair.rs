@@ -31,7 +31,7 @@ impl Provider for QueuePair {
         QueuePair::reject(self, now, private_data)
     }
 
-    fn post_receive(&mut self, place: Span, _arena: &Arena) -> Result<(), Refused> {
+    fn post_receive(&mut self, place: Span, _arena: &mut Arena) -> Result<(), Refused> {
         QueuePair::post_receive(self, place.offset, Places::one(place))
     }
 

@@ -197,7 +197,7 @@ impl QueuePair {
             self.end(self.reason_of(completion.status));
         }
         if completion.wr_id & RECEIVE != 0 {
-            self.receives.filled();
+            self.receives.filled(completion.wr_id, arena);
             if is_done {
                 // It may overtake the news that the connection is made.
                 self.establish();
@@ -284,6 +284,7 @@ impl QueuePair {
             queues.end(&self.device);
         }
         self.sends.clear(arena);
+        self.receives.clear(arena);
     }
 
     fn post(
@@ -452,14 +453,14 @@ impl Provider for QueuePair {
         Ok(())
     }
 
-    fn post_receive(&mut self, place: Span, _arena: &Arena) -> Result<(), Refused> {
+    fn post_receive(&mut self, place: Span, arena: &mut Arena) -> Result<(), Refused> {
         if !matches!(self.state, State::Asked | State::Accepted(_) | State::Full) {
             return Err(Refused::State);
         }
         if self.receives.len() == usize::from(self.depths.receives) {
             return Err(Refused::Full);
         }
-        self.receives.add(place, &self.device.memory);
+        self.receives.add(place, &self.device.memory, arena);
         Ok(())
     }
 

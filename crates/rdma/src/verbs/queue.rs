@@ -16,12 +16,7 @@ pub(super) enum Operation {
     Read { stag: u32, offset: u64 },
 }
 
-/// How places are lent. Not even those of a read are for writing: descriptor tables are read into receives, of which many
-/// lie in one block, and to the arena all between the first and the last such place were unusable. What is being read into
-/// is looked at by nobody, since the machine waits for it.
-const LOAN: Loan = Loan::Read;
-
-/// A work request that is not finished.
+/// A work request that is not finished. Its places are lent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unfinished {
     /// What the device calls it.
@@ -33,6 +28,14 @@ pub(super) struct Unfinished {
     places: Places,
     /// What is read lies here first.
     sink: Option<Span>,
+}
+
+/// How the places of a request are lent: the device writes those of a read, unless it reads to a sink.
+fn loan(operation: Operation, has_sink: bool) -> Loan {
+    match operation {
+        Operation::Read { .. } if !has_sink => Loan::Write,
+        Operation::Read { .. } | Operation::Send { .. } | Operation::Write { .. } => Loan::Read,
+    }
 }
 
 /// Sends, writes and reads.
@@ -99,10 +102,11 @@ impl SendQueue {
         let count = spans.iter_mut().zip(places.iter()).map(|(entry, span)| *entry = span).count();
         let mut before = 0;
         let last = requests_of(places, most) - 1;
+        let loan = loan(operation, self.sink.is_some());
         for (index, spans) in spans[..count].chunks(most).enumerate() {
             let mut own = Places::EMPTY;
             for span in spans {
-                arena.lend(*span, LOAN);
+                arena.lend(*span, loan);
                 own.push(*span);
             }
             let number = self.next_number();
@@ -184,8 +188,9 @@ impl SendQueue {
             }
             sink.give(span);
         }
+        let loan = loan(finished.operation, finished.sink.is_some());
         for span in finished.places.iter() {
-            arena.unlend(span, LOAN);
+            arena.unlend(span, loan);
         }
         Some(finished)
     }
@@ -251,21 +256,23 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 pub(super) struct ReceiveQueue {
     requests: Vec<IbvRecvWr>,
     places: Vec<IbvSge>,
-    posted: usize,
+    /// Places that are posted, or about to be, and lent for writing.
+    posted: VecDeque<Span>,
 }
 
 impl ReceiveQueue {
     /// Receives that are posted, or are about to be.
     pub(super) fn len(&self) -> usize {
-        self.posted
+        self.posted.len()
     }
 
     /// Adds one.
-    pub(super) fn add(&mut self, place: Span, memory: &Registered) {
+    pub(super) fn add(&mut self, place: Span, memory: &Registered, arena: &mut Arena) {
         let wr_id = RECEIVE | place.offset;
         self.requests.push(IbvRecvWr { wr_id, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 1 });
         self.places.push(memory.place(place));
-        self.posted += 1;
+        arena.lend(place, Loan::Write);
+        self.posted.push_back(place);
     }
 
     /// Posts the batch; an error is the number of one of the system.
@@ -281,16 +288,26 @@ impl ReceiveQueue {
         }
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair lives; requests and places are in vectors that stay as they are during the call, which
-        // copies them. What the places name is the connection's until the queue pair is gone.
+        // copies them. What the places name is lent until it was filled, or the queue pair is gone.
         let result = unsafe { (calls.post_recv)(pair, first, &raw mut bad) };
         self.requests.clear();
         self.places.clear();
         if result == 0 { Ok(()) } else { Err(result.abs()) }
     }
 
-    /// One has been filled.
-    pub(super) fn filled(&mut self) {
-        self.posted = self.posted.saturating_sub(1);
+    /// The one with this number has been filled, or never will be.
+    pub(super) fn filled(&mut self, number: u64, arena: &mut Arena) {
+        let index = self.posted.iter().position(|place| RECEIVE | place.offset == number);
+        if let Some(place) = index.and_then(|index| self.posted.remove(index)) {
+            arena.unlend(place, Loan::Write);
+        }
+    }
+
+    /// The queue pair is gone: all places are free.
+    pub(super) fn clear(&mut self, arena: &mut Arena) {
+        self.posted.drain(..).for_each(|place| arena.unlend(place, Loan::Write));
+        self.requests.clear();
+        self.places.clear();
     }
 }
 
@@ -474,13 +491,16 @@ mod tests {
         let block = arena.take(SMALL_BYTES).expect("memory");
         let span = block.iter().next().expect("a place");
         let mut queue = ReceiveQueue::default();
-        queue.add(span.slice(0, 64), &memory);
-        queue.add(span.slice(64, 64), &memory);
+        queue.add(span.slice(0, 64), &memory, &mut arena);
+        queue.add(span.slice(64, 64), &memory, &mut arena);
         assert_eq!(queue.submit(&CALLS, ptr::null_mut()), Err(12));
         let at = |from: u64| (RECEIVE | (span.offset + from), BASE + span.offset + from, 64);
         assert_eq!(RECEIVES.take(), [at(0), at(64)]);
-        queue.filled();
+        queue.filled(RECEIVE | span.offset, &mut arena);
         assert_eq!(queue.len(), 1);
         arena.give(&block);
+        assert_eq!(arena.in_use(), u64::from(SMALL_BYTES), "the device may still write there");
+        queue.clear(&mut arena);
+        assert_eq!((queue.len(), arena.in_use()), (0, 0));
     }
 }

@@ -12,6 +12,8 @@ pub const LARGE_BYTES: u32 = 65536;
 const SMALLS: u32 = LARGE_BYTES / SMALL_BYTES;
 const ALL_SMALLS: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
+/// Parts of a large buffer being written that there is room for from the start.
+const PARTS_AT_START: usize = 4;
 
 /// One core's I/O buffers: large ones, each of which may be cut into small ones and becomes whole again when they are
 /// all free. Memory is taken from the system when a buffer is first used. Everything takes constant time.
@@ -33,7 +35,7 @@ pub struct Arena {
 }
 
 /// One large buffer's worth of memory.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Block {
     /// Whether it is cut into small buffers; then bit n of `free` is about small buffer n, otherwise `free` is all or
     /// nothing.
@@ -44,8 +46,8 @@ struct Block {
     /// Loans of each small buffer (of the whole: the first) that may only read it, and that may write it.
     readers: [u32; SMALLS as usize],
     writers: [u32; SMALLS as usize],
-    /// Of the whole, the part that those who may write it have: from, and to.
-    written: (u32, u32),
+    /// Of the whole, the parts that those who may write it have: from, and to. A connection's receives are pieces of one.
+    written: Vec<(u32, u32)>,
     next: u32,
     previous: u32,
 }
@@ -65,19 +67,9 @@ impl Arena {
         let count = bytes.div_ceil(u64::from(LARGE_BYTES)).max(1);
         let count = u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
         let total = u64::from(count) * u64::from(LARGE_BYTES);
-        let block = Block {
-            is_cut: false,
-            free: ALL_SMALLS,
-            given: 0,
-            readers: [0; SMALLS as usize],
-            writers: [0; SMALLS as usize],
-            written: (0, 0),
-            next: NONE,
-            previous: NONE,
-        };
         Ok(Arena {
             region: Region::map_private(total)?,
-            blocks: vec![block; count as usize],
+            blocks: (0..count).map(|_| Block::new()).collect(),
             whole: (0..count).rev().collect(),
             cut: NONE,
             free_bytes: total,
@@ -123,15 +115,16 @@ impl Arena {
         }
     }
 
-    /// The bytes of a span. Panics while it is lent to someone who writes: a small buffer as a whole, of a large one
-    /// what lies between the first and the last byte that is written.
+    /// The bytes of a span. Panics while it is lent to someone who writes: a small buffer as a whole, of a large one the
+    /// parts that were lent.
     pub fn bytes(&self, span: Span) -> &[u8] {
         let (block, small) = self.locate(span);
         let is_written = self.blocks[block as usize].is_written(small, span);
         assert!(!is_written, "{span:?} is lent for writing");
         // SAFETY: `locate` checked the bounds and that the buffer is in use. Only this arena makes references to its
-        // private region; `&mut self` guards those that write, and the kernel writes none of these bytes: whoever may
-        // write a part of the buffer has asked for it by `lend`, which has noted where it lies.
+        // private region, and `&mut self` guards those that write. Neither kernel nor device writes these bytes: each
+        // address that they have to write to came from `lend`, or follows a `lend` of its span (`extent`), which has
+        // noted the part, and the borrow keeps new loans from being made.
         unsafe { std::slice::from_raw_parts(self.at(span), span.len as usize) }
     }
 
@@ -140,7 +133,8 @@ impl Arena {
         let (block, small) = self.locate(span);
         let entry = &self.blocks[block as usize];
         assert!(entry.is_idle(small), "{span:?} is lent");
-        // SAFETY: as in `bytes`, and with `&mut self` there is no other reference, and nobody has it on loan.
+        // SAFETY: as in `bytes`; with `&mut self` there is no other reference, and nobody has any of the buffer on loan,
+        // not even to read.
         unsafe { std::slice::from_raw_parts_mut(self.at(span), span.len as usize) }
     }
 
@@ -155,8 +149,8 @@ impl Arena {
         }
     }
 
-    /// Where its memory begins, and how many bytes it has: for who registers it with a device. What is done there follows
-    /// the rules of this type: only places that are lent, or are the caller's alone as long as they are not given back.
+    /// Where its memory begins, and how many bytes it has: for who registers it with a device. The device is given only
+    /// places that are lent, for writing where it writes, until it is done with them.
     pub fn extent(&self) -> (*mut u8, usize) {
         (self.region.base(), self.region.len() as usize)
     }
@@ -165,13 +159,8 @@ impl Arena {
     pub fn lend(&mut self, span: Span, loan: Loan) -> *mut u8 {
         let (block, small) = self.locate(span);
         let entry = &mut self.blocks[block as usize];
-        if loan == Loan::Write {
-            let (from, to) = within(span);
-            let (first, last) = entry.written;
-            entry.written = match entry.writers[small as usize] {
-                0 => (from, to),
-                _ => (first.min(from), last.max(to)),
-            };
+        if loan == Loan::Write && !entry.is_cut {
+            entry.written.push(within(span));
         }
         *entry.loans(small, loan) += 1;
         self.at(span)
@@ -184,6 +173,10 @@ impl Arena {
         let loans = entry.loans(small, loan);
         assert!(*loans > 0, "{span:?} was not lent");
         *loans -= 1;
+        if loan == Loan::Write && !entry.is_cut {
+            let part = entry.written.iter().position(|part| *part == within(span));
+            entry.written.swap_remove(part.expect("the part was lent as it is given back"));
+        }
         if entry.is_idle(small) && entry.given & (1 << small) != 0 {
             self.free(block, small);
         }
@@ -306,6 +299,19 @@ impl Arena {
 }
 
 impl Block {
+    fn new() -> Block {
+        Block {
+            is_cut: false,
+            free: ALL_SMALLS,
+            given: 0,
+            readers: [0; SMALLS as usize],
+            writers: [0; SMALLS as usize],
+            written: Vec::with_capacity(PARTS_AT_START),
+            next: NONE,
+            previous: NONE,
+        }
+    }
+
     fn is_idle(&self, small: u32) -> bool {
         self.readers[small as usize] == 0 && self.writers[small as usize] == 0
     }
@@ -313,8 +319,8 @@ impl Block {
     /// Whether someone may write a part of the span.
     fn is_written(&self, small: u32, span: Span) -> bool {
         let (from, to) = within(span);
-        let is_apart = !self.is_cut && (to <= self.written.0 || from >= self.written.1);
-        self.writers[small as usize] > 0 && !is_apart
+        let overlaps = |(first, last): &(u32, u32)| from < *last && *first < to;
+        self.writers[small as usize] > 0 && (self.is_cut || self.written.iter().any(overlaps))
     }
 
     fn loans(&mut self, small: u32, loan: Loan) -> &mut u32 {
@@ -414,6 +420,7 @@ mod tests {
         assert!(!reads(&arena, 999, 2) && !reads(&arena, 1499, 1) && !reads(&arena, 0, 65_536));
         arena.lend(other, Loan::Write);
         assert!(reads(&arena, 0, 1000) && reads(&arena, 3500, 64_000));
+        assert!(reads(&arena, 1500, 1500), "between them nobody writes");
         assert!(!reads(&arena, 1000, 1) && !reads(&arena, 3499, 1));
         arena.unlend(one, Loan::Write);
         assert!(!reads(&arena, 3000, 500));

@@ -1,6 +1,6 @@
 //! Regions of memory and the table that finds them by their id.
 
-use super::{Arena, PAGE_BYTES};
+use super::{Arena, PAGE_BYTES, shared};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fs::File;
 use std::io;
@@ -125,7 +125,7 @@ impl Region {
         self.each(at, from, |here, span| {
             with_address(arena, span, |there| {
                 // SAFETY: both ranges were checked to be `span.len` bytes inside living mappings; they may overlap.
-                unsafe { ptr::copy(there, here, span.len as usize) }
+                unsafe { shared::copy(there, here, span.len as usize) }
             });
         });
     }
@@ -135,7 +135,7 @@ impl Region {
         self.each(at, into, |here, span| {
             with_address(arena, span, |there| {
                 // SAFETY: both ranges were checked to be `span.len` bytes inside living mappings; they may overlap.
-                unsafe { ptr::copy(here, there, span.len as usize) }
+                unsafe { shared::copy(here, there, span.len as usize) }
             });
         });
     }
@@ -165,7 +165,7 @@ impl Region {
     pub fn fill_zero(&self, at: u64, len: u64) {
         let (here, bytes) = self.range(at, len);
         // SAFETY: the range was checked to lie inside this mapping.
-        unsafe { ptr::write_bytes(here, 0, bytes) }
+        unsafe { shared::fill_zero(here, bytes) }
     }
 
     /// Makes the range read as zeros and gives the memory of its whole pages back to the system.
@@ -276,19 +276,19 @@ pub(crate) fn copy(arena: &mut Arena, from: Span, to: Span) {
         with_address(arena, to, |target| {
             // SAFETY: both ranges were checked to be `from.len` bytes inside living mappings; they may overlap; the
             // arena is borrowed exclusively, so there is no reference to its bytes.
-            unsafe { ptr::copy(source.cast_const(), target, from.len as usize) }
+            unsafe { shared::copy(source, target, from.len as usize) }
         });
     });
 }
 
-/// Calls `act` with the bytes of a span of a shared region, piece by piece, each as it was at one moment.
+/// Calls `act` with the bytes of a span of a shared region, piece by piece, each copied to where no other core writes.
 pub(crate) fn with_shared_bytes(span: Span, mut act: impl FnMut(&[u8])) {
     let pin = Pin::new(span).expect("a span names bytes of a living shared region");
     let mut piece = [0u8; CHUNK_BYTES];
     for at in (0..span.len as usize).step_by(CHUNK_BYTES) {
         let bytes = CHUNK_BYTES.min(span.len as usize - at);
         // SAFETY: the pinned region has `span.len` bytes there, and the stack buffer is ours.
-        unsafe { ptr::copy_nonoverlapping(pin.address(span).add(at), piece.as_mut_ptr(), bytes) }
+        unsafe { shared::copy(pin.address(span).add(at), piece.as_mut_ptr(), bytes) }
         act(&piece[..bytes]);
     }
 }
@@ -309,8 +309,8 @@ fn first_difference(a: *const u8, b: *const u8, len: u32) -> Option<u32> {
         let bytes = CHUNK_BYTES.min(len as usize - at);
         // SAFETY: the callers checked `len` bytes at `a` and at `b`; the stack buffers are ours.
         unsafe {
-            ptr::copy_nonoverlapping(a.add(at), ours.as_mut_ptr(), bytes);
-            ptr::copy_nonoverlapping(b.add(at), theirs.as_mut_ptr(), bytes);
+            shared::copy(a.add(at), ours.as_mut_ptr(), bytes);
+            shared::copy(b.add(at), theirs.as_mut_ptr(), bytes);
         }
         if ours[..bytes] != theirs[..bytes] {
             let differs = |(a, b): (&u8, &u8)| a != b;
@@ -327,14 +327,14 @@ fn or_into(target: *mut u8, operand: *const u8, len: u32) {
         let bytes = CHUNK_BYTES.min(len as usize - at);
         // SAFETY: the callers checked `len` bytes at both addresses; the stack buffers are ours.
         unsafe {
-            ptr::copy_nonoverlapping(target.add(at), ours.as_mut_ptr(), bytes);
-            ptr::copy_nonoverlapping(operand.add(at), theirs.as_mut_ptr(), bytes);
+            shared::copy(target.add(at), ours.as_mut_ptr(), bytes);
+            shared::copy(operand.add(at), theirs.as_mut_ptr(), bytes);
         }
         for (byte, operand) in ours[..bytes].iter_mut().zip(&theirs) {
             *byte |= operand;
         }
         // SAFETY: as above.
-        unsafe { ptr::copy_nonoverlapping(ours.as_ptr(), target.add(at), bytes) }
+        unsafe { shared::copy(ours.as_ptr(), target.add(at), bytes) }
     }
 }
 

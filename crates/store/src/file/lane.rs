@@ -118,6 +118,10 @@ impl<I: Io> Lane<I> for FileLane {
         None
     }
 
+    fn works_at_once(&self) -> bool {
+        self.store.in_memory
+    }
+
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
         let range = match Range::of(op, self.store.size()) {
             Ok(range) => range,

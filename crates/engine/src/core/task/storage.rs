@@ -2,6 +2,7 @@
 
 use super::{State, to_wire};
 use crate::core::Core;
+use crate::core::budget::{Rest, bytes};
 use crate::core::buffer::Purpose;
 use crate::slots::Key;
 use proto::verbs::Down;
@@ -29,6 +30,11 @@ impl<I: Io> Core<I> {
         {
             return self.push(key, from.slice(0, sendable), at, end);
         }
+        if self.is_spent(unit) {
+            self.put_off(key, Rest::Step(Step::ReadPush { offset, len, at, end }));
+            return None;
+        }
+        let task = self.tasks.get_mut(key)?;
         if task.buffer.len() < len
             && let Err(why) = self.take_buffer(key, len, Purpose::Step)
         {
@@ -38,11 +44,19 @@ impl<I: Io> Core<I> {
         let task = self.tasks.get_mut(key)?;
         task.state = State::Reading { len: sendable, at, end };
         let op = Op::Read { offset, into: task.buffer.slice(0, len) };
-        let (lane, io) = self.lane(unit);
-        match lane.submit(io, OpId(key.index), &op) {
+        match self.submit(unit, key, &op) {
             Submitted::Done(outcome) => self.read_done(key, outcome),
             Submitted::Later => None,
         }
+    }
+
+    fn submit(&mut self, unit: u32, key: Key, op: &Op) -> Submitted {
+        let (lane, io) = self.lane(unit);
+        let submitted = lane.submit(io, OpId(key.index), op);
+        if lane.works_at_once() || matches!(submitted, Submitted::Done(_)) {
+            self.budget.charge(bytes(op));
+        }
+        submitted
     }
 
     fn read_done(&mut self, key: Key, outcome: Outcome) -> Option<Event> {
@@ -90,6 +104,12 @@ impl<I: Io> Core<I> {
 
     pub(super) fn media(&mut self, key: Key, unit: Option<u32>, op: MediaOp) -> Option<Event> {
         let task = self.tasks.get_mut(key)?;
+        let on = unit.unwrap_or(task.unit);
+        if self.is_spent(on) {
+            self.put_off(key, Rest::Step(Step::Media { unit, op }));
+            return None;
+        }
+        let task = self.tasks.get_mut(key)?;
         task.state = State::Storing;
         let buffer = &task.buffer;
         let op = match op {
@@ -114,10 +134,8 @@ impl<I: Io> Core<I> {
             }
             MediaOp::Extent { offset } => Op::Extent { offset },
         };
-        let unit = unit.unwrap_or(task.unit);
-        task.flushes = matches!(op, Op::Flush).then_some(unit);
-        let (lane, io) = self.lane(unit);
-        match lane.submit(io, OpId(key.index), &op) {
+        task.flushes = matches!(op, Op::Flush).then_some(on);
+        match self.submit(on, key, &op) {
             Submitted::Done(outcome) => Some(Event::Stored(self.flushed(key, outcome))),
             Submitted::Later => None,
         }

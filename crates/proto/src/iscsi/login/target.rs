@@ -65,6 +65,18 @@ fn fault(status: LoginStatus, reason: impl ToString) -> Fault {
     Fault { status, reason: reason.to_string() }
 }
 
+/// Who asked for what, as far as it was said, for the log. What is no name is not repeated.
+fn who(names: &Names) -> String {
+    let target = match names.target.as_deref() {
+        _ if names.initiator.is_empty() => return String::new(),
+        _ if names.discovery => "none: discovery",
+        Some(target) if keys::is_name(target) => target,
+        Some(_) => "no iSCSI name",
+        None => "none",
+    };
+    format!(" (initiator {}, target {target})", names.initiator)
+}
+
 fn initiator_error(reason: impl ToString) -> Fault {
     fault(LoginStatus::INITIATOR_ERROR, reason)
 }
@@ -112,10 +124,10 @@ impl TargetLogin {
         let result = self.check(bhs).and_then(|()| self.take(bhs, text));
         result.unwrap_or_else(|fault| {
             self.over = true;
-            let who = if self.names.initiator.is_empty() { "" } else { &self.names.initiator };
+            let reason = format!("login refused: {}{}", fault.reason, who(&self.names));
             LoginReply {
                 status: fault.status,
-                close: Some(format!("login refused: {} {who}", fault.reason).trim_end().to_string()),
+                close: Some(reason),
                 csg: Stage::default(),
                 ..self.reply(Vec::new())
             }

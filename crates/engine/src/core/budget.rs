@@ -1,0 +1,213 @@
+//! How much memory a core moves in one turn. What a store in memory is asked for is done by the core itself, so a turn
+//! would be as long as there are commands. What exceeds the turn's budget goes on in the next one, and connections take
+//! turns at that: one with many commands gets no more than one with few.
+
+use super::Core;
+use super::task::State;
+use crate::slots::Key;
+use reactor::io::Io;
+use scsi::exec::CHUNK_BYTES;
+use scsi::{Event, Step};
+use std::collections::VecDeque;
+use store::lane::Op;
+
+/// Bytes that are read, compared, written or cleared in memory in one turn; less than a millisecond's work.
+pub(crate) const TURN_BYTES: u64 = 2 << 20;
+
+/// Bytes for one task before others have their turn.
+const SHARE_BYTES: u64 = CHUNK_BYTES as u64;
+
+/// What an operation costs apart from its bytes, in bytes.
+const OPERATION_BYTES: u64 = 4096;
+
+/// How a task goes on that gave way.
+#[derive(Debug)]
+pub(super) enum Rest {
+    /// With what came of its last step.
+    Event(Event),
+    /// With a step that it has yet to do.
+    Step(Step),
+}
+
+/// What is left of a turn, and who waits for the next.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: u64,
+    /// Tasks by the connection that they came on: those whose turn is next come first.
+    waiting: VecDeque<(Key, VecDeque<(Key, Rest)>)>,
+    /// Empty queues, to be used again.
+    spare: Vec<VecDeque<(Key, Rest)>>,
+}
+
+impl Budget {
+    pub(super) fn new() -> Budget {
+        Budget { left: TURN_BYTES, waiting: VecDeque::new(), spare: Vec::new() }
+    }
+
+    /// A turn begins.
+    fn refill(&mut self) {
+        self.left = TURN_BYTES;
+    }
+
+    /// What is left of the turn, in bytes.
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// An operation moved so many bytes.
+    pub(super) fn charge(&mut self, bytes: u64) {
+        self.left = self.left.saturating_sub(bytes.saturating_add(OPERATION_BYTES));
+    }
+
+    /// Whether a task has had its share since so many bytes were left.
+    pub(super) fn has_shared(&self, before: u64) -> bool {
+        before - self.left >= SHARE_BYTES || self.left == 0
+    }
+
+    /// Nobody waits for the next turn.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn put_off(&mut self, origin: Key, task: Key, rest: Rest) {
+        match self.waiting.iter_mut().find(|(other, _)| *other == origin) {
+            Some((_, tasks)) => tasks.push_back((task, rest)),
+            None => {
+                let mut tasks = self.spare.pop().unwrap_or_default();
+                tasks.push_back((task, rest));
+                self.waiting.push_back((origin, tasks));
+            }
+        }
+    }
+
+    /// The oldest task of the connection whose turn it is.
+    fn next(&mut self) -> Option<(Key, Rest)> {
+        let (origin, mut tasks) = self.waiting.pop_front()?;
+        let next = tasks.pop_front();
+        match tasks.is_empty() {
+            true => self.spare.push(tasks),
+            false => self.waiting.push_back((origin, tasks)),
+        }
+        next
+    }
+
+    /// The task is over.
+    fn forget(&mut self, origin: Key, task: Key) {
+        let Some(at) = self.waiting.iter().position(|(other, _)| *other == origin) else { return };
+        let Some((_, tasks)) = self.waiting.get_mut(at) else { return };
+        tasks.retain(|(other, _)| *other != task);
+        if tasks.is_empty() {
+            self.spare.extend(self.waiting.remove(at).map(|(_, tasks)| tasks));
+        }
+    }
+}
+
+impl<I: Io> Core<I> {
+    /// Whether an operation on this unit has to wait for the next turn.
+    pub(super) fn is_spent(&self, unit: u32) -> bool {
+        self.budget.left == 0 && self.lanes[unit as usize].works_at_once()
+    }
+
+    /// The task goes on when it is its turn.
+    pub(super) fn put_off(&mut self, key: Key, rest: Rest) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        // Its last operation is over: who aborts it meanwhile need not wait for one.
+        task.state = State::Running;
+        self.budget.put_off(task.origin, key, rest);
+    }
+
+    /// The task is aborted while it waits for its turn.
+    pub(super) fn forget(&mut self, key: Key) {
+        if let Some(task) = self.tasks.get(key) {
+            self.budget.forget(task.origin, key);
+        }
+    }
+
+    /// A turn begins: goes on with what gave way in earlier ones.
+    pub(super) fn run_all(&mut self) {
+        self.budget.refill();
+        while self.budget.left > 0
+            && let Some((key, rest)) = self.budget.next()
+        {
+            // No task is free, or one that moves nothing would be gone on with for ever.
+            self.budget.charge(0);
+            match rest {
+                Rest::Event(event) => self.run_task(key, event),
+                Rest::Step(step) => {
+                    if let Some(event) = self.perform(key, step) {
+                        self.run_task(key, event);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that an operation moves, of which a clear moves no more than this at once.
+pub(super) fn bytes(op: &Op) -> u64 {
+    match op {
+        Op::Read { into, .. } => u64::from(into.len()),
+        Op::Write { from, .. } | Op::OrWrite { from, .. } => u64::from(from.len()),
+        Op::Compare { with, .. } => u64::from(with.len()),
+        Op::CompareAndWrite { compare, write, .. } => u64::from(compare.len() + write.len()),
+        Op::Zero { len, .. } | Op::Discard { len, .. } => (*len).min(TURN_BYTES),
+        Op::Flush | Op::Extent { .. } => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(index: u32) -> Key {
+        Key { index, generation: 0 }
+    }
+
+    fn next(budget: &mut Budget) -> Option<u32> {
+        budget.next().map(|(task, _)| task.index)
+    }
+
+    #[test]
+    fn a_connection_with_many_tasks_waits_as_long_as_one_with_few() {
+        let mut budget = Budget::new();
+        for task in 0..100 {
+            budget.put_off(key(1), key(task), Rest::Event(Event::Start));
+        }
+        budget.put_off(key(2), key(200), Rest::Event(Event::Start));
+        budget.put_off(key(3), key(300), Rest::Event(Event::Start));
+        let order: Vec<u32> = (0..5).filter_map(|_| next(&mut budget)).collect();
+        assert_eq!(order, [0, 200, 300, 1, 2]);
+        budget.put_off(key(2), key(201), Rest::Event(Event::Start));
+        assert_eq!((next(&mut budget), next(&mut budget)), (Some(3), Some(201)));
+    }
+
+    #[test]
+    fn what_was_aborted_keeps_no_place() {
+        let mut budget = Budget::new();
+        for round in 0..1000 {
+            budget.put_off(key(1), key(round), Rest::Event(Event::Start));
+            budget.forget(key(1), key(round));
+        }
+        assert!(budget.is_idle() && budget.spare.len() == 1);
+        budget.put_off(key(1), key(5), Rest::Event(Event::Start));
+        budget.forget(key(1), key(6));
+        budget.forget(key(2), key(5));
+        assert_eq!((next(&mut budget), next(&mut budget)), (Some(5), None));
+    }
+
+    #[test]
+    fn many_small_operations_are_as_much_as_a_few_large_ones() {
+        let mut budget = Budget::new();
+        let small = (0..).take_while(|_| {
+            budget.charge(512);
+            budget.left() > 0
+        });
+        assert!(small.count() <= 512);
+        budget.refill();
+        let before = budget.left();
+        budget.charge(SHARE_BYTES - OPERATION_BYTES - 1);
+        assert!(!budget.has_shared(before));
+        budget.charge(0);
+        assert!(budget.has_shared(before));
+    }
+}

@@ -1,0 +1,134 @@
+//! What a core does in one turn is bounded, however many commands there are.
+
+use super::*;
+use crate::core::TURN_BYTES;
+use store::lane::{Op, OpId, Outcome, Submitted};
+
+/// What one operation may exceed the turn's budget by.
+const LONGEST_BYTES: u64 = 256 << 10;
+
+/// Bytes that lanes moved in the same turn of the core, at most, and turns in which any were moved.
+#[derive(Default)]
+struct Meter {
+    turn: usize,
+    bytes: u64,
+    most: u64,
+    turns: usize,
+}
+
+impl Meter {
+    fn add(&mut self, turn: usize, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        if turn != self.turn {
+            (self.turn, self.bytes) = (turn, 0);
+            self.turns += 1;
+        }
+        self.bytes += bytes;
+        self.most = self.most.max(self.bytes);
+    }
+}
+
+/// A lane that notes what is done by it.
+struct Metered {
+    lane: Box<dyn Lane<Noting>>,
+    turn: Arc<AtomicUsize>,
+    meter: Arc<Mutex<Meter>>,
+}
+
+impl Metered {
+    fn note(&self, bytes: u64) {
+        self.meter.lock().expect("nobody panics with it").add(self.turn.load(Ordering::Relaxed), bytes);
+    }
+}
+
+impl Lane<Noting> for Metered {
+    fn borrow(&mut self, offset: u64, len: u32) -> Option<Places> {
+        self.lane.borrow(offset, len)
+    }
+
+    fn works_at_once(&self) -> bool {
+        self.lane.works_at_once()
+    }
+
+    fn submit(&mut self, io: &mut Noting, id: OpId, op: &Op) -> Submitted {
+        let submitted = self.lane.submit(io, id, op);
+        if let (Submitted::Done(_), Op::Read { into: places, .. } | Op::Compare { with: places, .. }) =
+            (submitted, op)
+        {
+            self.note(u64::from(places.len()));
+        }
+        submitted
+    }
+
+    fn completed(&mut self, io: &mut Noting, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
+        self.lane.completed(io, completion, done);
+    }
+
+    fn flush(&mut self, io: &mut Noting, done: &mut Vec<(OpId, Outcome)>) -> bool {
+        self.lane.flush(io, done)
+    }
+
+    fn cancel(&mut self, io: &mut Noting, id: OpId) {
+        self.lane.cancel(io, id);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.lane.in_flight()
+    }
+}
+
+/// A target whose lanes are metered together.
+fn metered(units: usize, unit_bytes: u64) -> (Target, Arc<Mutex<Meter>>) {
+    let meter = Arc::<Mutex<Meter>>::default();
+    let of = meter.clone();
+    let target = Target::with(
+        units,
+        unit_bytes,
+        Box::new(move |lane, turn| Box::new(Metered { lane, turn, meter: of.clone() })),
+    );
+    (target, meter)
+}
+
+/// VERIFY(10) of so many blocks, without data.
+fn verify(peer: &Peer, blocks: u16) -> Request {
+    let [high, low] = blocks.to_be_bytes();
+    let cdb = Cdb::from_bytes(&[0x2f, 0, 0, 0, 0, 0, 0, high, low, 0]).expect("a CDB");
+    let lun = peer.session.lun_bytes();
+    Request { lun, attribute: Attribute::Simple, cdb, read: Places::EMPTY, write: Places::EMPTY }
+}
+
+#[test]
+fn many_commands_that_read_memory_take_many_turns() {
+    const COMMANDS: usize = 32;
+    let (target, meter) = metered(1, UNIT_BYTES);
+    let mut peers: Vec<Peer> = (0..4).map(|_| Peer::login(&target, "")).collect();
+    let blocks = UNIT_BYTES / u64::from(BLOCK);
+    for peer in &mut peers {
+        let request = verify(peer, blocks as u16);
+        peer.submit(&[request; COMMANDS]);
+    }
+    for mut peer in peers {
+        peer.finish(COMMANDS);
+        peer.logout();
+    }
+    target.stop();
+    let Meter { most, turns, .. } = &*meter.lock().expect("the core has ended");
+    assert!(*most <= TURN_BYTES + LONGEST_BYTES, "{most} bytes in one turn");
+    assert!(*turns as u64 >= 4 * COMMANDS as u64 * UNIT_BYTES / (TURN_BYTES + LONGEST_BYTES));
+}
+
+#[test]
+fn copied_reads_are_bounded_as_well() {
+    const COMMANDS: u32 = 32;
+    const BLOCKS: u32 = 512;
+    let unit_bytes = u64::from(COMMANDS * BLOCKS * BLOCK);
+    let (target, meter) = metered(1, unit_bytes);
+    let mut peer = Peer::login(&target, "?data_digest=crc32c");
+    assert_eq!(peer.read(COMMANDS, BLOCKS).len() as u64, unit_bytes);
+    peer.logout();
+    target.stop();
+    let most = meter.lock().expect("the core has ended").most;
+    assert!(most <= TURN_BYTES + LONGEST_BYTES, "{most} bytes in one turn");
+}

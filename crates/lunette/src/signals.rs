@@ -1,0 +1,72 @@
+//! Signals: INT, TERM and QUIT end the daemon in order; no other that a process can catch ends it.
+
+use crate::INTERRUPTED;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::{flag, low_level};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Signals of signal(7) whose default is to end the process, though they report neither a fault of it nor ask for its
+/// end: those of terminals, timers, limits and power, and whatever people send.
+const BYSTANDERS: [i32; 12] = {
+    use signal_hook::consts::*;
+    [
+        SIGHUP,
+        SIGPIPE,
+        SIGUSR1,
+        SIGUSR2,
+        SIGALRM,
+        SIGVTALRM,
+        SIGPROF,
+        SIGIO,
+        SIGXCPU,
+        SIGXFSZ,
+        STACK_FAULT,
+        POWER,
+    ]
+};
+/// Linux's SIGSTKFLT and SIGPWR, which the library has no names for.
+const STACK_FAULT: i32 = 16;
+const POWER: i32 = 30;
+/// Real-time signals that are not the C library's own.
+const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
+
+/// The signals of a daemon, caught from the moment it is made.
+pub(crate) struct Caught {
+    signals: Signals,
+    /// Once it is set, the next signal that asks for the end ends the process at once.
+    stopping: Arc<AtomicBool>,
+}
+
+/// Catches signals: before anything is served, so that none is lost.
+pub(crate) fn catch() -> io::Result<Caught> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let ends = [SIGINT, SIGTERM, SIGQUIT];
+    for signal in ends {
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stopping))?;
+    }
+    let all = ends.into_iter().chain(BYSTANDERS).chain(REAL_TIME);
+    Ok(Caught { signals: Signals::new(all)?, stopping })
+}
+
+impl Caught {
+    /// Waits for a signal that asks for the end.
+    pub(crate) fn wait(&mut self) {
+        for signal in self.signals.forever() {
+            match signal {
+                SIGINT | SIGTERM | SIGQUIT => break,
+                SIGHUP => {
+                    tracing::warn!("SIGHUP is ignored: a changed configuration is read at the next start")
+                }
+                other => {
+                    let name = low_level::signal_name(other)
+                        .map_or_else(|| format!("signal {other}"), str::to_owned);
+                    tracing::warn!("{name} is ignored: SIGTERM, SIGINT or SIGQUIT end the daemon in order");
+                }
+            }
+        }
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+}
