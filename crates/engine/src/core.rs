@@ -122,6 +122,8 @@ pub(crate) struct Core<I: Io> {
     starved: VecDeque<Starving>,
     /// Tasks that wait until others have changed the same blocks, oldest first.
     overlapping: Vec<Key>,
+    /// Connections whose initiators may send nothing for want of room.
+    narrow: Vec<Key>,
     budget: Budget,
     /// Connections whose machines are to be fed.
     to_serve: Vec<Key>,
@@ -241,6 +243,7 @@ impl<I: Io> Core<I> {
             meter: Meter::default(),
             starved: VecDeque::new(),
             overlapping: Vec::new(),
+            narrow: Vec::new(),
             budget: Budget::new(),
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
@@ -335,6 +338,7 @@ impl<I: Io> Core<I> {
         loop {
             self.serve_all();
             self.settle_turn();
+            self.look_at_windows();
             if self.to_serve.is_empty() && self.own.is_empty() {
                 break;
             }
