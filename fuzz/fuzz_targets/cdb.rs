@@ -260,6 +260,7 @@ fn home(index: u32, options: u8) -> Home {
         discards: true,
         discard_granularity_bytes: 4096,
         atomic_write_bytes_max: 4096,
+        compare_write_bytes_max: u32::MAX,
         volatile_cache: true,
         read_only: false,
         solid_state: true,
