@@ -142,6 +142,10 @@ impl Lane<Uring> for HeldLane {
         self.ram.flush(io, done) || !self.held.is_empty()
     }
 
+    fn work(&mut self, io: &mut Uring, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
+        self.ram.work(io, bytes, done)
+    }
+
     fn in_flight(&self) -> usize {
         self.held.len() + self.ram.in_flight()
     }
