@@ -55,6 +55,7 @@ fn target(input: &mut Input<'_>, options: u8) -> Target {
         queue_depth: DEPTH,
         max_it_iu_bytes: IU_BYTES,
         target_port: GUID,
+        login_within: Duration::from_secs(1),
         idle: Duration::from_secs(1),
     };
     let mut machine = Target::new(config, Arc::new(Door), address(), address(), Time(1));
@@ -72,6 +73,9 @@ fn target(input: &mut Input<'_>, options: u8) -> Target {
         Answer::Accept(answer) => {
             assert_eq!(answer.len(), LoginResponse::BYTES);
             assert!(LoginRequest::from_private_data(private_data).is_some());
+            assert!(!machine.may_accept());
+            machine.down(Time(1), Down::Admit);
+            assert!(machine.may_accept());
             machine.established(Time(1), &[]);
         }
         Answer::Reject(answer) => {
@@ -129,6 +133,8 @@ struct Above {
     functions: Vec<proto::verbs::FunctionId>,
     /// Tasks whose places are in use.
     lent: Vec<TaskId>,
+    /// The session ends, and nobody was told.
+    leaves: bool,
     gone: bool,
 }
 
@@ -152,6 +158,7 @@ impl Layer<Target> for Above {
                 let at = self.lent.iter().position(|other| *other == task);
                 self.lent.swap_remove(at.expect("places come back once"));
             }
+            Up::Leaving => self.leaves = true,
             Up::Ready(_) | Up::Refused { .. } => {}
             Up::FetchFailed(_) => unreachable!("RDMA does not fail for one task"),
         }
@@ -164,6 +171,9 @@ impl Layer<Target> for Above {
             read_bytes: u64::from(what),
             write_bytes: 9,
         };
+        if std::mem::take(&mut self.leaves) {
+            return machine.down(now, Down::Close);
+        }
         if let Some(id) = self.functions.pop() {
             return machine.down(now, Down::FunctionDone { id, response: FunctionResponse::Complete });
         }

@@ -79,7 +79,11 @@ impl Above {
         while let Some(event) = machine.poll() {
             assert!(!self.gone, "nothing comes after the end");
             match event {
-                Up::Ready(_) => self.ready = true,
+                Up::Ready(_) => {
+                    self.ready = true;
+                    machine.down(now, Down::Admit);
+                }
+                Up::Leaving => machine.down(now, Down::Close),
                 Up::Command(command) => self.begin(&command, machine, now),
                 Up::Fetched(task) => {
                     self.comes_back::<M>(task);

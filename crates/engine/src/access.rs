@@ -54,6 +54,7 @@ impl Directory {
             queue_depth: QUEUE_DEPTH,
             max_it_iu_bytes: SRP_IU_BYTES_MAX,
             target_port: srp_port(self.config.srp_guid.unwrap_or_default()),
+            login_within: self.config.login_timeout,
             idle: self.config.keep_alive,
         }
     }

@@ -31,7 +31,7 @@ use crate::slots::{Key, Slots};
 use aoe::{Answered, Interface, Keeper};
 use budget::Budget;
 use buffer::Starving;
-use connection::Connection;
+use connection::{ClosingTarget, Connection};
 use function::Function;
 use gate::{Gate, GateHome};
 use home::HomeUnit;
@@ -101,11 +101,15 @@ pub(crate) struct Core<I: Io> {
     published: Vec<Option<Arc<Publish>>>,
     /// How many times all sessions of each target were ended here.
     closings: Vec<u64>,
+    /// Targets whose sessions were ended, and of which something is left here.
+    closing_targets: Vec<ClosingTarget>,
     /// The session that is to move to another core.
     drain: Option<Drain>,
     meter: Meter,
     /// Tasks that wait for a buffer of the core, oldest first.
     starved: VecDeque<Starving>,
+    /// Connections whose initiators may send nothing for want of room.
+    narrow: Vec<Key>,
     budget: Budget,
     /// Connections whose machines are to be fed.
     to_serve: Vec<Key>,
@@ -220,9 +224,11 @@ impl<I: Io> Core<I> {
             publications: Vec::new(),
             published: vec![None; units],
             closings: vec![0; targets],
+            closing_targets: Vec::new(),
             drain: None,
             meter: Meter::default(),
             starved: VecDeque::new(),
+            narrow: Vec::new(),
             budget: Budget::new(),
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
@@ -317,6 +323,7 @@ impl<I: Io> Core<I> {
         loop {
             self.serve_all();
             self.settle_turn();
+            self.look_at_windows();
             if self.to_serve.is_empty() && self.own.is_empty() {
                 break;
             }
@@ -428,15 +435,19 @@ impl<I: Io> Core<I> {
             Message::Home { unit, origin, request } => self.home_request(unit, origin, request),
             Message::Answer { origin, reply } => self.home_answered(origin, reply),
             Message::Publish { unit, publish, origin, home } => self.apply(unit, &publish, origin, home),
+            Message::Recall { unit, core, task } => self.home_recall(unit, core, task),
+            Message::Recalled { task } => self.recalled(task),
             Message::Applied { unit } => self.home_applied(unit),
             Message::Persisted { unit, ok } => self.home_persisted(unit, ok),
             Message::Gate { unit, gate } => self.gate_message(unit, gate),
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
+            Message::Forsaken { core, parked } => self.forsaken(core, parked),
             Message::Quieten(asker) => self.quieten(asker),
             Message::Quiet(asker) => self.function_quiet(asker),
             Message::DeviceFailed { name } => self.device_failed(&name),
-            Message::CloseTarget { target } => self.close_target(target),
+            Message::CloseTarget { target, asker } => self.close_target(target, asker),
+            Message::TargetClosed(asker) => self.function_closed(asker),
             Message::Interface { index, message } => self.interface_message(index, message),
             Message::Stop => self.stop(),
             Message::Drained => self.drained += 1,

@@ -50,6 +50,21 @@ pub(crate) enum Message {
         /// The answer.
         reply: HomeReply,
     },
+    /// A task was aborted while its request was with the home. If that has not begun it, it is not to be done, and the
+    /// home says so ([`Message::Recalled`]); otherwise it is answered.
+    Recall {
+        /// The unit.
+        unit: u32,
+        /// The task's core.
+        core: usize,
+        /// The task.
+        task: Key,
+    },
+    /// The task's request was not begun, and is not done.
+    Recalled {
+        /// The task.
+        task: Key,
+    },
     /// Apply this and say [`Message::Applied`] to core `home`.
     Publish {
         /// The unit.
@@ -95,6 +110,13 @@ pub(crate) enum Message {
         /// The connection that waited.
         parked: Key,
     },
+    /// A connection that waited for sessions to end has ended itself: nobody there needs to hear of them.
+    Forsaken {
+        /// Where it waited.
+        core: usize,
+        /// The connection.
+        parked: Key,
+    },
     /// Say [`Message::Quiet`] when no RDMA of tasks of this nexus that are over is under way on your connections.
     Quieten(Asker),
     /// None is.
@@ -104,11 +126,16 @@ pub(crate) enum Message {
         /// Its name.
         name: String,
     },
-    /// TARGET COLD RESET: end all sessions of the target.
+    /// TARGET COLD RESET: end all sessions of the target but the one that asked for it, and say [`Message::TargetClosed`]
+    /// when none of their tasks can take effect any more.
     CloseTarget {
         /// Index of the target in the configuration.
         target: usize,
+        /// Whose function it is.
+        asker: Asker,
     },
+    /// None can here.
+    TargetClosed(Asker),
     /// About a network interface that serves AoE and may have changed: see `core::aoe::again`.
     Interface {
         /// Its index in the configuration.

@@ -57,13 +57,19 @@ pub(crate) struct HeldStore {
     ram: Arc<RamStore>,
     holds: AtomicBool,
     held: AtomicUsize,
+    cancelled: AtomicUsize,
 }
 
 impl HeldStore {
     /// A unit of 1 MiB.
     pub(crate) fn new() -> Arc<HeldStore> {
         let ram = store::open_ram(1 << 20).expect("memory");
-        Arc::new(HeldStore { ram, holds: AtomicBool::new(false), held: AtomicUsize::new(0) })
+        Arc::new(HeldStore {
+            ram,
+            holds: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            cancelled: AtomicUsize::new(0),
+        })
     }
 
     /// Writes wait from now on.
@@ -74,6 +80,13 @@ impl HeldStore {
     /// Returns when so many writes wait.
     pub(crate) fn wait_for(&self, writes: usize) {
         while self.held.load(Ordering::SeqCst) != writes {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Returns when so many operations were cancelled.
+    pub(crate) fn wait_for_cancel(&self, operations: usize) {
+        while self.cancelled.load(Ordering::SeqCst) != operations {
             std::thread::yield_now();
         }
     }
@@ -144,6 +157,11 @@ impl Lane<Uring> for HeldLane {
 
     fn work(&mut self, io: &mut Uring, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
         self.ram.work(io, bytes, done)
+    }
+
+    /// What is held is under way: it is done all the same.
+    fn cancel(&mut self, _io: &mut Uring, _id: OpId) {
+        self.store.cancelled.fetch_add(1, Ordering::SeqCst);
     }
 
     fn in_flight(&self) -> usize {

@@ -141,6 +141,12 @@ pub trait MessageMachine {
         Answer::Reject(Vec::new())
     }
 
+    /// As the side that is asked: whether the acceptance that was answered may go out now. Asked when the receives stand
+    /// ready, and again after whatever may change it.
+    fn may_accept(&mut self) -> bool {
+        true
+    }
+
     /// As the side that asked: the connection was turned away, with this private data.
     fn rejected(&mut self, now: Time, private_data: &[u8]) {
         let _ = private_data;

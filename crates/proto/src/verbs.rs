@@ -107,7 +107,8 @@ pub struct Ending {
 /// From a transport to the SCSI side.
 #[derive(Clone, Debug)]
 pub enum Up {
-    /// The session is logged in; the connection may now be moved to its home core, and commands follow.
+    /// The login is granted. Its answer waits for [`Down::Admit`]: the connection may be moved to its home core behind it,
+    /// and commands follow.
     Ready(Box<Session>),
     /// A command.
     Command(Command),
@@ -134,6 +135,9 @@ pub enum Up {
         /// What to do.
         function: Function,
     },
+    /// The session ends, by a logout or by this side. Its tasks are over for the transport, and no command follows; the
+    /// initiator hears of it with [`Down::Close`], which is due when none of them can take effect any more.
+    Leaving,
     /// The initiator broke the standard and the connection goes on: a PDU was rejected or a task ended for it. For the
     /// log; nothing is to be done.
     Refused {
@@ -198,7 +202,10 @@ pub enum Down {
         /// Seconds.
         within_seconds: u16,
     },
-    /// Close now. The initiator is told so where there is a session that commands could come on.
+    /// Answers the login that [`Up::Ready`] was about: what the session takes the place of can take effect no more.
+    Admit,
+    /// Close now, with what is to be said last, such as the answer to a logout, where there is a session that commands
+    /// could come on: none of its tasks can take effect any more.
     Close,
 }
 

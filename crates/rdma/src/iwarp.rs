@@ -225,6 +225,9 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
             }
         }
         let Phase::Answering(Answer::Accept(answer)) = &self.phase else { return false };
+        if !self.machine.may_accept() {
+            return false;
+        }
         let accepted = self.pair.accept(now, answer);
         self.phase = Phase::Full;
         if let Err(refused) = accepted {

@@ -8,7 +8,7 @@ use super::task::Task;
 use super::{Core, kind};
 use crate::config::{Config, StoreSpec};
 use crate::limited;
-use crate::message::{Facts, Message, Way};
+use crate::message::{Asker, Facts, Message, Way};
 use crate::slots::{Key, Slots};
 use crate::transport::Transport;
 use proto::aoe::target::Target;
@@ -54,6 +54,8 @@ pub(super) struct Connection {
     pub(super) expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
     pub(super) share: Share,
+    /// Its initiator may send nothing until there is room for data that comes unasked.
+    pub(super) is_narrow: bool,
     /// What tasks that are over have left with the transport.
     pub(super) kept: Vec<Kept>,
     /// When data that it owed last arrived.
@@ -63,6 +65,14 @@ pub(super) struct Connection {
     pub(super) past_work: u64,
     /// It has moved, or could not: it is left alone so long.
     pub(super) rests_until: Time,
+}
+
+/// What is left on this core of the sessions of a target that TARGET COLD RESET has ended.
+#[derive(Debug)]
+pub(super) struct ClosingTarget {
+    asker: Asker,
+    /// Aborted tasks that may still take effect.
+    tasks: Vec<Key>,
 }
 
 /// How long a peer may take to receive the last that a closing connection owes.
@@ -77,7 +87,7 @@ pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
 pub(super) enum Phase {
     /// Logging in, or a discovery session.
     Login,
-    /// Logged in; waits for the session that it reinstates to end.
+    /// Its login is granted, and answered when none of the sessions that it takes the place of can write any more.
     Parked,
     /// On its way to that core as soon as nothing is in flight.
     Leaving(usize),
@@ -87,6 +97,10 @@ pub(super) enum Phase {
     Serving,
     /// Is to move: what is in flight ends, and nothing new is taken that this does not need.
     Draining,
+    /// The session ends: waits until none of its tasks can take effect any more.
+    Ending,
+    /// What its machine says last is on its way.
+    Parting,
     /// Over; waits until nothing is in flight.
     Closing,
 }
@@ -111,6 +125,7 @@ impl Connection {
             counted: None,
             expires: None,
             share: Share::default(),
+            is_narrow: false,
             kept: Vec::new(),
             progress_at: Time(0),
             work: 0,
@@ -207,6 +222,11 @@ impl Connection {
     /// Ends it: what is in flight ends soon.
     pub(super) fn shut_down<I: Io>(&mut self, io: &mut I) {
         self.machine.shut_down(self.stream.as_mut(), io);
+    }
+
+    /// Whether its session has come to its end.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ending | Phase::Parting | Phase::Closing)
     }
 
     /// Whether it has neither a task nor data that was lent.
@@ -348,15 +368,11 @@ impl<I: Io> Core<I> {
         if conn.phase == Phase::Closing {
             return;
         }
+        let has_ended = conn.has_ended();
         let ready = conn.facts.session.is_some();
         let is_counted = conn.expires.take().is_some();
         conn.phase = Phase::Closing;
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
-        let (serial, nexus) = (conn.facts.serial, conn.nexus);
-        let name = session_name(&conn.facts, &self.shared.config);
-        let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
-        let tasks: Vec<Key> =
-            conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
         log_end(&conn.facts, &self.shared.config, self.io.now(), reason);
         if !ready {
             self.shared.registry.login_ends();
@@ -364,11 +380,45 @@ impl<I: Io> Core<I> {
         if is_counted {
             self.shared.registry.discovery_ends();
         }
+        if !has_ended {
+            self.end_tasks(key);
+        }
+        self.note_answered(key);
+        self.soil(key);
+    }
+
+    /// The session ends, and its initiator hears of it when none of its tasks can take effect any more.
+    pub(super) fn leaving(&mut self, key: Key) {
+        self.stay(key);
+        if self.connections.get(key).is_some_and(|conn| !conn.has_ended()) {
+            self.set_phase(key, Phase::Ending);
+            self.end_tasks(key);
+        }
+    }
+
+    /// None of the tasks of a session that ends can take effect any more: its machine may say so.
+    pub(super) fn part(&mut self, key: Key) {
+        let Some(conn) = self.connections.get(key) else { return };
+        let is_reinstated = self.reinstatements.iter().any(|(serial, ..)| *serial == conn.facts.serial);
+        self.down(Some(key), Down::Close);
+        self.set_phase(key, Phase::Parting);
+        if is_reinstated {
+            self.gone(key, REINSTATED);
+        }
+    }
+
+    /// The session has come to its end: its tasks are aborted, and its nexus is lost with its last channel.
+    fn end_tasks(&mut self, key: Key) {
+        let Some(conn) = self.connections.get(key) else { return };
+        let (serial, nexus) = (conn.facts.serial, conn.nexus);
+        let name = session_name(&conn.facts, &self.shared.config);
+        let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
+        let tasks: Vec<Key> =
+            conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
         for task in tasks {
             self.abort(task, Some(Aborted::Silently));
         }
         self.abort_lent(key, None, Aborted::Silently);
-        self.note_answered(key);
         let ours = |task: &super::Task| task.aborted && task.origin == key;
         let lingering = self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key).collect();
         if let Some(conn) = self.connections.get_mut(key) {
@@ -378,12 +428,11 @@ impl<I: Io> Core<I> {
         for unit in units.into_iter().filter(|_| has_lost) {
             self.ask_home(unit, crate::message::Waiter::Nobody, HomeRequest::NexusLost(nexus));
         }
-        self.soil(key);
     }
 
     pub(super) fn close_when_quiet(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
-        if !conn.is_quiet() || !conn.lingering.is_empty() || conn.predecessors > 0 {
+        if !conn.is_quiet() || !conn.lingering.is_empty() {
             return;
         }
         self.move_load(key, None);
@@ -410,10 +459,20 @@ impl<I: Io> Core<I> {
             }
         }
         self.reinstatements.retain(|(serial, ..)| *serial != conn.facts.serial);
+        if conn.predecessors > 0 {
+            for core in 0..self.cores() {
+                // Behind what asked for the end of these, which went through the mailbox even to this core.
+                self.mailbox.post(core, Message::Forsaken { core: self.me, parked: key });
+            }
+        }
     }
 
     /// An aborted task is really gone.
     pub(super) fn connection_settled(&mut self, task: Key) {
+        for closing in &mut self.closing_targets {
+            closing.tasks.retain(|other| *other != task);
+        }
+        self.answer_closing();
         for key in self.keys_where(|conn| conn.lingering.contains(&task)) {
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.lingering.retain(|other| *other != task);
@@ -455,11 +514,26 @@ impl<I: Io> Core<I> {
         }
     }
 
-    pub(super) fn close_target(&mut self, target: usize) {
+    /// All sessions of the target end, but for the one that asked for it: that is answered first, when no task of the
+    /// others can take effect any more.
+    pub(super) fn close_target(&mut self, target: usize, asker: Asker) {
         self.closings[target] += 1;
-        for key in self.keys_where(|conn| conn.facts.target == Some(target)) {
-            // What is owed, the answer to the reset itself above all, still goes out.
-            self.gone(key, COLD_RESET);
+        let mut keys = self.keys_where(|conn| conn.facts.target == Some(target));
+        keys.retain(|key| asker.core != self.me || asker.connection != *key);
+        for key in &keys {
+            self.gone(*key, COLD_RESET);
+        }
+        let lingering =
+            keys.iter().filter_map(|key| self.connections.get(*key)).flat_map(|conn| &conn.lingering);
+        let closing = ClosingTarget { asker, tasks: lingering.copied().collect() };
+        self.closing_targets.push(closing);
+        self.answer_closing();
+    }
+
+    fn answer_closing(&mut self) {
+        while let Some(index) = self.closing_targets.iter().position(|closing| closing.tasks.is_empty()) {
+            let asker = self.closing_targets.swap_remove(index).asker;
+            self.post(asker.core, Message::TargetClosed(asker));
         }
     }
 

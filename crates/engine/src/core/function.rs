@@ -3,6 +3,7 @@
 //! what is told on one channel does not wait for another, and the initiator then takes its buffers back.
 
 use super::Core;
+use super::connection::COLD_RESET;
 use crate::message::{Asker, Message, Waiter};
 use crate::slots::Key;
 use proto::verbs::Function as Asked;
@@ -23,8 +24,10 @@ pub(super) struct Function {
     unquiet: Option<usize>,
     /// The answer then.
     response: FunctionResponse,
-    /// Target whose sessions end with the answer (TARGET COLD RESET).
+    /// Target whose sessions end before the answer, and the asker's with it (TARGET COLD RESET).
     cold: Option<usize>,
+    /// Cores that have not said that its sessions have ended; `None`: they were not asked.
+    unclosed: Option<usize>,
 }
 
 impl Function {
@@ -50,6 +53,7 @@ impl<I: Io> Core<I> {
             unquiet: (!is_of_channels).then_some(0),
             response: FunctionResponse::Complete,
             cold: None,
+            unclosed: Some(0),
         };
         let unit_wide = |request: HomeRequest| unit.map(|unit| vec![(unit, request)]);
         let requests = match asked {
@@ -68,6 +72,7 @@ impl<I: Io> Core<I> {
             Asked::LogicalUnitReset => unit_wide(HomeRequest::Reset { from: Some(from) }),
             Asked::TargetWarmReset | Asked::TargetColdReset => {
                 function.cold = conn.facts.target.filter(|_| asked == Asked::TargetColdReset);
+                function.unclosed = function.cold.is_none().then_some(0);
                 let mut units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
                 units.sort_unstable();
                 units.dedup();
@@ -117,6 +122,15 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// The sessions of a function's target have ended on a core.
+    pub(super) fn function_closed(&mut self, asker: Asker) {
+        let function = self.functions.iter_mut().find(|function| function.asker == asker);
+        if let Some(unclosed) = function.and_then(|function| function.unclosed.as_mut()) {
+            *unclosed -= 1;
+            self.answer_functions();
+        }
+    }
+
     /// An aborted task is really gone.
     pub(super) fn function_settled(&mut self, task: Key) {
         for function in &mut self.functions {
@@ -132,17 +146,31 @@ impl<I: Io> Core<I> {
             if is_decided && function.unquiet.is_none() {
                 self.ask_quiet(index);
             }
-            if !is_decided || self.functions[index].unquiet != Some(0) {
+            let is_quiet = is_decided && self.functions[index].unquiet == Some(0);
+            if is_quiet && self.functions[index].unclosed.is_none() {
+                self.ask_to_close(index);
+            }
+            if !is_quiet || self.functions[index].unclosed != Some(0) {
                 index += 1;
                 continue;
             }
             let function = self.functions.swap_remove(index);
             self.function_done(function.asker.connection, function.asker.id, function.response);
-            if let Some(target) = function.cold {
-                for core in 0..self.cores() {
-                    self.post(core, Message::CloseTarget { target });
-                }
+            if function.cold.is_some() {
+                // What is owed, the answer above all, still goes out.
+                self.gone(function.asker.connection, COLD_RESET);
             }
+        }
+    }
+
+    /// TARGET COLD RESET ends the sessions of all initiators, those of units that the asker does not see among them.
+    fn ask_to_close(&mut self, index: usize) {
+        let cores = self.cores();
+        let function = &mut self.functions[index];
+        function.unclosed = Some(cores);
+        let (Some(target), asker) = (function.cold, function.asker) else { return };
+        for core in 0..cores {
+            self.post(core, Message::CloseTarget { target, asker });
         }
     }
 

@@ -3,6 +3,7 @@
 use super::Core;
 use super::connection::Connection;
 use super::session::{LunState, lun_bytes, lun_number};
+use super::task::State;
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
@@ -68,6 +69,27 @@ impl<I: Io> Core<I> {
                 Some(state) => self.persist(unit, state),
                 None => self.publish(unit),
             }
+        }
+    }
+
+    /// A task was aborted: what it waits for at its unit's home is not done, unless it has begun.
+    pub(super) fn recall_request(&mut self, key: Key) {
+        let Some(task) = self.tasks.get(key).filter(|task| task.state == State::AtHome) else { return };
+        let (unit, core) = (task.unit, self.me);
+        // Ahead of what this core says of the publication that aborts it, if that is why.
+        self.post(self.shared.homes[unit as usize], Message::Recall { unit, core, task: key });
+    }
+
+    pub(super) fn home_recall(&mut self, unit: u32, core: usize, task: Key) {
+        let Some(home) = &mut self.homes[unit as usize] else { return };
+        let origin = Origin { core, who: Waiter::Task(task) };
+        // The end of what was done must be known.
+        let is_meant = |(other, request): &(Origin, HomeRequest)| {
+            *other == origin && !matches!(request, HomeRequest::SanitizeEnd { .. })
+        };
+        if let Some(index) = home.queue.iter().position(is_meant) {
+            home.queue.remove(index);
+            self.post(core, Message::Recalled { task });
         }
     }
 

@@ -1,7 +1,7 @@
 //! Sessions: what a login makes of a connection, and what becomes of those that it takes the place of.
 
 use super::Core;
-use super::connection::{Phase, REINSTATED};
+use super::connection::{Connection, Phase, REINSTATED};
 use crate::config::Config;
 use crate::limited;
 use crate::message::{Facts, Message, Way};
@@ -100,9 +100,16 @@ impl<I: Io> Core<I> {
             let message = Message::Reinstate { serial: old.serial, core: self.me, parked: key };
             self.mailbox.post(old.core, message);
         }
-        if !entered.replaced.is_empty() {
-            return self.set_phase(key, Phase::Parked);
+        match entered.replaced.is_empty() {
+            true => self.admit(key, core),
+            false => self.set_phase(key, Phase::Parked),
         }
+    }
+
+    /// Nothing of the sessions that this one takes the place of can write any more: its login is answered, and it is served
+    /// on this core.
+    fn admit(&mut self, key: Key, core: usize) {
+        self.down(Some(key), Down::Admit);
         if core == self.me {
             return self.serve_here(key);
         }
@@ -119,6 +126,7 @@ impl<I: Io> Core<I> {
             conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
         }
         self.set_phase(key, Phase::Login);
+        self.down(Some(key), Down::Admit);
     }
 
     /// The core with the fewest connections among those of the portal, for a connection that counts here until its place
@@ -180,39 +188,35 @@ impl<I: Io> Core<I> {
         match old {
             Some(key) => {
                 self.reinstatements.push((serial, core, parked));
-                self.log_out(key);
-                self.gone(key, REINSTATED);
+                // SRP tells an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of iSCSI just
+                // ends.
+                let is_told = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
+                match self.connections.get(key).is_some_and(is_told) {
+                    true => self.leaving(key),
+                    false => self.gone(key, REINSTATED),
+                }
             }
             None => self.post(core, Message::Reinstated { parked }),
         }
     }
 
-    /// SRP tells an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of iSCSI just ends.
-    fn log_out(&mut self, key: Key) {
-        if self.connections.get(key).is_some_and(|conn| conn.machine.is_srp()) {
-            self.down(Some(key), Down::Close);
-        }
+    /// A connection that waited for sessions to end has ended itself.
+    pub(super) fn forsaken(&mut self, core: usize, parked: Key) {
+        self.reinstatements.retain(|(_, waits_on, waits)| (*waits_on, *waits) != (core, parked));
     }
 
     /// A session that this one takes the place of is over.
     pub(super) fn unpark(&mut self, parked: Key) {
         let Some(conn) = self.connections.get_mut(parked) else { return };
         conn.predecessors = conn.predecessors.saturating_sub(1);
-        if conn.predecessors > 0 {
+        // It may have ended meanwhile.
+        if conn.predecessors > 0 || conn.phase != Phase::Parked {
             return;
         }
-        if conn.phase != Phase::Parked {
-            // It ended meanwhile, and has only waited for this.
-            return self.soil(parked);
-        }
-        let moves = conn.machine.is_movable();
-        let core = conn.facts.portal().map_or(self.me, |portal| self.place(portal));
-        if core == self.me || self.stopping.is_some() || !moves {
-            self.serve_here(parked);
-        } else {
-            self.move_load(parked, Some(core));
-            self.set_phase(parked, Phase::Leaving(core));
-        }
+        let moves = conn.machine.is_movable() && self.stopping.is_none();
+        let portal = conn.facts.portal().filter(|_| moves);
+        let core = portal.map_or(self.me, |portal| self.place(portal));
+        self.admit(parked, core);
     }
 }
 
@@ -247,16 +251,4 @@ pub(super) fn lun_bytes(number: u16) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lun_numbers_come_back() {
-        for number in [0, 1, 255, 256, 1000, 16383] {
-            assert_eq!(lun_number(lun_bytes(number)), Some(number));
-        }
-        assert_eq!(lun_number(0x4005 << 48), Some(5));
-        assert_eq!(lun_number(0x8000 << 48), None);
-        assert_eq!(lun_number(0x0000_0001_0000_0000), None);
-    }
-}
+mod tests;

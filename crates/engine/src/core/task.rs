@@ -5,7 +5,7 @@ mod storage;
 use super::Core;
 use super::budget::Rest;
 use super::buffer::Purpose;
-use super::connection::{Connection, Phase};
+use super::connection::Connection;
 use super::lent::Occupant;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
@@ -212,7 +212,7 @@ impl<I: Io> Core<I> {
     /// A command arrived.
     pub(super) fn command(&mut self, connection: Key, command: Command) {
         // A machine that sends its last may still hand up what it had: nobody would wait for it.
-        let serving = |conn: &&mut Connection| conn.phase != Phase::Closing;
+        let serving = |conn: &&mut Connection| !conn.has_ended();
         let Some(conn) = self.connections.get_mut(connection).filter(serving) else { return };
         let attribute = match command.attribute {
             verbs::Attribute::Simple | verbs::Attribute::Unknown(_) => Attribute::Simple,
@@ -469,6 +469,13 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// The task was aborted, and what it had asked the unit's home for is not done.
+    pub(super) fn recalled(&mut self, key: Key) {
+        if self.tasks.get(key).is_some() {
+            self.free_task(key);
+        }
+    }
+
     /// Sends a request to the unit's home.
     pub(super) fn ask_home(&mut self, unit: u32, who: Waiter, request: HomeRequest) {
         let origin = Origin { core: self.me, who };
@@ -552,6 +559,7 @@ impl<I: Io> Core<I> {
             self.tell_aborted(connection, wire, how);
         }
         self.forget_connection(key);
+        self.recall_request(key);
         if is_unstoppable {
             return true;
         }

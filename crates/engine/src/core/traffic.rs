@@ -77,7 +77,7 @@ impl<I: Io> Core<I> {
         loop {
             let Some(conn) = self.connections.get_mut(key) else { return };
             let is_fed = match conn.phase {
-                Phase::Login | Phase::Serving => true,
+                Phase::Login | Phase::Serving | Phase::Ending | Phase::Parting => true,
                 Phase::Draining => conn.awaits_data(&self.tasks),
                 Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Closing => false,
             };
@@ -149,6 +149,7 @@ impl<I: Io> Core<I> {
                 self.function(key, id, lun, function);
             }
             Up::Ready(session) => self.ready(key, *session),
+            Up::Leaving => self.leaving(key),
             Up::Refused { reason } => self.refused(key, &reason),
             Up::Gone { reason } => self.gone(key, &reason),
         }
@@ -182,7 +183,13 @@ impl<I: Io> Core<I> {
             stream.end_turn();
         }
         let waits_for_room = matches!(conn.machine, Transport::Aoe(_)) && self.send_frames(key);
+        let whole_bytes = self.io.arena().whole_bytes();
         let Some(conn) = self.connections.get_mut(key) else { return };
+        if conn.machine.limit_window(conn.share.window(whole_bytes))
+            && !std::mem::replace(&mut conn.is_narrow, true)
+        {
+            self.narrow.push(key);
+        }
         let event = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
         if (wants_more || conn.machine.wants_more() && !waits_for_room)
@@ -208,7 +215,14 @@ impl<I: Io> Core<I> {
                 }
                 self.close_when_quiet(key);
             }
-            Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Arriving | Phase::Serving => {}
+            Phase::Ending if conn.lingering.is_empty() => self.part(key),
+            Phase::Login
+            | Phase::Parked
+            | Phase::Leaving(_)
+            | Phase::Arriving
+            | Phase::Serving
+            | Phase::Ending
+            | Phase::Parting => {}
         }
     }
 }

@@ -157,6 +157,8 @@ impl Target {
             Down::Goodbye { within_seconds } => {
                 self.phase = Phase::Leaving(now.after(Duration::from_secs(u64::from(within_seconds))));
             }
+            // There is no login.
+            Down::Admit => {}
             Down::Close => self.close("closed by this side"),
         }
         self.leave_if_idle();

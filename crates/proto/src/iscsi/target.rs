@@ -23,7 +23,7 @@ use crate::iscsi::login::{Access, Offers};
 use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
 use crate::verbs::{Down, TaskId, Up};
-use layer::{Incoming, Layer, Phase};
+use layer::{Incoming, Layer};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,6 +96,12 @@ impl Target {
         if data.task == task && !owes { data.len } else { 0 }
     }
 
+    /// There is room for so many more commands, should all their data come unasked: the initiator is told of no more
+    /// (MaxCmdSN, RFC 7143 section 4.2.2.1). Whether it may send nothing until there is more: then tell of that.
+    pub fn limit_window(&mut self, commands: u32) -> bool {
+        self.layer.limit_window(commands)
+    }
+
     /// Takes a verb from above. One about a task that is no more is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         self.layer.down(now, down);
@@ -120,7 +126,7 @@ impl StreamMachine for Target {
     type Event = Up;
 
     fn want(&self) -> Want {
-        if matches!(self.layer.phase, Phase::Closing(_) | Phase::Over) {
+        if self.layer.is_deaf() {
             return Want::Nothing;
         }
         let digest = self.layer.link.data_digest.then_some(0);

@@ -106,9 +106,18 @@ impl Target {
         }
     }
 
+    /// As that of iSCSI's target.
+    pub fn limit_window(&mut self, commands: u32) -> bool {
+        self.layer.limit_window(commands)
+    }
+
     /// Takes a verb from above. One about a task that is no more is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
+        let logs_in = matches!(self.layer.phase, Phase::Login { .. });
         self.layer.down(now, down);
+        if logs_in && self.layer.is_full_feature() {
+            self.open_window();
+        }
         if let Down::End { task, .. } | Down::Abort { task } = down {
             self.layer.settle(task);
         }
@@ -177,16 +186,12 @@ impl MessageMachine for Target {
 
     fn received(&mut self, now: Time, message: Message<'_>) {
         self.layer.heard(now);
-        if matches!(self.layer.phase, Phase::Closing(_) | Phase::Over) {
+        if matches!(self.layer.phase, Phase::Ending { .. } | Phase::Closing(_) | Phase::Over) {
             return self.free.push(message.place);
         }
-        let logs_in = matches!(self.layer.phase, Phase::Login { .. });
         if let Err(violation) = self.take(message) {
             self.free.push(message.place);
             self.layer.over(&violation.to_string());
-        }
-        if logs_in && self.layer.is_full_feature() {
-            self.open_window();
         }
         self.layer.pace();
     }

@@ -44,6 +44,8 @@ pub struct TargetConfig {
     pub max_it_iu_bytes: u32,
     /// Our target port identifier.
     pub target_port: [u8; 16],
+    /// How long a login may wait for what it takes the place of.
+    pub login_within: Duration,
     /// How long a connection may be silent before it is asked for a sign of life, and how long the answer may take.
     pub idle: Duration,
 }
@@ -64,8 +66,14 @@ pub struct Target {
     portal: SocketAddr,
     phase: Phase,
     link: Link,
-    /// Between the answer to the login and the connection.
+    /// Between the request and the connection.
     granted: Option<Box<Granted>>,
+    /// When the login has waited for too long.
+    login_until: Option<Time>,
+    /// The layer above knows of the login.
+    is_told: bool,
+    /// It has agreed to it.
+    is_admitted: bool,
     tasks: TaskTable,
     /// Commands that the layer above does not know of yet, in the order in which they came: the first one's descriptor
     /// tables are still being read.
@@ -103,6 +111,9 @@ enum Phase {
     /// Nothing was asked, or it was granted.
     Login,
     Full,
+    /// Its tasks are over. When the layer above knows that none of them takes effect any more, the initiator is logged out
+    /// unless it has logged out itself, and then the connection is over for this reason.
+    Ending(Option<LogoutReason>, String),
     /// The last message is on its way; then the connection is over for this reason.
     Leaving(String),
     Over,
@@ -149,6 +160,9 @@ impl Target {
             phase: Phase::Login,
             link: Link::default(),
             granted: None,
+            login_until: None,
+            is_told: false,
+            is_admitted: false,
             tasks: TaskTable::default(),
             entering: VecDeque::new(),
             functions: Vec::new(),
@@ -173,12 +187,18 @@ impl Target {
     /// Takes a verb from above. One about a task that is no more is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {
-            (Phase::Leaving(_) | Phase::Over, _) => {}
+            (Phase::Ending(..), Down::Close) => self.say_last(),
+            (Phase::Ending(..) | Phase::Leaving(_) | Phase::Over, _) => {}
+            (Phase::Login, Down::Admit) => self.is_admitted = true,
             (Phase::Login, Down::Close | Down::Goodbye { .. }) => {
                 self.phase = Phase::Leaving("closed before login by this side".to_string());
             }
             (Phase::Login, _) => {}
-            (Phase::Full, Down::Close) => self.leave(LogoutReason::UNSPECIFIED, "closed by this side"),
+            (Phase::Full, Down::Admit) => {}
+            (Phase::Full, Down::Close) => {
+                self.end_all(Some(LogoutReason::UNSPECIFIED), "closed by this side");
+                self.say_last();
+            }
             (Phase::Full, Down::Fetch { task, at, into }) => self.fetch(task, at, into),
             (Phase::Full, Down::Push { task, at, from, end }) => self.push(task, at, from, end),
             (Phase::Full, Down::End { task, ending }) => self.end(task, ending),
@@ -186,9 +206,9 @@ impl Target {
             (Phase::Full, Down::FunctionDone { id, response }) => self.function_done(id, response),
             (Phase::Full, Down::Goodbye { within_seconds }) => {
                 self.goodbye = Some(now.after(Duration::from_secs(u64::from(within_seconds))));
-                self.leave_if_idle();
             }
         }
+        self.leave_if_idle(now);
     }
 
     /// Tells the initiator of an asynchronous event (section 6.12); `false`: another is on its way.
@@ -201,18 +221,31 @@ impl Target {
     }
 
     /// Whether a logout was announced and nothing is left to be done before it.
-    fn leave_if_idle(&mut self) {
+    fn leave_if_idle(&mut self, now: Time) {
         if self.goodbye.is_some() && self.unanswered == 0 && matches!(self.phase, Phase::Full) {
-            self.leave(LogoutReason::UNSPECIFIED, "logged out by this side");
+            self.last_heard = now;
+            self.leave(Some(LogoutReason::UNSPECIFIED), "logged out by this side");
         }
     }
 
-    /// Logs the initiator out (section 6.6). Nothing else is sent any more.
-    fn leave(&mut self, reason: LogoutReason, words: &str) {
+    /// The session ends; with a reason, the initiator is logged out (section 6.6) once its tasks can take effect no more.
+    fn leave(&mut self, reason: Option<LogoutReason>, words: &str) {
+        self.end_all(reason, words);
+        self.up.push_back(Up::Leaving);
+    }
+
+    /// Nothing else is sent any more.
+    fn end_all(&mut self, reason: Option<LogoutReason>, words: &str) {
         self.out.clear();
         self.answers.clear();
-        self.out.push_back(Out::Logout(reason));
-        self.phase = Phase::Leaving(words.to_string());
+        self.phase = Phase::Ending(reason, words.to_string());
+    }
+
+    /// None of the tasks can take effect any more.
+    fn say_last(&mut self) {
+        let Phase::Ending(reason, words) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
+        self.out.extend(reason.map(Out::Logout));
+        self.phase = Phase::Leaving(words);
     }
 
     /// The connection is no more.
@@ -261,7 +294,16 @@ impl MessageMachine for Target {
 
     fn asked(&mut self, now: Time, private_data: &[u8]) -> Answer {
         self.last_heard = now;
+        self.login_until = Some(now.after(self.config.login_within));
         self.login(private_data)
+    }
+
+    /// What the channel takes the place of has to be over before it is answered.
+    fn may_accept(&mut self) -> bool {
+        if !std::mem::replace(&mut self.is_told, true) {
+            self.tell_ready();
+        }
+        self.is_admitted
     }
 
     fn established(&mut self, now: Time, _private_data: &[u8]) {
@@ -302,7 +344,7 @@ impl MessageMachine for Target {
     fn closed(&mut self, _now: Time, reason: &str) {
         match std::mem::replace(&mut self.phase, Phase::Login) {
             Phase::Over => self.phase = Phase::Over,
-            Phase::Leaving(words) => self.over(&words),
+            Phase::Ending(_, words) | Phase::Leaving(words) => self.over(&words),
             Phase::Login | Phase::Full => self.over(reason),
         }
     }
@@ -315,14 +357,14 @@ impl MessageMachine for Target {
         !self.freed.is_empty() || !self.out.is_empty() || self.owes_credits() || self.owes_event()
     }
 
-    fn post(&mut self, _now: Time, to: &mut dyn Post) {
+    fn post(&mut self, now: Time, to: &mut dyn Post) {
         self.send(to);
-        self.leave_if_idle();
+        self.leave_if_idle(now);
     }
 
     fn is_over(&self) -> bool {
         match &self.phase {
-            Phase::Login | Phase::Full => false,
+            Phase::Login | Phase::Full | Phase::Ending(..) => false,
             Phase::Leaving(_) => self.out.is_empty(),
             Phase::Over => true,
         }
@@ -330,11 +372,13 @@ impl MessageMachine for Target {
 
     fn deadline(&self) -> Option<Time> {
         match &self.phase {
-            Phase::Login | Phase::Over => None,
+            Phase::Login => self.login_until.filter(|_| self.granted.is_some()),
+            Phase::Over => None,
             Phase::Full => {
                 let silent = self.pinged.unwrap_or(self.last_heard).after(self.config.idle);
                 Some(self.goodbye.map_or(silent, |goodbye| goodbye.min(silent)))
             }
+            Phase::Ending(..) => Some(self.last_heard.after(self.config.idle)),
             Phase::Leaving(_) => (!self.out.is_empty()).then(|| self.last_heard.after(self.config.idle)),
         }
     }
@@ -344,13 +388,20 @@ impl MessageMachine for Target {
             return;
         }
         match &self.phase {
-            Phase::Login | Phase::Over => {}
+            Phase::Login => self.over("login took too long"),
+            Phase::Over => {}
+            Phase::Ending(_, words) => {
+                let words = words.clone();
+                self.over(&words);
+            }
             Phase::Leaving(_) => self.out.clear(),
             Phase::Full if self.goodbye.is_some_and(|goodbye| now >= goodbye) => {
-                self.leave(LogoutReason::UNSPECIFIED, "logged out by this side");
+                self.last_heard = now;
+                self.leave(Some(LogoutReason::UNSPECIFIED), "logged out by this side");
             }
             Phase::Full if self.pinged.is_some() => {
-                self.leave(LogoutReason::INACTIVE, "no answer to keep-alive");
+                self.last_heard = now;
+                self.leave(Some(LogoutReason::INACTIVE), "no answer to keep-alive");
             }
             Phase::Full => {
                 self.pinged = Some(now);

@@ -102,7 +102,13 @@ impl Speaks for srp::target::Target {
     fn new() -> Self {
         let (from, portal) = addresses();
         let target_port = *b"\x02\x4c\x75\0\0\0\0\x01\x02\x4c\x75\0\0\0\0\x01";
-        let config = TargetConfig { queue_depth: 128, max_it_iu_bytes: 80 + 8192, target_port, idle: IDLE };
+        let config = TargetConfig {
+            queue_depth: 128,
+            max_it_iu_bytes: 80 + 8192,
+            target_port,
+            login_within: IDLE,
+            idle: IDLE,
+        };
         srp::target::Target::new(config, Arc::new(Door), from, portal, START)
     }
 

@@ -65,7 +65,11 @@ impl<T: Target> Above<T> for Disk {
     fn event(&mut self, target: &mut T, now: Time, up: Up) {
         assert!(self.gone.is_none(), "the end is the last event: {up:?}");
         match up {
-            Up::Ready(_) => self.sessions += 1,
+            Up::Ready(_) => {
+                self.sessions += 1;
+                target.down(now, Down::Admit);
+            }
+            Up::Leaving => target.down(now, Down::Close),
             Up::Command(command) => {
                 self.running.insert(command.task, (command, 0));
                 self.go_on(target, now, command.task);

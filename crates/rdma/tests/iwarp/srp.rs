@@ -18,8 +18,13 @@ use wire::{Cdb, Places};
 
 const GUID: [u8; 16] = [2; 16];
 const IDLE: Duration = Duration::from_secs(30);
-const TARGET: TargetConfig =
-    TargetConfig { queue_depth: 16, max_it_iu_bytes: 80 + 8192, target_port: GUID, idle: IDLE };
+const TARGET: TargetConfig = TargetConfig {
+    queue_depth: 16,
+    max_it_iu_bytes: 80 + 8192,
+    target_port: GUID,
+    login_within: IDLE,
+    idle: IDLE,
+};
 const INITIATOR: InitiatorConfig = InitiatorConfig {
     initiator_port: [1; 16],
     target_port: GUID,

@@ -17,7 +17,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::Places;
-use wire::iscsi::AsyncEvent;
+use wire::iscsi::{AsyncEvent, BHS_BYTES, LoginResponse};
+use zerocopy::IntoBytes as _;
 
 /// Task management requests without an answer yet.
 const FUNCTIONS_MAX: usize = 16;
@@ -35,6 +36,8 @@ pub(crate) struct Layer {
     pub(super) from: SocketAddr,
     pub(super) portal: SocketAddr,
     pub phase: Phase,
+    /// The login was granted, and waits for its answer.
+    pub(super) granted: Option<Box<Granted>>,
     pub(super) negotiated: Option<Box<Negotiated>>,
     pub link: Link,
     /// What was agreed on over RDMA.
@@ -77,9 +80,22 @@ pub(crate) enum Phase {
         deadline: Time,
     },
     Full,
+    /// Its tasks are over. This PDU is sent when the layer above knows that none of them takes effect any more, and then
+    /// the connection is over for this reason.
+    Ending {
+        last: [u8; BHS_BYTES],
+        reason: String,
+    },
     /// The last answer is on its way; then the connection is over for this reason.
     Closing(String),
     Over,
+}
+
+/// A login that was granted.
+pub(super) struct Granted {
+    pub response: LoginResponse,
+    pub text: Vec<u8>,
+    pub negotiated: Box<Negotiated>,
 }
 
 /// What was negotiated, as the datapath needs it.
@@ -172,6 +188,7 @@ impl Layer {
             from,
             portal,
             phase: Phase::Login { login, deadline: now.after(config.login_within) },
+            granted: None,
             negotiated: None,
             link: Link::LOGIN,
             rdma: None,
@@ -202,8 +219,10 @@ impl Layer {
     pub(crate) fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {
             (Phase::Over, _) => {}
-            (Phase::Full, Down::Close) => self.leave(AsyncEvent::SESSION_DROP, "closed by this side"),
-            (_, Down::Close) => self.over("closed by this side"),
+            (Phase::Login { .. }, Down::Admit) => self.admit(),
+            (Phase::Full, Down::Close) => self.close_session(),
+            (Phase::Ending { .. }, Down::Close) => self.say_last(),
+            (Phase::Login { .. }, Down::Close) => self.over("closed by this side"),
             (Phase::Login { .. }, Down::Goodbye { .. }) => self.over("closed before login by this side"),
             (Phase::Full, Down::Fetch { task, at, into }) => self.fetch(task, at, into),
             (Phase::Full, Down::Push { task, at, from, end }) => self.push(task, at, from, end),
@@ -211,7 +230,8 @@ impl Layer {
             (Phase::Full, Down::Abort { task }) => self.abort(task),
             (Phase::Full, Down::FunctionDone { id, response }) => self.function_done(id, response),
             (Phase::Full, Down::Goodbye { within_seconds }) => self.ask_for_logout(now, within_seconds),
-            (Phase::Login { .. } | Phase::Closing(_), _) => {}
+            (Phase::Full, Down::Admit) => {}
+            (Phase::Login { .. } | Phase::Ending { .. } | Phase::Closing(_), _) => {}
         }
     }
 
@@ -260,6 +280,14 @@ impl Layer {
             || self.functions.len() >= FUNCTIONS_MAX;
     }
 
+    /// Answers a login that was granted.
+    fn admit(&mut self) {
+        let Some(granted) = self.granted.take() else { return };
+        let Granted { response, text, negotiated } = *granted;
+        self.queue(response.as_bytes(), text, true);
+        self.begin(negotiated);
+    }
+
     /// The full feature phase begins.
     pub(crate) fn begin(&mut self, negotiated: Box<Negotiated>) {
         self.link = Link::new(&negotiated);
@@ -268,7 +296,6 @@ impl Layer {
         if !self.link.discovery {
             self.tasks = TaskTable::new(self.config.slots());
         }
-        self.up.push_back(Up::Ready(Box::new(negotiated.session.clone())));
         self.negotiated = Some(negotiated);
     }
 
@@ -281,6 +308,21 @@ impl Layer {
         }
     }
 
+    /// There is room for so many more commands, should all their data come unasked; where none may come so, as many as
+    /// there are slots for. Whether the initiator may send nothing until there is more.
+    pub(crate) fn limit_window(&mut self, commands: u32) -> bool {
+        let is_negotiated = matches!(self.phase, Phase::Full);
+        let is_asked = is_negotiated && self.link.initial_r2t && !self.link.immediate_data;
+        self.session.limit(if is_asked { u32::MAX } else { commands });
+        if !self.is_full_feature() || !self.out.is_empty() {
+            return false;
+        }
+        if self.session.is_closed_for_nothing() {
+            self.tell_window();
+        }
+        self.session.wants_room()
+    }
+
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Login { deadline, .. } => Some(*deadline),
@@ -288,7 +330,7 @@ impl Layer {
                 let silent = self.pinged.unwrap_or(self.last_heard).after(self.config.idle);
                 Some(self.goodbye.map_or(silent, |goodbye| goodbye.min(silent)))
             }
-            Phase::Closing(_) => Some(self.last_heard.after(self.config.idle)),
+            Phase::Ending { .. } | Phase::Closing(_) => Some(self.last_heard.after(self.config.idle)),
             Phase::Over => None,
         }
     }
@@ -299,12 +341,14 @@ impl Layer {
         }
         match &self.phase {
             Phase::Login { .. } => self.over("login took too long"),
-            Phase::Closing(reason) => {
+            Phase::Ending { reason, .. } | Phase::Closing(reason) => {
                 let reason = reason.clone();
                 self.over(&reason);
             }
             Phase::Full if self.goodbye.is_some_and(|goodbye| now >= goodbye) => {
-                self.leave(AsyncEvent::CONNECTION_DROP, "did not log out when asked to");
+                self.last_heard = now;
+                let last = self.dropping(AsyncEvent::CONNECTION_DROP);
+                self.leave(&last, "did not log out when asked to");
             }
             Phase::Full if self.waits_for_above() => self.last_heard = now,
             // Such a session is not sent anything unasked (section 7.4.3).
@@ -321,6 +365,15 @@ impl Layer {
 
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
+    }
+
+    /// Whether nothing more is taken from the initiator.
+    pub(crate) fn is_deaf(&self) -> bool {
+        match self.phase {
+            Phase::Login { .. } => self.granted.is_some(),
+            Phase::Full => false,
+            Phase::Ending { .. } | Phase::Closing(_) | Phase::Over => true,
+        }
     }
 
     /// The silence is ours: nothing is taken until the layer above does something.

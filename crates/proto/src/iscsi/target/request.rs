@@ -1,6 +1,6 @@
 //! Requests that are not SCSI commands: login, NOP, text, task management, logout.
 
-use super::layer::{Layer, Phase};
+use super::layer::{Granted, Layer, Phase};
 use super::violation::{Reaction, Violation};
 use crate::iscsi::login::{self, LoginReply};
 use crate::iscsi::target::session::Session;
@@ -8,9 +8,9 @@ use crate::time::Time;
 use crate::verbs::{Function, FunctionId, FunctionResponse, TaskId, Up};
 use std::time::Duration;
 use wire::iscsi::{
-    AsyncEvent, AsyncMessage, BasicHeader, CONTINUE, FINAL, FunctionResponse as Response, LoginRequest,
-    LoginResponse, LogoutOutcome, LogoutReason, LogoutRequest, LogoutResponse, NopOut, Opcode, Pdu, TAG_NONE,
-    TaskFunction, TaskManagementRequest, TaskManagementResponse, TextRequest, TextResponse,
+    AsyncEvent, AsyncMessage, BHS_BYTES, BasicHeader, CONTINUE, FINAL, FunctionResponse as Response,
+    LoginRequest, LoginResponse, LogoutOutcome, LogoutReason, LogoutRequest, LogoutResponse, NopOut, Opcode,
+    Pdu, TAG_NONE, TaskFunction, TaskManagementRequest, TaskManagementResponse, TextRequest, TextResponse,
 };
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32};
@@ -61,31 +61,18 @@ impl Layer {
             self.connection_id = pdu.cid.get();
         }
         let reply = login.request(pdu, text);
-        self.queue_login_response(pdu, &reply);
+        let response = login_response(pdu, &reply);
+        if let Some(negotiated) = reply.done {
+            // It is answered when the session that it takes the place of can write no more (section 6.3.5).
+            self.up.push_back(Up::Ready(Box::new(negotiated.session.clone())));
+            let (text, negotiated) = (reply.text, Box::new(negotiated));
+            self.granted = Some(Box::new(Granted { response, text, negotiated }));
+            return;
+        }
+        self.queue(response.as_bytes(), reply.text, true);
         if let Some(reason) = reply.close {
             self.phase = Phase::Closing(reason);
-        } else if let Some(negotiated) = reply.done {
-            self.begin(Box::new(negotiated));
         }
-    }
-
-    fn queue_login_response(&mut self, request: &LoginRequest, reply: &LoginReply) {
-        let mut flags = LoginResponse::stages(reply.csg, reply.nsg);
-        if reply.transit {
-            flags |= LoginResponse::TRANSIT;
-        }
-        if reply.cont {
-            flags |= CONTINUE;
-        }
-        let pdu = LoginResponse {
-            flags,
-            isid: request.isid,
-            tsih: U16::new(reply.tsih),
-            initiator_task_tag: request.initiator_task_tag,
-            status: reply.status,
-            ..LoginResponse::default()
-        };
-        self.queue(pdu.as_bytes(), reply.text.clone(), true);
     }
 
     pub(super) fn nop_out(&mut self, pdu: &NopOut, header: &[u8], len: u32) -> Result<(), Violation> {
@@ -362,18 +349,17 @@ impl Layer {
         if !immediate {
             self.session.receive(false);
         }
-        if outcome == LogoutOutcome::CLOSED {
-            self.end_tasks();
-        }
         let response = LogoutResponse {
             flags: FINAL,
             response: outcome,
             initiator_task_tag: pdu.initiator_task_tag,
             ..LogoutResponse::default()
         };
-        self.queue(response.as_bytes(), Vec::new(), true);
         if outcome == LogoutOutcome::CLOSED {
-            self.phase = Phase::Closing("logged out".to_string());
+            // All pending commands are terminated before it is answered (sections 4.6.3.3 and 11.14).
+            self.leave(response.as_bytes(), "logged out");
+        } else {
+            self.queue(response.as_bytes(), Vec::new(), true);
         }
         Ok(())
     }
@@ -392,35 +378,77 @@ impl Layer {
             return self.over("discovery session closed by this side");
         }
         self.goodbye = Some(now.after(Duration::from_secs(u64::from(within_seconds))));
-        self.queue_async(AsyncEvent::LOGOUT_REQUEST, [0, 0, within_seconds]);
+        let message = async_message(AsyncEvent::LOGOUT_REQUEST, [0, 0, within_seconds]);
+        self.queue(message.as_bytes(), Vec::new(), true);
+    }
+
+    /// The session ends: this is its last PDU, once none of its tasks can take effect any more.
+    pub(super) fn leave(&mut self, last: &[u8], reason: &str) {
+        self.end_tasks();
+        let mut bytes = [0; BHS_BYTES];
+        for (place, byte) in bytes.iter_mut().zip(last) {
+            *place = *byte;
+        }
+        self.phase = Phase::Ending { last: bytes, reason: reason.to_string() };
+        self.up.push_back(Up::Leaving);
+    }
+
+    /// None of them can: the last PDU is sent.
+    pub(super) fn say_last(&mut self) {
+        let Phase::Ending { last, reason } = std::mem::replace(&mut self.phase, Phase::Over) else { return };
+        self.queue(&last, Vec::new(), true);
+        self.phase = Phase::Closing(reason);
     }
 
     /// Tells the initiator that this side closes, and closes. A discovery session is just closed.
-    pub(super) fn leave(&mut self, event: AsyncEvent, reason: &str) {
+    pub(super) fn close_session(&mut self) {
         if self.link.discovery {
-            return self.over(reason);
+            return self.over("closed by this side");
         }
         self.end_tasks();
-        // The connection that is dropped. Time2Wait and Time2Retain are 0: the initiator may come back at once, and at
-        // error recovery level 0 no task waits for it.
-        let connection = if event == AsyncEvent::CONNECTION_DROP { self.connection_id } else { 0 };
-        self.queue_async(event, [connection, 0, 0]);
-        self.phase = Phase::Closing(reason.to_string());
+        let last = self.dropping(AsyncEvent::SESSION_DROP);
+        self.queue(&last, Vec::new(), true);
+        self.phase = Phase::Closing("closed by this side".to_string());
     }
 
-    /// Queues an Asynchronous Message (section 11.9).
-    fn queue_async(&mut self, event: AsyncEvent, parameters: [u16; 3]) {
-        let [parameter1, parameter2, parameter3] = parameters.map(U16::new);
-        let pdu = AsyncMessage {
-            flags: FINAL,
-            initiator_task_tag: U32::new(TAG_NONE),
-            event,
-            parameter1,
-            parameter2,
-            parameter3,
-            ..AsyncMessage::default()
-        };
-        self.queue(pdu.as_bytes(), Vec::new(), true);
+    /// The Asynchronous Message that tells what this side drops: the session, or the connection.
+    pub(super) fn dropping(&self, event: AsyncEvent) -> Vec<u8> {
+        // Time2Wait and Time2Retain are 0: the initiator may come back at once, and at error recovery level 0 no task
+        // waits for it.
+        let connection = if event == AsyncEvent::CONNECTION_DROP { self.connection_id } else { 0 };
+        async_message(event, [connection, 0, 0]).as_bytes().to_vec()
+    }
+}
+
+fn login_response(request: &LoginRequest, reply: &LoginReply) -> LoginResponse {
+    let mut flags = LoginResponse::stages(reply.csg, reply.nsg);
+    if reply.transit {
+        flags |= LoginResponse::TRANSIT;
+    }
+    if reply.cont {
+        flags |= CONTINUE;
+    }
+    LoginResponse {
+        flags,
+        isid: request.isid,
+        tsih: U16::new(reply.tsih),
+        initiator_task_tag: request.initiator_task_tag,
+        status: reply.status,
+        ..LoginResponse::default()
+    }
+}
+
+/// An Asynchronous Message (section 11.9).
+fn async_message(event: AsyncEvent, parameters: [u16; 3]) -> AsyncMessage {
+    let [parameter1, parameter2, parameter3] = parameters.map(U16::new);
+    AsyncMessage {
+        flags: FINAL,
+        initiator_task_tag: U32::new(TAG_NONE),
+        event,
+        parameter1,
+        parameter2,
+        parameter3,
+        ..AsyncMessage::default()
     }
 }
 

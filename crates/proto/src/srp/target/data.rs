@@ -82,7 +82,6 @@ impl Target {
             self.entering.retain(|other| *other != id);
             self.enter();
         }
-        self.leave_if_idle();
     }
 
     /// Queues the response of a task that has ended, unless RDMA Reads of it are under way.

@@ -135,11 +135,17 @@ impl Target {
 
     /// The connection is made: commands may follow.
     pub(super) fn begin(&mut self) {
-        if let Some(granted) = self.granted.take() {
-            let session = Box::new(session(&granted.applicant, &self.link, self.limit));
+        if self.granted.take().is_some() {
             self.tasks = super::task::TaskTable::new(self.config.slots());
             self.phase = super::Phase::Full;
-            self.up.push_back(Up::Ready(session));
+        }
+    }
+
+    /// Tells the layer above of a login that was granted.
+    pub(super) fn tell_ready(&mut self) {
+        if let Some(granted) = &self.granted {
+            let session = session(&granted.applicant, &self.link, self.limit);
+            self.up.push_back(Up::Ready(Box::new(session)));
         }
     }
 }

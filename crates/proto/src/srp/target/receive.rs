@@ -54,9 +54,7 @@ impl Target {
             }
             Opcode::INITIATOR_LOGOUT => {
                 InitiatorLogout::view(bytes).ok_or(Violation::Length)?;
-                self.out.clear();
-                self.answers.clear();
-                self.phase = Phase::Leaving("logged out".to_string());
+                self.leave(None, "logged out");
                 Ok(false)
             }
             code @ (Opcode::CREDIT_RESPONSE | Opcode::ASYNC_EVENT_RESPONSE) => {
@@ -75,7 +73,7 @@ impl Target {
 
     fn react(&mut self, violation: Violation, bytes: &[u8]) {
         match violation.reaction() {
-            Reaction::Logout(reason) => self.leave(reason, &violation.to_string()),
+            Reaction::Logout(reason) => self.leave(Some(reason), &violation.to_string()),
             Reaction::Refuse => {
                 if let Some(head) = Command::view(bytes) {
                     self.refuse(head.tag.get(), head.sol_not, violation);

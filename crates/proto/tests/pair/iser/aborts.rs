@@ -251,6 +251,8 @@ fn the_end_is_told_when_nothing_is_under_way() {
         ..LogoutRequest::default()
     };
     raw.send(Header::control(None, None), pdu.as_bytes(), &[]);
+    assert!(matches!(raw.up(), Up::Leaving));
+    raw.down(Down::Close);
     raw.quiet();
     raw.finished(work);
     raw.sent::<LogoutResponse>();

@@ -7,7 +7,7 @@ use crate::support::{DISK, INITIATOR, Memory, Random, Setup, TARGET};
 use proto::iser::target::Target;
 use proto::message::{Answer, MessageMachine, WorkId};
 use proto::time::Time;
-use proto::verbs::{Command, Down, Ending, Up};
+use proto::verbs::{Command, Down, Ending, Session, Up};
 use wire::iscsi::{
     BHS_BYTES, BasicHeader, FINAL, LoginRequest, LoginResponse, Opcode, Pdu, Reject, RejectReason,
     ScsiCommand, U24,
@@ -29,6 +29,7 @@ pub(super) struct Raw {
     pub memory: Memory,
     random: Random,
     pub now: Time,
+    pub session: Option<Session>,
 }
 
 impl Raw {
@@ -38,7 +39,8 @@ impl Raw {
         let mut machine = target(&mut Setup::default());
         assert!(matches!(machine.asked(START, private_data), Answer::Accept(_)));
         machine.established(START, &[]);
-        let mut raw = Raw { node: Node::new(machine, BufferId(3)), memory, random, now: START };
+        let mut raw =
+            Raw { node: Node::new(machine, BufferId(3)), memory, random, now: START, session: None };
         raw.post();
         raw
     }
@@ -47,10 +49,6 @@ impl Raw {
     pub(super) fn logged_in(keys: &str) -> (Raw, String) {
         let mut raw = Raw::new(&[0x80, 0, 0, 0]);
         let text = raw.login(keys);
-        match raw.up() {
-            Up::Ready(session) => assert_eq!(session.initiator, INITIATOR),
-            other => panic!("{other:?}"),
-        }
         (raw, text)
     }
 
@@ -67,6 +65,12 @@ impl Raw {
         };
         let text = format!("InitiatorName={INITIATOR}\0{keys}");
         self.send(Header::control(None, None), pdu.as_bytes(), text.as_bytes());
+        if let Some(Up::Ready(session)) = self.node.machine.poll() {
+            assert_eq!(session.initiator, INITIATOR);
+            self.quiet();
+            self.session = Some(*session);
+            self.down(Down::Admit);
+        }
         let (bhs, text, _) = self.sent::<LoginResponse>();
         assert!(bhs.status.class != 0 || bhs.flags & LoginResponse::TRANSIT != 0, "{bhs:?}");
         String::from_utf8(text).unwrap()

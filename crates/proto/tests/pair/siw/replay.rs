@@ -128,6 +128,9 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
             Event::Request { private_data, .. } => match self.machine.asked(START, &private_data) {
                 Answer::Accept(answer) => {
                     self.provide();
+                    if !self.machine.may_accept() {
+                        self.machine.down(START, Down::Admit);
+                    }
                     self.end.machine.accept(START, &answer).unwrap();
                 }
                 Answer::Reject(answer) => self.end.machine.reject(START, &answer).unwrap(),
@@ -176,7 +179,11 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
 
     fn up(&mut self, up: Up) {
         match up {
-            Up::Ready(session) => self.session = Some(*session),
+            Up::Ready(session) => {
+                self.session = Some(*session);
+                self.machine.down(START, Down::Admit);
+            }
+            Up::Leaving => self.machine.down(START, Down::Close),
             Up::Command(command) => self.begin(command),
             Up::Fetched(task) => self.end(task),
             Up::Pushed(_) => {}

@@ -8,7 +8,7 @@ use proto::message::{Answer, MessageMachine};
 use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
 use proto::srp::target::TargetConfig;
 use proto::time::Time;
-use proto::verbs::Up;
+use proto::verbs::{Down, Up};
 use wire::srp::{Layout, LoginReject, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
@@ -51,14 +51,31 @@ fn linux_is_let_in() {
     assert_eq!((response.rsp_flags, response.buf_fmt.get()), (LoginResponse::IMMEDIATE, 6));
     let receives = machine.receives();
     assert_eq!((receives.count, receives.bytes, receives.aligned_at), (10, 8260, 68));
-    assert!(machine.poll().is_none(), "not before the connection is made");
-    machine.established(Time(2), &[]);
+    assert!(machine.poll().is_none(), "not before the receives stand ready");
+    assert!(!machine.may_accept());
     let Some(Up::Ready(session)) = machine.poll() else { panic!("it is ready") };
     assert_eq!(session.initiator, "0x0000000000000000021122fffe334466");
     assert_eq!(session.target.as_deref(), Some("0x021122fffe334455021122fffe334455"));
     assert_eq!(session.transport_id[..8], [4, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(session.transport_id[8..], IB_SRP[16..32]);
     assert!(!session.keeps_others);
+    assert!(!machine.may_accept() && machine.poll().is_none(), "told once");
+    machine.down(Time(2), Down::Admit);
+    assert!(machine.may_accept());
+    machine.established(Time(3), &[]);
+    assert!(machine.poll().is_none() && !machine.is_over());
+}
+
+#[test]
+fn a_login_waits_for_what_it_takes_the_place_of_only_so_long() {
+    let mut machine = target(CONFIG, Door::default());
+    assert!(matches!(machine.asked(Time(1), &IB_SRP), Answer::Accept(_)) && !machine.may_accept());
+    assert!(matches!(machine.poll(), Some(Up::Ready(_))));
+    let deadline = machine.deadline().unwrap();
+    assert_eq!(deadline, Time(1).after(CONFIG.login_within));
+    machine.tick(deadline);
+    assert!(machine.is_over());
+    assert!(matches!(machine.poll(), Some(Up::Gone { reason }) if reason == "login took too long"));
 }
 
 #[test]
@@ -158,6 +175,9 @@ fn a_command_may_come_first() {
     rig.device = Some(Device::default());
     let request = rig.peer.machine.request();
     let Answer::Accept(answer) = rig.target.machine.asked(rig.now, &request) else { panic!("granted") };
+    assert!(!rig.target.machine.may_accept());
+    rig.run();
+    assert!(rig.target.machine.may_accept(), "the device has admitted it");
     rig.target.post(rig.now, &mut rig.memory, &mut rig.random);
     rig.peer.machine.established(rig.now, &answer);
     rig.run();

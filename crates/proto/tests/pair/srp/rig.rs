@@ -14,8 +14,13 @@ use wire::srp::RejectReason;
 
 pub(super) const GUID: [u8; 16] = *b"\x02\x11\x22\xff\xfe\x33\x44\x55\x02\x11\x22\xff\xfe\x33\x44\x55";
 pub(super) const PORT: [u8; 16] = *b"\0\0\0\0\0\0\0\0\x02\x11\x22\xff\xfe\x33\x44\x66";
-pub(super) const CONFIG: TargetConfig =
-    TargetConfig { queue_depth: 8, max_it_iu_bytes: 80 + 4 + 8192, target_port: GUID, idle: IDLE };
+pub(super) const CONFIG: TargetConfig = TargetConfig {
+    queue_depth: 8,
+    max_it_iu_bytes: 80 + 4 + 8192,
+    target_port: GUID,
+    login_within: IDLE,
+    idle: IDLE,
+};
 pub(super) const INITIATOR: InitiatorConfig = InitiatorConfig {
     initiator_port: PORT,
     target_port: GUID,

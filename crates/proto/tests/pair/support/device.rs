@@ -63,7 +63,10 @@ impl Device {
 
     pub(crate) fn up<T: Transport>(&mut self, up: Up, target: &mut T, now: Time) {
         match up {
-            Up::Ready(session) => self.session = Some(*session),
+            Up::Ready(session) => {
+                self.session = Some(*session);
+                target.down(now, Down::Admit);
+            }
             Up::Command(command) => {
                 let is_in_use = self.lent.iter().any(|task| task.slot == command.task.slot);
                 assert!(!is_in_use, "a slot is kept as long as its places");
@@ -79,6 +82,7 @@ impl Device {
                 let response = self.function(lun, function, target, now);
                 target.down(now, Down::FunctionDone { id, response });
             }
+            Up::Leaving => target.down(now, Down::Close),
             Up::Refused { .. } => {}
             Up::Gone { .. } => unreachable!("kept by the pair"),
         }

@@ -67,6 +67,11 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
         let request = self.peer.machine.request();
         match self.target.machine.asked(self.now, &request) {
             Answer::Accept(answer) => {
+                if !self.target.machine.may_accept() {
+                    self.drain();
+                    self.down(Down::Admit);
+                    assert!(self.target.machine.may_accept());
+                }
                 self.target.machine.established(self.now, &[]);
                 self.target.post(self.now, &mut self.memory, &mut self.random);
                 self.peer.machine.established(self.now, &answer);
@@ -175,6 +180,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
             match (&mut self.device, up) {
                 (_, Up::Gone { reason }) => self.target_gone = Some(reason),
                 (Some(device), up) => device.up(up, &mut self.target.machine, self.now),
+                (None, Up::Leaving) => self.target.machine.down(self.now, Down::Close),
                 (None, up) => self.ups.push(up),
             }
         }

@@ -3,7 +3,7 @@
 use super::harness::{Driver, read};
 use crate::stream::{StreamMachine, Want};
 use crate::time::Time;
-use crate::verbs::Down;
+use crate::verbs::{Down, Up};
 use wire::iscsi::{LoginRequest, LoginResponse, LoginStatus};
 use zerocopy::IntoBytes;
 
@@ -60,4 +60,30 @@ fn a_connection_in_login_is_closed_without_ceremony() {
     let mut driver = Driver::at_login();
     driver.down(Down::Goodbye { within_seconds: 5 });
     assert!(driver.gone().contains("before login"));
+}
+
+#[test]
+fn a_login_that_is_granted_is_answered_when_the_layer_above_admits_it() {
+    let text = b"InitiatorName=iqn.a\0TargetName=iqn.b\0SessionType=Normal\0";
+    let granted = || {
+        let mut driver = Driver::at_open_login();
+        driver.send(login().as_bytes(), text);
+        assert!(matches!(driver.up(), Some(Up::Ready(session)) if session.initiator == "iqn.a"));
+        assert_eq!(driver.target.want(), Want::Nothing);
+        driver.quiet();
+        driver
+    };
+    let mut driver = granted();
+    driver.down(Down::Admit);
+    let (response, _) = driver.one::<LoginResponse>();
+    assert_eq!((response.status, response.flags & 0x83), (LoginStatus::SUCCESS, 0x83));
+    driver.send(read(7, 0, 0).as_bytes(), &[]);
+    driver.command();
+
+    let mut driver = granted();
+    let deadline = driver.target.deadline().unwrap();
+    driver.target.tick(deadline);
+    assert_eq!(driver.gone(), "login took too long");
+    driver.down(Down::Admit);
+    driver.quiet();
 }

@@ -292,6 +292,39 @@ fn a_window_that_aborts_have_opened_is_told() {
 }
 
 #[test]
+fn a_window_that_was_closed_for_want_of_room_opens_by_itself() {
+    let mut driver = Driver::new(|negotiated| negotiated.initial_r2t = false);
+    driver.target.limit_window(1);
+    driver.send(read(0, 0, 0).as_bytes(), &[]);
+    let first = driver.command().task;
+    driver.end(first, GOOD);
+    let (response, _) = driver.one::<ScsiResponse>();
+    assert_eq!((response.exp_cmd_sn.get(), response.max_cmd_sn.get()), (1, 1), "there is room for one");
+    driver.send(read(1, 1, 0).as_bytes(), &[]);
+    driver.command();
+    assert!(driver.target.limit_window(0), "it waits for room");
+    driver.quiet();
+    assert!(!driver.target.limit_window(2));
+    let (nop, _) = driver.one::<NopIn>();
+    assert_eq!((nop.exp_cmd_sn.get(), nop.max_cmd_sn.get()), (2, 3));
+    assert!(!driver.target.limit_window(1), "what was told stands");
+    driver.quiet();
+}
+
+#[test]
+fn where_all_data_is_asked_for_the_window_needs_no_room() {
+    let mut driver = Driver::new(|negotiated| {
+        (negotiated.initial_r2t, negotiated.immediate_data) = (true, false);
+    });
+    driver.target.limit_window(0);
+    driver.send(read(0, 0, 0).as_bytes(), &[]);
+    let task = driver.command().task;
+    driver.end(task, GOOD);
+    let (response, _) = driver.one::<ScsiResponse>();
+    assert_eq!((response.exp_cmd_sn.get(), response.max_cmd_sn.get()), (1, 4));
+}
+
+#[test]
 fn a_task_that_waits_for_its_data_is_aborted_at_once() {
     for set in [false, true] {
         let mut driver = Driver::new(|_| {});
@@ -356,14 +389,18 @@ fn snack_and_unknown_opcodes_are_rejected() {
 }
 
 #[test]
-fn logout_ends_all_tasks_and_then_the_connection() {
+fn logout_ends_all_tasks_and_is_answered_when_none_takes_effect_any_more() {
     for reason in [LogoutReason::CLOSE_SESSION, LogoutReason::CLOSE_CONNECTION] {
         let mut driver = Driver::new(|_| {});
         driver.send(read(7, 0, 512).as_bytes(), &[]);
         let task = driver.command().task;
         driver.down(Down::Push { task, at: 0, from: Driver::places(0, 512), end: Some(GOOD) });
         driver.send(logout(reason, 0).as_bytes(), &[]);
+        driver.leaving();
         driver.end(task, GOOD);
+        assert_eq!(driver.target.want(), Want::Nothing);
+        driver.quiet();
+        driver.down(Down::Close);
         assert!(!driver.target.finished());
         let (pdu, _) = driver.one::<LogoutResponse>();
         assert_eq!(pdu.response, LogoutOutcome::CLOSED);
@@ -392,6 +429,9 @@ fn goodbye_asks_for_logout_and_then_closes() {
     let (pdu, _) = driver.one::<AsyncMessage>();
     assert_eq!((pdu.event, pdu.parameter3.get()), (AsyncEvent::LOGOUT_REQUEST, 3));
     driver.target.tick(Time(3_000_000_000));
+    driver.leaving();
+    driver.quiet();
+    driver.down(Down::Close);
     let (pdu, _) = driver.one::<AsyncMessage>();
     assert_eq!((pdu.event, pdu.parameter1.get()), (AsyncEvent::CONNECTION_DROP, 0));
     assert_eq!(driver.gone(), "did not log out when asked to");
@@ -421,6 +461,19 @@ fn a_session_whose_peer_takes_nothing_is_closed_all_the_same() {
     driver.down(Down::Close);
     driver.target.tick(Time(5_000_000_000));
     assert_eq!(driver.gone(), "closed by this side");
+}
+
+#[test]
+fn a_logout_that_waits_for_a_task_for_too_long_is_not_answered() {
+    let mut driver = Driver::new(|_| {});
+    driver.send(logout(LogoutReason::CLOSE_SESSION, 0).as_bytes(), &[]);
+    driver.leaving();
+    let deadline = driver.target.deadline().unwrap();
+    assert_eq!(deadline, Time(5_000_000_000));
+    driver.target.tick(deadline);
+    assert_eq!(driver.gone(), "logged out");
+    driver.down(Down::Close);
+    driver.quiet();
 }
 
 #[test]

@@ -1,0 +1,207 @@
+//! Ends of sessions, and logins that take the place of others, while a store is slow.
+
+use super::*;
+use crate::Daemon;
+use crate::config::Group;
+use crate::testing::daemon::Url;
+use crate::testing::initiator::{Initiator, Login, Pdu, write_cdb};
+use crate::testing::{HeldStore, serve};
+use std::io::ErrorKind;
+use std::sync::atomic::AtomicBool;
+use std::thread::scope;
+
+const BLOCK: u32 = 512;
+const ABORT_TASK: u8 = 1;
+const LOGICAL_UNIT_RESET: u8 = 5;
+const TARGET_COLD_RESET: u8 = 7;
+const NO_TAG: u32 = u32::MAX;
+const COMPLETE: u8 = 0;
+const NO_TASK: u8 = 1;
+const LOGOUT_RESPONSE: u8 = 0x26;
+const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
+
+fn login(url: &Url, name: &str) -> Initiator {
+    Initiator::login(url, &Login::named(name)).expect("a session")
+}
+
+/// Whether the target has said anything.
+fn has_heard(initiator: &Initiator) -> bool {
+    let stream = initiator.stream();
+    stream.set_nonblocking(true).expect("a socket");
+    let heard = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).expect("a socket");
+    match heard {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            false
+        }
+    }
+}
+
+/// A session with a WRITE that the store holds.
+fn writing(url: &Url, store: &HeldStore, name: &str) -> Initiator {
+    let mut initiator = login(url, name);
+    initiator.ready(0).expect("the unit is ready");
+    store.hold();
+    initiator.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    store.wait_for(1);
+    initiator
+}
+
+/// A core has done all that it was asked for before this.
+fn is_served(initiator: &mut Initiator, lun: u16) {
+    initiator.ready(lun).expect("the unit is ready");
+}
+
+fn stop(daemon: Daemon) {
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn lun_numbers_come_back() {
+    for number in [0, 1, 255, 256, 1000, 16383] {
+        assert_eq!(lun_number(lun_bytes(number)), Some(number));
+    }
+    assert_eq!(lun_number(0x4005 << 48), Some(5));
+    assert_eq!(lun_number(0x8000 << 48), None);
+    assert_eq!(lun_number(0x0000_0001_0000_0000), None);
+}
+
+/// RFC 7143 sections 4.6.3.3 and 11.14.
+#[test]
+fn a_logout_is_answered_when_no_task_can_write_any_more() {
+    // Of the session, and of the connection.
+    for reason in [0, 1] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (daemon, url) = serve(1, &stores, |_| {});
+        let mut other = login(&url, "other");
+        let mut leaves = writing(&url, &stores[0], "leaves");
+        let logout = Pdu::new(0x46, 0x80 | reason)
+            .word(16, 0x77)
+            .word(24, leaves.next_cmd_sn())
+            .word(28, leaves.next_stat_sn());
+        leaves.send(&logout).expect("it is sent");
+        stores[0].wait_for_cancel(1);
+        is_served(&mut other, 1);
+        assert!(!has_heard(&leaves), "the WRITE may still land");
+        stores[0].release();
+        let answer = leaves.receive().expect("an answer");
+        assert_eq!((answer.opcode(), answer.header[2]), (LOGOUT_RESPONSE, 0));
+        stores[0].wait_for(0);
+        other.logout().expect("an answer");
+        stop(daemon);
+    }
+}
+
+/// RFC 7143 section 6.3.5.
+#[test]
+fn a_login_that_takes_the_place_of_a_session_is_answered_when_that_can_write_no_more() {
+    for cores in [1, 3] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (daemon, url) = serve(cores, &stores, |_| {});
+        let mut other = login(&url, "other");
+        let _before = writing(&url, &stores[0], "again");
+        let is_released = AtomicBool::new(false);
+        scope(|scope| {
+            let again = scope.spawn(|| {
+                let initiator = login(&url, "again");
+                assert!(is_released.load(Ordering::SeqCst), "the old session may still write");
+                initiator
+            });
+            stores[0].wait_for_cancel(1);
+            is_served(&mut other, 1);
+            assert!(!again.is_finished());
+            is_released.store(true, Ordering::SeqCst);
+            stores[0].release();
+            let mut again = again.join().expect("a session");
+            assert_eq!(again.read_blocks(0, 0, 1, BLOCK).expect("it is read"), [1; 512]);
+            again.logout().expect("an answer");
+        });
+        other.logout().expect("an answer");
+        stop(daemon);
+    }
+}
+
+#[test]
+fn a_login_that_has_waited_too_long_leaves_nothing_behind() {
+    let stores = [HeldStore::new()];
+    let (daemon, url) = serve(3, &stores, |config| config.login_timeout = Duration::from_secs(1));
+    let (registry, _) = daemon.insides();
+    let _before = writing(&url, &stores[0], "again");
+    for _ in 0..2 {
+        assert!(Initiator::login(&url, &Login::named("again")).is_err(), "the old session may still write");
+        while !registry.places().is_empty() {
+            std::thread::yield_now();
+        }
+    }
+    stores[0].release();
+    let mut again = login(&url, "again");
+    assert_eq!(again.read_blocks(0, 0, 1, BLOCK).expect("it is read"), [1; 512]);
+    again.logout().expect("an answer");
+    stop(daemon);
+}
+
+fn group(name: &str, luns: &[(u16, usize)]) -> Group {
+    Group {
+        name: name.into(),
+        initiators: vec![format!("*:{name}")],
+        networks: Vec::new(),
+        deny: false,
+        read_only: false,
+        luns: Some(luns.to_vec()),
+        chap: None,
+    }
+}
+
+/// Also of units that who asks for it does not see.
+#[test]
+fn target_cold_reset_is_answered_when_no_session_of_the_target_can_write() {
+    for cores in [1, 3] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let groups = vec![group("asks", &[(0, 1)]), group("writes", &[(0, 0)]), group("late", &[(0, 1)])];
+        let (daemon, url) = serve(cores, &stores, |config| config.targets[0].groups = groups);
+        let mut asks = login(&url, "asks");
+        asks.ready(0).expect("the unit is ready");
+        let _writes = writing(&url, &stores[0], "writes");
+        let reset = asks.ask_to_manage(TARGET_COLD_RESET, 0, NO_TAG).expect("it is sent");
+        stores[0].wait_for_cancel(1);
+        let mut late = login(&url, "late");
+        is_served(&mut late, 0);
+        assert!(!has_heard(&asks), "the other session may still write");
+        stores[0].release();
+        assert_eq!(asks.complete(reset).expect("an answer").status, COMPLETE);
+        assert!(asks.receive().is_err(), "its session is over, too");
+        late.logout().expect("an answer");
+        stop(daemon);
+    }
+}
+
+#[test]
+fn what_was_aborted_while_it_waited_at_its_units_home_is_not_done() {
+    for cores in [1, 3] {
+        let stores = [HeldStore::new()];
+        let (daemon, url) = serve(cores, &stores, |_| {});
+        let mut other = login(&url, "other");
+        other.ready(0).expect("the unit is ready");
+        let mut reserves = login(&url, "reserves");
+        reserves.ready(0).expect("the unit is ready");
+        let mut writes = writing(&url, &stores[0], "writes");
+        let reset = reserves.ask_to_manage(LOGICAL_UNIT_RESET, 0, NO_TAG).expect("it is sent");
+        stores[0].wait_for_cancel(1);
+        let reserve = reserves.issue(0, &RESERVE, 0, Vec::new()).expect("it is sent");
+        let abort = reserves.manage(ABORT_TASK, 0, reserve).expect("an answer");
+        assert!(matches!(abort, COMPLETE | NO_TASK), "{abort}");
+        assert!(!reserves.has_ended(reset), "the WRITE may still land");
+        stores[0].release();
+        assert_eq!(reserves.complete(reset).expect("an answer").status, COMPLETE);
+        // A reservation would be a conflict.
+        other.ready(0).expect("nobody has reserved the unit");
+        for initiator in [other, reserves] {
+            initiator.logout().expect("an answer");
+        }
+        writes.ready(0).expect("nobody has reserved the unit");
+        writes.logout().expect("an answer");
+        stop(daemon);
+    }
+}
