@@ -445,10 +445,11 @@ impl<I: Io> Core<I> {
         self.forget_session(key, conn.facts.way, counts);
         self.give_all_kept(&conn.kept);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
-            let is_remote = |lun: &&LunState| {
-                matches!(self.shared.config.luns[lun.unit as usize].store, StoreSpec::Remote { .. })
+            let can_lose = |lun: &&LunState| match self.shared.config.luns[lun.unit as usize].store {
+                StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
+                StoreSpec::Null { .. } | StoreSpec::Ram { .. } => false,
             };
-            let told = conn.luns.iter().filter(is_remote).map(|lun| (lun.unit, lun.losses)).collect();
+            let told = conn.luns.iter().filter(can_lose).map(|lun| (lun.unit, lun.losses)).collect();
             self.shared.registry.remember(&name, told);
             self.shared.registry.leave(&name, conn.facts.serial);
         }
