@@ -380,6 +380,7 @@ fn words(error: StoreError) -> &'static str {
         StoreError::NoSpace => "no space is left",
         StoreError::ReadFailed { .. } => "the medium fails",
         StoreError::WriteFailed => "the medium fails",
+        StoreError::Lost => "it has lost what was written",
         StoreError::Unsupported => "it does not support this operation",
         StoreError::ReadOnly => "it is write-protected",
         StoreError::Unavailable => "it is lost or not ready",

@@ -108,6 +108,8 @@ pub(crate) struct Core<I: Io> {
     meter: Meter,
     /// Tasks that wait for a buffer of the core, oldest first.
     starved: VecDeque<Starving>,
+    /// Connections whose initiators may send nothing for want of room.
+    narrow: Vec<Key>,
     budget: Budget,
     /// Connections whose machines are to be fed.
     to_serve: Vec<Key>,
@@ -226,6 +228,7 @@ impl<I: Io> Core<I> {
             drain: None,
             meter: Meter::default(),
             starved: VecDeque::new(),
+            narrow: Vec::new(),
             budget: Budget::new(),
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
@@ -320,6 +323,7 @@ impl<I: Io> Core<I> {
         loop {
             self.serve_all();
             self.settle_turn();
+            self.look_at_windows();
             if self.to_serve.is_empty() && self.own.is_empty() {
                 break;
             }

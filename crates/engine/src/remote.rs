@@ -11,6 +11,7 @@ mod lane;
 mod loose;
 mod request;
 mod trail;
+mod vigil;
 
 pub use geometry::Geometry;
 pub use identity::Identity;

@@ -164,6 +164,18 @@ impl Transport {
         }
     }
 
+    /// There is room for so many more commands, should all their data come unasked. Whether the initiator may send nothing
+    /// until there is more. SRP's data inside commands has its receives, which the request limit counts; AoE's has
+    /// frames, and what finds none comes again.
+    pub(crate) fn limit_window(&mut self, commands: u32) -> bool {
+        match self {
+            Transport::Iscsi(target) => target.limit_window(commands),
+            Transport::Iser(channel) => channel.machine_mut().limit_window(commands),
+            Transport::Device(channel) => channel.limit_window(commands),
+            Transport::Opening(_) | Transport::Srp(_) | Transport::Aoe(_) => false,
+        }
+    }
+
     /// Feeds the machine until it has an event for the layer above. `None`: it has none, and nothing more can be given
     /// to it now. What a device carries has no stream.
     pub(crate) fn next<I: Io>(&mut self, stream: Option<&mut Stream>, io: &mut I) -> Option<Up> {

@@ -4,6 +4,7 @@ mod support;
 
 use std::path::Path;
 use support::daemon::Daemon;
+use support::fuse::Fuse;
 use support::initiator::{Initiator, Login};
 use support::wait_until;
 use tempfile::TempDir;
@@ -81,4 +82,50 @@ fn a_file_that_is_only_read_may_be_replaced() {
     wait_until("it is logged", || daemon.log().contains("was deleted"));
     let (code, log) = end(daemon, initiator);
     assert_eq!(code, Some(0), "{log}");
+}
+
+const EIO: i32 = 5;
+const HARDWARE_ERROR: u8 = 4;
+const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// The sense key that a flush ends with.
+fn flush(initiator: &mut Initiator) -> Option<u8> {
+    let response = initiator.read(0, &SYNCHRONIZE_CACHE, 0).expect("an answer");
+    assert_eq!(response.status == 0, response.sense_key().is_none());
+    response.sense_key()
+}
+
+#[test]
+fn every_initiator_is_told_once_of_what_a_flush_has_lost() {
+    let fuse = Fuse::mount(1 << 20);
+    let daemon = Daemon::serve(["--lun", &format!("file:{}", fuse.path().display())]);
+    let login = |name: &str| {
+        let mut initiator = Initiator::login(&daemon.lun(0), &Login::named(name)).expect("login");
+        initiator.ready(0).expect("the unit is ready");
+        initiator
+    };
+    let (mut one, mut two, mut away) = (login("one"), login("two"), login("away"));
+    fuse.hold();
+    for (initiator, lba) in [(&mut one, 0), (&mut two, 8), (&mut away, 16)] {
+        initiator.write_blocks(0, lba, 512, &[lba as u8 + 1; 4096], false).expect("WRITE");
+    }
+    away.logout().expect("logout");
+    let first = one.issue(0, &SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
+    fuse.wait_until_held();
+    let second = two.issue(0, &SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
+    fuse.fail_writes(Some(EIO));
+    fuse.release();
+    assert_eq!(one.complete(first).expect("an answer").sense_key(), Some(HARDWARE_ERROR));
+    fuse.fail_writes(None);
+    assert_eq!(two.complete(second).expect("an answer").sense_key(), Some(HARDWARE_ERROR));
+    let mut away = login("away");
+    assert_eq!(flush(&mut away), Some(HARDWARE_ERROR), "it may have come back to flush what it wrote");
+    let mut new = login("new");
+    for initiator in [&mut one, &mut two, &mut away, &mut new] {
+        assert_eq!(flush(initiator), None);
+        initiator.write_blocks(0, 0, 512, &[9; 4096], true).expect("WRITE");
+    }
+    assert_eq!(fuse.byte(0), 9);
+    let log = daemon.stop();
+    assert!(log.contains("not yet durable may be lost") && log.contains("the next flush of each"), "{log}");
 }

@@ -7,6 +7,7 @@ use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, Pdu, write_cdb};
 
 const GOOD: u8 = 0x00;
+const CHECK_CONDITION: u8 = 0x02;
 const TASK_SET_FULL: u8 = 0x28;
 const ORDERED: u8 = 2;
 /// ABORT TASK, and its answer when there is no such task (RFC 7143 sections 11.5.1 and 11.6.1).
@@ -49,8 +50,9 @@ impl Held {
     const TAG: u32 = 0x7000_0001;
     const BYTES: usize = 2048;
 
-    fn begin(url: &Url) -> Held {
-        let mut initiator = session(url, "held");
+    /// The WRITE, and the window behind it.
+    fn begin(url: &Url, name: &str) -> (Held, u32) {
+        let mut initiator = session(url, name);
         let cdb = write_cdb(8, Held::BYTES, BLOCK_BYTES, false);
         let mut command = Pdu::new(0x01, 0x80 | 0x20 | 1)
             .lun(url.lun)
@@ -61,7 +63,7 @@ impl Held {
         initiator.send(&command).expect("sent");
         let asked = initiator.receive().expect("an R2T");
         assert_eq!((asked.opcode(), asked.word_at(16)), (0x31, Held::TAG));
-        Held { initiator, lun: url.lun, transfer_tag: asked.word_at(20) }
+        (Held { initiator, lun: url.lun, transfer_tag: asked.word_at(20) }, window(&asked))
     }
 
     fn end(mut self) {
@@ -74,6 +76,11 @@ impl Held {
         let response = self.initiator.receive().expect("a response");
         assert_eq!((response.opcode(), response.header[3]), (0x21, GOOD));
     }
+}
+
+/// How many commands may be sent after a PDU of the target (ExpCmdSN and MaxCmdSN).
+fn window(pdu: &Pdu) -> u32 {
+    pdu.word_at(32).wrapping_sub(pdu.word_at(28)).wrapping_add(1)
 }
 
 /// Waits until the target has all commands that were sent: they come before a request that it answers at once.
@@ -105,7 +112,7 @@ fn an_ordered_task_ends_however_much_data_waits_behind_it() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (daemon, url) = serve(directory.path());
     let (mut one, mut other) = (session(&url, "one"), session(&url, "other"));
-    let held = Held::begin(&url);
+    let (held, _) = Held::begin(&url, "held");
     let ordered = read_ordered(&mut one, url.lun);
     let writes = write_many(&mut one, url.lun, 90, 192 << 10);
     let read = other.issue(url.lun, &read_cdb(), PIECE, Vec::new()).expect("sent");
@@ -122,7 +129,7 @@ fn an_ordered_task_ends_when_the_data_of_others_takes_all_room() {
     let (daemon, url) = serve(directory.path());
     let mut writers: Vec<Initiator> = (0..9).map(|n| session(&url, &format!("writer{n}"))).collect();
     let mut one = session(&url, "one");
-    let held = Held::begin(&url);
+    let (held, _) = Held::begin(&url, "held");
     let ordered = read_ordered(&mut one, url.lun);
     let behind = writers.iter_mut().map(|writer| write_many(writer, url.lun, 70, PIECE));
     let behind: Vec<Vec<u32>> = behind.collect();
@@ -140,11 +147,45 @@ fn there_is_room_for_the_unasked_data_of_a_window() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (daemon, url) = serve(directory.path());
     let mut one = session(&url, "one");
-    let held = Held::begin(&url);
+    let (held, _) = Held::begin(&url, "held");
     let ordered = read_ordered(&mut one, url.lun);
     let writes = write_many(&mut one, url.lun, WINDOW - 1, PIECE);
     held.end();
     assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
     assert_eq!(statuses(&mut one, &writes), [GOOD; WINDOW - 1]);
+    daemon.stop();
+}
+
+#[test]
+fn a_window_is_what_there_is_room_for() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let spec = format!("file:{},size=64M", directory.path().join("disk").display());
+    let daemon = Daemon::serve(["--cores", "0", "--lun", &spec, "--lun", "ram:1M"]);
+    let (url, beside) = (daemon.lun(0), daemon.lun(1));
+    let mut writers: Vec<Initiator> = (0..3).map(|n| session(&url, &format!("writer{n}"))).collect();
+    let mut one = session(&url, "one");
+    let (held, _) = Held::begin(&url, "held");
+    let ordered = read_ordered(&mut one, url.lun);
+    let behind: Vec<Vec<u32>> =
+        writers.iter_mut().map(|writer| write_many(writer, url.lun, 120, PIECE)).collect();
+    let mut late = session(&beside, "late");
+    let room = late.window();
+    assert!((2..WINDOW).contains(&room), "{room}");
+    let writes = write_many(&mut late, url.lun, room, PIECE);
+    // There is room for nothing more but the one command that everybody may send.
+    let (mut narrow, left) = Held::begin(&beside, "narrow");
+    assert_eq!(left, 0);
+    held.end();
+    let told = narrow.initiator.receive().expect("a NOP-In");
+    assert_eq!((told.opcode(), told.word_at(16)), (0x20, u32::MAX));
+    assert!(window(&told) > 0, "the window opens when there is room again");
+    narrow.end();
+    assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
+    for (writer, tags) in writers.iter_mut().zip(&behind) {
+        assert_eq!(statuses(writer, tags), [GOOD; 120]);
+    }
+    let ends = statuses(&mut late, &writes);
+    // Its first command to this unit tells of the unit attention of a new nexus.
+    assert_eq!((ends[0], &ends[1..]), (CHECK_CONDITION, &vec![GOOD; room - 1][..]));
     daemon.stop();
 }

@@ -327,6 +327,12 @@ impl QueuePair {
         self.memory.invalidate(stag)
     }
 
+    /// Bytes that the peer has written to what is, or was last, registered as `stag`, or that were sent to it of what it
+    /// reads.
+    pub fn moved(&self, stag: u32) -> u32 {
+        self.memory.moved(stag)
+    }
+
     /// Whether bytes of what is, or was, registered as `stag` are in a batch that has not left. When it has, and the
     /// STag is no more, [`Event::Freed`] tells.
     pub fn is_leaving(&self, stag: u32) -> bool {

@@ -95,6 +95,10 @@ pub trait Post {
     /// Lets the peer touch a buffer, until it is invalidated by either side.
     fn advertise(&mut self, places: Places, access: Access) -> Result<Advertised, Full>;
 
+    /// Bytes of an advertised buffer that the peer has written, or read, until now; also of one that the peer itself has
+    /// invalidated, until another is advertised.
+    fn moved(&self, stag: u32) -> u32;
+
     /// The peer may touch it no more; also to be called, once, for one that the peer itself has invalidated. `false`:
     /// bytes that the peer has read are still on their way, and the places are lent until [`MessageMachine::freed`].
     #[must_use]

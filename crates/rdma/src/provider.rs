@@ -130,6 +130,9 @@ pub trait Provider {
     /// Lets the peer read or write `places` by the STag that is returned, until that is invalidated.
     fn register(&mut self, places: Places, access: Access) -> Result<u32, Refused>;
 
+    /// Bytes that the peer has written to, or read of, what is, or was last, registered as this STag.
+    fn moved(&self, stag: u32) -> u32;
+
     /// The peer may use the STag no more. `false`: bytes of its places are on their way, until [`Event::Freed`].
     fn invalidate(&mut self, stag: u32) -> bool;
 

@@ -95,6 +95,7 @@ pub(crate) fn moved(error: StoreError, by: u32) -> StoreError {
         | StoreError::NoSpace
         | StoreError::ReadFailed { .. }
         | StoreError::WriteFailed
+        | StoreError::Lost
         | StoreError::Unsupported
         | StoreError::ReadOnly
         | StoreError::Unavailable

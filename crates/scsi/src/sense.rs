@@ -39,6 +39,9 @@ impl Check {
     pub const READ_FAILED: Check = Check::new(SenseKey::MediumError, 0x1100);
     /// WRITE ERROR.
     pub const WRITE_FAILED: Check = Check::new(SenseKey::MediumError, 0x0c00);
+    /// WRITE ERROR, of earlier writes. Linux repeats what fails with MEDIUM ERROR (scsi_check_sense), and takes the success of
+    /// the second SYNCHRONIZE CACHE for that of the first; what fails with HARDWARE ERROR it passes on.
+    pub const LOST: Check = Check::new(SenseKey::HardwareError, 0x0c00);
     /// INTERNAL TARGET FAILURE.
     pub const INTERNAL: Check = Check::new(SenseKey::HardwareError, 0x4400);
 
@@ -148,6 +151,7 @@ impl Check {
                     .with_information(at.checked_div(u64::from(block_bytes)).unwrap_or_default()),
             ),
             StoreError::WriteFailed => Failure::Check(Check::WRITE_FAILED),
+            StoreError::Lost => Failure::Check(Check::LOST),
             StoreError::Unsupported => Failure::Check(Check::OPCODE),
             StoreError::ReadOnly => Failure::Check(Check::WRITE_PROTECTED),
             StoreError::Unavailable => Failure::Check(Check::NOT_READY),

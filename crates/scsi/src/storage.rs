@@ -150,6 +150,8 @@ pub enum StoreError {
     },
     /// The medium could not be written.
     WriteFailed,
+    /// Writes that were acknowledged may be lost.
+    Lost,
     /// The store cannot do this operation.
     Unsupported,
     /// The store is read-only.

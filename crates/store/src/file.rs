@@ -12,12 +12,15 @@
 //! alone. So no two writes interleave, a partly covered block is not changed between its reading and its writing,
 //! and COMPARE AND WRITE is atomic across all cores. A long clear holds it part by part, and other writes wait until all
 //! of it is over.
+//!
+//! What the page cache has lost the kernel reports once: [`syncs`] sees to it that whoever relied on it is told.
 
 mod claim;
 mod flight;
 mod lane;
 mod open;
 mod probe;
+mod syncs;
 mod unmapped;
 
 pub use claim::Claim;
@@ -37,6 +40,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use syncs::Syncs;
 use unmapped::Unmapped;
 
 /// What the file is.
@@ -81,8 +85,7 @@ pub struct FileStore {
     /// It could when [`Store::refresh`] was called last.
     could_punch: AtomicBool,
     can_zero: AtomicBool,
-    /// A sync failed and the page cache forgot what: flushing cannot succeed until the store is opened anew.
-    lost: AtomicBool,
+    syncs: Syncs,
     faults: AtomicU64,
     stripes: Stripes,
     occupied: Occupied,
@@ -99,6 +102,12 @@ impl FileStore {
 
     fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    /// Whether a durable write is a write and then one of the file's syncs: a write that syncs by itself (RWF_DSYNC) would
+    /// take the page cache's error from others. Direct I/O leaves nothing there, and tmpfs has nothing to write back.
+    fn syncs_apart(&self) -> bool {
+        !self.grain.is_direct() && !self.in_memory
     }
 }
 

@@ -4,6 +4,7 @@ use super::Core;
 use super::task::State;
 use crate::slots::Key;
 use reactor::io::Io;
+use scsi::exec::CHUNK_BYTES;
 use scsi::{Event, Exec, Step};
 use std::collections::VecDeque;
 use wire::Places;
@@ -17,6 +18,8 @@ const UNASKED_BYTES: u64 = 32 << 20;
 const RESERVE_BYTES: u64 = 8 << 20;
 /// Bytes of whole large buffers that data which comes unasked leaves to steps, and to connections.
 const STEPS_BYTES: u64 = 16 << 20;
+/// As many again for which no window is opened: connections take of them before the data of its commands has come.
+const SLACK_BYTES: u64 = 1 << 20;
 
 /// What a task has its buffer for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,6 +40,13 @@ pub(super) struct Share {
 }
 
 impl Share {
+    /// How many more commands there is room for, if all their data comes unasked, in so many bytes of whole buffers.
+    pub(super) fn window(&self, whole_bytes: u64) -> u32 {
+        let share = UNASKED_BYTES.saturating_sub(self.unasked_bytes);
+        let room = whole_bytes.saturating_sub(STEPS_BYTES + SLACK_BYTES).min(share);
+        u32::try_from(room / u64::from(CHUNK_BYTES)).unwrap_or(u32::MAX)
+    }
+
     /// What is held for this purpose, and how much that may be.
     fn of(&mut self, purpose: Purpose) -> (&mut u64, u64) {
         match purpose {
@@ -107,6 +117,16 @@ impl<I: Io> Core<I> {
             if conn.share.step_bytes <= SHARE_BYTES / 2 {
                 self.starved.extend(conn.share.held.drain(..));
             }
+        }
+    }
+
+    /// Windows that are closed for want of room are looked at again.
+    pub(super) fn look_at_windows(&mut self) {
+        for key in std::mem::take(&mut self.narrow) {
+            if let Some(conn) = self.connections.get_mut(key) {
+                conn.is_narrow = false;
+            }
+            self.soil(key);
         }
     }
 

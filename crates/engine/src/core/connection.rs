@@ -54,6 +54,8 @@ pub(super) struct Connection {
     pub(super) expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
     pub(super) share: Share,
+    /// Its initiator may send nothing until there is room for data that comes unasked.
+    pub(super) is_narrow: bool,
     /// What tasks that are over have left with the transport.
     pub(super) kept: Vec<Kept>,
     /// When data that it owed last arrived.
@@ -123,6 +125,7 @@ impl Connection {
             counted: None,
             expires: None,
             share: Share::default(),
+            is_narrow: false,
             kept: Vec::new(),
             progress_at: Time(0),
             work: 0,
@@ -442,10 +445,11 @@ impl<I: Io> Core<I> {
         self.forget_session(key, conn.facts.way, counts);
         self.give_all_kept(&conn.kept);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
-            let is_remote = |lun: &&LunState| {
-                matches!(self.shared.config.luns[lun.unit as usize].store, StoreSpec::Remote { .. })
+            let can_lose = |lun: &&LunState| match self.shared.config.luns[lun.unit as usize].store {
+                StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
+                StoreSpec::Null { .. } | StoreSpec::Ram { .. } => false,
             };
-            let told = conn.luns.iter().filter(is_remote).map(|lun| (lun.unit, lun.losses)).collect();
+            let told = conn.luns.iter().filter(can_lose).map(|lun| (lun.unit, lun.losses)).collect();
             self.shared.registry.remember(&name, told);
             self.shared.registry.leave(&name, conn.facts.serial);
         }

@@ -183,7 +183,13 @@ impl<I: Io> Core<I> {
             stream.end_turn();
         }
         let waits_for_room = matches!(conn.machine, Transport::Aoe(_)) && self.send_frames(key);
+        let whole_bytes = self.io.arena().whole_bytes();
         let Some(conn) = self.connections.get_mut(key) else { return };
+        if conn.machine.limit_window(conn.share.window(whole_bytes))
+            && !std::mem::replace(&mut conn.is_narrow, true)
+        {
+            self.narrow.push(key);
+        }
         let event = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
         if (wants_more || conn.machine.wants_more() && !waits_for_room)

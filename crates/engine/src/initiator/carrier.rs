@@ -81,7 +81,7 @@ impl Carrier {
         }
     }
 
-    /// A machine for frames to and from what this URL names.
+    /// A machine for frames to and from what this URL names, in the place of an earlier one that is over.
     ///
     /// # Errors
     /// When it names no unit.
@@ -90,6 +90,7 @@ impl Carrier {
         asked: &InitiatorConfig,
         frames: &Frames,
         lost_after: Duration,
+        earlier: Option<AoeInitiator>,
         now: Time,
     ) -> std::io::Result<Carrier> {
         let target = url.shelf_slot().ok_or_else(|| std::io::Error::other("the URL names no unit"))?;
@@ -104,7 +105,27 @@ impl Carrier {
             idle: asked.idle,
             lost_after,
         };
-        Ok(Carrier::Aoe(Box::new(AoeInitiator::new(config, now))))
+        let machine = match earlier {
+            Some(earlier) => earlier.again(config, now),
+            None => AoeInitiator::new(config, now),
+        };
+        Ok(Carrier::Aoe(Box::new(machine)))
+    }
+
+    /// The machine of AoE.
+    pub(crate) fn aoe_machine(&self) -> Option<&AoeInitiator> {
+        match self {
+            Carrier::Aoe(machine) => Some(machine),
+            Carrier::Iscsi(_) | Carrier::Iser(_) | Carrier::Srp(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn aoe_machine_mut(&mut self) -> Option<&mut AoeInitiator> {
+        match self {
+            Carrier::Aoe(machine) => Some(machine),
+            Carrier::Iscsi(_) | Carrier::Iser(_) | Carrier::Srp(_) => None,
+        }
     }
 
     /// What was negotiated, once logged in; SRP has nothing of the kind.

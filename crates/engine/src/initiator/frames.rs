@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
 use std::time::Duration;
 use wire::Places;
 use wire::aoe::{Address, ETHERTYPE, Header, Mac};
@@ -35,7 +36,7 @@ const DISCOVERY_BYTES: u64 = 16 << 20;
 /// A session's way onto an interface.
 pub(crate) struct Frames {
     packets: Packets,
-    lane: Lane,
+    lane: Arc<Lane>,
     clock: Clock,
     tags: Tags,
     /// The socket is watched.
@@ -54,12 +55,17 @@ pub(crate) struct Tags {
 }
 
 impl Frames {
-    /// Opens the interface.
+    /// Opens the interface, in the lane of an earlier session if there was one.
     ///
     /// # Errors
     /// In words that say what to do.
-    pub(crate) fn open<I: Io>(io: &mut I, interface: &str, tags: Tags) -> io::Result<Frames> {
-        let lane = Lane::claim(interface)?;
+    pub(crate) fn open<I: Io>(
+        io: &mut I,
+        interface: &str,
+        tags: Tags,
+        lane: Option<Arc<Lane>>,
+    ) -> io::Result<Frames> {
+        let lane = lane.map_or_else(|| Lane::claim(interface).map(Arc::new), Ok)?;
         let socket = lane.open(interface)?;
         let clock = Clock::new()?;
         let packets = Packets::new(socket, io.arena())?;
@@ -161,9 +167,11 @@ impl Frames {
         }
     }
 
-    /// Closes the socket; it is quiet.
-    pub(crate) fn close(self, arena: &mut Arena) {
+    /// Closes the socket; it is quiet. What the machine is owed an answer to it takes along, and its lane is still claimed.
+    pub(crate) fn close(self, arena: &mut Arena, machine: &mut Initiator) -> Arc<Lane> {
+        machine.keep(|places| places.iter().flat_map(|span| arena.bytes(span).to_vec()).collect());
         self.packets.close(arena);
+        self.lane
     }
 
     fn watch<I: Io>(&mut self, io: &mut I, machine: &Initiator) {
@@ -242,7 +250,7 @@ pub(super) fn discover(interface: &str) -> io::Result<Vec<Target>> {
 
 /// A highest byte of tags that no other session of this machine has on the interface, in whatever process: an answer that
 /// came to the wrong one could be taken for its own. The kernel keeps it, as the name of a socket, until that is closed.
-struct Lane {
+pub(crate) struct Lane {
     number: u8,
     _claim: UnixDatagram,
 }

@@ -1,10 +1,10 @@
 //! One session with a target, of one connection at a time. When the connection is lost it is made again, and what was
 //! in flight is sent again where that does no harm. Nothing waits for ever: see [`Options::give_up_after`].
 //!
-//! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5): no command of
-//! the old one can touch the medium any more when the first of the new one does. Over AoE nothing ends them: there a new
-//! session is not begun before copies of what the old one has sent can be expected no more ([`COPIES_WITHIN`]): our
-//! target knows them so long, among the last 1024 writes of its session.
+//! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5). That a login has
+//! succeeded does not prove that no command of the old one can touch the medium any more: whoever uses the session finds that
+//! out, and says so ([`Session::proven`]). Over AoE nothing ends them: writes are sent again until they are answered, and until
+//! then the target owes them ([`Session::owes`]).
 
 mod link;
 mod queue;
@@ -15,8 +15,8 @@ use super::carrier::Carrier;
 use super::frames::{Frames, Tags};
 use super::url::{Destination, Protocol};
 use super::{Options, Url};
-use link::Link;
-use proto::aoe::target::COPIES_WITHIN;
+use link::{Left, Link};
+use proto::aoe::initiator::Initiator as AoeInitiator;
 use proto::iscsi::chap::{Algorithm, Challenge};
 use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
 use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
@@ -82,7 +82,7 @@ pub enum Ending {
     },
     /// Nobody knows whether it was executed: the target was lost, or did not answer in time.
     Lost {
-        /// It may even be executed later: until the session is reinstated ([`Session::take_arrival`]), which ends it.
+        /// It may even be executed later, until [`Session::proven`].
         may_land: bool,
     },
 }
@@ -157,8 +157,8 @@ pub struct Session {
     state: State,
     queue: Queue,
     backoff: Duration,
-    /// Over AoE: until then writes of an earlier connection may still come to the target.
-    copies_until: Time,
+    /// What the last session over AoE left.
+    left: Option<Left>,
     /// Since when there has been no session.
     down_since: Option<Time>,
     failure: Option<String>,
@@ -211,7 +211,7 @@ impl Session {
             state: State::Idle,
             queue: Queue::new(depth),
             backoff: BACKOFF_MIN,
-            copies_until: Time(0),
+            left: None,
             down_since: None,
             failure: None,
             text: None,
@@ -256,9 +256,43 @@ impl Session {
         self.queue.cancel(cookie, finished);
     }
 
-    /// Whether it has logged in since the last call: what was sent before can be executed no more.
+    /// Whether it has logged in since the last call. What was sent before may yet be executed.
     pub fn take_arrival(&mut self) -> bool {
         std::mem::take(&mut self.has_arrived)
+    }
+
+    /// What earlier connections have sent can be executed no more.
+    pub fn proven(&mut self) {
+        self.queue.proven();
+    }
+
+    /// The commands with data-out, by their cookies, that the target may execute although they are to be sent again.
+    pub fn loose(&self) -> impl Iterator<Item = u32> {
+        self.queue.loose()
+    }
+
+    /// Whether a login never ends what was sent before: over AoE, where an answer does ([`Session::owes`]).
+    pub fn ends_by_answers(&self) -> bool {
+        self.url.protocol == Protocol::Aoe
+    }
+
+    /// Over AoE, whether the target may yet execute what earlier connections have sent for these bytes of the medium.
+    pub fn owes(&self, (offset, len): (u64, u64)) -> bool {
+        let sector = u64::from(wire::ata::SECTOR_BYTES);
+        let sectors = offset / sector..offset.saturating_add(len).div_ceil(sector);
+        let machine = match &self.state {
+            State::Connected(link) => link.machine.aoe_machine(),
+            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
+                self.left.as_ref().map(|left| &*left.machine)
+            }
+        };
+        machine.is_some_and(|machine| machine.owes_sectors(&sectors))
+    }
+
+    /// Whether any of that was answered since the last call.
+    pub fn take_paid(&mut self) -> bool {
+        let State::Connected(link) = &mut self.state else { return false };
+        link.machine.aoe_machine_mut().is_some_and(AoeInitiator::take_paid)
     }
 
     /// Lets no commands leave but questions, until [`Session::open`]. The session goes on.
@@ -272,6 +306,9 @@ impl Session {
     pub fn open(&mut self) {
         let State::Connected(link) = &mut self.state else { return };
         (link.is_open, link.is_paused) = (true, false);
+        if let Some(machine) = link.machine.aoe_machine_mut() {
+            machine.pay();
+        }
         if self.failure.take().is_some() {
             tracing::info!(target = %self.url, "the session with the target is back");
         }
@@ -519,9 +556,11 @@ impl Session {
     fn meet<I: Io>(&mut self, io: &mut I, interface: &str) {
         let now = io.now();
         let tags = Tags { frames: self.tag(RECV), clock: self.tag(SEND) };
-        let met = Frames::open(io, interface, tags).and_then(|frames| {
-            let lost_after = self.options.keep_alive;
-            let machine = Carrier::aoe(&self.url, &self.config()?, &frames, lost_after, now)?;
+        let lane = self.left.as_ref().map(|left| left.lane.clone());
+        let met = Frames::open(io, interface, tags, lane).and_then(|frames| {
+            let (config, lost_after) = (self.config()?, self.options.keep_alive);
+            let earlier = self.left.take().map(|left| *left.machine);
+            let machine = Carrier::aoe(&self.url, &config, &frames, lost_after, earlier, now)?;
             Ok(Link::on_interface(machine, frames))
         });
         match met {
@@ -604,7 +643,7 @@ impl Session {
             tracing::warn!(target = %self.url, reason, "no session with the target");
         }
         self.failure = Some(reason.to_string());
-        self.state = State::Resting(now.after(self.backoff).max(self.copies_until));
+        self.state = State::Resting(now.after(self.backoff));
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
     }
 
@@ -645,7 +684,7 @@ impl Session {
     fn take_events<I: Io>(&mut self, io: &mut I, finished: &mut Vec<Finished>) -> bool {
         let now = io.now();
         let State::Connected(link) = &mut self.state else { return false };
-        let (mut has_arrived, mut is_eventful) = (false, false);
+        let mut is_eventful = false;
         while let Some(event) = link.event(now, io.arena()) {
             is_eventful = true;
             match event {
@@ -662,8 +701,8 @@ impl Session {
                         self.addresses = self.address.clone().into_iter().collect();
                     }
                     link.is_ready = true;
-                    self.queue.reinstated();
-                    (self.has_arrived, has_arrived) = (true, true);
+                    self.queue.begun();
+                    self.has_arrived = true;
                 }
                 Event::Text(text) => self.text = Some(Ok(text)),
                 Event::Async { event: AsyncEvent::LOGOUT_REQUEST, .. } => link.machine.logout(now),
@@ -682,10 +721,25 @@ impl Session {
             }
         }
         link.is_paused |= self.is_guarded && self.queue.attentions.any;
-        if has_arrived && !self.is_guarded {
-            self.open();
+        if !self.is_guarded {
+            self.open_unguarded();
         }
         is_eventful
+    }
+
+    /// Opens a session that nobody examines, as soon as nothing that it has sent before can be executed after what comes now.
+    fn open_unguarded(&mut self) {
+        let State::Connected(link) = &mut self.state else { return };
+        if !link.is_ready || link.is_open || link.gone.is_some() {
+            return;
+        }
+        let owes = link.machine.aoe_machine_mut().is_some_and(|machine| {
+            machine.pay();
+            machine.owes_writes()
+        });
+        if !owes {
+            self.open();
+        }
     }
 
     /// Ends a connection that goes wrong.
@@ -713,12 +767,9 @@ impl Session {
             return;
         }
         let State::Connected(mut link) = std::mem::replace(&mut self.state, State::Idle) else { return };
-        let (gone, is_open, is_ready) = (link.gone.take(), link.is_open, link.is_ready);
-        link.close(io);
+        let (gone, is_open) = (link.gone.take(), link.is_open);
+        self.left = link.close(io);
         let now = io.now();
-        if self.url.protocol == Protocol::Aoe && is_ready && self.queue.has_loose_writes() {
-            self.copies_until = now.after(COPIES_WITHIN);
-        }
         self.down_since.get_or_insert(now);
         if is_open {
             // Whoever is back at once is met at once.

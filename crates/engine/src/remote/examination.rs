@@ -1,15 +1,29 @@
 //! What a lane asks its unit: after each login and each unit attention, before anything else is sent, which unit it is,
-//! how large its blocks are and whether it has been the same all the time; and from time to time, how large it is.
+//! how large its blocks are, whether it has been the same all the time, and whether what earlier sessions have sent can
+//! still be executed; and from time to time, how large it is.
+//!
+//! A target may answer a login that reinstates a session (RFC 7143 section 6.3.5) before the commands of that are over. So
+//! while writes of the lane have no answer, one of these must prove that they are:
+//!
+//! - It is a Lunette, and has answered on the new session, which it does not do before.
+//! - An ORDERED command has ended on the new session: it is not executed before the older commands of the task set are
+//!   over (SAM-5 section 8.9.3).
+//!
+//! Over AoE nothing but answers to the writes themselves proves anything ([`crate::initiator::session::Session::owes`]).
+//! What is not proven keeps its blocks from everybody ([`super::loose`]).
 
 use super::continuity::Arrival;
 use super::geometry::{
-    CAPACITY_BYTES, INQUIRY, MODE_SENSE, Modes, PAGE_BYTES, capacity_of, inquiry_page, is_disk, read_capacity,
+    CAPACITY_BYTES, INQUIRY, MODE_SENSE, Modes, PAGE_BYTES, TEST_UNIT_READY, capacity_of, inquiry_page,
+    is_disk, read_capacity,
 };
-use super::identity::incarnation;
+use super::identity::{incarnation, is_lunette};
 use super::lane::{QUESTION, RemoteLane};
+use super::vigil::Vigil;
 use super::{PROBE, request};
 use crate::initiator::session::{Command, Ending, Refused};
 use proto::time::Time;
+use proto::verbs::Attribute;
 use reactor::io::Io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,6 +43,8 @@ pub(super) struct Examination {
     /// When it began, in the order of [`super::continuity`].
     point: u64,
     inquiry: Vec<u8>,
+    /// What earlier sessions have sent can be executed no more.
+    is_proven: bool,
 }
 
 enum Step {
@@ -45,6 +61,8 @@ enum Question {
     Inquiry,
     /// The page that tells which unit it is.
     Identity(u8),
+    /// Whether what was sent before is over: TEST UNIT READY, which is ORDERED.
+    Order,
 }
 
 /// A question under way.
@@ -56,9 +74,9 @@ pub(super) struct Asked {
 }
 
 impl Examination {
-    fn new(is_arrival: bool, is_stale: bool, point: u64) -> Examination {
+    fn new(is_arrival: bool, is_stale: bool, is_proven: bool, point: u64) -> Examination {
         let step = Step::Ask(Question::Capacity);
-        Examination { step, is_arrival, is_stale, point, inquiry: Vec::new() }
+        Examination { step, is_arrival, is_stale, point, inquiry: Vec::new(), is_proven }
     }
 }
 
@@ -90,7 +108,7 @@ impl RemoteLane {
                 self.session.pause();
                 self.hold_all(now);
                 let point = self.store.continuity.point();
-                self.examination = Some(Examination::new(false, is_stale, point));
+                self.examination = Some(Examination::new(false, is_stale, true, point));
             }
             // The next session's unit is examined anyhow.
             None => {}
@@ -100,10 +118,12 @@ impl RemoteLane {
     /// Looks after the session: whether it is new, and whether it can still be relied on.
     pub(super) fn watch<I: Io>(&mut self, io: &mut I) {
         if self.session.take_arrival() {
-            self.store.loose.reinstated(self.id);
             self.era = self.store.continuity.era();
             let point = self.store.continuity.point();
-            self.examination = Some(Examination::new(true, false, point));
+            self.examination = Some(Examination::new(true, false, !self.is_in_doubt(), point));
+        }
+        if self.session.take_paid() {
+            self.store.loose.keep(self.id, |range| self.session.owes(range));
         }
         self.examine(io);
         let is_open = self.session.is_open();
@@ -126,6 +146,9 @@ impl RemoteLane {
         }
         if self.session.is_open() && self.modes_changed {
             return self.ask(io, Question::Modes);
+        }
+        if self.session.is_open() && self.vigil.as_mut().is_some_and(|vigil| vigil.is_due(now)) {
+            return self.ask(io, Question::Order);
         }
         let due = self.store.probe_at.load(Ordering::Relaxed);
         if now.0 < due {
@@ -178,8 +201,9 @@ impl RemoteLane {
                 self.modes_changed = false;
                 self.store.modes_seen(&Modes::of(data));
             }
+            (Question::Order, Some(_)) if self.examination.is_none() => self.proven(),
             (Question::Capacity | Question::Modes, None)
-            | (Question::Inquiry | Question::Identity(_), Some(_) | None) => {}
+            | (Question::Inquiry | Question::Identity(_) | Question::Order, Some(_) | None) => {}
         }
         let Some(examination) = &mut self.examination else { return };
         if std::mem::take(&mut examination.is_stale) {
@@ -200,6 +224,10 @@ impl RemoteLane {
                 }
             }
             Question::Identity(_) => return self.identify(io, &data.unwrap_or_default()),
+            Question::Order => {
+                examination.is_proven = data.is_some();
+                return self.arrive(io);
+            }
         };
         examination.step = Step::Ask(next);
     }
@@ -219,9 +247,9 @@ impl RemoteLane {
         }
     }
 
-    /// All answers are there.
+    /// It is known which unit it is, if it is the one.
     fn identify<I: Io>(&mut self, io: &mut I, page: &[u8]) {
-        let Some(Examination { point, inquiry, is_arrival, .. }) = &self.examination else { return };
+        let Some(Examination { inquiry, is_proven, .. }) = &mut self.examination else { return };
         let identity = &self.store.geometry.identity;
         let another = match is_disk(inquiry) {
             Err(reason) => Some(reason),
@@ -232,6 +260,19 @@ impl RemoteLane {
             return self.refuse(io, &format!("the unit behind {} is another one: {reason}", self.store.url));
         }
         self.store.identified(Ok(()));
+        *is_proven |= is_lunette(inquiry);
+        if !*is_proven && self.store.geometry.ordered {
+            if let Some(examination) = &mut self.examination {
+                examination.step = Step::Ask(Question::Order);
+            }
+            return;
+        }
+        self.arrive(io);
+    }
+
+    /// All answers are there.
+    fn arrive<I: Io>(&mut self, io: &mut I) {
+        let Some(Examination { point, inquiry, is_arrival, .. }) = &self.examination else { return };
         let arrival = match (*is_arrival, incarnation(inquiry)) {
             // The session went on, and was told of no restart.
             (false, None) => Arrival::Fine,
@@ -252,10 +293,36 @@ impl RemoteLane {
     }
 
     fn admit<I: Io>(&mut self, io: &mut I) {
-        self.examination = None;
+        let Some(Examination { is_arrival, is_proven, .. }) = self.examination.take() else { return };
+        match (is_arrival, is_proven) {
+            (true, true) => self.proven(),
+            (true, false) => self.unproven(io.now()),
+            (false, _) => {}
+        }
         self.give_back_overtaken();
         self.session.open();
         self.count(io);
+    }
+
+    /// Whether writes of earlier sessions have no answer, and a proof is to be had that they are over.
+    fn is_in_doubt(&self) -> bool {
+        let has_loose = self.store.loose.has_given_up(self.id) || self.session.loose().next().is_some();
+        has_loose && !self.session.ends_by_answers()
+    }
+
+    /// Nothing shows that the target cannot execute any more what earlier sessions have sent.
+    fn unproven(&mut self, now: Time) {
+        self.vigil = self.store.geometry.ordered.then(|| Vigil::new(now));
+        let again = if self.vigil.is_some() {
+            "it is asked again"
+        } else {
+            "only a restart of this daemon frees them"
+        };
+        tracing::warn!(
+            store = %self.store.url,
+            "the target does not show whether writes that had no answer are over: their blocks are not ready; {again}"
+        );
+        self.mark_loose();
     }
 
     /// It is not what was opened: nothing is sent to it.
@@ -295,9 +362,14 @@ impl RemoteLane {
                 cdb[..6].copy_from_slice(&inquiry_page(page));
                 (&cdb[..6], PAGE_BYTES.into())
             }
+            Question::Order => (&TEST_UNIT_READY[..], 0),
         };
-        let Some(places) = io.arena().take(bytes) else { return };
-        let request = request::request(self.session.lun_bytes(), cdb, places, Places::EMPTY);
+        let places = if bytes == 0 { Some(Places::EMPTY) } else { io.arena().take(bytes) };
+        let Some(places) = places else { return };
+        let mut request = request::request(self.session.lun_bytes(), cdb, places, Places::EMPTY);
+        if question == Question::Order {
+            request.attribute = Attribute::Ordered;
+        }
         let point = self.store.continuity.point();
         let command = Command { cookie: QUESTION, request, repeatable: false, since: io.now() };
         match self.session.ask(&command) {

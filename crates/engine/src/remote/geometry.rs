@@ -34,6 +34,8 @@ pub struct Geometry {
     pub write_same_unmaps: bool,
     /// FUA is supported.
     pub fua: bool,
+    /// ORDERED commands are supported.
+    pub ordered: bool,
     /// The longest transfer in blocks; `None`: not said.
     pub transfer_blocks_max: Option<u32>,
     /// The longest UNMAP descriptor in blocks.
@@ -56,6 +58,8 @@ impl Geometry {
         let known = |code: u8| pages.iter().skip(4).any(|page| *page == code);
         let mut optional = |code: u8| if known(code) { page(client, code) } else { Vec::new() };
         let (limits, shape, provisioning) = (optional(0xb0), optional(0xb1), optional(0xb2));
+        // ORDSUP; of a unit without that page, CMDQUE (SPC-4 sections 7.8.7 and 6.6.2).
+        let ordered = if known(0x86) { byte(&optional(0x86), 5) & 0x02 } else { byte(&inquiry, 7) & 0x02 };
         let identity =
             Identity::learn(&inquiry, pages.get(4..).unwrap_or_default(), |code| page(client, code));
         let modes = Modes::of(&ask(client, &MODE_SENSE, PAGE_BYTES.into()).unwrap_or_default());
@@ -86,6 +90,7 @@ impl Geometry {
             unmap_zeros,
             write_same_unmaps: thin && same,
             fua: modes.fua,
+            ordered: ordered != 0,
             transfer_blocks_max: Some(u32_at(&limits, 8)).filter(|blocks| *blocks > 0),
             unmap_blocks_max,
             same_blocks_max: Some(u64_at(&limits, 36)).filter(|blocks| *blocks > 0),
@@ -108,6 +113,9 @@ pub(super) fn capacity_of(data: &[u8]) -> Option<(u64, u32)> {
     let blocks = u64::from_be_bytes(*data.first_chunk()?).checked_add(1)?;
     Some((blocks, u32::from_be_bytes(*data.get(8..)?.first_chunk()?)))
 }
+
+/// TEST UNIT READY (SPC-4 section 6.47).
+pub(super) const TEST_UNIT_READY: [u8; 6] = [0; 6];
 
 /// INQUIRY (SPC-4 section 6.6).
 pub(super) const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, PAGE_BYTES, 0];

@@ -92,7 +92,12 @@ impl fmt::Display for Identity {
 /// What a Lunette tells of its store's cache, in the vendor specific bytes of INQUIRY.
 pub(super) fn incarnation(inquiry: &[u8]) -> Option<Incarnation> {
     let told = inquiry.get(36..)?.first_chunk()?;
-    (inquiry.get(8..16) == Some(b"LUNETTE ") && *told != [0; 16]).then_some(*told)
+    (is_lunette(inquiry) && *told != [0; 16]).then_some(*told)
+}
+
+/// Whether INQUIRY data are those of a Lunette.
+pub(super) fn is_lunette(inquiry: &[u8]) -> bool {
+    inquiry.get(8..16) == Some(b"LUNETTE ")
 }
 
 /// The designators of the unit itself that name it, as far as they are whole: code set and type, and bytes.

@@ -4,6 +4,7 @@ use super::RemoteStore;
 use super::examination::{Asked, Examination};
 use super::request::{self, COMPARE, FUA, GET_LBA_STATUS, LBA_STATUS_BYTES, UNMAP, UNMAP_BYTES, opcode};
 use super::trail::Trail;
+use super::vigil::Vigil;
 use crate::initiator::session::{Command, Ending, Finished, Moved, Refused, Session};
 use proto::iscsi::initiator::Residual;
 use proto::time::Time;
@@ -43,6 +44,8 @@ pub(super) struct RemoteLane {
     pub(super) is_counted: bool,
     /// The unit told that its mode pages changed, and not yet to what: it may have a volatile cache.
     pub(super) modes_changed: bool,
+    /// Nothing has shown yet that what earlier sessions have sent is over, and it is asked for.
+    pub(super) vigil: Option<Vigil>,
 }
 
 /// An operation under way.
@@ -58,6 +61,8 @@ struct Flight {
     progress_at: Time,
     /// Other lanes are held off its blocks.
     is_held: bool,
+    /// An earlier session has sent it, and the target may execute that even when it is over.
+    may_land: bool,
     /// Nothing is to be sent for it any more; how it ends when it is not answered.
     verdict: Option<StoreError>,
     /// Bytes done, and bytes of the piece under way.
@@ -96,6 +101,7 @@ impl RemoteLane {
             era: 0,
             is_counted: false,
             modes_changed: false,
+            vigil: None,
         }
     }
 
@@ -113,11 +119,18 @@ impl RemoteLane {
     }
 
     fn end<I: Io>(&mut self, io: &mut I, index: u32) -> OpId {
+        let Flight { op, is_held, may_land, .. } = self.flights[index as usize];
+        let may_land = may_land || is_held && self.session.owes(place_of(&op));
+        if may_land {
+            self.hold(index, io.now());
+        }
         let flight = &mut self.flights[index as usize];
         let buffer = std::mem::take(&mut flight.buffer);
         flight.is_over = true;
-        if flight.is_held {
-            self.store.loose.release(self.id, index);
+        match (flight.is_held, may_land) {
+            (true, true) => self.store.loose.give_up(self.id, index),
+            (true, false) => self.store.loose.release(self.id, index),
+            (false, _) => {}
         }
         self.free.push(index);
         if !buffer.is_empty() {
@@ -307,7 +320,7 @@ impl RemoteLane {
         let flight = &mut self.flights[index as usize];
         if !flight.is_over && !flight.is_held && changes(&flight.op) {
             flight.is_held = true;
-            self.store.loose.add(self.id, Some(index), place_of(&flight.op), now);
+            self.store.loose.add(self.id, index, place_of(&flight.op), now);
         }
     }
 
@@ -316,12 +329,31 @@ impl RemoteLane {
         (0..self.flights.len() as u32).for_each(|index| self.hold(index, now));
     }
 
-    /// Gives back the writes that were overtaken while they waited: their initiators know best what is to be there.
+    /// The commands of earlier sessions can be executed no more.
+    pub(super) fn proven(&mut self) {
+        self.vigil = None;
+        if self.session.ends_by_answers() {
+            return;
+        }
+        self.session.proven();
+        self.store.loose.keep(self.id, |_| false);
+        self.flights.iter_mut().for_each(|flight| flight.may_land = false);
+    }
+
+    /// They can be, although they are sent again.
+    pub(super) fn mark_loose(&mut self) {
+        for cookie in self.session.loose() {
+            self.flights[cookie as usize].may_land = true;
+        }
+    }
+
+    /// Gives back the writes that were overtaken while they waited: their initiators know best what is to be there. And
+    /// those that may be written over by what was given up since they came.
     pub(super) fn give_back_overtaken(&mut self) {
         for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| flight.is_held) {
-            let is_overtaken =
-                !flight.is_over && self.store.trails.crosses(&self.trail, place_of(&flight.op), flight.since);
-            if is_overtaken {
+            let place = place_of(&flight.op);
+            let is_overtaken = || self.store.trails.crosses(&self.trail, place, flight.since);
+            if !flight.is_over && (is_overtaken() || self.store.loose.threatens(place)) {
                 flight.verdict.get_or_insert(StoreError::Busy);
                 self.session.cancel(index as u32, &mut self.finished);
             }
@@ -371,10 +403,11 @@ impl RemoteLane {
         match ending {
             Ending::Good(moved) => self.answered(io, index, moved),
             Ending::Lost { may_land } => {
-                if may_land && changes(&flight.op) {
-                    store.loose.add(self.id, None, place_of(&flight.op), io.now());
-                }
-                Err(flight.verdict.unwrap_or(StoreError::Unavailable))
+                let (op, verdict) = (flight.op, flight.verdict);
+                let owes = || !self.session.ends_by_answers() || self.session.owes(place_of(&op));
+                let may_land = may_land && changes(&op) && owes();
+                self.flights[index as usize].may_land |= may_land;
+                Err(verdict.unwrap_or(StoreError::Unavailable))
             }
             Ending::Status { status, sense, moved } => {
                 let is_flush = flight.is_syncing || matches!(flight.op, Op::Flush);
@@ -517,6 +550,7 @@ impl<I: Io> Lane<I> for RemoteLane {
             furthest: 0,
             progress_at: now,
             is_held: false,
+            may_land: false,
             verdict: None,
             done: 0,
             piece: 0,

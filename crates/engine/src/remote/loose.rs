@@ -1,24 +1,27 @@
 //! Writes that were given up while the target may still execute them, and writes that wait for a lost session.
 //!
-//! Their initiator was told that they failed, and may write the same blocks anew, through any lane. A lane's own
-//! commands come after the reinstatement of its session, which ends them (RFC 7143 section 6.3.5); another lane's
-//! session knows nothing of that, so its operations on these blocks have to wait for it. Reads too: what has been read
-//! must not change later without a write.
+//! Their initiator was told that they failed, and may write the same blocks anew, through any lane: operations on these
+//! blocks have to wait until the target cannot execute the old write any more. Reads too: what has been read must not
+//! change later without a write. That a login has succeeded is no proof; what is one, [`super::examination`] knows.
 //!
 //! A write that waits for its session to come back may have been executed, and is sent again; one that nobody waits
-//! for any more may be on its way. They hold their blocks until they are over.
+//! for any more may be on its way. They hold their blocks against other lanes until they are over.
 
 use proto::time::Time;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Such writes of all lanes: at most the commands of each.
+/// Writes that one lane has given up and nothing has ended; beyond that their blocks are taken together.
+const GIVEN_UP_MAX: usize = 1024;
+
+/// Such writes of all lanes: at most the commands of each, and [`GIVEN_UP_MAX`].
 #[derive(Default)]
 pub(super) struct Loose {
     count: AtomicUsize,
     writes: Mutex<Vec<Write>>,
 }
 
+#[derive(Clone, Copy)]
 struct Write {
     lane: u64,
     /// The operation of the lane that ends it; `None`: it was given up.
@@ -29,41 +32,83 @@ struct Write {
 }
 
 impl Loose {
-    /// A lane gave up a write, or has to wait with one: then until [`Loose::release`] of that operation.
-    pub(super) fn add(&self, lane: u64, flight: Option<u32>, (offset, len): (u64, u64), since: Time) {
-        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        writes.push(Write { lane, flight, offset, len, since });
-        self.count.store(writes.len(), Ordering::SeqCst);
+    /// A lane has to wait with a write, or nobody waits for it: until [`Loose::release`] or [`Loose::give_up`] of that
+    /// operation.
+    pub(super) fn add(&self, lane: u64, flight: u32, (offset, len): (u64, u64), since: Time) {
+        let write = Write { lane, flight: Some(flight), offset, len, since };
+        self.change(|writes| writes.push(write));
     }
 
-    /// A lane's operation is over.
+    /// A lane's operation is over, and cannot be executed any more.
     pub(super) fn release(&self, lane: u64, flight: u32) {
-        self.keep(|write| write.lane != lane || write.flight != Some(flight));
+        self.change(|writes| writes.retain(|write| write.lane != lane || write.flight != Some(flight)));
     }
 
-    /// A lane's session was reinstated: what it gave up is over.
-    pub(super) fn reinstated(&self, lane: u64) {
-        self.keep(|write| write.lane != lane || write.flight.is_some());
+    /// A lane's operation is over, and the target may execute it yet.
+    pub(super) fn give_up(&self, lane: u64, flight: u32) {
+        self.change(|writes| {
+            let is_it = |write: &&mut Write| write.lane == lane && write.flight == Some(flight);
+            writes.iter_mut().filter(is_it).for_each(|write| write.flight = None);
+            let is_given_up = |write: &Write| write.lane == lane && write.flight.is_none();
+            if writes.iter().filter(|write| is_given_up(write)).count() > GIVEN_UP_MAX {
+                let all = writes.extract_if(.., |write| is_given_up(write)).reduce(Write::and);
+                writes.extend(all);
+            }
+        });
     }
 
-    fn keep(&self, is_kept: impl Fn(&Write) -> bool) {
+    /// Of what a lane gave up, the target can execute only what is in these ranges any more.
+    pub(super) fn keep(&self, lane: u64, may_land: impl Fn((u64, u64)) -> bool) {
+        self.change(|writes| {
+            writes.retain(|write| {
+                write.lane != lane || write.flight.is_some() || may_land((write.offset, write.len))
+            });
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Write>)) {
         let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        writes.retain(is_kept);
+        change(&mut writes);
         self.count.store(writes.len(), Ordering::SeqCst);
     }
 
-    /// Since when another lane's write stands in the way of an operation on this range, if one does.
-    pub(super) fn hinders(&self, lane: u64, (offset, len): (u64, u64)) -> Option<Time> {
+    /// Whether a lane gave up anything that the target may execute yet.
+    pub(super) fn has_given_up(&self, lane: u64) -> bool {
+        self.first(|write| write.lane == lane && write.flight.is_none()).is_some()
+    }
+
+    /// Whether what any lane gave up may yet change this range.
+    pub(super) fn threatens(&self, range: (u64, u64)) -> bool {
+        self.first(|write| write.flight.is_none() && write.meets(range)).is_some()
+    }
+
+    /// Since when a write stands in the way of a lane's operation on this range, if one does: another lane's, or one
+    /// that was given up.
+    pub(super) fn hinders(&self, lane: u64, range: (u64, u64)) -> Option<Time> {
+        self.first(|write| (write.lane != lane || write.flight.is_none()) && write.meets(range))
+    }
+
+    /// Since when the first of these stands in the way.
+    fn first(&self, is_one: impl Fn(&Write) -> bool) -> Option<Time> {
         if self.count.load(Ordering::SeqCst) == 0 {
             return None;
         }
         let writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        let meets = |write: &&Write| {
-            write.lane != lane
-                && offset < write.offset.saturating_add(write.len)
-                && write.offset < offset.saturating_add(len)
-        };
-        writes.iter().filter(meets).map(|write| write.since).min()
+        writes.iter().filter(|write| is_one(write)).map(|write| write.since).min()
+    }
+}
+
+impl Write {
+    fn meets(&self, (offset, len): (u64, u64)) -> bool {
+        offset < self.offset.saturating_add(self.len) && self.offset < offset.saturating_add(len)
+    }
+
+    /// Both, and what is between them.
+    fn and(self, other: Write) -> Write {
+        let end = |write: &Write| write.offset.saturating_add(write.len);
+        let offset = self.offset.min(other.offset);
+        let len = end(&self).max(end(&other)) - offset;
+        Write { offset, len, since: self.since.min(other.since), ..self }
     }
 }
 
@@ -72,28 +117,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_other_lanes_wait_and_only_for_the_same_blocks() {
+    fn what_was_given_up_is_in_everybody_s_way_and_only_on_the_same_blocks() {
         let loose = Loose::default();
-        loose.add(1, None, (4096, 4096), Time(5));
-        assert_eq!(loose.hinders(1, (4096, 512)), None);
-        assert_eq!(loose.hinders(2, (7680, 4096)), Some(Time(5)));
-        assert_eq!(loose.hinders(2, (8192, 512)), None);
-        assert_eq!(loose.hinders(2, (0, 4096)), None);
-        loose.reinstated(2);
+        loose.add(1, 7, (4096, 4096), Time(5));
+        assert_eq!(loose.hinders(1, (4096, 512)), None, "it waits for the same session");
+        assert!(!loose.has_given_up(1) && !loose.threatens((0, u64::MAX)));
+        loose.give_up(1, 7);
+        for lane in [1, 2] {
+            assert_eq!(loose.hinders(lane, (7680, 4096)), Some(Time(5)));
+            assert_eq!(loose.hinders(lane, (8192, 512)), None);
+            assert_eq!(loose.hinders(lane, (0, 4096)), None);
+        }
+        assert!(loose.has_given_up(1) && !loose.has_given_up(2) && loose.threatens((0, 8192)));
+        loose.keep(2, |_| false);
+        loose.keep(1, |range| range == (4096, 4096));
         assert_eq!(loose.hinders(2, (0, u64::MAX)), Some(Time(5)));
-        loose.reinstated(1);
+        loose.keep(1, |_| false);
         assert_eq!(loose.hinders(2, (0, u64::MAX)), None);
     }
 
     #[test]
     fn what_waits_holds_its_blocks_until_it_is_over() {
         let loose = Loose::default();
-        loose.add(1, Some(7), (0, 512), Time(5));
-        loose.reinstated(1);
+        loose.add(1, 7, (0, 512), Time(5));
+        loose.keep(1, |_| false);
         loose.release(1, 8);
         loose.release(2, 7);
         assert_eq!(loose.hinders(2, (0, 512)), Some(Time(5)));
         loose.release(1, 7);
         assert_eq!(loose.hinders(2, (0, 512)), None);
+    }
+
+    #[test]
+    fn there_is_an_end_to_what_is_told_apart() {
+        let loose = Loose::default();
+        for n in 0..10 * GIVEN_UP_MAX as u64 {
+            loose.add(1, 7, (n * 1024, 512), Time(n));
+            loose.give_up(1, 7);
+            assert_eq!(loose.hinders(2, (0, 512)), Some(Time(0)), "{n}");
+            assert!(loose.hinders(2, (n * 1024 + 511, 1)).is_some());
+        }
+        assert!(loose.writes.lock().unwrap().len() <= GIVEN_UP_MAX);
     }
 }

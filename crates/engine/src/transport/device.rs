@@ -71,6 +71,14 @@ impl DeviceChannel {
         each!(&mut self.carried, channel => channel.machine_mut().down(now, down));
     }
 
+    /// As [`super::Transport::limit_window`].
+    pub(super) fn limit_window(&mut self, commands: u32) -> bool {
+        match &mut self.carried {
+            Carried::Iser(channel) => channel.machine_mut().limit_window(commands),
+            Carried::Srp(_) => false,
+        }
+    }
+
     /// The oldest event for the layer above. When there is none, what is owed is posted, in one batch, and what has come is
     /// taken.
     pub(crate) fn poll<I: Io>(&mut self, io: &mut I) -> Option<Up> {

@@ -37,7 +37,7 @@ impl Core {
         core
     }
 
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         self.lane.tick(&mut self.io, &mut self.finished);
         self.io.turn(Wait::AtMost(Duration::from_millis(5)), &mut self.completions);
         for completion in std::mem::take(&mut self.completions) {
@@ -47,7 +47,7 @@ impl Core {
     }
 
     /// Begins an operation, and lets it leave.
-    fn begin(&mut self, op: &Op) -> OpId {
+    pub fn begin(&mut self, op: &Op) -> OpId {
         self.turn();
         let id = OpId(self.next);
         self.next += 1;
@@ -59,7 +59,7 @@ impl Core {
         id
     }
 
-    fn end(&mut self, id: OpId) -> Outcome {
+    pub fn end(&mut self, id: OpId) -> Outcome {
         loop {
             if let Some(outcome) = self.take(id) {
                 return outcome;
@@ -68,18 +68,24 @@ impl Core {
         }
     }
 
-    fn take(&mut self, id: OpId) -> Option<Outcome> {
+    pub fn take(&mut self, id: OpId) -> Option<Outcome> {
         let at = self.finished.iter().position(|(done, _)| *done == id)?;
         Some(self.finished.swap_remove(at).1)
     }
 
-    fn begin_write(&mut self, offset: u64, data: &[u8]) -> OpId {
-        let from: Places = self.io.arena().take(BYTES).expect("a buffer");
-        from.iter().for_each(|span| self.io.arena().bytes_mut(span).copy_from_slice(data));
+    /// A buffer with this in it.
+    pub fn buffer(&mut self, data: &[u8]) -> Places {
+        let places = self.io.arena().take(BYTES).expect("a buffer");
+        places.iter().for_each(|span| self.io.arena().bytes_mut(span).copy_from_slice(data));
+        places
+    }
+
+    pub fn begin_write(&mut self, offset: u64, data: &[u8]) -> OpId {
+        let from = self.buffer(data);
         self.begin(&Op::Write { offset, from, durable: false, atomic: false })
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Outcome {
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Outcome {
         let id = self.begin_write(offset, data);
         self.end(id)
     }
@@ -101,7 +107,7 @@ impl Core {
         }
     }
 
-    fn read(&mut self, offset: u64) -> Outcome {
+    pub fn read(&mut self, offset: u64) -> Outcome {
         let into: Places = self.io.arena().take(BYTES).expect("a buffer");
         let id = self.begin(&Op::Read { offset, into });
         let outcome = self.end(id);

@@ -44,6 +44,8 @@ struct State {
     keeps_from: Option<u64>,
     lands_after: Option<Duration>,
     kept: BTreeMap<u32, Vec<u8>>,
+    /// Copies of what is kept change nothing.
+    is_stuck: bool,
     /// Writes by their tags.
     heard: BTreeMap<u32, Heard>,
     is_silent: bool,
@@ -60,6 +62,7 @@ impl Disk {
             keeps_from: None,
             lands_after: None,
             kept: BTreeMap::new(),
+            is_stuck: false,
             heard: BTreeMap::new(),
             is_silent: false,
             is_over: false,
@@ -85,7 +88,14 @@ impl Disk {
 
     /// Nothing more is kept; what was is done when its next copy comes, and answered.
     pub fn go_on(&self) {
-        lock(&self.state).keeps_from = None;
+        let mut state = lock(&self.state);
+        (state.keeps_from, state.is_stuck) = (None, false);
+    }
+
+    /// Nothing more is kept; what was still is.
+    pub fn be_stuck(&self) {
+        let mut state = lock(&self.state);
+        (state.keeps_from, state.is_stuck) = (None, true);
     }
 
     /// From now on it answers nothing, and a write that it keeps is done by itself so long after its last copy came.
@@ -171,7 +181,8 @@ impl State {
         let now = Instant::now();
         let new = Heard { byte: frame[DATA], first: now, last: now };
         self.heard.entry(tag).or_insert(new).last = now;
-        if self.keeps_from.is_some_and(|from| lba(frame) as u64 >= from) {
+        let is_kept = self.is_stuck && self.kept.contains_key(&tag);
+        if is_kept || self.keeps_from.is_some_and(|from| lba(frame) as u64 >= from) {
             self.kept.insert(tag, frame.to_vec());
             return None;
         }

@@ -362,6 +362,11 @@ impl Initiator {
         self.cmd_sn
     }
 
+    /// How many commands the target has said that it takes from now on.
+    pub fn window(&self) -> usize {
+        self.max_cmd_sn.wrapping_sub(self.cmd_sn).wrapping_add(1) as usize
+    }
+
     /// The number that the next status is to carry.
     pub fn next_stat_sn(&self) -> u32 {
         self.exp_stat_sn

@@ -4,6 +4,8 @@
 pub mod aoe;
 pub mod daemon;
 pub mod disk;
+#[path = "../../../store/tests/support/fuse.rs"]
+pub mod fuse;
 pub mod initiator;
 pub mod load;
 pub mod net;

@@ -16,7 +16,8 @@
 //! to log out of. A request is sent again with its tag until it is answered. A target that answers nothing, not even
 //! config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]), and nobody knows what became of its
 //! commands; one that is slow is not. Other than with SCSI's transports, a new session does not end what the old one has
-//! sent.
+//! sent: its writes are owed an answer, are sent again until they have it, and until then the target may execute them
+//! ([`Initiator::keep`], [`Initiator::again`], [`Initiator::owes_sectors`]).
 //!
 //! ATA PASS-THROUGH (16) goes as it is, and so does what is not ATA: the CDBs of [`wire::aoe::Order`] and
 //! [`wire::aoe::Query`]. A test of the config string that does not hold is answered by nobody: it ends with MISCOMPARE
@@ -27,6 +28,7 @@
 
 mod answer;
 mod order;
+mod owed;
 mod pace;
 mod piece;
 mod receive;
@@ -42,9 +44,11 @@ use crate::iscsi::initiator::{Completion, Event, Outcome, Request, Residual};
 use crate::time::Time;
 use crate::verbs::{Session, TaskId};
 use answer::Made;
+use owed::Owed;
 use pace::Pace;
 use piece::{Kind, Piece, Pieces};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 use task::{Failure, TaskTable};
 use translate::{Plan, Room, SECTOR_BYTES, Way, status};
@@ -115,6 +119,9 @@ pub struct Initiator {
     phase: Phase,
     pace: Pace,
     pieces: Pieces,
+    /// Writes of earlier sessions that have no answer, and whether they may be sent.
+    owed: Owed,
+    pays: bool,
     tasks: TaskTable,
     /// Commands of which there is more to send; some may be over.
     work: VecDeque<TaskId>,
@@ -163,6 +170,8 @@ impl Initiator {
             phase: Phase::Login { deadline: now.after(config.login_within) },
             pace: Pace::new(),
             pieces: Pieces::new(config.lane, config.first_tag),
+            owed: Owed::default(),
+            pays: false,
             tasks: TaskTable::new(config.queue_depth),
             work: VecDeque::with_capacity(depth.saturating_mul(2)),
             looks: VecDeque::new(),
@@ -178,6 +187,42 @@ impl Initiator {
             events: VecDeque::with_capacity(depth.saturating_add(2)),
             config,
         }
+    }
+
+    /// A machine that logs in now, in the place of this one, which is over and has kept its writes ([`Initiator::keep`]). The
+    /// lane must be the same.
+    pub fn again(self, config: InitiatorConfig, now: Time) -> Initiator {
+        assert!(config.lane == self.config.lane, "answers come to the lane that asked");
+        let Initiator { mut pieces, mut owed, .. } = self;
+        pieces.forget();
+        owed.begin();
+        Initiator { pieces, owed, ..Initiator::new(config, now) }
+    }
+
+    /// The session is over, and the places of its commands are about to be free: keeps the writes that the target may execute
+    /// yet. `gather` copies what lies in places.
+    pub fn keep(&mut self, gather: impl FnMut(&Places) -> Vec<u8>) {
+        self.keep_owed(gather);
+    }
+
+    /// The target is the one that earlier sessions were with: from now on their writes without an answer are sent again.
+    pub fn pay(&mut self) {
+        self.pays = true;
+    }
+
+    /// Whether the target may execute any write of an earlier session yet.
+    pub fn owes_writes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Whether it may change one of these sectors so.
+    pub fn owes_sectors(&self, sectors: &Range<u64>) -> bool {
+        self.owed.meets(sectors)
+    }
+
+    /// Whether such a write was answered since the last call.
+    pub fn take_paid(&mut self) -> bool {
+        self.owed.take_ended()
     }
 
     /// Takes a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
@@ -236,7 +281,8 @@ impl Initiator {
 
     /// Whether there may be something to send.
     pub fn owes(&self) -> bool {
-        let may_send = self.errand.is_some() || self.may_send_again() || self.may_send_more();
+        let may_send =
+            self.errand.is_some() || self.may_send_owed() || self.may_send_again() || self.may_send_more();
         self.phase != Phase::Over && (may_send || !self.looks.is_empty())
     }
 
@@ -317,6 +363,9 @@ impl Initiator {
             }
             !is_over
         });
+        if let Some(deadline) = self.owed.expire(now) {
+            self.timer = Some(self.timer.map_or(deadline, |timer| timer.min(deadline)));
+        }
         for task in unmatched {
             self.end(task, Some(order::no_match()));
         }

@@ -96,6 +96,12 @@ impl Target {
         if data.task == task && !owes { data.len } else { 0 }
     }
 
+    /// There is room for so many more commands, should all their data come unasked: the initiator is told of no more
+    /// (MaxCmdSN, RFC 7143 section 4.2.2.1). Whether it may send nothing until there is more: then tell of that.
+    pub fn limit_window(&mut self, commands: u32) -> bool {
+        self.layer.limit_window(commands)
+    }
+
     /// Takes a verb from above. One about a task that is no more is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         self.layer.down(now, down);

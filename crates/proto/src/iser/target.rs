@@ -106,6 +106,11 @@ impl Target {
         }
     }
 
+    /// As that of iSCSI's target.
+    pub fn limit_window(&mut self, commands: u32) -> bool {
+        self.layer.limit_window(commands)
+    }
+
     /// Takes a verb from above. One about a task that is no more is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         let logs_in = matches!(self.layer.phase, Phase::Login { .. });

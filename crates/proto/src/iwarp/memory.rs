@@ -31,6 +31,8 @@ struct Slot {
     /// The STag of the registration, or of the last one.
     stag: u32,
     buffer: Option<Buffer>,
+    /// Bytes that the peer has written to it, or that were sent to it of what it reads.
+    moved: u32,
     /// Batches on their way that carry bytes of it; the slot stays taken until they have left.
     leaving: u32,
 }
@@ -72,7 +74,7 @@ impl Fault {
 impl Registrations {
     pub(super) fn new(limit: u16, random: fn() -> u32) -> Registrations {
         let limit = limit.min(REGISTRATIONS_MAX);
-        let slots = (0..limit).map(|_| Slot { stag: 0, buffer: None, leaving: 0 }).collect();
+        let slots = (0..limit).map(|_| Slot { stag: 0, buffer: None, moved: 0, leaving: 0 }).collect();
         Registrations { slots, free: (0..limit).rev().collect(), random }
     }
 
@@ -86,7 +88,7 @@ impl Registrations {
         while stag == slot.stag || stag == 0 {
             stag = stag.wrapping_add(SLOT_MASK).wrapping_add(1);
         }
-        *slot = Slot { stag, buffer: Some(Buffer { places, access }), leaving: 0 };
+        *slot = Slot { stag, buffer: Some(Buffer { places, access }), moved: 0, leaving: 0 };
         Some(stag)
     }
 
@@ -98,6 +100,19 @@ impl Registrations {
             self.free.push(u16::try_from(stag & SLOT_MASK).unwrap_or(0));
         }
         was
+    }
+
+    /// The peer has written so many bytes to this buffer, or they are sent to it.
+    pub(super) fn moves(&mut self, stag: u32, len: u32) {
+        if let Some(slot) = self.slot(stag) {
+            slot.moved = slot.moved.saturating_add(len);
+        }
+    }
+
+    /// Bytes that moved of what is registered as this STag, or was last in its slot.
+    pub(super) fn moved(&self, stag: u32) -> u32 {
+        let slot = usize::try_from(stag & SLOT_MASK).ok().and_then(|index| self.slots.get(index));
+        slot.filter(|slot| slot.stag == stag).map_or(0, |slot| slot.moved)
     }
 
     /// A batch carries bytes of this buffer.
@@ -203,6 +218,19 @@ mod tests {
         memory.leaves(next);
         assert!(!memory.left(next), "it is registered still");
         assert!(memory.invalidate(next) && memory.register(places(20), BOTH).is_some());
+    }
+
+    #[test]
+    fn what_moved_is_known_until_the_slot_is_taken_again() {
+        let mut memory = Registrations::new(1, || 7);
+        let stag = memory.register(places(20), BOTH).unwrap();
+        assert_eq!(memory.moved(stag), 0);
+        memory.moves(stag, 12);
+        memory.moves(stag, 3);
+        assert!(memory.invalidate(stag));
+        assert_eq!((memory.moved(stag), memory.moved(stag ^ 0x8000_0000)), (15, 0));
+        let next = memory.register(places(20), BOTH).unwrap();
+        assert_eq!((memory.moved(next), memory.moved(stag)), (0, 0));
     }
 
     #[test]

@@ -320,7 +320,10 @@ impl QueuePair {
         }
         self.first_has_come();
         match body.segment {
-            Segment::Write { .. } => Ok(()),
+            Segment::Write { stag } => {
+                self.memory.moves(stag, body.len);
+                Ok(())
+            }
             Segment::Ready => {
                 self.expected.sends = self.expected.sends.wrapping_add(1);
                 Ok(())

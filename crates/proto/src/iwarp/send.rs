@@ -473,6 +473,7 @@ impl Sending {
             memory.leaves(request.source_stag.get());
             self.leaves(leaving, batch);
         }
+        memory.moves(request.source_stag.get(), len);
         let last = len == missing;
         let header = tagged(Opcode::READ_RESPONSE, len, last, request.sink_stag.get(), sink);
         let mut fpdu = Fpdu::begin(agreed, &mut self.until_marker, batch);

@@ -1,8 +1,8 @@
 //! Our initiator machine against our target machine, on a virtual clock, with bytes cut anywhere.
 
 use crate::support::{
-    BROKEN, GOOD, HANG, IDLE, INITIATOR, Pair, READ, Setup, TARGET, TEST_UNIT_READY, WRITE, chap, command,
-    host,
+    BROKEN, GOOD, HANG, IDLE, INITIATOR, LIE, Pair, READ, Setup, TARGET, TEST_UNIT_READY, WRITE, chap,
+    command, host,
 };
 use proptest::prelude::*;
 use proto::iscsi::chap::Algorithm;
@@ -206,13 +206,29 @@ fn data_of_every_length_arrives() {
             let mut pair = Pair::logged_in(Setup::with(offers, |setup| setup.seed = 3));
             for (n, len) in (0u32..).zip(LENGTHS) {
                 let done = pair.execute(command(WRITE, n, len, Places::EMPTY, host(77, len)));
-                assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
+                assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, len));
                 assert!(pair.same(77, n, len), "{len}");
                 let done = pair.execute(command(READ, n + 5, len, host(2 << 20, len), Places::EMPTY));
                 assert_eq!((done.outcome, done.residual, done.read_bytes), (GOOD, Residual::None, len));
                 assert!(pair.same(2 << 20, n + 5, len), "{len}");
             }
         }
+    }
+}
+
+#[test]
+fn data_that_did_not_move_is_not_counted_whatever_the_target_says() {
+    let offers = Offers { initial_r2t: true, immediate_data: false, ..Offers::default() };
+    let mut pair = Pair::logged_in(Setup::with(offers, |_| ()));
+    for len in [512, 40_000, 300_000] {
+        let done = pair.execute(command(LIE, 0, 0, Places::EMPTY, host(0, len)));
+        assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, 0));
+        let done = pair.execute(command(LIE, 0, 0, host(0, len), Places::EMPTY));
+        assert_eq!((done.outcome, done.residual, done.read_bytes), (GOOD, Residual::None, 0));
+        let done = pair.execute(command(WRITE, 0, len, Places::EMPTY, host(0, len)));
+        assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, len));
+        let done = pair.execute(command(WRITE, 0, 512, Places::EMPTY, host(0, len)));
+        assert_eq!((done.outcome, done.write_bytes), (GOOD, 512));
     }
 }
 

@@ -8,7 +8,7 @@ mod raw;
 mod rig;
 
 use crate::support::fabric::Counts;
-use crate::support::{BROKEN, GOOD, HANG, READ, Setup, TEST_UNIT_READY, WRITE, command, host};
+use crate::support::{BROKEN, GOOD, HANG, LIE, READ, Setup, TEST_UNIT_READY, WRITE, command, host};
 use proptest::prelude::*;
 use proto::iscsi::initiator::{Event, Outcome, Residual};
 use proto::iscsi::login::Offers;
@@ -26,7 +26,7 @@ fn data_of_every_length_arrives() {
         let mut rig = Rig::logged_in(Setup::with(offers, |setup| setup.seed = 3));
         for (n, len) in (0u32..).zip(LENGTHS) {
             let done = rig.execute(command(WRITE, n, len, Places::EMPTY, host(77, len)));
-            assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
+            assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, len));
             assert!(rig.memory.same(77, n, len), "{len}");
             let done = rig.execute(command(READ, n + 5, len, host(2 << 20, len), Places::EMPTY));
             assert_eq!((done.outcome, done.residual, done.read_bytes), (GOOD, Residual::None, len));
@@ -48,6 +48,22 @@ fn small_writes_are_inside_the_command() {
     assert_eq!(rig.target.port.counts, counts);
     rig.execute(command(READ, 0, 8192, host(0, 8192), Places::EMPTY));
     assert_eq!(rig.target.port.counts, Counts { writes: 1, invalidations: 2, ..counts });
+}
+
+#[test]
+fn data_that_did_not_move_is_not_counted_whatever_the_target_says() {
+    let offers = Offers { initial_r2t: true, immediate_data: false, ..Offers::default() };
+    let mut rig = Rig::logged_in(Setup::with(offers, |_| ()));
+    for len in [512, 40_000, 300_000] {
+        let done = rig.execute(command(LIE, 0, 0, Places::EMPTY, host(0, len)));
+        assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, 0));
+        let done = rig.execute(command(LIE, 0, 0, host(0, len), Places::EMPTY));
+        assert_eq!((done.outcome, done.residual, done.read_bytes), (GOOD, Residual::None, 0));
+        let done = rig.execute(command(WRITE, 0, len, Places::EMPTY, host(0, len)));
+        assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, len));
+        let done = rig.execute(command(WRITE, 0, 512, Places::EMPTY, host(0, len)));
+        assert_eq!((done.outcome, done.write_bytes), (GOOD, 512));
+    }
 }
 
 #[test]

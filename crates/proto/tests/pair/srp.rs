@@ -9,7 +9,7 @@ mod shapes;
 mod wild;
 
 use crate::support::rig::START;
-use crate::support::{BROKEN, GOOD, HANG, HOST, IDLE, READ, TEST_UNIT_READY, WRITE, command, host};
+use crate::support::{BROKEN, GOOD, HANG, HOST, IDLE, LIE, READ, TEST_UNIT_READY, WRITE, command, host};
 use proptest::prelude::*;
 use proto::iscsi::initiator::{Completion, Outcome, Request, Residual};
 use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
@@ -34,7 +34,7 @@ fn data_of_every_length_arrives() {
     let mut rig = ours(1);
     for len in [1, 511, 512, 4096, 8192, 8193, 65_536, 262_144, 262_145, 600_000] {
         let done = rig.execute(command(WRITE, 1 << 20, len, Places::EMPTY, host(7, len)));
-        assert_eq!((done.outcome, done.residual), (GOOD, Residual::None));
+        assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, len));
         assert!(rig.memory.same(7, 1 << 20, len), "{len}");
         let done = rig.execute(command(READ, 99, len, host(1 << 20, len), Places::EMPTY));
         assert_eq!((done.outcome, done.read_bytes), (GOOD, len));
@@ -87,6 +87,21 @@ fn the_longest_command_arrives() {
     assert_eq!((done.outcome, done.residual), (GOOD, Residual::Underflow(2000)));
     for n in 0..4 {
         assert!(rig.memory.same(n * 1000, 77 + n * 500, 500));
+    }
+}
+
+#[test]
+fn data_that_did_not_move_is_not_counted_whatever_the_target_says() {
+    let mut rig = Rig::ours(InitiatorConfig { immediate: false, ..INITIATOR }, CONFIG, 5);
+    for len in [512, 40_000, 300_000] {
+        let done = rig.execute(command(LIE, 0, 0, Places::EMPTY, host(0, len)));
+        assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, 0));
+        let done = rig.execute(command(LIE, 0, 0, host(0, len), Places::EMPTY));
+        assert_eq!((done.outcome, done.residual, done.read_bytes), (GOOD, Residual::None, 0));
+        let done = rig.execute(command(WRITE, 0, len, Places::EMPTY, host(0, len)));
+        assert_eq!((done.outcome, done.residual, done.write_bytes), (GOOD, Residual::None, len));
+        let done = rig.execute(command(WRITE, 0, 512, Places::EMPTY, host(0, len)));
+        assert_eq!((done.outcome, done.write_bytes), (GOOD, 512));
     }
 }
 

@@ -77,6 +77,10 @@ impl Provider for QueuePair {
         QueuePair::register(self, places, access)
     }
 
+    fn moved(&self, stag: u32) -> u32 {
+        QueuePair::moved(self, stag)
+    }
+
     fn invalidate(&mut self, stag: u32) -> bool {
         // The peer may have done so already.
         QueuePair::invalidate(self, stag);

@@ -99,6 +99,10 @@ impl<P: Provider> Post for Posting<'_, P> {
         Ok(Advertised { stag: self.judge(registered)?, offset: 0 })
     }
 
+    fn moved(&self, stag: u32) -> u32 {
+        self.pair.moved(stag)
+    }
+
     fn invalidate(&mut self, stag: u32) -> bool {
         self.pair.invalidate(stag)
     }

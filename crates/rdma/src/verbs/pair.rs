@@ -523,6 +523,10 @@ impl Provider for QueuePair {
         unreachable!("a target advertises nothing")
     }
 
+    fn moved(&self, _stag: u32) -> u32 {
+        unreachable!("a target advertises nothing")
+    }
+
     fn invalidate(&mut self, _stag: u32) -> bool {
         unreachable!("a target advertises nothing")
     }

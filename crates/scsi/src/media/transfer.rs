@@ -437,6 +437,7 @@ mod tests {
         for (error, key, code) in [
             (StoreError::NoSpace, 0x7, 0x2707),
             (StoreError::WriteFailed, 0x3, 0x0c00),
+            (StoreError::Lost, 0x4, 0x0c00),
             (StoreError::Unavailable, 0x2, 0x0400),
         ] {
             bench.failure = Some(error);

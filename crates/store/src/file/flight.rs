@@ -1,6 +1,7 @@
 //! One operation under way: which request comes next, and what its completion means. An operation passes through
 //! phases, a phase through pieces, and a piece is moved by one request, or by as many as the kernel needs.
 
+use super::syncs::{Turn, Wish};
 use super::{FileStore, Grain, Kind};
 use crate::lane::{Op, OpId, Outcome};
 use crate::pool::{BUFFER_BYTES, Buffer};
@@ -15,6 +16,8 @@ use wire::Places;
 
 /// Bytes of a clearing operation that are locked at a time, and the most that the kernel is asked to clear at once.
 const CLEAR_BYTES: u64 = 16 << 20;
+
+const DONE: Outcome = Ok(Found::Nothing);
 
 /// How often a request that was interrupted is made again before the operation fails as busy.
 const RETRIES_MAX: u8 = 64;
@@ -66,8 +69,18 @@ pub(super) enum Step {
     Issue,
     /// Lock the next part ([`Flight::relock`]), then issue.
     Relock,
+    /// Wait for a turn to sync ([`Flight::turn`]), then issue.
+    Sync,
     /// Report it.
     Done(Outcome),
+}
+
+/// How far an operation is with its sync.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Syncing {
+    No,
+    Wants(Wish),
+    Runs,
 }
 
 /// An operation under way.
@@ -87,6 +100,9 @@ pub(super) struct Flight {
     done: u64,
     piece: Piece,
     locked_to: u64,
+    syncing: Syncing,
+    /// Losses of the store when it began.
+    losses: u64,
     /// Bytes of the range that [`Flight::note`] has seen.
     noted: u64,
     retries: u8,
@@ -115,11 +131,50 @@ impl Flight {
             done: 0,
             piece,
             locked_to: 0,
+            syncing: Syncing::No,
+            losses: store.syncs.losses(),
             noted: 0,
             retries: 0,
         };
         flight.relock(store);
+        if flight.phase == Phase::Sync {
+            flight.syncing = Syncing::Wants(store.syncs.wish());
+        }
         flight
+    }
+
+    /// Whether it is this operation's turn, which is always so until it wants to sync.
+    pub(super) fn turn(&mut self, store: &FileStore) -> Turn {
+        let Syncing::Wants(wish) = self.syncing else { return Turn::Begin };
+        let turn = store.syncs.turn(wish);
+        if turn == Turn::Begin {
+            self.syncing = Syncing::Runs;
+        }
+        turn
+    }
+
+    /// The outcome once a sync that began after its last write has succeeded. Another one may have taken the error of what it
+    /// wrote before.
+    pub(super) fn synced(&self, store: &FileStore) -> Outcome {
+        if store.syncs.losses() == self.losses { DONE } else { Err(StoreError::WriteFailed) }
+    }
+
+    /// Whether it has all but its turn to sync.
+    pub(super) fn wants_sync(&self) -> bool {
+        matches!(self.syncing, Syncing::Wants(_))
+    }
+
+    /// Whether it runs the file's sync.
+    pub(super) fn syncs(&self) -> bool {
+        self.syncing == Syncing::Runs
+    }
+
+    /// It will not hear of the sync that it runs: that may have lost data.
+    pub(super) fn give_up(&self, store: &FileStore) {
+        if self.syncs() {
+            store.syncs.lost();
+            store.syncs.end();
+        }
     }
 
     /// Remembers what was given back and what was written up to here, while it is still locked. `all`: the whole
@@ -142,7 +197,7 @@ impl Flight {
     }
 
     /// Whether the operation cannot begin without a buffer.
-    pub(super) fn wants_buffer(&self, store: &FileStore) -> bool {
+    fn wants_buffer(&self, store: &FileStore) -> bool {
         let grain = u64::from(store.grain.offset);
         self.buffer.is_none()
             && match self.phase {
@@ -155,8 +210,26 @@ impl Flight {
             }
     }
 
+    /// Takes the buffer and the range that the next request needs; false: it has to wait.
+    pub(super) fn takes_its_range(&mut self, store: &FileStore) -> bool {
+        if self.wants_buffer(store) {
+            self.buffer = store.pool.take();
+            if self.buffer.is_none() {
+                return false;
+            }
+        }
+        if !self.occupy(store) || !store.stripes.try_lock(&mut self.hold) {
+            return false;
+        }
+        if self.is_held_off(store) {
+            store.stripes.unlock(&mut self.hold);
+            return false;
+        }
+        true
+    }
+
     /// Takes the whole range of a clear that is done in several parts; false: it has to wait for another one.
-    pub(super) fn occupy(&mut self, store: &FileStore) -> bool {
+    fn occupy(&mut self, store: &FileStore) -> bool {
         if !self.occupies && self.phase == Phase::Clear && self.locked_to < self.range.end() {
             self.occupies = store.occupied.take(self.range);
             return self.occupies;
@@ -172,7 +245,7 @@ impl Flight {
     }
 
     /// Whether it has to wait for a long clear, although its stripes are locked.
-    pub(super) fn is_held_off(&self, store: &FileStore) -> bool {
+    fn is_held_off(&self, store: &FileStore) -> bool {
         !self.occupies && writes(&self.op) && store.occupied.overlaps(self.range)
     }
 
@@ -207,8 +280,8 @@ impl Flight {
                 match (self.phase, store.in_memory) {
                     (Phase::Read, true) => io.read_now(file, at, &rest, tag),
                     (Phase::Read, false) => io.read(file, at, &rest, tag),
-                    (_, true) => io.write_now(file, at, &rest, self.is_durable(), tag),
-                    (_, false) => io.write(file, at, &rest, self.is_durable(), tag),
+                    (_, true) => io.write_now(file, at, &rest, self.syncs_itself(store), tag),
+                    (_, false) => io.write(file, at, &rest, self.syncs_itself(store), tag),
                 }
             }
             How::Zeros => io.write(file, at, &self.zeros(store), false, tag),
@@ -217,7 +290,7 @@ impl Flight {
                 if piece.moved == 0 {
                     self.fill(io, store);
                 }
-                io.write(file, at, &self.buffered(store), self.is_durable(), tag);
+                io.write(file, at, &self.buffered(store), self.syncs_itself(store), tag);
             }
             How::Clear(how) => io.allocate(file, how, piece.at, piece.len, tag),
             How::Sync => io.sync(file, tag),
@@ -232,7 +305,9 @@ impl Flight {
         result: Result<u32, Errno>,
     ) -> Step {
         match self.take(io, store, result) {
-            Step::Issue | Step::Relock if self.is_cancelled => Step::Done(Err(StoreError::Cancelled)),
+            Step::Issue | Step::Relock | Step::Sync if self.is_cancelled && !self.syncs() => {
+                Step::Done(Err(StoreError::Cancelled))
+            }
             step => step,
         }
     }
@@ -244,7 +319,12 @@ impl Flight {
         };
         self.retries = 0;
         match self.piece.how {
-            How::Clear(_) | How::Sync => self.advance(store),
+            How::Sync => {
+                store.syncs.end();
+                self.syncing = Syncing::No;
+                Step::Done(self.synced(store))
+            }
+            How::Clear(_) => self.advance(store),
             How::Straight | How::Zeros | How::Load | How::Store => {
                 // Going on within a block would break the alignment: its beginning is moved once more.
                 let sum = u64::from(self.piece.moved) + u64::from(moved);
@@ -297,7 +377,7 @@ impl Flight {
     /// On to the next piece, part, phase, or the end.
     fn advance(&mut self, store: &FileStore) -> Step {
         self.done += self.piece.own;
-        if self.done < self.range.len && self.phase != Phase::Sync {
+        if self.done < self.range.len {
             if self.range.offset + self.done >= self.locked_to {
                 return Step::Relock;
             }
@@ -307,10 +387,15 @@ impl Flight {
         self.phase = match (self.phase, &self.op) {
             (Phase::Compare, Op::CompareAndWrite { .. }) => Phase::Put,
             (Phase::Clear, Op::Zero { durable: true, .. }) => Phase::Sync,
-            _ => return Step::Done(Ok(Found::Nothing)),
+            (Phase::Put, _) if self.is_durable() && store.syncs_apart() => Phase::Sync,
+            _ => return Step::Done(DONE),
         };
         self.done = 0;
         self.piece = self.plan(store);
+        if self.phase == Phase::Sync {
+            self.syncing = Syncing::Wants(store.syncs.wish());
+            return Step::Sync;
+        }
         Step::Issue
     }
 
@@ -418,6 +503,11 @@ impl Flight {
         }
     }
 
+    /// Whether its writes are durable when they end.
+    fn syncs_itself(&self, store: &FileStore) -> bool {
+        self.is_durable() && !store.syncs_apart()
+    }
+
     fn is_reading(&self) -> bool {
         match self.piece.how {
             How::Load => true,
@@ -465,24 +555,37 @@ impl Flight {
             Os::NXIO | Os::NODEV | Os::NOMEDIUM | Os::STALE => StoreError::Unavailable,
             _ => self.failed(self.piece.moved.into()),
         };
-        // A durable write is told of what the kernel failed to write before, too, and then forgets it.
-        let is_told_of_others = self.is_durable() && error == StoreError::WriteFailed;
-        store.report(self.piece.how == How::Sync || is_told_of_others, os);
+        // A write that syncs by itself may have failed in that, for data of others.
+        let may_have_lost = self.syncs_itself(store) && error == StoreError::WriteFailed;
+        if self.syncs() || may_have_lost {
+            store.report_loss(os);
+        }
+        if self.syncs() {
+            store.syncs.end();
+            self.syncing = Syncing::No;
+        }
+        store.report(os);
         Step::Done(Err(error))
     }
 }
 
 impl FileStore {
-    /// Tells the log; and remembers when written data may be lost for good.
-    fn report(&self, syncing: bool, os: Os) {
-        if syncing && !self.grain.is_direct() {
-            // The page cache forgets that the pages were dirty, and would report the next sync as a success.
-            self.lost.store(true, Ordering::Relaxed);
-        }
-        // A dying disk fails every request: the 1st, 2nd, 4th, 8th... failure is worth a line.
+    /// Tells the log. A dying disk fails every request: the 1st, 2nd, 4th, 8th... failure is worth a line.
+    fn report(&self, os: Os) {
         let count = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_power_of_two() {
             tracing::error!(path = %self.path.display(), failures = count, "store failed: {os}");
+        }
+    }
+
+    /// Counts a loss, and tells the log in the same way.
+    fn report_loss(&self, os: Os) {
+        let count = self.syncs.lost();
+        if count.is_power_of_two() {
+            tracing::error!(
+                path = %self.path.display(), losses = count,
+                "what was written and not yet durable may be lost, and the next flush of each initiator fails: {os}"
+            );
         }
     }
 }

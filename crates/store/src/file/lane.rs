@@ -1,6 +1,7 @@
 //! One core's way into a file.
 
 use super::flight::{Flight, Step};
+use super::syncs::Turn;
 use super::{FileStore, Kind};
 use crate::extents::{Ask, Questions};
 use crate::lane::{LANE_TAGS, Lane, Op, OpId, Outcome, Submitted};
@@ -25,9 +26,12 @@ pub(super) struct FileLane {
     tags: Tag,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
-    /// Flights without their buffer or range, in the order of their coming. A buffer is taken before anything is
-    /// locked: who holds a range waits for nothing but other ranges and the kernel.
+    /// Flights without their buffer, their range or their turn to sync, in the order of their coming. A buffer is taken
+    /// before anything is locked: who holds a range waits for nothing but other ranges, syncs and the kernel, and a sync for
+    /// the kernel alone.
     waiting: VecDeque<usize>,
+    /// One of the flights runs the file's sync.
+    syncs: bool,
     questions: Questions,
 }
 
@@ -39,6 +43,7 @@ impl FileLane {
             flights: Vec::with_capacity(FLIGHTS_AT_START),
             free: Vec::with_capacity(FLIGHTS_AT_START),
             waiting: VecDeque::with_capacity(FLIGHTS_AT_START),
+            syncs: false,
             questions: Questions::default(),
         }
     }
@@ -56,7 +61,6 @@ impl FileLane {
                 Some(Ok(extent(offset, size, end, !unmapped)))
             }
             Op::Flush if self.store.read_only => Some(Ok(Found::Nothing)),
-            Op::Flush if self.store.lost.load(Ordering::Relaxed) => Some(Err(StoreError::WriteFailed)),
             Op::Flush => None,
             Op::Discard { .. } if !self.store.can_punch.load(Ordering::Relaxed) => Some(Ok(Found::Nothing)),
             _ => (range.len == 0).then_some(Ok(Found::Nothing)),
@@ -80,24 +84,23 @@ impl FileLane {
         Some(self.flights.len() - 1)
     }
 
-    /// Issues the flight's next request if it has its buffer and its range; otherwise false.
-    fn proceed<I: Io>(&mut self, io: &mut I, slot: usize) -> bool {
+    /// Issues the flight's next request if it has its buffer, its range and its turn; otherwise it waits, or is over.
+    fn proceed<I: Io>(&mut self, io: &mut I, slot: usize, done: &mut Vec<(OpId, Outcome)>) {
         let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
-        if flight.wants_buffer(&self.store) {
-            flight.buffer = self.store.pool.take();
-            if flight.buffer.is_none() {
-                return false;
+        if !flight.wants_sync() && !flight.takes_its_range(&self.store) {
+            return self.waiting.push_back(slot);
+        }
+        match flight.turn(&self.store) {
+            Turn::Wait => self.waiting.push_back(slot),
+            Turn::Over => {
+                let outcome = flight.synced(&self.store);
+                self.finish(slot, outcome, done);
+            }
+            Turn::Begin => {
+                self.syncs |= flight.syncs();
+                flight.issue(io, &self.store, Tag(self.tags.0 + slot as u64));
             }
         }
-        if !flight.occupy(&self.store) || !self.store.stripes.try_lock(&mut flight.hold) {
-            return false;
-        }
-        if flight.is_held_off(&self.store) {
-            self.store.stripes.unlock(&mut flight.hold);
-            return false;
-        }
-        flight.issue(io, &self.store, Tag(self.tags.0 + slot as u64));
-        true
     }
 
     fn finish(&mut self, slot: usize, outcome: Outcome, done: &mut Vec<(OpId, Outcome)>) {
@@ -138,10 +141,9 @@ impl<I: Io> Lane<I> for FileLane {
         let Some(slot) = self.slot(flight) else {
             return Submitted::Done(Err(StoreError::Busy));
         };
-        if !self.proceed(io, slot) {
-            self.waiting.push_back(slot);
-        }
-        Submitted::Later
+        let mut done = Vec::new();
+        self.proceed(io, slot, &mut done);
+        done.pop().map_or(Submitted::Later, |(_, outcome)| Submitted::Done(outcome))
     }
 
     fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
@@ -150,16 +152,20 @@ impl<I: Io> Lane<I> for FileLane {
         }
         let slot = (completion.tag.0 - self.tags.0) as usize;
         let flight = self.flights[slot].as_mut().expect("a completion belongs to an operation");
-        match flight.completed(io, &self.store, completion.result) {
+        let synced = flight.syncs();
+        let step = flight.completed(io, &self.store, completion.result);
+        if synced {
+            self.syncs = flight.syncs();
+        }
+        match step {
             Step::Issue => flight.issue(io, &self.store, completion.tag),
             Step::Relock => {
                 flight.note(&self.store, false);
                 self.store.stripes.unlock(&mut flight.hold);
                 flight.relock(&self.store);
-                if !self.proceed(io, slot) {
-                    self.waiting.push_back(slot);
-                }
+                self.proceed(io, slot, done);
             }
+            Step::Sync => self.proceed(io, slot, done),
             Step::Done(outcome) => self.finish(slot, outcome, done),
         }
     }
@@ -170,11 +176,17 @@ impl<I: Io> Lane<I> for FileLane {
             let Some(slot) = self.waiting.pop_front() else { break };
             if self.flights[slot].as_ref().is_some_and(|flight| flight.is_cancelled) {
                 self.finish(slot, Err(StoreError::Cancelled), done);
-            } else if !self.proceed(io, slot) {
-                self.waiting.push_back(slot);
+            } else {
+                self.proceed(io, slot, done);
             }
         }
-        !self.waiting.is_empty()
+        // Who waits for a sync of this lane goes on when that has completed.
+        let own = |slot: &usize| self.syncs && self.flights[*slot].as_ref().is_some_and(Flight::wants_sync);
+        !self.waiting.iter().all(own)
+    }
+
+    fn losses(&mut self) -> u64 {
+        self.store.syncs.losses()
     }
 
     fn cancel(&mut self, _io: &mut I, id: OpId) {
@@ -194,6 +206,7 @@ impl<I: Io> Lane<I> for FileLane {
 impl Drop for FileLane {
     fn drop(&mut self) {
         for flight in self.flights.iter_mut().flatten() {
+            flight.give_up(&self.store);
             self.store.stripes.unlock(&mut flight.hold);
             flight.leave(&self.store);
         }

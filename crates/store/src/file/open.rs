@@ -1,6 +1,7 @@
 //! Opening a file or block device, with words that help when that fails.
 
 use super::claim::{self, Claim, patiently};
+use super::syncs::Syncs;
 use super::unmapped::Unmapped;
 use super::{FileStore, Grain, Kind, probe};
 use crate::error::OpenError;
@@ -129,7 +130,7 @@ fn finish(
         can_punch: AtomicBool::new(can_punch),
         could_punch: AtomicBool::new(can_punch),
         can_zero: AtomicBool::new(true),
-        lost: AtomicBool::new(false),
+        syncs: Syncs::default(),
         faults: AtomicU64::new(0),
         stripes: Stripes::new(),
         occupied: Occupied::default(),

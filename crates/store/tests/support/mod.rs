@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 pub mod fake;
+pub mod fuse;
 pub mod rig;
 
 use reactor::memory::Arena;

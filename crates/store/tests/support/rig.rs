@@ -76,7 +76,21 @@ impl<I: Io> Rig<I> {
         let before = self.finished.len();
         let retry = self.lane.flush(&mut self.io, &mut self.finished);
         let idle = self.lane.in_flight() == 0 || self.finished.len() > before;
-        let wait = if retry || idle { Wait::No } else { Wait::Forever };
+        self.take_turn(if retry || idle { Wait::No } else { Wait::Forever });
+    }
+
+    /// A turn that waits for nothing.
+    pub fn poll(&mut self) {
+        self.lane.flush(&mut self.io, &mut self.finished);
+        self.take_turn(Wait::No);
+    }
+
+    /// Gives the kernel what was started, and leaves what has completed for the next turn.
+    pub fn submit(&mut self) {
+        self.io.turn(Wait::No, &mut self.completions);
+    }
+
+    fn take_turn(&mut self, wait: Wait) {
         self.io.turn(wait, &mut self.completions);
         for completion in std::mem::take(&mut self.completions) {
             self.lane.completed(&mut self.io, completion, &mut self.finished);

@@ -152,7 +152,7 @@ impl<I: Io> Core<I> {
         let losses = self.lanes[unit as usize].losses();
         match outcome {
             Ok(_) | Err(StoreError::WriteFailed) if std::mem::replace(&mut lun.losses, losses) != losses => {
-                Err(StoreError::WriteFailed)
+                Err(StoreError::Lost)
             }
             Ok(_) | Err(_) => outcome,
         }

@@ -1,13 +1,15 @@
 //! One connection of a session: a machine, and the stream or the frames that carry what it says.
 
 use super::super::carrier::Carrier;
-use super::super::frames::Frames;
+use super::super::frames::{Frames, Lane};
+use proto::aoe::initiator::Initiator as AoeInitiator;
 use proto::stream::StreamMachine as _;
 use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::io::{Errno, Handle, Io, Tag};
 use reactor::memory::Arena;
 use reactor::stream::Stream;
+use std::sync::Arc;
 use wire::aoe::Mac;
 
 /// A connection.
@@ -23,6 +25,12 @@ pub(super) struct Link {
     pub(super) gone: Option<(String, Time)>,
     /// Payload that has left; kept for its allocation.
     pushed: Vec<TaskId>,
+}
+
+/// What an AoE session leaves to the next: the machine, with the writes that are owed an answer, and the lane of their tags.
+pub(super) struct Left {
+    pub(super) machine: Box<AoeInitiator>,
+    pub(super) lane: Arc<Lane>,
 }
 
 /// What carries it.
@@ -149,12 +157,19 @@ impl Link {
     }
 
     /// Ends it; it is quiet.
-    pub(super) fn close<I: Io>(self, io: &mut I) {
-        match self.road {
-            Road::Stream { stream, .. } => stream.close(io),
-            Road::Frames(frames) => frames.close(io.arena()),
+    pub(super) fn close<I: Io>(self, io: &mut I) -> Option<Left> {
+        match (self.road, self.machine) {
+            (Road::Frames(frames), Carrier::Aoe(mut machine)) => {
+                let lane = frames.close(io.arena(), &mut machine);
+                Some(Left { machine, lane })
+            }
+            (Road::Frames(_), _) => unreachable!("only AoE is in frames"),
+            (Road::Stream { stream, .. }, machine) => {
+                stream.close(io);
+                machine.close(io.arena());
+                None
+            }
         }
-        self.machine.close(io.arena());
     }
 
     /// The oldest event of what has come in.

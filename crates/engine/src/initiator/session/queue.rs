@@ -52,7 +52,7 @@ struct Slot {
     state: State,
     /// It belongs to the examination that goes before all else; it ends with its connection.
     is_question: bool,
-    /// It was sent, has not been answered, and its session has not been reinstated: the target may yet execute it.
+    /// It was sent, has not been answered, and nothing has proven that its session is over: the target may yet execute it.
     may_land: bool,
     /// The how manieth it is.
     number: u64,
@@ -126,17 +126,22 @@ impl Queue {
         true
     }
 
-    /// A session has begun. It is the old one, reinstated: the target has ended what that had sent (RFC 7143 section
-    /// 6.3.5).
-    pub(super) fn reinstated(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.may_land = false);
+    /// A session has begun.
+    pub(super) fn begun(&mut self) {
         self.has_answered = false;
     }
 
-    /// Whether the target may yet execute writes that were sent.
-    pub(super) fn has_loose_writes(&self) -> bool {
-        let is_loose = |slot: &Slot| slot.may_land && !slot.command.request.write.is_empty();
-        self.slots.iter().any(|slot| slot.state != State::Free && is_loose(slot))
+    /// What earlier sessions have sent is executed no more.
+    pub(super) fn proven(&mut self) {
+        let is_old = |slot: &&mut Slot| slot.state != State::Sent;
+        self.slots.iter_mut().filter(is_old).for_each(|slot| slot.may_land = false);
+    }
+
+    /// The commands with data-out that the target may yet execute.
+    pub(super) fn loose(&self) -> impl Iterator<Item = u32> {
+        let is_loose = |slot: &&Slot| slot.may_land && !slot.command.request.write.is_empty();
+        let slots = self.slots.iter().filter(|slot| slot.state != State::Free && !slot.is_question);
+        slots.filter(is_loose).map(|slot| slot.command.cookie)
     }
 
     /// Gives the machine as many commands as it takes; unless `is_open`, only questions.
@@ -447,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_may_land_until_its_session_is_reinstated() {
+    fn what_was_sent_may_land_until_its_session_is_proven_to_be_over() {
         let mut bench = Bench::new(&[true, true, false]);
         bench.end(1, status(status::BUSY));
         bench.queue.lost(&mut bench.finished);
@@ -458,9 +463,16 @@ mod tests {
         let lost = |cookie, may_land| Finished { cookie, ending: Ending::Lost { may_land } };
         assert_eq!(bench.finished, [lost(0, true), lost(1, false)]);
 
+        let mut bench = Bench::new(&[true, true]);
+        bench.queue.lost(&mut bench.finished);
+        bench.queue.begun();
+        bench.queue.give_up(later, SECOND, &mut bench.finished);
+        assert_eq!(bench.finished, [lost(0, true), lost(1, true)], "a login proves nothing");
+
         let mut bench = Bench::new(&[true]);
         bench.queue.lost(&mut bench.finished);
-        bench.queue.reinstated();
+        bench.queue.begun();
+        bench.queue.proven();
         bench.queue.give_up(later, SECOND, &mut bench.finished);
         assert_eq!(bench.finished, [lost(0, false)]);
     }
@@ -509,18 +521,20 @@ mod tests {
     #[test]
     fn only_writes_without_an_answer_are_loose() {
         let mut bench = Bench::new(&[true, true]);
-        assert!(!bench.queue.has_loose_writes(), "they move no data");
+        let loose = |bench: &Bench| bench.queue.loose().collect::<Vec<_>>();
+        assert!(loose(&bench).is_empty(), "they move no data");
         let span = wire::Span { buffer: wire::BufferId(0), len: 512, offset: 0 };
         bench.queue.slots[1].command.request.write = Places::one(span);
-        assert!(bench.queue.has_loose_writes());
+        assert_eq!(loose(&bench), [1]);
         bench.queue.lost(&mut bench.finished);
-        assert!(bench.queue.has_loose_writes(), "it is to be sent again, and may have been executed");
-        bench.queue.reinstated();
-        assert!(!bench.queue.has_loose_writes());
+        assert_eq!(loose(&bench), [1], "it is to be sent again, and may have been executed");
+        bench.queue.proven();
+        assert!(loose(&bench).is_empty());
         bench.send();
-        assert!(bench.queue.has_loose_writes());
+        bench.queue.proven();
+        assert_eq!(loose(&bench), [1], "it was sent since");
         bench.end(1, status(status::GOOD));
-        assert!(!bench.queue.has_loose_writes());
+        assert!(loose(&bench).is_empty());
     }
 
     #[test]

@@ -30,6 +30,10 @@ impl Initiator {
     pub(super) fn answered(&mut self, now: Time, frame: &[u8], place: Span) -> Option<Put<'_>> {
         let header = discover::response(frame).filter(|header| header.address() == self.config.target)?;
         let tag = header.tag.get();
+        if self.owed.has(tag) {
+            self.paid(now, header, frame);
+            return None;
+        }
         let kind = self.pieces.find(tag)?.kind;
         let is_login = matches!(self.phase, Phase::Login { .. });
         if !is_login && header.source != self.peer.mac {
@@ -45,6 +49,16 @@ impl Initiator {
             Kind::Identify(_) | Kind::Move { .. } | Kind::Flush(_) | Kind::Trim { .. } | Kind::Ata(_) => {
                 self.ata_answered(now, kind, header, frame, place)
             }
+        }
+    }
+
+    /// Takes the answer to a write whose command is over. It may be a refusal: whoever is done with a request answers each of
+    /// its copies, and who is not done answers none.
+    fn paid(&mut self, now: Time, header: &Header, frame: &[u8]) {
+        let is_ours = self.phase == Phase::Full && header.source == self.peer.mac;
+        if is_ours && header.command == AoeCommand::ATA && Answer::of(header, frame).is_some() {
+            (self.last_heard, self.quiet_since) = (now, now);
+            self.owed.answered(header.tag.get());
         }
     }
 

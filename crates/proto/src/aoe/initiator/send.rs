@@ -3,11 +3,12 @@
 use super::pace::Pace;
 use super::piece::Kind;
 use super::translate::{Plan, SECTOR_BYTES, Way};
-use super::{Initiator, InitiatorConfig, Outgoing, Phase, trim};
+use super::{Initiator, InitiatorConfig, Outgoing, PIECES_MAX, Phase, trim};
 use crate::aoe::Frame;
 use crate::aoe::discover;
 use crate::time::Time;
 use crate::verbs::TaskId;
+use std::ops::Range;
 use std::time::Duration;
 use wire::Places;
 use wire::aoe::{Command as AoeCommand, Header};
@@ -15,11 +16,14 @@ use wire::ata::{Command, Registers, Section, TRIM, Transfer};
 use zerocopy::IntoBytes;
 
 /// The shortest time for what may take the device long: all of a cache may have to go to the medium.
-const LONG_TIMEOUT: Duration = Duration::from_millis(200);
+pub(super) const LONG_TIMEOUT: Duration = Duration::from_millis(200);
 /// The shortest time for a test, which is sent more often.
 const TEST_TIMEOUT: Duration = Duration::from_millis(50);
 /// Sectors that one frame can have verified: COUNT is a byte.
 const VERIFIED_MAX: u32 = 255;
+/// Bytes of a sector in a frame.
+const FRAME_DATA_BYTES: usize = 512;
+const _: () = assert!(SECTOR_BYTES == 512);
 
 impl Initiator {
     /// Whether what is to be sent again may be.
@@ -29,7 +33,20 @@ impl Initiator {
 
     /// Whether there may be a new piece of a command to send.
     pub(super) fn may_send_more(&self) -> bool {
-        !self.work.is_empty() && self.pieces.unanswered() < self.pace.window()
+        let unanswered = self.pieces.unanswered();
+        let has_room = unanswered.saturating_add(self.owed.len()) < PIECES_MAX;
+        !self.work.is_empty() && unanswered < self.pace.window() && has_room
+    }
+
+    /// Whether a write that is owed an answer is to be sent.
+    pub(super) fn may_send_owed(&self) -> bool {
+        let may_pay = self.pays && self.phase == Phase::Full && !self.owed.is_empty();
+        may_pay && self.owed.is_due(self.pace.window(), self.data_room())
+    }
+
+    /// Data that a frame of our interface holds. One that the target does not take any more it refuses, and that answers it.
+    fn data_room(&self) -> usize {
+        usize::from(wire::aoe::sectors_per_frame(self.config.mtu)).saturating_mul(FRAME_DATA_BYTES)
     }
 
     /// The next frame.
@@ -40,12 +57,13 @@ impl Initiator {
         // What the machine itself asks takes no room from commands: there is one at a time.
         let kind = match self.errand.take() {
             Some(kind) => kind,
+            None if self.may_send_owed() => return self.send_owed(now),
             None if self.may_send_again() => return self.send_again(now),
             None if self.may_send_more() => self.next_piece()?,
             None => return None,
         };
         let timeout = timeout(&self.pace, kind, 0);
-        let tag = self.pieces.take(kind, now, timeout)?;
+        let tag = self.pieces.take(kind, now, timeout, &self.owed)?;
         self.wait_until(now.after(timeout));
         self.frame(tag, kind)
     }
@@ -55,6 +73,48 @@ impl Initiator {
         let (tag, piece) = self.pieces.again(now, |piece| timeout(pace, piece.kind, piece.retries))?;
         self.wait_until(piece.deadline());
         self.frame(tag, piece.kind)
+    }
+
+    fn send_owed(&mut self, now: Time) -> Option<Outgoing<'_>> {
+        let InitiatorConfig { ours, target, .. } = self.config;
+        let room = self.data_room();
+        let (request, deadline) = self.owed.next(now, room)?;
+        self.timer = Some(self.timer.map_or(deadline, |timer| timer.min(deadline)));
+        let ata = Header::request(ours, self.peer.mac, target, AoeCommand::ATA, request.tag);
+        let frame = Frame::new([ata.as_bytes(), request.section.as_bytes()], Places::EMPTY, None);
+        Some(Outgoing { frame, made: &request.data })
+    }
+
+    /// Keeps the writes that have no answer: the places of their commands are free now. `gather` copies what lies in places.
+    pub(super) fn keep_owed(&mut self, mut gather: impl FnMut(&Places) -> Vec<u8>) {
+        for (tag, kind) in self.pieces.all() {
+            let Some(sectors) = self.changed(kind) else { continue };
+            match kind {
+                Kind::Trim { task, at, ranges } => {
+                    let Some(extents) = self.tasks.extents(task) else { continue };
+                    trim::write(extents, at, u32::from(ranges), &mut self.body);
+                    self.owed.add(tag, trim_section(ranges), self.body.clone(), sectors);
+                }
+                Kind::Move { .. } => {
+                    let Some((registers, payload, _)) = self.command(kind) else { continue };
+                    self.owed.add(tag, Section::request(&registers, true), gather(&payload), sectors);
+                }
+                Kind::Query | Kind::Identify(_) | Kind::Flush(_) | Kind::Ata(_) | Kind::Order { .. } => {}
+            }
+        }
+    }
+
+    /// The sectors that a request writes or trims.
+    fn changed(&mut self, kind: Kind) -> Option<Range<u64>> {
+        match kind {
+            Kind::Move { task, at, sectors } => {
+                let Plan::Move { way: Way::Write, lba, .. } = self.tasks.get(task)?.plan else { return None };
+                let first = lba.saturating_add(u64::from(at));
+                Some(first..first.saturating_add(u64::from(sectors)))
+            }
+            Kind::Trim { task, .. } => Some(trim::hull(self.tasks.extents(task)?)),
+            Kind::Query | Kind::Identify(_) | Kind::Flush(_) | Kind::Ata(_) | Kind::Order { .. } => None,
+        }
     }
 
     fn wait_until(&mut self, deadline: Time) {
@@ -129,9 +189,7 @@ impl Initiator {
             }
             Kind::Trim { task: id, at, ranges } => {
                 trim::write(self.tasks.extents(id)?, at, u32::from(ranges), &mut self.body);
-                let sectors = ranges.div_ceil(trim::RANGES_PER_SECTOR);
-                let registers = Registers::new(Command::DataSetManagement, 0, sectors);
-                let section = Section::request(&Registers { feature: TRIM, ..registers }, true);
+                let section = trim_section(ranges);
                 let frame = Frame::new([ata.as_bytes(), section.as_bytes()], Places::EMPTY, Some(id));
                 Some(Outgoing { frame, made: &self.body })
             }
@@ -190,6 +248,12 @@ impl Initiator {
             Kind::Query | Kind::Order { .. } | Kind::Trim { .. } => None,
         }
     }
+}
+
+/// The ATA section of a TRIM of so many ranges.
+fn trim_section(ranges: u16) -> Section {
+    let registers = Registers::new(Command::DataSetManagement, 0, ranges.div_ceil(trim::RANGES_PER_SECTOR));
+    Section::request(&Registers { feature: TRIM, ..registers }, true)
 }
 
 /// How long the answer to a request may take that was sent again so many times. A test that does not hold is to end soon.

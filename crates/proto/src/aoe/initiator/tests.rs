@@ -1,6 +1,7 @@
 //! The machine against a target that is a page of code.
 
 mod orders;
+mod owed;
 
 use super::*;
 use crate::verbs::Attribute;

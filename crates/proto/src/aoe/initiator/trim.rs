@@ -82,6 +82,13 @@ pub(super) fn write(extents: &[Extent], at: u32, count: u32, body: &mut Vec<u8>)
     body.resize(body.len().next_multiple_of(size(SECTOR_BYTES)), 0);
 }
 
+/// The sectors from the first to the last of them.
+pub(super) fn hull(extents: &[Extent]) -> std::ops::Range<u64> {
+    let end = |extent: &Extent| extent.lba.saturating_add(u64::from(extent.sectors));
+    let first = extents.iter().map(|extent| extent.lba).min().unwrap_or(0);
+    first..extents.iter().map(end).max().unwrap_or(0)
+}
+
 /// Ranges as TRIM has them: the LBA, and above it in 16 bits how many sectors.
 fn ranges(extents: &[Extent]) -> impl Iterator<Item = u64> + '_ {
     extents.iter().flat_map(|Extent { lba, sectors }| {

@@ -192,7 +192,7 @@ impl Layer {
         self.skip_rest(id);
         self.release(id);
         // A closed window opens by a PDU that nothing else may cause (section 11.4.11).
-        if self.session.window() == 0 && self.out.is_empty() {
+        if self.session.is_closed_for_nothing() && self.out.is_empty() {
             self.tell_window();
         }
     }

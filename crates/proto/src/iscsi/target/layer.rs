@@ -308,6 +308,21 @@ impl Layer {
         }
     }
 
+    /// There is room for so many more commands, should all their data come unasked; where none may come so, as many as
+    /// there are slots for. Whether the initiator may send nothing until there is more.
+    pub(crate) fn limit_window(&mut self, commands: u32) -> bool {
+        let is_negotiated = matches!(self.phase, Phase::Full);
+        let is_asked = is_negotiated && self.link.initial_r2t && !self.link.immediate_data;
+        self.session.limit(if is_asked { u32::MAX } else { commands });
+        if !self.is_full_feature() || !self.out.is_empty() {
+            return false;
+        }
+        if self.session.is_closed_for_nothing() {
+            self.tell_window();
+        }
+        self.session.wants_room()
+    }
+
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Login { deadline, .. } => Some(*deadline),

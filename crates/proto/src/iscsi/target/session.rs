@@ -16,7 +16,7 @@ pub(crate) enum Order {
 }
 
 /// Command numbering of a session (section 4.2.2.1). The window is what was last told to the initiator: it opens by
-/// free slots only when a PDU says so.
+/// free slots, as far as there is room, only when a PDU says so.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     /// The next command expected.
@@ -26,6 +26,10 @@ pub(crate) struct Session {
     /// Commands that hold a slot of the window.
     in_flight: u32,
     depth: u32,
+    /// Commands that there is room for beside them.
+    room: u32,
+    /// The initiator was told of a window.
+    is_told: bool,
     /// Requests of the window that were rejected: they count as not received (section 7.3), and so the gaps that they
     /// leave are our doing.
     rejected: BTreeSet<u32>,
@@ -41,10 +45,12 @@ impl Session {
             max_cmd_sn: cmd_sn.wrapping_sub(1),
             in_flight: 0,
             depth,
+            room: u32::MAX,
+            is_told: false,
             rejected: BTreeSet::new(),
             plugged: BTreeSet::new(),
         };
-        session.advertise();
+        session.max_cmd_sn = cmd_sn.wrapping_add(depth).wrapping_sub(1);
         session
     }
 
@@ -93,9 +99,26 @@ impl Session {
         }
     }
 
-    /// Whether there is a free slot that the initiator may not use yet, and none that it may.
+    /// Whether there is a command that the initiator may not send yet though there is room for it, and none that it may.
     pub(crate) fn is_closed_for_nothing(&self) -> bool {
-        self.window() == 0 && self.in_flight < self.depth
+        self.window() == 0 && self.free() > 0
+    }
+
+    /// Whether the initiator may send none for want of room alone.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.window() == 0 && self.in_flight < self.depth && self.free() == 0
+    }
+
+    /// There is room for so many commands beside those in flight.
+    pub(crate) fn limit(&mut self, room: u32) {
+        self.room = room;
+    }
+
+    /// Commands that the initiator may be told of. One that has none in flight may always send one: no answer would open
+    /// its window.
+    fn free(&self) -> u32 {
+        let room = if self.in_flight == 0 { self.room.max(1) } else { self.room };
+        self.depth.saturating_sub(self.in_flight).min(room)
     }
 
     /// So many commands may be in flight from now on. When these are fewer, the initiator was not told of more.
@@ -108,10 +131,12 @@ impl Session {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// MaxCmdSN as the next PDU tells it. It never goes back: each command received moves ExpCmdSN up by one and
-    /// takes at most one slot.
+    /// MaxCmdSN as the next PDU tells it. It never goes back, whatever becomes of the room; and no window was more than
+    /// the slots: each command received moves ExpCmdSN up by one and takes at most one of them.
     pub(crate) fn advertise(&mut self) -> u32 {
-        let free = self.depth.saturating_sub(self.in_flight);
+        let told = if self.is_told { self.window() } else { 0 };
+        self.is_told = true;
+        let free = self.free().max(told);
         self.max_cmd_sn = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
         self.max_cmd_sn
     }
@@ -138,5 +163,29 @@ mod tests {
         assert_eq!(session.window(), 0, "not told yet");
         session.advertise();
         assert_eq!((session.window(), session.max_cmd_sn), (1, 3));
+    }
+
+    #[test]
+    fn the_window_follows_the_room_and_never_goes_back() {
+        let mut session = Session::new(0, 8);
+        session.limit(5);
+        assert_eq!(session.advertise(), 4);
+        session.limit(2);
+        assert_eq!(session.advertise(), 4, "what was told stands");
+        for _ in 0..5 {
+            session.receive(true);
+        }
+        session.limit(0);
+        assert_eq!((session.advertise(), session.window(), session.wants_room()), (4, 0, true));
+        session.limit(7);
+        assert!(session.is_closed_for_nothing() && !session.wants_room());
+        assert_eq!((session.advertise(), session.window()), (7, 3), "no more than the slots");
+        session.limit(0);
+        for _ in 0..3 {
+            session.receive(true);
+        }
+        assert!(!session.wants_room(), "it wants slots");
+        (0..8).for_each(|_| session.release());
+        assert_eq!((session.advertise(), session.window()), (8, 1), "who has none in flight may send one");
     }
 }

@@ -3,7 +3,7 @@
 use super::{Initiator, Own};
 use crate::iscsi::initiator::layer::Phase;
 use crate::iser::{Parts, Violation};
-use crate::message::{Message, Post};
+use crate::message::{Advertised, Message, Post};
 use crate::verbs::TaskId;
 use wire::iscsi::{BHS_BYTES, BasicHeader, Opcode, Pdu, ScsiResponse};
 
@@ -34,22 +34,20 @@ impl Initiator {
         Ok(())
     }
 
-    /// The task that a response is about. RDMA is not counted here, so what came or was taken is what was not left over.
+    /// The task that a response is about. What came is what was not left over, if it came ([`Initiator::take_back`]).
     fn answered(&mut self, pdu: &ScsiResponse) -> Option<TaskId> {
         let (id, task) = self.layer.tasks.find(pdu.initiator_task_tag.get())?;
-        let (read, write) = (task.request.read.len(), task.request.write.len());
-        let of_read = if write == 0 {
+        let expected = task.request.read.len();
+        let (flag, count) = if task.request.write.is_empty() {
             (ScsiResponse::UNDERFLOW, pdu.residual_count.get())
         } else {
             (ScsiResponse::BIDIRECTIONAL_READ_UNDERFLOW, pdu.bidirectional_read_residual_count.get())
         };
-        let moved = |expected: u32, (flag, count): (u8, u32)| match pdu.response {
+        task.received = match pdu.response {
             ScsiResponse::COMPLETED if pdu.flags & flag != 0 => expected.saturating_sub(count),
             ScsiResponse::COMPLETED => expected,
             _ => 0,
         };
-        task.received = moved(read, of_read);
-        task.taken = moved(write, (ScsiResponse::UNDERFLOW, pdu.residual_count.get()));
         Some(id)
     }
 
@@ -84,6 +82,12 @@ impl Initiator {
     pub(super) fn take_back(&mut self, to: &mut dyn Post) {
         while let Some(id) = self.ended.pop_front() {
             let Some(own) = self.advertised.get_mut(usize::from(id.slot)) else { continue };
+            if let Some(ended) = self.layer.tasks.get(id).and_then(|task| task.ended.as_mut()) {
+                let moved = |buffer: Advertised| to.moved(buffer.stag);
+                ended.read_bytes = ended.read_bytes.min(own.read.map_or(u32::MAX, moved));
+                // What was advertised is what did not go unasked.
+                ended.write_bytes = ended.write_bytes.saturating_add(own.write.map_or(0, moved));
+            }
             for buffer in own.both() {
                 buffer.take_if(|buffer| to.invalidate(buffer.stag));
             }
@@ -95,14 +99,16 @@ impl Initiator {
 
     /// What was read of a buffer that was invalidated has left.
     pub(super) fn has_left(&mut self, stag: u32) {
-        let is_it =
-            |own: &mut Own| own.both().into_iter().any(|it| it.take_if(|it| it.stag == stag).is_some());
+        let is_it = |own: &mut Own| own.both().iter().any(|it| it.is_some_and(|it| it.stag == stag));
         let Some(slot) = self.advertised.iter_mut().position(is_it) else { return };
-        let is_free =
-            self.advertised.get_mut(slot).is_some_and(|own| own.both().iter().all(|it| it.is_none()));
         let task = u16::try_from(slot).ok().and_then(|slot| self.layer.tasks.at(slot)).map(|(id, _)| id);
         // One that has ended just now is seen to with the others.
-        if let Some(id) = task.filter(|id| is_free && !self.ended.contains(id)) {
+        let Some(id) = task.filter(|id| !self.ended.contains(id)) else { return };
+        let Some(own) = self.advertised.get_mut(slot) else { return };
+        for buffer in own.both() {
+            buffer.take_if(|buffer| buffer.stag == stag);
+        }
+        if own.both().iter().all(|buffer| buffer.is_none()) {
             self.layer.pushed(id);
         }
     }

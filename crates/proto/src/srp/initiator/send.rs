@@ -69,6 +69,12 @@ impl Initiator {
         }
         while let Some(id) = self.ended.pop_front() {
             if let Some(task) = self.tasks.get(id) {
+                if let Some(ended) = &mut task.ended {
+                    // Whatever the residuals say.
+                    let moved = |buffer: Option<Advertised>| buffer.map_or(u32::MAX, |it| to.moved(it.stag));
+                    ended.read_bytes = ended.read_bytes.min(moved(task.read));
+                    ended.write_bytes = ended.write_bytes.min(moved(task.write));
+                }
                 // What the target has read, and what of it has not left, is lent until it has.
                 for buffer in [&mut task.read, &mut task.write] {
                     buffer.take_if(|buffer| to.invalidate(buffer.stag));

@@ -271,6 +271,10 @@ impl Post for Posting<'_> {
         panic!("a target advertises nothing");
     }
 
+    fn moved(&self, stag: u32) -> u32 {
+        panic!("a target has advertised nothing: {stag:#x}");
+    }
+
     fn invalidate(&mut self, stag: u32) -> bool {
         panic!("a target has advertised nothing: {stag:#x}");
     }

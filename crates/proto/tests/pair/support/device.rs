@@ -14,6 +14,9 @@ pub(crate) const BROKEN: u8 = 0xc0;
 /// Never ends.
 pub(crate) const HANG: u8 = 0xc1;
 
+/// Says GOOD, and that all was moved; it moves nothing.
+pub(crate) const LIE: u8 = 0xc2;
+
 /// Bytes of one fetch or push.
 const PIECE: u32 = 256 << 10;
 
@@ -123,6 +126,12 @@ impl Device {
             BROKEN => Ending { status: 2, sense: Some(sense()), read_bytes: 0, write_bytes: 0 },
             READ => Ending { status: 0, sense: None, read_bytes: len.into(), write_bytes: 0 },
             WRITE => Ending { status: 0, sense: None, read_bytes: 0, write_bytes: len.into() },
+            LIE => Ending {
+                status: 0,
+                sense: None,
+                read_bytes: command.read_bytes.into(),
+                write_bytes: command.write_bytes.into(),
+            },
             _ => Ending { status: 0, sense: None, read_bytes: 0, write_bytes: 0 },
         };
         let from = *at;

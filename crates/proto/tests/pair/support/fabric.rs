@@ -48,6 +48,8 @@ pub(crate) struct Port {
     returned: BTreeSet<u32>,
     /// Whose buffers the other side has read, while the bytes have not left: the other side has them all the same.
     leaving: VecDeque<u32>,
+    /// Bytes of each buffer that the other side has read or written.
+    moved: BTreeMap<u32, u32>,
     stags: u32,
     /// What was posted and is not begun.
     pub queue: VecDeque<Op>,
@@ -82,6 +84,7 @@ impl Port {
             regions: BTreeMap::new(),
             returned: BTreeSet::new(),
             leaving: VecDeque::new(),
+            moved: BTreeMap::new(),
             stags: 0,
             queue: VecDeque::new(),
             reads: VecDeque::new(),
@@ -152,11 +155,7 @@ impl Port {
     /// What was read first leaves: the STag when it is no more, and nothing else of it is on its way.
     fn leave(&mut self) -> Option<u32> {
         let stag = self.leaving.pop_front()?;
-        let is_free = !self.regions.contains_key(&stag) && !self.leaving.contains(&stag);
-        is_free.then(|| {
-            self.returned.remove(&stag);
-            stag
-        })
+        (!self.regions.contains_key(&stag) && !self.leaving.contains(&stag)).then_some(stag)
     }
 
     /// The part of a buffer that the other side names, if it may.
@@ -196,6 +195,7 @@ impl Port {
                 };
                 memory.copy(source, into);
                 other.leaving.push_back(from.stag);
+                *other.moved.entry(from.stag).or_default() += into.len();
                 self.counts.reads += 1;
                 self.done.push_back(work);
             }
@@ -205,6 +205,7 @@ impl Port {
                     return Done::Broken("an RDMA Write to what is not advertised");
                 };
                 memory.copy(from, sink);
+                *other.moved.entry(to.stag).or_default() += from.len();
                 self.counts.writes += 1;
                 self.done.push_back(work);
             }
@@ -263,6 +264,10 @@ impl Post for Posting<'_> {
         }
         self.port.asked += 1;
         Ok(self.port.advertise(places, access, self.random))
+    }
+
+    fn moved(&self, stag: u32) -> u32 {
+        self.port.moved.get(&stag).copied().unwrap_or(0)
     }
 
     fn invalidate(&mut self, stag: u32) -> bool {

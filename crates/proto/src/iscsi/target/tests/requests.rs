@@ -292,6 +292,39 @@ fn a_window_that_aborts_have_opened_is_told() {
 }
 
 #[test]
+fn a_window_that_was_closed_for_want_of_room_opens_by_itself() {
+    let mut driver = Driver::new(|negotiated| negotiated.initial_r2t = false);
+    driver.target.limit_window(1);
+    driver.send(read(0, 0, 0).as_bytes(), &[]);
+    let first = driver.command().task;
+    driver.end(first, GOOD);
+    let (response, _) = driver.one::<ScsiResponse>();
+    assert_eq!((response.exp_cmd_sn.get(), response.max_cmd_sn.get()), (1, 1), "there is room for one");
+    driver.send(read(1, 1, 0).as_bytes(), &[]);
+    driver.command();
+    assert!(driver.target.limit_window(0), "it waits for room");
+    driver.quiet();
+    assert!(!driver.target.limit_window(2));
+    let (nop, _) = driver.one::<NopIn>();
+    assert_eq!((nop.exp_cmd_sn.get(), nop.max_cmd_sn.get()), (2, 3));
+    assert!(!driver.target.limit_window(1), "what was told stands");
+    driver.quiet();
+}
+
+#[test]
+fn where_all_data_is_asked_for_the_window_needs_no_room() {
+    let mut driver = Driver::new(|negotiated| {
+        (negotiated.initial_r2t, negotiated.immediate_data) = (true, false);
+    });
+    driver.target.limit_window(0);
+    driver.send(read(0, 0, 0).as_bytes(), &[]);
+    let task = driver.command().task;
+    driver.end(task, GOOD);
+    let (response, _) = driver.one::<ScsiResponse>();
+    assert_eq!((response.exp_cmd_sn.get(), response.max_cmd_sn.get()), (1, 4));
+}
+
+#[test]
 fn a_task_that_waits_for_its_data_is_aborted_at_once() {
     for set in [false, true] {
         let mut driver = Driver::new(|_| {});

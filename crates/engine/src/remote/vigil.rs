@@ -1,0 +1,44 @@
+//! When a proof is asked for again that a target did not give: after a while, and then less and less often.
+
+use proto::time::Time;
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_secs(2);
+const LAST: Duration = Duration::from_secs(256);
+
+/// Until the proof is there.
+pub(super) struct Vigil {
+    due: Time,
+    rest: Duration,
+}
+
+impl Vigil {
+    pub(super) fn new(now: Time) -> Vigil {
+        Vigil { due: now.after(FIRST), rest: FIRST }
+    }
+
+    /// Whether to ask now; if so, the next time is further away.
+    pub(super) fn is_due(&mut self, now: Time) -> bool {
+        if now < self.due {
+            return false;
+        }
+        self.rest = (self.rest * 2).min(LAST);
+        self.due = now.after(self.rest);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_asks_less_and_less_often() {
+        let mut vigil = Vigil::new(Time(0));
+        let due = (0..3000u64).filter(|n| vigil.is_due(Time(0).after(Duration::from_secs(*n))));
+        assert_eq!(
+            due.collect::<Vec<_>>(),
+            [2, 6, 14, 30, 62, 126, 254, 510, 766, 1022, 1278, 1534, 1790, 2046, 2302, 2558, 2814]
+        );
+    }
+}

@@ -1,0 +1,288 @@
+//! A target in the test's hands, of one disk. It answers a login at once, and forgets the connection that this takes the
+//! place of, but not what that has asked for: a write that it was told to keep lands when the test says so.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+const BLOCK: usize = 512;
+const MEDIUM: usize = 4 << 20;
+const HEADER: usize = 48;
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+const ORDERED: u8 = 2;
+
+/// The target, for as long as the test runs.
+#[derive(Clone)]
+pub struct Keeper {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// ORDSUP.
+    ordered: bool,
+}
+
+struct State {
+    medium: Vec<u8>,
+    /// A write whose data has this in it is kept.
+    keeps: Option<Vec<u8>>,
+    kept: Option<(usize, Vec<u8>)>,
+    logins: usize,
+    /// ORDERED commands that came.
+    ordered: usize,
+    sockets: Vec<TcpStream>,
+}
+
+struct Command {
+    header: [u8; HEADER],
+    data: Vec<u8>,
+}
+
+impl Keeper {
+    /// A target that supports ORDERED commands, or says that it does not.
+    pub fn start(ordered: bool) -> Keeper {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let state = State {
+            medium: vec![0; MEDIUM],
+            keeps: None,
+            kept: None,
+            logins: 0,
+            ordered: 0,
+            sockets: Vec::new(),
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), ordered });
+        let keeper = Keeper { address, shared };
+        let serves = keeper.clone();
+        std::thread::spawn(move || {
+            for socket in listener.incoming().map_while(Result::ok) {
+                let shared = serves.shared.clone();
+                shared.state().sockets.push(socket.try_clone().expect("a socket"));
+                std::thread::spawn(move || shared.serve(socket));
+            }
+        });
+        keeper
+    }
+
+    /// The URL of its unit.
+    pub fn url(&self, options: &str) -> String {
+        format!("iscsi://{}/iqn.2026-11.org.example:keeper/0{options}", self.address)
+    }
+
+    /// The next write with this in its data is kept, and not answered.
+    pub fn keep(&self, data: &[u8]) {
+        self.shared.state().keeps = Some(data.to_vec());
+    }
+
+    pub fn is_keeping(&self) -> bool {
+        self.shared.state().kept.is_some()
+    }
+
+    /// What is kept is done.
+    pub fn land(&self) {
+        let mut state = self.shared.state();
+        let (at, data) = state.kept.take().expect("it keeps a write");
+        state.medium[at..at + data.len()].copy_from_slice(&data);
+        self.shared.changed.notify_all();
+    }
+
+    /// Breaks all connections; new ones go through.
+    pub fn cut(&self) {
+        for socket in self.shared.state().sockets.drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Logins so far.
+    pub fn logins(&self) -> usize {
+        self.shared.state().logins
+    }
+
+    /// ORDERED commands so far.
+    pub fn ordered(&self) -> usize {
+        self.shared.state().ordered
+    }
+
+    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        self.shared.state().medium[at..at + len].to_vec()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with it")
+    }
+
+    fn serve(&self, mut socket: TcpStream) {
+        let mut stat_sn = 1;
+        while let Some(command) = receive(&mut socket) {
+            let Some((mut header, data)) = self.answer(&command) else { continue };
+            let cmd_sn = word(&command.header, 24);
+            header[16..20].copy_from_slice(&command.header[16..20]);
+            header[24..28].copy_from_slice(&u32::to_be_bytes(stat_sn));
+            header[28..32].copy_from_slice(&(cmd_sn.wrapping_add(1)).to_be_bytes());
+            header[32..36].copy_from_slice(&(cmd_sn.wrapping_add(64)).to_be_bytes());
+            header[4..8].copy_from_slice(&(data.len() as u32).to_be_bytes());
+            stat_sn += 1;
+            let padding = vec![0; data.len().next_multiple_of(4) - data.len()];
+            if socket.write_all(&[&header[..], &data, &padding].concat()).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The header of an answer, but for what all have, and its data.
+    fn answer(&self, command: &Command) -> Option<([u8; HEADER], Vec<u8>)> {
+        let mut header = [0; HEADER];
+        match command.header[0] & 0x3f {
+            // NOP-Out that wants no answer.
+            0x00 if word(&command.header, 16) == u32::MAX => None,
+            0x00 => {
+                (header[0], header[1]) = (0x20, 0x80);
+                header[20..24].fill(0xff);
+                Some((header, Vec::new()))
+            }
+            0x01 => self.scsi(command),
+            0x03 => {
+                (header[0], header[1]) = (0x23, command.header[1]);
+                header[8..14].copy_from_slice(&command.header[8..14]);
+                // The full feature phase is next.
+                let is_last = command.header[1] & 0x83 == 0x83;
+                header[15] = u8::from(is_last);
+                self.state().logins += usize::from(is_last);
+                Some((header, keys(&command.data)))
+            }
+            0x06 => {
+                (header[0], header[1]) = (0x26, 0x80);
+                Some((header, Vec::new()))
+            }
+            _ => None,
+        }
+    }
+
+    fn scsi(&self, command: &Command) -> Option<([u8; HEADER], Vec<u8>)> {
+        let cdb = &command.header[32..48];
+        let mut state = self.state();
+        if command.header[1] & 0x07 == ORDERED {
+            state.ordered += 1;
+            state = self.changed.wait_while(state, |state| state.kept.is_some()).expect("a state");
+        }
+        // The LBA of CDBs of 16 bytes that have one; all is within 32 bits.
+        let at = word(cdb, 6) as usize * BLOCK;
+        let done = |data: Vec<u8>| Some((GOOD, data));
+        let ending = match cdb[0] {
+            0x00 | 0x91 => done(Vec::new()),
+            0x12 => done(self.inquiry(cdb)),
+            0x1a => {
+                done(vec![23, 0, 0x10, 0, 0x08, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+            }
+            0x9e => {
+                let mut data = vec![0; 32];
+                data[..8].copy_from_slice(&((MEDIUM / BLOCK - 1) as u64).to_be_bytes());
+                data[8..12].copy_from_slice(&(BLOCK as u32).to_be_bytes());
+                done(data)
+            }
+            0x88 => {
+                let bytes = word(&command.header, 20) as usize;
+                done(state.medium[at..at + bytes].to_vec())
+            }
+            0x8a | 0x89 => {
+                // COMPARE AND WRITE finds what it wants.
+                let half = command.data.len() / 2;
+                let data = if cdb[0] == 0x89 { &command.data[half..] } else { &command.data[..] };
+                let is_it = |wanted: &Vec<u8>| data.windows(wanted.len()).any(|part| part == wanted);
+                if state.keeps.as_ref().is_some_and(is_it) {
+                    (state.keeps, state.kept) = (None, Some((at, data.to_vec())));
+                    None
+                } else {
+                    state.medium[at..at + data.len()].copy_from_slice(data);
+                    done(Vec::new())
+                }
+            }
+            // INVALID COMMAND OPERATION CODE.
+            _ => {
+                let mut sense = vec![0, 18, 0x70, 0, 5, 0, 0, 0, 0, 10];
+                sense.resize(20, 0);
+                sense[14] = 0x20;
+                Some((CHECK_CONDITION, sense))
+            }
+        };
+        let (status, data) = ending?;
+        Some(ended(command, status, data))
+    }
+
+    fn inquiry(&self, cdb: &[u8]) -> Vec<u8> {
+        let page = |code: u8, body: &[u8]| [&[0, code, 0, body.len() as u8], body].concat();
+        match (cdb[1] & 1, cdb[2]) {
+            (0, _) => b"\0\0\x06\x12\x1f\0\0\x02ACME    Disk            1.00".to_vec(),
+            (_, 0x00) => page(0x00, &[0x00, 0x83, 0x86, 0xb0]),
+            (_, 0x83) => page(0x83, &[1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, 1]),
+            (_, 0x86) => {
+                let mut body = [0; 60];
+                body[1] = if self.ordered { 0x07 } else { 0x01 };
+                page(0x86, &body)
+            }
+            (_, code) => {
+                let mut body = [0; 60];
+                // MAXIMUM COMPARE AND WRITE LENGTH.
+                body[1] = 8;
+                page(code, &body)
+            }
+        }
+    }
+}
+
+/// SCSI Response, or SCSI Data-In with the status.
+fn ended(command: &Command, status: u8, mut data: Vec<u8>) -> ([u8; HEADER], Vec<u8>) {
+    let mut header = [0; HEADER];
+    let reads = command.header[1] & 0x40 != 0;
+    let expected = word(&command.header, 20) as usize;
+    if status != GOOD || !reads {
+        (header[0], header[1], header[3]) = (0x21, 0x80, status);
+    } else {
+        data.truncate(expected);
+        (header[0], header[1], header[3]) = (0x25, 0x81, status);
+        header[20..24].fill(0xff);
+    }
+    if status == GOOD && reads && data.len() < expected {
+        header[1] |= 0x02;
+        header[44..48].copy_from_slice(&((expected - data.len()) as u32).to_be_bytes());
+    }
+    (header, data)
+}
+
+/// The answer to the keys of a login: all as it is offered, of lists the first.
+fn keys(offered: &[u8]) -> Vec<u8> {
+    let declared =
+        ["InitiatorName", "InitiatorAlias", "TargetName", "SessionType", "MaxRecvDataSegmentLength"];
+    let text = String::from_utf8_lossy(offered);
+    let mut keys = String::new();
+    for pair in text.split('\0').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("TargetName", _)) => keys += "TargetPortalGroupTag=1\0",
+            Some(("MaxRecvDataSegmentLength", _)) => keys += "MaxRecvDataSegmentLength=262144\0",
+            Some((key, _)) if declared.contains(&key) => {}
+            Some((key, values)) => keys += &format!("{key}={}\0", values.split(',').next().unwrap_or(values)),
+            None => {}
+        }
+    }
+    keys.into_bytes()
+}
+
+fn receive(socket: &mut TcpStream) -> Option<Command> {
+    let mut header = [0; HEADER];
+    socket.read_exact(&mut header).ok()?;
+    let len = word(&header, 4) as usize & 0x00ff_ffff;
+    let mut data = vec![0; len.next_multiple_of(4)];
+    socket.read_exact(&mut data).ok()?;
+    data.truncate(len);
+    Some(Command { header, data })
+}
+
+fn word(header: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"))
+}

@@ -1,0 +1,137 @@
+//! Writes that a target does late, after it has answered the login that was to end them.
+
+use crate::chain::pattern;
+use crate::keeper::Keeper;
+use crate::lanes::Core;
+use engine::remote::{self, RemoteOptions};
+use scsi::storage::StoreError;
+use store::lane::{Op, OpId, Outcome};
+
+/// Far from what the tests are about.
+const ELSEWHERE: u64 = 2 << 20;
+
+/// Two lanes of its unit, and the number of logins for that.
+fn two_lanes(target: &Keeper, options: &str) -> (Core, Core, usize) {
+    let url = target.url(options).parse().expect("a URL");
+    let store = remote::open(&url, &RemoteOptions::default()).expect("a unit");
+    let (one, two) = (Core::of(&store), Core::of(&store));
+    (one, two, target.logins())
+}
+
+/// Gives up a write of the first lane that the target keeps, and logs in again.
+fn give_up(target: &Keeper, one: &mut Core, two: &mut Core, data: &[u8], logins: usize) {
+    target.keep(&data[..512]);
+    let stale = one.begin_write(0, data);
+    assert_eq!(one.end(stale), Err(StoreError::Unavailable));
+    assert!(target.is_keeping());
+    log_in_again(target, one, two, logins);
+}
+
+fn log_in_again(target: &Keeper, one: &mut Core, two: &mut Core, logins: usize) {
+    while target.logins() == logins {
+        one.turn();
+    }
+    for _ in 0..20 {
+        one.turn();
+        two.turn();
+    }
+}
+
+/// Waits for an operation of the first lane; the second one is a witness for what the target is.
+fn end(one: &mut Core, two: &mut Core, id: OpId) -> Outcome {
+    loop {
+        if let Some(outcome) = one.take(id) {
+            return outcome;
+        }
+        one.turn();
+        two.turn();
+    }
+}
+
+fn is_held_off(outcome: &Outcome) -> bool {
+    matches!(outcome, Err(StoreError::Busy | StoreError::Unavailable))
+}
+
+/// Until the blocks are free.
+fn write(one: &mut Core, two: &mut Core, data: &[u8]) {
+    while is_held_off(&two.write(0, data)) {
+        one.turn();
+    }
+}
+
+#[test]
+fn a_login_does_not_free_the_blocks_of_a_write_that_was_given_up() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    give_up(&target, &mut one, &mut two, &old, logins);
+    assert!(is_held_off(&two.write(0, &new)) && is_held_off(&two.read(0)));
+    two.write(ELSEWHERE, &new).expect("other blocks are free");
+    target.land();
+    write(&mut one, &mut two, &new);
+    assert!(target.ordered() > 0, "nothing else proves it");
+    assert!(target.read(0, 4096) == new);
+    one.write(0, &old).expect("the first lane goes on, too");
+}
+
+#[test]
+fn blocks_stay_held_while_a_target_can_prove_nothing() {
+    let target = Keeper::start(false);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    give_up(&target, &mut one, &mut two, &old, logins);
+    while is_held_off(&one.read(ELSEWHERE)) {
+        two.turn();
+    }
+    for round in 0..2 {
+        for lane in [&mut one, &mut two] {
+            assert!(is_held_off(&lane.write(0, &new)) && is_held_off(&lane.read(0)), "round {round}");
+            lane.write(ELSEWHERE, &new).expect("other blocks are free");
+        }
+        if round == 0 {
+            target.land();
+        }
+    }
+    assert!(target.read(0, 4096) == old && target.ordered() == 0);
+}
+
+#[test]
+fn a_write_that_is_sent_again_keeps_its_blocks_while_its_first_copy_may_land() {
+    let target = Keeper::start(false);
+    let (mut one, mut two, _) = two_lanes(&target, "?give_up_after=60");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    target.keep(&old[..512]);
+    let twice = one.begin_write(0, &old);
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.cut();
+    end(&mut one, &mut two, twice).expect("it is sent again");
+    two.write(ELSEWHERE, &new).expect("other blocks are free");
+    for lane in [&mut one, &mut two] {
+        assert!(is_held_off(&lane.write(0, &new)));
+    }
+    target.land();
+    assert!(target.read(0, 4096) == old);
+}
+
+#[test]
+fn a_compare_and_write_that_lost_its_connection_holds_its_blocks_until_it_is_over() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    target.keep(&old[..512]);
+    let (compare, write_from) = (one.buffer(&[0; 4096]), one.buffer(&old));
+    let id = one.begin(&Op::CompareAndWrite { offset: 0, compare, write: write_from, durable: false });
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.cut();
+    assert_eq!(one.end(id), Err(StoreError::Unavailable), "nobody knows what became of it");
+    log_in_again(&target, &mut one, &mut two, logins);
+    two.write(ELSEWHERE, &new).expect("the other lane is back");
+    assert!(is_held_off(&two.write(0, &new)));
+    target.land();
+    write(&mut one, &mut two, &new);
+    assert!(target.read(0, 4096) == new);
+}

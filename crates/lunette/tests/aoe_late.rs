@@ -1,0 +1,102 @@
+//! A write that a disk by AoE does long after it was given up never goes over a newer one: no login ends it, and its blocks
+//! are nobody's until the disk has answered it.
+
+mod support;
+
+use support::aoe::SECTOR;
+use support::daemon::Daemon;
+use support::disk::Disk;
+use support::initiator::{Initiator, Login, write_cdb};
+use support::net::{INITIATOR, INTERFACE, Network, TARGET};
+use support::wait_until;
+
+const BUSY: u8 = 8;
+const NOT_READY: u8 = 2;
+/// What is written first, and later to the same place.
+const OLD: u8 = 1;
+const NEW: u8 = 2;
+const LBA: u64 = 8;
+/// Other blocks.
+const ELSEWHERE: u64 = 512;
+
+/// A daemon on the initiator's host, whose unit is the disk 7.7 on the target's.
+fn front(network: &Network, options: &str) -> Daemon {
+    let (listen, unit) = (format!("{INITIATOR}:0"), format!("aoe://{INTERFACE}/7.7{options}"));
+    Daemon::serve_within(&network.initiator, ["--listen", &listen, "--cores", "0", "--lun", &unit])
+}
+
+fn session(network: &Network, daemon: &Daemon, name: &str) -> Initiator {
+    let url = daemon.lun(0);
+    let session = network.target.inside(|| Initiator::login(&url, &Login::named(name)));
+    let mut session = session.expect("login");
+    session.ready(0).expect("the unit is ready");
+    session.read_blocks(0, 0, 1, 512).expect("READ");
+    session
+}
+
+/// Gives up a write that is stuck in the disk.
+fn give_up(disk: &Disk, session: &mut Initiator) {
+    disk.keep_from(LBA);
+    let cdb = write_cdb(LBA, SECTOR, 512, false);
+    let old = session.issue(0, &cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
+    wait_until("the disk has the write", || disk.is_keeping());
+    disk.be_stuck();
+    assert_eq!(session.complete(old).expect("an answer").sense_key(), Some(NOT_READY));
+}
+
+/// Whether sectors could be written.
+fn is_written(session: &mut Initiator, lba: u64) -> bool {
+    let cdb = write_cdb(lba, SECTOR, 512, false);
+    let response = session.write(0, &cdb, &[NEW; SECTOR]).expect("an answer");
+    let is_held_off = response.status == BUSY || response.sense_key() == Some(NOT_READY);
+    assert!(response.status == 0 || is_held_off, "{response:?}");
+    response.status == 0
+}
+
+#[test]
+fn a_write_that_was_given_up_holds_its_blocks_until_the_disk_answers_it() {
+    let network = Network::new(1500, 31);
+    let disk = Disk::start(&network.target, 7, 7);
+    let daemon = front(&network, "?give_up_after=1");
+    let mut writer = session(&network, &daemon, "writer");
+    give_up(&disk, &mut writer);
+    wait_until("the session is back", || is_written(&mut writer, ELSEWHERE));
+    for _ in 0..20 {
+        assert!(!is_written(&mut writer, LBA), "the disk may write over it");
+        writer.read_blocks(0, LBA, 1, 512).expect_err("what is read must not change later");
+        writer.read_blocks(0, ELSEWHERE, 1, 512).expect("READ");
+    }
+    disk.go_on();
+    wait_until("the blocks are free", || is_written(&mut writer, LBA));
+    assert_eq!(writer.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
+    assert!(!disk.is_keeping());
+    assert_eq!(disk.sector(8), vec![NEW; SECTOR]);
+    let heard: Vec<u8> = disk.heard().iter().map(|heard| heard.byte).collect();
+    assert_eq!(heard.iter().filter(|byte| **byte == OLD).count(), 1, "{heard:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_login_at_a_lunette_with_a_slow_disk_does_not_free_blocks_on_other_cores() {
+    let network = Network::new(1500, 32);
+    let disk = Disk::start(&network.target, 7, 7);
+    let slow = front(&network, "?give_up_after=600");
+    let (listen, unit) = (format!("{TARGET}:0"), slow.lun(0).with("", "?give_up_after=1"));
+    let daemon =
+        Daemon::serve_within(&network.target, ["--listen", &listen, "--cores", "0,1", "--lun", &unit]);
+    let (mut one, mut two) = (session(&network, &daemon, "one"), session(&network, &daemon, "two"));
+    give_up(&disk, &mut one);
+    wait_until("it logs in again", || slow.log().contains("reinstates session"));
+    for _ in 0..50 {
+        assert!(!is_written(&mut two, LBA), "the disk may write over it");
+    }
+    disk.go_on();
+    wait_until("the blocks are free", || is_written(&mut two, LBA));
+    for session in [&mut one, &mut two] {
+        wait_until("the unit is ready", || session.read_blocks(0, ELSEWHERE, 1, 512).is_ok());
+        assert_eq!(session.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
+    }
+    assert_eq!(disk.sector(8), vec![NEW; SECTOR]);
+    daemon.stop();
+    slow.stop();
+}

@@ -1,0 +1,85 @@
+//! Syncs of an open file, one at a time.
+//!
+//! What the page cache could not write back, the kernel reports once for each open file (fsync(2)), and all cores share
+//! one: of two syncs at a time, one gets the error and the other a success, whosever the data was. So no two run at the
+//! same time, on whatever core, and who asks for one while another runs waits for the next. An error is counted before the
+//! sync that had it ends: whoever waited for that one, or for a later one, knows of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Which sync runs, and how many have lost data.
+#[derive(Debug, Default)]
+pub(super) struct Syncs {
+    /// Beginnings and ends of syncs: an odd number while one runs.
+    changes: AtomicU64,
+    losses: AtomicU64,
+}
+
+/// A wish for a sync that begins after it: the end of the first one that will do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wish(u64);
+
+/// What became of a wish.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// A sync runs: ask again.
+    Wait,
+    /// Who asked runs the sync, and ends it by [`Syncs::end`].
+    Begin,
+    /// A sync that will do is over.
+    Over,
+}
+
+impl Syncs {
+    /// For all that was written up to now.
+    pub(super) fn wish(&self) -> Wish {
+        let changes = self.changes.load(Ordering::Acquire);
+        let runs = changes % 2;
+        Wish(changes + runs + 2)
+    }
+
+    pub(super) fn turn(&self, wish: Wish) -> Turn {
+        let changes = self.changes.load(Ordering::Acquire);
+        if changes >= wish.0 {
+            return Turn::Over;
+        }
+        let begin = || {
+            let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+            self.changes.compare_exchange(changes, changes + 1, success, failure).is_ok()
+        };
+        if changes.is_multiple_of(2) && begin() { Turn::Begin } else { Turn::Wait }
+    }
+
+    /// The sync that runs is over. If it failed, [`Syncs::lost`] comes before.
+    pub(super) fn end(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Written data may be lost that the kernel will not tell of again. How often that was.
+    pub(super) fn lost(&self) -> u64 {
+        self.losses.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// How often data was lost.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sync_runs_at_a_time_and_who_comes_meanwhile_waits_for_the_next() {
+        let syncs = Syncs::default();
+        let (first, too) = (syncs.wish(), syncs.wish());
+        assert_eq!((syncs.turn(first), syncs.turn(too)), (Turn::Begin, Turn::Wait));
+        let late = syncs.wish();
+        assert_eq!(syncs.turn(late), Turn::Wait);
+        syncs.end();
+        assert_eq!((syncs.turn(too), syncs.turn(late)), (Turn::Over, Turn::Begin));
+        syncs.end();
+        assert_eq!(syncs.turn(late), Turn::Over);
+    }
+}
