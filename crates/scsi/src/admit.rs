@@ -4,7 +4,7 @@ use crate::command::{Attribute, Ending, Request};
 use crate::exec::{Exec, Program};
 use crate::limits::{Range, TRANSFER_BYTES_MAX};
 use crate::nexus::NexusUnit;
-use crate::policy::Sanitize;
+use crate::policy::{EraseKind, Erasure};
 use crate::sense::{Check, Failure};
 use crate::table::{self, Command, Gate};
 use crate::unit::View;
@@ -41,15 +41,21 @@ impl View {
     pub(crate) fn check_gate(&self, nexus: &NexusUnit, gate: Gate) -> Result<(), Check> {
         match gate {
             Gate::Open => Ok(()),
-            Gate::Control => self.check_sanitize(),
-            Gate::Ready => self.check_sanitize().and_then(|()| self.check_ready()),
+            Gate::Control => self.check_erasure(),
+            Gate::Ready => self.check_erasure().and_then(|()| self.check_ready()),
             Gate::Write => {
-                self.check_sanitize()?;
+                self.check_erasure()?;
                 self.check_ready()?;
                 self.check_writable(nexus)
             }
             Gate::Sanitize => {
-                self.check_sanitizing()?;
+                self.check_erasing()?;
+                self.check_ready()?;
+                self.check_writable(nexus)
+            }
+            Gate::Format => {
+                self.check_erasing()?;
+                self.check_sanitized()?;
                 self.check_ready()?;
                 self.check_writable(nexus)
             }
@@ -58,24 +64,34 @@ impl View {
 
     /// Why the unit is not ready, if it is not: what TEST UNIT READY and REQUEST SENSE tell.
     pub(crate) fn not_ready(&self) -> Option<Check> {
-        self.check_sanitize().and_then(|()| self.check_ready()).err()
+        self.check_erasure().and_then(|()| self.check_ready()).err()
     }
 
-    fn check_sanitize(&self) -> Result<(), Check> {
-        self.check_sanitizing()?;
-        match self.policy.sanitize {
-            Some(Sanitize::Failed { .. }) => Err(Check::SANITIZE_FAILED),
-            Some(Sanitize::Running { .. }) | None => Ok(()),
+    fn check_erasure(&self) -> Result<(), Check> {
+        self.check_erasing()?;
+        self.check_sanitized()?;
+        match self.policy.erasure {
+            Some(Erasure::Failed { kind: EraseKind::Format }) => Err(Check::FORMAT_CORRUPTED),
+            Some(Erasure::Running { .. } | Erasure::Failed { kind: EraseKind::Sanitize { .. } }) | None => {
+                Ok(())
+            }
         }
     }
 
-    fn check_sanitizing(&self) -> Result<(), Check> {
-        match &self.policy.sanitize {
-            Some(Sanitize::Running { progress, .. }) => {
+    fn check_sanitized(&self) -> Result<(), Check> {
+        match self.policy.erasure {
+            Some(Erasure::Failed { kind: EraseKind::Sanitize { .. } }) => Err(Check::SANITIZE_FAILED),
+            Some(Erasure::Running { .. } | Erasure::Failed { kind: EraseKind::Format }) | None => Ok(()),
+        }
+    }
+
+    fn check_erasing(&self) -> Result<(), Check> {
+        match &self.policy.erasure {
+            Some(Erasure::Running { progress, kind }) => {
                 let done = u16::try_from(progress.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
-                Err(Check::SANITIZING.with_progress(done))
+                Err(Check::erasing(*kind).with_progress(done))
             }
-            Some(Sanitize::Failed { .. }) | None => Ok(()),
+            Some(Erasure::Failed { .. }) | None => Ok(()),
         }
     }
 

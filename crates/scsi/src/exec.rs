@@ -5,6 +5,7 @@ use crate::ata::pass_through::PassThrough;
 use crate::ata::{self, WriteCache};
 use crate::command::{Ending, Status};
 use crate::copy::ExtendedCopy;
+use crate::erase::Erase;
 use crate::export::Ordered;
 use crate::home::{HomeReply, HomeRequest};
 use crate::lba_status::LbaStatus;
@@ -13,7 +14,6 @@ use crate::mode::ModeSelect;
 use crate::nexus::{NexusUnit, Reach};
 use crate::power::{Prevent, StartStop};
 use crate::reservation::{PersistentReserveOut, ReserveRelease};
-use crate::sanitize::Sanitize;
 use crate::storage::{Found, MediaOp, StoreError};
 use crate::unit::View;
 use wire::ata::Registers;
@@ -68,7 +68,7 @@ pub enum Step {
     },
     /// Ask the unit's home; when every core has applied what it published: [`Event::Home`].
     Home(Box<HomeRequest>),
-    /// Send the ending now but go on with the program, which nothing can abort from here on (SANITIZE). Its later
+    /// Send the ending now but go on with the program, which nothing can abort from here on (SANITIZE, FORMAT UNIT). Its later
     /// `End` is not sent. Without an ending nothing is sent yet. Then [`Event::Detached`].
     Detach(Option<Ending>),
     /// The command is over.
@@ -118,8 +118,8 @@ pub(crate) enum Program {
     PersistentReserveOut(PersistentReserveOut),
     /// RESERVE and RELEASE.
     ReserveRelease(ReserveRelease),
-    /// SANITIZE.
-    Sanitize(Box<Sanitize>),
+    /// SANITIZE, FORMAT UNIT.
+    Erase(Box<Erase>),
     /// EXTENDED COPY.
     ExtendedCopy(Box<ExtendedCopy>),
     /// SET FEATURES of ATA that switches the write cache.
@@ -185,7 +185,7 @@ impl Exec {
             Program::Prevent(program) => program.next(env, event),
             Program::PersistentReserveOut(program) => program.next(env, event),
             Program::ReserveRelease(program) => program.next(env, event),
-            Program::Sanitize(program) => program.next(env, event),
+            Program::Erase(program) => program.next(env, event),
             Program::ExtendedCopy(program) => program.next(env, event),
             Program::WriteCache(program) => program.next(env, event),
             Program::Ordered(program) => program.next(env, event),
@@ -213,7 +213,7 @@ impl Exec {
             Program::Answer(program) => program.buffer_bytes(),
             Program::ModeSelect(program) => program.buffer_bytes(),
             Program::PersistentReserveOut(program) => program.buffer_bytes(),
-            Program::Sanitize(program) => program.buffer_bytes(),
+            Program::Erase(program) => program.buffer_bytes(),
             Program::ExtendedCopy(program) => program.buffer_bytes(),
             Program::Ordered(program) => program.buffer_bytes(),
             Program::PassThrough(program) => program.buffer_bytes(),
@@ -227,13 +227,13 @@ impl Exec {
     }
 
     /// Whether nothing can abort it once it is detached.
-    pub fn is_sanitize(&self) -> bool {
-        matches!(self.program, Program::Sanitize(_))
+    pub fn erases(&self) -> bool {
+        matches!(self.program, Program::Erase(_))
     }
 
     /// Whether its time goes by the size of the medium, not by that of its data.
     pub fn is_lengthy(&self) -> bool {
-        matches!(self.program, Program::Sanitize(_) | Program::ExtendedCopy(_) | Program::WriteSame(_))
+        matches!(self.program, Program::Erase(_) | Program::ExtendedCopy(_) | Program::WriteSame(_))
     }
 
     /// Whether it is a READ: fed by [`Step::ReadPush`] only.

@@ -143,6 +143,7 @@ mod tests {
     use super::*;
     use crate::command::Status;
     use crate::home::{Home, HomeRequest};
+    use crate::policy::EraseKind;
     use crate::policy::Policy;
     use crate::storage::Traits;
     use crate::testing::{Bench, MACS, Outcome, unit};
@@ -311,10 +312,10 @@ mod tests {
             assert!(restored(&damaged).is_none(), "damaged at {at}");
         }
         let from = bench.nexuses[0].identity();
-        bench.ask(HomeRequest::SanitizeBegin { from, unrestricted: true });
+        bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: true } });
         let policy = restored(bench.published.as_ref().unwrap().persist.as_ref().unwrap()).unwrap();
-        assert!(policy.sanitize.is_some() && *policy.export == expected);
-        bench.ask(HomeRequest::SanitizeEnd { ok: true, unrestricted: true });
+        assert!(policy.erasure.is_some() && *policy.export == expected);
+        bench.ask(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Sanitize { unrestricted: true } });
         edit(&mut bench, ATA, &[delete(MACS[0])]).assert_good();
         bench.order(ATA, OrderKind::ForceConfig, b"").assert_good();
         assert_eq!(bench.published.unwrap().persist, Some(Vec::new()), "nothing is left to keep");
@@ -324,11 +325,11 @@ mod tests {
     fn what_was_kept_before_there_were_exports_is_still_read() {
         let mut bench = Bench::with_ata();
         let from = bench.nexuses[0].identity();
-        bench.ask(HomeRequest::SanitizeBegin { from, unrestricted: true });
+        bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: true } });
         let kept = bench.published.unwrap().persist.unwrap();
         assert!(kept.starts_with(b"LuneSan\x02"));
         let policy = restored(&kept).unwrap();
-        assert!(policy.sanitize.is_some() && *policy.export == Export::default());
+        assert!(policy.erasure.is_some() && *policy.export == Export::default());
     }
 
     #[test]

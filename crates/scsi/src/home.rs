@@ -3,7 +3,7 @@
 use crate::attention::UnitAttention;
 use crate::export;
 use crate::nexus::{NexusId, NexusUnit};
-use crate::policy::{Modes, ModesChange, Policy};
+use crate::policy::{EraseKind, Modes, ModesChange, Policy};
 use crate::reservation::{TransportId, aoe_mac};
 use crate::sense::Check;
 use crate::storage::Traits;
@@ -57,19 +57,19 @@ pub enum HomeRequest {
         /// Prevent (true) or allow.
         prevent: bool,
     },
-    /// SANITIZE is about to run.
-    SanitizeBegin {
+    /// SANITIZE or FORMAT UNIT is about to run.
+    EraseBegin {
         /// Who.
         from: Identity,
-        /// AUSE bit.
-        unrestricted: bool,
+        /// Which.
+        kind: EraseKind,
     },
-    /// SANITIZE came to its end.
-    SanitizeEnd {
+    /// It came to its end.
+    EraseEnd {
         /// Whether all went well.
         ok: bool,
-        /// AUSE bit.
-        unrestricted: bool,
+        /// Which.
+        kind: EraseKind,
     },
     /// SANITIZE, EXIT FAILURE MODE.
     SanitizeExitFailure {
@@ -112,7 +112,7 @@ impl HomeRequest {
     fn judged(&self) -> Option<(&Identity, ReservationClass)> {
         match self {
             HomeRequest::SetModes { from, .. }
-            | HomeRequest::SanitizeBegin { from, .. }
+            | HomeRequest::EraseBegin { from, .. }
             | HomeRequest::SanitizeExitFailure { from } => Some((from, ReservationClass::Write)),
             HomeRequest::StartStop { from, start, load_eject } => {
                 let harmless = *start && !load_eject;
@@ -127,7 +127,7 @@ impl HomeRequest {
             HomeRequest::PersistentReserveOut { .. }
             | HomeRequest::Reserve(_)
             | HomeRequest::Release(_)
-            | HomeRequest::SanitizeEnd { .. }
+            | HomeRequest::EraseEnd { .. }
             | HomeRequest::QueueError { .. }
             | HomeRequest::AbortTaskSet { .. }
             | HomeRequest::ClearTaskSet { .. }
@@ -171,7 +171,7 @@ pub struct Publish {
     pub attentions: Vec<(Who, UnitAttention)>,
     /// Tasks to abort on this unit. Each core answers only when none of them can touch the medium any more.
     pub aborts: Vec<(Who, Aborted)>,
-    /// What must be durable before the reply is given (APTPL, a sanitize operation), as bytes for the state directory;
+    /// What must be durable before the reply is given (APTPL, an operation that erases), as bytes for the state directory;
     /// empty bytes: remove what was kept.
     pub persist: Option<Vec<u8>>,
 }
@@ -254,7 +254,7 @@ impl Home {
             ejected: false,
             removal_prevented: false,
             reservations: Arc::default(),
-            sanitize: None,
+            erasure: None,
             export: Arc::default(),
         };
         Home { policy: Arc::new(policy), unit, preventing: BTreeMap::new(), before: None }
@@ -282,8 +282,8 @@ impl Home {
                 return (HomeReply::Conflict, None);
             }
         }
-        // The medium is as SANITIZE left it, whether or not that can be kept.
-        let can_undo = !matches!(request, HomeRequest::SanitizeEnd { .. });
+        // The medium is as the operation left it, whether or not that can be kept.
+        let can_undo = !matches!(request, HomeRequest::EraseEnd { .. });
         self.before = can_undo.then(|| (self.policy(), self.preventing.clone()));
         let mut draft = Draft::of(&self.policy);
         let reply = match request {
@@ -311,10 +311,8 @@ impl Home {
             }
             HomeRequest::Reserve(from) => draft.reserve(&from),
             HomeRequest::Release(from) => draft.release(&from),
-            HomeRequest::SanitizeBegin { from, unrestricted } => {
-                draft.sanitize_begin(from.nexus, unrestricted)
-            }
-            HomeRequest::SanitizeEnd { ok, unrestricted } => draft.sanitize_end(ok, unrestricted),
+            HomeRequest::EraseBegin { from, kind } => draft.erase_begin(from.nexus, kind),
+            HomeRequest::EraseEnd { ok, kind } => draft.erase_end(ok, kind),
             HomeRequest::SanitizeExitFailure { from: _ } => draft.sanitize_exit_failure(),
             HomeRequest::QueueError { from } => draft.queue_error(from),
             HomeRequest::AbortTaskSet { from } => draft.abort_task_set(from),
@@ -622,7 +620,7 @@ mod tests {
             HomeRequest::StartStop { from: from(), start: false, load_eject: false },
             HomeRequest::StartStop { from: from(), start: true, load_eject: false },
             HomeRequest::PreventRemoval { from: from(), prevent: true },
-            HomeRequest::SanitizeBegin { from: from(), unrestricted: false },
+            HomeRequest::EraseBegin { from: from(), kind: EraseKind::Sanitize { unrestricted: false } },
             HomeRequest::SanitizeExitFailure { from: from() },
         ] {
             bench.published = None;
@@ -636,12 +634,14 @@ mod tests {
         let mut bench = Bench::new();
         let before = bench.home.policy();
         let from = bench.nexuses[0].identity();
-        let request = HomeRequest::SanitizeBegin { from, unrestricted: false };
+        let request = HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: false } };
         let (_, publish) = bench.home.handle(request.clone());
         assert!(publish.unwrap().persist.is_some() && bench.home.undo());
         assert!(Arc::ptr_eq(&before, &bench.home.policy()));
         bench.home.handle(request);
-        bench.home.handle(HomeRequest::SanitizeEnd { ok: true, unrestricted: false });
+        bench
+            .home
+            .handle(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Sanitize { unrestricted: false } });
         assert!(!bench.home.undo());
     }
 

@@ -26,8 +26,8 @@ pub struct Policy {
     pub removal_prevented: bool,
     /// Persistent reservations and registrations.
     pub reservations: Arc<Table>,
-    /// A sanitize operation under way or failed.
-    pub sanitize: Option<Sanitize>,
+    /// An operation that erases the whole medium, under way or failed.
+    pub erasure: Option<Erasure>,
     /// What exports of the unit by ATA over Ethernet share.
     pub export: Arc<Export>,
 }
@@ -88,49 +88,78 @@ impl ModesChange {
     }
 }
 
-/// A sanitize operation (SBC-4 section 4.11). One that a restart cuts off has failed.
+/// An operation that erases the whole medium. One that a restart cuts off has failed.
 #[derive(Clone, Debug)]
-pub enum Sanitize {
+pub enum Erasure {
     /// Under way.
     Running {
         /// Progress out of 65536, stored by the core that runs it.
         progress: Arc<AtomicU32>,
-        /// AUSE was set.
-        unrestricted: bool,
+        /// Which.
+        kind: EraseKind,
     },
-    /// Failed; `unrestricted`: SANITIZE with EXIT FAILURE MODE may end it (AUSE was set).
+    /// Failed.
     Failed {
-        /// Whether EXIT FAILURE MODE is allowed.
-        unrestricted: bool,
+        /// Which.
+        kind: EraseKind,
     },
 }
 
-impl Sanitize {
-    /// First bytes of what is kept of an operation across a restart; AUSE, the reservations and a checksum follow.
+/// What erases a medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EraseKind {
+    /// SANITIZE (SBC-4 section 4.11).
+    Sanitize {
+        /// AUSE was set: EXIT FAILURE MODE may end its failure.
+        unrestricted: bool,
+    },
+    /// FORMAT UNIT (SBC-3 section 5.3).
+    Format,
+}
+
+impl EraseKind {
+    /// As it is kept.
+    fn code(self) -> u8 {
+        match self {
+            EraseKind::Sanitize { unrestricted } => u8::from(unrestricted),
+            EraseKind::Format => 2,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<EraseKind> {
+        match code {
+            0 | 1 => Some(EraseKind::Sanitize { unrestricted: code == 1 }),
+            2 => Some(EraseKind::Format),
+            _ => None,
+        }
+    }
+}
+
+impl Erasure {
+    /// First bytes of what is kept of an operation across a restart; its kind, the reservations and a checksum follow.
     const MAGIC: &[u8] = b"LuneSan\x02";
     /// The same in the first version of the format, which had no checksum.
     const MAGIC_UNSEALED: &[u8] = b"LuneSan\x01";
 
-    /// Whether EXIT FAILURE MODE may end its failure.
-    fn is_unrestricted(&self) -> bool {
+    fn kind(&self) -> EraseKind {
         match self {
-            Sanitize::Running { unrestricted, .. } | Sanitize::Failed { unrestricted } => *unrestricted,
+            Erasure::Running { kind, .. } | Erasure::Failed { kind } => *kind,
         }
     }
 }
 
 impl Policy {
     /// What must survive a restart, as bytes; none: nothing must. What exports share comes first, if there is any; then
-    /// a sanitize operation; then the reservations.
+    /// an operation that erases the medium; then the reservations.
     pub(crate) fn kept(&self, ports: &[Port]) -> Vec<u8> {
         self.export.keep(self.kept_of_unit(ports))
     }
 
     fn kept_of_unit(&self, ports: &[Port]) -> Vec<u8> {
         let table = self.reservations.kept(ports);
-        let Some(sanitize) = &self.sanitize else { return table };
-        let mut bytes = Sanitize::MAGIC.to_vec();
-        bytes.push(u8::from(sanitize.is_unrestricted()));
+        let Some(erasure) = &self.erasure else { return table };
+        let mut bytes = Erasure::MAGIC.to_vec();
+        bytes.push(erasure.kind().code());
         bytes.extend(table);
         keep::seal(bytes)
     }
@@ -138,29 +167,25 @@ impl Policy {
     /// The policy with what was kept in it; `None` when the bytes are not what was kept.
     pub(crate) fn restored(&self, kept: &[u8], ports: &[Port]) -> Option<Policy> {
         let (export, rest) = Export::restore(kept)?;
-        let (sanitize, reservations) = match rest {
+        let (erasure, reservations) = match rest {
             [] if export != Export::default() => (None, Table::default()),
             rest => Policy::restore_unit(rest, ports)?,
         };
         let (export, reservations) = (Arc::new(export), Arc::new(reservations));
-        Some(Policy { sanitize, reservations, export, ..self.clone() })
+        Some(Policy { erasure, reservations, export, ..self.clone() })
     }
 
-    fn restore_unit(kept: &[u8], ports: &[Port]) -> Option<(Option<Sanitize>, Table)> {
-        let rest = if kept.starts_with(Sanitize::MAGIC) {
-            keep::unseal(kept)?.strip_prefix(Sanitize::MAGIC)?
-        } else if let Some(rest) = kept.strip_prefix(Sanitize::MAGIC_UNSEALED) {
+    fn restore_unit(kept: &[u8], ports: &[Port]) -> Option<(Option<Erasure>, Table)> {
+        let rest = if kept.starts_with(Erasure::MAGIC) {
+            keep::unseal(kept)?.strip_prefix(Erasure::MAGIC)?
+        } else if let Some(rest) = kept.strip_prefix(Erasure::MAGIC_UNSEALED) {
             rest
         } else {
             return Table::decode(kept, ports).map(|table| (None, table));
         };
-        let (unrestricted, table) = rest.split_first()?;
-        let unrestricted = match unrestricted {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
+        let (kind, table) = rest.split_first()?;
+        let kind = EraseKind::from_code(*kind)?;
         let table = if table.is_empty() { Table::default() } else { Table::decode(table, ports)? };
-        Some((Some(Sanitize::Failed { unrestricted }), table))
+        Some((Some(Erasure::Failed { kind }), table))
     }
 }

@@ -1,21 +1,13 @@
 //! SANITIZE (SBC-4 sections 4.11 and 5.30).
 
 use crate::admit::Admission;
-use crate::command::Ending;
-use crate::exec::{CHUNK_BYTES, Env, Event, Program, Step};
-use crate::home::{Aborted, Draft, HomeReply, HomeRequest, Who};
-use crate::media::same::{TILE_BYTES, tile};
-use crate::media::{refused, unexpected};
-use crate::nexus::NexusId;
-use crate::policy;
+use crate::erase::{Erase, List, Method};
+use crate::exec::{Env, Program};
+use crate::home::{Draft, HomeReply};
+use crate::media::same::tile;
+use crate::policy::{EraseKind, Erasure};
 use crate::sense::{Check, Failure};
-use crate::storage::MediaOp;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use wire::Cdb;
-
-/// Bytes that are erased between two notes of the progress.
-const ERASE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Length of the header before an initialization pattern.
 const HEADER_BYTES: u16 = 4;
@@ -30,20 +22,21 @@ pub(crate) fn overwrite(admission: &Admission<'_>) -> Result<Program, Failure> {
     if admission.request.write_bytes < u32::from(len) {
         return Err(Check::PARAMETER_LENGTH.into());
     }
-    Ok(begin(admission, Method::Overwrite { passes: 0, invert: false, tile: 0 }, len))
+    let list = List::Pattern { bytes: len.into() };
+    Ok(begin(admission, Method::Overwrite { passes: 0, invert: false, tile: 0 }, list))
 }
 
 /// BLOCK ERASE, and CRYPTOGRAPHIC ERASE by a store that does it that way: afterwards all blocks read as zeros and are
 /// unmapped.
 pub(crate) fn erase(admission: &Admission<'_>) -> Result<Program, Failure> {
     check_no_parameters(admission)?;
-    Ok(begin(admission, Method::Erase, 0))
+    Ok(begin(admission, Method::Zero { unmap: true }, List::None))
 }
 
 /// EXIT FAILURE MODE.
 pub(crate) fn exit_failure_mode(admission: &Admission<'_>) -> Result<Program, Failure> {
     check_no_parameters(admission)?;
-    Ok(begin(admission, Method::ExitFailure, 0))
+    Ok(begin(admission, Method::ExitFailure, List::None))
 }
 
 /// Returns the parameter list length. Reserved bits must be zero: what SANITIZE destroys is gone.
@@ -61,240 +54,47 @@ fn check_no_parameters(admission: &Admission<'_>) -> Result<(), Check> {
     if check_cdb(admission.cdb())? == 0 { Ok(()) } else { Err(Check::cdb_byte(7)) }
 }
 
-fn begin(admission: &Admission<'_>, method: Method, list_bytes: u16) -> Program {
+fn begin(admission: &Admission<'_>, method: Method, list: List) -> Program {
     let flags = admission.cdb().u8(1);
-    Program::Sanitize(Box::new(Sanitize {
-        method,
-        list_bytes,
-        immediate: flags & 0x80 != 0,
-        unrestricted: flags & 0x20 != 0,
-        phase: Phase::Asking,
-        medium_bytes: 0,
-        done: 0,
-        progress: Arc::default(),
-    }))
+    let kind = EraseKind::Sanitize { unrestricted: flags & 0x20 != 0 };
+    Program::Erase(Box::new(Erase::new(kind, method, list, flags & 0x80 != 0)))
 }
 
-/// The program of SANITIZE. Once begun it cannot be aborted.
-#[derive(Debug)]
-pub(crate) struct Sanitize {
-    method: Method,
-    list_bytes: u16,
-    /// IMMED.
-    immediate: bool,
-    /// AUSE.
-    unrestricted: bool,
-    phase: Phase,
-    medium_bytes: u64,
-    /// Bytes done, in all passes together.
-    done: u64,
-    progress: Arc<AtomicU32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Method {
-    Overwrite {
-        passes: u8,
-        /// Between two passes the pattern is inverted.
-        invert: bool,
-        /// Bytes of the buffer that hold copies of a block.
-        tile: u32,
-    },
-    Erase,
-    ExitFailure,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Phase {
-    /// The home is asked to begin.
-    Asking,
-    Running,
-    Flushing,
-    /// The home is told how it went.
-    Telling {
-        ok: bool,
-    },
-}
-
-impl Sanitize {
-    pub(crate) fn buffer_bytes(&self) -> u32 {
-        match self.method {
-            Method::Overwrite { .. } => TILE_BYTES.max(u32::from(self.list_bytes)),
-            Method::Erase | Method::ExitFailure => 0,
-        }
+/// Reads the parameter list of OVERWRITE and fills the buffer with blocks of its pattern.
+pub(crate) fn pattern(env: &mut Env<'_>, list_bytes: u32) -> Result<Method, Check> {
+    let list = usize::try_from(list_bytes).ok().and_then(|len| env.buffer.get(..len));
+    let list = list.ok_or(Check::PARAMETER_LENGTH)?;
+    let [flags, _, high, low, ref pattern @ ..] = *list else { return Err(Check::PARAMETER_LENGTH) };
+    if flags & 0x60 != 0 {
+        return Err(Check::parameter_bit(0, 6));
     }
-
-    pub(crate) fn next(&mut self, env: &mut Env<'_>, event: Event) -> Step {
-        match event {
-            Event::Start if self.list_bytes > 0 => Step::Fetch { at: 0, len: u32::from(self.list_bytes) },
-            Event::Start => self.ask(env),
-            Event::Fetched => match self.parse(env) {
-                Ok(method) => {
-                    self.method = method;
-                    self.ask(env)
-                }
-                Err(check) => refused(env, check),
-            },
-            Event::Home(reply) => self.replied(env, &reply),
-            Event::Detached => self.work(),
-            Event::Stored(Ok(_)) => self.stored(env),
-            Event::Stored(Err(_)) => self.tell(false),
-            Event::Pushed => unexpected(env),
-        }
+    if flags & 0x1f == 0 {
+        return Err(Check::parameter_bit(0, 4));
     }
-
-    fn ask(&self, env: &Env<'_>) -> Step {
-        let from = env.nexus.identity();
-        Step::Home(Box::new(match self.method {
-            Method::ExitFailure => HomeRequest::SanitizeExitFailure { from },
-            Method::Overwrite { .. } | Method::Erase => {
-                HomeRequest::SanitizeBegin { from, unrestricted: self.unrestricted }
-            }
-        }))
+    let len = usize::from(u16::from_be_bytes([high, low]));
+    let pattern = pattern.get(..len).filter(|pattern| !pattern.is_empty());
+    let pattern = pattern.ok_or(Check::parameter_byte(2))?.to_vec();
+    let block_bytes = env.view.unit.block_bytes;
+    let block = usize::try_from(block_bytes).ok().and_then(|len| env.buffer.get_mut(..len));
+    for (slot, byte) in block.ok_or(Check::INTERNAL)?.iter_mut().zip(pattern.iter().cycle()) {
+        *slot = *byte;
     }
-
-    /// Reads the parameter list of OVERWRITE and fills the buffer with blocks of its pattern.
-    fn parse(&self, env: &mut Env<'_>) -> Result<Method, Check> {
-        let list = env.buffer.get(..usize::from(self.list_bytes)).ok_or(Check::PARAMETER_LENGTH)?;
-        let [flags, _, high, low, ref pattern @ ..] = *list else { return Err(Check::PARAMETER_LENGTH) };
-        if flags & 0x60 != 0 {
-            return Err(Check::parameter_bit(0, 6));
-        }
-        if flags & 0x1f == 0 {
-            return Err(Check::parameter_bit(0, 4));
-        }
-        let len = usize::from(u16::from_be_bytes([high, low]));
-        let pattern = pattern.get(..len).filter(|pattern| !pattern.is_empty());
-        let pattern = pattern.ok_or(Check::parameter_byte(2))?.to_vec();
-        let block_bytes = env.view.unit.block_bytes;
-        let block = usize::try_from(block_bytes).ok().and_then(|len| env.buffer.get_mut(..len));
-        for (slot, byte) in block.ok_or(Check::INTERNAL)?.iter_mut().zip(pattern.iter().cycle()) {
-            *slot = *byte;
-        }
-        let tile = tile(env.buffer, block_bytes);
-        Ok(Method::Overwrite { passes: flags & 0x1f, invert: flags & 0x80 != 0, tile })
-    }
-
-    fn replied(&mut self, env: &Env<'_>, reply: &HomeReply) -> Step {
-        match reply {
-            HomeReply::Conflict => return refused(env, Failure::CONFLICT),
-            HomeReply::Check(check) => return refused(env, *check),
-            HomeReply::Done => {}
-        }
-        match (self.phase, &env.view.policy.sanitize, self.method) {
-            (Phase::Telling { ok: false }, _, _) => refused(env, Check::SANITIZE_FAILED),
-            (Phase::Telling { ok: true }, _, _) | (_, _, Method::ExitFailure) => Step::End(self.good()),
-            (_, Some(policy::Sanitize::Running { progress, .. }), _) => {
-                self.progress = Arc::clone(progress);
-                self.medium_bytes = env.view.blocks().saturating_mul(u64::from(env.view.unit.block_bytes));
-                self.phase = Phase::Running;
-                Step::Detach(self.immediate.then(|| self.good()))
-            }
-            (_, Some(policy::Sanitize::Failed { .. }) | None, _) => unexpected(env),
-        }
-    }
-
-    fn good(&self) -> Ending {
-        Ending::taken(u64::from(self.list_bytes))
-    }
-
-    fn stored(&mut self, env: &mut Env<'_>) -> Step {
-        match self.phase {
-            Phase::Running => self.advance(env),
-            Phase::Flushing => self.tell(true),
-            Phase::Asking | Phase::Telling { .. } => unexpected(env),
-        }
-    }
-
-    /// The piece at hand is done: notes the progress, and inverts the pattern at the end of a pass.
-    fn advance(&mut self, env: &mut Env<'_>) -> Step {
-        self.done = self.done.saturating_add(self.piece().1);
-        let unit = self.total().div_ceil(1 << 16).max(1);
-        let progress = self.done.checked_div(unit).and_then(|done| u32::try_from(done).ok());
-        self.progress.store(progress.unwrap_or(u32::MAX).min(u32::from(u16::MAX)), Ordering::Relaxed);
-        if let Method::Overwrite { invert: true, .. } = self.method
-            && self.at() == 0
-        {
-            env.buffer.iter_mut().for_each(|byte| *byte = !*byte);
-        }
-        self.work()
-    }
-
-    /// The next operation.
-    fn work(&mut self) -> Step {
-        let (offset, len) = self.piece();
-        if self.done >= self.total() {
-            self.phase = Phase::Flushing;
-            return Step::Media { unit: None, op: MediaOp::Flush };
-        }
-        let op = match self.method {
-            Method::Overwrite { .. } => {
-                let len = u32::try_from(len).unwrap_or(0);
-                MediaOp::Write { offset, len, buffer: 0, durable: false, atomic: false }
-            }
-            Method::Erase | Method::ExitFailure => MediaOp::Zero { offset, len, unmap: true, durable: false },
-        };
-        Step::Media { unit: None, op }
-    }
-
-    /// Where on the medium the work is.
-    fn at(&self) -> u64 {
-        self.done.checked_rem(self.medium_bytes).unwrap_or(0)
-    }
-
-    /// Offset and length of the piece at hand.
-    fn piece(&self) -> (u64, u64) {
-        let longest = match self.method {
-            Method::Overwrite { tile, .. } => u64::from(tile.min(CHUNK_BYTES)),
-            Method::Erase | Method::ExitFailure => ERASE_BYTES,
-        };
-        (self.at(), self.medium_bytes.saturating_sub(self.at()).min(longest))
-    }
-
-    fn total(&self) -> u64 {
-        match self.method {
-            Method::Overwrite { passes, .. } => self.medium_bytes.saturating_mul(u64::from(passes)),
-            Method::Erase | Method::ExitFailure => self.medium_bytes,
-        }
-    }
-
-    fn tell(&mut self, ok: bool) -> Step {
-        self.phase = Phase::Telling { ok };
-        Step::Home(Box::new(HomeRequest::SanitizeEnd { ok, unrestricted: self.unrestricted }))
-    }
+    let tile = tile(env.buffer, block_bytes);
+    Ok(Method::Overwrite { passes: flags & 0x1f, invert: flags & 0x80 != 0, tile })
 }
 
 impl Draft {
-    /// All other commands end first, so that none of them writes behind the sanitize operation.
-    pub(crate) fn sanitize_begin(&mut self, from: NexusId, unrestricted: bool) -> HomeReply {
-        match &self.policy.sanitize {
-            Some(policy::Sanitize::Running { .. }) => return HomeReply::Check(Check::SANITIZING),
-            Some(policy::Sanitize::Failed { unrestricted: false }) if unrestricted => {
-                return HomeReply::Check(Check::cdb_bit(1, 5));
-            }
-            Some(policy::Sanitize::Failed { .. }) | None => {}
-        }
-        self.policy.sanitize = Some(policy::Sanitize::Running { progress: Arc::default(), unrestricted });
-        self.abort_others(from);
-        // The sender's own as well; the command itself is spared by whoever applies this.
-        self.aborts.push((Who::Only(from), Aborted::WithStatus));
-        self.changed()
-    }
-
-    pub(crate) fn sanitize_end(&mut self, ok: bool, unrestricted: bool) -> HomeReply {
-        self.policy.sanitize = if ok { None } else { Some(policy::Sanitize::Failed { unrestricted }) };
-        self.changed()
-    }
-
     pub(crate) fn sanitize_exit_failure(&mut self) -> HomeReply {
-        match &self.policy.sanitize {
-            Some(policy::Sanitize::Running { .. }) => HomeReply::Check(Check::SANITIZING),
-            Some(policy::Sanitize::Failed { unrestricted: false }) => HomeReply::Check(Check::cdb_bit(1, 4)),
-            Some(policy::Sanitize::Failed { unrestricted: true }) => {
-                self.policy.sanitize = None;
+        match &self.policy.erasure {
+            Some(Erasure::Running { kind, .. }) => HomeReply::Check(Check::erasing(*kind)),
+            Some(Erasure::Failed { kind: EraseKind::Sanitize { unrestricted: false } }) => {
+                HomeReply::Check(Check::cdb_bit(1, 4))
+            }
+            Some(Erasure::Failed { kind: EraseKind::Sanitize { unrestricted: true } }) => {
+                self.policy.erasure = None;
                 self.changed()
             }
-            None => HomeReply::Done,
+            Some(Erasure::Failed { kind: EraseKind::Format }) | None => HomeReply::Done,
         }
     }
 }
@@ -304,6 +104,7 @@ mod tests {
     use crate::command::Status;
     use crate::home::{Aborted, Damaged, Home, HomeRequest, Who};
     use crate::nexus::NexusId;
+    use crate::policy::EraseKind;
     use crate::storage::{MediaOp, StoreError};
     use crate::testing::{BLOCK, Bench, Outcome, unit};
 
@@ -396,7 +197,10 @@ mod tests {
     #[test]
     fn the_unit_is_not_ready_meanwhile() {
         let mut bench = bench();
-        bench.ask(HomeRequest::SanitizeBegin { from: bench.nexuses[0].identity(), unrestricted: false });
+        bench.ask(HomeRequest::EraseBegin {
+            from: bench.nexuses[0].identity(),
+            kind: EraseKind::Sanitize { unrestricted: false },
+        });
         for cdb in [READ, &[0; 6], &[0x1b, 0, 0, 0, 1, 0], &cdb(0x02, 0), &cdb(0x1f, 0)] {
             bench.read(cdb).assert_check(0x2, 0x041b);
         }
@@ -404,7 +208,7 @@ mod tests {
         bench.ask(HomeRequest::Reset { from: Some(NexusId(1)) });
         bench.nexuses[0].attentions.clear();
         bench.read(READ).assert_check(0x2, 0x041b);
-        bench.ask(HomeRequest::SanitizeEnd { ok: true, unrestricted: false });
+        bench.ask(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Sanitize { unrestricted: false } });
         bench.read(READ).assert_good();
     }
 
@@ -412,7 +216,7 @@ mod tests {
     fn all_other_commands_end_first_the_sender_s_own_too() {
         let mut bench = bench();
         let from = bench.nexuses[0].identity();
-        bench.ask(HomeRequest::SanitizeBegin { from, unrestricted: false });
+        bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: false } });
         let aborts = bench.published.unwrap().aborts;
         assert!(aborts.contains(&(Who::Only(NexusId(1)), Aborted::WithStatus)));
         assert!(aborts.contains(&(Who::Others(NexusId(1)), Aborted::Silently)));
@@ -424,7 +228,7 @@ mod tests {
         for unrestricted in [false, true] {
             let mut bench = bench();
             let from = bench.nexuses[0].identity();
-            bench.ask(HomeRequest::SanitizeBegin { from, unrestricted });
+            bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted } });
             let kept = bench.published.take().unwrap().persist.unwrap();
             let mut restored = Home::new(bench.view.unit.clone(), bench.view.policy.traits);
             for damaged in [&kept[..kept.len() - 1], &[&kept[..], &[0]].concat(), b"garbage", b""] {

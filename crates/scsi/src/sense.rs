@@ -1,7 +1,7 @@
 //! Why a command ends with CHECK CONDITION: one name for each condition that Lunette reports.
 
 use crate::command::{Ending, Status};
-use crate::policy::Modes;
+use crate::policy::{EraseKind, Modes};
 use crate::storage::StoreError;
 use wire::{Sense, SenseData, SenseKey, Specific};
 
@@ -33,6 +33,12 @@ impl Check {
     /// MEDIUM NOT PRESENT (ejected).
     pub const NO_MEDIUM: Check = Check::new(SenseKey::NotReady, 0x3a00);
 
+    /// LOGICAL UNIT NOT READY, FORMAT IN PROGRESS.
+    pub const FORMATTING: Check = Check::new(SenseKey::NotReady, 0x0404);
+    /// MEDIUM FORMAT CORRUPTED: a FORMAT UNIT did not end well, and only a new one makes the medium accessible.
+    pub const FORMAT_CORRUPTED: Check = Check::new(SenseKey::MediumError, 0x3100);
+    /// FORMAT COMMAND FAILED.
+    pub const FORMAT_FAILED: Check = Check::new(SenseKey::MediumError, 0x3101);
     /// SANITIZE COMMAND FAILED: only a new SANITIZE makes the medium accessible.
     pub const SANITIZE_FAILED: Check = Check::new(SenseKey::MediumError, 0x3103);
     /// UNRECOVERED READ ERROR.
@@ -102,6 +108,22 @@ impl Check {
     pub const ABORTED: Check = Check::new(SenseKey::AbortedCommand, 0x0000);
     /// MISCOMPARE DURING VERIFY OPERATION.
     pub const MISCOMPARE: Check = Check::new(SenseKey::Miscompare, 0x1d00);
+
+    /// What commands are told while such an operation runs.
+    pub(crate) const fn erasing(kind: EraseKind) -> Check {
+        match kind {
+            EraseKind::Sanitize { .. } => Check::SANITIZING,
+            EraseKind::Format => Check::FORMATTING,
+        }
+    }
+
+    /// How such an operation fails.
+    pub(crate) const fn erase_failed(kind: EraseKind) -> Check {
+        match kind {
+            EraseKind::Sanitize { .. } => Check::SANITIZE_FAILED,
+            EraseKind::Format => Check::FORMAT_FAILED,
+        }
+    }
 
     /// A check condition without further information.
     pub const fn new(key: SenseKey, code: u16) -> Check {

@@ -29,14 +29,16 @@ pub enum ReservationClass {
 pub(crate) enum Gate {
     /// Nothing, and no unit attention is reported to it (SAM-5 section 5.14.3, SPC-4 table 62).
     Open,
-    /// The unit may be not ready, but not under or after a failed SANITIZE.
+    /// The unit may be not ready, but not under or after a failed SANITIZE or FORMAT UNIT.
     Control,
     /// The medium is accessible.
     Ready,
     /// The medium is accessible and may be written.
     Write,
-    /// SANITIZE: the medium may be written, a failed SANITIZE is no hindrance.
+    /// SANITIZE: the medium may be written, a failed SANITIZE or FORMAT UNIT is no hindrance.
     Sanitize,
+    /// FORMAT UNIT: the same, but for a failed SANITIZE.
+    Format,
 }
 
 /// When a command exists at all.

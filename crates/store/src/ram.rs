@@ -241,7 +241,10 @@ impl RamLane {
             return Submitted::Done(Err(StoreError::Busy));
         }
         match long_clear(op, range) {
-            Some(unmap) => self.clears.push_back(Clear { id, range, done: 0, unmap, occupies: false }),
+            Some(unmap) => {
+                let occupies = self.store.occupied.take(range);
+                self.clears.push_back(Clear { id, range, done: 0, unmap, occupies });
+            }
             None => self.waiting.push_back((id, *op, range)),
         }
         Submitted::Later

@@ -73,7 +73,6 @@ fn a_write_is_not_lost<S: Backend<FakeIo> + 'static>(store: &Arc<S>) {
     let (mut one, mut two) = (lane(store), lane(store));
     for op in clears() {
         let clear = one.start(&op);
-        one.turn();
         let own = write(&mut one, LAST, 1);
         let others = write(&mut two, LAST - 4096, 2);
         two.turn();

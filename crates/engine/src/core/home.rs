@@ -85,7 +85,7 @@ impl<I: Io> Core<I> {
         let origin = Origin { core, who: Waiter::Task(task) };
         // The end of what was done must be known.
         let is_meant = |(other, request): &(Origin, HomeRequest)| {
-            *other == origin && !matches!(request, HomeRequest::SanitizeEnd { .. })
+            *other == origin && !matches!(request, HomeRequest::EraseEnd { .. })
         };
         if let Some(index) = home.queue.iter().position(is_meant) {
             home.queue.remove(index);

@@ -59,7 +59,8 @@ pub(super) struct Task {
     pub(super) aborted: bool,
     /// Its ending, until the home has ended what QERR ends with it.
     held: Option<Box<Ending>>,
-    /// It outlives its command (SANITIZE, a copy with IMMED); the nexus state that it then works with is its own.
+    /// It outlives its command (SANITIZE, FORMAT UNIT, a copy with IMMED); the nexus state that it then works with is its
+    /// own.
     detached: Option<Box<Detached>>,
 }
 
@@ -142,8 +143,8 @@ impl Task {
         }
     }
 
-    /// Whether a storage operation of it must come back before this core may end. What nothing can abort (SANITIZE)
-    /// is cut off by the end of the daemon, as by a loss of power.
+    /// Whether a storage operation of it must come back before this core may end. What nothing can abort (SANITIZE,
+    /// FORMAT UNIT) is cut off by the end of the daemon, as by a loss of power.
     pub(super) fn holds_up_the_end(&self) -> bool {
         self.detached.is_none() && matches!(self.state, State::Storing | State::Reading { .. })
     }
@@ -163,9 +164,9 @@ impl Task {
         self.detached.as_ref().filter(|_| !self.is_unstoppable()).map(|detached| &detached.nexus)
     }
 
-    /// Whether nothing can abort it: a SANITIZE that has begun.
+    /// Whether nothing can abort it: a SANITIZE or FORMAT UNIT that has begun.
     fn is_unstoppable(&self) -> bool {
-        self.detached.is_some() && self.exec.as_ref().is_some_and(Exec::is_sanitize)
+        self.detached.is_some() && self.exec.as_ref().is_some_and(Exec::erases)
     }
 
     /// Whether its initiator owes it data since before `then`.
@@ -390,9 +391,9 @@ impl<I: Io> Core<I> {
             }
             Step::Home(request) => {
                 let unit = self.tasks.get(key)?.unit;
-                if matches!(*request, HomeRequest::SanitizeBegin { .. }) {
+                if matches!(*request, HomeRequest::EraseBegin { .. }) {
                     // From here on it begins, whatever becomes of its initiator: the unit must not stay as it is
-                    // while SANITIZE runs without anyone to run it.
+                    // while it counts as erased without anyone who does it.
                     self.keep_nexus(key);
                 }
                 self.set_state(key, State::AtHome);

@@ -121,6 +121,7 @@ impl PassThrough {
 mod tests {
     use super::*;
     use crate::home::HomeRequest;
+    use crate::policy::EraseKind;
     use crate::storage::{MediaOp, StoreError};
     use crate::testing::{BLOCK, Bench, Outcome, unit};
     use proptest::prelude::*;
@@ -305,7 +306,7 @@ mod tests {
         assert!(bench.operations.is_empty());
         let mut bench = Bench::with_ata();
         let from = bench.nexuses[0].identity();
-        bench.ask(HomeRequest::SanitizeBegin { from, unrestricted: true });
+        bench.ask(HomeRequest::EraseBegin { from, kind: EraseKind::Sanitize { unrestricted: true } });
         pass(&mut bench, Registers::new(Command::IdentifyDevice, 0, 1), 0, &[]).assert_check(0x2, 0x041b);
     }
 

@@ -3,9 +3,8 @@
 use super::{Begin, Command, Gate, Offer, ReservationClass as Class};
 use crate::ata::pass_through;
 use crate::media::{atomic, compare, same, sync, transfer, unmap};
-use crate::sanitize;
 use crate::{capacity, diagnostic, inquiry, lba_status, log, luns, mode, opcodes, ports, power, reservation};
-use crate::{copy, request_sense};
+use crate::{copy, format, request_sense, sanitize};
 
 /// Every command.
 pub(crate) static COMMANDS: &[Command] = &[
@@ -128,6 +127,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     copy_results(0x03, &[0x84, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0]),
     copy_results(0x04, &RESULTS),
     copy_results(0x05, &[0x84, 0x1f, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0]),
+    slow(3600, control(&[0x04, 0xff, 0, 0, 0, 0], Gate::Format, Class::Write, format::begin)),
     sanitizes(0x01, Offer::Always, sanitize::overwrite),
     sanitizes(0x02, Offer::Thin, sanitize::erase),
     sanitizes(0x03, Offer::Cryptographic, sanitize::erase),
