@@ -140,7 +140,9 @@ impl Target {
     /// Hands up what has all its descriptors, in the order in which it came: an ORDERED command must not enter the task
     /// set before one that came earlier (SAM-5 section 8.9.3).
     pub(super) fn enter(&mut self) {
-        while let Some(id) = self.entering.front().copied() {
+        while matches!(self.phase, Phase::Full)
+            && let Some(id) = self.entering.front().copied()
+        {
             if self.tasks.get(id).is_some_and(|task| task.table.is_some() || task.unread().is_some()) {
                 return;
             }

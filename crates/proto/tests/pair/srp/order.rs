@@ -5,7 +5,7 @@ use super::rig::Rig;
 use super::shapes::{buffers, table};
 use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::Random;
-use proto::message::Access;
+use proto::message::{Access, MessageMachine};
 use proto::verbs::{Down, FunctionResponse, Up};
 use wire::srp::{LoginRequest, TaskFunction};
 
@@ -99,5 +99,20 @@ fn what_a_reset_ends_does_not_go_up_behind_it() {
         assert!(before.is_sorted() && behind[1..].is_sorted(), "seed {seed}: {seen:?}");
         assert!(seen.contains(&3) && seen.contains(&5), "seed {seed}: {seen:?}");
         assert_eq!((rig.broken, &rig.target_gone), (None, &None));
+    }
+}
+
+#[test]
+fn nothing_goes_up_behind_a_logout() {
+    for seed in 0..40 {
+        let (mut rig, tabled) = rig(seed);
+        rig.send(&numbered(1, 0, &tabled));
+        rig.send(&numbered(2, 1, &Shape::None));
+        rig.send(&[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+        while rig.target_gone.is_none() && rig.step() {}
+        assert_eq!(rig.target_gone.as_deref(), Some("logged out"), "seed {seed}");
+        rig.target.machine.forget_unread(|lun| lun == 0);
+        let up = rig.target.machine.poll();
+        assert!(up.is_none(), "seed {seed}: {up:?}");
     }
 }
