@@ -6,7 +6,7 @@
 use lunette_fuzz::Input;
 use lunette_fuzz::above::Above;
 use proto::aoe::target::{Config, Export, Kind, Target, announce, answer_query, look};
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use proto::verbs::{Down, Ending, TaskId};
 use std::time::Duration;
 use wire::aoe::{Address, ETHERTYPE, Header, Mac, Refusal};
@@ -110,7 +110,7 @@ impl Session {
         self.look(&frame);
         self.frames += 1;
         let place = Span { buffer: BufferId(2), len: frame.len() as u32, offset: self.frames << 16 };
-        if self.target.receive(self.now, &frame, place) {
+        if self.target.receive(self.now, Stamp(self.now.0), &frame, place) {
             self.held.push(place);
         }
     }

@@ -16,7 +16,7 @@ mod session;
 mod task;
 mod traffic;
 
-pub(crate) use aoe::open;
+pub(crate) use aoe::{Ledger, ledgers, open};
 #[cfg(test)]
 pub(crate) use budget::TURN_BYTES;
 pub(crate) use session::LunState;
@@ -72,8 +72,20 @@ pub(crate) struct Shared {
     pub(crate) rdma_listeners: Vec<Option<Listener>>,
     /// Home core of each unit.
     pub(crate) homes: Vec<usize>,
+    /// What AoE changes of each unit that it exports.
+    pub(crate) ledgers: Vec<Option<Ledger>>,
     /// Jobs that block, for the housekeeper.
     pub(crate) housekeeper: mpsc::Sender<crate::housekeeper::Job>,
+}
+
+impl Shared {
+    /// That of a unit with AoE sessions.
+    fn ledger(&self, unit: u32) -> &Ledger {
+        let Some(ledger) = &self.ledgers[unit as usize] else {
+            unreachable!("only exported units have sessions")
+        };
+        ledger
+    }
 }
 
 /// A core with its kernel `I`.
@@ -108,6 +120,8 @@ pub(crate) struct Core<I: Io> {
     meter: Meter,
     /// Tasks that wait for a buffer of the core, oldest first.
     starved: VecDeque<Starving>,
+    /// Tasks that wait until others have changed the same blocks, oldest first.
+    overlapping: Vec<Key>,
     /// Connections whose initiators may send nothing for want of room.
     narrow: Vec<Key>,
     budget: Budget,
@@ -228,6 +242,7 @@ impl<I: Io> Core<I> {
             drain: None,
             meter: Meter::default(),
             starved: VecDeque::new(),
+            overlapping: Vec::new(),
             narrow: Vec::new(),
             budget: Budget::new(),
             to_serve: Vec::with_capacity(64),
@@ -449,6 +464,7 @@ impl<I: Io> Core<I> {
             Message::CloseTarget { target, asker } => self.close_target(target, asker),
             Message::TargetClosed(asker) => self.function_closed(asker),
             Message::Interface { index, message } => self.interface_message(index, message),
+            Message::ChangeEnded => self.change_ended(),
             Message::Stop => self.stop(),
             Message::Drained => self.drained += 1,
         }

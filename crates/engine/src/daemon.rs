@@ -142,6 +142,7 @@ impl Daemon {
             listeners,
             rdma_listeners,
             homes: (0..opened.len()).map(|unit| unit % count).collect(),
+            ledgers: crate::core::ledgers(&config),
             housekeeper: jobs.clone(),
             config,
         });

@@ -143,6 +143,8 @@ pub(crate) enum Message {
         /// What about it.
         message: InterfaceMessage,
     },
+    /// Blocks that AoE's commands wait for have been changed: see `core::aoe::order`.
+    ChangeEnded,
     /// Finish, flush, log out, end.
     Stop,
     /// A core that stops has no connection and no task left. It serves its units' homes on until all are so far.

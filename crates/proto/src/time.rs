@@ -6,6 +6,11 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(pub u64);
 
+/// When something came in: nanoseconds of the clock that everybody has, which may be set back. Later is larger, as long as
+/// nobody does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Stamp(pub u64);
+
 impl Time {
     /// This time and `by` more.
     pub fn after(self, by: Duration) -> Time {

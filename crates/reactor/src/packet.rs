@@ -22,10 +22,12 @@ mod ring;
 mod socket;
 
 pub use filter::{Condition, Field, Width};
+pub use ring::now;
 pub use socket::{Setup, Socket, open};
 
 use crate::io::Handle;
 use crate::memory::{Arena, LARGE_BYTES, Loan};
+use proto::time::Stamp;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
@@ -44,7 +46,7 @@ pub struct Packets {
     slots: Slots,
     receiving: Vec<Span>,
     /// Received, and not yet asked for.
-    arrived: VecDeque<Span>,
+    arrived: VecDeque<(Span, Stamp)>,
     sending: Vec<Span>,
     /// Frames to send, oldest first.
     queued: VecDeque<Span>,
@@ -141,7 +143,7 @@ impl Packets {
                 unsafe { frame.copy(to) };
                 arena.unlend(slot, Loan::Write);
                 self.receiving.pop();
-                self.arrived.push_back(slot);
+                self.arrived.push_back((slot, frame.came));
             }
             self.socket.ring.advance();
         }
@@ -168,6 +170,11 @@ impl Packets {
 
     /// The oldest received frame, exactly its bytes; it stays where it is until it is released.
     pub fn frame(&mut self) -> Option<Span> {
+        self.stamped_frame().map(|(frame, _)| frame)
+    }
+
+    /// The same, and when it came in: what came before it has an earlier time, whichever socket it waited at.
+    pub fn stamped_frame(&mut self) -> Option<(Span, Stamp)> {
         self.arrived.pop_front()
     }
 

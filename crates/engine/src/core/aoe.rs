@@ -3,8 +3,12 @@
 
 mod again;
 mod counts;
+mod ledger;
+mod order;
 
 pub(super) use again::{Answered, Keeper, keepers};
+pub(super) use ledger::Claim;
+pub(crate) use ledger::Ledger;
 
 use super::connection::{Connection, Phase};
 use super::session::LunState;
@@ -17,7 +21,7 @@ use crate::ports;
 use crate::slots::Key;
 use crate::transport::Transport;
 use proto::aoe::target::{self, Counts, Export, Kind, Sight, Target};
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use proto::verbs::Session;
 use reactor::io::{Io, Tag};
 use reactor::packet::{self, Condition, Field, Packets, Setup, Socket};
@@ -187,9 +191,9 @@ impl<I: Io> Core<I> {
         for index in 0..self.interfaces.len() {
             self.interfaces[index].packets.receive(self.io.arena());
             let before = any;
-            while let Some(frame) = self.interfaces[index].packets.frame() {
+            while let Some((frame, came)) = self.interfaces[index].packets.stamped_frame() {
                 any = true;
-                if !self.take_frame(index, frame) {
+                if !self.take_frame(index, frame, came) {
                     self.interfaces[index].packets.release(frame);
                 }
             }
@@ -206,7 +210,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Takes one frame. Whether it stays where it is.
-    fn take_frame(&mut self, index: usize, frame: Span) -> bool {
+    fn take_frame(&mut self, index: usize, frame: Span, came: Stamp) -> bool {
         // What is not AoE, or not whole, is nobody's concern on a shared segment.
         let Ok(sight) = target::look(self.io.arena().bytes(frame)) else { return false };
         let config = &self.shared.config.aoe[self.interfaces[index].index];
@@ -218,7 +222,7 @@ impl<I: Io> Core<I> {
                 self.answer_query(index, &sight, frame);
                 false
             }
-            Kind::Session => self.session_frame(index, &sight, frame),
+            Kind::Session => self.session_frame(index, &sight, frame, came),
         }
     }
 
@@ -242,7 +246,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn session_frame(&mut self, index: usize, sight: &Sight, frame: Span) -> bool {
+    fn session_frame(&mut self, index: usize, sight: &Sight, frame: Span, came: Stamp) -> bool {
         let Some(key) = self.session(index, sight) else { return false };
         let now = self.io.now();
         let room = self.interfaces[index].room();
@@ -258,7 +262,7 @@ impl<I: Io> Core<I> {
             return false;
         };
         target.limit_frames(room);
-        let stays = target.receive(now, bytes, frame);
+        let stays = target.receive(now, came, bytes, frame);
         conn.progress_at = now;
         self.soil(key);
         stays
@@ -455,6 +459,11 @@ pub(super) fn exports(config: &Config) -> BTreeMap<Address, u32> {
         }
     }
     exports
+}
+
+/// What is known of the changes of each unit that AoE exports.
+pub(crate) fn ledgers(config: &Config) -> Vec<Option<Ledger>> {
+    config.luns.iter().map(|lun| lun.export().map(|_| Ledger::new())).collect()
 }
 
 /// Sockets of an interface, one for each core that serves it.

@@ -3,6 +3,7 @@
 mod storage;
 
 use super::Core;
+use super::aoe::Claim;
 use super::budget::Rest;
 use super::buffer::Purpose;
 use super::connection::Connection;
@@ -55,6 +56,8 @@ pub(super) struct Task {
     missing: Option<Time>,
     /// It counts in its unit's gate.
     gated: bool,
+    /// Its right to change what it changes, if it is one of AoE's.
+    pub(super) claim: Option<Claim>,
     /// It was aborted, and lingers until its storage operation or its home lets go of it.
     pub(super) aborted: bool,
     /// Its ending, until the home has ended what QERR ends with it.
@@ -76,6 +79,8 @@ struct Detached {
 pub(super) enum State {
     /// Its unit's gate.
     Waiting,
+    /// Others that change the same blocks.
+    Overlapping,
     /// A buffer.
     Starved,
     /// Unsolicited data, before its program begins.
@@ -137,6 +142,7 @@ impl Task {
             asked_bytes: 0,
             missing: None,
             gated: false,
+            claim: None,
             aborted: false,
             held: None,
             detached: None,
@@ -236,13 +242,18 @@ impl<I: Io> Core<I> {
         }
         self.gates[unit as usize].begin();
         let admitted = admit(&self.views[unit as usize], &mut conn.luns[lun].nexus, &command, attribute);
+        let change = conn.machine.aoe_mut().and_then(|target| target.change(command.task));
+        let change = change.filter(|_| admitted.is_ok());
+        let claim = change.as_ref().and_then(|change| self.begin_change(unit, change).ok());
         if let Ok(exec) = &admitted
+            && change.is_some() == claim.is_some()
             && (self.lend(connection, unit, &command, exec) || self.put(connection, unit, &command, exec))
         {
+            claim.iter().for_each(|claim| self.end_change(unit, claim));
             return;
         }
         let task = Task::new(connection, &command, attribute, unit);
-        let key = self.insert(Task { lun, gated: true, ..task });
+        let key = self.insert(Task { lun, gated: true, claim, ..task });
         self.admitted(key, admitted);
     }
 
@@ -274,30 +285,40 @@ impl<I: Io> Core<I> {
         match admitted {
             Err(ending) => self.end(key, ending),
             Ok(exec) => {
-                let buffer_bytes = exec.buffer_bytes().max(task.command.unsolicited_bytes);
                 task.exec = Some(exec);
-                if self.borrow(key, buffer_bytes) {
-                    return self.begin(key);
-                }
-                let Some(task) = self.tasks.get(key) else { return };
-                if task.buffer.len() >= buffer_bytes {
-                    return self.begin(key);
-                }
-                if !task.buffer.is_empty() {
-                    // It waited at the gate with a buffer for its unsolicited data alone; the wait is over, and the
-                    // initiator may try again.
-                    return self.end(key, refusal(Status::Busy));
-                }
-                let purpose = match task.command.unsolicited_bytes {
-                    0 => Purpose::Step,
-                    _ => Purpose::Unasked,
-                };
-                match (self.take_buffer(key, buffer_bytes, purpose), purpose) {
-                    (Ok(()), _) => self.begin(key),
-                    (Err(_), Purpose::Unasked) => self.end(key, refusal(Status::TaskSetFull)),
-                    (Err(why), Purpose::Step) => self.starve(key, None, why),
-                }
+                self.begin_admitted(key);
             }
+        }
+    }
+
+    /// Begins a task that was admitted, when nothing is in its way.
+    pub(super) fn begin_admitted(&mut self, key: Key) {
+        if !self.is_in_order(key) {
+            return;
+        }
+        let Some(task) = self.tasks.get(key) else { return };
+        let buffer_bytes =
+            task.exec.as_ref().map_or(0, Exec::buffer_bytes).max(task.command.unsolicited_bytes);
+        if self.borrow(key, buffer_bytes) {
+            return self.begin(key);
+        }
+        let Some(task) = self.tasks.get(key) else { return };
+        if task.buffer.len() >= buffer_bytes {
+            return self.begin(key);
+        }
+        if !task.buffer.is_empty() {
+            // It waited at the gate with a buffer for its unsolicited data alone; the wait is over, and the
+            // initiator may try again.
+            return self.end(key, refusal(Status::Busy));
+        }
+        let purpose = match task.command.unsolicited_bytes {
+            0 => Purpose::Step,
+            _ => Purpose::Unasked,
+        };
+        match (self.take_buffer(key, buffer_bytes, purpose), purpose) {
+            (Ok(()), _) => self.begin(key),
+            (Err(_), Purpose::Unasked) => self.end(key, refusal(Status::TaskSetFull)),
+            (Err(why), Purpose::Step) => self.starve(key, None, why),
         }
     }
 
@@ -578,6 +599,7 @@ impl<I: Io> Core<I> {
                 true
             }
             State::Waiting
+            | State::Overlapping
             | State::Starved
             | State::Unsolicited
             | State::Fetching { .. }
@@ -612,9 +634,10 @@ impl<I: Io> Core<I> {
         self.keep_buffer(key);
         self.forget_connection(key);
         self.give_buffer(key);
-        let Some(Task { gated, aborted, unit, .. }) = self.tasks.get(key) else { return };
-        let (gated, aborted, unit) = (*gated, *aborted, *unit);
+        let Some(Task { gated, aborted, unit, claim, .. }) = self.tasks.get(key) else { return };
+        let (gated, aborted, unit, claim) = (*gated, *aborted, *unit, *claim);
         self.tasks.free(key);
+        claim.iter().for_each(|claim| self.end_change(unit, claim));
         if gated {
             self.leave_gate(unit, Some(key));
         }
@@ -623,7 +646,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn set_state(&mut self, key: Key, state: State) {
+    pub(super) fn set_state(&mut self, key: Key, state: State) {
         if let Some(task) = self.tasks.get_mut(key) {
             task.state = state;
         }

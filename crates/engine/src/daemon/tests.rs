@@ -191,6 +191,7 @@ impl Target {
             listeners,
             rdma_listeners: vec![None],
             homes: vec![0; units],
+            ledgers: crate::core::ledgers(&config),
             housekeeper: mpsc::channel().0,
             config,
         });

@@ -23,9 +23,10 @@ pub use query::{Export, Kind, Sight, announce, answer_query, look};
 pub use written::{COPIES_WITHIN, Written};
 
 use super::Frame;
-use crate::time::Time;
+use crate::time::{Stamp, Time};
 use crate::verbs::{Down, TaskId, Up};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 use task::TaskTable;
 use wire::Span;
@@ -72,6 +73,15 @@ pub struct Counts {
     pub copies: u64,
     /// There was no room for them, or for their answers.
     pub crowded: u64,
+}
+
+/// What a task changes, and when it came in: for the order among all, of whatever session, that change the same.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Sectors; for a list of ranges its number, behind all sectors.
+    pub blocks: Range<u64>,
+    /// When its frame came in.
+    pub came: Stamp,
 }
 
 /// The target's end of one AoE session.
@@ -188,6 +198,11 @@ impl Target {
     /// Frames that did not become a task of their own, since the last call.
     pub fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
+    }
+
+    /// A task was aborted, since a newer one has changed what it changes: as a rule its own copy.
+    pub fn count_late(&mut self) {
+        self.counts.copies = self.counts.copies.saturating_add(1);
     }
 
     /// A request was dropped before it came here, as what there is is not over.

@@ -1,11 +1,13 @@
 //! The ring that the kernel receives frames into (Linux, Documentation/networking/packet_mmap.rst), TPACKET_V2.
 
 use super::socket::Options;
+use proto::time::Stamp;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Frames do not cross the ends of such pieces of memory.
 const BLOCK_BYTES: u32 = 65536;
@@ -34,6 +36,17 @@ pub(super) struct Frame {
     pub(super) len: u32,
     /// How much of it is there.
     there: u32,
+    /// When the kernel put it there.
+    pub(super) came: Stamp,
+}
+
+/// The time now, by the clock of [`super::Packets::stamped_frame`].
+pub fn now() -> Stamp {
+    stamp(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn stamp(since_epoch: Duration) -> Stamp {
+    Stamp(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl Ring {
@@ -69,7 +82,8 @@ impl Ring {
         let (begin, there) = (u32::from(header.tp_mac), header.tp_snaplen);
         let is_inside = there <= self.frame_bytes && begin <= self.frame_bytes - there;
         assert!(is_inside, "the kernel's frames lie inside their places");
-        Some(Frame { bytes: at.wrapping_add(begin as usize), len: header.tp_len, there })
+        let came = stamp(Duration::new(header.tp_sec.into(), header.tp_nsec));
+        Some(Frame { bytes: at.wrapping_add(begin as usize), len: header.tp_len, there, came })
     }
 
     /// The oldest frame is not needed any more.

@@ -4,7 +4,7 @@ use crate::common::{TAG, complete_one, ring};
 use crate::net::{Cable, End, INTERFACE};
 use reactor::io::{Io, Wait};
 use reactor::memory::{Arena, Loan};
-use reactor::packet::{Condition, Field, Packets, Setup, Socket, Width, open};
+use reactor::packet::{Condition, Field, Packets, Setup, Socket, Width, now, open};
 use reactor::uring::Uring;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -123,6 +123,24 @@ fn frames_come_and_go_at_the_usual_mtu() {
 #[test]
 fn frames_come_and_go_at_a_jumbo_mtu() {
     frames_come_and_go(9000);
+}
+
+#[test]
+fn a_frame_has_the_time_when_it_came_in() {
+    let cable = Cable::new(1500);
+    let [mut a, mut b] = cable.ends.each_ref().map(|end| Host::new(end, &SETUP));
+    let mut last = now();
+    for n in 0..3 {
+        let frame = a.frame(b.packets.mac(), &payload(46, n));
+        a.send(&frame);
+        b.ring.watch(b.packets.handle(), TAG);
+        complete_one(&mut b.ring).result.unwrap();
+        let before_it_is_taken = now();
+        b.packets.receive(b.ring.arena());
+        let (_, came) = b.packets.stamped_frame().expect("a frame");
+        assert!(last <= came && came <= before_it_is_taken, "{last:?} {came:?} {before_it_is_taken:?}");
+        last = before_it_is_taken;
+    }
 }
 
 /// The first byte of the payload, and the second and third.

@@ -1,12 +1,18 @@
 //! What the layer above does with tasks.
 
-use super::Target;
 use super::task::{Answer, Stage};
+use super::{Change, Target};
 use crate::time::Time;
 use crate::verbs::{Ending, TaskId, Up};
 use wire::{Places, Span};
 
 impl Target {
+    /// What the task changes on the medium, if anything.
+    pub fn change(&mut self, id: TaskId) -> Option<Change> {
+        let task = self.tasks.get(id).filter(|task| task.stage == Stage::Given)?;
+        Some(Change { blocks: task.changes()?, came: task.came })
+    }
+
     /// Where all of the task's data-out lies, if none of it was fetched: there it stays until the next call of this
     /// machine.
     pub fn immediate(&mut self, id: TaskId) -> Option<Span> {

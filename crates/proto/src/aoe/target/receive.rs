@@ -4,7 +4,7 @@ use super::query::{head, needs_session};
 use super::task::{Answer, Kind, Met, Tags, Task};
 use super::violation::{Reaction, Violation};
 use super::{Frame, Phase, REFUSED_EVERY, REPLIES_MAX, Target};
-use crate::time::Time;
+use crate::time::{Stamp, Time};
 use crate::verbs::{Attribute, Command as UpCommand, TaskId, Up};
 use wire::aoe::{
     ATA_BYTES, Command, ConfigArgument, ErrorCode, Header, MaskArgument, Order, OrderKind, ReserveArgument,
@@ -25,15 +25,15 @@ struct Request {
 }
 
 impl Target {
-    /// Takes a frame that [`super::look`] found to be for this session: all of its bytes, and where they lie. `false`:
-    /// it is not needed any more. Otherwise [`Target::freed`] names it later.
-    pub fn receive(&mut self, now: Time, frame: &[u8], place: Span) -> bool {
+    /// Takes a frame that [`super::look`] found to be for this session: when it came in, all of its bytes, and where they
+    /// lie. `false`: it is not needed any more. Otherwise [`Target::freed`] names it later.
+    pub fn receive(&mut self, now: Time, came: Stamp, frame: &[u8], place: Span) -> bool {
         assert!(usize::try_from(place.len) == Ok(frame.len()), "a frame has one length");
         if self.phase != Phase::Open {
             return false;
         }
         match self.judge(frame) {
-            Ok(request) => self.request(now, &request, frame, place),
+            Ok(request) => self.request(now, came, &request, frame, place),
             Err(violation) => {
                 self.react(now, violation, frame);
                 false
@@ -87,9 +87,9 @@ impl Target {
     }
 
     /// Becomes a task, unless it is a copy or there is no room. `true`: the task needs its frame.
-    fn request(&mut self, now: Time, request: &Request, frame: &[u8], place: Span) -> bool {
+    fn request(&mut self, now: Time, came: Stamp, request: &Request, frame: &[u8], place: Span) -> bool {
         let mut request = *request;
-        let mut task = self.task(&request, frame, place);
+        let mut task = Task { came, ..self.task(&request, frame, place) };
         match self.tasks.meet(&task, request.tag) {
             Met::New => {}
             Met::Same | Met::Joined(None) => return self.copied(),

@@ -2,6 +2,7 @@
 
 use super::Config;
 use super::written::Write;
+use crate::time::Stamp;
 use crate::verbs::{Ending, TaskId};
 use std::ops::Range;
 use wire::aoe::{
@@ -16,6 +17,11 @@ use zerocopy::byteorder::big_endian::U16;
 
 /// Copies of one write, under other tags, that are answered together.
 const TAGS_MAX: usize = 4;
+
+/// What a list of ranges may cover.
+const ALL_SECTORS: Range<u64> = 0..u64::MAX;
+/// LBAs have 48 bits.
+const BEHIND_SECTORS: u64 = 1 << 48;
 
 /// SCSI status codes (SAM-5 section 5.3.1).
 const GOOD: u8 = 0x00;
@@ -234,6 +240,8 @@ pub(super) struct Task {
     pub stage: Stage,
     pub kind: Kind,
     pub tags: Tags,
+    /// When its frame came in.
+    pub came: Stamp,
     pub read_bytes: u32,
     /// Its frame, as long as that is needed, and where in it the data-out is.
     pub frame: Option<Span>,
@@ -268,7 +276,19 @@ impl Task {
             Some(Action::Write { .. }) => {
                 registers.lba..registers.lba.saturating_add(u64::from(registers.sectors()))
             }
-            Some(Action::Read | Action::Verify | Action::Flush | Action::Other) | None => 0..u64::MAX,
+            Some(Action::Read | Action::Verify | Action::Flush | Action::Other) | None => ALL_SECTORS,
+        }
+    }
+
+    /// The sectors that it changes without its unit's home, which has an order of its own. TRIM has the number of its list
+    /// in place of them, and so an order among its copies: the ranges of a list may be anywhere.
+    pub(super) fn changes(&self) -> Option<Range<u64>> {
+        match self.sectors() {
+            ALL_SECTORS => {
+                let number = BEHIND_SECTORS.saturating_add(self.sum.into());
+                Some(number..number.saturating_add(1))
+            }
+            sectors => Some(sectors).filter(|sectors| !sectors.is_empty()),
         }
     }
 

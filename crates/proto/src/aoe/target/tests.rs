@@ -54,7 +54,7 @@ impl Session {
         self.frames += 1;
         let place =
             Span { buffer: RING, len: u32::try_from(frame.len()).unwrap(), offset: self.frames << 16 };
-        let keeps = self.target.receive(now, frame, place);
+        let keeps = self.target.receive(now, Stamp(now.0), frame, place);
         self.held.extend(keeps.then_some(place));
         keeps
     }
@@ -182,6 +182,32 @@ fn a_write_is_fetched_from_its_frame() {
     session.end(task, 0, None);
     let (tag, section, error) = ata_answer(&session.answer().unwrap());
     assert_eq!((tag, section.command, error), (7, status::DRDY, ErrorCode::NONE));
+    session.finish();
+}
+
+#[test]
+fn what_a_task_changes_is_known_until_it_has_ended() {
+    let mut session = Session::new(4);
+    let trim = |tag: u32, byte: u8| {
+        let registers = Registers::new(wire::ata::Command::DataSetManagement, 0, 1);
+        ata(tag, &registers, &[byte; 512])
+    };
+    let order = frame(Command::RESERVE, 5, &[0, 0], &[]);
+    let mut changes = Vec::new();
+    for request in [write(1, 77, 1), read(2, 77, 1), trim(3, 1), trim(4, 2), order] {
+        session.receive(&request);
+        let task = session.command().task;
+        changes.push(session.target.change(task).map(|change| {
+            assert_eq!(change.came, Stamp(NOW.0));
+            change.blocks
+        }));
+        session.end(task, 0, None);
+        assert_eq!(session.target.change(task), None);
+        assert!(session.answer().is_some());
+    }
+    assert_eq!((&changes[0], &changes[1], &changes[4]), (&Some(77..78), &None, &None));
+    let lists = [&changes[2], &changes[3]].map(|list| list.clone().expect("it changes something"));
+    assert!(lists.iter().all(|list| list.start >= 1 << 48) && lists[0] != lists[1], "{lists:?}");
     session.finish();
 }
 

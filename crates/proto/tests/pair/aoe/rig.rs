@@ -5,7 +5,7 @@ use crate::support::{DISK, HOST, Random, crc32c};
 use proto::aoe::initiator::{Initiator, InitiatorConfig, Outgoing, Put, Source};
 use proto::aoe::target::{Config, Export, Kind, Target, answer_query, look};
 use proto::iscsi::initiator::Event;
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use proto::verbs::{Command, Down, Ending, TaskId, Up};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -318,7 +318,7 @@ impl Rig {
             return;
         }
         let place = self.keep(bytes.clone());
-        if !self.target.receive(self.now, &bytes, place) {
+        if !self.target.receive(self.now, Stamp(self.now.0), &bytes, place) {
             self.frames.remove(&place.buffer.0);
         }
     }
