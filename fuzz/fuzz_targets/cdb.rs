@@ -5,7 +5,7 @@
 use lunette_fuzz::Input;
 use scsi::home::{HomeReply, HomeRequest};
 use scsi::storage::{Found, MediaOp, StoreError, Traits};
-use scsi::unit::Port;
+use scsi::unit::{Port, Protocol};
 use scsi::{
     Attribute, Ending, Env, Event, Exec, Home, NexusId, NexusUnit, Reach, Request, Status, Step, Unit, View,
 };
@@ -292,6 +292,7 @@ fn unit(index: u32, options: u8) -> Unit {
             group: 1,
             name: "iqn.2026-11.io.lunette:disk,t,0x0001".into(),
             device: "iqn.2026-11.io.lunette:disk".into(),
+            protocol: Protocol::Iscsi,
         }],
     }
 }
