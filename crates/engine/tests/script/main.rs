@@ -208,7 +208,7 @@ fn residuals(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
         ("TEST UNIT READY into 512 bytes", reading(&TEST_UNIT_READY, 512)),
         ("TEST UNIT READY from 512 bytes", writing(&TEST_UNIT_READY, pattern(6, 512))),
         ("INQUIRY of the pages that there are", reading(&[0x12, 1, 0, 0, 255, 0], 255)),
-        ("INQUIRY of the names", reading(&[0x12, 1, 0x83, 0, 255, 0], 255)),
+        ("INQUIRY of the unit's names", reading(&[0x12, 1, 0x83, 0, 64, 0], 64)),
         ("MODE SENSE of all pages", reading(&[0x1a, 0, 0x3f, 0, 255, 0], 255)),
         ("READ CAPACITY(16)", reading(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], 32)),
         ("INQUIRY of 5 bytes into 255", reading(&inquiry(5), 255)),
@@ -432,8 +432,23 @@ fn reservations_hold_between_transports() {
     daemon.stop().expect("every core ends in order");
 }
 
-/// A registration: its key, whether it holds the reservation, and its TransportID.
-type Registration = (u64, bool, Vec<u8>);
+/// Protocol and relative identifier of the target port that a session came by, as VPD 83h says.
+fn target_port(nexus: &mut Box<dyn Nexus>) -> (u8, [u8; 2]) {
+    let task = nexus.submit(&reading(&[0x12, 1, 0x83, 0, 255, 0], 255));
+    let (_, data) = nexus.end(task);
+    let mut rest = &data[4..];
+    while let [code_set, kind, _, len, others @ ..] = rest {
+        let (designator, next) = others.split_at((*len).into());
+        if *kind == 0x94 {
+            return (code_set >> 4, [designator[2], designator[3]]);
+        }
+        rest = next;
+    }
+    panic!("no relative target port identifier in {data:x?}")
+}
+
+/// A registration: its key, whether it holds the reservation, its target port, and its TransportID.
+type Registration = (u64, bool, [u8; 2], Vec<u8>);
 
 /// What READ FULL STATUS tells (SPC-4 section 6.15.5), sorted.
 fn full_status(nexus: &mut Box<dyn Nexus>) -> Vec<Registration> {
@@ -442,11 +457,10 @@ fn full_status(nexus: &mut Box<dyn Nexus>) -> Vec<Registration> {
     let mut rest = &data[8..];
     let mut found = Vec::new();
     while let Some((head, tail)) = rest.split_at_checked(24) {
-        assert_eq!(head[18..20], [0, 1], "all came by one port");
         let len = u32::from_be_bytes(*head[20..].first_chunk().expect("4 bytes"));
         let (id, next) = tail.split_at(len as usize);
         let key = u64::from_be_bytes(*head.first_chunk().expect("8 bytes"));
-        found.push((key, head[12] & 1 != 0, id.to_vec()));
+        found.push((key, head[12] & 1 != 0, [head[18], head[19]], id.to_vec()));
         rest = next;
     }
     found.sort();
@@ -459,36 +473,44 @@ fn registrations_name_initiators_of_every_transport() {
         let (daemon, mut all) = one_of_each();
         let ids = all.each_ref().map(|nexus| nexus.transport_id());
         assert_eq!(ids.each_ref().map(|id| id[0] & 0x0f), [5, 5, 4], "protocols: iSCSI, iSCSI, SRP");
-        // REGISTER with SPEC_I_PT: the two others as well.
+        let [(iscsi, port), (iser, same), (srp, other)] = all.each_mut().map(target_port);
+        assert!((iscsi, iser, srp) == (5, 5, 4) && port == same && port != other);
+        let ports = [port, port, other];
+        // REGISTER with SPEC_I_PT and ALL_TG_PT: the two others as well, and by both ports.
         let others: Vec<u8> =
             (0..ids.len()).filter(|n| *n != registrar).flat_map(|n| ids[n].clone()).collect();
         let mut register = reserve_out(0, 0, 0, 0x77);
-        register.write[20] = 0x08;
+        register.write[20] = 0x0c;
         register.write.extend((others.len() as u32).to_be_bytes());
         register.write.extend(&others);
         register.cdb[8] = register.write.len() as u8;
         assert_eq!(outcome(&mut all[registrar], &register), "GOOD");
         assert_eq!(outcome(&mut all[registrar], &reserve_out(1, 6, 0x77, 0)), "GOOD", "RESERVE");
-        let registrations = |key: fn(usize, usize) -> u64, holder: usize| {
+        let registrations = |key: fn(bool) -> u64, holder: usize| {
+            let by = |n: usize, port| {
+                let holds = n == holder && port == ports[n];
+                (key(holds), holds, port, ids[n].clone())
+            };
             let mut all: Vec<Registration> =
-                (0..ids.len()).map(|n| (key(n, holder), n == holder, ids[n].clone())).collect();
+                (0..ids.len()).flat_map(|n| [by(n, port), by(n, other)]).collect();
             all.sort();
             all
         };
         for nexus in &mut all {
-            assert_eq!(full_status(nexus), registrations(|_, _| 0x77, registrar));
+            assert_eq!(full_status(nexus), registrations(|_| 0x77, registrar));
             assert_eq!(outcome(nexus, &write(0, 8)), "GOOD", "it is registered");
         }
         let mut outsider = session(&daemon, SCHEMES[registrar], 9);
         assert_eq!(outcome(&mut outsider, &write(0, 8)), "RESERVATION CONFLICT, 4096 under");
         // REGISTER AND MOVE to the next.
         let next = (registrar + 1) % ids.len();
-        let mut to = [&0x77_u64.to_be_bytes()[..], &0x88_u64.to_be_bytes(), &[0, 0, 0, 1]].concat();
+        let [high, low] = ports[next];
+        let mut to = [&0x77_u64.to_be_bytes()[..], &0x88_u64.to_be_bytes(), &[0, 0, high, low]].concat();
         to.extend((ids[next].len() as u32).to_be_bytes());
         to.extend(&ids[next]);
         let relocate = writing(&[0x5f, 7, 0, 0, 0, 0, 0, 0, to.len() as u8, 0], to);
         assert_eq!(outcome(&mut all[registrar], &relocate), "GOOD", "REGISTER AND MOVE");
-        let key = |n, holder| if n == holder { 0x88 } else { 0x77 };
+        let key = |holds| if holds { 0x88 } else { 0x77 };
         assert_eq!(full_status(&mut all[next]), registrations(key, next));
         all.into_iter().for_each(|nexus| nexus.leave());
         outsider.leave();
