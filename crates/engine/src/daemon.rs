@@ -11,6 +11,7 @@ use crate::opening::{self, Opened};
 use crate::ports;
 use crate::prober::{self, Watch, Watched};
 use crate::registry::Registry;
+use crate::state;
 use rdma::verbs::Listener;
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::Arena;
@@ -228,7 +229,7 @@ impl Drop for Daemon {
 /// Makes what the configuration takes for granted.
 fn prepare(config: &mut Config) -> Result<(), StartError> {
     if let Some(dir) = &config.state_dir {
-        std::fs::create_dir_all(dir).map_err(|error| {
+        state::make_directory(dir).map_err(|error| {
             StartError(format!(
                 "state directory {}: {error}; make it, or name another with --state-dir",
                 dir.display()

@@ -1,7 +1,7 @@
 //! The GUID of our SRP target ports: given, or made once and kept.
 
 use crate::access::OUI;
-use crate::housekeeper;
+use crate::state::Keeper;
 use std::io;
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let guid = make()?;
-            let kept = housekeeper::replace(&path, format!("{guid:016x}\n").as_bytes());
+            let kept = Keeper::default().replace(&path, format!("{guid:016x}\n").as_bytes(), false);
             kept.map_err(|error| fault(format!("the GUID of SRP cannot be kept: {error}")))?;
             Ok(guid)
         }

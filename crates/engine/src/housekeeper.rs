@@ -3,13 +3,18 @@
 
 use crate::config::AoeInterface;
 use crate::message::{InterfaceMessage, Message};
+use crate::state::Keeper;
 use reactor::mailbox::Sender;
 use reactor::packet::Socket;
 use scsi::{Damaged, Home};
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// How soon what could not be settled in the state directory is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Something that blocks.
 pub(crate) enum Job {
@@ -19,6 +24,8 @@ pub(crate) enum Job {
         unit: u32,
         /// The bytes.
         state: Vec<u8>,
+        /// What they tell of has happened: if they cannot be kept now, they are to be kept later.
+        is_final: bool,
         /// Whom to tell.
         core: usize,
     },
@@ -50,32 +57,41 @@ pub(crate) struct Housekeeper {
 impl Housekeeper {
     /// Works until [`Job::Stop`], or until nobody can send jobs any more.
     pub(crate) fn run(self, jobs: &mpsc::Receiver<Job>) {
-        while let Ok(job) = jobs.recv() {
+        let mut keeper = Keeper::default();
+        loop {
+            let job = if keeper.is_settled() {
+                jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                jobs.recv_timeout(AGAIN)
+            };
             match job {
-                Job::Persist { unit, state, core } => {
-                    let ok = self.persist(unit, &state);
+                Ok(Job::Persist { unit, state, is_final, core }) => {
+                    let ok = self.persist(&mut keeper, unit, &state, is_final);
                     self.cores[core].post(Message::Persisted { unit, ok });
                 }
-                Job::OpenInterface { interface, index, core } => {
+                Ok(Job::OpenInterface { interface, index, core }) => {
                     let message = InterfaceMessage::Opened(crate::core::open(&interface));
                     self.cores[core].post(Message::Interface { index, message });
                 }
-                Job::Close(socket) => drop(socket),
-                Job::Stop => return,
+                Ok(Job::Close(socket)) => drop(socket),
+                Err(RecvTimeoutError::Timeout) => keeper.settle(),
+                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return keeper.settle(),
             }
         }
     }
 
-    fn persist(&self, unit: u32, state: &[u8]) -> bool {
+    fn persist(&self, keeper: &mut Keeper, unit: u32, state: &[u8], is_final: bool) -> bool {
         let Some(dir) = &self.state_dir else { return state.is_empty() };
         let path = reservations_path(dir, &self.serials[unit as usize]);
-        match replace(&path, state) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::error!(path = %path.display(), %error, "reservations could not be kept: is the state directory writable?");
-                false
-            }
+        let Err(error) = keeper.replace(&path, state, is_final) else { return true };
+        tracing::error!(path = %path.display(), %error, "reservations could not be kept: is the state directory writable?");
+        if !keeper.is_settled() {
+            tracing::error!(
+                path = %path.display(),
+                "what was kept before may be gone after a power cut, although it holds: it is put back until that is durable"
+            );
         }
+        false
     }
 }
 
@@ -116,41 +132,4 @@ pub(crate) fn restore(home: &mut Home, state_dir: &Path, serial: &str) -> Result
 fn reservations_path(dir: &Path, serial: &str) -> PathBuf {
     let safe: String = serial.bytes().map(|byte| format!("{byte:02x}")).collect();
     dir.join(format!("reservations-{safe}"))
-}
-
-/// Writes beside, makes durable, renames: a crash leaves the old state or the new one.
-pub(crate) fn replace(path: &Path, state: &[u8]) -> io::Result<()> {
-    if state.is_empty() {
-        return match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => sync_parent(path),
-        };
-    }
-    let beside = path.with_extension("new");
-    let mut file = fs::File::create(&beside)?;
-    file.write_all(state)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
-    sync_parent(path)
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn state_is_replaced_and_removed() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = reservations_path(dir.path(), "a/b");
-        replace(&path, b"one").expect("written");
-        replace(&path, b"two").expect("written");
-        assert_eq!(fs::read(&path).expect("kept"), b"two");
-        replace(&path, b"").expect("removed");
-        replace(&path, b"").expect("nothing to remove is fine");
-        assert!(!path.exists());
-    }
 }

@@ -24,6 +24,7 @@ mod random;
 mod registry;
 pub mod remote;
 mod slots;
+mod state;
 #[cfg(test)]
 mod testing;
 mod transport;

@@ -13,6 +13,9 @@ pub(crate) mod daemon {
 #[allow(dead_code, reason = "other tests use the rest of it")]
 #[path = "../../lunette/tests/support/initiator.rs"]
 pub(crate) mod initiator;
+#[allow(dead_code, reason = "other tests use the rest of it")]
+#[path = "../tests/script/peer.rs"]
+pub(crate) mod peer;
 
 use crate::Daemon;
 use crate::config::{Config, ServeOptions};
@@ -77,9 +80,14 @@ impl HeldStore {
         self.holds.store(true, Ordering::SeqCst);
     }
 
+    /// Whether so many writes wait.
+    pub(crate) fn has_held(&self, writes: usize) -> bool {
+        self.held.load(Ordering::SeqCst) == writes
+    }
+
     /// Returns when so many writes wait.
     pub(crate) fn wait_for(&self, writes: usize) {
-        while self.held.load(Ordering::SeqCst) != writes {
+        while !self.has_held(writes) {
             std::thread::yield_now();
         }
     }

@@ -359,6 +359,11 @@ impl Home {
         draft.policy.removal_prevented = !self.preventing.is_empty();
     }
 
+    /// Whether [`Home::undo`] can undo the last request.
+    pub fn can_undo(&self) -> bool {
+        self.before.is_some()
+    }
+
     /// What the last request published could not be kept: all is as if it had not been made, and nothing may be
     /// published. False when that cannot be, as what it tells of has happened.
     pub fn undo(&mut self) -> bool {
@@ -642,7 +647,7 @@ mod tests {
         bench
             .home
             .handle(HomeRequest::EraseEnd { ok: true, kind: EraseKind::Sanitize { unrestricted: false } });
-        assert!(!bench.home.undo());
+        assert!(!bench.home.can_undo() && !bench.home.undo());
     }
 
     #[test]

@@ -59,6 +59,7 @@ impl<I: Io> Core<I> {
             }
             let Some((origin, request)) = home.queue.pop_front() else { return };
             let (reply, publish) = home.home.handle(request);
+            let is_final = !home.home.can_undo();
             let Some(publish) = publish else {
                 self.post(origin.core, Message::Answer { origin, reply });
                 continue;
@@ -66,7 +67,7 @@ impl<I: Io> Core<I> {
             let persist = publish.persist.clone();
             home.current = Some(Current { origin, reply, publish: Arc::new(publish), awaited: 0 });
             match persist {
-                Some(state) => self.persist(unit, state),
+                Some(state) => self.persist(unit, state, is_final),
                 None => self.publish(unit),
             }
         }
@@ -93,8 +94,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn persist(&mut self, unit: u32, state: Vec<u8>) {
-        let job = Job::Persist { unit, state, core: self.me };
+    fn persist(&mut self, unit: u32, state: Vec<u8>, is_final: bool) {
+        let job = Job::Persist { unit, state, is_final, core: self.me };
         if self.shared.housekeeper.send(job).is_err() {
             self.home_persisted(unit, false);
         }

@@ -11,7 +11,8 @@ use scsi::storage::StoreError;
 use std::ops::ControlFlow;
 use wire::SenseKey;
 
-const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::MediumError), 0x0c00);
+const FAILED: (Option<SenseKey>, u16) = (Some(SenseKey::MediumError), 0x0c00);
+const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::HardwareError), 0x0c00);
 
 fn front_of(fake: &Fake) -> Daemon {
     let front = serve(&[&fake.url()]);
@@ -33,7 +34,7 @@ fn a_write_whose_data_nobody_took_is_an_error_for_the_next_flush_too() {
     good(&mut client, &flush(), 0, &[]);
     for (takes, tells_residual) in [(0, false), (0, true), (512, false), (512, true)] {
         fake.with(|state| (state.takes, state.tells_residual) = (takes, tells_residual));
-        assert_eq!(sense(&mut client, &write(8, 8), 0, &data), LOST, "{takes} {tells_residual}");
+        assert_eq!(sense(&mut client, &write(8, 8), 0, &data), FAILED, "{takes} {tells_residual}");
         assert_eq!(sense(&mut client, &flush(), 0, &[]), LOST, "{takes} {tells_residual}");
         good(&mut client, &flush(), 0, &[]);
         fake.with(|state| state.takes = usize::MAX);

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use wire::SenseKey;
 
 const FLUSH: u8 = 0x91;
-/// MEDIUM ERROR, WRITE ERROR.
-const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::MediumError), 0x0c00);
+/// HARDWARE ERROR, WRITE ERROR.
+const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::HardwareError), 0x0c00);
 
 fn flush() -> [u8; 16] {
     long(FLUSH, 0, 0, 0)

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::Daemon;
-use crate::config::Group;
+use crate::config::{Group, Transports};
 use crate::testing::daemon::Url;
 use crate::testing::initiator::{Initiator, Login, Pdu, write_cdb};
+use crate::testing::peer::{self, Command, Nexus};
 use crate::testing::{HeldStore, serve};
+use proto::verbs::Attribute;
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
 use std::thread::scope;
@@ -121,6 +123,94 @@ fn a_login_that_takes_the_place_of_a_session_is_answered_when_that_can_write_no_
         other.logout().expect("an answer");
         stop(daemon);
     }
+}
+
+const GUID: u64 = 0x024c_7500_0000_0001;
+
+/// Two units, over every transport.
+fn serve_all(stores: &[Arc<HeldStore>]) -> (Daemon, Url) {
+    serve(2, stores, |config| {
+        config.srp_guid = Some(GUID);
+        config.portals[0].transports = Transports { iscsi: true, iser: true, srp: true };
+    })
+}
+
+/// A session over what this scheme says, with a WRITE that the store holds.
+fn writing_over(scheme: &str, url: &Url, store: &HeldStore) -> Box<dyn Nexus> {
+    let mut nexus = connect_over(scheme, url);
+    let command = |cdb: &[u8], write: Vec<u8>| Command {
+        lun: 0,
+        attribute: Attribute::Simple,
+        cdb: cdb.to_vec(),
+        read_bytes: 0,
+        write,
+    };
+    let ready = nexus.submit(&command(&[0; 6], Vec::new()));
+    nexus.end(ready);
+    store.hold();
+    nexus.submit(&command(&write_cdb(0, 512, BLOCK, false), vec![1; 512]));
+    while !store.has_held(1) {
+        // Data is read by RDMA only while its initiator goes on.
+        nexus.go_on();
+    }
+    nexus
+}
+
+fn connect_over(scheme: &str, url: &Url) -> Box<dyn Nexus> {
+    let guid = format!("{GUID:016x}");
+    let target = if scheme == "srp" { &guid } else { &url.target };
+    let login = peer::Login { at: url.portal, target, number: 1, is_beside: false };
+    peer::connect(scheme, &login).expect("a session")
+}
+
+#[test]
+fn over_every_transport_a_login_waits_for_the_session_that_it_takes_the_place_of() {
+    for scheme in ["iscsi", "iser", "srp"] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (daemon, url) = serve_all(&stores);
+        let mut other = login(&url, "other");
+        let before = writing_over(scheme, &url, &stores[0]);
+        let is_released = AtomicBool::new(false);
+        scope(|scope| {
+            let again = scope.spawn(|| {
+                let nexus = connect_over(scheme, &url);
+                assert!(is_released.load(Ordering::SeqCst), "the old session may still write");
+                nexus.leave();
+            });
+            stores[0].wait_for_cancel(1);
+            is_served(&mut other, 1);
+            assert!(!again.is_finished());
+            is_released.store(true, Ordering::SeqCst);
+            stores[0].release();
+            again.join().expect("a session");
+        });
+        drop(before);
+        other.logout().expect("an answer");
+        stop(daemon);
+    }
+}
+
+/// With SRP it is the initiator that closes the channel.
+#[test]
+fn over_iser_a_logout_waits_as_well() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (daemon, url) = serve_all(&stores);
+    let mut other = login(&url, "other");
+    let is_released = AtomicBool::new(false);
+    scope(|scope| {
+        let leaves = scope.spawn(|| {
+            writing_over("iser", &url, &stores[0]).leave();
+            assert!(is_released.load(Ordering::SeqCst), "the WRITE may still land");
+        });
+        stores[0].wait_for_cancel(1);
+        is_served(&mut other, 1);
+        assert!(!leaves.is_finished());
+        is_released.store(true, Ordering::SeqCst);
+        stores[0].release();
+        leaves.join().expect("an answer");
+    });
+    other.logout().expect("an answer");
+    stop(daemon);
 }
 
 #[test]

@@ -1,0 +1,210 @@
+//! Files of the state directory. Each is replaced as a whole, and durably, or stays as it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Makes what a directory lists durable.
+type Sync = fn(&Path) -> io::Result<()>;
+
+/// Keeps state, an empty one as no file. Once a new name in a directory, or the end of one, could not be made durable, nobody
+/// knows what is there after a power cut: then what the file is to hold is put there again until that is durable.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    sync: Sync,
+    /// What files are to hold that may hold something else.
+    unsettled: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Default for Keeper {
+    fn default() -> Keeper {
+        Keeper { sync: sync_directory, unsettled: BTreeMap::new() }
+    }
+}
+
+impl Keeper {
+    /// Replaces a file's state. If that fails it is to hold what it held, or, when `is_final`, the new state all the same.
+    ///
+    /// # Errors
+    /// When the new state is not durable.
+    pub(crate) fn replace(&mut self, path: &Path, state: &[u8], is_final: bool) -> io::Result<()> {
+        let held = match self.unsettled.get(path) {
+            Some(held) => held.clone(),
+            None => read(path)?,
+        };
+        let outcome = self.put(path, state);
+        match outcome {
+            Ok(()) => _ = self.unsettled.remove(path),
+            Err(_) => {
+                let state = if is_final { state.to_vec() } else { held };
+                self.unsettled.insert(path.to_path_buf(), state);
+                self.settle();
+            }
+        }
+        outcome
+    }
+
+    /// Tries to settle what is not yet settled.
+    pub(crate) fn settle(&mut self) {
+        for (path, state) in std::mem::take(&mut self.unsettled) {
+            match self.put(&path, &state) {
+                Ok(()) => tracing::warn!(path = %path.display(), "kept state is what it is to be, durably"),
+                Err(error) => {
+                    tracing::debug!(path = %path.display(), %error, "kept state may not be what it is to be");
+                    self.unsettled.insert(path, state);
+                }
+            }
+        }
+    }
+
+    /// Whether every file holds what it is to hold.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unsettled.is_empty()
+    }
+
+    /// Writes beside, makes durable, renames: a crash leaves the old state or the new one.
+    fn put(&self, path: &Path, state: &[u8]) -> io::Result<()> {
+        let sync_parent = || path.parent().map_or(Ok(()), self.sync);
+        if state.is_empty() {
+            return match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => sync_parent(),
+            };
+        }
+        if read(path)? != state {
+            let beside = path.with_extension("new");
+            let mut file = fs::File::create(&beside)?;
+            file.write_all(state)?;
+            file.sync_all()?;
+            fs::rename(&beside, path)?;
+        }
+        sync_parent()
+    }
+}
+
+/// Makes the state directory, durably with the directories above it that were not there.
+pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
+    let made: Vec<&Path> =
+        directory.ancestors().take_while(|directory| is_named(directory) && !directory.exists()).collect();
+    fs::create_dir_all(directory)?;
+    made.iter().filter_map(|directory| directory.parent()).try_for_each(sync_directory)
+}
+
+fn is_named(directory: &Path) -> bool {
+    !directory.as_os_str().is_empty()
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    let directory = if is_named(directory) { directory } else { Path::new(".") };
+    fs::File::open(directory)?.sync_all()
+}
+
+/// A file's state; empty: there is no file.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        state => state,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use tempfile::TempDir;
+
+    thread_local! {
+        /// How many of the next syncs fail.
+        static FAILURES: Cell<u32> = const { Cell::new(0) };
+    }
+
+    fn sync_or_fail(directory: &Path) -> io::Result<()> {
+        match FAILURES.get() {
+            0 => sync_directory(directory),
+            left => {
+                FAILURES.set(left - 1);
+                Err(io::Error::other("the directory cannot be made durable"))
+            }
+        }
+    }
+
+    fn kept(state: &[u8]) -> (TempDir, PathBuf, Keeper) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state");
+        let mut keeper = Keeper { sync: sync_or_fail, unsettled: BTreeMap::new() };
+        keeper.replace(&path, state, false).unwrap();
+        (directory, path, keeper)
+    }
+
+    #[test]
+    fn state_is_replaced_and_removed() {
+        let (_directory, path, mut keeper) = kept(b"one");
+        keeper.replace(&path, b"two", false).unwrap();
+        assert_eq!(read(&path).unwrap(), b"two");
+        keeper.replace(&path, b"", false).unwrap();
+        keeper.replace(&path, b"", false).unwrap();
+        assert!(!path.exists() && keeper.is_settled());
+    }
+
+    #[test]
+    fn what_cannot_be_made_durable_is_taken_back() {
+        for (old, new) in [(&b"old"[..], &b"new"[..]), (b"old", b""), (b"", b"new")] {
+            let (_directory, path, mut keeper) = kept(old);
+            FAILURES.set(1);
+            keeper.replace(&path, new, false).unwrap_err();
+            assert_eq!(read(&path).unwrap(), old);
+            assert!(keeper.is_settled());
+            keeper.replace(&path, new, false).unwrap();
+            assert_eq!(read(&path).unwrap(), new);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_taken_back_durably_is_tried_again_until_it_is() {
+        let (_directory, path, mut keeper) = kept(b"old");
+        FAILURES.set(3);
+        keeper.replace(&path, b"", false).unwrap_err();
+        assert_eq!(read(&path).unwrap(), b"old", "at once for who starts anew without a power cut");
+        assert!(!keeper.is_settled());
+        keeper.settle();
+        assert!(!keeper.is_settled());
+        keeper.settle();
+        assert!(keeper.is_settled());
+        assert_eq!(read(&path).unwrap(), b"old");
+    }
+
+    #[test]
+    fn what_was_acknowledged_is_put_back_however_often_something_else_fails() {
+        let (directory, path, mut keeper) = kept(b"old");
+        FAILURES.set(2);
+        keeper.replace(&path, b"", false).unwrap_err();
+        // Somebody takes the directory away, so that nothing can be put back.
+        let elsewhere = directory.path().with_extension("elsewhere");
+        fs::rename(directory.path(), &elsewhere).unwrap();
+        keeper.replace(&path, b"new", false).unwrap_err();
+        fs::create_dir(directory.path()).unwrap();
+        keeper.settle();
+        assert_eq!(read(&path).unwrap(), b"old");
+        fs::remove_dir_all(elsewhere).unwrap();
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_taken_back_is_kept_in_the_end() {
+        let (_directory, path, mut keeper) = kept(b"old");
+        FAILURES.set(2);
+        keeper.replace(&path, b"new", true).unwrap_err();
+        keeper.settle();
+        assert_eq!(read(&path).unwrap(), b"new");
+        assert!(keeper.is_settled());
+    }
+
+    #[test]
+    fn directories_are_made_with_those_above_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let deep = directory.path().join("a/b");
+        make_directory(&deep).unwrap();
+        make_directory(&deep).unwrap();
+        assert!(deep.is_dir());
+    }
+}
