@@ -113,7 +113,7 @@ fn while_a_write_is_in_the_store_no_other_address_writes_its_sectors() {
     // Others on this machine have other units.
     let unit = Address { shelf: (std::process::id() % 0xf000) as u16 + 1, slot: 1 };
     let store = HeldStore::new();
-    let (daemon, _) = serve(1, &[store.clone()], |config| {
+    let (daemon, _) = serve(1, std::slice::from_ref(&store), |config| {
         config.luns[0].aoe = Some(unit);
         let (allow, deny) = (BTreeSet::new(), BTreeSet::new());
         config.aoe = vec![AoeInterface { name: LOOPBACK.into(), cores: vec![0], allow, deny }];
