@@ -168,6 +168,10 @@ impl Lane<Uring> for HeldLane {
         self.ram.flush(io, done) || !self.held.is_empty()
     }
 
+    fn work(&mut self, io: &mut Uring, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
+        self.ram.work(io, bytes, done)
+    }
+
     /// What is held is under way: it is done all the same.
     fn cancel(&mut self, _io: &mut Uring, _id: OpId) {
         self.store.cancelled.fetch_add(1, Ordering::SeqCst);

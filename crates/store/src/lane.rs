@@ -133,6 +133,9 @@ pub trait Backend<I: Io>: Store {
 /// Tags per lane: a lane may use `tags.0 .. tags.0 + LANE_TAGS`.
 pub const LANE_TAGS: u64 = 1 << 32;
 
+/// What to ask of [`Lane::work`] at a time where nobody else waits for the thread.
+pub const WORK_BYTES: u64 = 2 << 20;
+
 /// One core's private way into a store.
 pub trait Lane<I: Io> {
     /// The medium's own memory for a range, if this store is memory and the range may be sent from where it lies.
@@ -159,6 +162,12 @@ pub trait Lane<I: Io> {
     /// The end of a turn: submits what was gathered, retries what waited for another core. Returns whether
     /// something still waits for another core (the core must then not sleep long).
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool;
+
+    /// Goes on, for about so many bytes, with what is long and done by the core's own thread. Returns how many bytes it was;
+    /// 0: there is nothing to go on with now. Nothing else goes on with it: [`Lane::flush`] does not.
+    fn work(&mut self, _io: &mut I, _bytes: u64, _done: &mut Vec<(OpId, Outcome)>) -> u64 {
+        0
+    }
 
     /// Looks at deadlines: stores that can be out of reach try again and give up by it. Called four times a second
     /// while the core has connections, also for lanes that nobody uses at the moment.

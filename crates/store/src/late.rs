@@ -104,6 +104,10 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().flush(io, done)
     }
 
+    fn work(&mut self, io: &mut I, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
+        self.lane().work(io, bytes, done)
+    }
+
     fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         self.lane().tick(io, done);
     }

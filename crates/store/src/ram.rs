@@ -21,13 +21,10 @@ pub(crate) const ATOMIC_BYTES_MAX: u32 = 256 << 10;
 /// The longest range that is cleared at once, as one is written.
 const CLEAR_AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// Bytes of longer ones that are cleared in one turn, so that they do not hold up the core's other work.
-const CLEAR_STEP_BYTES: u64 = 2 << 20;
-
 /// Operations under way per lane; each stands for a task of the device server, which are fewer.
 const PENDING_MAX: usize = 4096;
 
-/// Operations that waited for a long one and are tried again in one turn.
+/// Operations that wait for a long one, and are looked at by one [`Lane::work`].
 const RETRIES_MAX: usize = 16;
 
 /// The page, in which memory is given back.
@@ -213,16 +210,20 @@ struct Clear {
 }
 
 impl Clear {
-    /// Clears the next part, once the range is taken; true when all is done.
-    fn step(&mut self, store: &RamStore) -> bool {
+    /// Clears the next so many bytes, once the range is taken; returns how many it cleared.
+    fn step(&mut self, store: &RamStore, bytes: u64) -> u64 {
         self.occupies = self.occupies || store.occupied.take(self.range);
         if !self.occupies {
-            return false;
+            return 0;
         }
-        let len = (self.range.len - self.done).min(CLEAR_STEP_BYTES);
+        let len = (self.range.len - self.done).min(bytes);
         let part = Range { offset: self.range.offset + self.done, len };
         store.locked(Mode::Exclusive, part, || clear(&store.region, part, self.unmap));
         self.done += len;
+        len
+    }
+
+    fn is_done(&self) -> bool {
         self.done == self.range.len
     }
 
@@ -312,24 +313,40 @@ impl<I: Io> Lane<I> for RamLane {
         self.questions.completed(io, completion.tag, done);
     }
 
-    fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
+    fn flush(&mut self, _io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
         self.questions.flush(done);
         done.extend(self.cancelled.drain(..).map(|id| (id, Err(StoreError::Cancelled))));
+        self.pending() > 0
+    }
+
+    fn work(&mut self, io: &mut I, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
+        let mut worked = 0;
         for _ in 0..self.waiting.len().min(RETRIES_MAX) {
+            if worked >= bytes {
+                return worked;
+            }
             let Some((id, op, range)) = self.waiting.pop_front() else { break };
             match self.store.run(io.arena(), &op, range) {
-                Some(outcome) => done.push((id, outcome)),
+                Some(outcome) => {
+                    worked += range.len.max(1);
+                    done.push((id, outcome));
+                }
                 None => self.waiting.push_back((id, op, range)),
             }
         }
-        if let Some(mut clear) = self.clears.pop_front() {
-            if clear.step(&self.store) {
+        for _ in 0..self.clears.len().min(RETRIES_MAX) {
+            if worked >= bytes {
+                return worked;
+            }
+            let Some(mut clear) = self.clears.pop_front() else { break };
+            worked += clear.step(&self.store, bytes - worked);
+            if clear.is_done() {
                 done.push((clear.end(&self.store), Ok(Found::Nothing)));
             } else {
                 self.clears.push_back(clear);
             }
         }
-        self.pending() > 0
+        worked
     }
 
     fn cancel(&mut self, _io: &mut I, id: OpId) {

@@ -15,7 +15,7 @@ use reactor::uring::Uring;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use store::lane::{Lane, Op, OpId, Outcome, Submitted};
+use store::lane::{Lane, Op, OpId, Outcome, Submitted, WORK_BYTES};
 use wire::Places;
 
 /// Failures in a row after which a job gives up.
@@ -273,6 +273,7 @@ impl Worker {
 
     /// Sends what was submitted, waits, and takes what has finished.
     fn turn(&mut self) {
+        self.lane.work(&mut self.io, WORK_BYTES, &mut self.state.done);
         let waits = self.lane.flush(&mut self.io, &mut self.state.done);
         self.state.poller.hurry(waits || self.state.blocked);
         let wait = self.wait();

@@ -105,6 +105,10 @@ impl Lane<Uring> for BentLane {
         self.inner.flush(io, done)
     }
 
+    fn work(&mut self, io: &mut Uring, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
+        self.inner.work(io, bytes, done)
+    }
+
     fn in_flight(&self) -> usize {
         self.inner.in_flight() + self.held.len()
     }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use store::lane::{LANE_TAGS, Lane, Op, OpId, Outcome, Submitted};
+use store::lane::{LANE_TAGS, Lane, Op, OpId, Outcome, Submitted, WORK_BYTES};
 use wire::Places;
 
 /// Room for what lanes need for themselves. Memory is taken only as it is used.
@@ -100,7 +100,10 @@ impl Ends {
 
     /// Moves everything on; waits when there is nothing to do, but not for long.
     pub(super) fn turn(&mut self) {
-        let mut is_waiting = self.on_each(|lane, io, done| lane.flush(io, done));
+        let mut is_waiting = self.on_each(|lane, io, done| {
+            lane.work(io, WORK_BYTES, done);
+            lane.flush(io, done)
+        });
         if self.io.now() >= self.tick_at {
             self.tick_at = self.io.now().after(TICK);
             is_waiting |= self.on_each(|lane, io, done| {

@@ -33,6 +33,8 @@ pub(super) enum Rest {
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u64,
+    /// A lane has something long to go on with.
+    has_work: bool,
     /// Tasks by the connection that they came on: those whose turn is next come first.
     waiting: VecDeque<(Key, VecDeque<(Key, Rest)>)>,
     /// Empty queues, to be used again.
@@ -41,7 +43,7 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new() -> Budget {
-        Budget { left: TURN_BYTES, waiting: VecDeque::new(), spare: Vec::new() }
+        Budget { left: TURN_BYTES, has_work: false, waiting: VecDeque::new(), spare: Vec::new() }
     }
 
     /// A turn begins.
@@ -66,7 +68,12 @@ impl Budget {
 
     /// Nobody waits for the next turn.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && !self.has_work
+    }
+
+    /// A lane has begun something long.
+    pub(super) fn has_begun(&mut self) {
+        self.has_work = true;
     }
 
     fn put_off(&mut self, origin: Key, task: Key, rest: Rest) {
@@ -123,9 +130,32 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// Lanes take turns at what is long. Together they have half of the budget where tasks wait as well.
+    fn work(&mut self) {
+        let floor = if self.budget.waiting.is_empty() { 0 } else { TURN_BYTES / 2 };
+        self.budget.has_work = false;
+        let mut idle = 0;
+        while self.budget.left > floor && idle < self.used_lanes.len() {
+            self.used_lanes.rotate_left(1);
+            let Some(unit) = self.used_lanes.last().copied() else { return };
+            let mut done = std::mem::take(&mut self.done);
+            let bytes = self.lanes[unit as usize].work(&mut self.io, SHARE_BYTES, &mut done);
+            self.finish_ops(&mut done);
+            self.done = done;
+            if bytes == 0 {
+                idle += 1;
+            } else {
+                idle = 0;
+                self.budget.has_work = true;
+                self.budget.charge(bytes);
+            }
+        }
+    }
+
     /// A turn begins: goes on with what gave way in earlier ones.
     pub(super) fn run_all(&mut self) {
         self.budget.refill();
+        self.work();
         while self.budget.left > 0
             && let Some((key, rest)) = self.budget.next()
         {
@@ -143,14 +173,14 @@ impl<I: Io> Core<I> {
     }
 }
 
-/// Bytes that an operation moves, of which a clear moves no more than this at once.
+/// Bytes that an operation moves at once; what is longer is [`Lane::work`](store::lane::Lane::work).
 pub(super) fn bytes(op: &Op) -> u64 {
     match op {
         Op::Read { into, .. } => u64::from(into.len()),
         Op::Write { from, .. } | Op::OrWrite { from, .. } => u64::from(from.len()),
         Op::Compare { with, .. } => u64::from(with.len()),
         Op::CompareAndWrite { compare, write, .. } => u64::from(compare.len() + write.len()),
-        Op::Zero { len, .. } | Op::Discard { len, .. } => (*len).min(TURN_BYTES),
+        Op::Zero { len, .. } | Op::Discard { len, .. } => (*len).min(SHARE_BYTES),
         Op::Flush | Op::Extent { .. } => 0,
     }
 }

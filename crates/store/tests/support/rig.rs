@@ -3,7 +3,7 @@
 use reactor::io::{Completion, Io, Tag, Wait};
 use scsi::storage::StoreError;
 use std::sync::Arc;
-use store::lane::{Backend, LANE_TAGS, Lane, Op, OpId, Outcome, Submitted};
+use store::lane::{Backend, LANE_TAGS, Lane, Op, OpId, Outcome, Submitted, WORK_BYTES};
 use wire::{Places, Span};
 
 /// Bytes of each buffer of a rig.
@@ -74,6 +74,7 @@ impl<I: Io> Rig<I> {
 
     pub fn turn(&mut self) {
         let before = self.finished.len();
+        self.lane.work(&mut self.io, WORK_BYTES, &mut self.finished);
         let retry = self.lane.flush(&mut self.io, &mut self.finished);
         let idle = self.lane.in_flight() == 0 || self.finished.len() > before;
         self.take_turn(if retry || idle { Wait::No } else { Wait::Forever });

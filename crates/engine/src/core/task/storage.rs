@@ -53,8 +53,13 @@ impl<I: Io> Core<I> {
     fn submit(&mut self, unit: u32, key: Key, op: &Op) -> Submitted {
         let (lane, io) = self.lane(unit);
         let submitted = lane.submit(io, OpId(key.index), op);
-        if lane.works_at_once() || matches!(submitted, Submitted::Done(_)) {
-            self.budget.charge(bytes(op));
+        match submitted {
+            Submitted::Done(_) => self.budget.charge(bytes(op)),
+            Submitted::Later if lane.works_at_once() => {
+                self.budget.has_begun();
+                self.budget.charge(bytes(op));
+            }
+            Submitted::Later => {}
         }
         submitted
     }

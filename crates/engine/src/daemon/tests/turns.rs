@@ -70,6 +70,12 @@ impl Lane<Noting> for Metered {
         self.lane.flush(io, done)
     }
 
+    fn work(&mut self, io: &mut Noting, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
+        let worked = self.lane.work(io, bytes, done);
+        self.note(worked);
+        worked
+    }
+
     fn cancel(&mut self, io: &mut Noting, id: OpId) {
         self.lane.cancel(io, id);
     }
@@ -91,11 +97,9 @@ fn metered(units: usize, unit_bytes: u64) -> (Target, Arc<Mutex<Meter>>) {
     (target, meter)
 }
 
-/// VERIFY(10) of so many blocks, without data.
-fn verify(peer: &Peer, blocks: u16) -> Request {
-    let [high, low] = blocks.to_be_bytes();
-    let cdb = Cdb::from_bytes(&[0x2f, 0, 0, 0, 0, 0, 0, high, low, 0]).expect("a CDB");
-    let lun = peer.session.lun_bytes();
+/// A command without data.
+fn dataless(peer: &Peer, cdb: &[u8]) -> Request {
+    let (cdb, lun) = (Cdb::from_bytes(cdb).expect("a CDB"), peer.session.lun_bytes());
     Request { lun, attribute: Attribute::Simple, cdb, read: Places::EMPTY, write: Places::EMPTY }
 }
 
@@ -104,10 +108,10 @@ fn many_commands_that_read_memory_take_many_turns() {
     const COMMANDS: usize = 32;
     let (target, meter) = metered(1, UNIT_BYTES);
     let mut peers: Vec<Peer> = (0..4).map(|_| Peer::login(&target, "")).collect();
-    let blocks = UNIT_BYTES / u64::from(BLOCK);
+    let [high, low] = ((UNIT_BYTES / u64::from(BLOCK)) as u16).to_be_bytes();
     for peer in &mut peers {
-        let request = verify(peer, blocks as u16);
-        peer.submit(&[request; COMMANDS]);
+        let verify = dataless(peer, &[0x2f, 0, 0, 0, 0, 0, 0, high, low, 0]);
+        peer.submit(&[verify; COMMANDS]);
     }
     for mut peer in peers {
         peer.finish(COMMANDS);
@@ -131,4 +135,25 @@ fn copied_reads_are_bounded_as_well() {
     target.stop();
     let most = meter.lock().expect("the core has ended").most;
     assert!(most <= TURN_BYTES + LONGEST_BYTES, "{most} bytes in one turn");
+}
+
+#[test]
+fn long_clears_of_many_units_share_one_budget() {
+    const UNITS: usize = 4;
+    const LONG_BYTES: u64 = 16 << 20;
+    let (target, meter) = metered(UNITS, LONG_BYTES);
+    let mut peers: Vec<Peer> = (0..UNITS).map(|lun| Peer::login_to(&target, lun, "")).collect();
+    for peer in &mut peers {
+        // WRITE SAME(16) of zeros that are not sent (NDOB), to the end.
+        let clear = dataless(peer, &[0x93, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        peer.submit(&[clear]);
+    }
+    for mut peer in peers {
+        peer.finish(1);
+        peer.logout();
+    }
+    target.stop();
+    let Meter { most, turns, .. } = &*meter.lock().expect("the core has ended");
+    assert!(*most <= TURN_BYTES + LONGEST_BYTES, "{most} bytes in one turn");
+    assert!(*turns as u64 >= UNITS as u64 * LONG_BYTES / (TURN_BYTES + LONGEST_BYTES));
 }
