@@ -5,7 +5,7 @@
 use lunette_fuzz::Input;
 use scsi::home::{HomeReply, HomeRequest};
 use scsi::storage::{Found, MediaOp, StoreError, Traits};
-use scsi::unit::Port;
+use scsi::unit::{Port, Protocol};
 use scsi::{
     Attribute, Ending, Env, Event, Exec, Home, NexusId, NexusUnit, Reach, Request, Status, Step, Unit, View,
 };
@@ -260,6 +260,7 @@ fn home(index: u32, options: u8) -> Home {
         discards: true,
         discard_granularity_bytes: 4096,
         atomic_write_bytes_max: 4096,
+        compare_write_bytes_max: u32::MAX,
         volatile_cache: true,
         read_only: false,
         solid_state: true,
@@ -291,6 +292,7 @@ fn unit(index: u32, options: u8) -> Unit {
             group: 1,
             name: "iqn.2026-11.io.lunette:disk,t,0x0001".into(),
             device: "iqn.2026-11.io.lunette:disk".into(),
+            protocol: Protocol::Iscsi,
         }],
     }
 }

@@ -87,6 +87,10 @@ impl Post for Fabric {
         unreachable!("targets advertise nothing");
     }
 
+    fn moved(&self, _: u32) -> u32 {
+        unreachable!("targets advertise nothing");
+    }
+
     fn invalidate(&mut self, _: u32) -> bool {
         unreachable!("targets advertise nothing");
     }

@@ -311,6 +311,10 @@ impl Post for Wire {
         Ok(Advertised { stag: self.made, offset: 0 })
     }
 
+    fn moved(&self, stag: u32) -> u32 {
+        stag % 5 * 512
+    }
+
     fn invalidate(&mut self, stag: u32) -> bool {
         let at = self.stags.iter().position(|other| *other == stag);
         self.stags.swap_remove(at.expect("it is advertised"));
