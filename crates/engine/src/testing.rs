@@ -92,6 +92,11 @@ impl HeldStore {
         }
     }
 
+    /// How many writes wait.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::SeqCst)
+    }
+
     /// Returns when so many operations were cancelled.
     pub(crate) fn wait_for_cancel(&self, operations: usize) {
         while self.cancelled.load(Ordering::SeqCst) != operations {

@@ -5,6 +5,8 @@ mod again;
 mod counts;
 mod ledger;
 mod order;
+#[cfg(test)]
+mod tests;
 
 pub(super) use again::{Answered, Keeper, keepers};
 pub(super) use ledger::Claim;

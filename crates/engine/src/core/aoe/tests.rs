@@ -1,0 +1,132 @@
+//! Writes of one unit from several addresses, on the loopback interface, while its store is slow.
+
+use crate::config::AoeInterface;
+use crate::frame;
+use crate::testing::{HeldStore, serve};
+use reactor::io::{Io, Wait};
+use reactor::memory::Arena;
+use reactor::packet::{Packets, Setup, open};
+use reactor::uring::Uring;
+use reactor::wake::Waker;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use wire::aoe::{Address, ETHERTYPE, MTU_MIN, Mac};
+
+const LOOPBACK: &str = "lo";
+/// Addresses that there are not.
+const ONE: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const SECTOR: usize = 512;
+/// Commands of AoE, and of ATA with an LBA of 48 bits.
+const ATA: u8 = 0;
+const CONFIG: u8 = 1;
+const READ_SECTORS_EXT: u8 = 0x24;
+const WRITE_SECTORS_EXT: u8 = 0x34;
+/// AFlags: EXTEND, and WRITE.
+const EXTEND: u8 = 0x40;
+const WRITE: u8 = 0x01;
+/// Version 1, and the flag of answers.
+const VERSION: u8 = 0x10;
+const RESPONSE: u8 = 0x08;
+
+/// Somebody who sends from any address, and hears what is for the interface's own.
+struct Guest {
+    packets: Packets,
+    io: Uring,
+    unit: Address,
+    tag: u32,
+}
+
+impl Guest {
+    fn new(unit: Address) -> Guest {
+        let setup = Setup {
+            interface: LOOPBACK,
+            protocol: ETHERTYPE,
+            filter: &[],
+            spread: &[],
+            mtu_min: MTU_MIN,
+            header: frame::HEADERS_BYTES,
+            frames: 64,
+            slots: 64,
+        };
+        let socket = open(&setup, 1).expect("packet sockets need root").remove(0);
+        let arena = Arena::new(16 << 20).expect("memory");
+        let mut io = Uring::new(arena, Waker::new().expect("a waker")).expect("an io_uring");
+        let packets = Packets::new(socket, io.arena()).expect("memory");
+        Guest { packets, io, unit, tag: 0 }
+    }
+
+    fn send(&mut self, from: Mac, command: u8, argument: &[u8]) {
+        self.tag += 1;
+        let mut frame = [self.packets.mac(), from.0].concat();
+        frame.extend(ETHERTYPE.to_be_bytes());
+        frame.extend([VERSION, 0]);
+        frame.extend(self.unit.shelf.to_be_bytes());
+        frame.extend([self.unit.slot, command]);
+        frame.extend(self.tag.to_be_bytes());
+        frame.extend(argument);
+        let slot = self.packets.slot().expect("there are some").slice(0, frame.len() as u32);
+        self.io.arena().bytes_mut(slot).copy_from_slice(&frame);
+        self.packets.queue(slot, frame.len() as u32);
+        self.packets.flush(self.io.arena()).expect("the loopback interface is up");
+    }
+
+    fn write(&mut self, from: Mac, lba: u8, byte: u8) {
+        let argument = [EXTEND | WRITE, 0, 1, WRITE_SECTORS_EXT, lba, 0, 0, 0, 0, 0, 0, 0];
+        self.send(from, ATA, &[&argument[..], &[byte; SECTOR]].concat());
+    }
+
+    /// The answer to the last request, which was sent from the interface's own address.
+    fn answer(&mut self) -> Vec<u8> {
+        let mut completions = Vec::new();
+        loop {
+            self.packets.receive(self.io.arena());
+            while let Some(frame) = self.packets.frame() {
+                let bytes = self.io.arena().bytes(frame).to_vec();
+                self.packets.release(frame);
+                if bytes[14] & RESPONSE != 0 && bytes[20..24] == self.tag.to_be_bytes() {
+                    return bytes;
+                }
+            }
+            self.io.turn(Wait::AtMost(Duration::from_millis(1)), &mut completions);
+        }
+    }
+
+    /// Has all taken that was sent: by the only core, in order.
+    fn settle(&mut self) {
+        for _ in 0..2 {
+            self.send(Mac(self.packets.mac()), CONFIG, &[0, 0, 0, 0, 0, VERSION, 0, 0]);
+            self.answer();
+        }
+    }
+
+    /// The first byte of a sector.
+    fn read(&mut self, lba: u8) -> u8 {
+        let argument = [EXTEND, 0, 1, READ_SECTORS_EXT, lba, 0, 0, 0, 0, 0, 0, 0];
+        self.send(Mac(self.packets.mac()), ATA, &argument);
+        self.answer()[frame::HEADERS_BYTES as usize]
+    }
+}
+
+#[test]
+fn while_a_write_is_in_the_store_no_other_address_writes_its_sectors() {
+    // Others on this machine have other units.
+    let unit = Address { shelf: (std::process::id() % 0xf000) as u16 + 1, slot: 1 };
+    let store = HeldStore::new();
+    let (daemon, _) = serve(1, std::slice::from_ref(&store), |config| {
+        config.luns[0].aoe = Some(unit);
+        let (allow, deny) = (BTreeSet::new(), BTreeSet::new());
+        config.aoe = vec![AoeInterface { name: LOOPBACK.into(), cores: vec![0], allow, deny }];
+    });
+    let mut guest = Guest::new(unit);
+    store.hold();
+    for (from, lba, byte) in [(ONE, 7, 1), (OTHER, 7, 2), (OTHER, 8, 3)] {
+        guest.write(from, lba, byte);
+    }
+    guest.settle();
+    assert_eq!(store.held(), 2, "two of them are of one sector");
+    store.release();
+    while guest.read(7) != 2 {}
+    assert_eq!(guest.read(8), 3);
+    daemon.stop().expect("its store is flushed");
+}
