@@ -208,7 +208,7 @@ fn residuals(story: &mut Story, nexus: &mut Box<dyn Nexus>) {
         ("TEST UNIT READY into 512 bytes", reading(&TEST_UNIT_READY, 512)),
         ("TEST UNIT READY from 512 bytes", writing(&TEST_UNIT_READY, pattern(6, 512))),
         ("INQUIRY of the pages that there are", reading(&[0x12, 1, 0, 0, 255, 0], 255)),
-        ("INQUIRY of the unit's names", reading(&[0x12, 1, 0x83, 0, 64, 0], 64)),
+        ("INQUIRY of the serial number", reading(&[0x12, 1, 0x80, 0, 255, 0], 255)),
         ("MODE SENSE of all pages", reading(&[0x1a, 0, 0x3f, 0, 255, 0], 255)),
         ("READ CAPACITY(16)", reading(&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], 32)),
         ("INQUIRY of 5 bytes into 255", reading(&inquiry(5), 255)),
