@@ -42,6 +42,13 @@ pub struct Unit {
     pub ports: Vec<Port>,
 }
 
+impl Unit {
+    /// The port with this relative identifier; there is none for AoE, which has no ports.
+    pub(crate) fn port(&self, relative_id: u16) -> Option<&Port> {
+        self.ports.iter().find(|port| port.relative_id == relative_id)
+    }
+}
+
 /// Names a time in which a store lost nothing that it had acknowledged.
 #[derive(Clone, Default, Debug)]
 pub struct Incarnation {
@@ -69,7 +76,7 @@ pub struct Port {
     pub relative_id: u16,
     /// Target portal group, from 1.
     pub group: u16,
-    /// The name that tells it from all others and stays: for iSCSI the SCSI name `iqn...,t,0xTPGT`.
+    /// The name that only it has and that stays: for iSCSI the SCSI name `iqn...,t,0xTPGT`.
     pub name: String,
     /// SCSI name of the target device.
     pub device: String,
