@@ -31,6 +31,16 @@ pub(crate) struct LunState {
     /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it and before
     /// all earlier sessions with its name.
     pub(super) losses: u64,
+    /// Those of them that its initiator has heard of, as far as this side knows: a session with its name that comes back
+    /// is told of the others again.
+    pub(super) heard: u64,
+}
+
+impl LunState {
+    /// The initiator went on after it was told of so many losses.
+    pub(super) fn has_heard_of(&mut self, losses: u64) {
+        self.heard = self.heard.max(losses);
+    }
 }
 
 impl<I: Io> Core<I> {
@@ -177,7 +187,7 @@ impl<I: Io> Core<I> {
             nexus.sync(&self.views[*index].policy);
             let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
-            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses });
+            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses, heard: losses });
             conn.lun_list.push(lun_bytes(*number));
         }
     }
