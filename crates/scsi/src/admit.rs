@@ -41,11 +41,10 @@ impl View {
     pub(crate) fn check_gate(&self, nexus: &NexusUnit, gate: Gate) -> Result<(), Check> {
         match gate {
             Gate::Open => Ok(()),
-            Gate::Control => self.check_erasure(),
-            Gate::Ready => self.check_erasure().and_then(|()| self.check_ready()),
+            Gate::Control => self.check_erased(),
+            Gate::Ready => self.check_accessible(),
             Gate::Write => {
-                self.check_erasure()?;
-                self.check_ready()?;
+                self.check_accessible()?;
                 self.check_writable(nexus)
             }
             Gate::Sanitize => {
@@ -54,31 +53,32 @@ impl View {
                 self.check_writable(nexus)
             }
             Gate::Format => {
-                self.check_erasing()?;
-                self.check_sanitized()?;
+                self.check_erased()?;
                 self.check_ready()?;
                 self.check_writable(nexus)
             }
         }
     }
 
-    /// Why the unit is not ready, if it is not: what TEST UNIT READY and REQUEST SENSE tell.
+    /// Why the unit is not ready, if it is not: what TEST UNIT READY and REQUEST SENSE report.
     pub(crate) fn not_ready(&self) -> Option<Check> {
-        self.check_erasure().and_then(|()| self.check_ready()).err()
+        self.check_accessible().err()
     }
 
-    fn check_erasure(&self) -> Result<(), Check> {
-        self.check_erasing()?;
-        self.check_sanitized()?;
+    /// MEDIUM FORMAT CORRUPTED is for commands that access the medium (SBC-3 section 4.10): the others are what a
+    /// format tool sends before the FORMAT UNIT that repairs it.
+    fn check_accessible(&self) -> Result<(), Check> {
+        self.check_erased()?;
         match self.policy.erasure {
             Some(Erasure::Failed { kind: EraseKind::Format }) => Err(Check::FORMAT_CORRUPTED),
             Some(Erasure::Running { .. } | Erasure::Failed { kind: EraseKind::Sanitize { .. } }) | None => {
-                Ok(())
+                self.check_ready()
             }
         }
     }
 
-    fn check_sanitized(&self) -> Result<(), Check> {
+    fn check_erased(&self) -> Result<(), Check> {
+        self.check_erasing()?;
         match self.policy.erasure {
             Some(Erasure::Failed { kind: EraseKind::Sanitize { .. } }) => Err(Check::SANITIZE_FAILED),
             Some(Erasure::Running { .. } | Erasure::Failed { kind: EraseKind::Format }) | None => Ok(()),

@@ -206,6 +206,8 @@ mod tests {
         bench.failure = Some(StoreError::WriteFailed);
         bench.read(FORMAT).assert_check(0x3, 0x3101);
         bench.read(READ).assert_check(0x3, 0x3100);
+        bench.write(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 512]).assert_check(0x3, 0x3100);
+        bench.read(&[0; 6]).assert_check(0x3, 0x3100);
         // EXIT FAILURE MODE is for SANITIZE.
         bench.read(&[0x48, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0]).assert_good();
         bench.read(READ).assert_check(0x3, 0x3100);
@@ -217,6 +219,28 @@ mod tests {
         assert_eq!(restored.restore(&kept), Ok(()));
         bench.view.policy = restored.policy();
         bench.home = restored;
+        bench.read(READ).assert_check(0x3, 0x3100);
+        bench.read(FORMAT).assert_good();
+        bench.read(READ).assert_good();
+    }
+
+    #[test]
+    fn what_does_not_access_the_medium_is_answered_after_a_failed_format() {
+        let mode_sense = [0x1a, 0, 0x3f, 0, 255, 0];
+        let mode_sense10 = [0x5a, 0, 0x01, 0, 0, 0, 0, 0, 252, 0];
+        let log_sense = [0x4d, 0, 0x40, 0, 0, 0, 0, 0, 255, 0];
+        let opcodes = [0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0];
+        let read_keys = [0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+        let no_medium: [&[u8]; 5] = [&mode_sense, &mode_sense10, &log_sense, &opcodes, &read_keys];
+        let mut bench = bench();
+        begun(&mut bench);
+        for cdb in no_medium {
+            bench.read(cdb).assert_check(0x2, 0x0404);
+        }
+        bench.ask(HomeRequest::EraseEnd { ok: false, kind: EraseKind::Format });
+        for cdb in no_medium {
+            bench.read(cdb).assert_good();
+        }
         bench.read(READ).assert_check(0x3, 0x3100);
         bench.read(FORMAT).assert_good();
         bench.read(READ).assert_good();

@@ -4,6 +4,7 @@ use crate::admit::Admission;
 use crate::answer::Answer;
 use crate::exec::{Env, Program};
 use crate::sense::{Check, Failure};
+use crate::unit::{Port, Protocol};
 use crate::vpd;
 use wire::Cdb;
 
@@ -19,8 +20,8 @@ const VERSION: u8 = 0x06;
 /// HISUP (REPORT LUNS has the hierarchical addressing model) and RESPONSE DATA FORMAT 2.
 const FORMAT: u8 = 0x12;
 
-/// SAM-5, SPC-4, SBC-3 and iSCSI, without claiming a version of each.
-const VERSION_DESCRIPTORS: [u16; 4] = [0x00a0, 0x0460, 0x04c0, 0x0960];
+/// SAM-5, SPC-4 and SBC-3, without claiming a version of each.
+const VERSION_DESCRIPTORS: [u16; 3] = [0x00a0, 0x0460, 0x04c0];
 
 /// Standard INQUIRY data, in bytes.
 const STANDARD_BYTES: usize = 96;
@@ -47,7 +48,7 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     let multiple_ports = if unit.ports.len() > 1 { 0x10 } else { 0 };
     // TPGS: implicit asymmetric access only; 3PC; CMDQUE.
     data.extend_from_slice(&[DISK, removable, VERSION, FORMAT, 0, 0x18, multiple_ports, 0x02]);
-    identity(data, &unit.product, &unit.incarnation.now());
+    identity(data, &unit.product, &unit.incarnation.now(), unit.port(env.nexus.target_port).map(transport));
     Ok(())
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn build_no_unit(cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Check> 
     }
     check_page(cdb)?;
     data.extend_from_slice(&[NO_UNIT, 0, VERSION, FORMAT, 0, 0, 0, 0x02]);
-    identity(data, "", &[]);
+    identity(data, "", &[], None);
     Ok(())
 }
 
@@ -67,14 +68,22 @@ fn check_page(cdb: &Cdb) -> Result<(), Check> {
     if cdb.u8(2) == 0 { Ok(()) } else { Err(Check::cdb_byte(2)) }
 }
 
+/// The version descriptor of what a port speaks, likewise (SPC-4 table 142).
+fn transport(port: &Port) -> u16 {
+    match port.protocol {
+        Protocol::Iscsi => 0x0960,
+        Protocol::Srp { .. } => 0x0940,
+    }
+}
+
 /// The bytes from VENDOR IDENTIFICATION on, and the length.
-fn identity(data: &mut Vec<u8>, product: &str, vendor_specific: &[u8]) {
+fn identity(data: &mut Vec<u8>, product: &str, vendor_specific: &[u8], transport: Option<u16>) {
     data.extend_from_slice(VENDOR.as_bytes());
     push_padded(data, product, 16);
     push_padded(data, REVISION, 4);
     data.extend_from_slice(vendor_specific);
     data.resize(58, 0);
-    for descriptor in VERSION_DESCRIPTORS {
+    for descriptor in VERSION_DESCRIPTORS.into_iter().chain(transport) {
         data.extend_from_slice(&descriptor.to_be_bytes());
     }
     data.resize(STANDARD_BYTES, 0);
@@ -101,9 +110,24 @@ mod tests {
         assert_eq!(data[..8], [0, 0, 6, 0x12, 91, 0x18, 0x10, 2]);
         assert_eq!(&data[8..36], b"LUNETTE RAM             0001");
         assert_eq!(data[36..58], [[9; 16].as_slice(), &[0; 6]].concat());
-        assert_eq!(data[58..66], [0x00, 0xa0, 0x04, 0x60, 0x04, 0xc0, 0x09, 0x60]);
+        assert_eq!(data[58..68], [0x00, 0xa0, 0x04, 0x60, 0x04, 0xc0, 0x09, 0x60, 0, 0]);
         assert_eq!(bench.read(&[0x12, 0, 0, 0, 5, 0]).assert_good().data, data[..5]);
         bench.read(&[0x12, 0, 1, 0, 255, 0]).assert_invalid_field(2);
+    }
+
+    #[test]
+    fn the_version_descriptors_name_the_protocol_of_the_port() {
+        let mut bench = Bench::new();
+        let mut unit = Unit::clone(&bench.view.unit);
+        unit.ports[1].protocol = Protocol::Srp { identifier: [0xa5; 16] };
+        bench.view.unit = unit.into();
+        // iSCSI, SRP, and AoE, which has no port.
+        for (port, descriptor) in [(1, [0x09, 0x60]), (2, [0x09, 0x40]), (0, [0, 0])] {
+            bench.nexuses[0].target_port = port;
+            let data = bench.read(&[0x12, 0, 0, 0, 96, 0]).assert_good().data.clone();
+            assert_eq!(data[58..64], [0x00, 0xa0, 0x04, 0x60, 0x04, 0xc0]);
+            assert_eq!((data.len(), &data[64..68]), (96, &[descriptor[0], descriptor[1], 0, 0][..]));
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub enum ReservationClass {
 pub(crate) enum Gate {
     /// Nothing, and no unit attention is reported to it (SAM-5 section 5.14.3, SPC-4 table 62).
     Open,
-    /// The unit may be not ready, but not under or after a failed SANITIZE or FORMAT UNIT.
+    /// The unit may be not ready, but not under a SANITIZE or FORMAT UNIT, nor after a SANITIZE that failed.
     Control,
     /// The medium is accessible.
     Ready,

@@ -42,6 +42,13 @@ pub struct Unit {
     pub ports: Vec<Port>,
 }
 
+impl Unit {
+    /// The port with this relative identifier; there is none for AoE, which has no ports.
+    pub(crate) fn port(&self, relative_id: u16) -> Option<&Port> {
+        self.ports.iter().find(|port| port.relative_id == relative_id)
+    }
+}
+
 /// Names a time in which a store lost nothing that it had acknowledged.
 #[derive(Clone, Default, Debug)]
 pub struct Incarnation {

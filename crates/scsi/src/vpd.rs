@@ -90,7 +90,7 @@ fn identification(env: &Env<'_>, data: &mut Vec<u8>) {
         name.push_str(&format!("{byte:02X}"));
     }
     designator(data, 0x03, 0x08, &scsi_name(&name));
-    if let Some(port) = unit.ports.iter().find(|port| port.relative_id == env.nexus.target_port) {
+    if let Some(port) = unit.port(env.nexus.target_port) {
         let protocol = match port.protocol {
             Protocol::Iscsi => ISCSI,
             Protocol::Srp { .. } => SRP,
