@@ -31,15 +31,15 @@ pub(crate) struct LunState {
     /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it and before
     /// all earlier sessions with its name.
     pub(super) losses: u64,
-    /// Those of them that its initiator has heard of, as far as this side knows: a session with its name that comes back
-    /// is told of the others again.
-    pub(super) heard: u64,
+    /// Those of them whose report is known to have been received: to a session with its name that comes back the others are
+    /// reported again.
+    pub(super) received: u64,
 }
 
 impl LunState {
-    /// The initiator went on after it was told of so many losses.
-    pub(super) fn has_heard_of(&mut self, losses: u64) {
-        self.heard = self.heard.max(losses);
+    /// The initiator went on after the report of so many losses.
+    pub(super) fn has_received(&mut self, losses: u64) {
+        self.received = self.received.max(losses);
     }
 }
 
@@ -187,7 +187,13 @@ impl<I: Io> Core<I> {
             nexus.sync(&self.views[*index].policy);
             let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
-            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses, heard: losses });
+            conn.luns.push(LunState {
+                number: *number,
+                unit: *index as u32,
+                nexus,
+                losses,
+                received: losses,
+            });
             conn.lun_list.push(lun_bytes(*number));
         }
     }
@@ -198,8 +204,8 @@ impl<I: Io> Core<I> {
         match old {
             Some(key) => {
                 self.reinstatements.push((serial, core, parked));
-                // SRP tells an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of iSCSI just
-                // ends.
+                // SRP announces to an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of
+                // iSCSI just ends.
                 let is_told = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
                 match self.connections.get(key).is_some_and(is_told) {
                     true => self.leaving(key),

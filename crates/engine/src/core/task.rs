@@ -50,8 +50,8 @@ pub(super) struct Task {
     pub(super) state: State,
     /// The unit whose store it flushes.
     flushes: Option<u32>,
-    /// Losses of its unit's store that its nexus had been told of when it came.
-    told: u64,
+    /// Losses of its unit's store that had been reported to its nexus when it came.
+    reported: u64,
     /// How much of the data-out has been asked for.
     pub(super) asked_bytes: u32,
     /// Since when not all has come that was asked for: the transport has the buffer.
@@ -143,7 +143,7 @@ impl Task {
             borrowed: false,
             state: State::Running,
             flushes: None,
-            told: 0,
+            reported: 0,
             asked_bytes: 0,
             missing: None,
             gated: false,
@@ -240,11 +240,11 @@ impl<I: Io> Core<I> {
         let Some(lun) = conn.find_lun(command.lun) else {
             return self.no_unit(connection, &command, attribute);
         };
-        let (unit, told) = (conn.luns[lun].unit, conn.luns[lun].losses);
+        let (unit, reported) = (conn.luns[lun].unit, conn.luns[lun].losses);
         conn.facts.tally.add(&command);
         conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
         if self.gates[unit as usize].must_wait(attribute) {
-            let key = self.insert(Task { lun, told, ..Task::new(connection, &command, attribute, unit) });
+            let key = self.insert(Task { lun, reported, ..Task::new(connection, &command, attribute, unit) });
             self.gates[unit as usize].wait(key);
             self.set_state(key, State::Waiting);
             self.take_unsolicited(key);
@@ -263,7 +263,7 @@ impl<I: Io> Core<I> {
             return;
         }
         let task = Task::new(connection, &command, attribute, unit);
-        let key = self.insert(Task { lun, told, gated: true, claim, ..task });
+        let key = self.insert(Task { lun, reported, gated: true, claim, ..task });
         self.admitted(key, admitted);
     }
 

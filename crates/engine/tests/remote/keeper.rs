@@ -1,5 +1,5 @@
 //! A target in the test's hands, of one disk. It answers a login at once, and forgets the connection that this takes the
-//! place of, but not what that has asked for: a write that it was told to keep lands when the test says so.
+//! place of, but not what that has asked for: a write that it is to keep lands when the test says so.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -160,7 +160,7 @@ impl<I: Io> Core<I> {
             return outcome;
         };
         if task.unit == unit {
-            lun.has_heard_of(task.told);
+            lun.has_received(task.reported);
         }
         match outcome {
             Ok(_) | Err(StoreError::WriteFailed) if std::mem::replace(&mut lun.losses, losses) != losses => {
