@@ -133,7 +133,7 @@ struct Above {
     functions: Vec<proto::verbs::FunctionId>,
     /// Tasks whose places are in use.
     lent: Vec<TaskId>,
-    /// The session ends, and nobody was told.
+    /// The session ends, which was not reported yet.
     leaves: bool,
     gone: bool,
 }

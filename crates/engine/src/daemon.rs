@@ -80,7 +80,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// What was written may not be there at the next start; the log tells of which store.
+/// What was written may not be there at the next start; the log names the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotKept {
     /// A store could not be flushed at the end.

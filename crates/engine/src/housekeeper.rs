@@ -24,7 +24,7 @@ pub(crate) enum Job {
         unit: u32,
         /// The bytes.
         state: Vec<u8>,
-        /// What they tell of has happened: if they cannot be kept now, they are to be kept later.
+        /// What they record has happened: if they cannot be kept now, they are to be kept later.
         is_final: bool,
         /// Whom to tell.
         core: usize,

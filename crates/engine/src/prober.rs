@@ -13,7 +13,7 @@ use store::lane::Store;
 /// How often a store is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the end waits for a last look at where stores are: one that hangs tells nothing.
+/// How long the end waits for a last look at where stores are: one may hang.
 const LAST_LOOK: Duration = Duration::from_secs(5);
 
 /// A unit's store.
@@ -46,7 +46,7 @@ pub(crate) fn end(watches: Vec<Watch>) -> bool {
     drop(untils);
     let deadline = Instant::now() + LAST_LOOK;
     let left = || deadline.saturating_duration_since(Instant::now());
-    // All are asked, so that the log tells of each.
+    // All are looked at, so that the log names each.
     last_looks.iter().filter(|last_look| last_look.recv_timeout(left()) == Ok(false)).count() == 0
 }
 

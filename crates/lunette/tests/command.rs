@@ -258,7 +258,7 @@ fn refusals_and_ends_of_sessions_say_who_where_and_what() {
     let login = Login::named("wanderer");
     Initiator::login(&wrong, &login).err().expect("there is no such target");
     let mut guest = Initiator::login(&url, &login).expect("login");
-    // It is told that its nexus is new, and asks again.
+    // The first answer is the unit attention of a new nexus, and the command is sent again.
     guest.ready(0).expect("the unit is ready");
     guest.write_blocks(0, 3, 512, &[1; 1024], false).expect("WRITE");
     guest.read_blocks(0, 3, 1, 512).expect("READ");

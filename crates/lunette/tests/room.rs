@@ -185,7 +185,7 @@ fn a_window_is_what_there_is_room_for() {
         assert_eq!(statuses(writer, tags), [GOOD; 120]);
     }
     let ends = statuses(&mut late, &writes);
-    // Its first command to this unit tells of the unit attention of a new nexus.
+    // Its first command to this unit reports the unit attention of a new nexus.
     assert_eq!((ends[0], &ends[1..]), (CHECK_CONDITION, &vec![GOOD; room - 1][..]));
     daemon.stop();
 }

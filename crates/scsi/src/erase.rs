@@ -88,7 +88,7 @@ enum Phase {
     Asking,
     Running,
     Flushing,
-    /// The home is told how it went.
+    /// How it went is reported to the home.
     Telling {
         ok: bool,
     },

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_tells_the_progress_and_is_not_ready() {
+    fn the_unit_reports_the_progress_and_is_not_ready() {
         let mut bench = bench();
         begun(&mut bench);
         assert!(

@@ -109,7 +109,7 @@ impl Check {
     /// MISCOMPARE DURING VERIFY OPERATION.
     pub const MISCOMPARE: Check = Check::new(SenseKey::Miscompare, 0x1d00);
 
-    /// What commands are told while such an operation runs.
+    /// What commands end with while such an operation runs.
     pub(crate) const fn erasing(kind: EraseKind) -> Check {
         match kind {
             EraseKind::Sanitize { .. } => Check::SANITIZING,

@@ -76,7 +76,7 @@ pub struct Port {
     pub relative_id: u16,
     /// Target portal group, from 1.
     pub group: u16,
-    /// The name that tells it from all others and stays: for iSCSI the SCSI name `iqn...,t,0xTPGT`.
+    /// The name that only it has and that stays: for iSCSI the SCSI name `iqn...,t,0xTPGT`.
     pub name: String,
     /// SCSI name of the target device.
     pub device: String,

@@ -13,7 +13,7 @@
 //! and COMPARE AND WRITE is atomic across all cores. A long clear holds it part by part, and other writes wait until all
 //! of it is over.
 //!
-//! What the page cache has lost the kernel reports once: [`syncs`] sees to it that whoever relied on it is told.
+//! What the page cache has lost the kernel reports once: [`syncs`] makes it an error to whoever relied on it.
 
 mod claim;
 mod flight;

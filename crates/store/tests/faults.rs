@@ -208,7 +208,7 @@ fn durable_operations_sync(size: u64) {
 }
 
 #[test]
-fn a_failed_sync_is_a_loss_that_every_lane_knows_of() {
+fn a_failed_sync_is_a_loss_to_every_lane() {
     let (_directory, _, store) = file(SIZE + 1);
     let (mut rig, error) = failing(&store);
     let mut other = Rig::new(FakeIo::start(), &store);

@@ -1,4 +1,4 @@
-//! What a file loses when the kernel cannot write it back: nobody who relied on it is told that all is well.
+//! What a file loses when the kernel cannot write it back: nobody who relied on it gets GOOD.
 
 mod support;
 
@@ -81,7 +81,7 @@ fn of_two_flushes_at_a_time_none_succeeds_for_what_one_has_lost() {
 }
 
 #[test]
-fn whatever_error_a_durable_write_meets_for_others_they_are_told() {
+fn every_error_of_a_durable_write_is_a_loss_to_others() {
     let (fuse, store) = served();
     let (mut one, mut two) = (core(&store), core(&store));
     for errno in [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::STALE] {
@@ -93,7 +93,7 @@ fn whatever_error_a_durable_write_meets_for_others_they_are_told() {
         let write = durable(&mut two, 8 * BLOCK as u64, 2);
         two.run(write).unwrap_err();
         assert_eq!(one.lane.losses(), losses + 1, "{errno}");
-        // The kernel has told it, and tells nobody else.
+        // The kernel has reported it, and does not do so again.
         assert_eq!(one.run(Op::Flush), DONE);
     }
 }

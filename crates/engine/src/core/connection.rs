@@ -547,9 +547,17 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// The time to log out is over: what is left ends. Sessions end as they do before, and their machines speak last; how
+    /// long these wait for a store is theirs to bound.
     pub(super) fn close_all(&mut self) {
-        for key in self.keys_where(|conn| conn.phase != Phase::Closing) {
-            self.gone(key, STOPS);
+        for key in self.keys_where(|_| true) {
+            match self.connections.get(key).map(|conn| conn.phase) {
+                Some(Phase::Arriving | Phase::Serving | Phase::Draining) => self.leaving(key),
+                Some(Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Parting) => {
+                    self.gone(key, STOPS);
+                }
+                Some(Phase::Ending | Phase::Closing) | None => {}
+            }
         }
     }
 

@@ -188,8 +188,8 @@ impl<I: Io> Core<I> {
         match old {
             Some(key) => {
                 self.reinstatements.push((serial, core, parked));
-                // SRP tells an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of iSCSI just
-                // ends.
+                // SRP announces to an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of
+                // iSCSI just ends.
                 let is_told = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
                 match self.connections.get(key).is_some_and(is_told) {
                     true => self.leaving(key),

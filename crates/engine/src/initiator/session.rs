@@ -409,7 +409,7 @@ impl Session {
         }
     }
 
-    /// Whether the unit has told anything since.
+    /// Whether the unit has reported a unit attention since.
     pub fn has_attentions(&self) -> bool {
         self.queue.attentions.any
     }

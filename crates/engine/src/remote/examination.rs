@@ -89,7 +89,7 @@ impl Examination {
 }
 
 impl RemoteLane {
-    /// Heeds what the unit has told, before anything that came with it is believed.
+    /// Heeds the unit attentions of the unit, before anything that came with it is believed.
     pub(super) fn heed<I: Io>(&mut self, io: &mut I) {
         let told = self.session.take_attentions();
         if !told.any {
@@ -223,7 +223,7 @@ impl RemoteLane {
             return;
         }
         if question == Question::Capacity && data.as_deref().and_then(capacity_of).is_none() {
-            return self.renew(io, "the unit does not tell its block size");
+            return self.renew(io, "the unit does not report its block size");
         }
         let next = match question {
             Question::Capacity => Question::Modes,
@@ -312,7 +312,7 @@ impl RemoteLane {
     fn arrive<I: Io>(&mut self, io: &mut I) {
         let Some(Examination { point, inquiry, is_arrival, .. }) = &self.examination else { return };
         let arrival = match (*is_arrival, incarnation(inquiry)) {
-            // The session went on, and was told of no restart.
+            // The session went on, and no restart was reported.
             (false, None) => Arrival::Fine,
             (_, incarnation) => self.store.losing(|continuity| continuity.arrived(*point, incarnation)),
         };

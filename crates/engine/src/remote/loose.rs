@@ -1,6 +1,6 @@
 //! Writes that were given up while the target may still execute them, and writes that wait for a lost session.
 //!
-//! Their initiator was told that they failed, and may write the same blocks anew, through any lane: operations on these
+//! To their initiator they have failed, and it may write the same blocks anew, through any lane: operations on these
 //! blocks have to wait until the target cannot execute the old write any more. Reads too: what has been read must not
 //! change later without a write. That a login has succeeded is no proof; what is one, [`super::examination`] knows.
 //!
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_what_is_told_apart() {
+    fn writes_that_are_kept_apart_are_bounded() {
         let loose = Loose::default();
         for n in 0..10 * GIVEN_UP_MAX as u64 {
             loose.add(1, 7, (n * 1024, 512), Time(n));

@@ -1,6 +1,6 @@
 //! A target in the test's hands, of one disk. It answers a login at once, and forgets the connection that this takes the
-//! place of, but not what that has asked for: a write that it was told to keep lands when the test says so. Until then
-//! ORDERED commands wait, and all that come later behind them (SAM-5 section 8.9.3).
+//! place of, but not what that has asked for: a write that it is to keep lands when the test says so. Until then ORDERED
+//! commands wait, and all that come later behind them (SAM-5 section 8.9.3).
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};

@@ -96,8 +96,8 @@ impl Target {
         if data.task == task && !owes { data.len } else { 0 }
     }
 
-    /// There is room for so many more commands, should all their data come unasked: the initiator is told of no more
-    /// (MaxCmdSN, RFC 7143 section 4.2.2.1). Whether it may send nothing until there is more: then tell of that.
+    /// There is room for so many more commands, should all their data come unasked: the window is no wider
+    /// (MaxCmdSN, RFC 7143 section 4.2.2.1). Whether it is shut until there is more: then this is to be called again.
     pub fn limit_window(&mut self, commands: u32) -> bool {
         self.layer.limit_window(commands)
     }

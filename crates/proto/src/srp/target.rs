@@ -70,12 +70,12 @@ pub struct Target {
     granted: Option<Box<Granted>>,
     /// When the login has waited for too long.
     login_until: Option<Time>,
-    /// The layer above knows of the login.
+    /// The login was handed to the layer above.
     is_told: bool,
     /// It has agreed to it.
     is_admitted: bool,
     tasks: TaskTable,
-    /// Commands that the layer above does not know of yet, in the order in which they came: the first one's descriptor
+    /// Commands that were not yet handed to the layer above, in the order in which they came: the first one's descriptor
     /// tables are still being read.
     entering: VecDeque<TaskId>,
     functions: Vec<PendingFunction>,

@@ -570,7 +570,7 @@ impl Flight {
 }
 
 impl FileStore {
-    /// Tells the log. A dying disk fails every request: the 1st, 2nd, 4th, 8th... failure is worth a line.
+    /// Logs a failure. A dying disk fails every request: the 1st, 2nd, 4th, 8th... failure is worth a line.
     fn report(&self, os: Os) {
         let count = self.faults.fetch_add(1, Ordering::Relaxed) + 1;
         if count.is_power_of_two() {
@@ -578,7 +578,7 @@ impl FileStore {
         }
     }
 
-    /// Counts a loss, and tells the log in the same way.
+    /// Counts a loss, and logs it in the same way.
     fn report_loss(&self, os: Os) {
         let count = self.syncs.lost();
         if count.is_power_of_two() {

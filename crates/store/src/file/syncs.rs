@@ -55,7 +55,7 @@ impl Syncs {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Written data may be lost that the kernel will not tell of again. How often that was.
+    /// Written data may be lost that the kernel will not report again. How often that was.
     pub(super) fn lost(&self) -> u64 {
         self.losses.fetch_add(1, Ordering::AcqRel) + 1
     }

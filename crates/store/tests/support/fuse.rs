@@ -132,7 +132,7 @@ impl Fuse {
         }
     }
 
-    /// The kernel writes back what it has; its error, if there is one, is told to nobody else who has the file open.
+    /// The kernel writes back what it has; its error, if there is one, is reported to nobody else who has the file open.
     pub fn write_back(&self) -> std::io::Result<()> {
         File::open(self.path())?.sync_all()
     }

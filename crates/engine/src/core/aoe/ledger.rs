@@ -117,7 +117,7 @@ impl Claim {
 /// Why there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::core) enum Held {
-    /// Another change of its blocks has begun, whose [`Ledger::end`] tells.
+    /// Another change of its blocks has begun, and lasts until its [`Ledger::end`].
     Busy,
     /// A newer one has ended.
     Late,

@@ -20,6 +20,9 @@ const NO_TAG: u32 = u32::MAX;
 const COMPLETE: u8 = 0;
 const NO_TASK: u8 = 1;
 const LOGOUT_RESPONSE: u8 = 0x26;
+const ASYNC_MESSAGE: u8 = 0x32;
+const LOGOUT_REQUEST: u8 = 1;
+const CONNECTION_DROP: u8 = 2;
 const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
 
 fn login(url: &Url, name: &str) -> Initiator {
@@ -94,6 +97,33 @@ fn a_logout_is_answered_when_no_task_can_write_any_more() {
         other.logout().expect("an answer");
         stop(daemon);
     }
+}
+
+/// An Asynchronous Message with this event (RFC 7143 section 11.9.1).
+fn hears_of(initiator: &mut Initiator, event: u8) {
+    let message = initiator.receive().expect("a message");
+    assert_eq!((message.opcode(), message.header[36]), (ASYNC_MESSAGE, event));
+}
+
+#[test]
+fn at_the_end_sessions_are_dropped_in_words_when_no_task_can_write_any_more() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (daemon, url) = serve(1, &stores, |_| {});
+    let mut idle = login(&url, "idle");
+    let mut writes = writing(&url, &stores[0], "writes");
+    let stops = std::thread::spawn(|| daemon.stop());
+    for initiator in [&mut idle, &mut writes] {
+        hears_of(initiator, LOGOUT_REQUEST);
+    }
+    hears_of(&mut idle, CONNECTION_DROP);
+    assert!(idle.receive().is_err(), "the connection is over");
+    stores[0].wait_for_cancel(1);
+    assert!(!has_heard(&writes), "the WRITE may still land");
+    stores[0].release();
+    hears_of(&mut writes, CONNECTION_DROP);
+    assert_eq!(stores[0].held(), 0);
+    assert!(writes.receive().is_err(), "the connection is over");
+    stops.join().expect("it ends").expect("every core ends in order");
 }
 
 /// RFC 7143 section 6.3.5.

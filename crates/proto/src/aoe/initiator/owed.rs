@@ -1,5 +1,5 @@
 //! Writes without an answer whose commands are over. No login ends them, and a target may execute them whenever it comes
-//! to it: only its answer tells that it is done. So each is sent again, with its tag, by which a target knows a copy,
+//! to it: only its answer proves that it is done. So each is sent again, with its tag, by which a target knows a copy,
 //! until it is answered.
 
 use super::pace::TIMEOUT_MAX;

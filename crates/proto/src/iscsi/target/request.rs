@@ -411,7 +411,7 @@ impl Layer {
         self.phase = Phase::Closing("closed by this side".to_string());
     }
 
-    /// The Asynchronous Message that tells what this side drops: the session, or the connection.
+    /// The Asynchronous Message that says what this side drops: the session, or the connection.
     pub(super) fn dropping(&self, event: AsyncEvent) -> Vec<u8> {
         // Time2Wait and Time2Retain are 0: the initiator may come back at once, and at error recovery level 0 no task
         // waits for it.

@@ -28,7 +28,7 @@ pub(crate) struct Session {
     depth: u32,
     /// Commands that there is room for beside them.
     room: u32,
-    /// The initiator was told of a window.
+    /// A window was sent to the initiator.
     is_told: bool,
     /// Requests of the window that were rejected: they count as not received (section 7.3), and so the gaps that they
     /// leave are our doing.
@@ -114,8 +114,8 @@ impl Session {
         self.room = room;
     }
 
-    /// Commands that the initiator may be told of. One that has none in flight may always send one: no answer would open
-    /// its window.
+    /// Commands that the window may be opened for. An initiator that has none in flight may always send
+    /// one: no answer would open its window.
     fn free(&self) -> u32 {
         let room = if self.in_flight == 0 { self.room.max(1) } else { self.room };
         self.depth.saturating_sub(self.in_flight).min(room)
@@ -131,7 +131,7 @@ impl Session {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// MaxCmdSN as the next PDU tells it. It never goes back, whatever becomes of the room; and no window was more than
+    /// MaxCmdSN of the next PDU. It never goes back, whatever becomes of the room; and no window was more than
     /// the slots: each command received moves ExpCmdSN up by one and takes at most one of them.
     pub(crate) fn advertise(&mut self) -> u32 {
         let told = if self.is_told { self.window() } else { 0 };
@@ -171,7 +171,7 @@ mod tests {
         session.limit(5);
         assert_eq!(session.advertise(), 4);
         session.limit(2);
-        assert_eq!(session.advertise(), 4, "what was told stands");
+        assert_eq!(session.advertise(), 4, "what was sent stands");
         for _ in 0..5 {
             session.receive(true);
         }

@@ -208,7 +208,7 @@ impl Target {
             }
         };
         if function != Function::ClearAca {
-            // The layer above does not know of those that have not entered the task set.
+            // Those that have not entered the task set were not handed to the layer above.
             let _ = self.forget_unread(|other| other == lun);
         }
         self.ask(tag, sol_not, lun, function);
@@ -216,7 +216,7 @@ impl Target {
     }
 
     /// Aborts the tasks of such LUNs of which the layer above does not know, since descriptor tables of theirs, or of one
-    /// before them, are still being read. Those are returned of which a read is under way; its end is told by
+    /// before them, are still being read. Those are returned of which a read is under way; its end is reported by
     /// [`Up::Pushed`].
     pub fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
         let unread = self.tasks.iter().filter(|(_, task)| task.stage == Stage::Tables && of(task.lun()));

@@ -19,7 +19,7 @@ pub(super) const DESCRIPTOR_BYTES: u32 = 16;
 /// How far a task has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Stage {
-    /// Its descriptor tables, or those of one before it, are still being read: the layer above does not know of it.
+    /// Its descriptor tables, or those of one before it, are still being read: the layer above does not have it.
     #[default]
     Tables,
     /// The layer above has it.

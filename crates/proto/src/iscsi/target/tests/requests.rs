@@ -307,7 +307,7 @@ fn a_window_that_was_closed_for_want_of_room_opens_by_itself() {
     assert!(!driver.target.limit_window(2));
     let (nop, _) = driver.one::<NopIn>();
     assert_eq!((nop.exp_cmd_sn.get(), nop.max_cmd_sn.get()), (2, 3));
-    assert!(!driver.target.limit_window(1), "what was told stands");
+    assert!(!driver.target.limit_window(1), "what was sent stands");
     driver.quiet();
 }
 
