@@ -104,8 +104,12 @@ fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
     Ok(match &lun.store {
         StoreSpec::Null { size } => store::open_null(*size),
         StoreSpec::Ram { size } => store::open_ram(*size)?,
-        StoreSpec::File { path, size } => store::open_file(path, *size, lun.block_bytes, claim)?,
-        StoreSpec::Block { path } => store::open_block(path, lun.block_bytes, claim)?,
+        StoreSpec::File { path, size } => {
+            store::file::open_counted(path, *size, lun.block_bytes, claim, losses.clone())?
+        }
+        StoreSpec::Block { path } => {
+            store::file::open_block_counted(path, lun.block_bytes, claim, losses.clone())?
+        }
         StoreSpec::Remote { url, block_bytes } => {
             let options = RemoteOptions {
                 initiator: Options::default(),

@@ -49,7 +49,7 @@ impl SessionName {
     }
 }
 
-/// Units that can lose what they acknowledged, with their losses ([`store::lane::Lane::losses`]) that a nexus was told of.
+/// Units that can lose what they acknowledged, with their losses ([`store::lane::Lane::losses`]) whose report was received.
 pub(crate) type Told = Vec<(u32, u64)>;
 
 /// Channels of one session.

@@ -77,6 +77,28 @@ fn a_write_that_was_given_up_holds_its_blocks_until_the_disk_answers_it() {
 }
 
 #[test]
+fn a_session_that_is_lost_while_zeros_are_on_their_way_comes_back() {
+    let network = Network::new(1500, 33);
+    let disk = Disk::start(&network.target, 7, 7);
+    let daemon = front(&network, "?give_up_after=1");
+    let mut writer = session(&network, &daemon, "writer");
+    assert!(is_written(&mut writer, LBA));
+    // WRITE SAME(16) with NDOB, which AoE has only as writes of zeros.
+    let mut cdb = write_cdb(LBA, SECTOR, 512, false);
+    (cdb[0], cdb[1]) = (0x93, 1);
+    disk.keep_from(LBA);
+    let zeros = writer.issue(0, &cdb, 0, Vec::new()).expect("it is sent");
+    wait_until("the disk has the zeros", || disk.is_keeping());
+    disk.be_stuck();
+    assert_eq!(writer.complete(zeros).expect("an answer").sense_key(), Some(NOT_READY));
+    wait_until("the session is back", || is_written(&mut writer, ELSEWHERE));
+    disk.go_on();
+    wait_until("the blocks are free", || writer.read_blocks(0, LBA, 1, 512).is_ok());
+    assert_eq!(writer.read_blocks(0, LBA, 1, 512).expect("READ"), vec![0; SECTOR]);
+    daemon.stop();
+}
+
+#[test]
 fn a_login_at_a_lunette_with_a_slow_disk_does_not_free_blocks_on_other_cores() {
     let network = Network::new(1500, 32);
     let disk = Disk::start(&network.target, 7, 7);

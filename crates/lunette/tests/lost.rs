@@ -97,13 +97,8 @@ fn flush(initiator: &mut Initiator) -> Option<u8> {
 
 #[test]
 fn every_initiator_is_told_once_of_what_a_flush_has_lost() {
-    let fuse = Fuse::mount(1 << 20);
-    let daemon = Daemon::serve(["--lun", &format!("file:{}", fuse.path().display())]);
-    let login = |name: &str| {
-        let mut initiator = Initiator::login(&daemon.lun(0), &Login::named(name)).expect("login");
-        initiator.ready(0).expect("the unit is ready");
-        initiator
-    };
+    let (fuse, daemon) = fallible();
+    let login = |name: &str| login(&daemon, name);
     let (mut one, mut two, mut away) = (login("one"), login("two"), login("away"));
     fuse.hold();
     for (initiator, lba) in [(&mut one, 0), (&mut two, 8), (&mut away, 16)] {
@@ -128,4 +123,85 @@ fn every_initiator_is_told_once_of_what_a_flush_has_lost() {
     assert_eq!(fuse.byte(0), 9);
     let log = daemon.stop();
     assert!(log.contains("not yet durable may be lost") && log.contains("the next flush of each"), "{log}");
+}
+
+/// Logs in, and sees that the unit is ready.
+fn login(daemon: &Daemon, name: &str) -> Initiator {
+    let mut initiator = Initiator::login(&daemon.lun(0), &Login::named(name)).expect("login");
+    initiator.ready(0).expect("the unit is ready");
+    initiator
+}
+
+/// A file whose write-back fails on demand, and a daemon that serves it.
+fn fallible() -> (Fuse, Daemon) {
+    let fuse = Fuse::mount(1 << 20);
+    let daemon = Daemon::serve(["--lun", &format!("file:{}", fuse.path().display())]);
+    (fuse, daemon)
+}
+
+/// Loses what was written: the flush of this initiator takes the error.
+fn lose(fuse: &Fuse, taker: &mut Initiator) {
+    fuse.fail_writes(Some(EIO));
+    assert_eq!(flush(taker), Some(HARDWARE_ERROR));
+    fuse.fail_writes(None);
+}
+
+/// What INQUIRY says of the run of the store's cache.
+fn incarnation(initiator: &mut Initiator) -> Vec<u8> {
+    let response = initiator.read(0, &[0x12, 0, 0, 0, 96, 0], 96).expect("an answer");
+    response.data[36..52].to_vec()
+}
+
+#[test]
+fn a_front_that_comes_with_a_new_session_after_a_loss_reports_it() {
+    let (fuse, back) = fallible();
+    let front = Daemon::serve(["--cores", "0,1", "--lun", &back.lun(0).to_string()]);
+    // One on each core, each of which logs in at the back when it has something to do.
+    let (mut one, mut two) = (login(&front, "one"), login(&front, "two"));
+    let mut other = login(&back, "other");
+    let before = incarnation(&mut other);
+    assert_eq!(incarnation(&mut other), before);
+    one.write_blocks(0, 0, 512, &[1; 4096], false).expect("WRITE");
+    lose(&fuse, &mut other);
+    assert_ne!(incarnation(&mut other), before);
+    assert_eq!(flush(&mut two), Some(HARDWARE_ERROR), "the WRITE of the other core is lost");
+    assert_eq!(flush(&mut one), Some(HARDWARE_ERROR));
+    // The front may have heard of it from both of its sessions, and then says it twice.
+    flush(&mut two);
+    assert_eq!((flush(&mut one), flush(&mut two)), (None, None));
+    front.stop();
+    back.stop();
+}
+
+#[test]
+fn a_loss_is_reported_again_until_the_initiator_goes_on() {
+    let (fuse, daemon) = fallible();
+    let mut one = login(&daemon, "one");
+    one.write_blocks(0, 0, 512, &[1; 4096], false).expect("WRITE");
+    lose(&fuse, &mut one);
+    for _ in 0..2 {
+        // Nobody knows whether the status has arrived.
+        drop(one);
+        one = login(&daemon, "one");
+        assert_eq!(flush(&mut one), Some(HARDWARE_ERROR));
+    }
+    assert_eq!(flush(&mut one), None);
+    drop(one);
+    one = login(&daemon, "one");
+    assert_eq!(flush(&mut one), None, "it went on after the report");
+    daemon.stop();
+}
+
+#[test]
+fn what_was_lost_before_fails_no_format() {
+    let (fuse, daemon) = fallible();
+    let (mut one, mut other) = (login(&daemon, "one"), login(&daemon, "other"));
+    one.write_blocks(0, 0, 512, &[1; 4096], false).expect("WRITE");
+    lose(&fuse, &mut other);
+    // Without IMMED.
+    let format = one.write(0, &[0x04, 0, 0, 0, 0, 0], &[]).expect("an answer");
+    assert_eq!((format.status, format.sense_key()), (0, None));
+    one.ready(0).expect("the unit is ready");
+    assert_eq!(one.read_blocks(0, 0, 8, 512).expect("READ"), [0; 4096]);
+    daemon.stop();
 }

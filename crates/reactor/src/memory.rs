@@ -10,7 +10,7 @@ mod region;
 mod shared;
 
 pub use arena::{Arena, LARGE_BYTES, Loan, SMALL_BYTES};
-pub(crate) use region::{Pin, copy, with_shared_bytes};
+pub(crate) use region::{Pin, copy, copy_to, with_shared_bytes};
 pub use region::{REGIONS_MAX, Region};
 
 /// The page size that buffers are aligned to.

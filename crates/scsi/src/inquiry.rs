@@ -23,6 +23,10 @@ const FORMAT: u8 = 0x12;
 /// SAM-5, SPC-4 and SBC-3, without claiming a version of each.
 const VERSION_DESCRIPTORS: [u16; 3] = [0x00a0, 0x0460, 0x04c0];
 
+/// Vendor specific, in byte 52, behind the incarnation: on a session that replaces another, nothing is answered, the
+/// login included, before the commands of the other one are over. Our initiator relies on it.
+const WITHHOLDS_LOGINS: u8 = 0x01;
+
 /// Standard INQUIRY data, in bytes.
 const STANDARD_BYTES: usize = 96;
 
@@ -48,7 +52,8 @@ fn build(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure
     let multiple_ports = if unit.ports.len() > 1 { 0x10 } else { 0 };
     // TPGS: implicit asymmetric access only; 3PC; CMDQUE.
     data.extend_from_slice(&[DISK, removable, VERSION, FORMAT, 0, 0x18, multiple_ports, 0x02]);
-    identity(data, &unit.product, &unit.incarnation.now(), unit.port(env.nexus.target_port).map(transport));
+    let vendor_specific = [&unit.incarnation.now()[..], &[WITHHOLDS_LOGINS]].concat();
+    identity(data, &unit.product, &vendor_specific, unit.port(env.nexus.target_port).map(transport));
     Ok(())
 }
 
@@ -109,7 +114,7 @@ mod tests {
         assert_eq!(data.len(), 96);
         assert_eq!(data[..8], [0, 0, 6, 0x12, 91, 0x18, 0x10, 2]);
         assert_eq!(&data[8..36], b"LUNETTE RAM             0001");
-        assert_eq!(data[36..58], [[9; 16].as_slice(), &[0; 6]].concat());
+        assert_eq!(data[36..58], [[9; 16].as_slice(), &[1], &[0; 5]].concat());
         assert_eq!(data[58..68], [0x00, 0xa0, 0x04, 0x60, 0x04, 0xc0, 0x09, 0x60, 0, 0]);
         assert_eq!(bench.read(&[0x12, 0, 0, 0, 5, 0]).assert_good().data, data[..5]);
         bench.read(&[0x12, 0, 1, 0, 255, 0]).assert_invalid_field(2);

@@ -224,23 +224,25 @@ fn a_failed_sync_is_a_loss_to_every_lane() {
 
 #[test]
 fn a_durable_write_that_fails_may_have_lost_data_of_others_only_if_it_syncs_itself() {
+    use Errno as E;
     for size in [SIZE + 1, SIZE] {
         let (_directory, _, store) = file(size);
-        let fails = Rc::new(Cell::new(false));
-        let judge = fails.clone();
-        let mut rig = judged(&store, move |request| match request {
-            Request::Write { .. } if judge.get() => Fate::Fails(Errno::IO),
-            _ => Fate::Succeeds,
-        });
+        let (mut rig, fails) = failing(&store);
         let from = rig.room(0, 4096);
         let write = |durable| Op::Write { offset: 0, from, durable, atomic: false };
-        fails.set(true);
-        assert_eq!(rig.run(write(false)), Err(StoreError::WriteFailed));
-        assert_eq!(rig.lane.losses(), 0, "only the write itself failed");
-        assert_eq!(rig.run(write(true)), Err(StoreError::WriteFailed));
-        assert_eq!(rig.lane.losses(), u64::from(is_direct(&store)));
-        fails.set(false);
-        assert_eq!(rig.run(write(true)), DONE);
+        let of_the_medium = [E::IO, E::NOSPC, E::DQUOT, E::STALE, E::NXIO, E::NODEV];
+        let of_the_request = [E::FBIG, E::PERM, E::NOBUFS];
+        for errno in of_the_medium.into_iter().chain(of_the_request) {
+            let losses = rig.lane.losses();
+            fails.set(Some(errno));
+            rig.run(write(false)).unwrap_err();
+            assert_eq!(rig.lane.losses(), losses, "only the write itself failed: {errno}");
+            rig.run(write(true)).unwrap_err();
+            let lost = is_direct(&store) && of_the_medium.contains(&errno);
+            assert_eq!(rig.lane.losses(), losses + u64::from(lost), "{errno}");
+            fails.set(None);
+            assert_eq!(rig.run(write(true)), DONE);
+        }
     }
 }
 

@@ -475,8 +475,8 @@ impl<I: Io> Core<I> {
                 StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
                 StoreSpec::Null { .. } | StoreSpec::Ram { .. } => false,
             };
-            let told = conn.luns.iter().filter(can_lose).map(|lun| (lun.unit, lun.losses)).collect();
-            self.shared.registry.remember(&name, told);
+            let received = conn.luns.iter().filter(can_lose).map(|lun| (lun.unit, lun.received)).collect();
+            self.shared.registry.remember(&name, received);
             self.shared.registry.leave(&name, conn.facts.serial);
         }
         for index in 0..self.reinstatements.len() {

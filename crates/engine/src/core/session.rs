@@ -31,6 +31,16 @@ pub(crate) struct LunState {
     /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it and before
     /// all earlier sessions with its name.
     pub(super) losses: u64,
+    /// Those of them whose report is known to have been received: to a session with its name that comes back the others are
+    /// reported again.
+    pub(super) received: u64,
+}
+
+impl LunState {
+    /// The initiator went on after the report of so many losses.
+    pub(super) fn has_received(&mut self, losses: u64) {
+        self.received = self.received.max(losses);
+    }
 }
 
 impl<I: Io> Core<I> {
@@ -163,7 +173,7 @@ impl<I: Io> Core<I> {
         let group = crate::access::group_of(target_config, &session.initiator, from.ip());
         let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target_config.luns);
         let read_only = group.is_some_and(|group| group.read_only);
-        let port = crate::ports::relative_port(config, target, portal, conn.machine.is_srp());
+        let port = self.shared.ports.relative_id(config, target, portal, conn.machine.is_srp());
         conn.reach = vec![Reach::No; self.views.len()];
         let name = session_name(&conn.facts, config);
         let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
@@ -177,7 +187,13 @@ impl<I: Io> Core<I> {
             nexus.sync(&self.views[*index].policy);
             let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
-            conn.luns.push(LunState { number: *number, unit: *index as u32, nexus, losses });
+            conn.luns.push(LunState {
+                number: *number,
+                unit: *index as u32,
+                nexus,
+                losses,
+                received: losses,
+            });
             conn.lun_list.push(lun_bytes(*number));
         }
     }

@@ -50,6 +50,8 @@ pub(super) struct Task {
     pub(super) state: State,
     /// The unit whose store it flushes.
     flushes: Option<u32>,
+    /// Losses of its unit's store that had been reported to its nexus when it came.
+    reported: u64,
     /// How much of the data-out has been asked for.
     pub(super) asked_bytes: u32,
     /// Since when not all has come that was asked for: the transport has the buffer.
@@ -74,6 +76,8 @@ struct Detached {
     reach: Vec<Reach>,
     /// A home has begun what it asked for.
     is_begun: bool,
+    /// Losses of its unit's store when it was detached.
+    losses: u64,
 }
 
 /// What a task waits for.
@@ -141,6 +145,7 @@ impl Task {
             borrowed: false,
             state: State::Running,
             flushes: None,
+            reported: 0,
             asked_bytes: 0,
             missing: None,
             gated: false,
@@ -176,6 +181,11 @@ impl Task {
     fn is_unstoppable(&self) -> bool {
         let is_begun = self.detached.as_ref().is_some_and(|detached| detached.is_begun);
         is_begun && self.exec.as_ref().is_some_and(Exec::erases)
+    }
+
+    /// Of a SANITIZE or FORMAT UNIT that has begun: the losses of the store when it did.
+    fn losses_before_erasing(&self) -> Option<u64> {
+        self.detached.as_ref().filter(|_| self.is_unstoppable()).map(|detached| detached.losses)
     }
 
     /// Whether its initiator owes it data since before `then`.
@@ -233,11 +243,11 @@ impl<I: Io> Core<I> {
         let Some(lun) = conn.find_lun(command.lun) else {
             return self.no_unit(connection, &command, attribute);
         };
-        let unit = conn.luns[lun].unit;
+        let (unit, reported) = (conn.luns[lun].unit, conn.luns[lun].losses);
         conn.facts.tally.add(&command);
         conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
         if self.gates[unit as usize].must_wait(attribute) {
-            let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
+            let key = self.insert(Task { lun, reported, ..Task::new(connection, &command, attribute, unit) });
             self.gates[unit as usize].wait(key);
             self.set_state(key, State::Waiting);
             self.take_unsolicited(key);
@@ -256,7 +266,7 @@ impl<I: Io> Core<I> {
             return;
         }
         let task = Task::new(connection, &command, attribute, unit);
-        let key = self.insert(Task { lun, gated: true, claim, ..task });
+        let key = self.insert(Task { lun, reported, gated: true, claim, ..task });
         self.admitted(key, admitted);
     }
 
@@ -528,7 +538,9 @@ impl<I: Io> Core<I> {
         };
         let nexus = conn.luns[task.lun].nexus.clone();
         let is_begun = task.detached.as_ref().is_some_and(|detached| detached.is_begun);
-        task.detached = Some(Box::new(Detached { nexus, reach: conn.reach.clone(), is_begun }));
+        let losses = self.lanes[task.unit as usize].losses();
+        let reach = conn.reach.clone();
+        task.detached = Some(Box::new(Detached { nexus, reach, is_begun, losses }));
     }
 
     fn detach(&mut self, key: Key, ending: Option<Ending>) {

@@ -148,6 +148,24 @@ impl Carrier {
         }
     }
 
+    /// Has the target end a command, if it can; [`Event::Completed`] follows then.
+    pub(crate) fn abort(&mut self, lun: u64, task: TaskId) {
+        match self {
+            Carrier::Iscsi(machine) => {
+                machine.function(lun, wire::iscsi::TaskFunction::ABORT_TASK, Some(task));
+            }
+            Carrier::Iser(channel) => {
+                let function = wire::iscsi::TaskFunction::ABORT_TASK;
+                channel.machine_mut().function(lun, function, Some(task));
+            }
+            Carrier::Srp(channel) => {
+                let function = wire::srp::TaskFunction::ABORT_TASK;
+                channel.machine_mut().function(lun, function, Some(task));
+            }
+            Carrier::Aoe(_) => {}
+        }
+    }
+
     /// Sends a text request; `false` when one is under way, or where there are none, in SRP and AoE.
     pub(crate) fn text(&mut self, text: &[u8]) -> bool {
         match self {

@@ -131,8 +131,7 @@ impl Frames {
             machine.tick(now);
         }
         while let Some(places) = machine.wants() {
-            let list: Vec<u8> = places.iter().flat_map(|span| io.arena().bytes(span).to_vec()).collect();
-            machine.bring(&list);
+            machine.bring(&io.arena().to_vec(&places));
         }
         frame::queue(&mut self.packets, io.arena(), |arena, slot| {
             machine.transmit(now).map(|Outgoing { frame, made }| frame::put(arena, &frame, made, slot))
@@ -169,7 +168,7 @@ impl Frames {
 
     /// Closes the socket; it is quiet. What the machine is owed an answer to it takes along, and its lane is still claimed.
     pub(crate) fn close(self, arena: &mut Arena, machine: &mut Initiator) -> Arc<Lane> {
-        machine.keep(|places| places.iter().flat_map(|span| arena.bytes(span).to_vec()).collect());
+        machine.keep(|places| arena.to_vec(places));
         self.packets.close(arena);
         self.lane
     }

@@ -256,6 +256,16 @@ impl Session {
         self.queue.cancel(cookie, finished);
     }
 
+    /// The question under way is not waited for any more: the target is to abort it. It ends when it has been answered,
+    /// or its abort has.
+    pub fn withdraw(&mut self, finished: &mut Vec<Finished>) {
+        if let Some(task) = self.queue.withdraw(finished)
+            && let State::Connected(link) = &mut self.state
+        {
+            link.machine.abort(self.url.lun_bytes(), task);
+        }
+    }
+
     /// Whether it has logged in since the last call. What was sent before may yet be executed.
     pub fn take_arrival(&mut self) -> bool {
         std::mem::take(&mut self.has_arrived)

@@ -5,9 +5,10 @@
 //! A target may answer a login that reinstates a session (RFC 7143 section 6.3.5) before the commands of that are over. So
 //! while writes of the lane have no answer, one of these must prove that they are:
 //!
-//! - It is a Lunette, and has answered on the new session, which it does not do before.
+//! - It is a Lunette whose INQUIRY data say so, and has answered on the new session, which it does not do before.
 //! - An ORDERED command has ended on the new session: it is not executed before the older commands of the task set are
-//!   over (SAM-5 section 8.9.3).
+//!   over (SAM-5 section 8.9.3). That holds up all commands that come later, so it is aborted when it takes long; a
+//!   [`Vigil`] repeats it.
 //!
 //! Over AoE nothing but answers to the writes themselves proves anything ([`crate::initiator::session::Session::owes`]).
 //! What is not proven keeps its blocks from everybody ([`super::loose`]).
@@ -17,7 +18,7 @@ use super::geometry::{
     CAPACITY_BYTES, INQUIRY, MODE_SENSE, Modes, PAGE_BYTES, TEST_UNIT_READY, capacity_of, inquiry_page,
     is_disk, read_capacity,
 };
-use super::identity::{incarnation, is_lunette};
+use super::identity::{incarnation, withholds_logins};
 use super::lane::{QUESTION, RemoteLane};
 use super::vigil::Vigil;
 use super::{PROBE, request};
@@ -32,6 +33,10 @@ use wire::Places;
 /// How long a witness for a target's continuity is waited for: lanes look for what is wanted four times a second, and a
 /// busy target takes its time to answer.
 const WITNESS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long an ORDERED question is waited for at most: while it waits for a write that is stuck, it holds up all later
+/// commands of the task set, also those of other lanes and of other initiators.
+const ORDER_WITHIN: Duration = Duration::from_secs(1);
 
 /// An examination.
 pub(super) struct Examination {
@@ -71,6 +76,9 @@ pub(super) struct Asked {
     places: Places,
     /// When it was asked, in the order of [`super::continuity`].
     point: u64,
+    since: Time,
+    /// It is ORDERED, took too long, and is to be aborted.
+    is_withdrawn: bool,
 }
 
 impl Examination {
@@ -94,19 +102,19 @@ impl RemoteLane {
         if told.identity && self.session.is_open() {
             return self.renew(io, "the unit may be another one now");
         }
-        self.doubt(io.now());
+        self.doubt();
     }
 
     /// What is known of the unit may hold no more: it is examined (again) before anything else is sent.
-    pub(super) fn doubt(&mut self, now: Time) {
+    pub(super) fn doubt(&mut self) {
         let is_stale = self.asked.is_some();
         match &mut self.examination {
             Some(examination) => {
                 (examination.step, examination.is_stale) = (Step::Ask(Question::Capacity), is_stale);
             }
             None if self.session.is_open() => {
+                // What waits is sent once, as on a slow network: it needs not be held against other lanes.
                 self.session.pause();
-                self.hold_all(now);
                 let point = self.store.continuity.point();
                 self.examination = Some(Examination::new(false, is_stale, true, point));
             }
@@ -125,6 +133,7 @@ impl RemoteLane {
         if self.session.take_paid() {
             self.store.loose.keep(self.id, |range| self.session.owes(range));
         }
+        self.withdraw(io);
         self.examine(io);
         let is_open = self.session.is_open();
         if is_open && self.store.is_another.load(Ordering::Relaxed) {
@@ -167,7 +176,7 @@ impl RemoteLane {
 
     /// The answer to the question under way.
     pub(super) fn told<I: Io>(&mut self, io: &mut I, ending: Ending) {
-        let Some(Asked { question, places, point }) = self.asked.take() else { return };
+        let Some(Asked { question, places, point, is_withdrawn, .. }) = self.asked.take() else { return };
         let data = match ending {
             Ending::Good(moved) => {
                 let part = places.slice(0, moved.read_bytes);
@@ -176,6 +185,9 @@ impl RemoteLane {
             Ending::Status { .. } | Ending::Lost { .. } => None,
         };
         io.arena().give(&places);
+        if is_withdrawn {
+            return self.told_late(data.is_some());
+        }
         if matches!(ending, Ending::Lost { .. }) {
             return self.renew(io, "the unit answers no questions");
         }
@@ -232,6 +244,32 @@ impl RemoteLane {
         examination.step = Step::Ask(next);
     }
 
+    /// What became of a withdrawn question. An answer that came all the same is a proof.
+    fn told_late(&mut self, is_answered: bool) {
+        match &mut self.examination {
+            Some(examination) => {
+                examination.is_proven |= is_answered;
+                examination.is_stale = false;
+            }
+            None if is_answered => self.proven(),
+            None => {}
+        }
+    }
+
+    /// Goes on without a proof that does not come.
+    fn withdraw<I: Io>(&mut self, io: &mut I) {
+        let within = ORDER_WITHIN.min(self.store.give_up_after() / 2);
+        let is_late = |asked: &&mut Asked| {
+            asked.question == Question::Order && !asked.is_withdrawn && io.now().since(asked.since) >= within
+        };
+        let Some(asked) = self.asked.as_mut().filter(is_late) else { return };
+        asked.is_withdrawn = true;
+        self.session.withdraw(&mut self.finished);
+        if matches!(self.examination, Some(Examination { step: Step::Ask(Question::Order), .. })) {
+            self.arrive(io);
+        }
+    }
+
     fn examine<I: Io>(&mut self, io: &mut I) {
         let Some(Examination { step, point, .. }) = &self.examination else { return };
         match *step {
@@ -260,8 +298,8 @@ impl RemoteLane {
             return self.refuse(io, &format!("the unit behind {} is another one: {reason}", self.store.url));
         }
         self.store.identified(Ok(()));
-        *is_proven |= is_lunette(inquiry);
-        if !*is_proven && self.store.geometry.ordered {
+        *is_proven |= withholds_logins(inquiry);
+        if !*is_proven && self.store.geometry.ordered && self.vigil.is_none() {
             if let Some(examination) = &mut self.examination {
                 examination.step = Step::Ask(Question::Order);
             }
@@ -304,25 +342,27 @@ impl RemoteLane {
         self.count(io);
     }
 
-    /// Whether writes of earlier sessions have no answer, and a proof is to be had that they are over.
+    /// Whether writes of earlier sessions have no answer, and there can be a proof that they are over.
     fn is_in_doubt(&self) -> bool {
-        let has_loose = self.store.loose.has_given_up(self.id) || self.session.loose().next().is_some();
-        has_loose && !self.session.ends_by_answers()
+        self.has_loose() && !self.session.ends_by_answers()
     }
 
     /// Nothing shows that the target cannot execute any more what earlier sessions have sent.
     fn unproven(&mut self, now: Time) {
+        self.mark_loose();
+        if self.vigil.is_some() {
+            return;
+        }
         self.vigil = self.store.geometry.ordered.then(|| Vigil::new(now));
-        let again = if self.vigil.is_some() {
-            "it is asked again"
+        let next = if self.vigil.is_some() {
+            "the question is repeated"
         } else {
-            "only a restart of this daemon frees them"
+            "restart the target, and then this daemon; or this daemon once the target is known to be idle"
         };
         tracing::warn!(
             store = %self.store.url,
-            "the target does not show whether writes that had no answer are over: their blocks are not ready; {again}"
+            "the target does not prove that writes without an answer are over: their blocks are not ready; {next}"
         );
-        self.mark_loose();
     }
 
     /// It is not what was opened: nothing is sent to it.
@@ -370,10 +410,10 @@ impl RemoteLane {
         if question == Question::Order {
             request.attribute = Attribute::Ordered;
         }
-        let point = self.store.continuity.point();
-        let command = Command { cookie: QUESTION, request, repeatable: false, since: io.now() };
+        let (point, since) = (self.store.continuity.point(), io.now());
+        let command = Command { cookie: QUESTION, request, repeatable: false, since };
         match self.session.ask(&command) {
-            Ok(()) => self.asked = Some(Asked { question, places, point }),
+            Ok(()) => self.asked = Some(Asked { question, places, point, since, is_withdrawn: false }),
             Err(Refused::Full | Refused::Lost) => io.arena().give(&places),
         }
     }

@@ -95,8 +95,14 @@ pub(super) fn incarnation(inquiry: &[u8]) -> Option<Incarnation> {
     (is_lunette(inquiry) && *told != [0; 16]).then_some(*told)
 }
 
+/// Whether INQUIRY data are those of a Lunette that answers nothing on a session, its login included, before the
+/// commands of the one that this replaces are over. Older versions answer the login first.
+pub(super) fn withholds_logins(inquiry: &[u8]) -> bool {
+    is_lunette(inquiry) && inquiry.get(52).is_some_and(|marks| marks & 0x01 != 0)
+}
+
 /// Whether INQUIRY data are those of a Lunette.
-pub(super) fn is_lunette(inquiry: &[u8]) -> bool {
+fn is_lunette(inquiry: &[u8]) -> bool {
     inquiry.get(8..16) == Some(b"LUNETTE ")
 }
 
@@ -144,6 +150,18 @@ mod tests {
         assert!(!identity.is_of(INQUIRY, &other));
         assert!(!identity.is_of(INQUIRY, &whole[..whole.len() - 1]));
         assert!(!identity.is_of(INQUIRY, &[]));
+    }
+
+    #[test]
+    fn only_a_mark_says_that_logins_are_withheld() {
+        let mut inquiry = [0; 96];
+        inquiry[8..16].copy_from_slice(b"LUNETTE ");
+        inquiry[36..52].fill(9);
+        assert!(!withholds_logins(&inquiry) && incarnation(&inquiry) == Some([9; 16]));
+        inquiry[52] = 1;
+        assert!(withholds_logins(&inquiry) && !withholds_logins(&inquiry[..52]));
+        inquiry[8..16].copy_from_slice(b"ACME    ");
+        assert!(!withholds_logins(&inquiry));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::RemoteStore;
 use super::examination::{Asked, Examination};
+use super::loose;
 use super::request::{self, COMPARE, FUA, GET_LBA_STATUS, LBA_STATUS_BYTES, UNMAP, UNMAP_BYTES, opcode};
 use super::trail::Trail;
 use super::vigil::Vigil;
@@ -340,20 +341,31 @@ impl RemoteLane {
         self.flights.iter_mut().for_each(|flight| flight.may_land = false);
     }
 
+    /// Whether the target may yet execute a write that an earlier session has sent.
+    pub(super) fn has_loose(&self) -> bool {
+        let may_land = |flight: &Flight| !flight.is_over && flight.may_land;
+        let is_loose = |cookie: u32| changes(&self.flights[cookie as usize].op);
+        self.store.loose.has_given_up(self.id)
+            || self.flights.iter().any(may_land)
+            || self.session.loose().any(is_loose)
+    }
+
     /// They can be, although they are sent again.
     pub(super) fn mark_loose(&mut self) {
         for cookie in self.session.loose() {
-            self.flights[cookie as usize].may_land = true;
+            let flight = &mut self.flights[cookie as usize];
+            flight.may_land |= changes(&flight.op);
         }
     }
 
     /// Gives back the writes that were overtaken while they waited: their initiators know best what is to be there. And
-    /// those that may be written over by what was given up since they came.
+    /// all operations on blocks that a write may yet change which was given up since they came.
     pub(super) fn give_back_overtaken(&mut self) {
-        for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| flight.is_held) {
+        let given_up = self.store.loose.given_up();
+        for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| !flight.is_over) {
             let place = place_of(&flight.op);
             let is_overtaken = || self.store.trails.crosses(&self.trail, place, flight.since);
-            if !flight.is_over && (is_overtaken() || self.store.loose.threatens(place)) {
+            if given_up.iter().any(|range| loose::meet(*range, place)) || flight.is_held && is_overtaken() {
                 flight.verdict.get_or_insert(StoreError::Busy);
                 self.session.cancel(index as u32, &mut self.finished);
             }
@@ -444,7 +456,7 @@ impl RemoteLane {
             return Err(StoreError::Unavailable);
         }
         if !is_possible(&self.flights[index as usize], &moved) {
-            return Err(self.belied(io.now(), index, &moved));
+            return Err(self.belied(index, &moved));
         }
         let store = &self.store;
         let flight = &mut self.flights[index as usize];
@@ -499,7 +511,7 @@ impl RemoteLane {
 impl RemoteLane {
     /// GOOD for a command whose data did not move, or cannot have moved so, is an error. The unit is examined before it
     /// is relied on again; and of what it has acknowledged nobody knows whether it was written.
-    fn belied(&mut self, now: Time, index: u32, moved: &Moved) -> StoreError {
+    fn belied(&mut self, index: u32, moved: &Moved) -> StoreError {
         let flight = &self.flights[index as usize];
         let (at, point) = (place_of(&flight.op).0 + flight.done, flight.point);
         let is_write = flight.is_syncing || matches!(flight.op, Op::Flush) || changes(&flight.op);
@@ -510,7 +522,7 @@ impl RemoteLane {
             store = %self.store.url, at, data_in, read_bytes, data_out, write_bytes, ?residual,
             "the target answered GOOD to a command whose data it did not move as it should"
         );
-        self.doubt(now);
+        self.doubt();
         if is_write {
             self.store.losing(|continuity| continuity.flush_failed(point));
             return StoreError::WriteFailed;
@@ -565,7 +577,7 @@ impl<I: Io> Lane<I> for RemoteLane {
             return Submitted::Done(Ok(Found::Nothing));
         }
         let index = self.begin(flight);
-        if !self.session.is_open() || self.examination.is_some() {
+        if !self.session.is_open() {
             self.hold(index, now);
         }
         match self.advance(io, index) {

@@ -77,9 +77,11 @@ impl Loose {
         self.first(|write| write.lane == lane && write.flight.is_none()).is_some()
     }
 
-    /// Whether what any lane gave up may yet change this range.
-    pub(super) fn threatens(&self, range: (u64, u64)) -> bool {
-        self.first(|write| write.flight.is_none() && write.meets(range)).is_some()
+    /// The ranges that what any lane gave up may yet change.
+    pub(super) fn given_up(&self) -> Vec<(u64, u64)> {
+        let writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let given_up = writes.iter().filter(|write| write.flight.is_none());
+        given_up.map(|write| (write.offset, write.len)).collect()
     }
 
     /// Since when a write stands in the way of a lane's operation on this range, if one does: another lane's, or one
@@ -99,8 +101,8 @@ impl Loose {
 }
 
 impl Write {
-    fn meets(&self, (offset, len): (u64, u64)) -> bool {
-        offset < self.offset.saturating_add(self.len) && self.offset < offset.saturating_add(len)
+    fn meets(&self, range: (u64, u64)) -> bool {
+        meet((self.offset, self.len), range)
     }
 
     /// Both, and what is between them.
@@ -112,6 +114,11 @@ impl Write {
     }
 }
 
+/// Whether two ranges, each an offset and a length, have bytes in common.
+pub(super) fn meet((one, one_len): (u64, u64), (other, other_len): (u64, u64)) -> bool {
+    other < one.saturating_add(one_len) && one < other.saturating_add(other_len)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,14 +128,15 @@ mod tests {
         let loose = Loose::default();
         loose.add(1, 7, (4096, 4096), Time(5));
         assert_eq!(loose.hinders(1, (4096, 512)), None, "it waits for the same session");
-        assert!(!loose.has_given_up(1) && !loose.threatens((0, u64::MAX)));
+        assert!(!loose.has_given_up(1) && loose.given_up().is_empty());
         loose.give_up(1, 7);
         for lane in [1, 2] {
             assert_eq!(loose.hinders(lane, (7680, 4096)), Some(Time(5)));
             assert_eq!(loose.hinders(lane, (8192, 512)), None);
             assert_eq!(loose.hinders(lane, (0, 4096)), None);
         }
-        assert!(loose.has_given_up(1) && !loose.has_given_up(2) && loose.threatens((0, 8192)));
+        assert!(loose.has_given_up(1) && !loose.has_given_up(2));
+        assert_eq!(loose.given_up(), [(4096, 4096)]);
         loose.keep(2, |_| false);
         loose.keep(1, |range| range == (4096, 4096));
         assert_eq!(loose.hinders(2, (0, u64::MAX)), Some(Time(5)));

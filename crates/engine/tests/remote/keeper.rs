@@ -1,6 +1,8 @@
 //! A target in the test's hands, of one disk. It answers a login at once, and forgets the connection that this takes the
-//! place of, but not what that has asked for: a write that it is to keep lands when the test says so.
+//! place of, but not what that has asked for: a write that it is to keep lands when the test says so. Until then ORDERED
+//! commands wait, and all that come later behind them (SAM-5 section 8.9.3).
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -10,6 +12,7 @@ const MEDIUM: usize = 4 << 20;
 const HEADER: usize = 48;
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
+const BUSY: u8 = 8;
 const ORDERED: u8 = 2;
 
 /// The target, for as long as the test runs.
@@ -24,6 +27,7 @@ struct Shared {
     changed: Condvar,
     /// ORDSUP.
     ordered: bool,
+    vendor: &'static [u8; 8],
 }
 
 struct State {
@@ -31,11 +35,21 @@ struct State {
     /// A write whose data has this in it is kept.
     keeps: Option<Vec<u8>>,
     kept: Option<(usize, Vec<u8>)>,
+    /// A write whose data has this in it is answered with BUSY.
+    refuses: Option<Vec<u8>>,
+    refused: usize,
     logins: usize,
+    /// Logins are not answered.
+    is_deaf: bool,
     /// ORDERED commands that came.
     ordered: usize,
+    /// The first one is ORDERED, and waits for what is kept; the others are behind it.
+    waiting: VecDeque<(Arc<Connection>, Command)>,
     sockets: Vec<TcpStream>,
 }
+
+/// Where answers go, and the next StatSN.
+struct Connection(Mutex<(TcpStream, u32)>);
 
 struct Command {
     header: [u8; HEADER],
@@ -45,17 +59,30 @@ struct Command {
 impl Keeper {
     /// A target that supports ORDERED commands, or says that it does not.
     pub fn start(ordered: bool) -> Keeper {
+        Keeper::of(b"ACME    ", ordered)
+    }
+
+    /// A Lunette of a version that answers a login before what the old session has sent is over.
+    pub fn earlier_lunette() -> Keeper {
+        Keeper::of(b"LUNETTE ", true)
+    }
+
+    fn of(vendor: &'static [u8; 8], ordered: bool) -> Keeper {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let state = State {
             medium: vec![0; MEDIUM],
             keeps: None,
             kept: None,
+            refuses: None,
+            refused: 0,
             logins: 0,
+            is_deaf: false,
             ordered: 0,
+            waiting: VecDeque::new(),
             sockets: Vec::new(),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), ordered });
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), ordered, vendor });
         let keeper = Keeper { address, shared };
         let serves = keeper.clone();
         std::thread::spawn(move || {
@@ -87,6 +114,22 @@ impl Keeper {
         let mut state = self.shared.state();
         let (at, data) = state.kept.take().expect("it keeps a write");
         state.medium[at..at + data.len()].copy_from_slice(&data);
+        self.shared.run(&mut state);
+    }
+
+    /// Writes with this in their data are BUSY; without it, none are.
+    pub fn refuse(&self, data: Option<&[u8]>) {
+        self.shared.state().refuses = data.map(<[u8]>::to_vec);
+    }
+
+    /// Writes that were BUSY so far.
+    pub fn refused(&self) -> usize {
+        self.shared.state().refused
+    }
+
+    /// Whether logins go without an answer.
+    pub fn be_deaf(&self, is_deaf: bool) {
+        self.shared.state().is_deaf = is_deaf;
         self.shared.changed.notify_all();
     }
 
@@ -118,21 +161,55 @@ impl Shared {
     }
 
     fn serve(&self, mut socket: TcpStream) {
-        let mut stat_sn = 1;
+        let writer = socket.try_clone().expect("a socket");
+        let connection = Arc::new(Connection(Mutex::new((writer, 1))));
         while let Some(command) = receive(&mut socket) {
-            let Some((mut header, data)) = self.answer(&command) else { continue };
-            let cmd_sn = word(&command.header, 24);
-            header[16..20].copy_from_slice(&command.header[16..20]);
-            header[24..28].copy_from_slice(&u32::to_be_bytes(stat_sn));
-            header[28..32].copy_from_slice(&(cmd_sn.wrapping_add(1)).to_be_bytes());
-            header[32..36].copy_from_slice(&(cmd_sn.wrapping_add(64)).to_be_bytes());
-            header[4..8].copy_from_slice(&(data.len() as u32).to_be_bytes());
-            stat_sn += 1;
-            let padding = vec![0; data.len().next_multiple_of(4) - data.len()];
-            if socket.write_all(&[&header[..], &data, &padding].concat()).is_err() {
-                return;
+            match command.header[0] & 0x3f {
+                0x01 => {
+                    let mut state = self.state();
+                    state.ordered += usize::from(command.is_ordered());
+                    state.waiting.push_back((connection.clone(), command));
+                    self.run(&mut state);
+                }
+                0x02 => self.abort(&connection, &command),
+                _ => {
+                    if let Some(answer) = self.answer(&command) {
+                        connection.send(&command, answer);
+                    }
+                }
             }
         }
+        let mut state = self.state();
+        state.waiting.retain(|(from, _)| !Arc::ptr_eq(from, &connection));
+        self.run(&mut state);
+    }
+
+    /// Does what need not wait.
+    fn run(&self, state: &mut State) {
+        let is_free = |state: &State| {
+            state.waiting.front().is_some_and(|(_, command)| !command.is_ordered() || state.kept.is_none())
+        };
+        while is_free(state) {
+            let Some((connection, command)) = state.waiting.pop_front() else { return };
+            if let Some(answer) = self.scsi(state, &command) {
+                connection.send(&command, answer);
+            }
+        }
+    }
+
+    /// ABORT TASK.
+    fn abort(&self, connection: &Arc<Connection>, function: &Command) {
+        let mut state = self.state();
+        let found = state.waiting.iter().position(|(from, command)| {
+            Arc::ptr_eq(from, connection) && command.header[16..20] == function.header[20..24]
+        });
+        let mut header = [0; HEADER];
+        (header[0], header[1], header[2]) = (0x22, 0x80, u8::from(found.is_none()));
+        if let Some(at) = found {
+            state.waiting.remove(at);
+        }
+        connection.send(function, (header, Vec::new()));
+        self.run(&mut state);
     }
 
     /// The header of an answer, but for what all have, and its data.
@@ -146,14 +223,14 @@ impl Shared {
                 header[20..24].fill(0xff);
                 Some((header, Vec::new()))
             }
-            0x01 => self.scsi(command),
             0x03 => {
                 (header[0], header[1]) = (0x23, command.header[1]);
                 header[8..14].copy_from_slice(&command.header[8..14]);
                 // The full feature phase is next.
                 let is_last = command.header[1] & 0x83 == 0x83;
                 header[15] = u8::from(is_last);
-                self.state().logins += usize::from(is_last);
+                let state = self.changed.wait_while(self.state(), |state| state.is_deaf);
+                state.expect("a state").logins += usize::from(is_last);
                 Some((header, keys(&command.data)))
             }
             0x06 => {
@@ -164,13 +241,8 @@ impl Shared {
         }
     }
 
-    fn scsi(&self, command: &Command) -> Option<([u8; HEADER], Vec<u8>)> {
+    fn scsi(&self, state: &mut State, command: &Command) -> Option<([u8; HEADER], Vec<u8>)> {
         let cdb = &command.header[32..48];
-        let mut state = self.state();
-        if command.header[1] & 0x07 == ORDERED {
-            state.ordered += 1;
-            state = self.changed.wait_while(state, |state| state.kept.is_some()).expect("a state");
-        }
         // The LBA of CDBs of 16 bytes that have one; all is within 32 bits.
         let at = word(cdb, 6) as usize * BLOCK;
         let done = |data: Vec<u8>| Some((GOOD, data));
@@ -198,6 +270,9 @@ impl Shared {
                 if state.keeps.as_ref().is_some_and(is_it) {
                     (state.keeps, state.kept) = (None, Some((at, data.to_vec())));
                     None
+                } else if state.refuses.as_ref().is_some_and(is_it) {
+                    state.refused += 1;
+                    Some((BUSY, Vec::new()))
                 } else {
                     state.medium[at..at + data.len()].copy_from_slice(data);
                     done(Vec::new())
@@ -218,7 +293,7 @@ impl Shared {
     fn inquiry(&self, cdb: &[u8]) -> Vec<u8> {
         let page = |code: u8, body: &[u8]| [&[0, code, 0, body.len() as u8], body].concat();
         match (cdb[1] & 1, cdb[2]) {
-            (0, _) => b"\0\0\x06\x12\x1f\0\0\x02ACME    Disk            1.00".to_vec(),
+            (0, _) => [&b"\0\0\x06\x12\x1f\0\0\x02"[..], self.vendor, b"Disk            1.00"].concat(),
             (_, 0x00) => page(0x00, &[0x00, 0x83, 0x86, 0xb0]),
             (_, 0x83) => page(0x83, &[1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, 1]),
             (_, 0x86) => {
@@ -233,6 +308,30 @@ impl Shared {
                 page(code, &body)
             }
         }
+    }
+}
+
+impl Command {
+    fn is_ordered(&self) -> bool {
+        self.header[1] & 0x07 == ORDERED
+    }
+}
+
+impl Connection {
+    /// Sends an answer; one that nobody takes is lost.
+    fn send(&self, command: &Command, (mut header, data): ([u8; HEADER], Vec<u8>)) {
+        let mut stream = self.0.lock().expect("nobody panics with it");
+        let (socket, stat_sn) = &mut *stream;
+        let is_immediate = command.header[0] & 0x40 != 0;
+        let expected = word(&command.header, 24).wrapping_add(u32::from(!is_immediate));
+        header[16..20].copy_from_slice(&command.header[16..20]);
+        header[24..28].copy_from_slice(&u32::to_be_bytes(*stat_sn));
+        header[28..32].copy_from_slice(&expected.to_be_bytes());
+        header[32..36].copy_from_slice(&expected.wrapping_add(63).to_be_bytes());
+        header[4..8].copy_from_slice(&(data.len() as u32).to_be_bytes());
+        *stat_sn += 1;
+        let padding = vec![0; data.len().next_multiple_of(4) - data.len()];
+        let _ = socket.write_all(&[&header[..], &data, &padding].concat());
     }
 }
 

@@ -59,6 +59,11 @@ impl Core {
         id
     }
 
+    /// Nobody waits for an operation any more.
+    pub fn cancel(&mut self, id: OpId) {
+        self.lane.cancel(&mut self.io, id);
+    }
+
     pub fn end(&mut self, id: OpId) -> Outcome {
         loop {
             if let Some(outcome) = self.take(id) {
@@ -176,7 +181,7 @@ fn a_write_that_nobody_waits_for_any_more_is_not_sent_again() {
     cable.hold(&old[..512]);
     let stale = one.begin_write(0, &old);
     cable.wait_until_held();
-    one.lane.cancel(&mut one.io, stale);
+    one.cancel(stale);
     assert_eq!(two.write(0, &new), Err(StoreError::Busy), "it may be on its way");
     cable.cut();
     cable.let_go();

@@ -62,16 +62,110 @@ fn write(one: &mut Core, two: &mut Core, data: &[u8]) {
 #[test]
 fn a_login_does_not_free_the_blocks_of_a_write_that_was_given_up() {
     let target = Keeper::start(true);
-    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
     let (old, new) = (pattern(1, 4096), pattern(2, 4096));
     give_up(&target, &mut one, &mut two, &old, logins);
     assert!(is_held_off(&two.write(0, &new)) && is_held_off(&two.read(0)));
-    two.write(ELSEWHERE, &new).expect("other blocks are free");
+    let free = two.begin_write(ELSEWHERE, &new);
+    end(&mut two, &mut one, free).expect("other blocks are free");
     target.land();
     write(&mut one, &mut two, &new);
     assert!(target.ordered() > 0, "nothing else proves it");
     assert!(target.read(0, 4096) == new);
     one.write(0, &old).expect("the first lane goes on, too");
+}
+
+#[test]
+fn an_ordered_command_behind_a_stuck_write_holds_nobody_up_for_long() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    give_up(&target, &mut one, &mut two, &old, logins);
+    let first = one.begin_write(ELSEWHERE, &new);
+    end(&mut one, &mut two, first).expect("it goes on without the proof");
+    // The question is repeated.
+    while target.ordered() < 2 {
+        for _ in 0..2 {
+            let id = one.begin_write(ELSEWHERE, &new);
+            end(&mut one, &mut two, id).expect("other blocks are free");
+            assert!(is_held_off(&one.write(0, &new)) && is_held_off(&one.read(0)));
+            std::mem::swap(&mut one, &mut two);
+        }
+    }
+    assert_eq!(target.logins(), logins + 1, "no session is given up for the question's sake");
+    target.land();
+    write(&mut one, &mut two, &new);
+    assert!(target.read(0, 4096) == new);
+}
+
+#[test]
+fn an_earlier_lunette_that_answers_logins_at_once_proves_nothing_by_that() {
+    let target = Keeper::earlier_lunette();
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    give_up(&target, &mut one, &mut two, &old, logins);
+    let free = one.begin_write(ELSEWHERE, &new);
+    end(&mut one, &mut two, free).expect("other blocks are free");
+    assert!(is_held_off(&one.write(0, &new)) && is_held_off(&two.write(0, &new)));
+    target.land();
+    write(&mut one, &mut two, &new);
+    assert!(target.ordered() > 0 && target.read(0, 4096) == new);
+}
+
+#[test]
+fn a_first_copy_may_land_also_when_the_second_was_refused() {
+    let target = Keeper::start(false);
+    let (mut one, mut two, _) = two_lanes(&target, "?give_up_after=60");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    target.keep(&old[..512]);
+    let thrice = one.begin_write(0, &old);
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.refuse(Some(&old[..512]));
+    target.cut();
+    // It waits longer after each time; so the next loss finds it waiting.
+    while target.refused() < 4 {
+        one.turn();
+        two.turn();
+    }
+    (0..4).for_each(|_| one.turn());
+    target.refuse(None);
+    target.cut();
+    end(&mut one, &mut two, thrice).expect("it is sent once more");
+    for lane in [&mut one, &mut two] {
+        assert!(is_held_off(&lane.write(0, &new)));
+    }
+    target.land();
+    assert!(target.read(0, 4096) == old);
+}
+
+#[test]
+fn a_read_that_waited_does_not_return_what_a_lost_write_may_change_later() {
+    let target = Keeper::start(false);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=60");
+    let old = pattern(1, 4096);
+    target.keep(&old[..512]);
+    let lost = one.begin_write(0, &old);
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.be_deaf(true);
+    target.cut();
+    (0..10).for_each(|_| one.turn());
+    let into = one.buffer(&old);
+    let read = one.begin(&Op::Read { offset: 0, into });
+    let with = one.buffer(&[0; 4096]);
+    let compare = one.begin(&Op::Compare { offset: 0, with });
+    let free = one.begin(&Op::Read { offset: ELSEWHERE, into });
+    one.cancel(lost);
+    assert_eq!(one.end(lost), Err(StoreError::Cancelled));
+    target.be_deaf(false);
+    log_in_again(&target, &mut one, &mut two, logins);
+    for id in [read, compare] {
+        assert_eq!(end(&mut one, &mut two, id), Err(StoreError::Busy));
+    }
+    end(&mut one, &mut two, free).expect("other blocks are free");
 }
 
 #[test]

@@ -73,6 +73,8 @@ impl Disk {
             while !lock(&shared).is_over {
                 let frame = port.receive(TURN);
                 lock(&shared).land();
+                let answers = lock(&shared).let_go(port.mac());
+                answers.iter().for_each(|answer| port.send(answer).expect("it is sent"));
                 let Some(frame) = frame else { continue };
                 let answer = lock(&shared).take(&frame, port.mac());
                 answer.map_or(Ok(()), |answer| port.send(&answer)).expect("it is sent");
@@ -86,7 +88,7 @@ impl Disk {
         lock(&self.state).keeps_from = Some(lba);
     }
 
-    /// Nothing more is kept; what was is done when its next copy comes, and answered.
+    /// Nothing more is kept; what was is done, and answered, without another copy.
     pub fn go_on(&self) {
         let mut state = lock(&self.state);
         (state.keeps_from, state.is_stuck) = (None, false);
@@ -156,11 +158,25 @@ impl State {
         if self.is_silent {
             return None;
         }
+        Some(self.answer(frame, own, argument))
+    }
+
+    fn answer(&self, frame: &[u8], own: [u8; 6], argument: Vec<u8>) -> Vec<u8> {
         let mut answer =
             [&frame[6..12], &own, &[0x88, 0xA2, 0x18, 0], &self.address, &frame[19..24]].concat();
         answer.extend(argument);
         answer.resize(answer.len().max(60), 0);
-        Some(answer)
+        answer
+    }
+
+    /// Does what it kept and need not keep any longer. Returns the answers.
+    fn let_go(&mut self, own: [u8; 6]) -> Vec<Vec<u8>> {
+        if self.is_stuck || self.keeps_from.is_some() || self.lands_after.is_some() {
+            return Vec::new();
+        }
+        let kept = std::mem::take(&mut self.kept);
+        kept.values().for_each(|frame| self.write(frame));
+        kept.values().map(|frame| self.answer(frame, own, done(frame))).collect()
     }
 
     fn ata(&mut self, frame: &[u8]) -> Option<Vec<u8>> {

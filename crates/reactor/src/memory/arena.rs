@@ -1,6 +1,6 @@
 //! One core's buffers.
 
-use super::{Region, copy};
+use super::{Region, copy, copy_to};
 use std::io;
 use wire::{BufferId, Places, Span};
 
@@ -147,6 +147,18 @@ impl Arena {
             copy(self, from.slice(at, span.len), span);
             at += span.len;
         }
+    }
+
+    /// The bytes of places of this arena or of shared regions, copied. They may be lent, as with [`Arena::copy`].
+    pub fn to_vec(&self, places: &Places) -> Vec<u8> {
+        let mut bytes = vec![0; places.len() as usize];
+        let mut rest = &mut bytes[..];
+        for span in places.iter() {
+            let (part, behind) = rest.split_at_mut(span.len as usize);
+            copy_to(self, span, part);
+            rest = behind;
+        }
+        bytes
     }
 
     /// Where its memory begins, and how many bytes it has: for who registers it with a device. The device is given only

@@ -281,6 +281,13 @@ pub(crate) fn copy(arena: &mut Arena, from: Span, to: Span) {
     });
 }
 
+/// Copies a span of the arena or of a shared region to bytes as long.
+pub(crate) fn copy_to(arena: &Arena, from: Span, to: &mut [u8]) {
+    assert!(from.len as usize == to.len(), "{from:?} is not as long as {} bytes", to.len());
+    // SAFETY: `with_address` checked that `from.len` bytes lie there in a living mapping; `to` has as many, and is ours.
+    with_address(arena, from, |source| unsafe { shared::copy(source, to.as_mut_ptr(), to.len()) });
+}
+
 /// Calls `act` with the bytes of a span of a shared region, piece by piece, each copied to where no other core writes.
 pub(crate) fn with_shared_bytes(span: Span, mut act: impl FnMut(&[u8])) {
     let pin = Pin::new(span).expect("a span names bytes of a living shared region");
@@ -521,6 +528,21 @@ mod tests {
         assert_eq!(read(&region, 12_344, 1), [0]);
         assert_eq!(region.compare(12_345, &arena, &from), None);
         assert_eq!(region.compare(12_344, &arena, &from), Some(0));
+    }
+
+    #[test]
+    fn a_copy_is_made_of_bytes_of_the_arena_and_of_regions_lent_or_not() {
+        let region = Region::map(1 << 20).unwrap();
+        let mut arena = arena();
+        let bytes = pattern(9000);
+        let mut places = filled(&mut arena, &bytes);
+        region.copy_in(100, &arena, &places);
+        let lent = places.iter().next().unwrap();
+        arena.lend(lent, crate::memory::Loan::Write);
+        places.push(region.span(100, 9000).unwrap());
+        assert_eq!(arena.to_vec(&places), [&bytes[..], &bytes[..]].concat());
+        arena.unlend(lent, crate::memory::Loan::Write);
+        assert_eq!(arena.to_vec(&Places::EMPTY), []);
     }
 
     #[test]

@@ -526,6 +526,13 @@ impl Flight {
         }
     }
 
+    /// Whether this error of a write may be that of the sync in it, for data of others. In memory nothing is written back.
+    fn may_have_lost(&self, store: &FileStore, os: Os, error: StoreError) -> bool {
+        let is_of_the_medium = error == StoreError::WriteFailed
+            || matches!(os, Os::NOSPC | Os::DQUOT | Os::STALE | Os::NXIO | Os::NODEV | Os::NOMEDIUM);
+        self.syncs_itself(store) && !self.is_reading() && !store.in_memory && is_of_the_medium
+    }
+
     fn fault(&mut self, store: &FileStore, errno: Errno) -> Step {
         let os = Os::from_raw_os_error(errno.0);
         if matches!(os, Os::INTR | Os::AGAIN) && self.retries < RETRIES_MAX {
@@ -555,9 +562,7 @@ impl Flight {
             Os::NXIO | Os::NODEV | Os::NOMEDIUM | Os::STALE => StoreError::Unavailable,
             _ => self.failed(self.piece.moved.into()),
         };
-        // A write that syncs by itself may have failed in that, for data of others.
-        let may_have_lost = self.syncs_itself(store) && error == StoreError::WriteFailed;
-        if self.syncs() || may_have_lost {
+        if self.syncs() || self.may_have_lost(store, os, error) {
             store.report_loss(os);
         }
         if self.syncs() {

@@ -25,6 +25,17 @@ pub fn open(
     block_bytes: u32,
     claim: Claim,
 ) -> Result<Arc<FileStore>, OpenError> {
+    open_counted(path, size, block_bytes, claim, Arc::default())
+}
+
+/// The same; what it loses is counted in `losses`.
+pub fn open_counted(
+    path: &Path,
+    size: Option<u64>,
+    block_bytes: u32,
+    claim: Claim,
+    losses: Arc<AtomicU64>,
+) -> Result<Arc<FileStore>, OpenError> {
     let read_only = claim.is_read_only();
     if let Some(size) = size {
         check_size(path, Kind::File, size, block_bytes)?;
@@ -52,19 +63,29 @@ pub fn open(
             format!("leave size= out, or change the file with: truncate -s {size} {}", path.display());
         return Err(wrong(path, &format!("exists with {found} bytes, not {size}"), &remedy));
     }
-    finish(path, file, Kind::File, block_bytes, read_only)
+    finish(path, file, Kind::File, block_bytes, read_only, losses)
 }
 
 /// Opens a block device as a disk of blocks of `block_bytes`. For writing nobody else may have claimed it: it must
 /// not be mounted or part of a volume.
 pub fn open_block(path: &Path, block_bytes: u32, claim: Claim) -> Result<Arc<FileStore>, OpenError> {
+    open_block_counted(path, block_bytes, claim, Arc::default())
+}
+
+/// The same; what it loses is counted in `losses`.
+pub fn open_block_counted(
+    path: &Path,
+    block_bytes: u32,
+    claim: Claim,
+    losses: Arc<AtomicU64>,
+) -> Result<Arc<FileStore>, OpenError> {
     let read_only = claim.is_read_only();
     let metadata = std::fs::metadata(path).map_err(|error| failed(path, &error))?;
     if !metadata.file_type().is_block_device() {
         return Err(wrong(path, "is not a block device", "use file:PATH for a file"));
     }
     let file = open_device(path, read_only).map_err(|error| failed(path, &error))?;
-    finish(path, file, Kind::Block, block_bytes, read_only)
+    finish(path, file, Kind::Block, block_bytes, read_only, losses)
 }
 
 fn options(read_only: bool) -> OpenOptions {
@@ -105,6 +126,7 @@ fn finish(
     kind: Kind,
     block_bytes: u32,
     read_only: bool,
+    losses: Arc<AtomicU64>,
 ) -> Result<Arc<FileStore>, OpenError> {
     let size = probe::size(&file, kind).map_err(|error| failed(path, &error))?;
     let stat = probe::statx(&file).map_err(|error| failed(path, &error))?;
@@ -130,7 +152,7 @@ fn finish(
         can_punch: AtomicBool::new(can_punch),
         could_punch: AtomicBool::new(can_punch),
         can_zero: AtomicBool::new(true),
-        syncs: Syncs::default(),
+        syncs: Syncs::new(losses),
         faults: AtomicU64::new(0),
         stripes: Stripes::new(),
         occupied: Occupied::default(),

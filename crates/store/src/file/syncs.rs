@@ -5,6 +5,7 @@
 //! same time, on whatever core, and who asks for one while another runs waits for the next. An error is counted before the
 //! sync that had it ends: whoever waited for that one, or for a later one, knows of it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Which sync runs, and how many have lost data.
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct Syncs {
     /// Beginnings and ends of syncs: an odd number while one runs.
     changes: AtomicU64,
-    losses: AtomicU64,
+    losses: Arc<AtomicU64>,
 }
 
 /// A wish for a sync that begins after it: the end of the first one that will do.
@@ -31,6 +32,11 @@ pub(super) enum Turn {
 }
 
 impl Syncs {
+    /// Losses are counted in `losses`.
+    pub(super) fn new(losses: Arc<AtomicU64>) -> Syncs {
+        Syncs { changes: AtomicU64::new(0), losses }
+    }
+
     /// For all that was written up to now.
     pub(super) fn wish(&self) -> Wish {
         let changes = self.changes.load(Ordering::Acquire);

@@ -150,11 +150,18 @@ impl<I: Io> Core<I> {
     fn flushed(&mut self, key: Key, outcome: Outcome) -> Outcome {
         let Some(task) = self.tasks.get_mut(key) else { return outcome };
         let Some(unit) = task.flushes.take() else { return outcome };
+        let losses = self.lanes[unit as usize].losses();
+        if let Some(before) = task.losses_before_erasing() {
+            // What was lost before is erased.
+            return if losses == before { outcome } else { outcome.and(Err(StoreError::Lost)) };
+        }
         let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
         let Some(lun) = conn.and_then(|conn| conn.luns.iter_mut().find(|lun| lun.unit == unit)) else {
             return outcome;
         };
-        let losses = self.lanes[unit as usize].losses();
+        if task.unit == unit {
+            lun.has_received(task.reported);
+        }
         match outcome {
             Ok(_) | Err(StoreError::WriteFailed) if std::mem::replace(&mut lun.losses, losses) != losses => {
                 Err(StoreError::Lost)

@@ -38,6 +38,8 @@ pub(super) struct Queue {
     delayed: Vec<u32>,
     /// The slot of each task of the connection.
     by_task: Vec<u32>,
+    /// The task of the question that was sent last; there is one at a time.
+    question: Option<TaskId>,
     /// Commands so far.
     count: u64,
     /// What the unit has told of itself.
@@ -85,6 +87,7 @@ impl Queue {
             waiting: VecDeque::with_capacity(depth),
             delayed: Vec::with_capacity(depth),
             by_task: vec![0; depth],
+            question: None,
             count: 0,
             attentions: Attentions::default(),
             has_answered: false,
@@ -153,6 +156,9 @@ impl Queue {
             }
             let Some(task) = machine.submit(slot.command.request) else { return };
             (slot.state, slot.may_land) = (State::Sent, true);
+            if slot.is_question {
+                self.question = Some(task);
+            }
             self.by_task[usize::from(task.slot)] = index;
             self.waiting.pop_front();
         }
@@ -243,6 +249,22 @@ impl Queue {
             State::Sent => self.slots[index].is_cancelled = true,
             State::Free => {}
             State::Waiting | State::Delayed(_) => self.drop_waiting(index as u32, finished),
+        }
+    }
+
+    /// The question is not to be sent any more. It ends now, unless the target has it, as this task.
+    pub(super) fn withdraw(&mut self, finished: &mut Vec<Finished>) -> Option<TaskId> {
+        let index = self.slots.iter().position(|slot| slot.state != State::Free && slot.is_question)?;
+        match self.slots[index].state {
+            State::Sent => {
+                self.slots[index].is_cancelled = true;
+                self.question
+            }
+            State::Free => None,
+            State::Waiting | State::Delayed(_) => {
+                self.drop_waiting(index as u32, finished);
+                None
+            }
         }
     }
 
