@@ -80,6 +80,9 @@ pub(super) struct ClosingTarget {
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
+/// Why a login is refused.
+pub(super) const TOO_MANY_LOGINS: &str = "too many connections are logging in";
+
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
 pub(super) const STOPS: &str = "the daemon stops";
@@ -249,6 +252,12 @@ impl Connection {
     }
 }
 
+/// Logs that somebody may not even log in.
+pub(super) fn log_refusal(from: &Way, reason: &str) {
+    let portal = from.portal().map(tracing::field::display);
+    limited!("refused logins", Level::WARN, portal, "{from}: refused, {reason}");
+}
+
 /// Logs that a session has ended, and what it did; or a login, and where.
 fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
     let Facts { serial, way: from, tally, .. } = facts;
@@ -314,7 +323,7 @@ impl<I: Io> Core<I> {
             return self.io.close(socket);
         };
         if !self.shared.registry.login_begins(self.shared.config.logins_max) {
-            limited!("refused logins", Level::WARN, "{from}: refused, too many connections are logging in");
+            log_refusal(&Way::Portal { index: portal, from, local }, TOO_MANY_LOGINS);
             return self.io.close(socket);
         }
         let way = Way::Portal { index: portal, from, local };
@@ -366,7 +375,14 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(key) else { return };
         let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
         let (from, serial) = (conn.facts.way, conn.facts.serial);
-        limited!("refusals of sessions", Level::WARN, initiator, %from, "session {serial} refused: {reason}");
+        limited!(
+            "refusals of sessions", Level::WARN,
+            initiator,
+            %from,
+            portal = from.portal().map(tracing::field::display),
+            target = conn.facts.target.map(|target| self.shared.config.targets[target].name.as_str()),
+            "session {serial} refused: {reason}"
+        );
     }
 
     /// The connection is over: its tasks end, and it closes when nothing is in flight.
