@@ -195,6 +195,8 @@ pub struct Lun {
     pub physical_block_bytes: u32,
     /// Unit serial number.
     pub serial: String,
+    /// Whether it is the same at the next start.
+    pub serial_lasts: bool,
     /// Product identification.
     pub product: String,
     /// Read-only.

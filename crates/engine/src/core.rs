@@ -26,6 +26,7 @@ use crate::balance::{Board, Meter};
 use crate::config::Config;
 use crate::message::{Asker, Message};
 use crate::poll::{Poller, Work};
+use crate::ports::Ports;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
 use aoe::{Answered, Interface, Keeper};
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) rdma_listeners: Vec<Option<Listener>>,
     /// Home core of each unit.
     pub(crate) homes: Vec<usize>,
+    /// The target ports.
+    pub(crate) ports: Ports,
     /// What AoE changes of each unit that it exports.
     pub(crate) ledgers: Vec<Option<Ledger>>,
     /// Jobs that block, for the housekeeper.

@@ -8,7 +8,7 @@ use crate::guid;
 use crate::housekeeper::{self, Housekeeper, Job};
 use crate::message::Message;
 use crate::opening::{self, Opened};
-use crate::ports;
+use crate::ports::Ports;
 use crate::prober::{self, Watch, Watched};
 use crate::registry::Registry;
 use crate::state;
@@ -18,6 +18,7 @@ use reactor::memory::Arena;
 use reactor::packet::Socket;
 use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use scsi::unit::Port;
 use scsi::{Home, HomeRequest, Incarnation, Unit, View};
 use std::fmt;
 use std::io::ErrorKind;
@@ -44,7 +45,7 @@ pub struct Daemon {
     srp_guid: Option<u64>,
     cores: Vec<JoinHandle<bool>>,
     mail: Vec<Sender<Message>>,
-    housekeeper: Option<JoinHandle<()>>,
+    housekeeper: Option<JoinHandle<bool>>,
     jobs: mpsc::Sender<Job>,
     #[cfg(test)]
     registry: Arc<Registry>,
@@ -87,6 +88,8 @@ pub enum NotKept {
     NotFlushed,
     /// A store's path does not lead to it any more.
     Misplaced,
+    /// The state directory could not be made durable.
+    State,
 }
 
 impl fmt::Display for NotKept {
@@ -98,6 +101,9 @@ impl fmt::Display for NotKept {
             NotKept::Misplaced => {
                 "a file or device was deleted or moved while it was served: what was written to it is not at its path (see \
                  the log)"
+            }
+            NotKept::State => {
+                "the state directory could not be made durable: a power cut may lose kept reservations (see the log)"
             }
         })
     }
@@ -127,7 +133,8 @@ impl Daemon {
         let sockets = open_interfaces(&config)?;
         let opened = open(&mut config.luns);
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
-        let units = Units::of(&config, &opened);
+        let ports = Ports::of(&config);
+        let units = Units::of(&config, &opened, &ports);
 
         let count = config.cores.len();
         let registry = Arc::new(Registry::default());
@@ -144,6 +151,7 @@ impl Daemon {
             rdma_listeners,
             homes: (0..opened.len()).map(|unit| unit % count).collect(),
             ledgers: crate::core::ledgers(&config),
+            ports,
             housekeeper: jobs.clone(),
             config,
         });
@@ -197,8 +205,12 @@ impl Daemon {
             outcome = outcome.and(Err(NotKept::Misplaced));
         }
         let _ = self.jobs.send(Job::Stop);
-        if let Some(housekeeper) = self.housekeeper.take() {
-            let _ = housekeeper.join();
+        let housekeeper = self.housekeeper.take();
+        if housekeeper.is_some_and(|housekeeper| !housekeeper.join().unwrap_or(false)) {
+            tracing::error!(
+                "the state directory could not be made durable: a power cut may lose kept reservations"
+            );
+            outcome = outcome.and(Err(NotKept::State));
         }
         outcome
     }
@@ -366,7 +378,7 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     }
 }
 
-fn unit(config: &Config, index: usize, opened: &Opened) -> Unit {
+fn unit(config: &Config, index: usize, opened: &Opened, ports: Vec<Port>) -> Unit {
     let lun = &config.luns[index];
     let identity = access::identity(&lun.serial);
     Unit {
@@ -383,9 +395,9 @@ fn unit(config: &Config, index: usize, opened: &Opened) -> Unit {
         removable: lun.removable,
         write_cache: lun.write_cache,
         exported: lun.export().is_some(),
-        can_keep: config.state_dir.is_some(),
+        can_keep: config.state_dir.is_some() && lun.serial_lasts,
         copies: Arc::default(),
-        ports: ports::ports_of(config, index),
+        ports,
     }
 }
 
@@ -420,9 +432,9 @@ struct Units {
 }
 
 impl Units {
-    fn of(config: &Config, opened: &[Opened]) -> Units {
-        let mut units: Vec<Arc<Unit>> =
-            (0..config.luns.len()).map(|lun| Arc::new(unit(config, lun, &opened[lun]))).collect();
+    fn of(config: &Config, opened: &[Opened], ports: &Ports) -> Units {
+        let unit = |(lun, ports)| Arc::new(unit(config, lun, &opened[lun], ports));
+        let mut units: Vec<Arc<Unit>> = ports.of_luns(config).into_iter().enumerate().map(unit).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
             units.iter_mut().zip(opened).map(|(unit, opened)| home(config, unit, opened)).unzip();
         let view = |(unit, home): (Arc<Unit>, &Home)| View { unit, policy: home.policy() };
@@ -453,7 +465,7 @@ fn start_housekeeper(
     shared: &Shared,
     mail: &[Sender<Message>],
     work: mpsc::Receiver<Job>,
-) -> Result<JoinHandle<()>, StartError> {
+) -> Result<JoinHandle<bool>, StartError> {
     let housekeeper = Housekeeper {
         state_dir: shared.config.state_dir.clone(),
         serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),

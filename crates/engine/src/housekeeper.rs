@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How soon what could not be settled in the state directory is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub(crate) enum Job {
         state: Vec<u8>,
         /// What they record has happened: if they cannot be kept now, they are to be kept later.
         is_final: bool,
-        /// Whom to tell.
+        /// Who gets the answer.
         core: usize,
     },
     /// Open an interface that was removed, or has changed; then [`InterfaceMessage::Opened`].
@@ -35,7 +35,7 @@ pub(crate) enum Job {
         interface: AoeInterface,
         /// Its index in the configuration.
         index: usize,
-        /// Whom to tell.
+        /// Who gets the answer.
         core: usize,
     },
     /// Close a socket of one.
@@ -55,14 +55,17 @@ pub(crate) struct Housekeeper {
 }
 
 impl Housekeeper {
-    /// Works until [`Job::Stop`], or until nobody can send jobs any more.
-    pub(crate) fn run(self, jobs: &mpsc::Receiver<Job>) {
+    /// Works until [`Job::Stop`], or until nobody can send jobs any more. Returns whether all that is kept is durable.
+    pub(crate) fn run(self, jobs: &mpsc::Receiver<Job>) -> bool {
         let mut keeper = Keeper::default();
+        let mut settle_at = Instant::now();
         loop {
             let job = if keeper.is_settled() {
+                settle_at = Instant::now() + AGAIN;
                 jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                jobs.recv_timeout(AGAIN)
+                // Also when other units' jobs never cease.
+                jobs.recv_timeout(settle_at.saturating_duration_since(Instant::now()))
             };
             match job {
                 Ok(Job::Persist { unit, state, is_final, core }) => {
@@ -74,8 +77,14 @@ impl Housekeeper {
                     self.cores[core].post(Message::Interface { index, message });
                 }
                 Ok(Job::Close(socket)) => drop(socket),
-                Err(RecvTimeoutError::Timeout) => keeper.settle(),
-                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => return keeper.settle(),
+                Err(RecvTimeoutError::Timeout) => {
+                    keeper.settle();
+                    settle_at = Instant::now() + AGAIN;
+                }
+                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => {
+                    keeper.settle();
+                    return keeper.is_settled();
+                }
             }
         }
     }

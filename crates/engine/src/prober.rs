@@ -101,7 +101,8 @@ impl Watched {
     /// Whether what was written is found again by the store's path; each change of that is logged.
     fn is_in_place(&mut self) -> bool {
         let lun = &self.name;
-        let misplaced = self.store.misplaced();
+        // While the system does not say, what it last said holds.
+        let misplaced = self.store.misplaced().unwrap_or_else(|_| self.misplaced.clone());
         let is_read_only = self.store.traits().read_only;
         if misplaced != self.misplaced {
             match &misplaced {

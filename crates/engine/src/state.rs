@@ -29,7 +29,8 @@ impl Keeper {
     /// # Errors
     /// When the new state is not durable.
     pub(crate) fn replace(&mut self, path: &Path, state: &[u8], is_final: bool) -> io::Result<()> {
-        let held = match self.unsettled.get(path) {
+        let wanted = match self.unsettled.get(path) {
+            _ if is_final => state.to_vec(),
             Some(held) => held.clone(),
             None => read(path)?,
         };
@@ -37,8 +38,7 @@ impl Keeper {
         match outcome {
             Ok(()) => _ = self.unsettled.remove(path),
             Err(_) => {
-                let state = if is_final { state.to_vec() } else { held };
-                self.unsettled.insert(path.to_path_buf(), state);
+                self.unsettled.insert(path.to_path_buf(), wanted);
                 self.settle();
             }
         }
@@ -49,9 +49,9 @@ impl Keeper {
     pub(crate) fn settle(&mut self) {
         for (path, state) in std::mem::take(&mut self.unsettled) {
             match self.put(&path, &state) {
-                Ok(()) => tracing::warn!(path = %path.display(), "kept state is what it is to be, durably"),
+                Ok(()) => tracing::warn!(path = %path.display(), "the kept state is durable now"),
                 Err(error) => {
-                    tracing::debug!(path = %path.display(), %error, "kept state may not be what it is to be");
+                    tracing::debug!(path = %path.display(), %error, "the kept state is still not durable");
                     self.unsettled.insert(path, state);
                 }
             }
@@ -197,6 +197,21 @@ mod tests {
         keeper.settle();
         assert_eq!(read(&path).unwrap(), b"new");
         assert!(keeper.is_settled());
+    }
+
+    #[test]
+    fn a_final_state_is_kept_later_even_if_the_old_one_cannot_be_read() {
+        let (directory, _, mut keeper) = kept(b"other");
+        let path = directory.path().join("unreadable");
+        fs::create_dir(&path).unwrap();
+        keeper.replace(&path, b"new", false).unwrap_err();
+        assert!(keeper.is_settled(), "nothing was done");
+        keeper.replace(&path, b"new", true).unwrap_err();
+        assert!(!keeper.is_settled());
+        fs::remove_dir(&path).unwrap();
+        keeper.settle();
+        assert!(keeper.is_settled());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
     }
 
     #[test]

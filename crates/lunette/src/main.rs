@@ -175,6 +175,8 @@ fn start_log(level: Option<&str>) -> Result<(), String> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
+        // It would complain to the same stderr, and panic.
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .init();

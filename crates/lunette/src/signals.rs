@@ -9,23 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Signals of signal(7) whose default is to end the process, though they report neither a fault of it nor ask for its
-/// end: those of terminals, timers, limits and power, and whatever people send.
-const BYSTANDERS: [i32; 12] = {
+/// end: those of terminals, timers, limits and power, and whatever people send. (SIGPIPE is ignored from the start.)
+const BYSTANDERS: [i32; 11] = {
     use signal_hook::consts::*;
-    [
-        SIGHUP,
-        SIGPIPE,
-        SIGUSR1,
-        SIGUSR2,
-        SIGALRM,
-        SIGVTALRM,
-        SIGPROF,
-        SIGIO,
-        SIGXCPU,
-        SIGXFSZ,
-        STACK_FAULT,
-        POWER,
-    ]
+    [SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU, SIGXFSZ, STACK_FAULT, POWER]
 };
 /// Linux's SIGSTKFLT and SIGPWR, which the library has no names for.
 const STACK_FAULT: i32 = 16;

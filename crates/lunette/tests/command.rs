@@ -2,11 +2,13 @@
 
 mod support;
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, write_cdb};
-use support::tools::{Outcome, run};
+use support::tools::{Outcome, must, run, tool, wait};
 use support::wait_until;
 
 fn check(folder: &Path, text: &str) -> Outcome {
@@ -73,10 +75,8 @@ fn only_signals_that_ask_for_the_end_end_the_daemon() {
     let url = daemon.lun(0);
     let mut initiator = Initiator::login(&url, &Login::named("stayer")).expect("login");
     initiator.ready(url.lun).expect("the unit is ready");
-    let others = [
-        "HUP", "USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "PWR", "STKFLT", "XCPU", "XFSZ", "PIPE", "34",
-        "64",
-    ];
+    let others =
+        ["HUP", "USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "PWR", "STKFLT", "XCPU", "XFSZ", "34", "64"];
     for (count, name) in (1..).zip(others) {
         daemon.signal(name);
         wait_until("a signal is logged", || daemon.log().matches(" is ignored: ").count() == count);
@@ -90,6 +90,23 @@ fn only_signals_that_ask_for_the_end_end_the_daemon() {
         daemon.signal(name);
         assert!(daemon.wait().success(), "{}", daemon.log());
     }
+}
+
+#[test]
+fn a_log_that_nobody_takes_ends_nothing() {
+    let mut command = Daemon::command();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the daemon can be run");
+    // What is logged from here on finds a broken pipe.
+    drop(child.stderr.take());
+    let banner = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let banner: Vec<String> = banner.take_while(|line| !line.starts_with("Ready.")).collect();
+    assert!(banner.iter().any(|line| line.contains("iscsi://")), "{banner:?}");
+    for signal in ["HUP", "USR1", "TERM"] {
+        must(tool("kill").arg(format!("-{signal}")).arg(child.id().to_string()));
+    }
+    assert!(wait(&mut child, Duration::from_secs(30)).expect("it ends").success());
 }
 
 #[test]

@@ -223,7 +223,7 @@ fn a_unit_is_told_in_words_and_in_json() {
         "write-protected yes",
         "write cache on",
         "LUNs 0, 1",
-        "port group 1 active/optimized, ports 1",
+        "port group 1 active/optimized, ports 4070",
         "b0h block limits",
         "88h READ(16)",
     ] {

@@ -408,7 +408,7 @@ impl Io for Uring {
         self.queue_fills();
         // After the last look at completions: one of a wake-up that came late would leave nothing armed to sleep on.
         self.arm_wake();
-        let is_idle = completions.len() == before && self.ready.is_empty();
+        let is_idle = completions.len() == before && self.ready.is_empty() && self.fills.is_empty();
         let may_wait = wait != Wait::No && is_idle && self.waker.fall_asleep();
         self.enter(if may_wait { wait } else { Wait::No });
         self.waker.get_up();

@@ -36,6 +36,7 @@ use crate::zeros::Zeros;
 use reactor::io::{Handle, Io, Tag};
 use scsi::storage::Traits;
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -140,9 +141,9 @@ impl Store for FileStore {
         Ok((before != size || punched != punches).then(|| self.traits()))
     }
 
-    fn misplaced(&self) -> Option<String> {
+    fn misplaced(&self) -> io::Result<Option<String>> {
         let problem = probe::misplaced(&self.path, &self.file, self.kind)?;
-        Some(format!("{}: {problem}", self.path.display()))
+        Ok(problem.map(|problem| format!("{}: {problem}", self.path.display())))
     }
 
     fn describe(&self) -> String {

@@ -2,6 +2,7 @@
 
 use reactor::io::{Completion, Io, Tag};
 use scsi::storage::{Found, StoreError, Traits};
+use std::io;
 use std::sync::Arc;
 use wire::Places;
 
@@ -110,8 +111,11 @@ pub trait Store: Send + Sync {
 
     /// Why the path that the store was opened by does not lead to it any more, in words with the cure. Called as often as
     /// [`Store::refresh`]; may block.
-    fn misplaced(&self) -> Option<String> {
-        None
+    ///
+    /// # Errors
+    /// When the system does not say whether it does.
+    fn misplaced(&self) -> io::Result<Option<String>> {
+        Ok(None)
     }
 
     /// How often the device below was reset (powered on, restarted), as far as the store can tell.

@@ -5,6 +5,7 @@ use crate::failed::FailedLane;
 use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use reactor::io::{Completion, Io, Tag};
 use scsi::storage::Traits;
+use std::io;
 use std::sync::{Arc, OnceLock};
 use wire::Places;
 
@@ -38,8 +39,8 @@ impl<I: Io + 'static> Store for LateStore<I> {
         Ok(Some(self.opened.get_or_init(|| store).traits()))
     }
 
-    fn misplaced(&self) -> Option<String> {
-        self.opened.get()?.misplaced()
+    fn misplaced(&self) -> io::Result<Option<String>> {
+        self.opened.get().map_or(Ok(None), |store| store.misplaced())
     }
 
     fn resets(&self) -> u64 {

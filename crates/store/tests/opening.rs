@@ -143,7 +143,7 @@ fn memory_that_nobody_has() {
 
 /// What the store says of its path has all these words.
 fn misplaced(store: &FileStore, words: &[&str]) {
-    let problem = store.misplaced().expect("its path does not lead to it");
+    let problem = store.misplaced().unwrap().expect("its path does not lead to it");
     for word in words {
         assert!(problem.contains(word), "{problem:?} does not say {word:?}");
     }
@@ -156,14 +156,14 @@ fn a_file_that_its_path_does_not_name_any_more_is_noticed() {
     let (link, elsewhere) = (directory.path().join("link"), directory.path().join("elsewhere"));
     symlink(&path, &link).unwrap();
     let store = store::open_file(&link, None, 512, Claim::Sole).unwrap();
-    assert_eq!(store.misplaced(), None);
+    assert_eq!(store.misplaced().unwrap(), None);
     std::fs::hard_link(&path, &elsewhere).unwrap();
     std::fs::remove_file(&path).unwrap();
     misplaced(&store, &[link.to_str().unwrap(), "not here any more", "move it back"]);
     std::fs::write(&path, [1; 8192]).unwrap();
     misplaced(&store, &["another file at this path is not served"]);
     std::fs::rename(&elsewhere, &path).unwrap();
-    assert_eq!(store.misplaced(), None, "it is back");
+    assert_eq!(store.misplaced().unwrap(), None, "it is back");
     std::fs::write(&elsewhere, [1; 8192]).unwrap();
     std::fs::rename(&elsewhere, &path).unwrap();
     misplaced(&store, &["was deleted", "copy it through an initiator", "not served until a restart"]);
@@ -181,7 +181,7 @@ fn a_device_whose_node_is_gone_is_noticed() {
     let node = directory.path().join("node");
     symlink(&device.device, &node).unwrap();
     let store = store::open_block(&node, 512, Claim::Sole).unwrap();
-    assert_eq!(store.misplaced(), None);
+    assert_eq!(store.misplaced().unwrap(), None);
     std::fs::remove_file(&node).unwrap();
     misplaced(&store, &[node.to_str().unwrap(), "bring its node back"]);
     std::fs::write(&node, [1; 8192]).unwrap();

@@ -416,6 +416,24 @@ fn no_two_daemons_give_their_memory_one_serial_number() {
 }
 
 #[test]
+fn what_is_kept_by_serial_number_needs_one_that_lasts() {
+    let lasts = |lun: &str| {
+        good(&format!("[[lun]]\n{lun}\n[[target]]\nname = 'iqn.2026-11.a:x'")).luns[0].serial_lasts
+    };
+    assert!(lasts("file = 'a'") && lasts("ram = '1M'\nserial = 'S'") && !lasts("ram = '1M'"));
+}
+
+#[test]
+fn there_are_no_more_ports_than_identifiers() {
+    let portals: String =
+        (1..=17).map(|group| format!("[[portal]]\nlisten = '127.0.0.1:{group}'\ngroup = {group}\n")).collect();
+    let targets: String =
+        (0..3856).map(|target| format!("[[target]]\nname = 'iqn.2026-11.a:{target}'\nluns = []\n")).collect();
+    let problems = faults(&format!("{portals}[[lun]]\nram = '1M'\n{targets}"));
+    assert!(problems.contains("65552 target ports") && problems.contains("at most 65535"), "{problems}");
+}
+
+#[test]
 fn a_machine_without_identity_needs_serial_numbers() {
     let nobody = Machine { id: None, ..machine() };
     for lun in ["file = 'a'", "block = '/dev/sda'", "url = 'iscsi://127.0.0.1/iqn.2026-11.a:x/0'"] {

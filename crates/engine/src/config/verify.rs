@@ -91,7 +91,7 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
     if let (Some(portals), Some(targets)) = (&portals, &targets) {
         check_srp(&raw.portals, portals, targets, problems);
     }
-    Some(Config {
+    let config = Config {
         state_dir: raw.state_dir.as_ref().map(|at| machine.base.join(&at.value)),
         cores: cores?,
         poll: poll?,
@@ -105,7 +105,16 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
         stall_timeout: stall_timeout?,
         logins_max: logins_max?,
         srp_guid: srp_guid?,
-    })
+    };
+    let ports = crate::ports::count(&config);
+    if ports > usize::from(u16::MAX) {
+        let place = Place { path: "target".into(), offset: Some(0) };
+        let what = format!("{ports} target ports: one for each target, portal group and protocol");
+        problems
+            .add(&place, Fault::new(what, format!("at most {} can be told apart; name `portals`", u16::MAX)));
+        return None;
+    }
+    Some(config)
 }
 
 /// Fills in what every configuration has, and notes what only a person can fill in.
@@ -320,6 +329,8 @@ fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<
     let aoe = aoe::address(raw, problems);
     let on = |switch: &Switch, default| switch.as_ref().map_or(default, |at| at.value);
     let (name, store) = name.zip(store)?;
+    let is_memory = matches!(store, StoreSpec::Ram { .. } | StoreSpec::Null { .. });
+    let serial_lasts = !is_memory || raw.serial.is_some();
     let serial = match serial? {
         Some(serial) => serial,
         None => problems.check(&raw.place, derived_serial(&name, &store, machine))?,
@@ -328,6 +339,7 @@ fn lun(raw: &RawLun, machine: &Machine, problems: &mut Collector<'_>) -> Option<
         block_bytes: u32::try_from(block_bytes?).ok()?,
         physical_block_bytes: u32::try_from(physical?).ok()?,
         serial,
+        serial_lasts,
         product: product?.unwrap_or_else(|| "Virtual Disk".into()),
         read_only: on(&raw.read_only, false),
         write_cache: on(&raw.write_cache, true),

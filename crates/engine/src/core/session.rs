@@ -173,7 +173,7 @@ impl<I: Io> Core<I> {
         let group = crate::access::group_of(target_config, &session.initiator, from.ip());
         let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target_config.luns);
         let read_only = group.is_some_and(|group| group.read_only);
-        let port = crate::ports::relative_port(config, target, portal, conn.machine.is_srp());
+        let port = self.shared.ports.relative_id(config, target, portal, conn.machine.is_srp());
         conn.reach = vec![Reach::No; self.views.len()];
         let name = session_name(&conn.facts, config);
         let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();

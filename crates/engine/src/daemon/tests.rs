@@ -172,9 +172,10 @@ impl Target {
         let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
         let stores: Vec<_> = (0..units).map(|_| store::open_ram(unit_bytes).expect("memory")).collect();
         let (mut views, mut homes) = (Vec::new(), Vec::new());
+        let mut ports = Ports::of(&config).of_luns(&config);
         for (index, store) in stores.iter().enumerate() {
             let opened = Opened { store: store.clone(), failed: None, losses: Arc::default() };
-            let mut unit = Arc::new(unit(&config, index, &opened));
+            let mut unit = Arc::new(unit(&config, index, &opened, ports.remove(0)));
             let (home, _) = home(&config, &mut unit, &opened);
             views.push(View { unit, policy: home.policy() });
             homes.push(Some(home));
@@ -192,6 +193,7 @@ impl Target {
             rdma_listeners: vec![None],
             homes: vec![0; units],
             ledgers: crate::core::ledgers(&config),
+            ports: Ports::of(&config),
             housekeeper: mpsc::channel().0,
             config,
         });

@@ -84,6 +84,13 @@ pub struct Change {
     pub came: Stamp,
 }
 
+impl Change {
+    /// Whether the sectors may be anywhere.
+    pub fn is_list(&self) -> bool {
+        self.blocks.start >= task::BEHIND_SECTORS
+    }
+}
+
 /// The target's end of one AoE session.
 pub struct Target {
     config: Config,

@@ -2,6 +2,7 @@
 
 use super::{Grain, Kind};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -23,22 +24,22 @@ pub(super) fn size(file: &File, kind: Kind) -> io::Result<u64> {
 
 /// Why the path does not name this file or device any more. An open file outlives its name, and takes writes and flushes
 /// as before: whoever deleted it notices nothing until it is closed, and all of it is gone.
-pub(super) fn misplaced(path: &Path, file: &File, kind: Kind) -> Option<&'static str> {
-    let opened = file.metadata().ok()?;
+pub(super) fn misplaced(path: &Path, file: &File, kind: Kind) -> io::Result<Option<&'static str>> {
+    let opened = match file.metadata() {
+        // It was deleted on the server.
+        Err(error) if error.raw_os_error() == Some(Errno::STALE.raw_os_error()) => return Ok(Some(DELETED)),
+        opened => opened?,
+    };
     let is_here = match std::fs::metadata(path) {
         Ok(found) => match kind {
             Kind::File => (found.dev(), found.ino()) == (opened.dev(), opened.ino()),
             Kind::Block => found.file_type().is_block_device() && found.rdev() == opened.rdev(),
         },
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => false,
-        // Nothing is known of it.
-        Err(_) => return None,
+        Err(error) => return Err(error),
     };
-    match kind {
-        Kind::File if opened.nlink() == 0 => Some(
-            "the file that is served was deleted: all its data is gone when the daemon ends; copy it through an initiator \
-             before; a new file at this path is not served until a restart",
-        ),
+    Ok(match kind {
+        Kind::File if opened.nlink() == 0 => Some(DELETED),
         Kind::File if !is_here => Some(
             "the file that is served is not here any more, and still takes all that is written: move it back, or name its \
              new place before a restart; another file at this path is not served until then",
@@ -48,8 +49,11 @@ pub(super) fn misplaced(path: &Path, file: &File, kind: Kind) -> Option<&'static
              its node back, or name its new place before a restart; another device at this path is not served until then",
         ),
         Kind::File | Kind::Block => None,
-    }
+    })
 }
+
+const DELETED: &str = "the file that is served was deleted: all its data is gone when the daemon ends; copy it through an \
+                       initiator before; a new file at this path is not served until a restart";
 
 pub(super) fn statx(file: &File) -> io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;

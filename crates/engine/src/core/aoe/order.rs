@@ -45,6 +45,8 @@ impl<I: Io> Core<I> {
         };
         let target = self.connections.get_mut(origin).and_then(|conn| conn.machine.aoe_mut());
         match (held, target) {
+            // It knows nothing of what is written to its ranges while it waits.
+            (Held::Busy, Some(target)) if change.is_list() => target.count_late(),
             (Held::Busy, _) => {
                 self.set_state(key, State::Overlapping);
                 self.overlapping.push(key);

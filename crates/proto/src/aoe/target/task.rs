@@ -21,7 +21,7 @@ const TAGS_MAX: usize = 4;
 /// What a list of ranges may cover.
 const ALL_SECTORS: Range<u64> = 0..u64::MAX;
 /// LBAs have 48 bits.
-const BEHIND_SECTORS: u64 = 1 << 48;
+pub(super) const BEHIND_SECTORS: u64 = 1 << 48;
 
 /// SCSI status codes (SAM-5 section 5.3.1).
 const GOOD: u8 = 0x00;
