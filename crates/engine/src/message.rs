@@ -203,6 +203,8 @@ pub(crate) enum Waiter {
     Task(Key),
     /// A task management function.
     Function(Asker),
+    /// A connection whose nexus is lost.
+    Connection(Key),
 }
 
 /// A task management function that is not answered yet.

@@ -1,6 +1,7 @@
 //! What every core knows of a unit: an immutable snapshot, replaced as a whole and published by the unit's home.
 
 use crate::export::Export;
+use crate::nexus::NexusId;
 use crate::reservation::{Table, keep};
 use crate::storage::Traits;
 use crate::unit::{Port, Unit};
@@ -149,6 +150,11 @@ impl Erasure {
 }
 
 impl Policy {
+    /// Whether the loss of this nexus may change it: it has reserved the unit by RESERVE, or somebody prevents medium removal.
+    pub fn may_be_held_by(&self, nexus: NexusId) -> bool {
+        self.removal_prevented || self.reservations.is_reserved_by(nexus)
+    }
+
     /// What must survive a restart, as bytes; none: nothing must. What exports share comes first, if there is any; then
     /// an operation that erases the medium; then the reservations.
     pub(crate) fn kept(&self, ports: &[Port]) -> Vec<u8> {

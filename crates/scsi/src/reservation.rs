@@ -213,9 +213,14 @@ impl Table {
         Table { reserved: None, ..self.clone() }
     }
 
+    /// Whether the nexus has reserved the unit by RESERVE.
+    pub(crate) fn is_reserved_by(&self, nexus: NexusId) -> bool {
+        self.reserved == Some(nexus)
+    }
+
     /// The table without the RESERVE of a lost nexus, if it had one.
     pub(crate) fn without(&self, nexus: NexusId) -> Option<Table> {
-        (self.reserved == Some(nexus)).then(|| self.after_reset())
+        self.is_reserved_by(nexus).then(|| self.after_reset())
     }
 
     /// The registration of a nexus: its own, or that of its initiator's name.

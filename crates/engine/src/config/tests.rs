@@ -425,8 +425,9 @@ fn what_is_kept_by_serial_number_needs_one_that_lasts() {
 
 #[test]
 fn there_are_no_more_ports_than_identifiers() {
-    let portals: String =
-        (1..=17).map(|group| format!("[[portal]]\nlisten = '127.0.0.1:{group}'\ngroup = {group}\n")).collect();
+    let portals: String = (1..=17)
+        .map(|group| format!("[[portal]]\nlisten = '127.0.0.1:{group}'\ngroup = {group}\n"))
+        .collect();
     let targets: String =
         (0..3856).map(|target| format!("[[target]]\nname = 'iqn.2026-11.a:{target}'\nluns = []\n")).collect();
     let problems = faults(&format!("{portals}[[lun]]\nram = '1M'\n{targets}"));

@@ -8,7 +8,7 @@ use super::task::Task;
 use super::{Core, kind};
 use crate::config::{Config, StoreSpec};
 use crate::limited;
-use crate::message::{Asker, Facts, Message, Way};
+use crate::message::{Asker, Facts, Message, Waiter, Way};
 use crate::slots::{Key, Slots};
 use crate::transport::Transport;
 use proto::aoe::target::Target;
@@ -46,6 +46,8 @@ pub(super) struct Connection {
     cut_at: Option<Time>,
     /// Aborted tasks whose storage operation or home has not come back: of a connection that ends, or of AoE.
     pub(super) lingering: Vec<Key>,
+    /// Units whose homes have yet to forget what its nexus, which is lost, held.
+    homes: usize,
     /// Sessions that this one takes the place of, and that are not over yet.
     pub(super) predecessors: usize,
     /// The core whose load counts it.
@@ -121,6 +123,7 @@ impl Connection {
             to_flush: false,
             cut_at: None,
             lingering: Vec::new(),
+            homes: 0,
             predecessors: 0,
             counted: None,
             expires: None,
@@ -222,6 +225,11 @@ impl Connection {
     /// Ends it: what is in flight ends soon.
     pub(super) fn shut_down<I: Io>(&mut self, io: &mut I) {
         self.machine.shut_down(self.stream.as_mut(), io);
+    }
+
+    /// Whether nothing of its session, which has ended, can take effect any more.
+    pub(super) fn is_settled(&self) -> bool {
+        self.lingering.is_empty() && self.homes == 0
     }
 
     /// Whether its session has come to its end.
@@ -420,19 +428,37 @@ impl<I: Io> Core<I> {
         }
         self.abort_lent(key, None, Aborted::Silently);
         let ours = |task: &super::Task| task.aborted && task.origin == key;
-        let lingering = self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, _)| key).collect();
-        if let Some(conn) = self.connections.get_mut(key) {
-            conn.lingering = lingering;
-        }
+        let lingering: Vec<(Key, u32)> =
+            self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, task)| (key, task.unit)).collect();
         let has_lost = name.is_some_and(|name| self.shared.registry.ends(&name, serial, nexus.0));
+        let mut homes = 0;
         for unit in units.into_iter().filter(|_| has_lost) {
-            self.ask_home(unit, crate::message::Waiter::Nobody, HomeRequest::NexusLost(nexus));
+            // Nobody else waits for a home that is held up, by a reset of a store that hangs, say; nor for one that may have
+            // gone, once this core has said that nothing is left of it.
+            let may_hold = self.views[unit as usize].policy.may_be_held_by(nexus)
+                || lingering.iter().any(|(_, other)| *other == unit);
+            let awaits = may_hold && !self.is_drained;
+            homes += usize::from(awaits);
+            let who = if awaits { Waiter::Connection(key) } else { Waiter::Nobody };
+            self.ask_home(unit, who, HomeRequest::NexusLost(nexus));
         }
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.lingering = lingering.into_iter().map(|(task, _)| task).collect();
+            conn.homes = homes;
+        }
+    }
+
+    /// A unit's home has forgotten what the nexus of a session that has ended held.
+    pub(super) fn nexus_lost(&mut self, key: Key) {
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.homes -= 1;
+        }
+        self.soil(key);
     }
 
     pub(super) fn close_when_quiet(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
-        if !conn.is_quiet() || !conn.lingering.is_empty() {
+        if !conn.is_quiet() || !conn.is_settled() {
             return;
         }
         self.move_load(key, None);

@@ -74,6 +74,8 @@ pub(super) struct Task {
 struct Detached {
     nexus: NexusUnit,
     reach: Vec<Reach>,
+    /// A home has begun what it asked for.
+    is_begun: bool,
     /// Losses of its unit's store when it was detached.
     losses: u64,
 }
@@ -177,7 +179,8 @@ impl Task {
 
     /// Whether nothing can abort it: a SANITIZE or FORMAT UNIT that has begun.
     fn is_unstoppable(&self) -> bool {
-        self.detached.is_some() && self.exec.as_ref().is_some_and(Exec::erases)
+        let is_begun = self.detached.as_ref().is_some_and(|detached| detached.is_begun);
+        is_begun && self.exec.as_ref().is_some_and(Exec::erases)
     }
 
     /// Of a SANITIZE or FORMAT UNIT that has begun: the losses of the store when it did.
@@ -423,8 +426,8 @@ impl<I: Io> Core<I> {
             Step::Home(request) => {
                 let unit = self.tasks.get(key)?.unit;
                 if matches!(*request, HomeRequest::EraseBegin { .. }) {
-                    // From here on it begins, whatever becomes of its initiator: the unit must not stay as it is
-                    // while it counts as erased without anyone who does it.
+                    // Once the home has begun it goes on, whatever becomes of its initiator: the unit must not stay as
+                    // it is while it counts as erased without anyone who does it.
                     self.keep_nexus(key);
                 }
                 self.set_state(key, State::AtHome);
@@ -490,14 +493,27 @@ impl<I: Io> Core<I> {
         match origin.who {
             Waiter::Nobody => {}
             Waiter::Function(asker) => self.function_answered(asker),
-            Waiter::Task(key) => match self.tasks.get_mut(key) {
-                Some(task) if task.aborted => self.free_task(key),
-                Some(task) => match task.held.take() {
-                    Some(ending) => self.tell_end(key, *ending),
-                    None => self.run_task(key, Event::Home(reply)),
-                },
-                None => {}
-            },
+            Waiter::Connection(key) => self.nexus_lost(key),
+            Waiter::Task(key) => self.task_answered(key, reply),
+        }
+    }
+
+    fn task_answered(&mut self, key: Key, reply: HomeReply) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if let Some(detached) = &mut task.detached {
+            detached.is_begun = true;
+        }
+        if task.aborted && !task.is_unstoppable() {
+            return self.free_task(key);
+        }
+        let (was_aborted, held) = (std::mem::take(&mut task.aborted), task.held.take());
+        if was_aborted {
+            // It had begun before it was recalled.
+            self.settled(key);
+        }
+        match held {
+            Some(ending) => self.tell_end(key, *ending),
+            None => self.run_task(key, Event::Home(reply)),
         }
     }
 
@@ -521,8 +537,10 @@ impl<I: Io> Core<I> {
             return;
         };
         let nexus = conn.luns[task.lun].nexus.clone();
+        let is_begun = task.detached.as_ref().is_some_and(|detached| detached.is_begun);
         let losses = self.lanes[task.unit as usize].losses();
-        task.detached = Some(Box::new(Detached { nexus, reach: conn.reach.clone(), losses }));
+        let reach = conn.reach.clone();
+        task.detached = Some(Box::new(Detached { nexus, reach, is_begun, losses }));
     }
 
     fn detach(&mut self, key: Key, ending: Option<Ending>) {

@@ -215,7 +215,7 @@ impl<I: Io> Core<I> {
                 }
                 self.close_when_quiet(key);
             }
-            Phase::Ending if conn.lingering.is_empty() => self.part(key),
+            Phase::Ending if conn.is_settled() => self.part(key),
             Phase::Login
             | Phase::Parked
             | Phase::Leaving(_)

@@ -188,6 +188,8 @@ impl Target {
     pub fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {
             (Phase::Ending(..), Down::Close) => self.say_last(),
+            (Phase::Ending(..), Down::Abort { task } | Down::End { task, .. }) => self.abort(task),
+            (Phase::Ending(..), Down::Fetch { task, .. } | Down::Push { task, .. }) => self.keep(task),
             (Phase::Ending(..) | Phase::Leaving(_) | Phase::Over, _) => {}
             (Phase::Login, Down::Admit) => self.is_admitted = true,
             (Phase::Login, Down::Close | Down::Goodbye { .. }) => {
@@ -239,6 +241,7 @@ impl Target {
         self.out.clear();
         self.answers.clear();
         self.phase = Phase::Ending(reason, words.to_string());
+        self.end_unanswered();
     }
 
     /// None of the tasks can take effect any more.
@@ -335,9 +338,13 @@ impl MessageMachine for Target {
     }
 
     fn finished(&mut self, now: Time, work: WorkId) {
-        self.last_heard = now;
-        if matches!(self.phase, Phase::Full) {
-            self.work_done(work);
+        match self.phase {
+            // Nothing more is sent, but what was lent is given back.
+            Phase::Full | Phase::Ending(..) | Phase::Leaving(_) => {
+                self.last_heard = now;
+                self.work_done(work);
+            }
+            Phase::Login | Phase::Over => {}
         }
     }
 

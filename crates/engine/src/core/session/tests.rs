@@ -14,6 +14,7 @@ use std::thread::scope;
 
 const BLOCK: u32 = 512;
 const ABORT_TASK: u8 = 1;
+const CLEAR_TASK_SET: u8 = 4;
 const LOGICAL_UNIT_RESET: u8 = 5;
 const TARGET_COLD_RESET: u8 = 7;
 const NO_TAG: u32 = u32::MAX;
@@ -24,6 +25,7 @@ const ASYNC_MESSAGE: u8 = 0x32;
 const LOGOUT_REQUEST: u8 = 1;
 const CONNECTION_DROP: u8 = 2;
 const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
+const SANITIZE_BLOCK_ERASE: [u8; 10] = [0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn login(url: &Url, name: &str) -> Initiator {
     Initiator::login(url, &Login::named(name)).expect("a session")
@@ -322,6 +324,82 @@ fn what_was_aborted_while_it_waited_at_its_units_home_is_not_done() {
         }
         writes.ready(0).expect("nobody has reserved the unit");
         writes.logout().expect("an answer");
+        stop(daemon);
+    }
+}
+
+/// RESERVE (SPC-2 section 7.20) ends with the nexus.
+#[test]
+fn a_logout_is_answered_when_its_reservation_is_gone() {
+    for cores in [1, 3] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (daemon, url) = serve(cores, &stores, |_| {});
+        let [mut other, mut clears, mut reserves] = ["other", "clears", "reserves"].map(|name| {
+            let mut initiator = login(&url, name);
+            initiator.ready(0).expect("the unit is ready");
+            initiator
+        });
+        let writes = writing(&url, &stores[0], "writes");
+        reserves.write(0, &RESERVE, &[]).expect("an answer");
+        // The unit's home is busy with it.
+        let clear = clears.ask_to_manage(CLEAR_TASK_SET, 0, NO_TAG).expect("it is sent");
+        stores[0].wait_for_cancel(1);
+        let logout = Pdu::new(0x46, 0x80)
+            .word(16, 0x77)
+            .word(24, reserves.next_cmd_sn())
+            .word(28, reserves.next_stat_sn());
+        reserves.send(&logout).expect("it is sent");
+        is_served(&mut other, 1);
+        assert!(!has_heard(&reserves), "the unit is still reserved");
+        stores[0].release();
+        assert_eq!(reserves.receive().expect("an answer").opcode(), LOGOUT_RESPONSE);
+        other.ready(0).expect("nobody has reserved the unit");
+        assert_eq!(clears.complete(clear).expect("an answer").status, COMPLETE);
+        drop(writes);
+        for initiator in [other, clears] {
+            initiator.logout().expect("an answer");
+        }
+        stop(daemon);
+    }
+}
+
+/// Its end, or what names it, waits until it has begun or never does.
+#[test]
+fn a_sanitize_that_is_aborted_while_its_home_begins_it_is_waited_for() {
+    for is_logout in [false, true] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (daemon, url) = serve(1, &stores, |_| {});
+        let mut other = login(&url, "other");
+        let mut erases = login(&url, "erases");
+        (0..2).for_each(|lun| erases.ready(lun).expect("the unit is ready"));
+        let writes = writing(&url, &stores[0], "writes");
+        let sanitize = erases.issue(0, &SANITIZE_BLOCK_ERASE, 0, Vec::new()).expect("it is sent");
+        // The home aborts what is under way first.
+        stores[0].wait_for_cancel(1);
+        if is_logout {
+            let logout = Pdu::new(0x46, 0x80)
+                .word(16, 0x77)
+                .word(24, erases.next_cmd_sn())
+                .word(28, erases.next_stat_sn());
+            erases.send(&logout).expect("it is sent");
+            is_served(&mut other, 1);
+            assert!(!has_heard(&erases), "the SANITIZE may still begin");
+            stores[0].release();
+            assert_eq!(erases.receive().expect("an answer").opcode(), LOGOUT_RESPONSE);
+        } else {
+            let abort = erases.ask_to_manage(ABORT_TASK, 0, sanitize).expect("it is sent");
+            is_served(&mut erases, 1);
+            assert!(!erases.has_ended(abort), "the SANITIZE may still begin");
+            stores[0].release();
+            assert_eq!(erases.complete(abort).expect("an answer").status, COMPLETE);
+            assert!(!erases.has_ended(sanitize));
+            erases.logout().expect("an answer");
+        }
+        // It had begun, and cannot be aborted any more.
+        while other.ready(0).is_err() {}
+        assert_eq!(other.read_blocks(0, 0, 1, BLOCK).expect("it is read"), [0; 512]);
+        drop(writes);
+        other.logout().expect("an answer");
         stop(daemon);
     }
 }

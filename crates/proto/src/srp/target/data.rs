@@ -7,7 +7,7 @@
 
 use super::send::{Answered, Out};
 use super::task::{Stage, Transfer};
-use super::{Target, Work};
+use super::{Phase, Target, Work};
 use crate::message::WorkId;
 use crate::verbs::{Ending, FunctionId, FunctionResponse, TaskId, Up};
 use wire::srp::ResponseCode;
@@ -58,6 +58,13 @@ impl Target {
         self.out.push_back(Out::Push(id));
     }
 
+    /// Nothing is moved for the task any more: its places come back when it is aborted.
+    pub(super) fn keep(&mut self, id: TaskId) {
+        if let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) {
+            task.lends = true;
+        }
+    }
+
     pub(super) fn end(&mut self, id: TaskId, ending: Ending) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
         if task.ending.is_some() {
@@ -81,6 +88,14 @@ impl Target {
         if was_entering {
             self.entering.retain(|other| *other != id);
             self.enter();
+        }
+    }
+
+    /// The responses that are owed are not sent any more. What the layer above has not ended, it aborts.
+    pub(super) fn end_unanswered(&mut self) {
+        let ended = self.tasks.iter().filter(|(_, task)| task.stage == Stage::Ended).map(|(id, _)| id);
+        for id in ended.collect::<Vec<TaskId>>() {
+            self.abort(id);
         }
     }
 
@@ -117,7 +132,8 @@ impl Target {
                 let Some(task) = self.tasks.get(id) else { return };
                 task.table = task.table.map(|(len, _)| (len, true));
                 match task.stage {
-                    Stage::Tables => self.out.push_back(Out::Table(id)),
+                    Stage::Tables if matches!(self.phase, Phase::Full) => self.out.push_back(Out::Table(id)),
+                    Stage::Tables => {}
                     Stage::Given | Stage::Ended | Stage::Over => self.settle(id),
                 }
             }

@@ -14,6 +14,8 @@ const LEN: u32 = 6000;
 const COMMAND: u64 = 1;
 const ABORT: u64 = 2;
 const TASK_ABORTED: u8 = 0x40;
+/// SRP_I_LOGOUT.
+const LOGOUT: [u8; 16] = [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
 
 /// How the command's data is described.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +46,8 @@ struct Above {
     /// It is over for us.
     over: bool,
     functions: usize,
+    /// The session ends.
+    leaves: bool,
 }
 
 const GOOD: Ending = Ending { status: 0, sense: None, read_bytes: 0, write_bytes: 0 };
@@ -80,6 +84,14 @@ impl Above {
                         self.end(rig, Down::Abort { task });
                     }
                     rig.down(Down::FunctionDone { id, response: FunctionResponse::Complete });
+                }
+                Up::Leaving => {
+                    self.leaves = true;
+                    match self.task {
+                        Some((task, _)) if self.over && self.awaits => rig.down(Down::Abort { task }),
+                        Some((task, _)) => self.end(rig, Down::Abort { task }),
+                        None => {}
+                    }
                 }
                 other => panic!("{other:?}"),
             }
@@ -269,4 +281,33 @@ fn late_verbs_are_ignored() {
     }
     rig.run();
     assert_eq!((rig.peer.machine.inbox.len(), rig.ups.len()), (1, 0));
+}
+
+/// Places come back while the session ends, too: others of its nexus may wait for them.
+#[test]
+fn what_rdma_has_let_go_of_is_given_back_while_the_session_ends() {
+    for kind in KINDS {
+        for steps in 0..32 {
+            let mut rig = Rig::wild(LoginRequest::IMMEDIATE, steps);
+            rig.waits = true;
+            let (unit, _) = prepare(&mut rig, kind);
+            rig.send(&unit);
+            let mut above = Above::default();
+            for _ in 0..steps {
+                rig.step();
+                above.take(&mut rig, kind);
+            }
+            rig.send(&LOGOUT);
+            while rig.step() {
+                above.take(&mut rig, kind);
+            }
+            above.take(&mut rig, kind);
+            let what = format!("{kind:?} after {steps} steps");
+            assert!(above.leaves && !above.awaits && !above.lent, "places come back: {what}");
+            assert_eq!((rig.broken, &rig.target_gone), (None, &None), "{what}");
+            rig.down(Down::Close);
+            rig.run();
+            assert_eq!(rig.target_gone.as_deref(), Some("logged out"), "{what}");
+        }
+    }
 }

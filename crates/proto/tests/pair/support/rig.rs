@@ -31,6 +31,8 @@ pub(crate) struct Rig<M: MessageMachine, T> {
     /// The SCSI side; without one, what goes up is kept in `ups`.
     pub device: Option<Device>,
     pub ups: Vec<Up>,
+    /// A session that ends is not closed by itself: that, too, is in `ups`.
+    pub waits: bool,
     pub events: Vec<M::Event>,
     pub target_gone: Option<String>,
     pub rejected: Option<Vec<u8>>,
@@ -53,6 +55,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
             random,
             device: None,
             ups: Vec::new(),
+            waits: false,
             events: Vec::new(),
             target_gone: None,
             rejected: None,
@@ -180,7 +183,7 @@ impl<M: MessageMachine, T: MessageMachine<Event = Up> + Transport> Rig<M, T> {
             match (&mut self.device, up) {
                 (_, Up::Gone { reason }) => self.target_gone = Some(reason),
                 (Some(device), up) => device.up(up, &mut self.target.machine, self.now),
-                (None, Up::Leaving) => self.target.machine.down(self.now, Down::Close),
+                (None, Up::Leaving) if !self.waits => self.target.machine.down(self.now, Down::Close),
                 (None, up) => self.ups.push(up),
             }
         }
