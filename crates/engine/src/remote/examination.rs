@@ -64,7 +64,7 @@ enum Question {
     Capacity,
     Modes,
     Inquiry,
-    /// The page that tells which unit it is.
+    /// The page that names the unit.
     Identity(u8),
     /// Whether what was sent before is over: TEST UNIT READY, which is ORDERED.
     Order,
@@ -144,7 +144,7 @@ impl RemoteLane {
         self.count(io);
     }
 
-    /// Asks now and then for the capacity, when it was told that something changed, and when another lane needs to
+    /// Asks now and then for the capacity, when the unit has reported a change, and when another lane needs to
     /// know that the target is there.
     pub(super) fn probe<I: Io>(&mut self, io: &mut I, now: Time) {
         if self.examination.is_some() || self.asked.is_some() {

@@ -8,6 +8,7 @@
 //! for any more may be on its way. They hold their blocks against other lanes until they are over.
 
 use proto::time::Time;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -18,14 +19,19 @@ const GIVEN_UP_MAX: usize = 1024;
 #[derive(Default)]
 pub(super) struct Loose {
     count: AtomicUsize,
-    writes: Mutex<Vec<Write>>,
+    writes: Mutex<Writes>,
+}
+
+#[derive(Default)]
+struct Writes {
+    /// By lane, and the operation of the lane that ends it.
+    waiting: BTreeMap<(u64, u32), Write>,
+    given_up: Vec<Write>,
 }
 
 #[derive(Clone, Copy)]
 struct Write {
     lane: u64,
-    /// The operation of the lane that ends it; `None`: it was given up.
-    flight: Option<u32>,
     offset: u64,
     len: u64,
     since: Time,
@@ -35,24 +41,26 @@ impl Loose {
     /// A lane has to wait with a write, or nobody waits for it: until [`Loose::release`] or [`Loose::give_up`] of that
     /// operation.
     pub(super) fn add(&self, lane: u64, flight: u32, (offset, len): (u64, u64), since: Time) {
-        let write = Write { lane, flight: Some(flight), offset, len, since };
-        self.change(|writes| writes.push(write));
+        let write = Write { lane, offset, len, since };
+        self.change(|writes| {
+            writes.waiting.insert((lane, flight), write);
+        });
     }
 
     /// A lane's operation is over, and cannot be executed any more.
     pub(super) fn release(&self, lane: u64, flight: u32) {
-        self.change(|writes| writes.retain(|write| write.lane != lane || write.flight != Some(flight)));
+        self.change(|writes| {
+            writes.waiting.remove(&(lane, flight));
+        });
     }
 
     /// A lane's operation is over, and the target may execute it yet.
     pub(super) fn give_up(&self, lane: u64, flight: u32) {
-        self.change(|writes| {
-            let is_it = |write: &&mut Write| write.lane == lane && write.flight == Some(flight);
-            writes.iter_mut().filter(is_it).for_each(|write| write.flight = None);
-            let is_given_up = |write: &Write| write.lane == lane && write.flight.is_none();
-            if writes.iter().filter(|write| is_given_up(write)).count() > GIVEN_UP_MAX {
-                let all = writes.extract_if(.., |write| is_given_up(write)).reduce(Write::and);
-                writes.extend(all);
+        self.change(|Writes { waiting, given_up }| {
+            given_up.extend(waiting.remove(&(lane, flight)));
+            if given_up.iter().filter(|write| write.lane == lane).count() > GIVEN_UP_MAX {
+                let all = given_up.extract_if(.., |write| write.lane == lane).reduce(Write::and);
+                given_up.extend(all);
             }
         });
     }
@@ -60,43 +68,45 @@ impl Loose {
     /// Of what a lane gave up, the target can execute only what is in these ranges any more.
     pub(super) fn keep(&self, lane: u64, may_land: impl Fn((u64, u64)) -> bool) {
         self.change(|writes| {
-            writes.retain(|write| {
-                write.lane != lane || write.flight.is_some() || may_land((write.offset, write.len))
-            });
+            writes.given_up.retain(|write| write.lane != lane || may_land((write.offset, write.len)));
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<Write>)) {
+    fn change(&self, change: impl FnOnce(&mut Writes)) {
         let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut writes);
-        self.count.store(writes.len(), Ordering::SeqCst);
+        self.count.store(writes.waiting.len() + writes.given_up.len(), Ordering::SeqCst);
+    }
+
+    /// Looks at them, if there are any.
+    fn look<T>(&self, look: impl FnOnce(&Writes) -> T) -> Option<T> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        Some(look(&self.writes.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Whether a lane gave up anything that the target may execute yet.
     pub(super) fn has_given_up(&self, lane: u64) -> bool {
-        self.first(|write| write.lane == lane && write.flight.is_none()).is_some()
+        self.look(|writes| writes.given_up.iter().any(|write| write.lane == lane)).unwrap_or(false)
     }
 
     /// The ranges that what any lane gave up may yet change.
     pub(super) fn given_up(&self) -> Vec<(u64, u64)> {
-        let writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        let given_up = writes.iter().filter(|write| write.flight.is_none());
-        given_up.map(|write| (write.offset, write.len)).collect()
+        let ranges =
+            |writes: &Writes| writes.given_up.iter().map(|write| (write.offset, write.len)).collect();
+        self.look(ranges).unwrap_or_default()
     }
 
     /// Since when a write stands in the way of a lane's operation on this range, if one does: another lane's, or one
     /// that was given up.
     pub(super) fn hinders(&self, lane: u64, range: (u64, u64)) -> Option<Time> {
-        self.first(|write| (write.lane != lane || write.flight.is_none()) && write.meets(range))
-    }
-
-    /// Since when the first of these stands in the way.
-    fn first(&self, is_one: impl Fn(&Write) -> bool) -> Option<Time> {
-        if self.count.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
-        let writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        writes.iter().filter(|write| is_one(write)).map(|write| write.since).min()
+        let first = |writes: &Writes| {
+            let others = writes.waiting.values().filter(|write| write.lane != lane);
+            let all = others.chain(&writes.given_up).filter(|write| write.meets(range));
+            all.map(|write| write.since).min()
+        };
+        self.look(first).flatten()
     }
 }
 
@@ -165,6 +175,6 @@ mod tests {
             assert_eq!(loose.hinders(2, (0, 512)), Some(Time(0)), "{n}");
             assert!(loose.hinders(2, (n * 1024 + 511, 1)).is_some());
         }
-        assert!(loose.writes.lock().unwrap().len() <= GIVEN_UP_MAX);
+        assert!(loose.writes.lock().unwrap().given_up.len() <= GIVEN_UP_MAX);
     }
 }

@@ -38,6 +38,8 @@ struct State {
     /// A write whose data has this in it is answered with BUSY.
     refuses: Option<Vec<u8>>,
     refused: usize,
+    /// A write whose data has this in it is answered with a unit attention, once.
+    alarm: Option<Vec<u8>>,
     logins: usize,
     /// Logins are not answered.
     is_deaf: bool,
@@ -76,6 +78,7 @@ impl Keeper {
             kept: None,
             refuses: None,
             refused: 0,
+            alarm: None,
             logins: 0,
             is_deaf: false,
             ordered: 0,
@@ -122,7 +125,12 @@ impl Keeper {
         self.shared.state().refuses = data.map(<[u8]>::to_vec);
     }
 
-    /// Writes that were BUSY so far.
+    /// The next write with this in its data gets MODE PARAMETERS CHANGED.
+    pub fn alarm(&self, data: &[u8]) {
+        self.shared.state().alarm = Some(data.to_vec());
+    }
+
+    /// Writes that were BUSY, or got a unit attention, so far.
     pub fn refused(&self) -> usize {
         self.shared.state().refused
     }
@@ -270,6 +278,9 @@ impl Shared {
                 if state.keeps.as_ref().is_some_and(is_it) {
                     (state.keeps, state.kept) = (None, Some((at, data.to_vec())));
                     None
+                } else if state.alarm.as_ref().is_some_and(is_it) {
+                    (state.alarm, state.refused) = (None, state.refused + 1);
+                    Some((CHECK_CONDITION, sense(6, 0x2a01)))
                 } else if state.refuses.as_ref().is_some_and(is_it) {
                     state.refused += 1;
                     Some((BUSY, Vec::new()))
@@ -279,12 +290,7 @@ impl Shared {
                 }
             }
             // INVALID COMMAND OPERATION CODE.
-            _ => {
-                let mut sense = vec![0, 18, 0x70, 0, 5, 0, 0, 0, 0, 10];
-                sense.resize(20, 0);
-                sense[14] = 0x20;
-                Some((CHECK_CONDITION, sense))
-            }
+            _ => Some((CHECK_CONDITION, sense(5, 0x2000))),
         };
         let (status, data) = ending?;
         Some(ended(command, status, data))
@@ -333,6 +339,14 @@ impl Connection {
         let padding = vec![0; data.len().next_multiple_of(4) - data.len()];
         let _ = socket.write_all(&[&header[..], &data, &padding].concat());
     }
+}
+
+/// Sense data behind their length.
+fn sense(key: u8, code: u16) -> Vec<u8> {
+    let mut sense = vec![0, 18, 0x70, 0, key, 0, 0, 0, 0, 10];
+    sense.resize(20, 0);
+    sense[14..16].copy_from_slice(&code.to_be_bytes());
+    sense
 }
 
 /// SCSI Response, or SCSI Data-In with the status.

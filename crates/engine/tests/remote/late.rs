@@ -141,6 +141,22 @@ fn a_first_copy_may_land_also_when_the_second_was_refused() {
 }
 
 #[test]
+fn a_unit_attention_keeps_no_other_lane_from_the_blocks() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=60");
+    let (first, second) = (pattern(1, 4096), pattern(2, 4096));
+    target.alarm(&first[..512]);
+    let waits = one.begin_write(0, &first);
+    while target.refused() == 0 {
+        one.turn();
+    }
+    one.turn();
+    two.write(0, &second).expect("the other write is under way as before");
+    one.end(waits).expect("it is sent after the examination");
+    assert_eq!(target.logins(), logins);
+}
+
+#[test]
 fn a_read_that_waited_does_not_return_what_a_lost_write_may_change_later() {
     let target = Keeper::start(false);
     let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=60");

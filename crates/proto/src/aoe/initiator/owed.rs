@@ -68,11 +68,14 @@ impl Owed {
 
     /// The next one to send, which happens now, and when it is due again.
     pub(super) fn next(&mut self, now: Time, room: usize) -> Option<(&Request, Time)> {
-        let request = self.requests.iter_mut().find(|request| request.is_due(room))?;
+        let position = self.requests.iter().position(|request| request.is_due(room))?;
+        // All have their turn: what was sent last goes to the end.
+        let mut request = self.requests.remove(position);
         let deadline = now.after(request.timeout);
         request.deadline = Some(deadline);
         request.timeout = request.timeout.saturating_mul(2).min(TIMEOUT_MAX);
-        Some((request, deadline))
+        self.requests.push(request);
+        self.requests.last().map(|request| (request, deadline))
     }
 
     /// Those whose time has come are to be sent again. Returns when the next one's comes.

@@ -208,9 +208,11 @@ impl Layer {
     }
 }
 
+/// A residual of nothing, which some targets report, is none.
 pub(super) fn residual(flags: u8, over: u8, under: u8, count: u32) -> Result<Residual, String> {
     match (flags & over != 0, flags & under != 0) {
         (false, false) => Ok(Residual::None),
+        (true, false) | (false, true) if count == 0 => Ok(Residual::None),
         (true, false) => Ok(Residual::Overflow(count)),
         (false, true) => Ok(Residual::Underflow(count)),
         (true, true) => {
@@ -227,5 +229,22 @@ fn sense(data: &[u8]) -> Result<Option<Sense>, String> {
         Some(&[]) => Ok(None),
         Some(sense) => Ok(Some(Sense::from_bytes(sense))),
         None => Err("breach by the target: sense data cut short (RFC 7143 section 11.4.7)".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_residual_of_nothing_is_none() {
+        let of = |flags, count| residual(flags, ScsiResponse::OVERFLOW, ScsiResponse::UNDERFLOW, count);
+        assert_eq!(of(0, 7), Ok(Residual::None));
+        assert_eq!(of(ScsiResponse::UNDERFLOW, 7), Ok(Residual::Underflow(7)));
+        assert_eq!(of(ScsiResponse::OVERFLOW, 7), Ok(Residual::Overflow(7)));
+        for flag in [ScsiResponse::OVERFLOW, ScsiResponse::UNDERFLOW] {
+            assert_eq!(of(flag, 0), Ok(Residual::None));
+        }
+        assert!(of(ScsiResponse::OVERFLOW | ScsiResponse::UNDERFLOW, 0).is_err());
     }
 }

@@ -147,9 +147,11 @@ impl Initiator {
     }
 }
 
+/// A residual of nothing, which some targets report, is none.
 fn residual(flags: u8, over: u8, under: u8, count: u32) -> Result<Residual, String> {
     match (flags & over != 0, flags & under != 0) {
         (false, false) => Ok(Residual::None),
+        (true, false) | (false, true) if count == 0 => Ok(Residual::None),
         (true, false) => Ok(Residual::Overflow(count)),
         (false, true) => Ok(Residual::Underflow(count)),
         (true, true) => Err(breach("overflow and underflow (SRP r16a section 6.9)")),

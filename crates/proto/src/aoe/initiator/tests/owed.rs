@@ -66,3 +66,24 @@ fn what_is_owed_an_answer_outlives_every_session_and_is_bounded() {
     rig.run();
     assert!(!rig.machine.owes_writes());
 }
+
+#[test]
+fn writes_without_an_answer_have_turns() {
+    let mut rig = Rig::new();
+    for lba in [0, 8, 16] {
+        rig.submit(&write_10(lba, 1, 0), 0, 512);
+    }
+    let first: BTreeSet<_> = rig.sent().into_iter().collect();
+    assert_eq!(first.len(), 3);
+    let mut rig = rig.lost();
+    rig.machine.pace.limit(1);
+    rig.machine.pay();
+    let mut sent = BTreeSet::new();
+    for _ in 0..8 {
+        let frames = rig.sent();
+        assert!(frames.len() <= 1, "the window is one");
+        sent.extend(frames);
+        rig.later();
+    }
+    assert!(sent.is_superset(&first), "each");
+}
