@@ -215,6 +215,11 @@ impl Initiator {
         !self.owed.is_empty()
     }
 
+    /// Whether such a write does not fit into a frame of our interface, which has had a larger MTU.
+    pub fn lacks_mtu(&self) -> bool {
+        self.owed.has_longer(self.data_room())
+    }
+
     /// Whether it may change one of these sectors so.
     pub fn owes_sectors(&self, sectors: &Range<u64>) -> bool {
         self.owed.meets(sectors)

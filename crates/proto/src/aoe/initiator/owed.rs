@@ -53,6 +53,11 @@ impl Owed {
         self.requests.iter().any(|request| meets(&request.sectors))
     }
 
+    /// Whether one has more data than that.
+    pub(super) fn has_longer(&self, room: usize) -> bool {
+        self.requests.iter().any(|request| request.data.len() > room)
+    }
+
     /// A new session begins: all are to be sent.
     pub(super) fn begin(&mut self) {
         for request in &mut self.requests {
