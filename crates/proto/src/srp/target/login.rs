@@ -85,28 +85,13 @@ impl Target {
 
     fn judge(&mut self, request: &LoginRequest) -> Result<Granted, (RejectReason, String)> {
         let (bytes, flags) = (request.req_it_iu_len.get(), request.req_flags);
-        if request.opcode != Opcode::LOGIN_REQUEST {
-            return Err((RejectReason::UNABLE_TO_ESTABLISH, "no login request".into()));
-        }
-        if bytes < IU_BYTES_MIN || bytes > self.config.max_it_iu_bytes {
-            return Err((
-                RejectReason::LENGTH_TOO_LARGE,
-                "a length of information units that is not taken".into(),
-            ));
-        }
-        if request.req_buf_fmt.get() & !(FORMAT_DIRECT | FORMAT_INDIRECT) != 0 {
-            return Err((RejectReason::DESCRIPTOR_FORMAT, "an unknown data buffer descriptor format".into()));
-        }
-        let keeps_others = match flags & LoginRequest::CHANNEL_MASK {
-            0 => false,
-            LoginRequest::CHANNEL_MULTIPLE => true,
-            _ => return Err((RejectReason::MULTI_CHANNEL, "an unknown multi-channel action".into())),
-        };
-        if request.target_port_id != self.config.target_port {
-            return Err((RejectReason::UNABLE_TO_ASSOCIATE, "another target port".into()));
-        }
+        let initiator_port = initiator_port(&request.initiator_port_id, self.from.ip());
+        let keeps_others = self.check(request).map_err(|(reason, words)| {
+            let (initiator, target) = (port_name(&initiator_port), port_name(&request.target_port_id));
+            (reason, format!("{words} (initiator {initiator}, target port {target})"))
+        })?;
         let applicant = Applicant {
-            initiator_port: initiator_port(&request.initiator_port_id, self.from.ip()),
+            initiator_port,
             target_port: request.target_port_id,
             from: self.from,
             portal: self.portal,
@@ -131,6 +116,29 @@ impl Target {
             ..LoginResponse::default()
         };
         Ok(Granted { applicant, response })
+    }
+
+    /// Whether the request is one that can be granted, and asks for a channel beside others.
+    fn check(&self, request: &LoginRequest) -> Result<bool, (RejectReason, &'static str)> {
+        let bytes = request.req_it_iu_len.get();
+        if request.opcode != Opcode::LOGIN_REQUEST {
+            return Err((RejectReason::UNABLE_TO_ESTABLISH, "no login request"));
+        }
+        if bytes < IU_BYTES_MIN || bytes > self.config.max_it_iu_bytes {
+            return Err((RejectReason::LENGTH_TOO_LARGE, "a length of information units that is not taken"));
+        }
+        if request.req_buf_fmt.get() & !(FORMAT_DIRECT | FORMAT_INDIRECT) != 0 {
+            return Err((RejectReason::DESCRIPTOR_FORMAT, "an unknown data buffer descriptor format"));
+        }
+        let keeps_others = match request.req_flags & LoginRequest::CHANNEL_MASK {
+            0 => false,
+            LoginRequest::CHANNEL_MULTIPLE => true,
+            _ => return Err((RejectReason::MULTI_CHANNEL, "an unknown multi-channel action")),
+        };
+        if request.target_port_id != self.config.target_port {
+            return Err((RejectReason::UNABLE_TO_ASSOCIATE, "another target port"));
+        }
+        Ok(keeps_others)
     }
 
     /// The connection is made: commands may follow.

@@ -188,3 +188,14 @@ fn a_command_may_come_first() {
     rig.run();
     assert!(rig.device.unwrap().session.is_some());
 }
+
+/// The log says who has asked for what.
+#[test]
+fn a_login_to_another_port_is_refused_by_name() {
+    let mut machine = target(TargetConfig { target_port: [7; 16], ..CONFIG }, Door::default());
+    assert!(matches!(machine.asked(Time(1), &IB_SRP), Answer::Reject(_)));
+    let Some(Up::Gone { reason }) = machine.poll() else { panic!("it is refused") };
+    let asked = "another target port (initiator 0x0000000000000000021122fffe334466, target port \
+                 0x021122fffe334455021122fffe334455)";
+    assert_eq!(reason, format!("login rejected: {asked} (SRP r16a section 6.4)"));
+}
