@@ -103,6 +103,11 @@ impl Registry {
         self.logins.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Whether there are fewer discovery sessions than `max`.
+    pub(crate) fn has_room_for_discovery(&self, max: usize) -> bool {
+        self.discoveries.load(Ordering::Relaxed) < max
+    }
+
     /// Counts a discovery session; false when there are `max` already.
     pub(crate) fn discovery_begins(&self, max: usize) -> bool {
         count_up(&self.discoveries, max)

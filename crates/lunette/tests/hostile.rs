@@ -340,8 +340,8 @@ fn readers_that_never_read_leave_buffers_for_others() {
     daemon.stop();
 }
 
-/// Logs in to a discovery session.
-fn discover(portal: SocketAddr) -> TcpStream {
+/// Logs in to a discovery session, or is refused with this status.
+fn discover(portal: SocketAddr) -> Result<TcpStream, [u8; 2]> {
     let mut stream = connect(portal);
     let text = b"InitiatorName=iqn.2026-11.io.lunette.test:finder\0SessionType=Discovery\0";
     let mut bytes = Pdu::new(0x43, 0x87).header.to_vec();
@@ -351,10 +351,12 @@ fn discover(portal: SocketAddr) -> TcpStream {
     stream.write_all(&bytes).expect("send");
     let mut header = [0; 48];
     stream.read_exact(&mut header).expect("a login response");
-    assert_eq!(header[36], 0, "the login itself is granted");
+    if header[36] != 0 {
+        return Err([header[36], header[37]]);
+    }
     let len = usize::from(u16::from_be_bytes([header[6], header[7]])).next_multiple_of(4);
     stream.read_exact(&mut vec![0; len]).expect("its text");
-    stream
+    Ok(stream)
 }
 
 #[test]
@@ -387,25 +389,21 @@ fn discovery_sessions_are_few() {
     let folder = tempfile::tempdir().expect("a folder");
     let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
     let url = daemon.lun(0);
-    let mut kept: Vec<TcpStream> = (0..4).map(|_| discover(url.portal)).collect();
-    assert_hung_up(discover(url.portal));
+    let mut kept: Vec<TcpStream> = (0..4).map(|_| discover(url.portal).expect("room")).collect();
+    let out_of_resources = [3, 2];
+    assert_eq!(discover(url.portal).err(), Some(out_of_resources));
     let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
     guest.ready(url.lun).expect("served");
     // One that ends makes room for another.
     drop(kept.pop());
     let start = Instant::now();
-    let mut probe = [0; 1];
-    loop {
-        let mut stream = discover(url.portal);
-        stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
-        match stream.read(&mut probe) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            _ => assert!(start.elapsed() < PATIENCE, "no room again"),
-        }
+    while let Err(status) = discover(url.portal) {
+        assert_eq!(status, out_of_resources);
+        assert!(start.elapsed() < PATIENCE, "no room again");
     }
     guest.logout().expect("logout");
     let log = daemon.stop();
-    assert!(log.contains("too many discovery sessions"), "{log}");
+    assert!(log.contains("login refused: too many sessions (initiator "), "{log}");
 }
 
 /// READs of 256 KiB, as many as the target's window and the socket take; their answers are never read.
