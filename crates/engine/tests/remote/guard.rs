@@ -23,7 +23,7 @@ fn a_registration_that_cannot_be_kept_is_not_made() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let state = dir.path().join("state");
     let daemon = serve_toml(&format!(
-        "state_dir = {:?}\n[[lun]]\nname = \"a\"\nram = \"16M\"\n[[target]]\nname = \"{TARGET}\"\nluns = [\"a\"]\n[[target.group]]\nname = \"all\"\n",
+        "state_dir = {:?}\n[[lun]]\nname = \"a\"\nram = \"16M\"\nserial = \"S\"\n[[target]]\nname = \"{TARGET}\"\nluns = [\"a\"]\n[[target.group]]\nname = \"all\"\n",
         state.display()
     ));
     let mut client = session(&daemon, 0);
