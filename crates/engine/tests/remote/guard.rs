@@ -2,6 +2,7 @@
 
 use crate::support::{TARGET, serve, serve_toml, url};
 use engine::Daemon;
+use engine::daemon::NotKept;
 use engine::initiator::{Client, Options};
 
 const GOOD: u8 = 0;
@@ -37,7 +38,8 @@ fn a_registration_that_cannot_be_kept_is_not_made() {
     assert_eq!(keys(&mut client), [0; 8]);
     assert_eq!(status(&mut client, &register, &list(0)), (GOOD, None));
     assert_eq!(keys(&mut client)[7], 8);
-    daemon.stop().expect("every core ends in order");
+    let outcome = daemon.stop();
+    assert_eq!(outcome, Err(NotKept::State), "nobody can say what the directory holds");
 }
 
 #[test]
