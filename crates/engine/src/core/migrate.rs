@@ -117,6 +117,9 @@ impl<I: Io> Core<I> {
         let holds = Some(drain.key) == connection && ending.status == Status::Good;
         if holds {
             drain.endings.push((task, to_wire(ending)));
+            // It may have been the last that the drain waited for, in a turn in which nothing comes for the connection.
+            let key = drain.key;
+            self.soil(key);
         }
         holds
     }
