@@ -108,13 +108,13 @@ impl Housekeeper {
 ///
 /// # Errors
 /// When it may be there but cannot be read, or is damaged: the unit must not be served, since an initiator that was
-/// fenced off could write, or what a SANITIZE left half done be read.
+/// fenced off could write, or what a SANITIZE or FORMAT UNIT left half done be read.
 pub(crate) fn restore(home: &mut Home, state_dir: &Path, serial: &str) -> Result<(), String> {
     let path = reservations_path(state_dir, serial);
     let unusable = |what: String, cure: &str| {
         Err(format!(
-            "{}: kept reservations {what}; {cure}, or remove it to forget them and whether a SANITIZE failed, and \
-             start again",
+            "{}: kept reservations {what}; {cure}, or remove it to forget them and whether a SANITIZE or FORMAT UNIT \
+             failed, and start again",
             path.display()
         ))
     };
