@@ -530,9 +530,7 @@ struct AlarmBell;
 impl Drop for AlarmBell {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!(
-                "a core ended by a panic, which is a fault of this program: the daemon ends at once"
-            );
+            // The panic itself was reported by the hook.
             std::process::abort();
         }
     }
