@@ -463,10 +463,14 @@ impl Draft {
         if load_eject && self.policy.removal_prevented {
             return HomeReply::Check(Check::REMOVAL_PREVENTED);
         }
+        let after = self.policy.after_start_stop(start, load_eject);
+        if after == (self.policy.started, self.policy.ejected) {
+            return HomeReply::Done;
+        }
         if load_eject && start && self.policy.ejected {
             self.attentions.push((Who::Others(from), UnitAttention::MediumChanged));
         }
-        (self.policy.started, self.policy.ejected) = self.policy.after_start_stop(start, load_eject);
+        (self.policy.started, self.policy.ejected) = after;
         self.changed()
     }
 
