@@ -266,7 +266,7 @@ fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
         return limited!("logins that ended", Level::WARN, %from, portal, "login ended: {reason}");
     };
     limited!(
-        "ends of sessions", 50 per second, Level::INFO,
+        "ends of sessions", 200 at once, Level::INFO,
         initiator = %session.initiator,
         %from,
         portal,
