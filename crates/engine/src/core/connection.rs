@@ -409,6 +409,10 @@ impl<I: Io> Core<I> {
     pub(super) fn leaving(&mut self, key: Key) {
         self.stay(key);
         if self.connections.get(key).is_some_and(|conn| !conn.has_ended()) {
+            tracing::debug!(
+                session = self.connections.get(key).map(|conn| conn.facts.serial),
+                "the session is to end"
+            );
             self.set_phase(key, Phase::Ending);
             self.end_tasks(key);
         }
