@@ -435,8 +435,12 @@ impl<I: Io> Core<I> {
         let (serial, nexus) = (conn.facts.serial, conn.nexus);
         let name = session_name(&conn.facts, &self.shared.config);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
-        let tasks: Vec<Key> =
-            conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
+        let tasks = conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
+        // A copy that has outlived its command: only this session could ask after it or abort it, and it must not write
+        // over what its initiator writes when it is back. Sessions with such tasks do not move: all are on this core.
+        let detached = |task: &super::Task| task.origin == key && task.detached_nexus().is_some();
+        let detached = self.tasks.iter().filter(|(_, task)| detached(task)).map(|(key, _)| key);
+        let tasks: Vec<Key> = tasks.chain(detached).collect();
         for task in tasks {
             self.abort(task, Some(Aborted::Silently));
         }
