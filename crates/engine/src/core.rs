@@ -15,6 +15,7 @@ mod put;
 mod session;
 mod stall;
 mod task;
+mod trace;
 mod traffic;
 
 pub(crate) use aoe::{Ledger, ledgers, open};

@@ -278,7 +278,7 @@ fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
         return limited!("logins that ended", Level::WARN, %from, portal, "login ended: {reason}");
     };
     limited!(
-        "ends of sessions", 50 per second, Level::INFO,
+        "ends of sessions", 200 at once, Level::INFO,
         initiator = %session.initiator,
         %from,
         portal,
@@ -420,6 +420,10 @@ impl<I: Io> Core<I> {
     pub(super) fn leaving(&mut self, key: Key) {
         self.stay(key);
         if self.connections.get(key).is_some_and(|conn| !conn.has_ended()) {
+            tracing::debug!(
+                session = self.connections.get(key).map(|conn| conn.facts.serial),
+                "the session is to end"
+            );
             self.set_phase(key, Phase::Ending);
             self.end_tasks(key);
         }

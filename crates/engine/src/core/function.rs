@@ -191,6 +191,7 @@ impl<I: Io> Core<I> {
     }
 
     fn function_done(&mut self, connection: Key, id: FunctionId, response: FunctionResponse) {
+        self.trace_response(connection, response);
         self.down(Some(connection), Down::FunctionDone { id, response });
     }
 }

@@ -50,6 +50,7 @@ impl<I: Io> Core<I> {
         let Some(from) = self.lanes[unit as usize].borrow(offset, len) else { return false };
         conn.occupy(command.task, Occupant::Lent { unit, bytes, until });
         conn.lent_bytes += u64::from(bytes);
+        self.trace_end(connection, command, &ending);
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
         self.down(Some(connection), Down::Push { task: command.task, at: 0, from, end });
         true

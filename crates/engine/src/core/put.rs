@@ -29,6 +29,7 @@ impl<I: Io> Core<I> {
             return false;
         }
         self.budget.charge(len.into());
+        self.trace_end(connection, command, &ending);
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
         self.leave_gate(unit, None);
         true

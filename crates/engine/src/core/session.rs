@@ -71,7 +71,7 @@ impl<I: Io> Core<I> {
         let Way::Portal { index: portal, from, local } = facts.way else { return };
         let core = if moves { self.place(portal) } else { self.me };
         limited!(
-            "sessions that logged in", 50 per second, Level::INFO,
+            "sessions that logged in", 200 at once, Level::INFO,
             initiator = %session.initiator,
             %from,
             portal = %local,
@@ -106,7 +106,7 @@ impl<I: Io> Core<I> {
         conn.predecessors = entered.replaced.len();
         for old in &entered.replaced {
             limited!(
-                "sessions that reinstate others", 50 per second, Level::INFO,
+                "sessions that reinstate others", 200 at once, Level::INFO,
                 initiator = %session.initiator,
                 "session {serial} reinstates session {}",
                 old.serial
