@@ -32,7 +32,7 @@ struct Portal {
 
 /// Asks; returns what is to be printed, or what is wrong.
 pub(crate) fn run(arguments: &DiscoverArguments) -> Result<String, Failure> {
-    let url: Url = arguments.url.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+    let url = Url::given(&arguments.url).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
     let found = discover(&url, &Options::default()).map_err(Failure::failed)?;
     let targets: Vec<Target> = found
         .iter()

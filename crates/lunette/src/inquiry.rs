@@ -79,7 +79,7 @@ struct Answer {
 
 /// Asks; returns what is to be printed, or what is wrong.
 pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
-    let url: Url = arguments.url.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+    let url = Url::given(&arguments.url).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
     url.check_unit().map_err(|error| {
         Failure::wrong_input(format!("{url}: {error}: `lunette discover iscsi://HOST` lists targets"))
     })?;

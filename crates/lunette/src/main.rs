@@ -18,6 +18,7 @@ use banner::{Running, banner};
 use clap::Parser as _;
 use engine::Daemon;
 use engine::config::{Config, Problems};
+use engine::initiator::redact;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::fmt::Display;
@@ -202,14 +203,29 @@ fn say(text: &str) {
 
 fn refuse(problems: &Problems) -> ExitCode {
     for problem in problems.iter() {
-        eprintln!("lunette: {problem}");
+        eprintln!("lunette: {}", without_secrets(problem));
     }
     ExitCode::from(WRONG_INPUT)
 }
 
 fn fail(error: impl Display, status: u8) -> ExitCode {
-    eprintln!("lunette: {error}");
+    eprintln!("lunette: {}", without_secrets(error));
     ExitCode::from(status)
+}
+
+/// A message in which our arguments are quoted, maybe, without what may be secrets of theirs.
+fn without_secrets(message: impl Display) -> String {
+    let mut text = message.to_string();
+    for argument in std::env::args().skip(1) {
+        let value = argument.split_once('=').map_or("", |(_, value)| value);
+        for quoted in [argument.as_str(), value] {
+            let shown = redact(quoted);
+            if shown != quoted {
+                text = text.replace(quoted, &shown);
+            }
+        }
+    }
+    text
 }
 
 #[cfg(test)]

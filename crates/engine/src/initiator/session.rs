@@ -626,7 +626,8 @@ impl Session {
         let chap = self.url.user.clone().map(|own| InitiatorChap {
             own,
             target: self.url.target_user.clone(),
-            algorithms: Algorithm::ALL.to_vec(),
+            algorithms: self.url.chap.map_or(Algorithm::ALL.to_vec(), |only| vec![only]),
+            is_required: self.url.chap.is_some(),
             random,
         });
         Ok(Plan {

@@ -7,7 +7,7 @@ use crate::support::{
 use proptest::prelude::*;
 use proto::iscsi::chap::Algorithm;
 use proto::iscsi::initiator::{Event, Initiator, Outcome, Residual, TEXT_PARTS_MAX};
-use proto::iscsi::login::{Digests, Offers, Refusal};
+use proto::iscsi::login::{Digests, InitiatorChap, Offers, Refusal};
 use proto::stream::{StreamMachine as _, Transmit};
 use proto::time::Time;
 use proto::verbs::Down;
@@ -397,6 +397,49 @@ fn a_login_response_for_another_session_is_refused() {
         machine.header(now, &response);
         let Some(Event::Gone { reason }) = machine.poll() else { panic!("{why} is taken") };
         assert!(reason.contains(why), "{reason}");
+    }
+}
+
+/// What an initiator makes of a target that answers its login so.
+fn answered(own: InitiatorChap, answers: &[&str]) -> String {
+    let now = Time(0);
+    let setup = Setup::with(Offers::default(), |setup| setup.plan.chap = Some(own));
+    let mut machine = Initiator::new(setup.initiator(), now);
+    for (stat_sn, text) in answers.iter().enumerate() {
+        let asked = request(&mut machine, now);
+        let mut response = [0; 48];
+        (response[0], response[7], response[27]) =
+            (Opcode::LOGIN_RESPONSE.0, text.len() as u8, stat_sn as u8);
+        response[8..14].copy_from_slice(&asked[8..14]);
+        response[16..20].copy_from_slice(&asked[16..20]);
+        machine.header(now, &response);
+        let mut text = text.as_bytes().to_vec();
+        text.resize(text.len().next_multiple_of(4), 0);
+        machine.header(now, &text);
+    }
+    match machine.poll() {
+        Some(Event::Gone { reason }) => reason,
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_target_cannot_talk_an_initiator_out_of_what_it_insists_on() {
+    let (_, own) = chap(&[Algorithm::Sha256], false);
+    let insisting = InitiatorChap { is_required: true, ..own.clone() };
+    assert_eq!(answered(own.clone(), &["AuthMethod=None\0"]), "None", "it may go on");
+    assert!(answered(insisting, &["AuthMethod=None\0"]).contains("chose AuthMethod=None"));
+    let challenge = "CHAP_A=5\0CHAP_I=1\0CHAP_C=0x000102030405060708090a0b0c0d0e0f\0";
+    assert!(answered(own, &["AuthMethod=CHAP\0", challenge]).contains("not offered"));
+}
+
+#[test]
+fn a_short_challenge_is_not_answered() {
+    let (_, own) = chap(&Algorithm::ALL, false);
+    for (bytes, answer) in [(1, "less than 16 bytes"), (15, "less than 16 bytes"), (16, "None")] {
+        let challenge = format!("CHAP_A=5\0CHAP_I=1\0CHAP_C=0x{}\0", "ab".repeat(bytes));
+        let reason = answered(own.clone(), &["AuthMethod=CHAP\0", &challenge]);
+        assert!(reason.contains(answer), "{bytes}: {reason}");
     }
 }
 
