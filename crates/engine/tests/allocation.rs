@@ -163,15 +163,17 @@ fn watch(url: &Url, lun: u16, has_digests: bool, depth: usize) {
     });
 }
 
-/// Brings a session's queues to their largest: so many reads that arrive together, and so many writes that wait for
-/// their data at the same time.
+/// Brings a session's tables to their largest: so many reads that arrive together, and so many writes that wait for
+/// their data at the same time. They grow with the commands in flight, and this is allowed; twice as many have a place at
+/// once, since that of a command that has ended is free only when the core knows that its answer has left.
 fn fill(initiator: &mut Initiator, lun: u16, session: usize, depth: usize) {
+    let commands = 2 * depth;
     for (bytes, _) in LOAD {
         for is_read in [true, false] {
             initiator.gather();
-            (0..depth).for_each(|command| issue(initiator, lun, session, command, bytes, is_read));
+            (0..commands).for_each(|command| issue(initiator, lun, session, command, bytes, is_read));
             initiator.release().expect("sent");
-            (0..depth).for_each(|_| complete(initiator));
+            (0..commands).for_each(|_| complete(initiator));
         }
     }
 }

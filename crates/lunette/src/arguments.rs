@@ -15,7 +15,7 @@ use std::path::PathBuf;
 ///
 /// `lunette serve` alone serves a 1 GiB disk in memory on 127.0.0.1:3260 and prints how to connect to it.
 #[derive(Debug, Parser)]
-#[command(name = "lunette", version, subcommand_required = true, arg_required_else_help = false)]
+#[command(name = "lunette", version = env!("LUNETTE_VERSION"), subcommand_required = true, arg_required_else_help = false)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,

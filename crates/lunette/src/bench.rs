@@ -1,20 +1,22 @@
 //! `lunette bench`: generates load on targets, shows the run while it goes on, and tells what was measured.
 
-use crate::{Failure, INTERRUPTED, catch_interrupts, say};
+mod output;
+
+use crate::{Failure, INTERRUPTED, catch_interrupts};
 use bench::contents::content;
 use bench::job::{Job, Poll, Rw, Style};
 use bench::output::live::{Live, View};
-use bench::output::{csv::csv, human::human, json::json};
 use bench::result::RunResult;
 use bench::run::{AdminClient, CpuSource, Watch, check, run as measure, writes};
 use bench::target::{Opened, TargetOptions, open};
 use clap::{ArgGroup, Args, ValueEnum};
 use engine::config::{format_size, parse_cores, parse_duration, parse_size};
 use engine::initiator::Url;
+use output::Outputs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 #[derive(Debug, Args)]
 #[command(
@@ -130,13 +132,12 @@ enum PollWord {
     Never,
 }
 
-/// Where standard output is meant.
-const STDOUT: &str = "-";
-
 /// Runs, and says what was measured.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
     let job = arguments.job()?;
     arguments.check(&job)?;
+    // Before anything is measured, which would be lost.
+    let outputs = Outputs::open(arguments.json.as_deref(), arguments.csv.as_deref())?;
     let guard = writes(&job) && !arguments.yes;
     let targets = arguments
         .targets
@@ -157,8 +158,14 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
     let measured = measure(&job, &backends, &names, &watch, &mut |sample| live.observe(sample));
     live.clear();
     let result = measured.map_err(Failure::wrong_input)?;
-    arguments.tell(&result)?;
-    verdict(&result, stop.load(Ordering::Relaxed))
+    let verdict = verdict(&result, stop.load(Ordering::Relaxed));
+    match (outputs.write(&result), verdict) {
+        (Ok(()), verdict) => verdict,
+        (Err(unwritten), Ok(_)) => Err(unwritten),
+        (Err(unwritten), Err(verdict)) => {
+            Err(Failure { text: format!("{}; {}", verdict.text, unwritten.text), ..verdict })
+        }
+    }
 }
 
 impl BenchArguments {
@@ -210,12 +217,6 @@ impl BenchArguments {
     /// What can be known to be wrong before any target is touched.
     fn check(&self, job: &Job) -> Result<(), Failure> {
         check(job, self.targets.len()).map_err(Failure::wrong_input)?;
-        let is_stdout = |file: &Option<PathBuf>| file.as_deref() == Some(Path::new(STDOUT));
-        if is_stdout(&self.json) && is_stdout(&self.csv) {
-            let text =
-                "--json and --csv cannot both go to standard output; write one to a file, as --csv=FILE";
-            return Err(Failure::wrong_input(text));
-        }
         let of_iscsi = [
             (self.header_digest, "--header-digest"),
             (self.data_digest, "--data-digest"),
@@ -247,26 +248,6 @@ impl BenchArguments {
         let client = AdminClient::open(name)
             .map_err(|error| Failure::wrong_input(format!("--target-admin: {error}")))?;
         Ok(Some(CpuSource::Admin(client)))
-    }
-
-    /// The result, to all places that it was wanted in.
-    fn tell(&self, result: &RunResult) -> Result<(), Failure> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let as_json = || format!("{:#}\n", json(result, now));
-        let as_csv = || csv(result);
-        let forms: [(&Option<PathBuf>, &dyn Fn() -> String); 2] =
-            [(&self.json, &as_json), (&self.csv, &as_csv)];
-        let mut stdout = None;
-        for (file, text) in forms {
-            match file {
-                Some(file) if file == Path::new(STDOUT) => stdout = Some(text()),
-                Some(file) => std::fs::write(file, text())
-                    .map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?,
-                None => {}
-            }
-        }
-        say(&stdout.unwrap_or_else(|| human(result)));
-        Ok(())
     }
 }
 

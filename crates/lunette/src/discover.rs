@@ -85,6 +85,6 @@ mod tests {
         assert_eq!(read("192.0.2.1:3260,1"), ("192.0.2.1:3260".into(), Some(1)));
         assert_eq!(read("[::1]:3260,65535"), ("[::1]:3260".into(), Some(65535)));
         assert_eq!(read("storage1:3260"), ("storage1:3260".into(), None));
-        assert_eq!(read("a,b\x1b"), ("a,b\u{fffd}".into(), None));
+        assert_eq!(read("a,b\x1b"), ("a,b\\x1b".into(), None));
     }
 }

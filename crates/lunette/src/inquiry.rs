@@ -9,7 +9,7 @@ mod reports;
 mod rows;
 mod standard;
 
-pub(crate) use data::{is_printable, printable};
+pub(crate) use data::printable;
 pub(crate) use rows::Rows;
 
 use crate::Failure;

@@ -31,6 +31,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Exit status for input that is wrong.
 const WRONG_INPUT: u8 = 2;
+/// Exit status when nobody reads what is printed, as shells have it for SIGPIPE.
+const PIPE_CLOSED: u8 = 141;
 /// Exit status after a second signal, as shells have it for SIGINT.
 const INTERRUPTED: i32 = 130;
 
@@ -46,11 +48,8 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Ceiling(arguments) }) => tool(|| ceiling::run(&arguments)),
         Ok(Arguments { command: Command::Rdma }) => tool(rdma::run),
         Ok(Arguments { command: Command::Report(arguments) }) => tool(|| report::run(&arguments)),
-        Err(error) if !error.use_stderr() => {
-            // Help and version.
-            let _ = error.print();
-            ExitCode::SUCCESS
-        }
+        // Help and version.
+        Err(error) if !error.use_stderr() => told(error.print()),
         Err(error) => fail(one_line(&error), WRONG_INPUT),
     }
 }
@@ -67,8 +66,7 @@ fn check(file: &Path) -> ExitCode {
         count(config.portals.len(), "portal"),
         count(config.cores.len(), "core"),
     ];
-    say(&format!("{}: OK: {}\n", file.display(), parts.join(", ")));
-    ExitCode::SUCCESS
+    told(print(&format!("{}: OK: {}\n", file.display(), parts.join(", "))))
 }
 
 /// Why a command failed: in words, and the exit status.
@@ -94,10 +92,7 @@ fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
         return fail(error, WRONG_INPUT);
     }
     match run() {
-        Ok(text) => {
-            say(&text);
-            ExitCode::SUCCESS
-        }
+        Ok(text) => told(print(&text)),
         Err(Failure { text, status }) => fail(text, status),
     }
 }
@@ -194,11 +189,30 @@ fn host_name() -> String {
 
 /// To stdout, all of it at once. A daemon goes on if nobody reads it.
 fn say(text: &str) {
-    let mut out = io::stdout().lock();
-    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    if let Err(error) = said {
+    if let Err(error) = print(text) {
         tracing::warn!(%error, "stdout cannot be written to");
     }
+}
+
+/// How a command ends whose text was printed so: it failed if nobody has the text.
+fn told(printed: io::Result<()>) -> ExitCode {
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        // `| head` has read as much as it wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(PIPE_CLOSED),
+        Err(error) => fail(unprinted(&error), 1),
+    }
+}
+
+/// Why standard output did not take what a command was run for.
+fn unprinted(error: &io::Error) -> String {
+    format!("standard output cannot be written: {error}")
+}
+
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 fn refuse(problems: &Problems) -> ExitCode {

@@ -3,8 +3,9 @@
 mod support;
 
 use serde_json::Value;
+use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use support::daemon::Daemon;
 use support::tools::{Outcome, must, read_text, run, spawn, tool, wait};
@@ -86,6 +87,41 @@ fn json_and_csv_tell_the_same_run() {
     let column = lines[0].iter().position(|name| *name == "operations").expect("a column");
     assert_eq!(lines.len(), 3, "{csv}");
     assert_eq!((lines[1][column], lines[2][column]), (&*reads.to_string(), &*writes.to_string()));
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_refused_before_the_run_or_fails_after_it() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let nowhere = text(&folder.path().join("none/r.json")).to_owned();
+    for option in ["--json", "--csv"] {
+        // It would write to the disk, had it begun.
+        let disk = folder.path().join("disk");
+        let said = refusal(&[text(&disk), "--rw", "write", "--size", "1M", &format!("{option}={nowhere}")]);
+        assert!(said.contains(&nowhere) && said.contains("could not be written there"), "{said}");
+        assert!(!disk.exists(), "nothing was done");
+    }
+    let full = File::options().write(true).open("/dev/full").expect("a device that is full");
+    for (option, to_full) in [("--json", true), ("--csv=/dev/full", false), ("--poll=never", true)] {
+        let stdout = if to_full { full.try_clone().expect("shared").into() } else { Stdio::null() };
+        let output = bench(&["ram:16M", option]).stdout(stdout).output().expect("the program runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{option}: {said}");
+        assert!(said.contains("No space left on device"), "{option}: {said}");
+    }
+}
+
+#[test]
+fn a_run_that_fails_leaves_the_files_for_results_as_they_were() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let (old, new) = (folder.path().join("old.json"), folder.path().join("new.csv"));
+    std::fs::write(&old, "the last result, which was longer than nothing").expect("written");
+    let (to_old, to_new) = (format!("--json={}", text(&old)), format!("--csv={}", text(&new)));
+    refusal(&["/nonexistent", &to_old, &to_new]);
+    assert_eq!(read_text(&old), "the last result, which was longer than nothing");
+    assert!(!new.exists());
+    assert!(output(&["ram:16M", &to_old, &to_new]).status.success());
+    serde_json::from_str::<Value>(&read_text(&old)).expect("JSON alone");
+    assert!(read_text(&new).lines().count() > 1);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 mod support;
 
+use std::fs::File;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 use support::daemon::Daemon;
 use support::initiator::{Initiator, Login};
@@ -145,6 +147,37 @@ fn help_names_every_option() {
     let help = lunette(&["serve", "--help"]).expect_success("help");
     for option in ["--config", "--listen", "--target", "--lun", "--cores", "--poll", "--state-dir"] {
         assert!(help.contains(option), "{option}:\n{help}");
+    }
+}
+
+#[test]
+fn the_version_names_the_commit() {
+    let shown = lunette(&["--version"]).expect_success("the version");
+    let version = format!("lunette {}", env!("CARGO_PKG_VERSION"));
+    let git = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let commit = git
+        .ok()
+        .filter(|git| git.status.success())
+        .map(|git| String::from_utf8_lossy(&git.stdout).into_owned());
+    // A release's archive has no commit.
+    let wanted = commit.map_or_else(|| version.clone(), |commit| format!("{version} ({})", commit.trim()));
+    assert_eq!(shown.trim_end(), wanted);
+}
+
+#[test]
+fn what_cannot_be_printed_is_a_failure() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("lunette.toml");
+    std::fs::write(&file, "[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n").expect("written");
+    let check = ["check".as_ref(), file.as_os_str()];
+    for arguments in
+        [&check[..], &["--version".as_ref()], &["copy".as_ref(), "ram:1M".as_ref(), "ram:1M".as_ref()]]
+    {
+        let full = File::options().write(true).open("/dev/full").expect("a device that is full");
+        let output = Daemon::command().args(arguments).stdout(full).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("standard output cannot be written: No space"), "{arguments:?}: {said}");
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each file holds one family of layouts as `zerocopy` types: what a peer sent is viewed in place, what we send is
 //! built on the stack. Nothing here does I/O, allocates per PDU, or decides anything: a layout that does not fit is
-//! `None` (too short) or carries its raw value for the machine to judge.
+//! `None` (too short) or carries its raw value for the machine to judge. `shown` is how people may see text of a peer.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::unwrap_used,
@@ -29,9 +29,11 @@ pub mod iscsi;
 pub mod iser;
 pub mod iwarp;
 pub mod sense;
+pub mod shown;
 pub mod span;
 pub mod srp;
 
 pub use cdb::Cdb;
 pub use sense::{Sense, SenseData, SenseKey, Specific};
+pub use shown::{Printable, is_printable, shown};
 pub use span::{BufferId, Places, Span};

@@ -20,6 +20,10 @@ const SHARE_BYTES: u64 = CHUNK_BYTES as u64;
 /// What an operation costs apart from its bytes, in bytes.
 const OPERATION_BYTES: u64 = 4096;
 
+/// Connections that may wait for their next turn at once, and the tasks of each, that there is room for from the start.
+const CONNECTIONS_AT_START: usize = 8;
+const TASKS_AT_START: usize = 128;
+
 /// How a task goes on that gave way.
 #[derive(Debug)]
 pub(super) enum Rest {
@@ -43,7 +47,12 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new() -> Budget {
-        Budget { left: TURN_BYTES, has_work: false, waiting: VecDeque::new(), spare: Vec::new() }
+        Budget {
+            left: TURN_BYTES,
+            has_work: false,
+            waiting: VecDeque::with_capacity(CONNECTIONS_AT_START),
+            spare: (0..CONNECTIONS_AT_START).map(|_| VecDeque::with_capacity(TASKS_AT_START)).collect(),
+        }
     }
 
     /// A turn begins.
@@ -218,7 +227,7 @@ mod tests {
             budget.put_off(key(1), key(round), Rest::Event(Event::Start));
             budget.forget(key(1), key(round));
         }
-        assert!(budget.is_idle() && budget.spare.len() == 1);
+        assert!(budget.is_idle() && budget.spare.len() == CONNECTIONS_AT_START);
         budget.put_off(key(1), key(5), Rest::Event(Event::Start));
         budget.forget(key(1), key(6));
         budget.forget(key(2), key(5));

@@ -3,11 +3,11 @@
 use super::Asked;
 use super::unit::Unit;
 use crate::Failure;
-use crate::inquiry::is_printable;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
 use wire::aoe::{CONFIG_BYTES_MAX, OrderKind, QueryKind};
+use wire::is_printable;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette aoe config aoe://eth0/1.1 --set 'backup of storage1'")]

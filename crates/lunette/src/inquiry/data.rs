@@ -33,17 +33,7 @@ pub(super) fn part(data: &[u8], at: usize, len: usize) -> &[u8] {
 
 /// Text with what could harm a terminal made visible, without padding.
 pub(crate) fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let shown = text.chars().map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect::<String>();
-    shown.trim().to_owned()
-}
-
-/// Whether a terminal shows it as it is, and what is around it stays as it was: no control, no format character (such as
-/// those that turn the direction of writing), no space of another kind.
-pub(crate) fn is_printable(c: char) -> bool {
-    // What Rust's own escapes let pass; marks do not stand alone there.
-    let text: String = ['a', c].into_iter().collect();
-    matches!(c, '\\' | '"' | '\'') || text.escape_debug().eq(text.chars())
+    wire::shown(bytes.trim_ascii()).to_string()
 }
 
 /// Text that ends at its first null byte.
@@ -73,13 +63,7 @@ mod tests {
 
     #[test]
     fn a_terminal_is_not_controlled_by_a_target() {
-        assert_eq!(printable(b"  a\x1b[2Jb \xff "), "a\u{fffd}[2Jb \u{fffd}");
-        let odd = "a\u{202e}b\u{2066}c\u{200b}d\u{feff}e\u{2028}f\u{e0041}g\u{ad}h\u{e000}i";
-        let shown = printable(odd.as_bytes());
-        assert!(shown.chars().all(|c| c == '\u{fffd}' || c.is_ascii_lowercase()), "{shown:?}");
-        for plain in ["\u{fc}'\"\\ ~", "e\u{301}", "\u{65e5}\u{672c}"] {
-            assert_eq!(printable(plain.as_bytes()), plain);
-        }
+        assert_eq!(printable(b"  a\x1b[2Jb \xff "), "a\\x1b[2Jb \\xff");
         assert_eq!(text(b"name\0\0\0padding"), "name");
         assert_eq!(hex(&[0, 0xab]), "00ab");
     }

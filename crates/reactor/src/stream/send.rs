@@ -12,6 +12,9 @@ use wire::{Places, Span};
 /// Copied and summed at a time, so that the sum finds the bytes in the nearest cache.
 const CHUNK_BYTES: u32 = 8 * 1024;
 
+/// Tasks whose push leaves with one batch that there is room for from the start.
+const DONE_AT_START: usize = 128;
+
 thread_local! {
     /// This core's batches that are not in use. Filling one takes a moment, so usually there is just one.
     #[expect(clippy::vec_box, reason = "a batch that is kept by a connection is moved there as a pointer")]
@@ -60,7 +63,13 @@ struct Batch {
 
 impl Sender {
     pub(super) fn new(tag: Tag) -> Sender {
-        Sender { tag, sends_since: None, buffers: Vec::new(), done: Vec::new(), rest: None }
+        Sender {
+            tag,
+            sends_since: None,
+            buffers: Vec::new(),
+            done: Vec::with_capacity(DONE_AT_START),
+            rest: None,
+        }
     }
 
     /// Whether nothing is in flight or waits to be.

@@ -293,9 +293,7 @@ impl Layer {
         self.link = Link::new(&negotiated);
         self.rdma = negotiated.rdma;
         self.phase = Phase::Full;
-        if !self.link.discovery {
-            self.tasks = TaskTable::new(self.config.slots());
-        }
+        self.make_room();
         self.negotiated = Some(negotiated);
     }
 
@@ -303,8 +301,14 @@ impl Layer {
     pub(crate) fn widen(&mut self, depth: u16) {
         self.config.queue_depth = depth;
         self.session.set_depth(depth.into());
+        self.make_room();
+    }
+
+    /// Room for as many commands as may be in flight, but for their slots, which come as they are needed.
+    fn make_room(&mut self) {
         if !self.link.discovery {
             self.tasks = TaskTable::new(self.config.slots());
+            self.out.reserve(usize::from(self.config.slots()));
         }
     }
 

@@ -145,6 +145,7 @@ impl Target {
     pub(super) fn begin(&mut self) {
         if self.granted.take().is_some() {
             self.tasks = super::task::TaskTable::new(self.config.slots());
+            self.out.reserve(usize::from(self.config.slots()));
             self.phase = super::Phase::Full;
         }
     }

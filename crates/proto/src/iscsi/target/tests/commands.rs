@@ -33,6 +33,19 @@ fn a_read_ends_with_status_in_its_last_data_in() {
     driver.quiet();
 }
 
+/// They are allocated when the session begins: a core that serves it allocates nothing.
+#[test]
+fn there_is_room_for_the_answers_of_all_commands() {
+    let mut driver = Driver::new(|_| {});
+    let room = driver.target.layer.out.capacity();
+    for tag in 0..4 {
+        driver.send(read(tag, tag, 512).as_bytes(), &[]);
+    }
+    let tasks: Vec<_> = (0..4).map(|_| driver.command().task).collect();
+    tasks.iter().for_each(|task| driver.end(*task, GOOD));
+    assert_eq!((driver.target.layer.out.len(), driver.target.layer.out.capacity()), (4, room));
+}
+
 #[test]
 fn data_in_is_cut_at_max_burst_length_and_at_the_end_of_a_push() {
     let mut driver = Driver::new(|negotiated| negotiated.max_burst = 1536);

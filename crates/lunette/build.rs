@@ -1,0 +1,39 @@
+//! Names the commit that `lunette --version` shows. Without git, or outside a checkout (a release's archive), it shows
+//! the version alone.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    let version = env::var("CARGO_PKG_VERSION").expect("Cargo sets it");
+    let shown = commit().map_or_else(|| version.clone(), |commit| format!("{version} ({commit})"));
+    println!("cargo::rustc-env=LUNETTE_VERSION={shown}");
+    println!("cargo::rerun-if-changed=build.rs");
+}
+
+/// The commit that is checked out, in short.
+fn commit() -> Option<String> {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR")?).join("../..").canonicalize().ok()?;
+    // An archive that was unpacked inside a checkout of something else has no commit of that.
+    let checkout = git(&root, &["rev-parse", "--show-toplevel"])?;
+    if Path::new(&checkout).canonicalize().ok()? != root {
+        return None;
+    }
+    let commit = git(&root, &["rev-parse", "--short=12", "HEAD"])?;
+    // The log of HEAD grows with every commit; HEAD alone changes only with the branch. Cargo takes a file that is not
+    // there for one that has changed.
+    for name in ["HEAD", "logs/HEAD"] {
+        let path = root.join(git(&root, &["rev-parse", "--git-path", name])?);
+        if path.exists() {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+    }
+    Some(commit)
+}
+
+fn git(root: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
+}
