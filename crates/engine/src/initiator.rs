@@ -12,6 +12,7 @@ pub mod url;
 
 pub use client::{Client, discover};
 pub use redact::{redact, redact_all};
+pub use secrets::SecretFiles;
 pub use url::Url;
 
 use std::time::Duration;

@@ -119,7 +119,7 @@ pub struct Url {
     /// Who the target must prove to be (mutual CHAP).
     pub target_user: Option<Identity>,
     /// Files of secrets that were not read yet.
-    pub(super) secret_files: SecretFiles,
+    pub secret_files: SecretFiles,
     /// The only algorithm of CHAP to be used; without CHAP there is no session then.
     pub chap: Option<Algorithm>,
     /// Our iSCSI name, instead of what [`super::Options`] say; our SRP port identifier begins with what it makes.
