@@ -352,13 +352,13 @@ impl Url {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, host) = match authority.rsplit_once('@') {
             Some((user, host)) => (Some(identity(user)?), host),
-            None if authority.contains('%') && !authority.starts_with('[') && protocol != Protocol::Aoe => {
-                let remedy =
-                    "write an @ between user%secret and host, and a / of a secret as %2F, a ? as %3F";
-                return Err(UrlError::new("a host's name has no %", remedy));
-            }
             None => (None, authority),
         };
+        // But in the zone of an IPv6 address.
+        if host.contains('%') && !host.starts_with('[') && protocol != Protocol::Aoe {
+            let remedy = "write an @ between user%secret and host, and a / of a secret as %2F, a ? as %3F";
+            return Err(UrlError::new("a host's name has no %", remedy));
+        }
         let (host, port) = match protocol {
             Protocol::Iscsi | Protocol::Iser | Protocol::Srp => host_and_port(host)?,
             Protocol::Aoe => (interface(host)?, PORT),
