@@ -30,10 +30,9 @@ pub struct Job {
     pub offset: u64,
     /// Bytes of the range; `None`: to the end of the target.
     pub size: Option<u64>,
-    /// Write blocks that tell their address, version and checksum, and check what is read.
+    /// Write blocks that tell their address, version and checksum, check what is read, and read all that was written
+    /// once more at the end.
     pub verify: bool,
-    /// With `verify`: read all blocks that were written once more at the end.
-    pub readback: bool,
     /// Seed of everything random.
     pub seed: u64,
     /// How much of each written block compresses away, in percent.
@@ -72,7 +71,6 @@ impl Default for Job {
             offset: 0,
             size: None,
             verify: false,
-            readback: false,
             seed: 1,
             buffer_compress: 0,
             style: Style::Depth,

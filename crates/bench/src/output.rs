@@ -132,7 +132,14 @@ pub(crate) mod tests {
             cores: vec![core(0, 0.25, 0.75), core(1, 0.125, 0.0)],
             threads: vec![thread(Side::Initiator, "job 0", 1, 0.5), thread(Side::Target, "core 0", 0, 0.99)],
             series: vec![sample(5.0, 400_000.0), sample(10.0, 433_000.0)],
-            verify: Some(VerifyCounts { checked: 3_000_000, stale: 0, misplaced: 1, torn: 0, lost: 0 }),
+            verify: Some(VerifyCounts {
+                checked: 3_000_000,
+                stale: 0,
+                misplaced: 1,
+                torn: 0,
+                lost: 0,
+                unread: 0,
+            }),
             first_errors: vec!["write at byte 4096: the target is busy, \"really\"".into()],
         }
     }

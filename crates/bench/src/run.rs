@@ -120,7 +120,7 @@ pub fn run(
     while shared.drained_count() < threads.len() && !threads.iter().any(JoinHandle::is_finished) {
         thread::sleep(NAP);
     }
-    shared.start_readback(!shared.is_stopped());
+    shared.start_readback();
     let mut reports: Vec<Report> = Vec::with_capacity(threads.len());
     for thread in threads {
         let report = thread.join().map_err(|_| {

@@ -151,6 +151,7 @@ impl VerifyCounts {
         self.misplaced += other.misplaced;
         self.torn += other.torn;
         self.lost += other.lost;
+        self.unread += other.unread;
     }
 
     /// Blocks that were not what they should be.

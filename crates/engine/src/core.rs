@@ -24,6 +24,7 @@ pub(crate) use session::LunState;
 use crate::access::Directory;
 use crate::balance::{Board, Meter};
 use crate::config::Config;
+use crate::logins::Logins;
 use crate::message::{Asker, Message};
 use crate::poll::{Poller, Work};
 use crate::ports::Ports;
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) access: Arc<Directory>,
     /// Sessions.
     pub(crate) registry: Arc<Registry>,
+    /// Connections that log in, and discovery sessions.
+    pub(crate) logins: Logins,
     /// Connections on each core, for placement.
     pub(crate) loads: Vec<AtomicUsize>,
     /// How busy each core is.
@@ -458,6 +461,7 @@ impl<I: Io> Core<I> {
             Message::Applied { unit } => self.home_applied(unit),
             Message::Persisted { unit, ok } => self.home_persisted(unit, ok),
             Message::Gate { unit, gate } => self.gate_message(unit, gate),
+            Message::MakeRoom { serial } => self.make_room(serial),
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
             Message::Forsaken { core, parked } => self.forsaken(core, parked),

@@ -6,6 +6,7 @@ use crate::config::{ByDevice, Config, Lun, StoreSpec};
 use crate::core::{self, Core, Shared};
 use crate::guid;
 use crate::housekeeper::{self, Housekeeper, Job};
+use crate::logins::Logins;
 use crate::message::Message;
 use crate::opening::{self, Opened};
 use crate::ports::Ports;
@@ -145,6 +146,7 @@ impl Daemon {
         let shared = Arc::new(Shared {
             access: Arc::new(Directory::new(config.clone(), addresses.clone(), registry.clone())),
             registry,
+            logins: Logins::new(config.logins_max),
             loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
             board: Board::new(count),
             listeners,
@@ -530,9 +532,7 @@ struct AlarmBell;
 impl Drop for AlarmBell {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!(
-                "a core ended by a panic, which is a fault of this program: the daemon ends at once"
-            );
+            // The panic itself was reported by the hook.
             std::process::abort();
         }
     }

@@ -61,7 +61,7 @@ pub(crate) struct BenchArguments {
     /// Where that range begins
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     offset: u64,
-    /// Write blocks that tell their address, version and checksum, and check what is read
+    /// Write blocks that tell their address, version and checksum, check what is read, and read all of them at the end
     #[arg(long)]
     verify: bool,
     /// Seed of everything random
@@ -280,6 +280,9 @@ fn verdict(result: &RunResult, is_interrupted: bool) -> Result<String, Failure> 
             let text = format!("interrupted after {:.1} s of measuring", result.seconds);
             Err(Failure { text, status: INTERRUPTED as u8 })
         }
+        (0, 0) if result.verify.is_some_and(|counts| counts.checked == 0) => Err(Failure::failed(
+            "nothing was verified: no block was written and read back; choose a longer --runtime",
+        )),
         (0, 0) => Ok(String::new()),
     }
 }

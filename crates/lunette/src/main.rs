@@ -9,6 +9,7 @@ mod ceiling;
 mod copy;
 mod discover;
 mod inquiry;
+mod log;
 mod rdma;
 mod report;
 mod signals;
@@ -17,16 +18,17 @@ use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
 use clap::Parser as _;
 use engine::Daemon;
-use engine::config::{Config, Problems};
+use engine::config::{Config, Problems, ServeOptions};
 use engine::initiator::redact;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::fmt::Display;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use tracing_subscriber::EnvFilter;
 
 /// Exit status for input that is wrong.
@@ -88,7 +90,7 @@ impl Failure {
 /// Runs a command that does one thing; only warnings are logged unless `RUST_LOG` says otherwise.
 fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
     let level = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none().then_some("warn");
-    if let Err(error) = start_log(level) {
+    if let Err(error) = log::start(level) {
         return fail(error, WRONG_INPUT);
     }
     match run() {
@@ -98,30 +100,34 @@ fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
 }
 
 fn serve(options: Serve) -> ExitCode {
-    if let Err(error) = start_log(options.log_level.as_deref()) {
-        return fail(error, WRONG_INPUT);
-    }
-    let config = match Config::from_options(&options.options()) {
-        Ok(config) => config,
-        Err(problems) => return refuse(&problems),
+    let log = match log::start_queued(options.log_level.as_deref()) {
+        Ok(log) => log,
+        Err(error) => return fail(error, WRONG_INPUT),
     };
+    let status = match run_daemon(&options.options()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { text, status }) => {
+            text.lines().for_each(|line| log.say(line));
+            ExitCode::from(status)
+        }
+    };
+    log.flush();
+    status
+}
+
+fn run_daemon(options: &ServeOptions) -> Result<(), Failure> {
+    let config = Config::from_options(options).map_err(|problems| {
+        Failure::wrong_input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    })?;
     // Before anything is served, so that no signal is lost.
-    let mut signals = match signals::catch() {
-        Ok(caught) => caught,
-        Err(error) => return fail(format!("signals cannot be caught: {error}"), 1),
-    };
-    let listener = match config.admin.as_ref().map(admin::Listener::bind).transpose() {
-        Ok(listener) => listener,
-        Err(error) => return fail(error, 1),
-    };
-    let daemon = match Daemon::start(config.clone()) {
-        Ok(daemon) => daemon,
-        Err(error) => return fail(error, 1),
-    };
-    let admin = match listener.map(admin::Server::start).transpose() {
-        Ok(admin) => admin,
-        Err(error) => return fail(format!("the admin interface cannot start: {error}"), 1),
-    };
+    let mut signals =
+        signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;
+    let listener = config.admin.as_ref().map(admin::Listener::bind).transpose().map_err(Failure::failed)?;
+    let daemon = Daemon::start(config.clone()).map_err(Failure::failed)?;
+    let admin = listener
+        .map(admin::Server::start)
+        .transpose()
+        .map_err(|error| Failure::failed(format!("the admin interface cannot start: {error}")))?;
     let host = host_name();
     let running = Running {
         addresses: daemon.addresses(),
@@ -130,15 +136,18 @@ fn serve(options: Serve) -> ExitCode {
         srp_guid: daemon.srp_guid(),
         admin: admin.as_ref().map(admin::Server::place),
     };
-    say(&banner(&config, &running));
+    let banner = banner(&config, &running);
+    // A pipe that nobody reads may take no more, and the end does not wait for it.
+    thread::Builder::new()
+        .name("banner".into())
+        .spawn(move || say(&banner))
+        .map_err(|error| Failure::failed(format!("a thread cannot be started: {error}")))?;
     signals.wait();
     tracing::info!("stopping: commands finish, stores are flushed, initiators are asked to log out");
-    if let Err(error) = daemon.stop() {
-        return fail(error, 1);
-    }
+    daemon.stop().map_err(Failure::failed)?;
     drop(admin);
     tracing::info!("stopped");
-    ExitCode::SUCCESS
+    Ok(())
 }
 
 /// A flag that an interrupt sets, as does a terminal that is closed; a second one ends the process at once.
@@ -159,24 +168,6 @@ fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     mask & (1 << (signal - 1)) != 0
-}
-
-/// Logs to stderr as the option, else `RUST_LOG`, else `info` says.
-fn start_log(level: Option<&str>) -> Result<(), String> {
-    let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|filter| !filter.is_empty());
-    let wanted = level.map(str::to_string).or(variable).unwrap_or_else(|| "info".into());
-    let filter = EnvFilter::try_new(&wanted).map_err(|error| {
-        format!("RUST_LOG: `{wanted}` is not a filter ({error}); write a level, as info or debug")
-    })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        // It would complain to the same stderr, and panic.
-        .log_internal_errors(false)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .init();
-    Ok(())
 }
 
 fn host_name() -> String {
@@ -216,15 +207,18 @@ fn print(text: &str) -> io::Result<()> {
 }
 
 fn refuse(problems: &Problems) -> ExitCode {
-    for problem in problems.iter() {
-        eprintln!("lunette: {}", without_secrets(problem));
-    }
+    problems.iter().for_each(|problem| complain(format_args!("lunette: {problem}")));
     ExitCode::from(WRONG_INPUT)
 }
 
 fn fail(error: impl Display, status: u8) -> ExitCode {
-    eprintln!("lunette: {}", without_secrets(error));
+    complain(format_args!("lunette: {error}"));
     ExitCode::from(status)
+}
+
+/// A line to stderr. If it cannot be written, there is nobody to tell.
+fn complain(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{}", without_secrets(text));
 }
 
 /// A message in which our arguments are quoted, maybe, without what may be secrets of theirs.

@@ -125,7 +125,11 @@ impl Progress for Shown {
         self.bar.set_prefix(format!("repetition {repetition}, {} left", short(left)));
         self.bar.set_message(row.label());
         if !self.is_terminal {
-            eprintln!("{}/{total}, {} left: repetition {repetition}, {}", done + 1, short(left), row.label());
+            let (number, left) = (done + 1, short(left));
+            crate::complain(format_args!(
+                "{number}/{total}, {left} left: repetition {repetition}, {}",
+                row.label()
+            ));
         }
     }
 
@@ -135,7 +139,7 @@ impl Progress for Shown {
 
     fn ends(&mut self, row: &Row, outcome: &Outcome) {
         if let Outcome::Failed(reason) = outcome {
-            self.bar.suspend(|| eprintln!("lunette: {}: {reason}", row.label()));
+            self.bar.suspend(|| crate::complain(format_args!("lunette: {}: {reason}", row.label())));
         }
     }
 }

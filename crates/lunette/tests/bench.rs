@@ -90,6 +90,25 @@ fn json_and_csv_tell_the_same_run() {
 }
 
 #[test]
+fn written_blocks_are_read_back_also_where_nothing_else_reads() {
+    let write = ["--rw", "randwrite", "--verify"];
+    let kept = measured(&[&["ram:1M"], &write[..]].concat());
+    let counts = &kept["lunette"]["result"]["verify"];
+    assert!(counts["checked"].as_u64() > Some(0) && counts["unread"] == 0, "{counts}");
+    let forgotten = output(&[&["null:1M"], &write[..]].concat());
+    let (told, errors) =
+        (String::from_utf8_lossy(&forgotten.stdout), String::from_utf8_lossy(&forgotten.stderr));
+    assert_eq!(forgotten.status.code(), Some(1), "{told}{errors}");
+    assert!(
+        told.contains("VERIFY FAILED: ") && errors.contains("blocks were not what was written"),
+        "{told}{errors}"
+    );
+    let forgotten = output(&[&["null:1M", "--json"], &write[..]].concat());
+    let document: Value = serde_json::from_slice(&forgotten.stdout).expect("JSON");
+    assert_eq!(document["jobs"][0]["error"], 84, "EILSEQ, as fio says it");
+}
+
+#[test]
 fn a_result_that_cannot_be_written_is_refused_before_the_run_or_fails_after_it() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let nowhere = text(&folder.path().join("none/r.json")).to_owned();
@@ -257,7 +276,7 @@ fn an_interrupt_ends_a_run_with_what_was_measured() {
 
 #[test]
 fn wrong_options_are_answered_with_one_line() {
-    let wrong: [(&[&str], &str); 42] = [
+    let wrong: [(&[&str], &str); 43] = [
         (&[], "<TARGET>"),
         (&["ram:"], "is not a size"),
         (&["ram:1X"], "1X"),
@@ -284,6 +303,7 @@ fn wrong_options_are_answered_with_one_line() {
         (&["ram:1M", "--size", "2M"], "--size"),
         (&["ram:1M", "--offset", "2M"], "--offset"),
         (&["ram:1M", "--verify", "--rw", "trim"], "--verify"),
+        (&["ram:1M", "--verify"], "only reads"),
         (&["ram:1M", "--buffer-compress", "200"], "--buffer-compress"),
         (&["ram:1M", "--reads", "0", "--writes", "0"], "in flight"),
         (&["ram:1M", "--reads", "1", "--sgp"], "--sgp"),

@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(shown(&"\u{fc}".repeat(1 << 20)).to_string(), "\u{fc}".repeat(128) + "...");
         let mut text = String::new();
         let mut to = Printable::new(&mut text, 5);
-        write!(to, "{}-{}", "abc", "defg").unwrap();
+        write!(to, "abc-").and_then(|()| write!(to, "defg")).unwrap();
         write!(to, "more").unwrap();
         assert_eq!(text, "abc-d...");
     }

@@ -50,9 +50,15 @@ fn fields(result: &RunResult, name: &str, stream: &Stream) -> Vec<(&'static str,
         ("target_system_s", target(|cpu| cpu.system_seconds)),
         ("target_us_per_op", target(|cpu| cpu.us_per_op)),
         ("busiest_core", number(busiest)),
-        ("verify_bad", result.verify.map_or(String::new(), |counts| counts.bad().to_string())),
+        ("verify_bad", verify_bad(result)),
         ("limit", bottleneck(result).to_string()),
     ]
+}
+
+/// Empty where no block was checked.
+fn verify_bad(result: &RunResult) -> String {
+    let counts = result.verify.filter(|counts| counts.checked > 0);
+    counts.map_or(String::new(), |counts| counts.bad().to_string())
 }
 
 /// Three decimals, without zeros that say nothing.

@@ -100,13 +100,20 @@ fn cores(result: &RunResult) -> String {
 }
 
 fn verified(counts: &VerifyCounts) -> String {
-    let VerifyCounts { checked, stale, misplaced, torn, lost } = counts;
-    let checked = grouped(*checked as f64);
-    match counts.bad() {
-        0 => format!("Verified: {checked} blocks were read, all as they were written\n"),
-        bad => format!(
-            "VERIFY FAILED: {bad} of {checked} blocks: {lost} lost, {torn} torn, {misplaced} misplaced, {stale} stale\n"
+    let VerifyCounts { checked, stale, misplaced, torn, lost, unread } = counts;
+    let verdict = match (counts.bad(), checked) {
+        (0, 0) => "NOT VERIFIED: no block that was written was read".to_string(),
+        (0, _) => {
+            format!("Verified: {} blocks were read, all as they were written", grouped(*checked as f64))
+        }
+        (bad, _) => format!(
+            "VERIFY FAILED: {bad} of {} blocks: {lost} lost, {torn} torn, {misplaced} misplaced, {stale} stale",
+            grouped(*checked as f64)
         ),
+    };
+    match unread {
+        0 => format!("{verdict}\n"),
+        unread => format!("{verdict}; {} were written and not read back\n", grouped(*unread as f64)),
     }
 }
 
@@ -189,6 +196,9 @@ The first errors:
         }
         result.verify = Some(VerifyCounts { checked: 5, ..VerifyCounts::default() });
         assert!(human(&result).contains("Verified: 5 blocks"));
+        result.verify = Some(VerifyCounts { unread: 2000, ..VerifyCounts::default() });
+        let text = human(&result);
+        assert!(text.contains("NOT VERIFIED: ") && text.contains("; 2,000 were written"), "{text}");
     }
 
     #[test]

@@ -15,8 +15,9 @@ const FIO_VERSION: &str = "fio-3.33";
 const PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
-/// EIO, which fio gives as the first error of I/O.
+/// What fio gives as the first error: EIO of I/O, EILSEQ of blocks that are not what was written.
 const EIO: u32 = 5;
+const EILSEQ: u32 = 84;
 
 /// The document. `now`: the end of the run, since 1970.
 pub fn json(result: &RunResult, now: Duration) -> Value {
@@ -38,13 +39,19 @@ pub fn json(result: &RunResult, now: Duration) -> Value {
 fn job(result: &RunResult) -> Value {
     let job = &result.job;
     let errors: u64 = result.streams().map(|stream| stream.errors).sum();
+    let bad = result.verify.map_or(0, |counts| counts.bad());
+    let error = match (errors, bad) {
+        (1.., _) => EIO,
+        (0, 1..) => EILSEQ,
+        (0, 0) => 0,
+    };
     let threads = f64::from(job.numjobs.max(1)) * result.targets.len().max(1) as f64;
     let percent =
         |seconds: f64| if result.seconds > 0.0 { seconds * 100.0 / (result.seconds * threads) } else { 0.0 };
     json!({
         "jobname": "lunette",
         "groupid": 0,
-        "error": if errors > 0 { EIO } else { 0 },
+        "error": error,
         "elapsed": (result.seconds + job.ramp.as_secs_f64()).ceil() as u64,
         "job options": options(result),
         "read": stream(result, result.read.as_ref()),
@@ -53,8 +60,8 @@ fn job(result: &RunResult) -> Value {
         "job_runtime": (result.seconds * threads * 1000.0).round() as u64,
         "usr_cpu": percent(result.initiator_cpu.user_seconds),
         "sys_cpu": percent(result.initiator_cpu.system_seconds),
-        "total_err": errors,
-        "first_error": if errors > 0 { EIO } else { 0 },
+        "total_err": errors + bad,
+        "first_error": error,
     })
 }
 
@@ -188,7 +195,7 @@ mod tests {
         assert_eq!(job["job options"]["rw"], "randrw");
         assert_eq!(job["job options"]["bs"], "4096");
         assert_eq!(job["error"], 5);
-        assert_eq!(job["total_err"], 3);
+        assert_eq!(job["total_err"], 4, "three writes, and a block that is misplaced");
         assert_eq!((&job["usr_cpu"], &job["sys_cpu"]), (&json!(12.5), &json!(12.5)));
         let read = &job["read"];
         assert_eq!(read["total_ios"], 3_123_450);

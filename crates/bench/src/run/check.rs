@@ -66,7 +66,7 @@ fn amounts(job: &Job, targets: usize) -> [Fault; 7] {
     ]
 }
 
-fn words(job: &Job) -> [Fault; 10] {
+fn words(job: &Job) -> [Fault; 11] {
     [
         (
             job.rwmixread > 100,
@@ -103,6 +103,11 @@ fn words(job: &Job) -> [Fault; 10] {
             job.verify && job.rw == Rw::Trim,
             "discarded blocks are not verified".into(),
             "leave --verify out, or choose another --rw",
+        ),
+        (
+            job.verify && job.rw != Rw::Trim && !writes(job),
+            "--verify checks what the run itself has written, and this one only reads".into(),
+            "choose --rw write, randwrite or randrw, or leave --verify out",
         ),
         (
             job.verify && !job.bs.is_multiple_of(UNIT_BYTES),
@@ -187,7 +192,10 @@ mod tests {
         refused(Job { rate: Some(1), rate_iops: Some(1), ..base.clone() }, "two paces");
         refused(Job { style: Style::Shared, ..base.clone() }, "in order");
         refused(Job { verify: true, rw: Rw::Trim, ..base.clone() }, "--verify");
-        refused(Job { verify: true, bs: 1000, ..base.clone() }, "multiple of 512");
+        refused(Job { verify: true, ..base.clone() }, "only reads");
+        let reads = Style::Outstanding { reads: 1, writes: 0 };
+        refused(Job { verify: true, rw: Rw::Write, style: reads, ..base.clone() }, "only reads");
+        refused(Job { verify: true, rw: Rw::Write, bs: 1000, ..base.clone() }, "multiple of 512");
         assert!(check(&base, 0).is_err());
     }
 }

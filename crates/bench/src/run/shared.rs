@@ -21,8 +21,8 @@ pub(super) struct Shared {
     drained: AtomicUsize,
     /// All threads are ready; false: some is not, and the run is off.
     start: OnceLock<bool>,
-    /// All threads have drained; false: nothing is to be read back.
-    readback: OnceLock<bool>,
+    /// All threads have drained.
+    readback: OnceLock<()>,
 }
 
 impl Shared {
@@ -69,12 +69,12 @@ impl Shared {
     }
 
     /// Opens the gate to the final pass.
-    pub(super) fn start_readback(&self, go: bool) {
-        let _ = self.readback.set(go);
+    pub(super) fn start_readback(&self) {
+        let _ = self.readback.set(());
     }
 
-    pub(super) fn wait_for_readback(&self) -> bool {
-        *self.readback.wait()
+    pub(super) fn wait_for_readback(&self) {
+        self.readback.wait();
     }
 
     /// Which part of its target's range a thread is to look after, of how many.

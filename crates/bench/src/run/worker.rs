@@ -171,8 +171,9 @@ impl Worker {
         self.stop_measuring();
         self.drain();
         self.shared.drained();
-        if self.job.readback && self.ledger.is_some() && self.shared.wait_for_readback() {
-            self.read_back();
+        if let Some(ledger) = self.ledger.clone() {
+            self.shared.wait_for_readback();
+            self.read_back(&ledger);
         }
         let state = self.state;
         Report { last: state.interval, ..state.report }
@@ -443,34 +444,37 @@ impl Worker {
             self.turn();
         }
         for slot in 0..self.slots.len() {
-            if self.slots[slot].submitted != 0 {
+            if std::mem::take(&mut self.slots[slot].submitted) != 0 {
                 self.failed(OpId(slot as u32), &"it did not finish within 30 s after the end");
             }
         }
     }
 
-    /// Reads its share of all blocks that were written.
-    fn read_back(&mut self) {
-        let Some(ledger) = self.ledger.clone() else { return };
+    /// Reads its share of all blocks that were written, unless the run is stopped or the target no longer answers.
+    fn read_back(&mut self, ledger: &Ledger) {
         let (part, parts) = self.shared.share_of(self.index);
         let bound = |part: u64| (u128::from(ledger.blocks()) * u128::from(part) / u128::from(parts)) as u64;
-        let mut blocks = (bound(part)..bound(part + 1)).filter(|&block| ledger.is_written(block));
+        let mut blocks = (bound(part)..bound(part + 1)).filter(|&block| ledger.is_written(block)).peekable();
         self.state.failures = 0;
         self.state.pace = Pace::new(&Job::default(), 0);
-        let mut left = true;
-        while (left || self.state.in_flight > 0)
+        self.state.now = self.shared.now();
+        let mut deadline = self.state.now + DRAIN;
+        while blocks.peek().is_some()
             && self.state.failures < FAILURES_MAX
+            && self.state.now < deadline
             && !self.shared.is_stopped()
         {
             self.state.again = false;
             let ready = self.state.idle.len();
-            for _ in 0..ready {
-                let Some(block) = blocks.next() else {
-                    left = false;
-                    break;
+            if ready > 0 {
+                deadline = self.state.now + DRAIN;
+            }
+            for block in blocks.by_ref().take(ready) {
+                // The last write of the block never ended.
+                let Some(reading) = ledger.begin_read(block) else {
+                    self.state.report.verify.unread += 1;
+                    continue;
                 };
-                // A block whose last write never ended is left out.
-                let Some(reading) = ledger.begin_read(block) else { continue };
                 let slot = self.state.idle.pop().expect("they were counted");
                 let entry = &mut self.slots[slot as usize];
                 (entry.direction, entry.block, entry.claim) =
@@ -480,6 +484,7 @@ impl Worker {
             self.turn();
         }
         self.drain();
+        self.state.report.verify.unread += blocks.count() as u64;
     }
 }
 

@@ -21,7 +21,6 @@ fn a_target_that_keeps_what_it_is_given_passes_over_several_sessions() {
             numjobs: 3,
             iodepth: 16,
             verify: true,
-            readback: true,
             poll: Poll::Never,
             digests,
             ..short()
@@ -37,7 +36,7 @@ fn a_target_that_keeps_what_it_is_given_passes_over_several_sessions() {
 #[test]
 fn a_target_that_forgets_everything_loses() {
     let daemon = serve(&["null:1M"]);
-    let job = Job { rw: Rw::Write, verify: true, readback: true, poll: Poll::Never, ..short() };
+    let job = Job { rw: Rw::Write, verify: true, poll: Poll::Never, ..short() };
     let result = measure(&job, &[open(&url(&daemon, 0).to_string(), &job)]);
     let counts = result.verify.unwrap();
     assert!(counts.lost > 0 && counts.lost == counts.checked, "{counts:?}");

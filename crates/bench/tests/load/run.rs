@@ -196,11 +196,13 @@ fn a_ramp_is_shown_and_not_counted() {
 fn a_run_that_is_stopped_tells_what_it_has() {
     let watch = Watch::default();
     let stop = watch.stop.clone();
-    let job = Job { runtime: HOUR, verify: true, readback: true, rw: Rw::RandWrite, ..short() };
+    let job = Job { runtime: HOUR, verify: true, rw: Rw::RandWrite, ..short() };
     let mut look = |_: &Sample| stop.store(true, Ordering::Relaxed);
     let result = observe(&job, &[ram(1 << 20)], &watch, &mut look);
     assert!(result.seconds > 0.0 && result.seconds < HOUR.as_secs_f64());
     assert!(result.write.unwrap().operations > 0);
+    let counts = result.verify.unwrap();
+    assert!(counts.checked == 0 && counts.unread > 0, "nothing is read back: {counts:?}");
     assert_eq!(result.series.len(), 1);
 }
 

@@ -15,7 +15,7 @@ const BS: u32 = 4096;
 
 /// Random reads and writes of several threads, and a look at everything in the end.
 fn job() -> Job {
-    Job { rw: Rw::RandRw, bs: BS, verify: true, readback: true, iodepth: 8, size: Some(64 * 4096), ..short() }
+    Job { rw: Rw::RandRw, bs: BS, verify: true, iodepth: 8, size: Some(64 * 4096), ..short() }
 }
 
 fn counts(result: &RunResult) -> VerifyCounts {

@@ -92,10 +92,11 @@ impl<I: Io> Core<I> {
             }
             match conn.machine.next(conn.stream.as_mut(), &mut self.io) {
                 Some(up) => self.up(key, up),
-                None => match conn.machine.found() {
+                None if conn.phase == Phase::Login => match conn.machine.found() {
                     Some(spoken) => self.open(key, spoken),
-                    None => return,
+                    None => return self.note_login(key),
                 },
+                None => return,
             }
         }
     }

@@ -187,6 +187,7 @@ impl Target {
         let shared = Arc::new(Shared {
             access: Arc::new(Directory::new(config.clone(), addresses, registry.clone())),
             registry,
+            logins: Logins::new(config.logins_max),
             loads: vec![AtomicUsize::new(0)],
             board: Board::new(1),
             listeners,

@@ -63,9 +63,19 @@ impl Daemon {
     pub fn start(command: &mut Command) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let log = File::create(directory.path().join("log")).expect("a log file");
+        Self::start_in(directory, command.stderr(log))
+    }
+
+    /// The same with this as its stderr; it has no log then.
+    pub fn start_logging_to(stderr: impl Into<Stdio>, command: &mut Command) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        File::create(directory.path().join("log")).expect("an empty file");
+        Self::start_in(directory, command.stderr(stderr))
+    }
+
+    fn start_in(directory: TempDir, command: &mut Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
-            .stderr(log)
             .spawn()
             .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
         let lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();

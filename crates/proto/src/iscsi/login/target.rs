@@ -394,7 +394,7 @@ impl TargetLogin {
         let Ok(Some(method)) = rule.answer(offered, allowed) else {
             return Err(fault(
                 LoginStatus::AUTHENTICATION_FAILURE,
-                format!("no AuthMethod of {offered} is allowed"),
+                format!("no AuthMethod of {} is allowed", wire::shown(offered)),
             ));
         };
         if !matches!(self.security, Security::Proposed) {

@@ -1,0 +1,306 @@
+//! The log, on stderr: one line for each event, however it is filled.
+//!
+//! The daemon's lines are written by a thread of their own, which may wait for whoever reads them. It takes them from a queue
+//! that holds so many and counts what it drops: no core waits for a pipe that nobody reads, and a line that cannot be
+//! written ends nothing.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fmt::{self, Display, Write as _};
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
+use std::os::fd::AsFd as _;
+use std::panic::PanicHookInfo;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::fmt::format::{self, Writer};
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+use tracing_subscriber::fmt::{FormatFields, MakeWriter};
+use wire::Printable;
+
+/// How many lines may wait for the thread that writes them.
+const LINES_MAX: usize = 1024;
+/// How long a message or a value may be in a line.
+const FIELD_BYTES_MAX: usize = 1024;
+/// How long an end waits until its last lines are written.
+const END_WITHIN: Duration = Duration::from_secs(1);
+/// How often somebody looks whether there is room again.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Logs to stderr as the option, else `RUST_LOG`, else `info` says. Whoever logs waits for whoever reads.
+pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
+    start_with(level, io::stderr)
+}
+
+/// The same for a daemon, whose lines the queue takes; so it does what a panic says.
+pub(crate) fn start_queued(level: Option<&str>) -> Result<Arc<Queue>, String> {
+    // A descriptor of its own: whoever has std's stderr holds a lock while he waits.
+    let stderr =
+        io::stderr().as_fd().try_clone_to_owned().and_then(|stderr| Queue::start(File::from(stderr)));
+    let queue = stderr.map_err(|error| format!("the log cannot be written: {error}"))?;
+    start_with(level, queue.clone())?;
+    let last_words = queue.clone();
+    std::panic::set_hook(Box::new(move |panic| last_words.panicked(panic)));
+    Ok(queue)
+}
+
+fn start_with<W>(level: Option<&str>, writer: W) -> Result<(), String>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|filter| !filter.is_empty());
+    let wanted = level.map(str::to_string).or(variable).unwrap_or_else(|| "info".into());
+    let filter = EnvFilter::try_new(&wanted).map_err(|error| {
+        format!("RUST_LOG: `{wanted}` is not a filter ({error}); write a level, as info or debug")
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .fmt_fields(fields())
+        // It would complain to the same stderr, and panic.
+        .log_internal_errors(false)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+/// The message and `name=value`, each cut, and with what is not printable escaped: much of it comes from strangers.
+fn fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
+    let field = |to: &mut Writer<'_>, field: &tracing::field::Field, value: &dyn fmt::Debug| {
+        if field.name() != "message" {
+            write!(to, "{}=", field.name())?;
+        }
+        write!(Printable::new(to, FIELD_BYTES_MAX), "{value:?}")
+    };
+    format::debug_fn(field).delimited(" ")
+}
+
+/// Lines on their way to stderr.
+pub(crate) struct Queue {
+    entries: SyncSender<Entry>,
+    /// Lines that were dropped since one was taken.
+    dropped: AtomicU64,
+}
+
+struct Entry {
+    text: Box<[u8]>,
+    /// How many were dropped before it.
+    dropped: u64,
+    /// Hears when it is written.
+    done: Option<SyncSender<()>>,
+}
+
+impl Queue {
+    /// A queue whose lines a thread writes.
+    fn start(to: impl Write + Send + 'static) -> io::Result<Arc<Queue>> {
+        let (entries, taken) = sync_channel(LINES_MAX);
+        thread::Builder::new().name("log".into()).spawn(|| write_all(taken, to))?;
+        Ok(Arc::new(Queue { entries, dropped: AtomicU64::new(0) }))
+    }
+
+    /// Gives it to the thread, if there is room.
+    fn offer(&self, text: &[u8], done: Option<SyncSender<()>>) -> bool {
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
+        let is_taken = self.entries.try_send(Entry { text: text.into(), dropped, done }).is_ok();
+        if !is_taken {
+            self.dropped.fetch_add(dropped, Ordering::Relaxed);
+        }
+        is_taken
+    }
+
+    /// Writes a line as it is; if there is no room for it, it is dropped and counted.
+    fn push(&self, text: &[u8]) {
+        if !self.offer(text, None) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Says something in words, whatever is logged.
+    pub(crate) fn say(&self, text: impl Display) {
+        self.push(format!("lunette: {text}\n").as_bytes());
+    }
+
+    /// Waits until all that was logged is written, or [`END_WITHIN`] is over.
+    pub(crate) fn flush(&self) {
+        let deadline = Instant::now() + END_WITHIN;
+        let (done, written) = sync_channel(1);
+        while !self.offer(&[], Some(done.clone())) {
+            if Instant::now() >= deadline {
+                return;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        let _ = written.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    }
+
+    /// What std would write to stderr itself, and wait there.
+    fn panicked(&self, panic: &PanicHookInfo<'_>) {
+        let thread = thread::current();
+        let mut text = format!("thread {} ", thread.name().unwrap_or("without a name"));
+        // Place and message are on two lines.
+        let panic = panic.to_string().replacen('\n', " ", 1);
+        let _ = write!(Printable::new(&mut text, FIELD_BYTES_MAX), "{panic}");
+        text.push_str("; this is a fault of lunette, please report it");
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            let _ = write!(text, "\n{trace}");
+        }
+        self.say(text);
+        self.flush();
+    }
+}
+
+impl Write for &Queue {
+    /// Takes a whole line.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes what comes in; counts what could not be written, and says so as soon as something can.
+fn write_all(entries: Receiver<Entry>, mut to: impl Write) {
+    let mut lost = 0_u64;
+    for Entry { text, dropped, done } in entries {
+        lost = lost.saturating_add(dropped);
+        if lost > 0 && write(&mut to, report(lost).as_bytes()).is_ok() {
+            lost = 0;
+        }
+        if write(&mut to, &text).is_err() {
+            lost = lost.saturating_add(1);
+        }
+        // Nobody waits any more if it came too late.
+        let _ = done.map(|done| done.try_send(()));
+    }
+}
+
+fn report(lost: u64) -> String {
+    let mut text = String::new();
+    // Neither a clock nor a string fails.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    let _ = writeln!(text, "  WARN log lines were lost, as nobody took them lines={lost}");
+    text
+}
+
+/// Writes all of it, also to what is not ready: a terminal may have been made so by somebody else who uses it.
+fn write(to: &mut impl Write, mut text: &[u8]) -> io::Result<()> {
+    while !text.is_empty() {
+        match to.write(text) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => text = text.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK_EVERY),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader, pipe};
+
+    fn lost_in(line: &str) -> u64 {
+        line.split_once("log lines were lost").map_or(0, |(_, rest)| {
+            let count = rest.lines().next().and_then(|rest| rest.rsplit('=').next());
+            count.and_then(|lines| lines.parse().ok()).expect("a count")
+        })
+    }
+
+    #[test]
+    fn what_nobody_takes_is_counted_and_holds_up_nobody() {
+        let (reads, writes) = pipe().expect("a pipe");
+        let queue = Queue::start(writes).expect("a thread");
+        // More than pipe and queue hold.
+        let line = format!("{}\n", "x".repeat(199));
+        let pushed = 5_000;
+        (0..pushed).for_each(|_| queue.push(line.as_bytes()));
+        assert!(queue.dropped.load(Ordering::Relaxed) > 0);
+        let mut lines = BufReader::new(reads).lines().map_while(Result::ok);
+        let (mut came, mut lost) = (0, 0);
+        let mut count = |line: String| {
+            came += u64::from(line.starts_with('x'));
+            lost += lost_in(&line);
+        };
+        // The reader comes back: what there was room for comes, and the next line says what is missing.
+        lines.by_ref().take(LINES_MAX).for_each(&mut count);
+        queue.push(b"end\n");
+        lines.take_while(|line| line != "end").for_each(count);
+        assert_eq!(came + lost, pushed);
+    }
+
+    /// What cannot be written to until so many have tried.
+    struct Ailing(u32, Arc<Text>);
+
+    impl Write for Ailing {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            match self.0 {
+                0 => self.1.as_ref().write(bytes),
+                _ => {
+                    self.0 -= 1;
+                    Err(ErrorKind::StorageFull.into())
+                }
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted() {
+        let text = Arc::new(Text::default());
+        // A line is tried once, and from the second on the report before it.
+        let queue = Queue::start(Ailing(5, text.clone())).expect("a thread");
+        ["first", "second", "third", "fourth"].into_iter().for_each(|line| queue.say(line));
+        queue.flush();
+        let text = text.0.lock().expect("text").clone();
+        assert_eq!((lost_in(&text), text.ends_with(" lines=3\nlunette: fourth\n")), (3, true), "{text}");
+    }
+
+    #[test]
+    fn a_line_has_nothing_of_a_stranger_that_is_not_text() {
+        let text = Arc::new(Text::default());
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(text.clone())
+            .with_ansi(false)
+            .fmt_fields(fields())
+            .log_internal_errors(false)
+            .finish();
+        let evil = "a\n2026 ERROR forged \u{1b}[2J\u{202e}\u{200b}\u{fe0f}";
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(quoted = evil, shown = %evil, debug = ?evil, "{evil}");
+            tracing::info!(shown = %"y".repeat(10_000), "{}", "z".repeat(10_000));
+        });
+        let text = text.0.lock().expect("text").clone();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.chars().all(|c| c == '\n' || wire::is_printable(c)), "{text:?}");
+        assert!(text.contains("forged \\x1b[2J\\xe2\\x80\\xae"), "{text}");
+        assert!(text.lines().all(|line| line.len() < 3 * FIELD_BYTES_MAX), "{text}");
+    }
+
+    #[derive(Default)]
+    struct Text(std::sync::Mutex<String>);
+
+    impl Write for &Text {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("text").push_str(&String::from_utf8_lossy(bytes));
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+}
