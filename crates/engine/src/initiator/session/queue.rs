@@ -138,6 +138,11 @@ impl Queue {
         self.has_answered = false;
     }
 
+    /// Whether a command that came after the examination has succeeded on this connection.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
     /// What earlier sessions have sent is executed no more.
     pub(super) fn proven(&mut self) {
         let is_old = |slot: &&mut Slot| slot.state != State::Sent;

@@ -252,7 +252,9 @@ impl InitiatorLogin {
                     self.step = Step::Passed("None");
                 }
                 (None, None) => self.step = Step::Passed("None"),
-                (Some(method), _) => return Err(format!("the target chose AuthMethod={method}")),
+                (Some(method), _) => {
+                    return Err(format!("the target chose AuthMethod={}", wire::shown(method)));
+                }
                 (None, Some(_)) => return Err("the target chose no AuthMethod".to_string()),
             },
             (Step::Challenge, Some(chap)) => {
