@@ -104,7 +104,7 @@ fn opened(lun: &Lun, attempt: Attempt, pending: Option<Pending>, losses: Arc<Ato
                 }
                 open_store(&mut lun, &counted)
             };
-            let store = LateStore::new(format!("{:?}", lun.store), Box::new(opener));
+            let store = LateStore::new(lun.store.to_string(), Box::new(opener));
             Opened { store: Arc::new(store), failed: Some(error.to_string()), losses }
         }
     }
