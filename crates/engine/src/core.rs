@@ -14,6 +14,7 @@ mod migrate;
 mod put;
 mod session;
 mod task;
+mod trace;
 mod traffic;
 
 pub(crate) use aoe::{Ledger, ledgers, open};
@@ -586,7 +587,7 @@ impl<I: Io> Core<I> {
     fn report_flush(&mut self, unit: usize, outcome: Outcome) {
         if let Err(error) = outcome {
             self.has_flushed = false;
-            tracing::error!(lun = %self.shared.config.luns[unit].name, ?error, "the store could not be flushed at the end");
+            tracing::error!(lun = %self.shared.config.luns[unit].name, %error, "the store could not be flushed at the end");
         }
     }
 }
