@@ -3,9 +3,11 @@
 //!
 //! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5). That a login has
 //! succeeded does not prove that no command of the old one can touch the medium any more: whoever uses the session finds that
-//! out, and says so ([`Session::proven`]). Over AoE nothing ends them: writes are sent again until they are answered, and until
-//! then the target owes them ([`Session::owes`]).
+//! out, and says so ([`Session::proven`]). Over AoE no login ends them: while their commands wait they are sent again until they
+//! are answered, and after that the target may execute them until something proves that they are over
+//! ([`Session::may_change`]).
 
+mod abandoned;
 mod link;
 mod queue;
 
@@ -16,7 +18,6 @@ use super::frames::{Frames, Tags};
 use super::url::{Destination, Protocol};
 use super::{Options, Url};
 use link::{Left, Link};
-use proto::aoe::initiator::Initiator as AoeInitiator;
 use proto::iscsi::chap::{Algorithm, Challenge};
 use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
 use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
@@ -281,28 +282,9 @@ impl Session {
         self.queue.loose()
     }
 
-    /// Whether a login never ends what was sent before: over AoE, where an answer does ([`Session::owes`]).
+    /// Whether a login never ends what was sent before: over AoE, where answers do ([`Session::may_change`]).
     pub fn ends_by_answers(&self) -> bool {
         self.url.protocol == Protocol::Aoe
-    }
-
-    /// Over AoE, whether the target may yet execute what earlier connections have sent for these bytes of the medium.
-    pub fn owes(&self, (offset, len): (u64, u64)) -> bool {
-        let sector = u64::from(wire::ata::SECTOR_BYTES);
-        let sectors = offset / sector..offset.saturating_add(len).div_ceil(sector);
-        let machine = match &self.state {
-            State::Connected(link) => link.machine.aoe_machine(),
-            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
-                self.left.as_ref().map(|left| &*left.machine)
-            }
-        };
-        machine.is_some_and(|machine| machine.owes_sectors(&sectors))
-    }
-
-    /// Whether any of that was answered since the last call.
-    pub fn take_paid(&mut self) -> bool {
-        let State::Connected(link) = &mut self.state else { return false };
-        link.machine.aoe_machine_mut().is_some_and(AoeInitiator::take_paid)
     }
 
     /// Lets no commands leave but questions, until [`Session::open`]. The session goes on.
@@ -313,11 +295,11 @@ impl Session {
     }
 
     /// Lets all commands leave, until the connection is lost.
-    pub fn open(&mut self) {
+    pub fn open(&mut self, now: Time) {
         let State::Connected(link) = &mut self.state else { return };
         (link.is_open, link.is_paused) = (true, false);
         if let Some(machine) = link.machine.aoe_machine_mut() {
-            machine.pay();
+            machine.resume(now);
         }
         if self.failure.take().is_some() {
             tracing::info!(target = %self.url, "the session with the target is back");
@@ -518,6 +500,7 @@ impl Session {
             let seconds = self.options.give_up_after.as_secs();
             self.abandon(io, &format!("a command was not answered within {seconds} s"), finished);
         }
+        self.give_up_unguarded(now, finished);
         self.flush(io, finished);
     }
 
@@ -732,24 +715,9 @@ impl Session {
         }
         link.is_paused |= self.is_guarded && self.queue.attentions.any;
         if !self.is_guarded {
-            self.open_unguarded();
+            self.open_unguarded(now);
         }
         is_eventful
-    }
-
-    /// Opens a session that nobody examines, as soon as nothing that it has sent before can be executed after what comes now.
-    fn open_unguarded(&mut self) {
-        let State::Connected(link) = &mut self.state else { return };
-        if !link.is_ready || link.is_open || link.gone.is_some() {
-            return;
-        }
-        let owes = link.machine.aoe_machine_mut().is_some_and(|machine| {
-            machine.pay();
-            machine.owes_writes()
-        });
-        if !owes {
-            self.open();
-        }
     }
 
     /// Ends a connection that goes wrong.
@@ -786,6 +754,7 @@ impl Session {
             self.backoff = BACKOFF_MIN;
         }
         self.queue.lost(finished);
+        self.give_up_unguarded(now, finished);
         if self.is_closing {
             self.state = State::Closed;
         } else {
