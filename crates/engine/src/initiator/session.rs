@@ -9,6 +9,7 @@
 
 mod abandoned;
 mod link;
+mod outage;
 mod queue;
 
 pub use queue::COMMANDS_MAX;
@@ -18,6 +19,7 @@ use super::frames::{Frames, Tags};
 use super::url::{Destination, Protocol};
 use super::{Options, Url};
 use link::{Left, Link};
+use outage::Outage;
 use proto::iscsi::chap::{Algorithm, Challenge};
 use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
 use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
@@ -30,10 +32,6 @@ use std::time::Duration;
 use wire::Sense;
 use wire::aoe::Mac;
 use wire::iscsi::{AsyncEvent, Opcode};
-
-/// How long after a failure the next connection is tried: the first time, and at most.
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// How long the target may take to receive the last that a connection which is over has sent.
 const CUT_AFTER: Duration = Duration::from_secs(1);
@@ -157,12 +155,9 @@ pub struct Session {
     attempt: u64,
     state: State,
     queue: Queue,
-    backoff: Duration,
+    outage: Outage,
     /// What the last session over AoE left.
     left: Option<Left>,
-    /// Since when there has been no session.
-    down_since: Option<Time>,
-    failure: Option<String>,
     /// The answer to a text request, or why there is none.
     text: Option<Result<Vec<u8>, String>>,
     is_closing: bool,
@@ -211,10 +206,8 @@ impl Session {
             attempt: 0,
             state: State::Idle,
             queue: Queue::new(depth),
-            backoff: BACKOFF_MIN,
+            outage: Outage::new(),
             left: None,
-            down_since: None,
-            failure: None,
             text: None,
             is_closing: false,
         })
@@ -226,13 +219,18 @@ impl Session {
         Session { is_guarded: true, ..self }
     }
 
+    /// The same, but whoever uses it reports failures: the log has none.
+    pub fn silent(mut self) -> Session {
+        self.outage.silence();
+        self
+    }
+
     /// Gives it a command, which leaves with the next [`Session::flush`].
     ///
     /// # Errors
     /// When there are too many, or the target has been lost for too long.
     pub fn submit(&mut self, now: Time, command: &Command) -> Result<(), Refused> {
-        let is_lost = |since| now.since(since) >= self.options.give_up_after;
-        if matches!(self.state, State::Closed) || self.down_since.is_some_and(is_lost) {
+        if matches!(self.state, State::Closed) || self.outage.has_lasted(now, self.options.give_up_after) {
             return Err(Refused::Lost);
         }
         if self.queue.push(command, false) { Ok(()) } else { Err(Refused::Full) }
@@ -301,11 +299,7 @@ impl Session {
         if let Some(machine) = link.machine.aoe_machine_mut() {
             machine.resume(now);
         }
-        if self.failure.take().is_some() {
-            tracing::info!(target = %self.url, "the session with the target is back");
-        }
-        self.down_since = None;
-        self.backoff = BACKOFF_MIN;
+        self.outage.is_over();
     }
 
     /// Whether commands leave, or do but for a pause.
@@ -363,7 +357,7 @@ impl Session {
 
     /// Why there was no connection the last time, until there is one again.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+        self.outage.failure()
     }
 
     /// How long something waits for the target at most.
@@ -379,7 +373,7 @@ impl Session {
     /// Connects now, if there is no connection; the last failure is forgotten.
     pub fn start<I: Io>(&mut self, io: &mut I) {
         if matches!(self.state, State::Idle | State::Resting(_)) {
-            self.failure = None;
+            self.outage.forget_failure();
             self.connect(io);
         }
     }
@@ -495,6 +489,9 @@ impl Session {
             }
             State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {}
         }
+        if self.is_open() {
+            self.outage.is_open(&self.url, now);
+        }
         self.queue.wake(now);
         if self.queue.give_up(now, self.options.give_up_after, finished) {
             let seconds = self.options.give_up_after.as_secs();
@@ -528,7 +525,7 @@ impl Session {
 impl Session {
     fn connect<I: Io>(&mut self, io: &mut I) {
         let now = io.now();
-        self.down_since.get_or_insert(now);
+        self.outage.begins(now);
         let next = self.attempt as usize % self.addresses.len().max(1);
         self.attempt = (self.attempt + 1) & ((1 << ATTEMPT_BITS) - 1);
         self.address = self.addresses.get(next).cloned();
@@ -609,7 +606,8 @@ impl Session {
         let chap = self.url.user.clone().map(|own| InitiatorChap {
             own,
             target: self.url.target_user.clone(),
-            algorithms: Algorithm::ALL.to_vec(),
+            algorithms: self.url.chap.map_or(Algorithm::ALL.to_vec(), |only| vec![only]),
+            is_required: self.url.chap.is_some(),
             random,
         });
         Ok(Plan {
@@ -632,12 +630,7 @@ impl Session {
 
     /// There is no connection; the next try comes after a while.
     fn failed(&mut self, now: Time, reason: &str) {
-        if self.failure.as_deref() != Some(reason) {
-            tracing::warn!(target = %self.url, reason, "no session with the target");
-        }
-        self.failure = Some(reason.to_string());
-        self.state = State::Resting(now.after(self.backoff));
-        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        self.state = State::Resting(self.outage.failed(&self.url, now, reason));
     }
 
     /// Feeds the machine what came.
@@ -745,14 +738,10 @@ impl Session {
             return;
         }
         let State::Connected(mut link) = std::mem::replace(&mut self.state, State::Idle) else { return };
-        let (gone, is_open) = (link.gone.take(), link.is_open);
+        let gone = link.gone.take();
         self.left = link.close(io);
         let now = io.now();
-        self.down_since.get_or_insert(now);
-        if is_open {
-            // Whoever is back at once is met at once.
-            self.backoff = BACKOFF_MIN;
-        }
+        self.outage.lost(now, self.queue.has_answered());
         self.queue.lost(finished);
         self.give_up_unguarded(now, finished);
         if self.is_closing {
