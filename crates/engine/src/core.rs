@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) board: Board,
     /// The listening socket of each portal, if it has one: open as long as there is a core that accepts from it.
     pub(crate) listeners: Vec<Option<TcpListener>>,
+    /// Descriptors from here on are kept for what the daemon needs itself.
+    pub(crate) sockets_end: i32,
     /// What listens at each with RDMA devices.
     pub(crate) rdma_listeners: Vec<Option<Listener>>,
     /// Home core of each unit.

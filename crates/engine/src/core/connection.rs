@@ -84,6 +84,12 @@ pub(super) struct ClosingTarget {
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
+/// Why a connection is refused.
+const NO_DESCRIPTOR: &str = "the files that may be open are used up, but for those that the daemon keeps for itself (LimitNOFILE, ulimit -n)";
+
+/// How many of the descriptors that the daemon keeps for itself connections have until others have made room for them.
+pub(crate) const DESCRIPTORS_LENT: i32 = 8;
+
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
 pub(super) const OVERTAKEN: &str = "a newer login of the same session waits in its place";
@@ -339,6 +345,10 @@ impl<I: Io> Core<I> {
         let (Ok((local, from)), None) = (addresses, self.stopping) else {
             return self.io.close(socket);
         };
+        if !self.fits(socket) {
+            log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
+            return self.io.close(socket);
+        }
         let way = Way::Portal { index: portal, from, local };
         let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
         self.arrives(&facts, from);
@@ -347,6 +357,18 @@ impl<I: Io> Core<I> {
         let machine = Transport::accepted(directory, from, local, offered, self.io.now());
         let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
         self.move_load(key, Some(self.me));
+    }
+
+    /// Whether a connection may have its descriptor. The kernel gives the lowest that is free, so from a certain one on only
+    /// those are left that the daemon needs itself; then others make room, or there is none.
+    fn fits(&mut self, socket: Handle) -> bool {
+        let beyond = socket.0.saturating_sub(self.shared.sockets_end);
+        if beyond < 0 {
+            return true;
+        }
+        let evicted = self.shared.logins.takes_one();
+        self.evict(evicted);
+        evicted.is_some() && beyond < DESCRIPTORS_LENT
     }
 
     pub(super) fn install(

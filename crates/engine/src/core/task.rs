@@ -237,6 +237,7 @@ fn admit(
 impl<I: Io> Core<I> {
     /// A command arrived.
     pub(super) fn command(&mut self, connection: Key, command: Command) {
+        self.trace_command(connection, &command);
         // A machine that sends its last may still hand up what it had: nobody would wait for it.
         let serving = |conn: &&mut Connection| !conn.has_ended();
         let Some(conn) = self.connections.get_mut(connection).filter(serving) else { return };

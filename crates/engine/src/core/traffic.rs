@@ -131,10 +131,7 @@ impl<I: Io> Core<I> {
 
     fn up(&mut self, key: Key, up: Up) {
         match up {
-            Up::Command(command) => {
-                self.trace_command(key, &command);
-                self.command(key, command);
-            }
+            Up::Command(command) => self.command(key, command),
             Up::Fetched(wire) => {
                 match self.connections.get(key).and_then(|conn| conn.task(wire)) {
                     Some(task) => self.fetched(task),
