@@ -19,8 +19,8 @@ pub(super) struct Outage {
     since: Option<Time>,
     /// Why there was no connection the last time.
     failure: Option<String>,
-    /// When the log had a failure last; until the target is back.
-    logged: Option<Time>,
+    /// When the log had a failure last, and which; until the target is back.
+    logged: Option<(Time, String)>,
     /// Since when commands can leave.
     open_since: Option<Time>,
     backoff: Duration,
@@ -73,14 +73,12 @@ impl Outage {
     /// when it stays so for another reason.
     pub(super) fn failed(&mut self, url: &Url, now: Time, reason: &str) -> Time {
         self.begins(now);
-        let is_news = match self.logged {
+        let is_news = match &self.logged {
             None => true,
-            Some(logged) => {
-                now.since(logged) >= QUIET && self.failure.as_deref().is_some_and(|last| last != reason)
-            }
+            Some((at, last)) => now.since(*at) >= QUIET && self.failure.is_some() && last != reason,
         };
         if is_news && !self.is_silent {
-            self.logged = Some(now);
+            self.logged = Some((now, reason.to_owned()));
             tracing::warn!(target = %url, reason, "no session with the target");
         }
         self.failure = Some(reason.to_owned());
@@ -112,7 +110,7 @@ mod tests {
     /// Whether a failure is logged.
     fn logs(outage: &mut Outage, now: Time, reason: &str) -> bool {
         outage.failed(&url(), now, reason);
-        outage.logged == Some(now)
+        outage.logged.as_ref().is_some_and(|(at, _)| *at == now)
     }
 
     #[test]
@@ -136,19 +134,20 @@ mod tests {
         outage.is_over();
         outage.is_open(&url(), now);
         outage.is_open(&url(), now.after(STEADY));
-        assert_eq!((outage.logged, outage.backoff), (None, BACKOFF_MIN), "it is back");
+        assert!(outage.logged.is_none() && outage.backoff == BACKOFF_MIN, "it is back");
         assert!(logs(&mut outage, now.after(STEADY), "connection reset"));
     }
 
     #[test]
-    fn another_reason_is_logged_now_and_then() {
+    fn another_reason_that_stays_is_logged_after_a_while() {
         let mut outage = Outage::new();
         assert!(logs(&mut outage, Time(0), "refused"));
         let later = Time(0).after(QUIET);
         assert!(!logs(&mut outage, Time(1), "no route"));
-        assert!(!logs(&mut outage, later, "no route"));
-        assert!(logs(&mut outage, later, "refused"));
-        outage.silence();
+        assert!(logs(&mut outage, later, "no route"));
+        assert!(!logs(&mut outage, Time(later.0 + 1), "refused"));
         assert!(!logs(&mut outage, later.after(QUIET), "no route"));
+        outage.silence();
+        assert!(!logs(&mut outage, later.after(QUIET), "refused"));
     }
 }
