@@ -14,6 +14,7 @@ mod migrate;
 mod put;
 mod session;
 mod task;
+mod trace;
 mod traffic;
 
 pub(crate) use aoe::{Ledger, ledgers, open};

@@ -436,7 +436,7 @@ struct Units {
 impl Units {
     fn of(config: &Config, opened: &[Opened], ports: &Ports) -> Units {
         let unit = |(lun, ports)| Arc::new(unit(config, lun, &opened[lun], ports));
-        let mut units: Vec<Arc<Unit>> = ports.of_luns(config).into_iter().enumerate().map(unit).collect();
+        let mut units: Vec<Arc<Unit>> = ports.of_luns().into_iter().enumerate().map(unit).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
             units.iter_mut().zip(opened).map(|(unit, opened)| home(config, unit, opened)).unzip();
         let view = |(unit, home): (Arc<Unit>, &Home)| View { unit, policy: home.policy() };

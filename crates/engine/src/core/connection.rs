@@ -267,7 +267,7 @@ fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
         return limited!("logins that ended", Level::WARN, %from, portal, "login ended: {reason}");
     };
     limited!(
-        "ends of sessions", 50 per second, Level::INFO,
+        "ends of sessions", 200 at once, Level::INFO,
         initiator = %session.initiator,
         %from,
         portal,
@@ -409,6 +409,10 @@ impl<I: Io> Core<I> {
     pub(super) fn leaving(&mut self, key: Key) {
         self.stay(key);
         if self.connections.get(key).is_some_and(|conn| !conn.has_ended()) {
+            tracing::debug!(
+                session = self.connections.get(key).map(|conn| conn.facts.serial),
+                "the session is to end"
+            );
             self.set_phase(key, Phase::Ending);
             self.end_tasks(key);
         }
@@ -431,8 +435,12 @@ impl<I: Io> Core<I> {
         let (serial, nexus) = (conn.facts.serial, conn.nexus);
         let name = session_name(&conn.facts, &self.shared.config);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
-        let tasks: Vec<Key> =
-            conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
+        let tasks = conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
+        // A copy that has outlived its command: only this session could ask after it or abort it, and it must not write
+        // over what its initiator writes when it is back. Sessions with such tasks do not move: all are on this core.
+        let detached = |task: &super::Task| task.origin == key && task.detached_nexus().is_some();
+        let detached = self.tasks.iter().filter(|(_, task)| detached(task)).map(|(key, _)| key);
+        let tasks: Vec<Key> = tasks.chain(detached).collect();
         for task in tasks {
             self.abort(task, Some(Aborted::Silently));
         }

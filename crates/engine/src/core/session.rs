@@ -2,7 +2,7 @@
 
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, Phase, REINSTATED};
-use crate::config::Config;
+use crate::config::{Config, Group};
 use crate::limited;
 use crate::logins::Evicted;
 use crate::message::{Facts, Message, Way};
@@ -71,7 +71,7 @@ impl<I: Io> Core<I> {
         let Way::Portal { index: portal, from, local } = facts.way else { return };
         let core = if moves { self.place(portal) } else { self.me };
         limited!(
-            "sessions that logged in", 50 per second, Level::INFO,
+            "sessions that logged in", 200 at once, Level::INFO,
             initiator = %session.initiator,
             %from,
             portal = %local,
@@ -106,7 +106,7 @@ impl<I: Io> Core<I> {
         conn.predecessors = entered.replaced.len();
         for old in &entered.replaced {
             limited!(
-                "sessions that reinstate others", 50 per second, Level::INFO,
+                "sessions that reinstate others", 200 at once, Level::INFO,
                 initiator = %session.initiator,
                 "session {serial} reinstates session {}",
                 old.serial
@@ -204,13 +204,12 @@ impl<I: Io> Core<I> {
     pub(super) fn equip(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
-        let config = &self.shared.config;
-        let target_config = &config.targets[target];
+        let (config, ports) = (&self.shared.config, &self.shared.ports);
         let Way::Portal { index: portal, from, .. } = conn.facts.way else { return };
-        let group = crate::access::group_of(target_config, &session.initiator, from.ip());
-        let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target_config.luns);
+        let group = group(config, &conn.facts);
+        let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&config.targets[target].luns);
         let read_only = group.is_some_and(|group| group.read_only);
-        let port = self.shared.ports.relative_id(config, target, portal, conn.machine.is_srp());
+        let port = ports.relative_id(config, target, portal, conn.machine.is_srp());
         conn.reach = vec![Reach::No; self.views.len()];
         let name = session_name(&conn.facts, config);
         let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
@@ -221,6 +220,7 @@ impl<I: Io> Core<I> {
                 // The nexus was there before this channel of it.
                 nexus.attentions.clear();
             }
+            nexus.hidden_ports = ports.hidden(config, *index, &session.initiator, from.ip());
             nexus.sync(&self.views[*index].policy);
             let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
@@ -271,6 +271,13 @@ impl<I: Io> Core<I> {
         let core = portal.map_or(self.me, |portal| self.place(portal));
         self.admit(parked, core);
     }
+}
+
+/// The group of its target that a session belongs to, if the target has groups.
+pub(super) fn group<'a>(config: &'a Config, facts: &Facts) -> Option<&'a Group> {
+    let (session, target) = (facts.session.as_deref()?, facts.target?);
+    let Way::Portal { from, .. } = facts.way else { return None };
+    crate::access::group_of(&config.targets[target], &session.initiator, from.ip())
 }
 
 /// The name of a session with a target.

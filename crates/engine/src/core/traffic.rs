@@ -131,7 +131,10 @@ impl<I: Io> Core<I> {
 
     fn up(&mut self, key: Key, up: Up) {
         match up {
-            Up::Command(command) => self.command(key, command),
+            Up::Command(command) => {
+                self.trace_command(key, &command);
+                self.command(key, command);
+            }
             Up::Fetched(wire) => {
                 match self.connections.get(key).and_then(|conn| conn.task(wire)) {
                     Some(task) => self.fetched(task),
@@ -146,6 +149,7 @@ impl<I: Io> Core<I> {
             }
             Up::Pushed(wire) => self.has_pushed(key, wire),
             Up::Function { id, lun, function } => {
+                self.trace_function(key, lun, function);
                 self.stay(key);
                 self.function(key, id, lun, function);
             }
