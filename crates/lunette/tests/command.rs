@@ -67,7 +67,7 @@ fn what_is_not_on_this_machine_is_a_warning_with_its_place() {
          [[portal]]\nlisten = '127.0.0.1'\n\
          [[aoe]]\ninterface = 'none7'\n\
          [[lun]]\nfile = 'none.img'\n\
-         [[lun]]\nfile = 'new.img'\nsize = '1M'\n\
+         [[lun]]\nfile = 'new.img'\nsize = '1M'\naoe = '1.1'\n\
          [[lun]]\nfile = 'none/new.img'\nsize = '1M'\n\
          [[lun]]\nfile = 'short.img'\nblock_size = '4K'\n\
          [[lun]]\nblock = '/dev/none'\n\
@@ -82,11 +82,11 @@ fn what_is_not_on_this_machine_is_a_warning_with_its_place() {
         ("lunette.toml:4:", "does not have the address 192.0.2.1"),
         ("lunette.toml:7:", "no network interface `none7`"),
         ("lunette.toml:10:", "none.img: No such file"),
-        ("lunette.toml:15:", "mkdir -p"),
-        ("lunette.toml:18:", "512 more than whole blocks of 4096"),
-        ("lunette.toml:21:", "/dev/none: No such file"),
-        ("lunette.toml:23:", "/dev/null: is not a block device"),
-        ("lunette.toml:25:", "a qcow2 image"),
+        ("lunette.toml:16:", "mkdir -p"),
+        ("lunette.toml:19:", "512 more than whole blocks of 4096"),
+        ("lunette.toml:22:", "/dev/none: No such file"),
+        ("lunette.toml:24:", "/dev/null: is not a block device"),
+        ("lunette.toml:26:", "a qcow2 image"),
     ];
     assert_eq!(found.len(), wanted.len(), "{found:#?}");
     for (line, (place, words)) in found.iter().zip(wanted) {

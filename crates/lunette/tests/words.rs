@@ -218,7 +218,7 @@ fn a_target_that_is_lost_ends_the_copy() {
     let url = daemon.lun(0).with("", "?give_up_after=1");
     let output = tempfile::NamedTempFile::new().expect("a file");
     let mut child =
-        spawn(Daemon::command().args(["copy", "null:1000T", &url, "--no-sparse"]), output.as_file());
+        spawn(Daemon::command().args(["copy", "null:1000T", &url, "--no-sparse", "--yes"]), output.as_file());
     // Its first session asks what the unit is, the second one writes.
     while daemon.log().matches("HeaderDigest=").count() < 2 {
         assert!(child.try_wait().expect("a child").is_none(), "{}", read_text(output.path()));
