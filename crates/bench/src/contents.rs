@@ -99,7 +99,7 @@ impl Reader {
                 self.io.arena().give(&into);
                 Ok(bytes)
             }
-            Some(Err(error)) => Err(format!("it cannot be read at byte {offset}: {error:?}")),
+            Some(Err(error)) => Err(format!("it cannot be read at byte {offset}: {error}")),
             None => Err(format!("no answer to a read at byte {offset}")),
         }
     }

@@ -2,12 +2,13 @@
 
 use crate::config::{Config, Group, Network, Target};
 use crate::registry::{CHANNELS_MAX, Registry, SessionName};
-use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, TargetRecord};
+use proto::iscsi::login::{Access, ChapCredentials, Grant, Offers, Refusal, SendTargets, Step, TargetRecord};
 use proto::iscsi::target::TargetConfig;
 use proto::srp::target as srp;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use wire::iscsi::Stage;
 use wire::srp::RejectReason;
 
 /// The configuration as protocol machines see it.
@@ -105,10 +106,7 @@ impl Access for Directory {
         let portal = self.portal_of(portal);
         let group = portal.and_then(|index| self.config.portals.get(index)).map_or(1, |portal| portal.group);
         let Some(name) = target else {
-            return match self.registry.has_room_for_discovery(self.config.logins_max) {
-                true => Ok(Grant { group, ..Grant::default() }),
-                false => Err(Refusal::TooManySessions),
-            };
+            return Ok(Grant { group, ..Grant::default() });
         };
         let name = name.to_ascii_lowercase();
         let found = self.config.targets.iter().position(|target| target.name == name);
@@ -173,10 +171,41 @@ impl Access for Directory {
         }
         1
     }
+
+    fn hears(&self, step: &Step<'_>) {
+        let Step { from, portal, stage, is_answer, keys } = step;
+        let (stage, who) = (stage_name(*stage), if *is_answer { "target" } else { "initiator" });
+        tracing::debug!(%from, %portal, keys = %shown_keys(keys), "login: {stage} negotiation, the {who} says");
+    }
+}
+
+/// Stages of RFC 7143 section 11.12.3.
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::SECURITY => "security",
+        Stage::OPERATIONAL => "operational",
+        _ => "unknown",
+    }
+}
+
+/// Keys and values without what proves who somebody is.
+fn shown_keys(keys: &[(&str, &str)]) -> String {
+    let value = |key: &str, value: &str| match key {
+        "CHAP_A" | "CHAP_I" | "CHAP_N" => wire::shown(value).to_string(),
+        // The challenge, too: who has both it and the response can try secrets.
+        _ if key.to_ascii_uppercase().contains("CHAP") => "(not logged)".into(),
+        _ => wire::shown(value).to_string(),
+    };
+    let keys: Vec<String> =
+        keys.iter().map(|(key, of)| format!("{}={}", wire::shown(key), value(key, of))).collect();
+    keys.join(" ")
 }
 
 impl srp::login::Access for Directory {
     fn admit(&self, applicant: &srp::login::Applicant) -> Result<bool, (RejectReason, String)> {
+        let srp::login::Applicant { from, portal, initiator_port, target_port, keeps_others } = applicant;
+        let (initiator, target) = (srp::login::port_name(initiator_port), srp::login::port_name(target_port));
+        tracing::debug!(%from, %portal, initiator, target, keeps_others, "login: an SRP initiator asks for a channel");
         let portal = self.portal_of(applicant.portal);
         let Some((portal, index)) =
             portal.and_then(|portal| Some((portal, srp_target(&self.config, portal)?)))
@@ -184,7 +213,6 @@ impl srp::login::Access for Directory {
             return Err((RejectReason::UNABLE_TO_ASSOCIATE, "the portal leads to no target".into()));
         };
         let target = &self.config.targets[index];
-        let initiator = srp::login::port_name(&applicant.initiator_port);
         let refused =
             |reason, why: &str| (reason, format!("{why} (initiator {initiator}, target {})", target.name));
         let forbidden = |why: String| refused(RejectReason::UNABLE_TO_ESTABLISH, &why);

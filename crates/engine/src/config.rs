@@ -245,6 +245,19 @@ pub enum StoreSpec {
     },
 }
 
+/// As the command line has it, without sizes of files and secrets of URLs.
+impl std::fmt::Display for StoreSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StoreSpec::Null { size } => write!(f, "null:{size}"),
+            StoreSpec::Ram { size } => write!(f, "ram:{size}"),
+            StoreSpec::File { path, .. } => write!(f, "file:{}", path.display()),
+            StoreSpec::Block { path } => write!(f, "block:{}", path.display()),
+            StoreSpec::Remote { url, .. } => write!(f, "{url}"),
+        }
+    }
+}
+
 /// A target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {

@@ -359,8 +359,8 @@ impl fmt::Display for CopyError {
             CopyError::Setup(error) => write!(f, "no ring or memory: {error}"),
             CopyError::Read(at, error) => read_failed(f, *at, *error),
             CopyError::ReadBack(at, error) => read_failed(f, *at, *error),
-            CopyError::Write(at, error) => write!(f, "cannot be written at byte {at}: {}", words(*error)),
-            CopyError::Flush(error) => write!(f, "cannot make the data durable: {}", words(*error)),
+            CopyError::Write(at, error) => write!(f, "cannot be written at byte {at}: {}", error),
+            CopyError::Flush(error) => write!(f, "cannot make the data durable: {}", error),
             CopyError::Stopped => f.write_str("interrupted"),
         }
     }
@@ -370,22 +370,5 @@ impl std::error::Error for CopyError {}
 
 fn read_failed(f: &mut fmt::Formatter<'_>, at: u64, error: StoreError) -> fmt::Result {
     let at = if let StoreError::ReadFailed { at } = error { at } else { at };
-    write!(f, "cannot be read at byte {at}: {}", words(error))
-}
-
-fn words(error: StoreError) -> &'static str {
-    match error {
-        StoreError::Miscompare { .. } => "the data differs",
-        StoreError::OutOfRange => "it has become smaller",
-        StoreError::NoSpace => "no space is left",
-        StoreError::ReadFailed { .. } => "the medium fails",
-        StoreError::WriteFailed => "the medium fails",
-        StoreError::Lost => "it has lost what was written",
-        StoreError::Unsupported => "it does not support this operation",
-        StoreError::ReadOnly => "it is write-protected",
-        StoreError::Unavailable => "it is lost or not ready",
-        StoreError::Cancelled => "the operation was cancelled",
-        StoreError::Busy => "it is out of resources",
-        StoreError::Reserved => "another initiator has reserved it",
-    }
+    write!(f, "cannot be read at byte {at}: {}", error)
 }

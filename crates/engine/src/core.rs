@@ -14,6 +14,7 @@ mod migrate;
 mod put;
 mod session;
 mod task;
+mod trace;
 mod traffic;
 
 pub(crate) use aoe::{Ledger, ledgers, open};
@@ -24,6 +25,7 @@ pub(crate) use session::LunState;
 use crate::access::Directory;
 use crate::balance::{Board, Meter};
 use crate::config::Config;
+use crate::logins::Logins;
 use crate::message::{Asker, Message};
 use crate::poll::{Poller, Work};
 use crate::ports::Ports;
@@ -63,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) access: Arc<Directory>,
     /// Sessions.
     pub(crate) registry: Arc<Registry>,
+    /// Connections that log in, and discovery sessions.
+    pub(crate) logins: Logins,
     /// Connections on each core, for placement.
     pub(crate) loads: Vec<AtomicUsize>,
     /// How busy each core is.
@@ -460,6 +464,7 @@ impl<I: Io> Core<I> {
             Message::Applied { unit } => self.home_applied(unit),
             Message::Persisted { unit, ok } => self.home_persisted(unit, ok),
             Message::Gate { unit, gate } => self.gate_message(unit, gate),
+            Message::MakeRoom { serial } => self.make_room(serial),
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
             Message::Forsaken { core, parked } => self.forsaken(core, parked),
@@ -584,7 +589,7 @@ impl<I: Io> Core<I> {
     fn report_flush(&mut self, unit: usize, outcome: Outcome) {
         if let Err(error) = outcome {
             self.has_flushed = false;
-            tracing::error!(lun = %self.shared.config.luns[unit].name, ?error, "the store could not be flushed at the end");
+            tracing::error!(lun = %self.shared.config.luns[unit].name, %error, "the store could not be flushed at the end");
         }
     }
 }

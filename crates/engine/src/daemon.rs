@@ -6,6 +6,7 @@ use crate::config::{ByDevice, Config, Lun, StoreSpec};
 use crate::core::{self, Core, Shared};
 use crate::guid;
 use crate::housekeeper::{self, Housekeeper, Job};
+use crate::logins::Logins;
 use crate::message::Message;
 use crate::opening::{self, Opened};
 use crate::ports::Ports;
@@ -145,6 +146,7 @@ impl Daemon {
         let shared = Arc::new(Shared {
             access: Arc::new(Directory::new(config.clone(), addresses.clone(), registry.clone())),
             registry,
+            logins: Logins::new(config.logins_max),
             loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
             board: Board::new(count),
             listeners,
@@ -434,7 +436,7 @@ struct Units {
 impl Units {
     fn of(config: &Config, opened: &[Opened], ports: &Ports) -> Units {
         let unit = |(lun, ports)| Arc::new(unit(config, lun, &opened[lun], ports));
-        let mut units: Vec<Arc<Unit>> = ports.of_luns(config).into_iter().enumerate().map(unit).collect();
+        let mut units: Vec<Arc<Unit>> = ports.of_luns().into_iter().enumerate().map(unit).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
             units.iter_mut().zip(opened).map(|(unit, opened)| home(config, unit, opened)).unzip();
         let view = |(unit, home): (Arc<Unit>, &Home)| View { unit, policy: home.policy() };

@@ -15,6 +15,7 @@ mod guid;
 mod housekeeper;
 pub mod initiator;
 pub mod limited;
+mod logins;
 mod message;
 mod opening;
 pub mod poll;

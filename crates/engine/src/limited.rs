@@ -1,17 +1,21 @@
-//! Log lines that peers can cause: at a limited rate, with a count of what was left out soon afterwards.
+//! Log lines that peers can cause: some at once and one a second in the long run, with a count of what was left out soon
+//! afterwards. So a stranger who goes on all day fills no disk.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
-/// One rate limit: so many lines per [`Limit::WINDOW`]. It lives as long as the process.
+/// One rate limit: so many lines at once, and one more for each [`Limit::WINDOW`]. It lives as long as the process.
 #[derive(Debug)]
 pub struct Limit {
     burst: u64,
     tell: fn(u64),
     known: Once,
+    /// The window in which a line passed or was left out last.
     window: AtomicU64,
-    lines: AtomicU64,
+    /// The window up to which lines that passed have used up the rate.
+    used_up_to: AtomicU64,
+    left_out: AtomicU64,
 }
 
 /// Limits that have been asked, one for each place of [`limited!`](crate::limited!).
@@ -23,9 +27,10 @@ impl Limit {
     /// Length of a window.
     pub const WINDOW: Duration = Duration::from_secs(1);
 
-    /// A limit of `burst` lines in one window; `tell` says how many were left out in one that is over.
+    /// A limit of `burst` lines at once; `tell` says how many were left out in a window that is over.
     pub const fn new(burst: u64, tell: fn(u64)) -> Self {
-        Limit { burst, tell, known: Once::new(), window: AtomicU64::new(0), lines: AtomicU64::new(0) }
+        let (window, used_up_to, left_out) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Limit { burst, tell, known: Once::new(), window, used_up_to, left_out }
     }
 
     /// Whether one more line may pass now.
@@ -40,18 +45,25 @@ impl Limit {
 
     fn passes_in(&self, window: u64) -> bool {
         self.turn(window);
-        self.lines.fetch_add(1, Ordering::Relaxed) < self.burst
+        let used = self.used_up_to.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            let used = used.max(window).saturating_add(1);
+            (used.saturating_sub(window) <= self.burst).then_some(used)
+        });
+        if used.is_err() {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        used.is_ok()
     }
 
     /// Tells what the last window left out, if this is another one. Whether this one owes nothing yet.
     fn turn(&self, window: u64) -> bool {
         if self.window.swap(window, Ordering::Relaxed) != window {
-            let left_out = self.lines.swap(0, Ordering::Relaxed).saturating_sub(self.burst);
+            let left_out = self.left_out.swap(0, Ordering::Relaxed);
             if left_out > 0 {
                 (self.tell)(left_out);
             }
         }
-        self.lines.load(Ordering::Relaxed) <= self.burst
+        self.left_out.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -82,11 +94,12 @@ fn window() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_secs() / Limit::WINDOW.as_secs() + 1
 }
 
-/// `limited!(what, level, format...)`: a log line that passes at most ten times a second from this place, or as often as
-/// `limited!(what, 50 per second, level, format...)` says. `what` names such lines when some were left out.
+/// `limited!(what, level, format...)`: a log line that passes ten times at once from this place, or as often as
+/// `limited!(what, 200 at once, level, format...)` says, and then once a second. `what` names such lines when some were left
+/// out.
 #[macro_export]
 macro_rules! limited {
-    ($what:literal, $burst:literal per second, $level:expr, $($message:tt)+) => {{
+    ($what:literal, $burst:literal at once, $level:expr, $($message:tt)+) => {{
         static LIMIT: $crate::limited::Limit = $crate::limited::Limit::new($burst, |left_out| {
             tracing::event!($level, left_out, "log lines were left out: {}", $what);
         });
@@ -95,7 +108,7 @@ macro_rules! limited {
         }
     }};
     ($what:literal, $level:expr, $($message:tt)+) => {
-        $crate::limited!($what, 10 per second, $level, $($message)+)
+        $crate::limited!($what, 10 at once, $level, $($message)+)
     };
 }
 
@@ -118,10 +131,21 @@ mod tests {
     #[test]
     fn a_burst_passes_and_the_rest_is_counted() {
         let limit = limit();
-        assert_eq!((0..25).filter(|_| limit.passes_in(1)).count(), 10);
+        assert_eq!((0..25).filter(|_| limit.passes_in(7)).count(), 10);
         assert_eq!(told(), []);
-        assert!(limit.passes_in(2) && limit.passes_in(2));
+        assert!(limit.passes_in(8) && !limit.passes_in(8));
         assert_eq!(told(), [15]);
+    }
+
+    #[test]
+    fn in_the_long_run_one_line_passes_in_a_window() {
+        let limit = limit();
+        let passed = (1..=1000).map(|window| (0..100).filter(|_| limit.passes_in(window)).count());
+        assert_eq!(passed.sum::<usize>(), 10 + 999);
+        // After a pause it is as at the beginning.
+        assert_eq!((0..25).filter(|_| limit.passes_in(1009)).count(), 9);
+        assert_eq!((0..25).filter(|_| limit.passes_in(2000)).count(), 10);
+        assert_eq!(told().iter().sum::<u64>(), 1000 * 100 - 1009 + 16);
     }
 
     #[test]

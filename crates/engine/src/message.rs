@@ -101,6 +101,11 @@ pub(crate) enum Message {
         /// What about it.
         gate: GateMessage,
     },
+    /// End the connection with this serial number, which logs in, or is a discovery session: others need its room.
+    MakeRoom {
+        /// Its serial number.
+        serial: u64,
+    },
     /// End the connection with this serial number, and tell core `core` when it is over: its session is reinstated
     /// (RFC 7143 section 6.3.5) by the parked connection `parked` there.
     Reinstate {

@@ -93,7 +93,7 @@ fn opened(lun: &Lun, attempt: Attempt, losses: Arc<AtomicU64>) -> Opened {
                 }
                 open_store(&mut lun, &counted)
             };
-            let store = LateStore::new(format!("{:?}", lun.store), Box::new(opener));
+            let store = LateStore::new(lun.store.to_string(), Box::new(opener));
             Opened { store: Arc::new(store), failed: Some(error.to_string()), losses }
         }
     }

@@ -1,16 +1,22 @@
 //! SCSI target ports: one for each protocol in each portal group of a target. iSCSI over TCP and iSER are one protocol
 //! here, and so are all channels of SRP.
 
-use crate::access::{srp_port, srp_target};
+use crate::access::{group_of, srp_port, srp_target};
 use crate::config::Config;
 use scsi::unit::{Port, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 /// The identifier of no port: AoE has none (SPC-4 section 7.8.6.7 counts from 1).
 pub(crate) const NO_PORT: u16 = 0;
 
-/// All target ports, by the index of their target.
-pub(crate) struct Ports(BTreeMap<usize, Vec<Port>>);
+/// All target ports.
+pub(crate) struct Ports {
+    /// By the index of their target.
+    of_targets: BTreeMap<usize, Vec<Port>>,
+    /// The targets in which each LUN is, for whatever group.
+    targets_of_luns: Vec<Vec<usize>>,
+}
 
 impl Ports {
     /// Those of a configuration. A port's identifier comes from its name, so that it stays when others come and go:
@@ -18,9 +24,15 @@ impl Ports {
     pub(crate) fn of(config: &Config) -> Ports {
         let mut all = named(config);
         number(&mut all);
-        let mut ports: BTreeMap<usize, Vec<Port>> = BTreeMap::new();
-        all.into_iter().for_each(|(target, port)| ports.entry(target).or_default().push(port));
-        Ports(ports)
+        let mut of_targets: BTreeMap<usize, Vec<Port>> = BTreeMap::new();
+        all.into_iter().for_each(|(target, port)| of_targets.entry(target).or_default().push(port));
+        let mut targets_of_luns = vec![Vec::new(); config.luns.len()];
+        for (index, target) in config.targets.iter().enumerate() {
+            let grouped = target.groups.iter().filter_map(|group| group.luns.as_ref()).flatten();
+            let served: BTreeSet<usize> = target.luns.iter().chain(grouped).map(|(_, lun)| *lun).collect();
+            served.into_iter().for_each(|lun| targets_of_luns[lun].push(index));
+        }
+        Ports { of_targets, targets_of_luns }
     }
 
     /// Relative target port identifier of a target that is reached through a portal, by SRP or by iSCSI.
@@ -28,23 +40,38 @@ impl Ports {
         let group = config.portals[portal].group;
         let is_it =
             |port: &&Port| port.group == group && matches!(port.protocol, Protocol::Srp { .. }) == is_srp;
-        self.0
+        self.of_targets
             .get(&target)
             .and_then(|ports| ports.iter().find(is_it))
             .map_or(NO_PORT, |port| port.relative_id)
     }
 
     /// The ports through which each LUN is reached, in the order of their identifiers.
-    pub(crate) fn of_luns(&self, config: &Config) -> Vec<Vec<Port>> {
-        let mut luns = vec![Vec::new(); config.luns.len()];
-        for (target, ports) in &self.0 {
+    pub(crate) fn of_luns(&self) -> Vec<Vec<Port>> {
+        let of = |targets: &Vec<usize>| {
+            let mut ports: Vec<Port> = self.of_these(targets.iter().copied()).cloned().collect();
+            ports.sort_by_key(|port| port.relative_id);
+            ports
+        };
+        self.targets_of_luns.iter().map(of).collect()
+    }
+
+    /// The ports of a LUN's targets that do not show it to an initiator, by their identifiers.
+    pub(crate) fn hidden(&self, config: &Config, lun: usize, initiator: &str, from: IpAddr) -> Vec<u16> {
+        let is_shown = |target: &usize| {
             let target = &config.targets[*target];
-            let grouped = target.groups.iter().filter_map(|group| group.luns.as_ref()).flatten();
-            let served: BTreeSet<usize> = target.luns.iter().chain(grouped).map(|(_, lun)| *lun).collect();
-            served.into_iter().for_each(|lun| luns[lun].extend_from_slice(ports));
-        }
-        luns.iter_mut().for_each(|ports| ports.sort_by_key(|port: &Port| port.relative_id));
-        luns
+            let group = group_of(target, initiator, from);
+            let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target.luns);
+            let is_let_in = group.map_or(target.groups.is_empty(), |group| !group.deny);
+            is_let_in && luns.iter().any(|(_, shown)| *shown == lun)
+        };
+        let hidden = self.targets_of_luns[lun].iter().filter(|target| !is_shown(target));
+        self.of_these(hidden.copied()).map(|port| port.relative_id).collect()
+    }
+
+    /// Those of these targets.
+    fn of_these(&self, targets: impl Iterator<Item = usize>) -> impl Iterator<Item = &Port> {
+        targets.filter_map(|target| self.of_targets.get(&target)).flatten()
     }
 }
 
@@ -120,12 +147,16 @@ mod tests {
 
     fn config(targets: &[&str]) -> Config {
         let target = |name: &&str| format!("\n[[target]]\nname = 'iqn.2026-11.a:{name}'\nluns = ['disk']");
-        let text = PORTALS.to_owned() + &targets.iter().map(target).collect::<String>();
+        parsed(&targets.iter().map(target).collect::<String>())
+    }
+
+    fn parsed(targets: &str) -> Config {
+        let text = PORTALS.to_owned() + targets;
         Config::from_toml(&text, Path::new("lunette.toml")).unwrap_or_else(|problems| panic!("{problems}"))
     }
 
     fn ports_of(config: &Config) -> Vec<Port> {
-        Ports::of(config).of_luns(config).remove(0)
+        Ports::of(config).of_luns().remove(0)
     }
 
     fn numbers(config: &Config) -> Vec<(String, u16)> {
@@ -158,6 +189,31 @@ mod tests {
         assert!(alone.iter().filter(|(name, _)| name.contains(",t,")).all(|port| among.contains(port)));
         let first = ("iqn.2026-11.a:disk,t,0x0001".to_owned(), 39092);
         assert!(alone.contains(&first), "the numbers must stay for ever: {alone:?}");
+    }
+
+    #[test]
+    fn ports_of_targets_that_do_not_show_the_lun_are_hidden() {
+        let target = |(name, rule): (&str, &str)| {
+            let group = format!("group = [{{ name = 'g', initiators = ['*:host']{rule} }}]");
+            format!("\n[[target]]\nname = 'iqn.2026-11.a:{name}'\nluns = ['disk']\n{group}")
+        };
+        let rules = [("shown", ", read_only = true"), ("denied", ", deny = true"), ("empty", ", luns = []")];
+        let open = "\n[[target]]\nname = 'iqn.2026-11.a:open'\nluns = ['disk']".to_owned();
+        let config = parsed(&(open + &rules.map(target).concat()));
+        let seen = |initiator: &str| {
+            let ports = Ports::of(&config);
+            let hidden = ports.hidden(&config, 0, initiator, IpAddr::from([192, 0, 2, 9]));
+            let mut names: Vec<String> = ports.of_luns()[0]
+                .iter()
+                .filter(|port| !hidden.contains(&port.relative_id))
+                .map(|port| port.device.rsplit_once(':').unwrap_or_default().1.to_owned())
+                .collect();
+            names.sort();
+            names.dedup();
+            names
+        };
+        assert_eq!(seen("iqn.2026-11.a:host"), ["open", "shown"]);
+        assert_eq!(seen("iqn.2026-11.a:stranger"), ["open"]);
     }
 
     #[test]

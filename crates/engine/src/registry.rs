@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where sessions live, and how many there are.
 #[derive(Debug, Default)]
@@ -11,8 +11,6 @@ pub(crate) struct Registry {
     /// What sessions that are over had been told of, oldest first.
     told: Mutex<VecDeque<(SessionName, Told)>>,
     serials: AtomicU64,
-    logins: AtomicUsize,
-    discoveries: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -91,31 +89,6 @@ impl Registry {
     /// A number that no other connection has or had.
     pub(crate) fn next_serial(&self) -> u64 {
         self.serials.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Counts a connection that begins to log in; false when `max` are at it already.
-    pub(crate) fn login_begins(&self, max: usize) -> bool {
-        count_up(&self.logins, max)
-    }
-
-    /// The login is over, one way or another.
-    pub(crate) fn login_ends(&self) {
-        self.logins.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Whether there are fewer discovery sessions than `max`.
-    pub(crate) fn has_room_for_discovery(&self, max: usize) -> bool {
-        self.discoveries.load(Ordering::Relaxed) < max
-    }
-
-    /// Counts a discovery session; false when there are `max` already.
-    pub(crate) fn discovery_begins(&self, max: usize) -> bool {
-        count_up(&self.discoveries, max)
-    }
-
-    /// A discovery session is over.
-    pub(crate) fn discovery_ends(&self) {
-        self.discoveries.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Sessions of a target; all channels of the same two ports are one.
@@ -242,10 +215,6 @@ fn sessions_of(
     names.chunk_by(|one, other| one.has_ports_of(other)).count()
 }
 
-fn count_up(counter: &AtomicUsize, max: usize) -> bool {
-    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1)).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,14 +297,5 @@ mod tests {
         }
         assert_eq!(registry.recall(&named(0)), []);
         assert_eq!(registry.recall(&named(TOLD_MAX)), [(0, TOLD_MAX as u64)]);
-    }
-
-    #[test]
-    fn logins_are_bounded() {
-        let registry = Registry::default();
-        assert!(registry.login_begins(1));
-        assert!(!registry.login_begins(1));
-        registry.login_ends();
-        assert!(registry.login_begins(1));
     }
 }

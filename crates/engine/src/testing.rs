@@ -99,9 +99,14 @@ impl HeldStore {
 
     /// Returns when so many operations were cancelled.
     pub(crate) fn wait_for_cancel(&self, operations: usize) {
-        while self.cancelled.load(Ordering::SeqCst) != operations {
+        while self.cancelled() != operations {
             std::thread::yield_now();
         }
+    }
+
+    /// How many operations were cancelled.
+    pub(crate) fn cancelled(&self) -> usize {
+        self.cancelled.load(Ordering::SeqCst)
     }
 
     /// Lets all of them go on.

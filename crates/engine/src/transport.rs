@@ -416,6 +416,18 @@ impl Transport {
         }
     }
 
+    /// Whether the initiator has begun a login, in words that the standard has for it.
+    pub(crate) fn has_begun(&self) -> bool {
+        match self {
+            Transport::Opening(_) => false,
+            Transport::Iscsi(target) => target.has_begun(),
+            Transport::Iser(channel) => channel.machine().has_begun(),
+            Transport::Srp(channel) => channel.machine().has_begun(),
+            Transport::Device(channel) => channel.has_begun(),
+            Transport::Aoe(_) => true,
+        }
+    }
+
     /// For the log.
     pub(crate) fn name(&self) -> &'static str {
         match self {

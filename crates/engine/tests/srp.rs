@@ -49,6 +49,10 @@ fn serve() -> Daemon {
 }
 
 fn serve_unit(spec: &str) -> Daemon {
+    serve_with(spec, |_| {})
+}
+
+fn serve_with(spec: &str, change: impl FnOnce(&mut Config)) -> Daemon {
     let options = ServeOptions {
         listen: vec!["127.0.0.1:0".into()],
         srp: vec!["127.0.0.1:0".into()],
@@ -57,7 +61,8 @@ fn serve_unit(spec: &str) -> Daemon {
         poll: std::env::var("LUNETTE_TEST_POLL").ok(),
         ..ServeOptions::default()
     };
-    let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
+    let mut config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
+    change(&mut config);
     Daemon::start(config).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -374,4 +379,25 @@ fn a_unit_that_grew_is_told_at_once() {
     let sense = &event[18 + 36..];
     assert_eq!((sense[0] & 0x7f, sense[2] & 0xf, &sense[12..14]), (0x70, 6, &[0x2a, 0x09][..]));
     daemon.stop().expect("an orderly end");
+}
+
+#[test]
+fn connections_that_do_not_log_in_keep_no_channel_out() {
+    let daemon = serve_with("ram:1M", |config| config.logins_max = 8);
+    let at = daemon.addresses()[0];
+    let silent: Vec<TcpStream> = (0..32)
+        .map(|n| {
+            let mut stream = TcpStream::connect(at).expect("a connection");
+            // Some say that they speak RDMA, and then nothing.
+            if n % 2 == 0 {
+                let frame = [b"MPA ID Req Frame", &[0x10, 2, 0, 4, 0, 4, 0, 0][..]].concat();
+                stream.write_all(&frame).expect("a request");
+            }
+            stream
+        })
+        .collect();
+    let (mut channel, _) = Channel::login(at, 1, SINGLE, GUID).expect("a channel");
+    assert_eq!(channel.execute(TEST_UNIT_READY), GOOD);
+    drop(silent);
+    daemon.stop().expect("it ends in order");
 }

@@ -7,7 +7,8 @@ use crate::copy::CopyArguments;
 use crate::discover::DiscoverArguments;
 use crate::inquiry::InquiryArguments;
 use crate::report::ReportArguments;
-use clap::{Args, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use engine::config::ServeOptions;
 use std::path::PathBuf;
 
@@ -139,23 +140,66 @@ impl Serve {
     }
 }
 
-/// What is wrong with the arguments and how to get on, in one line.
-pub(crate) fn one_line(error: &clap::Error) -> String {
+/// The most options of a command that one line lists.
+const OPTIONS_LISTED: usize = 16;
+
+/// What is wrong with the arguments and how to get on, in one line. `arguments`: without the program's name.
+pub(crate) fn one_line(error: &clap::Error, arguments: impl IntoIterator<Item = String>) -> String {
     let text = error.to_string();
     let told = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take_while(told);
-    let what = lines.collect::<Vec<_>>().join(" ");
-    format!("{}; see lunette --help", what.strip_prefix("error: ").unwrap_or(&what))
+    // Tips are put better below.
+    let what = lines.filter(|line| !line.starts_with("tip:")).collect::<Vec<_>>().join(" ");
+    let (name, command) = asked(arguments);
+    let cure = cure(error, &command).map_or(String::new(), |cure| format!("; {cure}"));
+    format!("{}{cure}; see {name} --help", what.strip_prefix("error: ").unwrap_or(&what))
+}
+
+/// The command that the arguments are for, by its whole name.
+fn asked(arguments: impl IntoIterator<Item = String>) -> (String, clap::Command) {
+    let mut command = Arguments::command();
+    let mut name = command.get_name().to_owned();
+    for argument in arguments {
+        let Some(inner) = command.find_subcommand(&argument) else { break };
+        name = format!("{name} {argument}");
+        command = inner.clone();
+    }
+    (name, command)
+}
+
+/// What may have been meant.
+fn cure(error: &clap::Error, command: &clap::Command) -> Option<String> {
+    let meant = |kind| match error.get(kind)? {
+        ContextValue::String(word) => Some(word.clone()),
+        ContextValue::Strings(words) => words.first().cloned(),
+        _ => None,
+    };
+    let similar = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    if let Some(word) = similar.into_iter().find_map(meant) {
+        return Some(format!("did you mean `{word}`?"));
+    }
+    let word = meant(ContextKind::InvalidArg)?;
+    let options: Vec<String> =
+        command.get_opts().filter_map(|option| Some(format!("--{}", option.get_long()?))).collect();
+    match (error.kind(), word.strip_prefix("--")) {
+        (ErrorKind::UnknownArgument, Some(_)) if (1..=OPTIONS_LISTED).contains(&options.len()) => {
+            Some(format!("known here: {}", options.join(", ")))
+        }
+        (ErrorKind::UnknownArgument, None) if word.starts_with('-') => {
+            Some("options begin with two dashes".into())
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     fn refusal(arguments: &[&str]) -> String {
         let program = ["lunette"].iter().chain(arguments);
-        one_line(&Arguments::try_parse_from(program).expect_err("wrong on purpose"))
+        let error = Arguments::try_parse_from(program).expect_err("wrong on purpose");
+        one_line(&error, arguments.iter().map(|argument| argument.to_string()))
     }
 
     #[test]
@@ -166,16 +210,25 @@ mod tests {
     #[test]
     fn wrong_arguments_are_answered_with_one_line() {
         for (arguments, named) in [
-            (&[][..], "subcommand"),
-            (&["serv"], "tip: a similar subcommand exists: 'serve'"),
-            (&["serve", "--luns", "ram:1G"], "tip: a similar argument exists: '--lun'"),
+            (&[][..], "report, help]; see lunette --help"),
+            (&["serv"], "; did you mean `serve`?; see lunette --help"),
+            (
+                &["serve", "--luns", "ram:1G"],
+                "'--luns' found; did you mean `--lun`?; see lunette serve --help",
+            ),
+            (&["inquiry", "x", "--jsn"], "; did you mean `--json`?; see lunette inquiry --help"),
+            (&["bench", "ram:1M", "--jobs", "2"], "'--jobs' found; see lunette bench --help"),
+            (&["inquiry", "x", "--verify"], "; known here: --json, --raw; see"),
+            (&["aoe", "config", "x", "--tst"], "; did you mean `--test`?; see lunette aoe config --help"),
+            (&["serve", "-lun", "ram:1G"], "; options begin with two dashes; see lunette serve --help"),
+            (&["bench", "ram:1M", "--rw", "randrea"], "; did you mean `randread`?; see lunette bench --help"),
             (&["serve", "--lun"], "--lun"),
             (&["serve", "--cores", "0", "--cores", "1"], "--cores"),
             (&["serve", "--log-level", "loud"], "possible values: off, error"),
-            (&["check"], "<FILE>"),
+            (&["check"], "<FILE>; see lunette check --help"),
         ] {
             let line = refusal(arguments);
-            assert!(line.contains(named) && line.ends_with("; see lunette --help"), "{line}");
+            assert!(line.contains(named) && line.ends_with(" --help"), "{line}");
             assert_eq!(line.lines().count(), 1, "{line}");
         }
     }

@@ -32,6 +32,9 @@ struct Portal {
 
 /// Asks; returns what is to be printed, or what is wrong.
 pub(crate) fn run(arguments: &DiscoverArguments) -> Result<String, Failure> {
+    if !Url::is_meant(&arguments.url) {
+        return Err(no_url(&arguments.url));
+    }
     let url: Url = arguments.url.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
     let found = discover(&url, &Options::default()).map_err(Failure::failed)?;
     let targets: Vec<Target> = found
@@ -44,6 +47,15 @@ pub(crate) fn run(arguments: &DiscoverArguments) -> Result<String, Failure> {
     Ok(match arguments.json {
         true => format!("{}\n", serde_json::to_string_pretty(&targets).unwrap_or_default()),
         false => in_words(&targets, &url),
+    })
+}
+
+/// A host without a scheme, for the most part. What has other characters may hold a secret.
+fn no_url(text: &str) -> Failure {
+    let is_host = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-.:[]".contains(c));
+    Failure::wrong_input(match is_host {
+        true => format!("`{text}` is no URL; write iscsi://{text}, or aoe://{text} for a network interface"),
+        false => "this is no URL; write iscsi://HOST[:PORT], iser://HOST[:PORT] or aoe://IFACE".into(),
     })
 }
 

@@ -12,7 +12,7 @@ mod standard;
 pub(crate) use data::printable;
 pub(crate) use rows::Rows;
 
-use crate::Failure;
+use crate::{Failure, print, unprinted};
 use capacity::Capacity;
 use clap::Args;
 use engine::initiator::client::CommandError;
@@ -23,11 +23,15 @@ use reports::{Group, Supported};
 use serde::Serialize;
 use standard::Identity;
 use std::fmt::Write as _;
+use wire::SenseKey;
 
 /// Bytes that are asked for of an answer: more than units have to tell, but not too many for old ones.
 const ANSWER_BYTES: u16 = 4096;
 /// INQUIRY of old units has one byte for the length (SPC-2).
 const STANDARD_BYTES: u16 = 255;
+
+/// TEST UNIT READY (SPC-4 section 6.47).
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette inquiry iscsi://storage1/iqn.2026-11.io.lunette:disk/0")]
@@ -47,6 +51,8 @@ pub(crate) struct InquiryArguments {
 struct Report {
     url: String,
     identity: Option<Identity>,
+    /// Why it carries out no commands for its medium; `None`: it is ready.
+    not_ready: Option<String>,
     serial: Option<String>,
     designators: Vec<Designator>,
     capacity: Option<Capacity>,
@@ -86,10 +92,13 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
     if arguments.raw {
         report.raw = asker.answers;
     }
-    Ok(match arguments.json {
+    let text = match arguments.json {
         true => format!("{}\n", serde_json::to_string_pretty(&report).unwrap_or_default()),
         false => report.in_words(),
-    })
+    };
+    let Some(reason) = &report.not_ready else { return Ok(text) };
+    print(&text).map_err(|error| Failure::failed(unprinted(&error)))?;
+    Err(Failure::failed(format!("{url}: the unit is not ready: {reason}")))
 }
 
 struct Asker {
@@ -107,6 +116,7 @@ impl Asker {
             let known = report.luns.unwrap_or_default().join(", ");
             return Err(format!("there is no unit at this LUN; the target tells of LUNs {known}"));
         }
+        report.not_ready = self.not_ready()?;
         report.pages = self.page(0x00)?.unwrap_or_default();
         self.learn_pages(&mut report)?;
         if identity.is_disk() {
@@ -115,6 +125,17 @@ impl Asker {
         self.learn_modes_and_reports(&mut report)?;
         report.identity = Some(identity);
         Ok(report)
+    }
+
+    /// What TEST UNIT READY ends with, unless the unit is ready, or is so for others (a reservation, say).
+    fn not_ready(&mut self) -> Result<Option<String>, String> {
+        let reply = self.client.command(&TEST_UNIT_READY, 0, &[]);
+        let reply = reply.map_err(|error| format!("TEST UNIT READY: {error}"))?;
+        let sense = reply.sense.filter(|sense| match sense.key() {
+            Some(SenseKey::NotReady | SenseKey::MediumError | SenseKey::HardwareError) => true,
+            Some(_) | None => false,
+        });
+        Ok(sense.map(|sense| sense.to_string()))
     }
 
     fn learn_luns(&mut self, report: &mut Report) -> Result<(), String> {
@@ -209,6 +230,7 @@ impl Report {
         if let Some(identity) = &self.identity {
             identity.write(&mut rows);
         }
+        rows.add("ready", self.not_ready.as_ref().map_or("yes".into(), |reason| format!("no: {reason}")));
         if let Some(serial) = &self.serial {
             rows.text("serial number", serial);
         }

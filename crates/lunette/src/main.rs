@@ -51,7 +51,11 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Report(arguments) }) => tool(|| report::run(&arguments)),
         // Help and version.
         Err(error) if !error.use_stderr() => told(error.print()),
-        Err(error) => fail(one_line(&error), WRONG_INPUT),
+        Err(error) => {
+            let arguments =
+                std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
+            fail(one_line(&error, arguments), WRONG_INPUT)
+        }
     }
 }
 

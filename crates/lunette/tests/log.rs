@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use support::daemon::Daemon;
 use support::initiator::{Initiator, Login, Pdu};
-use support::tools::{must, read_text, tool, wait};
+use support::tools::{must, read_text, run, tool, wait};
 use support::{Noise, wait_until};
 
 const SERVE: [&str; 5] = ["serve", "--lun", "ram:1M", "--listen", "127.0.0.1:0"];
@@ -110,4 +110,88 @@ fn what_a_stranger_says_is_cut_and_harms_no_terminal() {
     assert!(line.contains("\\x1b[2J\\xe2\\x80\\xae\\xe2\\x80\\x8bx"), "{line}");
     assert!(line.len() < 700, "{} bytes", line.len());
     assert!(log.chars().all(|c| c == '\n' || (c.is_ascii() && !c.is_ascii_control())), "{log:?}");
+}
+
+/// What a log of this level has of a login, a few commands, a reset and a logout.
+fn log_of_a_session(level: &str) -> String {
+    let daemon = Daemon::start(Daemon::command().args(SERVE).args(["--log-level", level]));
+    let url = daemon.lun(0);
+    let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+    guest.ready(url.lun).expect("it is ready");
+    guest.write_blocks(url.lun, 0, 512, &[7; 512], false).expect("WRITE");
+    guest.read_blocks(url.lun, 0, 1, 512).expect("READ");
+    guest.read(url.lun, &[0x12, 0, 0, 0, 36, 0], 36).expect("INQUIRY");
+    let refused = guest.read(url.lun, &[0xdf, 1, 2, 3, 4, 5, 6, 7, 8, 9], 0).expect("an answer");
+    assert_eq!(refused.sense_key(), Some(5));
+    assert_eq!(guest.manage(5, url.lun, u32::MAX).expect("an answer"), 0);
+    guest.logout().expect("logout");
+    daemon.stop()
+}
+
+fn count(log: &str, parts: &[&str]) -> usize {
+    log.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
+}
+
+const REFUSED: [&str; 5] = [
+    "DEBUG CHECK CONDITION: ILLEGAL REQUEST, INVALID COMMAND OPERATION CODE (20h/00h)",
+    "initiator=\"iqn.2026-11.io.lunette.test:guest\"",
+    "lun=0",
+    "cdb=df010203040506070809",
+    "sense=70",
+];
+
+#[test]
+fn at_info_a_session_has_two_lines() {
+    let log = log_of_a_session("info");
+    assert_eq!((count(&log, &[" DEBUG "]), count(&log, &[" TRACE "])), (0, 0), "{log}");
+    assert_eq!(count(&log, &["guest"]), 2, "{log}");
+}
+
+#[test]
+fn at_debug_the_log_has_negotiation_task_management_and_check_conditions() {
+    let log = log_of_a_session("debug");
+    assert_eq!(count(&log, &[" TRACE "]), 0, "{log}");
+    for says in ["the initiator says", "the target says"] {
+        assert!(count(&log, &["DEBUG login: ", says, "MaxBurstLength=262144"]) >= 1, "{log}");
+    }
+    assert_eq!(count(&log, &REFUSED), 1, "{log}");
+    assert_eq!(count(&log, &["DEBUG LOGICAL UNIT RESET", "guest", "lun=0"]), 1, "{log}");
+    assert_eq!(count(&log, &["DEBUG task management answered", "Complete"]), 1, "{log}");
+    assert_eq!(count(&log, &["DEBUG the session is to end"]), 1, "{log}");
+}
+
+#[test]
+fn at_trace_the_log_has_every_command_and_its_end() {
+    let log = log_of_a_session("trace");
+    // READ (16), WRITE (16) and INQUIRY; and the one that was refused.
+    for cdb in ["cdb=88", "cdb=8a", "cdb=12", "cdb=df"] {
+        assert_eq!(count(&log, &["TRACE command ", cdb, "guest"]), 1, "{cdb} in {log}");
+    }
+    let commands = count(&log, &["TRACE command "]) - count(&log, &["TRACE command ended "]);
+    let ends = count(&log, &["TRACE command ended "]) + count(&log, &["DEBUG CHECK CONDITION: "]);
+    assert_eq!(commands, ends, "{log}");
+    assert_eq!(count(&log, &["TRACE command ended ", "Good", "read_bytes=512"]), 1, "{log}");
+    assert_eq!(count(&log, &["TRACE command ended ", "Good", "write_bytes=512"]), 1, "{log}");
+    assert_eq!(count(&log, &REFUSED), 1, "{log}");
+}
+
+#[test]
+fn what_proves_who_somebody_is_is_not_logged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    let secret = "a-long-secret-9";
+    let text = format!(
+        "[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nname = \"disk\"\nram = \"1M\"\n\
+         [[target]]\nname = \"iqn.2026-11.io.lunette:chap\"\nluns = [\"disk\"]\n\
+         [[target.group]]\nname = \"all\"\nchap = {{ user = \"somebody\", secret = \"{secret}\" }}\n"
+    );
+    std::fs::write(&file, text).expect("written");
+    let daemon =
+        Daemon::start(Daemon::command().args(["serve", "--log-level", "trace", "--config"]).arg(&file));
+    let url = daemon.lun(0).with(&format!("somebody%{secret}@"), "");
+    run(Daemon::command().args(["inquiry", &url]), Duration::from_secs(30)).expect_success("inquiry");
+    let log = daemon.stop();
+    assert!(count(&log, &["the target says", "CHAP_A=", "CHAP_C=(not logged)"]) == 1, "{log}");
+    assert!(count(&log, &["the initiator says", "CHAP_N=somebody", "CHAP_R=(not logged)"]) == 1, "{log}");
+    assert!(!log.contains(secret) && !log.contains("=0x"), "{log}");
 }

@@ -125,6 +125,27 @@ fn every_initiator_is_told_once_of_what_a_flush_has_lost() {
     assert!(log.contains("not yet durable may be lost") && log.contains("the next flush of each"), "{log}");
 }
 
+#[test]
+fn a_durable_write_that_failed_fails_one_flush_of_each_initiator_and_needs_no_restart() {
+    let (fuse, daemon) = fallible();
+    let (mut one, mut two) = (login(&daemon, "one"), login(&daemon, "two"));
+    for round in 1..=2 {
+        two.write_blocks(0, 16, 512, &[round; 4096], false).expect("WRITE");
+        fuse.fail_writes(Some(EIO));
+        one.write_blocks(0, 0, 512, &[round; 4096], true).expect_err("the medium fails");
+        fuse.fail_writes(None);
+        for initiator in [&mut one, &mut two] {
+            let flushes = [flush(initiator), flush(initiator), flush(initiator)];
+            assert_eq!(flushes, [Some(HARDWARE_ERROR), None, None], "round {round}");
+            initiator.write_blocks(0, 32, 512, &[round + 8; 4096], true).expect("WRITE");
+        }
+        assert_eq!(fuse.byte(32 * 512), round + 8);
+    }
+    assert_eq!(flush(&mut login(&daemon, "three")), None);
+    let log = daemon.stop();
+    assert_eq!(log.matches("the next flush of each initiator fails").count(), 2, "{log}");
+}
+
 /// Logs in, and sees that the unit is ready.
 fn login(daemon: &Daemon, name: &str) -> Initiator {
     let mut initiator = Initiator::login(&daemon.lun(0), &Login::named(name)).expect("login");

@@ -78,10 +78,33 @@ fn units_are_copied_and_described_over_rdma() {
         assert!(said.contains("WORDS-2"), "{said}");
     }
     let url = daemon.url_over("srp");
+    refused(&["discover", "127.0.0.1:3260"], 2, &["write iscsi://127.0.0.1:3260"]);
+    refused(&["discover", "me%open-sesame@host"], 2, &["iscsi://HOST"]);
     refused(&["discover", &url], 1, &["GUID", "iscsi://"]);
     refused(&["inquiry", url.trim_end_matches("/0")], 2, &["srp://HOST/GUID/LUN"]);
     let guid = url.rsplit('/').nth(1).expect("a GUID");
     refused(&["inquiry", &url.replace(guid, "0123456789abcdef")], 1, &["no such target port"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_unit_that_is_not_ready_is_described_and_the_command_fails() {
+    let daemon = Daemon::serve(["--lun", "ram:1M", "--lun", "file:/nonexistent/disk.img,serial=ABSENT"]);
+    let (ready, absent) = (daemon.lun(0).to_string(), daemon.lun(1).to_string());
+    let said = lunette(["inquiry", &ready]).expect_success("inquiry");
+    assert!(said.lines().any(|line| line.split_whitespace().eq(["ready", "yes"])), "{said}");
+    refused(&["inquiry", &absent], 1, &["ABSENT", "no: NOT READY", "/1: the unit is not ready: NOT READY"]);
+    let output = Daemon::command().args(["inquiry", "--json", &absent]).output().expect("it runs");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), document["serial"].as_str()), (Some(1), Some("ABSENT")));
+    assert!(document["not_ready"].as_str().is_some_and(|why| why.starts_with("NOT READY")), "{document}");
+    // Others say so in the standard's words, too.
+    let file = daemon.path("file");
+    for arguments in [&["copy", &absent, file.to_str().expect("UTF-8")][..], &["bench", &absent]] {
+        let outcome = lunette(arguments);
+        assert!(outcome.status.is_some_and(|status| !status.success()), "{}", outcome.text);
+        assert!(outcome.text.contains("failed: NOT READY"), "{}", outcome.text);
+    }
     daemon.stop();
 }
 
@@ -201,7 +224,7 @@ fn targets_are_discovered() {
     assert_eq!(json[0]["portals"][0]["address"], portal.as_str());
     daemon.stop();
     refused(&["discover", &url], 1, &[&portal, "refused"]);
-    refused(&["discover", "host"], 2, &["URL", "iscsi://HOST"]);
+    refused(&["discover", "host"], 2, &["URL", "iscsi://host"]);
 }
 
 #[test]

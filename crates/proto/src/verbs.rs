@@ -81,8 +81,8 @@ pub enum FunctionResponse {
     NoUnit,
     /// Not supported.
     NotSupported,
-    /// The function was refused.
-    Rejected,
+    /// The nexus may not ask for it.
+    NotAuthorized,
 }
 
 /// Names one task management request until it is answered.

@@ -192,8 +192,9 @@ mod tests {
     use crate::attention::UnitAttention;
     use crate::command::Status;
     use crate::home::HomeRequest;
-    use crate::nexus::NexusId;
+    use crate::nexus::{NexusId, Reach};
     use crate::policy::ModesChange;
+    use crate::reservation::iscsi_transport_id;
     use crate::testing::{BLOCK, Bench, unit};
     use proptest::prelude::*;
 
@@ -263,6 +264,50 @@ mod tests {
         assert_eq!(bench.read(&[0x1a, 8, 0x3f, 0, 255, 0]).data[2], 0x90);
     }
 
+    /// A removable unit whose first nexus may only read, and whose second may do everything.
+    fn with_reader() -> Bench {
+        let mut unit = unit();
+        unit.removable = true;
+        let mut bench = Bench::of(unit, 1 << 20);
+        bench.add_ata();
+        bench.nexuses[0].read_only = true;
+        bench.reach = [Reach::ReadOnly; 2];
+        bench
+    }
+
+    #[test]
+    fn who_may_only_read_changes_nothing_for_others() {
+        let mut bench = with_reader();
+        for reserve in [&[0x16, 0, 0, 0, 0, 0][..], &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
+            bench.read(reserve).assert_check(0x7, 0x2700);
+        }
+        let id = iscsi_transport_id("iqn.2026-11.example:a", 1);
+        let list = [&[0; 15][..], &[1], &[0; 8]].concat();
+        let relocate = [&list[..23], &[id.len() as u8], &id].concat();
+        for (action, list) in (0..=6).map(|action| (action, &list)).chain([(7, &relocate)]) {
+            let order = [0x5f, action, 5, 0, 0, 0, 0, 0, list.len() as u8, 0];
+            bench.write(&order, list).assert_check(0x7, 0x2700);
+        }
+        bench.write(&[0x15, 0x10, 0, 0, 16, 0], &mode_list(0x06)).assert_check(0x7, 0x2700);
+        bench.read(&[0x1b, 0, 0, 0, 2, 0]).assert_check(0x7, 0x2700);
+        bench.read(&[0x1e, 0, 0, 0, 1, 0]).assert_check(0x7, 0x2700);
+        assert!(bench.published.is_none());
+        // What it leaves as it is ends well.
+        bench.write(&[0x15, 0x10, 0, 0, 16, 0], &mode_list(0x02)).assert_good();
+        for harmless in
+            [[0x17, 0, 0, 0, 0, 0], [0x1b, 0, 0, 0, 1, 0], [0x1b, 0, 0, 0, 3, 0], [0x1e, 0, 0, 0, 0, 0]]
+        {
+            bench.read(&harmless).assert_good();
+        }
+        bench.run(1, &[0x16, 0, 0, 0, 0, 0], &[], 0).assert_good();
+        assert_eq!(bench.read(READ).ending.status, Status::ReservationConflict);
+    }
+
+    /// MODE SELECT(6) of the Control page with these bits in its third byte.
+    fn mode_list(flags: u8) -> [u8; 16] {
+        [0, 0, 0, 0, 0x0a, 10, flags, 0x10, 0, 0, 0, 0, 0, 0, 0, 0]
+    }
+
     #[test]
     fn precedence_of_unit_attentions() {
         let mut bench = Bench::new();
@@ -330,6 +375,10 @@ mod tests {
             unit.removable = true;
             let outcome = Bench::of(unit, 1 << 20).run(0, &cdb, &out, 4096);
             prop_assert_eq!(outcome.ending.status == Status::CheckCondition, outcome.ending.sense.is_some());
+            let mut bench = with_reader();
+            bench.medium.fill(0xa5);
+            bench.run(0, &cdb, &out, 4096);
+            prop_assert!(bench.published.is_none() && bench.medium.iter().all(|byte| *byte == 0xa5));
         }
     }
 }

@@ -138,6 +138,33 @@ impl HomeRequest {
             | HomeRequest::NexusLost(_) => None,
         }
     }
+
+    /// Who asks for what would change the unit for others as well. Task management is judged before it comes here.
+    fn changer(&self, policy: &Policy) -> Option<&Identity> {
+        let (from, changes) = match self {
+            HomeRequest::PersistentReserveOut { from, .. }
+            | HomeRequest::Reserve(from)
+            | HomeRequest::Export { from, .. }
+            | HomeRequest::EraseBegin { from, .. }
+            | HomeRequest::SanitizeExitFailure { from } => (from, true),
+            HomeRequest::SetModes { from, change } => (from, change.of(policy.modes) != policy.modes),
+            HomeRequest::StartStop { from, start, load_eject } => {
+                (from, policy.after_start_stop(*start, *load_eject) != (policy.started, policy.ejected))
+            }
+            HomeRequest::PreventRemoval { from, prevent } => (from, *prevent),
+            HomeRequest::Release(_)
+            | HomeRequest::EraseEnd { .. }
+            | HomeRequest::QueueError { .. }
+            | HomeRequest::AbortTaskSet { .. }
+            | HomeRequest::ClearTaskSet { .. }
+            | HomeRequest::Reset { .. }
+            | HomeRequest::StoreChanged(_)
+            | HomeRequest::StoreReset
+            | HomeRequest::StoreFailed(_)
+            | HomeRequest::NexusLost(_) => return None,
+        };
+        changes.then_some(from)
+    }
 }
 
 /// A nexus as reservations know it.
@@ -149,6 +176,8 @@ pub struct Identity {
     pub transport_id: Vec<u8>,
     /// The target port's relative identifier.
     pub target_port: u16,
+    /// It may only read, and so changes nothing for others.
+    pub read_only: bool,
 }
 
 /// The home's answer, valid once every core has applied what was published with it.
@@ -281,6 +310,9 @@ impl Home {
             if access.conflicts(class) {
                 return (HomeReply::Conflict, None);
             }
+        }
+        if request.changer(&self.policy).is_some_and(|from| from.read_only) {
+            return (HomeReply::Check(Check::WRITE_PROTECTED), None);
         }
         // The medium is as the operation left it, whether or not that can be kept.
         let can_undo = !matches!(request, HomeRequest::EraseEnd { .. });
@@ -431,15 +463,14 @@ impl Draft {
         if load_eject && self.policy.removal_prevented {
             return HomeReply::Check(Check::REMOVAL_PREVENTED);
         }
+        let after = self.policy.after_start_stop(start, load_eject);
+        if after == (self.policy.started, self.policy.ejected) {
+            return HomeReply::Done;
+        }
         if load_eject && start && self.policy.ejected {
             self.attentions.push((Who::Others(from), UnitAttention::MediumChanged));
         }
-        if load_eject {
-            self.policy.ejected = !start;
-        }
-        if start || !load_eject {
-            self.policy.started = start;
-        }
+        (self.policy.started, self.policy.ejected) = after;
         self.changed()
     }
 

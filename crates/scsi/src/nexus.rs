@@ -4,6 +4,7 @@ use crate::attention::UnitAttention;
 use crate::home::Identity;
 use crate::policy::Policy;
 use crate::reservation::{Access, aoe_mac};
+use crate::unit::{Port, Unit};
 use std::collections::VecDeque;
 use wire::aoe::Mac;
 
@@ -20,12 +21,14 @@ pub struct NexusUnit {
     pub transport_id: Vec<u8>,
     /// The target port's relative identifier.
     pub target_port: u16,
+    /// Other ports of the unit, whose targets do not show it to the initiator: they are not reported to it.
+    pub hidden_ports: Vec<u16>,
     /// The initiator's address, if it speaks ATA (over Ethernet), as its TransportID tells. Such a nexus has no unit
     /// attentions: ATA has no word for them.
     pub mac: Option<Mac>,
     /// The MAC mask list leaves the initiator out: it gets no answer.
     pub(crate) is_masked: bool,
-    /// This nexus may only read (access rule of its initiator group).
+    /// This nexus may only read (access rule of its initiator group), and change nothing for others.
     pub read_only: bool,
     /// Pending unit attentions, oldest first, each once; at most [`NexusUnit::ATTENTIONS_MAX`].
     pub attentions: VecDeque<UnitAttention>,
@@ -59,6 +62,7 @@ impl NexusUnit {
             id,
             transport_id,
             target_port,
+            hidden_ports: Vec::new(),
             mac,
             is_masked: false,
             read_only,
@@ -71,7 +75,12 @@ impl NexusUnit {
 
     /// The nexus as reservations know it.
     pub fn identity(&self) -> Identity {
-        Identity { nexus: self.id, transport_id: self.transport_id.clone(), target_port: self.target_port }
+        Identity {
+            nexus: self.id,
+            transport_id: self.transport_id.clone(),
+            target_port: self.target_port,
+            read_only: self.read_only,
+        }
     }
 
     /// Establishes a unit attention: each once, in the order of precedence, then of age. A power on or a reset makes
@@ -91,6 +100,11 @@ impl NexusUnit {
         let at = self.attentions.iter().take_while(|other| other.precedence() <= rank).count();
         self.attentions.insert(at, attention);
         self.attentions.truncate(NexusUnit::ATTENTIONS_MAX);
+    }
+
+    /// The ports of a unit that the initiator may know of.
+    pub(crate) fn ports<'a>(&'a self, unit: &'a Unit) -> impl Iterator<Item = &'a Port> {
+        unit.ports.iter().filter(|port| !self.hidden_ports.contains(&port.relative_id))
     }
 
     /// Takes the unit attention that is to be reported first.

@@ -150,6 +150,12 @@ impl Erasure {
 }
 
 impl Policy {
+    /// `started` and `ejected` after a START STOP UNIT.
+    pub(crate) fn after_start_stop(&self, start: bool, load_eject: bool) -> (bool, bool) {
+        let started = if start || !load_eject { start } else { self.started };
+        (started, if load_eject { !start } else { self.ejected })
+    }
+
     /// Whether the loss of this nexus may change it: it has reserved the unit by RESERVE, or somebody prevents medium removal.
     pub fn may_be_held_by(&self, nexus: NexusId) -> bool {
         self.removal_prevented || self.reservations.is_reserved_by(nexus)

@@ -4,6 +4,7 @@ use crate::admit::Admission;
 use crate::answer::Answer;
 use crate::exec::{Env, Program};
 use crate::sense::{Check, Failure};
+use crate::unit::Port;
 use wire::Cdb;
 
 /// AO_SUP: active/optimized is the one state that a group is ever in.
@@ -23,16 +24,16 @@ pub(crate) fn groups(admission: &Admission<'_>) -> Result<Program, Failure> {
 
 fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let mut body = Vec::new();
-    let ports = &env.view.unit.ports;
-    let mut groups: Vec<u16> = ports.iter().map(|port| port.group).collect();
+    let ports = || env.nexus.ports(&env.view.unit);
+    let mut groups: Vec<u16> = ports().map(|port| port.group).collect();
     groups.sort_unstable();
     groups.dedup();
     for group in groups {
-        let members = ports.iter().filter(|port| port.group == group);
+        let members: Vec<&Port> = ports().filter(|port| port.group == group).collect();
         let [high, low] = group.to_be_bytes();
-        let count = u8::try_from(members.clone().count()).unwrap_or(u8::MAX);
+        let count = u8::try_from(members.len()).unwrap_or(u8::MAX);
         body.extend_from_slice(&[0, ACTIVE_OPTIMIZED_SUPPORTED, high, low, 0, 0, 0, count]);
-        for port in members.take(usize::from(count)) {
+        for port in members.into_iter().take(usize::from(count)) {
             let [high, low] = port.relative_id.to_be_bytes();
             body.extend_from_slice(&[0, 0, high, low]);
         }
@@ -77,6 +78,29 @@ mod tests {
         assert_eq!(data, [&[0, 0, 0, 24][..], &body].concat());
         let data = bench.read(&[0xa3, 0x2a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]).assert_good().data.clone();
         assert_eq!(data, [&[0, 0, 0, 28, 0x10, 0, 0, 0][..], &body].concat());
+    }
+
+    #[test]
+    fn ports_that_are_hidden_from_an_initiator_are_reported_to_others_alone() {
+        let mut bench = Bench::new();
+        let mut pages = || {
+            [0, 1].map(|nexus| {
+                bench.run(nexus, &[0x12, 1, 0x88, 4, 0, 0], &[], 1024).assert_good().data.clone()
+            })
+        };
+        let [all, same] = pages();
+        assert!(all == same && all.len() > 4);
+        bench.nexuses[1].hidden_ports = vec![2];
+        let mut pages = || {
+            [0, 1].map(|nexus| {
+                bench.run(nexus, &[0x12, 1, 0x88, 4, 0, 0], &[], 1024).assert_good().data.clone()
+            })
+        };
+        let [first, second] = pages();
+        assert!(first == all && all[4..].starts_with(&second[4..]) && second.len() < all.len());
+        let groups =
+            bench.run(1, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[], 256).assert_good().data.clone();
+        assert_eq!(groups, [0, 0, 0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Storage words: what the device server asks of a store, and how a store fails.
 
+use std::fmt;
+
 /// An operation on a unit's medium. Offsets and lengths are bytes, always whole logical blocks inside the capacity.
 /// `buffer` is the offset in the task's buffer where the operation's data starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,6 +166,25 @@ pub enum StoreError {
     Busy,
     /// Somebody else has reserved the store.
     Reserved,
+}
+
+/// What is wrong, after the store's name.
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StoreError::Miscompare { .. } => "the data differs",
+            StoreError::OutOfRange => "it has become smaller",
+            StoreError::NoSpace => "no space is left",
+            StoreError::ReadFailed { .. } | StoreError::WriteFailed => "the medium fails",
+            StoreError::Lost => "it has lost what was written",
+            StoreError::Unsupported => "it does not support this operation",
+            StoreError::ReadOnly => "it is write-protected",
+            StoreError::Unavailable => "it is lost or not ready",
+            StoreError::Cancelled => "the operation was cancelled",
+            StoreError::Busy => "it is out of resources",
+            StoreError::Reserved => "another initiator has reserved it",
+        })
+    }
 }
 
 /// What a store can do and what it likes; the true limits behind VPD B0 and B2.

@@ -156,9 +156,9 @@ fn mode_page_policy(_: &Env<'_>, data: &mut Vec<u8>) {
     data.extend_from_slice(&[0x3f, 0xff, 0x00, 0x00]);
 }
 
-/// 88h.
+/// 88h: the ports by which this initiator may reach the unit.
 fn ports(env: &Env<'_>, data: &mut Vec<u8>) {
-    for port in &env.view.unit.ports {
+    for port in env.nexus.ports(&env.view.unit) {
         data.extend_from_slice(&[0, 0]);
         data.extend_from_slice(&port.relative_id.to_be_bytes());
         data.extend_from_slice(&[0, 0, 0, 0, 0, 0]);

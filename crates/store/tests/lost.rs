@@ -149,6 +149,25 @@ fn durable_writes_and_flushes_of_all_cores_go_on_together() {
 }
 
 #[test]
+fn a_core_that_waits_for_the_sync_of_another_sleeps_until_it_is_woken() {
+    let (fuse, store) = served();
+    let (mut one, mut two) = (core(&store), core(&store));
+    for round in 0..3 {
+        one.write(0, &[1; BLOCK]).unwrap();
+        fuse.hold();
+        let first = one.start(&Op::Flush);
+        one.submit();
+        fuse.wait_until_held();
+        let second = two.start(&Op::Flush);
+        let looks_again = two.lane.flush(&mut two.io, &mut two.finished);
+        assert!(!looks_again && two.finished.is_empty(), "round {round}");
+        fuse.release();
+        assert_eq!(one.settle(), [(first, DONE)]);
+        assert_eq!(two.settle(), [(second, DONE)]);
+    }
+}
+
+#[test]
 fn a_core_that_goes_while_it_syncs_holds_nobody_up() {
     let (fuse, store) = served();
     let (mut gone, mut stays) = (core(&store), core(&store));

@@ -105,6 +105,9 @@ impl Plan {
     }
 }
 
+/// The smallest block of any target.
+const BLOCK_BYTES_MIN: u32 = 512;
+
 impl Target {
     fn new(job: &Job, backend: &Arc<dyn Backend<Uring>>, name: &str) -> Result<Target, RunError> {
         let traits = backend.traits();
@@ -133,7 +136,11 @@ impl Target {
         let blocks = size / u64::from(job.bs);
         if blocks == 0 {
             let problem = format!("{size} bytes hold no block of {} bytes", job.bs);
-            return wrong(problem, "choose a smaller --bs or a larger --size");
+            let remedy = match job.bs > BLOCK_BYTES_MIN {
+                true => "choose a smaller --bs or a larger --size",
+                false => "choose a larger --size",
+            };
+            return wrong(problem, remedy);
         }
         let ledger = match job.verify {
             true => Some(ledger(job, blocks)?),

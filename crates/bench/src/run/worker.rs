@@ -202,7 +202,7 @@ impl Worker {
         self.io.arena().give(&into);
         match outcome {
             Some(Ok(_)) => Ok(()),
-            Some(Err(error)) => Err(failed(&format_args!("{error:?}"))),
+            Some(Err(error)) => Err(failed(&error)),
             None => Err(failed(&"no answer came")),
         }
     }
@@ -341,7 +341,7 @@ impl Worker {
                     self.state.interval.tally.record(direction, latency);
                 }
             }
-            Err(error) => self.failed(id, &format_args!("{error:?}")),
+            Err(error) => self.failed(id, &error),
         }
         let claim = std::mem::replace(&mut self.slots[id.0 as usize].claim, Claim::None);
         self.settle(id, claim, is_ok);

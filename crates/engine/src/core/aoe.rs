@@ -315,7 +315,7 @@ impl<I: Io> Core<I> {
             transport_id: from.transport_id().to_vec(),
         };
         limited!(
-            "sessions that logged in", 50 per second, Level::INFO,
+            "sessions that logged in", 200 at once, Level::INFO,
             initiator = %from,
             interface = %name,
             address = %address,

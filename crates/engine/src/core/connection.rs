@@ -40,6 +40,8 @@ pub(super) struct Connection {
     /// Tasks by the transport's slot.
     tasks: Vec<Option<(u16, Occupant)>>,
     pub(super) phase: Phase,
+    /// The initiator has begun a login, and that is noted.
+    pub(super) has_begun: bool,
     pub(super) to_serve: bool,
     pub(super) to_flush: bool,
     /// When a closing connection is cut off, whether or not the peer has taken what was on its way.
@@ -52,7 +54,7 @@ pub(super) struct Connection {
     pub(super) predecessors: usize,
     /// The core whose load counts it.
     pub(super) counted: Option<usize>,
-    /// When a discovery session, which is counted, is ended.
+    /// When a discovery session is ended.
     pub(super) expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
     pub(super) share: Share,
@@ -80,11 +82,9 @@ pub(super) struct ClosingTarget {
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
-/// Why a login is refused.
-pub(super) const TOO_MANY_LOGINS: &str = "too many connections are logging in";
-
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
+pub(super) const MADE_ROOM: &str = "it made room for others that log in (logins_max)";
 pub(super) const STOPS: &str = "the daemon stops";
 pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
 
@@ -122,6 +122,7 @@ impl Connection {
             reach: Vec::new(),
             tasks: Vec::new(),
             phase,
+            has_begun: false,
             to_serve: false,
             to_flush: false,
             cut_at: None,
@@ -266,7 +267,7 @@ fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
         return limited!("logins that ended", Level::WARN, %from, portal, "login ended: {reason}");
     };
     limited!(
-        "ends of sessions", 50 per second, Level::INFO,
+        "ends of sessions", 200 at once, Level::INFO,
         initiator = %session.initiator,
         %from,
         portal,
@@ -322,12 +323,9 @@ impl<I: Io> Core<I> {
         let (Ok((local, from)), None) = (addresses, self.stopping) else {
             return self.io.close(socket);
         };
-        if !self.shared.registry.login_begins(self.shared.config.logins_max) {
-            log_refusal(&Way::Portal { index: portal, from, local }, TOO_MANY_LOGINS);
-            return self.io.close(socket);
-        }
         let way = Way::Portal { index: portal, from, local };
         let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
+        self.arrives(&facts, from);
         let (directory, offered) =
             (self.shared.access.clone(), self.shared.config.portals[portal].transports);
         let machine = Transport::accepted(directory, from, local, offered, self.io.now());
@@ -410,16 +408,12 @@ impl<I: Io> Core<I> {
             return;
         }
         let has_ended = conn.has_ended();
-        let ready = conn.facts.session.is_some();
-        let is_counted = conn.expires.take().is_some();
+        conn.expires = None;
         conn.phase = Phase::Closing;
         conn.cut_at = Some(self.io.now().after(CUT_AFTER));
         log_end(&conn.facts, &self.shared.config, self.io.now(), reason);
-        if !ready {
-            self.shared.registry.login_ends();
-        }
-        if is_counted {
-            self.shared.registry.discovery_ends();
+        if let Way::Portal { from, .. } = conn.facts.way {
+            self.shared.logins.ends(conn.facts.serial, from.ip());
         }
         if !has_ended {
             self.end_tasks(key);
@@ -432,6 +426,10 @@ impl<I: Io> Core<I> {
     pub(super) fn leaving(&mut self, key: Key) {
         self.stay(key);
         if self.connections.get(key).is_some_and(|conn| !conn.has_ended()) {
+            tracing::debug!(
+                session = self.connections.get(key).map(|conn| conn.facts.serial),
+                "the session is to end"
+            );
             self.set_phase(key, Phase::Ending);
             self.end_tasks(key);
         }
@@ -454,8 +452,12 @@ impl<I: Io> Core<I> {
         let (serial, nexus) = (conn.facts.serial, conn.nexus);
         let name = session_name(&conn.facts, &self.shared.config);
         let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
-        let tasks: Vec<Key> =
-            conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task()).collect();
+        let tasks = conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
+        // A copy that has outlived its command: only this session could ask after it or abort it, and it must not write
+        // over what its initiator writes when it is back. Sessions with such tasks do not move: all are on this core.
+        let detached = |task: &super::Task| task.origin == key && task.detached_nexus().is_some();
+        let detached = self.tasks.iter().filter(|(_, task)| detached(task)).map(|(key, _)| key);
+        let tasks: Vec<Key> = tasks.chain(detached).collect();
         for task in tasks {
             self.abort(task, Some(Aborted::Silently));
         }

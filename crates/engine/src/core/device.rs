@@ -1,7 +1,7 @@
 //! Connections by RDMA devices: asked for at a listener, placed on a core before anything is said, and served there. What
 //! happens to devices and connections is told by descriptors that the ring watches.
 
-use super::connection::{Connection, Phase, TOO_MANY_LOGINS, log_refusal};
+use super::connection::{Connection, Phase, log_refusal};
 use super::{Core, kind};
 use crate::limited;
 use crate::message::{Facts, Message, Way};
@@ -87,14 +87,11 @@ impl<I: Io> Core<I> {
             log_refusal(&way, &format!("it speaks {name}, which this portal does not offer"));
             return incoming.reject();
         }
-        if !self.shared.registry.login_begins(self.shared.config.logins_max) {
-            log_refusal(&way, TOO_MANY_LOGINS);
-            return incoming.reject();
-        }
         let serial = self.shared.registry.next_serial();
         let facts = Facts::new(serial, way, self.io.now());
+        self.arrives(&facts, from);
         if let Err(error) = self.welcome_by_device(incoming, is_srp, facts) {
-            self.shared.registry.login_ends();
+            self.shared.logins.ends(serial, from.ip());
             log_refusal(&way, &format!("its RDMA device cannot be used: {error}"));
         }
         self.watch_devices();

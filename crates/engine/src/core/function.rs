@@ -4,6 +4,7 @@
 
 use super::Core;
 use super::connection::COLD_RESET;
+use super::session::group;
 use crate::message::{Asker, Message, Waiter};
 use crate::slots::Key;
 use proto::verbs::Function as Asked;
@@ -43,6 +44,11 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(connection) else { return };
         let unit = conn.find_lun(lun).map(|index| conn.luns[index].unit);
         let from = conn.nexus;
+        if reaches_others(asked)
+            && group(&self.shared.config, &conn.facts).is_some_and(|group| group.read_only)
+        {
+            return self.function_done(connection, id, FunctionResponse::NotAuthorized);
+        }
         // A single task is of this channel, whose machine waits by itself.
         let is_of_channels = conn.machine.is_srp() && !matches!(asked, Asked::AbortTask(_));
         let asker = Asker { core: self.me, connection, id, nexus: from };
@@ -185,7 +191,18 @@ impl<I: Io> Core<I> {
     }
 
     fn function_done(&mut self, connection: Key, id: FunctionId, response: FunctionResponse) {
+        self.trace_response(connection, response);
         self.down(Some(connection), Down::FunctionDone { id, response });
+    }
+}
+
+/// Whether it ends commands of other initiators, or more: not for members of a `read_only` group.
+fn reaches_others(asked: Asked) -> bool {
+    match asked {
+        Asked::ClearTaskSet | Asked::LogicalUnitReset | Asked::TargetWarmReset | Asked::TargetColdReset => {
+            true
+        }
+        Asked::AbortTask(_) | Asked::AbortTaskSet | Asked::ClearAca => false,
     }
 }
 

@@ -39,6 +39,7 @@ impl<I: Io> Core<I> {
         }
         let Some(from) = self.lanes[unit as usize].borrow(offset, len) else { return false };
         conn.occupy(command.task, Occupant::Lent(unit));
+        self.trace_end(connection, command, &ending);
         let (from, end) = (from.slice(0, command.read_bytes), Some(to_wire(ending)));
         self.down(Some(connection), Down::Push { task: command.task, at: 0, from, end });
         true

@@ -19,12 +19,12 @@
 //!   core is asked to log out there, or is ended before a byte of it is looked at where the core had already said that
 //!   nothing is left on it.
 
-use super::connection::{COLD_RESET, Phase, REINSTATED, STOPS};
+use super::connection::{COLD_RESET, MADE_ROOM, Phase, REINSTATED, STOPS};
 use super::session::session_name;
 use super::task::to_wire;
 use super::{Core, GOODBYE_SECONDS};
 use crate::balance::{Due, Session};
-use crate::message::{Message, Migrant};
+use crate::message::{Facts, Message, Migrant, Way};
 use crate::slots::Key;
 use proto::time::Time;
 use proto::verbs::{self, Down, TaskId};
@@ -169,10 +169,7 @@ impl<I: Io> Core<I> {
         let name = session_name(&conn.facts, &self.shared.config);
         let (Some(session), Some(target), Some(name)) = (conn.facts.session.clone(), conn.facts.target, name)
         else {
-            return match self.stopping {
-                Some(_) => self.gone(key, STOPS),
-                None => self.send_off(key, to),
-            };
+            return self.leave_early(key, to);
         };
         if self.stopping.is_some() {
             return self.serve_here(key);
@@ -195,6 +192,20 @@ impl<I: Io> Core<I> {
                 cores[self.me],
                 cores[to]
             );
+        }
+    }
+
+    /// The same before it has logged in.
+    fn leave_early(&mut self, key: Key, to: usize) {
+        let Some(Facts { serial, way, .. }) = self.connections.get(key).map(|conn| &conn.facts) else {
+            return;
+        };
+        let Way::Portal { from, .. } = *way else { return };
+        let (shared, serial) = (self.shared.clone(), *serial);
+        if self.stopping.is_some() {
+            self.gone(key, STOPS);
+        } else if !shared.logins.hand_over(serial, from.ip(), to, || self.send_off(key, to)) {
+            self.gone(key, MADE_ROOM);
         }
     }
 

@@ -1,9 +1,10 @@
 //! Sessions: what a login makes of a connection, and what becomes of those that it takes the place of.
 
 use super::Core;
-use super::connection::{Connection, Phase, REINSTATED};
-use crate::config::Config;
+use super::connection::{Connection, MADE_ROOM, Phase, REINSTATED};
+use crate::config::{Config, Group};
 use crate::limited;
+use crate::logins::Evicted;
 use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
@@ -11,6 +12,7 @@ use proto::verbs::{Down, Session};
 use reactor::io::Io;
 use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -46,7 +48,6 @@ impl LunState {
 impl<I: Io> Core<I> {
     /// A session finished its login: it gets its LUNs, ends the session that it reinstates, and moves to its core.
     pub(super) fn ready(&mut self, key: Key, session: Session) {
-        self.shared.registry.login_ends();
         let shared = self.shared.clone();
         let Some(conn) = self.connections.get_mut(key) else { return };
         // Names do not depend on case (RFC 3722); the configuration has them in lower case.
@@ -70,7 +71,7 @@ impl<I: Io> Core<I> {
         let Way::Portal { index: portal, from, local } = facts.way else { return };
         let core = if moves { self.place(portal) } else { self.me };
         limited!(
-            "sessions that logged in", 50 per second, Level::INFO,
+            "sessions that logged in", 200 at once, Level::INFO,
             initiator = %session.initiator,
             %from,
             portal = %local,
@@ -82,7 +83,7 @@ impl<I: Io> Core<I> {
         );
         match target {
             Some(target) => self.enter(key, target, &facts, &session, core),
-            None => self.discover(key),
+            None => self.discover(key, &facts, from),
         }
     }
 
@@ -97,11 +98,15 @@ impl<I: Io> Core<I> {
             return self.gone(key, "the target has no room for another session (sessions_max)");
         };
         let Some(conn) = self.connections.get_mut(key) else { return };
+        if let Way::Portal { from, .. } = facts.way {
+            // From now on it counts among the sessions of its target.
+            shared.logins.ends(serial, from.ip());
+        }
         conn.nexus = NexusId(entered.nexus);
         conn.predecessors = entered.replaced.len();
         for old in &entered.replaced {
             limited!(
-                "sessions that reinstate others", 50 per second, Level::INFO,
+                "sessions that reinstate others", 200 at once, Level::INFO,
                 initiator = %session.initiator,
                 "session {serial} reinstates session {}",
                 old.serial
@@ -128,15 +133,47 @@ impl<I: Io> Core<I> {
     }
 
     /// A discovery session begins. Anybody may have one, so there are not many, and none stays for long.
-    fn discover(&mut self, key: Key) {
-        if !self.shared.registry.discovery_begins(self.shared.config.logins_max) {
-            return self.gone(key, "there are too many discovery sessions (logins_max)");
-        }
+    fn discover(&mut self, key: Key, facts: &Facts, from: SocketAddr) {
+        let evicted = self.shared.logins.discovers(facts.serial, from.ip(), self.me);
+        self.evict(evicted);
         if let Some(conn) = self.connections.get_mut(key) {
             conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
         }
         self.set_phase(key, Phase::Login);
         self.down(Some(key), Down::Admit);
+    }
+
+    /// A connection begins to log in. Another makes room for it if there are too many.
+    pub(super) fn arrives(&mut self, facts: &Facts, from: SocketAddr) {
+        let evicted = self.shared.logins.arrives(facts.serial, from.ip(), self.me);
+        self.evict(evicted);
+    }
+
+    fn evict(&mut self, evicted: Option<Evicted>) {
+        if let Some(Evicted { core, serial }) = evicted {
+            // Through the mailbox even to this core: the connection may be in it, on its way here.
+            self.mailbox.post(core, Message::MakeRoom { serial });
+        }
+    }
+
+    /// Ends the connection with this serial number for others that log in, unless it has become a session of a target.
+    pub(super) fn make_room(&mut self, serial: u64) {
+        let is_meant = |conn: &Connection| conn.facts.serial == serial && conn.facts.target.is_none();
+        for key in self.keys_where(is_meant) {
+            self.gone(key, MADE_ROOM);
+        }
+    }
+
+    /// Notes once that the initiator has begun its login: those that have not make room for others first.
+    pub(super) fn note_login(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        if let Way::Portal { from, .. } = conn.facts.way
+            && !conn.has_begun
+            && conn.machine.has_begun()
+        {
+            conn.has_begun = true;
+            self.shared.logins.begins(conn.facts.serial, from.ip());
+        }
     }
 
     /// The core with the fewest connections among those of the portal, for a connection that counts here until its place
@@ -167,13 +204,12 @@ impl<I: Io> Core<I> {
     pub(super) fn equip(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
-        let config = &self.shared.config;
-        let target_config = &config.targets[target];
+        let (config, ports) = (&self.shared.config, &self.shared.ports);
         let Way::Portal { index: portal, from, .. } = conn.facts.way else { return };
-        let group = crate::access::group_of(target_config, &session.initiator, from.ip());
-        let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target_config.luns);
+        let group = group(config, &conn.facts);
+        let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&config.targets[target].luns);
         let read_only = group.is_some_and(|group| group.read_only);
-        let port = self.shared.ports.relative_id(config, target, portal, conn.machine.is_srp());
+        let port = ports.relative_id(config, target, portal, conn.machine.is_srp());
         conn.reach = vec![Reach::No; self.views.len()];
         let name = session_name(&conn.facts, config);
         let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
@@ -184,6 +220,7 @@ impl<I: Io> Core<I> {
                 // The nexus was there before this channel of it.
                 nexus.attentions.clear();
             }
+            nexus.hidden_ports = ports.hidden(config, *index, &session.initiator, from.ip());
             nexus.sync(&self.views[*index].policy);
             let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
@@ -234,6 +271,13 @@ impl<I: Io> Core<I> {
         let core = portal.map_or(self.me, |portal| self.place(portal));
         self.admit(parked, core);
     }
+}
+
+/// The group of its target that a session belongs to, if the target has groups.
+pub(super) fn group<'a>(config: &'a Config, facts: &Facts) -> Option<&'a Group> {
+    let (session, target) = (facts.session.as_deref()?, facts.target?);
+    let Way::Portal { from, .. } = facts.way else { return None };
+    crate::access::group_of(&config.targets[target], &session.initiator, from.ip())
 }
 
 /// The name of a session with a target.

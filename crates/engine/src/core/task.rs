@@ -551,6 +551,7 @@ impl<I: Io> Core<I> {
             self.leave_gate(unit, Some(key));
         }
         if let Some(ending) = ending {
+            self.trace_task_end(key, &ending);
             self.forget_connection(key);
             self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
         }
@@ -592,6 +593,7 @@ impl<I: Io> Core<I> {
         let (connection, wire) = (task.connection, task.wire);
         // While nobody has told where its data belongs, nothing behind it can be read.
         let is_unplaced = task.command.unsolicited_bytes > 0 && task.asked_bytes == 0;
+        self.trace_task_end(key, &ending);
         if is_unplaced || !self.holds_back(connection, wire, ending) {
             self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
         }
@@ -652,6 +654,7 @@ impl<I: Io> Core<I> {
     }
 
     pub(super) fn tell_aborted(&mut self, connection: Option<Key>, task: TaskId, how: Aborted) {
+        self.trace_abort(connection, task, how);
         let down = match how {
             Aborted::WithStatus => Down::End { task, ending: to_wire(refusal(Status::TaskAborted)) },
             Aborted::Silently => Down::Abort { task },

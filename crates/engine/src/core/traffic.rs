@@ -92,10 +92,11 @@ impl<I: Io> Core<I> {
             }
             match conn.machine.next(conn.stream.as_mut(), &mut self.io) {
                 Some(up) => self.up(key, up),
-                None => match conn.machine.found() {
+                None if conn.phase == Phase::Login => match conn.machine.found() {
                     Some(spoken) => self.open(key, spoken),
-                    None => return,
+                    None => return self.note_login(key),
                 },
+                None => return,
             }
         }
     }
@@ -130,7 +131,10 @@ impl<I: Io> Core<I> {
 
     fn up(&mut self, key: Key, up: Up) {
         match up {
-            Up::Command(command) => self.command(key, command),
+            Up::Command(command) => {
+                self.trace_command(key, &command);
+                self.command(key, command);
+            }
             Up::Fetched(wire) => {
                 match self.connections.get(key).and_then(|conn| conn.task(wire)) {
                     Some(task) => self.fetched(task),
@@ -145,6 +149,7 @@ impl<I: Io> Core<I> {
             }
             Up::Pushed(wire) => self.has_pushed(key, wire),
             Up::Function { id, lun, function } => {
+                self.trace_function(key, lun, function);
                 self.stay(key);
                 self.function(key, id, lun, function);
             }

@@ -172,7 +172,7 @@ impl Target {
         let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
         let stores: Vec<_> = (0..units).map(|_| store::open_ram(unit_bytes).expect("memory")).collect();
         let (mut views, mut homes) = (Vec::new(), Vec::new());
-        let mut ports = Ports::of(&config).of_luns(&config);
+        let mut ports = Ports::of(&config).of_luns();
         for (index, store) in stores.iter().enumerate() {
             let opened = Opened { store: store.clone(), failed: None, losses: Arc::default() };
             let mut unit = Arc::new(unit(&config, index, &opened, ports.remove(0)));
@@ -187,6 +187,7 @@ impl Target {
         let shared = Arc::new(Shared {
             access: Arc::new(Directory::new(config.clone(), addresses, registry.clone())),
             registry,
+            logins: Logins::new(config.logins_max),
             loads: vec![AtomicUsize::new(0)],
             board: Board::new(1),
             listeners,

@@ -720,10 +720,10 @@ impl Session {
                     crate::limited!(
                         "PDUs that a target rejected",
                         tracing::Level::WARN,
-                        target = %self.url, ?reason, ?opcode, "the target rejected a PDU"
+                        target = %self.url, %reason, opcode = format_args!("{:02x}h", opcode.0), "the target rejected a PDU"
                     );
                     if opcode == Opcode::TEXT_REQUEST {
-                        self.text = Some(Err(format!("the target rejected the text request ({reason:?})")));
+                        self.text = Some(Err(format!("the target rejected the text request: {reason}")));
                     }
                 }
                 Event::Gone { reason } => link.gone = Some((reason, now.after(CUT_AFTER))),

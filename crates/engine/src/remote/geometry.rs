@@ -163,9 +163,7 @@ fn must(client: &mut Client, cdb: &[u8], bytes: u32, name: &str) -> Result<Vec<u
     match client.command(cdb, bytes, &[]) {
         Ok(Reply { status: 0, data, .. }) => Ok(data),
         Ok(Reply { status, sense: None, .. }) => Err(format!("{name} ended with status {status:02x}h")),
-        Ok(Reply { sense: Some(sense), .. }) => {
-            Err(format!("{name} failed: {:?}, code {:04x}h", sense.key(), sense.code()))
-        }
+        Ok(Reply { sense: Some(sense), .. }) => Err(format!("{name} failed: {sense}")),
         Err(error) => Err(format!("{name}: {error}")),
     }
 }

@@ -519,7 +519,7 @@ impl RemoteLane {
         crate::limited!(
             "answers of remote units that cannot be true",
             tracing::Level::ERROR,
-            store = %self.store.url, at, data_in, read_bytes, data_out, write_bytes, ?residual,
+            store = %self.store.url, at, data_in, read_bytes, data_out, write_bytes, %residual,
             "the target answered GOOD to a command whose data it did not move as it should"
         );
         self.doubt();

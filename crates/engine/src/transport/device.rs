@@ -160,6 +160,11 @@ impl DeviceChannel {
         }
     }
 
+    /// As [`super::Transport::has_begun`].
+    pub(super) fn has_begun(&self) -> bool {
+        each!(&self.carried, channel => channel.machine().has_begun())
+    }
+
     /// For the log.
     pub(crate) fn name(&self) -> &'static str {
         match self.carried {

@@ -548,12 +548,42 @@ fn groups_admit_and_show_the_same_over_every_transport() {
         assert_eq!(outcome(&mut reader, &on(5, write(0, 1))), "UnitAttention 2900, 512 under");
         assert_eq!(outcome(&mut reader, &on(5, write(0, 1))), "DataProtect 2700, 512 under");
         assert_eq!(outcome(&mut reader, &write(0, 1)), "IllegalRequest 2500, 512 under");
+        for changes in [&[0x16, 0, 0, 0, 0, 0], &[0x1b, 0, 0, 0, 0, 0], &[0x1e, 0, 0, 0, 1, 0]] {
+            assert_eq!(outcome(&mut reader, &on(5, command(changes))), "DataProtect 2700");
+        }
+        for (function, answer) in [
+            (Function::AbortTaskSet, Answer::Complete),
+            (Function::ClearTaskSet, Answer::Refused),
+            (Function::LogicalUnitReset, Answer::Refused),
+        ] {
+            let id = reader.manage(5, function);
+            assert_eq!(reader.answer(id), answer, "{function:?} over {scheme}");
+        }
+        assert_eq!(outcome(&mut reader, &on(5, read(0, 1))), "GOOD, 512 read", "nothing was reset");
         assert_eq!(outcome(&mut writer, &write(0, 1)), "UnitAttention 2900, 512 under");
         assert_eq!(outcome(&mut writer, &write(0, 1)), "GOOD");
         assert_eq!(outcome(&mut writer, &on(5, read(0, 1))), "IllegalRequest 2500, 512 under");
         reader.leave();
         writer.leave();
     }
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn ports_are_reported_to_those_whom_their_targets_admit() {
+    let daemon = serve_toml(&format!(
+        "[[lun]]\nname = \"a\"\nram = \"1M\"\n[[target]]\nname = \"{TARGET}\"\nluns = [\"a\"]\n\
+         [[target]]\nname = \"iqn.2026-11.example:hidden\"\nluns = [\"a\"]\n\
+         [[target.group]]\nname = \"friends\"\ninitiators = [\"*:peer2\"]\n",
+    ));
+    let is_told = |number| {
+        let mut nexus = connect("iscsi", &login(&daemon, "iscsi", number)).expect("a session");
+        let task = nexus.submit(&reading(&[0x12, 1, 0x88, 4, 0, 0], 1024));
+        let page = nexus.end(task).1;
+        nexus.leave();
+        page.windows(7).any(|part| part == b":hidden")
+    };
+    assert!(!is_told(1) && is_told(2));
     daemon.stop().expect("every core ends in order");
 }
 

@@ -145,7 +145,7 @@ fn problem(reply: &Reply, kind: OrderKind) -> String {
 
 fn unknown(reply: &Reply) -> String {
     match &reply.sense {
-        Some(sense) => format!("it has failed: sense key {:?}, code {:04x}h", sense.key(), sense.code()),
+        Some(sense) => format!("it has failed: {sense}"),
         None => format!("it ended with status {:02x}h", reply.status),
     }
 }

@@ -140,7 +140,11 @@ pub struct Initiator {
 impl Initiator {
     /// Connects and logs in to a normal session.
     pub fn login(url: &Url, login: &Login) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&url.portal, PATIENCE)?;
+        Self::login_over(TcpStream::connect_timeout(&url.portal, PATIENCE)?, url, login)
+    }
+
+    /// The same over this connection.
+    pub fn login_over(stream: TcpStream, url: &Url, login: &Login) -> Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;

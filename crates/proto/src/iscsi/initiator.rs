@@ -21,6 +21,7 @@ use crate::stream::{HEADER_BYTES_MAX, StreamMachine, Transmit, Want};
 use crate::time::Time;
 use crate::verbs::{Attribute, FunctionId, Session, TaskId};
 use layer::{CONTROL_MAX, Layer};
+use std::fmt;
 use std::time::Duration;
 use wire::iscsi::{
     AsyncEvent, BHS_BYTES, DIGEST_BYTES, FunctionResponse, Opcode, RejectReason, TaskFunction, pad,
@@ -109,6 +110,16 @@ pub enum Residual {
     Overflow(u32),
     /// The target had so many bytes less.
     Underflow(u32),
+}
+
+impl fmt::Display for Residual {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Residual::None => f.write_str("none"),
+            Residual::Overflow(bytes) => write!(f, "overflow of {bytes} bytes"),
+            Residual::Underflow(bytes) => write!(f, "underflow of {bytes} bytes"),
+        }
+    }
 }
 
 /// What happened.

@@ -44,6 +44,26 @@ pub trait Access: Send + Sync {
 
     /// A target session identifying handle that is not in use, never 0.
     fn new_tsih(&self) -> u16;
+
+    /// Hears each step of a login, for the log.
+    fn hears(&self, step: &Step<'_>) {
+        let _ = step;
+    }
+}
+
+/// What one side says in a login at once.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// Where the connection comes from.
+    pub from: SocketAddr,
+    /// And where it goes to.
+    pub portal: SocketAddr,
+    /// The stage that it is in.
+    pub stage: Stage,
+    /// It is our answer.
+    pub is_answer: bool,
+    /// The keys, and their values, those that prove who somebody is among them.
+    pub keys: &'a [(&'a str, &'a str)],
 }
 
 /// An initiator may log in.

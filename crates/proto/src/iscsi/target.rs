@@ -102,6 +102,11 @@ impl Target {
         self.layer.limit_window(commands)
     }
 
+    /// Whether the initiator has begun a login with a request that is one.
+    pub fn has_begun(&self) -> bool {
+        self.layer.has_begun()
+    }
+
     /// Takes a verb from above. One about a task that is no more is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         self.layer.down(now, down);

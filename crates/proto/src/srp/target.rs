@@ -184,6 +184,15 @@ impl Target {
         }
     }
 
+    /// Whether the initiator has asked to log in, and was not rejected.
+    pub fn has_begun(&self) -> bool {
+        match self.phase {
+            Phase::Login => self.granted.is_some(),
+            Phase::Full | Phase::Ending(..) | Phase::Leaving(_) => true,
+            Phase::Over => false,
+        }
+    }
+
     /// Takes a verb from above. One about a task that is no more is ignored.
     pub fn down(&mut self, now: Time, down: Down) {
         match (&self.phase, down) {

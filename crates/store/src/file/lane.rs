@@ -6,11 +6,13 @@ use super::{FileStore, Kind};
 use crate::extents::{Ask, Questions};
 use crate::lane::{LANE_TAGS, Lane, Op, OpId, Outcome, Submitted};
 use crate::range::{Range, writes};
-use reactor::io::{Completion, Io, Tag};
+use reactor::io::{Completion, Handle, Io, Tag};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use scsi::storage::{Found, StoreError};
 use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::Places;
@@ -32,6 +34,10 @@ pub(super) struct FileLane {
     waiting: VecDeque<usize>,
     /// One of the flights runs the file's sync.
     syncs: bool,
+    /// Readable when a sync of another core has ended that this one waits for; made when it is first needed.
+    ended: Option<Arc<OwnedFd>>,
+    /// It will be readable, and the core is woken then.
+    is_watching: bool,
     questions: Questions,
 }
 
@@ -44,6 +50,8 @@ impl FileLane {
             free: Vec::with_capacity(FLIGHTS_AT_START),
             waiting: VecDeque::with_capacity(FLIGHTS_AT_START),
             syncs: false,
+            ended: None,
+            is_watching: false,
             questions: Questions::default(),
         }
     }
@@ -72,6 +80,35 @@ impl FileLane {
         Tag(self.tags.0 + LANE_TAGS - 1)
     }
 
+    /// The completion of a sync of another core.
+    fn ends(&self) -> Tag {
+        Tag(self.tags.0 + LANE_TAGS - 2)
+    }
+
+    /// Has the core woken when a sync ends, unless it will be. Whether it was not: one may have ended before.
+    fn watch_syncs<I: Io>(&mut self, io: &mut I) -> bool {
+        if self.syncs || self.is_watching {
+            return false;
+        }
+        if self.ended.is_none() {
+            // Without one the core looks again and again.
+            self.ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new);
+        }
+        let Some(ended) = &self.ended else { return false };
+        self.store.syncs.wake(ended);
+        io.watch(Handle(ended.as_raw_fd()), self.ends());
+        self.is_watching = true;
+        true
+    }
+
+    /// A sync of another core has ended.
+    fn sync_ended(&mut self) {
+        self.is_watching = false;
+        if let Some(ended) = &self.ended {
+            let _ = rustix::io::read(ended, &mut [0; 8]);
+        }
+    }
+
     fn slot(&mut self, flight: Flight) -> Option<usize> {
         if let Some(slot) = self.free.pop() {
             self.flights[slot] = Some(flight);
@@ -90,7 +127,12 @@ impl FileLane {
         if !flight.wants_sync() && !flight.takes_its_range(&self.store) {
             return self.waiting.push_back(slot);
         }
-        match flight.turn(&self.store) {
+        let turn = flight.turn(&self.store);
+        if turn == Turn::Wait && self.watch_syncs(io) {
+            return self.proceed(io, slot, done);
+        }
+        let flight = self.flights[slot].as_mut().expect("it still exists");
+        match turn {
             Turn::Wait => self.waiting.push_back(slot),
             Turn::Over => {
                 let outcome = flight.synced(&self.store);
@@ -150,6 +192,9 @@ impl<I: Io> Lane<I> for FileLane {
         if completion.tag == self.answers() {
             return self.questions.completed(io, completion.tag, done);
         }
+        if completion.tag == self.ends() {
+            return self.sync_ended();
+        }
         let slot = (completion.tag.0 - self.tags.0) as usize;
         let flight = self.flights[slot].as_mut().expect("a completion belongs to an operation");
         let synced = flight.syncs();
@@ -180,9 +225,10 @@ impl<I: Io> Lane<I> for FileLane {
                 self.proceed(io, slot, done);
             }
         }
-        // Who waits for a sync of this lane goes on when that has completed.
-        let own = |slot: &usize| self.syncs && self.flights[*slot].as_ref().is_some_and(Flight::wants_sync);
-        !self.waiting.iter().all(own)
+        // Who waits for a sync goes on when that has completed.
+        let is_told = self.syncs || self.is_watching;
+        let waits = |slot: &usize| is_told && self.flights[*slot].as_ref().is_some_and(Flight::wants_sync);
+        !self.waiting.iter().all(waits)
     }
 
     fn losses(&mut self) -> u64 {

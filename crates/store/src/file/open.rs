@@ -18,6 +18,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+/// The smallest block that a disk has.
+const BLOCK_BYTES_MIN: u64 = 512;
+
 /// Opens a file as a disk of blocks of `block_bytes`. With a `size` it is made if it does not exist, as one hole.
 pub fn open(
     path: &Path,
@@ -38,8 +41,9 @@ pub fn open_counted(
 ) -> Result<Arc<FileStore>, OpenError> {
     let read_only = claim.is_read_only();
     if let Some(size) = size {
-        check_size(path, Kind::File, size, block_bytes)?;
+        check_asked(path, size, block_bytes)?;
     }
+    let not_opened = |error: io::Error| failed(path, &error, Kind::File, claim);
     let file = match (std::fs::metadata(path), size) {
         (Ok(metadata), _) => {
             let kind = metadata.file_type();
@@ -47,15 +51,15 @@ pub fn open_counted(
                 return Err(wrong(path, "is a block device", "use block:PATH"));
             }
             if !kind.is_file() {
-                return Err(wrong(path, "is not a regular file", "name a file, or a new name with size="));
+                return Err(wrong(path, "is not a regular file", "name a file"));
             }
-            options(read_only).open(path).map_err(|error| failed(path, &error))?
+            options(read_only).open(path).map_err(not_opened)?
         }
         (Err(error), Some(size)) if error.kind() == ErrorKind::NotFound && !read_only => create(path, size)?,
-        (Err(error), _) => return Err(failed(path, &error)),
+        (Err(error), _) => return Err(not_opened(error)),
     };
     claim::lock(path, &file, claim)?;
-    let found = probe::size(&file, Kind::File).map_err(|error| failed(path, &error))?;
+    let found = probe::size(&file, Kind::File).map_err(not_opened)?;
     if let Some(size) = size
         && found != size
     {
@@ -63,7 +67,7 @@ pub fn open_counted(
             format!("leave size= out, or change the file with: truncate -s {size} {}", path.display());
         return Err(wrong(path, &format!("exists with {found} bytes, not {size}"), &remedy));
     }
-    finish(path, file, Kind::File, block_bytes, read_only, losses)
+    finish(path, file, Kind::File, block_bytes, claim, losses)
 }
 
 /// Opens a block device as a disk of blocks of `block_bytes`. For writing nobody else may have claimed it: it must
@@ -79,13 +83,13 @@ pub fn open_block_counted(
     claim: Claim,
     losses: Arc<AtomicU64>,
 ) -> Result<Arc<FileStore>, OpenError> {
-    let read_only = claim.is_read_only();
-    let metadata = std::fs::metadata(path).map_err(|error| failed(path, &error))?;
+    let not_opened = |error: io::Error| failed(path, &error, Kind::Block, claim);
+    let metadata = std::fs::metadata(path).map_err(not_opened)?;
     if !metadata.file_type().is_block_device() {
         return Err(wrong(path, "is not a block device", "use file:PATH for a file"));
     }
-    let file = open_device(path, read_only).map_err(|error| failed(path, &error))?;
-    finish(path, file, Kind::Block, block_bytes, read_only, losses)
+    let file = open_device(path, claim.is_read_only()).map_err(not_opened)?;
+    finish(path, file, Kind::Block, block_bytes, claim, losses)
 }
 
 fn options(read_only: bool) -> OpenOptions {
@@ -103,7 +107,7 @@ fn open_device(path: &Path, read_only: bool) -> io::Result<File> {
 }
 
 fn create(path: &Path, size: u64) -> Result<File, OpenError> {
-    let file = options(false).create_new(true).open(path).map_err(|error| failed(path, &error))?;
+    let file = options(false).create_new(true).open(path).map_err(|error| not_made(path, &error))?;
     let made = file.set_len(size).and_then(|()| file.sync_all()).and_then(|()| sync_directory(path));
     made.map_err(|error| {
         // Only what was made here is taken away again.
@@ -125,14 +129,16 @@ fn finish(
     file: File,
     kind: Kind,
     block_bytes: u32,
-    read_only: bool,
+    claim: Claim,
     losses: Arc<AtomicU64>,
 ) -> Result<Arc<FileStore>, OpenError> {
-    let size = probe::size(&file, kind).map_err(|error| failed(path, &error))?;
-    let stat = probe::statx(&file).map_err(|error| failed(path, &error))?;
+    let read_only = claim.is_read_only();
+    let not_opened = |error: io::Error| failed(path, &error, kind, claim);
+    let size = probe::size(&file, kind).map_err(not_opened)?;
+    let stat = probe::statx(&file).map_err(not_opened)?;
     check_size(path, kind, size, block_bytes)?;
-    let pool = Pool::new().map_err(|error| failed(path, &error))?;
-    let extents = Extents::start().map_err(|error| failed(path, &error))?;
+    let pool = Pool::new().map_err(not_opened)?;
+    let extents = Extents::start().map_err(not_opened)?;
     let grain: Grain = probe::direct(&file, kind, &stat, size);
     let page = GRANULE_BYTES as u32;
     let hole_bytes =
@@ -164,18 +170,45 @@ fn finish(
     }))
 }
 
+/// The size of a file that may have to be made.
+fn check_asked(path: &Path, size: u64, block_bytes: u32) -> Result<(), OpenError> {
+    let block = u64::from(block_bytes);
+    if size > 0 && size.is_multiple_of(block) {
+        return Ok(());
+    }
+    let whole = size.max(1).checked_next_multiple_of(block).unwrap_or(size / block * block);
+    let remedy = format!("give {whole} bytes");
+    Err(wrong(
+        path,
+        &format!("a size of {size} bytes is no whole number of blocks of {block_bytes}"),
+        &remedy,
+    ))
+}
+
 fn check_size(path: &Path, kind: Kind, size: u64, block_bytes: u32) -> Result<(), OpenError> {
     if size == 0 {
         let remedy = match kind {
-            Kind::File => "give it a size, for example: truncate -s 1G FILE",
-            Kind::Block => "attach its medium, or name another device",
+            Kind::File => format!("give it a size, for example: truncate -s 1G {}", path.display()),
+            Kind::Block => "attach its medium, or name another device".into(),
         };
-        return Err(wrong(path, "is empty", remedy));
+        return Err(wrong(path, "is empty", &remedy));
     }
-    if !size.is_multiple_of(u64::from(block_bytes)) {
-        let rest = size % u64::from(block_bytes);
+    let block = u64::from(block_bytes);
+    if !size.is_multiple_of(block) {
+        let rest = size % block;
         let problem = format!("{size} bytes are {rest} more than whole blocks of {block_bytes}");
-        return Err(wrong(path, &problem, "choose a smaller bs=, or change its size"));
+        let fits = 1 << size.trailing_zeros();
+        let grown = match kind {
+            Kind::File => {
+                format!("make it longer: truncate -s {} {}", size.next_multiple_of(block), path.display())
+            }
+            Kind::Block => "name another device".into(),
+        };
+        let remedy = match fits {
+            BLOCK_BYTES_MIN.. => format!("choose blocks of {fits} bytes (bs={fits}), or {grown}"),
+            _ => grown,
+        };
+        return Err(wrong(path, &problem, &remedy));
     }
     Ok(())
 }
@@ -184,20 +217,41 @@ fn wrong(path: &Path, problem: &str, remedy: &str) -> OpenError {
     OpenError::new(path.display(), problem, remedy)
 }
 
-fn failed(path: &Path, error: &io::Error) -> OpenError {
+fn failed(path: &Path, error: &io::Error, kind: Kind, claim: Claim) -> OpenError {
+    let is_written = !claim.is_read_only();
     let remedy = match error.kind() {
-        ErrorKind::NotFound => "check the path; with file:PATH,size=SIZE the file is made",
-        ErrorKind::PermissionDenied => {
-            "allow this user to read and write it (chmod, chown, or the group disk), or serve it with ro"
+        ErrorKind::NotFound => match kind {
+            Kind::File if is_written => "check the path, or give a size (size=) to have it made",
+            Kind::File => "check the path",
+            Kind::Block => "check the path: lsblk lists block devices",
+        },
+        ErrorKind::PermissionDenied if is_written => {
+            "allow this user to read and write it (chmod, chown, or the group disk), or use it read-only (ro)"
         }
-        ErrorKind::ReadOnlyFilesystem => "serve it with ro, or remount the file system read-write",
+        ErrorKind::PermissionDenied => "allow this user to read it (chmod, chown, or the group disk)",
+        ErrorKind::ReadOnlyFilesystem => "use it read-only (ro), or remount the file system read-write",
         ErrorKind::ResourceBusy => {
-            "it is mounted or in use by another program; release it (umount, swapoff, mdadm), or serve it with ro"
+            "it is mounted or in use by another program; release it (umount, swapoff, mdadm), or use it read-only (ro)"
         }
         ErrorKind::IsADirectory | ErrorKind::NotADirectory => "name a file",
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make space, or choose a smaller size",
-        ErrorKind::FileTooLarge => "choose a smaller size",
         _ => "see the kernel's log (dmesg)",
     };
     OpenError::new(path.display(), error, remedy)
+}
+
+/// A file that is to be made.
+fn not_made(path: &Path, error: &io::Error) -> OpenError {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder.display();
+    let remedy = match error.kind() {
+        ErrorKind::NotFound => format!("make its folder: mkdir -p {folder}"),
+        ErrorKind::PermissionDenied => {
+            format!("allow this user to make files in {folder}, or name another folder")
+        }
+        ErrorKind::ReadOnlyFilesystem => "remount the file system read-write, or name another folder".into(),
+        ErrorKind::NotADirectory => "name a file in a folder".into(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make space, or name a folder elsewhere".into(),
+        _ => "see the kernel's log (dmesg)".into(),
+    };
+    wrong(path, &format!("cannot be made: {error}"), &remedy)
 }

@@ -5,15 +5,18 @@
 //! same time, on whatever core, and who asks for one while another runs waits for the next. An error is counted before the
 //! sync that had it ends: whoever waited for that one, or for a later one, knows of it.
 
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Which sync runs, and how many have lost data.
+/// Which sync runs, who waits for its end, and how many have lost data.
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
     /// Beginnings and ends of syncs: an odd number while one runs.
     changes: AtomicU64,
     losses: Arc<AtomicU64>,
+    /// What wakes the cores that wait: at most one of each lane.
+    waiting: Mutex<Vec<Arc<OwnedFd>>>,
 }
 
 /// A wish for a sync that begins after it: the end of the first one that will do.
@@ -34,7 +37,7 @@ pub(super) enum Turn {
 impl Syncs {
     /// Losses are counted in `losses`.
     pub(super) fn new(losses: Arc<AtomicU64>) -> Syncs {
-        Syncs { changes: AtomicU64::new(0), losses }
+        Syncs { losses, ..Syncs::default() }
     }
 
     /// For all that was written up to now.
@@ -59,6 +62,19 @@ impl Syncs {
     /// The sync that runs is over. If it failed, [`Syncs::lost`] comes before.
     pub(super) fn end(&self) {
         self.changes.fetch_add(1, Ordering::Release);
+        for event in self.waiting().drain(..) {
+            // Fails only when the counter is full, and then it is readable anyway.
+            let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Makes this readable, once, when a sync ends. One may have ended before: who waits asks for its turn again.
+    pub(super) fn wake(&self, event: &Arc<OwnedFd>) {
+        self.waiting().push(event.clone());
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<OwnedFd>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Written data may be lost that the kernel will not report again. How often that was.

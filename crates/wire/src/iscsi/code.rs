@@ -1,5 +1,6 @@
 //! Codes of RFC 7143 section 11 and RFC 7144, each a newtype over its raw value.
 
+use std::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Defines a one-byte code with named values.
@@ -143,6 +144,25 @@ code! {
         LONG_OPERATION = 0x0a,
         /// Waiting for logout.
         WAITING_FOR_LOGOUT = 0x0c,
+    }
+}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = match *self {
+            RejectReason::DATA_DIGEST => "data digest error",
+            RejectReason::SNACK => "SNACK reject",
+            RejectReason::PROTOCOL_ERROR => "protocol error",
+            RejectReason::NOT_SUPPORTED => "command not supported",
+            RejectReason::TOO_MANY_IMMEDIATE => "too many immediate commands",
+            RejectReason::TASK_IN_PROGRESS => "task in progress",
+            RejectReason::INVALID_DATA_ACK => "invalid data ack",
+            RejectReason::INVALID_FIELD => "invalid PDU field",
+            RejectReason::LONG_OPERATION => "long operation reject",
+            RejectReason::WAITING_FOR_LOGOUT => "waiting for logout",
+            RejectReason(code) => return write!(f, "reason {code:02x}h"),
+        };
+        f.write_str(words)
     }
 }
 

@@ -101,6 +101,56 @@ fn a_logout_is_answered_when_no_task_can_write_any_more() {
     }
 }
 
+/// EXTENDED COPY(LID4) with IMMED of 1 MiB, from the first unit to the second.
+fn copy_immediately(initiator: &mut Initiator) {
+    let mut cscds = Vec::new();
+    for lun in 0..2 {
+        let page = initiator.read(lun, &[0x12, 1, 0x83, 0, 255, 0], 255).expect("an answer").data;
+        // The NAA designator is the first.
+        cscds.extend([&[0xe4, 0, 0, 0, 1, 3, 0, page[7]], &page[8..24], &[0, 0, 0, 0, 0, 0, 2, 0]].concat());
+    }
+    let segment = [&[0x02, 0, 0, 0x18, 0, 0, 0, 1, 0, 0, 8, 0][..], &[0; 16]].concat();
+    let mut list = vec![1, 0, 0, 0x20];
+    list.resize(15, 0);
+    list.extend([1, 0xff, 0, 0, 0, 0, 0, 0, 7]);
+    list.resize(42, 0);
+    list.extend([0, 64, 0, 28, 0, 0]);
+    let list = [list, cscds, segment].concat();
+    let copy = [0x83, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0];
+    assert_eq!(initiator.write(0, &copy, &list).expect("an answer").status, 0);
+}
+
+#[test]
+fn a_copy_in_the_background_ends_with_its_session() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (daemon, url) = serve(1, &stores, |_| {});
+    let mut other = login(&url, "other");
+    other.ready(0).expect("the unit is ready");
+    for lba in [0, 1024] {
+        other.write_blocks(0, lba, BLOCK, &[7; 1 << 18], false).expect("it is written");
+    }
+    let mut leaves = login(&url, "leaves");
+    (0..2).for_each(|lun| leaves.ready(lun).expect("the unit is ready"));
+    stores[1].hold();
+    copy_immediately(&mut leaves);
+    stores[1].wait_for(1);
+    let logout =
+        Pdu::new(0x46, 0x80).word(16, 0x77).word(24, leaves.next_cmd_sn()).word(28, leaves.next_stat_sn());
+    leaves.send(&logout).expect("it is sent");
+    while stores[1].cancelled() == 0 {
+        assert!(!has_heard(&leaves), "the copy may still write");
+    }
+    other.read_blocks(0, 0, 1, BLOCK).expect("it is read");
+    assert!(!has_heard(&leaves), "the copy may still write");
+    stores[1].release();
+    assert_eq!(leaves.receive().expect("an answer").opcode(), LOGOUT_RESPONSE);
+    other.ready(1).expect("the unit is ready");
+    let copied = [0, 1024].map(|lba| other.read_blocks(1, lba, 1, BLOCK).expect("it is read")[0]);
+    assert_eq!(copied, [7, 0], "what was under way is done, and no more");
+    other.logout().expect("an answer");
+    stop(daemon);
+}
+
 /// An Asynchronous Message with this event (RFC 7143 section 11.9.1).
 fn hears_of(initiator: &mut Initiator, event: u8) {
     let message = initiator.receive().expect("a message");

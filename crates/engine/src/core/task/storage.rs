@@ -89,8 +89,11 @@ impl<I: Io> Core<I> {
             };
         }
         task.state = State::Pushing { last: end.is_some() };
-        let down = Down::Push { task: task.wire, at, from, end: end.map(to_wire) };
         let connection = task.connection;
+        let down = Down::Push { task: task.wire, at, from, end: end.map(to_wire) };
+        if let Some(ending) = &end {
+            self.trace_task_end(key, ending);
+        }
         self.down(connection, down);
         None
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Access, ChapCredentials, Grant, LOGIN_TEXT_MAX, Link, LoginReply, Names, Negotiated, REQUESTS_MAX, Recv,
-    UNEXPECTED_MAX,
+    Step, UNEXPECTED_MAX,
 };
 use crate::iscsi::chap::{self, Algorithm, Challenge, Failure, Identity};
 use crate::iscsi::keys::{self, Key, Kind, Offers, Place, RDMA_SEGMENT_MAX, Rule, Senders, Settled, Values};
@@ -121,7 +121,16 @@ impl TargetLogin {
 
     /// Takes one login request and its text; returns what to answer.
     pub fn request(&mut self, bhs: &LoginRequest, text: &[u8]) -> LoginReply {
+        let stage = self.stage;
+        let is_rest = !self.unsent.is_empty();
         let result = self.check(bhs).and_then(|()| self.take(bhs, text));
+        if let Ok(reply) = &result
+            && !is_rest
+            && !reply.cont
+            && let Ok(keys) = text::pairs(&reply.text)
+        {
+            self.tell(stage, true, &keys);
+        }
         result.unwrap_or_else(|fault| {
             self.over = true;
             let reason = format!("login refused: {}{}", fault.reason, who(&self.names));
@@ -132,6 +141,10 @@ impl TargetLogin {
                 ..self.reply(Vec::new())
             }
         })
+    }
+
+    fn tell(&self, stage: Stage, is_answer: bool, keys: &[Pair<'_>]) {
+        self.access.hears(&Step { from: self.from, portal: self.portal, stage, is_answer, keys });
     }
 
     /// Judges the header (sections 6.3 and 11.12).
@@ -197,6 +210,7 @@ impl TargetLogin {
         }
         let whole = std::mem::take(&mut self.gathered);
         let pairs = text::pairs(&whole).map_err(initiator_error)?;
+        self.tell(self.stage, false, &pairs);
         let mut out = Vec::new();
         self.negotiate(&pairs, &mut out)?;
         if out.len() > LOGIN_TEXT_MAX || !bhs.transit() {

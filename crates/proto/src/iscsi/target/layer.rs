@@ -369,6 +369,15 @@ impl Layer {
         }
     }
 
+    /// Whether a login has begun with a request that is one.
+    pub(crate) fn has_begun(&self) -> bool {
+        match &self.phase {
+            Phase::Login { login, .. } => login.begun().is_some(),
+            Phase::Full | Phase::Ending { .. } | Phase::Closing(_) => true,
+            Phase::Over => false,
+        }
+    }
+
     pub(crate) fn is_full_feature(&self) -> bool {
         matches!(self.phase, Phase::Full) && !self.link.discovery
     }

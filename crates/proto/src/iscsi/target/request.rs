@@ -318,7 +318,7 @@ impl Layer {
             FunctionResponse::NoTask => Response::NO_TASK,
             FunctionResponse::NoUnit => Response::NO_LUN,
             FunctionResponse::NotSupported => Response::NOT_SUPPORTED,
-            FunctionResponse::Rejected => Response::REJECTED,
+            FunctionResponse::NotAuthorized => Response::AUTHORIZATION_FAILED,
         };
         self.queue_function_response(function.tag, response);
     }

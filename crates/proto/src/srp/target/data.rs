@@ -210,7 +210,7 @@ impl Target {
             // A task that is no more needs no aborting (SAM-5 section 7.2).
             FunctionResponse::Complete | FunctionResponse::NoTask => ResponseCode::COMPLETE,
             FunctionResponse::NotSupported => ResponseCode::NOT_SUPPORTED,
-            FunctionResponse::NoUnit | FunctionResponse::Rejected => ResponseCode::FAILED,
+            FunctionResponse::NoUnit | FunctionResponse::NotAuthorized => ResponseCode::FAILED,
         };
         self.answer(Answered { tag: function.tag, sol_not: function.sol_not, code });
     }

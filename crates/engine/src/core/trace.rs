@@ -1,0 +1,135 @@
+//! What the log says of single commands and task management when it is asked to: at debug what ends with CHECK CONDITION and
+//! what is rare, at trace every command. While nobody asks, each costs one look at the level.
+
+use super::Core;
+use super::session::lun_number;
+use crate::slots::Key;
+use proto::verbs::{Command, Function, FunctionResponse, TaskId};
+use reactor::io::Io;
+use scsi::Ending;
+use scsi::command::Status;
+use scsi::home::Aborted;
+use tracing::Level;
+use wire::SenseKey;
+
+impl<I: Io> Core<I> {
+    /// A command has come.
+    pub(super) fn trace_command(&self, connection: Key, command: &Command) {
+        if tracing::enabled!(Level::TRACE) {
+            self.log_command(connection, command);
+        }
+    }
+
+    /// A command ends that needed no task.
+    pub(super) fn trace_end(&self, connection: Key, command: &Command, ending: &Ending) {
+        if tracing::enabled!(Level::DEBUG) {
+            self.log_end(Some(connection), command, ending);
+        }
+    }
+
+    /// A task ends.
+    pub(super) fn trace_task_end(&self, key: Key, ending: &Ending) {
+        if tracing::enabled!(Level::DEBUG)
+            && let Some(task) = self.tasks.get(key)
+        {
+            self.log_end(task.connection, &task.command, ending);
+        }
+    }
+
+    /// A command is aborted.
+    pub(super) fn trace_abort(&self, connection: Option<Key>, task: TaskId, how: Aborted) {
+        let (session, initiator) = self.session_of(connection);
+        tracing::trace!(session, initiator, task = %named(task), ?how, "command aborted");
+    }
+
+    /// A task management request has come.
+    pub(super) fn trace_function(&self, connection: Key, lun: u64, function: Function) {
+        if tracing::enabled!(Level::DEBUG) {
+            let (session, initiator) = self.session_of(Some(connection));
+            let task = task_of(function).map(named).map(tracing::field::display);
+            tracing::debug!(session, initiator, lun = %shown_lun(lun), task, "{}", name(function));
+        }
+    }
+
+    /// It is answered.
+    pub(super) fn trace_response(&self, connection: Key, response: FunctionResponse) {
+        let (session, initiator) = self.session_of(Some(connection));
+        tracing::debug!(session, initiator, ?response, "task management answered");
+    }
+
+    #[cold]
+    fn log_command(&self, connection: Key, command: &Command) {
+        let (session, initiator) = self.session_of(Some(connection));
+        let Command { task, lun, attribute, cdb, read_bytes, write_bytes, unsolicited_bytes } = command;
+        tracing::trace!(
+            session, initiator, task = %named(*task), lun = %shown_lun(*lun), cdb = %hex(cdb.as_bytes()),
+            ?attribute, read_bytes, write_bytes, unsolicited_bytes,
+            "command"
+        );
+    }
+
+    #[cold]
+    fn log_end(&self, connection: Option<Key>, command: &Command, ending: &Ending) {
+        // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6), and are no error.
+        let sense = ending.sense.filter(|sense| sense.key() != Some(SenseKey::RecoveredError));
+        let (session, initiator) = self.session_of(connection);
+        match sense.filter(|_| ending.status == Status::CheckCondition) {
+            Some(sense) => tracing::debug!(
+                session, initiator, task = %named(command.task), lun = %shown_lun(command.lun), cdb = %hex(command.cdb.as_bytes()),
+                sense = %hex(sense.as_bytes()),
+                "CHECK CONDITION: {sense}"
+            ),
+            None => {
+                let Ending { status, read_bytes, write_bytes, .. } = ending;
+                tracing::trace!(
+                    session, initiator, task = %named(command.task), ?status, read_bytes, write_bytes,
+                    "command ended"
+                );
+            }
+        }
+    }
+
+    fn session_of(&self, connection: Option<Key>) -> (Option<u64>, Option<&str>) {
+        let facts = connection.and_then(|key| self.connections.get(key)).map(|conn| &conn.facts);
+        let session = facts.and_then(|facts| facts.session.as_deref());
+        (facts.map(|facts| facts.serial), session.map(|session| session.initiator.as_str()))
+    }
+}
+
+/// The transport's name for a task, the same where it comes and where it ends.
+fn named(task: TaskId) -> String {
+    format!("{}.{}", task.slot, task.generation)
+}
+
+fn shown_lun(lun: u64) -> String {
+    lun_number(lun).map_or_else(|| format!("{lun:#018x}"), |number| number.to_string())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn task_of(function: Function) -> Option<TaskId> {
+    match function {
+        Function::AbortTask(task) => task,
+        Function::AbortTaskSet
+        | Function::ClearTaskSet
+        | Function::LogicalUnitReset
+        | Function::TargetWarmReset
+        | Function::TargetColdReset
+        | Function::ClearAca => None,
+    }
+}
+
+/// Names of SAM-5 section 7.
+fn name(function: Function) -> &'static str {
+    match function {
+        Function::AbortTask(_) => "ABORT TASK",
+        Function::AbortTaskSet => "ABORT TASK SET",
+        Function::ClearTaskSet => "CLEAR TASK SET",
+        Function::LogicalUnitReset => "LOGICAL UNIT RESET",
+        Function::TargetWarmReset => "TARGET WARM RESET",
+        Function::TargetColdReset => "TARGET COLD RESET",
+        Function::ClearAca => "CLEAR ACA",
+    }
+}
