@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 /// Cores that a table shows; of a larger machine the busiest.
 const CORES_MAX: usize = 16;
-/// A core with so little left is saturated.
-const FULL: f64 = 0.95;
+/// From here on, in percent, a core is saturated.
+const FULL: f64 = 95.0;
 
 /// The table, with what a reader should know of it; `None`: no load was measured.
 pub(super) fn loads(section: &Section<'_>) -> Option<String> {
@@ -54,8 +54,8 @@ fn shaded(rows: &[(String, Vec<CoreLoad>)]) -> String {
 
 fn cell(out: &mut String, load: &CoreLoad) {
     let percent = |share: f64| (share * 100.0).round();
-    let class = if busy(load) >= FULL { " class=\"full\"" } else { "" };
     let all = percent(busy(load));
+    let class = if all >= FULL { " class=\"full\"" } else { "" };
     let user = percent(load.user);
     let system = all - user;
     let _ = write!(
