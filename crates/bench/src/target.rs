@@ -84,11 +84,6 @@ impl From<OpenError> for TargetError {
     }
 }
 
-/// A target's name as it may be shown: without the secret that a URL may hold.
-fn name(text: &str) -> String {
-    text.parse::<Url>().map_or_else(|_| text.to_owned(), |url| url.to_string())
-}
-
 /// Blocks of targets that have no blocks of their own.
 const BLOCK_BYTES: u32 = 512;
 
@@ -106,17 +101,21 @@ pub fn open(text: &str, options: &TargetOptions) -> Result<Opened, TargetError> 
     };
     if !options.grain.is_multiple_of(block_bytes) {
         let problem = format!("its blocks have {block_bytes} bytes");
-        return Err(TargetError::new(text, problem, "choose --bs and --offset that are multiples of that"));
+        return Err(TargetError::new(
+            &Url::shown(text),
+            problem,
+            "choose --bs and --offset that are multiples of that",
+        ));
     }
     let size = backend.traits().size_bytes;
-    Ok(Opened { backend, name: name(text), block_bytes, size })
+    Ok(Opened { backend, name: Url::shown(text), block_bytes, size })
 }
 
 fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uring>>, u32), TargetError> {
     let fault = |error: initiator::url::UrlError| {
         TargetError::new("the URL of a unit", error.problem(), error.remedy())
     };
-    let mut url: Url = text.parse().map_err(fault)?;
+    let mut url = Url::given(text).map_err(fault)?;
     url.digests(options.digests.0, options.digests.1).map_err(fault)?;
     let options = RemoteOptions {
         initiator: options.initiator.clone(),

@@ -120,7 +120,7 @@ impl Access for Directory {
         let session =
             SessionName { initiator: initiator.to_lowercase(), isid, target: index, group, channel: 0 };
         let existing = self.registry.find(&session);
-        if existing.is_none() && self.registry.sessions_of(index) >= target.sessions_max {
+        if !self.registry.has_room(&session, target.sessions_max) {
             return Err(Refusal::TooManySessions);
         }
         let chap = matched.and_then(|group| group.chap.as_ref()).map(|chap| ChapCredentials {
@@ -228,7 +228,7 @@ impl srp::login::Access for Directory {
             let why = format!("the session has {CHANNELS_MAX} channels already");
             return Err(refused(RejectReason::CHANNEL_LIMIT, &why));
         }
-        if others == 0 && self.registry.sessions_of(index) >= target.sessions_max {
+        if !self.registry.has_room(&ports, target.sessions_max) {
             let why = "the target has no room for another session (sessions_max)";
             return Err(refused(RejectReason::INSUFFICIENT_RESOURCES, why));
         }

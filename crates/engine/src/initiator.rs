@@ -5,10 +5,14 @@
 mod carrier;
 pub mod client;
 mod frames;
+mod redact;
+mod secrets;
 pub mod session;
 pub mod url;
 
 pub use client::{Client, discover};
+pub use redact::{redact, redact_all};
+pub use secrets::SecretFiles;
 pub use url::Url;
 
 use std::time::Duration;

@@ -262,6 +262,8 @@ pub(crate) struct Facts {
     pub(crate) session: Option<Arc<proto::verbs::Session>>,
     /// Index of the target, once logged in to one.
     pub(crate) target: Option<usize>,
+    /// Its login was answered.
+    pub(crate) is_admitted: bool,
     /// What it has done.
     pub(crate) tally: Tally,
 }
@@ -291,7 +293,7 @@ impl Facts {
     /// Of a connection that begins now.
     pub(crate) fn new(serial: u64, way: Way, now: Time) -> Facts {
         let tally = Tally { since: now, commands: 0, read_bytes: 0, write_bytes: 0 };
-        Facts { serial, way, session: None, target: None, tally }
+        Facts { serial, way, session: None, target: None, is_admitted: false, tally }
     }
 
     /// Index of the portal that it came by, if it did.

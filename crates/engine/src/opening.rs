@@ -5,13 +5,13 @@ use crate::initiator::Options;
 use crate::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Backend;
 use store::{Claim, LateStore, OpenError};
 
-/// How long the start waits for stores. What has not opened by then is tried again while others are served.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the start waits for stores. What has not opened by then is waited for while others are served.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The store of a LUN.
 #[derive(Clone)]
@@ -25,54 +25,59 @@ pub(crate) struct Opened {
 
 type Attempt = Result<Arc<dyn Backend<Uring>>, OpenError>;
 
+/// An attempt that goes on, and what it made of the LUN.
+type Pending = mpsc::Receiver<(Lun, Attempt)>;
+
 /// Opens the stores of LUNs, which learn what only their stores know. One that does not open takes down only its own
 /// LUNs, and is tried again.
 pub(crate) fn open_all(luns: &mut [Lun]) -> Vec<Opened> {
     let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
     let counted = losses.clone();
     let attempts = attempt_all(luns, PATIENCE, move |index, lun| open_store(lun, &counted[index]));
-    let opened =
-        |((lun, attempt), losses): ((&Lun, Attempt), &Arc<AtomicU64>)| opened(lun, attempt, losses.clone());
-    luns.iter().zip(attempts).zip(&*losses).map(opened).collect()
+    let each = luns.iter().zip(attempts).zip(&*losses);
+    each.map(|((lun, (attempt, pending)), losses)| opened(lun, attempt, pending, losses.clone())).collect()
 }
 
-/// One thread for each LUN; one that nobody waits for any longer drops its store when that has opened after all.
+/// One thread for each LUN, and those that are not waited for any longer.
 fn attempt_all(
     luns: &mut [Lun],
     patience: Duration,
     open: impl Fn(usize, &mut Lun) -> Attempt + Clone + Send + 'static,
-) -> Vec<Attempt> {
-    let (done, results) = mpsc::channel();
-    let start = |(index, lun): (usize, &Lun)| -> Attempt {
-        let (mut lun, open, done) = (lun.clone(), open.clone(), done.clone());
-        let error =
-            |problem, remedy: &str| OpenError { what: lun.name.clone(), problem, remedy: remedy.into() };
-        let late = error(
-            format!("it has not opened in {} seconds", patience.as_secs()),
-            "its device or server does not answer; it is tried again",
-        );
-        let refused =
-            error("there is no thread for it".into(), "raise the limit of tasks (TasksMax, ulimit -u)");
+) -> Vec<(Attempt, Option<Pending>)> {
+    let start = |(index, lun): (usize, &Lun)| {
+        let (done, pending) = mpsc::channel();
+        let (mut lun, open) = (lun.clone(), open.clone());
         let thread = std::thread::Builder::new().name(format!("open-{index}"));
         let started = thread.spawn(move || {
             let attempt = open(index, &mut lun);
-            let _ = done.send((index, lun, attempt));
+            let _ = done.send((lun, attempt));
         });
-        Err(if started.is_ok() { late } else { refused })
+        started.is_ok().then_some(pending)
     };
-    let mut attempts: Vec<Attempt> = luns.iter().enumerate().map(start).collect();
-    drop(done);
+    let all: Vec<Option<Pending>> = luns.iter().enumerate().map(start).collect();
     let deadline = Instant::now() + patience;
-    while let Ok((index, lun, attempt)) =
-        results.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-    {
-        luns[index] = lun;
-        attempts[index] = attempt;
-    }
-    attempts
+    let wait = |(lun, pending): (&mut Lun, Option<Pending>)| {
+        let fault =
+            |problem, remedy: &str| OpenError { what: lun.name.clone(), problem, remedy: remedy.into() };
+        let Some(pending) = pending else {
+            let remedy = "raise the limit of tasks (TasksMax, ulimit -u)";
+            return (Err(fault("there is no thread for it".into(), remedy)), None);
+        };
+        match pending.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok((found, attempt)) => {
+                *lun = found;
+                (attempt, None)
+            }
+            Err(_) => {
+                let problem = format!("it has not opened in {} seconds", patience.as_secs());
+                (Err(fault(problem, "its device or server does not answer; it is waited for")), Some(pending))
+            }
+        }
+    };
+    luns.iter_mut().zip(all).map(wait).collect()
 }
 
-fn opened(lun: &Lun, attempt: Attempt, losses: Arc<AtomicU64>) -> Opened {
+fn opened(lun: &Lun, attempt: Attempt, pending: Option<Pending>, losses: Arc<AtomicU64>) -> Opened {
     match attempt {
         Ok(store) => Opened { store, failed: None, losses },
         Err(error) => {
@@ -84,8 +89,14 @@ fn opened(lun: &Lun, attempt: Attempt, losses: Arc<AtomicU64>) -> Opened {
                     lun.block_bytes
                 );
             }
-            let (again, counted) = (lun.clone(), losses.clone());
+            let (again, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
             let opener = move || {
+                let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some((found, attempt)) = first.and_then(|first| first.recv().ok())
+                    && (attempt.is_err() || found.block_bytes == again.block_bytes)
+                {
+                    return attempt;
+                }
                 let mut lun = again.clone();
                 if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store {
                     // What initiators were told by now.
@@ -130,7 +141,8 @@ fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
 mod tests {
     use super::*;
     use crate::config::{Config, ServeOptions};
-    use std::sync::{Barrier, Mutex};
+    use std::sync::Barrier;
+    use std::sync::atomic::Ordering;
 
     fn luns(count: usize) -> Vec<Lun> {
         let options = ServeOptions { lun: vec!["null:1M".into(); count], ..ServeOptions::default() };
@@ -150,21 +162,33 @@ mod tests {
             lun.product = format!("product of {}", lun.name);
             Ok(store::open_null((number + 1) << 20))
         });
-        let sizes: Vec<u64> = attempts.into_iter().map(|store| store.unwrap().traits().size_bytes).collect();
+        let sizes: Vec<u64> =
+            attempts.into_iter().map(|(store, _)| store.unwrap().traits().size_bytes).collect();
         assert_eq!(sizes, [1 << 20, 2 << 20, 3 << 20]);
         assert_eq!(luns[2].product, "product of lun2");
     }
 
     #[test]
-    fn a_store_that_hangs_is_not_waited_for() {
+    fn a_store_that_hangs_is_not_waited_for_and_served_when_it_opens() {
         let (release, hangs) = mpsc::channel::<()>();
-        let hangs = Arc::new(Mutex::new(hangs));
-        let attempts = attempt_all(&mut luns(1), Duration::ZERO, move |_, _| {
-            let _ = hangs.lock().unwrap().recv();
+        let hangs = Arc::new(Mutex::new(Some(hangs)));
+        let count = Arc::new(AtomicU64::new(0));
+        let mut luns = luns(2);
+        let counted = count.clone();
+        let mut attempts = attempt_all(&mut luns, Duration::ZERO, move |index, _| {
+            if index == 1 {
+                counted.fetch_add(1, Ordering::Relaxed);
+                let hangs = hangs.lock().unwrap().take().expect("it opens once");
+                let _ = hangs.recv();
+            }
             Ok(store::open_null(1 << 20))
         });
-        let error = attempts[0].as_ref().map(|_| ()).unwrap_err().to_string();
-        assert!(error.contains("lun0: it has not opened in 0 seconds"), "{error}");
+        let (attempt, pending) = attempts.pop().expect("two LUNs");
+        let opened = opened(&luns[1], attempt, pending, Arc::default());
+        let error = opened.failed.expect("it hangs");
+        assert!(error.contains("lun1: it has not opened in 0 seconds"), "{error}");
         drop(release);
+        let traits = opened.store.refresh().expect("it opens").expect("it has changed");
+        assert_eq!((traits.size_bytes, count.load(Ordering::Relaxed)), (1 << 20, 1));
     }
 }

@@ -1,6 +1,6 @@
 //! Sessions of the daemon: touched at login and logout only, so a lock will do.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,6 +52,8 @@ pub(crate) type Told = Vec<(u32, u64)>;
 
 /// Channels of one session.
 pub(crate) const CHANNELS_MAX: usize = 32;
+/// Sessions of the same ports whose place was taken, and that are not over.
+const REPLACED_MAX: usize = 2 * CHANNELS_MAX;
 /// Sessions that are over, and of which is remembered what they were told.
 const TOLD_MAX: usize = 4096;
 
@@ -91,9 +93,10 @@ impl Registry {
         self.serials.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Sessions of a target; all channels of the same two ports are one.
-    pub(crate) fn sessions_of(&self, target: usize) -> usize {
-        sessions_of(&self.lock().live, target, |_| true)
+    /// Whether a session with this name would be one of `max` of its target, those that are not over included; all
+    /// channels of the same two ports are one.
+    pub(crate) fn has_room(&self, name: &SessionName, max: usize) -> bool {
+        self.lock().has_room(name, max)
     }
 
     /// The session with this name.
@@ -116,17 +119,18 @@ impl Registry {
     ///
     /// # Errors
     /// When the target has `max` others already, or the session [`CHANNELS_MAX`] channels: some may have come in since
-    /// this one was granted its login.
+    /// this one was granted its login. Or when [`REPLACED_MAX`] of those whose place was taken are not over.
     pub(crate) fn enter(&self, name: SessionName, place: Place, max: usize) -> Result<Entered, Full> {
         let mut sessions = self.lock();
         let is_alone = name.channel == 0;
         let is_replaced = |other: &SessionName| is_alone && other.has_ports_of(&name);
-        let others = sessions_of(&sessions.live, name.target, |other| !other.has_ports_of(&name));
         let channels = sessions.live.keys().filter(|other| other.has_ports_of(&name)).count();
-        if others >= max || (!is_alone && channels >= CHANNELS_MAX) {
+        let ports = name.ports();
+        let is_crowded =
+            sessions.replaced.iter().filter(|(other, _)| *other == ports).count() >= REPLACED_MAX;
+        if !sessions.has_room(&name, max) || is_crowded || (!is_alone && channels >= CHANNELS_MAX) {
             return Err(Full);
         }
-        let ports = name.ports();
         let displaced: Vec<SessionName> =
             sessions.live.keys().filter(|other| is_replaced(other)).cloned().collect();
         for other in displaced {
@@ -204,15 +208,12 @@ impl Registry {
     }
 }
 
-fn sessions_of(
-    sessions: &BTreeMap<SessionName, Place>,
-    target: usize,
-    which: impl Fn(&SessionName) -> bool,
-) -> usize {
-    let names: Vec<&SessionName> =
-        sessions.keys().filter(|name| name.target == target && which(name)).collect();
-    // Channels of the same ports lie one behind the other.
-    names.chunk_by(|one, other| one.has_ports_of(other)).count()
+impl Sessions {
+    fn has_room(&self, name: &SessionName, max: usize) -> bool {
+        let names = self.live.keys().chain(self.replaced.iter().map(|(ports, _)| ports));
+        let others = names.filter(|other| other.target == name.target && !other.has_ports_of(name));
+        others.map(|other| (&other.initiator, other.isid, other.group)).collect::<BTreeSet<_>>().len() < max
+    }
 }
 
 #[cfg(test)]
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(registry.enter(another.clone(), new, 1), Err(Full));
         assert!(registry.enter(SessionName { target: 1, ..another }, new, 1).is_ok());
         registry.leave(&name(), new.serial);
-        assert_eq!(registry.sessions_of(0), 0);
+        assert!(registry.has_room(&name(), 1));
     }
 
     #[test]
@@ -252,7 +253,7 @@ mod tests {
             let entered = registry.enter(channel.0, channel.1, 1);
             assert_eq!(entered, Ok(Entered { nexus: first.serial, replaced: vec![] }));
         }
-        assert_eq!((registry.channels(&name()), registry.sessions_of(0)), (2, 1));
+        assert_eq!(registry.channels(&name()), 2);
         assert!(!registry.ends(&channel(&first), first.serial, first.serial), "the second goes on");
         let another = SessionName { initiator: "iqn.y".into(), ..channel(&third) };
         assert_eq!(registry.enter(another, third, 1), Err(Full));
@@ -281,6 +282,27 @@ mod tests {
         }
         let last = place(&registry, 0);
         assert_eq!(registry.enter(channel(&last), last, 1), Err(Full));
+    }
+
+    #[test]
+    fn sessions_whose_place_was_taken_count_until_they_are_over() {
+        let registry = Registry::default();
+        let another = SessionName { initiator: "iqn.y".into(), ..name() };
+        let (old, new) = (place(&registry, 1), place(&registry, 2));
+        registry.enter(name(), old, 1).expect("room");
+        registry.enter(name(), new, 1).expect("it takes the place of the first");
+        registry.leave(&name(), new.serial);
+        assert!(!registry.has_room(&another, 1) && registry.has_room(&name(), 1));
+        assert_eq!(registry.enter(another.clone(), new, 1), Err(Full), "the first may still write");
+        let successors: Vec<Place> = (0..REPLACED_MAX).map(|_| place(&registry, 2)).collect();
+        for place in &successors {
+            registry.enter(name(), *place, 1).expect("each takes the place of the one before");
+        }
+        assert_eq!(registry.enter(name(), new, 1), Err(Full), "none of them is over");
+        for place in successors.iter().chain([&old]) {
+            registry.leave(&name(), place.serial);
+        }
+        registry.enter(another, new, 1).expect("all are over");
     }
 
     #[test]

@@ -146,7 +146,9 @@ impl RemoteStore {
         let before = self.continuity.losses();
         let found = find(&self.continuity);
         if self.continuity.losses() != before {
-            tracing::error!(
+            crate::limited!(
+                "losses of remote units",
+                tracing::Level::ERROR,
                 store = %self.url,
                 "writes that were acknowledged and not flushed may be lost: the target failed, or may have restarted"
             );

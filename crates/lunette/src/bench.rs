@@ -239,7 +239,7 @@ impl BenchArguments {
 
     /// The way to the first target that there is a way to.
     fn portal(&self) -> Option<SocketAddr> {
-        let url = self.targets.iter().find_map(|text| text.parse::<Url>().ok())?;
+        let url = self.targets.iter().find_map(|text| Url::given(text).ok())?;
         url.resolve().ok()?.first()?.address()
     }
 

@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &DiscoverArguments) -> Result<String, Failure> {
     if !Url::is_meant(&arguments.url) {
         return Err(no_url(&arguments.url));
     }
-    let url: Url = arguments.url.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+    let url = Url::given(&arguments.url).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
     let found = discover(&url, &Options::default()).map_err(Failure::failed)?;
     let targets: Vec<Target> = found
         .iter()

@@ -15,20 +15,24 @@ pub(crate) use rows::Rows;
 use crate::{Failure, print, unprinted};
 use capacity::Capacity;
 use clap::Args;
-use engine::initiator::client::CommandError;
+use engine::initiator::client::{CommandError, Reply};
 use engine::initiator::{Client, Options, Url};
 use modes::Modes;
 use pages::{Characteristics, Designator, Extended, Limits, Port, Provisioning};
 use reports::{Group, Supported};
 use serde::Serialize;
 use standard::Identity;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 use wire::SenseKey;
 
 /// Bytes that are asked for of an answer: more than units have to tell, but not too many for old ones.
 const ANSWER_BYTES: u16 = 4096;
 /// INQUIRY of old units has one byte for the length (SPC-2).
 const STANDARD_BYTES: u16 = 255;
+/// How long all questions together may take; the one that is under way then may take longer.
+const WITHIN: Duration = Duration::from_secs(20);
 
 /// TEST UNIT READY (SPC-4 section 6.47).
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
@@ -81,12 +85,13 @@ struct Answer {
 
 /// Asks; returns what is to be printed, or what is wrong.
 pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
-    let url: Url = arguments.url.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+    let url = Url::given(&arguments.url).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
     url.check_unit().map_err(|error| {
         Failure::wrong_input(format!("{url}: {error}: `lunette discover iscsi://HOST` lists targets"))
     })?;
-    let client = Client::connect(&url, &Options::default()).map_err(Failure::failed)?;
-    let mut asker = Asker { client, answers: Vec::new() };
+    let mut client = Client::connect(&url, &Options::default()).map_err(Failure::failed)?;
+    let command = |cdb: &[u8], bytes| client.command(cdb, bytes, &[]);
+    let mut asker = Asker { command, until: Instant::now() + WITHIN, answers: Vec::new() };
     let mut report = asker.report().map_err(|error| Failure::failed(format!("{url}: {error}")))?;
     report.url = url.to_string();
     if arguments.raw {
@@ -101,12 +106,14 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
     Err(Failure::failed(format!("{url}: the unit is not ready: {reason}")))
 }
 
-struct Asker {
-    client: Client,
+struct Asker<C> {
+    /// Sends a CDB that reads so many bytes.
+    command: C,
+    until: Instant,
     answers: Vec<Answer>,
 }
 
-impl Asker {
+impl<C: FnMut(&[u8], u32) -> Result<Reply, CommandError>> Asker<C> {
     fn report(&mut self) -> Result<Report, String> {
         let inquiry = self.ask("INQUIRY", &inquiry_cdb(None, STANDARD_BYTES), STANDARD_BYTES.into())?;
         let identity = inquiry.as_deref().and_then(standard::decode).ok_or("it does not answer INQUIRY")?;
@@ -129,7 +136,7 @@ impl Asker {
 
     /// What TEST UNIT READY ends with, unless the unit is ready, or is so for others (a reservation, say).
     fn not_ready(&mut self) -> Result<Option<String>, String> {
-        let reply = self.client.command(&TEST_UNIT_READY, 0, &[]);
+        let reply = (self.command)(&TEST_UNIT_READY, 0);
         let reply = reply.map_err(|error| format!("TEST UNIT READY: {error}"))?;
         let sense = reply.sense.filter(|sense| match sense.key() {
             Some(SenseKey::NotReady | SenseKey::MediumError | SenseKey::HardwareError) => true,
@@ -148,7 +155,8 @@ impl Asker {
 
     fn learn_pages(&mut self, report: &mut Report) -> Result<(), String> {
         // Also pages that are only shown raw.
-        for code in report.pages.clone().into_iter().filter(|code| *code != 0) {
+        let codes: BTreeSet<u8> = report.pages.iter().copied().filter(|code| *code != 0).collect();
+        for code in codes {
             let Some(body) = self.page(code)? else { continue };
             match code {
                 0x80 => report.serial = Some(printable(&body)),
@@ -206,7 +214,14 @@ impl Asker {
 
     /// What a command answers; `None` when the unit refuses it.
     fn ask(&mut self, name: &str, cdb: &[u8], bytes: u32) -> Result<Option<Vec<u8>>, String> {
-        match self.client.command(cdb, bytes, &[]) {
+        if Instant::now() >= self.until {
+            let asked = self.answers.len();
+            return Err(format!(
+                "{name}: not asked, since {asked} answers took more than {} s: is the target overloaded?",
+                WITHIN.as_secs()
+            ));
+        }
+        match (self.command)(cdb, bytes) {
             Ok(reply) if reply.status == 0 => {
                 let (cdb, data) = (data::hex(cdb), data::hex(&reply.data));
                 self.answers.push(Answer { command: name.to_owned(), cdb, data });
@@ -378,6 +393,36 @@ mod tests {
         ] {
             assert!(lines.iter().any(|line| line == expected), "{expected} is missing in:\n{words}");
         }
+    }
+
+    /// Answers every command with this, and counts commands.
+    fn asker(
+        answer: &[u8],
+        until: Instant,
+        count: &mut u32,
+    ) -> Asker<impl FnMut(&[u8], u32) -> Result<Reply, CommandError>> {
+        let command = move |_: &[u8], _| {
+            *count += 1;
+            Ok(Reply { status: 0, sense: None, data: answer.to_vec() })
+        };
+        Asker { command, until, answers: Vec::new() }
+    }
+
+    #[test]
+    fn a_page_is_asked_for_once_however_often_it_is_listed() {
+        let mut count = 0;
+        let listed = [0x83, 0xb0].repeat(2046);
+        let mut report = Report { pages: listed, ..Report::default() };
+        asker(&[], Instant::now() + WITHIN, &mut count).learn_pages(&mut report).expect("answers");
+        assert_eq!(count, 2);
+    }
+
+    #[test]
+    fn nothing_is_asked_once_the_time_is_over() {
+        let mut count = 0;
+        let Err(error) = asker(&[0; 36], Instant::now(), &mut count).report() else { panic!("it went on") };
+        assert!(error.contains("20 s"), "{error}");
+        assert_eq!(count, 0);
     }
 
     proptest! {

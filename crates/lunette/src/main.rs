@@ -19,6 +19,7 @@ use banner::{Running, banner};
 use clap::Parser as _;
 use engine::Daemon;
 use engine::config::{Config, Problems, ServeOptions};
+use engine::initiator::redact;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::fmt::Display;
@@ -221,7 +222,22 @@ fn fail(error: impl Display, status: u8) -> ExitCode {
 
 /// A line to stderr. If it cannot be written, there is nobody to tell.
 fn complain(text: impl Display) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", without_secrets(text));
+}
+
+/// A message in which our arguments are quoted, maybe, without what may be secrets of theirs.
+fn without_secrets(message: impl Display) -> String {
+    let mut text = message.to_string();
+    for argument in std::env::args().skip(1) {
+        let value = argument.split_once('=').map_or("", |(_, value)| value);
+        for quoted in [argument.as_str(), value] {
+            let shown = redact(quoted);
+            if shown != quoted {
+                text = text.replace(quoted, &shown);
+            }
+        }
+    }
+    text
 }
 
 #[cfg(test)]

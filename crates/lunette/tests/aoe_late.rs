@@ -1,14 +1,16 @@
 //! A write that a disk by AoE does long after it was given up never goes over a newer one: no login ends it, and its blocks
-//! are nobody's until the disk has answered it.
+//! are nobody's until the disk has answered it. It is not sent again: on another path there may be newer data.
 
 mod support;
 
+use std::os::unix::fs::FileExt as _;
 use support::aoe::SECTOR;
 use support::daemon::Daemon;
 use support::disk::Disk;
 use support::initiator::{Initiator, Login, write_cdb};
-use support::net::{INITIATOR, INTERFACE, Network, TARGET};
-use support::wait_until;
+use support::net::{Faults, INITIATOR, INTERFACE, Network, TARGET};
+use support::vblade::Vblade;
+use support::{segment, wait_until};
 
 const BUSY: u8 = 8;
 const NOT_READY: u8 = 2;
@@ -74,6 +76,76 @@ fn a_write_that_was_given_up_holds_its_blocks_until_the_disk_answers_it() {
     let heard: Vec<u8> = disk.heard().iter().map(|heard| heard.byte).collect();
     assert_eq!(heard.iter().filter(|byte| **byte == OLD).count(), 1, "{heard:?}");
     daemon.stop();
+}
+
+/// Gives up a write that the target does not get.
+fn lose(session: &mut Initiator) {
+    let cdb = write_cdb(LBA, SECTOR, 512, false);
+    let response = session.write(0, &cdb, &[OLD; SECTOR]).expect("an answer");
+    assert_eq!(response.sense_key(), Some(NOT_READY));
+}
+
+#[test]
+fn a_write_that_was_given_up_is_not_sent_after_a_newer_one_of_another_path() {
+    let network = Network::new(1500, 34);
+    let disk = Disk::start(&network.target, 7, 7);
+    let (daemon, other) = (front(&network, "?give_up_after=1"), front(&network, ""));
+    let (mut writer, mut elsewhere) =
+        (session(&network, &daemon, "writer"), session(&network, &other, "elsewhere"));
+    disk.be_deaf();
+    lose(&mut writer);
+    disk.be_back();
+    wait_until("the other path is there", || is_written(&mut elsewhere, LBA));
+    wait_until("the session is back", || is_written(&mut writer, ELSEWHERE));
+    for _ in 0..20 {
+        assert!(!is_written(&mut writer, LBA), "nothing shows that the disk does not have it");
+        writer.read_blocks(0, ELSEWHERE, 1, 512).expect("READ");
+    }
+    assert!(disk.heard().iter().all(|heard| heard.byte == NEW), "{:?}", disk.heard());
+    assert_eq!(elsewhere.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
+    let log = daemon.stop();
+    assert!(log.contains("restart this daemon once the target is known to be idle"), "{log}");
+    other.stop();
+}
+
+#[test]
+fn a_lunette_proves_that_it_never_got_a_write() {
+    let network = Network::new(1500, 35);
+    let target = segment::serve(&network, &["ram:1M,aoe=7.7"], &[]);
+    let daemon = front(&network, "?give_up_after=1");
+    let mut writer = session(&network, &daemon, "writer");
+    let mut elsewhere = segment::session(&network, &target);
+    network.set(Faults::CUT);
+    lose(&mut writer);
+    assert!(is_written(&mut elsewhere, LBA));
+    network.set(Faults::NONE);
+    wait_until("the blocks are free", || writer.read_blocks(0, LBA, 1, 512).is_ok());
+    for session in [&mut writer, &mut elsewhere] {
+        assert_eq!(session.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
+    }
+    let log = daemon.stop();
+    assert!(log.contains("the target is asked whether they are over"), "{log}");
+    assert_eq!(log.matches("all writes that were given up are over").count(), 1, "{log}");
+    target.stop();
+}
+
+#[test]
+fn vblade_proves_that_it_never_got_a_write() {
+    let network = Network::new(1500, 36);
+    let medium = tempfile::NamedTempFile::new().expect("a temporary file");
+    medium.as_file().set_len(1 << 20).expect("its length");
+    let vblade = Vblade::start(&network.target, 7, 7, medium.path());
+    let daemon = front(&network, "?give_up_after=1");
+    let mut writer = session(&network, &daemon, "writer");
+    network.set(Faults::CUT);
+    lose(&mut writer);
+    medium.as_file().write_all_at(&[NEW; SECTOR], LBA * 512).expect("it is written");
+    network.set(Faults::NONE);
+    wait_until("the blocks are free", || writer.read_blocks(0, LBA, 1, 512).is_ok());
+    assert_eq!(writer.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
+    assert!(is_written(&mut writer, LBA));
+    daemon.stop();
+    drop(vblade);
 }
 
 #[test]

@@ -102,6 +102,46 @@ fn wrong_options_are_answered_with_one_line() {
     }
 }
 
+/// Whatever is wrong with a URL, and whoever finds it.
+#[test]
+fn no_message_shows_a_secret() {
+    const SECRET: &str = "Geheimnis";
+    let urls = [
+        "iscsi://user%SECRET%@127.0.0.1/iqn.2026-11.a:x/0",
+        "iscsi:/user%SECRET@127.0.0.1/iqn.2026-11.a:x/0",
+        "isci://user%SECRET@127.0.0.1/iqn.2026-11.a:x/0",
+        "user%SECRET@127.0.0.1/iqn.2026-11.a:x/0",
+        "iscsi://user%a/SECRET@127.0.0.1/iqn.2026-11.a:x/0",
+        "iscsi://user%a?SECRET@127.0.0.1/iqn.2026-11.a:x/0",
+        "iscsi://user:SECRET@127.0.0.1/iqn.2026-11.a:x/0",
+        "iscsi://127.0.0.1/iqn.2026-11.a:x/0?target_password=SECRET",
+        "iscsi://127.0.0.1/iqn.2026-11.a:x/0?target_password=a&bSECRET",
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    for url in urls.map(|url| url.replace("SECRET", SECRET)) {
+        let url = url.as_str();
+        std::fs::write(&file, format!("[[lun]]\nurl = \"{url}\"\n")).expect("a file");
+        for arguments in [
+            &["serve", "--listen", "127.0.0.1:0", "--lun", url][..],
+            &["inquiry", url],
+            &["discover", url],
+            &["discover", "ram:1G", url],
+            &["copy", url, "null:1M"],
+            &["copy", "null:1M", url],
+            &["bench", url],
+            &["aoe", "config", url],
+            &["report", "p", "-o", "/nonexistent/o", "--peer", url],
+            &[url],
+            &["check", file.to_str().expect("its name")],
+        ] {
+            let outcome = lunette(arguments);
+            assert!(matches!(code(&outcome), Some(1 | 2)), "{arguments:?}: {}", outcome.text);
+            assert!(!outcome.text.contains(SECRET), "{arguments:?}: {}", outcome.text);
+        }
+    }
+}
+
 #[test]
 fn help_names_every_option() {
     let help = lunette(&["serve", "--help"]).expect_success("help");

@@ -127,6 +127,30 @@ fn who_has_begun_to_log_in_goes_before_who_is_silent() {
     daemon.stop();
 }
 
+/// RFC 7143 section 11.13.5: of two that were granted their login for the last place, one hears that there is none.
+#[test]
+fn who_finds_the_last_place_taken_is_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = few_logins(folder.path());
+    let text = std::fs::read_to_string(&file).expect("a file");
+    std::fs::write(&file, text + "sessions_max = 1\n").expect("a file");
+    let daemon = Daemon::serve(["--config", &file]);
+    let url = daemon.lun(0);
+    let mut both = ["one", "other"].map(|name| {
+        let mut stream = connect_from(OTHER, url.portal);
+        let name = format!("InitiatorName=iqn.2026-11.io.lunette.test:{name}\0");
+        let names = format!("{name}TargetName={}\0SessionType=Normal\0", url.target);
+        assert_eq!(ask_to_log_in(&mut stream, 0x04, &names), [0, 0], "there is room");
+        stream
+    });
+    assert_eq!(ask_to_log_in(&mut both[0], 0x87, ""), [0, 0]);
+    assert_eq!(ask_to_log_in(&mut both[1], 0x87, ""), [3, 2]);
+    is_hung_up(&mut both[1]);
+    let log = daemon.stop();
+    assert_eq!(log.matches("logged in").count(), 1, "{log}");
+    assert!(log.contains("login ended: the target has no room for another session (sessions_max)"), "{log}");
+}
+
 /// Logs in to a discovery session.
 fn discover(source: &str, portal: SocketAddr) -> TcpStream {
     let mut stream = connect_from(source, portal);

@@ -151,6 +151,12 @@ pub trait MessageMachine {
         true
     }
 
+    /// As the side that is asked: the rejection that goes out in place of the acceptance, if there is to be one. Asked as
+    /// [`MessageMachine::may_accept`] is.
+    fn rejection(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// As the side that asked: the connection was turned away, with this private data.
     fn rejected(&mut self, now: Time, private_data: &[u8]) {
         let _ = private_data;

@@ -213,6 +213,8 @@ pub enum Down {
     },
     /// Answers the login that [`Up::Ready`] was about: what the session takes the place of can take effect no more.
     Admit,
+    /// Refuses that login for want of room.
+    Refuse,
     /// Close now, with what is to be said last, such as the answer to a logout, where there is a session that commands
     /// could come on: none of its tasks can take effect any more.
     Close,

@@ -225,6 +225,11 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
             }
         }
         let Phase::Answering(Answer::Accept(answer)) = &self.phase else { return false };
+        if let Some(rejection) = self.machine.rejection() {
+            self.is_closing = true;
+            self.reject(now, &rejection);
+            return true;
+        }
         if !self.machine.may_accept() {
             return false;
         }

@@ -51,6 +51,10 @@ pub mod set_features {
     pub const LOOK_AHEAD_ON: u8 = 0xaa;
 }
 
+/// NOP, which every device answers with ABORT. With FEATURE 01h it ends nothing that is under way (ATA8-ACS).
+const NOP: u8 = 0x00;
+const NOP_AUTO_POLL: u8 = 0x01;
+
 /// Bit of FEATURE in DATA SET MANAGEMENT: TRIM, the only one of its kinds (ACS-3 section 7.5).
 pub const TRIM: u16 = 0x01;
 
@@ -349,6 +353,12 @@ impl Registers {
         Registers { extend, feature: 0, count, lba, device: DEVICE_IS_LBA, command: command.code() }
     }
 
+    /// NOP with the tag of an earlier AoE request in LBA: Lunette does not answer it before that request is over.
+    pub fn nop(tag: u32) -> Registers {
+        let (feature, lba) = (u16::from(NOP_AUTO_POLL), u64::from(tag));
+        Registers { extend: true, feature, count: 0, lba, device: DEVICE_IS_LBA, command: NOP }
+    }
+
     /// Which command, if it is one that is known here.
     pub fn command(&self) -> Option<Command> {
         Command::from_code(self.command)
@@ -412,6 +422,21 @@ mod tests {
         assert_eq!(Registers::new(Command::ReadDma, 0, 0).transfer(), Transfer::In(256));
         assert_eq!(Registers::new(Command::WriteDmaExt, 0, 0).transfer(), Transfer::Out(65536));
         assert_eq!(Registers::new(Command::WriteSectorsExt, 0, 3).transfer().bytes(), 1536);
+    }
+
+    #[test]
+    fn a_nop_names_an_earlier_request() {
+        let nop = Registers::nop(0xfedc_ba98);
+        let section = Section::request(&nop, false);
+        assert_eq!((section.nop_tag(), section.registers()), (Some(0xfedc_ba98), nop));
+        assert_eq!(nop.transfer(), Transfer::Nothing);
+        for other in [
+            Registers { command: 0xff, ..nop },
+            Registers { feature: 0, ..nop },
+            Registers { lba: 1 << 32, ..nop },
+        ] {
+            assert_eq!(Section::request(&other, false).nop_tag(), None);
+        }
     }
 
     #[test]

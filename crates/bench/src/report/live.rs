@@ -10,14 +10,14 @@ mod vblade;
 
 use super::bed::{Bed, Fact, Measured};
 use super::matrix::Row;
-use super::plan::{Kind, Link, Store, Transport, redact, show_poll};
+use super::plan::{Kind, Link, Store, Transport, show_poll};
 use crate::job::{Job, Rw, Style};
 use crate::result::Sample;
 use crate::run::{CpuSource, Watch, run, writes};
 use crate::target::{Opened, TargetOptions, open};
 use daemon::Daemon;
 use engine::config::show_cores;
-use engine::initiator::Url;
+use engine::initiator::{Url, redact_all};
 use files::Files;
 use link::{IN_ORDER, Place};
 use peer::Tgt;
@@ -253,7 +253,7 @@ impl LiveBed {
         if let Some(mut vblade) = started.vblade {
             vblade.stop()?;
         }
-        Ok(Measured { result, commands: commands.iter().map(|command| redact(command)).collect() })
+        Ok(Measured { result, commands: commands.iter().map(|command| redact_all(command)).collect() })
     }
 
     fn prepare_tgt(&mut self) -> Result<Fact, String> {

@@ -5,7 +5,7 @@ mod read;
 mod words;
 
 pub use builtin::{BUILTIN, Builtin, builtin};
-pub(crate) use words::{redact, show_poll, show_size};
+pub(crate) use words::{show_poll, show_size};
 
 use crate::job::Poll;
 use engine::config::Problem;
@@ -313,7 +313,7 @@ impl Plan {
     fn peer_name(&self, kind: &Kind, store: &Store, link: Option<Link>) -> String {
         let link = link.map(|link| format!(", {link}")).unwrap_or_default();
         let name = match kind {
-            Kind::Url(url) => words::without_secret(url),
+            Kind::Url(url) => engine::initiator::Url::shown(url),
             Kind::Lunette => format!("Lunette {}{link}", store.word()),
             Kind::Ceiling | Kind::Tgt => format!("tgt {}{link}", store.word()),
             Kind::Vblade => format!("vblade {}{link}", store.word()),

@@ -2,10 +2,11 @@
 
 use super::bed::{Bed, Fact};
 use super::matrix::{self, Row};
-use super::plan::{Plan, redact};
+use super::plan::Plan;
 use super::raw::{Folder, Header, Outcome, Record};
 use super::{Report, facts, output};
 use crate::result::Sample;
+use engine::initiator::redact_all;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
@@ -154,7 +155,7 @@ impl Work<'_> {
     }
 
     fn publish(&self) -> std::io::Result<()> {
-        fs::write(self.request.directory.join("plan.toml"), redact(&self.request.text))?;
+        fs::write(self.request.directory.join("plan.toml"), redact_all(&self.request.text))?;
         let report = Report::new(self.plan, &self.rows, &self.header, &self.records);
         output::write(&report, &self.request.directory)
     }
@@ -201,7 +202,7 @@ fn keep_header(
     let started = || facts::now(SystemTime::now());
     let (started, mut commands) =
         old.map_or_else(|| (started(), Vec::new()), |old| (old.started, old.commands));
-    commands.push(redact(&request.command));
+    commands.push(redact_all(&request.command));
     let header = Header { plan: digest.into(), started, commands, facts };
     folder.set_header(&header)?;
     Ok(header)

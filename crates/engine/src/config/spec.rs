@@ -2,6 +2,7 @@
 
 use super::problems::{Collector, Fault, suggest};
 use super::raw::{At, Place, RawLun, Switch, Text};
+use crate::initiator::redact;
 
 /// Kinds of store.
 const STORES: [&str; 8] = ["ram", "null", "file", "block", "iscsi", "iser", "srp", "aoe"];
@@ -10,7 +11,7 @@ const OPTIONS: [&str; 11] =
 
 /// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
 pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) {
-    let place = Place::option(&format!("--lun {}", without_secret(text)));
+    let place = Place::option(&format!("--lun {}", redact(text)));
     let mut lun = RawLun { place: place.clone(), ..RawLun::default() };
     let mut number = None;
     let mut parts = split(text).into_iter();
@@ -31,19 +32,25 @@ pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) 
     match slot {
         Some(slot) => *slot = Some(At::new(rest, &place)),
         None => {
-            let fault = Fault::new(format!("`{store}` is not a kind of store"), suggest(&store, STORES));
+            let what = format!("{} is not a kind of store", quoted(&store, text));
+            let fault = Fault::new(what, suggest(&store, STORES));
             problems.add(&place, fault);
         }
     }
     for part in parts {
-        if let Err(fault) = option(&part, &place, &mut lun, &mut number) {
+        if let Err(fault) = option(&part, text, &place, &mut lun, &mut number) {
             problems.add(&place, fault);
         }
     }
     (lun, number)
 }
 
-fn option(part: &str, place: &Place, lun: &mut RawLun, number: &mut Text) -> Result<(), Fault> {
+/// A part of a SPEC, unless it may be one of a secret, in which a character was not escaped.
+fn quoted(part: &str, spec: &str) -> String {
+    if redact(spec) == spec { format!("`{part}`") } else { "part of this".into() }
+}
+
+fn option(part: &str, spec: &str, place: &Place, lun: &mut RawLun, number: &mut Text) -> Result<(), Fault> {
     let (key, value) = match owned_split(part, '=') {
         Some((key, value)) => (key, Some(value)),
         None => (part.to_string(), None),
@@ -60,7 +67,7 @@ fn option(part: &str, place: &Place, lun: &mut RawLun, number: &mut Text) -> Res
         "removable" => flag(&mut lun.removable, &key, value, place),
         "wcache" => on_off(&mut lun.write_cache, &key, value, place),
         "thin" => on_off(&mut lun.thin, &key, value, place),
-        _ => Err(Fault::new(format!("unknown LUN option `{key}`"), suggest(&key, OPTIONS))),
+        _ => Err(Fault::new(format!("{} is no LUN option", quoted(&key, spec)), suggest(&key, OPTIONS))),
     }
 }
 
@@ -93,15 +100,6 @@ fn fill<T>(slot: &mut Option<At<T>>, key: &str, value: T, place: &Place) -> Resu
     }
     *slot = Some(At::new(value, place));
     Ok(())
-}
-
-/// A SPEC as it may be shown: the user and secret of a URL are for nobody's log.
-fn without_secret(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    match rest.rsplit_once('@') {
-        Some((_, host)) => format!("{scheme}://...@{host}"),
-        None => text.to_owned(),
-    }
 }
 
 /// At commas; `\,` is a comma and `\\` a backslash of the text itself.
@@ -199,8 +197,23 @@ mod tests {
         assert!(fault("ram:1G,thin=yes").contains("thin=on or thin=off"));
         assert!(fault("ram:1G,bs=512,bs=512").contains("twice"));
         assert!(fault("rem:1G").contains("did you mean `ram`?"));
-        assert!(fault("ram:1G,").contains("unknown LUN option ``"));
+        assert!(fault("ram:1G,").contains("`` is no LUN option"));
         assert_eq!(fault("ram:1G,x1,y1").lines().count(), 2, "all faults at once");
+    }
+
+    #[test]
+    fn no_part_of_a_secret_is_shown() {
+        for text in [
+            "iscsi://me%Geheimnis@h/iqn.2026-11.a:b/0,x=1",
+            "iscsi://me%a,Geheimnis@h/iqn.2026-11.a:b/0",
+            "iscsi:/me%Geheimnis@h/iqn.2026-11.a:b/0,y",
+            "me%Geheimnis:b@h/iqn.2026-11.a:b/0",
+            "isci://me%Geheimnis@h/iqn.2026-11.a:b/0",
+            "iscsi://h/iqn.2026-11.a:b/0?target_password=a,Geheimnis",
+            "iscsi//h/iqn.2026-11.a:b/0?target_password=Geheimnis",
+        ] {
+            assert!(!fault(text).contains("Geheimnis"), "{}", fault(text));
+        }
     }
 
     proptest! {

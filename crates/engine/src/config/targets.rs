@@ -310,7 +310,7 @@ fn secret(
 }
 
 /// The first line of a file that only its owner may read.
-fn read_secret(path: &Path, key: &str) -> Result<Vec<u8>, Fault> {
+pub(super) fn read_secret(path: &Path, key: &str) -> Result<Vec<u8>, Fault> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
         Fault::new(format!("cannot read {shown}: {error}"), format!("mend the file or change {key}"))

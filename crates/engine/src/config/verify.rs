@@ -400,7 +400,7 @@ fn store(
     }
     if let Some(at) = &raw.url {
         let asked = raw.block_size.as_ref().and(block).and_then(|bytes| u32::try_from(bytes).ok());
-        return problems.check(&at.place, remote(&at.value, asked));
+        return problems.check(&at.place, remote(&at.value, asked, &machine.base));
     }
     let path = path(raw.file.as_ref()?, machine, problems);
     let size = match &raw.size {
@@ -410,9 +410,9 @@ fn store(
     path.zip(size).map(|(path, size)| StoreSpec::File { path, size })
 }
 
-fn remote(url: &str, block_bytes: Option<u32>) -> Result<StoreSpec, Fault> {
+fn remote(url: &str, block_bytes: Option<u32>, base: &Path) -> Result<StoreSpec, Fault> {
     let fault = |error: UrlError| Fault::new(error.problem(), error.remedy());
-    let url: Url = url.parse().map_err(fault)?;
+    let url = Url::given_at(url, base).map_err(fault)?;
     url.check_unit().map_err(fault)?;
     Ok(StoreSpec::Remote { url: Box::new(url), block_bytes })
 }

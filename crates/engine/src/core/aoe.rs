@@ -327,6 +327,7 @@ impl<I: Io> Core<I> {
         let way = Way::Interface { opening: interface.opening, from };
         let mut facts = Facts::new(serial, way, self.io.now());
         facts.session = Some(Arc::new(session));
+        facts.is_admitted = true;
         let mut target = Target::new(config);
         self.recall(index, from, address, &mut target);
         let machine = Transport::Aoe(Box::new(target));

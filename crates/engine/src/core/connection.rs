@@ -75,8 +75,8 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct ClosingTarget {
     asker: Asker,
-    /// Aborted tasks that may still take effect.
-    tasks: Vec<Key>,
+    /// Their connections.
+    connections: Vec<Key>,
 }
 
 /// How long a peer may take to receive the last that a closing connection owes.
@@ -84,6 +84,8 @@ const CUT_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
+pub(super) const OVERTAKEN: &str = "a newer login of the same session waits in its place";
+pub(super) const NO_ROOM: &str = "the target has no room for another session (sessions_max)";
 pub(super) const MADE_ROOM: &str = "it made room for others that log in (logins_max)";
 pub(super) const STOPS: &str = "the daemon stops";
 pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
@@ -259,19 +261,22 @@ pub(super) fn log_refusal(from: &Way, reason: &str) {
     limited!("refused logins", Level::WARN, portal, "{from}: refused, {reason}");
 }
 
-/// Logs that a session has ended, and what it did; or a login, and where.
+/// Logs that a session has ended, and what it did; or a login, and where, and whose if that is known.
 fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
     let Facts { serial, way: from, tally, .. } = facts;
     let portal = from.portal().map(tracing::field::display);
-    let Some(session) = facts.session.as_deref() else {
-        return limited!("logins that ended", Level::WARN, %from, portal, "login ended: {reason}");
+    let session = facts.session.as_deref();
+    let target = facts.target.map(|target| config.targets[target].name.as_str());
+    let Some(session) = session.filter(|_| facts.is_admitted) else {
+        let initiator = session.map(|session| session.initiator.as_str());
+        return limited!("logins that ended", Level::WARN, initiator, %from, portal, target, "login ended: {reason}");
     };
     limited!(
         "ends of sessions", 200 at once, Level::INFO,
         initiator = %session.initiator,
         %from,
         portal,
-        target = facts.target.map(|target| config.targets[target].name.as_str()),
+        target,
         seconds = now.since(tally.since).as_secs(),
         commands = tally.commands,
         read_bytes = tally.read_bytes,
@@ -489,6 +494,7 @@ impl<I: Io> Core<I> {
             conn.homes -= 1;
         }
         self.soil(key);
+        self.answer_closing();
     }
 
     pub(super) fn close_when_quiet(&mut self, key: Key) {
@@ -531,16 +537,13 @@ impl<I: Io> Core<I> {
 
     /// An aborted task is really gone.
     pub(super) fn connection_settled(&mut self, task: Key) {
-        for closing in &mut self.closing_targets {
-            closing.tasks.retain(|other| *other != task);
-        }
-        self.answer_closing();
         for key in self.keys_where(|conn| conn.lingering.contains(&task)) {
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.lingering.retain(|other| *other != task);
             }
             self.soil(key);
         }
+        self.answer_closing();
     }
 
     pub(super) fn tick_connection(&mut self, key: Key, now: Time) {
@@ -585,16 +588,17 @@ impl<I: Io> Core<I> {
         for key in &keys {
             self.gone(*key, COLD_RESET);
         }
-        let lingering =
-            keys.iter().filter_map(|key| self.connections.get(*key)).flat_map(|conn| &conn.lingering);
-        let closing = ClosingTarget { asker, tasks: lingering.copied().collect() };
-        self.closing_targets.push(closing);
+        self.closing_targets.push(ClosingTarget { asker, connections: keys });
         self.answer_closing();
     }
 
     fn answer_closing(&mut self) {
-        while let Some(index) = self.closing_targets.iter().position(|closing| closing.tasks.is_empty()) {
-            let asker = self.closing_targets.swap_remove(index).asker;
+        let connections = &self.connections;
+        let is_settled = |key: &Key| connections.get(*key).is_none_or(Connection::is_settled);
+        let is_over = |closing: &ClosingTarget| closing.connections.iter().all(is_settled);
+        let over: Vec<ClosingTarget> =
+            self.closing_targets.extract_if(.., |closing| is_over(closing)).collect();
+        for ClosingTarget { asker, .. } in over {
             self.post(asker.core, Message::TargetClosed(asker));
         }
     }

@@ -1,7 +1,7 @@
 //! Sessions: what a login makes of a connection, and what becomes of those that it takes the place of.
 
 use super::Core;
-use super::connection::{Connection, MADE_ROOM, Phase, REINSTATED};
+use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, Phase, REINSTATED};
 use crate::config::{Config, Group};
 use crate::limited;
 use crate::logins::Evicted;
@@ -58,29 +58,13 @@ impl<I: Io> Core<I> {
             true => conn.facts.portal().and_then(|portal| crate::access::srp_target(&shared.config, portal)),
             false => session.target.as_ref().and_then(named),
         };
-        let keys: Vec<String> =
-            session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let session = Arc::new(session);
         conn.facts.target = target;
         conn.facts.session = Some(session.clone());
         let facts = conn.facts.clone();
-        let serial = facts.serial;
-        let kind = if target.is_some() { "session" } else { "discovery session" };
         let moves = target.is_some() && conn.machine.is_movable();
-        let transport = conn.machine.name();
-        let Way::Portal { index: portal, from, local } = facts.way else { return };
+        let Way::Portal { index: portal, from, .. } = facts.way else { return };
         let core = if moves { self.place(portal) } else { self.me };
-        limited!(
-            "sessions that logged in", 200 at once, Level::INFO,
-            initiator = %session.initiator,
-            %from,
-            portal = %local,
-            target = target.map_or("-", |target| shared.config.targets[target].name.as_str()),
-            core = shared.config.cores[core],
-            transport,
-            keys = %keys.join(" "),
-            "{kind} {serial} logged in"
-        );
         match target {
             Some(target) => self.enter(key, target, &facts, &session, core),
             None => self.discover(key, &facts, from),
@@ -95,7 +79,7 @@ impl<I: Io> Core<I> {
         let place = Place { core: self.me, serial, tsih, cid, is_over: false, nexus: serial };
         let Ok(entered) = shared.registry.enter(name, place, shared.config.targets[target].sessions_max)
         else {
-            return self.gone(key, "the target has no room for another session (sessions_max)");
+            return self.refuse(key, NO_ROOM);
         };
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Way::Portal { from, .. } = facts.way {
@@ -124,7 +108,7 @@ impl<I: Io> Core<I> {
     /// Nothing of the sessions that this one takes the place of can write any more: its login is answered, and it is served
     /// on this core.
     fn admit(&mut self, key: Key, core: usize) {
-        self.down(Some(key), Down::Admit);
+        self.answer_login(key, core);
         if core == self.me {
             return self.serve_here(key);
         }
@@ -140,7 +124,36 @@ impl<I: Io> Core<I> {
             conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
         }
         self.set_phase(key, Phase::Login);
+        self.answer_login(key, self.me);
+    }
+
+    /// Answers a login that was granted, to be served on this core.
+    fn answer_login(&mut self, key: Key, core: usize) {
         self.down(Some(key), Down::Admit);
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        conn.facts.is_admitted = true;
+        let Facts { serial, way, session: Some(session), target, .. } = &conn.facts else { return };
+        let config = &self.shared.config;
+        let kind = if target.is_some() { "session" } else { "discovery session" };
+        let keys: Vec<String> =
+            session.negotiated.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        limited!(
+            "sessions that logged in", 200 at once, Level::INFO,
+            initiator = %session.initiator,
+            from = %way,
+            portal = way.portal().map(tracing::field::display),
+            target = target.map_or("-", |target| config.targets[target].name.as_str()),
+            core = config.cores[core],
+            transport = conn.machine.name(),
+            keys = %keys.join(" "),
+            "{kind} {serial} logged in"
+        );
+    }
+
+    /// Refuses a login that was granted.
+    fn refuse(&mut self, key: Key, reason: &str) {
+        self.down(Some(key), Down::Refuse);
+        self.gone(key, reason);
     }
 
     /// A connection begins to log in. Another makes room for it if there are too many.
@@ -244,9 +257,10 @@ impl<I: Io> Core<I> {
                 // SRP announces to an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of
                 // iSCSI just ends.
                 let is_told = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
-                match self.connections.get(key).is_some_and(is_told) {
-                    true => self.leaving(key),
-                    false => self.gone(key, REINSTATED),
+                match self.connections.get(key) {
+                    Some(conn) if conn.phase == Phase::Parked => self.refuse(key, OVERTAKEN),
+                    Some(conn) if is_told(conn) => self.leaving(key),
+                    Some(_) | None => self.gone(key, REINSTATED),
                 }
             }
             None => self.post(core, Message::Reinstated { parked }),

@@ -15,7 +15,7 @@ use std::fmt;
 use std::time::Duration;
 use wire::aoe::{Mac, Order};
 use wire::ata::PassThrough;
-use wire::{Cdb, Places, Sense};
+use wire::{Cdb, Places, Sense, shown};
 
 /// The most data of one command.
 pub const DATA_BYTES_MAX: u32 = LARGE_BYTES * Places::MAX as u32;
@@ -104,7 +104,7 @@ impl Client {
         let session = Session::new(url.clone(), addresses, options, Tag(0));
         let mut client = Client {
             io: io.map_err(|error| fault(&format!("cannot open an io_uring: {error}")))?,
-            session: session.map_err(|error| fault(&error))?,
+            session: session.map_err(|error| fault(&error))?.silent(),
             completions: Vec::new(),
             finished: Vec::new(),
         };
@@ -262,8 +262,7 @@ fn is_repeatable(opcode: u8) -> bool {
 /// What a target of AoE says of itself.
 fn in_words(target: &Target) -> String {
     let Target { mac, buffer_count, sectors, config, .. } = target;
-    let config = String::from_utf8_lossy(config);
-    let config = if config.is_empty() { String::new() } else { format!(", config string {config}") };
+    let config = if config.is_empty() { String::new() } else { format!(", config string {}", shown(config)) };
     format!("{mac}, {buffer_count} buffers, {sectors} sectors in a frame{config}")
 }
 
@@ -292,7 +291,9 @@ pub fn discover(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>
             (Some(("TargetName", name)), _) => targets.push((name.to_string(), Vec::new())),
             (Some(("TargetAddress", address)), Some((_, addresses))) => addresses.push(address.to_string()),
             (Some(_) | None, _) => {
-                return Err(ConnectError::new(&url, format_args!("`{pair}` is no answer to SendTargets")));
+                let problem =
+                    format_args!("`{}` is no answer to SendTargets", shown(pair.as_bytes())).to_string();
+                return Err(ConnectError::new(&url, problem));
             }
         }
     }

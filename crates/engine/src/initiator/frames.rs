@@ -26,8 +26,6 @@ use wire::aoe::{Address, ETHERTYPE, Header, Mac};
 const SLOTS: u32 = proto::aoe::initiator::PIECES_MAX as u32 + 1;
 /// Sessions of this machine on one interface: each has a first byte of its tags for itself.
 const LANES: u16 = 256;
-/// How often an interface is looked at whose MTU is too small for a write that is to be sent again.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How long a discovery waits for answers, and how often it looks for them.
 const DISCOVERY_WITHIN: Duration = Duration::from_millis(500);
@@ -47,8 +45,6 @@ pub(crate) struct Frames {
     owes: bool,
     is_woken: bool,
     is_ending: bool,
-    /// When the interface is looked at next.
-    looks_at: Time,
 }
 
 /// Completions of its watches.
@@ -74,8 +70,7 @@ impl Frames {
         let clock = Clock::new()?;
         let packets = Packets::new(socket, io.arena())?;
         let (is_watched, owes, is_woken, is_ending) = (false, false, false, false);
-        let looks_at = Time(0);
-        Ok(Frames { packets, lane, clock, tags, is_watched, owes, is_woken, is_ending, looks_at })
+        Ok(Frames { packets, lane, clock, tags, is_watched, owes, is_woken, is_ending })
     }
 
     /// The interface's address.
@@ -135,13 +130,6 @@ impl Frames {
         if machine.deadline().is_some_and(|deadline| now >= deadline) {
             machine.tick(now);
         }
-        // A new session has the MTU that there is by then.
-        if machine.lacks_mtu() && now >= self.looks_at {
-            self.looks_at = now.after(LOOK_EVERY);
-            if let Some(change) = self.packets.outdated() {
-                machine.closed(&change);
-            }
-        }
         while let Some(places) = machine.wants() {
             machine.bring(&io.arena().to_vec(&places));
         }
@@ -178,7 +166,7 @@ impl Frames {
         }
     }
 
-    /// Closes the socket; it is quiet. What the machine is owed an answer to it takes along, and its lane is still claimed.
+    /// Closes the socket; it is quiet. The machine takes along the writes that have no answer, and its lane is still claimed.
     pub(crate) fn close(self, arena: &mut Arena, machine: &mut Initiator) -> Arc<Lane> {
         machine.keep(|places| arena.to_vec(places));
         self.packets.close(arena);

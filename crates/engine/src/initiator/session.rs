@@ -3,10 +3,13 @@
 //!
 //! The new session has the ISID of the lost one, so the target reinstates it (RFC 7143 section 6.3.5). That a login has
 //! succeeded does not prove that no command of the old one can touch the medium any more: whoever uses the session finds that
-//! out, and says so ([`Session::proven`]). Over AoE nothing ends them: writes are sent again until they are answered, and until
-//! then the target owes them ([`Session::owes`]).
+//! out, and says so ([`Session::proven`]). Over AoE no login ends them: while their commands wait they are sent again until they
+//! are answered, and after that the target may execute them until something proves that they are over
+//! ([`Session::may_change`]).
 
+mod abandoned;
 mod link;
+mod outage;
 mod queue;
 
 pub use queue::COMMANDS_MAX;
@@ -16,7 +19,7 @@ use super::frames::{Frames, Tags};
 use super::url::{Destination, Protocol};
 use super::{Options, Url};
 use link::{Left, Link};
-use proto::aoe::initiator::Initiator as AoeInitiator;
+use outage::Outage;
 use proto::iscsi::chap::{Algorithm, Challenge};
 use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
 use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
@@ -29,10 +32,6 @@ use std::time::Duration;
 use wire::Sense;
 use wire::aoe::Mac;
 use wire::iscsi::{AsyncEvent, Opcode};
-
-/// How long after a failure the next connection is tried: the first time, and at most.
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// How long the target may take to receive the last that a connection which is over has sent.
 const CUT_AFTER: Duration = Duration::from_secs(1);
@@ -156,12 +155,9 @@ pub struct Session {
     attempt: u64,
     state: State,
     queue: Queue,
-    backoff: Duration,
+    outage: Outage,
     /// What the last session over AoE left.
     left: Option<Left>,
-    /// Since when there has been no session.
-    down_since: Option<Time>,
-    failure: Option<String>,
     /// The answer to a text request, or why there is none.
     text: Option<Result<Vec<u8>, String>>,
     is_closing: bool,
@@ -210,10 +206,8 @@ impl Session {
             attempt: 0,
             state: State::Idle,
             queue: Queue::new(depth),
-            backoff: BACKOFF_MIN,
+            outage: Outage::new(),
             left: None,
-            down_since: None,
-            failure: None,
             text: None,
             is_closing: false,
         })
@@ -225,13 +219,18 @@ impl Session {
         Session { is_guarded: true, ..self }
     }
 
+    /// The same, but whoever uses it reports failures: the log has none.
+    pub fn silent(mut self) -> Session {
+        self.outage.silence();
+        self
+    }
+
     /// Gives it a command, which leaves with the next [`Session::flush`].
     ///
     /// # Errors
     /// When there are too many, or the target has been lost for too long.
     pub fn submit(&mut self, now: Time, command: &Command) -> Result<(), Refused> {
-        let is_lost = |since| now.since(since) >= self.options.give_up_after;
-        if matches!(self.state, State::Closed) || self.down_since.is_some_and(is_lost) {
+        if matches!(self.state, State::Closed) || self.outage.has_lasted(now, self.options.give_up_after) {
             return Err(Refused::Lost);
         }
         if self.queue.push(command, false) { Ok(()) } else { Err(Refused::Full) }
@@ -281,28 +280,9 @@ impl Session {
         self.queue.loose()
     }
 
-    /// Whether a login never ends what was sent before: over AoE, where an answer does ([`Session::owes`]).
+    /// Whether a login never ends what was sent before: over AoE, where answers do ([`Session::may_change`]).
     pub fn ends_by_answers(&self) -> bool {
         self.url.protocol == Protocol::Aoe
-    }
-
-    /// Over AoE, whether the target may yet execute what earlier connections have sent for these bytes of the medium.
-    pub fn owes(&self, (offset, len): (u64, u64)) -> bool {
-        let sector = u64::from(wire::ata::SECTOR_BYTES);
-        let sectors = offset / sector..offset.saturating_add(len).div_ceil(sector);
-        let machine = match &self.state {
-            State::Connected(link) => link.machine.aoe_machine(),
-            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {
-                self.left.as_ref().map(|left| &*left.machine)
-            }
-        };
-        machine.is_some_and(|machine| machine.owes_sectors(&sectors))
-    }
-
-    /// Whether any of that was answered since the last call.
-    pub fn take_paid(&mut self) -> bool {
-        let State::Connected(link) = &mut self.state else { return false };
-        link.machine.aoe_machine_mut().is_some_and(AoeInitiator::take_paid)
     }
 
     /// Lets no commands leave but questions, until [`Session::open`]. The session goes on.
@@ -313,17 +293,13 @@ impl Session {
     }
 
     /// Lets all commands leave, until the connection is lost.
-    pub fn open(&mut self) {
+    pub fn open(&mut self, now: Time) {
         let State::Connected(link) = &mut self.state else { return };
         (link.is_open, link.is_paused) = (true, false);
         if let Some(machine) = link.machine.aoe_machine_mut() {
-            machine.pay();
+            machine.resume(now);
         }
-        if self.failure.take().is_some() {
-            tracing::info!(target = %self.url, "the session with the target is back");
-        }
-        self.down_since = None;
-        self.backoff = BACKOFF_MIN;
+        self.outage.is_over();
     }
 
     /// Whether commands leave, or do but for a pause.
@@ -381,7 +357,7 @@ impl Session {
 
     /// Why there was no connection the last time, until there is one again.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+        self.outage.failure()
     }
 
     /// How long something waits for the target at most.
@@ -397,7 +373,7 @@ impl Session {
     /// Connects now, if there is no connection; the last failure is forgotten.
     pub fn start<I: Io>(&mut self, io: &mut I) {
         if matches!(self.state, State::Idle | State::Resting(_)) {
-            self.failure = None;
+            self.outage.forget_failure();
             self.connect(io);
         }
     }
@@ -513,11 +489,15 @@ impl Session {
             }
             State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => {}
         }
+        if self.is_open() {
+            self.outage.is_open(&self.url, now);
+        }
         self.queue.wake(now);
         if self.queue.give_up(now, self.options.give_up_after, finished) {
             let seconds = self.options.give_up_after.as_secs();
             self.abandon(io, &format!("a command was not answered within {seconds} s"), finished);
         }
+        self.give_up_unguarded(now, finished);
         self.flush(io, finished);
     }
 
@@ -545,7 +525,7 @@ impl Session {
 impl Session {
     fn connect<I: Io>(&mut self, io: &mut I) {
         let now = io.now();
-        self.down_since.get_or_insert(now);
+        self.outage.begins(now);
         let next = self.attempt as usize % self.addresses.len().max(1);
         self.attempt = (self.attempt + 1) & ((1 << ATTEMPT_BITS) - 1);
         self.address = self.addresses.get(next).cloned();
@@ -626,7 +606,8 @@ impl Session {
         let chap = self.url.user.clone().map(|own| InitiatorChap {
             own,
             target: self.url.target_user.clone(),
-            algorithms: Algorithm::ALL.to_vec(),
+            algorithms: self.url.chap.map_or(Algorithm::ALL.to_vec(), |only| vec![only]),
+            is_required: self.url.chap.is_some(),
             random,
         });
         Ok(Plan {
@@ -649,12 +630,7 @@ impl Session {
 
     /// There is no connection; the next try comes after a while.
     fn failed(&mut self, now: Time, reason: &str) {
-        if self.failure.as_deref() != Some(reason) {
-            tracing::warn!(target = %self.url, reason, "no session with the target");
-        }
-        self.failure = Some(reason.to_string());
-        self.state = State::Resting(now.after(self.backoff));
-        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        self.state = State::Resting(self.outage.failed(&self.url, now, reason));
     }
 
     /// Feeds the machine what came.
@@ -732,24 +708,9 @@ impl Session {
         }
         link.is_paused |= self.is_guarded && self.queue.attentions.any;
         if !self.is_guarded {
-            self.open_unguarded();
+            self.open_unguarded(now);
         }
         is_eventful
-    }
-
-    /// Opens a session that nobody examines, as soon as nothing that it has sent before can be executed after what comes now.
-    fn open_unguarded(&mut self) {
-        let State::Connected(link) = &mut self.state else { return };
-        if !link.is_ready || link.is_open || link.gone.is_some() {
-            return;
-        }
-        let owes = link.machine.aoe_machine_mut().is_some_and(|machine| {
-            machine.pay();
-            machine.owes_writes()
-        });
-        if !owes {
-            self.open();
-        }
     }
 
     /// Ends a connection that goes wrong.
@@ -777,15 +738,12 @@ impl Session {
             return;
         }
         let State::Connected(mut link) = std::mem::replace(&mut self.state, State::Idle) else { return };
-        let (gone, is_open) = (link.gone.take(), link.is_open);
+        let gone = link.gone.take();
         self.left = link.close(io);
         let now = io.now();
-        self.down_since.get_or_insert(now);
-        if is_open {
-            // Whoever is back at once is met at once.
-            self.backoff = BACKOFF_MIN;
-        }
+        self.outage.lost(now, self.queue.has_answered());
         self.queue.lost(finished);
+        self.give_up_unguarded(now, finished);
         if self.is_closing {
             self.state = State::Closed;
         } else {

@@ -1,7 +1,9 @@
 //! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it, the same with `iser://`;
 //! `srp://host[:port]/guid/lun[?option=value&...]`; `aoe://interface/shelf.slot[?option=value&...]`.
 
-use proto::iscsi::chap::Identity;
+use super::redact::redact;
+use super::secrets::SecretFiles;
+use proto::iscsi::chap::{Algorithm, Identity};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
@@ -18,8 +20,15 @@ const NAME_BYTES_MAX: usize = 223;
 const INTERFACE_BYTES_MAX: usize = 15;
 /// Digits of a GUID.
 const GUID_DIGITS: usize = 16;
-const OPTIONS: &str =
-    "header_digest, data_digest, crc, imm, initiator_name, target_user, target_password and give_up_after";
+const OPTIONS: &str = "header_digest, data_digest, crc, imm, chap, secret_file, target_user, target_password, \
+                       target_secret_file, initiator_name and give_up_after";
+/// How algorithms of CHAP are written.
+const ALGORITHMS: [(&str, Algorithm); 4] = [
+    ("md5", Algorithm::Md5),
+    ("sha1", Algorithm::Sha1),
+    ("sha256", Algorithm::Sha256),
+    ("sha3-256", Algorithm::Sha3),
+];
 /// The longest `give_up_after`, in seconds.
 const SECONDS_MAX: u64 = 3600;
 
@@ -82,6 +91,14 @@ impl Protocol {
     fn of(text: &str) -> Option<(Protocol, &str)> {
         Protocol::ALL.into_iter().find_map(|protocol| Some((protocol, text.strip_prefix(protocol.scheme())?)))
     }
+
+    /// Whether a text begins as a URL does, or nearly so.
+    pub(super) fn is_meant(text: &str) -> bool {
+        let Some((scheme, _)) = text.split_once(':') else { return false };
+        Protocol::ALL.iter().any(|protocol| {
+            protocol.scheme().strip_suffix("://").is_some_and(|own| own.eq_ignore_ascii_case(scheme))
+        })
+    }
 }
 
 /// A target's address, and usually a target and one of its units.
@@ -101,6 +118,10 @@ pub struct Url {
     pub user: Option<Identity>,
     /// Who the target must prove to be (mutual CHAP).
     pub target_user: Option<Identity>,
+    /// Files of secrets that were not read yet.
+    pub secret_files: SecretFiles,
+    /// The only algorithm of CHAP to be used; without CHAP there is no session then.
+    pub chap: Option<Algorithm>,
     /// Our iSCSI name, instead of what [`super::Options`] say; our SRP port identifier begins with what it makes.
     pub initiator_name: Option<String>,
     /// CRC32C over headers.
@@ -115,7 +136,8 @@ pub struct Url {
     pub give_up_after: Option<Duration>,
 }
 
-/// Why a text is no URL: what is wrong, and how to mend it.
+/// Why a text is no URL: what is wrong, and how to mend it. It quotes nothing of the text, since any part of what is
+/// malformed may be a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UrlError {
     problem: String,
@@ -123,7 +145,7 @@ pub struct UrlError {
 }
 
 impl UrlError {
-    fn new(problem: impl Into<String>, remedy: impl Into<String>) -> UrlError {
+    pub(super) fn new(problem: impl Into<String>, remedy: impl Into<String>) -> UrlError {
         UrlError { problem: problem.into(), remedy: remedy.into() }
     }
 
@@ -147,9 +169,14 @@ impl fmt::Display for UrlError {
 impl std::error::Error for UrlError {}
 
 impl Url {
-    /// Whether a text is meant to be such a URL.
+    /// Whether a text is meant to be such a URL, well-formed or not.
     pub fn is_meant(text: &str) -> bool {
-        Protocol::of(text).is_some()
+        Protocol::is_meant(text)
+    }
+
+    /// A text as it may be shown: the URL that it is, else without what may be secrets.
+    pub fn shown(text: &str) -> String {
+        Url::parse(text).map_or_else(|_| redact(text), |url| url.to_string())
     }
 
     /// Addresses of the host, in the resolver's order. May block.
@@ -208,9 +235,9 @@ impl Url {
         self.check()
     }
 
-    fn option(&mut self, option: &str) -> Result<(), UrlError> {
+    fn option(&mut self, number: usize, option: &str) -> Result<(), UrlError> {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
-        let value = decode(value)?;
+        let value = decode("the value of an option", value)?;
         match key {
             "header_digest" => self.header_digest = digest(key, &value)?,
             "data_digest" => self.data_digest = digest(key, &value)?,
@@ -218,11 +245,17 @@ impl Url {
             "imm" => self.immediate = switch(key, &value)?,
             "initiator_name" => self.initiator_name = Some(iscsi_name(&value)?),
             "give_up_after" => self.give_up_after = Some(seconds(&value)?),
+            "chap" => self.chap = Some(algorithm(&value)?),
+            "secret_file" => self.secret_files.ours = Some(value.into()),
+            "target_secret_file" => self.secret_files.theirs = Some(value.into()),
             "target_user" => self.target_identity().name = value,
             "target_password" => self.target_identity().secret = value.into_bytes(),
             _ => {
-                let remedy = format!("the options are {OPTIONS}");
-                return Err(UrlError::new(format!("`{key}` is no option of such a URL"), remedy));
+                let problem =
+                    format!("what number {number} behind the ? begins with is no option of such a URL");
+                let remedy =
+                    format!("the options are {OPTIONS}, each with = and a value, and & between them");
+                return Err(UrlError::new(problem, remedy));
             }
         }
         Ok(())
@@ -232,8 +265,9 @@ impl Url {
         self.target_user.get_or_insert_with(|| Identity { name: String::new(), secret: Vec::new() })
     }
 
-    fn check(&self) -> Result<(), UrlError> {
+    pub(super) fn check(&self) -> Result<(), UrlError> {
         let has_digests = self.header_digest || self.data_digest;
+        let has_chap = self.user.is_some() || self.target_user.is_some() || self.chap.is_some();
         match self.protocol {
             Protocol::Iscsi if self.crc => {
                 let remedy = "write header_digest=crc32c and data_digest=crc32c";
@@ -243,7 +277,7 @@ impl Url {
                 let problem = "iSER and SRP have no digests (RFC 7145 section 6.1)";
                 return Err(UrlError::new(problem, "write crc=on in the URL: iWARP then sums everything"));
             }
-            Protocol::Srp if self.user.is_some() || self.target_user.is_some() => {
+            Protocol::Srp if has_chap => {
                 let remedy = "leave user and secret out: targets know an initiator by port and address";
                 return Err(UrlError::new("SRP has no CHAP", remedy));
             }
@@ -251,7 +285,7 @@ impl Url {
                 let problem = "AoE has no digests but Ethernet's own";
                 return Err(UrlError::new(problem, "leave them out"));
             }
-            Protocol::Aoe if self.user.is_some() || self.target_user.is_some() => {
+            Protocol::Aoe if has_chap => {
                 let remedy = "leave user and secret out: targets know an initiator by its Ethernet address";
                 return Err(UrlError::new("AoE has no CHAP", remedy));
             }
@@ -261,15 +295,32 @@ impl Url {
             }
             Protocol::Iscsi | Protocol::Iser | Protocol::Srp | Protocol::Aoe => {}
         }
+        self.check_chap()
+    }
+
+    fn check_chap(&self) -> Result<(), UrlError> {
+        let remedy = "write user%secret@ before the host, with a % of the secret as %25 and an @ as %40; or user@ and \
+                      secret_file=PATH; or set LIBISCSI_CHAP_USERNAME and LIBISCSI_CHAP_PASSWORD";
+        match &self.user {
+            Some(own) if own.name.is_empty() => {
+                return Err(UrlError::new("there is a secret without a user's name", remedy));
+            }
+            Some(own) if own.secret.is_empty() => {
+                return Err(UrlError::new("there is a user without a secret", remedy));
+            }
+            None if self.chap.is_some() => {
+                return Err(UrlError::new("chap= needs a user and a secret", remedy));
+            }
+            Some(_) | None => {}
+        }
         let Some(target) = &self.target_user else { return Ok(()) };
         if target.name.is_empty() || target.secret.is_empty() {
-            let remedy = "give both target_user=NAME and target_password=SECRET";
+            let remedy = "give both target_user=NAME and target_secret_file=PATH or target_password=SECRET; or set \
+                          LIBISCSI_CHAP_TARGET_USERNAME and LIBISCSI_CHAP_TARGET_PASSWORD";
             return Err(UrlError::new("the target's half of mutual CHAP is not complete", remedy));
         }
         match &self.user {
-            None => {
-                Err(UrlError::new("mutual CHAP needs our own name too", "write user%secret@ before the host"))
-            }
+            None => Err(UrlError::new("mutual CHAP needs our own name too", remedy)),
             Some(own) if own.secret == target.secret => {
                 let problem = "both directions of CHAP have the same secret (RFC 7143 section 9.2.1)";
                 Err(UrlError::new(problem, "choose two"))
@@ -282,10 +333,20 @@ impl Url {
 impl FromStr for Url {
     type Err = UrlError;
 
+    /// From the text alone: see [`Url::given`] for secrets that are elsewhere.
     fn from_str(text: &str) -> Result<Url, UrlError> {
+        let url = Url::parse(text)?;
+        url.check()?;
+        Ok(url)
+    }
+}
+
+impl Url {
+    /// What is there to be read; [`Url::check`] is to follow.
+    pub(super) fn parse(text: &str) -> Result<Url, UrlError> {
         let (protocol, rest) = Protocol::of(text).ok_or_else(|| {
             let forms = Protocol::ALL.map(Protocol::form).join(" or ");
-            UrlError::new(format!("`{text}` is no URL of a unit"), format!("write {forms}"))
+            UrlError::new("this is no URL of a unit", format!("write {forms}"))
         })?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -293,6 +354,11 @@ impl FromStr for Url {
             Some((user, host)) => (Some(identity(user)?), host),
             None => (None, authority),
         };
+        // But in the zone of an IPv6 address.
+        if host.contains('%') && !host.starts_with('[') && protocol != Protocol::Aoe {
+            let remedy = "write an @ between user%secret and host, and a / of a secret as %2F, a ? as %3F";
+            return Err(UrlError::new("a host's name has no %", remedy));
+        }
         let (host, port) = match protocol {
             Protocol::Iscsi | Protocol::Iser | Protocol::Srp => host_and_port(host)?,
             Protocol::Aoe => (interface(host)?, PORT),
@@ -306,6 +372,8 @@ impl FromStr for Url {
             lun,
             user,
             target_user: None,
+            secret_files: SecretFiles::default(),
+            chap: None,
             initiator_name: None,
             header_digest: false,
             data_digest: false,
@@ -313,10 +381,9 @@ impl FromStr for Url {
             immediate: true,
             give_up_after: None,
         };
-        for option in options.split('&').filter(|option| !option.is_empty()) {
-            url.option(option)?;
+        for (index, option) in options.split('&').filter(|option| !option.is_empty()).enumerate() {
+            url.option(index + 1, option)?;
         }
-        url.check()?;
         Ok(url)
     }
 }
@@ -340,20 +407,27 @@ impl fmt::Display for Url {
     }
 }
 
+/// `user%secret`, or `user` alone, whose secret is elsewhere.
 fn identity(text: &str) -> Result<Identity, UrlError> {
-    let remedy = "write user%secret@ before the host, with a % of the secret as %25 and an @ as %40";
-    let (name, secret) =
-        text.split_once('%').ok_or_else(|| UrlError::new("there is a user without a secret", remedy))?;
-    let identity = Identity { name: decode(name)?, secret: decode(secret)?.into_bytes() };
-    if identity.name.is_empty() || identity.secret.is_empty() {
+    let (name, secret) = match text.split_once('%') {
+        Some((name, secret)) => (name, Some(decode("the secret", secret)?.into_bytes())),
+        None => (text, None),
+    };
+    let identity =
+        Identity { name: decode("the user's name", name)?, secret: secret.clone().unwrap_or_default() };
+    if identity.name.is_empty() || secret.is_some_and(|secret| secret.is_empty()) {
+        let remedy = "write user%secret@ before the host, with a % of the secret as %25 and an @ as %40";
         return Err(UrlError::new("the user's name or secret is empty", remedy));
     }
     Ok(identity)
 }
 
 fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
-    let bad_port = |port: &str| {
-        UrlError::new(format!("`{port}` is no port"), "write a number from 1 to 65535, or leave it out")
+    let bad_port = || {
+        UrlError::new(
+            "what follows the host's : is no port",
+            "write a number from 1 to 65535, or leave it out",
+        )
     };
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -362,14 +436,14 @@ fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
                 .ok_or_else(|| UrlError::new("a bracket is not closed", "write an IPv6 address as [::1]"))?;
             let port = match rest {
                 "" => None,
-                rest => Some(rest.strip_prefix(':').ok_or_else(|| bad_port(rest))?),
+                rest => Some(rest.strip_prefix(':').ok_or_else(bad_port)?),
             };
             (host, port)
         }
         None => match text.split_once(':') {
             Some((_, port)) if port.contains(':') => {
                 return Err(UrlError::new(
-                    format!("`{text}` has several colons"),
+                    "the host has several colons",
                     "write an IPv6 address in brackets, as [::1]",
                 ));
             }
@@ -382,15 +456,15 @@ fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
     }
     let port = match port {
         None => PORT,
-        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| bad_port(port))?,
+        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(bad_port)?,
     };
     Ok((host.to_string(), port))
 }
 
 fn interface(text: &str) -> Result<String, UrlError> {
-    let name = decode(text)?;
+    let name = decode("the interface's name", text)?;
     if name.is_empty() || name.len() > INTERFACE_BYTES_MAX {
-        let problem = format!("`{name}` is no name of a network interface");
+        let problem = "there is no name of a network interface behind aoe://";
         return Err(UrlError::new(problem, "write one that `ip link` shows, as aoe://eth0/1.1"));
     }
     Ok(name)
@@ -403,26 +477,26 @@ fn target_and_lun(path: &str, protocol: Protocol) -> Result<(Option<String>, Opt
     }
     if protocol == Protocol::Aoe {
         let address = path.parse::<Address>().ok().filter(|address| !address.is_broadcast());
-        let fault = || UrlError::new(format!("`{path}` is no AoE address"), "write SHELF.SLOT, as 1.1");
+        let fault =
+            || UrlError::new("what follows the interface is no AoE address", "write SHELF.SLOT, as 1.1");
         return Ok((Some(address.ok_or_else(fault)?.to_string()), Some(0)));
     }
     let (target, lun) = match path.split_once('/') {
         Some((target, lun)) => (target, Some(lun)),
         None => (path, None),
     };
-    let target = decode(target)?;
+    let target = decode("the target's name", target)?;
     let target = match protocol {
         Protocol::Iscsi | Protocol::Iser | Protocol::Aoe => iscsi_name(&target)?,
         Protocol::Srp => guid(&target)?,
     };
-    let bad_lun = |lun: &str| {
-        UrlError::new(format!("`{lun}` is no LUN"), format!("write a number from 0 to {LUN_MAX}"))
-    };
+    let bad_lun =
+        || UrlError::new("what follows the target is no LUN", format!("write a number from 0 to {LUN_MAX}"));
     let lun = match lun {
         None => None,
         Some(lun) => {
             let number = lun.parse().ok().filter(|number| *number <= LUN_MAX);
-            Some(number.ok_or_else(|| bad_lun(lun))?)
+            Some(number.ok_or_else(bad_lun)?)
         }
     };
     Ok((Some(target), lun))
@@ -430,9 +504,14 @@ fn target_and_lun(path: &str, protocol: Protocol) -> Result<(Option<String>, Opt
 
 fn iscsi_name(text: &str) -> Result<String, UrlError> {
     let name = text.to_lowercase();
-    if !["iqn.", "eui.", "naa."].iter().any(|start| name.starts_with(start)) || name.len() > NAME_BYTES_MAX {
-        let problem = format!("`{name}` is no iSCSI name");
-        return Err(UrlError::new(problem, "write one as iqn.2026-11.io.lunette:disk"));
+    let is_named = ["iqn.", "eui.", "naa."].iter().any(|start| name.starts_with(start));
+    // What RFC 3722 forbids of ASCII; other targets have names with `_` all the same.
+    let has_foreign = name.chars().any(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-.:_".contains(c));
+    if !is_named || has_foreign || name.len() > NAME_BYTES_MAX {
+        return Err(UrlError::new(
+            "what is given as a name is no iSCSI name",
+            "write one as iqn.2026-11.io.lunette:disk",
+        ));
     }
     Ok(name)
 }
@@ -444,7 +523,7 @@ fn guid(text: &str) -> Result<String, UrlError> {
     if digits.len() != GUID_DIGITS || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         let remedy =
             "write the 16 hexadecimal digits of its id_ext and ioc_guid; `lunette serve` prints them";
-        return Err(UrlError::new(format!("`{text}` is no GUID of an SRP target"), remedy));
+        return Err(UrlError::new("what is given as the target is no GUID of an SRP target", remedy));
     }
     Ok(digits.to_string())
 }
@@ -469,13 +548,19 @@ fn seconds(value: &str) -> Result<Duration, UrlError> {
     let seconds = value.parse().ok().filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| {
         let remedy = format!("write a number of seconds from 1 to {SECONDS_MAX}");
-        UrlError::new(format!("`{value}` is no time to give up after"), remedy)
+        UrlError::new("give_up_after has no such value", remedy)
     })
 }
 
-/// Takes `%xx` for the byte that it names.
-fn decode(text: &str) -> Result<String, UrlError> {
-    let fault = || UrlError::new(format!("`{text}` is not percent-encoded UTF-8"), "write a % as %25");
+fn algorithm(value: &str) -> Result<Algorithm, UrlError> {
+    let found = ALGORITHMS.iter().find(|(word, _)| value.eq_ignore_ascii_case(word));
+    let fault = || UrlError::new("chap has no such value", "choose one of md5, sha1, sha256 and sha3-256");
+    found.map(|(_, algorithm)| *algorithm).ok_or_else(fault)
+}
+
+/// Takes `%xx` for the byte that it names. `what` the text is, which may be a secret.
+fn decode(what: &str, text: &str) -> Result<String, UrlError> {
+    let fault = || UrlError::new(format!("{what} is not percent-encoded UTF-8"), "write a % as %25");
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -550,7 +635,12 @@ mod tests {
         let url = good("iser://me%a@host/iqn.2026-11.io.lunette:disk/7?crc=on");
         assert_eq!((url.protocol, url.port, url.lun, url.crc), (Protocol::Iser, 3260, Some(7), true));
         assert_eq!(url.to_string(), "iser://host/iqn.2026-11.io.lunette:disk/7");
-        assert!(!good("iser://host?crc=off").crc && Url::is_meant("iser://") && !Url::is_meant("iser:"));
+        assert!(
+            !good("iser://host?crc=off").crc
+                && Url::is_meant("iser://")
+                && Url::is_meant("Iser:h")
+                && !Url::is_meant("iser")
+        );
         assert!(fault("iser://h?data_digest=crc32c").contains("crc=on"));
         assert!(fault("iscsi://h?crc=on").contains("data_digest=crc32c"));
         assert!(fault("iser://h?crc=crc32c").contains("on or off"));

@@ -10,7 +10,8 @@
 //!   over (SAM-5 section 8.9.3). That holds up all commands that come later, so it is aborted when it takes long; a
 //!   [`Vigil`] repeats it.
 //!
-//! Over AoE nothing but answers to the writes themselves proves anything ([`crate::initiator::session::Session::owes`]).
+//! Over AoE only answers prove anything: to the writes themselves, or to what the target orders behind them
+//! ([`crate::initiator::session::Session::may_change`]).
 //! What is not proven keeps its blocks from everybody ([`super::loose`]).
 
 use super::continuity::Arrival;
@@ -130,8 +131,8 @@ impl RemoteLane {
             let point = self.store.continuity.point();
             self.examination = Some(Examination::new(true, false, !self.is_in_doubt(), point));
         }
-        if self.session.take_paid() {
-            self.store.loose.keep(self.id, |range| self.session.owes(range));
+        if self.session.take_proven() {
+            self.release_proven();
         }
         self.withdraw(io);
         self.examine(io);
@@ -338,7 +339,7 @@ impl RemoteLane {
             (false, _) => {}
         }
         self.give_back_overtaken();
-        self.session.open();
+        self.session.open(io.now());
         self.count(io);
     }
 

@@ -5,6 +5,7 @@ use super::identity::{Identity, incarnation};
 use crate::initiator::Client;
 use crate::initiator::client::Reply;
 use scsi::storage::Traits;
+use wire::shown;
 
 /// Block sizes that can be served.
 const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=65536;
@@ -179,8 +180,9 @@ fn page(client: &mut Client, code: u8) -> Vec<u8> {
 }
 
 fn name_of(inquiry: &[u8]) -> String {
-    let text = String::from_utf8_lossy(inquiry.get(8..36).unwrap_or_default()).into_owned();
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let fields = inquiry.get(8..36).unwrap_or_default();
+    let words = fields.split(|byte| matches!(byte, b' ' | 0)).filter(|word| !word.is_empty());
+    words.map(|word| shown(word).to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// Zero past the end.
@@ -194,4 +196,15 @@ fn u32_at(data: &[u8], at: usize) -> u32 {
 
 fn u64_at(data: &[u8], at: usize) -> u64 {
     (0..8).fold(0, |value, n| (value << 8) | u64::from(byte(data, at + n)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_unit_controls_no_terminal() {
+        let inquiry = b"\0\0\x06\x12\x5b\0\0\x02AC\nE    Di\x1bk 1\0\0        1.00";
+        assert_eq!(name_of(inquiry), "AC\\x0aE Di\\x1bk 1 1.00");
+    }
 }

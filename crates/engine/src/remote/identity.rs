@@ -2,6 +2,7 @@
 
 use super::continuity::Incarnation;
 use std::fmt;
+use wire::shown;
 
 /// How a unit is told from others.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,9 +83,9 @@ impl fmt::Display for Identity {
             Proof::Designator { kind: (1, _), bytes } => {
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
-            Proof::Designator { bytes, .. } => f.write_str(&text(Some(bytes))),
-            Proof::Serial(serial) => write!(f, "{} {serial}", self.model),
-            Proof::None => f.write_str(&self.model),
+            Proof::Designator { bytes, .. } => write!(f, "{}", shown(&text(Some(bytes)))),
+            Proof::Serial(serial) => write!(f, "{} {}", shown(&self.model), shown(serial)),
+            Proof::None => write!(f, "{}", shown(&self.model)),
         }
     }
 }
@@ -162,6 +163,17 @@ mod tests {
         assert!(withholds_logins(&inquiry) && !withholds_logins(&inquiry[..52]));
         inquiry[8..16].copy_from_slice(b"ACME    ");
         assert!(!withholds_logins(&inquiry));
+    }
+
+    #[test]
+    fn no_unit_forges_a_line_of_the_log() {
+        let name = page(DESIGNATION, b"\x02\x08\0\x0ex\nERROR \x1b[31mX");
+        let inquiry = b"\0\0\x06\x12\x5b\0\0\x02AC\nE    Di\x1bk            1.00";
+        let designator = Identity::learn(inquiry, &[0, DESIGNATION], |_| name.clone());
+        assert_eq!(designator.to_string(), "x\\x0aERROR \\x1b[31mX");
+        let serial = Identity::learn(inquiry, &[0, SERIAL], |_| page(SERIAL, b"A\r1"));
+        assert_eq!(serial.to_string(), "AC\\x0aE    Di\\x1bk A\\x0d1");
+        assert_eq!(Identity::learn(inquiry, &[0], |_| Vec::new()).to_string(), "AC\\x0aE    Di\\x1bk");
     }
 
     #[test]

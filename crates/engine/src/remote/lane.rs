@@ -121,9 +121,10 @@ impl RemoteLane {
 
     fn end<I: Io>(&mut self, io: &mut I, index: u32) -> OpId {
         let Flight { op, is_held, may_land, .. } = self.flights[index as usize];
-        let may_land = may_land || is_held && self.session.owes(place_of(&op));
+        let may_land = may_land || is_held && self.session.may_change(place_of(&op));
         if may_land {
             self.hold(index, io.now());
+            self.give_up_at_last(io.now(), place_of(&op));
         }
         let flight = &mut self.flights[index as usize];
         let buffer = std::mem::take(&mut flight.buffer);
@@ -138,6 +139,34 @@ impl RemoteLane {
             io.arena().give(&buffer);
         }
         flight.id
+    }
+
+    /// An operation has ended that the target may execute yet: over AoE it is not sent again.
+    fn give_up_at_last(&mut self, now: Time, place: (u64, u64)) {
+        if !self.session.ends_by_answers() {
+            return;
+        }
+        self.session.give_up(now, place);
+        if !self.store.loose.has_given_up(self.id) {
+            let next = if self.session.has_proofs() {
+                "the target is asked whether they are over"
+            } else {
+                "if it never got them, restart this daemon once the target is known to be idle"
+            };
+            tracing::warn!(
+                store = %self.store.url,
+                "writes were given up that the target has not answered: until it has, their blocks are not ready; {next}"
+            );
+        }
+    }
+
+    /// Over AoE, some of what was given up is over.
+    pub(super) fn release_proven(&mut self) {
+        let had_any = self.store.loose.has_given_up(self.id);
+        self.store.loose.keep(self.id, |range| self.session.may_change(range));
+        if had_any && !self.store.loose.has_given_up(self.id) {
+            tracing::info!(store = %self.store.url, "all writes that were given up are over: their blocks are ready");
+        }
     }
 
     /// Sends the next piece of an operation.
@@ -416,8 +445,9 @@ impl RemoteLane {
             Ending::Good(moved) => self.answered(io, index, moved),
             Ending::Lost { may_land } => {
                 let (op, verdict) = (flight.op, flight.verdict);
-                let owes = || !self.session.ends_by_answers() || self.session.owes(place_of(&op));
-                let may_land = may_land && changes(&op) && owes();
+                let is_unproven =
+                    || !self.session.ends_by_answers() || self.session.may_change(place_of(&op));
+                let may_land = may_land && changes(&op) && is_unproven();
                 self.flights[index as usize].may_land |= may_land;
                 Err(verdict.unwrap_or(StoreError::Unavailable))
             }

@@ -25,7 +25,7 @@ pub(super) struct Unit {
 impl Unit {
     /// Finds it.
     pub(super) fn connect(text: &str) -> Result<Unit, Failure> {
-        let url: Url = text.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+        let url = Url::given(text).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
         if url.protocol != Protocol::Aoe {
             let words = "only ATA over Ethernet has this; write aoe://IFACE/SHELF.SLOT";
             return Err(Failure::wrong_input(format!("{url}: {words}")));

@@ -84,8 +84,8 @@ impl Place {
             parsed.map_err(|fault| Failure::wrong_input(format!("{text}: {fault}")))
         };
         match text.split_once(':') {
-            Some(("iscsi" | "iser" | "srp" | "aoe", _)) => {
-                let url: Url = text.parse().map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
+            _ if Url::is_meant(text) => {
+                let url = Url::given(text).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
                 Ok(Place::Url(Box::new(url)))
             }
             Some(("ram", bytes)) => Ok(Place::Ram(size(bytes)?)),

@@ -49,6 +49,7 @@ struct State {
     /// Writes by their tags.
     heard: BTreeMap<u32, Heard>,
     is_silent: bool,
+    is_deaf: bool,
     is_over: bool,
 }
 
@@ -65,6 +66,7 @@ impl Disk {
             is_stuck: false,
             heard: BTreeMap::new(),
             is_silent: false,
+            is_deaf: false,
             is_over: false,
         }));
         let port = host.inside(|| Port::open(INTERFACE));
@@ -106,10 +108,15 @@ impl Disk {
         (state.is_silent, state.lands_after) = (true, Some(by));
     }
 
+    /// From now on no frame comes to it.
+    pub fn be_deaf(&self) {
+        lock(&self.state).is_deaf = true;
+    }
+
     /// It answers again, and keeps nothing more.
     pub fn be_back(&self) {
         let mut state = lock(&self.state);
-        (state.is_silent, state.keeps_from) = (false, None);
+        (state.is_silent, state.is_deaf, state.keeps_from) = (false, false, None);
     }
 
     /// Whether it keeps anything.
@@ -147,7 +154,7 @@ impl State {
         let is_request = frame.len() >= ARGUMENT && frame[14] & 0x08 == 0;
         let to = frame.get(16..19)?;
         let is_ours = to == self.address || to == [0xFF; 3];
-        if !is_request || !is_ours {
+        if !is_request || !is_ours || self.is_deaf {
             return None;
         }
         let argument = match frame[19] {

@@ -16,8 +16,9 @@
 //! to log out of. A request is sent again with its tag until it is answered. A target that answers nothing, not even
 //! config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]), and nobody knows what became of its
 //! commands; one that is slow is not. Other than with SCSI's transports, a new session does not end what the old one has
-//! sent: its writes are owed an answer, are sent again until they have it, and until then the target may execute them
-//! ([`Initiator::keep`], [`Initiator::again`], [`Initiator::owes_sectors`]).
+//! sent: writes without an answer the target may execute until something proves that they are over. They are sent again as
+//! long as their commands wait, and not after [`Initiator::give_up`] ([`Initiator::keep`], [`Initiator::again`],
+//! [`Initiator::may_change`]).
 //!
 //! ATA PASS-THROUGH (16) goes as it is, and so does what is not ATA: the CDBs of [`wire::aoe::Order`] and
 //! [`wire::aoe::Query`]. A test of the config string that does not hold is answered by nobody: it ends with MISCOMPARE
@@ -26,9 +27,9 @@
 //! A transfer is cut into pieces that fit a frame, and ends when the last of them is answered; so its places are no more
 //! used then. Nothing is allocated to read or to write.
 
+mod abandoned;
 mod answer;
 mod order;
-mod owed;
 mod pace;
 mod piece;
 mod receive;
@@ -43,18 +44,19 @@ use crate::aoe::Frame;
 use crate::iscsi::initiator::{Completion, Event, Outcome, Request, Residual};
 use crate::time::Time;
 use crate::verbs::{Session, TaskId};
+use abandoned::Abandoned;
 use answer::Made;
-use owed::Owed;
 use pace::Pace;
 use piece::{Kind, Piece, Pieces};
+use receive::NOT_READY;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use task::{Failure, TaskTable};
-use translate::{Plan, Room, SECTOR_BYTES, Way, status};
+use translate::{Plan, Room, SECTOR_BYTES, Way, check, status};
 use wire::aoe::{Address, Mac};
 use wire::ata::Identity;
-use wire::{Places, Span};
+use wire::{Places, SenseKey, Span};
 
 /// Commands without an answer, however much room the target has.
 pub const PIECES_MAX: u16 = 254;
@@ -119,12 +121,14 @@ pub struct Initiator {
     phase: Phase,
     pace: Pace,
     pieces: Pieces,
-    /// Writes of earlier sessions that have no answer, and whether they may be sent.
-    owed: Owed,
-    pays: bool,
+    /// Writes of earlier sessions that have no answer, and whether the target is known to be the one that they were for.
+    abandoned: Abandoned,
+    is_resumed: bool,
     tasks: TaskTable,
     /// Commands of which there is more to send; some may be over.
     work: VecDeque<TaskId>,
+    /// Commands that wait until writes to the same sectors, which are sent again, are answered.
+    parked: Vec<TaskId>,
     /// Commands whose data-out is wanted.
     looks: VecDeque<TaskId>,
     /// What the machine itself has to ask.
@@ -170,10 +174,11 @@ impl Initiator {
             phase: Phase::Login { deadline: now.after(config.login_within) },
             pace: Pace::new(),
             pieces: Pieces::new(config.lane, config.first_tag),
-            owed: Owed::default(),
-            pays: false,
+            abandoned: Abandoned::new(config.first_tag),
+            is_resumed: false,
             tasks: TaskTable::new(config.queue_depth),
             work: VecDeque::with_capacity(depth.saturating_mul(2)),
+            parked: Vec::new(),
             looks: VecDeque::new(),
             errand: Some(Kind::Query),
             peer: Peer { mac: Mac::BROADCAST, buffer_count: 0, firmware: 0, sectors: 0 },
@@ -193,41 +198,52 @@ impl Initiator {
     /// lane must be the same.
     pub fn again(self, config: InitiatorConfig, now: Time) -> Initiator {
         assert!(config.lane == self.config.lane, "answers come to the lane that asked");
-        let Initiator { mut pieces, mut owed, .. } = self;
+        let Initiator { mut pieces, mut abandoned, identity, .. } = self;
         pieces.forget();
-        owed.begin();
-        Initiator { pieces, owed, ..Initiator::new(config, now) }
+        abandoned.begin();
+        let timer = abandoned.expire(now);
+        Initiator { pieces, abandoned, identity, timer, ..Initiator::new(config, now) }
     }
 
     /// The session is over, and the places of its commands are about to be free: keeps the writes that the target may execute
     /// yet. `gather` copies what lies in places.
     pub fn keep(&mut self, gather: impl FnMut(&Places) -> Vec<u8>) {
-        self.keep_owed(gather);
+        self.keep_unanswered(gather);
     }
 
-    /// The target is the one that earlier sessions were with: from now on their writes without an answer are sent again.
-    pub fn pay(&mut self) {
-        self.pays = true;
+    /// The target is the one that earlier sessions were with: from now on their writes without an answer are sent again, but
+    /// for those that do not fit into a frame of our interface any more.
+    pub fn resume(&mut self, now: Time) {
+        self.is_resumed = true;
+        self.abandoned.give_up_longer(now, self.config.lane, self.data_room());
+        self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
+    }
+
+    /// Commands that write these sectors have ended: what earlier sessions have sent for them is not sent again.
+    pub fn give_up(&mut self, now: Time, sectors: &Range<u64>) {
+        self.abandoned.give_up(now, self.config.lane, sectors);
+        self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
+        self.unpark();
     }
 
     /// Whether the target may execute any write of an earlier session yet.
-    pub fn owes_writes(&self) -> bool {
-        !self.owed.is_empty()
-    }
-
-    /// Whether such a write does not fit into a frame of our interface, which has had a larger MTU.
-    pub fn lacks_mtu(&self) -> bool {
-        self.owed.has_longer(self.data_room())
+    pub fn has_abandoned(&self) -> bool {
+        !self.abandoned.is_empty()
     }
 
     /// Whether it may change one of these sectors so.
-    pub fn owes_sectors(&self, sectors: &Range<u64>) -> bool {
-        self.owed.meets(sectors)
+    pub fn may_change(&self, sectors: &Range<u64>) -> bool {
+        self.abandoned.meets(sectors)
     }
 
-    /// Whether such a write was answered since the last call.
-    pub fn take_paid(&mut self) -> bool {
-        self.owed.take_ended()
+    /// Whether such a write was proven to be over since the last call.
+    pub fn take_proven(&mut self) -> bool {
+        self.abandoned.take_ended()
+    }
+
+    /// Whether the target proves that a write is over which it never had, as far as is known.
+    pub fn has_proofs(&self) -> bool {
+        self.identity.as_ref().is_some_and(Identity::proves_by_nop)
     }
 
     /// Takes a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
@@ -286,8 +302,10 @@ impl Initiator {
 
     /// Whether there may be something to send.
     pub fn owes(&self) -> bool {
-        let may_send =
-            self.errand.is_some() || self.may_send_owed() || self.may_send_again() || self.may_send_more();
+        let may_send = self.errand.is_some()
+            || self.may_send_abandoned()
+            || self.may_send_again()
+            || self.may_send_more();
         self.phase != Phase::Over && (may_send || !self.looks.is_empty())
     }
 
@@ -368,9 +386,7 @@ impl Initiator {
             }
             !is_over
         });
-        if let Some(deadline) = self.owed.expire(now) {
-            self.timer = Some(self.timer.map_or(deadline, |timer| timer.min(deadline)));
-        }
+        self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
         for task in unmatched {
             self.end(task, Some(order::no_match()));
         }
@@ -390,6 +406,7 @@ impl Initiator {
         if self.phase != Phase::Over {
             self.phase = Phase::Over;
             self.work.clear();
+            self.parked.clear();
             self.looks.clear();
             self.events.push_back(Event::Gone { reason: reason.to_string() });
         }
@@ -397,6 +414,16 @@ impl Initiator {
 
     /// Does what was planned for a command.
     fn begin(&mut self, id: TaskId, plan: Plan) {
+        if self.has_abandoned()
+            && let Some(sectors) = self.target_of(id, plan)
+        {
+            if self.abandoned.is_full() {
+                return self.end(id, Some(check(SenseKey::NotReady, NOT_READY)));
+            }
+            if self.abandoned.repeats(&sectors) {
+                return self.parked.push(id);
+            }
+        }
         match plan {
             Plan::Ask
             | Plan::Move { .. }
@@ -408,6 +435,15 @@ impl Initiator {
             Plan::Look { .. } => self.looks.push_back(id),
             Plan::Made => self.end(id, None),
             Plan::Fail(failure) => self.end(id, Some(failure)),
+        }
+    }
+
+    /// Goes on with commands that had to wait, as far as they have not to any more.
+    fn unpark(&mut self) {
+        for id in std::mem::take(&mut self.parked) {
+            if let Some(plan) = self.tasks.get(id).map(|task| task.plan) {
+                self.begin(id, plan);
+            }
         }
     }
 

@@ -7,6 +7,9 @@ use subtle::ConstantTimeEq;
 
 /// Bytes of a challenge that is taken, at most (section 12.1.3).
 pub const CHALLENGE_BYTES_MAX: usize = 1024;
+/// Bytes of a target's challenge that an initiator answers, at least. Whoever chooses a short one has tables of secrets for
+/// it. Section 12.1.3 has no lower bound; targets send 16 and more.
+pub const CHALLENGE_BYTES_MIN: usize = 16;
 /// Bytes of the longest response.
 pub const RESPONSE_BYTES_MAX: usize = 32;
 
@@ -100,6 +103,11 @@ impl Challenge {
         })
     }
 
+    /// Whether it is long enough to be answered with what comes of a secret.
+    pub fn check_length(&self) -> Result<(), Failure> {
+        if self.bytes.len() < CHALLENGE_BYTES_MIN { Err(Failure::Short) } else { Ok(()) }
+    }
+
     /// Appends CHAP_I and CHAP_C.
     pub fn put(&self, out: &mut Vec<u8>) {
         text::put(out, "CHAP_I", self.identifier);
@@ -131,6 +139,8 @@ pub enum Failure {
     Missing(&'static str),
     /// This key's value is malformed or has a wrong length.
     Malformed(&'static str),
+    /// The challenge has less than [`CHALLENGE_BYTES_MIN`] bytes.
+    Short,
     /// Wrong name or secret.
     Wrong,
     /// The peer sent our own challenge back (section 9.2.1).
@@ -147,6 +157,7 @@ impl fmt::Display for Failure {
             Failure::NoAlgorithm => f.write_str("no CHAP algorithm in common"),
             Failure::Missing(key) => write!(f, "{key} is missing"),
             Failure::Malformed(key) => write!(f, "{key} is malformed"),
+            Failure::Short => write!(f, "the CHAP challenge has less than {CHALLENGE_BYTES_MIN} bytes"),
             Failure::Wrong => f.write_str("wrong CHAP name or secret"),
             Failure::Reflected => f.write_str("CHAP challenge reflected (RFC 7143 section 9.2.1)"),
             Failure::SameSecret => {

@@ -34,6 +34,8 @@ pub const FUNCTIONS_MAX: usize = 16;
 pub const PING_BYTES_MAX: usize = 4096;
 /// Bytes of all the responses to one text request.
 pub const TEXT_RESPONSE_MAX: usize = 1024 * 1024;
+/// Responses to one text request: each but the last costs another request, also when it is empty.
+pub const TEXT_PARTS_MAX: u32 = 1024;
 /// The deepest queue: slots are below the tags of everything else.
 pub const QUEUE_DEPTH_MAX: u16 = 0x7fff;
 /// What is given to an initiator machine.

@@ -74,6 +74,8 @@ pub struct Target {
     is_told: bool,
     /// It has agreed to it.
     is_admitted: bool,
+    /// It has not: the answer, until it is given.
+    rejection: Option<Vec<u8>>,
     tasks: TaskTable,
     /// Commands that were not yet handed to the layer above, in the order in which they came: the first one's descriptor
     /// tables are still being read.
@@ -163,6 +165,7 @@ impl Target {
             login_until: None,
             is_told: false,
             is_admitted: false,
+            rejection: None,
             tasks: TaskTable::default(),
             entering: VecDeque::new(),
             functions: Vec::new(),
@@ -201,11 +204,12 @@ impl Target {
             (Phase::Ending(..), Down::Fetch { task, .. } | Down::Push { task, .. }) => self.keep(task),
             (Phase::Ending(..) | Phase::Leaving(_) | Phase::Over, _) => {}
             (Phase::Login, Down::Admit) => self.is_admitted = true,
+            (Phase::Login, Down::Refuse) => self.withdraw(),
             (Phase::Login, Down::Close | Down::Goodbye { .. }) => {
                 self.phase = Phase::Leaving("closed before login by this side".to_string());
             }
             (Phase::Login, _) => {}
-            (Phase::Full, Down::Admit) => {}
+            (Phase::Full, Down::Admit | Down::Refuse) => {}
             (Phase::Full, Down::Close) => {
                 self.end_all(Some(LogoutReason::UNSPECIFIED), "closed by this side");
                 self.say_last();
@@ -323,6 +327,10 @@ impl MessageMachine for Target {
             self.tell_ready();
         }
         self.is_admitted
+    }
+
+    fn rejection(&mut self) -> Option<Vec<u8>> {
+        self.rejection.take()
     }
 
     fn established(&mut self, now: Time, _private_data: &[u8]) {

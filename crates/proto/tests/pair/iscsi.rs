@@ -6,9 +6,10 @@ use crate::support::{
 };
 use proptest::prelude::*;
 use proto::iscsi::chap::Algorithm;
-use proto::iscsi::initiator::{Event, Outcome, Residual};
-use proto::iscsi::login::{Digests, Offers, Refusal};
+use proto::iscsi::initiator::{Event, Initiator, Outcome, Residual, TEXT_PARTS_MAX};
+use proto::iscsi::login::{Digests, InitiatorChap, Offers, Refusal};
 use proto::stream::{StreamMachine as _, Transmit};
+use proto::time::Time;
 use proto::verbs::Down;
 use std::time::Duration;
 use wire::Places;
@@ -372,6 +373,92 @@ fn a_target_that_talks_but_never_answers_the_logout_is_left() {
     }
     let gone = Event::Gone { reason: "no answer to the logout request".into() };
     assert_eq!(machine.poll(), Some(gone));
+}
+
+/// Takes the machine's next request; returns its header.
+fn request(machine: &mut Initiator, now: Time) -> Vec<u8> {
+    let mut batch = Transmit::default();
+    machine.transmit(now, &mut batch);
+    batch.bytes[..48].to_vec()
+}
+
+/// A login response must name the request and the session that it answers.
+#[test]
+fn a_login_response_for_another_session_is_refused() {
+    for (at, why) in [(13, "another ISID"), (19, "another task tag")] {
+        let now = Time(0);
+        let mut machine = Initiator::new(Setup::default().initiator(), now);
+        let asked = request(&mut machine, now);
+        let mut response = [0; 48];
+        response[..2].copy_from_slice(&[Opcode::LOGIN_RESPONSE.0, asked[1]]);
+        response[8..14].copy_from_slice(&asked[8..14]);
+        response[16..20].copy_from_slice(&asked[16..20]);
+        response[at] ^= 1;
+        machine.header(now, &response);
+        let Some(Event::Gone { reason }) = machine.poll() else { panic!("{why} is taken") };
+        assert!(reason.contains(why), "{reason}");
+    }
+}
+
+/// What an initiator makes of a target that answers its login so.
+fn answered(own: InitiatorChap, answers: &[&str]) -> String {
+    let now = Time(0);
+    let setup = Setup::with(Offers::default(), |setup| setup.plan.chap = Some(own));
+    let mut machine = Initiator::new(setup.initiator(), now);
+    for (stat_sn, text) in answers.iter().enumerate() {
+        let asked = request(&mut machine, now);
+        let mut response = [0; 48];
+        (response[0], response[7], response[27]) =
+            (Opcode::LOGIN_RESPONSE.0, text.len() as u8, stat_sn as u8);
+        response[8..14].copy_from_slice(&asked[8..14]);
+        response[16..20].copy_from_slice(&asked[16..20]);
+        machine.header(now, &response);
+        let mut text = text.as_bytes().to_vec();
+        text.resize(text.len().next_multiple_of(4), 0);
+        machine.header(now, &text);
+    }
+    match machine.poll() {
+        Some(Event::Gone { reason }) => reason,
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_target_cannot_talk_an_initiator_out_of_what_it_insists_on() {
+    let (_, own) = chap(&[Algorithm::Sha256], false);
+    let insisting = InitiatorChap { is_required: true, ..own.clone() };
+    assert_eq!(answered(own.clone(), &["AuthMethod=None\0"]), "None", "it may go on");
+    assert!(answered(insisting, &["AuthMethod=None\0"]).contains("chose AuthMethod=None"));
+    let challenge = "CHAP_A=5\0CHAP_I=1\0CHAP_C=0x000102030405060708090a0b0c0d0e0f\0";
+    assert!(answered(own, &["AuthMethod=CHAP\0", challenge]).contains("not offered"));
+}
+
+#[test]
+fn a_short_challenge_is_not_answered() {
+    let (_, own) = chap(&Algorithm::ALL, false);
+    for (bytes, answer) in [(1, "less than 16 bytes"), (15, "less than 16 bytes"), (16, "None")] {
+        let challenge = format!("CHAP_A=5\0CHAP_I=1\0CHAP_C=0x{}\0", "ab".repeat(bytes));
+        let reason = answered(own.clone(), &["AuthMethod=CHAP\0", &challenge]);
+        assert!(reason.contains(answer), "{bytes}: {reason}");
+    }
+}
+
+#[test]
+fn a_text_response_of_endless_empty_parts_ends_the_connection() {
+    let mut pair = Pair::logged_in(Setup::with(Offers::default(), |setup| setup.plan.target = None));
+    let (machine, now) = (&mut pair.initiator.machine, pair.now);
+    assert!(machine.text(b"SendTargets=All\0"));
+    for part in 0..=TEXT_PARTS_MAX {
+        assert!(!machine.finished(), "after {part} parts");
+        let asked = request(machine, now);
+        let mut response = [0; 48];
+        response[0] = Opcode::TEXT_RESPONSE.0;
+        response[16..20].copy_from_slice(&asked[16..20]);
+        response[24..28].copy_from_slice(&asked[28..32]);
+        machine.header(now, &response);
+    }
+    let Some(Event::Gone { reason }) = machine.poll() else { panic!("it goes on") };
+    assert!(reason.contains("endless"), "{reason}");
 }
 
 #[test]

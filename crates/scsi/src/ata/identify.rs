@@ -47,6 +47,7 @@ pub(crate) fn identify_data(view: &View) -> [u8; Identity::BYTES] {
         trim_zeros: view.is_thin(),
         // A longer name has no room.
         world_wide_name: naa_bytes(unit).try_into().ok().map(u64::from_be_bytes),
+        nop_waits: true,
     };
     identity.encode()
 }

@@ -55,7 +55,13 @@ pub struct Identity {
     pub trim_zeros: bool,
     /// World wide name: an NAA identifier.
     pub world_wide_name: Option<u64>,
+    /// Lunette's own: NOP waits for the AoE request that it names ([`Registers::nop`](super::Registers::nop)).
+    pub nop_waits: bool,
 }
+
+/// What the model number of a Lunette begins with, and that of vblade.
+const LUNETTE: &[u8] = b"LUNETTE ";
+const VBLADE: &str = "Coraid EtherDrive vblade";
 
 // Words.
 const GENERAL: usize = 0;
@@ -76,6 +82,7 @@ const TRIM_SECTORS: usize = 105;
 const SECTOR_SIZE: usize = 106;
 const WORLD_WIDE_NAME: usize = 108;
 const SECTOR_WORDS: usize = 117;
+const MARKS: usize = 129;
 const DATA_SET_MANAGEMENT: usize = 169;
 const ROTATION: usize = 217;
 const INTEGRITY: usize = 255;
@@ -95,6 +102,8 @@ const FUA: u16 = 1 << 6;
 const HAS_WORLD_WIDE_NAME: u16 = 1 << 8;
 /// Bits of ADDITIONAL: what is trimmed reads the same each time, as zeros.
 const TRIM_IS_ZERO: u16 = 1 << 14 | 1 << 5;
+/// Bit of MARKS, the first of the vendor's words.
+const NOP_WAITS: u16 = 1 << 0;
 /// Bit of DATA_SET_MANAGEMENT.
 const TRIM: u16 = 1 << 0;
 /// Bit 14 set and bit 15 clear: the word is valid.
@@ -154,6 +163,7 @@ impl Identity {
         }
         words.set(119, VALID);
         words.set(120, VALID);
+        words.set(MARKS, when(self.nop_waits, NOP_WAITS));
         words.set(ROTATION, self.rotation_rate);
         words.seal();
         words.0
@@ -196,7 +206,14 @@ impl Identity {
             trim_sectors: if trims { words.get(TRIM_SECTORS).max(1) } else { 0 },
             trim_zeros: trims && words.get(ADDITIONAL) & TRIM_IS_ZERO == TRIM_IS_ZERO,
             world_wide_name: (third & HAS_WORLD_WIDE_NAME != 0).then(|| words.name()),
+            nop_waits: words.get(MARKS) & NOP_WAITS != 0,
         })
+    }
+
+    /// Whether the answer to [`Registers::nop`](super::Registers::nop) proves that the AoE request that it names is over. A
+    /// Lunette says so; vblade does one request after the other, as they come.
+    pub fn proves_by_nop(&self) -> bool {
+        self.nop_waits && self.model.starts_with(LUNETTE) || self.model == text(VBLADE)
     }
 
     fn first(&self, has: fn(&Feature) -> bool) -> u16 {
@@ -377,7 +394,16 @@ mod tests {
         trim_sectors: 4,
         trim_zeros: true,
         world_wide_name: Some(0x5001_2345_6789_abcd),
+        nop_waits: true,
     };
+
+    #[test]
+    fn only_a_mark_or_vblade_s_name_says_that_nop_proves_anything() {
+        let named = |model, nop_waits| Identity { model: text(model), nop_waits, ..IDENTITY }.proves_by_nop();
+        assert!(named("LUNETTE disk", true) && named("Coraid EtherDrive vblade", false));
+        assert!(!named("LUNETTE disk", false) && !named("ACME disk", true));
+        assert!(!named("EtherDrive(R) kvblade", false));
+    }
 
     #[test]
     fn what_was_encoded_is_decoded() {
@@ -392,6 +418,7 @@ mod tests {
             smart_logs: false,
             physical_exponent: 0,
             world_wide_name: None,
+            nop_waits: false,
             ..IDENTITY
         };
         assert_eq!(Identity::decode(&small.encode()), Some(small));

@@ -1,6 +1,6 @@
 //! The ATA section of an AoE packet: 12 bytes behind the AoE header (AoEr11 section 3.1).
 
-use super::{DEVICE_IS_LBA, DEVICE_LBA, Registers, StatusReturn, lba_bytes, lba_of};
+use super::{DEVICE_IS_LBA, DEVICE_LBA, NOP, NOP_AUTO_POLL, Registers, StatusReturn, lba_bytes, lba_of};
 use crate::iwarp::Layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -70,6 +70,12 @@ impl Section {
             device,
             command: self.command,
         }
+    }
+
+    /// The tag that [`Registers::nop`] has.
+    pub fn nop_tag(&self) -> Option<u32> {
+        let is_nop = self.command == NOP && self.feature == NOP_AUTO_POLL && self.is_extended();
+        is_nop.then(|| u32::try_from(lba_of(self.lba)).ok()).flatten()
     }
 
     /// How the command ended.

@@ -185,7 +185,7 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
             Kind::Tgt if target.hops > 0 => format!("tgt, lunette serve in front of it: {}", target.hops),
             Kind::Tgt => "tgt, which sleeps in any scheduling".into(),
             Kind::Vblade => "vblade, which sleeps in any scheduling".into(),
-            Kind::Url(url) => crate::report::plan::redact(url),
+            Kind::Url(url) => engine::initiator::redact(url),
         };
         let store = match target.kind {
             Kind::Lunette | Kind::Tgt | Kind::Vblade => target.store.to_string(),

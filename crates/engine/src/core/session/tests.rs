@@ -239,10 +239,44 @@ fn writing_over(scheme: &str, url: &Url, store: &HeldStore) -> Box<dyn Nexus> {
 }
 
 fn connect_over(scheme: &str, url: &Url) -> Box<dyn Nexus> {
+    try_to_connect_over(scheme, url).expect("a session")
+}
+
+fn try_to_connect_over(scheme: &str, url: &Url) -> Result<Box<dyn Nexus>, String> {
     let guid = format!("{GUID:016x}");
     let target = if scheme == "srp" { &guid } else { &url.target };
     let login = peer::Login { at: url.portal, target, number: 1, is_beside: false };
-    peer::connect(scheme, &login).expect("a session")
+    peer::connect(scheme, &login)
+}
+
+#[test]
+fn of_logins_that_wait_for_the_same_session_only_the_newest_does() {
+    for (scheme, refusal) in [("iscsi", "0302"), ("iser", "0302"), ("srp", "0x00010001")] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (daemon, url) = serve_all(&stores);
+        let (registry, _) = daemon.insides();
+        let newest = || registry.places().iter().map(|place| place.serial).max();
+        let before = writing_over(scheme, &url, &stores[0]);
+        let log_in = || try_to_connect_over(scheme, &url).map(Nexus::leave);
+        scope(|scope| {
+            let mut waits: Option<std::thread::ScopedJoinHandle<'_, Result<(), String>>> = None;
+            for _ in 0..4 {
+                let known = newest();
+                let newer = scope.spawn(log_in);
+                while newest() == known {
+                    std::thread::yield_now();
+                }
+                if let Some(older) = waits.replace(newer) {
+                    let words = older.join().expect("it ends").expect_err("a newer one waits in its place");
+                    assert!(words.contains(refusal), "{scheme}: {words}");
+                }
+            }
+            stores[0].release();
+            waits.expect("the last").join().expect("it ends").expect("a session");
+        });
+        drop(before);
+        stop(daemon);
+    }
 }
 
 #[test]
@@ -345,6 +379,42 @@ fn target_cold_reset_is_answered_when_no_session_of_the_target_can_write() {
         assert_eq!(asks.complete(reset).expect("an answer").status, COMPLETE);
         assert!(asks.receive().is_err(), "its session is over, too");
         late.logout().expect("an answer");
+        stop(daemon);
+    }
+}
+
+/// What the sessions held of units that who asks for it does not see is released before the answer.
+#[test]
+fn target_cold_reset_waits_for_the_homes_of_all_units() {
+    for cores in [1, 3] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let mut elsewhere = String::new();
+        let (daemon, url) = serve(cores, &stores, |config| {
+            let mut other = config.targets[0].clone();
+            other.name.push_str("-elsewhere");
+            elsewhere = other.name.clone();
+            config.targets[0].groups = vec![group("asks", &[(0, 0)]), group("holds", &[(0, 1)])];
+            other.luns = [(0, 1)].into();
+            config.targets.push(other);
+        });
+        let elsewhere = Url { portal: url.portal, target: elsewhere };
+        let mut asks = login(&url, "asks");
+        asks.ready(0).expect("the unit is ready");
+        let mut writes = writing(&elsewhere, &stores[1], "writes");
+        let mut holds = login(&url, "holds");
+        holds.ready(0).expect("the unit is ready");
+        assert_eq!(holds.read(0, &RESERVE, 0).expect("an answer").status, 0);
+        let clear = writes.ask_to_manage(CLEAR_TASK_SET, 0, NO_TAG).expect("it is sent");
+        stores[1].wait_for_cancel(1);
+        let reset = asks.ask_to_manage(TARGET_COLD_RESET, 0, NO_TAG).expect("it is sent");
+        assert!(holds.receive().is_err(), "its session is over");
+        login(&elsewhere, "another").logout().expect("an answer");
+        assert!(!has_heard(&asks), "the unit is still reserved");
+        stores[1].release();
+        assert_eq!(asks.complete(reset).expect("an answer").status, COMPLETE);
+        assert_eq!(writes.complete(clear).expect("an answer").status, COMPLETE);
+        writes.ready(0).expect("nobody has reserved the unit");
+        writes.logout().expect("an answer");
         stop(daemon);
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Link {
     pushed: Vec<TaskId>,
 }
 
-/// What an AoE session leaves to the next: the machine, with the writes that are owed an answer, and the lane of their tags.
+/// What an AoE session leaves to the next: the machine, with the writes that have no answer, and the lane of their tags.
 pub(super) struct Left {
     pub(super) machine: Box<AoeInitiator>,
     pub(super) lane: Arc<Lane>,

@@ -11,9 +11,10 @@ use wire::SenseKey;
 
 /// Commands that a session takes, sent or not.
 pub const COMMANDS_MAX: usize = 8192;
-/// How often one command is sent again for a reason that is over at once, as a unit attention is.
-const RETRIES_MAX: u8 = 32;
-/// How long a command waits that the target was too busy for: the first time, and at most.
+/// How often one command is sent again for a reason that should be over at once, as a unit attention is: the first time at
+/// once, then after a pause.
+const RETRIES_MAX: u8 = 8;
+/// How long a command waits that the target was too busy for, or refuses again: the first time, and at most.
 const DELAY_MIN: Duration = Duration::from_millis(20);
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
@@ -59,6 +60,8 @@ struct Slot {
     /// The how manieth it is.
     number: u64,
     retries: u8,
+    /// How often it has waited before it was sent again.
+    pauses: u8,
     /// Nobody wants it any more: it is not sent again.
     is_cancelled: bool,
 }
@@ -108,6 +111,7 @@ impl Queue {
             may_land: false,
             number: self.count,
             retries: 0,
+            pauses: 0,
             is_cancelled: false,
         };
         let index = match self.free.pop() {
@@ -132,6 +136,11 @@ impl Queue {
     /// A session has begun.
     pub(super) fn begun(&mut self) {
         self.has_answered = false;
+    }
+
+    /// Whether a command that came after the examination has succeeded on this connection.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered
     }
 
     /// What earlier sessions have sent is executed no more.
@@ -183,8 +192,8 @@ impl Queue {
             }
             Verdict::Later => {
                 let slot = &mut self.slots[index as usize];
-                let delay = DELAY_MIN.saturating_mul(1 << slot.retries.min(16)).min(DELAY_MAX);
-                slot.retries = slot.retries.saturating_add(1);
+                let delay = DELAY_MIN.saturating_mul(1 << slot.pauses.min(16)).min(DELAY_MAX);
+                slot.pauses = slot.pauses.saturating_add(1);
                 slot.state = State::Delayed(now.after(delay));
                 self.delayed.push(index);
             }
@@ -234,7 +243,7 @@ impl Queue {
             Verdict::Again if slot.retries >= RETRIES_MAX => Verdict::Report(ending),
             Verdict::Again => {
                 slot.retries += 1;
-                Verdict::Again
+                if slot.retries == 1 { Verdict::Again } else { Verdict::Later }
             }
             Verdict::Later | Verdict::Report(_) => verdict,
         }
@@ -430,20 +439,39 @@ mod tests {
         assert_eq!(bench.send().len(), 2, "a unit attention tells that nothing was executed");
         bench.end(0, check(SenseKey::UnitAttention, 0x2a01));
         assert!(bench.queue.attentions.modes);
+        bench.now = bench.now.after(DELAY_MIN);
+        bench.queue.wake(bench.now);
         bench.send();
         bench.end(0, status(status::GOOD));
         assert_eq!(bench.cookies(), [0]);
     }
 
+    /// The first time it is sent again at once, then after pauses that double.
     #[test]
-    fn a_unit_that_only_has_unit_attentions_is_given_up() {
-        let mut bench = Bench::new(&[true]);
-        for _ in 0..RETRIES_MAX {
-            bench.end(0, check(SenseKey::UnitAttention, 0x2900));
+    fn a_command_that_is_refused_again_and_again_waits_longer_each_time_and_is_given_up() {
+        for refusal in [
+            check(SenseKey::UnitAttention, 0x2900),
+            check(SenseKey::AbortedCommand, 0x4400),
+            status(status::TASK_ABORTED),
+            Outcome::Rejected(wire::iscsi::RejectReason::PROTOCOL_ERROR),
+            Outcome::TargetFailure(1),
+        ] {
+            let mut bench = Bench::new(&[true]);
+            bench.end(0, refusal);
             assert_eq!(bench.send(), [0]);
+            for retry in 1..u32::from(RETRIES_MAX) {
+                bench.end(0, refusal);
+                let pause = DELAY_MIN.saturating_mul(1 << (retry - 1)).min(DELAY_MAX);
+                bench.now = bench.now.after(pause - Duration::from_nanos(1));
+                bench.queue.wake(bench.now);
+                assert!(bench.send().is_empty(), "retry {retry} waits for {pause:?}");
+                bench.now = bench.now.after(Duration::from_nanos(1));
+                bench.queue.wake(bench.now);
+                assert_eq!(bench.send(), [0]);
+            }
+            bench.end(0, refusal);
+            assert_eq!(bench.cookies(), [0]);
         }
-        bench.end(0, check(SenseKey::UnitAttention, 0x2900));
-        assert_eq!(bench.cookies(), [0]);
     }
 
     #[test]
@@ -565,8 +593,6 @@ mod tests {
         bench.end(0, check(SenseKey::AbortedCommand, 0x4400));
         bench.end(1, check(SenseKey::AbortedCommand, 0x4400));
         assert_eq!(bench.cookies(), [1]);
-        assert_eq!(bench.send(), [0]);
-        bench.end(0, status(status::TASK_ABORTED));
         assert_eq!(bench.send(), [0]);
     }
 

@@ -303,6 +303,7 @@ pub(in crate::aoe::initiator) mod tests {
         trim_sectors: 0,
         trim_zeros: false,
         world_wide_name: Some(0x5001_2345_6789_abcd),
+        nop_waits: false,
     };
 
     fn asked(cdb: &[u8], identity: &Identity) -> Vec<u8> {

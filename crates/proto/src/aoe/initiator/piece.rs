@@ -1,7 +1,7 @@
 //! Requests that have no answer yet, each a frame.
 
 use super::PIECES_MAX;
-use super::owed::Owed;
+use super::abandoned::Abandoned;
 use crate::time::Time;
 use crate::verbs::TaskId;
 use std::collections::VecDeque;
@@ -99,8 +99,14 @@ impl Pieces {
         self.flying
     }
 
-    /// A request that is sent now, with a tag that is not owed an answer; `None`: there are too many.
-    pub(super) fn take(&mut self, kind: Kind, now: Time, timeout: Duration, owed: &Owed) -> Option<u32> {
+    /// A request that is sent now, with a tag that no abandoned write has; `None`: there are too many.
+    pub(super) fn take(
+        &mut self,
+        kind: Kind,
+        now: Time,
+        timeout: Duration,
+        abandoned: &Abandoned,
+    ) -> Option<u32> {
         let number = self.free.pop_front()?;
         let slot = self.slots.get_mut(usize::from(number))?;
         let piece = Piece { kind, first_at: now, sent_at: now, timeout, retries: 0, is_flying: true };
@@ -110,7 +116,7 @@ impl Pieces {
             slot.generation = slot.generation.wrapping_add(1);
             let [high, low] = slot.generation.to_be_bytes();
             let tag = u32::from_be_bytes([self.lane, high, low, number]);
-            if !owed.has(tag) {
+            if !abandoned.has(tag) {
                 return Some(tag);
             }
         }
@@ -221,7 +227,7 @@ mod tests {
     #[test]
     fn a_tag_finds_its_request_until_it_is_answered() {
         let mut pieces = Pieces::new(7, 0xffff);
-        let tag = pieces.take(Kind::Flush(TASK), Time(0), MS, &Owed::default()).unwrap();
+        let tag = pieces.take(Kind::Flush(TASK), Time(0), MS, &Abandoned::default()).unwrap();
         assert_eq!(tag.to_be_bytes()[0], 7);
         assert!(pieces.find(tag ^ 0x0100_0000).is_none(), "of another lane");
         assert!(pieces.find(tag ^ 0x0000_0100).is_none(), "of another time");
@@ -234,36 +240,37 @@ mod tests {
     fn there_are_no_more_than_there_may_be_and_tags_do_not_come_again_soon() {
         let mut pieces = Pieces::new(0, 0);
         let mut tags = std::collections::BTreeSet::new();
-        while let Some(tag) = pieces.take(Kind::Query, Time(0), MS, &Owed::default()) {
+        while let Some(tag) = pieces.take(Kind::Query, Time(0), MS, &Abandoned::default()) {
             assert!(tags.insert(tag));
         }
         assert_eq!(pieces.unanswered(), PIECES_MAX + 1);
         tags.iter().for_each(|tag| assert!(pieces.release(*tag).is_some()));
         for _ in 0..10_000 {
-            let tag = pieces.take(Kind::Query, Time(0), MS, &Owed::default()).unwrap();
+            let tag = pieces.take(Kind::Query, Time(0), MS, &Abandoned::default()).unwrap();
             assert!(tags.insert(tag));
             pieces.release(tag);
         }
     }
 
     #[test]
-    fn a_tag_that_is_owed_an_answer_is_no_other_request_s() {
-        let mut owed = Owed::default();
+    fn the_tag_of_an_abandoned_write_is_no_other_request_s() {
+        let mut abandoned = Abandoned::default();
         let mut pieces = Pieces::new(0, 0);
-        let tag = pieces.take(Kind::Flush(TASK), Time(0), MS, &owed).unwrap();
-        owed.add(tag, wire::ata::Section::default(), Vec::new(), 0..1);
+        let tag = pieces.take(Kind::Flush(TASK), Time(0), MS, &abandoned).unwrap();
+        let way = (wire::aoe::Mac::BROADCAST, wire::aoe::Mac::BROADCAST);
+        abandoned.add(tag, way, wire::ata::Section::default(), Vec::new(), 0..1);
         assert_eq!(pieces.all(), [(tag, Kind::Flush(TASK))]);
         pieces.forget();
         assert_eq!((pieces.unanswered(), pieces.flying(), pieces.find(tag).is_some()), (0, 0, false));
         let mut pieces = Pieces::new(0, 0);
-        assert_ne!(pieces.take(Kind::Query, Time(0), MS, &owed), Some(tag));
+        assert_ne!(pieces.take(Kind::Query, Time(0), MS, &abandoned), Some(tag));
     }
 
     #[test]
     fn what_has_no_answer_in_time_is_sent_again_with_its_tag() {
         let mut pieces = Pieces::new(0, 0);
-        let first = pieces.take(Kind::Query, Time(0), MS, &Owed::default()).unwrap();
-        let second = pieces.take(Kind::Query, Time(0), 3 * MS, &Owed::default()).unwrap();
+        let first = pieces.take(Kind::Query, Time(0), MS, &Abandoned::default()).unwrap();
+        let second = pieces.take(Kind::Query, Time(0), 3 * MS, &Abandoned::default()).unwrap();
         let mut expired = 0;
         let at = Time(0).after(MS);
         let mut count = |_: &Piece| {

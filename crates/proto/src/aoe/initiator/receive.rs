@@ -30,8 +30,8 @@ impl Initiator {
     pub(super) fn answered(&mut self, now: Time, frame: &[u8], place: Span) -> Option<Put<'_>> {
         let header = discover::response(frame).filter(|header| header.address() == self.config.target)?;
         let tag = header.tag.get();
-        if self.owed.has(tag) {
-            self.paid(now, header, frame);
+        if self.abandoned.has(tag) {
+            self.proven(now, header, frame);
             return None;
         }
         let kind = self.pieces.find(tag)?.kind;
@@ -52,13 +52,14 @@ impl Initiator {
         }
     }
 
-    /// Takes the answer to a write whose command is over. It may be a refusal: whoever is done with a request answers each of
-    /// its copies, and who is not done answers none.
-    fn paid(&mut self, now: Time, header: &Header, frame: &[u8]) {
+    /// Takes the answer to an abandoned write, or to its NOP. It may be a refusal: whoever is done with a request answers each
+    /// of its copies, and who is not done answers none.
+    fn proven(&mut self, now: Time, header: &Header, frame: &[u8]) {
         let is_ours = self.phase == Phase::Full && header.source == self.peer.mac;
         if is_ours && header.command == AoeCommand::ATA && Answer::of(header, frame).is_some() {
             (self.last_heard, self.quiet_since) = (now, now);
-            self.owed.answered(header.tag.get());
+            self.abandoned.answered(header.tag.get());
+            self.unpark();
         }
     }
 

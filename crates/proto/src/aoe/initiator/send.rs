@@ -1,5 +1,6 @@
 //! What goes out: requests, once and again.
 
+use super::abandoned::{Next, Passage};
 use super::pace::Pace;
 use super::piece::Kind;
 use super::translate::{Plan, SECTOR_BYTES, Way};
@@ -12,7 +13,7 @@ use std::ops::Range;
 use std::time::Duration;
 use wire::Places;
 use wire::aoe::{Command as AoeCommand, Header};
-use wire::ata::{Command, Registers, Section, TRIM, Transfer};
+use wire::ata::{Command, Identity, Registers, Section, TRIM, Transfer};
 use zerocopy::IntoBytes;
 
 /// The shortest time for what may take the device long: all of a cache may have to go to the medium.
@@ -34,14 +35,23 @@ impl Initiator {
     /// Whether there may be a new piece of a command to send.
     pub(super) fn may_send_more(&self) -> bool {
         let unanswered = self.pieces.unanswered();
-        let has_room = unanswered.saturating_add(self.owed.len()) < PIECES_MAX;
+        let has_room = unanswered.saturating_add(self.abandoned.repeated()) < PIECES_MAX;
         !self.work.is_empty() && unanswered < self.pace.window() && has_room
     }
 
-    /// Whether a write that is owed an answer is to be sent.
-    pub(super) fn may_send_owed(&self) -> bool {
-        let may_pay = self.pays && self.phase == Phase::Full && !self.owed.is_empty();
-        may_pay && self.owed.is_due(self.pace.window(), self.data_room())
+    /// Whether there is something to send for an abandoned write.
+    pub(super) fn may_send_abandoned(&self) -> bool {
+        let may_send = self.is_resumed && self.phase == Phase::Full && !self.abandoned.is_empty();
+        may_send && self.abandoned.is_due(&self.passage())
+    }
+
+    fn passage(&self) -> Passage {
+        Passage {
+            way: (self.config.ours, self.peer.mac),
+            room: self.data_room(),
+            window: self.pace.window(),
+            has_nop: self.identity.as_ref().is_some_and(Identity::proves_by_nop),
+        }
     }
 
     /// Data that a frame of our interface holds. One that the target does not take any more it refuses, and that answers it.
@@ -57,13 +67,13 @@ impl Initiator {
         // What the machine itself asks takes no room from commands: there is one at a time.
         let kind = match self.errand.take() {
             Some(kind) => kind,
-            None if self.may_send_owed() => return self.send_owed(now),
+            None if self.may_send_abandoned() => return self.send_abandoned(now),
             None if self.may_send_again() => return self.send_again(now),
             None if self.may_send_more() => self.next_piece()?,
             None => return None,
         };
         let timeout = timeout(&self.pace, kind, 0);
-        let tag = self.pieces.take(kind, now, timeout, &self.owed)?;
+        let tag = self.pieces.take(kind, now, timeout, &self.abandoned)?;
         self.wait_until(now.after(timeout));
         self.frame(tag, kind)
     }
@@ -75,29 +85,31 @@ impl Initiator {
         self.frame(tag, piece.kind)
     }
 
-    fn send_owed(&mut self, now: Time) -> Option<Outgoing<'_>> {
+    fn send_abandoned(&mut self, now: Time) -> Option<Outgoing<'_>> {
         let InitiatorConfig { ours, target, .. } = self.config;
-        let room = self.data_room();
-        let (request, deadline) = self.owed.next(now, room)?;
+        let passage = self.passage();
+        let (Next { tag, section, data }, deadline) = self.abandoned.next(now, &passage)?;
         self.timer = Some(self.timer.map_or(deadline, |timer| timer.min(deadline)));
-        let ata = Header::request(ours, self.peer.mac, target, AoeCommand::ATA, request.tag);
-        let frame = Frame::new([ata.as_bytes(), request.section.as_bytes()], Places::EMPTY, None);
-        Some(Outgoing { frame, made: &request.data })
+        let ata = Header::request(ours, self.peer.mac, target, AoeCommand::ATA, tag);
+        let frame = Frame::new([ata.as_bytes(), section.as_bytes()], Places::EMPTY, None);
+        Some(Outgoing { frame, made: data })
     }
 
     /// Keeps the writes that have no answer: the places of their commands are free now. `gather` copies what lies in places.
-    pub(super) fn keep_owed(&mut self, mut gather: impl FnMut(&Places) -> Vec<u8>) {
+    pub(super) fn keep_unanswered(&mut self, mut gather: impl FnMut(&Places) -> Vec<u8>) {
+        let way = (self.config.ours, self.peer.mac);
         for (tag, kind) in self.pieces.all() {
             let Some(sectors) = self.changed(kind) else { continue };
             match kind {
                 Kind::Trim { task, at, ranges } => {
                     let Some(extents) = self.tasks.extents(task) else { continue };
                     trim::write(extents, at, u32::from(ranges), &mut self.body);
-                    self.owed.add(tag, trim_section(ranges), self.body.clone(), sectors);
+                    self.abandoned.add(tag, way, trim_section(ranges), self.body.clone(), sectors);
                 }
                 Kind::Move { .. } => {
                     let Some((registers, payload, _)) = self.command(kind) else { continue };
-                    self.owed.add(tag, Section::request(&registers, true), gather(&payload), sectors);
+                    let section = Section::request(&registers, true);
+                    self.abandoned.add(tag, way, section, gather(&payload), sectors);
                 }
                 Kind::Query | Kind::Identify(_) | Kind::Flush(_) | Kind::Ata(_) | Kind::Order { .. } => {}
             }
@@ -114,6 +126,25 @@ impl Initiator {
             }
             Kind::Trim { task, .. } => Some(trim::hull(self.tasks.extents(task)?)),
             Kind::Query | Kind::Identify(_) | Kind::Flush(_) | Kind::Ata(_) | Kind::Order { .. } => None,
+        }
+    }
+
+    /// The sectors that a command is to write or trim.
+    pub(super) fn target_of(&mut self, id: TaskId, plan: Plan) -> Option<Range<u64>> {
+        match plan {
+            Plan::Move { way: Way::Write, lba, sectors, .. } => {
+                Some(lba..lba.saturating_add(u64::from(sectors)))
+            }
+            Plan::Trim { .. } => self.tasks.extents(id).map(|extents| trim::hull(extents)),
+            Plan::Move { way: Way::Read | Way::Verify, .. }
+            | Plan::Flush
+            | Plan::Ask
+            | Plan::Look { .. }
+            | Plan::Feature(_)
+            | Plan::Ata(_)
+            | Plan::Order(_)
+            | Plan::Made
+            | Plan::Fail(_) => None,
         }
     }
 

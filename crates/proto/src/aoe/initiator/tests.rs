@@ -1,7 +1,7 @@
 //! The machine against a target that is a page of code.
 
+mod abandoned;
 mod orders;
-mod owed;
 
 use super::*;
 use crate::verbs::Attribute;
@@ -71,7 +71,9 @@ impl Disk {
         let mut data = Vec::new();
         let at = registers.lba as usize * 512..(registers.lba as usize + registers.sectors() as usize) * 512;
         let mut end = StatusReturn::good(&registers);
-        if self.error != 0 {
+        if section.nop_tag().is_some() {
+            end = StatusReturn::failed(&registers, error::ABRT);
+        } else if self.error != 0 {
             end = StatusReturn::failed(&registers, self.error);
         } else {
             match registers.command().unwrap().action() {

@@ -91,6 +91,13 @@ impl Target {
 
     /// Becomes a task, unless it is a copy or there is no room. `true`: the task needs its frame.
     fn request(&mut self, now: Time, came: Stamp, request: &Request, frame: &[u8], place: Span) -> bool {
+        if let Kind::Ata(section) = request.kind
+            && let Some(earlier) = section.nop_tag()
+            && self.tasks.may_have(earlier)
+        {
+            // It is asked again.
+            return false;
+        }
         let mut request = *request;
         let mut task = Task { came, ..self.task(&request, frame, place) };
         match self.tasks.meet(&task, request.tag) {

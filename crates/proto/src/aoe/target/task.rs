@@ -185,6 +185,8 @@ pub(super) struct Tags {
     tags: [u32; TAGS_MAX],
     count: usize,
     sent: usize,
+    /// There were more.
+    is_cut: bool,
 }
 
 impl Tags {
@@ -202,6 +204,7 @@ impl Tags {
             self.count = self.count.saturating_add(1);
             return None;
         }
+        self.is_cut = true;
         let last = self.tags.last_mut()?;
         Some(std::mem::replace(last, tag))
     }
@@ -422,6 +425,12 @@ impl TaskTable {
             }
             other.tag != tag
         });
+    }
+
+    /// Whether a request with this tag may be in flight.
+    pub(super) fn may_have(&self, tag: u32) -> bool {
+        let is_cut = |slot: u16| self.slots.get(usize::from(slot)).is_some_and(|task| task.tags.is_cut);
+        self.tags.iter().any(|one| one.tag == tag || is_cut(one.slot))
     }
 
     /// The task, if it still is the one that this id was given for.

@@ -1,7 +1,7 @@
 //! What the PDUs of the target mean. An error is its breach of the standard, and the end of the connection.
 
-use super::layer::{Layer, Phase};
-use super::{Event, Outcome, Residual, TEXT_RESPONSE_MAX};
+use super::layer::{LOGIN_TAG, Layer, Phase};
+use super::{Event, Outcome, Residual, TEXT_PARTS_MAX, TEXT_RESPONSE_MAX};
 use wire::Sense;
 use wire::iscsi::{
     AsyncMessage, BHS_BYTES, BasicHeader, DataIn, FINAL, FunctionResponse, LoginResponse, LogoutOutcome,
@@ -82,6 +82,12 @@ impl Layer {
     fn login_response(&mut self, pdu: &LoginResponse, text: &[u8]) -> Judged {
         let Phase::Login { login, begun, .. } = &mut self.phase else { return Ok(()) };
         let done = login.response(pdu, text)?;
+        if pdu.initiator_task_tag.get() != LOGIN_TAG {
+            return breach("a login response with another task tag (RFC 7143 section 11.13)");
+        }
+        if pdu.isid != login.plan().isid {
+            return breach("a login response for another ISID (RFC 7143 section 11.13)");
+        }
         let stat_sn = pdu.stat_sn.get();
         if *begun && stat_sn != self.exp_stat_sn {
             return breach("StatSN out of order during login");
@@ -145,7 +151,9 @@ impl Layer {
         let Some(exchange) = self.text.as_mut().filter(|exchange| exchange.tag == tag) else {
             return breach("the answer to no text request");
         };
-        if exchange.received.len().saturating_add(data.len()) > TEXT_RESPONSE_MAX {
+        exchange.parts = exchange.parts.saturating_add(1);
+        let is_long = exchange.received.len().saturating_add(data.len()) > TEXT_RESPONSE_MAX;
+        if is_long || exchange.parts > TEXT_PARTS_MAX {
             return breach("an endless text response");
         }
         exchange.received.extend_from_slice(data);

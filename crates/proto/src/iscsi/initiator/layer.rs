@@ -29,7 +29,9 @@ const FUNCTION_SLOT: u16 = 0xff00;
 const PING_SLOT: u16 = 0xff80;
 const TEXT_SLOT: u16 = 0xff81;
 const LOGOUT_SLOT: u16 = 0xff82;
-const LOGIN_SLOT: u16 = 0xff83;
+
+/// The task tag of all login requests.
+pub(super) const LOGIN_TAG: u32 = 0xff83;
 
 /// The iSCSI layer of one connection.
 pub(crate) struct Layer {
@@ -97,6 +99,8 @@ pub(crate) struct PendingFunction {
 pub(crate) struct TextExchange {
     pub(super) tag: u32,
     pub(super) received: Vec<u8>,
+    /// Responses so far.
+    pub(super) parts: u32,
 }
 
 impl Layer {
@@ -190,7 +194,7 @@ impl Layer {
             return false;
         }
         let tag = self.next_tag(TEXT_SLOT);
-        self.text = Some(TextExchange { tag, received: Vec::new() });
+        self.text = Some(TextExchange { tag, received: Vec::new(), parts: 0 });
         self.queue_text(tag, TAG_NONE, 0, text);
         true
     }
@@ -377,7 +381,7 @@ impl Layer {
             opcode: Opcode::LOGIN_REQUEST.0 | Opcode::IMMEDIATE,
             flags,
             isid,
-            initiator_task_tag: U32::new(u32::from(LOGIN_SLOT)),
+            initiator_task_tag: U32::new(LOGIN_TAG),
             cmd_sn: U32::new(self.cmd_sn),
             ..LoginRequest::default()
         };

@@ -34,8 +34,17 @@ pub struct InitiatorChap {
     pub target: Option<Identity>,
     /// What to offer, the best first.
     pub algorithms: Vec<Algorithm>,
+    /// There is no login without it; otherwise the target may do without, unless it must prove who it is.
+    pub is_required: bool,
     /// Fresh random bytes for our challenge.
     pub random: [u8; Challenge::RANDOM_BYTES],
+}
+
+impl InitiatorChap {
+    /// Whether there may be a login without it.
+    fn may_be_left_out(&self) -> bool {
+        self.target.is_none() && !self.is_required
+    }
 }
 
 /// One login request.
@@ -98,8 +107,8 @@ impl InitiatorLogin {
             None => text::put(&mut text, "SessionType", "Discovery"),
         }
         let (methods, transit) = match &plan.chap {
-            Some(InitiatorChap { target: Some(_), .. }) => ("CHAP", false),
-            Some(InitiatorChap { target: None, .. }) => ("CHAP,None", true),
+            Some(chap) if chap.may_be_left_out() => ("CHAP,None", true),
+            Some(_) => ("CHAP", false),
             None => ("None", true),
         };
         text::put(&mut text, "AuthMethod", methods);
@@ -238,12 +247,14 @@ impl InitiatorLogin {
                     self.transit = false;
                     self.step = Step::Challenge;
                 }
-                (Some("None"), Some(InitiatorChap { target: None, .. }) | None) => {
+                (Some("None"), chap) if chap.as_ref().is_none_or(InitiatorChap::may_be_left_out) => {
                     self.transit = true;
                     self.step = Step::Passed("None");
                 }
                 (None, None) => self.step = Step::Passed("None"),
-                (Some(method), _) => return Err(format!("the target chose AuthMethod={method}")),
+                (Some(method), _) => {
+                    return Err(format!("the target chose AuthMethod={}", wire::shown(method)));
+                }
                 (None, Some(_)) => return Err("the target chose no AuthMethod".to_string()),
             },
             (Step::Challenge, Some(chap)) => {
@@ -256,6 +267,7 @@ impl InitiatorLogin {
                     (find("CHAP_I").ok_or_else(missing)?, find("CHAP_C").ok_or_else(missing)?);
                 let theirs =
                     Challenge::parse(identifier, challenge).map_err(|failure| failure.to_string())?;
+                theirs.check_length().map_err(|failure| failure.to_string())?;
                 let own = chap.target.is_some().then(|| Challenge::new(algorithm, &chap.random));
                 chap::answer(algorithm, &theirs, own.as_ref(), &chap.own, &mut self.unsent)
                     .map_err(|failure| failure.to_string())?;

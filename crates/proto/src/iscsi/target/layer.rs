@@ -17,8 +17,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::Places;
-use wire::iscsi::{AsyncEvent, BHS_BYTES, LoginResponse};
+use wire::iscsi::{AsyncEvent, BHS_BYTES, LoginResponse, LoginStatus};
 use zerocopy::IntoBytes as _;
+use zerocopy::byteorder::big_endian::U16;
 
 /// Task management requests without an answer yet.
 const FUNCTIONS_MAX: usize = 16;
@@ -220,6 +221,7 @@ impl Layer {
         match (&self.phase, down) {
             (Phase::Over, _) => {}
             (Phase::Login { .. }, Down::Admit) => self.admit(),
+            (Phase::Login { .. }, Down::Refuse) => self.withdraw(),
             (Phase::Full, Down::Close) => self.close_session(),
             (Phase::Ending { .. }, Down::Close) => self.say_last(),
             (Phase::Login { .. }, Down::Close) => self.over("closed by this side"),
@@ -230,7 +232,7 @@ impl Layer {
             (Phase::Full, Down::Abort { task }) => self.abort(task),
             (Phase::Full, Down::FunctionDone { id, response }) => self.function_done(id, response),
             (Phase::Full, Down::Goodbye { within_seconds }) => self.ask_for_logout(now, within_seconds),
-            (Phase::Full, Down::Admit) => {}
+            (Phase::Full, Down::Admit | Down::Refuse) => {}
             (Phase::Login { .. } | Phase::Ending { .. } | Phase::Closing(_), _) => {}
         }
     }
@@ -292,6 +294,19 @@ impl Layer {
         let Granted { response, text, negotiated } = *granted;
         self.queue(response.as_bytes(), text, true);
         self.begin(negotiated);
+    }
+
+    /// Refuses a login that was granted (section 11.13.5): the answer has none of what was negotiated.
+    fn withdraw(&mut self) {
+        let Some(granted) = self.granted.take() else { return };
+        let response = LoginResponse {
+            flags: 0,
+            tsih: U16::new(0),
+            status: LoginStatus::OUT_OF_RESOURCES,
+            ..granted.response
+        };
+        self.queue(response.as_bytes(), Vec::new(), true);
+        self.phase = Phase::Closing("login refused for want of room".to_string());
     }
 
     /// The full feature phase begins.

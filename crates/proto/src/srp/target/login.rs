@@ -65,7 +65,7 @@ impl Target {
             }
             Err((reason, words)) => {
                 self.over(&format!("login rejected: {words} (SRP r16a section 6.4)"));
-                reject(tag, reason)
+                Answer::Reject(reject(tag, reason))
             }
         }
     }
@@ -76,7 +76,7 @@ impl Target {
         let depth = self.depth();
         let Some(granted) = &mut self.granted else { return Answer::Accept(Vec::new()) };
         if depth < LIMIT_MIN.min(self.config.queue_depth) {
-            return reject(granted.response.tag, RejectReason::INSUFFICIENT_RESOURCES);
+            return Answer::Reject(reject(granted.response.tag, RejectReason::INSUFFICIENT_RESOURCES));
         }
         self.limit = if self.limit == 0 { depth } else { depth.min(self.limit) };
         granted.response.req_lim_delta = U32::new(u32::from(self.limit));
@@ -141,6 +141,12 @@ impl Target {
         Ok(keeps_others)
     }
 
+    /// The layer above has no room for a login that was granted (section 6.4).
+    pub(super) fn withdraw(&mut self) {
+        let Some(granted) = self.granted.take() else { return };
+        self.rejection = Some(reject(granted.response.tag, RejectReason::INSUFFICIENT_RESOURCES));
+    }
+
     /// The connection is made: commands may follow.
     pub(super) fn begin(&mut self) {
         if self.granted.take().is_some() {
@@ -159,7 +165,7 @@ impl Target {
     }
 }
 
-fn reject(tag: U64, reason: RejectReason) -> Answer {
+fn reject(tag: U64, reason: RejectReason) -> Vec<u8> {
     let reject = LoginReject {
         opcode: Opcode::LOGIN_REJECT,
         reason,
@@ -167,7 +173,7 @@ fn reject(tag: U64, reason: RejectReason) -> Answer {
         buf_fmt: U16::new(FORMAT_DIRECT | FORMAT_INDIRECT),
         ..LoginReject::default()
     };
-    Answer::Reject(reject.as_bytes().to_vec())
+    reject.as_bytes().to_vec()
 }
 
 /// Linux's ib_srp has zeros for the identifier where its device has no InfiniBand GID, as siw: all such hosts would be one

@@ -433,7 +433,7 @@ fn identity(sectors: usize) -> Identity {
     Identity {
         serial: identify::text("PAIR1"),
         firmware: identify::text("1"),
-        model: identify::text("pair"),
+        model: identify::text("LUNETTE pair"),
         sectors: sectors as u64,
         lba48: true,
         flush_cache: true,
@@ -449,5 +449,6 @@ fn identity(sectors: usize) -> Identity {
         trim_sectors: TRIM_SECTORS,
         trim_zeros: true,
         world_wide_name: None,
+        nop_waits: true,
     }
 }

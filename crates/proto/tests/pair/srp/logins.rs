@@ -79,6 +79,18 @@ fn a_login_waits_for_what_it_takes_the_place_of_only_so_long() {
 }
 
 #[test]
+fn a_login_that_was_granted_may_still_be_rejected_for_want_of_room() {
+    let mut machine = target(CONFIG, Door::default());
+    assert!(matches!(machine.asked(Time(1), &IB_SRP), Answer::Accept(_)) && !machine.may_accept());
+    assert!(machine.rejection().is_none());
+    machine.down(Time(2), Down::Refuse);
+    let rejection = machine.rejection().unwrap();
+    let reject = LoginReject::view(&rejection).unwrap();
+    assert_eq!((reject.opcode, reject.reason), (Opcode::LOGIN_REJECT, RejectReason::INSUFFICIENT_RESOURCES));
+    assert!(machine.rejection().is_none() && !machine.may_accept(), "told once");
+}
+
+#[test]
 fn both_forms_and_their_tags() {
     let packed = LoginRequestRdma { tag: U64::new(77), ..login() };
     let whole = LoginRequest::from_private_data(packed.as_bytes()).unwrap();

@@ -172,7 +172,7 @@ pub(crate) fn chap(algorithms: &[Algorithm], mutual: bool) -> (ChapCredentials, 
     let own = Identity { name: credentials.user.clone(), secret: credentials.secret.clone() };
     let target = mutual.then_some(ours);
     let random = [42; Challenge::RANDOM_BYTES];
-    (credentials, InitiatorChap { own, target, algorithms: algorithms.to_vec(), random })
+    (credentials, InitiatorChap { own, target, algorithms: algorithms.to_vec(), is_required: false, random })
 }
 
 /// Both machines and what lies between them.

@@ -67,6 +67,53 @@ fn an_answer_that_waits_is_not_sent_when_its_tag_is_used_again() {
     session.finish();
 }
 
+#[test]
+fn a_nop_is_not_answered_before_the_request_that_it_names_is_over() {
+    let mut session = Session::new(8);
+    let nop = |about| ata(90, &Registers::nop(about), &[]);
+    assert!(session.receive(&write(1, 5, 1)));
+    let first = session.command().task;
+    assert!(!session.receive(&write(3, 5, 1)), "the same under another tag");
+    assert!(session.receive(&write(2, 5, 2)));
+    let second = session.command().task;
+    for about in [1, 2, 3] {
+        assert!(!session.receive(&nop(about)) && session.target.poll().is_none(), "{about}");
+    }
+    session.end(second, 0, None);
+    session.answer();
+    assert!(!session.receive(&nop(1)) && session.target.poll().is_none());
+    for about in [2, 77] {
+        session.receive(&nop(about));
+        let task = session.command().task;
+        session.end(task, 2, None);
+        assert_eq!(ata_answer(&session.answer().unwrap()).0, 90);
+    }
+    session.end(first, 0, None);
+    session.answer();
+    assert!(!session.receive(&nop(1)) && session.target.poll().is_none(), "its copy has no answer yet");
+    session.answer();
+    session.receive(&nop(1));
+    session.command();
+}
+
+/// Initiators that send a write again under ever new tags have only the last of them answered.
+#[test]
+fn a_nop_waits_for_a_write_some_of_whose_tags_are_forgotten() {
+    let mut session = Session::new(8);
+    for tag in 1..=6 {
+        session.receive(&write(tag, 5, 1));
+    }
+    let task = session.command().task;
+    for about in 1..=6 {
+        session.receive(&ata(90, &Registers::nop(about), &[]));
+        assert!(session.target.poll().is_none(), "{about}");
+    }
+    session.end(task, 0, None);
+    while session.answer().is_some() {}
+    session.receive(&ata(90, &Registers::nop(5), &[]));
+    session.command();
+}
+
 /// A newer write may have gone over it.
 #[test]
 fn a_late_copy_of_a_write_is_answered_and_not_executed() {

@@ -1,0 +1,164 @@
+//! Names and secrets of CHAP that do not stand in a URL, where everybody who lists processes would read them: from files, and
+//! from the environment variables that libiscsi has for them.
+
+use super::url::{Protocol, Url, UrlError};
+use proto::iscsi::chap::Identity;
+use std::path::{Path, PathBuf};
+
+/// Where one side's name and secret come from: name and secret of libiscsi's environment, and the option that names a file.
+struct Source {
+    name: &'static str,
+    secret: &'static str,
+    file: &'static str,
+}
+
+const OURS: Source =
+    Source { name: "LIBISCSI_CHAP_USERNAME", secret: "LIBISCSI_CHAP_PASSWORD", file: "secret_file" };
+const THEIRS: Source = Source {
+    name: "LIBISCSI_CHAP_TARGET_USERNAME",
+    secret: "LIBISCSI_CHAP_TARGET_PASSWORD",
+    file: "target_secret_file",
+};
+
+/// Files that a URL names for secrets.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct SecretFiles {
+    /// Of our secret.
+    pub ours: Option<PathBuf>,
+    /// Of the target's.
+    pub theirs: Option<PathBuf>,
+}
+
+impl Url {
+    /// A URL as a person gives it: what it lacks of CHAP comes from the files that it names, else from the environment.
+    ///
+    /// # Errors
+    /// When it is no URL, a file cannot be used, or a name has no secret.
+    pub fn given(text: &str) -> Result<Url, UrlError> {
+        Url::given_at(text, Path::new(""))
+    }
+
+    /// The same; relative paths start at `base`.
+    ///
+    /// # Errors
+    /// As [`Url::given`].
+    pub fn given_at(text: &str, base: &Path) -> Result<Url, UrlError> {
+        complete(Url::parse(text)?, base, |name| std::env::var(name).ok())
+    }
+}
+
+fn complete(mut url: Url, base: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Url, UrlError> {
+    let has_chap = matches!(url.protocol, Protocol::Iscsi | Protocol::Iser);
+    // Elsewhere what is in the environment is meant for others.
+    let variable = |name| variable(name).filter(|value| has_chap && !value.is_empty());
+    let files = std::mem::take(&mut url.secret_files);
+    url.user = identity(url.user.take(), files.ours, &OURS, base, &variable)?;
+    url.target_user = identity(url.target_user.take(), files.theirs, &THEIRS, base, &variable)?;
+    url.check()?;
+    Ok(url)
+}
+
+fn identity(
+    given: Option<Identity>,
+    file: Option<PathBuf>,
+    source: &Source,
+    base: &Path,
+    variable: &impl Fn(&'static str) -> Option<String>,
+) -> Result<Option<Identity>, UrlError> {
+    let Identity { name, secret } =
+        given.unwrap_or_else(|| Identity { name: String::new(), secret: Vec::new() });
+    let name = if name.is_empty() { variable(source.name).unwrap_or_default() } else { name };
+    let secret = match (secret.is_empty(), file) {
+        (false, Some(_)) => {
+            let problem = format!("the secret is given twice, in the URL and by {}", source.file);
+            return Err(UrlError::new(problem, "keep one of them"));
+        }
+        (false, None) => secret,
+        (true, Some(path)) => crate::config::secret_of_file(&base.join(path), source.file)
+            .map_err(|(problem, remedy)| UrlError::new(problem, remedy))?,
+        // A secret alone is nobody's.
+        (true, None) if name.is_empty() => return Ok(None),
+        (true, None) => variable(source.secret).unwrap_or_default().into_bytes(),
+    };
+    Ok(Some(Identity { name, secret }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    const UNIT: &str = "h/iqn.2026-11.io.lunette:a/0";
+
+    fn given(text: &str, variables: &[(&str, &str)], base: &Path) -> Result<Url, String> {
+        let variable = |name: &str| {
+            variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+        };
+        let url = Url::parse(text).map_err(|error| error.to_string())?;
+        complete(url, base, variable).map_err(|error| error.to_string())
+    }
+
+    fn who(identity: &Option<Identity>) -> Option<(&str, &[u8])> {
+        identity.as_ref().map(|identity| (identity.name.as_str(), identity.secret.as_slice()))
+    }
+
+    const ALL: [(&str, &str); 4] = [
+        ("LIBISCSI_CHAP_USERNAME", "me"),
+        ("LIBISCSI_CHAP_PASSWORD", "mine"),
+        ("LIBISCSI_CHAP_TARGET_USERNAME", "it"),
+        ("LIBISCSI_CHAP_TARGET_PASSWORD", "its"),
+    ];
+
+    #[test]
+    fn the_environment_has_what_the_url_lacks() {
+        let here = Path::new("");
+        let url = given(&format!("iscsi://{UNIT}"), &ALL, here).expect("a URL");
+        assert_eq!(
+            (who(&url.user), who(&url.target_user)),
+            (Some(("me", &b"mine"[..])), Some(("it", &b"its"[..])))
+        );
+        let url = given(&format!("iser://you%yours@{UNIT}"), &ALL[..2], here).expect("a URL");
+        assert_eq!((who(&url.user), who(&url.target_user)), (Some(("you", &b"yours"[..])), None));
+        let url = given(&format!("iscsi://you@{UNIT}"), &ALL[..2], here).expect("a URL");
+        assert_eq!(who(&url.user), Some(("you", &b"mine"[..])));
+        let url = given(&format!("iscsi://{UNIT}"), &[("LIBISCSI_CHAP_USERNAME", "")], here).expect("a URL");
+        assert_eq!(who(&url.user), None);
+        let url = given("srp://h/024c750000000001/0", &ALL, here).expect("a URL");
+        assert_eq!(who(&url.user), None, "SRP has no CHAP");
+        let half = given(&format!("iscsi://{UNIT}"), &ALL[..1], here).expect_err("half of it");
+        assert!(half.contains("LIBISCSI_CHAP_PASSWORD"), "{half}");
+        let url = given(&format!("iscsi://{UNIT}"), &ALL[1..2], here).expect("a URL");
+        assert_eq!(who(&url.user), None, "a secret alone is nobody's");
+    }
+
+    #[test]
+    fn secrets_come_from_files_that_only_their_owner_may_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str, mode| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("its mode");
+        };
+        write("mine", "my secret\n", 0o600);
+        write("its", "its secret", 0o400);
+        write("open", "everybody's", 0o644);
+        let url = format!("iscsi://me@{UNIT}?secret_file=mine&target_user=it&target_secret_file=its");
+        let url = given(&url, &[], folder.path()).expect("a URL");
+        let expected = (Some(("me", &b"my secret"[..])), Some(("it", &b"its secret"[..])));
+        assert_eq!((who(&url.user), who(&url.target_user)), expected);
+        for (text, why) in [
+            ("me@", "secret_file=open", "chmod 600"),
+            ("me@", "secret_file=none", "cannot read"),
+            ("me%a@", "secret_file=mine", "given twice"),
+            ("", "secret_file=mine", "name"),
+        ]
+        .map(|(user, option, why)| (format!("iscsi://{user}{UNIT}?{option}"), why))
+        {
+            let error = given(&text, &[], folder.path()).expect_err(&text);
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let error =
+            given("srp://h/024c750000000001/0?secret_file=mine", &[], folder.path()).expect_err("SRP");
+        assert!(error.contains("no CHAP"), "{error}");
+    }
+}

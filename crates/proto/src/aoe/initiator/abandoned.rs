@@ -1,0 +1,251 @@
+//! Writes whose session was lost before they were answered. No login ends them: the target may execute one whenever it comes
+//! to it, and an answer is what proves that it has.
+//!
+//! - While its command waits, a write is sent again, with its tag, by which a target knows a copy, until it is answered.
+//! - **Once its command has ended, a write is given up, and never sent again**: on another path its initiator may have
+//!   written newer data since. An answer may still come. Where the target orders NOP behind earlier requests
+//!   ([`Identity::proves_by_nop`](wire::ata::Identity::proves_by_nop)) the answer to one proves as much, if it was sent when
+//!   no copy of the write can be on its way any more, between the same two interfaces.
+
+use super::pace::TIMEOUT_MAX;
+use super::send::LONG_TIMEOUT;
+use crate::aoe::target::COPIES_WITHIN;
+use crate::time::Time;
+use std::ops::Range;
+use std::time::Duration;
+use wire::aoe::Mac;
+use wire::ata::{Registers, Section};
+
+/// Beyond so many there are no new writes.
+const ABANDONED_MAX: usize = 1024;
+/// NOPs in flight.
+const NOPS_MAX: usize = 4;
+/// The last byte of a NOP's tag, which no request of a command has ([`super::piece::Pieces`]).
+const NOP_SLOT: u8 = 0xff;
+
+/// All of them. Those that are sent again are counted with the requests in flight to [`super::PIECES_MAX`].
+#[derive(Debug, Default)]
+pub(super) struct Abandoned {
+    requests: Vec<Request>,
+    /// NOPs so far.
+    nops: u16,
+    /// One was proven to be over since this was asked last.
+    has_ended: bool,
+}
+
+#[derive(Debug)]
+struct Request {
+    tag: u32,
+    /// What it changes.
+    sectors: Range<u64>,
+    /// Our interface and the target's, if all copies went between the same two.
+    way: Option<(Mac, Mac)>,
+    kind: Kind,
+    /// What it asks for was sent, and may be answered until the deadline.
+    is_flying: bool,
+    /// When to send that next; `None`: now.
+    deadline: Option<Time>,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// It is sent again: all that makes its frame but addresses.
+    Repeated { section: Section, data: Vec<u8> },
+    /// It is asked for, by a NOP with this tag.
+    GivenUp { nop: u32 },
+}
+
+/// A frame but for its addresses.
+pub(super) struct Next<'a> {
+    pub tag: u32,
+    pub section: Section,
+    pub data: &'a [u8],
+}
+
+/// What may be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passage {
+    /// Our interface and the target's.
+    pub way: (Mac, Mac),
+    /// Bytes of data in a frame.
+    pub room: usize,
+    /// Writes in flight.
+    pub window: u16,
+    /// NOP proves something.
+    pub has_nop: bool,
+}
+
+impl Abandoned {
+    /// None yet; `first_nop` is random.
+    pub(super) fn new(first_nop: u16) -> Abandoned {
+        Abandoned { nops: first_nop, ..Abandoned::default() }
+    }
+
+    pub(super) fn add(
+        &mut self,
+        tag: u32,
+        way: (Mac, Mac),
+        section: Section,
+        data: Vec<u8>,
+        sectors: Range<u64>,
+    ) {
+        let (kind, timeout) = (Kind::Repeated { section, data }, LONG_TIMEOUT);
+        let way = Some(way);
+        self.requests.push(Request { tag, sectors, way, kind, is_flying: false, deadline: None, timeout });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Whether there are so many that no new write is to be sent.
+    pub(super) fn is_full(&self) -> bool {
+        self.requests.len() >= ABANDONED_MAX
+    }
+
+    /// Those that are sent again.
+    pub(super) fn repeated(&self) -> u16 {
+        let count = self.requests.iter().filter(|request| !request.is_given_up()).count();
+        u16::try_from(count).unwrap_or(u16::MAX)
+    }
+
+    /// Whether it is the tag of one of them, or of its NOP.
+    pub(super) fn has(&self, tag: u32) -> bool {
+        self.requests.iter().any(|request| request.is_of(tag))
+    }
+
+    /// Whether any of them changes one of these sectors.
+    pub(super) fn meets(&self, sectors: &Range<u64>) -> bool {
+        self.requests.iter().any(|request| request.meets(sectors))
+    }
+
+    /// Whether any does that is sent again.
+    pub(super) fn repeats(&self, sectors: &Range<u64>) -> bool {
+        self.requests.iter().any(|request| !request.is_given_up() && request.meets(sectors))
+    }
+
+    /// What changes these sectors is not sent again.
+    pub(super) fn give_up(&mut self, now: Time, lane: u8, sectors: &Range<u64>) {
+        self.give_up_those(now, lane, |request| request.meets(sectors));
+    }
+
+    /// What has more data than that cannot be.
+    pub(super) fn give_up_longer(&mut self, now: Time, lane: u8, room: usize) {
+        self.give_up_those(now, lane, |request| request.data().len() > room);
+    }
+
+    fn give_up_those(&mut self, now: Time, lane: u8, is_one: impl Fn(&Request) -> bool) {
+        for at in 0..self.requests.len() {
+            let nop = self.nop_tag(lane);
+            let request =
+                self.requests.get_mut(at).filter(|request| !request.is_given_up() && is_one(request));
+            let Some(request) = request else { continue };
+            request.kind = Kind::GivenUp { nop };
+            (request.is_flying, request.timeout) = (false, LONG_TIMEOUT);
+            request.deadline = Some(now.after(COPIES_WITHIN));
+        }
+    }
+
+    /// A tag that none of them has.
+    fn nop_tag(&mut self, lane: u8) -> u32 {
+        loop {
+            self.nops = self.nops.wrapping_add(1);
+            let [high, low] = self.nops.to_be_bytes();
+            let tag = u32::from_be_bytes([lane, high, low, NOP_SLOT]);
+            if !self.has(tag) {
+                return tag;
+            }
+        }
+    }
+
+    /// A new session begins: what was on its way is to be sent again.
+    pub(super) fn begin(&mut self) {
+        for request in &mut self.requests {
+            if std::mem::take(&mut request.is_flying) {
+                request.deadline = None;
+            }
+            request.timeout = LONG_TIMEOUT;
+        }
+    }
+
+    /// The one that is to be sent.
+    fn due(&self, passage: &Passage) -> Option<usize> {
+        let flying = |is_given_up| {
+            let is_one = |one: &&Request| one.is_flying && one.is_given_up() == is_given_up;
+            self.requests.iter().filter(is_one).count()
+        };
+        let may_repeat = flying(false) < usize::from(passage.window);
+        let may_ask = passage.has_nop && flying(true) < NOPS_MAX;
+        self.requests.iter().position(|request| {
+            request.deadline.is_none()
+                && match &request.kind {
+                    Kind::Repeated { data, .. } => may_repeat && data.len() <= passage.room,
+                    Kind::GivenUp { .. } => may_ask && request.way == Some(passage.way),
+                }
+        })
+    }
+
+    /// Whether one is to be sent.
+    pub(super) fn is_due(&self, passage: &Passage) -> bool {
+        self.due(passage).is_some()
+    }
+
+    /// The next one to send, which happens now, and when it is due again.
+    pub(super) fn next(&mut self, now: Time, passage: &Passage) -> Option<(Next<'_>, Time)> {
+        // All have their turn: what was sent last goes to the end.
+        let mut request = self.requests.remove(self.due(passage)?);
+        let deadline = now.after(request.timeout);
+        (request.deadline, request.is_flying) = (Some(deadline), true);
+        request.timeout = request.timeout.saturating_mul(2).min(TIMEOUT_MAX);
+        request.way = request.way.filter(|way| *way == passage.way);
+        self.requests.push(request);
+        let request = self.requests.last()?;
+        let (tag, section) = match &request.kind {
+            Kind::Repeated { section, .. } => (request.tag, *section),
+            Kind::GivenUp { nop } => (*nop, Section::request(&Registers::nop(request.tag), false)),
+        };
+        Some((Next { tag, section, data: request.data() }, deadline))
+    }
+
+    /// Those whose time has come are to be sent. Returns when the next one's comes.
+    pub(super) fn expire(&mut self, now: Time) -> Option<Time> {
+        for request in &mut self.requests {
+            request.deadline = request.deadline.filter(|deadline| *deadline > now);
+            request.is_flying &= request.deadline.is_some();
+        }
+        self.requests.iter().filter_map(|request| request.deadline).min()
+    }
+
+    /// One of them, or its NOP, was answered: the target is done with it.
+    pub(super) fn answered(&mut self, tag: u32) {
+        self.requests.retain(|request| !request.is_of(tag));
+        self.has_ended = true;
+    }
+
+    /// Whether any was proven to be over since the last call.
+    pub(super) fn take_ended(&mut self) -> bool {
+        std::mem::take(&mut self.has_ended)
+    }
+}
+
+impl Request {
+    fn is_given_up(&self) -> bool {
+        matches!(self.kind, Kind::GivenUp { .. })
+    }
+
+    fn is_of(&self, tag: u32) -> bool {
+        self.tag == tag || matches!(self.kind, Kind::GivenUp { nop } if nop == tag)
+    }
+
+    fn meets(&self, sectors: &Range<u64>) -> bool {
+        self.sectors.start < sectors.end && sectors.start < self.sectors.end
+    }
+
+    fn data(&self) -> &[u8] {
+        match &self.kind {
+            Kind::Repeated { data, .. } => data,
+            Kind::GivenUp { .. } => &[],
+        }
+    }
+}
