@@ -12,8 +12,8 @@ impl Linear {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
         let rough = most / 6.0;
         let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade(rough));
-        let step = steps.into_iter().find(|step| *step >= rough * 0.999).unwrap_or(rough);
-        Linear { step, top: (most / step - 0.001).ceil().max(1.0) * step }
+        let step = steps.into_iter().find(|step| *step >= rough * (1.0 - 1e-9)).unwrap_or(rough);
+        Linear { step, top: (most / step - 1e-6).ceil().max(1.0) * step }
     }
 
     /// Where the ticks are, and what stands beside them: all in one unit, with as many decimals as the step needs.
