@@ -210,7 +210,6 @@ impl BenchArguments {
             },
             digests: (self.header_digest, self.data_digest),
             immediate_data: !self.no_immediate_data,
-            ..Job::default()
         })
     }
 

@@ -317,7 +317,8 @@ fn what_rdma_has_let_go_of_is_given_back_while_the_session_ends() {
 fn a_transfer_that_cannot_be_ends_its_connection_alone() {
     let fetch = |at, len| move |task| Down::Fetch { task, at, into: place(at, len) };
     let push = |at, len| move |task| Down::Push { task, at, from: place(at, len), end: None };
-    let wrong: [(Kind, Box<dyn Fn(TaskId) -> Down>, &str); 4] = [
+    type Verb = Box<dyn Fn(TaskId) -> Down>;
+    let wrong: [(Kind, Verb, &str); 4] = [
         (Kind::Direct, Box::new(fetch(4, 100)), "go on where the last one ended"),
         (Kind::Immediate, Box::new(fetch(0, LEN + 1)), "past the command's data-out"),
         (Kind::Direct, Box::new(push(0, 1)), "past the command's data-in"),

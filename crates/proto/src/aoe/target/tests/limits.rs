@@ -167,7 +167,8 @@ fn a_transfer_that_cannot_be_ends_its_session_alone() {
     let fetch = |at, len| move |task| Down::Fetch { task, at, into: places(len) };
     let push = |at, len, end| move |task| Down::Push { task, at, from: places(len), end };
     let good = Ending { status: 0, sense: None, read_bytes: 512, write_bytes: 0 };
-    let wrong: [(Vec<u8>, Box<dyn Fn(TaskId) -> Down>, &str); 5] = [
+    type Verb = Box<dyn Fn(TaskId) -> Down>;
+    let wrong: [(Vec<u8>, Verb, &str); 5] = [
         (write(1, 5, 1), Box::new(fetch(4, 100)), "go on where the last one ended"),
         (write(1, 5, 1), Box::new(fetch(0, 513)), "past the command's data-out"),
         (read(1, 5, 1), Box::new(push(0, 513, Some(good))), "past the command's data-in"),
