@@ -13,6 +13,7 @@ mod lent;
 mod migrate;
 mod put;
 mod session;
+mod stall;
 mod task;
 mod trace;
 mod traffic;
@@ -33,7 +34,6 @@ use crate::registry::Registry;
 use crate::slots::{Key, Slots};
 use aoe::{Answered, Interface, Keeper};
 use budget::Budget;
-use buffer::Starving;
 use connection::{ClosingTarget, Connection};
 use function::Function;
 use gate::{Gate, GateHome};
@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) board: Board,
     /// The listening socket of each portal, if it has one: open as long as there is a core that accepts from it.
     pub(crate) listeners: Vec<Option<TcpListener>>,
+    /// Descriptors from here on are kept for what the daemon needs itself.
+    pub(crate) sockets_end: i32,
     /// What listens at each with RDMA devices.
     pub(crate) rdma_listeners: Vec<Option<Listener>>,
     /// Home core of each unit.
@@ -125,13 +127,17 @@ pub(crate) struct Core<I: Io> {
     /// The session that is to move to another core.
     drain: Option<Drain>,
     meter: Meter,
-    /// Tasks that wait for a buffer of the core, oldest first.
-    starved: VecDeque<Starving>,
+    /// Buffer bytes of data that comes unasked.
+    unasked_bytes: u64,
+    /// Connections with tasks that wait for a buffer, whose turn is next first.
+    starved: Vec<Key>,
     /// Tasks that wait until others have changed the same blocks, oldest first.
     overlapping: Vec<Key>,
     /// Connections whose initiators may send nothing for want of room.
     narrow: Vec<Key>,
     budget: Budget,
+    /// `stall_timeout`.
+    stall_nanos: u64,
     /// Connections whose machines are to be fed.
     to_serve: Vec<Key>,
     /// Connections that may owe something at the end of the turn.
@@ -226,6 +232,7 @@ impl<I: Io> Core<I> {
         let exports = aoe::exports(&shared.config);
         let keepers = aoe::keepers(&shared.config, me);
         let poller = Poller::new(shared.config.poll);
+        let stall_nanos = shared.config.stall_timeout.as_nanos() as u64;
         Core {
             me,
             io,
@@ -248,10 +255,12 @@ impl<I: Io> Core<I> {
             closing_targets: Vec::new(),
             drain: None,
             meter: Meter::default(),
-            starved: VecDeque::new(),
+            unasked_bytes: 0,
+            starved: Vec::new(),
             overlapping: Vec::new(),
             narrow: Vec::new(),
             budget: Budget::new(),
+            stall_nanos,
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
             poller,

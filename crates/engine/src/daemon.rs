@@ -36,6 +36,9 @@ const ARENA_BYTES: u64 = 128 << 20;
 /// How long the start waits for addresses that are in use, all portals together: the kernel closes the sockets of a
 /// ring some time after its process was killed.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
+/// State files, what the system is asked for, and up to 64 clients of the admin interface.
+const OWN_DESCRIPTORS: u64 = 128;
+
 /// Between two tries.
 const PORT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -126,7 +129,7 @@ impl Daemon {
         mut config: Config,
         open: impl FnOnce(&mut [Lun]) -> Vec<Opened>,
     ) -> Result<Daemon, StartError> {
-        prepare(&mut config)?;
+        let sockets_end = prepare(&mut config)?;
         let srp_guid = config.srp_guid;
         let listeners = bind(&config)?;
         let addresses = addresses(&config, &listeners)?;
@@ -150,6 +153,7 @@ impl Daemon {
             loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
             board: Board::new(count),
             listeners,
+            sockets_end,
             rdma_listeners,
             homes: (0..opened.len()).map(|unit| unit % count).collect(),
             ledgers: crate::core::ledgers(&config),
@@ -240,8 +244,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Makes what the configuration takes for granted.
-fn prepare(config: &mut Config) -> Result<(), StartError> {
+/// Makes what the configuration takes for granted; from which descriptor on there are none for connections.
+fn prepare(config: &mut Config) -> Result<i32, StartError> {
     if let Some(dir) = &config.state_dir {
         state::make_directory(dir).map_err(|error| {
             StartError(format!(
@@ -254,27 +258,46 @@ fn prepare(config: &mut Config) -> Result<(), StartError> {
         let made = guid::find_or_make(config.state_dir.as_deref()).map_err(StartError)?;
         config.srp_guid = Some(made);
     }
-    raise_descriptor_limit(config);
-    Ok(())
+    Ok(sockets_end(config, raise_descriptor_limit(config)))
 }
 
 /// Each connection and file needs a descriptor: the soft limit is the one of shells (1024), which says nothing about
 /// what a daemon may have.
-fn raise_descriptor_limit(config: &Config) {
+fn raise_descriptor_limit(config: &Config) -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "the limit of open files could not be raised to its hard limit");
     }
     let sessions: usize = config.targets.iter().map(|target| target.sessions_max).sum();
-    let wanted = (sessions + config.logins_max + config.luns.len() + 64) as u64;
-    if let Some(limit) = getrlimit(Resource::Nofile).current.filter(|limit| *limit < wanted) {
+    let wanted = (sessions + 2 * config.logins_max) as u64 + own_descriptors(config);
+    let limit = getrlimit(Resource::Nofile).current;
+    if let Some(limit) = limit.filter(|limit| *limit < wanted) {
         tracing::warn!(
             limit,
             wanted,
             "fewer files may be open than sessions_max and logins_max allow connections: raise LimitNOFILE or ulimit -n"
         );
     }
+    limit
+}
+
+/// What the daemon opens while it serves: state files, clients of the admin interface, stores that come late, and sessions with
+/// other targets.
+fn own_descriptors(config: &Config) -> u64 {
+    let of_lun = |lun: &Lun| match lun.store {
+        StoreSpec::Null { .. } | StoreSpec::Ram { .. } => 0,
+        StoreSpec::File { .. } | StoreSpec::Block { .. } => 2,
+        StoreSpec::Remote { .. } => config.cores.len(),
+    };
+    config.luns.iter().map(of_lun).sum::<usize>() as u64 + OWN_DESCRIPTORS
+}
+
+/// These are kept back from connections, but no more than a quarter of all.
+fn sockets_end(config: &Config, limit: Option<u64>) -> i32 {
+    let Some(limit) = limit else { return i32::MAX };
+    let kept = own_descriptors(config).min(limit / 4);
+    i32::try_from(limit - kept).unwrap_or(i32::MAX)
 }
 
 fn bind(config: &Config) -> Result<Vec<Option<TcpListener>>, StartError> {

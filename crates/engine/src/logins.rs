@@ -75,6 +75,12 @@ impl Logins {
         evicted
     }
 
+    /// Which connection goes when there is a want of what all share.
+    pub(crate) fn takes_one(&self) -> Option<Evicted> {
+        let Waiting { silent, begun, discoveries } = &mut *self.lock();
+        [silent, discoveries, begun].into_iter().find_map(Pool::take_oldest_of_most)
+    }
+
     /// Its login or discovery session is over.
     pub(crate) fn ends(&self, serial: u64, from: IpAddr) {
         self.lock().forget(network(from), serial);
@@ -239,6 +245,20 @@ mod tests {
         assert_eq!(logins.discovers(5, ip("192.0.2.3"), 0), evicted(3));
         logins.ends(4, other);
         assert_eq!(logins.discovers(6, other, 0), None);
+    }
+
+    #[test]
+    fn who_is_silent_goes_first_then_idle_discoveries_then_logins() {
+        let (logins, from) = (Logins::new(8), ip("192.0.2.1"));
+        for serial in 1..=3 {
+            logins.arrives(serial, from, 0);
+        }
+        logins.begins(1, from);
+        logins.discovers(2, from, 0);
+        for serial in [3, 2, 1] {
+            assert_eq!(logins.takes_one(), evicted(serial));
+        }
+        assert_eq!(logins.takes_one(), None);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use daemon::Url;
 use reactor::io::{Completion, Tag};
 use reactor::uring::Uring;
 use scsi::storage::Traits;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
@@ -53,6 +54,79 @@ pub(crate) fn serve(
         Daemon::start_with(config, |_| stores.iter().map(opened).collect()).expect("the daemon starts");
     let portal = daemon.addresses()[0];
     (daemon, Url { portal, target })
+}
+
+/// A session whose WRITEs carry no data, and that sends what it is asked for when it likes.
+pub(crate) struct Slow {
+    pub(crate) initiator: initiator::Initiator,
+    /// R2Ts, as they came, and how many commands have ended.
+    asked: VecDeque<initiator::Pdu>,
+    pub(crate) ended: usize,
+}
+
+impl Slow {
+    const BLOCK_BYTES: u32 = 512;
+    const SEGMENT_BYTES: usize = 8192;
+    const NO_TASK: u32 = u32::MAX - 1;
+
+    pub(crate) fn login(url: &Url, name: &str) -> Slow {
+        let login = initiator::Login::named(name);
+        let mut initiator = initiator::Initiator::login(url, &login).expect("a session");
+        initiator.ready(0).expect("the unit is ready");
+        Slow { initiator, asked: VecDeque::new(), ended: 0 }
+    }
+
+    /// Sends so many WRITEs of so many bytes to LUN 0. When this returns the target has asked for all data that it has buffers
+    /// for.
+    pub(crate) fn write(&mut self, commands: usize, bytes: usize) {
+        for _ in 0..commands {
+            let cmd_sn = self.initiator.next_cmd_sn();
+            let len = u32::try_from(bytes).expect("it fits");
+            let mut command = initiator::Pdu::new(0x01, 0x80 | 0x20 | 1).lun(0);
+            command = command.word(16, 0x7000_0000 | cmd_sn).word(20, len).word(24, cmd_sn);
+            command.header[32..].copy_from_slice(&initiator::write_cdb(0, bytes, Slow::BLOCK_BYTES, false));
+            self.initiator.send(&command).expect("it is sent");
+            self.initiator.skip_cmd_sn();
+        }
+        // It is answered behind all of them.
+        self.initiator.ask_to_manage(1, 0, Slow::NO_TASK).expect("it is sent");
+        while self.receive().expect("an answer") != 0x22 {}
+    }
+
+    /// Takes a PDU of the target; its opcode.
+    pub(crate) fn receive(&mut self) -> std::io::Result<u8> {
+        let pdu = self.initiator.receive()?;
+        let opcode = pdu.opcode();
+        match opcode {
+            0x31 => self.asked.push_back(pdu),
+            0x21 => {
+                assert_eq!(pdu.header[3], 0, "GOOD");
+                self.ended += 1;
+            }
+            _ => {}
+        }
+        Ok(opcode)
+    }
+
+    /// How many R2Ts it has not answered.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Answers the oldest R2T.
+    pub(crate) fn answer(&mut self) -> std::io::Result<()> {
+        let asked = self.asked.pop_front().expect("an R2T");
+        let (from, bytes) = (asked.word_at(40), vec![7; asked.word_at(44) as usize]);
+        let pieces = bytes.len().div_ceil(Slow::SEGMENT_BYTES);
+        for (number, piece) in (0..).zip(bytes.chunks(Slow::SEGMENT_BYTES)) {
+            let last = if number as usize + 1 == pieces { 0x80 } else { 0 };
+            let at = from + number * Slow::SEGMENT_BYTES as u32;
+            let data = initiator::Pdu::new(0x05, last).lun(0).word(16, asked.word_at(16));
+            let data = data.word(20, asked.word_at(20)).word(36, number).word(40, at).data(piece);
+            self.initiator.send(&data)?;
+        }
+        Ok(())
+    }
 }
 
 /// A unit in memory whose writes can be held, as those of a device that is slow.

@@ -6,9 +6,11 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, Pdu};
+use support::wait_until;
 
 /// A peer that is refused must notice within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -125,6 +127,62 @@ fn who_has_begun_to_log_in_goes_before_who_is_silent() {
     assert_eq!(ask_to_log_in(&mut begun, 0x87, &rest), [0, 0], "it goes on with its login");
     drop(silent);
     daemon.stop();
+}
+
+/// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY, with APTPL: its status.
+fn register_for_good(initiator: &mut Initiator, lun: u16) -> u8 {
+    let mut list = [0; 24];
+    (list[15], list[20]) = (7, 1);
+    initiator.write(lun, &[0x5f, 6, 0, 0, 0, 0, 0, 0, 24, 0], &list).expect("an answer").status
+}
+
+/// A daemon that may have so few files open that connections use them up.
+fn with_few_descriptors(folder: &Path) -> Daemon {
+    let state = folder.join("state").display().to_string();
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M,serial=few", "--state-dir", &state];
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -n 128 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lunette")])
+        .args(arguments);
+    Daemon::start(&mut command)
+}
+
+#[test]
+fn connections_leave_descriptors_for_what_has_to_be_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = with_few_descriptors(folder.path());
+    let url = daemon.lun(0);
+    let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+    guest.ready(url.lun).expect("the unit is ready");
+    let strangers: Vec<TcpStream> = (0..200).map(|_| connect_from(STRANGERS[0], url.portal)).collect();
+    wait_until("connections use up the descriptors", || {
+        let log = daemon.log();
+        log.contains("it made room for others") || log.contains("could not be accepted")
+    });
+    assert_eq!(register_for_good(&mut guest, url.lun), 0, "{}", daemon.log());
+    gets_in(OTHER, &url);
+    drop(strangers);
+    guest.logout().expect("logout");
+    daemon.stop();
+}
+
+#[test]
+fn sessions_leave_descriptors_for_what_has_to_be_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = with_few_descriptors(folder.path());
+    let url = daemon.lun(0);
+    let mut guests: Vec<Initiator> = (0..128)
+        .map_while(|n| {
+            let stream = connect_from(OTHER, url.portal);
+            Initiator::login_over(stream, &url, &Login::named(&format!("guest{n}"))).ok()
+        })
+        .collect();
+    assert!(guests.len() >= 32, "{} sessions", guests.len());
+    guests[0].ready(url.lun).expect("the unit is ready");
+    assert_eq!(register_for_good(&mut guests[0], url.lun), 0, "{}", daemon.log());
+    drop(guests);
+    let log = daemon.stop();
+    assert!(log.contains("the files that may be open are used up"), "{log}");
 }
 
 /// RFC 7143 section 11.13.5: of two that were granted their login for the last place, one hears that there is none.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, Pdu, Response, crc32c, reserve_out, write_cdb};
 use support::load::Load;
+use support::wait_until;
 
 const GOOD: u8 = 0x00;
 const CHECK_CONDITION: u8 = 0x02;
@@ -414,12 +415,13 @@ fn a_second_login_with_the_same_name_ends_the_first_session() {
     let mut second = session(&url, "twin");
     assert!(first.read(url.lun, &[0; 6], 0).is_err(), "the first connection was closed");
     second.ready(url.lun).expect("the second is served");
-    assert!(daemon.log().contains("reinstate"), "{}", daemon.log());
+    wait_until("it is logged", || daemon.log().contains("reinstates session"));
     daemon.stop();
 }
 
-/// The cores that sessions were placed on, as the log tells.
-fn cores_of(daemon: &Daemon) -> Vec<usize> {
+/// The cores that so many sessions at least were placed on, as the log says, which is written a moment later.
+fn cores_of(daemon: &Daemon, sessions: usize) -> Vec<usize> {
+    wait_until("the logins are logged", || daemon.log().matches(" logged in ").count() >= sessions);
     let log = daemon.log();
     let lines = log.lines().filter(|line| line.contains("logged in"));
     let core = |line: &str| line.split("core=").nth(1)?.split_whitespace().next()?.parse().ok();
@@ -430,7 +432,7 @@ fn cores_of(daemon: &Daemon) -> Vec<usize> {
 fn sessions_of_one_unit_are_spread_over_the_cores_that_may_be_used() {
     let all = Daemon::serve(["--lun", "ram:1M"]);
     let sessions: Vec<Initiator> = (0..8).map(|n| session(&all.lun(0), &format!("spread{n}"))).collect();
-    let cores = cores_of(&all);
+    let cores = cores_of(&all, sessions.len());
     let used: std::collections::BTreeMap<usize, usize> =
         cores.iter().fold(Default::default(), |mut map, core| {
             *map.entry(*core).or_default() += 1;
@@ -442,7 +444,7 @@ fn sessions_of_one_unit_are_spread_over_the_cores_that_may_be_used() {
     all.stop();
     let one = Daemon::serve(["--lun", "ram:1M", "--cores", "0"]);
     let sessions: Vec<Initiator> = (0..4).map(|n| session(&one.lun(0), &format!("narrow{n}"))).collect();
-    assert_eq!(cores_of(&one), [0; 4]);
+    assert_eq!(cores_of(&one, sessions.len()), [0; 4]);
     drop(sessions);
     one.stop();
 }
@@ -468,7 +470,8 @@ fn of_two_busy_sessions_on_one_core_one_moves_to_a_core_that_idles() {
     let jobs = ["--bs", "4K", "--iodepth", "8", "--numjobs", "2", "--poll", "never"];
     let mut load = Load::on(&url.to_string(), &jobs);
     load.get_on();
-    let (placed, rest) = cores_of(&daemon).into_iter().partition::<Vec<usize>, _>(|core| *core == other);
+    let (placed, rest) =
+        cores_of(&daemon, idlers.len() + 2).into_iter().partition::<Vec<usize>, _>(|core| *core == other);
     assert!(placed.len() == idlers.len() && rest.len() >= 2, "{}", daemon.log());
     let moved = format!(" moved from core {one} to core {other}");
     let start = Instant::now();

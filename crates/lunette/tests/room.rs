@@ -162,16 +162,21 @@ fn a_window_is_what_there_is_room_for() {
     let spec = format!("file:{},size=64M", directory.path().join("disk").display());
     let daemon = Daemon::serve(["--cores", "0", "--lun", &spec, "--lun", "ram:1M"]);
     let (url, beside) = (daemon.lun(0), daemon.lun(1));
-    let mut writers: Vec<Initiator> = (0..3).map(|n| session(&url, &format!("writer{n}"))).collect();
+    let mut writers: Vec<Initiator> = (0..2).map(|n| session(&url, &format!("writer{n}"))).collect();
     let mut one = session(&url, "one");
     let (held, _) = Held::begin(&url, "held");
     let ordered = read_ordered(&mut one, url.lun);
     let behind: Vec<Vec<u32>> =
-        writers.iter_mut().map(|writer| write_many(writer, url.lun, 120, PIECE)).collect();
-    let mut late = session(&beside, "late");
-    let room = late.window();
-    assert!((2..WINDOW).contains(&room), "{room}");
-    let writes = write_many(&mut late, url.lun, room, PIECE);
+        writers.iter_mut().map(|writer| write_many(writer, url.lun, 100, PIECE)).collect();
+    let come_late = |n| {
+        let mut initiator = session(&beside, &format!("late{n}"));
+        let room = initiator.window();
+        assert!((1..WINDOW).contains(&room), "{room}");
+        let writes = write_many(&mut initiator, url.lun, room, PIECE);
+        (initiator, writes)
+    };
+    let mut late: Vec<(Initiator, Vec<u32>)> = (0..20).map(come_late).collect();
+    assert!(late[0].1.len() > late[1].1.len() && late[1].1.len() > 1);
     // There is room for nothing more but the one command that everybody may send.
     let (mut narrow, left) = Held::begin(&beside, "narrow");
     assert_eq!(left, 0);
@@ -182,10 +187,51 @@ fn a_window_is_what_there_is_room_for() {
     narrow.end();
     assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
     for (writer, tags) in writers.iter_mut().zip(&behind) {
-        assert_eq!(statuses(writer, tags), [GOOD; 120]);
+        assert_eq!(statuses(writer, tags), [GOOD; 100]);
     }
-    let ends = statuses(&mut late, &writes);
-    // Its first command to this unit reports the unit attention of a new nexus.
-    assert_eq!((ends[0], &ends[1..]), (CHECK_CONDITION, &vec![GOOD; room - 1][..]));
+    for (initiator, tags) in &mut late {
+        let ends = statuses(initiator, tags);
+        // Its first command to this unit reports the unit attention of a new nexus.
+        assert_eq!((ends[0], &ends[1..]), (CHECK_CONDITION, &vec![GOOD; tags.len() - 1][..]));
+    }
+    daemon.stop();
+}
+
+/// Sends so many WRITEs without data, and answers no R2T. When this returns the target has asked for all that it has buffers
+/// for.
+fn ask_in_vain(initiator: &mut Initiator, url: &Url, commands: u32) {
+    for tag in 0..commands {
+        let mut command = Pdu::new(0x01, 0x80 | 0x20 | 1)
+            .lun(url.lun)
+            .word(16, Held::TAG + tag)
+            .word(20, PIECE as u32)
+            .word(24, initiator.next_cmd_sn());
+        command.header[32..].copy_from_slice(&write_cdb(0, PIECE, BLOCK_BYTES, false));
+        initiator.send(&command).expect("sent");
+        initiator.skip_cmd_sn();
+    }
+    initiator.ask_to_manage(ABORT_TASK, url.lun, u32::MAX - 1).expect("sent");
+    while initiator.receive().expect("an R2T or an answer").opcode() != 0x22 {}
+}
+
+#[test]
+fn who_keeps_back_data_on_one_unit_keeps_nobody_from_another() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let spec = format!("file:{},size=64M", directory.path().join("disk").display());
+    let daemon = Daemon::serve(["--cores", "0", "--lun", "ram:1M", "--lun", &spec]);
+    let (own, file) = (daemon.lun(0), daemon.lun(1));
+    let mut mute: Vec<Initiator> = (0..24).map(|n| session(&own, &format!("mute{n}"))).collect();
+    mute.iter_mut().for_each(|initiator| ask_in_vain(initiator, &own, 64));
+    let mut other = session(&file, "other");
+    for (lun, bytes) in [(file.lun, PIECE), (file.lun, 2 * PIECE), (own.lun, PIECE), (own.lun, 2 * PIECE)] {
+        let blocks = bytes as u32 / BLOCK_BYTES;
+        other.write_blocks(lun, 0, BLOCK_BYTES, &vec![3; bytes], false).expect("WRITE");
+        assert!(other.read_blocks(lun, 0, blocks, BLOCK_BYTES).expect("READ") == vec![3; bytes]);
+    }
+    // None of them was ended for it.
+    for initiator in &mut mute {
+        initiator.ask_to_manage(ABORT_TASK, own.lun, u32::MAX - 1).expect("sent");
+        assert_eq!(initiator.receive().expect("an answer").opcode(), 0x22);
+    }
     daemon.stop();
 }

@@ -265,7 +265,7 @@ impl<I: Io> Core<I> {
         };
         target.limit_frames(room);
         let stays = target.receive(now, came, bytes, frame);
-        conn.progress_at = now;
+        conn.framed_at = now;
         self.soil(key);
         stays
     }
@@ -335,7 +335,7 @@ impl<I: Io> Core<I> {
         // What it was told in an earlier session nobody remembers: a needless error is better than a lie.
         conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0, received: 0 });
         conn.reach = vec![Reach::No; self.views.len()];
-        conn.progress_at = self.io.now();
+        conn.framed_at = self.io.now();
         let key = self.connections.insert(conn);
         self.interfaces[index].sessions.insert((from, address), key);
         self.move_load(key, Some(self.me));
@@ -356,9 +356,9 @@ impl<I: Io> Core<I> {
     fn end_most_silent(&mut self, index: usize) {
         let now = self.io.now();
         let is_silent =
-            |conn: &Connection| conn.is_vacant() && now.since(conn.progress_at) > target::COPIES_WITHIN;
+            |conn: &Connection| conn.is_vacant() && now.since(conn.framed_at) > target::COPIES_WITHIN;
         let silent = |key: &&Key| self.connections.get(**key).is_some_and(is_silent);
-        let since = |key: &&Key| self.connections.get(**key).map(|conn| conn.progress_at);
+        let since = |key: &&Key| self.connections.get(**key).map(|conn| conn.framed_at);
         let sessions = &self.interfaces[index].sessions;
         let found = sessions.values().filter(silent).min_by_key(since).copied();
         if let Some(key) = found {
@@ -368,7 +368,7 @@ impl<I: Io> Core<I> {
 
     /// Ends the sessions that have been silent for long.
     pub(super) fn end_idle_sessions(&mut self, now: Time) {
-        let is_idle = |conn: &Connection| now.since(conn.progress_at) > IDLE && conn.is_vacant();
+        let is_idle = |conn: &Connection| now.since(conn.framed_at) > IDLE && conn.is_vacant();
         let idle: Vec<Key> = self
             .interfaces
             .iter()

@@ -1,9 +1,15 @@
-//! Buffers of tasks: each connection has a share of its core's, and who finds none waits.
+//! Buffers of tasks. Each connection has a share of its core's, which is the smaller the less is left, and who finds none
+//! waits.
+//!
+//! A connection may hold half of what is left to all. So n connections that want all they can get have a part in n + 2 each,
+//! once what they hold has come back. It may not come back, or not soon, and early comers hold more then: so a part of all is
+//! left to the first [`CHUNK_BYTES`] of each connection. What comes back goes to those that wait by turns.
 
 use super::Core;
 use super::task::State;
 use crate::slots::Key;
 use reactor::io::Io;
+use reactor::memory::Arena;
 use scsi::exec::CHUNK_BYTES;
 use scsi::{Event, Exec, Step};
 use std::collections::VecDeque;
@@ -14,12 +20,17 @@ use wire::Places;
 const SHARE_BYTES: u64 = 16 << 20;
 /// The same for data that comes unasked: one of the longest pieces for each command of a window.
 const UNASKED_BYTES: u64 = 32 << 20;
-/// Buffer bytes of a core that steps leave to connections, which receive and send with them.
+/// Bytes of whole large buffers that steps leave to connections, which receive and send with them.
 const RESERVE_BYTES: u64 = 8 << 20;
-/// Bytes of whole large buffers that data which comes unasked leaves to steps, and to connections.
+/// Those that data which comes unasked leaves to steps, and to connections.
 const STEPS_BYTES: u64 = 16 << 20;
 /// As many again for which no window is opened: connections take of them before the data of its commands has come.
 const SLACK_BYTES: u64 = 1 << 20;
+/// Those that steps leave to data which comes unasked, what it has counted in: it cannot wait.
+const UNASKED_ROOM_BYTES: u64 = 32 << 20;
+/// Those that are left to connections whose steps hold little, and to those that hold little data which came unasked.
+const FIRST_STEPS_BYTES: u64 = 32 << 20;
+const FIRST_UNASKED_BYTES: u64 = 8 << 20;
 
 /// What a task has its buffer for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,65 +42,97 @@ pub(super) enum Purpose {
     Unasked,
 }
 
-/// Buffer bytes that tasks of one connection hold, by purpose, and those that wait because it has its share.
+/// Buffer bytes that tasks of one connection hold, by purpose, and those that wait for one.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     step_bytes: u64,
     unasked_bytes: u64,
-    held: VecDeque<Starving>,
+    /// Oldest first, each with the step that needs it; without one, its first.
+    starving: VecDeque<(Key, Option<Step>)>,
+    /// The connection is among those that buffers which come back go to.
+    is_starved: bool,
 }
 
 impl Share {
+    /// What its tasks hold.
+    pub(super) fn bytes(&self) -> u64 {
+        self.step_bytes + self.unasked_bytes
+    }
+
     /// How many more commands there is room for, if all their data comes unasked, in so many bytes of whole buffers.
     pub(super) fn window(&self, whole_bytes: u64) -> u32 {
-        let share = UNASKED_BYTES.saturating_sub(self.unasked_bytes);
-        let room = whole_bytes.saturating_sub(STEPS_BYTES + SLACK_BYTES).min(share);
+        let left = whole_bytes.saturating_sub(STEPS_BYTES + FIRST_UNASKED_BYTES + SLACK_BYTES);
+        // With so many bytes more, it still holds no more than half of what is left then.
+        let share = left.saturating_sub(2 * self.unasked_bytes) / 3;
+        let room = share.min(UNASKED_BYTES.saturating_sub(self.unasked_bytes));
         u32::try_from(room / u64::from(CHUNK_BYTES)).unwrap_or(u32::MAX)
     }
 
-    /// What is held for this purpose, and how much that may be.
-    fn of(&mut self, purpose: Purpose) -> (&mut u64, u64) {
+    /// Whether it may hold so many more bytes for this purpose, where so many are left to all.
+    fn may_hold(&self, purpose: Purpose, bytes: u64, left: u64) -> bool {
+        let (held, limit) = match purpose {
+            Purpose::Step => (self.step_bytes, SHARE_BYTES),
+            Purpose::Unasked => (self.unasked_bytes, UNASKED_BYTES),
+        };
+        held + bytes <= limit.min(left / 2).max(u64::from(CHUNK_BYTES))
+    }
+
+    fn held(&mut self, purpose: Purpose) -> &mut u64 {
         match purpose {
-            Purpose::Step => (&mut self.step_bytes, SHARE_BYTES),
-            Purpose::Unasked => (&mut self.unasked_bytes, UNASKED_BYTES),
+            Purpose::Step => &mut self.step_bytes,
+            Purpose::Unasked => &mut self.unasked_bytes,
         }
     }
 }
 
-/// A task that waits for a buffer, and the step that needs it; without one, its first.
-pub(super) type Starving = (Key, Option<Step>);
-
-/// Why there is no buffer.
+/// There is no buffer now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Short {
-    /// The connection has its share.
-    Share,
-    /// The core has no more.
-    Core,
-}
+pub(super) struct Short;
 
 impl<I: Io> Core<I> {
     /// Gives the task a buffer of `len` bytes, which is not 0, in place of the one that it has.
     pub(super) fn take_buffer(&mut self, key: Key, len: u32, purpose: Purpose) -> Result<(), Short> {
         self.give_buffer(key);
-        let Some(task) = self.tasks.get_mut(key) else { return Err(Short::Core) };
-        let share = self.connections.get_mut(task.origin).map(|conn| conn.share.of(purpose));
-        if share.as_ref().is_some_and(|(held, limit)| **held + u64::from(len) > *limit) {
-            return Err(Short::Share);
-        }
-        let arena = self.io.arena();
-        let (free, left) = match purpose {
-            Purpose::Step => (arena.free_bytes(), RESERVE_BYTES),
-            Purpose::Unasked => (arena.whole_bytes(), STEPS_BYTES),
+        let task = self.tasks.get_mut(key).ok_or(Short)?;
+        let (bytes, arena) = (Arena::taken_bytes(len), self.io.arena());
+        let (room, kept) = match purpose {
+            Purpose::Step => {
+                let unasked = UNASKED_ROOM_BYTES.saturating_sub(self.unasked_bytes);
+                (arena.whole_bytes().saturating_sub(RESERVE_BYTES), FIRST_STEPS_BYTES + unasked)
+            }
+            Purpose::Unasked => (arena.whole_bytes().saturating_sub(STEPS_BYTES), FIRST_UNASKED_BYTES),
         };
-        if free < left + u64::from(len) {
-            return Err(Short::Core);
+        let left = room.saturating_sub(kept);
+        let conn = self.connections.get_mut(task.origin);
+        if room < bytes || conn.as_ref().is_some_and(|conn| !conn.share.may_hold(purpose, bytes, left)) {
+            return Err(Short);
         }
-        (task.buffer, task.purpose) = (arena.take(len).ok_or(Short::Core)?, purpose);
-        if let Some((held, _)) = share {
-            *held += u64::from(len);
+        (task.buffer, task.purpose) = (arena.take(len).ok_or(Short)?, purpose);
+        if let Some(conn) = conn {
+            *conn.share.held(purpose) += bytes;
+        }
+        if purpose == Purpose::Unasked {
+            self.unasked_bytes += bytes;
         }
         Ok(())
+    }
+
+    /// The same for a step; false: the task goes on, with this step or its first, when there is a buffer. It waits behind those
+    /// of its connection that wait already.
+    pub(super) fn take_or_wait(&mut self, key: Key, len: u32, step: Option<Step>) -> bool {
+        let Some(task) = self.tasks.get(key) else { return false };
+        let origin = task.origin;
+        let is_first = self.connections.get(origin).is_none_or(|conn| conn.share.starving.is_empty());
+        if is_first && self.take_buffer(key, len, Purpose::Step).is_ok() {
+            return true;
+        }
+        self.set_state(key, State::Starved);
+        let Some(conn) = self.connections.get_mut(origin) else { return false };
+        conn.share.starving.push_back((key, step));
+        if !std::mem::replace(&mut conn.share.is_starved, true) {
+            self.starved.push(origin);
+        }
+        false
     }
 
     /// Takes the task's buffer back.
@@ -112,11 +155,12 @@ impl<I: Io> Core<I> {
 
     pub(super) fn return_buffer(&mut self, origin: Key, buffer: &Places, purpose: Purpose) {
         self.io.arena().give(buffer);
+        let bytes = Arena::taken_bytes(buffer.len());
+        if purpose == Purpose::Unasked {
+            self.unasked_bytes -= bytes;
+        }
         if let Some(conn) = self.connections.get_mut(origin) {
-            *conn.share.of(purpose).0 -= u64::from(buffer.len());
-            if conn.share.step_bytes <= SHARE_BYTES / 2 {
-                self.starved.extend(conn.share.held.drain(..));
-            }
+            *conn.share.held(purpose) -= bytes;
         }
     }
 
@@ -130,42 +174,63 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The task goes on, with this step or its first, when there is a buffer.
-    pub(super) fn starve(&mut self, key: Key, step: Option<Step>, why: Short) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        task.state = State::Starved;
-        match (why, self.connections.get_mut(task.origin)) {
-            (Short::Share, Some(conn)) => conn.share.held.push_back((key, step)),
-            (Short::Share | Short::Core, _) => self.starved.push_back((key, step)),
+    /// The task, which waits for a buffer, is over.
+    pub(super) fn forget_starving(&mut self, key: Key) {
+        let Some(task) = self.tasks.get(key).filter(|task| task.state == State::Starved) else { return };
+        if let Some(conn) = self.connections.get_mut(task.origin) {
+            conn.share.starving.retain(|(other, _)| *other != key);
         }
     }
 
-    /// Gives buffers that came back to the tasks that wait for one, oldest first.
+    /// Gives buffers that came back to the tasks that wait for one. Who gets some has the next turn after all others.
     pub(super) fn feed_starved(&mut self) {
+        let mut index = 0;
         for _ in 0..self.starved.len() {
-            let Some((key, step)) = self.starved.pop_front() else { return };
-            let Some(task) = self.tasks.get(key).filter(|task| task.state == State::Starved) else {
+            let Some(origin) = self.starved.get(index).copied() else { return };
+            let mut is_fed = false;
+            while self.feed(origin) {
+                is_fed = true;
+            }
+            let Some(conn) = self.connections.get_mut(origin) else {
+                self.starved.remove(index);
                 continue;
             };
-            match step {
-                Some(step) => {
-                    if let Some(event) = self.perform(key, step) {
-                        self.run_task(key, event);
-                    }
+            conn.share.is_starved = !conn.share.starving.is_empty();
+            match (conn.share.is_starved, is_fed) {
+                (true, false) => index += 1,
+                (true, true) => self.starved[index..].rotate_left(1),
+                (false, _) => {
+                    self.starved.remove(index);
                 }
-                None => {
-                    let wanted = task.exec.as_ref().map_or(0, Exec::buffer_bytes);
-                    match self.take_buffer(key, wanted, Purpose::Step) {
-                        Ok(()) => self.run_task(key, Event::Start),
-                        Err(why) => self.starve(key, None, why),
-                    }
-                }
-            }
-            // Still without a buffer of the core: it goes on first next time, and so do those behind it.
-            if self.starved.back().is_some_and(|(last, _)| *last == key) {
-                self.starved.rotate_right(1);
-                return;
             }
         }
     }
+
+    /// Gives the oldest task of the connection that waits for a buffer one, if it may have it.
+    fn feed(&mut self, origin: Key) -> bool {
+        let Some(conn) = self.connections.get(origin) else { return false };
+        let Some((key, step)) = conn.share.starving.front() else { return false };
+        let (key, first) = (*key, self.tasks.get(*key).and_then(|task| task.exec.as_ref()));
+        let wanted = match step {
+            Some(Step::ReadPush { len, .. }) => *len,
+            Some(_) | None => first.map_or(0, Exec::buffer_bytes),
+        };
+        if self.take_buffer(key, wanted, Purpose::Step).is_err() {
+            return false;
+        }
+        let conn = self.connections.get_mut(origin);
+        match conn.and_then(|conn| conn.share.starving.pop_front()) {
+            Some((key, Some(step))) => {
+                if let Some(event) = self.perform(key, step) {
+                    self.run_task(key, event);
+                }
+            }
+            Some((key, None)) => self.run_task(key, Event::Start),
+            None => {}
+        }
+        true
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use super::buffer::Share;
 use super::kept::Kept;
 use super::lent::Occupant;
-use super::session::{DISCOVERY_WITHIN, LunState, lun_number, session_name};
+use super::session::{LunState, lun_number, session_name};
 use super::task::Task;
 use super::{Core, kind};
 use crate::config::{Config, StoreSpec};
@@ -62,8 +62,10 @@ pub(super) struct Connection {
     pub(super) is_narrow: bool,
     /// What tasks that are over have left with the transport.
     pub(super) kept: Vec<Kept>,
-    /// When data that it owed last arrived.
-    pub(super) progress_at: Time,
+    /// Bytes of READs on their way from the memory of stores.
+    pub(super) lent_bytes: u64,
+    /// When a frame of AoE last arrived.
+    pub(super) framed_at: Time,
     /// What it did since the window of time began, and in the one before.
     pub(super) work: u64,
     pub(super) past_work: u64,
@@ -81,6 +83,12 @@ pub(super) struct ClosingTarget {
 
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
+
+/// Why a connection is refused.
+const NO_DESCRIPTOR: &str = "the files that may be open are used up, but for those that the daemon keeps for itself (LimitNOFILE, ulimit -n)";
+
+/// How many of the descriptors that the daemon keeps for itself connections have until others have made room for them.
+pub(crate) const DESCRIPTORS_LENT: i32 = 8;
 
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
@@ -136,7 +144,8 @@ impl Connection {
             share: Share::default(),
             is_narrow: false,
             kept: Vec::new(),
-            progress_at: Time(0),
+            lent_bytes: 0,
+            framed_at: Time(0),
             work: 0,
             past_work: 0,
             rests_until: Time(0),
@@ -171,8 +180,9 @@ impl Connection {
     /// Whose data has left; a READ whose data was lent is over with it.
     pub(super) fn pushed(&mut self, wire: TaskId) -> Option<Occupant> {
         let occupant = self.occupant(wire)?;
-        if let Occupant::Lent(_) = occupant {
+        if let Occupant::Lent { bytes, .. } = occupant {
             self.tasks[usize::from(wire.slot)] = None;
+            self.lent_bytes -= u64::from(bytes);
         }
         Some(occupant)
     }
@@ -180,7 +190,7 @@ impl Connection {
     /// READs whose data was lent by this unit, or by any.
     pub(super) fn lent(&self, unit: Option<u32>) -> impl Iterator<Item = (TaskId, u32)> {
         (0..).zip(&self.tasks).filter_map(move |(slot, occupant)| match occupant {
-            Some((generation, Occupant::Lent(of))) if unit.is_none_or(|unit| unit == *of) => {
+            Some((generation, Occupant::Lent { unit: of, .. })) if unit.is_none_or(|unit| unit == *of) => {
                 Some((TaskId { slot, generation: *generation }, *of))
             }
             Some(_) | None => None,
@@ -188,9 +198,16 @@ impl Connection {
     }
 
     pub(super) fn vacate(&mut self, wire: TaskId) {
-        if self.occupant(wire).is_some() {
+        // What was lent is over as if it had left.
+        if let Some(Occupant::Task(_)) = self.pushed(wire) {
             self.tasks[usize::from(wire.slot)] = None;
         }
+    }
+
+    /// Whether the initiator should have taken data that was lent.
+    pub(super) fn is_lent_late(&self, now: Time) -> bool {
+        let is_late = |occupant: &Occupant| matches!(occupant, Occupant::Lent { until, .. } if *until <= now);
+        self.lent_bytes > 0 && self.tasks.iter().flatten().any(|(_, occupant)| is_late(occupant))
     }
 
     /// Whether data must be copied before it is sent: with a data digest, the bytes that are summed must be the
@@ -224,7 +241,7 @@ impl Connection {
     }
 
     /// Since when a send has been in flight.
-    fn sends_since(&self) -> Option<Time> {
+    pub(super) fn sends_since(&self) -> Option<Time> {
         self.stream.as_ref().and_then(Stream::sends_since)
     }
 
@@ -328,6 +345,10 @@ impl<I: Io> Core<I> {
         let (Ok((local, from)), None) = (addresses, self.stopping) else {
             return self.io.close(socket);
         };
+        if !self.fits(socket) {
+            log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
+            return self.io.close(socket);
+        }
         let way = Way::Portal { index: portal, from, local };
         let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
         self.arrives(&facts, from);
@@ -336,6 +357,18 @@ impl<I: Io> Core<I> {
         let machine = Transport::accepted(directory, from, local, offered, self.io.now());
         let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
         self.move_load(key, Some(self.me));
+    }
+
+    /// Whether a connection may have its descriptor. The kernel gives the lowest that is free, so from a certain one on only
+    /// those are left that the daemon needs itself; then others make room, or there is none.
+    fn fits(&mut self, socket: Handle) -> bool {
+        let beyond = socket.0.saturating_sub(self.shared.sockets_end);
+        if beyond < 0 {
+            return true;
+        }
+        let evicted = self.shared.logins.takes_one();
+        self.evict(evicted);
+        evicted.is_some() && beyond < DESCRIPTORS_LENT
     }
 
     pub(super) fn install(
@@ -510,7 +543,7 @@ impl<I: Io> Core<I> {
         let counts = conn.machine.aoe_mut().map(Target::take_counts).unwrap_or_default();
         conn.machine.close(self.io.arena());
         self.forget_session(key, conn.facts.way, counts);
-        self.give_all_kept(&conn.kept);
+        self.give_all_kept(key, &conn.kept);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
             let can_lose = |lun: &&LunState| match self.shared.config.luns[lun.unit as usize].store {
                 StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
@@ -556,26 +589,6 @@ impl<I: Io> Core<I> {
             }
             self.soil(key);
             self.poll_machine(key);
-        }
-    }
-
-    /// Ends sessions whose data makes no progress: what the initiator announced and does not send, or asked for and
-    /// does not take.
-    pub(super) fn end_stalled(&mut self, now: Time) {
-        for key in self.keys_where(|conn| conn.expires.is_some_and(|at| at <= now)) {
-            self.gone(key, &format!("a discovery session lasts {} s", DISCOVERY_WITHIN.as_secs()));
-        }
-        let limit = self.shared.config.stall_timeout;
-        let Some(then) = now.0.checked_sub(limit.as_nanos() as u64).map(Time) else { return };
-        let owing =
-            self.tasks.iter().filter(|(_, task)| task.is_owed_since(then)).map(|(_, task)| task.origin);
-        let mut stalled: Vec<Key> = owing
-            .filter(|key| self.connections.get(*key).is_some_and(|conn| conn.progress_at <= then))
-            .collect();
-        stalled.extend(self.keys_where(|conn| conn.kept.iter().any(|kept| kept.since <= then)));
-        stalled.extend(self.keys_where(|conn| conn.sends_since().is_some_and(|since| since <= then)));
-        for key in stalled {
-            self.gone(key, &format!("its data made no progress for {} s (stall_timeout)", limit.as_secs()));
         }
     }
 

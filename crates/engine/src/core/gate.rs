@@ -9,12 +9,13 @@
 //! - Buffers. What waits has one for data that comes unasked, or none: it asks the initiator for nothing. That buffer
 //!   counts apart from those of steps ([`super::buffer::Purpose`]), by connection and by core, and is never waited for:
 //!   where there is none, the task ends with TASK SET FULL. What runs gives its buffer back before it waits for another,
-//!   so it waits for the ends of other steps only, and none of these waits for a gate.
+//!   so it waits for the ends of other steps only, and none of these waits for a gate. With all of its connection's steps
+//!   over, the first that waits may have what it needs; and whose data moves too slowly is ended ([`super::stall`]).
 //! - Tasks. The ordered one, and all before it, have their places here and in their transport's table since they came,
 //!   and used up their part of the window (MaxCmdSN, SRP's request limit) then. What ends tasks comes as immediate
 //!   request, or by a credit that the initiator has kept.
 //! - The stream. Data of what waits goes to its place or is thrown away as it comes, so that data which was asked for
-//!   can follow it. A peer that does not send what it has announced is ended after `stall_timeout`.
+//!   can follow it. A peer that does not send what it has announced is ended ([`super::stall`]).
 //! - Receives. iSER's are free again when the data was copied to the buffer. A command of SRP may keep the one that it
 //!   came in, and that was there for it alone; RDMA Reads of data need none, and those of descriptor tables go to the
 //!   command's own.

@@ -55,8 +55,8 @@ impl<I: Io> Core<I> {
     }
 
     /// The connection is over, and with it all that it has kept.
-    pub(super) fn give_all_kept(&mut self, kept: &[Kept]) {
-        kept.iter().for_each(|kept| self.io.arena().give(&kept.buffer));
+    pub(super) fn give_all_kept(&mut self, key: Key, kept: &[Kept]) {
+        kept.iter().for_each(|kept| self.return_buffer(key, &kept.buffer, kept.purpose));
         self.answer_quiet();
     }
 

@@ -4,6 +4,7 @@ use super::Core;
 use super::connection::Connection;
 use super::task::to_wire;
 use crate::slots::Key;
+use proto::time::Time;
 use proto::verbs::{Command, Down};
 use reactor::io::Io;
 use scsi::home::Aborted;
@@ -14,8 +15,15 @@ use scsi::{Exec, NexusId, NexusUnit};
 pub(super) enum Occupant {
     /// A task of this core.
     Task(Key),
-    /// A READ of this unit whose data, lent by the store, is on its way with the ending behind it.
-    Lent(u32),
+    /// A READ whose data, lent by the store, is on its way with the ending behind it.
+    Lent {
+        /// Of this unit.
+        unit: u32,
+        /// How much it is.
+        bytes: u32,
+        /// Until when the initiator has time to take it.
+        until: Time,
+    },
 }
 
 impl Occupant {
@@ -23,7 +31,7 @@ impl Occupant {
     pub(super) fn task(&self) -> Option<Key> {
         match self {
             Occupant::Task(key) => Some(*key),
-            Occupant::Lent(_) => None,
+            Occupant::Lent { .. } => None,
         }
     }
 }
@@ -33,14 +41,17 @@ impl<I: Io> Core<I> {
     /// to leave the gate when the data has left, and to end it nobody needs more than the transport.
     pub(super) fn lend(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
         let Some((offset, len, ending)) = exec.whole_read() else { return false };
+        let bytes = command.read_bytes;
+        let until = Time(self.io.now().0 + self.patience(connection, bytes.into()));
         let Some(conn) = self.connections.get_mut(connection) else { return false };
-        if conn.copies_reads() || command.read_bytes == 0 || command.unsolicited_bytes > 0 {
+        if conn.copies_reads() || bytes == 0 || command.unsolicited_bytes > 0 {
             return false;
         }
         let Some(from) = self.lanes[unit as usize].borrow(offset, len) else { return false };
-        conn.occupy(command.task, Occupant::Lent(unit));
+        conn.occupy(command.task, Occupant::Lent { unit, bytes, until });
+        conn.lent_bytes += u64::from(bytes);
         self.trace_end(connection, command, &ending);
-        let (from, end) = (from.slice(0, command.read_bytes), Some(to_wire(ending)));
+        let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
         self.down(Some(connection), Down::Push { task: command.task, at: 0, from, end });
         true
     }

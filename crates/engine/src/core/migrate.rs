@@ -245,8 +245,7 @@ impl<I: Io> Core<I> {
             return;
         }
         (conn.luns, conn.lun_list, conn.reach) = (luns, lun_list, reach);
-        conn.progress_at = self.io.now();
-        conn.rests_until = conn.progress_at.after(REST);
+        conn.rests_until = self.io.now().after(REST);
         if conn.luns.is_empty() {
             self.equip(key);
         }

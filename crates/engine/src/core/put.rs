@@ -28,9 +28,7 @@ impl<I: Io> Core<I> {
         if !lane.put(io, offset, Places::one(from)) {
             return false;
         }
-        if let Some(conn) = self.connections.get_mut(connection) {
-            conn.progress_at = self.io.now();
-        }
+        self.budget.charge(len.into());
         self.trace_end(connection, command, &ending);
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
         self.leave_gate(unit, None);

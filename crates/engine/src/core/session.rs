@@ -162,7 +162,7 @@ impl<I: Io> Core<I> {
         self.evict(evicted);
     }
 
-    fn evict(&mut self, evicted: Option<Evicted>) {
+    pub(super) fn evict(&mut self, evicted: Option<Evicted>) {
         if let Some(Evicted { core, serial }) = evicted {
             // Through the mailbox even to this core: the connection may be in it, on its way here.
             self.mailbox.post(core, Message::MakeRoom { serial });

@@ -54,8 +54,10 @@ pub(super) struct Task {
     reported: u64,
     /// How much of the data-out has been asked for.
     pub(super) asked_bytes: u32,
-    /// Since when not all has come that was asked for: the transport has the buffer.
+    /// Not all has come that was asked for, for which there is time until then: the transport has the buffer.
     missing: Option<Time>,
+    /// In how much time in all its initiator has to send or take what is left of its data.
+    pub(super) patience_nanos: u64,
     /// It counts in its unit's gate.
     gated: bool,
     /// Its right to change what it changes, if it is one of AoE's.
@@ -113,6 +115,8 @@ pub(super) enum State {
     Pushing {
         /// Nothing follows.
         last: bool,
+        /// Until when there is time for that.
+        until: Time,
     },
     /// The unit's home.
     AtHome,
@@ -148,6 +152,7 @@ impl Task {
             reported: 0,
             asked_bytes: 0,
             missing: None,
+            patience_nanos: 0,
             gated: false,
             claim: None,
             aborted: false,
@@ -188,9 +193,10 @@ impl Task {
         self.detached.as_ref().filter(|_| self.is_unstoppable()).map(|detached| detached.losses)
     }
 
-    /// Whether its initiator owes it data since before `then`.
-    pub(super) fn is_owed_since(&self, then: Time) -> bool {
-        self.missing.is_some_and(|since| since <= then)
+    /// Whether its initiator should have sent, or taken, the data that is on its way.
+    pub(super) fn is_late(&self, now: Time) -> bool {
+        let is_push_late = matches!(self.state, State::Pushing { until, .. } if until <= now);
+        is_push_late || self.missing.is_some_and(|until| until <= now)
     }
 
     /// Whether data of it is on its way from the initiator.
@@ -231,6 +237,7 @@ fn admit(
 impl<I: Io> Core<I> {
     /// A command arrived.
     pub(super) fn command(&mut self, connection: Key, command: Command) {
+        self.trace_command(connection, &command);
         // A machine that sends its last may still hand up what it had: nobody would wait for it.
         let serving = |conn: &&mut Connection| !conn.has_ended();
         let Some(conn) = self.connections.get_mut(connection).filter(serving) else { return };
@@ -272,7 +279,9 @@ impl<I: Io> Core<I> {
 
     fn insert(&mut self, task: Task) -> Key {
         let (origin, wire) = (task.origin, task.wire);
-        let key = self.tasks.insert(task);
+        let bytes = u64::from(task.command.read_bytes) + u64::from(task.command.write_bytes);
+        let patience_nanos = self.patience(origin, bytes);
+        let key = self.tasks.insert(Task { patience_nanos, ..task });
         if let Some(conn) = self.connections.get_mut(origin) {
             conn.occupy(wire, Occupant::Task(key));
         }
@@ -324,14 +333,14 @@ impl<I: Io> Core<I> {
             // initiator may try again.
             return self.end(key, refusal(Status::Busy));
         }
-        let purpose = match task.command.unsolicited_bytes {
-            0 => Purpose::Step,
-            _ => Purpose::Unasked,
-        };
-        match (self.take_buffer(key, buffer_bytes, purpose), purpose) {
-            (Ok(()), _) => self.begin(key),
-            (Err(_), Purpose::Unasked) => self.end(key, refusal(Status::TaskSetFull)),
-            (Err(why), Purpose::Step) => self.starve(key, None, why),
+        if task.command.unsolicited_bytes == 0 {
+            if self.take_or_wait(key, buffer_bytes, None) {
+                self.begin(key);
+            }
+        } else if self.take_buffer(key, buffer_bytes, Purpose::Unasked).is_ok() {
+            self.begin(key);
+        } else {
+            self.end(key, refusal(Status::TaskSetFull));
         }
     }
 
@@ -368,11 +377,12 @@ impl<I: Io> Core<I> {
     }
 
     fn ask(&mut self, key: Key, at: u32, len: u32) {
+        let now = self.io.now();
         let Some(task) = self.tasks.get_mut(key) else { return };
         let from = task.asked_bytes;
         let into = task.buffer.slice(from - at, len);
         task.asked_bytes += len;
-        task.missing = Some(self.io.now());
+        task.missing = Some(task.begin_moving(now));
         let (connection, down) = (task.connection, Down::Fetch { task: task.wire, at: from, into });
         self.down(connection, down);
     }
@@ -464,10 +474,10 @@ impl<I: Io> Core<I> {
 
     /// Data of the last `Fetch` is in place.
     pub(super) fn fetched(&mut self, key: Key) {
+        let now = self.io.now();
         let Some(task) = self.tasks.get_mut(key) else { return };
-        task.missing = None;
-        if let Some(conn) = self.connections.get_mut(task.origin) {
-            conn.progress_at = self.io.now();
+        if let Some(until) = task.missing.take() {
+            task.end_moving(until, now);
         }
         if task.state == State::Unsolicited {
             return self.run_task(key, Event::Start);
@@ -637,6 +647,7 @@ impl<I: Io> Core<I> {
             | State::Pushing { .. }
             | State::Running => {
                 self.forget(key);
+                self.forget_starving(key);
                 self.free_task(key);
                 true
             }

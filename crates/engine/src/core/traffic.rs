@@ -47,7 +47,7 @@ impl<I: Io> Core<I> {
     fn has_pushed(&mut self, key: Key, wire: TaskId) {
         match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
             Some(Occupant::Task(task)) => self.pushed(task),
-            Some(Occupant::Lent(unit)) => self.leave_gate(unit, None),
+            Some(Occupant::Lent { unit, .. }) => self.leave_gate(unit, None),
             None => self.give_kept(key, wire),
         }
     }
@@ -131,10 +131,7 @@ impl<I: Io> Core<I> {
 
     fn up(&mut self, key: Key, up: Up) {
         match up {
-            Up::Command(command) => {
-                self.trace_command(key, &command);
-                self.command(key, command);
-            }
+            Up::Command(command) => self.command(key, command),
             Up::Fetched(wire) => {
                 match self.connections.get(key).and_then(|conn| conn.task(wire)) {
                     Some(task) => self.fetched(task),

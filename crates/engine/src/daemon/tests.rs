@@ -191,6 +191,7 @@ impl Target {
             loads: vec![AtomicUsize::new(0)],
             board: Board::new(1),
             listeners,
+            sockets_end: i32::MAX,
             rdma_listeners: vec![None],
             homes: vec![0; units],
             ledgers: crate::core::ledgers(&config),

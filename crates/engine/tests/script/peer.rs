@@ -86,6 +86,8 @@ pub trait Nexus {
     fn hear(&mut self);
     /// Goes on with what the target has sent so far.
     fn go_on(&mut self);
+    /// Whether the command has ended.
+    fn has_ended(&self, task: TaskId) -> bool;
     /// Goes on until the command has ended; what was read.
     fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>);
     /// The answer to the function, if it has come.
@@ -315,8 +317,12 @@ impl<M: Spoken> Nexus for Peer<M> {
         }
     }
 
+    fn has_ended(&self, task: TaskId) -> bool {
+        self.ended.iter().any(|ended| ended.task == task)
+    }
+
     fn end(&mut self, task: TaskId) -> (Completion, Vec<u8>) {
-        self.go_on_until(|peer| peer.ended.iter().any(|ended| ended.task == task));
+        self.go_on_until(|peer| peer.has_ended(task));
         let at = self.ended.iter().position(|ended| ended.task == task).expect("it has ended");
         let completion = self.ended.remove(at);
         let at = self.reads.iter().position(|(other, _)| *other == task).expect("it was sent");

@@ -102,6 +102,17 @@ impl Arena {
         Some(places)
     }
 
+    /// Bytes of buffers that [`Arena::take`] takes for so many.
+    pub fn taken_bytes(len: u32) -> u64 {
+        let (large, rest) = (u64::from(len / LARGE_BYTES), len % LARGE_BYTES);
+        let last = match rest {
+            0 => 0,
+            1..=SMALL_BYTES => SMALL_BYTES,
+            _ => LARGE_BYTES,
+        };
+        large * u64::from(LARGE_BYTES) + u64::from(last)
+    }
+
     /// Gives back what `take` returned.
     pub fn give(&mut self, places: &Places) {
         for span in places.iter() {
@@ -366,6 +377,7 @@ mod tests {
         assert_eq!(arena.in_use(), 4096);
         assert_eq!(lens(arena.take(65_536 + 100).unwrap()), [65_536, 100]);
         assert_eq!(arena.in_use(), 65_536 + 2 * 4096);
+        assert_eq!([512, 65_536 + 100].map(Arena::taken_bytes), [4096, 65_536 + 4096]);
         assert_eq!(lens(arena.take(256 * 1024).unwrap()), [65_536; 4]);
         assert_eq!(arena.take(0), None);
         assert_eq!(arena.take(256 * 1024 + 1), None);

@@ -3,7 +3,6 @@
 use super::{State, to_wire};
 use crate::core::Core;
 use crate::core::budget::{Rest, bytes};
-use crate::core::buffer::Purpose;
 use crate::slots::Key;
 use proto::verbs::Down;
 use reactor::io::Io;
@@ -36,9 +35,8 @@ impl<I: Io> Core<I> {
         }
         let task = self.tasks.get_mut(key)?;
         if task.buffer.len() < len
-            && let Err(why) = self.take_buffer(key, len, Purpose::Step)
+            && !self.take_or_wait(key, len, Some(Step::ReadPush { offset, len, at, end }))
         {
-            self.starve(key, Some(Step::ReadPush { offset, len, at, end }), why);
             return None;
         }
         let task = self.tasks.get_mut(key)?;
@@ -77,6 +75,7 @@ impl<I: Io> Core<I> {
     }
 
     pub(super) fn push(&mut self, key: Key, from: Places, at: u32, end: Option<Ending>) -> Option<Event> {
+        let now = self.io.now();
         let task = self.tasks.get_mut(key)?;
         let from = from.slice(0, task.command.read_bytes.saturating_sub(at));
         if from.is_empty() {
@@ -88,7 +87,7 @@ impl<I: Io> Core<I> {
                 None => Some(Event::Pushed),
             };
         }
-        task.state = State::Pushing { last: end.is_some() };
+        task.state = State::Pushing { last: end.is_some(), until: task.begin_moving(now) };
         let connection = task.connection;
         let down = Down::Push { task: task.wire, at, from, end: end.map(to_wire) };
         if let Some(ending) = &end {
@@ -100,13 +99,15 @@ impl<I: Io> Core<I> {
 
     /// The bytes of the last `Push` have left.
     pub(in crate::core) fn pushed(&mut self, key: Key) {
-        match self.tasks.get(key).map(|task| task.state) {
-            Some(State::Pushing { last: true }) => {
-                self.set_state(key, State::Running);
-                self.free_task(key);
-            }
-            Some(State::Pushing { last: false }) => self.run_task(key, Event::Pushed),
-            _ => {}
+        let now = self.io.now();
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let State::Pushing { last, until } = task.state else { return };
+        task.end_moving(until, now);
+        if last {
+            task.state = State::Running;
+            self.free_task(key);
+        } else {
+            self.run_task(key, Event::Pushed);
         }
     }
 
