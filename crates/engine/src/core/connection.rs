@@ -286,7 +286,15 @@ fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
     let target = facts.target.map(|target| config.targets[target].name.as_str());
     let Some(session) = session.filter(|_| facts.is_admitted) else {
         let initiator = session.map(|session| session.initiator.as_str());
-        return limited!("logins that ended", Level::WARN, initiator, %from, portal, target, "login ended: {reason}");
+        return limited!(
+            "logins that ended",
+            Level::WARN,
+            initiator,
+            %from,
+            portal,
+            target,
+            "login ended: {reason}"
+        );
     };
     limited!(
         "ends of sessions", 200 at once, Level::INFO,
