@@ -290,7 +290,7 @@ pub(crate) fn identity(serial: &str) -> Identity {
 }
 
 /// Whether a name matches a pattern with `*` and `?`, without regard to case (RFC 3722).
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
     let name: Vec<char> = name.to_lowercase().chars().collect();
     let (mut p, mut n) = (0, 0);
@@ -313,7 +313,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-fn contains(network: &Network, address: IpAddr) -> bool {
+pub(crate) fn contains(network: &Network, address: IpAddr) -> bool {
     let bits = |ip: IpAddr| match ip.to_canonical() {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
         IpAddr::V6(v6) => (v6.to_bits(), 128),

@@ -14,6 +14,7 @@ mod scalar;
 mod spec;
 mod targets;
 mod verify;
+mod warnings;
 
 pub use diff::{StepOfChange, diff};
 pub use options::ServeOptions;
@@ -80,20 +81,55 @@ impl Config {
         let mut problems = problems::Collector::new(Some((path, text)));
         let raw = file::read(text, &mut problems);
         let machine = verify::Machine::here(path.parent());
-        let config = raw.and_then(|raw| verify::verify(raw, &machine, &mut problems));
+        let config = raw.and_then(|mut raw| verify::verify(&mut raw, &machine, &mut problems));
         problems.finish(config)
-    }
-
-    /// As [`Config::from_toml`], from the file itself.
-    pub fn from_file(path: &Path) -> Result<Config, Problems> {
-        Config::from_toml(&options::load(path)?, path)
     }
 
     /// The configuration that the command line asks for.
     pub fn from_options(options: &ServeOptions) -> Result<Config, Problems> {
-        options::config(options)
+        Checked::from_options(options).map(|checked| checked.config)
     }
 }
+
+/// A verified configuration, and what is questionable about it.
+#[derive(Debug)]
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// What no start fails for, and yet is hardly meant.
+    pub warnings: Vec<Problem>,
+}
+
+impl Checked {
+    /// What the command line asks for. What this machine lacks the daemon finds by itself.
+    pub fn from_options(options: &ServeOptions) -> Result<Checked, Problems> {
+        options::config(options)
+    }
+
+    /// Reads and verifies a file, also against this machine: what it names may not be here.
+    pub fn from_file(path: &Path) -> Result<Checked, Problems> {
+        let text = options::load(path)?;
+        let mut problems = problems::Collector::new(Some((path, &text)));
+        let machine = verify::Machine::here(path.parent());
+        let mut raw = file::read(&text, &mut problems);
+        let config = raw.as_mut().and_then(|raw| verify::verify(raw, &machine, &mut problems));
+        let config = problems.finish(config)?;
+        let mut questions = problems::Collector::new(Some((path, &text)));
+        if let Some(raw) = &raw {
+            warnings::lasting(raw, &config, &mut questions);
+            warnings::absent(raw, &config, &mut questions);
+        }
+        Ok(Checked { config, warnings: questions.warnings() })
+    }
+}
+
+/// What is wrong with an image that is served as a disk.
+pub(crate) fn image_problem(path: &Path, format: &str) -> String {
+    format!("{}: this is a {format} image: initiators see its bytes, and not the disk in it", path.display())
+}
+
+/// What helps against that.
+pub(crate) const IMAGE_REMEDY: &str = "make a raw one of it: qemu-img convert -O raw";
 
 /// How idle cores wait for work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

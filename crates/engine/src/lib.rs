@@ -16,6 +16,7 @@ mod housekeeper;
 pub mod initiator;
 pub mod limited;
 mod logins;
+mod memory;
 mod message;
 mod opening;
 pub mod poll;

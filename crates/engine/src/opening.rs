@@ -1,6 +1,6 @@
 //! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
 
-use crate::config::{Lun, StoreSpec};
+use crate::config::{IMAGE_REMEDY, Lun, StoreSpec, image_problem};
 use crate::initiator::Options;
 use crate::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
@@ -116,7 +116,11 @@ fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
         StoreSpec::Null { size } => store::open_null(*size),
         StoreSpec::Ram { size } => store::open_ram(*size)?,
         StoreSpec::File { path, size } => {
-            store::file::open_counted(path, *size, lun.block_bytes, claim, losses.clone())?
+            let store = store::file::open_counted(path, *size, lun.block_bytes, claim, losses.clone())?;
+            if let Ok(Some(format)) = store::image::format(path) {
+                tracing::warn!(lun = %lun.name, "{}; {IMAGE_REMEDY}", image_problem(path, format));
+            }
+            store
         }
         StoreSpec::Block { path } => {
             store::file::open_block_counted(path, lun.block_bytes, claim, losses.clone())?

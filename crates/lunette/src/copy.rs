@@ -44,6 +44,12 @@ pub(crate) struct CopyArguments {
     /// Write also what is unmapped or all zeros
     #[arg(long)]
     no_sparse: bool,
+    /// Write also to what holds data, and overwrite it
+    #[arg(long)]
+    yes: bool,
+    /// Copy a file that is a disk image of another format (qcow2, say) as it is
+    #[arg(long)]
+    raw: bool,
 }
 
 /// Copies; returns what is to be said about it.
@@ -51,8 +57,14 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<String, Failure> {
     let (piece_bytes, pieces) = pieces(arguments.bs, arguments.depth)?;
     let from = source(&arguments.from, pieces)?;
     fits(piece_bytes, &from)?;
+    if !arguments.raw {
+        from.check_format()?;
+    }
     let to = destination(&arguments.to, &from, pieces)?;
     fits(piece_bytes, &to)?;
+    if !arguments.yes {
+        to.check_content()?;
+    }
     let stop = catch_interrupts().map_err(Failure::failed)?;
     let options = copy::Options { piece_bytes, pieces, sparse: !arguments.no_sparse };
     let start = Instant::now();

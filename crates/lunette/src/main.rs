@@ -18,7 +18,7 @@ use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
 use clap::Parser as _;
 use engine::Daemon;
-use engine::config::{Config, Problems, ServeOptions};
+use engine::config::{Checked, Problems, ServeOptions};
 use engine::initiator::redact;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -61,10 +61,13 @@ fn main() -> ExitCode {
 }
 
 fn check(file: &Path) -> ExitCode {
-    let config = match Config::from_file(file) {
-        Ok(config) => config,
+    let Checked { config, warnings } = match Checked::from_file(file) {
+        Ok(checked) => checked,
         Err(problems) => return refuse(&problems),
     };
+    for warning in &warnings {
+        eprintln!("lunette: warning: {warning}");
+    }
     let count = |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
     let parts = [
         count(config.targets.len(), "target"),
@@ -72,7 +75,11 @@ fn check(file: &Path) -> ExitCode {
         count(config.portals.len(), "portal"),
         count(config.cores.len(), "core"),
     ];
-    told(print(&format!("{}: OK: {}\n", file.display(), parts.join(", "))))
+    let but = match warnings.len() {
+        0 => String::new(),
+        found => format!(" but for {}", count(found, "warning")),
+    };
+    told(print(&format!("{}: OK{but}: {}\n", file.display(), parts.join(", "))))
 }
 
 /// Why a command failed: in words, and the exit status.
@@ -120,9 +127,12 @@ fn serve(options: Serve) -> ExitCode {
 }
 
 fn run_daemon(options: &ServeOptions) -> Result<(), Failure> {
-    let config = Config::from_options(options).map_err(|problems| {
+    let Checked { config, warnings } = Checked::from_options(options).map_err(|problems| {
         Failure::wrong_input(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     })?;
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
     // Before anything is served, so that no signal is lost.
     let mut signals =
         signals::catch().map_err(|error| Failure::failed(format!("signals cannot be caught: {error}")))?;

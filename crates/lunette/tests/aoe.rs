@@ -454,7 +454,8 @@ fn copies(network: &Network, directory: &Path) {
     let (source, back) = (directory.join("source"), directory.join("back"));
     let (source, back) = (file(&source, 8 << 20), back.to_str().expect("UTF-8"));
     for (from, to) in [(source, URL), (URL, back)] {
-        let said = lunette(&network.initiator, &["copy", from, to, "--verify"]).expect_success("copy");
+        let said =
+            lunette(&network.initiator, &["copy", from, to, "--verify", "--yes"]).expect_success("copy");
         assert!(said.contains("no byte differs"), "{said}");
     }
     assert!(std::fs::read(source).expect("a file") == std::fs::read(back).expect("a file"));

@@ -263,7 +263,7 @@ fn a_copy_goes_on_when_the_targets_interface_is_made_again() {
     let copy = std::thread::scope(|scope| {
         let copy = scope.spawn(|| {
             let mut command = Daemon::command();
-            command.args(["copy", &source, URL, "--verify"]);
+            command.args(["copy", &source, URL, "--verify", "--yes"]);
             support::tools::run(&mut network.initiator.within(&command), Duration::from_secs(120))
         });
         wait_until("the copy begins", || sessions() == 1);

@@ -39,6 +39,128 @@ fn a_bad_file_is_told_all_its_errors_with_their_places() {
     assert_eq!(outcome.text.lines().count(), places.len(), "{}", outcome.text);
 }
 
+/// Warnings of a file that is right in itself.
+fn warnings(folder: &Path, text: &str) -> Vec<String> {
+    let said = check(folder, text).expect_success("check");
+    let warnings: Vec<String> =
+        said.lines().filter_map(|line| line.strip_prefix("lunette: warning: ")).map(str::to_owned).collect();
+    let but = match warnings.len() {
+        0 => "OK: ".to_owned(),
+        1 => "OK but for 1 warning: ".to_owned(),
+        found => format!("OK but for {found} warnings: "),
+    };
+    assert!(said.contains(&but), "{said}");
+    warnings
+}
+
+const TARGET: &str = "[[target]]\nname = 'iqn.2026-11.a:x'\n";
+
+#[test]
+fn what_is_not_on_this_machine_is_a_warning_with_its_place() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(folder.path().join("short.img"), vec![1; 512]).expect("written");
+    std::fs::write(folder.path().join("disk.qcow2"), [&b"QFI\xfb"[..], &[0; 1020]].concat())
+        .expect("written");
+    let text = format!(
+        "state_dir = 'short.img/state'\nadmin = 'none/socket'\n\
+         [[portal]]\nlisten = '192.0.2.1'\n\
+         [[portal]]\nlisten = '127.0.0.1'\n\
+         [[aoe]]\ninterface = 'none7'\n\
+         [[lun]]\nfile = 'none.img'\n\
+         [[lun]]\nfile = 'new.img'\nsize = '1M'\naoe = '1.1'\n\
+         [[lun]]\nfile = 'none/new.img'\nsize = '1M'\n\
+         [[lun]]\nfile = 'short.img'\nblock_size = '4K'\n\
+         [[lun]]\nblock = '/dev/none'\n\
+         [[lun]]\nblock = '/dev/null'\n\
+         [[lun]]\nfile = 'disk.qcow2'\n\
+         {TARGET}"
+    );
+    let found = warnings(folder.path(), &text);
+    let wanted = [
+        ("lunette.toml:1:", "state_dir"),
+        ("lunette.toml:2:", "none"),
+        ("lunette.toml:4:", "does not have the address 192.0.2.1"),
+        ("lunette.toml:7:", "no network interface `none7`"),
+        ("lunette.toml:10:", "none.img: No such file"),
+        ("lunette.toml:16:", "mkdir -p"),
+        ("lunette.toml:19:", "512 more than whole blocks of 4096"),
+        ("lunette.toml:22:", "/dev/none: No such file"),
+        ("lunette.toml:24:", "/dev/null: is not a block device"),
+        ("lunette.toml:26:", "a qcow2 image"),
+    ];
+    assert_eq!(found.len(), wanted.len(), "{found:#?}");
+    for (line, (place, words)) in found.iter().zip(wanted) {
+        assert!(line.starts_with(place) && line.contains(words), "{place} {words}: {line}");
+    }
+}
+
+#[test]
+fn secrets_that_others_may_read_are_a_warning() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let text = format!(
+        "[[lun]]\nurl = 'iscsi://me%sesame-open-1@127.0.0.1/iqn.2026-11.a:y/0'\n{TARGET}\
+         [[target.group]]\nname = 'g'\n[target.group.chap]\nuser = 'me'\nsecret = 'open-sesame-1'\n"
+    );
+    let found = warnings(folder.path(), &text);
+    assert_eq!(found.len(), 2, "{found:#?}");
+    for (line, place) in found.iter().zip(["lunette.toml:2:", "lunette.toml:9:"]) {
+        assert!(line.starts_with(place) && line.contains("chmod 600"), "{line}");
+        assert!(!line.contains("sesame"), "{line}");
+    }
+    let file = folder.path().join("lunette.toml");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    assert!(warnings(folder.path(), &text).is_empty());
+}
+
+#[test]
+fn a_group_that_nobody_reaches_is_a_warning() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let groups = |groups: &[&str]| {
+        let table =
+            |(index, group): (usize, &&str)| format!("[[target.group]]\nname = 'g{index}'\n{group}\n");
+        let groups: String = groups.iter().enumerate().map(table).collect();
+        warnings(folder.path(), &format!("[[lun]]\nram = '1M'\n{TARGET}{groups}"))
+    };
+    let one = "initiators = ['iqn.2026-11.b:one']";
+    for (first, second) in [
+        ("", one),
+        ("deny = true", one),
+        ("initiators = ['*']", one),
+        ("initiators = ['iqn.2026-11.b:*']", "initiators = ['iqn.2026-11.b:o?e', 'iqn.2026-11.b:t*']"),
+        ("networks = ['0.0.0.0/0', '::/0']", one),
+        ("networks = ['10.0.0.0/8']", "networks = ['10.1.0.0/16']"),
+    ] {
+        let found = groups(&[first, second]);
+        assert_eq!(found.len(), 1, "{first} {second}: {found:?}");
+        assert!(found[0].contains("never reached") && found[0].contains("`g0`"), "{found:?}");
+    }
+    for (first, second) in [
+        (one, ""),
+        ("initiators = ['iqn.2026-11.b:?']", "initiators = ['iqn.2026-11.b:*']"),
+        ("networks = ['0.0.0.0/0']", one),
+        ("networks = ['10.1.0.0/16']", "networks = ['10.0.0.0/8']"),
+        ("networks = ['10.0.0.0/8']\ninitiators = ['iqn.2026-11.b:two']", one),
+    ] {
+        assert!(groups(&[first, second]).is_empty(), "{first} {second}");
+    }
+}
+
+#[test]
+fn disks_that_memory_does_not_hold_are_a_warning_also_at_start() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let found = warnings(folder.path(), &format!("[[lun]]\nram = '1M'\n[[lun]]\nram = '64T'\n{TARGET}"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("lunette.toml:4:") && found[0].contains("disks in memory have"),
+        "{found:?}"
+    );
+    let log = Daemon::serve(["--lun", "ram:1T"]).stop();
+    assert!(log.contains("disks in memory have 1 TiB together, and this process may use"), "{log}");
+    let log = Daemon::serve(["--lun", "ram:1M"]).stop();
+    assert!(!log.contains("disks in memory"), "{log}");
+}
+
 #[test]
 fn a_file_is_served_with_the_options_before_it() {
     let folder = tempfile::tempdir().expect("a temporary directory");

@@ -31,7 +31,7 @@ fn a_device_is_copied_to_a_file_and_to_a_unit() {
     for block_bytes in BLOCK_BYTES {
         let device = LoopDevice::over(&backing, block_bytes);
         for destination in [text(&copy), &daemon.lun(0).to_string()] {
-            let said = lunette(&["copy", text(&device.path), destination, "--verify"]);
+            let said = lunette(&["copy", text(&device.path), destination, "--verify", "--yes"]);
             let said = said.expect_success(destination);
             assert!(said.contains("no byte differs"), "{said}");
         }

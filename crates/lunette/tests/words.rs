@@ -47,7 +47,8 @@ fn a_file_arrives_on_a_unit_and_comes_back() {
     let old = daemon.path("old");
     std::fs::write(&old, vec![0xee; 32 << 20]).expect("a file");
     lunette(["copy", "--no-sparse", old.to_str().expect("UTF-8"), &url]).expect_success("the first copy");
-    let said = lunette(["copy", source, &url, "--verify"]).expect_success("copy to the unit");
+    refused(&["copy", source, &url], 2, &[&url, "data at byte 0", "--yes"]);
+    let said = lunette(["copy", source, &url, "--verify", "--yes"]).expect_success("copy to the unit");
     assert!(said.contains("copied 32 MiB") && said.contains("no byte differs"), "{said}");
     must(tool("qemu-img").args(["compare", "-f", "raw", "-F", "raw", source, &url]));
     for options in [&["--bs", "4K", "--depth", "3"][..], &["--bs", "4M", "--depth", "2", "--no-sparse"]] {
@@ -69,7 +70,8 @@ fn units_are_copied_and_described_over_rdma() {
     let source = sparse_file(&source, 32 << 20);
     let back = back.to_str().expect("UTF-8");
     for (there, here) in [("iser", "srp"), ("srp", "iser")] {
-        let said = lunette(["copy", source, &daemon.url_over(there), "--verify"]).expect_success("copy");
+        let said =
+            lunette(["copy", source, &daemon.url_over(there), "--verify", "--yes"]).expect_success("copy");
         assert!(said.contains("no byte differs"), "{said}");
         let _ = std::fs::remove_file(back);
         lunette(["copy", &daemon.url_over(here), back]).expect_success("copy from the unit");
@@ -116,7 +118,7 @@ fn units_of_other_block_sizes_are_copied() {
     let (large, small) = (daemon.lun(0).to_string(), daemon.lun(1).to_string());
     lunette(["copy", source, &large, "--verify"]).expect_success("file to unit");
     lunette(["copy", &large, &small, "--verify"]).expect_success("unit to unit");
-    lunette(["copy", source, &small, "--verify"]).expect_success("the same again");
+    lunette(["copy", source, &small, "--verify", "--yes"]).expect_success("the same again");
     refused(&["copy", source, &large, "--bs", "512"], 2, &["4096", "multiple"]);
     daemon.stop();
 }
@@ -154,6 +156,22 @@ fn what_would_destroy_data_is_refused() {
 }
 
 #[test]
+fn an_image_of_another_format_is_copied_only_as_what_it_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
+    let copy = path("copy");
+    for format in ["qcow2", "vmdk", "vhdx", "vpc", "vdi"] {
+        let image = path(format);
+        must(tool("qemu-img").args(["create", "-q", "-f", format, &image, "4M"]));
+        refused(&["copy", &image, &copy], 2, &[&format!("a {format} image"), "-O raw", "--raw"]);
+        assert!(!Path::new(&copy).exists(), "nothing is made");
+        lunette(["copy", &image, &copy, "--raw"]).expect_success("as it is");
+        assert!(std::fs::read(&image).expect("a file") == std::fs::read(&copy).expect("a file"));
+        std::fs::remove_file(&copy).expect("it was made");
+    }
+}
+
+#[test]
 fn a_device_in_use_is_not_overwritten() {
     let directory = tempfile::tempdir().expect("a directory");
     let (source, backing) = (directory.path().join("source"), directory.path().join("backing"));
@@ -166,7 +184,9 @@ fn a_device_in_use_is_not_overwritten() {
     refused(&["copy", source, name], 1, &[name, "in use"]);
     drop(held);
     assert!(std::fs::read(&backing).expect("a file").iter().all(|byte| *byte == 2));
-    lunette(["copy", source, name, "--verify"]).expect_success("a copy to a free device");
+    refused(&["copy", source, name], 2, &[name, "data at byte 0", "--yes"]);
+    assert!(std::fs::read(&backing).expect("a file").iter().all(|byte| *byte == 2));
+    lunette(["copy", source, name, "--verify", "--yes"]).expect_success("a copy to a free device");
     let bytes = std::fs::read(&backing).expect("a file");
     assert!(bytes[..1 << 20].iter().all(|byte| *byte == 1) && bytes[1 << 20..].iter().all(|byte| *byte == 2));
 }
@@ -198,7 +218,7 @@ fn a_target_that_is_lost_ends_the_copy() {
     let url = daemon.lun(0).with("", "?give_up_after=1");
     let output = tempfile::NamedTempFile::new().expect("a file");
     let mut child =
-        spawn(Daemon::command().args(["copy", "null:1000T", &url, "--no-sparse"]), output.as_file());
+        spawn(Daemon::command().args(["copy", "null:1000T", &url, "--no-sparse", "--yes"]), output.as_file());
     // Its first session asks what the unit is, the second one writes.
     while daemon.log().matches("HeaderDigest=").count() < 2 {
         assert!(child.try_wait().expect("a child").is_none(), "{}", read_text(output.path()));

@@ -6,6 +6,7 @@
 pub mod error;
 pub mod failed;
 pub mod file;
+pub mod image;
 pub mod lane;
 pub mod late;
 pub mod null;

@@ -4,7 +4,7 @@ use super::problems::{Collector, Fault};
 use super::raw::*;
 use super::scalar;
 use super::verify::{self, Machine};
-use super::{ByDevice, Config, FILE_BYTES_MAX, Problems, file, spec};
+use super::{ByDevice, Checked, Config, FILE_BYTES_MAX, Problems, file, spec, warnings};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub struct ServeOptions {
 }
 
 /// The configuration that the options ask for.
-pub(super) fn config(options: &ServeOptions) -> Result<Config, Problems> {
+pub(super) fn config(options: &ServeOptions) -> Result<Checked, Problems> {
     match &options.config {
         Some(path) => {
             let text = load(path)?;
@@ -69,7 +69,12 @@ pub(super) fn load(path: &Path) -> Result<String, Problems> {
     }
 }
 
-fn with_file(options: &ServeOptions, path: &Path, text: &str, machine: &Machine) -> Result<Config, Problems> {
+fn with_file(
+    options: &ServeOptions,
+    path: &Path,
+    text: &str,
+    machine: &Machine,
+) -> Result<Checked, Problems> {
     let mut problems = Collector::new(Some((path, text)));
     let raw = file::read(text, &mut problems);
     let disks = [("--target", options.target.is_some()), ("--lun", !options.lun.is_empty())];
@@ -79,12 +84,19 @@ fn with_file(options: &ServeOptions, path: &Path, text: &str, machine: &Machine)
     }
     let config = raw.and_then(|mut raw| {
         overrides(options, &mut raw);
-        verify::verify(raw, machine, &mut problems)
+        let config = verify::verify(&mut raw, machine, &mut problems);
+        config.map(|config| checked(config, &raw, Some((path, text))))
     });
     problems.finish(config)
 }
 
-fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Config, Problems> {
+fn checked(config: Config, raw: &Raw, file: Option<(&Path, &str)>) -> Checked {
+    let mut questions = Collector::new(file);
+    warnings::lasting(raw, &config, &mut questions);
+    Checked { config, warnings: questions.warnings() }
+}
+
+fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Checked, Problems> {
     let mut problems = Collector::new(None);
     let mut raw = Raw::default();
     overrides(options, &mut raw);
@@ -101,8 +113,8 @@ fn without_file(options: &ServeOptions, machine: &Machine) -> Result<Config, Pro
     }
     let name = Some(At::new(name, &place));
     raw.targets = vec![RawTarget { place, name, luns: Some(references), ..RawTarget::default() }];
-    let config = verify::verify(raw, machine, &mut problems);
-    problems.finish(config)
+    let config = verify::verify(&mut raw, machine, &mut problems);
+    problems.finish(config.map(|config| checked(config, &raw, None)))
 }
 
 /// What may be said beside a file.

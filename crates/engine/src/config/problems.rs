@@ -117,6 +117,17 @@ impl<'a> Collector<'a> {
         }
     }
 
+    /// The file, if there is one.
+    pub(super) fn path(&self) -> Option<&'a Path> {
+        self.file.map(|(path, _)| path)
+    }
+
+    /// What was found, in the order of places.
+    pub(super) fn warnings(mut self) -> Vec<Problem> {
+        self.found.sort_by_key(|(place, _)| place.offset);
+        self.found.iter().map(|(place, fault)| self.problem(place, fault)).collect()
+    }
+
     /// The configuration if no fault was found.
     pub(super) fn finish<T>(mut self, value: Option<T>) -> Result<T, Problems> {
         if let (Some(value), true) = (value, self.found.is_empty()) {

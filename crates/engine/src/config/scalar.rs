@@ -23,10 +23,14 @@ pub(super) fn size(text: &str) -> Result<u64, Fault> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" => 0,
-        "K" | "KB" | "KIB" => 10,
-        "M" | "MB" | "MIB" => 20,
-        "G" | "GB" | "GIB" => 30,
-        "T" | "TB" | "TIB" => 40,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        "KB" | "MB" | "GB" | "TB" => {
+            let what = format!("`{text}` could be meant in powers of 1000, in powers of 1024, or in bits");
+            return Err(Fault::new(what, format!("write {}, in powers of 1024", &text[..text.len() - 1])));
+        }
         _ => return Err(fault(format!("`{text}` is not a size"))),
     };
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -308,8 +312,21 @@ mod tests {
         assert_eq!(size("3m"), Ok(3 << 20));
         assert_eq!(size("10GiB"), Ok(10 << 30));
         assert_eq!(size("2T"), Ok(2 << 40));
-        for bad in ["", "G", "-1", "1.5G", "1P", "1 G", "K1", "9999999999999T", "99999999999999999999", "1é"]
-        {
+        for bad in [
+            "",
+            "G",
+            "-1",
+            "1.5G",
+            "10Gb",
+            "10GB",
+            "1kb",
+            "1P",
+            "1 G",
+            "K1",
+            "9999999999999T",
+            "99999999999999999999",
+            "1é",
+        ] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }

@@ -16,7 +16,7 @@ fn parse(text: &str) -> Result<Config, Problems> {
 fn parse_on(machine: &Machine, text: &str) -> Result<Config, Problems> {
     let mut problems = Collector::new(Some((Path::new("lunette.toml"), text)));
     let raw = file::read(text, &mut problems);
-    let config = raw.and_then(|raw| verify::verify(raw, machine, &mut problems));
+    let config = raw.and_then(|mut raw| verify::verify(&mut raw, machine, &mut problems));
     problems.finish(config)
 }
 

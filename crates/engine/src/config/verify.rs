@@ -63,8 +63,8 @@ fn usable_cores() -> Vec<usize> {
 }
 
 /// The configuration, complete if `problems` stays empty.
-pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Config> {
-    complete(&mut raw, problems);
+pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<'_>) -> Option<Config> {
+    complete(raw, problems);
     let minute = Duration::from_secs(60);
     let login_timeout = time(&raw.login_timeout, 15, 10 * minute, problems);
     let keep_alive = time(&raw.keep_alive, 30, 60 * minute, problems);
@@ -78,15 +78,15 @@ pub(super) fn verify(mut raw: Raw, machine: &Machine, problems: &mut Collector<'
     let cores = cores(&raw.cores, &machine.cores, problems);
     let usable = cores.as_deref().unwrap_or(&machine.cores);
     let portals = portals(&raw.portals, usable, problems);
-    let luns = luns(&raw, machine, problems);
-    let targets = targets::targets(&raw, machine, problems);
+    let luns = luns(raw, machine, problems);
+    let targets = targets::targets(raw, machine, problems);
     let srp_guid = match &raw.srp_guid {
         None => Some(None),
         Some(at) => problems.check(&at.place, scalar::guid(&at.value)).map(Some),
     };
     let aoe = aoe::interfaces(&raw.aoe, usable, problems);
     if let Some(luns) = &luns {
-        aoe::check(&raw, luns, problems);
+        aoe::check(raw, luns, problems);
     }
     if let (Some(portals), Some(targets)) = (&portals, &targets) {
         check_srp(&raw.portals, portals, targets, problems);

@@ -1,6 +1,8 @@
 //! Opening the two ends of a copy, and refusing what would destroy data.
 
 use crate::Failure;
+use bench::contents::content;
+use bench::target::Opened;
 use engine::config::parse_size;
 use engine::copy::End;
 use engine::initiator::{Options, Url};
@@ -29,6 +31,43 @@ enum Place {
     Ram(u64),
     Null(u64),
     Path(PathBuf),
+}
+
+impl Medium {
+    /// An image has a disk inside, and its bytes are hardly meant.
+    pub(super) fn check_format(&self) -> Result<(), Failure> {
+        let Place::Path(path) = &self.place else { return Ok(()) };
+        let format = store::image::format(path);
+        match format.map_err(|error| Failure::failed(format!("{}: {error}", self.name)))? {
+            None => Ok(()),
+            Some(format) => Err(Failure::wrong_input(format!(
+                "{0}: this is a {format} image, whose bytes are not those of the disk in it; make a raw one of it: \
+                 qemu-img convert -f {format} -O raw {0} RAW; or give --raw to copy it as it is",
+                self.name
+            ))),
+        }
+    }
+
+    /// What holds data is hardly meant to be overwritten.
+    pub(super) fn check_content(&self) -> Result<(), Failure> {
+        if self.end.is_blank {
+            return Ok(());
+        }
+        let opened = Opened {
+            backend: self.end.store.clone(),
+            name: self.name.clone(),
+            block_bytes: self.end.block_bytes,
+            size: self.end.store.traits().size_bytes,
+        };
+        match content(&opened).map_err(Failure::failed)? {
+            None => Ok(()),
+            Some(content) => Err(Failure::wrong_input(format!(
+                "{}: it holds {content}, which the copy would overwrite; give --yes if that is meant, or name another \
+                 destination",
+                self.name
+            ))),
+        }
+    }
 }
 
 /// Opens what is read.

@@ -43,7 +43,8 @@ pub(super) fn patiently<T, E>(
     is_taken: impl Fn(&E) -> bool,
     mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    const TRIES: u32 = 20;
+    // In all less than the start waits for stores, which then hears by whom a file is in use.
+    const TRIES: u32 = 14;
     const PAUSE: Duration = Duration::from_millis(100);
     for _ in 1..TRIES {
         match attempt() {

@@ -10,8 +10,8 @@ use crate::occupied::Occupied;
 use crate::pool::Pool;
 use crate::stripes::{GRANULE_BYTES, Stripes};
 use crate::zeros::Zeros;
-use rustix::fs::OFlags;
-use std::fs::{File, OpenOptions};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -31,6 +31,38 @@ pub fn open(
     open_counted(path, size, block_bytes, claim, Arc::default())
 }
 
+/// Why a file would not open so; whether somebody else has locked it is not asked.
+pub fn examine(path: &Path, size: Option<u64>, block_bytes: u32, claim: Claim) -> Result<(), OpenError> {
+    let read_only = claim.is_read_only();
+    let metadata = match (std::fs::metadata(path), size) {
+        (Ok(metadata), _) => metadata,
+        (Err(error), Some(_)) if error.kind() == ErrorKind::NotFound && !read_only => {
+            let folder = accessible(folder_of(path), Access::WRITE_OK | Access::EXEC_OK);
+            return folder.map_err(|error| not_made(path, &error));
+        }
+        (Err(error), _) => return Err(failed(path, &error, Kind::File, claim)),
+    };
+    check_kind(path, &metadata)?;
+    accessible(path, access(read_only)).map_err(|error| failed(path, &error, Kind::File, claim))?;
+    check_same(path, metadata.len(), size)?;
+    check_size(path, Kind::File, metadata.len(), block_bytes)
+}
+
+/// Why a block device would not open so; whether somebody else uses it is not asked.
+pub fn examine_block(path: &Path, claim: Claim) -> Result<(), OpenError> {
+    let not_opened = |error: io::Error| failed(path, &error, Kind::Block, claim);
+    check_block(path, &std::fs::metadata(path).map_err(not_opened)?)?;
+    accessible(path, access(claim.is_read_only())).map_err(not_opened)
+}
+
+fn access(read_only: bool) -> Access {
+    if read_only { Access::READ_OK } else { Access::READ_OK | Access::WRITE_OK }
+}
+
+fn accessible(path: &Path, access: Access) -> io::Result<()> {
+    Ok(accessat(CWD, path, access, AtFlags::EACCESS)?)
+}
+
 /// The same; what it loses is counted in `losses`.
 pub fn open_counted(
     path: &Path,
@@ -46,27 +78,14 @@ pub fn open_counted(
     let not_opened = |error: io::Error| failed(path, &error, Kind::File, claim);
     let file = match (std::fs::metadata(path), size) {
         (Ok(metadata), _) => {
-            let kind = metadata.file_type();
-            if kind.is_block_device() {
-                return Err(wrong(path, "is a block device", "use block:PATH"));
-            }
-            if !kind.is_file() {
-                return Err(wrong(path, "is not a regular file", "name a file"));
-            }
+            check_kind(path, &metadata)?;
             options(read_only).open(path).map_err(not_opened)?
         }
         (Err(error), Some(size)) if error.kind() == ErrorKind::NotFound && !read_only => create(path, size)?,
         (Err(error), _) => return Err(not_opened(error)),
     };
     claim::lock(path, &file, claim)?;
-    let found = probe::size(&file, Kind::File).map_err(not_opened)?;
-    if let Some(size) = size
-        && found != size
-    {
-        let remedy =
-            format!("leave size= out, or change the file with: truncate -s {size} {}", path.display());
-        return Err(wrong(path, &format!("exists with {found} bytes, not {size}"), &remedy));
-    }
+    check_same(path, probe::size(&file, Kind::File).map_err(not_opened)?, size)?;
     finish(path, file, Kind::File, block_bytes, claim, losses)
 }
 
@@ -84,10 +103,7 @@ pub fn open_block_counted(
     losses: Arc<AtomicU64>,
 ) -> Result<Arc<FileStore>, OpenError> {
     let not_opened = |error: io::Error| failed(path, &error, Kind::Block, claim);
-    let metadata = std::fs::metadata(path).map_err(not_opened)?;
-    if !metadata.file_type().is_block_device() {
-        return Err(wrong(path, "is not a block device", "use file:PATH for a file"));
-    }
+    check_block(path, &std::fs::metadata(path).map_err(not_opened)?)?;
     let file = open_device(path, claim.is_read_only()).map_err(not_opened)?;
     finish(path, file, Kind::Block, block_bytes, claim, losses)
 }
@@ -120,8 +136,11 @@ fn create(path: &Path, size: u64) -> Result<File, OpenError> {
 
 /// The new name must survive a power failure as the data does.
 fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()
+    File::open(folder_of(path))?.sync_all()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn finish(
@@ -168,6 +187,36 @@ fn finish(
         extents,
         file,
     }))
+}
+
+fn check_kind(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
+    let kind = metadata.file_type();
+    if kind.is_block_device() {
+        return Err(wrong(path, "is a block device", "use block:PATH"));
+    }
+    if !kind.is_file() {
+        return Err(wrong(path, "is not a regular file", "name a file"));
+    }
+    Ok(())
+}
+
+fn check_block(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
+    match metadata.file_type().is_block_device() {
+        true => Ok(()),
+        false => Err(wrong(path, "is not a block device", "use file:PATH for a file")),
+    }
+}
+
+/// A file that is there has the size that is asked for.
+fn check_same(path: &Path, found: u64, size: Option<u64>) -> Result<(), OpenError> {
+    match size {
+        Some(size) if size != found => {
+            let remedy =
+                format!("leave size= out, or change the file with: truncate -s {size} {}", path.display());
+            Err(wrong(path, &format!("exists with {found} bytes, not {size}"), &remedy))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The size of a file that may have to be made.
@@ -241,8 +290,7 @@ fn failed(path: &Path, error: &io::Error, kind: Kind, claim: Claim) -> OpenError
 
 /// A file that is to be made.
 fn not_made(path: &Path, error: &io::Error) -> OpenError {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = folder.display();
+    let folder = folder_of(path).display();
     let remedy = match error.kind() {
         ErrorKind::NotFound => format!("make its folder: mkdir -p {folder}"),
         ErrorKind::PermissionDenied => {
