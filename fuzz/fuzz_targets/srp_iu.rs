@@ -161,6 +161,7 @@ impl Layer<Target> for Above {
             Up::Leaving => self.leaves = true,
             Up::Ready(_) | Up::Refused { .. } => {}
             Up::FetchFailed(_) => unreachable!("RDMA does not fail for one task"),
+            Up::Fault { what } => panic!("{what}"),
         }
     }
 

@@ -105,6 +105,7 @@ impl Above {
                     machine.down(now, Down::FunctionDone { id, response });
                 }
                 Up::Refused { .. } => {}
+                Up::Fault { what } => panic!("{what}"),
                 Up::Gone { .. } => self.gone = true,
             }
         }

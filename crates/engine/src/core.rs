@@ -463,6 +463,8 @@ impl<I: Io> Core<I> {
             Message::Arrive { portal, incoming } => self.arrive(portal, *incoming),
             #[cfg(test)]
             Message::Move { serial, to } => self.move_serial(serial, to),
+            #[cfg(test)]
+            Message::Misuse { serial } => self.misuse(serial),
             Message::Home { unit, origin, request } => self.home_request(unit, origin, request),
             Message::Answer { origin, reply } => self.home_answered(origin, reply),
             Message::Publish { unit, publish, origin, home } => self.apply(unit, &publish, origin, home),

@@ -34,6 +34,12 @@ pub(crate) enum Message {
         /// The core to move to.
         to: usize,
     },
+    /// Break the contract with the machine of the session with this serial number, for each of its tasks.
+    #[cfg(test)]
+    Misuse {
+        /// Serial number of its connection.
+        serial: u64,
+    },
     /// A request to a unit whose home this core is.
     Home {
         /// The unit.

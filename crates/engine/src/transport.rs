@@ -204,7 +204,7 @@ impl Transport {
         }
     }
 
-    /// As [`Stream::sent`].
+    /// As [`Stream::sent`]. What a device carries, and what is in frames, has no stream.
     pub(crate) fn sent<I: Io>(
         &mut self,
         stream: &mut Stream,
@@ -217,7 +217,7 @@ impl Transport {
             Transport::Opening(opening) => stream.sent(io, opening, result, pushed),
             Transport::Iser(channel) => sent_by_channel(channel, stream, io, result, pushed),
             Transport::Srp(channel) => sent_by_channel(channel, stream, io, result, pushed),
-            Transport::Device(_) | Transport::Aoe(_) => unreachable!("messages and frames have no stream"),
+            Transport::Device(_) | Transport::Aoe(_) => {}
         }
     }
 

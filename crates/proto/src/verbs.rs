@@ -144,12 +144,21 @@ pub enum Up {
         /// Why: "initiator task tag in use (RFC 7143 ...)".
         reason: String,
     },
+    /// An invariant of this program that is private to the connection does not hold: the connection ends, as is told
+    /// behind this. For the log; it is to be reported.
+    Fault {
+        /// What does not hold: "a fetch past the command's data-out".
+        what: &'static str,
+    },
     /// The connection is no more: every task of it is over, all that was lent is free, nothing more may be sent.
     Gone {
         /// Why, for the log: "logged out", "connection reset by peer", "header digest mismatch (RFC 7143 ...)".
         reason: String,
     },
 }
+
+/// The reason of [`Up::Gone`] behind an [`Up::Fault`].
+pub(crate) const FAULT: &str = "a fault of this program";
 
 /// From the SCSI side to a transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

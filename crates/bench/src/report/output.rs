@@ -1,6 +1,7 @@
 //! What a report leaves behind: a page, the same tables as Markdown and as CSV.
 
 mod charts;
+mod cores;
 mod csv;
 mod markdown;
 mod page;

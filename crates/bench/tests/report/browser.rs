@@ -34,6 +34,10 @@ pub struct Found {
     pub smallest_text: f64,
     /// Colour of the page's background.
     pub background: String,
+    /// Tables that are wider than what is seen of them.
+    pub cut_tables: u32,
+    /// Where the first figure of each table's first line ends, in pixels: the furthest of all tables.
+    pub first_figure_right: f64,
 }
 
 /// Runs in a frame of the wanted width: a browser's window has a smallest width, a frame has none.
@@ -42,6 +46,7 @@ const frame = document.getElementById("f");
 frame.width = WIDTH; frame.height = HEIGHT; frame.src = "index.html";
 frame.onload = () => {
   const page = frame.contentDocument, root = page.documentElement;
+  page.querySelectorAll("details").forEach(details => details.open = true);
   const charts = [...page.querySelectorAll("svg.chart")];
   const marks = chart => [...chart.querySelectorAll(".line,.bar,.load")].filter(mark => {
     const box = mark.getBBox(); return box.width > 0 && (box.height > 0 || mark.matches(".line"));
@@ -60,6 +65,9 @@ frame.onload = () => {
   const found = {
     scrollWidth: root.scrollWidth, width: root.clientWidth, charts: charts.length,
     drawn: charts.filter(chart => chart.getBoundingClientRect().width > 100 && marks(chart).length).length,
+    cutTables: [...page.querySelectorAll(".scroll")].filter(box => box.scrollWidth > box.clientWidth + 1).length,
+    firstFigureRight: Math.max(0, ...[...page.querySelectorAll("section:not(#facts) tbody")]
+      .map(body => body.querySelector("td.figure, .cores td")).filter(cell => cell).map(cell => cell.getBoundingClientRect().right)),
     cut, smallest, background: page.defaultView.getComputedStyle(page.body).backgroundColor,
   };
   document.body.dataset.found = JSON.stringify(found);
@@ -85,6 +93,8 @@ pub fn look(directory: &Path, view: View) -> Found {
         drawn: number("drawn") as u32,
         cut: found["cut"].as_array().into_iter().flatten().map(ToString::to_string).collect(),
         smallest_text: number("smallest"),
+        cut_tables: number("cutTables") as u32,
+        first_figure_right: number("firstFigureRight"),
         background: found["background"].as_str().unwrap_or_default().into(),
     }
 }

@@ -56,6 +56,37 @@ fn the_page_needs_nothing_else() {
 }
 
 #[test]
+fn figures_come_before_what_explains_them() {
+    let (directory, _temporary) = of_builtin("stgt");
+    let page = fs::read_to_string(directory.join("index.html")).unwrap();
+    let sections: Vec<&str> = page.split("<section id=\"section-").skip(1).collect();
+    assert!(!sections.is_empty());
+    for section in sections {
+        let place = |what: &str| section.find(what).unwrap_or_else(|| panic!("{what}"));
+        let order = [
+            "<h3>Operations per second</h3>",
+            "<h3>Figures</h3>",
+            "<h3>Latency by percentile</h3>",
+            "<h3>Load of each core</h3>",
+            "<details><summary>Over time</summary>",
+        ];
+        assert!(order.map(place).is_sorted());
+        assert_eq!(section.matches("<table class=\"cores\">").count(), 1);
+        let before = &section[..place("<summary>Over time</summary>")];
+        assert!(!before.contains("Time (s); load of each core"), "24 charts hide nothing");
+    }
+}
+
+#[test]
+fn the_table_of_figures_is_whole_on_a_desktop_and_begins_with_figures_on_a_phone() {
+    let (directory, _temporary) = of_builtin("zeta");
+    let desktop = browser::look(&directory, View { size: (1400, 4000), dark: false });
+    assert_eq!(desktop.cut_tables, 0, "{desktop:?}");
+    let phone = browser::look(&directory, View { size: (420, 6000), dark: false });
+    assert!(phone.first_figure_right <= 420.0, "{phone:?}");
+}
+
+#[test]
 fn every_builtin_report_fits_desktop_and_phone() {
     for name in ["stgt", "zeta", "lio", "storagegear", "fastnetmon"] {
         let (directory, _temporary) = of_builtin(name);

@@ -429,6 +429,23 @@ impl<I: Io> Core<I> {
         );
     }
 
+    /// An invariant of ours does not hold on one connection, which ends for it: the others go on.
+    pub(super) fn faulty(&self, key: Key, what: &str) {
+        let Some(conn) = self.connections.get(key) else { return };
+        let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
+        let (from, serial) = (conn.facts.way, conn.facts.serial);
+        limited!(
+            "faults of this program", Level::ERROR,
+            initiator,
+            %from,
+            portal = from.portal().map(tracing::field::display),
+            target = conn.facts.target.map(|target| self.shared.config.targets[target].name.as_str()),
+            "session {serial} ends by a fault of this program, Lunette {}: {what}; please report this line and what the \
+             initiator was doing",
+            env!("CARGO_PKG_VERSION")
+        );
+    }
+
     /// The connection is over: its tasks end, and it closes when nothing is in flight.
     pub(super) fn gone(&mut self, key: Key, reason: &str) {
         self.stay(key);

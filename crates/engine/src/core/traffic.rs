@@ -153,6 +153,7 @@ impl<I: Io> Core<I> {
             Up::Ready(session) => self.ready(key, *session),
             Up::Leaving => self.leaving(key),
             Up::Refused { reason } => self.refused(key, &reason),
+            Up::Fault { what } => self.faulty(key, what),
             Up::Gone { reason } => self.gone(key, &reason),
         }
     }

@@ -24,7 +24,7 @@ pub use written::{COPIES_WITHIN, Written};
 
 use super::Frame;
 use crate::time::{Stamp, Time};
-use crate::verbs::{Down, TaskId, Up};
+use crate::verbs::{Down, FAULT, TaskId, Up};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
@@ -236,6 +236,12 @@ impl Target {
         if matches!(self.phase, Phase::Leaving(_)) && self.tasks.is_empty() && self.replies.is_empty() {
             self.close("ended by this side");
         }
+    }
+
+    /// A fault of ours, which is private to the session, ends it.
+    fn fault(&mut self, what: &'static str) {
+        self.up.push_back(Up::Fault { what });
+        self.close(FAULT);
     }
 
     /// Nothing is sent any more. Frames come back all the same: they are the interface's.

@@ -285,8 +285,9 @@ impl MessageMachine for Initiator {
         login.as_bytes().to_vec()
     }
 
+    /// Initiators are not asked for connections.
     fn asked(&mut self, _now: Time, _private_data: &[u8]) -> Answer {
-        unreachable!("an initiator is not asked for a connection")
+        Answer::Reject(Vec::new())
     }
 
     fn established(&mut self, now: Time, private_data: &[u8]) {

@@ -16,7 +16,7 @@ pub mod violation;
 
 use crate::message::{Answer, Message, MessageMachine, Post, Receives, WorkId};
 use crate::time::Time;
-use crate::verbs::{Down, FunctionId, TaskId, Up};
+use crate::verbs::{Down, FAULT, FunctionId, TaskId, Up};
 use login::{Access, Granted};
 use send::Out;
 use std::collections::VecDeque;
@@ -249,6 +249,12 @@ impl Target {
         self.up.push_back(Up::Leaving);
     }
 
+    /// A fault of ours, which is private to the connection, ends it.
+    fn fault(&mut self, what: &'static str) {
+        self.up.push_back(Up::Fault { what });
+        self.leave(Some(LogoutReason::UNSPECIFIED), FAULT);
+    }
+
     /// Nothing else is sent any more.
     fn end_all(&mut self, reason: Option<LogoutReason>, words: &str) {
         self.out.clear();
@@ -304,8 +310,9 @@ impl Target {
 impl MessageMachine for Target {
     type Event = Up;
 
+    /// Targets do not ask for connections.
     fn request(&mut self) -> Vec<u8> {
-        unreachable!("a target does not ask for a connection")
+        Vec::new()
     }
 
     fn asked(&mut self, now: Time, private_data: &[u8]) -> Answer {

@@ -1,6 +1,6 @@
 //! The load of every core over time, one strip each: one saturated core among idle ones is seen at a glance.
 
-use super::scale::{Linear, compact};
+use super::scale::Linear;
 use super::svg::Anchor;
 use super::{Svg, WIDTH};
 use crate::result::{CoreLoad, Sample};
@@ -39,8 +39,8 @@ pub(crate) fn cores(title: &str, series: &[Sample]) -> String {
     }
     let scale = Linear::up_to(end);
     let bottom = height - BOTTOM;
-    for tick in scale.ticks().into_iter().filter(|tick| *tick <= end * 1.001) {
-        svg.text(x(tick), bottom + 17.0, Anchor::Middle, "tick", &compact(tick));
+    for (tick, label) in scale.ticks().into_iter().filter(|(tick, _)| *tick <= end * 1.001) {
+        svg.text(x(tick), bottom + 17.0, Anchor::Middle, "tick", &label);
     }
     svg.text(LEFT + width / 2.0, bottom + 36.0, Anchor::Middle, "axis", "Time (s); load of each core (%)");
     svg.finish()

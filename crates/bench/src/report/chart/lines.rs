@@ -68,10 +68,10 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
 /// The axes with ticks and titles.
 pub(super) fn axes(svg: &mut Svg, area: &Area, frame: &Frame<'_>) -> Linear {
     let scale = Linear::up_to(frame.most);
-    for tick in scale.ticks() {
+    for (tick, label) in scale.ticks() {
         let y = area.y(scale.place(tick));
         svg.line((area.left, y), (area.x(1.0), y), if tick == 0.0 { "base" } else { "grid" });
-        svg.text(area.left - 7.0, y + 4.0, Anchor::End, "tick", &compact(tick));
+        svg.text(area.left - 7.0, y + 4.0, Anchor::End, "tick", &label);
     }
     let longest = frame.x_labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
     let is_tight = (longest as f64 * LETTER + GAP) * frame.x_labels.len() as f64 > area.width;
@@ -88,13 +88,16 @@ pub(super) fn axes(svg: &mut Svg, area: &Area, frame: &Frame<'_>) -> Linear {
     scale
 }
 
-/// The confidence interval.
+/// The confidence interval. Where it goes beyond the chart it has no end.
 pub(super) fn whisker(svg: &mut Svg, area: &Area, scale: &Linear, x: f64, ends: (f64, f64), class: &str) {
     let (low, high) = (area.y(scale.place(ends.0.max(0.0))), area.y(scale.place(ends.1)));
     let class = format!("error {class}");
     svg.line((x, low), (x, high), &class);
-    svg.line((x - 4.0, low), (x + 4.0, low), &class);
-    svg.line((x - 4.0, high), (x + 4.0, high), &class);
+    for (end, y) in [(ends.0, low), (ends.1, high)] {
+        if (0.0..=scale.top).contains(&end) {
+            svg.line((x - 4.0, y), (x + 4.0, y), &class);
+        }
+    }
 }
 
 /// A figure and its confidence interval.

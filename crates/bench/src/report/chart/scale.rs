@@ -7,19 +7,26 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// One that holds all figures, with about five steps.
+    /// One that holds all figures, in at most six steps of 1, 2 or 5 times a power of ten.
     pub(super) fn up_to(most: f64) -> Linear {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
-        let rough = most / 5.0;
-        let decade = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|factor| factor * decade);
-        let step = step.into_iter().find(|step| *step >= rough * 0.999).unwrap_or(rough);
-        Linear { step, top: (most / step - 0.001).ceil().max(1.0) * step }
+        let rough = most / 6.0;
+        let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade(rough));
+        let step = steps.into_iter().find(|step| *step >= rough * (1.0 - 1e-9)).unwrap_or(rough);
+        Linear { step, top: (most / step - 1e-6).ceil().max(1.0) * step }
     }
 
-    pub(super) fn ticks(&self) -> Vec<f64> {
+    /// Where the ticks are, and what stands beside them: all in one unit, with as many decimals as the step needs.
+    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
+        // 1000 is as short as 1.0k.
+        let (factor, unit) = unit(self.top * 0.999);
+        let decimals = (-(self.step / factor).log10() - 1e-9).ceil().max(0.0) as usize;
         let count = (self.top / self.step).round() as u32;
-        (0..=count).map(|tick| f64::from(tick) * self.step).collect()
+        let label = |tick: f64| match tick {
+            0.0 => "0".to_string(),
+            tick => format!("{:.decimals$}{unit}", tick / factor),
+        };
+        (0..=count).map(|tick| f64::from(tick) * self.step).map(|tick| (tick, label(tick))).collect()
     }
 
     /// The share of the axis below a figure.
@@ -77,17 +84,12 @@ fn decade(value: f64) -> f64 {
     10f64.powf((value.log10() + 1e-9).floor())
 }
 
-/// `0`, `250`, `1.5k`, `20M`: a figure in as few characters as an axis has room for.
+/// `0`, `250`, `1.5k`, `20M`, `0.0042`: a figure in as few characters as an axis has room for.
 pub(crate) fn compact(value: f64) -> String {
-    let size = value.abs();
-    let (scaled, unit) = match size {
-        _ if size >= 999_500_000.0 => (value / 1e9, "G"),
-        _ if size >= 999_500.0 => (value / 1e6, "M"),
-        _ if size >= 1000.0 => (value / 1e3, "k"),
-        _ => (value, ""),
-    };
+    let (factor, unit) = unit(value.abs());
+    let scaled = value / factor;
     let decimals = match scaled.abs() {
-        small if small < 1.0 => 2,
+        small if small > 0.0 && small < 0.1 => (1.0 - small.log10().floor()).min(9.0) as usize,
         small if small < 10.0 => 2,
         medium if medium < 100.0 => 1,
         _ => 0,
@@ -95,6 +97,16 @@ pub(crate) fn compact(value: f64) -> String {
     let text = format!("{scaled:.decimals$}");
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     format!("{text}{unit}")
+}
+
+/// What a figure of this size is counted in.
+fn unit(size: f64) -> (f64, &'static str) {
+    match size {
+        _ if size >= 999_500_000.0 => (1e9, "G"),
+        _ if size >= 999_500.0 => (1e6, "M"),
+        _ if size >= 1000.0 => (1e3, "k"),
+        _ => (1.0, ""),
+    }
 }
 
 #[cfg(test)]
@@ -106,7 +118,7 @@ mod tests {
         for (most, top, step) in [
             (97.0, 100.0, 20.0),
             (100.0, 100.0, 20.0),
-            (1_234.0, 1250.0, 250.0),
+            (1_234.0, 1500.0, 500.0),
             (0.8, 0.8, 0.2),
             (0.0, 1.0, 0.2),
         ] {
@@ -117,9 +129,31 @@ mod tests {
                 scale.top,
                 scale.step
             );
-            assert!(scale.place(most) <= 1.0 && (4..=7).contains(&scale.ticks().len()));
         }
         assert_eq!(Linear::up_to(f64::NAN).top, 1.0);
+    }
+
+    #[test]
+    fn ticks_say_exactly_where_they_are() {
+        let labels = |most: f64| -> Vec<String> {
+            Linear::up_to(most).ticks().into_iter().map(|(_, label)| label).collect()
+        };
+        assert_eq!(labels(0.1), ["0", "0.02", "0.04", "0.06", "0.08", "0.10"]);
+        assert_eq!(labels(0.024), ["0", "0.005", "0.010", "0.015", "0.020", "0.025"]);
+        assert_eq!(labels(980.0), ["0", "200", "400", "600", "800", "1000"]);
+        assert_eq!(labels(1.2e6), ["0", "0.2M", "0.4M", "0.6M", "0.8M", "1.0M", "1.2M"]);
+        for most in (1..4000).map(|n| f64::from(n) * 0.0137) {
+            let ticks = Linear::up_to(most).ticks();
+            assert!((3..=7).contains(&ticks.len()), "{most}: {ticks:?}");
+            assert!(ticks.last().is_some_and(|(top, _)| *top >= most * 0.998), "{most}: {ticks:?}");
+            for (tick, label) in &ticks {
+                let shown: f64 = match label.strip_suffix('k') {
+                    Some(thousands) => thousands.parse::<f64>().unwrap() * 1e3,
+                    None => label.parse().unwrap(),
+                };
+                assert!((shown - tick).abs() <= tick * 1e-9, "{most}: {ticks:?}");
+            }
+        }
     }
 
     #[test]
@@ -137,6 +171,7 @@ mod tests {
         for (value, text) in [
             (0.0, "0"),
             (0.25, "0.25"),
+            (0.004_23, "0.0042"),
             (12.5, "12.5"),
             (250.0, "250"),
             (1500.0, "1.5k"),

@@ -3,7 +3,7 @@
 use crate::report::chart::{self, Frame, LOOKS, Look, Series};
 use crate::report::matrix::Axis;
 use crate::report::plan::{Kind, Plan, Target};
-use crate::report::{Measurement, Metric, Part, Row, Section};
+use crate::report::{Measurement, Metric, Part, Row, Section, Summary};
 
 /// A block of charts of one kind, with the legend that they share.
 pub(super) struct Block {
@@ -28,8 +28,8 @@ const ORDERED: [Axis; 5] = [Axis::BlockSize, Axis::Depth, Axis::Jobs, Axis::Luns
 /// Charts of latency, and of cores, in one section.
 const DETAILS_MAX: usize = 24;
 
-/// All charts of a section.
-pub(super) fn blocks(plan: &Plan, section: &Section<'_>) -> Vec<Block> {
+/// The charts of a section's figures.
+pub(super) fn figures(plan: &Plan, section: &Section<'_>) -> Vec<Block> {
     let layout = Layout::of(section);
     let mut blocks = Vec::new();
     for (metric, title, unit, factor) in FIGURES {
@@ -37,8 +37,6 @@ pub(super) fn blocks(plan: &Plan, section: &Section<'_>) -> Vec<Block> {
         let block = figure(plan, section, &layout, (metric, title, unit, factor));
         blocks.extend(block.filter(|_| !redundant));
     }
-    blocks.extend(latency(plan, section, &layout));
-    blocks.extend(cores(section, &layout));
     blocks
 }
 
@@ -91,9 +89,8 @@ fn figure(
     let x_places = places(&rows, layout.x, &x_labels, is_line);
     let targets = targets(plan, &rows);
     // All charts of a block have one scale, so that they can be compared.
-    let tops =
-        rows.iter().filter_map(|row| row.summary(metric, Part::All)).map(|summary| summary.interval().1);
-    let most = tops.fold(0.0, f64::max) * factor;
+    let summaries: Vec<Summary> = rows.iter().filter_map(|row| row.summary(metric, Part::All)).collect();
+    let most = most(&summaries) * factor;
     let mut charts = Vec::new();
     for heading in distinct(rows.iter().map(|row| layout.heading(row.row))) {
         let panel: Vec<&&Measurement<'_>> =
@@ -124,10 +121,18 @@ fn figure(
     let note = match metric {
         Metric::TargetCpu => "Less is better. User and kernel time of the target's process.",
         Metric::InitiatorCpu => "Less is better. User and kernel time of the initiator's threads.",
-        _ => "Error bars: 95 % confidence interval of the mean.",
+        _ => "Error bars: 95 % confidence interval of the mean; one without an end goes beyond the chart.",
     };
     let swatch = if is_line { chart::line_swatch } else { chart::bar_swatch };
     (!charts.is_empty()).then(|| Block { title, note, legend: legend(plan, &targets, swatch), charts })
+}
+
+/// What a scale reaches up to: the largest mean, and an error bar as far as a tenth above it. That of two repetitions
+/// is twelve times as long as they are apart.
+fn most(summaries: &[Summary]) -> f64 {
+    let mean = summaries.iter().map(|summary| summary.mean).fold(0.0, f64::max);
+    let end = summaries.iter().map(|summary| summary.interval().1).fold(mean, f64::max);
+    end.min(mean * 1.1)
 }
 
 /// Where the labels stand: evenly, or for lines by the logarithm of their numbers.
@@ -149,7 +154,9 @@ fn places(rows: &[&Measurement<'_>], axis: Axis, labels: &[String], is_line: boo
     (0..labels.len()).map(|index| (index as f64 + 0.5) / labels.len() as f64).collect()
 }
 
-fn latency(plan: &Plan, section: &Section<'_>, layout: &Layout) -> Option<Block> {
+/// Latency by percentile, of the rows that the plan wants it of.
+pub(super) fn latency(plan: &Plan, section: &Section<'_>) -> Option<Block> {
+    let layout = Layout::of(section);
     let rows = detailed(section);
     let targets = targets(plan, &rows);
     let axes: Vec<Axis> = layout.varying.iter().filter(|axis| **axis != Axis::Target).copied().collect();
@@ -188,15 +195,14 @@ fn curves<'a>(plan: &Plan, row: &Measurement<'a>, part: Part) -> Option<chart::C
     (!curves.is_empty()).then_some(chart::Curves { name, look, curves })
 }
 
-fn cores(section: &Section<'_>, layout: &Layout) -> Option<Block> {
+/// The load of each core over time, of the same rows.
+pub(super) fn cores(section: &Section<'_>) -> Option<Block> {
     let mut charts = Vec::new();
-    for row in detailed(section).into_iter().take(DETAILS_MAX) {
+    for (heading, row) in detailed_by_name(section).into_iter().take(DETAILS_MAX) {
         let Some(run) = row.typical().filter(|run| run.series.iter().any(|sample| !sample.cores.is_empty()))
         else {
             continue;
         };
-        let axes: Vec<Axis> = [Axis::Target].iter().chain(&layout.varying).copied().collect();
-        let heading = distinct(axes.iter().map(|axis| axis.phrase(row.row))).join(", ");
         let picture = chart::cores(&format!("Load of the cores, {heading}"), &run.series);
         charts.push((heading, picture));
     }
@@ -204,6 +210,14 @@ fn cores(section: &Section<'_>, layout: &Layout) -> Option<Block> {
     let legend = vec![(swatch("user"), "user space".into()), (swatch("system"), "kernel".into())];
     let note = "Of the repetition with the median of operations per second. Spinning counts as load.";
     (!charts.is_empty()).then_some(Block { title: "Load of each core over time", note, legend, charts })
+}
+
+/// The rows whose cores are drawn, each with what tells it from the others.
+pub(super) fn detailed_by_name<'s, 'a>(section: &'s Section<'a>) -> Vec<(String, &'s Measurement<'a>)> {
+    let varying = Layout::of(section).varying;
+    let axes: Vec<Axis> = [Axis::Target].iter().chain(&varying).copied().collect();
+    let name = |row: &Measurement<'_>| distinct(axes.iter().map(|axis| axis.phrase(row.row))).join(", ");
+    detailed(section).into_iter().map(|row| (name(row), row)).collect()
 }
 
 /// The rows whose latency and cores are drawn.
@@ -253,4 +267,22 @@ fn distinct(values: impl Iterator<Item = String>) -> Vec<String> {
         }
     }
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_bars_do_not_set_the_scale() {
+        let summaries = |pairs: &[[f64; 2]]| -> Vec<Summary> {
+            pairs.iter().filter_map(|pair| Summary::of(*pair)).collect()
+        };
+        let (steady, wild) = ([100.0, 100.1], [40.0, 60.0]);
+        assert!(Summary::of(wild).unwrap().interval().1 > 150.0);
+        assert!((most(&summaries(&[steady, wild])) - 110.055).abs() < 1e-9);
+        let end = Summary::of(steady).unwrap().interval().1;
+        assert_eq!(most(&summaries(&[steady])), end, "a short one has room");
+        assert_eq!(most(&[]), 0.0);
+    }
 }

@@ -1,6 +1,7 @@
 //! The page: one file that needs nothing else, on paper, on a phone, by day and by night.
 
 use super::charts::{self, Block};
+use super::cores;
 use super::table::{self, Table};
 use crate::report::chart::escape;
 use crate::report::{Report, Section};
@@ -76,7 +77,7 @@ fn write_section(out: &mut String, report: &Report<'_>, section: &Section<'_>, n
     add(out, format_args!("<section id=\"section-{number}\">\n<h2>{title}</h2>\n"));
     paragraph(out, "", &section.matrix.note);
     paragraph(out, "common", &format!("All rows: {}.", table::constants(section)));
-    for block in charts::blocks(report.plan, section) {
+    for block in charts::figures(report.plan, section) {
         write_block(out, &block);
     }
     out.push_str("<h3>Figures</h3>\n");
@@ -84,7 +85,23 @@ fn write_section(out: &mut String, report: &Report<'_>, section: &Section<'_>, n
                 largest of all repetitions. Of ceiling: the ratio to the do-nothing responder's figure in the same repetition.";
     paragraph(out, "", text);
     write_table(out, &table::section(section));
+    if let Some(block) = charts::latency(report.plan, section) {
+        write_block(out, &block);
+    }
+    write_cores(out, section);
     out.push_str("</section>\n");
+}
+
+/// One table for the cores of all rows; what they did over time is below it for who asks.
+fn write_cores(out: &mut String, section: &Section<'_>) {
+    let Some(loads) = cores::loads(section) else { return };
+    add(out, format_args!("<div class=\"block\">\n<h3>Load of each core</h3>\n{loads}"));
+    if let Some(block) = charts::cores(section) {
+        out.push_str("<details><summary>Over time</summary>\n");
+        write_block(out, &block);
+        out.push_str("</details>\n");
+    }
+    out.push_str("</div>\n");
 }
 
 fn write_block(out: &mut String, block: &Block) {
@@ -165,7 +182,12 @@ fn write_table(out: &mut String, table: &Table) {
         out.push_str("<tr>");
         for (place, (cell, column)) in line.iter().zip(&table.columns).enumerate() {
             let (tag, scope) = if place == 0 { ("th", " scope=\"row\"") } else { ("td", "") };
-            add(out, format_args!("<{tag}{scope}{}>{}</{tag}>", class(column.figures), escape(cell)));
+            // The interval stands below its figure, so that a table is half as wide.
+            let text = match cell.split_once(" ± ").filter(|_| column.figures) {
+                Some((figure, half)) => format!("{} <small>± {}</small>", escape(figure), escape(half)),
+                None => escape(cell),
+            };
+            add(out, format_args!("<{tag}{scope}{}>{text}</{tag}>", class(column.figures)));
         }
         out.push_str("</tr>\n");
     }

@@ -523,3 +523,34 @@ fn a_sanitize_that_is_aborted_while_its_home_begins_it_is_waited_for() {
         stop(daemon);
     }
 }
+
+impl<I: Io> Core<I> {
+    /// Sends data of each task of a session to an initiator that is ready for none.
+    pub(in crate::core) fn misuse(&mut self, serial: u64) {
+        let key = self.connections.iter().find(|(_, conn)| conn.facts.serial == serial).map(|(key, _)| key);
+        let ours = self.tasks.iter().filter(|(_, task)| task.connection == key);
+        let pushes: Vec<Down> = ours
+            .map(|(_, task)| Down::Push { task: task.wire, at: 0, from: task.buffer, end: None })
+            .collect();
+        pushes.into_iter().for_each(|push| self.down(key, push));
+    }
+}
+
+/// What does not hold of one connection is no matter of others.
+#[test]
+fn a_fault_of_this_program_ends_one_session_alone() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (daemon, url) = serve(1, &stores, |_| {});
+    let mut other = login(&url, "other");
+    let mut writer = writing(&url, &stores[0], "writer");
+    let (registry, mail) = daemon.insides();
+    let newest = registry.places().iter().map(|place| place.serial).max().expect("two sessions");
+    mail[0].post(Message::Misuse { serial: newest });
+    assert!(writer.receive().is_err(), "the connection ends");
+    is_served(&mut other, 1);
+    stores[0].release();
+    stores[0].wait_for(0);
+    is_served(&mut other, 0);
+    is_served(&mut login(&url, "writer"), 0);
+    stop(daemon);
+}

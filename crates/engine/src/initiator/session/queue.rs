@@ -13,7 +13,7 @@ use wire::SenseKey;
 pub const COMMANDS_MAX: usize = 8192;
 /// How often one command is sent again for a reason that should be over at once, as a unit attention is: the first time at
 /// once, then after a pause.
-const RETRIES_MAX: u8 = 8;
+const RETRIES_MAX: u8 = 16;
 /// How long a command waits that the target was too busy for, or refuses again: the first time, and at most.
 const DELAY_MIN: Duration = Duration::from_millis(20);
 const DELAY_MAX: Duration = Duration::from_secs(1);

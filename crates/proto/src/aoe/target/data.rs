@@ -62,18 +62,26 @@ impl Target {
 
     pub(super) fn fetch(&mut self, id: TaskId, at: u32, into: Places) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
-        assert!(task.fetch.is_none() && at == task.fetched, "fetches follow one another without gaps");
-        assert!(at.saturating_add(into.len()) <= task.data.len, "a fetch past the command's data-out");
+        if task.fetch.is_some() || at != task.fetched {
+            return self.fault("a fetch that does not go on where the last one ended");
+        }
+        if at.saturating_add(into.len()) > task.data.len {
+            return self.fault("a fetch past the command's data-out");
+        }
         task.fetch = Some(into);
         self.copies.push_back(id);
     }
 
     pub(super) fn push(&mut self, now: Time, id: TaskId, at: u32, from: Places, end: Option<Ending>) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
-        assert!(from.len() <= task.read_bytes, "a push past the command's data-in");
-        assert!(task.fetch.is_none(), "an ending while data is still asked for");
+        if from.len() > task.read_bytes {
+            return self.fault("a push past the command's data-in");
+        }
+        if task.fetch.is_some() {
+            return self.fault("an ending while data is still asked for");
+        }
         // Data-in is one frame at most, and less than any layer above sends at once.
-        let Some(ending) = end.filter(|_| at == 0) else { unreachable!("an answer is one frame") };
+        let Some(ending) = end.filter(|_| at == 0) else { return self.fault("an answer of several frames") };
         self.conclude(now, id, ending, from);
     }
 

@@ -28,8 +28,11 @@ impl Target {
     /// Takes a frame that [`super::look`] found to be for this session: when it came in, all of its bytes, and where they
     /// lie. `false`: it is not needed any more. Otherwise [`Target::freed`] names it later.
     pub fn receive(&mut self, now: Time, came: Stamp, frame: &[u8], place: Span) -> bool {
-        assert!(usize::try_from(place.len) == Ok(frame.len()), "a frame has one length");
         if self.phase != Phase::Open {
+            return false;
+        }
+        if usize::try_from(place.len) != Ok(frame.len()) {
+            self.fault("a frame of two lengths");
             return false;
         }
         match self.judge(frame) {

@@ -145,9 +145,15 @@ impl Layer {
         let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
         let end = at.saturating_add(into.len());
         // What has come in messages is ahead of its places.
-        assert!(at == task.received || task.held > 0, "fetches follow one another without gaps");
-        assert!(end <= task.write_bytes, "a fetch past the command's data-out");
-        assert!(end >= task.unsolicited_end, "a fetch leaves no place for data that comes unasked");
+        if at != task.received && task.held == 0 {
+            return self.fault("a fetch that does not go on where the last one ended");
+        }
+        if end > task.write_bytes {
+            return self.fault("a fetch past the command's data-out");
+        }
+        if end < task.unsolicited_end {
+            return self.fault("a fetch without a place for data that comes unasked");
+        }
         task.fetch = Some(Fetch { at, into, end });
         if let Incoming::Unplaced(data) = self.incoming
             && data.task == id
@@ -160,7 +166,12 @@ impl Layer {
     pub(super) fn push(&mut self, id: TaskId, at: u32, from: Places, end: Option<Ending>) {
         let Some(task) = self.tasks.get(id).filter(|task| task.ending.is_none()) else { return };
         let len = from.len();
-        assert!(task.push.is_none() && at.saturating_add(len) <= task.read_bytes, "a push past the data-in");
+        if task.push.is_some() {
+            return self.fault("a push before the last one has left");
+        }
+        if at.saturating_add(len) > task.read_bytes {
+            return self.fault("a push past the command's data-in");
+        }
         task.push = Some(Push { at, from, len, sent: 0, burst: 0 });
         task.ending = end;
         self.out.push_back(Out::Push(id));

@@ -12,7 +12,7 @@ use super::task::{READY_TO_TRANSFER_MAX, TaskTable};
 use super::violation::Violation;
 use crate::iscsi::login::{Access, Negotiated, Rdma, TargetLogin};
 use crate::time::Time;
-use crate::verbs::{Down, FunctionId, FunctionResponse, TaskId, Up};
+use crate::verbs::{Down, FAULT, FunctionId, FunctionResponse, TaskId, Up};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -246,6 +246,12 @@ impl Layer {
         self.out.clear();
         self.control.clear();
         self.up.push_back(Up::Gone { reason: reason.to_string() });
+    }
+
+    /// Drops the connection for a fault of ours, which is private to it.
+    pub(crate) fn fault(&mut self, what: &'static str) {
+        self.up.push_back(Up::Fault { what });
+        self.over(FAULT);
     }
 
     /// Drops the connection for a violation.

@@ -41,8 +41,12 @@ impl Target {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
         let transfer = Transfer::new(into);
         let end = at.saturating_add(transfer.len);
-        assert!(task.fetch.is_none() && at == task.fetched, "fetches follow one another without gaps");
-        assert!(end <= task.data_out.len, "a fetch past the command's data-out");
+        if task.fetch.is_some() || at != task.fetched {
+            return self.transfer_fault(id, "a fetch that does not go on where the last one ended");
+        }
+        if end > task.data_out.len {
+            return self.transfer_fault(id, "a fetch past the command's data-out");
+        }
         task.fetch = Some(transfer);
         self.out.push_back(Out::Fetch(id));
     }
@@ -50,12 +54,24 @@ impl Target {
     pub(super) fn push(&mut self, id: TaskId, at: u32, from: Places, end: Option<Ending>) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
         let transfer = Transfer::new(from);
-        let fits = at.saturating_add(transfer.len) <= task.data_in.len;
-        assert!(task.push.is_none() && fits, "a push past the command's data-in");
-        assert!(end.is_none() || task.fetch.is_none(), "an ending while data is still asked for");
+        if task.push.is_some() {
+            return self.transfer_fault(id, "a push before the last one has left");
+        }
+        if at.saturating_add(transfer.len) > task.data_in.len {
+            return self.transfer_fault(id, "a push past the command's data-in");
+        }
+        if end.is_some() && task.fetch.is_some() {
+            return self.transfer_fault(id, "an ending while data is still asked for");
+        }
         task.push = Some(transfer);
         task.ending = end;
         self.out.push_back(Out::Push(id));
+    }
+
+    /// A transfer that cannot be ends the connection; its places come back as those of others do.
+    fn transfer_fault(&mut self, id: TaskId, what: &'static str) {
+        self.keep(id);
+        self.fault(what);
     }
 
     /// Nothing is moved for the task any more: its places come back when it is aborted.

@@ -1,7 +1,7 @@
 //! What goes out: one queue, in the order in which it was given.
 
 use super::task::{DESCRIPTOR_BYTES, Stage};
-use super::{Phase, Request, Target, Work};
+use super::{Request, Target, Work};
 use crate::message::{Advertised, Full, Post};
 use crate::verbs::{Command, Ending, TaskId};
 use wire::srp::{
@@ -104,7 +104,10 @@ impl Target {
         }
         let room = if task.data_out.immediate { offset.map_or(0, u32::from) } else { place.len };
         let most = room.checked_div(DESCRIPTOR_BYTES).unwrap_or(0);
-        assert!(most > 0, "a receive holds a descriptor");
+        if most == 0 {
+            self.fault("a receive without room for a descriptor");
+            return Ok(None);
+        }
         let Some(rest) = task.unread().and_then(|buffer| buffer.rest) else {
             if !task.data_out.immediate {
                 task.message = None;
@@ -285,7 +288,6 @@ impl Target {
     }
 
     fn post_logout(&mut self, reason: LogoutReason, to: &mut dyn Post) -> Next {
-        assert!(matches!(self.phase, Phase::Leaving(_)), "a logout is the last message");
         let is_solicited = self.link.flags & LoginRequest::LOGOUT_SOLICITED != 0;
         let logout = TargetLogout {
             opcode: Opcode::TARGET_LOGOUT,

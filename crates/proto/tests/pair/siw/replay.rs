@@ -188,7 +188,9 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
             Up::Fetched(task) => self.end(task),
             Up::Pushed(_) => {}
             Up::Gone { reason } => self.gone = Some(reason),
-            Up::FetchFailed(_) | Up::Function { .. } | Up::Refused { .. } => panic!("{up:?}"),
+            Up::FetchFailed(_) | Up::Function { .. } | Up::Refused { .. } | Up::Fault { .. } => {
+                panic!("{up:?}")
+            }
         }
     }
 

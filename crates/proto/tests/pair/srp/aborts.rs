@@ -311,3 +311,36 @@ fn what_rdma_has_let_go_of_is_given_back_while_the_session_ends() {
         }
     }
 }
+
+/// The layer above breaks its word: the initiator is logged out, and the daemon goes on.
+#[test]
+fn a_transfer_that_cannot_be_ends_its_connection_alone() {
+    let fetch = |at, len| move |task| Down::Fetch { task, at, into: place(at, len) };
+    let push = |at, len| move |task| Down::Push { task, at, from: place(at, len), end: None };
+    type Verb = Box<dyn Fn(TaskId) -> Down>;
+    let wrong: [(Kind, Verb, &str); 4] = [
+        (Kind::Direct, Box::new(fetch(4, 100)), "go on where the last one ended"),
+        (Kind::Immediate, Box::new(fetch(0, LEN + 1)), "past the command's data-out"),
+        (Kind::Direct, Box::new(push(0, 1)), "past the command's data-in"),
+        (Kind::Push, Box::new(push(1, LEN)), "past the command's data-in"),
+    ];
+    for (kind, verb, words) in wrong {
+        let mut rig = Rig::wild(LoginRequest::IMMEDIATE, 1);
+        rig.waits = true;
+        let (unit, _) = prepare(&mut rig, kind);
+        rig.send(&unit);
+        rig.run();
+        let task = rig.given().task;
+        rig.down(verb(task));
+        rig.run();
+        let ups = std::mem::take(&mut rig.ups);
+        assert!(matches!(&ups[..], [Up::Fault { what }, Up::Leaving] if what.contains(words)), "{ups:?}");
+        rig.down(Down::Abort { task });
+        rig.run();
+        let ups = std::mem::take(&mut rig.ups);
+        assert!(matches!(&ups[..], [Up::Pushed(id)] if *id == task), "its places come back once: {ups:?}");
+        rig.down(Down::Close);
+        rig.run();
+        assert_eq!(rig.target_gone.as_deref(), Some("a fault of this program"), "{words}");
+    }
+}

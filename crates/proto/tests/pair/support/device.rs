@@ -87,6 +87,7 @@ impl Device {
             }
             Up::Leaving => target.down(now, Down::Close),
             Up::Refused { .. } => {}
+            Up::Fault { what } => panic!("{what}"),
             Up::Gone { .. } => unreachable!("kept by the pair"),
         }
     }

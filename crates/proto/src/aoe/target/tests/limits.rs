@@ -159,3 +159,38 @@ fn a_flood_takes_no_memory() {
     assert_eq!(target.up.len(), 4 + 1);
     assert!(session.held.len() <= 4);
 }
+
+/// The layer above breaks its word: the session ends for it, and the daemon does not.
+#[test]
+fn a_transfer_that_cannot_be_ends_its_session_alone() {
+    let places = |len| Places::one(Span { buffer: BUFFERS, offset: 0, len });
+    let fetch = |at, len| move |task| Down::Fetch { task, at, into: places(len) };
+    let push = |at, len, end| move |task| Down::Push { task, at, from: places(len), end };
+    let good = Ending { status: 0, sense: None, read_bytes: 512, write_bytes: 0 };
+    type Verb = Box<dyn Fn(TaskId) -> Down>;
+    let wrong: [(Vec<u8>, Verb, &str); 5] = [
+        (write(1, 5, 1), Box::new(fetch(4, 100)), "go on where the last one ended"),
+        (write(1, 5, 1), Box::new(fetch(0, 513)), "past the command's data-out"),
+        (read(1, 5, 1), Box::new(push(0, 513, Some(good))), "past the command's data-in"),
+        (read(1, 5, 1), Box::new(push(0, 512, None)), "several frames"),
+        (read(1, 5, 1), Box::new(push(1, 511, Some(good))), "several frames"),
+    ];
+    for (frame, verb, words) in wrong {
+        let mut session = Session::new(4);
+        session.receive(&frame);
+        let task = session.command().task;
+        session.target.down(NOW, verb(task));
+        match session.target.poll() {
+            Some(Up::Fault { what }) => assert!(what.contains(words), "{what}"),
+            other => panic!("{words}: {other:?}"),
+        }
+        assert!(
+            matches!(session.target.poll(), Some(Up::Gone { reason }) if reason == "a fault of this program")
+        );
+        assert!(session.target.is_over() && session.target.poll().is_none());
+    }
+    let mut session = Session::new(4);
+    let frame = write(1, 5, 1);
+    assert!(!session.target.receive(NOW, Stamp(NOW.0), &frame, Span { buffer: RING, offset: 0, len: 7 }));
+    assert!(matches!(session.target.poll(), Some(Up::Fault { what: "a frame of two lengths" })));
+}

@@ -273,3 +273,35 @@ fn data_for_an_aborted_task_is_thrown_away_in_silence() {
     driver.quiet();
     assert!(matches!(driver.target.want(), Want::Header { len: 48 }));
 }
+
+/// Its layer above breaks its word: the connection ends for it, and the daemon does not.
+#[test]
+fn a_transfer_that_cannot_be_ends_its_connection_alone() {
+    let into =
+        |at: u32, len: u32| move |task: TaskId| Down::Fetch { task, at, into: Driver::places(at, len) };
+    let push = |at: u32, len: u32| {
+        move |task: TaskId| Down::Push { task, at, from: Driver::places(at, len), end: None }
+    };
+    type Verb = Box<dyn Fn(TaskId) -> Down>;
+    let wrong: [(Verb, &str); 4] = [
+        (Box::new(into(4, 100)), "go on where the last one ended"),
+        (Box::new(into(0, 3001)), "past the command's data-out"),
+        (Box::new(into(0, 1000)), "without a place for data that comes unasked"),
+        (Box::new(push(0, 1)), "past the command's data-in"),
+    ];
+    for (verb, words) in wrong {
+        let mut driver = Driver::new(|_| {});
+        driver.send(open_write(7, 0, 3000).as_bytes(), &payload(512));
+        let task = driver.command().task;
+        driver.down(verb(task));
+        match driver.up() {
+            Some(Up::Fault { what }) => assert!(what.contains(words), "{what}"),
+            other => panic!("{words}: {other:?}"),
+        }
+        assert!(matches!(driver.up(), Some(Up::Gone { reason }) if reason == "a fault of this program"));
+        assert!(driver.up().is_none());
+        // What is still on its way down is about nothing any more.
+        driver.down(Down::Abort { task });
+        assert!(driver.up().is_none());
+    }
+}
