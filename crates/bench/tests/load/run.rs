@@ -216,7 +216,7 @@ fn failures_are_counted_and_end_the_run_when_there_is_nothing_else() {
     let result = measure(&Job { runtime: HOUR, ..short() }, &[target]);
     let read = result.read.unwrap();
     assert!(read.operations == 0 && read.errors >= 1000, "{read:?}");
-    assert!(result.first_errors.len() <= 16 && result.first_errors[0].contains("Unavailable"));
+    assert!(result.first_errors.len() <= 16 && result.first_errors[0].contains("it is lost or not ready"));
 }
 
 #[test]
