@@ -531,7 +531,8 @@ fn watched(shared: &Shared, unit: usize, opened: &Opened, fit: &Result<(), Strin
         unit: unit as u32,
         home: shared.homes[unit],
         store: opened.store.clone(),
-        has_failed: opened.failed.is_some(),
+        failed: opened.failed.clone(),
+        logged: None,
         resets: 0,
         misplaced: None,
     })
