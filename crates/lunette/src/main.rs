@@ -118,7 +118,7 @@ fn serve(options: Serve) -> ExitCode {
     let status = match run_daemon(&options.options()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { text, status }) => {
-            text.lines().for_each(|line| log.say(line));
+            without_secrets(text).lines().for_each(|line| log.say(line));
             ExitCode::from(status)
         }
     };
