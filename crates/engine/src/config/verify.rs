@@ -433,7 +433,7 @@ fn size(at: &At<String>, block_bytes: Option<u64>, problems: &mut Collector<'_>)
 }
 
 fn path(kind: &str, at: &At<String>, machine: &Machine, problems: &mut Collector<'_>) -> Option<PathBuf> {
-    if Url::is_meant(&at.value) {
+    if scalar::looks_like_url(&at.value) {
         let fix = format!("write `url` instead of `{kind}`, or on the command line the URL alone");
         problems.add(&at.place, Fault::new("this is a URL, not a path", fix));
         return None;
