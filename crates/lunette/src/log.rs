@@ -11,10 +11,11 @@ use std::io::{self, ErrorKind, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
 use std::panic::PanicHookInfo;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::fmt::format::{self, Writer};
@@ -24,6 +25,8 @@ use wire::Printable;
 
 /// How many lines may wait for the thread that writes them.
 const LINES_MAX: usize = 1024;
+/// How many of these places are left to warnings and errors.
+const WARNINGS_MIN: usize = 256;
 /// How long a message or a value may be in a line.
 const FIELD_BYTES_MAX: usize = 1024;
 /// How long an end waits until its last lines are written.
@@ -42,7 +45,7 @@ pub(crate) fn start_queued(level: Option<&str>) -> Result<Arc<Queue>, String> {
     let stderr =
         io::stderr().as_fd().try_clone_to_owned().and_then(|stderr| Queue::start(File::from(stderr)));
     let queue = stderr.map_err(|error| format!("the log cannot be written: {error}"))?;
-    start_with(level, queue.clone())?;
+    start_with(level, Lines(queue.clone()))?;
     let last_words = queue.clone();
     std::panic::set_hook(Box::new(move |panic| last_words.panicked(panic)));
     Ok(queue)
@@ -83,6 +86,8 @@ fn fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
 /// Lines on their way to stderr.
 pub(crate) struct Queue {
     entries: SyncSender<Entry>,
+    /// Entries that the thread has not taken.
+    waiting: Arc<AtomicUsize>,
     /// Lines that were dropped since one was taken.
     dropped: AtomicU64,
 }
@@ -99,37 +104,46 @@ impl Queue {
     /// A queue whose lines a thread writes.
     fn start(to: impl Write + Send + 'static) -> io::Result<Arc<Queue>> {
         let (entries, taken) = sync_channel(LINES_MAX);
-        thread::Builder::new().name("log".into()).spawn(|| write_all(taken, to))?;
-        Ok(Arc::new(Queue { entries, dropped: AtomicU64::new(0) }))
+        let waiting = Arc::<AtomicUsize>::default();
+        let left = waiting.clone();
+        thread::Builder::new().name("log".into()).spawn(move || write_all(taken, &left, to))?;
+        Ok(Arc::new(Queue { entries, waiting, dropped: AtomicU64::new(0) }))
     }
 
-    /// Gives it to the thread, if there is room.
-    fn offer(&self, text: &[u8], done: Option<SyncSender<()>>) -> bool {
+    /// Gives it to the thread, unless so many wait already.
+    fn offer(&self, text: &[u8], done: Option<SyncSender<()>>, most: usize) -> bool {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= most {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         let is_taken = self.entries.try_send(Entry { text: text.into(), dropped, done }).is_ok();
         if !is_taken {
             self.dropped.fetch_add(dropped, Ordering::Relaxed);
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         is_taken
     }
 
-    /// Writes a line as it is; if there is no room for it, it is dropped and counted.
-    fn push(&self, text: &[u8]) {
-        if !self.offer(text, None) {
+    /// Writes a line as it is; if there is no room for it, it is dropped and counted. Warnings and errors have room where
+    /// others have none.
+    fn push(&self, text: &[u8], level: Level) {
+        let most = if level <= Level::WARN { LINES_MAX } else { LINES_MAX - WARNINGS_MIN };
+        if !self.offer(text, None, most) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Says something in words, whatever is logged.
     pub(crate) fn say(&self, text: impl Display) {
-        self.push(format!("lunette: {text}\n").as_bytes());
+        self.push(format!("lunette: {text}\n").as_bytes(), Level::ERROR);
     }
 
     /// Waits until all that was logged is written, or [`END_WITHIN`] is over.
     pub(crate) fn flush(&self) {
         let deadline = Instant::now() + END_WITHIN;
         let (done, written) = sync_channel(1);
-        while !self.offer(&[], Some(done.clone())) {
+        while !self.offer(&[], Some(done.clone()), LINES_MAX) {
             if Instant::now() >= deadline {
                 return;
             }
@@ -155,10 +169,28 @@ impl Queue {
     }
 }
 
-impl Write for &Queue {
+/// Writes the lines of the log to the queue.
+struct Lines(Arc<Queue>);
+
+/// One line of this level.
+struct Line<'a>(&'a Queue, Level);
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(&self.0, Level::ERROR)
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Line<'a> {
+        Line(&self.0, *meta.level())
+    }
+}
+
+impl Write for Line<'_> {
     /// Takes a whole line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.push(line);
+        self.0.push(line, self.1);
         Ok(line.len())
     }
 
@@ -168,9 +200,10 @@ impl Write for &Queue {
 }
 
 /// Writes what comes in; counts what could not be written, and says so as soon as something can.
-fn write_all(entries: Receiver<Entry>, mut to: impl Write) {
+fn write_all(entries: Receiver<Entry>, waiting: &AtomicUsize, mut to: impl Write) {
     let mut lost = 0_u64;
     for Entry { text, dropped, done } in entries {
+        waiting.fetch_sub(1, Ordering::Relaxed);
         lost = lost.saturating_add(dropped);
         if lost > 0 && write(&mut to, report(lost).as_bytes()).is_ok() {
             lost = 0;
@@ -224,8 +257,9 @@ mod tests {
         // More than pipe and queue hold.
         let line = format!("{}\n", "x".repeat(199));
         let pushed = 5_000;
-        (0..pushed).for_each(|_| queue.push(line.as_bytes()));
+        (0..pushed).for_each(|_| queue.push(line.as_bytes(), Level::INFO));
         assert!(queue.dropped.load(Ordering::Relaxed) > 0);
+        assert!(queue.offer(b"an error\n", None, LINES_MAX), "errors have room where others have none");
         let mut lines = BufReader::new(reads).lines().map_while(Result::ok);
         let (mut came, mut lost) = (0, 0);
         let mut count = |line: String| {
@@ -233,8 +267,8 @@ mod tests {
             lost += lost_in(&line);
         };
         // The reader comes back: what there was room for comes, and the next line says what is missing.
-        lines.by_ref().take(LINES_MAX).for_each(&mut count);
-        queue.push(b"end\n");
+        lines.by_ref().take_while(|line| line != "an error").for_each(&mut count);
+        queue.push(b"end\n", Level::INFO);
         lines.take_while(|line| line != "end").for_each(count);
         assert_eq!(came + lost, pushed);
     }

@@ -23,7 +23,7 @@ impl<I: Io> Core<I> {
     /// A command ends that needed no task.
     pub(super) fn trace_end(&self, connection: Key, command: &Command, ending: &Ending) {
         if tracing::enabled!(Level::DEBUG) {
-            self.log_end(Some(connection), command, ending);
+            self.log_end(connection, command, ending);
         }
     }
 
@@ -32,7 +32,10 @@ impl<I: Io> Core<I> {
         if tracing::enabled!(Level::DEBUG)
             && let Some(task) = self.tasks.get(key)
         {
-            self.log_end(task.connection, &task.command, ending);
+            match task.connection {
+                Some(connection) => self.log_end(connection, &task.command, ending),
+                None => log_background_end(&task.command, ending),
+            }
         }
     }
 
@@ -69,10 +72,10 @@ impl<I: Io> Core<I> {
     }
 
     #[cold]
-    fn log_end(&self, connection: Option<Key>, command: &Command, ending: &Ending) {
+    fn log_end(&self, connection: Key, command: &Command, ending: &Ending) {
         // Registers that ATA commands return come as sense data, too (SAT-3 section 12.2.6), and are no error.
         let sense = ending.sense.filter(|sense| sense.key() != Some(SenseKey::RecoveredError));
-        let (session, initiator) = self.session_of(connection);
+        let (session, initiator) = self.session_of(Some(connection));
         match sense.filter(|_| ending.status == Status::CheckCondition) {
             Some(sense) => tracing::debug!(
                 session, initiator, task = %named(command.task), lun = %shown_lun(command.lun), cdb = %hex(command.cdb.as_bytes()),
@@ -94,6 +97,17 @@ impl<I: Io> Core<I> {
         let session = facts.and_then(|facts| facts.session.as_deref());
         (facts.map(|facts| facts.serial), session.map(|session| session.initiator.as_str()))
     }
+}
+
+/// The end of what goes on behind a command that was answered when it began (IMMED): nobody gets this status.
+#[cold]
+fn log_background_end(command: &Command, ending: &Ending) {
+    let Ending { status, sense, .. } = ending;
+    let sense = sense.map(|sense| sense.to_string()).map(tracing::field::display);
+    tracing::debug!(
+        task = %named(command.task), lun = %shown_lun(command.lun), cdb = %hex(command.cdb.as_bytes()), ?status, sense,
+        "background operation ended"
+    );
 }
 
 /// The transport's name for a task, the same where it comes and where it ends.
