@@ -54,11 +54,6 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// What its tasks hold.
-    pub(super) fn bytes(&self) -> u64 {
-        self.step_bytes + self.unasked_bytes
-    }
-
     /// How many more commands there is room for, if all their data comes unasked, in so many bytes of whole buffers.
     pub(super) fn window(&self, whole_bytes: u64) -> u32 {
         let left = whole_bytes.saturating_sub(STEPS_BYTES + FIRST_UNASKED_BYTES + SLACK_BYTES);

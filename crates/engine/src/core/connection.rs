@@ -4,6 +4,7 @@ use super::buffer::Share;
 use super::kept::Kept;
 use super::lent::Occupant;
 use super::session::{LunState, lun_number, session_name};
+use super::stall::Pace;
 use super::task::Task;
 use super::{Core, kind};
 use crate::config::{Config, StoreSpec};
@@ -62,8 +63,8 @@ pub(super) struct Connection {
     pub(super) is_narrow: bool,
     /// What tasks that are over have left with the transport.
     pub(super) kept: Vec<Kept>,
-    /// Bytes of READs on their way from the memory of stores.
-    pub(super) lent_bytes: u64,
+    /// How much data of its commands is on its way, and how fast it moves.
+    pub(super) pace: Pace,
     /// When a frame of AoE last arrived.
     pub(super) framed_at: Time,
     /// What it did since the window of time began, and in the one before.
@@ -144,7 +145,7 @@ impl Connection {
             share: Share::default(),
             is_narrow: false,
             kept: Vec::new(),
-            lent_bytes: 0,
+            pace: Pace::default(),
             framed_at: Time(0),
             work: 0,
             past_work: 0,
@@ -180,9 +181,9 @@ impl Connection {
     /// Whose data has left; a READ whose data was lent is over with it.
     pub(super) fn pushed(&mut self, wire: TaskId) -> Option<Occupant> {
         let occupant = self.occupant(wire)?;
-        if let Occupant::Lent { bytes, .. } = occupant {
+        if let Occupant::Lent { moving, .. } = occupant {
             self.tasks[usize::from(wire.slot)] = None;
-            self.lent_bytes -= u64::from(bytes);
+            self.pace.end(moving);
         }
         Some(occupant)
     }
@@ -206,8 +207,8 @@ impl Connection {
 
     /// Whether the initiator should have taken data that was lent.
     pub(super) fn is_lent_late(&self, now: Time) -> bool {
-        let is_late = |occupant: &Occupant| matches!(occupant, Occupant::Lent { until, .. } if *until <= now);
-        self.lent_bytes > 0 && self.tasks.iter().flatten().any(|(_, occupant)| is_late(occupant))
+        let is_late = |occupant: &Occupant| matches!(occupant, Occupant::Lent { moving, .. } if self.pace.is_late(*moving, now));
+        self.tasks.iter().flatten().any(|(_, occupant)| is_late(occupant))
     }
 
     /// Whether data must be copied before it is sent: with a data digest, the bytes that are summed must be the

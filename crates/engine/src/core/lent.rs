@@ -2,9 +2,9 @@
 
 use super::Core;
 use super::connection::Connection;
+use super::stall::Moving;
 use super::task::to_wire;
 use crate::slots::Key;
-use proto::time::Time;
 use proto::verbs::{Command, Down};
 use reactor::io::Io;
 use scsi::home::Aborted;
@@ -19,10 +19,8 @@ pub(super) enum Occupant {
     Lent {
         /// Of this unit.
         unit: u32,
-        /// How much it is.
-        bytes: u32,
-        /// Until when the initiator has time to take it.
-        until: Time,
+        /// How much it is, and until when the initiator has time to take it.
+        moving: Moving,
     },
 }
 
@@ -42,14 +40,14 @@ impl<I: Io> Core<I> {
     pub(super) fn lend(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
         let Some((offset, len, ending)) = exec.whole_read() else { return false };
         let bytes = command.read_bytes;
-        let until = Time(self.io.now().0 + self.patience(connection, bytes.into()));
+        let (now, stall_nanos) = (self.io.now(), self.stall_nanos);
         let Some(conn) = self.connections.get_mut(connection) else { return false };
         if conn.copies_reads() || bytes == 0 || command.unsolicited_bytes > 0 {
             return false;
         }
         let Some(from) = self.lanes[unit as usize].borrow(offset, len) else { return false };
-        conn.occupy(command.task, Occupant::Lent { unit, bytes, until });
-        conn.lent_bytes += u64::from(bytes);
+        let moving = conn.pace.begin(now, stall_nanos, bytes);
+        conn.occupy(command.task, Occupant::Lent { unit, moving });
         self.trace_end(connection, command, &ending);
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
         self.down(Some(connection), Down::Push { task: command.task, at: 0, from, end });

@@ -1,10 +1,13 @@
 //! Peers that stall. While the data of a command moves, others may wait for its buffer, and at its unit's gate for its end.
-//! So its initiator has a bounded time in all to send that data, or to take it: `stall_timeout`, and as long as the data takes
-//! at [`NANOS_PER_BYTE`]. The clock runs only while it is the initiator's turn.
+//! So its initiator has a bounded time in all to send that data, or to take it: `stall_timeout`, and as long as what was
+//! really asked for or sent takes at [`NANOS_PER_BYTE`]. What the initiator merely announced gives it no time. The clock runs
+//! only while it is the initiator's turn.
+//!
+//! A command's data may have to wait for that of others on the connection, so its clock stands while the connection moves
+//! data at that rate, though not for longer than what was on its way when it began takes.
 
 use super::Core;
 use super::session::DISCOVERY_WITHIN;
-use super::task::Task;
 use crate::slots::Key;
 use crate::transport::Transport;
 use proto::time::Time;
@@ -13,34 +16,128 @@ use reactor::io::Io;
 /// A megabyte a second.
 const NANOS_PER_BYTE: u64 = 1000;
 
-/// What other commands of the connection move meanwhile counts as well, up to so many bytes.
-const BESIDE_BYTES: u64 = 16 << 20;
+/// How much data of a connection's commands is on its way, and how fast it moves.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// What is on its way.
+    moving_bytes: u64,
+    /// What has moved since the last look.
+    moved_bytes: u64,
+    /// When that was.
+    looked_at: Option<Time>,
+    /// For how long what has moved lasts beyond the last look.
+    ahead_nanos: u64,
+    /// For how long in all it has kept up with the rate.
+    kept_nanos: u64,
+}
 
-/// The time in all, in nanoseconds, for so many bytes of a command, and those of others beside it.
-fn patience(stall_nanos: u64, bytes: u64, beside_bytes: u64) -> u64 {
-    stall_nanos + (bytes + beside_bytes.min(BESIDE_BYTES)) * NANOS_PER_BYTE
+/// Data of one command on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Moving {
+    bytes: u32,
+    /// Until when there is time, by a clock that stands while the connection keeps up with the rate.
+    until: Time,
+    /// Until when there is time at most.
+    latest: Time,
+}
+
+impl Pace {
+    /// So many bytes are on their way from now on.
+    pub(super) fn begin(&mut self, now: Time, patience_nanos: u64, bytes: u32) -> Moving {
+        let time = patience_nanos + u64::from(bytes) * NANOS_PER_BYTE;
+        let until = Time(self.clock(now).0 + time);
+        let latest = Time(now.0 + time + self.moving_bytes * NANOS_PER_BYTE);
+        self.moving_bytes += u64::from(bytes);
+        Moving { bytes, until, latest }
+    }
+
+    /// They have moved.
+    pub(super) fn end(&mut self, moving: Moving) {
+        self.stop(moving);
+        self.moved_bytes += u64::from(moving.bytes);
+    }
+
+    /// They will not move.
+    fn stop(&mut self, moving: Moving) {
+        self.moving_bytes -= u64::from(moving.bytes);
+    }
+
+    /// The patience that is left when this ends now.
+    fn left(&self, moving: Moving, now: Time) -> u64 {
+        let by_clock = moving.until.0.saturating_sub(self.clock(now).0);
+        by_clock.min(moving.latest.0.saturating_sub(now.0))
+    }
+
+    pub(super) fn is_late(&self, moving: Moving, now: Time) -> bool {
+        self.left(moving, now) == 0
+    }
+
+    fn clock(&self, now: Time) -> Time {
+        Time(now.0.saturating_sub(self.kept_nanos))
+    }
+
+    /// Looks how much has moved. What is faster than the rate makes up for a pause of `stall_nanos` at most.
+    fn look(&mut self, now: Time, stall_nanos: u64) {
+        let moved = std::mem::take(&mut self.moved_bytes) * NANOS_PER_BYTE;
+        let Some(then) = self.looked_at.replace(now) else { return };
+        let ahead = self.ahead_nanos + moved;
+        let kept = ahead.min(now.0.saturating_sub(then.0));
+        self.kept_nanos += kept;
+        self.ahead_nanos = (ahead - kept).min(stall_nanos);
+    }
 }
 
 impl<I: Io> Core<I> {
-    /// The time in all, in nanoseconds, that the initiator of this connection has for so many bytes of a new command.
-    pub(super) fn patience(&self, connection: Key, bytes: u64) -> u64 {
-        let beside = self.connections.get(connection).map_or(0, |conn| conn.share.bytes() + conn.lent_bytes);
-        patience(self.stall_nanos, bytes, beside)
+    /// The initiator has to move so much data of a task from now on.
+    pub(super) fn begin_moving(&mut self, key: Key, bytes: u32) -> Option<Moving> {
+        let now = self.io.now();
+        let task = self.tasks.get(key)?;
+        let conn = self.connections.get_mut(task.origin)?;
+        Some(conn.pace.begin(now, task.patience_nanos, bytes))
     }
 
-    /// Ends discovery sessions that last too long, and sessions whose data moves too slowly: what the initiator announced and
-    /// does not send, or asked for and does not take.
+    /// The data of a task that was on its way has moved.
+    pub(super) fn has_moved(&mut self, key: Key) {
+        let now = self.io.now();
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let (Some(moving), Some(conn)) = (task.moving(), self.connections.get_mut(task.origin)) else {
+            return;
+        };
+        // Time that was not needed does not add up: it would be there for the last byte.
+        task.patience_nanos = conn.pace.left(moving, now).min(self.stall_nanos);
+        conn.pace.end(moving);
+    }
+
+    /// A task is over: nothing of it is on its way any more.
+    pub(super) fn stop_moving(&mut self, key: Key) {
+        let Some(task) = self.tasks.get(key) else { return };
+        if let (Some(moving), Some(conn)) = (task.moving(), self.connections.get_mut(task.origin)) {
+            conn.pace.stop(moving);
+        }
+    }
+
+    /// Ends discovery sessions that last too long, and sessions whose data moves too slowly: what the initiator was asked for
+    /// and does not send, or asked for and does not take.
     pub(super) fn end_stalled(&mut self, now: Time) {
         for key in self.keys_where(|conn| conn.expires.is_some_and(|at| at <= now)) {
             self.gone(key, &format!("a discovery session lasts {} s", DISCOVERY_WITHIN.as_secs()));
         }
-        let late = self.tasks.iter().filter(|(_, task)| task.is_late(now)).map(|(_, task)| task.origin);
-        // Frames of AoE wait for room at the interface, and not for a peer.
-        let waits = |key: &Key| {
-            self.connections.get(*key).is_some_and(|conn| !matches!(conn.machine, Transport::Aoe(_)))
+        let stall_nanos = self.stall_nanos;
+        self.connections.iter_mut().for_each(|(_, conn)| conn.pace.look(now, stall_nanos));
+        let connections = &self.connections;
+        let is_late = |origin: &Key, moving: Moving| {
+            connections.get(*origin).is_some_and(|conn| conn.pace.is_late(moving, now))
         };
-        let mut stalled: Vec<Key> = late.filter(waits).collect();
+        let late = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.moving().is_some_and(|moving| is_late(&task.origin, moving)));
+        let mut stalled: Vec<Key> = late.map(|(_, task)| task.origin).collect();
         stalled.extend(self.keys_where(|conn| conn.is_lent_late(now)));
+        // Frames of AoE wait for room at the interface, and not for a peer.
+        stalled.retain(|key| {
+            self.connections.get(*key).is_some_and(|conn| !matches!(conn.machine, Transport::Aoe(_)))
+        });
         if let Some(then) = now.0.checked_sub(self.stall_nanos).map(Time) {
             stalled.extend(self.keys_where(|conn| conn.kept.iter().any(|kept| kept.since <= then)));
             stalled.extend(self.keys_where(|conn| conn.sends_since().is_some_and(|since| since <= then)));
@@ -49,18 +146,6 @@ impl<I: Io> Core<I> {
         for key in stalled {
             self.gone(key, &format!("its data moved too slowly (stall_timeout is {limit} s)"));
         }
-    }
-}
-
-impl Task {
-    /// The initiator has to move data from now on; until when it has time for it.
-    pub(super) fn begin_moving(&self, now: Time) -> Time {
-        Time(now.0.saturating_add(self.patience_nanos))
-    }
-
-    /// The data has moved.
-    pub(super) fn end_moving(&mut self, until: Time, now: Time) {
-        self.patience_nanos = until.0.saturating_sub(now.0);
     }
 }
 

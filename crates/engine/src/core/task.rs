@@ -8,9 +8,9 @@ use super::budget::Rest;
 use super::buffer::Purpose;
 use super::connection::Connection;
 use super::lent::Occupant;
+use super::stall::Moving;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
-use proto::time::Time;
 use proto::verbs::{self, Command, Down, TaskId};
 use reactor::io::Io;
 use scsi::command::Status;
@@ -55,8 +55,8 @@ pub(super) struct Task {
     /// How much of the data-out has been asked for.
     pub(super) asked_bytes: u32,
     /// Not all has come that was asked for, for which there is time until then: the transport has the buffer.
-    missing: Option<Time>,
-    /// In how much time in all its initiator has to send or take what is left of its data.
+    missing: Option<Moving>,
+    /// What is left of the time that its initiator may take beyond [`super::stall`]'s rate.
     pub(super) patience_nanos: u64,
     /// It counts in its unit's gate.
     gated: bool,
@@ -115,8 +115,8 @@ pub(super) enum State {
     Pushing {
         /// Nothing follows.
         last: bool,
-        /// Until when there is time for that.
-        until: Time,
+        /// How much, and until when there is time for that.
+        moving: Moving,
     },
     /// The unit's home.
     AtHome,
@@ -193,10 +193,20 @@ impl Task {
         self.detached.as_ref().filter(|_| self.is_unstoppable()).map(|detached| detached.losses)
     }
 
-    /// Whether its initiator should have sent, or taken, the data that is on its way.
-    pub(super) fn is_late(&self, now: Time) -> bool {
-        let is_push_late = matches!(self.state, State::Pushing { until, .. } if until <= now);
-        is_push_late || self.missing.is_some_and(|until| until <= now)
+    /// Its data that is on its way, in either direction.
+    pub(super) fn moving(&self) -> Option<Moving> {
+        match self.state {
+            State::Pushing { moving, .. } => Some(moving),
+            State::Waiting
+            | State::Overlapping
+            | State::Starved
+            | State::Unsolicited
+            | State::Fetching { .. }
+            | State::Storing
+            | State::Reading { .. }
+            | State::AtHome
+            | State::Running => self.missing,
+        }
     }
 
     /// Whether data of it is on its way from the initiator.
@@ -206,7 +216,7 @@ impl Task {
 
     /// Whether data of it is on its way, in either direction.
     pub(super) fn is_transferring(&self) -> bool {
-        self.missing.is_some() || matches!(self.state, State::Pushing { .. })
+        self.moving().is_some()
     }
 
     /// Whether it may take long, or what it does is not for this core to end.
@@ -279,9 +289,7 @@ impl<I: Io> Core<I> {
 
     fn insert(&mut self, task: Task) -> Key {
         let (origin, wire) = (task.origin, task.wire);
-        let bytes = u64::from(task.command.read_bytes) + u64::from(task.command.write_bytes);
-        let patience_nanos = self.patience(origin, bytes);
-        let key = self.tasks.insert(Task { patience_nanos, ..task });
+        let key = self.tasks.insert(Task { patience_nanos: self.stall_nanos, ..task });
         if let Some(conn) = self.connections.get_mut(origin) {
             conn.occupy(wire, Occupant::Task(key));
         }
@@ -377,12 +385,12 @@ impl<I: Io> Core<I> {
     }
 
     fn ask(&mut self, key: Key, at: u32, len: u32) {
-        let now = self.io.now();
+        let moving = self.begin_moving(key, len);
         let Some(task) = self.tasks.get_mut(key) else { return };
         let from = task.asked_bytes;
         let into = task.buffer.slice(from - at, len);
         task.asked_bytes += len;
-        task.missing = Some(task.begin_moving(now));
+        task.missing = moving;
         let (connection, down) = (task.connection, Down::Fetch { task: task.wire, at: from, into });
         self.down(connection, down);
     }
@@ -474,11 +482,9 @@ impl<I: Io> Core<I> {
 
     /// Data of the last `Fetch` is in place.
     pub(super) fn fetched(&mut self, key: Key) {
-        let now = self.io.now();
+        self.has_moved(key);
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if let Some(until) = task.missing.take() {
-            task.end_moving(until, now);
-        }
+        task.missing = None;
         if task.state == State::Unsolicited {
             return self.run_task(key, Event::Start);
         }
@@ -492,6 +498,7 @@ impl<I: Io> Core<I> {
 
     /// The initiator broke the standard in the task's data; the transport ends the task with it.
     pub(super) fn fetch_failed(&mut self, key: Key) {
+        self.stop_moving(key);
         if let Some(task) = self.tasks.get_mut(key) {
             task.missing = None;
         }
@@ -675,6 +682,7 @@ impl<I: Io> Core<I> {
 
     fn free_task(&mut self, key: Key) {
         self.keep_buffer(key);
+        self.stop_moving(key);
         self.forget_connection(key);
         self.give_buffer(key);
         let Some(Task { gated, aborted, unit, claim, .. }) = self.tasks.get(key) else { return };

@@ -75,8 +75,7 @@ impl<I: Io> Core<I> {
     }
 
     pub(super) fn push(&mut self, key: Key, from: Places, at: u32, end: Option<Ending>) -> Option<Event> {
-        let now = self.io.now();
-        let task = self.tasks.get_mut(key)?;
+        let task = self.tasks.get(key)?;
         let from = from.slice(0, task.command.read_bytes.saturating_sub(at));
         if from.is_empty() {
             return match end {
@@ -87,7 +86,9 @@ impl<I: Io> Core<I> {
                 None => Some(Event::Pushed),
             };
         }
-        task.state = State::Pushing { last: end.is_some(), until: task.begin_moving(now) };
+        let moving = self.begin_moving(key, from.len())?;
+        let task = self.tasks.get_mut(key)?;
+        task.state = State::Pushing { last: end.is_some(), moving };
         let connection = task.connection;
         let down = Down::Push { task: task.wire, at, from, end: end.map(to_wire) };
         if let Some(ending) = &end {
@@ -99,12 +100,11 @@ impl<I: Io> Core<I> {
 
     /// The bytes of the last `Push` have left.
     pub(in crate::core) fn pushed(&mut self, key: Key) {
-        let now = self.io.now();
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        let State::Pushing { last, until } = task.state else { return };
-        task.end_moving(until, now);
+        let Some(task) = self.tasks.get(key) else { return };
+        let State::Pushing { last, .. } = task.state else { return };
+        self.has_moved(key);
+        self.set_state(key, State::Running);
         if last {
-            task.state = State::Running;
             self.free_task(key);
         } else {
             self.run_task(key, Event::Pushed);
