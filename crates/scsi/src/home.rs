@@ -80,6 +80,8 @@ pub enum HomeRequest {
     QueueError {
         /// Who.
         from: NexusId,
+        /// It may only read, and so ends no commands of others.
+        read_only: bool,
     },
     /// ABORT TASK SET.
     AbortTaskSet {
@@ -346,7 +348,7 @@ impl Home {
             HomeRequest::EraseBegin { from, kind } => draft.erase_begin(from.nexus, kind),
             HomeRequest::EraseEnd { ok, kind } => draft.erase_end(ok, kind),
             HomeRequest::SanitizeExitFailure { from: _ } => draft.sanitize_exit_failure(),
-            HomeRequest::QueueError { from } => draft.queue_error(from),
+            HomeRequest::QueueError { from, read_only } => draft.queue_error(from, read_only),
             HomeRequest::AbortTaskSet { from } => draft.abort_task_set(from),
             HomeRequest::ClearTaskSet { from } => draft.clear_task_set(from),
             HomeRequest::Reset { from } => {
@@ -482,11 +484,12 @@ impl Draft {
         self.changed()
     }
 
-    /// QERR (SPC-4 section 7.5.8): 1 ends the whole task set, 3 the commands of the nexus that had the error.
-    fn queue_error(&mut self, from: NexusId) -> HomeReply {
+    /// QERR (SPC-4 section 7.5.8): 1 ends the whole task set, 3 the commands of the nexus that had the error. Who may only
+    /// read could otherwise end the commands of others by any that is refused.
+    fn queue_error(&mut self, from: NexusId, read_only: bool) -> HomeReply {
         match self.policy.modes.queue_error {
-            1 => self.clear_task_set(from),
-            3 => self.abort_task_set(from),
+            1 if !read_only => self.clear_task_set(from),
+            1 | 3 => self.abort_task_set(from),
             _ => HomeReply::Done,
         }
     }
@@ -606,14 +609,17 @@ mod tests {
     #[test]
     fn queue_errors_end_what_the_mode_page_says() {
         let mut bench = Bench::new();
-        bench.ask(HomeRequest::QueueError { from: FIRST });
+        bench.ask(HomeRequest::QueueError { from: FIRST, read_only: false });
         assert!(bench.published.is_none());
-        let mut bench = with_modes(|modes| modes.queue_error = 3);
-        bench.ask(HomeRequest::QueueError { from: FIRST });
-        assert_eq!(bench.published.unwrap().aborts, [(Who::Only(FIRST), Aborted::Silently)]);
-        let mut bench = with_modes(|modes| modes.queue_error = 1);
-        bench.ask(HomeRequest::QueueError { from: FIRST });
-        assert_eq!(bench.published.unwrap().aborts.len(), 2);
+        let aborts = |queue_error, read_only| {
+            let mut bench = with_modes(|modes| modes.queue_error = queue_error);
+            bench.ask(HomeRequest::QueueError { from: FIRST, read_only });
+            bench.published.unwrap().aborts
+        };
+        let own = (Who::Only(FIRST), Aborted::Silently);
+        assert_eq!(aborts(3, false), [own.clone()]);
+        assert_eq!(aborts(1, false), [own.clone(), (Who::Others(FIRST), Aborted::Silently)]);
+        assert_eq!(aborts(1, true), [own], "others are no matter of who may only read");
     }
 
     #[test]

@@ -587,13 +587,13 @@ impl<I: Io> Core<I> {
             && self.views.get(unit as usize).is_some_and(|view| view.policy.modes.queue_error != 0)
             && let Some(conn) = self.connections.get(conn)
         {
-            let from = conn.nexus;
+            let (from, read_only) = (conn.nexus, conn.luns[task.lun].nexus.read_only);
             // It is told only when no other command is left to be aborted: none that the initiator sends in answer is.
             self.set_state(key, State::AtHome);
             if let Some(task) = self.tasks.get_mut(key) {
                 task.held = Some(Box::new(ending));
             }
-            return self.ask_home(unit, Waiter::Task(key), HomeRequest::QueueError { from });
+            return self.ask_home(unit, Waiter::Task(key), HomeRequest::QueueError { from, read_only });
         }
         self.tell_end(key, ending);
     }

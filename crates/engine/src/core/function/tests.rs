@@ -1,11 +1,13 @@
 //! Task management while a store is slow.
 
+use crate::config::Group;
 use crate::testing::initiator::{Initiator, Login, write_cdb};
 use crate::testing::{HeldStore, serve};
 
 const BLOCK: u32 = 512;
 const ABORT_TASK: u8 = 1;
 const COMPLETE: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
 
 #[test]
 fn abort_task_waits_for_its_task_whatever_lun_it_names() {
@@ -23,5 +25,46 @@ fn abort_task_waits_for_its_task_whatever_lun_it_names() {
     assert_eq!(initiator.complete(abort).expect("an answer").status, COMPLETE);
     assert!(!initiator.has_ended(write));
     initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn errors_of_who_may_only_read_end_no_commands_of_others() {
+    let stores = [HeldStore::new()];
+    let group = |name: &str, read_only| Group {
+        name: name.into(),
+        initiators: vec![format!("*:{name}")],
+        networks: Vec::new(),
+        deny: false,
+        read_only,
+        luns: None,
+        chap: None,
+    };
+    let (daemon, url) = serve(1, &stores, |config| {
+        config.targets[0].groups = vec![group("reads", true), group("owns", false)];
+    });
+    let [mut owns, mut reads] = ["owns", "reads"].map(|name| {
+        let mut initiator = Initiator::login(&url, &Login::named(name)).expect("a session");
+        initiator.ready(0).expect("the unit is ready");
+        initiator
+    });
+    // QERR is 01b: an error ends the whole task set (SPC-4 section 7.5.8).
+    let mut page = owns.read(0, &[0x1a, 8, 0x0a, 0, 255, 0], 255).expect("an answer").data;
+    (page[0], page[4], page[4 + 3]) = (0, page[4] & 0x3f, page[4 + 3] | 0x02);
+    let select = [0x15, 0x10, 0, 0, page.len() as u8, 0];
+    assert_eq!(owns.write(0, &select, &page).expect("an answer").status, COMPLETE);
+    // The unit attention of the changed mode.
+    reads.ready(0).expect("the unit is ready");
+    stores[0].hold();
+    let write = owns.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    stores[0].wait_for(1);
+    let refused = reads.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![2; 512]).expect("it is sent");
+    assert_eq!(reads.complete(refused).expect("an answer").status, CHECK_CONDITION);
+    assert_eq!(stores[0].cancelled(), 0, "the WRITE of the owner goes on");
+    stores[0].release();
+    assert_eq!(owns.complete(write).expect("an answer").status, COMPLETE);
+    for initiator in [owns, reads] {
+        initiator.logout().expect("an answer");
+    }
     daemon.stop().expect("every core ends in order");
 }

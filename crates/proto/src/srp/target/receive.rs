@@ -207,16 +207,12 @@ impl Target {
                 return Ok(());
             }
         };
-        if function != Function::ClearAca {
-            // Those that have not entered the task set were not handed to the layer above.
-            let _ = self.forget_unread(|other| other == lun);
-        }
         self.ask(tag, sol_not, lun, function);
         Ok(())
     }
 
     /// Aborts the tasks of such LUNs of which the layer above does not know, since descriptor tables of theirs, or of one
-    /// before them, are still being read. Those are returned of which a read is under way; its end is reported by
+    /// before them, are still being read: that layer decides whether a function is carried out, and when. Those are returned of which a read is under way; its end is reported by
     /// [`Up::Pushed`].
     pub fn forget_unread(&mut self, of: impl Fn(u64) -> bool) -> Vec<TaskId> {
         let unread = self.tasks.iter().filter(|(_, task)| task.stage == Stage::Tables && of(task.lun()));

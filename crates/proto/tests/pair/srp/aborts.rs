@@ -78,10 +78,11 @@ impl Above {
                     if let Function::AbortTask(Some(task)) = function {
                         self.end(rig, Down::Abort { task });
                     }
-                    if function == Function::LogicalUnitReset
-                        && let Some((task, _)) = self.task
-                    {
-                        self.end(rig, Down::Abort { task });
+                    if function == Function::LogicalUnitReset {
+                        rig.target.machine.forget_unread(|lun| lun == 0);
+                        if let Some((task, _)) = self.task {
+                            self.end(rig, Down::Abort { task });
+                        }
                     }
                     rig.down(Down::FunctionDone { id, response: FunctionResponse::Complete });
                 }

@@ -6,7 +6,7 @@ use super::shapes::{buffers, table};
 use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::Random;
 use proto::message::{Access, MessageMachine};
-use proto::verbs::{Down, FunctionResponse, Up};
+use proto::verbs::{Down, FunctionId, FunctionResponse, Up};
 use wire::srp::{LoginRequest, TaskFunction};
 
 const RESET: u64 = 99;
@@ -81,23 +81,49 @@ fn a_command_that_is_aborted_holds_up_none_behind_it() {
     }
 }
 
+/// Commands for two LUNs, and a reset of the first, which has just gone up.
+fn reset(seed: u64) -> (Rig<Wild>, FunctionId) {
+    let (mut rig, tabled) = rig(seed);
+    rig.send(&numbered(1, 0, &tabled));
+    rig.send(&numbered(2, 0, &Shape::None));
+    rig.send(&numbered(3, 1, &Shape::None));
+    rig.send(&numbered(4, 0, &tabled));
+    rig.send(&numbered(5, 1, &tabled));
+    rig.send(&function(RESET, TaskFunction::LOGICAL_UNIT_RESET, 0));
+    loop {
+        assert!(rig.step(), "seed {seed}: the reset goes up");
+        if let Some(Up::Function { id, .. }) = rig.ups.last() {
+            let id = *id;
+            rig.ups.pop();
+            return (rig, id);
+        }
+    }
+}
+
 #[test]
 fn what_a_reset_ends_does_not_go_up_behind_it() {
     for seed in 0..60 {
-        let (mut rig, tabled) = rig(seed);
-        rig.send(&numbered(1, 0, &tabled));
-        rig.send(&numbered(2, 0, &Shape::None));
-        rig.send(&numbered(3, 1, &Shape::None));
-        rig.send(&numbered(4, 0, &tabled));
-        rig.send(&numbered(5, 1, &tabled));
-        rig.send(&function(RESET, TaskFunction::LOGICAL_UNIT_RESET, 0));
+        let (mut rig, id) = reset(seed);
+        let before = numbers(&mut rig);
+        rig.target.machine.forget_unread(|lun| lun == 0);
+        rig.down(Down::FunctionDone { id, response: FunctionResponse::Complete });
         rig.run();
-        let seen = numbers(&mut rig);
-        let reset = seen.iter().position(|number| *number == RESET).expect("the reset goes up");
-        let (before, behind) = seen.split_at(reset);
-        assert!(behind.iter().all(|number| [3, 5, RESET].contains(number)), "seed {seed}: {seen:?}");
-        assert!(before.is_sorted() && behind[1..].is_sorted(), "seed {seed}: {seen:?}");
+        let behind = numbers(&mut rig);
+        assert!(behind.iter().all(|number| [3, 5].contains(number)), "seed {seed}: {before:?} {behind:?}");
+        assert!(before.is_sorted() && behind.is_sorted(), "seed {seed}: {before:?} {behind:?}");
+        let seen = [before, behind].concat();
         assert!(seen.contains(&3) && seen.contains(&5), "seed {seed}: {seen:?}");
+        assert_eq!((rig.broken, &rig.target_gone), (None, &None));
+    }
+}
+
+#[test]
+fn a_reset_that_is_refused_ends_nothing() {
+    for seed in 0..60 {
+        let (mut rig, id) = reset(seed);
+        rig.down(Down::FunctionDone { id, response: FunctionResponse::NotAuthorized });
+        rig.run();
+        assert_eq!(numbers(&mut rig), [1, 2, 3, 4, 5], "seed {seed}");
         assert_eq!((rig.broken, &rig.target_gone), (None, &None));
     }
 }
