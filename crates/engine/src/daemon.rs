@@ -287,7 +287,8 @@ fn raise_descriptor_limit(config: &Config) -> Option<u64> {
 fn own_descriptors(config: &Config) -> u64 {
     let of_lun = |lun: &Lun| match lun.store {
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } => 0,
-        StoreSpec::File { .. } | StoreSpec::Block { .. } => 2,
+        // Each core's lane has one that wakes it after another's sync, and one for answers about extents.
+        StoreSpec::File { .. } | StoreSpec::Block { .. } => 2 + 2 * config.cores.len(),
         StoreSpec::Remote { .. } => config.cores.len(),
     };
     config.luns.iter().map(of_lun).sum::<usize>() as u64 + OWN_DESCRIPTORS
@@ -530,7 +531,8 @@ fn watched(shared: &Shared, unit: usize, opened: &Opened, fit: &Result<(), Strin
         unit: unit as u32,
         home: shared.homes[unit],
         store: opened.store.clone(),
-        has_failed: opened.failed.is_some(),
+        failed: opened.failed.clone(),
+        logged: None,
         resets: 0,
         misplaced: None,
     })

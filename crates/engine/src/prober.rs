@@ -13,6 +13,9 @@ use store::lane::Store;
 /// How often a store is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long after a line about a failure the next one comes for another reason.
+const QUIET: Duration = Duration::from_secs(10);
+
 /// How long the end waits for a last look at where stores are: one may hang.
 const LAST_LOOK: Duration = Duration::from_secs(5);
 
@@ -25,8 +28,10 @@ pub(crate) struct Watched {
     /// Home core of the unit.
     pub(crate) home: usize,
     pub(crate) store: Arc<dyn Store>,
-    /// Whether the unit was told last that its store has failed.
-    pub(crate) has_failed: bool,
+    /// Why its store has failed, as the log had it last; `None`: it works.
+    pub(crate) failed: Option<String>,
+    /// When the log had that, if it was logged here.
+    pub(crate) logged: Option<Instant>,
     /// Resets of its store ([`Store::resets`]) that the unit was told of.
     pub(crate) resets: u64,
     /// Why its path did not lead to it at the last look.
@@ -57,7 +62,7 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
     let thread = std::thread::Builder::new().name(format!("store-{}", watched.unit));
     thread.spawn(move || {
         while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
-            for request in watched.reset().into_iter().chain(watched.look()) {
+            for request in watched.reset().into_iter().chain(watched.look(Instant::now())) {
                 let origin = Origin { core: watched.home, who: Waiter::Nobody };
                 home.post(Message::Home { unit: watched.unit, origin, request });
             }
@@ -70,11 +75,12 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
 
 impl Watched {
     /// What the unit's home is to be told, if anything, of the store's state.
-    fn look(&mut self) -> Option<HomeRequest> {
+    fn look(&mut self, now: Instant) -> Option<HomeRequest> {
         let (store, lun) = (&self.store, &self.name);
         match store.refresh() {
             Ok(changed) => {
-                if std::mem::take(&mut self.has_failed) {
+                self.logged = None;
+                if self.failed.take().is_some() {
                     tracing::warn!(%lun, "the store is back: {}", store.describe());
                     return Some(HomeRequest::StoreChanged(store.traits()));
                 }
@@ -83,12 +89,21 @@ impl Watched {
                 tracing::info!(%lun, size_bytes, discards, read_only, "the store changed");
                 Some(HomeRequest::StoreChanged(traits))
             }
-            Err(_) if self.has_failed => None,
-            Err(error) => {
-                self.has_failed = true;
-                tracing::error!(%lun, "the store failed, its LUNs are not ready: {error}");
-                Some(HomeRequest::StoreFailed(error.into()))
-            }
+            Err(error) => match &self.failed {
+                None => {
+                    tracing::error!(%lun, "the store failed, its LUNs are not ready: {error}");
+                    (self.failed, self.logged) = (Some(error.clone()), Some(now));
+                    Some(HomeRequest::StoreFailed(error.into()))
+                }
+                Some(last) => {
+                    let is_quiet = self.logged.is_some_and(|at| now.saturating_duration_since(at) < QUIET);
+                    if *last != error && !is_quiet {
+                        tracing::error!(%lun, "its LUNs are still not ready: {error}");
+                        (self.failed, self.logged) = (Some(error), Some(now));
+                    }
+                    None
+                }
+            },
         }
     }
 
@@ -150,7 +165,7 @@ mod tests {
         let name = "db".into();
         (
             store.clone(),
-            Watched { name, unit: 0, home: 0, store, has_failed: false, resets: 0, misplaced: None },
+            Watched { name, unit: 0, home: 0, store, failed: None, logged: None, resets: 0, misplaced: None },
         )
     }
 
@@ -166,14 +181,38 @@ mod tests {
     #[test]
     fn a_store_that_goes_and_comes_back_is_told_once_each() {
         let (store, mut watched) = watched();
-        assert!(watched.look().is_none());
+        assert!(watched.look(Instant::now()).is_none());
         *store.0.lock().unwrap() = Err("unplugged".into());
-        assert!(matches!(watched.look(), Some(HomeRequest::StoreFailed(why)) if &*why == "unplugged"));
-        assert!(watched.look().is_none());
+        assert!(
+            matches!(watched.look(Instant::now()), Some(HomeRequest::StoreFailed(why)) if &*why == "unplugged")
+        );
+        assert!(watched.look(Instant::now()).is_none());
         *store.0.lock().unwrap() = Ok(None);
-        assert!(matches!(watched.look(), Some(HomeRequest::StoreChanged(traits)) if traits.size_bytes == 7));
-        assert!(watched.look().is_none());
+        assert!(
+            matches!(watched.look(Instant::now()), Some(HomeRequest::StoreChanged(traits)) if traits.size_bytes == 7)
+        );
+        assert!(watched.look(Instant::now()).is_none());
     }
+
+    #[test]
+    fn another_reason_is_logged_at_once_after_the_start_and_then_now_and_then() {
+        let (store, mut watched) = watched();
+        watched.failed = Some("it has not opened in 2 seconds".into());
+        let start = Instant::now();
+        let mut logs = |reason: &str, after: Duration| {
+            *store.0.lock().unwrap() = Err(reason.into());
+            assert!(watched.look(start + after).is_none(), "the unit knows");
+            watched.logged == Some(start + after) && watched.failed.as_deref() == Some(reason)
+        };
+        let second = Duration::from_secs(1);
+        assert!(!logs("it has not opened in 2 seconds", second));
+        assert!(logs("wrong secret", second * 2));
+        assert!(!logs("wrong secret", second * 3));
+        assert!(!logs("refused", second * 3));
+        assert!(logs("refused", second * 2 + QUIET));
+        assert!(!logs("refused", second * 2 + QUIET * 2), "it is known");
+    }
+
     /// Says when it is looked at, and hangs then if it is told to.
     struct Hanging {
         looks: mpsc::Sender<&'static str>,
@@ -207,8 +246,16 @@ mod tests {
         let watch = |name: &'static str, until| {
             let store = Arc::new(Hanging { looks: looks.clone(), name, until });
             let name = name.into();
-            let watched =
-                Watched { name, unit: 0, home: 0, store, has_failed: false, resets: 0, misplaced: None };
+            let watched = Watched {
+                name,
+                unit: 0,
+                home: 0,
+                store,
+                failed: None,
+                logged: None,
+                resets: 0,
+                misplaced: None,
+            };
             start(watched, home[0].sender(0)).unwrap()
         };
         let _hangs = watch("hangs", Some(Mutex::new(until)));

@@ -52,11 +52,7 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Report(arguments) }) => tool(|| report::run(&arguments)),
         // Help and version.
         Err(error) if !error.use_stderr() => told(error.print()),
-        Err(error) => {
-            let arguments =
-                std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
-            fail(one_line(&error, arguments), WRONG_INPUT)
-        }
+        Err(error) => fail(one_line(&error, words()), WRONG_INPUT),
     }
 }
 
@@ -66,7 +62,7 @@ fn check(file: &Path) -> ExitCode {
         Err(problems) => return refuse(&problems),
     };
     for warning in &warnings {
-        eprintln!("lunette: warning: {warning}");
+        complain(format_args!("lunette: warning: {warning}"));
     }
     let count = |number: usize, word: &str| format!("{number} {word}{}", if number == 1 { "" } else { "s" });
     let parts = [
@@ -235,10 +231,15 @@ fn complain(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", without_secrets(text));
 }
 
+/// Our arguments, as they are shown where they are not UTF-8.
+fn words() -> impl Iterator<Item = String> {
+    std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned())
+}
+
 /// A message in which our arguments are quoted, maybe, without what may be secrets of theirs.
 fn without_secrets(message: impl Display) -> String {
     let mut text = message.to_string();
-    for argument in std::env::args().skip(1) {
+    for argument in words() {
         let value = argument.split_once('=').map_or("", |(_, value)| value);
         for quoted in [argument.as_str(), value] {
             let shown = redact(quoted);

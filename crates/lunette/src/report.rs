@@ -1,6 +1,6 @@
 //! `lunette report`: measures a plan and makes a page of it.
 
-use crate::{Failure, INTERRUPTED, catch_interrupts};
+use crate::{Failure, INTERRUPTED, catch_interrupts, words};
 use bench::report::{BUILTIN, LiveBed, Outcome, Plan, Position, Progress, Request, Row, builtin, make};
 use bench::result::Sample;
 use clap::Args;
@@ -55,10 +55,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
         directory: arguments.output.clone(),
         resume: arguments.resume,
         // As one would type it: where the program lies is the affair of one machine.
-        command: std::iter::once("lunette".to_owned())
-            .chain(std::env::args().skip(1))
-            .collect::<Vec<_>>()
-            .join(" "),
+        command: std::iter::once("lunette".to_owned()).chain(words()).collect::<Vec<_>>().join(" "),
         stop: Arc::clone(&stop),
     };
     let program = std::env::current_exe()

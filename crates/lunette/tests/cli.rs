@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 use std::time::Duration;
 use support::daemon::Daemon;
@@ -100,6 +102,28 @@ fn wrong_options_are_answered_with_one_line() {
         assert_eq!(lines.len(), 1, "{arguments:?}:\n{}", outcome.text);
         assert!(lines[0].contains(named), "{arguments:?}: {}", lines[0]);
     }
+}
+
+#[test]
+fn arguments_that_are_not_utf8_are_answered_with_one_line() {
+    let file = OsStr::from_bytes(b"/nonexistent/\xff.toml");
+    for arguments in [[OsStr::new("check"), file], [OsStr::new("copy"), file]] {
+        let outcome = run(Daemon::command().args(arguments), Duration::from_secs(30));
+        assert_eq!(code(&outcome), Some(2), "{arguments:?}:\n{}", outcome.text);
+        assert_eq!(outcome.text.lines().count(), 1, "{arguments:?}:\n{}", outcome.text);
+    }
+}
+
+#[test]
+fn warnings_that_cannot_be_printed_change_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    let text = "[[lun]]\nram = '64T'\n[[target]]\nname = 'iqn.2026-11.a:x'\n";
+    std::fs::write(&file, text).expect("written");
+    let full = File::options().write(true).open("/dev/full").expect("a device that is full");
+    let output = Daemon::command().arg("check").arg(&file).stderr(full).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("OK but for 1 warning"), "{said}");
 }
 
 /// Whatever is wrong with a URL, and whoever finds it.

@@ -88,6 +88,8 @@ pub struct FileStore {
     can_zero: AtomicBool,
     syncs: Syncs,
     faults: AtomicU64,
+    /// Since the last sync that went well.
+    losses_in_a_row: AtomicU64,
     stripes: Stripes,
     occupied: Occupied,
     unmapped: Unmapped,

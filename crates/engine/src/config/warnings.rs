@@ -179,8 +179,11 @@ fn store(lun: &Lun) -> Result<(), Fault> {
 /// with this very file may have it.
 fn address(listen: SocketAddr) -> Result<(), Fault> {
     let (ip, port) = (listen.ip(), listen.port());
+    // With the scope of a link-local address, without which it cannot be bound (RFC 4007 section 6).
+    let mut any_port = listen;
+    any_port.set_port(0);
     // UDP, so that nobody can connect meanwhile.
-    if let Err(error) = UdpSocket::bind((ip, 0)) {
+    if let Err(error) = UdpSocket::bind(any_port) {
         let what = match error.kind() {
             ErrorKind::AddrNotAvailable => format!("this machine does not have the address {ip}"),
             _ => format!("{ip} cannot be listened on: {error}"),
@@ -227,6 +230,31 @@ fn folder(path: &Path) -> Result<(), Fault> {
                 let fix = format!("let this user write to {shown}, or name another folder");
                 Fault::new(format!("{shown}: {error}"), fix)
             })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv6Addr, SocketAddrV6};
+
+    /// Those of this machine that are in use, by its table (proc_net(5), if_inet6).
+    #[test]
+    fn a_link_local_address_with_its_scope_is_found() {
+        const LINK: &str = "20";
+        const TENTATIVE: u8 = 0x40;
+        let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+        for line in table.lines() {
+            let [ip, scope_id, _, scope, flags, _] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            let ip = Ipv6Addr::from(u128::from_str_radix(ip, 16).unwrap());
+            let scope_id = u32::from_str_radix(scope_id, 16).unwrap();
+            if scope == LINK && u8::from_str_radix(flags, 16).unwrap() & TENTATIVE == 0 {
+                let found = address(SocketAddrV6::new(ip, 3260, 0, scope_id).into());
+                assert!(found.is_ok(), "{line}");
+            }
         }
     }
 }

@@ -3,8 +3,17 @@
 use super::url::Protocol;
 
 /// Options whose values are no secrets.
-const PUBLIC: [&str; 8] =
-    ["header_digest", "data_digest", "crc", "imm", "chap", "initiator_name", "give_up_after", "secret_file"];
+const PUBLIC: [&str; 9] = [
+    "header_digest",
+    "data_digest",
+    "crc",
+    "imm",
+    "chap",
+    "initiator_name",
+    "give_up_after",
+    "secret_file",
+    "target_secret_file",
+];
 
 /// Text that is one word, as an argument is, without what may be secrets of a URL: all before the last `@` of a host, and
 /// options that are not known to be harmless.

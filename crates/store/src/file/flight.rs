@@ -320,6 +320,7 @@ impl Flight {
         self.retries = 0;
         match self.piece.how {
             How::Sync => {
+                store.losses_in_a_row.store(0, Ordering::Relaxed);
                 store.syncs.end();
                 self.syncing = Syncing::No;
                 Step::Done(self.synced(store))
@@ -583,12 +584,12 @@ impl FileStore {
         }
     }
 
-    /// Counts a loss, and logs it in the same way.
+    /// Counts a loss, and logs it in the same way: the first after a sync that went well has its line.
     fn report_loss(&self, os: Os) {
-        let count = self.syncs.lost();
-        if count.is_power_of_two() {
+        let losses = self.syncs.lost();
+        if (self.losses_in_a_row.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two() {
             tracing::error!(
-                path = %self.path.display(), losses = count,
+                path = %self.path.display(), losses,
                 "what was written and not yet durable may be lost, and the next flush of each initiator fails: {os}"
             );
         }

@@ -179,6 +179,7 @@ fn finish(
         can_zero: AtomicBool::new(true),
         syncs: Syncs::new(losses),
         faults: AtomicU64::new(0),
+        losses_in_a_row: AtomicU64::new(0),
         stripes: Stripes::new(),
         occupied: Occupied::default(),
         unmapped: Unmapped::default(),

@@ -62,7 +62,8 @@ impl Syncs {
     /// The sync that runs is over. If it failed, [`Syncs::lost`] comes before.
     pub(super) fn end(&self) {
         self.changes.fetch_add(1, Ordering::Release);
-        for event in self.waiting().drain(..) {
+        let waiting = std::mem::take(&mut *self.waiting());
+        for event in waiting {
             // Fails only when the counter is full, and then it is readable anyway.
             let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
         }
