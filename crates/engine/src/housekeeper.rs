@@ -93,9 +93,17 @@ impl Housekeeper {
         let Some(dir) = &self.state_dir else { return state.is_empty() };
         let path = reservations_path(dir, &self.serials[unit as usize]);
         let Err(error) = keeper.replace(&path, state, is_final) else { return true };
-        tracing::error!(path = %path.display(), %error, "reservations could not be kept: is the state directory writable?");
+        crate::limited!(
+            "reservations that could not be kept",
+            tracing::Level::ERROR,
+            path = %path.display(),
+            %error,
+            "reservations could not be kept: is the state directory writable?"
+        );
         if !keeper.is_settled() {
-            tracing::error!(
+            crate::limited!(
+                "kept state that may not be durable",
+                tracing::Level::ERROR,
                 path = %path.display(),
                 "what was kept before may be gone after a power cut, although it holds: it is put back until that is durable"
             );

@@ -56,7 +56,7 @@ impl Ports {
         self.targets_of_luns.iter().map(of).collect()
     }
 
-    /// The ports of a LUN's targets that do not show it to an initiator, by their identifiers.
+    /// The ports of a LUN's targets that do not show it to an initiator, by their identifiers, in ascending order.
     pub(crate) fn hidden(&self, config: &Config, lun: usize, initiator: &str, from: IpAddr) -> Vec<u16> {
         let is_shown = |target: &usize| {
             let target = &config.targets[*target];
@@ -66,7 +66,9 @@ impl Ports {
             is_let_in && luns.iter().any(|(_, shown)| *shown == lun)
         };
         let hidden = self.targets_of_luns[lun].iter().filter(|target| !is_shown(target));
-        self.of_these(hidden.copied()).map(|port| port.relative_id).collect()
+        let mut ids: Vec<u16> = self.of_these(hidden.copied()).map(|port| port.relative_id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// Those of these targets.

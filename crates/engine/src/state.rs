@@ -49,7 +49,12 @@ impl Keeper {
     pub(crate) fn settle(&mut self) {
         for (path, state) in std::mem::take(&mut self.unsettled) {
             match self.put(&path, &state) {
-                Ok(()) => tracing::warn!(path = %path.display(), "the kept state is durable now"),
+                Ok(()) => crate::limited!(
+                    "kept state that is durable now",
+                    tracing::Level::WARN,
+                    path = %path.display(),
+                    "the kept state is durable now"
+                ),
                 Err(error) => {
                     tracing::debug!(path = %path.display(), %error, "the kept state is still not durable");
                     self.unsettled.insert(path, state);

@@ -19,7 +19,7 @@ use banner::{Running, banner};
 use clap::Parser as _;
 use engine::Daemon;
 use engine::config::{Checked, Problems, ServeOptions};
-use engine::initiator::redact;
+use engine::initiator::{redact, redact_all};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::fmt::Display;
@@ -114,7 +114,7 @@ fn serve(options: Serve) -> ExitCode {
     let status = match run_daemon(&options.options()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { text, status }) => {
-            text.lines().for_each(|line| log.say(line));
+            redact_all(&without_secrets(text)).lines().for_each(|line| log.say(line));
             ExitCode::from(status)
         }
     };

@@ -148,6 +148,12 @@ fn no_message_shows_a_secret() {
         std::fs::write(&file, format!("[[lun]]\nurl = \"{url}\"\n")).expect("a file");
         for arguments in [
             &["serve", "--listen", "127.0.0.1:0", "--lun", url][..],
+            &["serve", "--listen", url],
+            &["serve", "--listen", "127.0.0.1:0", "--cores", url],
+            &["serve", "--listen", "127.0.0.1:0", "--poll", url],
+            &["serve", "--listen", "127.0.0.1:0", "--admin", url],
+            &["serve", "--listen", "127.0.0.1:0", "--srp", url],
+            &["serve", "--listen", "127.0.0.1:0", "--srp-guid", url],
             &["inquiry", url],
             &["discover", url],
             &["discover", "ram:1G", url],
@@ -162,6 +168,30 @@ fn no_message_shows_a_secret() {
             let outcome = lunette(arguments);
             assert!(matches!(code(&outcome), Some(1 | 2)), "{arguments:?}: {}", outcome.text);
             assert!(!outcome.text.contains(SECRET), "{arguments:?}: {}", outcome.text);
+        }
+    }
+}
+
+#[test]
+fn a_url_in_the_place_of_a_path_is_refused_without_its_secret() {
+    const URL: &str = "iscsi://user%Geheimnis@127.0.0.1/iqn.2026-11.a:x/0";
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    for kind in ["file", "block"] {
+        let spec = format!("{kind}:{URL}");
+        let target = "[[target]]\nname = \"iqn.2026-11.a:y\"\n";
+        std::fs::write(&file, format!("[[lun]]\n{kind} = \"{URL}\"\nserial = \"1\"\n{target}"))
+            .expect("a file");
+        let name = file.to_str().expect("its name");
+        for arguments in [
+            &["serve", "--listen", "127.0.0.1:0", "--lun", &spec][..],
+            &["serve", "--config", name],
+            &["check", name],
+        ] {
+            let outcome = lunette(arguments);
+            assert_eq!(code(&outcome), Some(2), "{arguments:?}: {}", outcome.text);
+            assert!(outcome.text.contains("this is a URL, not a path"), "{}", outcome.text);
+            assert!(!outcome.text.contains("Geheimnis"), "{arguments:?}: {}", outcome.text);
         }
     }
 }

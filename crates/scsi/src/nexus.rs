@@ -6,6 +6,7 @@ use crate::policy::Policy;
 use crate::reservation::{Access, aoe_mac};
 use crate::unit::{Port, Unit};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use wire::aoe::Mac;
 
 /// Names an I_T nexus within the daemon for as long as its session lives; never reused.
@@ -21,8 +22,8 @@ pub struct NexusUnit {
     pub transport_id: Vec<u8>,
     /// The target port's relative identifier.
     pub target_port: u16,
-    /// Other ports of the unit, whose targets do not show it to the initiator: they are not reported to it.
-    pub hidden_ports: Vec<u16>,
+    /// Other ports of the unit, whose targets do not show it to the initiator: they are not reported to it. In ascending order.
+    pub hidden_ports: Arc<[u16]>,
     /// The initiator's address, if it speaks ATA (over Ethernet), as its TransportID tells. Such a nexus has no unit
     /// attentions: ATA has no word for them.
     pub mac: Option<Mac>,
@@ -62,7 +63,7 @@ impl NexusUnit {
             id,
             transport_id,
             target_port,
-            hidden_ports: Vec::new(),
+            hidden_ports: Arc::default(),
             mac,
             is_masked: false,
             read_only,
@@ -104,7 +105,7 @@ impl NexusUnit {
 
     /// The ports of a unit that the initiator may know of.
     pub(crate) fn ports<'a>(&'a self, unit: &'a Unit) -> impl Iterator<Item = &'a Port> {
-        unit.ports.iter().filter(|port| !self.hidden_ports.contains(&port.relative_id))
+        unit.ports.iter().filter(|port| self.hidden_ports.binary_search(&port.relative_id).is_err())
     }
 
     /// Takes the unit attention that is to be reported first.

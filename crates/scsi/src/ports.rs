@@ -24,16 +24,13 @@ pub(crate) fn groups(admission: &Admission<'_>) -> Result<Program, Failure> {
 
 fn build_groups(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let mut body = Vec::new();
-    let ports = || env.nexus.ports(&env.view.unit);
-    let mut groups: Vec<u16> = ports().map(|port| port.group).collect();
-    groups.sort_unstable();
-    groups.dedup();
-    for group in groups {
-        let members: Vec<&Port> = ports().filter(|port| port.group == group).collect();
-        let [high, low] = group.to_be_bytes();
+    let mut ports: Vec<&Port> = env.nexus.ports(&env.view.unit).collect();
+    ports.sort_by_key(|port| port.group);
+    for members in ports.chunk_by(|one, other| one.group == other.group) {
+        let [high, low] = members.first().map_or(0, |port| port.group).to_be_bytes();
         let count = u8::try_from(members.len()).unwrap_or(u8::MAX);
         body.extend_from_slice(&[0, ACTIVE_OPTIMIZED_SUPPORTED, high, low, 0, 0, 0, count]);
-        for port in members.into_iter().take(usize::from(count)) {
+        for port in members.iter().take(usize::from(count)) {
             let [high, low] = port.relative_id.to_be_bytes();
             body.extend_from_slice(&[0, 0, high, low]);
         }
@@ -90,7 +87,7 @@ mod tests {
         };
         let [all, same] = pages();
         assert!(all == same && all.len() > 4);
-        bench.nexuses[1].hidden_ports = vec![2];
+        bench.nexuses[1].hidden_ports = [2].into();
         let mut pages = || {
             [0, 1].map(|nexus| {
                 bench.run(nexus, &[0x12, 1, 0x88, 4, 0, 0], &[], 1024).assert_good().data.clone()

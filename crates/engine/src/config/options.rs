@@ -132,7 +132,9 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
         raw.state_dir = Some(At::new(path, &Place::option("--state-dir")));
     }
     if let Some(address) = &options.admin {
-        let path = std::path::absolute(address).ok().filter(|_| address.contains('/'));
+        let path = std::path::absolute(address)
+            .ok()
+            .filter(|_| address.contains('/') && !scalar::looks_like_url(address));
         let address =
             path.and_then(|path| path.into_os_string().into_string().ok()).unwrap_or(address.clone());
         raw.admin = Some(text("--admin", &address));

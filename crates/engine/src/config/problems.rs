@@ -1,6 +1,7 @@
 //! What is wrong with a configuration: all of it at once, each with its place and its cure.
 
 use super::raw::Place;
+use crate::initiator::redact_all;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -141,7 +142,7 @@ impl<'a> Collector<'a> {
     fn problem(&self, place: &Place, fault: &Fault) -> Problem {
         let file = place.offset.and(self.file).map(|(path, _)| path.to_path_buf());
         let position = self.position(place);
-        let (path, what, fix) = (place.path.clone(), fault.what.clone(), fault.fix.clone());
+        let (path, what, fix) = (place.path.clone(), redact_all(&fault.what), redact_all(&fault.fix));
         Problem { file, position, path, what, fix }
     }
 

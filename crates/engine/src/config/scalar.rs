@@ -2,6 +2,7 @@
 
 use super::problems::Fault;
 use super::{AdminAddress, Network};
+use crate::initiator::Url;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -177,8 +178,18 @@ pub(crate) fn parse_guid(text: &str) -> Result<u64, String> {
     guid(text).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
 
+/// Whether a text is meant as a URL, known or not. Joined to a folder it would no longer look like one, nor its secret
+/// be known as such.
+pub(super) fn looks_like_url(text: &str) -> bool {
+    Url::is_meant(text) || text.contains("://")
+}
+
 /// A path, which has a slash in it and starts at `base`, or an address with a port.
 pub(super) fn admin(text: &str, base: &Path) -> Result<AdminAddress, Fault> {
+    if looks_like_url(text) {
+        let fix = "write a path, as /run/lunette.sock, or an address and a port, as 127.0.0.1:9260";
+        return Err(Fault::new("this is a URL, not a path", fix));
+    }
     if text.contains('/') {
         let path = base.join(text);
         let bytes = path.as_os_str().len();

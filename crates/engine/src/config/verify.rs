@@ -396,13 +396,13 @@ fn store(
         return size(at, block, problems).map(|size| StoreSpec::Null { size });
     }
     if let Some(at) = &raw.block {
-        return path(at, machine, problems).map(|path| StoreSpec::Block { path });
+        return path("block", at, machine, problems).map(|path| StoreSpec::Block { path });
     }
     if let Some(at) = &raw.url {
         let asked = raw.block_size.as_ref().and(block).and_then(|bytes| u32::try_from(bytes).ok());
         return problems.check(&at.place, remote(&at.value, asked, &machine.base));
     }
-    let path = path(raw.file.as_ref()?, machine, problems);
+    let path = path("file", raw.file.as_ref()?, machine, problems);
     let size = match &raw.size {
         None => Some(None),
         Some(at) => size(at, block, problems).map(Some),
@@ -432,7 +432,12 @@ fn size(at: &At<String>, block_bytes: Option<u64>, problems: &mut Collector<'_>)
     None
 }
 
-fn path(at: &At<String>, machine: &Machine, problems: &mut Collector<'_>) -> Option<PathBuf> {
+fn path(kind: &str, at: &At<String>, machine: &Machine, problems: &mut Collector<'_>) -> Option<PathBuf> {
+    if scalar::looks_like_url(&at.value) {
+        let fix = format!("write `url` instead of `{kind}`, or on the command line the URL alone");
+        problems.add(&at.place, Fault::new("this is a URL, not a path", fix));
+        return None;
+    }
     if at.value.is_empty() || at.value.contains('\0') {
         problems
             .add(&at.place, Fault::new("the path is empty or holds a zero byte", "name a file or a device"));

@@ -233,7 +233,10 @@ impl<I: Io> Core<I> {
                 // The nexus was there before this channel of it.
                 nexus.attentions.clear();
             }
-            nexus.hidden_ports = ports.hidden(config, *index, &session.initiator, from.ip());
+            let hidden = ports.hidden(config, *index, &session.initiator, from.ip());
+            // Most LUNs of a session are in the same targets, and share the list.
+            let same = conn.luns.last().map(|last| &last.nexus.hidden_ports).filter(|ids| ***ids == *hidden);
+            nexus.hidden_ports = same.cloned().unwrap_or_else(|| hidden.into());
             nexus.sync(&self.views[*index].policy);
             let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
