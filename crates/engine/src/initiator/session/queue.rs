@@ -12,8 +12,10 @@ use wire::SenseKey;
 /// Commands that a session takes, sent or not.
 pub const COMMANDS_MAX: usize = 8192;
 /// How often one command is sent again for a reason that should be over at once, as a unit attention is: the first time at
-/// once, then after a pause.
+/// once, then after a pause, unless it is a unit attention for another reason than the last.
 const RETRIES_MAX: u8 = 16;
+/// The last of these for which there may be no pause.
+const PROMPT_MAX: u8 = 4;
 /// How long a command waits that the target was too busy for, or refuses again: the first time, and at most.
 const DELAY_MIN: Duration = Duration::from_millis(20);
 const DELAY_MAX: Duration = Duration::from_secs(1);
@@ -58,6 +60,8 @@ struct Slot {
     /// The how manieth it is.
     number: u64,
     retries: u8,
+    /// The last unit attention that it ended with; at first 0, which is none.
+    attention: u16,
     /// How often it has waited before it was sent again.
     pauses: u8,
     /// Nobody wants it any more: it is not sent again.
@@ -108,6 +112,7 @@ impl Queue {
             may_land: false,
             number: self.count,
             retries: 0,
+            attention: 0,
             pauses: 0,
             is_cancelled: false,
         };
@@ -199,6 +204,7 @@ impl Queue {
         let safe = slot.command.repeatable;
         let Completion { read_bytes, write_bytes, residual, .. } = *completion;
         let moved = Moved { read_bytes, write_bytes, residual };
+        let mut is_news = slot.retries == 0;
         let (verdict, ending) = match completion.outcome {
             Outcome::Status { status: status::GOOD, .. } => {
                 self.has_answered |= !slot.is_question;
@@ -214,6 +220,9 @@ impl Queue {
                     (status::CHECK_CONDITION, Some(SenseKey::UnitAttention)) => {
                         // A new nexus is told of resets that are none (SAM-5 section 5.14.1).
                         self.attentions.note(code, self.has_answered);
+                        // A new nexus has one for each thing that happened (SAM-5 section 5.14).
+                        is_news |= code != slot.attention && slot.retries < PROMPT_MAX;
+                        slot.attention = code;
                         (Verdict::Again, ending)
                     }
                     (status::CHECK_CONDITION, Some(SenseKey::NotReady)) if code == BECOMING_READY => {
@@ -237,7 +246,7 @@ impl Queue {
             Verdict::Again if slot.retries >= RETRIES_MAX => Verdict::Report(ending),
             Verdict::Again => {
                 slot.retries += 1;
-                if slot.retries == 1 { Verdict::Again } else { Verdict::Later }
+                if is_news { Verdict::Again } else { Verdict::Later }
             }
             Verdict::Later if !slot.command.patient => Verdict::Report(ending),
             Verdict::Later | Verdict::Report(_) => verdict,
@@ -473,6 +482,17 @@ mod tests {
             bench.end(0, refusal);
             assert_eq!(bench.cookies(), [0]);
         }
+    }
+
+    #[test]
+    fn unit_attentions_that_differ_cost_no_pause_a_few_times() {
+        let mut bench = Bench::new(&[true]);
+        for code in [0x2900, 0x2a01, 0x3f0e, 0x2a09] {
+            bench.end(0, check(SenseKey::UnitAttention, code));
+            assert_eq!(bench.send(), [0], "{code:04x}");
+        }
+        bench.end(0, check(SenseKey::UnitAttention, 0x3f03));
+        assert!(bench.send().is_empty(), "there is an end to it");
     }
 
     #[test]
