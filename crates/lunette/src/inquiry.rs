@@ -36,6 +36,9 @@ const WITHIN: Duration = Duration::from_secs(20);
 
 /// TEST UNIT READY (SPC-4 section 6.47).
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
+/// Status codes (SAM-5 section 5.3).
+const BUSY: u8 = 0x08;
+const TASK_SET_FULL: u8 = 0x28;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette inquiry iscsi://storage1/iqn.2026-11.io.lunette:disk/0")]
@@ -90,8 +93,11 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
         Failure::wrong_input(format!("{url}: {error}: `lunette discover iscsi://HOST` lists targets"))
     })?;
     let mut client = Client::connect(&url, &Options::default()).map_err(Failure::failed)?;
-    let command = |cdb: &[u8], bytes| client.command(cdb, bytes, &[]);
-    let mut asker = Asker { command, until: Instant::now() + WITHIN, answers: Vec::new() };
+    let command = |cdb: &[u8], bytes, patient| match patient {
+        true => client.command(cdb, bytes, &[]),
+        false => client.command_once(cdb, bytes),
+    };
+    let mut asker = Asker { command, patient: true, until: Instant::now() + WITHIN, answers: Vec::new() };
     let mut report = asker.report().map_err(|error| Failure::failed(format!("{url}: {error}")))?;
     report.url = url.to_string();
     if arguments.raw {
@@ -107,13 +113,14 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
 }
 
 struct Asker<C> {
-    /// Sends a CDB that reads so many bytes.
+    /// Sends a CDB that reads so many bytes; and again while the target is busy, if it is to be patient.
     command: C,
+    patient: bool,
     until: Instant,
     answers: Vec<Answer>,
 }
 
-impl<C: FnMut(&[u8], u32) -> Result<Reply, CommandError>> Asker<C> {
+impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
     fn report(&mut self) -> Result<Report, String> {
         let inquiry = self.ask("INQUIRY", &inquiry_cdb(None, STANDARD_BYTES), STANDARD_BYTES.into())?;
         let identity = inquiry.as_deref().and_then(standard::decode).ok_or("it does not answer INQUIRY")?;
@@ -123,7 +130,9 @@ impl<C: FnMut(&[u8], u32) -> Result<Reply, CommandError>> Asker<C> {
             let known = report.luns.unwrap_or_default().join(", ");
             return Err(format!("there is no unit at this LUN; the target tells of LUNs {known}"));
         }
-        report.not_ready = self.not_ready()?;
+        report.not_ready = self.not_ready();
+        // What needs the medium would wait for it.
+        self.patient = report.not_ready.is_none();
         report.pages = self.page(0x00)?.unwrap_or_default();
         self.learn_pages(&mut report)?;
         if identity.is_disk() {
@@ -135,14 +144,17 @@ impl<C: FnMut(&[u8], u32) -> Result<Reply, CommandError>> Asker<C> {
     }
 
     /// What TEST UNIT READY ends with, unless the unit is ready, or is so for others (a reservation, say).
-    fn not_ready(&mut self) -> Result<Option<String>, String> {
-        let reply = (self.command)(&TEST_UNIT_READY, 0);
-        let reply = reply.map_err(|error| format!("TEST UNIT READY: {error}"))?;
+    fn not_ready(&mut self) -> Option<String> {
+        let reply = match (self.command)(&TEST_UNIT_READY, 0, false) {
+            Ok(reply) if [BUSY, TASK_SET_FULL].contains(&reply.status) => return Some("it is busy".into()),
+            Ok(reply) => reply,
+            Err(error) => return Some(format!("TEST UNIT READY: {error}")),
+        };
         let sense = reply.sense.filter(|sense| match sense.key() {
             Some(SenseKey::NotReady | SenseKey::MediumError | SenseKey::HardwareError) => true,
             Some(_) | None => false,
         });
-        Ok(sense.map(|sense| sense.to_string()))
+        sense.map(|sense| sense.to_string())
     }
 
     fn learn_luns(&mut self, report: &mut Report) -> Result<(), String> {
@@ -221,7 +233,7 @@ impl<C: FnMut(&[u8], u32) -> Result<Reply, CommandError>> Asker<C> {
                 WITHIN.as_secs()
             ));
         }
-        match (self.command)(cdb, bytes) {
+        match (self.command)(cdb, bytes, self.patient) {
             Ok(reply) if reply.status == 0 => {
                 let (cdb, data) = (data::hex(cdb), data::hex(&reply.data));
                 self.answers.push(Answer { command: name.to_owned(), cdb, data });
@@ -317,6 +329,7 @@ impl Report {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use wire::Sense;
 
     /// Everything that can be made of some bytes, in words and as JSON.
     fn decode_all(bytes: &[u8]) -> Report {
@@ -400,12 +413,12 @@ mod tests {
         answer: &[u8],
         until: Instant,
         count: &mut u32,
-    ) -> Asker<impl FnMut(&[u8], u32) -> Result<Reply, CommandError>> {
-        let command = move |_: &[u8], _| {
+    ) -> Asker<impl FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> {
+        let command = move |_: &[u8], _, _| {
             *count += 1;
             Ok(Reply { status: 0, sense: None, data: answer.to_vec() })
         };
-        Asker { command, until, answers: Vec::new() }
+        Asker { command, patient: true, until, answers: Vec::new() }
     }
 
     #[test]
@@ -415,6 +428,34 @@ mod tests {
         let mut report = Report { pages: listed, ..Report::default() };
         asker(&[], Instant::now() + WITHIN, &mut count).learn_pages(&mut report).expect("answers");
         assert_eq!(count, 2);
+    }
+
+    /// With BUSY, with sense data, and with nobody there.
+    #[test]
+    fn a_unit_that_is_busy_or_becoming_ready_is_described_all_the_same() {
+        let becoming = Sense::from_bytes(&[0x70, 0, 2, 0, 0, 0, 0, 6, 0, 0, 0, 0, 4, 1]);
+        let lost = || Err(CommandError::Lost("gone".into()));
+        let refused = |status, sense| Ok(Reply { status, sense, data: Vec::new() });
+        for (answer, reason) in [
+            (refused(BUSY, None), "it is busy"),
+            (refused(2, Some(becoming)), "BECOMING READY"),
+            (lost(), "gone"),
+        ] {
+            let command = |cdb: &[u8], _, patient: bool| match cdb.first() {
+                Some(0) => answer.clone(),
+                Some(0x12 | 0xa0) => Ok(Reply { status: 0, sense: None, data: vec![0; 36] }),
+                Some(_) | None => {
+                    assert!(!patient, "it waits for the medium");
+                    refused(BUSY, None)
+                }
+            };
+            let until = Instant::now() + WITHIN;
+            let report =
+                Asker { command, patient: true, until, answers: Vec::new() }.report().expect("a report");
+            assert!(report.identity.is_some());
+            let words = report.not_ready.expect("it is not ready");
+            assert!(words.contains(reason), "{words}");
+        }
     }
 
     #[test]

@@ -288,7 +288,7 @@ impl Peer {
     fn submit(&mut self, requests: &[Request]) {
         let since = self.io.now();
         for (cookie, request) in (0..).zip(requests) {
-            let command = Command { cookie, request: *request, repeatable: false, since };
+            let command = Command { cookie, request: *request, repeatable: false, patient: true, since };
             self.session.submit(since, &command).expect("there is room");
         }
         self.session.flush(&mut self.io, &mut self.finished);

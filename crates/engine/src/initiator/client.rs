@@ -139,6 +139,24 @@ impl Client {
     /// # Errors
     /// When there is too much data, or the target is lost.
     pub fn command(&mut self, cdb: &[u8], read_bytes: u32, write: &[u8]) -> Result<Reply, CommandError> {
+        self.execute(cdb, read_bytes, write, true)
+    }
+
+    /// Sends a command that reads; a target that is busy, or a unit that is becoming ready, is not asked again.
+    ///
+    /// # Errors
+    /// As [`Client::command`].
+    pub fn command_once(&mut self, cdb: &[u8], read_bytes: u32) -> Result<Reply, CommandError> {
+        self.execute(cdb, read_bytes, &[], false)
+    }
+
+    fn execute(
+        &mut self,
+        cdb: &[u8],
+        read_bytes: u32,
+        write: &[u8],
+        patient: bool,
+    ) -> Result<Reply, CommandError> {
         let cdb = Cdb::from_bytes(cdb).ok_or(CommandError::TooLong)?;
         let write_bytes = u32::try_from(write.len()).map_err(|_| CommandError::TooLong)?;
         let read = self.take(read_bytes)?;
@@ -157,7 +175,7 @@ impl Client {
             write: write_places,
         };
         let (repeatable, since) = (is_repeatable(cdb.opcode()), self.io.now());
-        let reply = self.run(Command { cookie: 0, request, repeatable, since });
+        let reply = self.run(Command { cookie: 0, request, repeatable, patient, since });
         let reply = reply.map(|(status, sense, read_bytes)| {
             let part = read.slice(0, read_bytes);
             let data = part.iter().flat_map(|span| self.io.arena().bytes(span).to_vec()).collect();

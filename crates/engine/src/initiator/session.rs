@@ -52,6 +52,8 @@ pub struct Command {
     pub request: Request,
     /// Whether it may be executed twice: it is sent again when the connection was lost before its answer came.
     pub repeatable: bool,
+    /// Whether it is sent again while the target is busy or the unit is becoming ready; else it ends with that status.
+    pub patient: bool,
     /// Since when it has waited: [`Options::give_up_after`] counts from here.
     pub since: Time,
 }

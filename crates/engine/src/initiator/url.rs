@@ -1,7 +1,7 @@
 //! `iscsi://[user%secret@]host[:port]/target/lun[?option=value&...]`, as libiscsi writes it, the same with `iser://`;
 //! `srp://host[:port]/guid/lun[?option=value&...]`; `aoe://interface/shelf.slot[?option=value&...]`.
 
-use super::redact::redact;
+use super::redact::{ends_word, redact};
 use super::secrets::SecretFiles;
 use proto::iscsi::chap::{Algorithm, Identity};
 use std::fmt;
@@ -348,6 +348,11 @@ impl Url {
             let forms = Protocol::ALL.map(Protocol::form).join(" or ");
             UrlError::new("this is no URL of a unit", format!("write {forms}"))
         })?;
+        // RFC 3986 section 2 has none of them; where a command or a file is redacted, a URL ends at the first.
+        if rest.contains(ends_word) {
+            let remedy = "write a space as %20, a tab as %09, \" as %22, ' as %27 and ` as %60";
+            return Err(UrlError::new("a URL has no white space and no quotation marks", remedy));
+        }
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, host) = match authority.rsplit_once('@') {

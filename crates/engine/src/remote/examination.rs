@@ -412,7 +412,7 @@ impl RemoteLane {
             request.attribute = Attribute::Ordered;
         }
         let (point, since) = (self.store.continuity.point(), io.now());
-        let command = Command { cookie: QUESTION, request, repeatable: false, since };
+        let command = Command { cookie: QUESTION, request, repeatable: false, patient: true, since };
         match self.session.ask(&command) {
             Ok(()) => self.asked = Some(Asked { question, places, point, since, is_withdrawn: false }),
             Err(Refused::Full | Refused::Lost) => io.arena().give(&places),

@@ -177,7 +177,7 @@ impl RemoteLane {
         }
         let Next { request, repeatable } = self.next(io, index)?;
         self.flights[index as usize].data = (request.read.len(), request.write.len());
-        let command = Command { cookie: index, request, repeatable, since };
+        let command = Command { cookie: index, request, repeatable, patient: true, since };
         self.session.submit(io.now(), &command).map_err(|refused| match refused {
             Refused::Full => StoreError::Busy,
             Refused::Lost => StoreError::Unavailable,

@@ -239,6 +239,7 @@ impl Queue {
                 slot.retries += 1;
                 if slot.retries == 1 { Verdict::Again } else { Verdict::Later }
             }
+            Verdict::Later if !slot.command.patient => Verdict::Report(ending),
             Verdict::Later | Verdict::Report(_) => verdict,
         }
     }
@@ -416,7 +417,7 @@ mod tests {
         let cdb = Cdb::from_bytes(&[0; 6]).expect("a CDB");
         let (attribute, read, write) = (Attribute::Simple, Places::EMPTY, Places::EMPTY);
         let request = Request { lun: 0, attribute, cdb, read, write };
-        Command { cookie, request, repeatable, since: Time(0) }
+        Command { cookie, request, repeatable, patient: true, since: Time(0) }
     }
 
     fn status(status: u8) -> Outcome {
@@ -490,6 +491,17 @@ mod tests {
         assert_eq!(bench.queue.len(), 0);
         bench.queue.wake(bench.now);
         assert!(bench.send().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_patient_ends_with_the_first_refusal() {
+        for outcome in [status(status::BUSY), check(SenseKey::NotReady, BECOMING_READY)] {
+            let mut bench = Bench::new(&[true]);
+            bench.queue.slots[0].command.patient = false;
+            bench.end(0, outcome);
+            let endings: Vec<Ending> = bench.finished.iter().map(|finished| finished.ending).collect();
+            assert!(matches!(endings[..], [Ending::Status { .. }]), "{endings:?}");
+        }
     }
 
     #[test]
