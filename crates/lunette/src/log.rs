@@ -29,6 +29,8 @@ const LINES_MAX: usize = 1024;
 const WARNINGS_MIN: usize = 256;
 /// How long a message or a value may be in a line.
 const FIELD_BYTES_MAX: usize = 1024;
+/// How long a line may be that says why the daemon ends.
+const LINE_BYTES_MAX: usize = 4096;
 /// How long an end waits until its last lines are written.
 const END_WITHIN: Duration = Duration::from_secs(1);
 /// How often somebody looks whether there is room again.
@@ -134,8 +136,17 @@ impl Queue {
         }
     }
 
+    /// The lines of a text, each cut, and with what is not printable escaped, whatever is logged.
+    pub(crate) fn complain(&self, text: &str) {
+        for line in text.lines() {
+            let mut shown = String::new();
+            let _ = write!(Printable::new(&mut shown, LINE_BYTES_MAX), "{line}");
+            self.say(shown);
+        }
+    }
+
     /// Says something in words, whatever is logged.
-    pub(crate) fn say(&self, text: impl Display) {
+    fn say(&self, text: impl Display) {
         self.push(format!("lunette: {text}\n").as_bytes(), Level::ERROR);
     }
 

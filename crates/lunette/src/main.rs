@@ -114,7 +114,7 @@ fn serve(options: Serve) -> ExitCode {
     let status = match run_daemon(&options.options()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { text, status }) => {
-            redact_all(&without_secrets(text)).lines().for_each(|line| log.say(line));
+            log.complain(&redact_all(&without_secrets(text)));
             ExitCode::from(status)
         }
     };
