@@ -254,6 +254,7 @@ impl Plan {
                 (Kind::Vblade, pairs)
             }
             _ if engine::initiator::Url::is_meant(word) => {
+                engine::initiator::Url::given(word).map_err(|error| format!("--peer: {error}"))?;
                 (Kind::Url(word.into()), vec![(Store::Ram(0), None)])
             }
             _ => return Err(format!("--peer {word}: not known; give tgt, vblade, or iscsi://HOST/IQN/LUN")),
@@ -408,6 +409,8 @@ mod tests {
         assert_eq!(plan.targets[1].store, Store::Ram(1 << 30), "as large as ours");
         assert!(names[6].contains("iqn.2001-04.com.example:x") && !names[6].contains("secret"), "{names:?}");
         assert!(plan.matrices.iter().all(|matrix| matrix.targets == [0, 1, 2, 3, 4, 5, 6]));
+        let error = plan.add_peer("iscsi://u%my secret@h/iqn.2001-04.com.example:x/0").unwrap_err();
+        assert!(error.contains("%20") && !error.contains("secret"), "{error}");
     }
 
     #[test]
