@@ -338,7 +338,7 @@ impl RemoteLane {
             (true, false) => self.unproven(io.now()),
             (false, _) => {}
         }
-        self.give_back_overtaken(io.now());
+        self.give_back_overtaken();
         self.session.open(io.now());
         self.count(io);
     }

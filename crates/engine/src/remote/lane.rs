@@ -389,14 +389,14 @@ impl RemoteLane {
 
     /// Gives back the writes that were overtaken while they waited: their initiators know best what is to be there. And
     /// all operations on blocks that a write may yet change which was given up since they came.
-    pub(super) fn give_back_overtaken(&mut self, now: Time) {
+    pub(super) fn give_back_overtaken(&mut self) {
         let given_up = self.store.loose.given_up();
         for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| !flight.is_over) {
             let place = place_of(&flight.op);
             let is_overtaken = || self.store.trails.crosses(&self.trail, place, flight.since);
             if given_up.iter().any(|range| loose::meet(*range, place)) || flight.is_held && is_overtaken() {
                 flight.verdict.get_or_insert(StoreError::Busy);
-                self.session.cancel(now, index as u32, &mut self.finished);
+                self.session.cancel(index as u32, &mut self.finished);
             }
         }
     }
@@ -647,9 +647,8 @@ impl<I: Io> Lane<I> for RemoteLane {
         let is_it = |flight: &Flight| !flight.is_over && flight.id == id;
         let Some(index) = self.flights.iter().position(is_it) else { return };
         self.flights[index].verdict = Some(StoreError::Cancelled);
-        let now = io.now();
-        self.hold(index as u32, now);
-        self.session.cancel(now, index as u32, &mut self.finished);
+        self.hold(index as u32, io.now());
+        self.session.cancel(index as u32, &mut self.finished);
     }
 
     fn wants_ticks(&self) -> bool {

@@ -50,8 +50,6 @@ struct State {
     heard: BTreeMap<u32, Heard>,
     is_silent: bool,
     is_deaf: bool,
-    /// A write came while it was.
-    has_missed: bool,
     is_over: bool,
 }
 
@@ -69,7 +67,6 @@ impl Disk {
             heard: BTreeMap::new(),
             is_silent: false,
             is_deaf: false,
-            has_missed: false,
             is_over: false,
         }));
         let port = host.inside(|| Port::open(INTERFACE));
@@ -116,11 +113,6 @@ impl Disk {
         lock(&self.state).is_deaf = true;
     }
 
-    /// Whether a write came that it did not hear.
-    pub fn has_missed(&self) -> bool {
-        lock(&self.state).has_missed
-    }
-
     /// It answers again, and keeps nothing more.
     pub fn be_back(&self) {
         let mut state = lock(&self.state);
@@ -162,12 +154,7 @@ impl State {
         let is_request = frame.len() >= ARGUMENT && frame[14] & 0x08 == 0;
         let to = frame.get(16..19)?;
         let is_ours = to == self.address || to == [0xFF; 3];
-        if !is_request || !is_ours {
-            return None;
-        }
-        if self.is_deaf {
-            let command = frame.get(ARGUMENT + 3).filter(|_| frame[19] == ATA);
-            self.has_missed |= command.is_some_and(|command| WRITES.contains(command));
+        if !is_request || !is_ours || self.is_deaf {
             return None;
         }
         let argument = match frame[19] {

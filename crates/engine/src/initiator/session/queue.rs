@@ -41,6 +41,8 @@ pub(super) struct Queue {
     delayed: Vec<u32>,
     /// The slot of each task of the connection.
     by_task: Vec<u32>,
+    /// The task of the question that was sent last; there is one at a time.
+    question: Option<TaskId>,
     /// Commands so far.
     count: u64,
     /// What the unit has told of itself.
@@ -73,7 +75,7 @@ enum State {
     Free,
     Waiting,
     Delayed(Time),
-    Sent(TaskId),
+    Sent,
 }
 
 /// What to do with a command that has ended on the wire.
@@ -92,6 +94,7 @@ impl Queue {
             waiting: VecDeque::with_capacity(depth),
             delayed: Vec::with_capacity(depth),
             by_task: vec![0; depth],
+            question: None,
             count: 0,
             attentions: Attentions::default(),
             has_answered: false,
@@ -147,7 +150,7 @@ impl Queue {
 
     /// What earlier sessions have sent is executed no more.
     pub(super) fn proven(&mut self) {
-        let is_old = |slot: &&mut Slot| !matches!(slot.state, State::Sent(_));
+        let is_old = |slot: &&mut Slot| slot.state != State::Sent;
         self.slots.iter_mut().filter(is_old).for_each(|slot| slot.may_land = false);
     }
 
@@ -166,7 +169,10 @@ impl Queue {
                 return;
             }
             let Some(task) = machine.submit(slot.command.request) else { return };
-            (slot.state, slot.may_land) = (State::Sent(task), true);
+            (slot.state, slot.may_land) = (State::Sent, true);
+            if slot.is_question {
+                self.question = Some(task);
+            }
             self.by_task[usize::from(task.slot)] = index;
             self.waiting.pop_front();
         }
@@ -253,30 +259,25 @@ impl Queue {
         }
     }
 
-    /// A command is not to be sent any more. It ends now, unless the target has it, as this task.
-    pub(super) fn cancel(&mut self, cookie: u32, finished: &mut Vec<Finished>) -> Option<TaskId> {
+    /// A command is not to be sent any more. It ends now, unless the target has it.
+    pub(super) fn cancel(&mut self, cookie: u32, finished: &mut Vec<Finished>) {
         let is_it =
             |slot: &Slot| slot.state != State::Free && !slot.is_question && slot.command.cookie == cookie;
-        let index = self.slots.iter().position(is_it)?;
-        self.drop_slot(index, finished)
-    }
-
-    /// The machine has forgotten the task of a command that was cancelled: it ends now.
-    pub(super) fn forgotten(&mut self, task: TaskId, finished: &mut Vec<Finished>) {
-        self.lose(self.by_task[usize::from(task.slot)], finished);
+        let Some(index) = self.slots.iter().position(is_it) else { return };
+        match self.slots[index].state {
+            State::Sent => self.slots[index].is_cancelled = true,
+            State::Free => {}
+            State::Waiting | State::Delayed(_) => self.drop_waiting(index as u32, finished),
+        }
     }
 
     /// The question is not to be sent any more. It ends now, unless the target has it, as this task.
     pub(super) fn withdraw(&mut self, finished: &mut Vec<Finished>) -> Option<TaskId> {
         let index = self.slots.iter().position(|slot| slot.state != State::Free && slot.is_question)?;
-        self.drop_slot(index, finished)
-    }
-
-    fn drop_slot(&mut self, index: usize, finished: &mut Vec<Finished>) -> Option<TaskId> {
         match self.slots[index].state {
-            State::Sent(task) => {
+            State::Sent => {
                 self.slots[index].is_cancelled = true;
-                Some(task)
+                self.question
             }
             State::Free => None,
             State::Waiting | State::Delayed(_) => {
@@ -293,15 +294,15 @@ impl Queue {
             let slot = &mut self.slots[index];
             match slot.state {
                 State::Free => {}
-                State::Waiting | State::Delayed(_) | State::Sent(_) if slot.is_question => {
+                State::Waiting | State::Delayed(_) | State::Sent if slot.is_question => {
                     self.drop_waiting(index as u32, finished);
                 }
                 State::Waiting | State::Delayed(_) => {}
-                State::Sent(_) if slot.command.repeatable && !slot.is_cancelled => {
+                State::Sent if slot.command.repeatable && !slot.is_cancelled => {
                     slot.state = State::Waiting;
                     again.push(index as u32);
                 }
-                State::Sent(_) => self.lose(index as u32, finished),
+                State::Sent => self.lose(index as u32, finished),
             }
         }
         again.sort_by_key(|index| self.slots[*index as usize].number);
@@ -323,7 +324,7 @@ impl Queue {
                     }
                     false
                 }
-                State::Free | State::Waiting | State::Sent(_) => false,
+                State::Free | State::Waiting | State::Sent => false,
             }
         });
     }
@@ -338,7 +339,7 @@ impl Queue {
                 continue;
             }
             match slot.state {
-                State::Sent(_) => overdue = true,
+                State::Sent => overdue = true,
                 State::Free => {}
                 State::Waiting | State::Delayed(_) => self.drop_waiting(index as u32, finished),
             }
@@ -397,9 +398,8 @@ mod tests {
             let mut cookies = Vec::new();
             while let Some(index) = self.queue.waiting.pop_front() {
                 let slot = &mut self.queue.slots[index as usize];
-                let task = TaskId { slot: slot.command.cookie as u16, generation: 1 };
-                (slot.state, slot.may_land) = (State::Sent(task), true);
-                self.queue.by_task[usize::from(task.slot)] = index;
+                (slot.state, slot.may_land) = (State::Sent, true);
+                self.queue.by_task[slot.command.cookie as usize] = index;
                 cookies.push(slot.command.cookie);
             }
             cookies
