@@ -617,7 +617,7 @@ mod tests {
             bench.published.unwrap().aborts
         };
         let own = (Who::Only(FIRST), Aborted::Silently);
-        assert_eq!(aborts(3, false), [own.clone()]);
+        assert_eq!(aborts(3, false), std::slice::from_ref(&own));
         assert_eq!(aborts(1, false), [own.clone(), (Who::Others(FIRST), Aborted::Silently)]);
         assert_eq!(aborts(1, true), [own], "others are no matter of who may only read");
     }
