@@ -144,8 +144,8 @@ pub enum Up {
         /// Why: "initiator task tag in use (RFC 7143 ...)".
         reason: String,
     },
-    /// An invariant of this program that is private to the connection does not hold: the connection ends, as is told
-    /// behind this. For the log; it is to be reported.
+    /// An invariant of this program that is private to the connection does not hold: the connection ends by
+    /// an [`Up`] behind this. For the log; it is to be reported.
     Fault {
         /// What does not hold: "a fetch past the command's data-out".
         what: &'static str,

@@ -137,10 +137,12 @@ impl Abandoned {
 
     fn give_up_those(&mut self, now: Time, lane: u8, is_one: impl Fn(&Request) -> bool) {
         for at in 0..self.requests.len() {
+            if !self.requests.get(at).is_some_and(|request| !request.is_given_up() && is_one(request)) {
+                continue;
+            }
+            // Only for those that are meant: tags are few, and each is looked for among all requests.
             let nop = self.nop_tag(lane);
-            let request =
-                self.requests.get_mut(at).filter(|request| !request.is_given_up() && is_one(request));
-            let Some(request) = request else { continue };
+            let Some(request) = self.requests.get_mut(at) else { continue };
             request.kind = Kind::GivenUp { nop };
             (request.is_flying, request.timeout) = (false, LONG_TIMEOUT);
             request.deadline = Some(now.after(COPIES_WITHIN));
