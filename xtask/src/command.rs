@@ -25,7 +25,7 @@ pub(crate) fn build_lunette() -> Result {
 /// Builds it as its tests are built, whose own needs decide some features of what it depends on: after those of the step
 /// `release` there is nothing to do.
 pub(crate) fn build_lunette_as_tested() -> Result {
-    let tests = ["test", "--release", "--locked", "--package", "lunette", "--test", "cli", "--no-run"];
+    let tests = ["test", "--release", "--locked", "--package", "lunette", "--test", "it", "--no-run"];
     succeed(cargo().args(tests))
 }
 

@@ -1,4 +1,4 @@
-//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask fuzz`, `cargo xtask instructions`,
+//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask soak`, `cargo xtask fuzz`, `cargo xtask instructions`,
 //! `cargo xtask bench`, `cargo xtask vm`, `cargo xtask tidy`.
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,8 @@ struct Arguments {
 enum Task {
     /// Everything that continuous integration checks.
     Test(test::Options),
+    /// What takes too long for that: all scenarios, ways to wait, schemes and variants, and long fuzzing.
+    Soak(test::SoakOptions),
     /// Build and run fuzz targets.
     Fuzz(fuzz::Options),
     /// Count instructions per command, and compare them with what they may be.
@@ -41,6 +43,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Test(options) => test::run(&options),
+        Task::Soak(options) => test::soak(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Instructions(options) => packages::ensure().and_then(|()| instructions::run(&options)),
         Task::Bench(options) => packages::ensure_for_bench().and_then(|()| bench::run(&options)),

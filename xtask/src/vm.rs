@@ -11,6 +11,7 @@ mod verbs;
 use crate::command::{Result, administration, build_lunette_as_tested, command, describe, root, succeed};
 use crate::packages;
 use daemon::Daemon;
+pub(crate) use scenario::Played;
 use scenario::Scenario;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
@@ -37,9 +38,11 @@ pub(crate) struct Options {
     inside: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { scenarios: Vec::new(), jobs: JOBS, inside: false }
+impl Options {
+    /// All scenarios that this one plays.
+    pub(crate) fn of(player: Played) -> Options {
+        let scenarios = Scenario::all().filter(|scenario| scenario.played <= player).collect();
+        Options { scenarios, jobs: JOBS, inside: false }
     }
 }
 
@@ -62,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result {
     rig::ensure()?;
     println!("virtual machine: ready after {} s", start.elapsed().as_secs());
     let scenarios = match options.scenarios.as_slice() {
-        [] => Scenario::all().filter(|scenario| scenario.by_default).collect(),
+        [] => Options::of(Played::Soak).scenarios,
         chosen => chosen.to_vec(),
     };
     let queue = Mutex::new(scenarios.iter());

@@ -14,7 +14,7 @@ pub(crate) mod daemon {
 #[path = "../../lunette/tests/support/initiator.rs"]
 pub(crate) mod initiator;
 #[allow(dead_code, reason = "other tests use the rest of it")]
-#[path = "../tests/script/peer.rs"]
+#[path = "../tests/it/script/peer.rs"]
 pub(crate) mod peer;
 
 use crate::Daemon;

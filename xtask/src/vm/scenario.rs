@@ -18,12 +18,23 @@ pub(super) struct Scenario {
     pub mtu: u16,
     /// How long the guest's script may take on a loaded machine.
     pub limit: Duration,
-    /// Played also when nobody asks for it.
-    pub by_default: bool,
+    /// Who plays it.
+    pub played: Played,
     /// What passes the guest's network device is kept, as test vectors.
     pub is_captured: bool,
     /// The daemon that is used is one in the guest.
     pub is_inside: bool,
+}
+
+/// Who plays a scenario. Each includes those before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Played {
+    /// `cargo xtask test`.
+    Test,
+    /// `cargo xtask vm` without a name, and `cargo xtask soak`.
+    Soak,
+    /// `cargo xtask vm NAME`.
+    ByName,
 }
 
 /// The shortest of those that are played by default comes last, so that two at a time end together.
@@ -34,21 +45,21 @@ const SCENARIOS: &[Scenario] = &[
         ..scenario("multipath", include_str!("../../vm/multipath.sh"))
     },
     // Linux's iSCSI initiator: a file system is made, filled, checked and read again.
-    scenario("iscsi_tcp", include_str!("../../vm/iscsi_tcp.sh")),
+    scenario("iscsi_tcp", include_str!("../../vm/iscsi_tcp.sh")).tested(),
     // iSER over siw: the same, and the data is read over TCP then.
-    scenario("iser", include_str!("../../vm/iser.sh")),
+    scenario("iser", include_str!("../../vm/iser.sh")).tested(),
     // SRP over siw, with data inside commands: the same, and the data is read over TCP then.
-    scenario("srp", include_str!("../../vm/srp.sh")).srp(),
+    scenario("srp", include_str!("../../vm/srp.sh")).srp().tested(),
     // SRP without data inside commands.
     scenario("srp_reads", include_str!("../../vm/srp_reads.sh")).srp(),
     // The daemon is killed under a load that verifies what it reads, and started again.
-    scenario("outage", include_str!("../../vm/outage.sh")),
+    scenario("outage", include_str!("../../vm/outage.sh")).tested(),
     // The same over iSER.
     scenario("iser_outage", include_str!("../../vm/iser_outage.sh")),
     // The same over SRP.
     scenario("srp_outage", include_str!("../../vm/srp_outage.sh")).srp(),
     // Linux's AoE initiator: a file system is made, filled and checked, and the data is read over TCP then.
-    scenario("aoe", include_str!("../../vm/aoe.sh")).aoe(1500),
+    scenario("aoe", include_str!("../../vm/aoe.sh")).aoe(1500).tested(),
     // The same with jumbo frames, but read over AoE again; then the daemon is killed under a load, and started again.
     scenario("aoe_jumbo", include_str!("../../vm/aoe_jumbo.sh")).aoe(9000),
     // The daemon in the guest, on RoCE in software: iSER, and the data is read over TCP then.
@@ -67,13 +78,13 @@ const SCENARIOS: &[Scenario] = &[
     scenario("siw", include_str!("../../vm/siw.sh")),
     // The frames of a few commands over iSER and SRP.
     Scenario {
-        by_default: false,
+        played: Played::ByName,
         is_captured: true,
         ..scenario("frames", include_str!("../../vm/frames.sh")).srp()
     },
     // What the reports measured that Lunette is to be compared with, over each transport.
     Scenario {
-        by_default: false,
+        played: Played::ByName,
         limit: Duration::from_secs(1200),
         ..scenario("reports", include_str!("../../vm/reports.sh")).srp()
     },
@@ -87,7 +98,7 @@ pub(super) const fn scenario(name: &'static str, script: &'static str) -> Scenar
         lun: "",
         mtu: 1500,
         limit: Duration::from_secs(240),
-        by_default: true,
+        played: Played::Soak,
         is_captured: false,
         is_inside: false,
     }
@@ -105,6 +116,10 @@ impl Scenario {
         names.map(|name| {
             Scenario::all().find(|scenario| scenario.name == name).expect("the names are of these")
         })
+    }
+
+    const fn tested(self) -> Scenario {
+        Scenario { played: Played::Test, ..self }
     }
 
     /// SRP on the portal of iSCSI and iSER. The name is also in `guest.sh`.

@@ -1,0 +1,274 @@
+//! A target whose unit is another target's: A serves to us what B serves to A.
+
+use super::support::{impatient, serve, serve_at, sums, url, url_with};
+use engine::Daemon;
+use engine::initiator::client::Reply;
+use engine::initiator::{Client, Options};
+use wire::SenseKey;
+
+pub fn client(daemon: &Daemon) -> Client {
+    Client::connect(&url(daemon, 0), &Options::default()).expect("a session")
+}
+
+fn front(back: &Daemon, url_options: &str, lun_options: &str) -> Daemon {
+    serve(&[&format!("{}{url_options}{lun_options}", url_with(back, "", 0, ""))])
+}
+
+/// A front whose unit is there from the start.
+fn ready_front(back: &Daemon) -> Daemon {
+    let front = front(back, "", "");
+    let (theirs, ours) = (&back.units()[0].failed, &front.units()[0].failed);
+    assert_eq!((theirs, ours), (&None, &None));
+    front
+}
+
+pub fn good(client: &mut Client, cdb: &[u8], read_bytes: u32, write: &[u8]) -> Vec<u8> {
+    let Reply { status, sense, data } = client.command(cdb, read_bytes, write).expect("a reply");
+    assert_eq!((status, sense), (0, None), "{cdb:02x?}");
+    data
+}
+
+pub fn sense(client: &mut Client, cdb: &[u8], read_bytes: u32, write: &[u8]) -> (Option<SenseKey>, u16) {
+    let reply = client.command(cdb, read_bytes, write).expect("a reply");
+    let sense = reply.sense.unwrap_or_else(|| panic!("{cdb:02x?}: {reply:?}"));
+    (sense.key(), sense.code())
+}
+
+/// A CDB of 16 bytes.
+pub fn long(opcode: u8, flags: u8, lba: u64, count: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (opcode, flags);
+    cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[10..14].copy_from_slice(&count.to_be_bytes());
+    cdb
+}
+
+pub fn read(lba: u64, blocks: u32) -> [u8; 16] {
+    long(0x88, 0, lba, blocks)
+}
+
+pub fn write(lba: u64, blocks: u32) -> [u8; 16] {
+    long(0x8a, 0, lba, blocks)
+}
+
+pub fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|n| (n * 13 + n / 509 + seed) as u8).collect()
+}
+
+#[test]
+fn what_is_written_through_the_front_is_in_the_back() {
+    let back = serve(&["ram:64M,bs=4096"]);
+    let a = ready_front(&back);
+    assert_eq!(a.units()[0].failed, None);
+    assert_eq!((a.units()[0].block_bytes, a.units()[0].size_bytes), (4096, 64 << 20));
+    let (mut front, mut behind) = (client(&a), client(&back));
+    for (seed, (lba, blocks)) in [(0, 1), (1, 16), (100, 64), (16320, 64)].into_iter().enumerate() {
+        let data = pattern(seed, blocks as usize * 4096);
+        good(&mut front, &write(lba, blocks), 0, &data);
+        assert!(good(&mut behind, &read(lba, blocks), blocks * 4096, &[]) == data);
+        assert!(good(&mut front, &read(lba, blocks), blocks * 4096, &[]) == data);
+    }
+    // FUA, SYNCHRONIZE CACHE.
+    good(&mut front, &long(0x8a, 8, 7, 1), 0, &pattern(9, 4096));
+    good(&mut front, &long(0x91, 0, 0, 0), 0, &[]);
+    drop((front, behind));
+    a.stop().expect("every core ends in order");
+    back.stop().expect("every core ends in order");
+}
+
+#[test]
+fn every_operation_goes_through() {
+    let back = serve(&["ram:64M"]);
+    let a = front(&back, sums(), "");
+    let mut client = client(&a);
+    let (one, two) = (pattern(1, 1024), pattern(2, 1024));
+    good(&mut client, &write(8, 2), 0, &one);
+    // VERIFY with data.
+    good(&mut client, &long(0x8f, 2, 8, 2), 0, &one);
+    assert_eq!(sense(&mut client, &long(0x8f, 2, 8, 2), 0, &two).0, Some(SenseKey::Miscompare));
+    // COMPARE AND WRITE.
+    let both = [&one[..], &two[..]].concat();
+    good(&mut client, &long(0x89, 0, 8, 2), 0, &both);
+    assert!(good(&mut client, &read(8, 2), 1024, &[]) == two);
+    assert_eq!(sense(&mut client, &long(0x89, 0, 8, 2), 0, &both).0, Some(SenseKey::Miscompare));
+    // ORWRITE.
+    good(&mut client, &long(0x8b, 0, 8, 2), 0, &one);
+    let ored: Vec<u8> = one.iter().zip(&two).map(|(a, b)| a | b).collect();
+    assert!(good(&mut client, &read(8, 2), 1024, &[]) == ored);
+    // WRITE SAME.
+    good(&mut client, &long(0x93, 0, 64, 1000), 0, &pattern(3, 512));
+    assert!(good(&mut client, &read(1063, 1), 512, &[]) == pattern(3, 512));
+    good(&mut client, &long(0x93, 8, 64, 1000), 0, &[0; 512]);
+    assert!(good(&mut client, &read(64, 400), 400 * 512, &[]).iter().all(|byte| *byte == 0));
+    // UNMAP, GET LBA STATUS.
+    good(&mut client, &write(0, 16), 0, &pattern(4, 8192));
+    let mut list = [0; 24];
+    (list[1], list[3], list[19]) = (22, 16, 16);
+    good(&mut client, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list);
+    assert!(good(&mut client, &read(0, 16), 8192, &[]).iter().all(|byte| *byte == 0));
+    let mut status = long(0x9e, 0x12, 0, 32);
+    status[10..14].copy_from_slice(&32u32.to_be_bytes());
+    let told = good(&mut client, &status, 32, &[]);
+    assert_eq!(told[8..16], [0; 8]);
+    assert_ne!(told[20] & 0x0f, 0, "unmapped: {told:?}");
+    // Beyond the end.
+    let beyond = sense(&mut client, &read(1 << 40, 1), 512, &[]);
+    assert_eq!(beyond, (Some(SenseKey::IllegalRequest), 0x2100));
+}
+
+#[test]
+fn the_longest_compare_and_write_goes_through() {
+    for (lun, block_bytes) in [("ram:16M", 512), ("ram:16M,bs=4096", 4096)] {
+        let back = serve(&[lun]);
+        let a = front(&back, "", "");
+        let mut client = client(&a);
+        let blocks = good(&mut client, &[0x12, 1, 0xb0, 0, 64, 0], 64, &[])[5];
+        let new = pattern(1, usize::from(blocks) * block_bytes);
+        let mut cdb = long(0x89, 0, 8, 0);
+        cdb[13] = blocks;
+        good(&mut client, &cdb, 0, &[vec![0; new.len()], new.clone()].concat());
+        let bytes = new.len() as u32;
+        assert!(good(&mut client, &read(8, blocks.into()), bytes, &[]) == new, "{lun}");
+    }
+}
+
+#[test]
+fn three_in_a_row() {
+    let c = serve(&["ram:16M"]);
+    let b = ready_front(&c);
+    let a = ready_front(&b);
+    let data = pattern(5, 65536);
+    let mut front = client(&a);
+    good(&mut front, &write(3, 128), 0, &data);
+    assert!(good(&mut client(&c), &read(3, 128), 65536, &[]) == data);
+    assert!(good(&mut front, &read(3, 128), 65536, &[]) == data);
+}
+
+#[test]
+fn write_protection_and_reservations_pass_through() {
+    let back = serve(&["ram:16M,ro"]);
+    let a = ready_front(&back);
+    let mut protected = client(&a);
+    assert_eq!(sense(&mut protected, &write(0, 1), 0, &[0; 512]), (Some(SenseKey::DataProtect), 0x2700));
+
+    let back = serve(&["ram:16M"]);
+    let a = ready_front(&back);
+    let mut front = client(&a);
+    good(&mut front, &read(0, 1), 512, &[]);
+    // Somebody else reserves the back end: REGISTER, then RESERVE (write exclusive).
+    let mut other = client(&back);
+    let mut parameters = [0; 24];
+    parameters[15] = 1;
+    good(&mut other, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &parameters);
+    let mut parameters = [0; 24];
+    parameters[7] = 1;
+    good(&mut other, &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0], 0, &parameters);
+    let reply = front.command(&write(0, 1), 0, &[0; 512]).expect("a reply");
+    assert_eq!(reply.status, 0x18, "RESERVATION CONFLICT");
+    good(&mut front, &read(0, 1), 512, &[]);
+}
+
+#[test]
+fn a_unit_that_grows_is_seen_to_grow() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk");
+    let back = serve(&[&format!("file:{},size=16M", path.display())]);
+    let a = ready_front(&back);
+    let mut front = client(&a);
+    let mut last_block = || {
+        let data = good(&mut front, &long(0x9e, 0x10, 0, 32), 32, &[]);
+        u64::from_be_bytes(*data.first_chunk().expect("an LBA"))
+    };
+    assert_eq!(last_block(), (16 << 11) - 1);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the disk");
+    file.set_len(32 << 20).expect("grown");
+    let mut other = client(&a);
+    while last_block() != (32 << 11) - 1 {
+        good(&mut other, &read(0, 1), 512, &[]);
+    }
+    good(&mut front, &write((32 << 11) - 8, 8), 0, &pattern(7, 4096));
+    assert!(good(&mut client(&back), &read((32 << 11) - 8, 8), 4096, &[]) == pattern(7, 4096));
+}
+
+#[test]
+fn a_unit_that_cannot_be_served_says_why() {
+    let back = serve(&["ram:16M"]);
+    let failed = |daemon: &Daemon| daemon.units()[0].failed.clone().unwrap_or_default();
+    let other_blocks = front(&back, "", ",bs=4096");
+    assert!(failed(&other_blocks).contains("512 bytes, not 4096"), "{}", failed(&other_blocks));
+    let no_unit = serve(&[&url_with(&back, "", 9, "").to_string()]);
+    assert!(failed(&no_unit).contains("no such unit"), "{}", failed(&no_unit));
+    let mut client = client(&no_unit);
+    assert_eq!(sense(&mut client, &read(0, 1), 512, &[]).0, Some(SenseKey::NotReady));
+    let there = url(&back, 0).to_string();
+    back.stop().expect("every core ends in order");
+    let gone = serve(&[&there]);
+    assert!(failed(&gone).contains("refused"), "{}", failed(&gone));
+}
+
+#[test]
+fn a_lost_back_end_is_told_within_the_bound_and_met_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = format!("file:{},size=16M", dir.path().join("disk").display());
+    let back = serve(&[&disk]);
+    let address = back.addresses()[0].to_string();
+    let a = front(&back, "?give_up_after=1", "");
+    let mut front = client(&a);
+    let data = pattern(6, 4096);
+    good(&mut front, &write(0, 8), 0, &data);
+    good(&mut front, &long(0x91, 0, 0, 0), 0, &[]);
+    back.stop().expect("every core ends in order");
+    // Bounded: the client itself would wait for longer, and then not get a reply.
+    for cdb in [read(0, 8), write(8, 8)] {
+        let (reads, writes) = if cdb[0] == 0x88 { (4096, &[][..]) } else { (0, &data[..]) };
+        assert_eq!(sense(&mut front, &cdb, reads, writes).0, Some(SenseKey::NotReady));
+    }
+    let back = serve_at(&address, &[&disk]);
+    let there = loop {
+        let reply = front.command(&read(0, 8), 4096, &[]).expect("a reply");
+        if reply.status == 0 {
+            break reply.data;
+        }
+    };
+    assert!(there == data);
+    good(&mut front, &write(8, 8), 0, &data);
+    drop(front);
+    a.stop().expect("every core ends in order");
+    back.stop().expect("every core ends in order");
+}
+
+#[test]
+fn io_goes_on_over_a_restart_of_the_back_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = format!("file:{},size=16M", dir.path().join("disk").display());
+    let back = serve(&[&disk]);
+    let address = back.addresses()[0].to_string();
+    let a = ready_front(&back);
+    let there = url(&a, 0);
+    let (tell, told) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        let mut front = Client::connect(&there, &impatient_no_more()).expect("a session");
+        for round in 0..400u64 {
+            good(&mut front, &write(round * 8, 8), 0, &pattern(round as usize, 4096));
+            let _ = tell.send(round);
+        }
+    });
+    let reached = |least| told.iter().find(|round| *round >= least).expect("the writer goes on");
+    reached(20);
+    back.stop().expect("every core ends in order");
+    let back = serve_at(&address, &[&disk]);
+    reached(200);
+    writer.join().expect("no write failed");
+    let mut behind = client(&back);
+    for round in 0..400u64 {
+        assert!(
+            good(&mut behind, &read(round * 8, 8), 4096, &[]) == pattern(round as usize, 4096),
+            "{round}"
+        );
+    }
+}
+
+/// As patient as a host that mounts the disk.
+fn impatient_no_more() -> Options {
+    Options { give_up_after: std::time::Duration::from_secs(60), ..impatient() }
+}

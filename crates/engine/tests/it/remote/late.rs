@@ -1,0 +1,250 @@
+//! Writes that a target does late, after it has answered the login that was to end them.
+
+use super::chain::pattern;
+use super::keeper::Keeper;
+use super::lanes::Core;
+use engine::remote::{self, RemoteOptions};
+use scsi::storage::StoreError;
+use store::lane::{Op, OpId, Outcome};
+
+/// Far from what the tests are about.
+const ELSEWHERE: u64 = 2 << 20;
+
+/// Two lanes of its unit, and the number of logins for that.
+fn two_lanes(target: &Keeper, options: &str) -> (Core, Core, usize) {
+    let url = target.url(options).parse().expect("a URL");
+    let store = remote::open(&url, &RemoteOptions::default()).expect("a unit");
+    let (one, two) = (Core::of(&store), Core::of(&store));
+    (one, two, target.logins())
+}
+
+/// Gives up a write of the first lane that the target keeps, and logs in again.
+fn give_up(target: &Keeper, one: &mut Core, two: &mut Core, data: &[u8], logins: usize) {
+    target.keep(&data[..512]);
+    let stale = one.begin_write(0, data);
+    assert_eq!(one.end(stale), Err(StoreError::Unavailable));
+    assert!(target.is_keeping());
+    log_in_again(target, one, two, logins);
+}
+
+fn log_in_again(target: &Keeper, one: &mut Core, two: &mut Core, logins: usize) {
+    while target.logins() == logins {
+        one.turn();
+    }
+    for _ in 0..20 {
+        one.turn();
+        two.turn();
+    }
+}
+
+/// Waits for an operation of the first lane; the second one is a witness for what the target is.
+fn end(one: &mut Core, two: &mut Core, id: OpId) -> Outcome {
+    loop {
+        if let Some(outcome) = one.take(id) {
+            return outcome;
+        }
+        one.turn();
+        two.turn();
+    }
+}
+
+fn is_held_off(outcome: &Outcome) -> bool {
+    matches!(outcome, Err(StoreError::Busy | StoreError::Unavailable))
+}
+
+/// Until the blocks are free.
+fn write(one: &mut Core, two: &mut Core, data: &[u8]) {
+    while is_held_off(&two.write(0, data)) {
+        one.turn();
+    }
+}
+
+#[test]
+fn a_login_does_not_free_the_blocks_of_a_write_that_was_given_up() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    give_up(&target, &mut one, &mut two, &old, logins);
+    assert!(is_held_off(&two.write(0, &new)) && is_held_off(&two.read(0)));
+    let free = two.begin_write(ELSEWHERE, &new);
+    end(&mut two, &mut one, free).expect("other blocks are free");
+    target.land();
+    write(&mut one, &mut two, &new);
+    assert!(target.ordered() > 0, "nothing else proves it");
+    assert!(target.read(0, 4096) == new);
+    one.write(0, &old).expect("the first lane goes on, too");
+}
+
+#[test]
+fn an_ordered_command_behind_a_stuck_write_holds_nobody_up_for_long() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    give_up(&target, &mut one, &mut two, &old, logins);
+    let first = one.begin_write(ELSEWHERE, &new);
+    end(&mut one, &mut two, first).expect("it goes on without the proof");
+    // The question is repeated.
+    while target.ordered() < 2 {
+        for _ in 0..2 {
+            let id = one.begin_write(ELSEWHERE, &new);
+            end(&mut one, &mut two, id).expect("other blocks are free");
+            assert!(is_held_off(&one.write(0, &new)) && is_held_off(&one.read(0)));
+            std::mem::swap(&mut one, &mut two);
+        }
+    }
+    assert_eq!(target.logins(), logins + 1, "no session is given up for the question's sake");
+    target.land();
+    write(&mut one, &mut two, &new);
+    assert!(target.read(0, 4096) == new);
+}
+
+#[test]
+fn an_earlier_lunette_that_answers_logins_at_once_proves_nothing_by_that() {
+    let target = Keeper::earlier_lunette();
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=2");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    give_up(&target, &mut one, &mut two, &old, logins);
+    let free = one.begin_write(ELSEWHERE, &new);
+    end(&mut one, &mut two, free).expect("other blocks are free");
+    assert!(is_held_off(&one.write(0, &new)) && is_held_off(&two.write(0, &new)));
+    target.land();
+    write(&mut one, &mut two, &new);
+    assert!(target.ordered() > 0 && target.read(0, 4096) == new);
+}
+
+#[test]
+fn a_first_copy_may_land_also_when_the_second_was_refused() {
+    let target = Keeper::start(false);
+    let (mut one, mut two, _) = two_lanes(&target, "?give_up_after=60");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    target.keep(&old[..512]);
+    let thrice = one.begin_write(0, &old);
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.refuse(Some(&old[..512]));
+    target.cut();
+    // It waits longer after each time; so the next loss finds it waiting.
+    while target.refused() < 4 {
+        one.turn();
+        two.turn();
+    }
+    (0..4).for_each(|_| one.turn());
+    target.refuse(None);
+    target.cut();
+    end(&mut one, &mut two, thrice).expect("it is sent once more");
+    for lane in [&mut one, &mut two] {
+        assert!(is_held_off(&lane.write(0, &new)));
+    }
+    target.land();
+    assert!(target.read(0, 4096) == old);
+}
+
+#[test]
+fn a_unit_attention_keeps_no_other_lane_from_the_blocks() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=60");
+    let (first, second) = (pattern(1, 4096), pattern(2, 4096));
+    target.alarm(&first[..512]);
+    let waits = one.begin_write(0, &first);
+    while target.refused() == 0 {
+        one.turn();
+    }
+    one.turn();
+    two.write(0, &second).expect("the other write is under way as before");
+    one.end(waits).expect("it is sent after the examination");
+    assert_eq!(target.logins(), logins);
+}
+
+#[test]
+fn a_read_that_waited_does_not_return_what_a_lost_write_may_change_later() {
+    let target = Keeper::start(false);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=60");
+    let old = pattern(1, 4096);
+    target.keep(&old[..512]);
+    let lost = one.begin_write(0, &old);
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.be_deaf(true);
+    target.cut();
+    (0..10).for_each(|_| one.turn());
+    let into = one.buffer(&old);
+    let read = one.begin(&Op::Read { offset: 0, into });
+    let with = one.buffer(&[0; 4096]);
+    let compare = one.begin(&Op::Compare { offset: 0, with });
+    let free = one.begin(&Op::Read { offset: ELSEWHERE, into });
+    one.cancel(lost);
+    assert_eq!(one.end(lost), Err(StoreError::Cancelled));
+    target.be_deaf(false);
+    log_in_again(&target, &mut one, &mut two, logins);
+    for id in [read, compare] {
+        assert_eq!(end(&mut one, &mut two, id), Err(StoreError::Busy));
+    }
+    end(&mut one, &mut two, free).expect("other blocks are free");
+}
+
+#[test]
+fn blocks_stay_held_while_a_target_can_prove_nothing() {
+    let target = Keeper::start(false);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    give_up(&target, &mut one, &mut two, &old, logins);
+    while is_held_off(&one.read(ELSEWHERE)) {
+        two.turn();
+    }
+    for round in 0..2 {
+        for lane in [&mut one, &mut two] {
+            assert!(is_held_off(&lane.write(0, &new)) && is_held_off(&lane.read(0)), "round {round}");
+            lane.write(ELSEWHERE, &new).expect("other blocks are free");
+        }
+        if round == 0 {
+            target.land();
+        }
+    }
+    assert!(target.read(0, 4096) == old && target.ordered() == 0);
+}
+
+#[test]
+fn a_write_that_is_sent_again_keeps_its_blocks_while_its_first_copy_may_land() {
+    let target = Keeper::start(false);
+    let (mut one, mut two, _) = two_lanes(&target, "?give_up_after=60");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    target.keep(&old[..512]);
+    let twice = one.begin_write(0, &old);
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.cut();
+    end(&mut one, &mut two, twice).expect("it is sent again");
+    two.write(ELSEWHERE, &new).expect("other blocks are free");
+    for lane in [&mut one, &mut two] {
+        assert!(is_held_off(&lane.write(0, &new)));
+    }
+    target.land();
+    assert!(target.read(0, 4096) == old);
+}
+
+#[test]
+fn a_compare_and_write_that_lost_its_connection_holds_its_blocks_until_it_is_over() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    target.keep(&old[..512]);
+    let (compare, write_from) = (one.buffer(&[0; 4096]), one.buffer(&old));
+    let id = one.begin(&Op::CompareAndWrite { offset: 0, compare, write: write_from, durable: false });
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.cut();
+    assert_eq!(one.end(id), Err(StoreError::Unavailable), "nobody knows what became of it");
+    log_in_again(&target, &mut one, &mut two, logins);
+    // The other lane has lost its connection, too.
+    while is_held_off(&two.write(ELSEWHERE, &new)) {
+        one.turn();
+    }
+    assert!(is_held_off(&two.write(0, &new)));
+    target.land();
+    write(&mut one, &mut two, &new);
+    assert!(target.read(0, 4096) == new);
+}

@@ -1,0 +1,125 @@
+//! What a target says that cannot be true is not passed on.
+
+use super::chain::{client, good, long, pattern, read, sense, write};
+use super::fake::Fake;
+use super::lanes::Core;
+use super::support::serve;
+use engine::Daemon;
+use engine::copy::{CopyError, End, Options, copy};
+use engine::remote::{self, RemoteOptions};
+use scsi::storage::StoreError;
+use std::ops::ControlFlow;
+use wire::SenseKey;
+
+const FAILED: (Option<SenseKey>, u16) = (Some(SenseKey::MediumError), 0x0c00);
+const LOST: (Option<SenseKey>, u16) = (Some(SenseKey::HardwareError), 0x0c00);
+
+fn front_of(fake: &Fake) -> Daemon {
+    let front = serve(&[&fake.url()]);
+    assert_eq!(front.units()[0].failed, None);
+    front
+}
+
+fn flush() -> [u8; 16] {
+    long(0x91, 0, 0, 0)
+}
+
+#[test]
+fn a_write_whose_data_nobody_took_is_an_error_for_the_next_flush_too() {
+    let fake = Fake::start();
+    let front = front_of(&fake);
+    let mut client = client(&front);
+    let data = pattern(1, 4096);
+    good(&mut client, &write(0, 8), 0, &data);
+    good(&mut client, &flush(), 0, &[]);
+    for (takes, tells_residual) in [(0, false), (0, true), (512, false), (512, true)] {
+        fake.with(|state| (state.takes, state.tells_residual) = (takes, tells_residual));
+        assert_eq!(sense(&mut client, &write(8, 8), 0, &data), FAILED, "{takes} {tells_residual}");
+        assert_eq!(sense(&mut client, &flush(), 0, &[]), LOST, "{takes} {tells_residual}");
+        good(&mut client, &flush(), 0, &[]);
+        fake.with(|state| state.takes = usize::MAX);
+        good(&mut client, &write(8, 8), 0, &data);
+        good(&mut client, &flush(), 0, &[]);
+    }
+    assert!(fake.with(|state| state.medium[4096..8192] == data));
+}
+
+#[test]
+fn a_copy_to_a_target_that_takes_no_data_fails() {
+    let fake = Fake::start();
+    fake.with(|state| (state.takes, state.tells_residual) = (0, false));
+    let url = fake.url().parse().expect("a URL");
+    let store = remote::open(&url, &RemoteOptions::default()).expect("a unit");
+    let from =
+        End { store: store::open_null(1 << 20), block_bytes: 512, holes_read_zeros: false, is_blank: false };
+    let to = End { store, block_bytes: 512, holes_read_zeros: false, is_blank: false };
+    let options = Options { piece_bytes: 256 << 10, pieces: 4, sparse: false };
+    let copied = copy(&from, &to, options, &mut |_| ControlFlow::Continue(()));
+    assert!(matches!(copied, Err(CopyError::Write(_, StoreError::WriteFailed))), "{copied:?}");
+}
+
+#[test]
+fn blocks_that_change_their_size_without_a_word_are_not_served() {
+    let fake = Fake::start();
+    let front = front_of(&fake);
+    let mut client = client(&front);
+    let data = pattern(2, 4096);
+    good(&mut client, &write(8, 8), 0, &data);
+    fake.with(|state| state.block_bytes = 4096);
+    let told = sense(&mut client, &read(8, 8), 4096, &[]);
+    assert!(matches!(told.0, Some(SenseKey::MediumError | SenseKey::NotReady)), "{told:?}");
+    while sense(&mut client, &read(8, 8), 4096, &[]).0 != Some(SenseKey::NotReady) {}
+    fake.with(|state| state.block_bytes = 512);
+    while client.command(&read(8, 8), 4096, &[]).expect("a reply").status != 0 {}
+    assert!(good(&mut client, &read(8, 8), 4096, &[]) == data);
+}
+
+#[test]
+fn after_a_unit_attention_nothing_is_sent_to_blocks_of_another_size() {
+    for (code, cdb, read_bytes) in [
+        (0x2a09, write(8, 8), 0),
+        (0x2a09, read(8, 8), 4096),
+        (0x2a01, write(8, 8), 0),
+        (0x3f01, read(8, 8), 4096),
+    ] {
+        let fake = Fake::start();
+        let front = front_of(&fake);
+        let mut client = client(&front);
+        good(&mut client, &read(0, 8), 4096, &[]);
+        fake.with(|state| {
+            (state.block_bytes, state.attention, state.executed) = (4096, Some(code), 0);
+        });
+        let data = if read_bytes == 0 { pattern(3, 4096) } else { Vec::new() };
+        assert_eq!(sense(&mut client, &cdb, read_bytes, &data).0, Some(SenseKey::NotReady));
+        fake.with(|state| {
+            assert_eq!(state.executed, 0, "{code:04x}");
+            assert!(state.medium.iter().all(|byte| *byte == 0), "{code:04x}");
+        });
+    }
+}
+
+#[test]
+fn what_was_read_while_a_unit_attention_was_on_its_way_is_read_again() {
+    let fake = Fake::start();
+    let url = fake.url().parse().expect("a URL");
+    let mut core = Core::of(&remote::open(&url, &RemoteOptions::default()).expect("a unit"));
+    fake.with(|state| (state.attention, state.executed) = (Some(0x2a09), 0));
+    // The first one of these is answered with it, the second one is executed at once.
+    core.read_together([0, 1 << 20]);
+    assert_eq!(fake.with(|state| state.executed), 3);
+}
+
+#[test]
+fn compare_and_write_is_offered_as_far_as_the_target_has_it() {
+    for (blocks, refusal) in [(3, 0x2400), (0, 0x2000)] {
+        let fake = Fake::start();
+        fake.with(|state| state.compare_blocks_max = blocks);
+        let front = front_of(&fake);
+        let mut client = client(&front);
+        assert_eq!(good(&mut client, &[0x12, 1, 0xb0, 0, 64, 0], 64, &[])[5], blocks);
+        let mut cdb = long(0x89, 0, 0, 0);
+        cdb[13] = 4;
+        let refused = sense(&mut client, &cdb, 0, &[0; 4096]);
+        assert_eq!(refused, (Some(SenseKey::IllegalRequest), refusal));
+    }
+}

@@ -1,0 +1,13 @@
+//! The initiator against the target, in one process, over real sockets.
+
+mod cable;
+mod chain;
+mod client;
+mod fake;
+mod guard;
+mod keeper;
+mod lanes;
+mod late;
+mod lies;
+mod loss;
+pub(crate) mod support;

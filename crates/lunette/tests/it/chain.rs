@@ -1,0 +1,186 @@
+//! A daemon that serves another daemon's unit, while that one is killed, frozen and started again.
+
+use crate::support::Noise;
+use crate::support::daemon::{Daemon, Url};
+use crate::support::initiator::{Initiator, Login};
+use crate::support::load::Load;
+use engine::initiator::client::Reply;
+use engine::initiator::{Client, Options};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const BLOCK_BYTES: usize = 512;
+/// Blocks per write.
+const BLOCKS: u16 = 16;
+const NOT_READY: u8 = 2;
+
+/// The daemon behind, on this address, with a file.
+fn back(listen: &str, disk: &std::path::Path) -> Daemon {
+    back_with(listen, &format!("file:{},size=16M", disk.display()))
+}
+
+/// The same with this store.
+fn back_with(listen: &str, spec: &str) -> Daemon {
+    // The kernel lets go of a killed daemon's ring, and with it of its listening socket, in its own time.
+    while std::net::TcpListener::bind(listen).is_err() {
+        std::thread::yield_now();
+    }
+    Daemon::start(Daemon::command().args(["serve", "--listen", listen, "--lun", spec]))
+}
+
+/// The daemon in front of it.
+fn front(behind: &Url, give_up_after: u32) -> Daemon {
+    Daemon::serve(["--lun", &behind.with("", &format!("?give_up_after={give_up_after}"))])
+}
+
+/// A client that is more patient than the front.
+fn client(url: &Url) -> Client {
+    let url = url.to_string().parse().expect("a URL");
+    let options = Options { give_up_after: Duration::from_secs(120), ..Options::default() };
+    Client::connect(&url, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// READ(10), or WRITE(10) with FUA.
+fn cdb(opcode: u8, lba: u32) -> [u8; 10] {
+    let fua = if opcode == 0x2a { 8 } else { 0 };
+    let ([a, b, c, d], [high, low]) = (lba.to_be_bytes(), BLOCKS.to_be_bytes());
+    [opcode, fua, a, b, c, d, 0, high, low, 0]
+}
+
+fn write(client: &mut Client, lba: u32, data: &[u8]) -> Reply {
+    client.command(&cdb(0x2a, lba), 0, data).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn read(client: &mut Client, lba: u32) -> Reply {
+    let bytes = u32::from(BLOCKS) * BLOCK_BYTES as u32;
+    client.command(&cdb(0x28, lba), bytes, &[]).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn data(seed: u64) -> Vec<u8> {
+    Noise(seed).bytes(usize::from(BLOCKS) * BLOCK_BYTES)
+}
+
+fn assert_not_ready(reply: &Reply) {
+    let key = reply.sense.and_then(|sense| sense.key()).map(|key| key.bits());
+    assert_eq!((reply.status, key), (2, Some(NOT_READY)), "{reply:?}");
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_when_the_back_end_is_killed() {
+    const ROUNDS: u32 = 600;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let disk = directory.path().join("disk");
+    let mut behind = back("127.0.0.1:0", &disk);
+    let there = behind.lun(0);
+    let front = front(&there, 60);
+    let url = front.lun(0);
+    let (sender, done) = mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        let mut client = client(&url);
+        for round in 0..ROUNDS {
+            let reply = write(&mut client, round * u32::from(BLOCKS), &data(round.into()));
+            assert_eq!((reply.status, reply.sense), (0, None), "round {round}");
+            let _ = sender.send(round);
+        }
+    });
+    for kill_at in [ROUNDS / 6, ROUNDS / 3, ROUNDS / 2] {
+        done.iter().find(|round| *round >= kill_at).expect("the writer goes on");
+        behind.kill9();
+        behind = back(&there.portal.to_string(), &disk);
+    }
+    writer.join().expect("every write was acknowledged in the end");
+    for url in [&there, &front.lun(0)] {
+        let mut client = client(url);
+        for round in 0..ROUNDS {
+            let reply = read(&mut client, round * u32::from(BLOCKS));
+            assert!(reply.status == 0 && reply.data == data(round.into()), "round {round} through {url}");
+        }
+    }
+    front.stop();
+    behind.stop();
+}
+
+#[test]
+fn verified_load_sees_nothing_of_a_back_end_that_is_killed() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let disk = directory.path().join("disk");
+    let mut behind = back("127.0.0.1:0", &disk);
+    let there = behind.lun(0);
+    let front = front(&there, 60);
+    // Like `no_acknowledged_write_is_lost`: a killed process takes nothing along that is in its file.
+    let mut load = Load::on(&front.lun(0).to_string(), &["--bs", "8K", "--iodepth", "16", "--numjobs", "2"]);
+    for _ in 0..3 {
+        load.get_on();
+        behind.kill9();
+        behind = back(&there.portal.to_string(), &disk);
+    }
+    load.get_on();
+    load.stop();
+    front.stop();
+    behind.stop();
+}
+
+#[test]
+fn a_dead_back_end_is_told_and_never_made_up_for() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let disk = directory.path().join("disk");
+    let behind = back("127.0.0.1:0", &disk);
+    let there = behind.lun(0);
+    let front = front(&there, 2);
+    let mut client = client(&front.lun(0));
+    assert_eq!(write(&mut client, 0, &data(1)).status, 0);
+    behind.kill9();
+    assert_not_ready(&read(&mut client, 0));
+    assert_not_ready(&write(&mut client, 16, &data(2)));
+    let behind = back(&there.portal.to_string(), &disk);
+    let reply = loop {
+        let reply = read(&mut client, 0);
+        if reply.status == 0 {
+            break reply;
+        }
+        assert_not_ready(&reply);
+    };
+    assert!(reply.data == data(1));
+    assert!(read(&mut client, 16).data == vec![0; data(2).len()], "what failed was not written later");
+    front.stop();
+    behind.stop();
+}
+
+#[test]
+fn initiators_are_told_that_the_back_end_lost_its_memory() {
+    let behind = back_with("127.0.0.1:0", "ram:16M,serial=LOST");
+    let there = behind.lun(0);
+    let front = front(&there, 2);
+    let mut initiator =
+        Initiator::login(&front.lun(0), &Login::named("iqn.2026-11.org.example:a")).expect("a session");
+    initiator.ready(0).expect("the unit is ready");
+    initiator.read_blocks(0, 0, 8, 512).expect("data");
+    behind.kill9();
+    let behind = back_with(&there.portal.to_string(), "ram:16M,serial=LOST");
+    // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
+    loop {
+        let reply = initiator.read(0, &[0; 6], 0).expect("a reply");
+        if reply.status != 0 {
+            assert_eq!((reply.sense_key(), &reply.sense[12..14]), (Some(6), &[0x29, 0][..]), "{reply:?}");
+            break;
+        }
+    }
+    front.stop();
+    behind.stop();
+}
+
+#[test]
+fn a_silent_back_end_is_given_up_and_met_again() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let behind = back("127.0.0.1:0", &directory.path().join("disk"));
+    let front = front(&behind.lun(0), 2);
+    let mut client = client(&front.lun(0));
+    assert_eq!(write(&mut client, 0, &data(1)).status, 0);
+    behind.freeze();
+    assert_not_ready(&read(&mut client, 0));
+    behind.signal("CONT");
+    while read(&mut client, 0).status != 0 {}
+    assert!(read(&mut client, 0).data == data(1));
+    front.stop();
+    behind.stop();
+}

@@ -1,0 +1,388 @@
+//! Peers that break rules, stall or flood: others are served on, memory stays bounded, the daemon ends in order.
+
+use crate::support::daemon::{Daemon, Url};
+use crate::support::initiator::{Initiator, Login, Pdu};
+use crate::support::{Noise, wait_until};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// A unit that fits in memory with room to spare.
+const UNIT: &str = "ram:16M";
+/// What a flood may cost beyond the memory held before it.
+const GROWTH_BYTES_MAX: u64 = 192 << 20;
+/// Connections of a flood.
+const FLOOD: usize = 400;
+/// A peer that is refused must notice within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A daemon, and a well-behaved session that must not suffer.
+struct Scene {
+    daemon: Daemon,
+    url: Url,
+    witness: Initiator,
+    resident_bytes: u64,
+    block: Vec<u8>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let daemon = Daemon::serve(["--lun", UNIT]);
+        let url = daemon.lun(0);
+        let mut witness = Initiator::login(&url, &Login::named("witness")).expect("login");
+        let block = Noise(7).bytes(512);
+        witness.write_blocks(url.lun, 9, 512, &block, false).expect("WRITE");
+        let resident_bytes = daemon.resident_bytes();
+        Self { daemon, url, witness, resident_bytes, block }
+    }
+
+    fn portal(&self) -> SocketAddr {
+        self.url.portal
+    }
+
+    /// The witness still reads what it wrote, a newcomer gets in, and memory is bounded.
+    fn is_well(&mut self) {
+        let found = self.witness.read_blocks(self.url.lun, 9, 1, 512).expect("the witness is served");
+        assert_eq!(found, self.block);
+        let mut newcomer = login_when_there_is_room(&self.url);
+        newcomer.ready(self.url.lun).expect("the newcomer is served");
+        newcomer.logout().expect("logout");
+        let grown = self.daemon.resident_bytes().saturating_sub(self.resident_bytes);
+        assert!(grown < GROWTH_BYTES_MAX, "memory grew by {grown} bytes");
+    }
+
+    fn end(mut self) -> String {
+        self.is_well();
+        self.witness.logout().expect("logout");
+        self.daemon.stop()
+    }
+}
+
+#[test]
+fn garbage_before_login_ends_only_its_own_connection() {
+    let mut scene = Scene::new();
+    for seed in 0..64 {
+        let mut stream = connect(scene.portal());
+        let mut noise = Noise(seed);
+        let len = 1 + usize::try_from(noise.below(4096)).expect("small");
+        // The daemon may have hung up before it was all said.
+        let _ = stream.write_all(&noise.bytes(len));
+        drop(stream);
+    }
+    scene.is_well();
+    scene.end();
+}
+
+#[test]
+fn huge_lengths_are_refused_without_memory() {
+    let mut scene = Scene::new();
+    let opcodes = [0x43, 0x03, 0x01, 0x41, 0x05, 0x04, 0x44, 0x00, 0x40, 0x02, 0x06, 0x10, 0x1f, 0x3f, 0x7f];
+    let mut streams = Vec::new();
+    for opcode in opcodes {
+        for additional in [0, 0xff] {
+            let mut stream = connect(scene.portal());
+            let mut header = Pdu::new(opcode, 0x87).header;
+            // The longest segments that can be written down. Whoever waits for them does so for a limited time.
+            header[4..8].copy_from_slice(&[additional, 0xff, 0xff, 0xff]);
+            let _ = stream.write_all(&header);
+            streams.push(stream);
+        }
+    }
+    streams.into_iter().for_each(assert_hung_up);
+    scene.is_well();
+    scene.end();
+}
+
+#[test]
+fn broken_pdus_after_login_end_only_their_own_session() {
+    let scene = Scene::new();
+    for seed in 0..48 {
+        let mut noise = Noise(1000 + seed);
+        let name = format!("breaker{seed}");
+        let initiator = Initiator::login(&scene.url, &Login::named(&name)).expect("login");
+        let mut bytes = noise.bytes(48 * 4);
+        // Now and then something that looks like a command, so that more than the opcode is looked at.
+        if seed % 2 == 0 {
+            bytes[..2].copy_from_slice(&[0x01, 0xa1]);
+            bytes[4..8].copy_from_slice(&[0, 0, 0, 96]);
+        }
+        let _ = initiator.stream().write_all(&bytes);
+    }
+    scene.end();
+}
+
+#[test]
+fn a_flood_of_silent_connections_keeps_nobody_out_for_good() {
+    let mut scene = Scene::new();
+    let flood: Vec<TcpStream> = (0..FLOOD).filter_map(|_| TcpStream::connect(scene.portal()).ok()).collect();
+    let found = scene.witness.read_blocks(scene.url.lun, 9, 1, 512).expect("the witness is served");
+    assert_eq!(found, scene.block);
+    scene.is_well();
+    drop(flood);
+    scene.end();
+}
+
+#[test]
+fn half_open_logins_keep_nobody_out_for_good() {
+    let mut scene = Scene::new();
+    let stalled: Vec<TcpStream> = (0..FLOOD)
+        .filter_map(|_| {
+            let mut stream = TcpStream::connect(scene.portal()).ok()?;
+            // A login that announces a text and never sends all of it.
+            let mut header = Pdu::new(0x43, 0x87).header;
+            header[7] = 200;
+            stream.write_all(&header).ok()?;
+            stream.write_all(b"InitiatorName=iqn.").ok()?;
+            Some(stream)
+        })
+        .collect();
+    let found = scene.witness.read_blocks(scene.url.lun, 9, 1, 512).expect("the witness is served");
+    assert_eq!(found, scene.block);
+    scene.is_well();
+    drop(stalled);
+    scene.end();
+}
+
+#[test]
+fn a_reader_that_never_reads_costs_bounded_memory() {
+    let mut scene = Scene::new();
+    let mut slow: Vec<Initiator> = Vec::new();
+    for number in 0..4 {
+        let mut initiator =
+            Initiator::login(&scene.url, &Login::named(&format!("slow{number}"))).expect("login");
+        initiator.ready(scene.url.lun).expect("the unit is ready");
+        ask_without_reading(&initiator, scene.url.lun);
+        slow.push(initiator);
+    }
+    scene.is_well();
+    drop(slow);
+    scene.end();
+}
+
+#[test]
+fn sessions_that_vanish_leave_nothing_behind() {
+    let mut scene = Scene::new();
+    for round in 0..100 {
+        let mut initiator =
+            Initiator::login(&scene.url, &Login::named(&format!("ghost{}", round % 7))).expect("login");
+        initiator.ready(scene.url.lun).expect("the unit is ready");
+        // A write that waits for data that never comes.
+        let mut cdb = crate::support::initiator::write_cdb(0, 1 << 20, 512, false);
+        cdb[2..10].copy_from_slice(&u64::from(round * 7_u32).to_be_bytes());
+        let command = Pdu::new(0x01, 0xa1).lun(scene.url.lun).word(16, 77).word(20, 1 << 20);
+        let mut command = command.word(24, initiator.next_cmd_sn());
+        command.header[32..48].copy_from_slice(&cdb);
+        initiator.send(&command).expect("send");
+    }
+    scene.is_well();
+    scene.end();
+}
+
+#[test]
+fn refusals_that_leave_a_session_open_are_logged_at_a_limited_rate() {
+    const SNACKS: usize = 4000;
+    let scene = Scene::new();
+    let mut rude = Initiator::login(&scene.url, &Login::named("rude")).expect("login");
+    rude.ready(scene.url.lun).expect("the unit is ready");
+    for _ in 0..SNACKS {
+        rude.send(&Pdu::new(0x10, 0x80)).expect("send");
+        assert_eq!(rude.receive().expect("a Reject").opcode(), 0x3f);
+    }
+    let ping = Pdu::new(0x40, 0x80).word(16, 1).word(20, u32::MAX).word(24, rude.next_cmd_sn());
+    rude.send(&ping).expect("send");
+    assert_eq!(rude.receive().expect("the session goes on").opcode(), 0x20);
+    drop(rude);
+    // Each is told, or counted soon although no other follows.
+    let left_out = |log: &str| -> usize {
+        let counts = log
+            .lines()
+            .filter_map(|line| line.split_once("refusals of sessions left_out=")?.1.parse::<usize>().ok());
+        counts.sum::<usize>()
+    };
+    let is_told =
+        |log: &str| log.matches("SNACK at error recovery level 0").count() + left_out(log) == SNACKS;
+    wait_until("all refusals are told or counted", || is_told(&scene.daemon.log()));
+    let log = scene.end();
+    let told: Vec<&str> =
+        log.lines().filter(|line| line.contains("SNACK at error recovery level 0")).collect();
+    assert!(!told.is_empty() && told.len() < SNACKS / 2, "{} lines", told.len());
+    assert!(told[0].contains("rude") && told[0].contains("RFC 7143"), "{}", told[0]);
+}
+
+/// A command with 64 KiB of immediate data of which only a part is sent.
+fn send_half(initiator: &Initiator, lun: u16, flags: u8, cdb: &[u8]) {
+    const ANNOUNCED: u32 = 64 << 10;
+    let mut command = Pdu::new(0x01, flags).lun(lun).word(16, 0x77).word(20, ANNOUNCED);
+    command = command.word(24, initiator.next_cmd_sn());
+    command.header[5..8].copy_from_slice(&ANNOUNCED.to_be_bytes()[1..]);
+    command.header[32..][..cdb.len()].copy_from_slice(cdb);
+    let mut bytes = command.header.to_vec();
+    if flags & 0x60 == 0x60 {
+        // The expected length of the data-in, without which there are no two directions.
+        bytes[4] = 2;
+        bytes.extend([0, 5, 2, 0]);
+        bytes.extend(4096_u32.to_be_bytes());
+    }
+    bytes.resize(bytes.len() + 20_000, 0xda);
+    initiator.stream().write_all(&bytes).expect("send");
+}
+
+#[test]
+fn peers_that_vanish_in_the_middle_of_data_leave_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = format!("file:{},size=16M", folder.path().join("unit").display());
+    let daemon = Daemon::serve(["--lun", UNIT, "--lun", &file]);
+    let mut write = [0; 16];
+    write[0] = 0x8a;
+    write[13] = 128;
+    let commands: [(&[u8], u8); 5] = [
+        (&write, 0xa1),
+        // SYNCHRONIZE CACHE, INQUIRY and START STOP UNIT have no data-out; READ(10) none either.
+        (&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0xa1),
+        (&[0x12, 0, 0, 0, 96, 0], 0xe1),
+        (&[0x1b, 0, 0, 0, 1, 0], 0xa1),
+        (&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], 0xe1),
+    ];
+    for lun in [0, 1, 7] {
+        let url = daemon.lun(0);
+        for round in 0..4 {
+            for (number, (cdb, flags)) in commands.iter().enumerate() {
+                let name = format!("half{round}{number}");
+                let mut initiator = Initiator::login(&url, &Login::named(&name)).expect("login");
+                if lun < 2 {
+                    initiator.ready(lun).expect("ready");
+                }
+                send_half(&initiator, lun, *flags, cdb);
+                let mut witness = Initiator::login(&url, &Login::named("witness")).expect("login");
+                witness.ready(0).expect("served");
+                witness.logout().expect("logout");
+            }
+        }
+    }
+    // On every core, since connections are spread over them.
+    let mut newcomers: Vec<Initiator> = (0..8)
+        .map(|n| Initiator::login(&daemon.lun(0), &Login::named(&format!("new{n}"))).expect("login"))
+        .collect();
+    for newcomer in &mut newcomers {
+        newcomer.ready(0).expect("served");
+        newcomer.ready(1).expect("served");
+    }
+    drop(newcomers);
+    let log = daemon.stop();
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+/// A configuration of a file and a RAM unit that ends sessions without progress after one second.
+fn impatient(folder: &std::path::Path) -> String {
+    let config = folder.join("lunette.toml");
+    let unit = folder.join("unit");
+    let text = format!(
+        "stall_timeout = \"1s\"\n\
+         [[portal]]\nlisten = \"127.0.0.1:0\"\n\
+         [[lun]]\nname = \"file\"\nfile = \"{}\"\nsize = \"64M\"\n\
+         [[target]]\nname = \"iqn.2026-11.io.lunette.test:stall\"\nluns = [\"file\"]\n",
+        unit.display()
+    );
+    std::fs::write(&config, text).expect("a file");
+    config.display().to_string()
+}
+
+#[test]
+fn data_that_never_comes_holds_nobody_up_for_good() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::serve(["--config", &impatient(folder.path())]);
+    let url = daemon.lun(0);
+    let mut stuck = Initiator::login(&url, &Login::named("stuck")).expect("login");
+    stuck.ready(url.lun).expect("ready");
+    let mut cdb = [0; 16];
+    cdb[0] = 0x8a;
+    cdb[13] = 8;
+    let mut command = Pdu::new(0x01, 0xa1).lun(url.lun).word(16, 7).word(20, 4096);
+    command = command.word(24, stuck.next_cmd_sn());
+    command.header[32..48].copy_from_slice(&cdb);
+    stuck.send(&command).expect("send");
+    assert_eq!(stuck.receive().expect("an R2T").opcode(), 0x31);
+    // An ordered task waits for all that is older on the unit.
+    let mut other = Initiator::login(&url, &Login::named("other")).expect("login");
+    other.ready(url.lun).expect("ready");
+    let out = vec![3; 512];
+    let ordered = crate::support::initiator::write_cdb(9, 512, 512, false);
+    let tag = other.issue_as(2, url.lun, &ordered, 0, out).expect("sent");
+    assert_eq!(other.complete(tag).expect("an answer").status, 0);
+    assert!(stuck.receive().is_err(), "the session without progress was ended");
+    let log = daemon.stop();
+    assert!(log.contains("stall_timeout"), "{log}");
+}
+
+#[test]
+fn readers_that_never_read_leave_buffers_for_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::serve(["--config", &impatient(folder.path())]);
+    let url = daemon.lun(0);
+    let slow: Vec<Initiator> = (0..12)
+        .map(|n| {
+            let mut initiator = Initiator::login(&url, &Login::named(&format!("slow{n}"))).expect("login");
+            initiator.ready(url.lun).expect("ready");
+            ask_without_reading(&initiator, url.lun);
+            initiator
+        })
+        .collect();
+    let mut other = Initiator::login(&url, &Login::named("other")).expect("login");
+    other.ready(url.lun).expect("ready");
+    for lba in 0..64 {
+        other.write_blocks(url.lun, lba * 512, 512, &vec![5; 512 * 512], false).expect("WRITE");
+        let read = other.read_blocks(url.lun, lba * 512, 512, 512).expect("READ");
+        assert_eq!(read, vec![5; 512 * 512]);
+    }
+    drop(slow);
+    daemon.stop();
+}
+
+/// READs of 256 KiB, as many as the target's window and the socket take; their answers are never read.
+fn ask_without_reading(initiator: &Initiator, lun: u16) {
+    let mut stream = initiator.stream();
+    stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    let mut cdb = [0; 16];
+    cdb[0] = 0x88;
+    cdb[12] = 2;
+    for number in 0..4096 {
+        let mut command = Pdu::new(0x01, 0xc1)
+            .lun(lun)
+            .word(16, 0x1000 + number)
+            .word(20, 512 * 512)
+            .word(24, initiator.next_cmd_sn().wrapping_add(number));
+        command.header[32..48].copy_from_slice(&cdb);
+        if stream.write_all(&command.header).is_err() {
+            return;
+        }
+    }
+}
+
+/// While a flood is being cleared away, logins may be refused.
+fn login_when_there_is_room(url: &Url) -> Initiator {
+    let start = Instant::now();
+    loop {
+        match Initiator::login(url, &Login::named("newcomer")) {
+            Ok(initiator) => return initiator,
+            Err(error) if start.elapsed() > PATIENCE => panic!("the newcomer is kept out: {error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+fn connect(portal: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(portal).expect("connect");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// The daemon says at most a few words and closes.
+fn assert_hung_up(mut stream: TcpStream) {
+    let mut words = Vec::new();
+    match Read::by_ref(&mut stream).take(4096).read_to_end(&mut words) {
+        Ok(_) => assert!(words.len() < 4096, "the daemon talks on"),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the daemon neither answers nor closes")
+        }
+    }
+}

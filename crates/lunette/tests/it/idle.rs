@@ -1,0 +1,76 @@
+//! Sessions that do nothing cost little.
+
+use crate::support::daemon::Daemon;
+use crate::support::initiator::{Initiator, Login};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::Write;
+
+/// Sessions of one unit, as many as open files allow.
+const SESSIONS: u64 = 10_000;
+/// What else a process has open.
+const OTHER_FILES: u64 = 256;
+/// What one of them may cost the daemon.
+const SESSION_BYTES_MAX: u64 = 32 << 10;
+
+#[test]
+fn an_idle_session_costs_less_than_32_kib() {
+    let sessions = raise_descriptor_limit().saturating_sub(OTHER_FILES).min(SESSIONS);
+    if sessions < SESSIONS {
+        tell(&format!("the limit of open files allows {sessions} sessions instead of {SESSIONS}"));
+    }
+    assert!(sessions >= 500, "the limit of open files allows too few sessions to count what one costs");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = directory.path().join("lunette.toml");
+    let text = format!(
+        "keep_alive = \"1h\"\n[[lun]]\nname = \"a\"\nram = \"16M\"\n[[target]]\nname = \"iqn.2026-11.io.lunette:idle\"\n\
+         sessions_max = {SESSIONS}\n"
+    );
+    std::fs::write(&config, text).expect("a file can be written");
+    let daemon = Daemon::serve([std::ffi::OsStr::new("--config"), config.as_os_str()]);
+    let url = daemon.lun(0);
+    let login = |number: u64| {
+        let mut initiator = Initiator::login(&url, &Login::named(&format!("idle{number}"))).expect("login");
+        let block = initiator.read_blocks(0, number % 1024, 1, 512).expect("READ");
+        assert_eq!(block.len(), 512);
+        initiator
+    };
+    // What the first of them brings with it is the daemon's, not theirs.
+    let mut idle: Vec<Initiator> = (0..16).map(login).collect();
+    let before = daemon.resident_bytes();
+    idle.extend((16..sessions).map(login));
+    let bytes = daemon.resident_bytes().saturating_sub(before) / (sessions - 16);
+    tell(&format!("{sessions} idle sessions: {bytes} bytes of the daemon's memory each"));
+    assert!(bytes < SESSION_BYTES_MAX, "an idle session costs {bytes} bytes");
+    for initiator in [0, sessions / 2, sessions - 1] {
+        let initiator = &mut idle[usize::try_from(initiator).expect("few")];
+        initiator.ready(0).expect("they are served on");
+    }
+    drop(idle);
+    daemon.stop();
+}
+
+/// Past libtest's capture: this is wanted also when all is well.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// As many open files as may be, for this process and the daemon that it starts.
+fn raise_descriptor_limit() -> u64 {
+    let wanted = SESSIONS + OTHER_FILES;
+    let hard = getrlimit(Resource::Nofile).maximum;
+    let raise =
+        |limit: u64| setrlimit(Resource::Nofile, Rlimit { current: Some(limit), maximum: Some(limit) });
+    match hard {
+        // Only root may go further.
+        Some(hard) if hard < wanted && raise(wanted).is_err() => {
+            raise(hard).expect("the soft limit may be the hard one");
+            hard
+        }
+        Some(hard) if hard < wanted => wanted,
+        Some(_) | None => {
+            let all = Rlimit { current: Some(wanted), maximum: hard };
+            setrlimit(Resource::Nofile, all).expect("the soft limit may be below the hard one");
+            wanted
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Who may be logging in at once: strangers that fill the places keep nobody out.
+
+use crate::support::daemon::{Daemon, Url};
+use crate::support::initiator::{Initiator, Login, Pdu};
+use crate::support::wait_until;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// A peer that is refused must notice within this time.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Connections of a flood from one address.
+const FLOOD: usize = 32;
+/// Addresses of who floods.
+const STRANGERS: [&str; 2] = ["127.0.0.9:0", "127.0.0.10:0"];
+const OTHER: &str = "127.0.0.1:0";
+const LOGIN_RESPONSE: u8 = 0x23;
+
+/// A configuration that lets eight connections log in at once.
+fn few_logins(folder: &Path) -> String {
+    let config = folder.join("lunette.toml");
+    let text = "logins_max = 8\n[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nram = \"1M\"\n\
+                [[target]]\nname = \"iqn.2026-11.io.lunette.test:t\"\n";
+    std::fs::write(&config, text).expect("a file");
+    config.display().to_string()
+}
+
+fn connect_from(source: &str, portal: SocketAddr) -> TcpStream {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &source.parse::<SocketAddr>().expect("an address")).expect("an address of this host");
+    connect(&socket, &portal).expect("a connection");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// Logs in at the first try from this address, and is served.
+fn gets_in(source: &str, url: &Url) {
+    let stream = connect_from(source, url.portal);
+    let mut initiator = Initiator::login_over(stream, url, &Login::named("newcomer")).expect("a session");
+    initiator.ready(url.lun).expect("the unit is ready");
+    initiator.logout().expect("logout");
+}
+
+fn flood(url: &Url) -> Vec<TcpStream> {
+    let one =
+        |source: &str| -> Vec<TcpStream> { (0..FLOOD).map(|_| connect_from(source, url.portal)).collect() };
+    STRANGERS.into_iter().flat_map(one).collect()
+}
+
+fn is_hung_up(stream: &mut TcpStream) {
+    match stream.read(&mut [0]) {
+        Ok(read) => assert_eq!(read, 0, "nothing was asked"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the daemon does not close"),
+    }
+}
+
+/// Sends a login request with these flags and this text, and awaits its answer: the status.
+fn ask_to_log_in(stream: &mut TcpStream, flags: u8, text: &str) -> [u8; 2] {
+    let mut bytes = Pdu::new(0x43, flags).header.to_vec();
+    bytes[7] = u8::try_from(text.len()).expect("short");
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    stream.write_all(&bytes).expect("it is sent");
+    let mut header = [0; 48];
+    stream.read_exact(&mut header).expect("a login response");
+    assert_eq!(header[0], LOGIN_RESPONSE);
+    let len = usize::from(u16::from_be_bytes([header[6], header[7]])).next_multiple_of(4);
+    stream.read_exact(&mut vec![0; len]).expect("its text");
+    [header[36], header[37]]
+}
+
+/// Begins a login, and leaves it at that: the text goes on in the next request.
+fn begin_to_log_in(source: &str, portal: SocketAddr) -> TcpStream {
+    let mut stream = connect_from(source, portal);
+    let name = "InitiatorName=iqn.2026-11.io.lunette.test:hangs\0";
+    assert_eq!(ask_to_log_in(&mut stream, 0x44, name), [0, 0]);
+    stream
+}
+
+#[test]
+fn silent_connections_keep_nobody_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
+    let url = daemon.lun(0);
+    let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+    let mut silent = flood(&url);
+    for source in [OTHER, STRANGERS[0], STRANGERS[1]] {
+        gets_in(source, &url);
+    }
+    is_hung_up(&mut silent[0]);
+    guest.ready(url.lun).expect("who is in is served");
+    guest.logout().expect("logout");
+    let log = daemon.stop();
+    assert!(log.contains("login ended: it made room for others"), "{log}");
+}
+
+#[test]
+fn logins_that_hang_keep_nobody_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
+    let url = daemon.lun(0);
+    let begin = |source: &'static str| (0..FLOOD).map(move |_| begin_to_log_in(source, url.portal));
+    let hanging: Vec<TcpStream> = STRANGERS.into_iter().flat_map(begin).collect();
+    let url = daemon.lun(0);
+    for source in [OTHER, STRANGERS[0], STRANGERS[1]] {
+        gets_in(source, &url);
+    }
+    drop(hanging);
+    daemon.stop();
+}
+
+#[test]
+fn who_has_begun_to_log_in_goes_before_who_is_silent() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
+    let url = daemon.lun(0);
+    let mut begun = begin_to_log_in(STRANGERS[0], url.portal);
+    let silent = flood(&url);
+    gets_in(OTHER, &url);
+    let rest = format!("TargetName={}\0SessionType=Normal\0", url.target);
+    assert_eq!(ask_to_log_in(&mut begun, 0x87, &rest), [0, 0], "it goes on with its login");
+    drop(silent);
+    daemon.stop();
+}
+
+/// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY, with APTPL: its status.
+fn register_for_good(initiator: &mut Initiator, lun: u16) -> u8 {
+    let mut list = [0; 24];
+    (list[15], list[20]) = (7, 1);
+    initiator.write(lun, &[0x5f, 6, 0, 0, 0, 0, 0, 0, 24, 0], &list).expect("an answer").status
+}
+
+/// A daemon that may have so few files open that connections use them up.
+fn with_few_descriptors(folder: &Path) -> Daemon {
+    let state = folder.join("state").display().to_string();
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M,serial=few", "--state-dir", &state];
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -n 128 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lunette")])
+        .args(arguments);
+    Daemon::start(&mut command)
+}
+
+#[test]
+fn connections_leave_descriptors_for_what_has_to_be_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = with_few_descriptors(folder.path());
+    let url = daemon.lun(0);
+    let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+    guest.ready(url.lun).expect("the unit is ready");
+    let strangers: Vec<TcpStream> = (0..200).map(|_| connect_from(STRANGERS[0], url.portal)).collect();
+    wait_until("connections use up the descriptors", || {
+        let log = daemon.log();
+        log.contains("it made room for others") || log.contains("could not be accepted")
+    });
+    assert_eq!(register_for_good(&mut guest, url.lun), 0, "{}", daemon.log());
+    gets_in(OTHER, &url);
+    drop(strangers);
+    guest.logout().expect("logout");
+    daemon.stop();
+}
+
+#[test]
+fn sessions_leave_descriptors_for_what_has_to_be_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = with_few_descriptors(folder.path());
+    let url = daemon.lun(0);
+    let mut guests: Vec<Initiator> = (0..128)
+        .map_while(|n| {
+            let stream = connect_from(OTHER, url.portal);
+            Initiator::login_over(stream, &url, &Login::named(&format!("guest{n}"))).ok()
+        })
+        .collect();
+    assert!(guests.len() >= 32, "{} sessions", guests.len());
+    guests[0].ready(url.lun).expect("the unit is ready");
+    assert_eq!(register_for_good(&mut guests[0], url.lun), 0, "{}", daemon.log());
+    drop(guests);
+    let log = daemon.stop();
+    assert!(log.contains("the files that may be open are used up"), "{log}");
+}
+
+/// RFC 7143 section 11.13.5: of two that were granted their login for the last place, one hears that there is none.
+#[test]
+fn who_finds_the_last_place_taken_is_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = few_logins(folder.path());
+    let text = std::fs::read_to_string(&file).expect("a file");
+    std::fs::write(&file, text + "sessions_max = 1\n").expect("a file");
+    let daemon = Daemon::serve(["--config", &file]);
+    let url = daemon.lun(0);
+    let mut both = ["one", "other"].map(|name| {
+        let mut stream = connect_from(OTHER, url.portal);
+        let name = format!("InitiatorName=iqn.2026-11.io.lunette.test:{name}\0");
+        let names = format!("{name}TargetName={}\0SessionType=Normal\0", url.target);
+        assert_eq!(ask_to_log_in(&mut stream, 0x04, &names), [0, 0], "there is room");
+        stream
+    });
+    assert_eq!(ask_to_log_in(&mut both[0], 0x87, ""), [0, 0]);
+    assert_eq!(ask_to_log_in(&mut both[1], 0x87, ""), [3, 2]);
+    is_hung_up(&mut both[1]);
+    let log = daemon.stop();
+    assert_eq!(log.matches("logged in").count(), 1, "{log}");
+    assert!(log.contains("login ended: the target has no room for another session (sessions_max)"), "{log}");
+}
+
+/// Logs in to a discovery session.
+fn discover(source: &str, portal: SocketAddr) -> TcpStream {
+    let mut stream = connect_from(source, portal);
+    let text = "InitiatorName=iqn.2026-11.io.lunette.test:finder\0SessionType=Discovery\0";
+    assert_eq!(ask_to_log_in(&mut stream, 0x87, text), [0, 0]);
+    stream
+}
+
+#[test]
+fn idle_discovery_sessions_make_room_for_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = Daemon::serve(["--config", &few_logins(folder.path())]);
+    let url = daemon.lun(0);
+    let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+    let idle = |source: &'static str| (0..FLOOD).map(move |_| discover(source, url.portal));
+    let mut idle: Vec<TcpStream> = STRANGERS.into_iter().flat_map(idle).collect();
+    let url = daemon.lun(0);
+    is_hung_up(&mut idle[0]);
+    let mut newest = discover(OTHER, url.portal);
+    gets_in(OTHER, &url);
+    guest.ready(url.lun).expect("who is in is served");
+    guest.logout().expect("logout");
+    let text = "SendTargets=All\0";
+    let mut request = Pdu::new(0x04, 0x80).word(16, 7).word(20, u32::MAX).word(24, 0).header.to_vec();
+    request[7] = u8::try_from(text.len()).expect("short");
+    request.extend_from_slice(text.as_bytes());
+    newest.write_all(&request).expect("it is sent");
+    let mut header = [0; 48];
+    newest.read_exact(&mut header).expect("targets");
+    assert_eq!(header[0], 0x24);
+    daemon.stop();
+}

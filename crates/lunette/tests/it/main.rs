@@ -1,0 +1,33 @@
+//! The command as its users have it: started as a process, and driven by tools that others wrote and by initiators of our
+//! own.
+
+mod admin;
+mod aoe;
+mod aoe_addresses;
+mod aoe_interface;
+mod aoe_late;
+mod aoe_orders;
+mod aoe_tools;
+mod bench;
+mod ceiling;
+mod chain;
+mod cli;
+mod command;
+mod device;
+mod durability;
+mod hostile;
+mod idle;
+mod late;
+mod libiscsi;
+mod log;
+mod logins;
+mod long;
+mod lost;
+mod network;
+mod nexus;
+mod real_input;
+mod report;
+mod room;
+#[path = "../support/mod.rs"]
+mod support;
+mod words;

@@ -1,0 +1,235 @@
+//! Room for data that comes unasked: who waits for an ordered task to end takes none of what that task needs.
+
+use crate::support::daemon::{Daemon, Url};
+use crate::support::initiator::{Initiator, Login, Pdu, write_cdb};
+use std::path::Path;
+
+const GOOD: u8 = 0x00;
+const CHECK_CONDITION: u8 = 0x02;
+const TASK_SET_FULL: u8 = 0x28;
+const ORDERED: u8 = 2;
+/// ABORT TASK, and its answer when there is no such task (RFC 7143 sections 11.5.1 and 11.6.1).
+const ABORT_TASK: u8 = 1;
+const NO_TASK: u8 = 1;
+const BLOCK_BYTES: u32 = 512;
+const PIECE: usize = 256 << 10;
+/// Commands of a window.
+const WINDOW: usize = 128;
+
+/// One core that serves a file.
+fn serve(directory: &Path) -> (Daemon, Url) {
+    let spec = format!("file:{},size=64M", directory.join("disk").display());
+    let daemon = Daemon::serve(["--cores", "0", "--lun", &spec]);
+    let url = daemon.lun(0);
+    (daemon, url)
+}
+
+fn session(url: &Url, name: &str) -> Initiator {
+    let mut initiator = Initiator::login(url, &Login::named(name)).expect("login");
+    initiator.ready(url.lun).expect("TEST UNIT READY");
+    initiator
+}
+
+/// READ(16) of one piece.
+fn read_cdb() -> [u8; 16] {
+    let mut cdb = write_cdb(0, PIECE, BLOCK_BYTES, false);
+    cdb[0] = 0x88;
+    cdb
+}
+
+/// A WRITE that runs for as long as its data is kept back.
+struct Held {
+    initiator: Initiator,
+    lun: u16,
+    transfer_tag: u32,
+}
+
+impl Held {
+    const TAG: u32 = 0x7000_0001;
+    const BYTES: usize = 2048;
+
+    /// The WRITE, and the window behind it.
+    fn begin(url: &Url, name: &str) -> (Held, u32) {
+        let mut initiator = session(url, name);
+        let cdb = write_cdb(8, Held::BYTES, BLOCK_BYTES, false);
+        let mut command = Pdu::new(0x01, 0x80 | 0x20 | 1)
+            .lun(url.lun)
+            .word(16, Held::TAG)
+            .word(20, Held::BYTES as u32)
+            .word(24, initiator.next_cmd_sn());
+        command.header[32..].copy_from_slice(&cdb);
+        initiator.send(&command).expect("sent");
+        let asked = initiator.receive().expect("an R2T");
+        assert_eq!((asked.opcode(), asked.word_at(16)), (0x31, Held::TAG));
+        (Held { initiator, lun: url.lun, transfer_tag: asked.word_at(20) }, window(&asked))
+    }
+
+    fn end(mut self) {
+        let data = Pdu::new(0x05, 0x80)
+            .lun(self.lun)
+            .word(16, Held::TAG)
+            .word(20, self.transfer_tag)
+            .data(&[1; Held::BYTES]);
+        self.initiator.send(&data).expect("sent");
+        let response = self.initiator.receive().expect("a response");
+        assert_eq!((response.opcode(), response.header[3]), (0x21, GOOD));
+    }
+}
+
+/// How many commands may be sent after a PDU of the target (ExpCmdSN and MaxCmdSN).
+fn window(pdu: &Pdu) -> u32 {
+    pdu.word_at(32).wrapping_sub(pdu.word_at(28)).wrapping_add(1)
+}
+
+/// Waits until the target has all commands that were sent: they come before a request that it answers at once.
+fn arrived(initiator: &mut Initiator, lun: u16) {
+    assert_eq!(initiator.manage(ABORT_TASK, lun, u32::MAX - 1).expect("an answer"), NO_TASK);
+}
+
+/// An ORDERED READ, which the target has once this returns.
+fn read_ordered(initiator: &mut Initiator, lun: u16) -> u32 {
+    let tag = initiator.issue_as(ORDERED, lun, &read_cdb(), PIECE, Vec::new()).expect("sent");
+    arrived(initiator, lun);
+    tag
+}
+
+/// So many WRITEs with their unasked data, which the target has once this returns.
+fn write_many(initiator: &mut Initiator, lun: u16, count: usize, bytes: usize) -> Vec<u32> {
+    let cdb = write_cdb(0, bytes, BLOCK_BYTES, false);
+    let tags = (0..count).map(|_| initiator.issue(lun, &cdb, 0, vec![2; bytes]).expect("sent")).collect();
+    arrived(initiator, lun);
+    tags
+}
+
+fn statuses(initiator: &mut Initiator, tags: &[u32]) -> Vec<u8> {
+    tags.iter().map(|tag| initiator.complete(*tag).expect("an answer").status).collect()
+}
+
+#[test]
+fn an_ordered_task_ends_however_much_data_waits_behind_it() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (daemon, url) = serve(directory.path());
+    let (mut one, mut other) = (session(&url, "one"), session(&url, "other"));
+    let (held, _) = Held::begin(&url, "held");
+    let ordered = read_ordered(&mut one, url.lun);
+    let writes = write_many(&mut one, url.lun, 90, 192 << 10);
+    let read = other.issue(url.lun, &read_cdb(), PIECE, Vec::new()).expect("sent");
+    held.end();
+    assert_eq!(other.complete(read).expect("another initiator is served").status, GOOD);
+    assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
+    assert_eq!(statuses(&mut one, &writes), [GOOD; 90]);
+    daemon.stop();
+}
+
+#[test]
+fn an_ordered_task_ends_when_the_data_of_others_takes_all_room() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (daemon, url) = serve(directory.path());
+    let mut writers: Vec<Initiator> = (0..9).map(|n| session(&url, &format!("writer{n}"))).collect();
+    let mut one = session(&url, "one");
+    let (held, _) = Held::begin(&url, "held");
+    let ordered = read_ordered(&mut one, url.lun);
+    let behind = writers.iter_mut().map(|writer| write_many(writer, url.lun, 70, PIECE));
+    let behind: Vec<Vec<u32>> = behind.collect();
+    held.end();
+    assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
+    let ends = writers.iter_mut().zip(&behind).flat_map(|(writer, tags)| statuses(writer, tags));
+    let ends: Vec<u8> = ends.collect();
+    assert!(ends.iter().all(|status| [GOOD, TASK_SET_FULL].contains(status)), "{ends:02x?}");
+    assert_eq!(writers[0].read_blocks(url.lun, 0, 1, BLOCK_BYTES).expect("served on"), [2; 512]);
+    daemon.stop();
+}
+
+#[test]
+fn there_is_room_for_the_unasked_data_of_a_window() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (daemon, url) = serve(directory.path());
+    let mut one = session(&url, "one");
+    let (held, _) = Held::begin(&url, "held");
+    let ordered = read_ordered(&mut one, url.lun);
+    let writes = write_many(&mut one, url.lun, WINDOW - 1, PIECE);
+    held.end();
+    assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
+    assert_eq!(statuses(&mut one, &writes), [GOOD; WINDOW - 1]);
+    daemon.stop();
+}
+
+#[test]
+fn a_window_is_what_there_is_room_for() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let spec = format!("file:{},size=64M", directory.path().join("disk").display());
+    let daemon = Daemon::serve(["--cores", "0", "--lun", &spec, "--lun", "ram:1M"]);
+    let (url, beside) = (daemon.lun(0), daemon.lun(1));
+    let mut writers: Vec<Initiator> = (0..2).map(|n| session(&url, &format!("writer{n}"))).collect();
+    let mut one = session(&url, "one");
+    let (held, _) = Held::begin(&url, "held");
+    let ordered = read_ordered(&mut one, url.lun);
+    let behind: Vec<Vec<u32>> =
+        writers.iter_mut().map(|writer| write_many(writer, url.lun, 100, PIECE)).collect();
+    let come_late = |n| {
+        let mut initiator = session(&beside, &format!("late{n}"));
+        let room = initiator.window();
+        assert!((1..WINDOW).contains(&room), "{room}");
+        let writes = write_many(&mut initiator, url.lun, room, PIECE);
+        (initiator, writes)
+    };
+    let mut late: Vec<(Initiator, Vec<u32>)> = (0..20).map(come_late).collect();
+    assert!(late[0].1.len() > late[1].1.len() && late[1].1.len() > 1);
+    // There is room for nothing more but the one command that everybody may send.
+    let (mut narrow, left) = Held::begin(&beside, "narrow");
+    assert_eq!(left, 0);
+    held.end();
+    let told = narrow.initiator.receive().expect("a NOP-In");
+    assert_eq!((told.opcode(), told.word_at(16)), (0x20, u32::MAX));
+    assert!(window(&told) > 0, "the window opens when there is room again");
+    narrow.end();
+    assert_eq!(one.complete(ordered).expect("the ordered task ends").status, GOOD);
+    for (writer, tags) in writers.iter_mut().zip(&behind) {
+        assert_eq!(statuses(writer, tags), [GOOD; 100]);
+    }
+    for (initiator, tags) in &mut late {
+        let ends = statuses(initiator, tags);
+        // Its first command to this unit reports the unit attention of a new nexus.
+        assert_eq!((ends[0], &ends[1..]), (CHECK_CONDITION, &vec![GOOD; tags.len() - 1][..]));
+    }
+    daemon.stop();
+}
+
+/// Sends so many WRITEs without data, and answers no R2T. When this returns the target has asked for all that it has buffers
+/// for.
+fn ask_in_vain(initiator: &mut Initiator, url: &Url, commands: u32) {
+    for tag in 0..commands {
+        let mut command = Pdu::new(0x01, 0x80 | 0x20 | 1)
+            .lun(url.lun)
+            .word(16, Held::TAG + tag)
+            .word(20, PIECE as u32)
+            .word(24, initiator.next_cmd_sn());
+        command.header[32..].copy_from_slice(&write_cdb(0, PIECE, BLOCK_BYTES, false));
+        initiator.send(&command).expect("sent");
+        initiator.skip_cmd_sn();
+    }
+    initiator.ask_to_manage(ABORT_TASK, url.lun, u32::MAX - 1).expect("sent");
+    while initiator.receive().expect("an R2T or an answer").opcode() != 0x22 {}
+}
+
+#[test]
+fn who_keeps_back_data_on_one_unit_keeps_nobody_from_another() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let spec = format!("file:{},size=64M", directory.path().join("disk").display());
+    let daemon = Daemon::serve(["--cores", "0", "--lun", "ram:1M", "--lun", &spec]);
+    let (own, file) = (daemon.lun(0), daemon.lun(1));
+    let mut mute: Vec<Initiator> = (0..24).map(|n| session(&own, &format!("mute{n}"))).collect();
+    mute.iter_mut().for_each(|initiator| ask_in_vain(initiator, &own, 64));
+    let mut other = session(&file, "other");
+    for (lun, bytes) in [(file.lun, PIECE), (file.lun, 2 * PIECE), (own.lun, PIECE), (own.lun, 2 * PIECE)] {
+        let blocks = bytes as u32 / BLOCK_BYTES;
+        other.write_blocks(lun, 0, BLOCK_BYTES, &vec![3; bytes], false).expect("WRITE");
+        assert!(other.read_blocks(lun, 0, blocks, BLOCK_BYTES).expect("READ") == vec![3; bytes]);
+    }
+    // None of them was ended for it.
+    for initiator in &mut mute {
+        initiator.ask_to_manage(ABORT_TASK, own.lun, u32::MAX - 1).expect("sent");
+        assert_eq!(initiator.receive().expect("an answer").opcode(), 0x22);
+    }
+    daemon.stop();
+}

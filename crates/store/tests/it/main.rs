@@ -1,0 +1,10 @@
+//! What stores promise: on every medium, on several cores, when the medium fails, and when it does not open.
+
+mod conformance;
+mod cores;
+mod faults;
+mod long;
+mod lost;
+mod opening;
+#[path = "../support/mod.rs"]
+mod support;
