@@ -359,8 +359,8 @@ impl std::fmt::Debug for Chap {
 }
 
 /// The secret in a file that only its owner may read, which `key` names; else what is wrong, and how to mend it.
-pub(crate) fn secret_of_file(path: &Path, key: &str) -> Result<Vec<u8>, (String, String)> {
-    targets::read_secret(path, key).map_err(|fault| (fault.what, fault.fix))
+pub(crate) fn secret_of_file(path: &Path, base: &Path, key: &str) -> Result<Vec<u8>, (String, String)> {
+    targets::read_secret(path, base, key).map_err(|fault| (fault.what, fault.fix))
 }
 
 #[cfg(test)]

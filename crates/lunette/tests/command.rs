@@ -19,8 +19,10 @@ fn check(folder: &Path, text: &str) -> Outcome {
 #[test]
 fn a_good_file_is_summed_up_in_one_line() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let outcome =
-        check(folder.path(), "cores = 'all'\n[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n");
+    let outcome = check(
+        folder.path(),
+        "cores = 'all'\n[[portal]]\nlisten = '127.0.0.1:0'\n[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n",
+    );
     let text = outcome.expect_success("check");
     assert!(text.starts_with("lunette.toml: OK: 1 target, 1 LUN, 1 portal, "), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -41,7 +43,8 @@ fn a_bad_file_is_told_all_its_errors_with_their_places() {
 
 /// Warnings of a file that is right in itself.
 fn warnings(folder: &Path, text: &str) -> Vec<String> {
-    let said = check(folder, text).expect_success("check");
+    let portal = if text.contains("[[portal]]") { "" } else { "[[portal]]\nlisten = '127.0.0.1:0'\n" };
+    let said = check(folder, &format!("{text}{portal}")).expect_success("check");
     let warnings: Vec<String> =
         said.lines().filter_map(|line| line.strip_prefix("lunette: warning: ")).map(str::to_owned).collect();
     let but = match warnings.len() {
@@ -64,7 +67,7 @@ fn what_is_not_on_this_machine_is_a_warning_with_its_place() {
     let text = format!(
         "state_dir = 'short.img/state'\nadmin = 'none/socket'\n\
          [[portal]]\nlisten = '192.0.2.1'\n\
-         [[portal]]\nlisten = '127.0.0.1'\n\
+         [[portal]]\nlisten = '127.0.0.1:0'\n\
          [[aoe]]\ninterface = 'none7'\n\
          [[lun]]\nfile = 'none.img'\n\
          [[lun]]\nfile = 'new.img'\nsize = '1M'\naoe = '1.1'\n\

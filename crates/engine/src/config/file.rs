@@ -3,6 +3,7 @@
 use super::ByDevice;
 use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
+use crate::initiator::redact;
 use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -137,7 +138,8 @@ impl<'a, 't> Table<'a, 't> {
         for key in self.entries.keys() {
             let name: &str = key.get_ref();
             if !self.asked.contains(&name) {
-                let place = self.place_of(name, key.span().start);
+                // Also of a line that only lacks its quotes or its key.
+                let place = self.place_of(&redact(name), key.span().start);
                 let fix = suggest(name, self.asked.iter().copied());
                 problems.add(&place, Fault::new("unknown key", fix));
             }

@@ -288,7 +288,7 @@ fn secret(
     let (at, bytes) = match (inline, file) {
         (Some(at), None) => (at, at.value.clone().into_bytes()),
         (None, Some(at)) => {
-            (at, problems.check(&at.place, read_secret(&machine.base.join(&at.value), file_key))?)
+            (at, problems.check(&at.place, read_secret(Path::new(&at.value), &machine.base, file_key))?)
         }
         (Some(_), Some(at)) => {
             let what = format!("the secret is given twice, by {inline_key} and by {file_key}");
@@ -310,7 +310,8 @@ fn secret(
 }
 
 /// The first line of a file that only its owner may read.
-pub(super) fn read_secret(path: &Path, key: &str) -> Result<Vec<u8>, Fault> {
+pub(super) fn read_secret(path: &Path, base: &Path, key: &str) -> Result<Vec<u8>, Fault> {
+    let path = &scalar::path(path, base, "name a file of this machine")?;
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
         Fault::new(format!("cannot read {shown}: {error}"), format!("mend the file or change {key}"))

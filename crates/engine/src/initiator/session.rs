@@ -252,9 +252,16 @@ impl Session {
         if self.queue.push(command, true) { Ok(()) } else { Err(Refused::Full) }
     }
 
-    /// A command is not to be sent any more. It ends as soon as the target cannot execute it, or has it no more.
-    pub fn cancel(&mut self, cookie: u32, finished: &mut Vec<Finished>) {
-        self.queue.cancel(cookie, finished);
+    /// A command is not to be sent any more. It ends as soon as the target cannot execute it, or has it no more. Over AoE it
+    /// ends now, and the target may execute it yet ([`Session::may_change`]): no function would have it ended.
+    pub fn cancel(&mut self, now: Time, cookie: u32, finished: &mut Vec<Finished>) {
+        if let Some(task) = self.queue.cancel(cookie, finished)
+            && let State::Connected(link) = &mut self.state
+            && let Some(machine) = link.machine.aoe_machine_mut()
+            && machine.give_up_task(now, task)
+        {
+            self.queue.forgotten(task, finished);
+        }
     }
 
     /// The question under way is not waited for any more: the target is to abort it. It ends when it has been answered,

@@ -133,6 +133,7 @@ impl RemoteLane {
         }
         if self.session.take_proven() {
             self.release_proven();
+            self.let_go(io.now());
         }
         self.withdraw(io);
         self.examine(io);
@@ -338,7 +339,7 @@ impl RemoteLane {
             (true, false) => self.unproven(io.now()),
             (false, _) => {}
         }
-        self.give_back_overtaken();
+        self.give_back_overtaken(io.now());
         self.session.open(io.now());
         self.count(io);
     }

@@ -27,6 +27,19 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// Whose it is; the machine's own are nobody's.
+    fn task(self) -> Option<TaskId> {
+        match self {
+            Kind::Query => None,
+            Kind::Identify(task) => task,
+            Kind::Move { task, .. }
+            | Kind::Flush(task)
+            | Kind::Trim { task, .. }
+            | Kind::Ata(task)
+            | Kind::Order { task, .. } => Some(task),
+        }
+    }
+
     /// How soon it is answered tells of the way alone: the device has not much to do.
     pub(super) fn is_prompt(self) -> bool {
         match self {
@@ -129,6 +142,16 @@ impl Pieces {
             slot.piece.map(|piece| (u32::from_be_bytes([self.lane, high, low, number]), piece.kind))
         };
         (0..=u8::MAX).zip(&self.slots).filter_map(of_slot).collect()
+    }
+
+    /// Forgets the requests of a task. Returns them, with their tags.
+    pub(super) fn drop_task(&mut self, task: TaskId) -> Vec<(u32, Kind)> {
+        let mut dropped = self.all();
+        dropped.retain(|(_, kind)| kind.task() == Some(task));
+        for (tag, _) in &dropped {
+            self.release(*tag);
+        }
+        dropped
     }
 
     /// No answer is waited for any more. Tags go on where they were.

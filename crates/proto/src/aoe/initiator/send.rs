@@ -116,6 +116,16 @@ impl Initiator {
         }
     }
 
+    /// What was sent for a task is not sent again.
+    pub(super) fn give_up_sent(&mut self, now: Time, id: TaskId) {
+        let way = (self.config.ours, self.peer.mac);
+        for (tag, kind) in self.pieces.drop_task(id) {
+            if let Some(sectors) = self.changed(kind) {
+                self.abandoned.add_given_up(now, tag, way, sectors);
+            }
+        }
+    }
+
     /// The sectors that a request writes or trims.
     fn changed(&mut self, kind: Kind) -> Option<Range<u64>> {
         match kind {

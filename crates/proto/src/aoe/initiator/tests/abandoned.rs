@@ -134,6 +134,60 @@ fn a_target_that_orders_nop_behind_a_write_proves_that_it_is_over_once_no_copy_c
 }
 
 #[test]
+fn a_command_that_nobody_waits_for_is_not_sent_again_and_its_session_goes_on() {
+    let mut rig = Rig::on_vblade();
+    rig.machine.resume(rig.now);
+    let task = rig.submit(&write_10(4, 5, 0), 0, 5 * 512);
+    let first = rig.sent();
+    assert!(rig.machine.give_up_task(rig.now, task) && !rig.machine.give_up_task(rig.now, task));
+    assert_eq!(rig.wait(COPIES_WITHIN - Duration::from_millis(1)), (0, 0));
+    let answer = rig.disk.answer(&first[0]);
+    rig.receive(&answer);
+    assert!(rig.machine.take_proven(), "an answer frees what it is for");
+    assert!(!rig.machine.may_change(&(4..5)) && rig.machine.may_change(&(8..9)));
+    rig.submit(&write_10(20, 1, 0), 0, 512);
+    rig.run();
+    assert_eq!(rig.completion().outcome, GOOD);
+    assert_eq!(rig.wait(Duration::from_secs(1)), (0, first.len() - 1));
+    assert!(!rig.machine.has_abandoned() && rig.machine.poll().is_none());
+}
+
+#[test]
+fn a_command_that_nobody_waits_for_is_over_where_none_of_it_was_sent() {
+    let mut rig = Rig::new();
+    rig.machine.pace.limit(1);
+    let first = rig.submit(&write_10(4, 6, 0), 0, 6 * 512);
+    let second = rig.submit(&write_10(20, 1, 0), 0, 512);
+    assert_eq!(rig.sent().len(), 1);
+    for task in [second, first] {
+        assert!(rig.machine.give_up_task(rig.now, task));
+    }
+    assert_eq!(rig.wait(Duration::from_secs(3600)), (0, 0));
+    assert!(rig.machine.may_change(&(4..5)));
+    assert!(!rig.machine.may_change(&(9..10)) && !rig.machine.may_change(&(20..21)), "they never left");
+    rig.submit(&read_10(0, 1), 512, 0);
+    rig.run();
+    assert_eq!(rig.completion().outcome, GOOD);
+}
+
+#[test]
+fn a_nop_that_was_not_sent_has_no_answer() {
+    let mut rig = Rig::on_vblade();
+    rig.submit(&write_10(4, 1, 0), 0, 512);
+    let frame = rig.sent().remove(0);
+    let mut rig = rig.lost();
+    rig.machine.give_up(rig.now, &EVERYWHERE);
+    rig.machine.resume(rig.now);
+    let answer = rig.disk.answer(&frame);
+    for number in 0..=u16::MAX {
+        let [high, low] = number.to_be_bytes();
+        let tag = [CONFIG.lane, high, low, 0xff];
+        rig.receive(&[&answer[..20], &tag, &answer[24..]].concat());
+    }
+    assert!(rig.machine.has_abandoned());
+}
+
+#[test]
 fn a_nop_is_asked_again_also_by_a_new_session_until_it_is_answered() {
     let mut rig = Rig::on_vblade();
     rig.submit(&write_10(4, 2, 0), 0, 1024);
