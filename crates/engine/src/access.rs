@@ -127,6 +127,7 @@ impl Access for Directory {
             user: chap.user.clone(),
             secret: chap.secret.clone(),
             mutual: chap.mutual.clone(),
+            algorithms: chap.algorithms.clone(),
         });
         let session = existing.map(|place| (place.tsih, place.cid));
         Ok(Grant { chap, group, alias: target.alias.clone(), session })

@@ -23,6 +23,7 @@ pub(crate) use scalar::parse_guid;
 pub use scalar::{format_size, parse_cores, parse_duration, parse_size, show_cores};
 
 use crate::initiator::Url;
+use proto::iscsi::chap::Algorithm;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -350,6 +351,8 @@ pub struct Chap {
     pub secret: Vec<u8>,
     /// The name and secret with which the target proves itself, if asked.
     pub mutual: Option<(String, Vec<u8>)>,
+    /// Algorithms that are accepted, the best first; empty: all, as the initiator prefers.
+    pub algorithms: Vec<Algorithm>,
 }
 
 impl std::fmt::Debug for Chap {

@@ -118,6 +118,7 @@ fn chap(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawChap {
         mutual_user: table.text("mutual_user", problems),
         mutual_secret: table.text("mutual_secret", problems),
         mutual_secret_file: table.text("mutual_secret_file", problems),
+        algorithms: table.texts("algorithms", problems),
     }
 }
 

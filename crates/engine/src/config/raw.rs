@@ -139,4 +139,5 @@ pub(super) struct RawChap {
     pub(super) mutual_user: Text,
     pub(super) mutual_secret: Text,
     pub(super) mutual_secret_file: Text,
+    pub(super) algorithms: Option<Vec<At<String>>>,
 }

@@ -295,6 +295,23 @@ fn a_secret_is_given_once_and_serves_one_direction() {
 }
 
 #[test]
+fn algorithms_of_chap_are_known_and_named_once() {
+    let with =
+        |list: &str| with_chap(&format!("user = 'u', secret = '0123456789abcdef', algorithms = {list}"));
+    let chap = good(&with("['sha256', 'md5']")).targets[0].groups[0].chap.clone().expect("CHAP");
+    assert_eq!(chap.algorithms, [Algorithm::Sha256, Algorithm::Md5]);
+    for (list, words) in [
+        ("['sha265']", "chap.algorithms[0]: `sha265` is no algorithm of CHAP; did you mean `sha256`?"),
+        ("['md5', 'sha1', 'md5']", "this algorithm is already used by target[0].group[0].chap.algorithms[0]"),
+        ("[]", "an empty list accepts nothing"),
+        ("'sha256'", "write an array of strings"),
+    ] {
+        let found = faults(&with(list));
+        assert!(found.contains(words), "{found}");
+    }
+}
+
+#[test]
 fn a_secret_file_must_be_private() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let path = folder.path().join("secret");
