@@ -46,6 +46,8 @@ struct Request {
     /// Our interface and the target's, if all copies went between the same two.
     way: Option<(Mac, Mac)>,
     kind: Kind,
+    /// It was sent more than once.
+    is_copied: bool,
     /// What it asks for was sent, and may be answered until the deadline.
     is_flying: bool,
     /// When to send that next; `None`: now.
@@ -75,8 +77,9 @@ pub(super) struct Passage {
     pub way: (Mac, Mac),
     /// Bytes of data in a frame.
     pub room: usize,
-    /// Writes in flight.
+    /// Requests in flight at most, and those of commands.
     pub window: u16,
+    pub flying: u16,
     /// NOP proves something.
     pub has_nop: bool,
 }
@@ -91,19 +94,34 @@ impl Abandoned {
         &mut self,
         tag: u32,
         way: (Mac, Mac),
+        is_copied: bool,
         section: Section,
         data: Vec<u8>,
         sectors: Range<u64>,
     ) {
-        let (kind, timeout) = (Kind::Repeated { section, data }, LONG_TIMEOUT);
-        let way = Some(way);
         self.tags.insert(tag);
-        self.requests.push(Request { tag, sectors, way, kind, is_flying: false, deadline: None, timeout });
+        self.requests.push(Request {
+            tag,
+            sectors,
+            way: Some(way),
+            kind: Kind::Repeated { section, data },
+            is_copied,
+            is_flying: false,
+            deadline: None,
+            timeout: LONG_TIMEOUT,
+        });
     }
 
     /// A write that is not sent again from now on.
-    pub(super) fn add_given_up(&mut self, now: Time, tag: u32, way: (Mac, Mac), sectors: Range<u64>) {
-        self.add(tag, way, Section::default(), Vec::new(), sectors);
+    pub(super) fn add_given_up(
+        &mut self,
+        now: Time,
+        tag: u32,
+        way: (Mac, Mac),
+        is_copied: bool,
+        sectors: Range<u64>,
+    ) {
+        self.add(tag, way, is_copied, Section::default(), Vec::new(), sectors);
         self.requests.last_mut().into_iter().for_each(|request| request.give_up(now));
     }
 
@@ -125,6 +143,29 @@ impl Abandoned {
     /// Whether it is the tag of one of them, or of its NOP.
     pub(super) fn has(&self, tag: u32) -> bool {
         self.tags.contains(&tag)
+    }
+
+    /// Whether the write with this tag was sent more than once.
+    pub(super) fn is_copied(&self, tag: u32) -> bool {
+        self.requests.iter().any(|request| request.tag == tag && request.is_copied)
+    }
+
+    /// Those that are sent again, and may be answered yet.
+    pub(super) fn flying(&self) -> u16 {
+        u16::try_from(self.flying_of(false)).unwrap_or(u16::MAX)
+    }
+
+    fn flying_of(&self, is_given_up: bool) -> usize {
+        let is_one = |one: &&Request| one.is_flying && one.is_given_up() == is_given_up;
+        self.requests.iter().filter(is_one).count()
+    }
+
+    /// Whether all that were given up and change one of these sectors can be asked for on a way; its end may not be known yet.
+    pub(super) fn can_be_asked(&self, sectors: &Range<u64>, (ours, theirs): (Mac, Option<Mac>)) -> bool {
+        let is_on_way = |way: (Mac, Mac)| way.0 == ours && theirs.is_none_or(|theirs| way.1 == theirs);
+        let mut given_up =
+            self.requests.iter().filter(|request| request.is_given_up() && request.meets(sectors));
+        given_up.all(|request| request.way.is_some_and(is_on_way))
     }
 
     /// Whether any of them changes one of these sectors.
@@ -176,12 +217,8 @@ impl Abandoned {
 
     /// The one that is to be sent.
     fn due(&self, passage: &Passage) -> Option<usize> {
-        let flying = |is_given_up| {
-            let is_one = |one: &&Request| one.is_flying && one.is_given_up() == is_given_up;
-            self.requests.iter().filter(is_one).count()
-        };
-        let may_repeat = flying(false) < usize::from(passage.window);
-        let may_ask = passage.has_nop && flying(true) < NOPS_MAX;
+        let may_repeat = passage.flying.saturating_add(self.flying()) < passage.window;
+        let may_ask = passage.has_nop && self.flying_of(true) < NOPS_MAX;
         self.requests.iter().position(|request| {
             request.deadline.is_none()
                 && match &request.kind {
@@ -206,6 +243,8 @@ impl Abandoned {
         request.way = request.way.filter(|way| *way == passage.way);
         if let Kind::GivenUp { nop: nop @ None } = &mut request.kind {
             *nop = Some(self.nop_tag());
+        } else {
+            request.is_copied |= !request.is_given_up();
         }
         self.requests.push(request);
         let request = self.requests.last()?;
