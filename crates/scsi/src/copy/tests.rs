@@ -223,7 +223,7 @@ fn nothing_is_copied_past_what_the_nexus_may_do() {
 fn units_with_other_block_sizes_exchange_whole_blocks() {
     let mut bench = bench();
     let (view, _) = bench.second.as_mut().unwrap();
-    Arc::make_mut(&mut view.unit).block_bytes = 4096;
+    Arc::make_mut(&mut view.policy).block_bytes = 4096;
     let mut coarse = cscd(&bench, 1);
     coarse[30] = 0x10;
     let cscds = [cscd(&bench, 0), coarse];
