@@ -2,11 +2,14 @@
 
 mod support;
 
-use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, Pdu};
@@ -31,7 +34,9 @@ fn few_logins(folder: &Path) -> String {
 }
 
 fn connect_from(source: &str, portal: SocketAddr) -> TcpStream {
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    // Daemons of other tests inherit nothing: some have few descriptors.
+    let socket =
+        socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
     bind(&socket, &source.parse::<SocketAddr>().expect("an address")).expect("an address of this host");
     connect(&socket, &portal).expect("a connection");
     let stream = TcpStream::from(socket);
@@ -164,6 +169,35 @@ fn connections_leave_descriptors_for_what_has_to_be_kept() {
     drop(strangers);
     guest.logout().expect("logout");
     daemon.stop();
+}
+
+/// Keeps more connections open than the daemon has descriptors for, and opens another for each that it ends, until told to
+/// stop.
+fn flood_on(url: &Url, is_over: &AtomicBool) {
+    let mut open: VecDeque<TcpStream> = (0..128).map(|_| connect_from(STRANGERS[0], url.portal)).collect();
+    while let Some(mut oldest) = open.pop_front().filter(|_| !is_over.load(Ordering::Relaxed)) {
+        is_hung_up(&mut oldest);
+        open.push_back(connect_from(STRANGERS[0], url.portal));
+    }
+}
+
+#[test]
+fn a_flood_that_goes_on_while_descriptors_are_used_up_keeps_nobody_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = with_few_descriptors(folder.path());
+    let (url, is_over) = (daemon.lun(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| flood_on(&url, &is_over));
+        wait_until("connections use up the descriptors", || {
+            let log = daemon.log();
+            log.contains("it made room for others") || log.contains("refused")
+        });
+        let entered = catch_unwind(|| (0..64).for_each(|_| gets_in(OTHER, &url)));
+        is_over.store(true, Ordering::Relaxed);
+        assert!(entered.is_ok(), "{}", daemon.log());
+    });
+    let log = daemon.stop();
+    assert!(!log.contains("refused"), "{log}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::transport::Transport;
 use proto::aoe::target::Target;
 use proto::time::Time;
 use proto::verbs::{Down, TaskId};
-use reactor::io::{Errno, Handle, Io, Tag};
+use reactor::io::{Handle, Io, Tag};
 use reactor::stream::Stream;
 use scsi::home::Aborted;
 use scsi::nexus::Reach;
@@ -55,6 +55,8 @@ pub(super) struct Connection {
     pub(super) predecessors: usize,
     /// The core whose load counts it.
     pub(super) counted: Option<usize>,
+    /// The portal where a newcomer waits for its descriptor.
+    pub(super) makes_room_at: Option<usize>,
     /// When a discovery session is ended.
     pub(super) expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
@@ -84,12 +86,6 @@ pub(super) struct ClosingTarget {
 
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
-
-/// Why a connection is refused.
-const NO_DESCRIPTOR: &str = "the files that may be open are used up, but for those that the daemon keeps for itself (LimitNOFILE, ulimit -n)";
-
-/// How many of the descriptors that the daemon keeps for itself connections have until others have made room for them.
-pub(crate) const DESCRIPTORS_LENT: i32 = 8;
 
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
@@ -141,6 +137,7 @@ impl Connection {
             homes: 0,
             predecessors: 0,
             counted: None,
+            makes_room_at: None,
             expires: None,
             share: Share::default(),
             is_narrow: false,
@@ -312,74 +309,6 @@ fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
 }
 
 impl<I: Io> Core<I> {
-    /// Listens on a portal, if this is the core that accepts for it.
-    pub(super) fn listen(&mut self, portal: usize) {
-        let cores = &self.shared.config.portals[portal].cores;
-        let accepts = cores.first().and_then(|first| self.core_index(*first)) == Some(self.me);
-        if let Some(listener) = &self.shared.listeners[portal]
-            && accepts
-            && self.stopping.is_none()
-        {
-            let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
-            self.io.accept(reactor::net::handle(listener), tag);
-        }
-    }
-
-    pub(super) fn core_index(&self, core: usize) -> Option<usize> {
-        self.shared.config.cores.iter().position(|number| *number == core)
-    }
-
-    pub(super) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
-        match result {
-            Ok(handle) => self.welcome(portal, Handle(handle as i32)),
-            Err(error) if self.stopping.is_none() => {
-                limited!(
-                    "connections that could not be accepted",
-                    Level::WARN,
-                    "a connection could not be accepted: {}",
-                    std::io::Error::from_raw_os_error(error.0)
-                );
-            }
-            Err(_) => {}
-        }
-        // Out of descriptors, say: the next try would fail at once.
-        if result.is_err() {
-            return self.deaf.push(portal);
-        }
-        self.listen(portal);
-    }
-
-    fn welcome(&mut self, portal: usize, socket: Handle) {
-        let addresses = reactor::net::addresses(socket);
-        let (Ok((local, from)), None) = (addresses, self.stopping) else {
-            return self.io.close(socket);
-        };
-        if !self.fits(socket) {
-            log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
-            return self.io.close(socket);
-        }
-        let way = Way::Portal { index: portal, from, local };
-        let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
-        self.arrives(&facts, from);
-        let (directory, offered) =
-            (self.shared.access.clone(), self.shared.config.portals[portal].transports);
-        let machine = Transport::accepted(directory, from, local, offered, self.io.now());
-        let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
-        self.move_load(key, Some(self.me));
-    }
-
-    /// Whether a connection may have its descriptor. The kernel gives the lowest that is free, so from a certain one on only
-    /// those are left that the daemon needs itself; then others make room, or there is none.
-    fn fits(&mut self, socket: Handle) -> bool {
-        let beyond = socket.0.saturating_sub(self.shared.sockets_end);
-        if beyond < 0 {
-            return true;
-        }
-        let evicted = self.shared.logins.takes_one();
-        self.evict(evicted);
-        evicted.is_some() && beyond < DESCRIPTORS_LENT
-    }
-
     pub(super) fn install(
         &mut self,
         machine: Transport,
@@ -549,6 +478,7 @@ impl<I: Io> Core<I> {
         if let Some(stream) = conn.stream {
             stream.close(&mut self.io);
         }
+        self.tell_room_made(conn.makes_room_at);
         let counts = conn.machine.aoe_mut().map(Target::take_counts).unwrap_or_default();
         conn.machine.close(self.io.arena());
         self.forget_session(key, conn.facts.way, counts);

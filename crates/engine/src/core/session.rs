@@ -119,7 +119,7 @@ impl<I: Io> Core<I> {
     /// A discovery session begins. Anybody may have one, so there are not many, and none stays for long.
     fn discover(&mut self, key: Key, facts: &Facts, from: SocketAddr) {
         let evicted = self.shared.logins.discovers(facts.serial, from.ip(), self.me);
-        self.evict(evicted);
+        self.evict(evicted, None);
         if let Some(conn) = self.connections.get_mut(key) {
             conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
         }
@@ -159,21 +159,26 @@ impl<I: Io> Core<I> {
     /// A connection begins to log in. Another makes room for it if there are too many.
     pub(super) fn arrives(&mut self, facts: &Facts, from: SocketAddr) {
         let evicted = self.shared.logins.arrives(facts.serial, from.ip(), self.me);
-        self.evict(evicted);
+        self.evict(evicted, None);
     }
 
-    pub(super) fn evict(&mut self, evicted: Option<Evicted>) {
+    /// Ends a connection so that others may log in; or also that the newcomer at a portal gets its descriptor.
+    pub(super) fn evict(&mut self, evicted: Option<Evicted>, portal: Option<usize>) {
         if let Some(Evicted { core, serial }) = evicted {
             // Through the mailbox even to this core: the connection may be in it, on its way here.
-            self.mailbox.post(core, Message::MakeRoom { serial });
+            self.mailbox.post(core, Message::MakeRoom { serial, portal });
         }
     }
 
     /// Ends the connection with this serial number for others that log in, unless it has become a session of a target.
-    pub(super) fn make_room(&mut self, serial: u64) {
+    pub(super) fn make_room(&mut self, serial: u64, portal: Option<usize>) {
         let is_meant = |conn: &Connection| conn.facts.serial == serial && conn.facts.target.is_none();
-        for key in self.keys_where(is_meant) {
-            self.gone(key, MADE_ROOM);
+        let Some(key) = self.keys_where(is_meant).pop() else { return self.tell_room_made(portal) };
+        self.gone(key, MADE_ROOM);
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.makes_room_at = portal;
+            // Others wait: not for a peer that leaves unread what it was sent.
+            conn.shut_down(&mut self.io);
         }
     }
 
