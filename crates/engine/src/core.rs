@@ -1,5 +1,6 @@
 //! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
 
+mod accept;
 mod aoe;
 mod budget;
 mod buffer;
@@ -32,6 +33,7 @@ use crate::poll::{Poller, Work};
 use crate::ports::Ports;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
+use accept::Newcomer;
 use aoe::{Answered, Interface, Keeper};
 use budget::Budget;
 use connection::{ClosingTarget, Connection};
@@ -150,6 +152,8 @@ pub(crate) struct Core<I: Io> {
     is_drained: bool,
     /// No store has failed to be flushed at the end.
     has_flushed: bool,
+    /// Connections that wait for a descriptor.
+    newcomers: Vec<Newcomer>,
     /// Portals where a connection could not be accepted, to be tried again in a while.
     deaf: Vec<usize>,
     /// Portals whose RDMA device is gone: once it is back it listens again.
@@ -269,6 +273,7 @@ impl<I: Io> Core<I> {
             drained: 0,
             is_drained: false,
             has_flushed: true,
+            newcomers: Vec::new(),
             deaf: Vec::new(),
             deviceless: Vec::new(),
             deaf_to_devices: Vec::new(),
@@ -473,7 +478,8 @@ impl<I: Io> Core<I> {
             Message::Applied { unit } => self.home_applied(unit),
             Message::Persisted { unit, ok } => self.home_persisted(unit, ok),
             Message::Gate { unit, gate } => self.gate_message(unit, gate),
-            Message::MakeRoom { serial } => self.make_room(serial),
+            Message::MakeRoom { serial, portal } => self.make_room(serial, portal),
+            Message::RoomMade { portal } => self.room_made(portal),
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
             Message::Forsaken { core, parked } => self.forsaken(core, parked),
@@ -529,6 +535,7 @@ impl<I: Io> Core<I> {
         if let Some(key) = self.drain.as_ref().map(|drain| drain.key) {
             self.stay(key);
         }
+        self.close_newcomers();
         self.say_goodbye(GOODBYE_SECONDS);
     }
 

@@ -291,7 +291,8 @@ fn own_descriptors(config: &Config) -> u64 {
         StoreSpec::File { .. } | StoreSpec::Block { .. } => 2 + 2 * config.cores.len(),
         StoreSpec::Remote { .. } => config.cores.len(),
     };
-    config.luns.iter().map(of_lun).sum::<usize>() as u64 + OWN_DESCRIPTORS
+    // At each portal one newcomer may wait for its own.
+    (config.luns.iter().map(of_lun).sum::<usize>() + config.portals.len()) as u64 + OWN_DESCRIPTORS
 }
 
 /// These are kept back from connections, but no more than a quarter of all.

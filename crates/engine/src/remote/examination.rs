@@ -341,6 +341,9 @@ impl RemoteLane {
         }
         self.give_back_overtaken(io.now());
         self.session.open(io.now());
+        if is_arrival && self.session.ends_by_answers() && self.store.loose.has_given_up(self.id) {
+            self.report_given_up((0, u64::MAX));
+        }
         self.count(io);
     }
 

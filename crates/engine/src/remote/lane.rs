@@ -33,6 +33,8 @@ pub(super) struct RemoteLane {
     free: Vec<u32>,
     /// Cancelled writes that nothing is sent for, and that are not over.
     lingering: Vec<u32>,
+    /// The log has it that the target is asked for proofs of what was given up.
+    awaits_proofs: bool,
     pub(super) finished: Vec<Finished>,
     pub(super) asked: Option<Asked>,
     /// The session is new, or the unit may have changed.
@@ -99,6 +101,7 @@ impl RemoteLane {
             flights: Vec::new(),
             free: Vec::new(),
             lingering: Vec::new(),
+            awaits_proofs: false,
             finished: Vec::new(),
             asked: None,
             examination: None,
@@ -150,17 +153,25 @@ impl RemoteLane {
             return;
         }
         self.session.give_up(now, place);
-        if !self.store.loose.has_given_up(self.id) {
-            let next = if self.session.has_proofs() {
-                "the target is asked whether they are over"
-            } else {
-                "if it never got them, restart this daemon once the target is known to be idle"
-            };
-            tracing::warn!(
-                store = %self.store.url,
-                "writes were given up that the target has not answered: until it has, their blocks are not ready; {next}"
-            );
+        self.report_given_up(place);
+    }
+
+    /// Reports that blocks are not ready, once, and what frees them; again when it is something else.
+    pub(super) fn report_given_up(&mut self, place: (u64, u64)) {
+        let has_proofs = self.session.can_be_proven(place);
+        if self.store.loose.has_given_up(self.id) && (has_proofs || !self.awaits_proofs) {
+            return;
         }
+        self.awaits_proofs = has_proofs;
+        let next = if has_proofs {
+            "the target is asked whether they are over"
+        } else {
+            "if it never got them, restart this daemon once the target is known to be idle"
+        };
+        tracing::warn!(
+            store = %self.store.url,
+            "writes were given up that the target has not answered: until it has, their blocks are not ready; {next}"
+        );
     }
 
     /// Over AoE, some of what was given up is over.

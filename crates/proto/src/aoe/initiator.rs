@@ -265,8 +265,14 @@ impl Initiator {
         self.abandoned.take_ended()
     }
 
-    /// Whether the target proves that a write is over which it never had, as far as is known.
-    pub fn has_proofs(&self) -> bool {
+    /// Whether the target can prove that the writes to these sectors which were given up are over, even if it never had them;
+    /// as far as is known.
+    pub fn can_be_proven(&self, sectors: &Range<u64>) -> bool {
+        let theirs = Some(self.peer.mac).filter(|mac| *mac != Mac::BROADCAST);
+        self.orders_nop() && self.abandoned.can_be_asked(sectors, (self.config.ours, theirs))
+    }
+
+    fn orders_nop(&self) -> bool {
         self.identity.as_ref().is_some_and(Identity::proves_by_nop)
     }
 

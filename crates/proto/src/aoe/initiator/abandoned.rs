@@ -28,6 +28,8 @@ const NOP_SLOT: u8 = 0xff;
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
     requests: Vec<Request>,
+    /// How many are sent again. Given up ones may be many for long: without others nobody looks at them for each frame.
+    repeated: u16,
     /// Their tags, and those of the NOPs that were sent.
     tags: BTreeSet<u32>,
     /// The highest byte of all tags.
@@ -46,6 +48,8 @@ struct Request {
     /// Our interface and the target's, if all copies went between the same two.
     way: Option<(Mac, Mac)>,
     kind: Kind,
+    /// It was sent more than once.
+    is_copied: bool,
     /// What it asks for was sent, and may be answered until the deadline.
     is_flying: bool,
     /// When to send that next; `None`: now.
@@ -75,8 +79,9 @@ pub(super) struct Passage {
     pub way: (Mac, Mac),
     /// Bytes of data in a frame.
     pub room: usize,
-    /// Writes in flight.
+    /// Requests in flight at most, and those of commands.
     pub window: u16,
+    pub flying: u16,
     /// NOP proves something.
     pub has_nop: bool,
 }
@@ -91,20 +96,37 @@ impl Abandoned {
         &mut self,
         tag: u32,
         way: (Mac, Mac),
+        is_copied: bool,
         section: Section,
         data: Vec<u8>,
         sectors: Range<u64>,
     ) {
-        let (kind, timeout) = (Kind::Repeated { section, data }, LONG_TIMEOUT);
-        let way = Some(way);
         self.tags.insert(tag);
-        self.requests.push(Request { tag, sectors, way, kind, is_flying: false, deadline: None, timeout });
+        self.requests.push(Request {
+            tag,
+            sectors,
+            way: Some(way),
+            kind: Kind::Repeated { section, data },
+            is_copied,
+            is_flying: false,
+            deadline: None,
+            timeout: LONG_TIMEOUT,
+        });
+        self.repeated = self.repeated.saturating_add(1);
     }
 
     /// A write that is not sent again from now on.
-    pub(super) fn add_given_up(&mut self, now: Time, tag: u32, way: (Mac, Mac), sectors: Range<u64>) {
-        self.add(tag, way, Section::default(), Vec::new(), sectors);
+    pub(super) fn add_given_up(
+        &mut self,
+        now: Time,
+        tag: u32,
+        way: (Mac, Mac),
+        is_copied: bool,
+        sectors: Range<u64>,
+    ) {
+        self.add(tag, way, is_copied, Section::default(), Vec::new(), sectors);
         self.requests.last_mut().into_iter().for_each(|request| request.give_up(now));
+        self.repeated = self.repeated.saturating_sub(1);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -118,13 +140,38 @@ impl Abandoned {
 
     /// Those that are sent again.
     pub(super) fn repeated(&self) -> u16 {
-        let count = self.requests.iter().filter(|request| !request.is_given_up()).count();
-        u16::try_from(count).unwrap_or(u16::MAX)
+        self.repeated
     }
 
     /// Whether it is the tag of one of them, or of its NOP.
     pub(super) fn has(&self, tag: u32) -> bool {
         self.tags.contains(&tag)
+    }
+
+    /// Whether the write with this tag was sent more than once.
+    pub(super) fn is_copied(&self, tag: u32) -> bool {
+        self.requests.iter().any(|request| request.tag == tag && request.is_copied)
+    }
+
+    /// Those that are sent again, and may be answered yet.
+    pub(super) fn flying(&self) -> u16 {
+        if self.repeated == 0 {
+            return 0;
+        }
+        u16::try_from(self.flying_of(false)).unwrap_or(u16::MAX)
+    }
+
+    fn flying_of(&self, is_given_up: bool) -> usize {
+        let is_one = |one: &&Request| one.is_flying && one.is_given_up() == is_given_up;
+        self.requests.iter().filter(is_one).count()
+    }
+
+    /// Whether all that were given up and change one of these sectors can be asked for on a way; its end may not be known yet.
+    pub(super) fn can_be_asked(&self, sectors: &Range<u64>, (ours, theirs): (Mac, Option<Mac>)) -> bool {
+        let is_on_way = |way: (Mac, Mac)| way.0 == ours && theirs.is_none_or(|theirs| way.1 == theirs);
+        let mut given_up =
+            self.requests.iter().filter(|request| request.is_given_up() && request.meets(sectors));
+        given_up.all(|request| request.way.is_some_and(is_on_way))
     }
 
     /// Whether any of them changes one of these sectors.
@@ -134,7 +181,8 @@ impl Abandoned {
 
     /// Whether any does that is sent again.
     pub(super) fn repeats(&self, sectors: &Range<u64>) -> bool {
-        self.requests.iter().any(|request| !request.is_given_up() && request.meets(sectors))
+        self.repeated > 0
+            && self.requests.iter().any(|request| !request.is_given_up() && request.meets(sectors))
     }
 
     /// What changes these sectors is not sent again.
@@ -149,7 +197,10 @@ impl Abandoned {
 
     fn give_up_those(&mut self, now: Time, is_one: impl Fn(&Request) -> bool) {
         let repeated = self.requests.iter_mut().filter(|request| !request.is_given_up());
-        repeated.filter(|request| is_one(request)).for_each(|request| request.give_up(now));
+        for request in repeated.filter(|request| is_one(request)) {
+            request.give_up(now);
+            self.repeated = self.repeated.saturating_sub(1);
+        }
     }
 
     /// A tag that none of them has.
@@ -176,12 +227,11 @@ impl Abandoned {
 
     /// The one that is to be sent.
     fn due(&self, passage: &Passage) -> Option<usize> {
-        let flying = |is_given_up| {
-            let is_one = |one: &&Request| one.is_flying && one.is_given_up() == is_given_up;
-            self.requests.iter().filter(is_one).count()
-        };
-        let may_repeat = flying(false) < usize::from(passage.window);
-        let may_ask = passage.has_nop && flying(true) < NOPS_MAX;
+        if self.repeated == 0 && !passage.has_nop {
+            return None;
+        }
+        let may_repeat = passage.flying.saturating_add(self.flying()) < passage.window;
+        let may_ask = passage.has_nop && self.flying_of(true) < NOPS_MAX;
         self.requests.iter().position(|request| {
             request.deadline.is_none()
                 && match &request.kind {
@@ -206,6 +256,8 @@ impl Abandoned {
         request.way = request.way.filter(|way| *way == passage.way);
         if let Kind::GivenUp { nop: nop @ None } = &mut request.kind {
             *nop = Some(self.nop_tag());
+        } else {
+            request.is_copied |= !request.is_given_up();
         }
         self.requests.push(request);
         let request = self.requests.last()?;
@@ -229,6 +281,7 @@ impl Abandoned {
     pub(super) fn answered(&mut self, tag: u32) {
         for request in self.requests.extract_if(.., |request| request.is_of(tag)) {
             self.tags.remove(&request.tag);
+            self.repeated = self.repeated.saturating_sub(u16::from(!request.is_given_up()));
             if let Kind::GivenUp { nop: Some(nop) } = request.kind {
                 self.tags.remove(&nop);
             }
