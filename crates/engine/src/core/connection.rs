@@ -14,15 +14,17 @@ use crate::slots::{Key, Slots};
 use crate::transport::Transport;
 use proto::aoe::target::Target;
 use proto::time::Time;
-use proto::verbs::{Down, TaskId};
+use proto::verbs::{Down, TaskId, Withdrawal};
 use reactor::io::{Handle, Io, Tag};
 use reactor::stream::Stream;
 use scsi::home::Aborted;
 use scsi::nexus::Reach;
 use scsi::{HomeRequest, NexusId, NexusUnit};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::Level;
+use tracing::field::DisplayValue;
 
 /// One connection on its core.
 pub(super) struct Connection {
@@ -270,6 +272,15 @@ impl Connection {
     }
 }
 
+/// Whom a line of the log is about.
+struct Peer<'a> {
+    serial: u64,
+    initiator: &'a str,
+    from: Way,
+    portal: Option<DisplayValue<SocketAddr>>,
+    target: Option<&'a str>,
+}
+
 /// Logs that somebody may not even log in.
 pub(super) fn log_refusal(from: &Way, reason: &str) {
     let portal = from.portal().map(tracing::field::display);
@@ -344,32 +355,39 @@ impl<I: Io> Core<I> {
         }
     }
 
+    fn peer(&self, key: Key) -> Option<Peer<'_>> {
+        let facts = &self.connections.get(key)?.facts;
+        Some(Peer {
+            serial: facts.serial,
+            initiator: facts.session.as_deref().map_or("-", |session| session.initiator.as_str()),
+            from: facts.way,
+            portal: facts.way.portal().map(tracing::field::display),
+            target: facts.target.map(|target| self.shared.config.targets[target].name.as_str()),
+        })
+    }
+
     /// The peer broke the standard and is served on.
     pub(super) fn refused(&self, key: Key, reason: &str) {
-        let Some(conn) = self.connections.get(key) else { return };
-        let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
-        let (from, serial) = (conn.facts.way, conn.facts.serial);
+        let Some(Peer { serial, initiator, from, portal, target }) = self.peer(key) else { return };
         limited!(
             "refusals of sessions", Level::WARN,
             initiator,
             %from,
-            portal = from.portal().map(tracing::field::display),
-            target = conn.facts.target.map(|target| self.shared.config.targets[target].name.as_str()),
+            portal,
+            target,
             "session {serial} refused: {reason}"
         );
     }
 
     /// An invariant of ours does not hold on one connection, which ends for it: the others go on.
     pub(super) fn faulty(&self, key: Key, what: &str) {
-        let Some(conn) = self.connections.get(key) else { return };
-        let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
-        let (from, serial) = (conn.facts.way, conn.facts.serial);
+        let Some(Peer { serial, initiator, from, portal, target }) = self.peer(key) else { return };
         limited!(
             "faults of this program", Level::ERROR,
             initiator,
             %from,
-            portal = from.portal().map(tracing::field::display),
-            target = conn.facts.target.map(|target| self.shared.config.targets[target].name.as_str()),
+            portal,
+            target,
             "session {serial} ends by a fault of this program, Lunette {}: {what}; please report this line and what the \
              initiator was doing",
             env!("CARGO_PKG_VERSION")
@@ -414,6 +432,9 @@ impl<I: Io> Core<I> {
     /// None of the tasks of a session that ends can take effect any more: its machine may say so.
     pub(super) fn part(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
+        if let Some(name) = session_name(&conn.facts, &self.shared.config) {
+            self.shared.registry.settles(&name, conn.facts.serial);
+        }
         let is_reinstated = self.reinstatements.iter().any(|(serial, ..)| *serial == conn.facts.serial);
         self.down(Some(key), Down::Close);
         self.set_phase(key, Phase::Parting);
@@ -538,10 +559,18 @@ impl<I: Io> Core<I> {
         let mut keys = self.keys_where(|conn| conn.facts.target == Some(target));
         keys.retain(|key| asker.core != self.me || asker.connection != *key);
         for key in &keys {
-            self.gone(*key, COLD_RESET);
+            self.end_for_all(*key, COLD_RESET);
         }
         self.closing_targets.push(ClosingTarget { asker, connections: keys });
         self.answer_closing();
+    }
+
+    /// Ends a connection as all others of its target, with an answer to a login that waits for one.
+    fn end_for_all(&mut self, key: Key, reason: &str) {
+        match self.connections.get(key).map(|conn| conn.phase) {
+            Some(Phase::Parked) => self.refuse(key, Withdrawal::Unavailable, reason),
+            Some(_) | None => self.gone(key, reason),
+        }
     }
 
     fn answer_closing(&mut self) {
@@ -571,7 +600,7 @@ impl<I: Io> Core<I> {
             match self.connections.get(key).map(|conn| conn.phase) {
                 Some(Phase::Arriving | Phase::Serving | Phase::Draining) => self.leaving(key),
                 Some(Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Parting) => {
-                    self.gone(key, STOPS);
+                    self.end_for_all(key, STOPS);
                 }
                 Some(Phase::Ending | Phase::Closing) | None => {}
             }

@@ -8,7 +8,7 @@ use crate::logins::Evicted;
 use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
-use proto::verbs::{Down, Session};
+use proto::verbs::{Down, Session, Withdrawal};
 use reactor::io::Io;
 use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
@@ -76,10 +76,11 @@ impl<I: Io> Core<I> {
         let shared = self.shared.clone();
         let Some(name) = session_name(facts, &shared.config) else { return };
         let (serial, tsih, cid) = (facts.serial, session.tsih, session.cid);
-        let place = Place { core: self.me, serial, tsih, cid, is_over: false, nexus: serial };
+        let place =
+            Place { core: self.me, serial, tsih, cid, is_over: false, is_settled: false, nexus: serial };
         let Ok(entered) = shared.registry.enter(name, place, shared.config.targets[target].sessions_max)
         else {
-            return self.refuse(key, NO_ROOM);
+            return self.refuse(key, Withdrawal::NoRoom, NO_ROOM);
         };
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Way::Portal { from, .. } = facts.way {
@@ -151,8 +152,8 @@ impl<I: Io> Core<I> {
     }
 
     /// Refuses a login that was granted.
-    fn refuse(&mut self, key: Key, reason: &str) {
-        self.down(Some(key), Down::Refuse);
+    pub(super) fn refuse(&mut self, key: Key, why: Withdrawal, reason: &str) {
+        self.down(Some(key), Down::Refuse(why));
         self.gone(key, reason);
     }
 
@@ -266,7 +267,9 @@ impl<I: Io> Core<I> {
                 // iSCSI just ends.
                 let is_told = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
                 match self.connections.get(key) {
-                    Some(conn) if conn.phase == Phase::Parked => self.refuse(key, OVERTAKEN),
+                    Some(conn) if conn.phase == Phase::Parked => {
+                        self.refuse(key, Withdrawal::NoRoom, OVERTAKEN)
+                    }
                     Some(conn) if is_told(conn) => self.leaving(key),
                     Some(_) | None => self.gone(key, REINSTATED),
                 }
