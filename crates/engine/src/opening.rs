@@ -1,8 +1,10 @@
 //! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
 
-use crate::config::{IMAGE_REMEDY, Lun, StoreSpec, image_problem};
+use crate::config::{HugePages, IMAGE_REMEDY, Lun, StoreSpec, image_problem};
 use crate::initiator::Options;
+use crate::memory::Room;
 use crate::remote::{self, RemoteOptions};
+use reactor::memory::Pages;
 use reactor::uring::Uring;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -33,9 +35,32 @@ type Pending = mpsc::Receiver<(Lun, Attempt)>;
 pub(crate) fn open_all(luns: &mut [Lun]) -> Vec<Opened> {
     let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
     let counted = losses.clone();
+    choose_pages(luns, crate::memory::room());
     let attempts = attempt_all(luns, PATIENCE, move |index, lun| open_store(lun, &counted[index]));
     let each = luns.iter().zip(attempts).zip(&*losses);
     each.map(|((lun, (attempt, pending)), losses)| opened(lun, attempt, pending, losses.clone())).collect()
+}
+
+/// Huge pages for disks in memory that leave it to us, if all disks in memory fit even when they are full: written here and
+/// there, one then takes up to 512 times what is written.
+fn choose_pages(luns: &mut [Lun], room: Option<Room>) {
+    let mut disks: Vec<(u64, &mut HugePages)> = Vec::new();
+    for lun in luns {
+        match &mut lun.store {
+            StoreSpec::Ram { size, huge_pages } => disks.push((*size, huge_pages)),
+            StoreSpec::Null { .. }
+            | StoreSpec::File { .. }
+            | StoreSpec::Block { .. }
+            | StoreSpec::Remote { .. } => {}
+        }
+    }
+    let all = disks.iter().fold(0, |all: u64, (size, _)| all.saturating_add(*size));
+    let fits = room.is_some_and(|room| all <= room.bytes);
+    for (_, choice) in disks {
+        if *choice == HugePages::Auto {
+            *choice = if fits { HugePages::Always } else { HugePages::Never };
+        }
+    }
 }
 
 /// One thread for each LUN, and those that are not waited for any longer.
@@ -110,7 +135,13 @@ fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
     let claim = Claim::to_serve(lun.read_only);
     Ok(match &lun.store {
         StoreSpec::Null { size } => store::open_null(*size),
-        StoreSpec::Ram { size } => store::open_ram(*size)?,
+        StoreSpec::Ram { size, huge_pages } => {
+            let pages = match huge_pages {
+                HugePages::Always => Pages::Huge,
+                HugePages::Auto | HugePages::Never => Pages::Small,
+            };
+            store::open_ram_on(*size, pages)?
+        }
         StoreSpec::File { path, size } => {
             let store = store::file::open_counted(path, *size, lun.block_bytes, claim, losses.clone())?;
             if let Ok(Some(format)) = store::image::format(path) {
@@ -147,6 +178,25 @@ mod tests {
     fn luns(count: usize) -> Vec<Lun> {
         let options = ServeOptions { lun: vec!["null:1M".into(); count], ..ServeOptions::default() };
         Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}")).luns
+    }
+
+    #[test]
+    fn disks_in_memory_have_huge_pages_when_all_fit_and_where_it_is_asked() {
+        let specs = ["ram:1G", "null:1T", "ram:1G,huge=always", "ram:2G,huge=never"];
+        let options = ServeOptions { lun: specs.map(String::from).into(), ..ServeOptions::default() };
+        let luns = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}")).luns;
+        let chosen = |room: Option<u64>| {
+            let mut luns = luns.clone();
+            choose_pages(&mut luns, room.map(|bytes| Room { bytes, said_by: "/a".into() }));
+            let pages = |lun: &Lun| {
+                if let StoreSpec::Ram { huge_pages, .. } = lun.store { Some(huge_pages) } else { None }
+            };
+            luns.iter().filter_map(pages).collect::<Vec<_>>()
+        };
+        let (always, never) = (HugePages::Always, HugePages::Never);
+        assert_eq!(chosen(Some(4 << 30)), [always, always, never]);
+        assert_eq!(chosen(Some((4 << 30) - 1)), [never, always, never]);
+        assert_eq!(chosen(None), [never, always, never]);
     }
 
     /// Long enough on any machine.

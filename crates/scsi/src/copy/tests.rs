@@ -331,6 +331,23 @@ fn copies_of_a_unit_are_counted() {
     copy(&mut bench, &list).assert_good();
 }
 
+#[test]
+fn the_last_places_are_for_those_that_run_no_other_copy() {
+    let mut bench = bench();
+    let list = short_list(1, 0, &[cscd(&bench, 0)], &[segment(0, 0, 0, 1, 0, 9)]);
+    let _running = Arc::clone(&bench.nexuses[0].copies.slot);
+    let mut others: Vec<_> = (1..COPIES_OF_MANY_MAX).map(|_| Arc::clone(&bench.view.unit.copies)).collect();
+    copy(&mut bench, &list).assert_good();
+    others.push(Arc::clone(&bench.view.unit.copies));
+    copy(&mut bench, &list).assert_check(0x5, 0x5503);
+    let mut cdb = vec![0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    cdb.extend((list.len() as u32).to_be_bytes());
+    cdb.extend([0, 0]);
+    // The second nexus has yet to hear that the unit was powered on.
+    bench.nexuses[1].attentions.clear();
+    bench.run(1, &cdb, &list, 0).assert_good();
+}
+
 /// An operation that is under way, as its program would note it.
 #[test]
 fn an_operation_under_way_is_known_and_can_be_stopped() {
