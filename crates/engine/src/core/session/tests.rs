@@ -198,14 +198,13 @@ fn target_cold_reset_is_answered_when_a_copy_in_the_background_is_over() {
     let (_copies, mut other) = copying(&url, &stores);
     let reset = other.ask_to_manage(TARGET_COLD_RESET, 0, NO_TAG).expect("it is sent");
     stores[1].wait_for_cancel(1);
-    let mut late = login(&url, "late");
-    is_served(&mut late, 0);
     assert!(!has_heard(&other), "the copy may still write");
     stores[1].release();
     assert_eq!(other.complete(reset).expect("an answer").status, COMPLETE);
-    is_served(&mut late, 1);
-    is_half_copied(&mut late);
-    late.logout().expect("an answer");
+    let mut after = login(&url, "after");
+    (0..2).for_each(|lun| is_served(&mut after, lun));
+    is_half_copied(&mut after);
+    after.logout().expect("an answer");
     stop(daemon);
 }
 
