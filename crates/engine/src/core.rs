@@ -36,6 +36,7 @@ use crate::slots::{Key, Slots};
 use accept::Newcomer;
 use aoe::{Answered, Interface, Keeper};
 use budget::Budget;
+use buffer::Held;
 use connection::{ClosingTarget, Connection};
 use function::Function;
 use gate::{Gate, GateHome};
@@ -129,14 +130,16 @@ pub(crate) struct Core<I: Io> {
     /// The session that is to move to another core.
     drain: Option<Drain>,
     meter: Meter,
-    /// Buffer bytes of data that comes unasked.
-    unasked_bytes: u64,
+    /// Buffers of tasks.
+    held: Held,
     /// Connections with tasks that wait for a buffer, whose turn is next first.
     starved: Vec<Key>,
     /// Tasks that wait until others have changed the same blocks, oldest first.
     overlapping: Vec<Key>,
     /// Connections whose initiators may send nothing for want of room.
     narrow: Vec<Key>,
+    /// Buffer bytes that were left when they were looked at.
+    room_seen: u64,
     budget: Budget,
     /// `stall_timeout`.
     stall_nanos: u64,
@@ -259,10 +262,11 @@ impl<I: Io> Core<I> {
             closing_targets: Vec::new(),
             drain: None,
             meter: Meter::default(),
-            unasked_bytes: 0,
+            held: Held::new(units),
             starved: Vec::new(),
             overlapping: Vec::new(),
             narrow: Vec::new(),
+            room_seen: 0,
             budget: Budget::new(),
             stall_nanos,
             to_serve: Vec::with_capacity(64),
@@ -320,7 +324,7 @@ impl<I: Io> Core<I> {
 
     fn wait(&mut self) -> Wait {
         let is_ready = self.io.is_ready() || !self.own.is_empty();
-        if is_ready || !self.to_serve.is_empty() || !self.budget.is_idle() {
+        if is_ready || !self.to_serve.is_empty() || !self.budget.is_idle() || self.may_widen() {
             return Wait::No;
         }
         let now = self.io.now();
