@@ -23,6 +23,7 @@ pub(crate) use scalar::parse_guid;
 pub use scalar::{format_size, parse_cores, parse_duration, parse_size, show_cores};
 
 use crate::initiator::Url;
+use proto::iscsi::chap::Algorithm;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -259,6 +260,8 @@ pub enum StoreSpec {
     Ram {
         /// Bytes.
         size: u64,
+        /// Whether it lies on huge pages.
+        huge_pages: HugePages,
     },
     /// A file; made (sparse) when `size` is given and it does not exist.
     File {
@@ -281,12 +284,24 @@ pub enum StoreSpec {
     },
 }
 
+/// Whether a disk in memory lies on huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum HugePages {
+    /// If all disks in memory together fit into what this process may use, even when they are full.
+    #[default]
+    Auto,
+    /// Yes.
+    Always,
+    /// No: a disk takes no more memory than what is written.
+    Never,
+}
+
 /// As the command line has it, without sizes of files and secrets of URLs.
 impl std::fmt::Display for StoreSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             StoreSpec::Null { size } => write!(f, "null:{size}"),
-            StoreSpec::Ram { size } => write!(f, "ram:{size}"),
+            StoreSpec::Ram { size, .. } => write!(f, "ram:{size}"),
             StoreSpec::File { path, .. } => write!(f, "file:{}", path.display()),
             StoreSpec::Block { path } => write!(f, "block:{}", path.display()),
             StoreSpec::Remote { url, .. } => write!(f, "{url}"),
@@ -350,6 +365,8 @@ pub struct Chap {
     pub secret: Vec<u8>,
     /// The name and secret with which the target proves itself, if asked.
     pub mutual: Option<(String, Vec<u8>)>,
+    /// Algorithms that are accepted, the best first; empty: all, as the initiator prefers.
+    pub algorithms: Vec<Algorithm>,
 }
 
 impl std::fmt::Debug for Chap {
@@ -359,8 +376,8 @@ impl std::fmt::Debug for Chap {
 }
 
 /// The secret in a file that only its owner may read, which `key` names; else what is wrong, and how to mend it.
-pub(crate) fn secret_of_file(path: &Path, key: &str) -> Result<Vec<u8>, (String, String)> {
-    targets::read_secret(path, key).map_err(|fault| (fault.what, fault.fix))
+pub(crate) fn secret_of_file(path: &Path, base: &Path, key: &str) -> Result<Vec<u8>, (String, String)> {
+    targets::read_secret(path, base, key).map_err(|fault| (fault.what, fault.fix))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Sockets: what only a raw handle can be asked.
 
 use crate::io::Handle;
-use rustix::fd::{AsRawFd as _, BorrowedFd};
+use rustix::fd::{AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -14,6 +14,20 @@ const BACKLOG: i32 = 1024;
 /// # Errors
 /// As the operating system tells: address in use, not available, not permitted.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = bind(address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// Whether an address could be listened on now. Nobody can connect meanwhile.
+///
+/// # Errors
+/// As [`listen`].
+pub fn may_listen(address: SocketAddr) -> io::Result<()> {
+    bind(address).map(drop)
+}
+
+fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if address.is_ipv6() {
@@ -22,8 +36,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     // Connections of a daemon that ran here before are no hindrance.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(TcpListener::from(socket))
+    Ok(socket)
 }
 
 /// The handle of a listening socket, which must stay open as long as the handle is used.
@@ -45,6 +58,16 @@ pub fn addresses(socket: Handle) -> io::Result<(SocketAddr, SocketAddr)> {
     };
     let peer = peer.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
     Ok((inet(local)?, inet(peer)?))
+}
+
+/// A further descriptor of a socket: the lowest that is free.
+///
+/// # Errors
+/// When none is.
+pub fn duplicate(socket: Handle) -> io::Result<Handle> {
+    // SAFETY: the handle is an open socket of the caller, who does not close it during this call.
+    let fd = unsafe { BorrowedFd::borrow_raw(socket.0) };
+    Ok(Handle(rustix::io::fcntl_dupfd_cloexec(fd, 0)?.into_raw_fd()))
 }
 
 /// What fits into one TCP segment of a connected socket's path, in bytes.

@@ -3,6 +3,7 @@
 use super::ByDevice;
 use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
+use crate::initiator::redact;
 use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -71,6 +72,7 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
         block: table.text("block", problems),
         url: table.text("url", problems),
         size: table.text_or_number("size", problems),
+        huge_pages: table.text("huge_pages", problems),
         block_size: table.text_or_number("block_size", problems),
         physical_block_size: table.text_or_number("physical_block_size", problems),
         serial: table.text("serial", problems),
@@ -117,6 +119,7 @@ fn chap(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawChap {
         mutual_user: table.text("mutual_user", problems),
         mutual_secret: table.text("mutual_secret", problems),
         mutual_secret_file: table.text("mutual_secret_file", problems),
+        algorithms: table.texts("algorithms", problems),
     }
 }
 
@@ -137,7 +140,8 @@ impl<'a, 't> Table<'a, 't> {
         for key in self.entries.keys() {
             let name: &str = key.get_ref();
             if !self.asked.contains(&name) {
-                let place = self.place_of(name, key.span().start);
+                // Also of a line that only lacks its quotes or its key.
+                let place = self.place_of(&redact(name), key.span().start);
                 let fix = suggest(name, self.asked.iter().copied());
                 problems.add(&place, Fault::new("unknown key", fix));
             }

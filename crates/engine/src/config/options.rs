@@ -128,7 +128,8 @@ fn overrides(options: &ServeOptions, raw: &mut Raw) {
     }
     if let Some(path) = &options.state_dir {
         // Unlike a path in the file, this one starts where the command was given.
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let is_url = path.to_str().is_some_and(scalar::looks_like_url);
+        let path = std::path::absolute(path).ok().filter(|_| !is_url).unwrap_or_else(|| path.clone());
         raw.state_dir = Some(At::new(path, &Place::option("--state-dir")));
     }
     if let Some(address) = &options.admin {

@@ -20,6 +20,20 @@ pub struct Problem {
     pub fix: String,
 }
 
+impl Problem {
+    /// A fault whose words quote the file or the command line: what may be secrets in them is left out.
+    pub fn quoting(
+        file: Option<PathBuf>,
+        position: Option<(usize, usize)>,
+        path: &str,
+        what: &str,
+        fix: &str,
+    ) -> Problem {
+        let (path, what, fix) = (redact_all(path), redact_all(what), redact_all(fix));
+        Problem { file, position, path, what, fix }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
@@ -142,8 +156,7 @@ impl<'a> Collector<'a> {
     fn problem(&self, place: &Place, fault: &Fault) -> Problem {
         let file = place.offset.and(self.file).map(|(path, _)| path.to_path_buf());
         let position = self.position(place);
-        let (path, what, fix) = (place.path.clone(), redact_all(&fault.what), redact_all(&fault.fix));
-        Problem { file, position, path, what, fix }
+        Problem::quoting(file, position, &place.path, &fault.what, &fault.fix)
     }
 
     fn position(&self, place: &Place) -> Option<(usize, usize)> {

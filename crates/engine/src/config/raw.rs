@@ -89,6 +89,7 @@ pub(super) struct RawLun {
     pub(super) block: Text,
     pub(super) url: Text,
     pub(super) size: Text,
+    pub(super) huge_pages: Text,
     pub(super) block_size: Text,
     pub(super) physical_block_size: Text,
     pub(super) serial: Text,
@@ -139,4 +140,5 @@ pub(super) struct RawChap {
     pub(super) mutual_user: Text,
     pub(super) mutual_secret: Text,
     pub(super) mutual_secret_file: Text,
+    pub(super) algorithms: Option<Vec<At<String>>>,
 }

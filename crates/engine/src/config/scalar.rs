@@ -4,7 +4,7 @@ use super::problems::Fault;
 use super::{AdminAddress, Network};
 use crate::initiator::Url;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The port that IANA gave iSCSI.
@@ -182,6 +182,21 @@ pub(crate) fn parse_guid(text: &str) -> Result<u64, String> {
 /// be known as such.
 pub(super) fn looks_like_url(text: &str) -> bool {
     Url::is_meant(text) || text.contains("://")
+}
+
+/// A path, which starts at `base`; `instead` helps who gave a URL.
+pub(super) fn path(path: &Path, base: &Path, instead: &str) -> Result<PathBuf, Fault> {
+    if looks_like_url(&path.to_string_lossy()) {
+        return Err(Fault::new("this is a URL, not a path", instead));
+    }
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.is_empty() || bytes.contains(&0) {
+        return Err(Fault::new(
+            "the path is empty or holds a zero byte",
+            "name a file, a folder or a device",
+        ));
+    }
+    Ok(base.join(path))
 }
 
 /// A path, which has a slash in it and starts at `base`, or an address with a port.

@@ -274,7 +274,31 @@ fn one_chap(
     } else {
         Some(None)
     };
-    Some(Chap { user: user?, secret: secret?.value, mutual: mutual? })
+    let algorithms = algorithms(raw, problems);
+    Some(Chap { user: user?, secret: secret?.value, mutual: mutual?, algorithms: algorithms? })
+}
+
+fn algorithms(raw: &RawChap, problems: &mut Collector<'_>) -> Option<Vec<Algorithm>> {
+    let Some(list) = &raw.algorithms else { return Some(Vec::new()) };
+    if list.is_empty() {
+        let fault = Fault::new("an empty list accepts nothing", "remove this key to accept all");
+        problems.add(&raw.place.inner("algorithms"), fault);
+        return None;
+    }
+    let mut seen = BTreeMap::new();
+    let algorithm = |at: &At<String>| {
+        let Some(algorithm) = Algorithm::named(&at.value) else {
+            let what = format!("`{}` is no algorithm of CHAP", at.value);
+            let fix = suggest(&at.value, Algorithm::ALL.map(Algorithm::name));
+            problems.add(&at.place, Fault::new(what, fix));
+            return None;
+        };
+        unique(&mut seen, algorithm.number(), &at.place, "algorithm", problems);
+        Some(algorithm)
+    };
+    // Each of them, so that every fault is found at once.
+    let all: Vec<Option<Algorithm>> = list.iter().map(algorithm).collect();
+    all.into_iter().collect()
 }
 
 /// The secret that stands in the file itself, or in a file of its own: exactly one of the two.
@@ -288,7 +312,7 @@ fn secret(
     let (at, bytes) = match (inline, file) {
         (Some(at), None) => (at, at.value.clone().into_bytes()),
         (None, Some(at)) => {
-            (at, problems.check(&at.place, read_secret(&machine.base.join(&at.value), file_key))?)
+            (at, problems.check(&at.place, read_secret(Path::new(&at.value), &machine.base, file_key))?)
         }
         (Some(_), Some(at)) => {
             let what = format!("the secret is given twice, by {inline_key} and by {file_key}");
@@ -310,7 +334,8 @@ fn secret(
 }
 
 /// The first line of a file that only its owner may read.
-pub(super) fn read_secret(path: &Path, key: &str) -> Result<Vec<u8>, Fault> {
+pub(super) fn read_secret(path: &Path, base: &Path, key: &str) -> Result<Vec<u8>, Fault> {
+    let path = &scalar::path(path, base, "name a file of this machine")?;
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
         Fault::new(format!("cannot read {shown}: {error}"), format!("mend the file or change {key}"))

@@ -295,6 +295,23 @@ fn a_secret_is_given_once_and_serves_one_direction() {
 }
 
 #[test]
+fn algorithms_of_chap_are_known_and_named_once() {
+    let with =
+        |list: &str| with_chap(&format!("user = 'u', secret = '0123456789abcdef', algorithms = {list}"));
+    let chap = good(&with("['sha256', 'md5']")).targets[0].groups[0].chap.clone().expect("CHAP");
+    assert_eq!(chap.algorithms, [Algorithm::Sha256, Algorithm::Md5]);
+    for (list, words) in [
+        ("['sha265']", "chap.algorithms[0]: `sha265` is no algorithm of CHAP; did you mean `sha256`?"),
+        ("['md5', 'sha1', 'md5']", "this algorithm is already used by target[0].group[0].chap.algorithms[0]"),
+        ("[]", "an empty list accepts nothing"),
+        ("'sha256'", "write an array of strings"),
+    ] {
+        let found = faults(&with(list));
+        assert!(found.contains(words), "{found}");
+    }
+}
+
+#[test]
 fn a_secret_file_must_be_private() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let path = folder.path().join("secret");
@@ -318,8 +335,26 @@ fn no_arguments_serve_a_disk_in_memory() {
     let config = options(|_| {}).expect("good");
     assert_eq!(config.targets[0].name, "iqn.2026-11.io.lunette:disk");
     assert_eq!(config.targets[0].luns, [(0, 0)]);
-    assert_eq!(config.luns[0].store, StoreSpec::Ram { size: 1 << 30 });
+    assert_eq!(config.luns[0].store, StoreSpec::Ram { size: 1 << 30, huge_pages: HugePages::Auto });
     assert_eq!(config.portals[0].listen.to_string(), "127.0.0.1:3260");
+}
+
+#[test]
+fn a_disk_in_memory_chooses_its_pages() {
+    let store =
+        |spec: &str| options(|o| o.lun = vec![spec.into()]).map(|config| config.luns[0].store.clone());
+    for (word, huge_pages) in
+        [("auto", HugePages::Auto), ("always", HugePages::Always), ("never", HugePages::Never)]
+    {
+        let option = store(&format!("ram:1M,huge={word}")).expect("good");
+        assert_eq!(option, StoreSpec::Ram { size: 1 << 20, huge_pages });
+        let file = good(&format!(
+            "[[lun]]\nram = '1M'\nhuge_pages = '{word}'\n[[target]]\nname = 'iqn.2026-11.a:x'\n"
+        ));
+        assert_eq!(file.luns[0].store, StoreSpec::Ram { size: 1 << 20, huge_pages });
+    }
+    assert!(store("ram:1M,huge=on").unwrap_err().to_string().contains("write auto, always or never"));
+    assert!(store("null:1M,huge=never").unwrap_err().to_string().contains("only a disk in memory"));
 }
 
 #[test]

@@ -75,6 +75,13 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         None => Some(None),
         Some(at) => problems.check(&at.place, scalar::admin(&at.value, &machine.base)).map(Some),
     };
+    let state_dir = match &raw.state_dir {
+        None => Some(None),
+        Some(at) => {
+            let folder = scalar::path(&at.value, &machine.base, "name a folder of this machine");
+            problems.check(&at.place, folder).map(Some)
+        }
+    };
     let cores = cores(&raw.cores, &machine.cores, problems);
     let usable = cores.as_deref().unwrap_or(&machine.cores);
     let portals = portals(&raw.portals, usable, problems);
@@ -92,7 +99,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         check_srp(&raw.portals, portals, targets, problems);
     }
     let config = Config {
-        state_dir: raw.state_dir.as_ref().map(|at| machine.base.join(&at.value)),
+        state_dir: state_dir?,
         cores: cores?,
         poll: poll?,
         admin: admin?,
@@ -389,8 +396,13 @@ fn store(
     if raw.file.is_none() {
         refuse(&raw.size, "only a file has a size of its own", problems);
     }
+    if raw.ram.is_none() {
+        refuse(&raw.huge_pages, "only a disk in memory chooses its pages", problems);
+    }
     if let Some(at) = &raw.ram {
-        return size(at, block, problems).map(|size| StoreSpec::Ram { size });
+        let pages = huge_pages(&raw.huge_pages, problems);
+        let size = size(at, block, problems);
+        return size.zip(pages).map(|(size, huge_pages)| StoreSpec::Ram { size, huge_pages });
     }
     if let Some(at) = &raw.null {
         return size(at, block, problems).map(|size| StoreSpec::Null { size });
@@ -408,6 +420,20 @@ fn store(
         Some(at) => size(at, block, problems).map(Some),
     };
     path.zip(size).map(|(path, size)| StoreSpec::File { path, size })
+}
+
+fn huge_pages(text: &Text, problems: &mut Collector<'_>) -> Option<HugePages> {
+    let Some(at) = text else { return Some(HugePages::default()) };
+    let pages = match at.value.as_str() {
+        "auto" => Ok(HugePages::Auto),
+        "always" => Ok(HugePages::Always),
+        "never" => Ok(HugePages::Never),
+        other => {
+            let fix = "write auto, always or never";
+            Err(Fault::new(format!("`{other}` does not say when to use huge pages"), fix))
+        }
+    };
+    problems.check(&at.place, pages)
 }
 
 fn remote(url: &str, block_bytes: Option<u32>, base: &Path) -> Result<StoreSpec, Fault> {
@@ -433,17 +459,8 @@ fn size(at: &At<String>, block_bytes: Option<u64>, problems: &mut Collector<'_>)
 }
 
 fn path(kind: &str, at: &At<String>, machine: &Machine, problems: &mut Collector<'_>) -> Option<PathBuf> {
-    if scalar::looks_like_url(&at.value) {
-        let fix = format!("write `url` instead of `{kind}`, or on the command line the URL alone");
-        problems.add(&at.place, Fault::new("this is a URL, not a path", fix));
-        return None;
-    }
-    if at.value.is_empty() || at.value.contains('\0') {
-        problems
-            .add(&at.place, Fault::new("the path is empty or holds a zero byte", "name a file or a device"));
-        return None;
-    }
-    Some(machine.base.join(&at.value))
+    let instead = format!("write `url` instead of `{kind}`, or on the command line the URL alone");
+    problems.check(&at.place, scalar::path(Path::new(&at.value), &machine.base, &instead))
 }
 
 /// A serial number that no other unit has: initiators take units of one serial number for one unit (multipath). What

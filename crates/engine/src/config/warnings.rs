@@ -5,12 +5,16 @@ use super::problems::{Collector, Fault};
 use super::raw::*;
 use super::*;
 use crate::access;
+use rdma::verbs::{DeviceFacts, Transport};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use store::{Claim, OpenError};
+
+/// The machine's setting for transparent huge pages (Documentation/admin-guide/mm/transhuge.rst).
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// Where ports begin that every user may listen on (ip(7)).
 const PORT_FREE: u16 = 1024;
@@ -27,12 +31,18 @@ pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) 
 /// What is not here, or not for this user.
 pub(super) fn absent(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     for (raw, lun) in raw.luns.iter().zip(&config.luns) {
+        if let StoreSpec::Ram { huge_pages: HugePages::Always, .. } = lun.store {
+            let place = raw.huge_pages.as_ref().map_or(&raw.place, |at| &at.place);
+            problems.check(place, huge_pages(std::fs::read_to_string(HUGE_PAGES).ok().as_deref()));
+        }
         if let Some(at) = [&raw.file, &raw.block, &raw.url].into_iter().flatten().next() {
             problems.check(&at.place, store(lun));
         }
     }
     for (raw, portal) in raw.portals.iter().zip(&config.portals) {
-        problems.check(raw.listen.as_ref().map_or(&raw.place, |at| &at.place), address(portal.listen));
+        let by_tcp = if portal.rdma == ByDevice::Only { address } else { port };
+        problems.check(raw.listen.as_ref().map_or(&raw.place, |at| &at.place), by_tcp(portal.listen));
+        problems.check(raw.rdma.as_ref().map_or(&raw.place, |at| &at.place), devices(portal.rdma));
     }
     for (raw, interface) in raw.aoe.iter().zip(&config.aoe) {
         problems.check(&raw.place, self::interface(&interface.name));
@@ -42,7 +52,7 @@ pub(super) fn absent(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     }
     match (&raw.admin, &config.admin) {
         (Some(at), Some(AdminAddress::Tcp(listen))) => {
-            problems.check(&at.place, address(*listen));
+            problems.check(&at.place, port(*listen));
         }
         (Some(at), Some(AdminAddress::Unix(path))) => {
             problems.check(&at.place, path.parent().map_or(Ok(()), folder));
@@ -51,10 +61,21 @@ pub(super) fn absent(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     }
 }
 
+fn huge_pages(setting: Option<&str>) -> Result<(), Fault> {
+    match setting {
+        None => Err(Fault::new("this kernel has no transparent huge pages", "write `auto` or `never`")),
+        Some(text) if text.contains("[never]") => Err(Fault::new(
+            "this machine gives nobody huge pages",
+            format!("as root: echo madvise > {HUGE_PAGES}"),
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
 /// Disks in memory that fill up end the daemon where there is less memory.
 fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     let disks = raw.luns.iter().zip(&config.luns).filter_map(|(raw, lun)| match lun.store {
-        StoreSpec::Ram { size } => Some((size, raw.ram.as_ref()?)),
+        StoreSpec::Ram { size, .. } => Some((size, raw.ram.as_ref()?)),
         StoreSpec::Null { .. }
         | StoreSpec::File { .. }
         | StoreSpec::Block { .. }
@@ -175,29 +196,61 @@ fn store(lun: &Lun) -> Result<(), Fault> {
     }
 }
 
-/// Whether this machine has an address, and this user may listen there. Whether the port is free is not asked: a daemon
-/// with this very file may have it.
+/// Whether this machine has an address.
 fn address(listen: SocketAddr) -> Result<(), Fault> {
-    let (ip, port) = (listen.ip(), listen.port());
     // With the scope of a link-local address, without which it cannot be bound (RFC 4007 section 6).
     let mut any_port = listen;
     any_port.set_port(0);
-    // UDP, so that nobody can connect meanwhile.
-    if let Err(error) = UdpSocket::bind(any_port) {
+    let bound = UdpSocket::bind(any_port);
+    bound.map(drop).map_err(|error| {
+        let ip = listen.ip();
         let what = match error.kind() {
             ErrorKind::AddrNotAvailable => format!("this machine does not have the address {ip}"),
             _ => format!("{ip} cannot be listened on: {error}"),
         };
-        return Err(Fault::new(what, "choose one that `ip address` shows, or 0.0.0.0 or [::] for all"));
-    }
-    match UdpSocket::bind(listen) {
-        Err(error) if port < PORT_FREE && error.kind() == ErrorKind::PermissionDenied => {
+        Fault::new(what, "choose one that `ip address` shows, or 0.0.0.0 or [::] for all")
+    })
+}
+
+/// Whether this user may listen there, and nobody does.
+fn port(listen: SocketAddr) -> Result<(), Fault> {
+    address(listen)?;
+    reactor::net::may_listen(listen).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => {
             let fix =
                 format!("choose a port from {PORT_FREE}, or give it the capability CAP_NET_BIND_SERVICE");
-            Err(Fault::new(format!("this user may not listen on port {port}"), fix))
+            Fault::new(format!("this user may not listen on port {}", listen.port()), fix)
         }
-        Ok(_) | Err(_) => Ok(()),
+        ErrorKind::AddrInUse => Fault::new(
+            format!("port {} is in use now, by a running daemon?", listen.port()),
+            "if not by one with this very file, choose another, or end who has it (`ss -ltnp`)",
+        ),
+        _ => Fault::new(format!("{listen} cannot be listened on: {error}"), "choose another address"),
+    })
+}
+
+/// Whether there is an RDMA device that listens at a portal which is meant for them.
+fn devices(rdma: ByDevice) -> Result<(), Fault> {
+    let takes_iwarp = match rdma {
+        ByDevice::No => return Ok(()),
+        ByDevice::Too => false,
+        ByDevice::Only => true,
+    };
+    let fix = "`lunette rdma` lists those there are; without `rdma` iSER and SRP are served without one";
+    let devices = rdma::verbs::survey().map_err(|error| Fault::new(error.to_string(), fix))?;
+    let fits = |facts: &DeviceFacts| match facts.transport {
+        Transport::InfiniBand => true,
+        Transport::Iwarp => takes_iwarp,
+        Transport::Other => false,
+    };
+    if devices.iter().flatten().any(fits) {
+        return Ok(());
     }
+    let what = match devices.iter().find_map(|device| device.as_ref().err()) {
+        Some(unknown) => format!("RDMA device {}: {}", unknown.name, unknown.error),
+        None => "this machine has no RDMA device that listens here".into(),
+    };
+    Err(Fault::new(what, fix))
 }
 
 fn interface(name: &str) -> Result<(), Fault> {
@@ -238,6 +291,15 @@ fn folder(path: &Path) -> Result<(), Fault> {
 mod tests {
     use super::*;
     use std::net::{Ipv6Addr, SocketAddrV6};
+
+    #[test]
+    fn huge_pages_that_the_machine_does_not_give_are_missed() {
+        assert!(huge_pages(Some("always [madvise] never\n")).is_ok());
+        assert!(huge_pages(Some("[always] madvise never\n")).is_ok());
+        let never = huge_pages(Some("always madvise [never]\n")).unwrap_err();
+        assert!(never.fix.contains("echo madvise > /sys/kernel/mm"), "{}", never.fix);
+        assert!(huge_pages(None).is_err());
+    }
 
     /// Those of this machine that are in use, by its table (proc_net(5), if_inet6).
     #[test]

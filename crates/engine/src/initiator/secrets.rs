@@ -74,7 +74,7 @@ fn identity(
             return Err(UrlError::new(problem, "keep one of them"));
         }
         (false, None) => secret,
-        (true, Some(path)) => crate::config::secret_of_file(&base.join(path), source.file)
+        (true, Some(path)) => crate::config::secret_of_file(&path, base, source.file)
             .map_err(|(problem, remedy)| UrlError::new(problem, remedy))?,
         // A secret alone is nobody's.
         (true, None) if name.is_empty() => return Ok(None),

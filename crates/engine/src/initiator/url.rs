@@ -22,13 +22,6 @@ const INTERFACE_BYTES_MAX: usize = 15;
 const GUID_DIGITS: usize = 16;
 const OPTIONS: &str = "header_digest, data_digest, crc, imm, chap, secret_file, target_user, target_password, \
                        target_secret_file, initiator_name and give_up_after";
-/// How algorithms of CHAP are written.
-const ALGORITHMS: [(&str, Algorithm); 4] = [
-    ("md5", Algorithm::Md5),
-    ("sha1", Algorithm::Sha1),
-    ("sha256", Algorithm::Sha256),
-    ("sha3-256", Algorithm::Sha3),
-];
 /// The longest `give_up_after`, in seconds.
 const SECONDS_MAX: u64 = 3600;
 
@@ -558,9 +551,8 @@ fn seconds(value: &str) -> Result<Duration, UrlError> {
 }
 
 fn algorithm(value: &str) -> Result<Algorithm, UrlError> {
-    let found = ALGORITHMS.iter().find(|(word, _)| value.eq_ignore_ascii_case(word));
     let fault = || UrlError::new("chap has no such value", "choose one of md5, sha1, sha256 and sha3-256");
-    found.map(|(_, algorithm)| *algorithm).ok_or_else(fault)
+    Algorithm::named(value).ok_or_else(fault)
 }
 
 /// Takes `%xx` for the byte that it names. `what` the text is, which may be a secret.

@@ -133,6 +133,7 @@ impl RemoteLane {
         }
         if self.session.take_proven() {
             self.release_proven();
+            self.let_go(io.now());
         }
         self.withdraw(io);
         self.examine(io);
@@ -338,8 +339,11 @@ impl RemoteLane {
             (true, false) => self.unproven(io.now()),
             (false, _) => {}
         }
-        self.give_back_overtaken();
+        self.give_back_overtaken(io.now());
         self.session.open(io.now());
+        if is_arrival && self.session.ends_by_answers() && self.store.loose.has_given_up(self.id) {
+            self.report_given_up((0, u64::MAX));
+        }
         self.count(io);
     }
 

@@ -31,6 +31,10 @@ pub(super) struct RemoteLane {
     pub(super) session: Session,
     flights: Vec<Flight>,
     free: Vec<u32>,
+    /// Cancelled writes that nothing is sent for, and that are not over.
+    lingering: Vec<u32>,
+    /// The log has it that the target is asked for proofs of what was given up.
+    awaits_proofs: bool,
     pub(super) finished: Vec<Finished>,
     pub(super) asked: Option<Asked>,
     /// The session is new, or the unit may have changed.
@@ -96,6 +100,8 @@ impl RemoteLane {
             session,
             flights: Vec::new(),
             free: Vec::new(),
+            lingering: Vec::new(),
+            awaits_proofs: false,
             finished: Vec::new(),
             asked: None,
             examination: None,
@@ -147,17 +153,25 @@ impl RemoteLane {
             return;
         }
         self.session.give_up(now, place);
-        if !self.store.loose.has_given_up(self.id) {
-            let next = if self.session.has_proofs() {
-                "the target is asked whether they are over"
-            } else {
-                "if it never got them, restart this daemon once the target is known to be idle"
-            };
-            tracing::warn!(
-                store = %self.store.url,
-                "writes were given up that the target has not answered: until it has, their blocks are not ready; {next}"
-            );
+        self.report_given_up(place);
+    }
+
+    /// Reports that blocks are not ready, once, and what frees them; again when it is something else.
+    pub(super) fn report_given_up(&mut self, place: (u64, u64)) {
+        let has_proofs = self.session.can_be_proven(place);
+        if self.store.loose.has_given_up(self.id) && (has_proofs || !self.awaits_proofs) {
+            return;
         }
+        self.awaits_proofs = has_proofs;
+        let next = if has_proofs {
+            "the target is asked whether they are over"
+        } else {
+            "if it never got them, restart this daemon once the target is known to be idle"
+        };
+        tracing::warn!(
+            store = %self.store.url,
+            "writes were given up that the target has not answered: until it has, their blocks are not ready; {next}"
+        );
     }
 
     /// Over AoE, some of what was given up is over.
@@ -389,14 +403,14 @@ impl RemoteLane {
 
     /// Gives back the writes that were overtaken while they waited: their initiators know best what is to be there. And
     /// all operations on blocks that a write may yet change which was given up since they came.
-    pub(super) fn give_back_overtaken(&mut self) {
+    pub(super) fn give_back_overtaken(&mut self, now: Time) {
         let given_up = self.store.loose.given_up();
         for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| !flight.is_over) {
             let place = place_of(&flight.op);
             let is_overtaken = || self.store.trails.crosses(&self.trail, place, flight.since);
             if given_up.iter().any(|range| loose::meet(*range, place)) || flight.is_held && is_overtaken() {
                 flight.verdict.get_or_insert(StoreError::Busy);
-                self.session.cancel(index as u32, &mut self.finished);
+                self.session.cancel(now, index as u32, &mut self.finished);
             }
         }
     }
@@ -423,6 +437,11 @@ impl RemoteLane {
     }
 
     fn proceed<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending, done: &mut Vec<(OpId, Outcome)>) {
+        if matches!(ending, Ending::Lost { may_land: true }) && self.lingers(io.now(), index) {
+            let place = place_of(&self.flights[index as usize].op);
+            self.session.give_up(io.now(), place);
+            return self.lingering.push(index);
+        }
         let step = match (self.judge(io, index, ending), self.flights[index as usize].verdict) {
             (Ok(None), Some(error)) => Err(error),
             (Ok(None), None) => self.advance(io, index).map(|()| None),
@@ -434,6 +453,28 @@ impl RemoteLane {
             Err(error) => Err(error),
         };
         done.push((self.end(io, index), outcome));
+    }
+
+    /// Whether a write has to wait for its end although it is not sent any more. Over AoE no function ends it, and whatever
+    /// cancelled it promises that it is over.
+    fn lingers(&self, now: Time, index: u32) -> bool {
+        let flight = &self.flights[index as usize];
+        let is_cancelled = flight.verdict == Some(StoreError::Cancelled) && changes(&flight.op);
+        let is_due = now.since(flight.progress_at) >= self.store.give_up_after();
+        is_cancelled
+            && self.session.ends_by_answers()
+            && !is_due
+            && self.session.may_change(place_of(&flight.op))
+    }
+
+    /// Ends those that have not to wait any more.
+    pub(super) fn let_go(&mut self, now: Time) {
+        let all = std::mem::take(&mut self.lingering);
+        let (lingering, over): (Vec<u32>, Vec<u32>) =
+            all.into_iter().partition(|index| self.lingers(now, *index));
+        self.lingering = lingering;
+        let lost = |cookie| Finished { cookie, ending: Ending::Lost { may_land: true } };
+        self.finished.extend(over.into_iter().map(lost));
     }
 
     /// A command of an operation is over: `None` means that more is to be done.
@@ -638,6 +679,7 @@ impl<I: Io> Lane<I> for RemoteLane {
     fn tick(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) {
         let now = io.now();
         self.session.tick(io, &mut self.finished);
+        self.let_go(now);
         self.settle(io, done);
         self.probe(io, now);
         self.flush(io, done);
@@ -647,8 +689,10 @@ impl<I: Io> Lane<I> for RemoteLane {
         let is_it = |flight: &Flight| !flight.is_over && flight.id == id;
         let Some(index) = self.flights.iter().position(is_it) else { return };
         self.flights[index].verdict = Some(StoreError::Cancelled);
-        self.hold(index as u32, io.now());
-        self.session.cancel(index as u32, &mut self.finished);
+        let now = io.now();
+        self.hold(index as u32, now);
+        self.store.loose.cancel(self.id, index as u32);
+        self.session.cancel(now, index as u32, &mut self.finished);
     }
 
     fn wants_ticks(&self) -> bool {

@@ -35,15 +35,23 @@ struct Write {
     offset: u64,
     len: u64,
     since: Time,
+    /// Nobody waits for it any more, and the lane itself is held off as well.
+    is_cancelled: bool,
 }
 
 impl Loose {
-    /// A lane has to wait with a write, or nobody waits for it: until [`Loose::release`] or [`Loose::give_up`] of that
-    /// operation.
+    /// A lane has to wait with a write: until [`Loose::release`] or [`Loose::give_up`] of that operation.
     pub(super) fn add(&self, lane: u64, flight: u32, (offset, len): (u64, u64), since: Time) {
-        let write = Write { lane, offset, len, since };
+        let write = Write { lane, offset, len, since, is_cancelled: false };
         self.change(|writes| {
             writes.waiting.insert((lane, flight), write);
+        });
+    }
+
+    /// Nobody waits any more for a write that was added.
+    pub(super) fn cancel(&self, lane: u64, flight: u32) {
+        self.change(|writes| {
+            writes.waiting.get_mut(&(lane, flight)).into_iter().for_each(|write| write.is_cancelled = true);
         });
     }
 
@@ -99,10 +107,10 @@ impl Loose {
     }
 
     /// Since when a write stands in the way of a lane's operation on this range, if one does: another lane's, or one
-    /// that was given up.
+    /// that was cancelled or given up.
     pub(super) fn hinders(&self, lane: u64, range: (u64, u64)) -> Option<Time> {
         let first = |writes: &Writes| {
-            let others = writes.waiting.values().filter(|write| write.lane != lane);
+            let others = writes.waiting.values().filter(|write| write.lane != lane || write.is_cancelled);
             let all = others.chain(&writes.given_up).filter(|write| write.meets(range));
             all.map(|write| write.since).min()
         };
@@ -164,6 +172,16 @@ mod tests {
         assert_eq!(loose.hinders(2, (0, 512)), Some(Time(5)));
         loose.release(1, 7);
         assert_eq!(loose.hinders(2, (0, 512)), None);
+    }
+
+    #[test]
+    fn what_was_cancelled_is_in_everybody_s_way_until_it_is_over() {
+        let loose = Loose::default();
+        loose.add(1, 7, (0, 512), Time(5));
+        loose.cancel(1, 7);
+        assert_eq!([1, 2].map(|lane| loose.hinders(lane, (0, 512))), [Some(Time(5)); 2]);
+        loose.release(1, 7);
+        assert_eq!(loose.hinders(1, (0, 512)), None);
     }
 
     #[test]

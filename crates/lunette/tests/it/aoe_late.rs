@@ -107,6 +107,36 @@ fn a_write_that_was_given_up_is_not_sent_after_a_newer_one_of_another_path() {
 }
 
 #[test]
+fn a_write_whose_session_has_ended_is_not_sent_after_a_newer_one_of_another_path() {
+    let network = Network::new(1500, 37);
+    let disk = Disk::start(&network.target, 7, 7);
+    let (daemon, other) = (front(&network, "?give_up_after=3"), front(&network, ""));
+    let (mut writer, mut elsewhere) =
+        (session(&network, &daemon, "writer"), session(&network, &other, "elsewhere"));
+    disk.miss_writes();
+    let cdb = write_cdb(LBA, SECTOR, 512, false);
+    writer.issue(0, &cdb, 0, vec![OLD; SECTOR]).expect("it is sent");
+    wait_until("the write was lost", || disk.has_missed());
+    drop(writer);
+    wait_until("its session has ended", || daemon.log().contains("ended: "));
+    // What was sent until then comes before what this reads.
+    let mut next = session(&network, &daemon, "next");
+    disk.be_back();
+    assert!(is_written(&mut elsewhere, LBA));
+    for _ in 0..20 {
+        assert!(!is_written(&mut next, LBA), "nothing shows that the disk does not have it");
+        next.read_blocks(0, ELSEWHERE, 1, 512).expect("READ");
+    }
+    assert!(disk.heard().iter().all(|heard| heard.byte == NEW), "{:?}", disk.heard());
+    wait_until("nobody waits any more", || daemon.log().contains("writes were given up"));
+    assert!(!is_written(&mut next, LBA), "nothing shows it now either");
+    assert_eq!(elsewhere.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
+    let log = daemon.stop();
+    assert!(!log.contains("no session with the target"), "the others go on: {log}");
+    other.stop();
+}
+
+#[test]
 fn a_lunette_proves_that_it_never_got_a_write() {
     let network = Network::new(1500, 35);
     let target = segment::serve(&network, &["ram:1M,aoe=7.7"], &[]);

@@ -5,7 +5,7 @@ use crate::support::initiator::{Initiator, Login};
 use crate::support::tools::{Outcome, run};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 use std::time::Duration;
@@ -116,12 +116,44 @@ fn arguments_that_are_not_utf8_are_answered_with_one_line() {
 fn warnings_that_cannot_be_printed_change_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("lunette.toml");
-    let text = "[[lun]]\nram = '64T'\n[[target]]\nname = 'iqn.2026-11.a:x'\n";
+    let text =
+        "[[portal]]\nlisten = '127.0.0.1:0'\n[[lun]]\nram = '64T'\n[[target]]\nname = 'iqn.2026-11.a:x'\n";
     std::fs::write(&file, text).expect("written");
     let full = File::options().write(true).open("/dev/full").expect("a device that is full");
     let output = Daemon::command().arg("check").arg(&file).stderr(full).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("OK but for 1 warning"), "{said}");
+}
+
+#[test]
+fn ports_in_use_and_missing_rdma_devices_are_warned_of() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    let name = file.to_str().expect("its name");
+    let taken = TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (address, _listener) = taken.expect("a port");
+    let disk = "[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n";
+    let check = |text: String| {
+        std::fs::write(&file, text + disk).expect("written");
+        lunette(&["check", name])
+    };
+    let told = check(format!("admin = '{address}'\n[[portal]]\nlisten = '{address}'\n"));
+    assert_eq!(code(&told), Some(0), "{}", told.text);
+    assert!(told.text.contains("OK but for 2 warnings"), "{}", told.text);
+    let in_use = format!("port {} is in use now, by a running daemon?", address.port());
+    assert_eq!(told.text.matches(&in_use).count(), 2, "{}", told.text);
+    let told = check("[[portal]]\nlisten = '127.0.0.1:0'\n".into());
+    assert!(told.text.contains(": OK: "), "{}", told.text);
+    let mut devices = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten();
+    if devices.next().is_none() {
+        let told = check("[[portal]]\nlisten = '127.0.0.1:0'\nrdma = true\n".into());
+        assert_eq!(code(&told), Some(0), "{}", told.text);
+        assert!(
+            told.text.contains("portal[0].rdma: ") && told.text.contains("`lunette rdma`"),
+            "{}",
+            told.text
+        );
+    }
 }
 
 /// Whatever is wrong with a URL, and whoever finds it.
@@ -190,6 +222,74 @@ fn a_url_in_the_place_of_a_path_is_refused_without_its_secret() {
             assert_eq!(code(&outcome), Some(2), "{arguments:?}: {}", outcome.text);
             assert!(outcome.text.contains("this is a URL, not a path"), "{}", outcome.text);
             assert!(!outcome.text.contains("Geheimnis"), "{arguments:?}: {}", outcome.text);
+        }
+    }
+}
+
+#[test]
+fn a_url_in_the_place_of_a_folder_or_a_secret_is_refused_without_its_secret() {
+    const URL: &str = "iscsi://user%Geheimnis@127.0.0.1/iqn.2026-11.a:x/0";
+    const DISK: &str = "[[lun]]\nram = \"1M\"\n[[target]]\nname = \"iqn.2026-11.a:y\"\n";
+    const GROUP: &str = "[[target.group]]\nname = \"g\"\n[target.group.chap]\nuser = \"u\"\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    let name = file.to_str().expect("its name");
+    for text in [
+        format!("state_dir = \"{URL}\"\n{DISK}"),
+        format!("{DISK}{GROUP}secret_file = \"{URL}\"\n"),
+        format!(
+            "{DISK}{GROUP}secret = \"0123456789ab\"\nmutual_user = \"t\"\nmutual_secret_file = \"{URL}\"\n"
+        ),
+    ] {
+        std::fs::write(&file, text).expect("a file");
+        for arguments in [&["serve", "--config", name][..], &["check", name]] {
+            assert_is_no_path(arguments);
+        }
+    }
+    assert_is_no_path(&["serve", "--listen", "127.0.0.1:0", "--state-dir", URL]);
+    assert_is_no_path(&[
+        "inquiry",
+        "iscsi://u@127.0.0.1/iqn.2026-11.a:x/0?secret_file=iscsi%3A%2F%2Fuser%25Geheimnis%40h",
+    ]);
+}
+
+fn assert_is_no_path(arguments: &[&str]) {
+    let outcome = lunette(arguments);
+    assert_eq!(code(&outcome), Some(2), "{arguments:?}: {}", outcome.text);
+    assert!(outcome.text.contains("this is a URL, not a path"), "{arguments:?}: {}", outcome.text);
+    assert!(!outcome.text.contains("Geheimnis"), "{arguments:?}: {}", outcome.text);
+}
+
+/// In files where a quote, a key or an equals sign is missing.
+#[test]
+fn no_fault_of_a_files_syntax_shows_a_secret() {
+    const URL: &str = "iscsi://user%Geheimnis@127.0.0.1/iqn.2026-11.a:x/0";
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    let name = file.to_str().expect("its name");
+    let output = folder.path().join("report");
+    let output = output.to_str().expect("its name");
+    for line in [
+        format!("url = {URL}"),
+        format!("url = \"{URL}"),
+        format!("url = '{URL}\""),
+        format!("url \"{URL}\""),
+        format!("\"{URL}\""),
+        format!("\"{URL}\" = 1"),
+        "'user%Ge heimnis, Geheimnis@127.0.0.1' = 1".to_string(),
+        format!("\"{URL}\" = 1\n\"{URL}\" = 1"),
+        format!("\"{URL}\".url = 1\n\"{URL}\" = 1"),
+        format!("url = {{ \"{URL}\" }}"),
+    ] {
+        for (table, arguments) in [
+            ("lun", &["check", name][..]),
+            ("lun", &["serve", "--config", name]),
+            ("target", &["report", name, "-o", output]),
+        ] {
+            std::fs::write(&file, format!("[[{table}]]\n{line}\n")).expect("a file");
+            let outcome = lunette(arguments);
+            assert_eq!(code(&outcome), Some(2), "{arguments:?} {line}: {}", outcome.text);
+            assert!(!outcome.text.contains("Geheimnis"), "{arguments:?} {line}: {}", outcome.text);
         }
     }
 }

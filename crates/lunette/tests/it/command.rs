@@ -17,8 +17,10 @@ fn check(folder: &Path, text: &str) -> Outcome {
 #[test]
 fn a_good_file_is_summed_up_in_one_line() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let outcome =
-        check(folder.path(), "cores = 'all'\n[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n");
+    let outcome = check(
+        folder.path(),
+        "cores = 'all'\n[[portal]]\nlisten = '127.0.0.1:0'\n[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n",
+    );
     let text = outcome.expect_success("check");
     assert!(text.starts_with("lunette.toml: OK: 1 target, 1 LUN, 1 portal, "), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -39,7 +41,8 @@ fn a_bad_file_is_told_all_its_errors_with_their_places() {
 
 /// Warnings of a file that is right in itself.
 fn warnings(folder: &Path, text: &str) -> Vec<String> {
-    let said = check(folder, text).expect_success("check");
+    let portal = if text.contains("[[portal]]") { "" } else { "[[portal]]\nlisten = '127.0.0.1:0'\n" };
+    let said = check(folder, &format!("{text}{portal}")).expect_success("check");
     let warnings: Vec<String> =
         said.lines().filter_map(|line| line.strip_prefix("lunette: warning: ")).map(str::to_owned).collect();
     let but = match warnings.len() {
@@ -62,7 +65,7 @@ fn what_is_not_on_this_machine_is_a_warning_with_its_place() {
     let text = format!(
         "state_dir = 'short.img/state'\nadmin = 'none/socket'\n\
          [[portal]]\nlisten = '192.0.2.1'\n\
-         [[portal]]\nlisten = '127.0.0.1'\n\
+         [[portal]]\nlisten = '127.0.0.1:0'\n\
          [[aoe]]\ninterface = 'none7'\n\
          [[lun]]\nfile = 'none.img'\n\
          [[lun]]\nfile = 'new.img'\nsize = '1M'\naoe = '1.1'\n\
@@ -317,17 +320,44 @@ fn a_file_serves_one_lun_in_one_daemon() {
 }
 
 #[test]
-fn the_block_size_of_an_absent_target_is_said_when_it_is_a_guess() {
+fn a_remote_unit_that_comes_late_has_its_own_block_sizes() {
+    const CAPACITY_CHANGED: [u8; 2] = [0x2a, 0x09];
+    const BLOCK: usize = 4096;
     // Nobody listens on a port that was just given back.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|there| there.local_addr())
-        .expect("a port")
-        .port();
-    let absent = format!("iscsi://127.0.0.1:{port}/iqn.2026-11.org.example:absent/0");
-    let log = Daemon::serve(["--lun", &absent]).stop();
-    assert!(log.contains("taken to have 512 bytes") && log.contains("bs="), "{log}");
-    let log = Daemon::serve(["--lun", &format!("{absent},bs=4096")]).stop();
-    assert!(!log.contains("taken to have"), "{log}");
+    let there = std::net::TcpListener::bind("127.0.0.1:0").and_then(|there| there.local_addr());
+    let listen = there.expect("a port").to_string();
+    let late = format!("iscsi://{listen}/iqn.2026-11.io.lunette:disk/0");
+    let front = Daemon::serve(["--lun", &late]);
+    let mut initiator = Initiator::login(&front.lun(0), &Login::named("guest")).expect("login");
+    let ready = |attentions: &mut Vec<[u8; 2]>, initiator: &mut Initiator| {
+        let response = initiator.read(0, &[0; 6], 0).expect("an answer");
+        attentions.extend(response.sense.get(12..14).and_then(|code| <[u8; 2]>::try_from(code).ok()));
+        response.status == 0
+    };
+    let mut told = Vec::new();
+    (0..2).for_each(|_| assert!(!ready(&mut told, &mut initiator)));
+    assert!(initiator.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).expect("an answer").status != 0);
+
+    let unit = "ram:8M,bs=4096,pbs=16384";
+    let back = Daemon::start(Daemon::command().args(["serve", "--listen", &listen, "--lun", unit]));
+    told.clear();
+    wait_until("it is ready", || ready(&mut told, &mut initiator));
+    assert!(told.contains(&CAPACITY_CHANGED), "{told:02x?}");
+    let mut capacity = [0; 16];
+    (capacity[0], capacity[1], capacity[13]) = (0x9e, 0x10, 32);
+    let capacity = initiator.read(0, &capacity, 32).expect("READ CAPACITY(16)").data;
+    assert_eq!(
+        (&capacity[4..8], &capacity[8..12], capacity[13]),
+        (&[0, 0, 7, 0xff][..], &[0, 0, 0x10, 0][..], 2)
+    );
+    let data = vec![7; BLOCK];
+    initiator.write_blocks(0, 2047, BLOCK as u32, &data, true).expect("WRITE");
+    assert_eq!(initiator.read_blocks(0, 2047, 1, BLOCK as u32).expect("READ"), data);
+    initiator.logout().expect("logout");
+    front.stop();
+    let mut direct = Initiator::login(&back.lun(0), &Login::named("guest")).expect("login");
+    assert_eq!(direct.read_blocks(0, 2047, 1, BLOCK as u32).expect("READ"), data);
+    back.stop();
 }
 
 #[test]

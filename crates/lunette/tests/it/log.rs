@@ -174,6 +174,31 @@ fn at_trace_the_log_has_every_command_and_its_end() {
 }
 
 #[test]
+fn an_initiator_without_an_accepted_chap_algorithm_is_refused_and_the_log_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("lunette.toml");
+    let text = "[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nram = \"1M\"\n\
+         [[target]]\nname = \"iqn.2026-11.io.lunette:chap\"\n[[target.group]]\nname = \"all\"\n\
+         [target.group.chap]\nuser = \"somebody\"\nsecret = \"a-long-secret-9\"\n\
+         algorithms = [\"sha3-256\", \"sha256\"]\n";
+    std::fs::write(&file, text).expect("written");
+    let daemon = Daemon::start(Daemon::command().args(["serve", "--config"]).arg(&file));
+    let inquire = |option: &str| {
+        let url = daemon.lun(0).with("somebody%a-long-secret-9@", option);
+        run(Daemon::command().args(["inquiry", &url]), Duration::from_secs(30))
+    };
+    for option in ["", "?chap=sha256", "?chap=sha3-256"] {
+        inquire(option).expect_success(option);
+    }
+    let refused = inquire("?chap=md5");
+    assert_eq!(refused.status.and_then(|status| status.code()), Some(1), "{}", refused.text);
+    assert!(refused.text.contains("status 0201"), "{}", refused.text);
+    let log = daemon.stop();
+    let cause = "no CHAP algorithm in common: CHAP_A=5 is offered, accepted is sha3-256, sha256";
+    assert!(log.contains(cause), "{log}");
+}
+
+#[test]
 fn what_proves_who_somebody_is_is_not_logged() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("lunette.toml");

@@ -16,6 +16,7 @@ mod command;
 mod device;
 mod durability;
 mod hostile;
+mod huge_pages;
 mod idle;
 mod late;
 mod libiscsi;

@@ -50,6 +50,9 @@ struct State {
     heard: BTreeMap<u32, Heard>,
     is_silent: bool,
     is_deaf: bool,
+    /// Writes are lost on their way to it; and whether any was.
+    misses_writes: bool,
+    has_missed: bool,
     is_over: bool,
 }
 
@@ -67,6 +70,8 @@ impl Disk {
             heard: BTreeMap::new(),
             is_silent: false,
             is_deaf: false,
+            misses_writes: false,
+            has_missed: false,
             is_over: false,
         }));
         let port = host.inside(|| Port::open(INTERFACE));
@@ -113,10 +118,21 @@ impl Disk {
         lock(&self.state).is_deaf = true;
     }
 
+    /// From now on no write comes to it.
+    pub fn miss_writes(&self) {
+        lock(&self.state).misses_writes = true;
+    }
+
+    /// Whether a write was lost on its way to it.
+    pub fn has_missed(&self) -> bool {
+        lock(&self.state).has_missed
+    }
+
     /// It answers again, and keeps nothing more.
     pub fn be_back(&self) {
         let mut state = lock(&self.state);
-        (state.is_silent, state.is_deaf, state.keeps_from) = (false, false, None);
+        (state.is_silent, state.is_deaf, state.misses_writes) = (false, false, false);
+        state.keeps_from = None;
     }
 
     /// Whether it keeps anything.
@@ -155,6 +171,11 @@ impl State {
         let to = frame.get(16..19)?;
         let is_ours = to == self.address || to == [0xFF; 3];
         if !is_request || !is_ours || self.is_deaf {
+            return None;
+        }
+        let command = frame.get(ARGUMENT + 3).filter(|_| frame[19] == ATA);
+        if self.misses_writes && command.is_some_and(|command| WRITES.contains(command)) {
+            self.has_missed = true;
             return None;
         }
         let argument = match frame[19] {

@@ -17,8 +17,8 @@
 //! config queries, is lost after [`InitiatorConfig::lost_after`] ([`Event::Gone`]), and nobody knows what became of its
 //! commands; one that is slow is not. Other than with SCSI's transports, a new session does not end what the old one has
 //! sent: writes without an answer the target may execute until something proves that they are over. They are sent again as
-//! long as their commands wait, and not after [`Initiator::give_up`] ([`Initiator::keep`], [`Initiator::again`],
-//! [`Initiator::may_change`]).
+//! long as their commands wait, and not after [`Initiator::give_up`] or [`Initiator::give_up_task`] ([`Initiator::keep`],
+//! [`Initiator::again`], [`Initiator::may_change`]).
 //!
 //! ATA PASS-THROUGH (16) goes as it is, and so does what is not ATA: the CDBs of [`wire::aoe::Order`] and
 //! [`wire::aoe::Query`]. A test of the config string that does not hold is answered by nobody: it ends with MISCOMPARE
@@ -121,7 +121,8 @@ pub struct Initiator {
     phase: Phase,
     pace: Pace,
     pieces: Pieces,
-    /// Writes of earlier sessions that have no answer, and whether the target is known to be the one that they were for.
+    /// Writes without an answer that were given up, or are of earlier sessions, and whether the target is known to be the one
+    /// that they were for.
     abandoned: Abandoned,
     is_resumed: bool,
     tasks: TaskTable,
@@ -174,7 +175,7 @@ impl Initiator {
             phase: Phase::Login { deadline: now.after(config.login_within) },
             pace: Pace::new(),
             pieces: Pieces::new(config.lane, config.first_tag),
-            abandoned: Abandoned::new(config.first_tag),
+            abandoned: Abandoned::new(config.lane, config.first_tag),
             is_resumed: false,
             tasks: TaskTable::new(config.queue_depth),
             work: VecDeque::with_capacity(depth.saturating_mul(2)),
@@ -215,18 +216,41 @@ impl Initiator {
     /// for those that do not fit into a frame of our interface any more.
     pub fn resume(&mut self, now: Time) {
         self.is_resumed = true;
-        self.abandoned.give_up_longer(now, self.config.lane, self.data_room());
+        self.abandoned.give_up_longer(now, self.data_room());
         self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
     }
 
     /// Commands that write these sectors have ended: what earlier sessions have sent for them is not sent again.
     pub fn give_up(&mut self, now: Time, sectors: &Range<u64>) {
-        self.abandoned.give_up(now, self.config.lane, sectors);
+        self.abandoned.give_up(now, sectors);
         self.timer = self.timer.into_iter().chain(self.abandoned.expire(now)).min();
         self.unpark();
     }
 
-    /// Whether the target may execute any write of an earlier session yet.
+    /// Nobody waits for a command any more: no frame is sent for it from now on. It is over, without an event, but what was
+    /// sent of it the target may execute yet ([`Initiator::may_change`]). `false`: it is over already, or nobody but the target
+    /// knows what it changes, and it goes on.
+    pub fn give_up_task(&mut self, now: Time, id: TaskId) -> bool {
+        let Some(plan) = self.tasks.get(id).map(|task| task.plan) else { return false };
+        match plan {
+            Plan::Ata(_) | Plan::Feature(_) | Plan::Order(_) => return false,
+            Plan::Move { .. } | Plan::Flush | Plan::Trim { .. } | Plan::Ask | Plan::Look { .. } => {}
+            Plan::Made | Plan::Fail(_) => {}
+        }
+        let changed = self.target_of(id, plan);
+        self.give_up_sent(now, id);
+        self.tasks.release(id);
+        for queue in [&mut self.work, &mut self.looks] {
+            queue.retain(|other| *other != id);
+        }
+        self.parked.retain(|other| *other != id);
+        if let Some(sectors) = changed {
+            self.give_up(now, &sectors);
+        }
+        true
+    }
+
+    /// Whether the target may execute any write yet that was given up, or is of an earlier session.
     pub fn has_abandoned(&self) -> bool {
         !self.abandoned.is_empty()
     }
@@ -241,8 +265,14 @@ impl Initiator {
         self.abandoned.take_ended()
     }
 
-    /// Whether the target proves that a write is over which it never had, as far as is known.
-    pub fn has_proofs(&self) -> bool {
+    /// Whether the target can prove that the writes to these sectors which were given up are over, even if it never had them;
+    /// as far as is known.
+    pub fn can_be_proven(&self, sectors: &Range<u64>) -> bool {
+        let theirs = Some(self.peer.mac).filter(|mac| *mac != Mac::BROADCAST);
+        self.orders_nop() && self.abandoned.can_be_asked(sectors, (self.config.ours, theirs))
+    }
+
+    fn orders_nop(&self) -> bool {
         self.identity.as_ref().is_some_and(Identity::proves_by_nop)
     }
 

@@ -40,12 +40,33 @@ impl Algorithm {
         }
     }
 
+    /// How configurations, URLs and the log call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Md5 => "md5",
+            Algorithm::Sha1 => "sha1",
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha3 => "sha3-256",
+        }
+    }
+
+    /// The one that is called so.
+    pub fn named(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
+    }
+
     /// The first in a CHAP_A list that is known.
     pub fn choose(list: &str) -> Option<Algorithm> {
-        list.split(',').find_map(|value| {
-            let number = text::number(value)?;
-            Algorithm::ALL.into_iter().find(|algorithm| u64::from(algorithm.number()) == number)
-        })
+        offered(list).next()
+    }
+
+    /// The first of `accepted` that a CHAP_A list has; whoever insists on nothing takes what the list prefers.
+    pub fn choose_of(accepted: &[Algorithm], list: &str) -> Result<Algorithm, Failure> {
+        if accepted.is_empty() {
+            return Algorithm::choose(list).ok_or(Failure::NoAlgorithm);
+        }
+        let found = accepted.iter().find(|algorithm| offered(list).any(|one| one == **algorithm));
+        found.copied().ok_or(Failure::NoAlgorithm)
     }
 
     /// Bytes of a response.
@@ -128,6 +149,14 @@ impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// Those of a CHAP_A list that are known, in its order.
+fn offered(list: &str) -> impl Iterator<Item = Algorithm> {
+    list.split(',').filter_map(|value| {
+        let number = text::number(value)?;
+        Algorithm::ALL.into_iter().find(|algorithm| u64::from(algorithm.number()) == number)
+    })
 }
 
 /// Why an authentication failed.

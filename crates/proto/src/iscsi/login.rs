@@ -11,6 +11,7 @@ pub use discovery::text_request;
 pub use initiator::{InitiatorChap, InitiatorLogin, LoginSend, Plan};
 pub use target::TargetLogin;
 
+use crate::iscsi::chap::Algorithm;
 use crate::iscsi::keys::{self, Key, Values};
 use crate::verbs::Session;
 use std::fmt;
@@ -89,6 +90,8 @@ pub struct ChapCredentials {
     pub secret: Vec<u8>,
     /// The target's CHAP name and secret, for initiators that want the target to prove who it is.
     pub mutual: Option<(String, Vec<u8>)>,
+    /// Algorithms that are accepted, the best first; empty: all, as the initiator prefers.
+    pub algorithms: Vec<Algorithm>,
 }
 
 impl fmt::Debug for ChapCredentials {

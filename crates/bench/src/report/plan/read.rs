@@ -7,6 +7,7 @@ use super::{
 use crate::job::Poll;
 use crate::run::{DEPTH_MAX, THREADS_MAX};
 use engine::config::Problem;
+use engine::initiator::redact;
 use std::path::Path;
 use std::time::Duration;
 use toml::Spanned;
@@ -247,7 +248,7 @@ impl Faults<'_> {
         let column = before[line_start..].chars().count() + 1;
         let position = Some((before.matches('\n').count() + 1, column));
         let file = Some(self.file.to_path_buf());
-        self.found.push(Problem { file, position, path: path.into(), what: fault.what, fix: fault.fix });
+        self.found.push(Problem::quoting(file, position, path, &fault.what, &fault.fix));
     }
 }
 
@@ -269,7 +270,7 @@ impl<'a, 't> Table<'a, 't> {
             let name: &str = key.get_ref();
             if !self.asked.contains(&name) {
                 let fix = engine::config::suggest(name, self.asked.iter().copied());
-                faults.add(&self.path_of(name), key.span().start, Fault::new("unknown key", fix));
+                faults.add(&self.path_of(&redact(name)), key.span().start, Fault::new("unknown key", fix));
             }
         }
     }

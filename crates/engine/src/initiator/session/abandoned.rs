@@ -24,9 +24,10 @@ impl Session {
         }
     }
 
-    /// Over AoE, whether the target can prove that a write which it never had is over.
-    pub fn has_proofs(&self) -> bool {
-        self.aoe_machine().is_some_and(AoeInitiator::has_proofs)
+    /// Over AoE, whether the target can prove that the writes to these bytes which were given up are over, even if it never had
+    /// them.
+    pub fn can_be_proven(&self, range: (u64, u64)) -> bool {
+        self.aoe_machine().is_some_and(|machine| machine.can_be_proven(&sectors(range)))
     }
 
     /// Whether any of what earlier connections have sent was proven to be over since the last call.

@@ -41,8 +41,6 @@ pub(super) struct Queue {
     delayed: Vec<u32>,
     /// The slot of each task of the connection.
     by_task: Vec<u32>,
-    /// The task of the question that was sent last; there is one at a time.
-    question: Option<TaskId>,
     /// Commands so far.
     count: u64,
     /// What the unit has told of itself.
@@ -75,7 +73,7 @@ enum State {
     Free,
     Waiting,
     Delayed(Time),
-    Sent,
+    Sent(TaskId),
 }
 
 /// What to do with a command that has ended on the wire.
@@ -94,7 +92,6 @@ impl Queue {
             waiting: VecDeque::with_capacity(depth),
             delayed: Vec::with_capacity(depth),
             by_task: vec![0; depth],
-            question: None,
             count: 0,
             attentions: Attentions::default(),
             has_answered: false,
@@ -150,7 +147,7 @@ impl Queue {
 
     /// What earlier sessions have sent is executed no more.
     pub(super) fn proven(&mut self) {
-        let is_old = |slot: &&mut Slot| slot.state != State::Sent;
+        let is_old = |slot: &&mut Slot| !matches!(slot.state, State::Sent(_));
         self.slots.iter_mut().filter(is_old).for_each(|slot| slot.may_land = false);
     }
 
@@ -169,10 +166,7 @@ impl Queue {
                 return;
             }
             let Some(task) = machine.submit(slot.command.request) else { return };
-            (slot.state, slot.may_land) = (State::Sent, true);
-            if slot.is_question {
-                self.question = Some(task);
-            }
+            (slot.state, slot.may_land) = (State::Sent(task), true);
             self.by_task[usize::from(task.slot)] = index;
             self.waiting.pop_front();
         }
@@ -259,25 +253,30 @@ impl Queue {
         }
     }
 
-    /// A command is not to be sent any more. It ends now, unless the target has it.
-    pub(super) fn cancel(&mut self, cookie: u32, finished: &mut Vec<Finished>) {
+    /// A command is not to be sent any more. It ends now, unless the target has it, as this task.
+    pub(super) fn cancel(&mut self, cookie: u32, finished: &mut Vec<Finished>) -> Option<TaskId> {
         let is_it =
             |slot: &Slot| slot.state != State::Free && !slot.is_question && slot.command.cookie == cookie;
-        let Some(index) = self.slots.iter().position(is_it) else { return };
-        match self.slots[index].state {
-            State::Sent => self.slots[index].is_cancelled = true,
-            State::Free => {}
-            State::Waiting | State::Delayed(_) => self.drop_waiting(index as u32, finished),
-        }
+        let index = self.slots.iter().position(is_it)?;
+        self.drop_slot(index, finished)
+    }
+
+    /// The machine has forgotten the task of a command that was cancelled: it ends now.
+    pub(super) fn forgotten(&mut self, task: TaskId, finished: &mut Vec<Finished>) {
+        self.lose(self.by_task[usize::from(task.slot)], finished);
     }
 
     /// The question is not to be sent any more. It ends now, unless the target has it, as this task.
     pub(super) fn withdraw(&mut self, finished: &mut Vec<Finished>) -> Option<TaskId> {
         let index = self.slots.iter().position(|slot| slot.state != State::Free && slot.is_question)?;
+        self.drop_slot(index, finished)
+    }
+
+    fn drop_slot(&mut self, index: usize, finished: &mut Vec<Finished>) -> Option<TaskId> {
         match self.slots[index].state {
-            State::Sent => {
+            State::Sent(task) => {
                 self.slots[index].is_cancelled = true;
-                self.question
+                Some(task)
             }
             State::Free => None,
             State::Waiting | State::Delayed(_) => {
@@ -294,15 +293,15 @@ impl Queue {
             let slot = &mut self.slots[index];
             match slot.state {
                 State::Free => {}
-                State::Waiting | State::Delayed(_) | State::Sent if slot.is_question => {
+                State::Waiting | State::Delayed(_) | State::Sent(_) if slot.is_question => {
                     self.drop_waiting(index as u32, finished);
                 }
                 State::Waiting | State::Delayed(_) => {}
-                State::Sent if slot.command.repeatable && !slot.is_cancelled => {
+                State::Sent(_) if slot.command.repeatable && !slot.is_cancelled => {
                     slot.state = State::Waiting;
                     again.push(index as u32);
                 }
-                State::Sent => self.lose(index as u32, finished),
+                State::Sent(_) => self.lose(index as u32, finished),
             }
         }
         again.sort_by_key(|index| self.slots[*index as usize].number);
@@ -324,7 +323,7 @@ impl Queue {
                     }
                     false
                 }
-                State::Free | State::Waiting | State::Sent => false,
+                State::Free | State::Waiting | State::Sent(_) => false,
             }
         });
     }
@@ -339,7 +338,7 @@ impl Queue {
                 continue;
             }
             match slot.state {
-                State::Sent => overdue = true,
+                State::Sent(_) => overdue = true,
                 State::Free => {}
                 State::Waiting | State::Delayed(_) => self.drop_waiting(index as u32, finished),
             }
@@ -398,8 +397,9 @@ mod tests {
             let mut cookies = Vec::new();
             while let Some(index) = self.queue.waiting.pop_front() {
                 let slot = &mut self.queue.slots[index as usize];
-                (slot.state, slot.may_land) = (State::Sent, true);
-                self.queue.by_task[slot.command.cookie as usize] = index;
+                let task = TaskId { slot: slot.command.cookie as u16, generation: 1 };
+                (slot.state, slot.may_land) = (State::Sent(task), true);
+                self.queue.by_task[usize::from(task.slot)] = index;
                 cookies.push(slot.command.cookie);
             }
             cookies

@@ -1,5 +1,5 @@
-//! Writes whose session was lost before they were answered. No login ends them: the target may execute one whenever it comes
-//! to it, and an answer is what proves that it has.
+//! Writes without an answer whose command has ended, or whose session was lost. No login ends them: the target may execute one
+//! whenever it comes to it, and an answer is what proves that it has.
 //!
 //! - While its command waits, a write is sent again, with its tag, by which a target knows a copy, until it is answered.
 //! - **Once its command has ended, a write is given up, and never sent again**: on another path its initiator may have
@@ -11,6 +11,7 @@ use super::pace::TIMEOUT_MAX;
 use super::send::LONG_TIMEOUT;
 use crate::aoe::target::COPIES_WITHIN;
 use crate::time::Time;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 use wire::aoe::Mac;
@@ -27,6 +28,12 @@ const NOP_SLOT: u8 = 0xff;
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
     requests: Vec<Request>,
+    /// How many are sent again. Given up ones may be many for long: without others nobody looks at them for each frame.
+    repeated: u16,
+    /// Their tags, and those of the NOPs that were sent.
+    tags: BTreeSet<u32>,
+    /// The highest byte of all tags.
+    lane: u8,
     /// NOPs so far.
     nops: u16,
     /// One was proven to be over since this was asked last.
@@ -41,6 +48,8 @@ struct Request {
     /// Our interface and the target's, if all copies went between the same two.
     way: Option<(Mac, Mac)>,
     kind: Kind,
+    /// It was sent more than once.
+    is_copied: bool,
     /// What it asks for was sent, and may be answered until the deadline.
     is_flying: bool,
     /// When to send that next; `None`: now.
@@ -52,8 +61,8 @@ struct Request {
 enum Kind {
     /// It is sent again: all that makes its frame but addresses.
     Repeated { section: Section, data: Vec<u8> },
-    /// It is asked for, by a NOP with this tag.
-    GivenUp { nop: u32 },
+    /// It is asked for, by a NOP with this tag once one was sent.
+    GivenUp { nop: Option<u32> },
 }
 
 /// A frame but for its addresses.
@@ -70,29 +79,54 @@ pub(super) struct Passage {
     pub way: (Mac, Mac),
     /// Bytes of data in a frame.
     pub room: usize,
-    /// Writes in flight.
+    /// Requests in flight at most, and those of commands.
     pub window: u16,
+    pub flying: u16,
     /// NOP proves something.
     pub has_nop: bool,
 }
 
 impl Abandoned {
     /// None yet; `first_nop` is random.
-    pub(super) fn new(first_nop: u16) -> Abandoned {
-        Abandoned { nops: first_nop, ..Abandoned::default() }
+    pub(super) fn new(lane: u8, first_nop: u16) -> Abandoned {
+        Abandoned { lane, nops: first_nop, ..Abandoned::default() }
     }
 
     pub(super) fn add(
         &mut self,
         tag: u32,
         way: (Mac, Mac),
+        is_copied: bool,
         section: Section,
         data: Vec<u8>,
         sectors: Range<u64>,
     ) {
-        let (kind, timeout) = (Kind::Repeated { section, data }, LONG_TIMEOUT);
-        let way = Some(way);
-        self.requests.push(Request { tag, sectors, way, kind, is_flying: false, deadline: None, timeout });
+        self.tags.insert(tag);
+        self.requests.push(Request {
+            tag,
+            sectors,
+            way: Some(way),
+            kind: Kind::Repeated { section, data },
+            is_copied,
+            is_flying: false,
+            deadline: None,
+            timeout: LONG_TIMEOUT,
+        });
+        self.repeated = self.repeated.saturating_add(1);
+    }
+
+    /// A write that is not sent again from now on.
+    pub(super) fn add_given_up(
+        &mut self,
+        now: Time,
+        tag: u32,
+        way: (Mac, Mac),
+        is_copied: bool,
+        sectors: Range<u64>,
+    ) {
+        self.add(tag, way, is_copied, Section::default(), Vec::new(), sectors);
+        self.requests.last_mut().into_iter().for_each(|request| request.give_up(now));
+        self.repeated = self.repeated.saturating_sub(1);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -106,13 +140,38 @@ impl Abandoned {
 
     /// Those that are sent again.
     pub(super) fn repeated(&self) -> u16 {
-        let count = self.requests.iter().filter(|request| !request.is_given_up()).count();
-        u16::try_from(count).unwrap_or(u16::MAX)
+        self.repeated
     }
 
     /// Whether it is the tag of one of them, or of its NOP.
     pub(super) fn has(&self, tag: u32) -> bool {
-        self.requests.iter().any(|request| request.is_of(tag))
+        self.tags.contains(&tag)
+    }
+
+    /// Whether the write with this tag was sent more than once.
+    pub(super) fn is_copied(&self, tag: u32) -> bool {
+        self.requests.iter().any(|request| request.tag == tag && request.is_copied)
+    }
+
+    /// Those that are sent again, and may be answered yet.
+    pub(super) fn flying(&self) -> u16 {
+        if self.repeated == 0 {
+            return 0;
+        }
+        u16::try_from(self.flying_of(false)).unwrap_or(u16::MAX)
+    }
+
+    fn flying_of(&self, is_given_up: bool) -> usize {
+        let is_one = |one: &&Request| one.is_flying && one.is_given_up() == is_given_up;
+        self.requests.iter().filter(is_one).count()
+    }
+
+    /// Whether all that were given up and change one of these sectors can be asked for on a way; its end may not be known yet.
+    pub(super) fn can_be_asked(&self, sectors: &Range<u64>, (ours, theirs): (Mac, Option<Mac>)) -> bool {
+        let is_on_way = |way: (Mac, Mac)| way.0 == ours && theirs.is_none_or(|theirs| way.1 == theirs);
+        let mut given_up =
+            self.requests.iter().filter(|request| request.is_given_up() && request.meets(sectors));
+        given_up.all(|request| request.way.is_some_and(is_on_way))
     }
 
     /// Whether any of them changes one of these sectors.
@@ -122,40 +181,35 @@ impl Abandoned {
 
     /// Whether any does that is sent again.
     pub(super) fn repeats(&self, sectors: &Range<u64>) -> bool {
-        self.requests.iter().any(|request| !request.is_given_up() && request.meets(sectors))
+        self.repeated > 0
+            && self.requests.iter().any(|request| !request.is_given_up() && request.meets(sectors))
     }
 
     /// What changes these sectors is not sent again.
-    pub(super) fn give_up(&mut self, now: Time, lane: u8, sectors: &Range<u64>) {
-        self.give_up_those(now, lane, |request| request.meets(sectors));
+    pub(super) fn give_up(&mut self, now: Time, sectors: &Range<u64>) {
+        self.give_up_those(now, |request| request.meets(sectors));
     }
 
     /// What has more data than that cannot be.
-    pub(super) fn give_up_longer(&mut self, now: Time, lane: u8, room: usize) {
-        self.give_up_those(now, lane, |request| request.data().len() > room);
+    pub(super) fn give_up_longer(&mut self, now: Time, room: usize) {
+        self.give_up_those(now, |request| request.data().len() > room);
     }
 
-    fn give_up_those(&mut self, now: Time, lane: u8, is_one: impl Fn(&Request) -> bool) {
-        for at in 0..self.requests.len() {
-            if !self.requests.get(at).is_some_and(|request| !request.is_given_up() && is_one(request)) {
-                continue;
-            }
-            // Only for those that are meant: tags are few, and each is looked for among all requests.
-            let nop = self.nop_tag(lane);
-            let Some(request) = self.requests.get_mut(at) else { continue };
-            request.kind = Kind::GivenUp { nop };
-            (request.is_flying, request.timeout) = (false, LONG_TIMEOUT);
-            request.deadline = Some(now.after(COPIES_WITHIN));
+    fn give_up_those(&mut self, now: Time, is_one: impl Fn(&Request) -> bool) {
+        let repeated = self.requests.iter_mut().filter(|request| !request.is_given_up());
+        for request in repeated.filter(|request| is_one(request)) {
+            request.give_up(now);
+            self.repeated = self.repeated.saturating_sub(1);
         }
     }
 
     /// A tag that none of them has.
-    fn nop_tag(&mut self, lane: u8) -> u32 {
+    fn nop_tag(&mut self) -> u32 {
         loop {
             self.nops = self.nops.wrapping_add(1);
             let [high, low] = self.nops.to_be_bytes();
-            let tag = u32::from_be_bytes([lane, high, low, NOP_SLOT]);
-            if !self.has(tag) {
+            let tag = u32::from_be_bytes([self.lane, high, low, NOP_SLOT]);
+            if self.tags.insert(tag) {
                 return tag;
             }
         }
@@ -173,12 +227,11 @@ impl Abandoned {
 
     /// The one that is to be sent.
     fn due(&self, passage: &Passage) -> Option<usize> {
-        let flying = |is_given_up| {
-            let is_one = |one: &&Request| one.is_flying && one.is_given_up() == is_given_up;
-            self.requests.iter().filter(is_one).count()
-        };
-        let may_repeat = flying(false) < usize::from(passage.window);
-        let may_ask = passage.has_nop && flying(true) < NOPS_MAX;
+        if self.repeated == 0 && !passage.has_nop {
+            return None;
+        }
+        let may_repeat = passage.flying.saturating_add(self.flying()) < passage.window;
+        let may_ask = passage.has_nop && self.flying_of(true) < NOPS_MAX;
         self.requests.iter().position(|request| {
             request.deadline.is_none()
                 && match &request.kind {
@@ -201,11 +254,16 @@ impl Abandoned {
         (request.deadline, request.is_flying) = (Some(deadline), true);
         request.timeout = request.timeout.saturating_mul(2).min(TIMEOUT_MAX);
         request.way = request.way.filter(|way| *way == passage.way);
+        if let Kind::GivenUp { nop: nop @ None } = &mut request.kind {
+            *nop = Some(self.nop_tag());
+        } else {
+            request.is_copied |= !request.is_given_up();
+        }
         self.requests.push(request);
         let request = self.requests.last()?;
         let (tag, section) = match &request.kind {
             Kind::Repeated { section, .. } => (request.tag, *section),
-            Kind::GivenUp { nop } => (*nop, Section::request(&Registers::nop(request.tag), false)),
+            Kind::GivenUp { nop } => ((*nop)?, Section::request(&Registers::nop(request.tag), false)),
         };
         Some((Next { tag, section, data: request.data() }, deadline))
     }
@@ -221,7 +279,13 @@ impl Abandoned {
 
     /// One of them, or its NOP, was answered: the target is done with it.
     pub(super) fn answered(&mut self, tag: u32) {
-        self.requests.retain(|request| !request.is_of(tag));
+        for request in self.requests.extract_if(.., |request| request.is_of(tag)) {
+            self.tags.remove(&request.tag);
+            self.repeated = self.repeated.saturating_sub(u16::from(!request.is_given_up()));
+            if let Kind::GivenUp { nop: Some(nop) } = request.kind {
+                self.tags.remove(&nop);
+            }
+        }
         self.has_ended = true;
     }
 
@@ -232,12 +296,19 @@ impl Abandoned {
 }
 
 impl Request {
+    /// It is not sent again; a NOP is, when no copy of it can be on its way any more.
+    fn give_up(&mut self, now: Time) {
+        self.kind = Kind::GivenUp { nop: None };
+        (self.is_flying, self.timeout) = (false, LONG_TIMEOUT);
+        self.deadline = Some(now.after(COPIES_WITHIN));
+    }
+
     fn is_given_up(&self) -> bool {
         matches!(self.kind, Kind::GivenUp { .. })
     }
 
     fn is_of(&self, tag: u32) -> bool {
-        self.tag == tag || matches!(self.kind, Kind::GivenUp { nop } if nop == tag)
+        self.tag == tag || matches!(self.kind, Kind::GivenUp { nop: Some(nop) } if nop == tag)
     }
 
     fn meets(&self, sectors: &Range<u64>) -> bool {

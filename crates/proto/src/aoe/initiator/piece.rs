@@ -27,6 +27,19 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// Whose it is; the machine's own are nobody's.
+    fn task(self) -> Option<TaskId> {
+        match self {
+            Kind::Query => None,
+            Kind::Identify(task) => task,
+            Kind::Move { task, .. }
+            | Kind::Flush(task)
+            | Kind::Trim { task, .. }
+            | Kind::Ata(task)
+            | Kind::Order { task, .. } => Some(task),
+        }
+    }
+
     /// How soon it is answered tells of the way alone: the device has not much to do.
     pub(super) fn is_prompt(self) -> bool {
         match self {
@@ -52,6 +65,11 @@ pub(super) struct Piece {
 }
 
 impl Piece {
+    /// It was sent more than once.
+    pub(super) fn is_copied(&self) -> bool {
+        self.retries > 0
+    }
+
     /// When it is to be sent again, if there is no other sign of life.
     pub(super) fn deadline(&self) -> Time {
         self.sent_at.after(self.timeout)
@@ -123,12 +141,22 @@ impl Pieces {
     }
 
     /// All requests without an answer, with their tags.
-    pub(super) fn all(&self) -> Vec<(u32, Kind)> {
+    pub(super) fn all(&self) -> Vec<(u32, Piece)> {
         let of_slot = |(number, slot): (u8, &Slot)| {
             let [high, low] = slot.generation.to_be_bytes();
-            slot.piece.map(|piece| (u32::from_be_bytes([self.lane, high, low, number]), piece.kind))
+            slot.piece.map(|piece| (u32::from_be_bytes([self.lane, high, low, number]), piece))
         };
         (0..=u8::MAX).zip(&self.slots).filter_map(of_slot).collect()
+    }
+
+    /// Forgets the requests of a task. Returns them, with their tags.
+    pub(super) fn drop_task(&mut self, task: TaskId) -> Vec<(u32, Piece)> {
+        let mut dropped = self.all();
+        dropped.retain(|(_, piece)| piece.kind.task() == Some(task));
+        for (tag, _) in &dropped {
+            self.release(*tag);
+        }
+        dropped
     }
 
     /// No answer is waited for any more. Tags go on where they were.
@@ -258,8 +286,8 @@ mod tests {
         let mut pieces = Pieces::new(0, 0);
         let tag = pieces.take(Kind::Flush(TASK), Time(0), MS, &abandoned).unwrap();
         let way = (wire::aoe::Mac::BROADCAST, wire::aoe::Mac::BROADCAST);
-        abandoned.add(tag, way, wire::ata::Section::default(), Vec::new(), 0..1);
-        assert_eq!(pieces.all(), [(tag, Kind::Flush(TASK))]);
+        abandoned.add(tag, way, false, wire::ata::Section::default(), Vec::new(), 0..1);
+        assert!(matches!(pieces.all()[..], [(other, Piece { kind: Kind::Flush(TASK), .. })] if other == tag));
         pieces.forget();
         assert_eq!((pieces.unanswered(), pieces.flying(), pieces.find(tag).is_some()), (0, 0, false));
         let mut pieces = Pieces::new(0, 0);

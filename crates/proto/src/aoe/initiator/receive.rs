@@ -52,15 +52,26 @@ impl Initiator {
         }
     }
 
-    /// Takes the answer to an abandoned write, or to its NOP. It may be a refusal: whoever is done with a request answers each
-    /// of its copies, and who is not done answers none.
+    /// Takes the answer to an abandoned write, or to its NOP.
     fn proven(&mut self, now: Time, header: &Header, frame: &[u8]) {
         let is_ours = self.phase == Phase::Full && header.source == self.peer.mac;
-        if is_ours && header.command == AoeCommand::ATA && Answer::of(header, frame).is_some() {
-            (self.last_heard, self.quiet_since) = (now, now);
-            self.abandoned.answered(header.tag.get());
-            self.unpark();
+        if !is_ours || header.command != AoeCommand::ATA {
+            return;
         }
+        let Some(answer) = Answer::of(header, frame) else { return };
+        (self.last_heard, self.quiet_since) = (now, now);
+        let tag = header.tag.get();
+        if answer.is_refusal() && self.may_have_another(self.abandoned.is_copied(tag)) {
+            return;
+        }
+        self.abandoned.answered(tag);
+        self.unpark();
+    }
+
+    /// Whether a target that has refused one copy of a write may yet execute another. Who orders NOP is done with the first
+    /// when it answers the second, whatever that says.
+    fn may_have_another(&self, is_copied: bool) -> bool {
+        is_copied && !self.orders_nop()
     }
 
     /// Takes the answer to an ATA command.
@@ -80,6 +91,12 @@ impl Initiator {
         {
             // Its interface may have another MTU now. A new login tells what fits.
             self.over("the target does not take frames of the size that it told");
+            return None;
+        }
+        let is_copied = self.pieces.find(header.tag.get()).is_some_and(Piece::is_copied);
+        if answer.is_refusal() && self.may_have_another(is_copied) && self.changed(kind).is_some() {
+            // It is asked again until it says what became of the write, or nobody waits any more.
+            (self.last_heard, self.quiet_since) = (now, now);
             return None;
         }
         // What reads is answered with all its data.
@@ -334,6 +351,11 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
+    /// It is an error of AoE: the device has not seen this copy of the request.
+    fn is_refusal(&self) -> bool {
+        matches!(self.result, Err(Fault::Refused(_)))
+    }
+
     fn of<'a>(header: &Header, frame: &'a [u8]) -> Option<Answer<'a>> {
         if let Some(error) = header.refusal() {
             return Some(Answer { result: Err(Fault::Refused(error)), data: &[] });

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::time::Duration;
 use wire::Places;
 use wire::aoe::{Command as AoeCommand, Header};
-use wire::ata::{Command, Identity, Registers, Section, TRIM, Transfer};
+use wire::ata::{Command, Registers, Section, TRIM, Transfer};
 use zerocopy::IntoBytes;
 
 /// The shortest time for what may take the device long: all of a cache may have to go to the medium.
@@ -29,14 +29,20 @@ const _: () = assert!(SECTOR_BYTES == 512);
 impl Initiator {
     /// Whether what is to be sent again may be.
     pub(super) fn may_send_again(&self) -> bool {
-        self.pieces.has_again() && self.pieces.flying() < self.pace.window()
+        self.pieces.has_again() && self.has_window(self.pieces.flying())
+    }
+
+    /// Whether the window has room beside so many requests of commands and the abandoned writes; for one, whatever there is
+    /// of these.
+    fn has_window(&self, requests: u16) -> bool {
+        requests == 0 || requests.saturating_add(self.abandoned.flying()) < self.pace.window()
     }
 
     /// Whether there may be a new piece of a command to send.
     pub(super) fn may_send_more(&self) -> bool {
         let unanswered = self.pieces.unanswered();
         let has_room = unanswered.saturating_add(self.abandoned.repeated()) < PIECES_MAX;
-        !self.work.is_empty() && unanswered < self.pace.window() && has_room
+        !self.work.is_empty() && self.has_window(unanswered) && has_room
     }
 
     /// Whether there is something to send for an abandoned write.
@@ -50,7 +56,8 @@ impl Initiator {
             way: (self.config.ours, self.peer.mac),
             room: self.data_room(),
             window: self.pace.window(),
-            has_nop: self.identity.as_ref().is_some_and(Identity::proves_by_nop),
+            flying: self.pieces.flying(),
+            has_nop: self.orders_nop(),
         }
     }
 
@@ -98,26 +105,38 @@ impl Initiator {
     /// Keeps the writes that have no answer: the places of their commands are free now. `gather` copies what lies in places.
     pub(super) fn keep_unanswered(&mut self, mut gather: impl FnMut(&Places) -> Vec<u8>) {
         let way = (self.config.ours, self.peer.mac);
-        for (tag, kind) in self.pieces.all() {
+        for (tag, piece) in self.pieces.all() {
+            let (kind, is_copied) = (piece.kind, piece.is_copied());
             let Some(sectors) = self.changed(kind) else { continue };
             match kind {
                 Kind::Trim { task, at, ranges } => {
                     let Some(extents) = self.tasks.extents(task) else { continue };
                     trim::write(extents, at, u32::from(ranges), &mut self.body);
-                    self.abandoned.add(tag, way, trim_section(ranges), self.body.clone(), sectors);
+                    let section = trim_section(ranges);
+                    self.abandoned.add(tag, way, is_copied, section, self.body.clone(), sectors);
                 }
                 Kind::Move { .. } => {
                     let Some((registers, payload, _)) = self.command(kind) else { continue };
                     let section = Section::request(&registers, true);
-                    self.abandoned.add(tag, way, section, gather(&payload), sectors);
+                    self.abandoned.add(tag, way, is_copied, section, gather(&payload), sectors);
                 }
                 Kind::Query | Kind::Identify(_) | Kind::Flush(_) | Kind::Ata(_) | Kind::Order { .. } => {}
             }
         }
     }
 
+    /// What was sent for a task is not sent again.
+    pub(super) fn give_up_sent(&mut self, now: Time, id: TaskId) {
+        let way = (self.config.ours, self.peer.mac);
+        for (tag, piece) in self.pieces.drop_task(id) {
+            if let Some(sectors) = self.changed(piece.kind) {
+                self.abandoned.add_given_up(now, tag, way, piece.is_copied(), sectors);
+            }
+        }
+    }
+
     /// The sectors that a request writes or trims.
-    fn changed(&mut self, kind: Kind) -> Option<Range<u64>> {
+    pub(super) fn changed(&mut self, kind: Kind) -> Option<Range<u64>> {
         match kind {
             Kind::Move { task, at, sectors } => {
                 let Plan::Move { way: Way::Write, lba, .. } = self.tasks.get(task)?.plan else { return None };

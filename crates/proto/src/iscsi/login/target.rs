@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::iscsi::{LoginRequest, LoginStatus, Stage};
+use wire::shown;
 
 /// The login of one connection, fed with login requests until one reply closes it or ends it.
 pub struct TargetLogin {
@@ -360,7 +361,14 @@ impl TargetLogin {
         match &self.security {
             Security::Chosen => {
                 let Some(list) = find(Key::ChapA) else { return Ok(()) };
-                let algorithm = Algorithm::choose(list).ok_or(Failure::NoAlgorithm)?;
+                let accepted = self.credentials().map_or(&[][..], |credentials| &credentials.algorithms);
+                let algorithm = Algorithm::choose_of(accepted, list).map_err(|failure| {
+                    let accepted = if accepted.is_empty() { &Algorithm::ALL } else { accepted };
+                    let accepted: Vec<&str> = accepted.iter().map(|one| one.name()).collect();
+                    let (offered, accepted) = (shown(list), accepted.join(", "));
+                    let reason = format!("{failure}: CHAP_A={offered} is offered, accepted is {accepted}");
+                    fault(LoginStatus::AUTHENTICATION_FAILURE, reason)
+                })?;
                 let mut random = [0; Challenge::RANDOM_BYTES];
                 self.access.random(&mut random);
                 let challenge = Challenge::new(algorithm, &random);

@@ -1,6 +1,7 @@
 //! The target's side of the login against requests that our own initiator would not send.
 
 use super::*;
+use crate::iscsi::chap::Algorithm;
 use crate::iscsi::text;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -40,10 +41,18 @@ impl Access for Door {
 }
 
 fn open(chap: bool) -> TargetLogin {
+    login_with(chap.then(|| credentials(&[])))
+}
+
+fn credentials(algorithms: &[Algorithm]) -> ChapCredentials {
     let mutual = Some(("disk".to_string(), b"target".to_vec()));
-    let credentials = ChapCredentials { user: "alice".into(), secret: b"initiator".to_vec(), mutual };
+    let algorithms = algorithms.to_vec();
+    ChapCredentials { user: "alice".into(), secret: b"initiator".to_vec(), mutual, algorithms }
+}
+
+fn login_with(chap: Option<ChapCredentials>) -> TargetLogin {
     let address = "127.0.0.1:3260".parse().unwrap();
-    TargetLogin::new(Arc::new(Door(chap.then_some(credentials))), address, address, Offers::default())
+    TargetLogin::new(Arc::new(Door(chap)), address, address, Offers::default())
 }
 
 fn send(login: &mut TargetLogin, flags: u8, text: &str) -> LoginReply {
@@ -194,6 +203,24 @@ fn authentication_cannot_be_walked_around() {
         let mut login = open(true);
         send(&mut login, TO_OPERATIONAL, &format!("{}CHAP_A=5\0", offer("CHAP,None")));
         assert!(refused(&mut login, TO_OPERATIONAL, text).class == 2, "{text}");
+    }
+}
+
+#[test]
+fn only_algorithms_that_are_accepted_are_used_the_best_first() {
+    let ask = format!("{NAMES}AuthMethod=CHAP\0");
+    for (offered, chosen) in [("5,6,7", "CHAP_A=7 "), ("7,8,5", "CHAP_A=8 ")] {
+        let mut login = login_with(Some(credentials(&[Algorithm::Sha3, Algorithm::Sha256])));
+        let reply = send(&mut login, 0, &format!("{ask}CHAP_A={offered}\0"));
+        assert!(shown(&reply).contains(chosen), "{offered}: {}", shown(&reply));
+    }
+    for offered in ["5", "6,5", "9"] {
+        let mut login = login_with(Some(credentials(&[Algorithm::Sha3, Algorithm::Sha256])));
+        let reply = send(&mut login, 0, &format!("{ask}CHAP_A={offered}\0"));
+        assert_eq!((reply.status.class, reply.status.detail), (2, 1), "{offered}");
+        let reason = reply.close.expect("it is over");
+        let cause = format!("CHAP_A={offered} is offered, accepted is sha3-256, sha256");
+        assert!(reason.contains(&cause), "{reason}");
     }
 }
 

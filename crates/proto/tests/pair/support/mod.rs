@@ -168,6 +168,7 @@ pub(crate) fn chap(algorithms: &[Algorithm], mutual: bool) -> (ChapCredentials, 
         user: "alice".into(),
         secret: b"what the initiator knows".to_vec(),
         mutual: Some((ours.name.clone(), ours.secret.clone())),
+        algorithms: Vec::new(),
     };
     let own = Identity { name: credentials.user.clone(), secret: credentials.secret.clone() };
     let target = mutual.then_some(ours);

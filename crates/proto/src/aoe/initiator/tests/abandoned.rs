@@ -134,6 +134,60 @@ fn a_target_that_orders_nop_behind_a_write_proves_that_it_is_over_once_no_copy_c
 }
 
 #[test]
+fn a_command_that_nobody_waits_for_is_not_sent_again_and_its_session_goes_on() {
+    let mut rig = Rig::on_vblade();
+    rig.machine.resume(rig.now);
+    let task = rig.submit(&write_10(4, 5, 0), 0, 5 * 512);
+    let first = rig.sent();
+    assert!(rig.machine.give_up_task(rig.now, task) && !rig.machine.give_up_task(rig.now, task));
+    assert_eq!(rig.wait(COPIES_WITHIN - Duration::from_millis(1)), (0, 0));
+    let answer = rig.disk.answer(&first[0]);
+    rig.receive(&answer);
+    assert!(rig.machine.take_proven(), "an answer frees what it is for");
+    assert!(!rig.machine.may_change(&(4..5)) && rig.machine.may_change(&(8..9)));
+    rig.submit(&write_10(20, 1, 0), 0, 512);
+    rig.run();
+    assert_eq!(rig.completion().outcome, GOOD);
+    assert_eq!(rig.wait(Duration::from_secs(1)), (0, first.len() - 1));
+    assert!(!rig.machine.has_abandoned() && rig.machine.poll().is_none());
+}
+
+#[test]
+fn a_command_that_nobody_waits_for_is_over_where_none_of_it_was_sent() {
+    let mut rig = Rig::new();
+    rig.machine.pace.limit(1);
+    let first = rig.submit(&write_10(4, 6, 0), 0, 6 * 512);
+    let second = rig.submit(&write_10(20, 1, 0), 0, 512);
+    assert_eq!(rig.sent().len(), 1);
+    for task in [second, first] {
+        assert!(rig.machine.give_up_task(rig.now, task));
+    }
+    assert_eq!(rig.wait(Duration::from_secs(3600)), (0, 0));
+    assert!(rig.machine.may_change(&(4..5)));
+    assert!(!rig.machine.may_change(&(9..10)) && !rig.machine.may_change(&(20..21)), "they never left");
+    rig.submit(&read_10(0, 1), 512, 0);
+    rig.run();
+    assert_eq!(rig.completion().outcome, GOOD);
+}
+
+#[test]
+fn a_nop_that_was_not_sent_has_no_answer() {
+    let mut rig = Rig::on_vblade();
+    rig.submit(&write_10(4, 1, 0), 0, 512);
+    let frame = rig.sent().remove(0);
+    let mut rig = rig.lost();
+    rig.machine.give_up(rig.now, &EVERYWHERE);
+    rig.machine.resume(rig.now);
+    let answer = rig.disk.answer(&frame);
+    for number in 0..=u16::MAX {
+        let [high, low] = number.to_be_bytes();
+        let tag = [CONFIG.lane, high, low, 0xff];
+        rig.receive(&[&answer[..20], &tag, &answer[24..]].concat());
+    }
+    assert!(rig.machine.has_abandoned());
+}
+
+#[test]
 fn a_nop_is_asked_again_also_by_a_new_session_until_it_is_answered() {
     let mut rig = Rig::on_vblade();
     rig.submit(&write_10(4, 2, 0), 0, 1024);
@@ -166,12 +220,15 @@ fn a_nop_from_another_address_proves_nothing() {
     rig.sent();
     let mut rig = rig.lost_to(InitiatorConfig { mtu: 1400, ..CONFIG });
     rig.machine.give_up(rig.now, &EVERYWHERE);
+    assert!(rig.machine.can_be_proven(&(4..6)));
     rig.machine.peer.mac = Mac([2, 0, 0, 0, 0, 8]);
+    assert!(!rig.machine.can_be_proven(&(4..6)) && rig.machine.can_be_proven(&(6..64)));
     rig.machine.resume(rig.now);
     rig.now = rig.now.after(Duration::from_secs(6));
     rig.machine.tick(rig.now);
     assert!(rig.requests().is_empty());
     let mut rig = rig.lost();
+    assert!(rig.machine.can_be_proven(&(4..6)));
     rig.machine.resume(rig.now);
     assert_eq!(rig.wait(Duration::from_secs(60)), (0, 1));
     assert!(!rig.machine.has_abandoned());
@@ -228,6 +285,31 @@ fn what_does_not_fit_into_a_frame_any_more_is_given_up() {
 }
 
 #[test]
+fn only_what_is_sent_again_counts_as_that() {
+    let mut rig = Rig::new();
+    rig.submit(&write_10(4, 1, 0), 0, 512);
+    rig.submit(&write_10(20, 1, 0), 0, 512);
+    let first = rig.sent();
+    let mut rig = rig.lost();
+    rig.machine.resume(rig.now);
+    assert_eq!(rig.machine.abandoned.repeated(), 2);
+    for _ in 0..2 {
+        rig.machine.give_up(rig.now, &(4..5));
+        assert_eq!(rig.machine.abandoned.repeated(), 1);
+    }
+    let task = rig.submit(&write_10(8, 1, 0), 0, 512);
+    rig.sent();
+    assert!(rig.machine.give_up_task(rig.now, task));
+    assert_eq!(rig.machine.abandoned.repeated(), 1);
+    for (frame, left) in first.iter().zip([1, 0]) {
+        let answer = rig.disk.answer(frame);
+        rig.receive(&answer);
+        assert_eq!(rig.machine.abandoned.repeated(), left);
+    }
+    assert!(rig.machine.has_abandoned());
+}
+
+#[test]
 fn what_is_sent_again_is_bounded() {
     let mut rig = Rig::new();
     for round in 0..100 {
@@ -281,4 +363,85 @@ fn writes_without_an_answer_have_turns() {
         rig.later();
     }
     assert!(sent.is_superset(&first), "each");
+}
+
+#[test]
+fn what_is_sent_again_and_what_is_new_share_a_window_and_one_that_is_new_always_flies() {
+    let mut rig = Rig::new();
+    for lba in [0, 4, 8, 12] {
+        rig.submit(&write_10(lba, 1, 0), 0, 512);
+    }
+    let first = rig.sent();
+    let mut rig = rig.lost();
+    rig.machine.resume(rig.now);
+    for lba in [20, 24] {
+        rig.submit(&read_10(lba, 1), 512, 0);
+    }
+    let frames = rig.sent();
+    assert_eq!((first.len(), frames.len(), &frames[..4]), (4, 5, &first[..]));
+    let answer = rig.disk.answer(&frames[4]);
+    rig.receive(&answer);
+    assert_eq!(rig.sent().len(), 1);
+    let answers: Vec<_> = frames[..2].iter().map(|frame| rig.disk.answer(frame)).collect();
+    answers.iter().for_each(|answer| rig.receive(answer));
+    for lba in [28, 32, 36] {
+        rig.submit(&read_10(lba, 1), 512, 0);
+    }
+    assert_eq!(rig.sent().len(), 1, "with two of the first and one that is new it is full");
+}
+
+/// The refusal of a request.
+fn refusal(request: &[u8]) -> Vec<u8> {
+    let answer = Header::view(request).unwrap().answer(THEIRS, TARGET, ErrorCode::TARGET_IS_RESERVED);
+    [answer.as_bytes(), &request[24..36]].concat()
+}
+
+#[test]
+fn the_refusal_of_a_copy_proves_nothing_of_the_first_unless_the_target_does_one_after_the_other() {
+    for (mut rig, is_proof) in [(Rig::new(), false), (Rig::on_vblade(), true)] {
+        rig.submit(&write_10(4, 1, 0), 0, 512);
+        let frame = rig.sent().remove(0);
+        let mut rig = rig.lost();
+        rig.machine.resume(rig.now);
+        assert_eq!(rig.sent(), [&frame[..]]);
+        rig.receive(&refusal(&frame));
+        assert_eq!(rig.machine.take_proven(), is_proof);
+        assert_eq!(rig.machine.has_abandoned(), !is_proof);
+        let answer = rig.disk.answer(&frame);
+        rig.receive(&answer);
+        assert!(!rig.machine.has_abandoned());
+    }
+}
+
+#[test]
+fn the_refusal_of_what_was_sent_once_is_an_answer() {
+    let mut rig = Rig::new();
+    rig.submit(&write_10(4, 1, 0), 0, 512);
+    let frame = rig.sent().remove(0);
+    let mut rig = rig.lost();
+    rig.machine.give_up(rig.now, &EVERYWHERE);
+    rig.receive(&refusal(&frame));
+    assert!(rig.machine.take_proven() && !rig.machine.has_abandoned());
+}
+
+#[test]
+fn a_command_does_not_end_by_the_refusal_of_a_copy() {
+    for (mut rig, ends) in [(Rig::new(), false), (Rig::on_vblade(), true)] {
+        rig.submit(&write_10(4, 1, 0), 0, 512);
+        let frame = rig.sent().remove(0);
+        rig.later();
+        assert_eq!(rig.sent(), [&frame[..]]);
+        rig.receive(&refusal(&frame));
+        assert_eq!(rig.machine.poll().is_some(), ends);
+        if !ends {
+            rig.later();
+            rig.run();
+            assert_eq!(rig.completion().outcome, GOOD, "it is asked again");
+        }
+    }
+    let mut rig = Rig::new();
+    rig.submit(&write_10(4, 1, 0), 0, 512);
+    let frame = rig.sent().remove(0);
+    rig.receive(&refusal(&frame));
+    assert_eq!(rig.completion().outcome, Outcome::Status { status: 0x18, sense: None });
 }
