@@ -97,16 +97,18 @@ impl Share {
 #[derive(Debug)]
 pub(super) struct Held {
     unasked_bytes: u64,
+    /// Behind all units, for LUNs that do not exist.
     units: Vec<Bytes>,
 }
 
 impl Held {
     pub(super) fn new(units: usize) -> Held {
-        Held { unasked_bytes: 0, units: vec![Bytes::default(); units] }
+        Held { unasked_bytes: 0, units: vec![Bytes::default(); units + 1] }
     }
 
     fn of(&mut self, unit: u32, purpose: Purpose) -> &mut u64 {
-        self.units[unit as usize].of(purpose)
+        let unit = (unit as usize).min(self.units.len() - 1);
+        self.units[unit].of(purpose)
     }
 
     fn take(&mut self, unit: u32, purpose: Purpose, bytes: u64) {

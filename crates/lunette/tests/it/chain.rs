@@ -1,14 +1,14 @@
 //! A daemon that serves another daemon's unit, while that one is killed, frozen and started again.
 
-use engine::initiator::client::Reply;
-use engine::initiator::{Client, Options};
-use std::sync::mpsc;
-use std::time::Duration;
 use crate::support::Noise;
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login};
 use crate::support::load::Load;
 use crate::support::wait_until;
+use engine::initiator::client::Reply;
+use engine::initiator::{Client, Options};
+use std::sync::mpsc;
+use std::time::Duration;
 
 const BLOCK_BYTES: usize = 512;
 /// Blocks per write.

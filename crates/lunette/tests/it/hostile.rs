@@ -1,12 +1,12 @@
 //! Peers that break rules, stall or flood: others are served on, memory stays bounded, the daemon ends in order.
 
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Pdu};
 use crate::support::peer::{PATIENCE, assert_hung_up, connect};
 use crate::support::{Noise, wait_until};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 /// A unit that fits in memory with room to spare.
 const UNIT: &str = "ram:16M";

@@ -1,5 +1,9 @@
 //! Who may be logging in at once: strangers that fill the places keep nobody out.
 
+use crate::support::daemon::{Daemon, Url};
+use crate::support::initiator::{Initiator, Login, Pdu};
+use crate::support::peer::{assert_hung_up, connect_from};
+use crate::support::wait_until;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -8,10 +12,6 @@ use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use crate::support::daemon::{Daemon, Url};
-use crate::support::initiator::{Initiator, Login, Pdu};
-use crate::support::peer::{assert_hung_up, connect_from};
-use crate::support::wait_until;
 
 /// Connections of a flood from one address.
 const FLOOD: usize = 32;

@@ -197,10 +197,12 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if self.is_running() {
-            if std::thread::panicking() {
-                eprintln!("the daemon's log ends with:\n{}", tail(&self.log()));
-            }
+        let ended = self.child.try_wait().expect("a child can be waited for");
+        if std::thread::panicking() {
+            let state = ended.map_or("it runs".to_owned(), |status| status.to_string());
+            eprintln!("the daemon's log ends with ({state}):\n{}", tail(&self.log()));
+        }
+        if ended.is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
