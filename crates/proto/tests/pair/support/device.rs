@@ -77,7 +77,7 @@ impl Device {
                 self.go_on(command.task, target, now);
             }
             Up::Fetched(task) => self.pushed(task, target, now),
-            Up::FetchFailed(task) => {
+            Up::FetchFailed { task, .. } => {
                 self.running.remove(&task);
             }
             Up::Pushed(task) => self.pushed(task, target, now),
@@ -86,7 +86,7 @@ impl Device {
                 target.down(now, Down::FunctionDone { id, response });
             }
             Up::Leaving => target.down(now, Down::Close),
-            Up::Refused { .. } => {}
+            Up::Refused { .. } | Up::TurnedAway { .. } => {}
             Up::Fault { what } => panic!("{what}"),
             Up::Gone { .. } => unreachable!("kept by the pair"),
         }
