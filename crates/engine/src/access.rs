@@ -410,7 +410,8 @@ mod tests {
         for serial in 1..=CHANNELS_MAX as u64 {
             let initiator = srp::login::port_name(&0xb_u128.to_be_bytes());
             let name = SessionName { initiator, isid: [0; 6], target: 1, group: 1, channel: serial };
-            let place = Place { core: 0, serial, tsih: 0, cid: 0, is_over: false, nexus: serial };
+            let place =
+                Place { core: 0, serial, tsih: 0, cid: 0, is_over: false, is_settled: false, nexus: serial };
             registry.enter(name, place, 1).expect("room");
             let is_last = serial == CHANNELS_MAX as u64;
             let more = admit(0xb, here, true).map_err(|(reason, _)| reason);

@@ -260,6 +260,8 @@ pub enum StoreSpec {
     Ram {
         /// Bytes.
         size: u64,
+        /// Whether it lies on huge pages.
+        huge_pages: HugePages,
     },
     /// A file; made (sparse) when `size` is given and it does not exist.
     File {
@@ -282,12 +284,24 @@ pub enum StoreSpec {
     },
 }
 
+/// Whether a disk in memory lies on huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum HugePages {
+    /// If all disks in memory together fit into what this process may use, even when they are full.
+    #[default]
+    Auto,
+    /// Yes.
+    Always,
+    /// No: a disk takes no more memory than what is written.
+    Never,
+}
+
 /// As the command line has it, without sizes of files and secrets of URLs.
 impl std::fmt::Display for StoreSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             StoreSpec::Null { size } => write!(f, "null:{size}"),
-            StoreSpec::Ram { size } => write!(f, "ram:{size}"),
+            StoreSpec::Ram { size, .. } => write!(f, "ram:{size}"),
             StoreSpec::File { path, .. } => write!(f, "file:{}", path.display()),
             StoreSpec::Block { path } => write!(f, "block:{}", path.display()),
             StoreSpec::Remote { url, .. } => write!(f, "{url}"),

@@ -1,5 +1,6 @@
 //! One core: a pinned thread and all that it owns. One turn of it is [`Core::turn`].
 
+mod accept;
 mod aoe;
 mod budget;
 mod buffer;
@@ -32,8 +33,10 @@ use crate::poll::{Poller, Work};
 use crate::ports::Ports;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
+use accept::Newcomer;
 use aoe::{Answered, Interface, Keeper};
 use budget::Budget;
+use buffer::Held;
 use connection::{ClosingTarget, Connection};
 use function::Function;
 use gate::{Gate, GateHome};
@@ -127,14 +130,16 @@ pub(crate) struct Core<I: Io> {
     /// The session that is to move to another core.
     drain: Option<Drain>,
     meter: Meter,
-    /// Buffer bytes of data that comes unasked.
-    unasked_bytes: u64,
+    /// Buffers of tasks.
+    held: Held,
     /// Connections with tasks that wait for a buffer, whose turn is next first.
     starved: Vec<Key>,
     /// Tasks that wait until others have changed the same blocks, oldest first.
     overlapping: Vec<Key>,
     /// Connections whose initiators may send nothing for want of room.
     narrow: Vec<Key>,
+    /// Buffer bytes that were left when they were looked at.
+    room_seen: u64,
     budget: Budget,
     /// `stall_timeout`.
     stall_nanos: u64,
@@ -150,6 +155,8 @@ pub(crate) struct Core<I: Io> {
     is_drained: bool,
     /// No store has failed to be flushed at the end.
     has_flushed: bool,
+    /// Connections that wait for a descriptor.
+    newcomers: Vec<Newcomer>,
     /// Portals where a connection could not be accepted, to be tried again in a while.
     deaf: Vec<usize>,
     /// Portals whose RDMA device is gone: once it is back it listens again.
@@ -255,10 +262,11 @@ impl<I: Io> Core<I> {
             closing_targets: Vec::new(),
             drain: None,
             meter: Meter::default(),
-            unasked_bytes: 0,
+            held: Held::new(units),
             starved: Vec::new(),
             overlapping: Vec::new(),
             narrow: Vec::new(),
+            room_seen: 0,
             budget: Budget::new(),
             stall_nanos,
             to_serve: Vec::with_capacity(64),
@@ -269,6 +277,7 @@ impl<I: Io> Core<I> {
             drained: 0,
             is_drained: false,
             has_flushed: true,
+            newcomers: Vec::new(),
             deaf: Vec::new(),
             deviceless: Vec::new(),
             deaf_to_devices: Vec::new(),
@@ -315,7 +324,7 @@ impl<I: Io> Core<I> {
 
     fn wait(&mut self) -> Wait {
         let is_ready = self.io.is_ready() || !self.own.is_empty();
-        if is_ready || !self.to_serve.is_empty() || !self.budget.is_idle() {
+        if is_ready || !self.to_serve.is_empty() || !self.budget.is_idle() || self.may_widen() {
             return Wait::No;
         }
         let now = self.io.now();
@@ -473,7 +482,8 @@ impl<I: Io> Core<I> {
             Message::Applied { unit } => self.home_applied(unit),
             Message::Persisted { unit, ok } => self.home_persisted(unit, ok),
             Message::Gate { unit, gate } => self.gate_message(unit, gate),
-            Message::MakeRoom { serial } => self.make_room(serial),
+            Message::MakeRoom { serial, portal } => self.make_room(serial, portal),
+            Message::RoomMade { portal } => self.room_made(portal),
             Message::Reinstate { serial, core, parked } => self.reinstate(serial, core, parked),
             Message::Reinstated { parked } => self.unpark(parked),
             Message::Forsaken { core, parked } => self.forsaken(core, parked),
@@ -529,6 +539,7 @@ impl<I: Io> Core<I> {
         if let Some(key) = self.drain.as_ref().map(|drain| drain.key) {
             self.stay(key);
         }
+        self.close_newcomers();
         self.say_goodbye(GOODBYE_SECONDS);
     }
 

@@ -15,7 +15,7 @@ use crate::registry::Registry;
 use crate::state;
 use rdma::verbs::Listener;
 use reactor::mailbox::{self, Mailbox, Sender};
-use reactor::memory::Arena;
+use reactor::memory::{Arena, Pages};
 use reactor::packet::Socket;
 use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -291,7 +291,8 @@ fn own_descriptors(config: &Config) -> u64 {
         StoreSpec::File { .. } | StoreSpec::Block { .. } => 2 + 2 * config.cores.len(),
         StoreSpec::Remote { .. } => config.cores.len(),
     };
-    config.luns.iter().map(of_lun).sum::<usize>() as u64 + OWN_DESCRIPTORS
+    // At each portal one newcomer may wait for its own.
+    (config.luns.iter().map(of_lun).sum::<usize>() + config.portals.len()) as u64 + OWN_DESCRIPTORS
 }
 
 /// These are kept back from connections, but no more than a quarter of all.
@@ -421,6 +422,7 @@ fn unit(config: &Config, index: usize, opened: &Opened, ports: Vec<Port>) -> Uni
         removable: lun.removable,
         write_cache: lun.write_cache,
         exported: lun.export().is_some(),
+        remote: matches!(lun.store, StoreSpec::Remote { .. }),
         can_keep: config.state_dir.is_some() && lun.serial_lasts,
         copies: Arc::default(),
         ports,
@@ -593,7 +595,7 @@ fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {
         if let Err(error) = reactor::topology::pin_to(number) {
             tracing::warn!(core = number, %error, "the thread could not be pinned to its core");
         }
-        match Arena::new(ARENA_BYTES).and_then(|arena| Uring::new(arena, seed.mailbox.waker())) {
+        match Arena::on(ARENA_BYTES, Pages::Huge).and_then(|arena| Uring::new(arena, seed.mailbox.waker())) {
             Err(error) => {
                 let _ = ready.send(Err(error.to_string()));
             }

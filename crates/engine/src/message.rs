@@ -105,6 +105,13 @@ pub(crate) enum Message {
     MakeRoom {
         /// Its serial number.
         serial: u64,
+        /// The portal to whose core to say [`Message::RoomMade`] when it is over.
+        portal: Option<usize>,
+    },
+    /// A connection has ended for one that waits at this portal, and its descriptor is free.
+    RoomMade {
+        /// The portal.
+        portal: usize,
     },
     /// End the connection with this serial number, and tell core `core` when it is over: its session is reinstated
     /// (RFC 7143 section 6.3.5) by the parked connection `parked` there.

@@ -1,8 +1,10 @@
 //! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
 
-use crate::config::{IMAGE_REMEDY, Lun, StoreSpec, image_problem};
+use crate::config::{HugePages, IMAGE_REMEDY, Lun, StoreSpec, image_problem};
 use crate::initiator::Options;
+use crate::memory::Room;
 use crate::remote::{self, RemoteOptions};
+use reactor::memory::Pages;
 use reactor::uring::Uring;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -33,9 +35,32 @@ type Pending = mpsc::Receiver<(Lun, Attempt)>;
 pub(crate) fn open_all(luns: &mut [Lun]) -> Vec<Opened> {
     let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
     let counted = losses.clone();
+    choose_pages(luns, crate::memory::room());
     let attempts = attempt_all(luns, PATIENCE, move |index, lun| open_store(lun, &counted[index]));
     let each = luns.iter().zip(attempts).zip(&*losses);
     each.map(|((lun, (attempt, pending)), losses)| opened(lun, attempt, pending, losses.clone())).collect()
+}
+
+/// Huge pages for disks in memory that leave it to us, if all disks in memory fit even when they are full: written here and
+/// there, one then takes up to 512 times what is written.
+fn choose_pages(luns: &mut [Lun], room: Option<Room>) {
+    let mut disks: Vec<(u64, &mut HugePages)> = Vec::new();
+    for lun in luns {
+        match &mut lun.store {
+            StoreSpec::Ram { size, huge_pages } => disks.push((*size, huge_pages)),
+            StoreSpec::Null { .. }
+            | StoreSpec::File { .. }
+            | StoreSpec::Block { .. }
+            | StoreSpec::Remote { .. } => {}
+        }
+    }
+    let all = disks.iter().fold(0, |all: u64, (size, _)| all.saturating_add(*size));
+    let fits = room.is_some_and(|room| all <= room.bytes);
+    for (_, choice) in disks {
+        if *choice == HugePages::Auto {
+            *choice = if fits { HugePages::Always } else { HugePages::Never };
+        }
+    }
 }
 
 /// One thread for each LUN, and those that are not waited for any longer.
@@ -82,24 +107,20 @@ fn opened(lun: &Lun, attempt: Attempt, pending: Option<Pending>, losses: Arc<Ato
         Ok(store) => Opened { store, failed: None, losses },
         Err(error) => {
             tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
-            if let StoreSpec::Remote { block_bytes: None, .. } = &lun.store {
-                tracing::warn!(
-                    lun = %lun.name,
-                    "its blocks are taken to have {} bytes; if they have others, say so with bs= (block_size in a file), or start again when it is there",
-                    lun.block_bytes
-                );
-            }
             let (again, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
             let opener = move || {
                 let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // Initiators were told nothing yet, but what AoE serves was decided.
+                let is_fit = |found: &Lun| again.aoe.is_none() || found.block_bytes == again.block_bytes;
                 if let Some((found, attempt)) = first.and_then(|first| first.recv().ok())
-                    && (attempt.is_err() || found.block_bytes == again.block_bytes)
+                    && (attempt.is_err() || is_fit(&found))
                 {
                     return attempt;
                 }
                 let mut lun = again.clone();
-                if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store {
-                    // What initiators were told by now.
+                if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store
+                    && again.aoe.is_some()
+                {
                     *block_bytes = Some(again.block_bytes);
                 }
                 open_store(&mut lun, &counted)
@@ -114,7 +135,13 @@ fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
     let claim = Claim::to_serve(lun.read_only);
     Ok(match &lun.store {
         StoreSpec::Null { size } => store::open_null(*size),
-        StoreSpec::Ram { size } => store::open_ram(*size)?,
+        StoreSpec::Ram { size, huge_pages } => {
+            let pages = match huge_pages {
+                HugePages::Always => Pages::Huge,
+                HugePages::Auto | HugePages::Never => Pages::Small,
+            };
+            store::open_ram_on(*size, pages)?
+        }
         StoreSpec::File { path, size } => {
             let store = store::file::open_counted(path, *size, lun.block_bytes, claim, losses.clone())?;
             if let Ok(Some(format)) = store::image::format(path) {
@@ -153,6 +180,25 @@ mod tests {
         Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}")).luns
     }
 
+    #[test]
+    fn disks_in_memory_have_huge_pages_when_all_fit_and_where_it_is_asked() {
+        let specs = ["ram:1G", "null:1T", "ram:1G,huge=always", "ram:2G,huge=never"];
+        let options = ServeOptions { lun: specs.map(String::from).into(), ..ServeOptions::default() };
+        let luns = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}")).luns;
+        let chosen = |room: Option<u64>| {
+            let mut luns = luns.clone();
+            choose_pages(&mut luns, room.map(|bytes| Room { bytes, said_by: "/a".into() }));
+            let pages = |lun: &Lun| {
+                if let StoreSpec::Ram { huge_pages, .. } = lun.store { Some(huge_pages) } else { None }
+            };
+            luns.iter().filter_map(pages).collect::<Vec<_>>()
+        };
+        let (always, never) = (HugePages::Always, HugePages::Never);
+        assert_eq!(chosen(Some(4 << 30)), [always, always, never]);
+        assert_eq!(chosen(Some((4 << 30) - 1)), [never, always, never]);
+        assert_eq!(chosen(None), [never, always, never]);
+    }
+
     /// Long enough on any machine.
     const LONG: Duration = Duration::from_secs(60);
 
@@ -179,13 +225,14 @@ mod tests {
         let count = Arc::new(AtomicU64::new(0));
         let mut luns = luns(2);
         let counted = count.clone();
-        let mut attempts = attempt_all(&mut luns, Duration::ZERO, move |index, _| {
+        let mut attempts = attempt_all(&mut luns, Duration::ZERO, move |index, lun| {
             if index == 1 {
                 counted.fetch_add(1, Ordering::Relaxed);
                 let hangs = hangs.lock().unwrap().take().expect("it opens once");
                 let _ = hangs.recv();
+                lun.block_bytes = 4096;
             }
-            Ok(store::open_null(1 << 20))
+            Ok(store::open_null(2 << 20))
         });
         let (attempt, pending) = attempts.pop().expect("two LUNs");
         let opened = opened(&luns[1], attempt, pending, Arc::default());
@@ -193,6 +240,6 @@ mod tests {
         assert!(error.contains("lun1: it has not opened in 0 seconds"), "{error}");
         drop(release);
         let traits = opened.store.refresh().expect("it opens").expect("it has changed");
-        assert_eq!((traits.size_bytes, count.load(Ordering::Relaxed)), (1 << 20, 1));
+        assert_eq!((traits.size_bytes, count.load(Ordering::Relaxed)), (2 << 20, 1), "whatever its blocks");
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct Place {
     pub(crate) cid: u16,
     /// It has come to its end, and only waits for what is in flight.
     pub(crate) is_over: bool,
+    /// None of its tasks can take effect any more: it only says so, and closes.
+    pub(crate) is_settled: bool,
     /// The I_T nexus: the serial number of its first connection.
     pub(crate) nexus: u64,
 }
@@ -93,7 +95,7 @@ impl Registry {
         self.serials.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether a session with this name would be one of `max` of its target, those that are not over included; all
+    /// Whether a session with this name would be one of `max` of its target, those included that are over but for tasks which may still take effect; all
     /// channels of the same two ports are one.
     pub(crate) fn has_room(&self, name: &SessionName, max: usize) -> bool {
         self.lock().has_room(name, max)
@@ -155,6 +157,16 @@ impl Registry {
         !sessions.live.values().any(|place| place.nexus == nexus && !place.is_over)
     }
 
+    /// None of its tasks can take effect any more: another may have its room before it has closed.
+    pub(crate) fn settles(&self, name: &SessionName, serial: u64) {
+        let mut sessions = self.lock();
+        let Sessions { live, replaced } = &mut *sessions;
+        let places = live.get_mut(name).into_iter().chain(replaced.iter_mut().map(|(_, place)| place));
+        for place in places.filter(|place| place.serial == serial) {
+            place.is_settled = true;
+        }
+    }
+
     /// Moves the session's connection to another core by `go`; false when it was reinstated, and must not move. Nobody
     /// learns of the new core before `go` has posted the connection to it.
     pub(crate) fn hand_over(&self, name: &SessionName, serial: u64, core: usize, go: impl FnOnce()) -> bool {
@@ -210,7 +222,8 @@ impl Registry {
 
 impl Sessions {
     fn has_room(&self, name: &SessionName, max: usize) -> bool {
-        let names = self.live.keys().chain(self.replaced.iter().map(|(ports, _)| ports));
+        let places = self.live.iter().chain(self.replaced.iter().map(|(ports, place)| (ports, place)));
+        let names = places.filter(|(_, place)| !place.is_settled).map(|(name, _)| name);
         let others = names.filter(|other| other.target == name.target && !other.has_ports_of(name));
         others.map(|other| (&other.initiator, other.isid, other.group)).collect::<BTreeSet<_>>().len() < max
     }
@@ -226,7 +239,7 @@ mod tests {
 
     fn place(registry: &Registry, tsih: u16) -> Place {
         let serial = registry.next_serial();
-        Place { core: 0, serial, tsih, cid: 0, is_over: false, nexus: serial }
+        Place { core: 0, serial, tsih, cid: 0, is_over: false, is_settled: false, nexus: serial }
     }
 
     #[test]
@@ -303,6 +316,21 @@ mod tests {
             registry.leave(&name(), place.serial);
         }
         registry.enter(another, new, 1).expect("all are over");
+    }
+
+    #[test]
+    fn who_has_logged_out_keeps_no_place_until_its_connection_has_closed() {
+        let registry = Registry::default();
+        let another = SessionName { initiator: "iqn.y".into(), ..name() };
+        let (old, new) = (place(&registry, 1), place(&registry, 2));
+        registry.enter(name(), old, 1).expect("room");
+        registry.ends(&name(), old.serial, old.nexus);
+        assert!(!registry.has_room(&another, 1), "its tasks may still take effect");
+        registry.settles(&name(), old.serial);
+        assert!(registry.has_room(&another, 1));
+        registry.enter(another.clone(), new, 1).expect("room");
+        registry.leave(&name(), old.serial);
+        assert!(!registry.has_room(&name(), 1));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub use geometry::Geometry;
 pub use identity::Identity;
 
 use crate::config::format_size;
-use crate::initiator::session::Session;
+use crate::initiator::session::{OutageLog, Session};
 use crate::initiator::url::Destination;
 use crate::initiator::{Client, Options, Url};
 use continuity::Continuity;
@@ -75,6 +75,7 @@ pub struct RemoteStore {
     continuity: Continuity,
     loose: Loose,
     trails: Trails,
+    outages: OutageLog,
     /// Lanes so far.
     lanes: AtomicU64,
     /// Whether WRITE SAME works.
@@ -117,6 +118,7 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
         continuity: Continuity::new(geometry.incarnation, options.losses.clone()),
         loose: Loose::default(),
         trails: Trails::default(),
+        outages: OutageLog::default(),
         lanes: AtomicU64::new(0),
         geometry,
         zeros,
@@ -215,7 +217,7 @@ impl Backend<Uring> for RemoteStore {
         let session =
             Session::new(self.url.clone(), self.addresses.clone(), self.options.initiator.clone(), tags);
         match session {
-            Ok(session) => Box::new(RemoteLane::new(self, session.guarded())),
+            Ok(session) => Box::new(RemoteLane::new(self.clone(), session.among(&self.outages).guarded())),
             Err(error) => {
                 tracing::error!(store = %self.url, %error, "no session can be made");
                 Box::new(store::FailedLane)

@@ -63,6 +63,7 @@ SPEC is one of
 and then, after commas,
   bs=BYTES       block size: 512 (the default) to 65536, a power of two
   pbs=BYTES      physical block size (default: 4096 over 512, else as bs)
+  huge=WHEN      memory on huge pages: always, never, or auto: if all disks in memory fit (the default)
   ro             read-only
   wcache=on|off  write cache at start (default: on)
   thin=on|off    thin provisioned: UNMAP gives space back (default: on)

@@ -129,9 +129,9 @@ fn a_write_whose_session_has_ended_is_not_sent_after_a_newer_one_of_another_path
         assert!(!is_written(&mut next, LBA), "nothing shows that the disk does not have it");
         next.read_blocks(0, ELSEWHERE, 1, 512).expect("READ");
     }
+    assert!(disk.heard().iter().all(|heard| heard.byte == NEW), "{:?}", disk.heard());
     wait_until("nobody waits any more", || daemon.log().contains("writes were given up"));
     assert!(!is_written(&mut next, LBA), "nothing shows it now either");
-    assert!(disk.heard().iter().all(|heard| heard.byte == NEW), "{:?}", disk.heard());
     assert_eq!(elsewhere.read_blocks(0, LBA, 1, 512).expect("READ"), vec![NEW; SECTOR]);
     let log = daemon.stop();
     assert!(!log.contains("no session with the target"), "the others go on: {log}");

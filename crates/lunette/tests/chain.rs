@@ -10,6 +10,7 @@ use support::Noise;
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login};
 use support::load::Load;
+use support::wait_until;
 
 const BLOCK_BYTES: usize = 512;
 /// Blocks per write.
@@ -65,6 +66,37 @@ fn data(seed: u64) -> Vec<u8> {
 fn assert_not_ready(reply: &Reply) {
     let key = reply.sense.and_then(|sense| sense.key()).map(|key| key.bits());
     assert_eq!((reply.status, key), (2, Some(NOT_READY)), "{reply:?}");
+}
+
+#[test]
+fn an_outage_is_one_line_however_many_cores_have_sessions() {
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2) {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let disk = directory.path().join("disk");
+    let behind = back("127.0.0.1:0", &disk);
+    let there = behind.lun(0);
+    let front = front(&there, 60);
+    let mut clients: Vec<Client> = (0..8).map(|_| client(&front.lun(0))).collect();
+    // Who opens the unit has a session as well.
+    wait_until("two cores have sessions", || {
+        clients.iter_mut().for_each(|client| assert_eq!(read(client, 0).status, 0));
+        behind.log().matches(" logged in ").count() > 2
+    });
+    behind.kill9();
+    wait_until("the loss is logged", || front.log().contains("no session with the target"));
+    let behind = back(&there.portal.to_string(), &disk);
+    wait_until("all are back", || front.log().contains("the session with the target is back"));
+    clients.iter_mut().for_each(|client| {
+        client.command(&[0; 6], 0, &[]).unwrap_or_else(|error| panic!("{error}"));
+    });
+    drop(clients);
+    let log = front.stop();
+    behind.stop();
+    for line in ["no session with the target", "the session with the target is back"] {
+        assert_eq!(log.matches(line).count(), 1, "{log}");
+    }
 }
 
 #[test]

@@ -278,7 +278,7 @@ fn no_fault_of_a_files_syntax_shows_a_secret() {
         format!("url \"{URL}\""),
         format!("\"{URL}\""),
         format!("\"{URL}\" = 1"),
-        format!("'user%Ge heimnis, Geheimnis@127.0.0.1' = 1"),
+        "'user%Ge heimnis, Geheimnis@127.0.0.1' = 1".to_string(),
         format!("\"{URL}\" = 1\n\"{URL}\" = 1"),
         format!("\"{URL}\".url = 1\n\"{URL}\" = 1"),
         format!("url = {{ \"{URL}\" }}"),

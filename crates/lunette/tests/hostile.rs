@@ -2,11 +2,12 @@
 
 mod support;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, Pdu};
+use support::peer::{PATIENCE, assert_hung_up, connect};
 use support::{Noise, wait_until};
 
 /// A unit that fits in memory with room to spare.
@@ -15,9 +16,6 @@ const UNIT: &str = "ram:16M";
 const GROWTH_BYTES_MAX: u64 = 192 << 20;
 /// Connections of a flood.
 const FLOOD: usize = 400;
-/// A peer that is refused must notice within this time.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A daemon, and a well-behaved session that must not suffer.
 struct Scene {
     daemon: Daemon,
@@ -90,7 +88,7 @@ fn huge_lengths_are_refused_without_memory() {
             streams.push(stream);
         }
     }
-    streams.into_iter().for_each(assert_hung_up);
+    streams.iter_mut().for_each(assert_hung_up);
     scene.is_well();
     scene.end();
 }
@@ -368,23 +366,6 @@ fn login_when_there_is_room(url: &Url) -> Initiator {
             Ok(initiator) => return initiator,
             Err(error) if start.elapsed() > PATIENCE => panic!("the newcomer is kept out: {error}"),
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
-}
-
-fn connect(portal: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(portal).expect("connect");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream
-}
-
-/// The daemon says at most a few words and closes.
-fn assert_hung_up(mut stream: TcpStream) {
-    let mut words = Vec::new();
-    match Read::by_ref(&mut stream).take(4096).read_to_end(&mut words) {
-        Ok(_) => assert!(words.len() < 4096, "the daemon talks on"),
-        Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the daemon neither answers nor closes")
         }
     }
 }

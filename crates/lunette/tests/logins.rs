@@ -2,18 +2,18 @@
 
 mod support;
 
-use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-use std::io::{ErrorKind, Read, Write};
+use std::collections::VecDeque;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 use support::daemon::{Daemon, Url};
 use support::initiator::{Initiator, Login, Pdu};
+use support::peer::{assert_hung_up, connect_from};
 use support::wait_until;
 
-/// A peer that is refused must notice within this time.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Connections of a flood from one address.
 const FLOOD: usize = 32;
 /// Addresses of who floods.
@@ -30,15 +30,6 @@ fn few_logins(folder: &Path) -> String {
     config.display().to_string()
 }
 
-fn connect_from(source: &str, portal: SocketAddr) -> TcpStream {
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
-    bind(&socket, &source.parse::<SocketAddr>().expect("an address")).expect("an address of this host");
-    connect(&socket, &portal).expect("a connection");
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream
-}
-
 /// Logs in at the first try from this address, and is served.
 fn gets_in(source: &str, url: &Url) {
     let stream = connect_from(source, url.portal);
@@ -51,13 +42,6 @@ fn flood(url: &Url) -> Vec<TcpStream> {
     let one =
         |source: &str| -> Vec<TcpStream> { (0..FLOOD).map(|_| connect_from(source, url.portal)).collect() };
     STRANGERS.into_iter().flat_map(one).collect()
-}
-
-fn is_hung_up(stream: &mut TcpStream) {
-    match stream.read(&mut [0]) {
-        Ok(read) => assert_eq!(read, 0, "nothing was asked"),
-        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the daemon does not close"),
-    }
 }
 
 /// Sends a login request with these flags and this text, and awaits its answer: the status.
@@ -93,7 +77,7 @@ fn silent_connections_keep_nobody_out() {
     for source in [OTHER, STRANGERS[0], STRANGERS[1]] {
         gets_in(source, &url);
     }
-    is_hung_up(&mut silent[0]);
+    assert_hung_up(&mut silent[0]);
     guest.ready(url.lun).expect("who is in is served");
     guest.logout().expect("logout");
     let log = daemon.stop();
@@ -166,6 +150,35 @@ fn connections_leave_descriptors_for_what_has_to_be_kept() {
     daemon.stop();
 }
 
+/// Keeps more connections open than the daemon has descriptors for, and opens another for each that it ends, until told to
+/// stop.
+fn flood_on(url: &Url, is_over: &AtomicBool) {
+    let mut open: VecDeque<TcpStream> = (0..128).map(|_| connect_from(STRANGERS[0], url.portal)).collect();
+    while let Some(mut oldest) = open.pop_front().filter(|_| !is_over.load(Ordering::Relaxed)) {
+        assert_hung_up(&mut oldest);
+        open.push_back(connect_from(STRANGERS[0], url.portal));
+    }
+}
+
+#[test]
+fn a_flood_that_goes_on_while_descriptors_are_used_up_keeps_nobody_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let daemon = with_few_descriptors(folder.path());
+    let (url, is_over) = (daemon.lun(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| flood_on(&url, &is_over));
+        wait_until("connections use up the descriptors", || {
+            let log = daemon.log();
+            log.contains("it made room for others") || log.contains("refused")
+        });
+        let entered = catch_unwind(|| (0..64).for_each(|_| gets_in(OTHER, &url)));
+        is_over.store(true, Ordering::Relaxed);
+        assert!(entered.is_ok(), "{}", daemon.log());
+    });
+    let log = daemon.stop();
+    assert!(!log.contains("refused"), "{log}");
+}
+
 #[test]
 fn sessions_leave_descriptors_for_what_has_to_be_kept() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -203,10 +216,26 @@ fn who_finds_the_last_place_taken_is_refused_in_words() {
     });
     assert_eq!(ask_to_log_in(&mut both[0], 0x87, ""), [0, 0]);
     assert_eq!(ask_to_log_in(&mut both[1], 0x87, ""), [3, 2]);
-    is_hung_up(&mut both[1]);
+    assert_hung_up(&mut both[1]);
     let log = daemon.stop();
     assert_eq!(log.matches("logged in").count(), 1, "{log}");
     assert!(log.contains("login ended: the target has no room for another session (sessions_max)"), "{log}");
+}
+
+#[test]
+fn who_has_logged_out_leaves_its_place_to_others_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = few_logins(folder.path());
+    let text = std::fs::read_to_string(&file).expect("a file");
+    std::fs::write(&file, text + "sessions_max = 1\n").expect("a file");
+    let daemon = Daemon::serve(["--config", &file]);
+    let url = daemon.lun(0);
+    for n in 0..256 {
+        let name = format!("guest{n}");
+        let initiator = Initiator::login(&url, &Login::named(&name)).expect("the one before has logged out");
+        initiator.logout().expect("logout");
+    }
+    daemon.stop();
 }
 
 /// Logs in to a discovery session.
@@ -226,7 +255,7 @@ fn idle_discovery_sessions_make_room_for_others() {
     let idle = |source: &'static str| (0..FLOOD).map(move |_| discover(source, url.portal));
     let mut idle: Vec<TcpStream> = STRANGERS.into_iter().flat_map(idle).collect();
     let url = daemon.lun(0);
-    is_hung_up(&mut idle[0]);
+    assert_hung_up(&mut idle[0]);
     let mut newest = discover(OTHER, url.portal);
     gets_in(OTHER, &url);
     guest.ready(url.lun).expect("who is in is served");

@@ -200,8 +200,21 @@ fn a_window_is_what_there_is_room_for() {
 /// Sends so many WRITEs without data, and answers no R2T. When this returns the target has asked for all that it has buffers
 /// for.
 fn ask_in_vain(initiator: &mut Initiator, url: &Url, commands: u32) {
+    begin_writes(initiator, url, commands, 0x80);
+    while initiator.receive().expect("an R2T or an answer").opcode() != 0x22 {}
+}
+
+/// The same with WRITEs whose unasked data does not come, as many of these as the window lets through.
+fn announce_in_vain(initiator: &mut Initiator, url: &Url, commands: u32) {
+    let window = u32::try_from(initiator.window()).expect("few");
+    begin_writes(initiator, url, commands.min(window), 0);
+    while initiator.receive().expect("an answer").opcode() != 0x22 {}
+}
+
+/// Sends the commands of WRITEs, and a request whose answer comes when the target has them all.
+fn begin_writes(initiator: &mut Initiator, url: &Url, commands: u32, is_final: u8) {
     for tag in 0..commands {
-        let mut command = Pdu::new(0x01, 0x80 | 0x20 | 1)
+        let mut command = Pdu::new(0x01, is_final | 0x20 | 1)
             .lun(url.lun)
             .word(16, Held::TAG + tag)
             .word(20, PIECE as u32)
@@ -211,7 +224,39 @@ fn ask_in_vain(initiator: &mut Initiator, url: &Url, commands: u32) {
         initiator.skip_cmd_sn();
     }
     initiator.ask_to_manage(ABORT_TASK, url.lun, u32::MAX - 1).expect("sent");
-    while initiator.receive().expect("an R2T or an answer").opcode() != 0x22 {}
+}
+
+/// So many that the first piece of each is more than a core has for all.
+#[test]
+fn as_many_sessions_as_there_may_be_keep_nobody_from_a_unit_that_is_not_theirs() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let spec = format!("file:{},size=64M", directory.path().join("disk").display());
+    // With digests, RAM too is written through buffers.
+    let daemon = Daemon::serve(["--cores", "0", "--lun", "ram:1M", "--lun", &spec, "--lun", "ram:64M"]);
+    let own = daemon.lun(0);
+    let asked = |n: u32| {
+        let mut initiator = session(&own, &format!("mute{n}"));
+        ask_in_vain(&mut initiator, &own, 2);
+        initiator
+    };
+    let asking: Vec<Initiator> = (0..128).map(asked).collect();
+    let unasked = |n: u32| {
+        let mut initiator = session(&own, &format!("tardy{n}"));
+        announce_in_vain(&mut initiator, &own, 8);
+        initiator
+    };
+    let announcing: Vec<Initiator> = (0..120).map(unasked).collect();
+    for lun in [1, 2] {
+        let login = Login::named(&format!("other{lun}")).with_digests();
+        let mut other = Initiator::login(&daemon.lun(lun), &login).expect("a session");
+        for bytes in [512, PIECE, 4 * PIECE] {
+            let blocks = bytes as u32 / BLOCK_BYTES;
+            other.write_blocks(lun, 0, BLOCK_BYTES, &vec![3; bytes], false).expect("WRITE");
+            assert!(other.read_blocks(lun, 0, blocks, BLOCK_BYTES).expect("READ") == vec![3; bytes]);
+        }
+    }
+    drop((asking, announcing));
+    daemon.stop();
 }
 
 #[test]

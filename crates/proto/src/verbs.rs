@@ -225,11 +225,20 @@ pub enum Down {
     },
     /// Answers the login that [`Up::Ready`] was about: what the session takes the place of can take effect no more.
     Admit,
-    /// Refuses that login for want of room.
-    Refuse,
+    /// Refuses that login.
+    Refuse(Withdrawal),
     /// Close now, with what is to be said last, such as the answer to a logout, where there is a session that commands
     /// could come on: none of its tasks can take effect any more.
     Close,
+}
+
+/// Why a login that was granted is refused after all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Withdrawal {
+    /// There is no room for it.
+    NoRoom,
+    /// Its target ends all sessions.
+    Unavailable,
 }
 
 /// A session that finished its login.

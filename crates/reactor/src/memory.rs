@@ -10,8 +10,11 @@ mod region;
 mod shared;
 
 pub use arena::{Arena, LARGE_BYTES, Loan, SMALL_BYTES};
+pub use region::{Pages, REGIONS_MAX, Region};
 pub(crate) use region::{Pin, copy, copy_to, with_shared_bytes};
-pub use region::{REGIONS_MAX, Region};
 
 /// The page size that buffers are aligned to.
 pub const PAGE_BYTES: u64 = 4096;
+
+/// A huge page, where one takes the place of a last-level page table (x86-64, and aarch64 with pages of 4 KiB).
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;

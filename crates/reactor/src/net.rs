@@ -1,7 +1,7 @@
 //! Sockets: what only a raw handle can be asked.
 
 use crate::io::Handle;
-use rustix::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -58,6 +58,16 @@ pub fn addresses(socket: Handle) -> io::Result<(SocketAddr, SocketAddr)> {
     };
     let peer = peer.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
     Ok((inet(local)?, inet(peer)?))
+}
+
+/// A further descriptor of a socket: the lowest that is free.
+///
+/// # Errors
+/// When none is.
+pub fn duplicate(socket: Handle) -> io::Result<Handle> {
+    // SAFETY: the handle is an open socket of the caller, who does not close it during this call.
+    let fd = unsafe { BorrowedFd::borrow_raw(socket.0) };
+    Ok(Handle(rustix::io::fcntl_dupfd_cloexec(fd, 0)?.into_raw_fd()))
 }
 
 /// What fits into one TCP segment of a connected socket's path, in bytes.

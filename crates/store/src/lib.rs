@@ -25,4 +25,4 @@ pub use failed::FailedLane;
 pub use file::{Claim, open as open_file, open_block};
 pub use late::LateStore;
 pub use null::open as open_null;
-pub use ram::open as open_ram;
+pub use ram::{open as open_ram, open_on as open_ram_on};

@@ -8,7 +8,7 @@ use crate::range::Range;
 use crate::size::Size;
 use crate::stripes::{Hold, Mode, Stripes};
 use reactor::io::{Completion, Io, Tag};
-use reactor::memory::{Arena, Region};
+use reactor::memory::{Arena, Pages, Region};
 use scsi::storage::{Found, StoreError, Traits};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,9 +44,14 @@ pub struct RamStore {
     extents: Extents,
 }
 
-/// Opens a store of `size` bytes in memory, all zeros.
+/// Opens a store of `size` bytes in memory, all zeros, which takes no more than what is written.
 pub fn open(size: u64) -> Result<Arc<RamStore>, OpenError> {
-    let region = Region::map(size).map_err(|error| {
+    open_on(size, Pages::Small)
+}
+
+/// As [`open`], on these pages.
+pub fn open_on(size: u64, pages: Pages) -> Result<Arc<RamStore>, OpenError> {
+    let region = Region::map_on(size, pages).map_err(|error| {
         OpenError::new(
             format_args!("ram:{size}"),
             format_args!("cannot reserve {} of memory: {error}", Size(size)),
@@ -152,6 +157,7 @@ impl Store for RamStore {
     fn traits(&self) -> Traits {
         Traits {
             size_bytes: self.size,
+            blocks: None,
             discards: true,
             discard_granularity_bytes: PAGE_BYTES,
             atomic_write_bytes_max: ATOMIC_BYTES_MAX,

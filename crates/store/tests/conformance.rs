@@ -3,6 +3,7 @@
 mod support;
 
 use reactor::io::Io;
+use reactor::memory::Pages;
 use scsi::storage::{Found, StoreError, Traits};
 use std::any::Any;
 use std::sync::Arc;
@@ -36,6 +37,11 @@ fn setup<I: Kernel, S: Backend<I> + 'static>(
 
 fn ram<I: Kernel>() -> Option<Setup<I>> {
     setup(store::open_ram(SIZE).unwrap(), true, ())
+}
+
+/// On huge pages, where the machine gives them.
+fn huge_ram<I: Kernel>() -> Option<Setup<I>> {
+    setup(store::open_ram_on(SIZE, Pages::Huge).unwrap(), true, ())
 }
 
 fn null<I: Kernel>() -> Option<Setup<I>> {
@@ -100,7 +106,7 @@ macro_rules! on {
 
 macro_rules! conformance {
     ($($check:ident)+) => {
-        on!(reactor::uring::Uring: ram as ram, file as file, odd_file as page_cache, tmpfs_file as tmpfs,
+        on!(reactor::uring::Uring: ram as ram, huge_ram as huge_ram, file as file, odd_file as page_cache, tmpfs_file as tmpfs,
             loop_512 as loop_512, loop_4096 as loop_4096; [$($check)+]);
         on!(super::FakeIo: file as plain_file; [$($check)+]);
     };

@@ -72,6 +72,7 @@ fn lun(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> RawLun {
         block: table.text("block", problems),
         url: table.text("url", problems),
         size: table.text_or_number("size", problems),
+        huge_pages: table.text("huge_pages", problems),
         block_size: table.text_or_number("block_size", problems),
         physical_block_size: table.text_or_number("physical_block_size", problems),
         serial: table.text("serial", problems),

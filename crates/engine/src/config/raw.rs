@@ -89,6 +89,7 @@ pub(super) struct RawLun {
     pub(super) block: Text,
     pub(super) url: Text,
     pub(super) size: Text,
+    pub(super) huge_pages: Text,
     pub(super) block_size: Text,
     pub(super) physical_block_size: Text,
     pub(super) serial: Text,

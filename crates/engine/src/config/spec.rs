@@ -6,8 +6,8 @@ use crate::initiator::redact;
 
 /// Kinds of store.
 const STORES: [&str; 8] = ["ram", "null", "file", "block", "iscsi", "iser", "srp", "aoe"];
-const OPTIONS: [&str; 11] =
-    ["size", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id", "aoe"];
+const OPTIONS: [&str; 12] =
+    ["size", "huge", "bs", "pbs", "ro", "serial", "name", "wcache", "thin", "removable", "id", "aoe"];
 
 /// Reads one SPEC into the raw form of a LUN and its number, if it gives one.
 pub(super) fn parse(text: &str, problems: &mut Collector<'_>) -> (RawLun, Text) {
@@ -57,6 +57,7 @@ fn option(part: &str, spec: &str, place: &Place, lun: &mut RawLun, number: &mut 
     };
     match key.as_str() {
         "size" => set(&mut lun.size, &key, value, place),
+        "huge" => set(&mut lun.huge_pages, &key, value, place),
         "bs" => set(&mut lun.block_size, &key, value, place),
         "pbs" => set(&mut lun.physical_block_size, &key, value, place),
         "serial" => set(&mut lun.serial, &key, value, place),

@@ -335,8 +335,26 @@ fn no_arguments_serve_a_disk_in_memory() {
     let config = options(|_| {}).expect("good");
     assert_eq!(config.targets[0].name, "iqn.2026-11.io.lunette:disk");
     assert_eq!(config.targets[0].luns, [(0, 0)]);
-    assert_eq!(config.luns[0].store, StoreSpec::Ram { size: 1 << 30 });
+    assert_eq!(config.luns[0].store, StoreSpec::Ram { size: 1 << 30, huge_pages: HugePages::Auto });
     assert_eq!(config.portals[0].listen.to_string(), "127.0.0.1:3260");
+}
+
+#[test]
+fn a_disk_in_memory_chooses_its_pages() {
+    let store =
+        |spec: &str| options(|o| o.lun = vec![spec.into()]).map(|config| config.luns[0].store.clone());
+    for (word, huge_pages) in
+        [("auto", HugePages::Auto), ("always", HugePages::Always), ("never", HugePages::Never)]
+    {
+        let option = store(&format!("ram:1M,huge={word}")).expect("good");
+        assert_eq!(option, StoreSpec::Ram { size: 1 << 20, huge_pages });
+        let file = good(&format!(
+            "[[lun]]\nram = '1M'\nhuge_pages = '{word}'\n[[target]]\nname = 'iqn.2026-11.a:x'\n"
+        ));
+        assert_eq!(file.luns[0].store, StoreSpec::Ram { size: 1 << 20, huge_pages });
+    }
+    assert!(store("ram:1M,huge=on").unwrap_err().to_string().contains("write auto, always or never"));
+    assert!(store("null:1M,huge=never").unwrap_err().to_string().contains("only a disk in memory"));
 }
 
 #[test]

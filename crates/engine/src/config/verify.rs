@@ -396,8 +396,13 @@ fn store(
     if raw.file.is_none() {
         refuse(&raw.size, "only a file has a size of its own", problems);
     }
+    if raw.ram.is_none() {
+        refuse(&raw.huge_pages, "only a disk in memory chooses its pages", problems);
+    }
     if let Some(at) = &raw.ram {
-        return size(at, block, problems).map(|size| StoreSpec::Ram { size });
+        let pages = huge_pages(&raw.huge_pages, problems);
+        let size = size(at, block, problems);
+        return size.zip(pages).map(|(size, huge_pages)| StoreSpec::Ram { size, huge_pages });
     }
     if let Some(at) = &raw.null {
         return size(at, block, problems).map(|size| StoreSpec::Null { size });
@@ -415,6 +420,20 @@ fn store(
         Some(at) => size(at, block, problems).map(Some),
     };
     path.zip(size).map(|(path, size)| StoreSpec::File { path, size })
+}
+
+fn huge_pages(text: &Text, problems: &mut Collector<'_>) -> Option<HugePages> {
+    let Some(at) = text else { return Some(HugePages::default()) };
+    let pages = match at.value.as_str() {
+        "auto" => Ok(HugePages::Auto),
+        "always" => Ok(HugePages::Always),
+        "never" => Ok(HugePages::Never),
+        other => {
+            let fix = "write auto, always or never";
+            Err(Fault::new(format!("`{other}` does not say when to use huge pages"), fix))
+        }
+    };
+    problems.check(&at.place, pages)
 }
 
 fn remote(url: &str, block_bytes: Option<u32>, base: &Path) -> Result<StoreSpec, Fault> {

@@ -13,6 +13,9 @@ use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use store::{Claim, OpenError};
 
+/// The machine's setting for transparent huge pages (Documentation/admin-guide/mm/transhuge.rst).
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
 /// Where ports begin that every user may listen on (ip(7)).
 const PORT_FREE: u16 = 1024;
 
@@ -28,6 +31,10 @@ pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) 
 /// What is not here, or not for this user.
 pub(super) fn absent(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     for (raw, lun) in raw.luns.iter().zip(&config.luns) {
+        if let StoreSpec::Ram { huge_pages: HugePages::Always, .. } = lun.store {
+            let place = raw.huge_pages.as_ref().map_or(&raw.place, |at| &at.place);
+            problems.check(place, huge_pages(std::fs::read_to_string(HUGE_PAGES).ok().as_deref()));
+        }
         if let Some(at) = [&raw.file, &raw.block, &raw.url].into_iter().flatten().next() {
             problems.check(&at.place, store(lun));
         }
@@ -54,10 +61,21 @@ pub(super) fn absent(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     }
 }
 
+fn huge_pages(setting: Option<&str>) -> Result<(), Fault> {
+    match setting {
+        None => Err(Fault::new("this kernel has no transparent huge pages", "write `auto` or `never`")),
+        Some(text) if text.contains("[never]") => Err(Fault::new(
+            "this machine gives nobody huge pages",
+            format!("as root: echo madvise > {HUGE_PAGES}"),
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
 /// Disks in memory that fill up end the daemon where there is less memory.
 fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
     let disks = raw.luns.iter().zip(&config.luns).filter_map(|(raw, lun)| match lun.store {
-        StoreSpec::Ram { size } => Some((size, raw.ram.as_ref()?)),
+        StoreSpec::Ram { size, .. } => Some((size, raw.ram.as_ref()?)),
         StoreSpec::Null { .. }
         | StoreSpec::File { .. }
         | StoreSpec::Block { .. }
@@ -273,6 +291,15 @@ fn folder(path: &Path) -> Result<(), Fault> {
 mod tests {
     use super::*;
     use std::net::{Ipv6Addr, SocketAddrV6};
+
+    #[test]
+    fn huge_pages_that_the_machine_does_not_give_are_missed() {
+        assert!(huge_pages(Some("always [madvise] never\n")).is_ok());
+        assert!(huge_pages(Some("[always] madvise never\n")).is_ok());
+        let never = huge_pages(Some("always madvise [never]\n")).unwrap_err();
+        assert!(never.fix.contains("echo madvise > /sys/kernel/mm"), "{}", never.fix);
+        assert!(huge_pages(None).is_err());
+    }
 
     /// Those of this machine that are in use, by its table (proc_net(5), if_inet6).
     #[test]

@@ -3,7 +3,9 @@
 //!
 //! A connection may hold half of what is left to all. So n connections that want all they can get have a part in n + 2 each,
 //! once what they hold has come back. It may not come back, or not soon, and early comers hold more then: so a part of all is
-//! left to the first [`CHUNK_BYTES`] of each connection. What comes back goes to those that wait by turns.
+//! left to the first [`CHUNK_BYTES`] of each connection. That part can be used up as well, by as many sessions as it has
+//! pieces; but those see some units only, and a part of it is left to the first piece of each unit: who cannot see a unit
+//! cannot keep others from it. What comes back goes to those that wait by turns.
 
 use super::Core;
 use super::task::State;
@@ -31,6 +33,9 @@ const UNASKED_ROOM_BYTES: u64 = 32 << 20;
 /// Those that are left to connections whose steps hold little, and to those that hold little data which came unasked.
 const FIRST_STEPS_BYTES: u64 = 32 << 20;
 const FIRST_UNASKED_BYTES: u64 = 8 << 20;
+/// Those of them that are left to units for which nothing is held: one of the longest pieces for each of 32, and of 16.
+const UNITS_STEPS_BYTES: u64 = 8 << 20;
+const UNITS_UNASKED_BYTES: u64 = 4 << 20;
 
 /// What a task has its buffer for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,11 +47,26 @@ pub(super) enum Purpose {
     Unasked,
 }
 
-/// Buffer bytes that tasks of one connection hold, by purpose, and those that wait for one.
+/// Buffer bytes that tasks hold, by purpose.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bytes {
+    step: u64,
+    unasked: u64,
+}
+
+impl Bytes {
+    fn of(&mut self, purpose: Purpose) -> &mut u64 {
+        match purpose {
+            Purpose::Step => &mut self.step,
+            Purpose::Unasked => &mut self.unasked,
+        }
+    }
+}
+
+/// What tasks of one connection hold, and those that wait for a buffer.
 #[derive(Debug, Default)]
 pub(super) struct Share {
-    step_bytes: u64,
-    unasked_bytes: u64,
+    bytes: Bytes,
     /// Oldest first, each with the step that needs it; without one, its first.
     starving: VecDeque<(Key, Option<Step>)>,
     /// The connection is among those that buffers which come back go to.
@@ -58,24 +78,48 @@ impl Share {
     pub(super) fn window(&self, whole_bytes: u64) -> u32 {
         let left = whole_bytes.saturating_sub(STEPS_BYTES + FIRST_UNASKED_BYTES + SLACK_BYTES);
         // With so many bytes more, it still holds no more than half of what is left then.
-        let share = left.saturating_sub(2 * self.unasked_bytes) / 3;
-        let room = share.min(UNASKED_BYTES.saturating_sub(self.unasked_bytes));
+        let share = left.saturating_sub(2 * self.bytes.unasked) / 3;
+        let room = share.min(UNASKED_BYTES.saturating_sub(self.bytes.unasked));
         u32::try_from(room / u64::from(CHUNK_BYTES)).unwrap_or(u32::MAX)
     }
 
     /// Whether it may hold so many more bytes for this purpose, where so many are left to all.
     fn may_hold(&self, purpose: Purpose, bytes: u64, left: u64) -> bool {
         let (held, limit) = match purpose {
-            Purpose::Step => (self.step_bytes, SHARE_BYTES),
-            Purpose::Unasked => (self.unasked_bytes, UNASKED_BYTES),
+            Purpose::Step => (self.bytes.step, SHARE_BYTES),
+            Purpose::Unasked => (self.bytes.unasked, UNASKED_BYTES),
         };
         held + bytes <= limit.min(left / 2).max(u64::from(CHUNK_BYTES))
     }
+}
 
-    fn held(&mut self, purpose: Purpose) -> &mut u64 {
-        match purpose {
-            Purpose::Step => &mut self.step_bytes,
-            Purpose::Unasked => &mut self.unasked_bytes,
+/// What a core's tasks hold.
+#[derive(Debug)]
+pub(super) struct Held {
+    unasked_bytes: u64,
+    units: Vec<Bytes>,
+}
+
+impl Held {
+    pub(super) fn new(units: usize) -> Held {
+        Held { unasked_bytes: 0, units: vec![Bytes::default(); units] }
+    }
+
+    fn of(&mut self, unit: u32, purpose: Purpose) -> &mut u64 {
+        self.units[unit as usize].of(purpose)
+    }
+
+    fn take(&mut self, unit: u32, purpose: Purpose, bytes: u64) {
+        *self.of(unit, purpose) += bytes;
+        if purpose == Purpose::Unasked {
+            self.unasked_bytes += bytes;
+        }
+    }
+
+    fn give(&mut self, unit: u32, purpose: Purpose, bytes: u64) {
+        *self.of(unit, purpose) -= bytes;
+        if purpose == Purpose::Unasked {
+            self.unasked_bytes -= bytes;
         }
     }
 }
@@ -90,24 +134,28 @@ impl<I: Io> Core<I> {
         self.give_buffer(key);
         let task = self.tasks.get_mut(key).ok_or(Short)?;
         let (bytes, arena) = (Arena::taken_bytes(len), self.io.arena());
-        let (room, kept) = match purpose {
+        let (left_alone, of_units, of_first) = match purpose {
             Purpose::Step => {
-                let unasked = UNASKED_ROOM_BYTES.saturating_sub(self.unasked_bytes);
-                (arena.whole_bytes().saturating_sub(RESERVE_BYTES), FIRST_STEPS_BYTES + unasked)
+                let unasked = UNASKED_ROOM_BYTES.saturating_sub(self.held.unasked_bytes);
+                (RESERVE_BYTES + unasked, UNITS_STEPS_BYTES, FIRST_STEPS_BYTES)
             }
-            Purpose::Unasked => (arena.whole_bytes().saturating_sub(STEPS_BYTES), FIRST_UNASKED_BYTES),
+            Purpose::Unasked => (STEPS_BYTES, UNITS_UNASKED_BYTES, FIRST_UNASKED_BYTES),
         };
-        let left = room.saturating_sub(kept);
+        let room = arena.whole_bytes().saturating_sub(left_alone);
         let conn = self.connections.get_mut(task.origin);
-        if room < bytes || conn.as_ref().is_some_and(|conn| !conn.share.may_hold(purpose, bytes, left)) {
+        let is_first_of_unit = bytes <= u64::from(CHUNK_BYTES) && *self.held.of(task.unit, purpose) == 0;
+        let may_hold = is_first_of_unit && room >= bytes
+            || room >= bytes + of_units
+                && conn
+                    .as_ref()
+                    .is_none_or(|conn| conn.share.may_hold(purpose, bytes, room.saturating_sub(of_first)));
+        if !may_hold {
             return Err(Short);
         }
         (task.buffer, task.purpose) = (arena.take(len).ok_or(Short)?, purpose);
+        self.held.take(task.unit, purpose, bytes);
         if let Some(conn) = conn {
-            *conn.share.held(purpose) += bytes;
-        }
-        if purpose == Purpose::Unasked {
-            self.unasked_bytes += bytes;
+            *conn.share.bytes.of(purpose) += bytes;
         }
         Ok(())
     }
@@ -115,6 +163,8 @@ impl<I: Io> Core<I> {
     /// The same for a step; false: the task goes on, with this step or its first, when there is a buffer. It waits behind those
     /// of its connection that wait already.
     pub(super) fn take_or_wait(&mut self, key: Key, len: u32, step: Option<Step>) -> bool {
+        // Who waits holds none that others wait for.
+        self.give_buffer(key);
         let Some(task) = self.tasks.get(key) else { return false };
         let origin = task.origin;
         let is_first = self.connections.get(origin).is_none_or(|conn| conn.share.starving.is_empty());
@@ -136,7 +186,7 @@ impl<I: Io> Core<I> {
         if task.buffer.is_empty() {
             return;
         }
-        let (origin, purpose) = (task.origin, task.purpose);
+        let (origin, unit, purpose) = (task.origin, task.unit, task.purpose);
         let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
         if std::mem::take(&mut task.borrowed) {
             if let Some(conn) = self.connections.get_mut(origin) {
@@ -145,28 +195,32 @@ impl<I: Io> Core<I> {
             }
             return;
         }
-        self.return_buffer(origin, &buffer, purpose);
+        self.return_buffer(origin, unit, &buffer, purpose);
     }
 
-    pub(super) fn return_buffer(&mut self, origin: Key, buffer: &Places, purpose: Purpose) {
+    pub(super) fn return_buffer(&mut self, origin: Key, unit: u32, buffer: &Places, purpose: Purpose) {
         self.io.arena().give(buffer);
         let bytes = Arena::taken_bytes(buffer.len());
-        if purpose == Purpose::Unasked {
-            self.unasked_bytes -= bytes;
-        }
+        self.held.give(unit, purpose, bytes);
         if let Some(conn) = self.connections.get_mut(origin) {
-            *conn.share.held(purpose) -= bytes;
+            *conn.share.bytes.of(purpose) -= bytes;
         }
     }
 
     /// Windows that are closed for want of room are looked at again.
     pub(super) fn look_at_windows(&mut self) {
+        self.room_seen = self.io.arena().whole_bytes();
         for key in std::mem::take(&mut self.narrow) {
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.is_narrow = false;
             }
             self.soil(key);
         }
+    }
+
+    /// Whether a window that is closed may be opened: more is left than when it was looked at.
+    pub(super) fn may_widen(&mut self) -> bool {
+        !self.narrow.is_empty() && self.io.arena().whole_bytes() > self.room_seen
     }
 
     /// The task, which waits for a buffer, is over.

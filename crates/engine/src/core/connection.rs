@@ -14,15 +14,17 @@ use crate::slots::{Key, Slots};
 use crate::transport::Transport;
 use proto::aoe::target::Target;
 use proto::time::Time;
-use proto::verbs::{Down, TaskId};
-use reactor::io::{Errno, Handle, Io, Tag};
+use proto::verbs::{Down, TaskId, Withdrawal};
+use reactor::io::{Handle, Io, Tag};
 use reactor::stream::Stream;
 use scsi::home::Aborted;
 use scsi::nexus::Reach;
 use scsi::{HomeRequest, NexusId, NexusUnit};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::Level;
+use tracing::field::DisplayValue;
 
 /// One connection on its core.
 pub(super) struct Connection {
@@ -55,6 +57,8 @@ pub(super) struct Connection {
     pub(super) predecessors: usize,
     /// The core whose load counts it.
     pub(super) counted: Option<usize>,
+    /// The portal where a newcomer waits for its descriptor.
+    pub(super) makes_room_at: Option<usize>,
     /// When a discovery session is ended.
     pub(super) expires: Option<Time>,
     /// What its tasks hold of the core's buffers.
@@ -84,12 +88,6 @@ pub(super) struct ClosingTarget {
 
 /// How long a peer may take to receive the last that a closing connection owes.
 const CUT_AFTER: Duration = Duration::from_secs(1);
-
-/// Why a connection is refused.
-const NO_DESCRIPTOR: &str = "the files that may be open are used up, but for those that the daemon keeps for itself (LimitNOFILE, ulimit -n)";
-
-/// How many of the descriptors that the daemon keeps for itself connections have until others have made room for them.
-pub(crate) const DESCRIPTORS_LENT: i32 = 8;
 
 /// Why a session ends.
 pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
@@ -141,6 +139,7 @@ impl Connection {
             homes: 0,
             predecessors: 0,
             counted: None,
+            makes_room_at: None,
             expires: None,
             share: Share::default(),
             is_narrow: false,
@@ -273,6 +272,15 @@ impl Connection {
     }
 }
 
+/// Whom a line of the log is about.
+struct Peer<'a> {
+    serial: u64,
+    initiator: &'a str,
+    from: Way,
+    portal: Option<DisplayValue<SocketAddr>>,
+    target: Option<&'a str>,
+}
+
 /// Logs that somebody may not even log in.
 pub(super) fn log_refusal(from: &Way, reason: &str) {
     let portal = from.portal().map(tracing::field::display);
@@ -312,74 +320,6 @@ fn log_end(facts: &Facts, config: &Config, now: Time, reason: &str) {
 }
 
 impl<I: Io> Core<I> {
-    /// Listens on a portal, if this is the core that accepts for it.
-    pub(super) fn listen(&mut self, portal: usize) {
-        let cores = &self.shared.config.portals[portal].cores;
-        let accepts = cores.first().and_then(|first| self.core_index(*first)) == Some(self.me);
-        if let Some(listener) = &self.shared.listeners[portal]
-            && accepts
-            && self.stopping.is_none()
-        {
-            let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
-            self.io.accept(reactor::net::handle(listener), tag);
-        }
-    }
-
-    pub(super) fn core_index(&self, core: usize) -> Option<usize> {
-        self.shared.config.cores.iter().position(|number| *number == core)
-    }
-
-    pub(super) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
-        match result {
-            Ok(handle) => self.welcome(portal, Handle(handle as i32)),
-            Err(error) if self.stopping.is_none() => {
-                limited!(
-                    "connections that could not be accepted",
-                    Level::WARN,
-                    "a connection could not be accepted: {}",
-                    std::io::Error::from_raw_os_error(error.0)
-                );
-            }
-            Err(_) => {}
-        }
-        // Out of descriptors, say: the next try would fail at once.
-        if result.is_err() {
-            return self.deaf.push(portal);
-        }
-        self.listen(portal);
-    }
-
-    fn welcome(&mut self, portal: usize, socket: Handle) {
-        let addresses = reactor::net::addresses(socket);
-        let (Ok((local, from)), None) = (addresses, self.stopping) else {
-            return self.io.close(socket);
-        };
-        if !self.fits(socket) {
-            log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
-            return self.io.close(socket);
-        }
-        let way = Way::Portal { index: portal, from, local };
-        let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
-        self.arrives(&facts, from);
-        let (directory, offered) =
-            (self.shared.access.clone(), self.shared.config.portals[portal].transports);
-        let machine = Transport::accepted(directory, from, local, offered, self.io.now());
-        let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
-        self.move_load(key, Some(self.me));
-    }
-
-    /// Whether a connection may have its descriptor. The kernel gives the lowest that is free, so from a certain one on only
-    /// those are left that the daemon needs itself; then others make room, or there is none.
-    fn fits(&mut self, socket: Handle) -> bool {
-        let beyond = socket.0.saturating_sub(self.shared.sockets_end);
-        if beyond < 0 {
-            return true;
-        }
-        let evicted = self.shared.logins.takes_one();
-        self.evict(evicted);
-        evicted.is_some() && beyond < DESCRIPTORS_LENT
-    }
-
     pub(super) fn install(
         &mut self,
         machine: Transport,
@@ -415,32 +355,39 @@ impl<I: Io> Core<I> {
         }
     }
 
+    fn peer(&self, key: Key) -> Option<Peer<'_>> {
+        let facts = &self.connections.get(key)?.facts;
+        Some(Peer {
+            serial: facts.serial,
+            initiator: facts.session.as_deref().map_or("-", |session| session.initiator.as_str()),
+            from: facts.way,
+            portal: facts.way.portal().map(tracing::field::display),
+            target: facts.target.map(|target| self.shared.config.targets[target].name.as_str()),
+        })
+    }
+
     /// The peer broke the standard and is served on.
     pub(super) fn refused(&self, key: Key, reason: &str) {
-        let Some(conn) = self.connections.get(key) else { return };
-        let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
-        let (from, serial) = (conn.facts.way, conn.facts.serial);
+        let Some(Peer { serial, initiator, from, portal, target }) = self.peer(key) else { return };
         limited!(
             "refusals of sessions", Level::WARN,
             initiator,
             %from,
-            portal = from.portal().map(tracing::field::display),
-            target = conn.facts.target.map(|target| self.shared.config.targets[target].name.as_str()),
+            portal,
+            target,
             "session {serial} refused: {reason}"
         );
     }
 
     /// An invariant of ours does not hold on one connection, which ends for it: the others go on.
     pub(super) fn faulty(&self, key: Key, what: &str) {
-        let Some(conn) = self.connections.get(key) else { return };
-        let initiator = conn.facts.session.as_deref().map_or("-", |session| session.initiator.as_str());
-        let (from, serial) = (conn.facts.way, conn.facts.serial);
+        let Some(Peer { serial, initiator, from, portal, target }) = self.peer(key) else { return };
         limited!(
             "faults of this program", Level::ERROR,
             initiator,
             %from,
-            portal = from.portal().map(tracing::field::display),
-            target = conn.facts.target.map(|target| self.shared.config.targets[target].name.as_str()),
+            portal,
+            target,
             "session {serial} ends by a fault of this program, Lunette {}: {what}; please report this line and what the \
              initiator was doing",
             env!("CARGO_PKG_VERSION")
@@ -485,6 +432,9 @@ impl<I: Io> Core<I> {
     /// None of the tasks of a session that ends can take effect any more: its machine may say so.
     pub(super) fn part(&mut self, key: Key) {
         let Some(conn) = self.connections.get(key) else { return };
+        if let Some(name) = session_name(&conn.facts, &self.shared.config) {
+            self.shared.registry.settles(&name, conn.facts.serial);
+        }
         let is_reinstated = self.reinstatements.iter().any(|(serial, ..)| *serial == conn.facts.serial);
         self.down(Some(key), Down::Close);
         self.set_phase(key, Phase::Parting);
@@ -549,6 +499,7 @@ impl<I: Io> Core<I> {
         if let Some(stream) = conn.stream {
             stream.close(&mut self.io);
         }
+        self.tell_room_made(conn.makes_room_at);
         let counts = conn.machine.aoe_mut().map(Target::take_counts).unwrap_or_default();
         conn.machine.close(self.io.arena());
         self.forget_session(key, conn.facts.way, counts);
@@ -608,10 +559,18 @@ impl<I: Io> Core<I> {
         let mut keys = self.keys_where(|conn| conn.facts.target == Some(target));
         keys.retain(|key| asker.core != self.me || asker.connection != *key);
         for key in &keys {
-            self.gone(*key, COLD_RESET);
+            self.end_for_all(*key, COLD_RESET);
         }
         self.closing_targets.push(ClosingTarget { asker, connections: keys });
         self.answer_closing();
+    }
+
+    /// Ends a connection as all others of its target, with an answer to a login that waits for one.
+    fn end_for_all(&mut self, key: Key, reason: &str) {
+        match self.connections.get(key).map(|conn| conn.phase) {
+            Some(Phase::Parked) => self.refuse(key, Withdrawal::Unavailable, reason),
+            Some(_) | None => self.gone(key, reason),
+        }
     }
 
     fn answer_closing(&mut self) {
@@ -641,7 +600,7 @@ impl<I: Io> Core<I> {
             match self.connections.get(key).map(|conn| conn.phase) {
                 Some(Phase::Arriving | Phase::Serving | Phase::Draining) => self.leaving(key),
                 Some(Phase::Login | Phase::Parked | Phase::Leaving(_) | Phase::Parting) => {
-                    self.gone(key, STOPS);
+                    self.end_for_all(key, STOPS);
                 }
                 Some(Phase::Ending | Phase::Closing) | None => {}
             }

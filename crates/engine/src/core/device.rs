@@ -14,10 +14,8 @@ use tracing::Level;
 impl<I: Io> Core<I> {
     /// Watches the listener of a portal's RDMA devices, if this is the core that accepts for it.
     pub(super) fn listen_by_device(&mut self, portal: usize) {
-        let cores = &self.shared.config.portals[portal].cores;
-        let accepts = cores.first().and_then(|first| self.core_index(*first)) == Some(self.me);
         if let Some(listener) = &self.shared.rdma_listeners[portal]
-            && accepts
+            && self.acceptor(portal) == Some(self.me)
             && self.stopping.is_none()
         {
             let tag = Tag(kind::ASKED << kind::SHIFT | (portal as u64) << 32);

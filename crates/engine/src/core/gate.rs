@@ -9,8 +9,8 @@
 //! - Buffers. What waits has one for data that comes unasked, or none: it asks the initiator for nothing. That buffer
 //!   counts apart from those of steps ([`super::buffer::Purpose`]), by connection and by core, and is never waited for:
 //!   where there is none, the task ends with TASK SET FULL. What runs gives its buffer back before it waits for another,
-//!   so it waits for the ends of other steps only, and none of these waits for a gate. With all of its connection's steps
-//!   over, the first that waits may have what it needs; and whose data moves too slowly is ended ([`super::stall`]).
+//!   so it waits for the ends of other steps only, and none of these waits for a gate. With all other steps
+//!   over, the first of each unit that waits may have what it needs; and whose data moves too slowly is ended ([`super::stall`]).
 //! - Tasks. The ordered one, and all before it, have their places here and in their transport's table since they came,
 //!   and used up their part of the window (MaxCmdSN, SRP's request limit) then. What ends tasks comes as immediate
 //!   request, or by a credit that the initiator has kept.

@@ -14,9 +14,8 @@ use wire::Places;
 #[derive(Debug)]
 pub(super) struct Kept {
     task: TaskId,
-    /// Empty where none of ours was used.
-    buffer: Places,
-    purpose: Purpose,
+    /// Where it used one of ours: its unit, the buffer, and what it had that for.
+    buffer: Option<(u32, Places, Purpose)>,
     /// Since when.
     pub(super) since: Time,
 }
@@ -26,12 +25,12 @@ impl<I: Io> Core<I> {
     /// free.
     pub(super) fn keep_buffer(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_transferring()) else { return };
-        let (origin, wire, purpose) = (task.origin, task.wire, task.purpose);
+        let (origin, unit, wire, purpose) = (task.origin, task.unit, task.wire, task.purpose);
         let Some(conn) = self.connections.get_mut(origin).filter(|conn| conn.machine.is_rdma()) else {
             return;
         };
         let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
-        conn.kept.push(Kept { task: wire, buffer, purpose, since: self.io.now() });
+        conn.kept.push(Kept { task: wire, buffer: Some((unit, buffer, purpose)), since: self.io.now() });
     }
 
     /// The same where there is no buffer of ours: a READ whose data was lent by the store, or a command whose descriptors
@@ -39,8 +38,7 @@ impl<I: Io> Core<I> {
     pub(super) fn keep_lent(&mut self, connection: Key, wire: TaskId) {
         let now = self.io.now();
         if let Some(conn) = self.connections.get_mut(connection).filter(|conn| conn.machine.is_rdma()) {
-            let (buffer, purpose) = (Places::EMPTY, Purpose::Step);
-            conn.kept.push(Kept { task: wire, buffer, purpose, since: now });
+            conn.kept.push(Kept { task: wire, buffer: None, since: now });
         }
     }
 
@@ -49,15 +47,21 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Some(index) = conn.kept.iter().position(|kept| kept.task == wire) {
             let kept = conn.kept.swap_remove(index);
-            self.return_buffer(key, &kept.buffer, kept.purpose);
+            self.return_kept(key, &kept);
             self.answer_quiet();
         }
     }
 
     /// The connection is over, and with it all that it has kept.
     pub(super) fn give_all_kept(&mut self, key: Key, kept: &[Kept]) {
-        kept.iter().for_each(|kept| self.return_buffer(key, &kept.buffer, kept.purpose));
+        kept.iter().for_each(|kept| self.return_kept(key, kept));
         self.answer_quiet();
+    }
+
+    fn return_kept(&mut self, key: Key, kept: &Kept) {
+        if let Some((unit, buffer, purpose)) = &kept.buffer {
+            self.return_buffer(key, *unit, buffer, *purpose);
+        }
     }
 
     /// A function of this nexus must not be answered while RDMA of what it has ended is under way, here or on other

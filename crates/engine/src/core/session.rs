@@ -8,7 +8,7 @@ use crate::logins::Evicted;
 use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
-use proto::verbs::{Down, Session};
+use proto::verbs::{Down, Session, Withdrawal};
 use reactor::io::Io;
 use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
@@ -76,10 +76,11 @@ impl<I: Io> Core<I> {
         let shared = self.shared.clone();
         let Some(name) = session_name(facts, &shared.config) else { return };
         let (serial, tsih, cid) = (facts.serial, session.tsih, session.cid);
-        let place = Place { core: self.me, serial, tsih, cid, is_over: false, nexus: serial };
+        let place =
+            Place { core: self.me, serial, tsih, cid, is_over: false, is_settled: false, nexus: serial };
         let Ok(entered) = shared.registry.enter(name, place, shared.config.targets[target].sessions_max)
         else {
-            return self.refuse(key, NO_ROOM);
+            return self.refuse(key, Withdrawal::NoRoom, NO_ROOM);
         };
         let Some(conn) = self.connections.get_mut(key) else { return };
         if let Way::Portal { from, .. } = facts.way {
@@ -119,7 +120,7 @@ impl<I: Io> Core<I> {
     /// A discovery session begins. Anybody may have one, so there are not many, and none stays for long.
     fn discover(&mut self, key: Key, facts: &Facts, from: SocketAddr) {
         let evicted = self.shared.logins.discovers(facts.serial, from.ip(), self.me);
-        self.evict(evicted);
+        self.evict(evicted, None);
         if let Some(conn) = self.connections.get_mut(key) {
             conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
         }
@@ -151,29 +152,34 @@ impl<I: Io> Core<I> {
     }
 
     /// Refuses a login that was granted.
-    fn refuse(&mut self, key: Key, reason: &str) {
-        self.down(Some(key), Down::Refuse);
+    pub(super) fn refuse(&mut self, key: Key, why: Withdrawal, reason: &str) {
+        self.down(Some(key), Down::Refuse(why));
         self.gone(key, reason);
     }
 
     /// A connection begins to log in. Another makes room for it if there are too many.
     pub(super) fn arrives(&mut self, facts: &Facts, from: SocketAddr) {
         let evicted = self.shared.logins.arrives(facts.serial, from.ip(), self.me);
-        self.evict(evicted);
+        self.evict(evicted, None);
     }
 
-    pub(super) fn evict(&mut self, evicted: Option<Evicted>) {
+    /// Ends a connection so that others may log in; or also that the newcomer at a portal gets its descriptor.
+    pub(super) fn evict(&mut self, evicted: Option<Evicted>, portal: Option<usize>) {
         if let Some(Evicted { core, serial }) = evicted {
             // Through the mailbox even to this core: the connection may be in it, on its way here.
-            self.mailbox.post(core, Message::MakeRoom { serial });
+            self.mailbox.post(core, Message::MakeRoom { serial, portal });
         }
     }
 
     /// Ends the connection with this serial number for others that log in, unless it has become a session of a target.
-    pub(super) fn make_room(&mut self, serial: u64) {
+    pub(super) fn make_room(&mut self, serial: u64, portal: Option<usize>) {
         let is_meant = |conn: &Connection| conn.facts.serial == serial && conn.facts.target.is_none();
-        for key in self.keys_where(is_meant) {
-            self.gone(key, MADE_ROOM);
+        let Some(key) = self.keys_where(is_meant).pop() else { return self.tell_room_made(portal) };
+        self.gone(key, MADE_ROOM);
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.makes_room_at = portal;
+            // Others wait: not for a peer that leaves unread what it was sent.
+            conn.shut_down(&mut self.io);
         }
     }
 
@@ -261,7 +267,9 @@ impl<I: Io> Core<I> {
                 // iSCSI just ends.
                 let is_told = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
                 match self.connections.get(key) {
-                    Some(conn) if conn.phase == Phase::Parked => self.refuse(key, OVERTAKEN),
+                    Some(conn) if conn.phase == Phase::Parked => {
+                        self.refuse(key, Withdrawal::NoRoom, OVERTAKEN)
+                    }
                     Some(conn) if is_told(conn) => self.leaving(key),
                     Some(_) | None => self.gone(key, REINSTATED),
                 }

@@ -20,6 +20,7 @@ use super::url::{Destination, Protocol};
 use super::{Options, Url};
 use link::{Left, Link};
 use outage::Outage;
+pub use outage::OutageLog;
 use proto::iscsi::chap::{Algorithm, Challenge};
 use proto::iscsi::initiator::{Event, InitiatorConfig, Request, Residual};
 use proto::iscsi::login::{Digests, InitiatorChap, Negotiated, Offers, Plan};
@@ -208,7 +209,7 @@ impl Session {
             attempt: 0,
             state: State::Idle,
             queue: Queue::new(depth),
-            outage: Outage::new(),
+            outage: Outage::new(OutageLog::default()),
             left: None,
             text: None,
             is_closing: false,
@@ -219,6 +220,11 @@ impl Session {
     /// nothing leaves but questions ([`Session::ask`]) until [`Session::open`].
     pub fn guarded(self) -> Session {
         Session { is_guarded: true, ..self }
+    }
+
+    /// The same, one of several with its target, which the log has as one.
+    pub fn among(self, log: &OutageLog) -> Session {
+        Session { outage: Outage::new(log.clone()), ..self }
     }
 
     /// The same, but whoever uses it reports failures: the log has none.
@@ -451,7 +457,10 @@ impl Session {
                 self.drain_events(io, finished);
                 self.settle(io, finished);
             }
-            (kind, _) => unreachable!("a completion of kind {kind} without a connection"),
+            // It harms nobody: what the session had in flight has ended with its connection.
+            (kind, _) => {
+                tracing::error!(kind, "a completion of a connection that is over: please report this")
+            }
         }
     }
 

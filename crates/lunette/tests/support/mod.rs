@@ -9,6 +9,7 @@ pub mod fuse;
 pub mod initiator;
 pub mod load;
 pub mod net;
+pub mod peer;
 pub mod segment;
 pub mod tools;
 pub mod vblade;

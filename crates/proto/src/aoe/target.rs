@@ -175,7 +175,7 @@ impl Target {
                 self.phase = Phase::Leaving(now.after(Duration::from_secs(u64::from(within_seconds))));
             }
             // There is no login.
-            Down::Admit | Down::Refuse => {}
+            Down::Admit | Down::Refuse(_) => {}
             Down::Close => self.close("closed by this side"),
         }
         self.leave_if_idle();

@@ -204,12 +204,12 @@ impl Target {
             (Phase::Ending(..), Down::Fetch { task, .. } | Down::Push { task, .. }) => self.keep(task),
             (Phase::Ending(..) | Phase::Leaving(_) | Phase::Over, _) => {}
             (Phase::Login, Down::Admit) => self.is_admitted = true,
-            (Phase::Login, Down::Refuse) => self.withdraw(),
+            (Phase::Login, Down::Refuse(why)) => self.withdraw(why),
             (Phase::Login, Down::Close | Down::Goodbye { .. }) => {
                 self.phase = Phase::Leaving("closed before login by this side".to_string());
             }
             (Phase::Login, _) => {}
-            (Phase::Full, Down::Admit | Down::Refuse) => {}
+            (Phase::Full, Down::Admit | Down::Refuse(_)) => {}
             (Phase::Full, Down::Close) => {
                 self.end_all(Some(LogoutReason::UNSPECIFIED), "closed by this side");
                 self.say_last();

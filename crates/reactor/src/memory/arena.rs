@@ -1,6 +1,6 @@
 //! One core's buffers.
 
-use super::{Region, copy, copy_to};
+use super::{Pages, Region, copy, copy_to};
 use std::io;
 use wire::{BufferId, Places, Span};
 
@@ -64,11 +64,16 @@ pub enum Loan {
 impl Arena {
     /// An arena of at least `bytes` bytes.
     pub fn new(bytes: u64) -> io::Result<Arena> {
+        Arena::on(bytes, Pages::System)
+    }
+
+    /// As [`Arena::new`], on these pages: huge ones for one that many connections share.
+    pub fn on(bytes: u64, pages: Pages) -> io::Result<Arena> {
         let count = bytes.div_ceil(u64::from(LARGE_BYTES)).max(1);
         let count = u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
         let total = u64::from(count) * u64::from(LARGE_BYTES);
         Ok(Arena {
-            region: Region::map_private(total)?,
+            region: Region::map_private(total, pages)?,
             blocks: (0..count).map(|_| Block::new()).collect(),
             whole: (0..count).rev().collect(),
             cut: NONE,

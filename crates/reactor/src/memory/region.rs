@@ -1,6 +1,6 @@
 //! Regions of memory and the table that finds them by their id.
 
-use super::{Arena, PAGE_BYTES, shared};
+use super::{Arena, HUGE_PAGE_BYTES, PAGE_BYTES, shared};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fs::File;
 use std::io;
@@ -24,6 +24,19 @@ const PREFETCH_BYTES: u32 = 4096;
 /// Bytes that come together.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE_BYTES: usize = 64;
+
+/// In what pieces the system gives memory that is touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// As the machine's setting for transparent huge pages says.
+    System,
+    /// In single pages: memory is taken for no more than what is written.
+    Small,
+    /// In huge pages, if the machine's setting allows them
+    /// (Documentation/admin-guide/mm/transhuge.rst): reads at random miss the TLB far less often, but the first write takes
+    /// and clears [`HUGE_PAGE_BYTES`].
+    Huge,
+}
 
 /// Zeroed memory of a fixed size, registered in the process-wide table.
 ///
@@ -50,26 +63,22 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Maps `len` bytes that read as zeros. Memory is taken from the system only when a page is first written.
     pub fn map(len: u64) -> io::Result<Arc<Region>> {
-        Ok(Arc::new(Region::map_as(len, SHARED)?))
+        Region::map_on(len, Pages::System)
     }
 
-    /// As [`Region::map`], but spans of it cannot be resolved through the table.
-    pub(super) fn map_private(len: u64) -> io::Result<Region> {
-        Region::map_as(len, PRIVATE)
+    /// As [`Region::map`], on these pages.
+    pub fn map_on(len: u64, pages: Pages) -> io::Result<Arc<Region>> {
+        Ok(Arc::new(Region::map_as(len, SHARED, pages)?))
     }
 
-    fn map_as(len: u64, flags: u64) -> io::Result<Region> {
+    /// As [`Region::map_on`], but spans of it cannot be resolved through the table.
+    pub(super) fn map_private(len: u64, pages: Pages) -> io::Result<Region> {
+        Region::map_as(len, PRIVATE, pages)
+    }
+
+    fn map_as(len: u64, flags: u64, pages: Pages) -> io::Result<Region> {
         let bytes = mapped_bytes(len).ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?
-        .cast::<u8>();
+        let base = map_pages(bytes, pages)?;
         // A child process has no business with buffers, and `extent` relies on pages not being shared.
         // SAFETY: the range is the mapping made above.
         let advised = unsafe { rustix::mm::madvise(base.cast(), bytes, Advice::LinuxDontFork) };
@@ -258,6 +267,41 @@ fn mapped_bytes(len: u64) -> Option<usize> {
     let bytes = len.checked_next_multiple_of(PAGE_BYTES)?;
     let bytes = usize::try_from(bytes).ok()?;
     (bytes > 0 && isize::try_from(bytes).is_ok()).then_some(bytes)
+}
+
+/// A mapping of so many bytes, a multiple of the page, on these pages.
+fn map_pages(bytes: usize, pages: Pages) -> io::Result<*mut u8> {
+    let huge = HUGE_PAGE_BYTES as usize;
+    let more = if pages == Pages::Huge { huge } else { 0 };
+    let all = bytes.checked_add(more).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(
+            ptr::null_mut(),
+            all,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
+    }?
+    .cast::<u8>();
+    // A huge page is one only where it is aligned.
+    let before = if pages == Pages::Huge { start.align_offset(huge) } else { 0 };
+    let base = start.wrapping_add(before);
+    for (at, bytes) in [(start, before), (base.wrapping_add(bytes), more - before)] {
+        if bytes > 0 {
+            // SAFETY: whole pages of the mapping made above that nobody has seen, outside of what is returned.
+            unsafe { unmap(at, bytes) };
+        }
+    }
+    let advice = match pages {
+        Pages::System => return Ok(base),
+        Pages::Small => Advice::LinuxNoHugepage,
+        Pages::Huge => Advice::LinuxHugepage,
+    };
+    // A kernel without huge pages refuses both: then all pages are small.
+    // SAFETY: the range is what is left of the mapping made above.
+    let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, advice) };
+    Ok(base)
 }
 
 /// Swapped out, or present and mapped by us alone. A page that was only ever read is the system's shared zero page:
@@ -470,11 +514,11 @@ fn reclaim(slot: &'static Slot) {
 }
 
 /// # Safety
-/// The range is one whole mapping that nobody uses.
+/// The range is mapped, whole pages, and nobody uses it.
 unsafe fn unmap(base: *mut u8, bytes: usize) {
     // SAFETY: by contract.
     let unmapped = unsafe { rustix::mm::munmap(base.cast(), bytes) };
-    assert!(unmapped.is_ok(), "munmap of a whole mapping fails only for a wrong range");
+    assert!(unmapped.is_ok(), "munmap of mapped pages fails only for a wrong range");
 }
 
 #[cfg(test)]
@@ -611,6 +655,79 @@ mod tests {
         region.release(0, 64 * PAGE_BYTES);
         assert_eq!(region.extent(0), entire, "reading allocates nothing, and a release gives all back");
         assert_eq!(region.extent(63 * PAGE_BYTES + 4095), (false, 1));
+    }
+
+    /// What a line of smaps says of the mapping that a region lies in.
+    fn mapped_kibibytes(region: &Region, what: &str) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let at = region.base() as u64;
+        let is_here = |line: &&str| {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let hex = |text| u64::from_str_radix(text, 16).ok();
+            range.and_then(|(from, to)| Some(hex(from)? <= at && at < hex(to)?)).unwrap_or(false)
+        };
+        let mut lines = maps.lines().skip_while(|line| !is_here(line)).skip(1);
+        let line = lines.find_map(|line| line.strip_prefix(what)).unwrap();
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Whether this machine gives huge pages and shows its page maps; says why not.
+    fn has_huge_pages(region: &Region) -> bool {
+        let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+        let setting = setting.unwrap_or_else(|error| error.to_string());
+        let is_on = ["[always]", "[madvise]"].iter().any(|on| setting.contains(on));
+        let is_shown = region.extent(0) == (false, region.len());
+        if !is_on || !is_shown {
+            eprintln!("not tested: huge pages: {}, page maps are shown: {is_shown}", setting.trim());
+        }
+        is_on && is_shown
+    }
+
+    #[test]
+    fn huge_pages_come_and_go_as_extents_say() {
+        let region = Region::map_on(4 * HUGE_PAGE_BYTES, Pages::Huge).unwrap();
+        assert!((region.base() as u64).is_multiple_of(HUGE_PAGE_BYTES));
+        if !has_huge_pages(&region) {
+            return;
+        }
+        let mut arena = arena();
+        read(&region, 3 * HUGE_PAGE_BYTES, 4096);
+        assert_eq!(region.extent(0), (false, region.len()), "reading allocates nothing");
+        store(&region, HUGE_PAGE_BYTES + 5000, &mut arena, &[1; 100]);
+        if mapped_kibibytes(&region, "AnonHugePages") == 0 {
+            eprintln!("not tested: the machine has no huge page free");
+            return;
+        }
+        assert_eq!(region.extent(0), (false, HUGE_PAGE_BYTES));
+        let (is_mapped, len) = region.extent(HUGE_PAGE_BYTES);
+        assert!(is_mapped && len >= HUGE_PAGE_BYTES, "all of it is taken");
+        // A part of it is given back at once; what is beside it stays.
+        region.release(HUGE_PAGE_BYTES + 8192, 65_536);
+        assert_eq!(region.extent(HUGE_PAGE_BYTES + 8192), (false, 65_536));
+        assert_eq!(read(&region, HUGE_PAGE_BYTES + 5000, 100), [1; 100]);
+        region.release(0, region.len());
+        assert_eq!(region.extent(0), (false, region.len()));
+        assert_eq!(read(&region, HUGE_PAGE_BYTES + 5000, 100), [0; 100]);
+    }
+
+    #[test]
+    fn small_pages_are_taken_one_by_one_whatever_the_machine_is_set_to() {
+        let region = Region::map_on(4 * HUGE_PAGE_BYTES, Pages::Small).unwrap();
+        if !has_huge_pages(&region) {
+            return;
+        }
+        store(&region, HUGE_PAGE_BYTES + 4096, &mut arena(), &[1; 100]);
+        assert_eq!(region.extent(0), (false, HUGE_PAGE_BYTES + 4096));
+        assert_eq!(region.extent(HUGE_PAGE_BYTES + 4096), (true, 4096));
+    }
+
+    #[test]
+    fn a_region_on_huge_pages_may_end_inside_of_one() {
+        let region = Region::map_on(HUGE_PAGE_BYTES + 4097, Pages::Huge).unwrap();
+        store(&region, HUGE_PAGE_BYTES + 4000, &mut arena(), &[7; 97]);
+        assert_eq!(read(&region, HUGE_PAGE_BYTES + 4000, 97), [7; 97]);
+        assert!(Region::map_on(u64::MAX, Pages::Huge).is_err());
+        assert!(Region::map_on(isize::MAX as u64 & !4095, Pages::Huge).is_err());
     }
 
     #[test]

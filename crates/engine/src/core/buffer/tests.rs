@@ -15,14 +15,14 @@ impl Room {
         let left = self.0.saturating_sub(FIRST_STEPS_BYTES);
         let gives = self.0 >= PIECE && share.may_hold(Purpose::Step, PIECE, left);
         if gives {
-            share.step_bytes += PIECE;
+            share.bytes.step += PIECE;
             self.0 -= PIECE;
         }
         gives
     }
 
     fn take(&mut self, share: &mut Share) {
-        share.step_bytes -= PIECE;
+        share.bytes.step -= PIECE;
         self.0 += PIECE;
     }
 }
@@ -37,7 +37,7 @@ fn filled(room: &mut Room, connections: usize) -> Vec<Share> {
 #[test]
 fn a_connection_alone_has_all_of_its_share() {
     let mut room = Room(88 << 20);
-    assert_eq!(filled(&mut room, 1)[0].step_bytes, SHARE_BYTES);
+    assert_eq!(filled(&mut room, 1)[0].bytes.step, SHARE_BYTES);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn those_that_take_all_they_can_get_leave_something_to_each_that_comes_later() {
     let mut room = Room(88 << 20);
     let shares = filled(&mut room, 24);
     let mut late: Vec<Share> = (0..100).map(|_| Share::default()).collect();
-    assert!(shares.iter().chain(&late).all(|share| share.step_bytes <= SHARE_BYTES));
+    assert!(shares.iter().chain(&late).all(|share| share.bytes.step <= SHARE_BYTES));
     assert!(late.iter_mut().all(|share| room.give(share)));
 }
 
@@ -57,14 +57,14 @@ fn what_comes_back_makes_shares_equal() {
         shares.push(Share::default());
         for _ in 0..1000 {
             for share in &mut shares {
-                if share.step_bytes > 0 {
+                if share.bytes.step > 0 {
                     room.take(share);
                 }
                 room.give(share);
                 room.give(share);
             }
         }
-        let bytes = || shares.iter().map(|share| share.step_bytes);
+        let bytes = || shares.iter().map(|share| share.bytes.step);
         let (least, most) = (bytes().min().expect("one"), bytes().max().expect("one"));
         assert!(most - least <= 4 * PIECE, "{connections}: {least} to {most}");
     }
@@ -73,11 +73,11 @@ fn what_comes_back_makes_shares_equal() {
 #[test]
 fn a_window_that_was_opened_is_kept_to() {
     for whole in [32 << 20, 40 << 20, 60 << 20, 128 << 20] {
-        let mut share = Share { unasked_bytes: 5 * PIECE, ..Share::default() };
+        let mut share = Share { bytes: Bytes { unasked: 5 * PIECE, ..Bytes::default() }, ..Share::default() };
         let mut left = whole - STEPS_BYTES - FIRST_UNASKED_BYTES;
         for _ in 0..share.window(whole) {
             assert!(left >= PIECE && share.may_hold(Purpose::Unasked, PIECE, left), "{whole}");
-            share.unasked_bytes += PIECE;
+            share.bytes.unasked += PIECE;
             left -= PIECE;
         }
     }

@@ -383,6 +383,27 @@ fn target_cold_reset_is_answered_when_no_session_of_the_target_can_write() {
     }
 }
 
+/// RFC 7143 section 11.13.5: a login that waits for its session's tasks is one of the target, too.
+#[test]
+fn target_cold_reset_refuses_logins_that_wait() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let groups = vec![group("asks", &[(0, 1)]), group("writes", &[(0, 0)])];
+    let (daemon, url) = serve(1, &stores, |config| config.targets[0].groups = groups);
+    let mut asks = login(&url, "asks");
+    asks.ready(0).expect("the unit is ready");
+    let _writes = writing(&url, &stores[0], "writes");
+    scope(|scope| {
+        let waits = scope.spawn(|| Initiator::login(&url, &Login::named("writes")).map(drop));
+        stores[0].wait_for_cancel(1);
+        let reset = asks.ask_to_manage(TARGET_COLD_RESET, 0, NO_TAG).expect("it is sent");
+        let refused = waits.join().expect("it ends").expect_err("its target ends all sessions").to_string();
+        assert!(refused.contains("status class 3, detail 1"), "{refused}");
+        stores[0].release();
+        assert_eq!(asks.complete(reset).expect("an answer").status, COMPLETE);
+    });
+    stop(daemon);
+}
+
 /// What the sessions held of units that who asks for it does not see is released before the answer.
 #[test]
 fn target_cold_reset_waits_for_the_homes_of_all_units() {

@@ -2,6 +2,7 @@
 
 use crate::initiator::Url;
 use proto::time::Time;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long after a failure the next connection is tried: the first time, and at most.
@@ -12,24 +13,71 @@ const STEADY: Duration = Duration::from_secs(2);
 /// How long after a line about a failure the next one comes for another reason.
 const QUIET: Duration = Duration::from_secs(10);
 
+/// What the log has of a target with which there may be several sessions: a line when the first of them is lost, and one
+/// when all are back.
+#[derive(Clone, Default)]
+pub struct OutageLog(Arc<Mutex<Logged>>);
+
+#[derive(Default)]
+struct Logged {
+    /// When the log had a failure last, and which; until the target is back.
+    last: Option<(Time, String)>,
+    /// Sessions that are lost.
+    lost: usize,
+}
+
+impl OutageLog {
+    fn lock(&self) -> MutexGuard<'_, Logged> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is no connection, once more or for the first time; whether that is a line for the log.
+    fn failed(&self, now: Time, reason: &str, is_again: bool) -> bool {
+        let last = &mut self.lock().last;
+        let is_news = match last {
+            None => true,
+            Some((at, before)) => now.since(*at) >= QUIET && is_again && before != reason,
+        };
+        if is_news {
+            *last = Some((now, reason.to_owned()));
+        }
+        is_news
+    }
+
+    /// A session is back, or is no more; whether it was the last that was lost.
+    fn is_over(&self) -> bool {
+        let mut logged = self.lock();
+        logged.lost = logged.lost.saturating_sub(1);
+        logged.lost == 0 && logged.last.take().is_some()
+    }
+}
+
 pub(super) struct Outage {
     /// Whoever uses the session reports failures.
     is_silent: bool,
+    log: OutageLog,
+    /// It counts among those that are lost.
+    is_lost: bool,
     /// Since when there has been no session.
     since: Option<Time>,
     /// Why there was no connection the last time.
     failure: Option<String>,
-    /// When the log had a failure last, and which; until the target is back.
-    logged: Option<(Time, String)>,
     /// Since when commands can leave.
     open_since: Option<Time>,
     backoff: Duration,
 }
 
 impl Outage {
-    pub(super) fn new() -> Outage {
-        let backoff = BACKOFF_MIN;
-        Outage { is_silent: false, since: None, failure: None, logged: None, open_since: None, backoff }
+    pub(super) fn new(log: OutageLog) -> Outage {
+        Outage {
+            is_silent: false,
+            log,
+            is_lost: false,
+            since: None,
+            failure: None,
+            open_since: None,
+            backoff: BACKOFF_MIN,
+        }
     }
 
     pub(super) fn silence(&mut self) {
@@ -73,12 +121,10 @@ impl Outage {
     /// when it stays so for another reason.
     pub(super) fn failed(&mut self, url: &Url, now: Time, reason: &str) -> Time {
         self.begins(now);
-        let is_news = match &self.logged {
-            None => true,
-            Some((at, last)) => now.since(*at) >= QUIET && self.failure.is_some() && last != reason,
-        };
-        if is_news && !self.is_silent {
-            self.logged = Some((now, reason.to_owned()));
+        if !std::mem::replace(&mut self.is_lost, true) {
+            self.log.lock().lost += 1;
+        }
+        if !self.is_silent && self.log.failed(now, reason, self.failure.is_some()) {
             tracing::warn!(target = %url, reason, "no session with the target");
         }
         self.failure = Some(reason.to_owned());
@@ -93,8 +139,16 @@ impl Outage {
             return;
         }
         self.backoff = BACKOFF_MIN;
-        if self.logged.take().is_some() {
+        if std::mem::take(&mut self.is_lost) && self.log.is_over() {
             tracing::info!(target = %url, "the session with the target is back");
+        }
+    }
+}
+
+impl Drop for Outage {
+    fn drop(&mut self) {
+        if self.is_lost {
+            self.log.is_over();
         }
     }
 }
@@ -110,12 +164,12 @@ mod tests {
     /// Whether a failure is logged.
     fn logs(outage: &mut Outage, now: Time, reason: &str) -> bool {
         outage.failed(&url(), now, reason);
-        outage.logged.as_ref().is_some_and(|(at, _)| *at == now)
+        outage.log.lock().last.as_ref().is_some_and(|(at, _)| *at == now)
     }
 
     #[test]
     fn a_target_that_comes_and_goes_is_logged_once_and_met_ever_less_often() {
-        let (mut outage, mut now) = (Outage::new(), Time(0));
+        let (mut outage, mut now) = (Outage::new(OutageLog::default()), Time(0));
         let mut lines = 0;
         let mut pauses = Vec::new();
         for round in 0..100 {
@@ -134,13 +188,13 @@ mod tests {
         outage.is_over();
         outage.is_open(&url(), now);
         outage.is_open(&url(), now.after(STEADY));
-        assert!(outage.logged.is_none() && outage.backoff == BACKOFF_MIN, "it is back");
+        assert!(outage.log.lock().last.is_none() && outage.backoff == BACKOFF_MIN, "it is back");
         assert!(logs(&mut outage, now.after(STEADY), "connection reset"));
     }
 
     #[test]
     fn another_reason_that_stays_is_logged_after_a_while() {
-        let mut outage = Outage::new();
+        let mut outage = Outage::new(OutageLog::default());
         assert!(logs(&mut outage, Time(0), "refused"));
         let later = Time(0).after(QUIET);
         assert!(!logs(&mut outage, Time(1), "no route"));
@@ -149,5 +203,24 @@ mod tests {
         assert!(!logs(&mut outage, later.after(QUIET), "no route"));
         outage.silence();
         assert!(!logs(&mut outage, later.after(QUIET), "refused"));
+    }
+
+    #[test]
+    fn sessions_with_one_target_are_logged_as_one() {
+        let log = OutageLog::default();
+        let mut all: Vec<Outage> = (0..3).map(|_| Outage::new(log.clone())).collect();
+        assert!(logs(&mut all[0], Time(1), "refused"));
+        assert!(all.iter_mut().all(|outage| !logs(outage, Time(2), "refused")));
+        let back = Time(3).after(STEADY);
+        for outage in &mut all[..2] {
+            outage.is_open(&url(), Time(3));
+            outage.is_open(&url(), back);
+        }
+        assert!(log.lock().last.is_some(), "one is lost yet");
+        assert!(!logs(&mut all[0], back, "refused"), "the outage goes on");
+        all.truncate(1);
+        assert!(log.lock().last.is_some(), "the same, of the first");
+        all.clear();
+        assert!(log.lock().last.is_none() && log.lock().lost == 0);
     }
 }

@@ -28,6 +28,8 @@ const NOP_SLOT: u8 = 0xff;
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
     requests: Vec<Request>,
+    /// How many are sent again. Given up ones may be many for long: without others nobody looks at them for each frame.
+    repeated: u16,
     /// Their tags, and those of the NOPs that were sent.
     tags: BTreeSet<u32>,
     /// The highest byte of all tags.
@@ -110,6 +112,7 @@ impl Abandoned {
             deadline: None,
             timeout: LONG_TIMEOUT,
         });
+        self.repeated = self.repeated.saturating_add(1);
     }
 
     /// A write that is not sent again from now on.
@@ -123,6 +126,7 @@ impl Abandoned {
     ) {
         self.add(tag, way, is_copied, Section::default(), Vec::new(), sectors);
         self.requests.last_mut().into_iter().for_each(|request| request.give_up(now));
+        self.repeated = self.repeated.saturating_sub(1);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -136,8 +140,7 @@ impl Abandoned {
 
     /// Those that are sent again.
     pub(super) fn repeated(&self) -> u16 {
-        let count = self.requests.iter().filter(|request| !request.is_given_up()).count();
-        u16::try_from(count).unwrap_or(u16::MAX)
+        self.repeated
     }
 
     /// Whether it is the tag of one of them, or of its NOP.
@@ -152,6 +155,9 @@ impl Abandoned {
 
     /// Those that are sent again, and may be answered yet.
     pub(super) fn flying(&self) -> u16 {
+        if self.repeated == 0 {
+            return 0;
+        }
         u16::try_from(self.flying_of(false)).unwrap_or(u16::MAX)
     }
 
@@ -175,7 +181,8 @@ impl Abandoned {
 
     /// Whether any does that is sent again.
     pub(super) fn repeats(&self, sectors: &Range<u64>) -> bool {
-        self.requests.iter().any(|request| !request.is_given_up() && request.meets(sectors))
+        self.repeated > 0
+            && self.requests.iter().any(|request| !request.is_given_up() && request.meets(sectors))
     }
 
     /// What changes these sectors is not sent again.
@@ -190,7 +197,10 @@ impl Abandoned {
 
     fn give_up_those(&mut self, now: Time, is_one: impl Fn(&Request) -> bool) {
         let repeated = self.requests.iter_mut().filter(|request| !request.is_given_up());
-        repeated.filter(|request| is_one(request)).for_each(|request| request.give_up(now));
+        for request in repeated.filter(|request| is_one(request)) {
+            request.give_up(now);
+            self.repeated = self.repeated.saturating_sub(1);
+        }
     }
 
     /// A tag that none of them has.
@@ -217,6 +227,9 @@ impl Abandoned {
 
     /// The one that is to be sent.
     fn due(&self, passage: &Passage) -> Option<usize> {
+        if self.repeated == 0 && !passage.has_nop {
+            return None;
+        }
         let may_repeat = passage.flying.saturating_add(self.flying()) < passage.window;
         let may_ask = passage.has_nop && self.flying_of(true) < NOPS_MAX;
         self.requests.iter().position(|request| {
@@ -268,6 +281,7 @@ impl Abandoned {
     pub(super) fn answered(&mut self, tag: u32) {
         for request in self.requests.extract_if(.., |request| request.is_of(tag)) {
             self.tags.remove(&request.tag);
+            self.repeated = self.repeated.saturating_sub(u16::from(!request.is_given_up()));
             if let Kind::GivenUp { nop: Some(nop) } = request.kind {
                 self.tags.remove(&nop);
             }

@@ -385,7 +385,9 @@ fn refusal(status: LoginStatus) -> &'static str {
     match status {
         LoginStatus::MOVED_TEMPORARILY => "the target has moved for a while",
         LoginStatus::MOVED_PERMANENTLY => "the target has moved",
-        LoginStatus::AUTHENTICATION_FAILURE => "authentication failed: check name and secret",
+        LoginStatus::AUTHENTICATION_FAILURE => {
+            "authentication failed: check name, secret and CHAP algorithms"
+        }
         LoginStatus::AUTHORIZATION_FAILURE => "this initiator may not use the target",
         LoginStatus::NOT_FOUND => "target not found",
         LoginStatus::TARGET_REMOVED => "the target was removed",

@@ -12,7 +12,7 @@ use super::task::{READY_TO_TRANSFER_MAX, TaskTable};
 use super::violation::Violation;
 use crate::iscsi::login::{Access, Negotiated, Rdma, TargetLogin};
 use crate::time::Time;
-use crate::verbs::{Down, FAULT, FunctionId, FunctionResponse, TaskId, Up};
+use crate::verbs::{Down, FAULT, FunctionId, FunctionResponse, TaskId, Up, Withdrawal};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -221,7 +221,7 @@ impl Layer {
         match (&self.phase, down) {
             (Phase::Over, _) => {}
             (Phase::Login { .. }, Down::Admit) => self.admit(),
-            (Phase::Login { .. }, Down::Refuse) => self.withdraw(),
+            (Phase::Login { .. }, Down::Refuse(why)) => self.withdraw(why),
             (Phase::Full, Down::Close) => self.close_session(),
             (Phase::Ending { .. }, Down::Close) => self.say_last(),
             (Phase::Login { .. }, Down::Close) => self.over("closed by this side"),
@@ -232,7 +232,7 @@ impl Layer {
             (Phase::Full, Down::Abort { task }) => self.abort(task),
             (Phase::Full, Down::FunctionDone { id, response }) => self.function_done(id, response),
             (Phase::Full, Down::Goodbye { within_seconds }) => self.ask_for_logout(now, within_seconds),
-            (Phase::Full, Down::Admit | Down::Refuse) => {}
+            (Phase::Full, Down::Admit | Down::Refuse(_)) => {}
             (Phase::Login { .. } | Phase::Ending { .. } | Phase::Closing(_), _) => {}
         }
     }
@@ -297,16 +297,17 @@ impl Layer {
     }
 
     /// Refuses a login that was granted (section 11.13.5): the answer has none of what was negotiated.
-    fn withdraw(&mut self) {
+    fn withdraw(&mut self, why: Withdrawal) {
         let Some(granted) = self.granted.take() else { return };
-        let response = LoginResponse {
-            flags: 0,
-            tsih: U16::new(0),
-            status: LoginStatus::OUT_OF_RESOURCES,
-            ..granted.response
+        let (status, reason) = match why {
+            Withdrawal::NoRoom => (LoginStatus::OUT_OF_RESOURCES, "login refused for want of room"),
+            Withdrawal::Unavailable => {
+                (LoginStatus::SERVICE_UNAVAILABLE, "login refused, the target ends all sessions")
+            }
         };
+        let response = LoginResponse { flags: 0, tsih: U16::new(0), status, ..granted.response };
         self.queue(response.as_bytes(), Vec::new(), true);
-        self.phase = Phase::Closing("login refused for want of room".to_string());
+        self.phase = Phase::Closing(reason.to_string());
     }
 
     /// The full feature phase begins.

@@ -2,7 +2,7 @@
 
 use super::{Link, Target};
 use crate::message::Answer;
-use crate::verbs::{Session, Up};
+use crate::verbs::{Session, Up, Withdrawal};
 use std::net::{IpAddr, SocketAddr};
 use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
 use wire::srp::{Command, Layout, LoginReject, LoginRequest, LoginResponse, Opcode, RejectReason};
@@ -142,9 +142,13 @@ impl Target {
     }
 
     /// The layer above has no room for a login that was granted (section 6.4).
-    pub(super) fn withdraw(&mut self) {
+    pub(super) fn withdraw(&mut self, why: Withdrawal) {
         let Some(granted) = self.granted.take() else { return };
-        self.rejection = Some(reject(granted.response.tag, RejectReason::INSUFFICIENT_RESOURCES));
+        let reason = match why {
+            Withdrawal::NoRoom => RejectReason::INSUFFICIENT_RESOURCES,
+            Withdrawal::Unavailable => RejectReason::UNABLE_TO_ESTABLISH,
+        };
+        self.rejection = Some(reject(granted.response.tag, reason));
     }
 
     /// The connection is made: commands may follow.

@@ -8,7 +8,7 @@ use proto::message::{Answer, MessageMachine};
 use proto::srp::initiator::{Event, Initiator, InitiatorConfig};
 use proto::srp::target::TargetConfig;
 use proto::time::Time;
-use proto::verbs::{Down, Up};
+use proto::verbs::{Down, Up, Withdrawal};
 use wire::srp::{Layout, LoginReject, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
@@ -79,15 +79,21 @@ fn a_login_waits_for_what_it_takes_the_place_of_only_so_long() {
 }
 
 #[test]
-fn a_login_that_was_granted_may_still_be_rejected_for_want_of_room() {
-    let mut machine = target(CONFIG, Door::default());
-    assert!(matches!(machine.asked(Time(1), &IB_SRP), Answer::Accept(_)) && !machine.may_accept());
-    assert!(machine.rejection().is_none());
-    machine.down(Time(2), Down::Refuse);
-    let rejection = machine.rejection().unwrap();
-    let reject = LoginReject::view(&rejection).unwrap();
-    assert_eq!((reject.opcode, reject.reason), (Opcode::LOGIN_REJECT, RejectReason::INSUFFICIENT_RESOURCES));
-    assert!(machine.rejection().is_none() && !machine.may_accept(), "told once");
+fn a_login_that_was_granted_may_still_be_rejected() {
+    let reasons = [
+        (Withdrawal::NoRoom, RejectReason::INSUFFICIENT_RESOURCES),
+        (Withdrawal::Unavailable, RejectReason::UNABLE_TO_ESTABLISH),
+    ];
+    for (why, reason) in reasons {
+        let mut machine = target(CONFIG, Door::default());
+        assert!(matches!(machine.asked(Time(1), &IB_SRP), Answer::Accept(_)) && !machine.may_accept());
+        assert!(machine.rejection().is_none());
+        machine.down(Time(2), Down::Refuse(why));
+        let rejection = machine.rejection().unwrap();
+        let reject = LoginReject::view(&rejection).unwrap();
+        assert_eq!((reject.opcode, reject.reason), (Opcode::LOGIN_REJECT, reason));
+        assert!(machine.rejection().is_none() && !machine.may_accept(), "told once");
+    }
 }
 
 #[test]

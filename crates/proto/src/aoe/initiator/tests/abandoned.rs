@@ -285,6 +285,31 @@ fn what_does_not_fit_into_a_frame_any_more_is_given_up() {
 }
 
 #[test]
+fn only_what_is_sent_again_counts_as_that() {
+    let mut rig = Rig::new();
+    rig.submit(&write_10(4, 1, 0), 0, 512);
+    rig.submit(&write_10(20, 1, 0), 0, 512);
+    let first = rig.sent();
+    let mut rig = rig.lost();
+    rig.machine.resume(rig.now);
+    assert_eq!(rig.machine.abandoned.repeated(), 2);
+    for _ in 0..2 {
+        rig.machine.give_up(rig.now, &(4..5));
+        assert_eq!(rig.machine.abandoned.repeated(), 1);
+    }
+    let task = rig.submit(&write_10(8, 1, 0), 0, 512);
+    rig.sent();
+    assert!(rig.machine.give_up_task(rig.now, task));
+    assert_eq!(rig.machine.abandoned.repeated(), 1);
+    for (frame, left) in first.iter().zip([1, 0]) {
+        let answer = rig.disk.answer(frame);
+        rig.receive(&answer);
+        assert_eq!(rig.machine.abandoned.repeated(), left);
+    }
+    assert!(rig.machine.has_abandoned());
+}
+
+#[test]
 fn what_is_sent_again_is_bounded() {
     let mut rig = Rig::new();
     for round in 0..100 {

@@ -1,0 +1,138 @@
+//! How TCP connections come in: accepted, and held while there is no descriptor for them.
+
+use super::connection::{Phase, log_refusal};
+use super::{Core, kind};
+use crate::limited;
+use crate::message::{Facts, Message, Way};
+use crate::transport::Transport;
+use reactor::io::{Errno, Handle, Io, Tag};
+use rustix::io::Errno as Code;
+use tracing::Level;
+
+/// A connection whose descriptor is one of those that the daemon keeps for itself. Another connection ends to give it its own;
+/// until then its portal accepts no more, so there is one such connection per portal at most.
+#[derive(Debug)]
+pub(super) struct Newcomer {
+    portal: usize,
+    socket: Handle,
+}
+
+/// Why a connection is refused.
+const NO_DESCRIPTOR: &str = "the files that may be open are used up, but for those that the daemon keeps for itself (LimitNOFILE, ulimit -n)";
+
+impl<I: Io> Core<I> {
+    /// The core that accepts for a portal.
+    pub(super) fn acceptor(&self, portal: usize) -> Option<usize> {
+        let cores = &self.shared.config.portals[portal].cores;
+        cores.first().and_then(|first| self.core_index(*first))
+    }
+
+    pub(super) fn core_index(&self, core: usize) -> Option<usize> {
+        self.shared.config.cores.iter().position(|number| *number == core)
+    }
+
+    /// Listens on a portal, if this is the core that accepts for it.
+    pub(super) fn listen(&mut self, portal: usize) {
+        if let Some(listener) = &self.shared.listeners[portal]
+            && self.acceptor(portal) == Some(self.me)
+            && self.stopping.is_none()
+        {
+            let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
+            self.io.accept(reactor::net::handle(listener), tag);
+        }
+    }
+
+    pub(super) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
+        match result {
+            Ok(handle) => self.seat(Newcomer { portal, socket: Handle(handle as i32) }),
+            Err(error) if self.stopping.is_none() => self.not_accepted(portal, error),
+            Err(_) => {}
+        }
+    }
+
+    /// The kernel holds the connection until the portal listens again: as soon as another has made room for it, if it is
+    /// descriptors that are wanting, and otherwise in a while, as the next try would fail at once.
+    fn not_accepted(&mut self, portal: usize, error: Errno) {
+        limited!(
+            "connections that could not be accepted",
+            Level::WARN,
+            "a connection could not be accepted: {}",
+            std::io::Error::from_raw_os_error(error.0)
+        );
+        let wants_descriptor = [Code::MFILE, Code::NFILE].map(Code::raw_os_error).contains(&error.0);
+        if !(wants_descriptor && self.ask_for_room(portal)) {
+            self.deaf.push(portal);
+        }
+    }
+
+    /// The kernel gives the lowest descriptor that is free, so from a certain one on only those are left that the daemon
+    /// needs itself.
+    fn seat(&mut self, newcomer: Newcomer) {
+        let Newcomer { portal, socket } = newcomer;
+        if socket.0 < self.shared.sockets_end || self.stopping.is_some() {
+            self.welcome(portal, socket);
+        } else if self.ask_for_room(portal) {
+            return self.newcomers.push(newcomer);
+        } else {
+            if let Ok((local, from)) = reactor::net::addresses(socket) {
+                log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
+            }
+            self.io.close(socket);
+        }
+        self.listen(portal);
+    }
+
+    /// Has another connection end to make room at a portal, if there is one to end: [`Core::room_made`] follows.
+    fn ask_for_room(&mut self, portal: usize) -> bool {
+        let evicted = self.shared.logins.takes_one();
+        self.evict(evicted, Some(portal));
+        evicted.is_some()
+    }
+
+    /// A connection that was to make room at a portal is over.
+    pub(super) fn tell_room_made(&mut self, portal: Option<usize>) {
+        if let Some(portal) = portal
+            && let Some(core) = self.acceptor(portal)
+        {
+            self.post(core, Message::RoomMade { portal });
+        }
+    }
+
+    /// The newcomer at a portal gets the descriptor that has become free; unless something else was faster.
+    pub(super) fn room_made(&mut self, portal: usize) {
+        let Some(index) = self.newcomers.iter().position(|newcomer| newcomer.portal == portal) else {
+            return self.listen(portal);
+        };
+        let Newcomer { socket, .. } = self.newcomers.swap_remove(index);
+        let socket = match reactor::net::duplicate(socket) {
+            Ok(lowest) => {
+                self.io.close(socket);
+                lowest
+            }
+            Err(_) => socket,
+        };
+        self.seat(Newcomer { portal, socket });
+    }
+
+    /// Nobody is held any more when the daemon stops.
+    pub(super) fn close_newcomers(&mut self) {
+        for Newcomer { socket, .. } in std::mem::take(&mut self.newcomers) {
+            self.io.close(socket);
+        }
+    }
+
+    fn welcome(&mut self, portal: usize, socket: Handle) {
+        let addresses = reactor::net::addresses(socket);
+        let (Ok((local, from)), None) = (addresses, self.stopping) else {
+            return self.io.close(socket);
+        };
+        let way = Way::Portal { index: portal, from, local };
+        let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
+        self.arrives(&facts, from);
+        let (directory, offered) =
+            (self.shared.access.clone(), self.shared.config.portals[portal].transports);
+        let machine = Transport::accepted(directory, from, local, offered, self.io.now());
+        let key = self.install(machine, facts, Phase::Login, socket, Vec::new());
+        self.move_load(key, Some(self.me));
+    }
+}
