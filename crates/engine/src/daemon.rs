@@ -422,6 +422,7 @@ fn unit(config: &Config, index: usize, opened: &Opened, ports: Vec<Port>) -> Uni
         removable: lun.removable,
         write_cache: lun.write_cache,
         exported: lun.export().is_some(),
+        remote: matches!(lun.store, StoreSpec::Remote { .. }),
         can_keep: config.state_dir.is_some() && lun.serial_lasts,
         copies: Arc::default(),
         ports,

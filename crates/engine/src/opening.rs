@@ -107,24 +107,20 @@ fn opened(lun: &Lun, attempt: Attempt, pending: Option<Pending>, losses: Arc<Ato
         Ok(store) => Opened { store, failed: None, losses },
         Err(error) => {
             tracing::error!(lun = %lun.name, "the store does not open, its LUNs are not ready: {error}");
-            if let StoreSpec::Remote { block_bytes: None, .. } = &lun.store {
-                tracing::warn!(
-                    lun = %lun.name,
-                    "its blocks are taken to have {} bytes; if they have others, say so with bs= (block_size in a file), or start again when it is there",
-                    lun.block_bytes
-                );
-            }
             let (again, counted, pending) = (lun.clone(), losses.clone(), Mutex::new(pending));
             let opener = move || {
                 let first = pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // Initiators were told nothing yet, but what AoE serves was decided.
+                let is_fit = |found: &Lun| again.aoe.is_none() || found.block_bytes == again.block_bytes;
                 if let Some((found, attempt)) = first.and_then(|first| first.recv().ok())
-                    && (attempt.is_err() || found.block_bytes == again.block_bytes)
+                    && (attempt.is_err() || is_fit(&found))
                 {
                     return attempt;
                 }
                 let mut lun = again.clone();
-                if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store {
-                    // What initiators were told by now.
+                if let StoreSpec::Remote { block_bytes, .. } = &mut lun.store
+                    && again.aoe.is_some()
+                {
                     *block_bytes = Some(again.block_bytes);
                 }
                 open_store(&mut lun, &counted)
@@ -229,13 +225,14 @@ mod tests {
         let count = Arc::new(AtomicU64::new(0));
         let mut luns = luns(2);
         let counted = count.clone();
-        let mut attempts = attempt_all(&mut luns, Duration::ZERO, move |index, _| {
+        let mut attempts = attempt_all(&mut luns, Duration::ZERO, move |index, lun| {
             if index == 1 {
                 counted.fetch_add(1, Ordering::Relaxed);
                 let hangs = hangs.lock().unwrap().take().expect("it opens once");
                 let _ = hangs.recv();
+                lun.block_bytes = 4096;
             }
-            Ok(store::open_null(1 << 20))
+            Ok(store::open_null(2 << 20))
         });
         let (attempt, pending) = attempts.pop().expect("two LUNs");
         let opened = opened(&luns[1], attempt, pending, Arc::default());
@@ -243,6 +240,6 @@ mod tests {
         assert!(error.contains("lun1: it has not opened in 0 seconds"), "{error}");
         drop(release);
         let traits = opened.store.refresh().expect("it opens").expect("it has changed");
-        assert_eq!((traits.size_bytes, count.load(Ordering::Relaxed)), (1 << 20, 1));
+        assert_eq!((traits.size_bytes, count.load(Ordering::Relaxed)), (2 << 20, 1), "whatever its blocks");
     }
 }

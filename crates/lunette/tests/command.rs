@@ -322,17 +322,44 @@ fn a_file_serves_one_lun_in_one_daemon() {
 }
 
 #[test]
-fn the_block_size_of_an_absent_target_is_said_when_it_is_a_guess() {
+fn a_remote_unit_that_comes_late_has_its_own_block_sizes() {
+    const CAPACITY_CHANGED: [u8; 2] = [0x2a, 0x09];
+    const BLOCK: usize = 4096;
     // Nobody listens on a port that was just given back.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|there| there.local_addr())
-        .expect("a port")
-        .port();
-    let absent = format!("iscsi://127.0.0.1:{port}/iqn.2026-11.org.example:absent/0");
-    let log = Daemon::serve(["--lun", &absent]).stop();
-    assert!(log.contains("taken to have 512 bytes") && log.contains("bs="), "{log}");
-    let log = Daemon::serve(["--lun", &format!("{absent},bs=4096")]).stop();
-    assert!(!log.contains("taken to have"), "{log}");
+    let there = std::net::TcpListener::bind("127.0.0.1:0").and_then(|there| there.local_addr());
+    let listen = there.expect("a port").to_string();
+    let late = format!("iscsi://{listen}/iqn.2026-11.io.lunette:disk/0");
+    let front = Daemon::serve(["--lun", &late]);
+    let mut initiator = Initiator::login(&front.lun(0), &Login::named("guest")).expect("login");
+    let ready = |attentions: &mut Vec<[u8; 2]>, initiator: &mut Initiator| {
+        let response = initiator.read(0, &[0; 6], 0).expect("an answer");
+        attentions.extend(response.sense.get(12..14).and_then(|code| <[u8; 2]>::try_from(code).ok()));
+        response.status == 0
+    };
+    let mut told = Vec::new();
+    (0..2).for_each(|_| assert!(!ready(&mut told, &mut initiator)));
+    assert!(initiator.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).expect("an answer").status != 0);
+
+    let unit = "ram:8M,bs=4096,pbs=16384";
+    let back = Daemon::start(Daemon::command().args(["serve", "--listen", &listen, "--lun", unit]));
+    told.clear();
+    wait_until("it is ready", || ready(&mut told, &mut initiator));
+    assert!(told.contains(&CAPACITY_CHANGED), "{told:02x?}");
+    let mut capacity = [0; 16];
+    (capacity[0], capacity[1], capacity[13]) = (0x9e, 0x10, 32);
+    let capacity = initiator.read(0, &capacity, 32).expect("READ CAPACITY(16)").data;
+    assert_eq!(
+        (&capacity[4..8], &capacity[8..12], capacity[13]),
+        (&[0, 0, 7, 0xff][..], &[0, 0, 0x10, 0][..], 2)
+    );
+    let data = vec![7; BLOCK];
+    initiator.write_blocks(0, 2047, BLOCK as u32, &data, true).expect("WRITE");
+    assert_eq!(initiator.read_blocks(0, 2047, 1, BLOCK as u32).expect("READ"), data);
+    initiator.logout().expect("logout");
+    front.stop();
+    let mut direct = Initiator::login(&back.lun(0), &Login::named("guest")).expect("login");
+    assert_eq!(direct.read_blocks(0, 2047, 1, BLOCK as u32).expect("READ"), data);
+    back.stop();
 }
 
 #[test]

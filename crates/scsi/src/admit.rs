@@ -154,7 +154,7 @@ impl Admission<'_> {
 
     /// The unit's block size.
     pub(crate) fn block_bytes(&self) -> u32 {
-        self.view.unit.block_bytes
+        self.view.policy.block_bytes
     }
 
     /// RDPROTECT, WRPROTECT, VRPROTECT and ORPROTECT must be zero: the medium is not formatted with protection

@@ -30,16 +30,16 @@ pub(crate) fn begin16(admission: &Admission<'_>) -> Result<Program, Failure> {
 fn build10(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let last = u32::try_from(env.view.blocks().saturating_sub(1)).unwrap_or(u32::MAX);
     data.extend_from_slice(&last.to_be_bytes());
-    data.extend_from_slice(&env.view.unit.block_bytes.to_be_bytes());
+    data.extend_from_slice(&env.view.policy.block_bytes.to_be_bytes());
     Ok(())
 }
 
 fn build16(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
-    let unit = &env.view.unit;
-    let per_physical = unit.physical_block_bytes.checked_div(unit.block_bytes).unwrap_or(1).max(1);
+    let policy = &env.view.policy;
+    let per_physical = policy.physical_block_bytes.checked_div(policy.block_bytes).unwrap_or(1).max(1);
     let exponent = u8::try_from(per_physical.trailing_zeros()).unwrap_or(0);
     data.extend_from_slice(&env.view.blocks().saturating_sub(1).to_be_bytes());
-    data.extend_from_slice(&unit.block_bytes.to_be_bytes());
+    data.extend_from_slice(&policy.block_bytes.to_be_bytes());
     data.extend_from_slice(&[0, exponent & 0x0f, if env.view.is_thin() { THIN } else { 0 }, 0]);
     data.resize(32, 0);
     Ok(())

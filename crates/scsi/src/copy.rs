@@ -18,6 +18,8 @@ use wire::SenseKey;
 
 /// Copy operations that run on a unit at a time, of all nexuses together.
 const COPIES_MAX: u16 = 64;
+/// Of these, the last that a nexus gets which runs another: so many are left to others.
+const COPIES_OF_MANY_MAX: u16 = 48;
 /// CSCD descriptors in one parameter list.
 const CSCDS_MAX: u16 = 16;
 /// Segment descriptors in one parameter list.
@@ -30,6 +32,8 @@ const DESCRIPTOR_BYTES_MAX: u16 = 7680;
 pub struct Results {
     /// Oldest first.
     records: VecDeque<Record>,
+    /// Held once by each copy operation that runs, with a list identifier or without.
+    slot: Arc<()>,
 }
 
 #[derive(Clone, Debug)]

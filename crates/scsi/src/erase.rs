@@ -166,7 +166,7 @@ impl Erase {
             (Phase::Telling { ok: true }, _, _) | (_, _, Method::ExitFailure) => Step::End(self.good()),
             (_, Some(Erasure::Running { progress, .. }), _) => {
                 self.progress = Arc::clone(progress);
-                self.medium_bytes = env.view.blocks().saturating_mul(u64::from(env.view.unit.block_bytes));
+                self.medium_bytes = env.view.blocks().saturating_mul(u64::from(env.view.policy.block_bytes));
                 self.phase = Phase::Running;
                 Step::Detach(self.immediate.then(|| self.good()))
             }

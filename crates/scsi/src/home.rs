@@ -6,7 +6,7 @@ use crate::nexus::{NexusId, NexusUnit};
 use crate::policy::{EraseKind, Modes, ModesChange, Policy};
 use crate::reservation::{TransportId, aoe_mac};
 use crate::sense::Check;
-use crate::storage::Traits;
+use crate::storage::{BlockSizes, Traits};
 use crate::table::ReservationClass;
 use crate::unit::Unit;
 use std::collections::BTreeMap;
@@ -276,9 +276,13 @@ pub struct Home {
 impl Home {
     /// A home in the state after power on.
     pub fn new(unit: Arc<Unit>, traits: Traits) -> Home {
+        let (logical_bytes, physical_bytes) = (unit.block_bytes, unit.physical_block_bytes);
+        let blocks = traits.blocks.unwrap_or(BlockSizes { logical_bytes, physical_bytes });
         let policy = Policy {
             epoch: 1,
             traits,
+            block_bytes: blocks.logical_bytes,
+            physical_block_bytes: blocks.physical_bytes,
             failed: None,
             modes: Modes::initial(&unit),
             started: true,
@@ -548,14 +552,20 @@ impl Draft {
         } else if before == traits {
             return HomeReply::Done;
         }
-        // Both are in READ CAPACITY(16) (SBC-3 section 4.10).
-        if (before.size_bytes, before.discards) != (traits.size_bytes, traits.discards) {
+        // All are in READ CAPACITY(16) (SBC-3 section 4.10).
+        if (before.size_bytes, before.discards, before.blocks)
+            != (traits.size_bytes, traits.discards, traits.blocks)
+        {
             self.attentions.push((Who::Everyone, UnitAttention::CapacityChanged));
         }
         if (Traits { size_bytes: before.size_bytes, ..traits }) != before {
             self.attentions.push((Who::Everyone, UnitAttention::InquiryChanged));
         }
         self.policy.traits = traits;
+        if let Some(blocks) = traits.blocks {
+            (self.policy.block_bytes, self.policy.physical_block_bytes) =
+                (blocks.logical_bytes, blocks.physical_bytes);
+        }
         self.changed()
     }
 

@@ -56,7 +56,7 @@ impl LbaStatus {
         let goes_on = match event {
             Event::Start => true,
             Event::Stored(Ok(Found::Extent { mapped, len })) => {
-                let blocks = len.checked_div(u64::from(env.view.unit.block_bytes)).unwrap_or(0);
+                let blocks = len.checked_div(u64::from(env.view.policy.block_bytes)).unwrap_or(0);
                 // A block that is mapped in part counts as mapped.
                 let status = if mapped || blocks == 0 { MAPPED } else { DEALLOCATED };
                 self.take(env, status, blocks.max(1))
@@ -84,7 +84,7 @@ impl LbaStatus {
             }
             if env.view.is_thin() {
                 self.asked = self.asked.saturating_add(1);
-                let offset = self.end().saturating_mul(u64::from(env.view.unit.block_bytes));
+                let offset = self.end().saturating_mul(u64::from(env.view.policy.block_bytes));
                 return Step::Media { unit: None, op: MediaOp::Extent { offset } };
             }
             if !self.take(env, MAPPED, u64::MAX) {

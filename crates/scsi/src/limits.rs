@@ -31,12 +31,12 @@ pub(crate) struct Range {
 impl View {
     /// Logical blocks on the medium.
     pub(crate) fn blocks(&self) -> u64 {
-        self.policy.traits.size_bytes.checked_div(u64::from(self.unit.block_bytes)).unwrap_or(0)
+        self.policy.traits.size_bytes.checked_div(u64::from(self.policy.block_bytes)).unwrap_or(0)
     }
 
     /// How many whole blocks are in so many bytes.
     pub(crate) fn blocks_in(&self, bytes: u32) -> u32 {
-        bytes.checked_div(self.unit.block_bytes).unwrap_or(0)
+        bytes.checked_div(self.policy.block_bytes).unwrap_or(0)
     }
 
     /// Whether the unit is thin provisioned (LBPME): it is configured so, and its store can give space back.
@@ -60,7 +60,7 @@ impl View {
     /// section 4.5).
     pub(crate) fn range(&self, lba: u64, blocks: u64) -> Result<Range, Failure> {
         let end = lba.checked_add(blocks).filter(|end| *end <= self.blocks());
-        let block_bytes = u64::from(self.unit.block_bytes);
+        let block_bytes = u64::from(self.policy.block_bytes);
         match (end, lba.checked_mul(block_bytes), blocks.checked_mul(block_bytes)) {
             (Some(_), Some(offset), Some(len)) => Ok(Range { offset, len }),
             _ => Err(Check::LBA_OUT_OF_RANGE.into()),

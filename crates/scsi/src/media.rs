@@ -14,7 +14,7 @@ use crate::storage::StoreError;
 
 /// The ending of a command whose storage operation failed.
 pub(crate) fn failed(env: &Env<'_>, error: StoreError) -> Step {
-    Step::End(Check::from_store(error, env.view.unit.block_bytes).ending(&env.view.policy.modes))
+    Step::End(Check::from_store(error, env.view.policy.block_bytes).ending(&env.view.policy.modes))
 }
 
 /// The ending of a command that cannot go on.

@@ -83,7 +83,7 @@ fn device_specific(env: &Env<'_>) -> u8 {
 /// Number of blocks, capped, and block length (SBC-3 section 6.5.2.2).
 pub(crate) fn short_descriptor(view: &View) -> Vec<u8> {
     let blocks = u32::try_from(view.blocks()).unwrap_or(u32::MAX);
-    let [_, rest @ ..] = view.unit.block_bytes.to_be_bytes();
+    let [_, rest @ ..] = view.policy.block_bytes.to_be_bytes();
     let mut descriptor = blocks.to_be_bytes().to_vec();
     descriptor.push(0);
     descriptor.extend_from_slice(&rest);
@@ -94,7 +94,7 @@ pub(crate) fn short_descriptor(view: &View) -> Vec<u8> {
 pub(crate) fn long_descriptor(view: &View) -> Vec<u8> {
     let mut descriptor = view.blocks().to_be_bytes().to_vec();
     descriptor.extend_from_slice(&[0; 4]);
-    descriptor.extend_from_slice(&view.unit.block_bytes.to_be_bytes());
+    descriptor.extend_from_slice(&view.policy.block_bytes.to_be_bytes());
     descriptor
 }
 

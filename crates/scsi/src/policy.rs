@@ -15,6 +15,10 @@ pub struct Policy {
     pub epoch: u64,
     /// Capacity, limits and abilities of the store at present.
     pub traits: Traits,
+    /// Logical block size in bytes: the store's own, else the unit's.
+    pub block_bytes: u32,
+    /// Physical block size in bytes, likewise.
+    pub physical_block_bytes: u32,
     /// Why the store does not serve, for sense data and log; `None` when it does.
     pub failed: Option<Arc<str>>,
     /// Mode page fields that MODE SELECT may change.

@@ -74,7 +74,7 @@ pub(crate) fn pattern(env: &mut Env<'_>, list_bytes: u32) -> Result<Method, Chec
     let len = usize::from(u16::from_be_bytes([high, low]));
     let pattern = pattern.get(..len).filter(|pattern| !pattern.is_empty());
     let pattern = pattern.ok_or(Check::parameter_byte(2))?.to_vec();
-    let block_bytes = env.view.unit.block_bytes;
+    let block_bytes = env.view.policy.block_bytes;
     let block = usize::try_from(block_bytes).ok().and_then(|len| env.buffer.get_mut(..len));
     for (slot, byte) in block.ok_or(Check::INTERNAL)?.iter_mut().zip(pattern.iter().cycle()) {
         *slot = *byte;

@@ -187,11 +187,22 @@ impl fmt::Display for StoreError {
     }
 }
 
+/// Block sizes of a store that has its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockSizes {
+    /// Logical, in bytes.
+    pub logical_bytes: u32,
+    /// Physical, in bytes; at least as many.
+    pub physical_bytes: u32,
+}
+
 /// What a store can do and what it likes; the true limits behind VPD B0 and B2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traits {
     /// Size in bytes.
     pub size_bytes: u64,
+    /// Block sizes that it has whatever the unit is configured with.
+    pub blocks: Option<BlockSizes>,
     /// Whether discarded ranges give space back.
     pub discards: bool,
     /// Discard and zero granularity in bytes.
@@ -215,6 +226,7 @@ impl Traits {
     /// answered with NOT READY like all else, not denied.
     pub const NONE: Traits = Traits {
         size_bytes: 0,
+        blocks: None,
         discards: false,
         discard_granularity_bytes: 0,
         atomic_write_bytes_max: 0,

@@ -36,6 +36,7 @@ pub(crate) fn unit() -> Unit {
         removable: false,
         write_cache: true,
         exported: false,
+        remote: false,
         can_keep: true,
         copies: Arc::default(),
         ports: vec![port(1, 1), port(2, 2)],

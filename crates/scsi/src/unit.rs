@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Unit {
     /// Index among the daemon's units, the same on every core.
     pub index: u32,
-    /// Logical block size in bytes (a power of two, 512..=65536).
+    /// Logical block size in bytes (a power of two, 512..=65536), unless the store has one of its own.
     pub block_bytes: u32,
     /// Physical block size in bytes (a power of two, at least `block_bytes`).
     pub physical_block_bytes: u32,
@@ -34,6 +34,8 @@ pub struct Unit {
     pub write_cache: bool,
     /// Exported by ATA over Ethernet: SCSI initiators may pass ATA commands through.
     pub exported: bool,
+    /// Whether its store is elsewhere, where commands of an earlier process may wait that this one does not know of.
+    pub remote: bool,
     /// There is a state directory: what must survive a restart can be kept.
     pub can_keep: bool,
     /// Held once by each copy operation that runs on the unit.

@@ -183,8 +183,8 @@ fn ata_information(env: &Env<'_>, data: &mut Vec<u8>) {
 /// B0h.
 fn block_limits(env: &Env<'_>, data: &mut Vec<u8>) {
     let view = env.view;
-    let unit = &view.unit;
-    let granularity = unit.physical_block_bytes.checked_div(unit.block_bytes).unwrap_or(1);
+    let policy = &view.policy;
+    let granularity = policy.physical_block_bytes.checked_div(policy.block_bytes).unwrap_or(1);
     let thin = view.is_thin();
     let unmap_granularity = view.blocks_in(view.policy.traits.discard_granularity_bytes).max(granularity);
     data.extend_from_slice(&[0, view.compare_blocks_max()]);

@@ -118,6 +118,7 @@ impl Store for FileStore {
     fn traits(&self) -> Traits {
         Traits {
             size_bytes: self.size(),
+            blocks: None,
             discards: !self.read_only && self.can_punch.load(Ordering::Relaxed),
             discard_granularity_bytes: self.discard_bytes,
             // RWF_ATOMIC would be needed to keep a write whole when power fails.

@@ -28,6 +28,7 @@ impl Store for NullStore {
     fn traits(&self) -> Traits {
         Traits {
             size_bytes: self.size,
+            blocks: None,
             discards: true,
             discard_granularity_bytes: 1,
             atomic_write_bytes_max: ATOMIC_BYTES_MAX,

@@ -157,6 +157,7 @@ impl Store for RamStore {
     fn traits(&self) -> Traits {
         Traits {
             size_bytes: self.size,
+            blocks: None,
             discards: true,
             discard_granularity_bytes: PAGE_BYTES,
             atomic_write_bytes_max: ATOMIC_BYTES_MAX,

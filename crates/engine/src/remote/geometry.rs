@@ -4,7 +4,7 @@ use super::continuity::Incarnation;
 use super::identity::{Identity, incarnation};
 use crate::initiator::Client;
 use crate::initiator::client::Reply;
-use scsi::storage::Traits;
+use scsi::storage::{BlockSizes, Traits};
 use wire::shown;
 
 /// Block sizes that can be served.
@@ -70,14 +70,16 @@ impl Geometry {
         let unmap_blocks_max = u32_at(&limits, 20);
         let unmap_zeros = thin && unmap && zeros && unmap_blocks_max > 0;
         let in_bytes = |blocks: u32| blocks.saturating_mul(block_bytes);
+        let physical_block_bytes = in_bytes(1 << (byte(&capacity, 13) & 0x0f).min(7));
         Ok(Geometry {
             block_bytes,
-            physical_block_bytes: in_bytes(1 << (byte(&capacity, 13) & 0x0f).min(7)),
+            physical_block_bytes,
             name: name_of(&inquiry),
             identity,
             incarnation: incarnation(&inquiry),
             traits: Traits {
                 size_bytes: blocks.saturating_mul(u64::from(block_bytes)),
+                blocks: Some(BlockSizes { logical_bytes: block_bytes, physical_bytes: physical_block_bytes }),
                 discards: unmap_zeros || (thin && same),
                 discard_granularity_bytes: in_bytes(u32_at(&limits, 28).max(1)),
                 atomic_write_bytes_max: in_bytes(u32_at(&limits, 44)),

@@ -26,7 +26,7 @@ fn build(env: &mut Env<'_>, _: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> 
 /// IDENTIFY DEVICE data.
 pub(crate) fn identify_data(view: &View) -> [u8; Identity::BYTES] {
     let (unit, policy) = (&view.unit, &view.policy);
-    let per_physical = unit.physical_block_bytes.checked_div(unit.block_bytes).unwrap_or(1).max(1);
+    let per_physical = policy.physical_block_bytes.checked_div(policy.block_bytes).unwrap_or(1).max(1);
     let identity = Identity {
         serial: text(&unit.serial),
         firmware: text(REVISION),
@@ -40,14 +40,15 @@ pub(crate) fn identify_data(view: &View) -> [u8; Identity::BYTES] {
         look_ahead: Feature::default(),
         smart: Feature::ON,
         smart_logs: true,
-        sector_bytes: unit.block_bytes,
+        sector_bytes: policy.block_bytes,
         physical_exponent: u8::try_from(per_physical.trailing_zeros()).unwrap_or(0),
         rotation_rate: u16::from(policy.traits.solid_state),
         trim_sectors: if view.is_thin() { super::TRIM_SECTORS_MAX } else { 0 },
         trim_zeros: view.is_thin(),
         // A longer name has no room.
         world_wide_name: naa_bytes(unit).try_into().ok().map(u64::from_be_bytes),
-        nop_waits: true,
+        // Those of a process that was killed may wait where the store is.
+        nop_waits: !unit.remote,
     };
     identity.encode()
 }

@@ -5,6 +5,7 @@ use crate::home::HomeRequest;
 use crate::policy::{Modes, ModesChange};
 use crate::storage::{MediaOp, StoreError, Traits};
 use crate::testing::{BLOCK, Bench, Outcome, unit};
+use crate::unit::Unit;
 use proptest::prelude::*;
 use wire::ata::smart::{Function, is_whole};
 use wire::ata::{Feature, Identity, set_features, smart};
@@ -387,4 +388,14 @@ fn unit_attentions_are_not_for_ata() {
     bench.ask(HomeRequest::StoreReset);
     send(&mut bench, Command::ReadDmaExt, 0, 1).assert_good();
     bench.read(&[0; 6]).assert_check(0x6, 0x2900);
+}
+
+/// After a restart in the middle of a chain, a write of the process before may still wait behind it.
+#[test]
+fn a_unit_whose_store_is_elsewhere_proves_nothing_by_nop() {
+    for remote in [false, true] {
+        let bench = Bench::of(Unit { remote, ..unit() }, 1 << 20);
+        let identity = Identity::decode(&super::identify_data(&bench.view)).expect("IDENTIFY DEVICE data");
+        assert_eq!(identity.proves_by_nop(), !remote);
+    }
 }

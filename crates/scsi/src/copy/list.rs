@@ -179,7 +179,7 @@ fn parse_cscd(cscd: &[u8; CSCD_BYTES], at: usize, env: &Env<'_>) -> Result<Cscd,
         return Ok(Err(Check::COPY_UNREACHABLE));
     };
     let block_bytes = u32::from_be_bytes([0, l2, l1, l0]);
-    let is_disk = device_type & 0x1f == 0 && (block_bytes == 0 || block_bytes == view.unit.block_bytes);
+    let is_disk = device_type & 0x1f == 0 && (block_bytes == 0 || block_bytes == view.policy.block_bytes);
     Ok(if is_disk { Ok(view.unit.index) } else { Err(Check::COPY_DEVICE_TYPE) })
 }
 
@@ -246,7 +246,7 @@ fn parse_segment(body: &[u8; SEGMENT_BYTES], cscds: &[Cscd], env: &Env<'_>) -> R
 
 fn block_bytes(env: &Env<'_>, index: u32) -> Option<u64> {
     let view = env.units.get(usize::try_from(index).ok()?)?;
-    Some(u64::from(view.unit.block_bytes))
+    Some(u64::from(view.policy.block_bytes))
 }
 
 /// COPY ABORTED, pointing at a byte of the segment descriptor.
@@ -287,7 +287,7 @@ fn check_unit(env: &Env<'_>, index: u32, at: u64, len: u64, writes: bool) -> Res
     if view.not_ready().is_some() || access.conflicts(class) || (writes && !is_writable) {
         return Err(Check::COPY_FAILED);
     }
-    let end = view.blocks().saturating_mul(u64::from(view.unit.block_bytes));
+    let end = view.blocks().saturating_mul(u64::from(view.policy.block_bytes));
     match at.checked_add(len) {
         Some(last) if last <= end => Ok(()),
         Some(_) | None => Err(aborted_at(0, if writes { 20 } else { 12 })),

@@ -223,7 +223,7 @@ fn nothing_is_copied_past_what_the_nexus_may_do() {
 fn units_with_other_block_sizes_exchange_whole_blocks() {
     let mut bench = bench();
     let (view, _) = bench.second.as_mut().unwrap();
-    Arc::make_mut(&mut view.unit).block_bytes = 4096;
+    Arc::make_mut(&mut view.policy).block_bytes = 4096;
     let mut coarse = cscd(&bench, 1);
     coarse[30] = 0x10;
     let cscds = [cscd(&bench, 0), coarse];
@@ -329,6 +329,23 @@ fn copies_of_a_unit_are_counted() {
     copy(&mut bench, &list).assert_check(0x5, 0x5503);
     drop((others, last));
     copy(&mut bench, &list).assert_good();
+}
+
+#[test]
+fn the_last_places_are_for_those_that_run_no_other_copy() {
+    let mut bench = bench();
+    let list = short_list(1, 0, &[cscd(&bench, 0)], &[segment(0, 0, 0, 1, 0, 9)]);
+    let _running = Arc::clone(&bench.nexuses[0].copies.slot);
+    let mut others: Vec<_> = (1..COPIES_OF_MANY_MAX).map(|_| Arc::clone(&bench.view.unit.copies)).collect();
+    copy(&mut bench, &list).assert_good();
+    others.push(Arc::clone(&bench.view.unit.copies));
+    copy(&mut bench, &list).assert_check(0x5, 0x5503);
+    let mut cdb = vec![0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    cdb.extend((list.len() as u32).to_be_bytes());
+    cdb.extend([0, 0]);
+    // The second nexus has yet to hear that the unit was powered on.
+    bench.nexuses[1].attentions.clear();
+    bench.run(1, &cdb, &list, 0).assert_good();
 }
 
 /// An operation that is under way, as its program would note it.
