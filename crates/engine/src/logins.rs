@@ -75,10 +75,13 @@ impl Logins {
         evicted
     }
 
-    /// Which connection goes when there is a want of what all share.
+    /// Which connection goes when there is a want of what all share: one that has not begun a login, if a quarter of those that
+    /// log in have not, as in [`Waiting::make_room`].
     pub(crate) fn takes_one(&self) -> Option<Evicted> {
         let Waiting { silent, begun, discoveries } = &mut *self.lock();
-        [silent, discoveries, begun].into_iter().find_map(Pool::take_oldest_of_most)
+        let is_silent = silent.count >= (silent.count + begun.count).div_ceil(4);
+        let order = if is_silent { [silent, discoveries, begun] } else { [discoveries, begun, silent] };
+        order.into_iter().find_map(Pool::take_oldest_of_most)
     }
 
     /// Its login or discovery session is over.
@@ -259,6 +262,18 @@ mod tests {
             assert_eq!(logins.takes_one(), evicted(serial));
         }
         assert_eq!(logins.takes_one(), None);
+    }
+
+    #[test]
+    fn who_has_just_come_does_not_go_before_many_logins_that_hang() {
+        let (logins, from) = (Logins::new(64), ip("192.0.2.1"));
+        for serial in 1..=4 {
+            logins.arrives(serial, from, 0);
+            logins.begins(serial, from);
+        }
+        logins.arrives(5, ip("192.0.2.2"), 0);
+        assert_eq!(logins.takes_one(), evicted(1));
+        assert_eq!(logins.takes_one(), evicted(5), "now it is one of four");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod support;
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -177,6 +178,26 @@ fn a_flood_that_goes_on_while_descriptors_are_used_up_keeps_nobody_out() {
     });
     let log = daemon.stop();
     assert!(!log.contains("refused"), "{log}");
+}
+
+/// Others end before their login times out.
+#[test]
+fn newcomers_get_in_when_not_one_descriptor_is_left_to_accept_with() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = few_logins(folder.path());
+    let text = std::fs::read_to_string(&file).expect("a file").replace("= 8", "= 256");
+    std::fs::write(&file, format!("login_timeout = \"10m\"\n{text}")).expect("a file");
+    let daemon = Daemon::serve(["--config", &file]);
+    let url = daemon.lun(0);
+    let strangers: Vec<TcpStream> = (0..64).map(|_| begin_to_log_in(STRANGERS[0], url.portal)).collect();
+    let pid = Pid::from_raw(daemon.pid().cast_signed());
+    let few = Rlimit { current: Some(48), maximum: getrlimit(Resource::Nofile).maximum };
+    prlimit(pid, Resource::Nofile, few).expect("a limit below what is open");
+    // The daemon has begun to accept the first while it had more.
+    (0..2).for_each(|_| gets_in(OTHER, &url));
+    drop(strangers);
+    let log = daemon.stop();
+    assert!(log.contains("a connection could not be accepted: Too many open files"), "{log}");
 }
 
 #[test]

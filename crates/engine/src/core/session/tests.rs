@@ -120,34 +120,91 @@ fn copy_immediately(initiator: &mut Initiator) {
     assert_eq!(initiator.write(0, &copy, &list).expect("an answer").status, 0);
 }
 
+/// A session with a copy in the background, of which the store holds a write, and another session.
+fn copying(url: &Url, stores: &[Arc<HeldStore>]) -> (Initiator, Initiator) {
+    let (mut copies, mut other) = (login(url, "copies"), login(url, "other"));
+    for lun in 0..2 {
+        copies.ready(lun).expect("the unit is ready");
+        other.ready(lun).expect("the unit is ready");
+    }
+    for lba in [0, 1024] {
+        other.write_blocks(0, lba, BLOCK, &[7; 1 << 18], false).expect("it is written");
+    }
+    stores[1].hold();
+    copy_immediately(&mut copies);
+    stores[1].wait_for(1);
+    (copies, other)
+}
+
+/// Of the two pieces of a copy, the one that was under way is done, and the other is not.
+fn is_half_copied(other: &mut Initiator) {
+    let copied = [0, 1024].map(|lba| other.read_blocks(1, lba, 1, BLOCK).expect("it is read")[0]);
+    assert_eq!(copied, [7, 0], "what was under way is done, and no more");
+}
+
 #[test]
 fn a_copy_in_the_background_ends_with_its_session() {
     let stores = [HeldStore::new(), HeldStore::new()];
     let (daemon, url) = serve(1, &stores, |_| {});
-    let mut other = login(&url, "other");
-    other.ready(0).expect("the unit is ready");
-    for lba in [0, 1024] {
-        other.write_blocks(0, lba, BLOCK, &[7; 1 << 18], false).expect("it is written");
-    }
-    let mut leaves = login(&url, "leaves");
-    (0..2).for_each(|lun| leaves.ready(lun).expect("the unit is ready"));
-    stores[1].hold();
-    copy_immediately(&mut leaves);
-    stores[1].wait_for(1);
+    let (mut leaves, mut other) = copying(&url, &stores);
     let logout =
         Pdu::new(0x46, 0x80).word(16, 0x77).word(24, leaves.next_cmd_sn()).word(28, leaves.next_stat_sn());
     leaves.send(&logout).expect("it is sent");
-    while stores[1].cancelled() == 0 {
-        assert!(!has_heard(&leaves), "the copy may still write");
-    }
-    other.read_blocks(0, 0, 1, BLOCK).expect("it is read");
+    stores[1].wait_for_cancel(1);
+    is_served(&mut other, 0);
     assert!(!has_heard(&leaves), "the copy may still write");
     stores[1].release();
     assert_eq!(leaves.receive().expect("an answer").opcode(), LOGOUT_RESPONSE);
-    other.ready(1).expect("the unit is ready");
-    let copied = [0, 1024].map(|lba| other.read_blocks(1, lba, 1, BLOCK).expect("it is read")[0]);
-    assert_eq!(copied, [7, 0], "what was under way is done, and no more");
+    is_half_copied(&mut other);
     other.logout().expect("an answer");
+    stop(daemon);
+}
+
+/// Also when the connection of the old session was lost before.
+#[test]
+fn a_login_in_place_of_a_session_is_answered_when_its_copy_in_the_background_is_over() {
+    for is_lost in [false, true] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (daemon, url) = serve(1, &stores, |_| {});
+        let (before, mut other) = copying(&url, &stores);
+        if is_lost {
+            before.stream().shutdown(std::net::Shutdown::Both).expect("a connection");
+            stores[1].wait_for_cancel(1);
+        }
+        let is_released = AtomicBool::new(false);
+        scope(|scope| {
+            let again = scope.spawn(|| {
+                let initiator = login(&url, "copies");
+                assert!(is_released.load(Ordering::SeqCst), "the old session may still write");
+                initiator
+            });
+            stores[1].wait_for_cancel(1);
+            is_served(&mut other, 0);
+            assert!(!again.is_finished());
+            is_released.store(true, Ordering::SeqCst);
+            stores[1].release();
+            again.join().expect("a session").logout().expect("an answer");
+        });
+        is_half_copied(&mut other);
+        other.logout().expect("an answer");
+        stop(daemon);
+    }
+}
+
+#[test]
+fn target_cold_reset_is_answered_when_a_copy_in_the_background_is_over() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (daemon, url) = serve(1, &stores, |_| {});
+    let (_copies, mut other) = copying(&url, &stores);
+    let reset = other.ask_to_manage(TARGET_COLD_RESET, 0, NO_TAG).expect("it is sent");
+    stores[1].wait_for_cancel(1);
+    assert!(!has_heard(&other), "the copy may still write");
+    stores[1].release();
+    assert_eq!(other.complete(reset).expect("an answer").status, COMPLETE);
+    let mut after = login(&url, "after");
+    (0..2).for_each(|lun| is_served(&mut after, lun));
+    is_half_copied(&mut after);
+    after.logout().expect("an answer");
     stop(daemon);
 }
 
