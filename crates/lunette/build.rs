@@ -21,13 +21,13 @@ fn commit() -> Option<String> {
         return None;
     }
     let commit = git(&root, &["rev-parse", "--short=12", "HEAD"])?;
-    // The log of HEAD grows with every commit; HEAD alone changes only with the branch. Cargo takes a file that is not
-    // there for one that has changed.
-    for name in ["HEAD", "logs/HEAD"] {
-        let path = root.join(git(&root, &["rev-parse", "--git-path", name])?);
-        if path.exists() {
-            println!("cargo::rerun-if-changed={}", path.display());
-        }
+    // HEAD changes with the branch, the branch with every commit. While it is only in packed-refs, the next commit makes
+    // a file for it: its folder is watched then, as Cargo takes a file that is not there for one that has changed.
+    let path = |name: &str| Some(root.join(git(&root, &["rev-parse", "--git-path", name])?));
+    let watch = |path: &Path| println!("cargo::rerun-if-changed={}", path.display());
+    [path("HEAD")?, path("packed-refs")?].iter().filter(|path| path.exists()).for_each(|path| watch(path));
+    if let Some(branch) = git(&root, &["symbolic-ref", "--quiet", "HEAD"]) {
+        path(&branch)?.ancestors().find(|path| path.exists()).into_iter().for_each(watch);
     }
     Some(commit)
 }

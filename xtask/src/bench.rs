@@ -6,6 +6,7 @@ mod judge;
 mod limits;
 mod marks;
 mod part;
+mod peer;
 mod plan;
 mod results;
 mod transports;
@@ -35,6 +36,9 @@ pub(crate) struct Options {
     /// One part of it; otherwise all
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
+    /// Only SPDK's iscsi_tgt, which you have built, beside Lunette: spdk=PATH
+    #[arg(long, value_name = "PEER", conflicts_with = "only")]
+    peer: Option<String>,
 }
 
 /// What was measured beside it, in the folder of results.
@@ -48,7 +52,8 @@ pub(crate) fn run(options: &Options) -> Result {
     if !options.judge {
         build_lunette()?;
     }
-    let parts = options.only.map_or_else(|| Part::ALL.to_vec(), |part| vec![part]);
+    let only = options.peer.as_ref().map(|_| Part::Peer).or(options.only);
+    let parts = only.map_or_else(|| Part::ALL.to_vec(), |part| vec![part]);
     let mut missed = Vec::new();
     for part in parts {
         missed.extend(run_part(part, options)?);
@@ -101,6 +106,9 @@ fn measure(part: Part, options: &Options) -> Result {
     report.args(["report", plan, "-o", folder]);
     let switches = [(options.resume, "--resume"), (options.quick, "--quick")];
     report.args(switches.iter().filter(|(on, _)| *on).map(|(_, switch)| switch));
+    if let Some(peer) = &options.peer {
+        report.args(["--peer", peer]);
+    }
     succeed(&mut report)?;
     let mut figures = Figures::new();
     if part == Part::Datapath {
@@ -120,10 +128,10 @@ fn record(part: Part, table: &str) -> Result {
     fs::copy(from.join("report.md"), to.join("report.md")).map_err(fault)?;
     let date = output(command("date").args(["--utc", "+%Y-%m-%d"]))?;
     let mut text = format!(
-        "# Marks\n\nMade by `cargo xtask bench --only {} --record` on {}. Ratios are of medians of one run; \
+        "# Marks\n\nMade by `cargo xtask bench {} --record` on {}. Ratios are of medians of one run; \
          [report.md](report.md) has the machine, the commands and all figures, [results.csv](results.csv) every row.\n\n\
          {table}",
-        part.word(),
+        part.option(),
         date.trim(),
     );
     if part == Part::Datapath {

@@ -27,8 +27,8 @@ pub(crate) struct ReportArguments {
     /// A try of seconds or minutes: short runs, two repetitions, the ends of every list
     #[arg(long)]
     quick: bool,
-    /// Measure this target too, in every matrix: tgt, vblade, or the URL of one that runs; several times for several
-    #[arg(long, value_name = "tgt|vblade|URL")]
+    /// Measure this target too, in every matrix: tgt, vblade, SPDK's iscsi_tgt by its path, or the URL of one that runs; several times for several
+    #[arg(long, value_name = "tgt|vblade|spdk=PATH|URL")]
     peer: Vec<String>,
     /// Write also to targets that run already and to block devices: what they hold is lost
     #[arg(long)]

@@ -117,7 +117,19 @@ pub enum Up {
     /// The initiator broke the standard in the task's data-out while a `Fetch` was under way, or not yet given: the
     /// task is over for the layer above, the transport ends it on the wire. The fetch's places are free again, as
     /// after [`Down::Abort`]; no RDMA was posted for them.
-    FetchFailed(TaskId),
+    FetchFailed {
+        /// The task.
+        task: TaskId,
+        /// How the transport ends it, with CHECK CONDITION.
+        sense: Box<Sense>,
+    },
+    /// The transport ends a command that it does not hand up. For the log; nothing is to be done.
+    TurnedAway {
+        /// The command.
+        command: Box<Command>,
+        /// With CHECK CONDITION and this, or with TASK SET FULL.
+        sense: Option<Box<Sense>>,
+    },
     /// All bytes of the task's last `Push` have left: its places may be used again. With a `Push` that carried the
     /// end, the task is gone.
     ///

@@ -151,7 +151,13 @@ pub(super) mod tests {
 
     /// Results as the report makes them of this plan: every row has the same.
     pub(in super::super) fn results(plan: &str) -> (Plan, Results) {
-        let plan = Plan::from_toml(plan, Path::new("plan")).unwrap_or_else(|error| panic!("{error}"));
+        results_with(plan, None)
+    }
+
+    /// With a peer.
+    pub(in super::super) fn results_with(plan: &str, peer: Option<&str>) -> (Plan, Results) {
+        let mut plan = Plan::from_toml(plan, Path::new("plan")).unwrap_or_else(|error| panic!("{error}"));
+        peer.map(|peer| plan.add_peer(peer)).transpose().unwrap_or_else(|error| panic!("{error}"));
         let title = |axis: &Axis| axis.title().to_lowercase().replace(' ', "_");
         let mut csv = csv::Writer::from_writer(Vec::new());
         let heading = Axis::ALL.iter().map(title);

@@ -2,7 +2,7 @@
 
 use super::marks::{Mark, marks};
 use super::results::Results;
-use super::{Figures, aoe, plan, transports};
+use super::{Figures, aoe, peer, plan, transports};
 
 /// What is measured in one run.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -13,9 +13,13 @@ pub(super) enum Part {
     Transports,
     /// AoE against iSCSI over TCP and vblade on one Ethernet segment
     Aoe,
+    /// A peer that its user has built: only when it is named
+    #[value(skip)]
+    Peer,
 }
 
 impl Part {
+    /// Those that every machine can measure.
     pub(super) const ALL: [Part; 3] = [Part::Datapath, Part::Transports, Part::Aoe];
 
     /// As it is given.
@@ -24,6 +28,15 @@ impl Part {
             Part::Datapath => "datapath",
             Part::Transports => "transports",
             Part::Aoe => "aoe",
+            Part::Peer => "peer",
+        }
+    }
+
+    /// The option that measures it.
+    pub(super) fn option(self) -> String {
+        match self {
+            Part::Datapath | Part::Transports | Part::Aoe => format!("--only {}", self.word()),
+            Part::Peer => "--peer spdk=PATH".into(),
         }
     }
 
@@ -33,6 +46,7 @@ impl Part {
             Part::Datapath => plan::plan(cores),
             Part::Transports => transports::PLAN.to_owned(),
             Part::Aoe => aoe::PLAN.to_owned(),
+            Part::Peer => peer::PLAN.to_owned(),
         }
     }
 
@@ -42,6 +56,7 @@ impl Part {
             Part::Datapath => "target/performance.toml",
             Part::Transports => "target/transports.toml",
             Part::Aoe => "target/aoe.toml",
+            Part::Peer => "target/peer.toml",
         }
     }
 
@@ -51,6 +66,7 @@ impl Part {
             Part::Datapath => "target/bench",
             Part::Transports => "target/bench-transports",
             Part::Aoe => "target/bench-aoe",
+            Part::Peer => "target/bench-peer",
         }
     }
 
@@ -60,6 +76,7 @@ impl Part {
             Part::Datapath => "docs/performance",
             Part::Transports => "docs/performance/transports",
             Part::Aoe => "docs/performance/aoe",
+            Part::Peer => "docs/performance/peer",
         }
     }
 
@@ -69,6 +86,7 @@ impl Part {
             Part::Datapath => marks(results, figures),
             Part::Transports => transports::marks(results),
             Part::Aoe => aoe::marks(results),
+            Part::Peer => peer::marks(results),
         }
     }
 }

@@ -5,6 +5,7 @@ mod daemon;
 mod files;
 mod link;
 mod peer;
+mod spdk;
 mod tools;
 mod vblade;
 
@@ -21,6 +22,7 @@ use engine::initiator::{Url, redact_all};
 use files::Files;
 use link::{IN_ORDER, Place};
 use peer::Tgt;
+use spdk::Spdk;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,6 +51,7 @@ struct Started {
     /// Ended after those that stand before it.
     peer: Option<Tgt>,
     vblade: Option<Vblade>,
+    spdk: Option<Spdk>,
     /// Removed last.
     place: Place,
 }
@@ -64,7 +67,8 @@ impl LiveBed {
     fn start(&mut self, row: &Row) -> Result<Started, String> {
         let place = Place::new(self.packages.tools(), row.target.link)?;
         let (targets, commands, daemons) = (Vec::new(), Vec::new(), Vec::new());
-        let mut started = Started { targets, pid: None, commands, daemons, peer: None, vblade: None, place };
+        let mut started =
+            Started { targets, pid: None, commands, daemons, peer: None, vblade: None, spdk: None, place };
         match (&row.target.kind, row.target.transport) {
             (Kind::Url(url), _) => started.targets.push(url.clone()),
             (Kind::Lunette, Transport::Local) => {
@@ -85,6 +89,13 @@ impl LiveBed {
                 self.stand_before(row, &mut started)?;
             }
             (Kind::Vblade, _) => self.start_vblade(row, &mut started)?,
+            (Kind::Spdk(program), _) => {
+                let spdk = Spdk::start(&started.place, program, &row.scheduling.target_cores, &sizes(row))?;
+                started.commands.extend_from_slice(spdk.commands());
+                started.targets = spdk.units(row.luns);
+                started.pid = Some(spdk.pid());
+                started.spdk = Some(spdk);
+            }
             (Kind::Ceiling, _) => ceiling::start(&self.program, row, &mut started)?,
         }
         started.commands.splice(0..0, started.place.commands().to_vec());
@@ -200,7 +211,12 @@ impl LiveBed {
 
 /// Whether what a row measures must be written before: memory that was never written is not really read.
 fn is_fresh(row: &Row) -> bool {
-    row.target.kind == Kind::Lunette && matches!(row.target.store, Store::Ram(_))
+    matches!(row.target.kind, Kind::Lunette | Kind::Spdk(_)) && matches!(row.target.store, Store::Ram(_))
+}
+
+/// Bytes of each LUN.
+fn sizes(row: &Row) -> Vec<u64> {
+    (0..row.luns).filter_map(|_| row.target.store.size()).collect()
 }
 
 impl LiveBed {
@@ -253,6 +269,9 @@ impl LiveBed {
         if let Some(mut vblade) = started.vblade {
             vblade.stop()?;
         }
+        if let Some(mut spdk) = started.spdk {
+            spdk.stop()?;
+        }
         Ok(Measured { result, commands: commands.iter().map(|command| redact_all(command)).collect() })
     }
 
@@ -261,6 +280,18 @@ impl LiveBed {
         let version = Tgt::version(self.packages.tools())?;
         let units = "null LUNs of 1T, RAM as files in /dev/shm, files through the page cache";
         Ok(Fact::new("tgt", format!("{version}; it never spins; {units}")))
+    }
+
+    /// With the most that a row wants of it.
+    fn prepare_spdk(&self, program: &Path, rows: &[Row]) -> Result<Fact, String> {
+        let theirs = rows.iter().filter(|row| row.target.kind == Kind::Spdk(program.into()));
+        let most = theirs.map(sizes).max_by_key(|sizes| sizes.iter().sum::<u64>()).unwrap_or_default();
+        let version = Spdk::prepare(&Place::new(self.packages.tools(), None)?, program, &most)?;
+        let units = "RAM as Malloc bdevs on huge pages, which are filled before";
+        Ok(Fact::new(
+            "SPDK",
+            format!("{version}; it spins on each of its cores in every scheduling; {units}"),
+        ))
     }
 
     fn prepare_vblade(&mut self) -> Result<Fact, String> {
@@ -309,6 +340,20 @@ impl Bed for LiveBed {
         }
         if rows.iter().any(|row| row.target.kind == Kind::Vblade) {
             match self.prepare_vblade() {
+                Ok(fact) => facts.push(fact),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        let mut programs: Vec<&PathBuf> = Vec::new();
+        for row in rows {
+            if let Kind::Spdk(program) = &row.target.kind
+                && !programs.contains(&program)
+            {
+                programs.push(program);
+            }
+        }
+        for program in programs {
+            match self.prepare_spdk(program, rows) {
                 Ok(fact) => facts.push(fact),
                 Err(fault) => faults.push(fault),
             }

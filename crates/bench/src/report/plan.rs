@@ -10,7 +10,7 @@ pub(crate) use words::{show_poll, show_size};
 use crate::job::Poll;
 use engine::config::Problem;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Rows that one plan may come to.
@@ -82,6 +82,8 @@ pub enum Kind {
     Tgt,
     /// Debian's vblade.
     Vblade,
+    /// SPDK's iscsi_tgt, which is there.
+    Spdk(PathBuf),
     /// A target that runs already.
     Url(String),
 }
@@ -231,8 +233,8 @@ impl Plan {
     }
 
     /// Adds another target to every matrix: `tgt`, with every store of our own targets and behind the same links, and
-    /// with nothing, memory and a file, each beside ours; `vblade`, with every store of ours that AoE leads to; or the URL
-    /// of one that runs.
+    /// with nothing, memory and a file, each beside ours; `vblade`, with every store of ours that AoE leads to;
+    /// `spdk=PATH_OF_ISCSI_TGT`, with our stores in memory; or the URL of one that runs.
     ///
     /// # Errors
     /// When the word is none of these, or there is nothing that it could stand beside.
@@ -253,11 +255,26 @@ impl Plan {
                 }
                 (Kind::Vblade, pairs)
             }
+            _ if word.starts_with("spdk=") => {
+                let path = Path::new(word.trim_start_matches("spdk="));
+                // It is started elsewhere.
+                let path = std::path::absolute(path).map_err(|error| format!("--peer {word}: {error}"))?;
+                let pairs = self.own_stores(|target| matches!(target.store, Store::Ram(_)));
+                if pairs.is_empty() {
+                    let fix = "give one store = \"ram:1G\"";
+                    return Err(format!("--peer spdk: no target of the plan has its data in memory; {fix}"));
+                }
+                (Kind::Spdk(path), pairs)
+            }
             _ if engine::initiator::Url::is_meant(word) => {
                 engine::initiator::Url::given(word).map_err(|error| format!("--peer: {error}"))?;
                 (Kind::Url(word.into()), vec![(Store::Ram(0), None)])
             }
-            _ => return Err(format!("--peer {word}: not known; give tgt, vblade, or iscsi://HOST/IQN/LUN")),
+            _ => {
+                return Err(format!(
+                    "--peer {word}: not known; give tgt, vblade, spdk=PATH_OF_ISCSI_TGT, or iscsi://HOST/IQN/LUN"
+                ));
+            }
         };
         for (store, link) in pairs {
             let is_there = |target: &Target| {
@@ -318,6 +335,7 @@ impl Plan {
             Kind::Lunette => format!("Lunette {}{link}", store.word()),
             Kind::Ceiling | Kind::Tgt => format!("tgt {}{link}", store.word()),
             Kind::Vblade => format!("vblade {}{link}", store.word()),
+            Kind::Spdk(_) => format!("SPDK {}{link}", store.word()),
         };
         match self.targets.iter().any(|target| target.name == name) {
             true => format!("{name} ({store})"),
@@ -411,6 +429,22 @@ mod tests {
         assert!(plan.matrices.iter().all(|matrix| matrix.targets == [0, 1, 2, 3, 4, 5, 6]));
         let error = plan.add_peer("iscsi://u%my secret@h/iqn.2001-04.com.example:x/0").unwrap_err();
         assert!(error.contains("%20") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn spdk_stands_beside_our_disks_in_memory() {
+        let mut plan = plan(
+            "[[target]]\nname = 'a'\nstore = 'ram:64M'\n[[target]]\nname = 'b'\nstore = 'null:1G'\n\
+             [[scheduling]]\nname = 's'\n[[matrix]]\ntitle = 't'\nrw = 'read'\n",
+        );
+        plan.add_peer("spdk=/opt/iscsi_tgt").unwrap();
+        plan.add_peer("spdk=/opt/iscsi_tgt").unwrap();
+        let last = plan.targets.last().unwrap();
+        let found = (plan.targets.len(), &*last.name, &last.kind, &last.store);
+        assert_eq!(found, (3, "SPDK ram", &Kind::Spdk("/opt/iscsi_tgt".into()), &Store::Ram(64 << 20)));
+        plan.targets.retain(|target| !matches!(target.store, Store::Ram(_)));
+        assert!(plan.add_peer("spdk=x").unwrap_err().contains("in memory"));
+        assert!(plan.add_peer("spdk").unwrap_err().contains("spdk=PATH_OF_ISCSI_TGT"));
     }
 
     #[test]

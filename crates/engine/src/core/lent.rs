@@ -39,7 +39,7 @@ impl<I: Io> Core<I> {
     /// to leave the gate when the data has left, and to end it nobody needs more than the transport.
     pub(super) fn lend(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
         let Some((offset, len, ending)) = exec.whole_read() else { return false };
-        let bytes = command.read_bytes;
+        let bytes = command.read_bytes.min(len);
         let (now, stall_nanos) = (self.io.now(), self.stall_nanos);
         let Some(conn) = self.connections.get_mut(connection) else { return false };
         if conn.copies_reads() || bytes == 0 || command.unsolicited_bytes > 0 {
@@ -48,7 +48,6 @@ impl<I: Io> Core<I> {
         let Some(from) = self.lanes[unit as usize].borrow(offset, len) else { return false };
         let moving = conn.pace.begin(now, stall_nanos, bytes);
         conn.occupy(command.task, Occupant::Lent { unit, moving });
-        self.trace_end(connection, command, &ending);
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
         self.down(Some(connection), Down::Push { task: command.task, at: 0, from, end });
         true

@@ -41,6 +41,12 @@ pub(super) struct Moving {
     latest: Time,
 }
 
+impl Moving {
+    pub(super) fn bytes(&self) -> u32 {
+        self.bytes
+    }
+}
+
 impl Pace {
     /// So many bytes are on their way from now on.
     pub(super) fn begin(&mut self, now: Time, patience_nanos: u64, bytes: u32) -> Moving {

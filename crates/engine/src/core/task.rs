@@ -19,7 +19,7 @@ use scsi::home::Aborted;
 use scsi::nexus::Reach;
 use scsi::{Attribute, Ending, Env, Event, Exec, HomeReply, HomeRequest, NexusUnit, Request, Step, View};
 use store::lane::OpId;
-use wire::{Places, SenseKey};
+use wire::{Places, Sense, SenseKey};
 
 /// One command in flight on this core.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(super) struct Task {
     pub(super) claim: Option<Claim>,
     /// It was aborted, and lingers until its storage operation or its home lets go of it.
     pub(super) aborted: bool,
-    /// Its ending, until the home has ended what QERR ends with it.
+    /// Its ending, until the home has ended what QERR ends with it; or, for the log, until its data has left.
     held: Option<Box<Ending>>,
     /// It outlives its command (SANITIZE, FORMAT UNIT, a copy with IMMED); the nexus state that it then works with is its
     /// own.
@@ -497,7 +497,8 @@ impl<I: Io> Core<I> {
     }
 
     /// The initiator broke the standard in the task's data; the transport ends the task with it.
-    pub(super) fn fetch_failed(&mut self, key: Key) {
+    pub(super) fn fetch_failed(&mut self, key: Key, sense: &Sense) {
+        self.trace_fetch_failed(key, sense);
         self.stop_moving(key);
         if let Some(task) = self.tasks.get_mut(key) {
             task.missing = None;

@@ -3,6 +3,7 @@
 
 use super::Core;
 use super::session::lun_number;
+use super::stall::Moving;
 use crate::slots::Key;
 use proto::verbs::{Command, Function, FunctionResponse, TaskId};
 use reactor::io::Io;
@@ -10,7 +11,7 @@ use scsi::Ending;
 use scsi::command::Status;
 use scsi::home::Aborted;
 use tracing::Level;
-use wire::SenseKey;
+use wire::{Sense, SenseKey};
 
 impl<I: Io> Core<I> {
     /// A command has come.
@@ -37,6 +38,25 @@ impl<I: Io> Core<I> {
                 None => log_background_end(&task.command, ending),
             }
         }
+    }
+
+    /// The data of a READ that needed no task has left.
+    pub(super) fn trace_lent_end(&self, connection: Key, task: TaskId, moving: Moving) {
+        if tracing::enabled!(Level::TRACE) {
+            self.log_status(connection, task, &Ending { read_bytes: moving.bytes().into(), ..Ending::GOOD });
+        }
+    }
+
+    /// A transport ends a task for what its initiator did wrong.
+    pub(super) fn trace_fetch_failed(&self, key: Key, sense: &Sense) {
+        if is_traced() {
+            self.trace_task_end(key, &by_transport(Some(sense)));
+        }
+    }
+
+    /// A transport ends a command that it does not hand up.
+    pub(super) fn trace_turned_away(&self, connection: Key, command: &Command, sense: Option<&Sense>) {
+        self.trace_end(connection, command, &by_transport(sense));
     }
 
     /// A command is aborted.
@@ -82,14 +102,15 @@ impl<I: Io> Core<I> {
                 sense = %hex(sense.as_bytes()),
                 "CHECK CONDITION: {sense}"
             ),
-            None => {
-                let Ending { status, read_bytes, write_bytes, .. } = ending;
-                tracing::trace!(
-                    session, initiator, task = %named(command.task), ?status, read_bytes, write_bytes,
-                    "command ended"
-                );
-            }
+            None => self.log_status(connection, command.task, ending),
         }
+    }
+
+    #[cold]
+    fn log_status(&self, connection: Key, task: TaskId, ending: &Ending) {
+        let (session, initiator) = self.session_of(Some(connection));
+        let Ending { status, read_bytes, write_bytes, .. } = ending;
+        tracing::trace!(session, initiator, task = %named(task), ?status, read_bytes, write_bytes, "command ended");
     }
 
     fn session_of(&self, connection: Option<Key>) -> (Option<u64>, Option<&str>) {
@@ -97,6 +118,17 @@ impl<I: Io> Core<I> {
         let session = facts.and_then(|facts| facts.session.as_deref());
         (facts.map(|facts| facts.serial), session.map(|session| session.initiator.as_str()))
     }
+}
+
+/// Whether an ending is to be kept for the log until it is due there.
+pub(super) fn is_traced() -> bool {
+    tracing::enabled!(Level::DEBUG)
+}
+
+/// A transport ends a command with this sense data, or with TASK SET FULL.
+fn by_transport(sense: Option<&Sense>) -> Ending {
+    let status = if sense.is_some() { Status::CheckCondition } else { Status::TaskSetFull };
+    Ending { status, sense: sense.copied(), ..Ending::GOOD }
 }
 
 /// The end of what goes on behind a command that was answered when it began (IMMED): nobody gets this status.

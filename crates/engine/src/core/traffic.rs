@@ -47,7 +47,10 @@ impl<I: Io> Core<I> {
     fn has_pushed(&mut self, key: Key, wire: TaskId) {
         match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
             Some(Occupant::Task(task)) => self.pushed(task),
-            Some(Occupant::Lent { unit, .. }) => self.leave_gate(unit, None),
+            Some(Occupant::Lent { unit, moving }) => {
+                self.trace_lent_end(key, wire, moving);
+                self.leave_gate(unit, None);
+            }
             None => self.give_kept(key, wire),
         }
     }
@@ -139,10 +142,14 @@ impl<I: Io> Core<I> {
                     None => self.give_kept(key, wire),
                 }
             }
-            Up::FetchFailed(wire) => {
-                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(wire)) {
-                    self.fetch_failed(task);
+            Up::FetchFailed { task, sense } => {
+                if let Some(task) = self.connections.get(key).and_then(|conn| conn.task(task)) {
+                    self.fetch_failed(task, &sense);
                 }
+            }
+            Up::TurnedAway { command, sense } => {
+                self.trace_command(key, &command);
+                self.trace_turned_away(key, &command, sense.as_deref());
             }
             Up::Pushed(wire) => self.has_pushed(key, wire),
             Up::Function { id, lun, function } => {

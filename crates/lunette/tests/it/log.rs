@@ -1,7 +1,7 @@
 //! The log: whoever takes it or does not, and whatever peers put into it, the daemon serves on.
 
 use crate::support::daemon::Daemon;
-use crate::support::initiator::{Initiator, Login, Pdu};
+use crate::support::initiator::{Initiator, Login, Pdu, write_cdb};
 use crate::support::tools::{must, read_text, run, tool, wait};
 use crate::support::{Noise, wait_until};
 use std::fs::File;
@@ -171,6 +171,60 @@ fn at_trace_the_log_has_every_command_and_its_end() {
     assert_eq!(count(&log, &["TRACE command ended ", "Good", "read_bytes=512"]), 1, "{log}");
     assert_eq!(count(&log, &["TRACE command ended ", "Good", "write_bytes=512"]), 1, "{log}");
     assert_eq!(count(&log, &REFUSED), 1, "{log}");
+}
+
+#[test]
+fn at_debug_the_log_has_the_check_condition_of_data_that_broke_the_standard() {
+    let daemon = Daemon::start(Daemon::command().args(SERVE).args(["--log-level", "debug"]));
+    let url = daemon.lun(0);
+    // The second time the immediate data is more than the command has.
+    for (expected, flags) in [(8192, 0x21), (512, 0xa1)] {
+        let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+        guest.ready(url.lun).expect("it is ready");
+        let mut command = Pdu::new(0x01, flags).lun(url.lun).word(16, 5).word(20, expected).data(&[7; 4096]);
+        command = command.word(24, guest.next_cmd_sn());
+        command.header[32..48].copy_from_slice(&write_cdb(16, expected as usize, 512, false));
+        // Its offset leaves a gap.
+        let beyond =
+            Pdu::new(0x05, 0x80).lun(url.lun).word(16, 5).word(20, u32::MAX).word(40, 5000).data(&[8; 512]);
+        guest.send(&command).expect("sent");
+        if expected == 8192 {
+            guest.send(&beyond).expect("sent");
+        }
+        let response = guest.receive().expect("a response");
+        assert_eq!((response.opcode(), response.header[3]), (0x21, 2));
+    }
+    let log = daemon.stop();
+    let whose = ["DEBUG CHECK CONDITION: ABORTED COMMAND", "guest", "lun=0", "cdb=8a", "sense=70000b"];
+    for (cause, code) in [("(0Ch/0Dh)", "0c0d"), ("(0Ch/0Ch)", "0c0c")] {
+        assert_eq!(count(&log, &[&whose[..], &[cause, code]].concat()), 1, "{cause} in {log}");
+    }
+}
+
+#[test]
+fn a_read_ends_in_the_log_when_its_data_has_left() {
+    const READS: usize = 100;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("disk");
+    File::create(&file).and_then(|file| file.set_len(1 << 20)).expect("a disk");
+    // From memory that is lent, and from a buffer.
+    for lun in ["ram:1M", &format!("file:{}", file.display())] {
+        let serve = ["serve", "--lun", lun, "--listen", "127.0.0.1:0", "--log-level", "trace"];
+        let daemon = Daemon::start(Daemon::command().args(serve));
+        let url = daemon.lun(0);
+        let mut guest = Initiator::login(&url, &Login::named("guest")).expect("login");
+        guest.ready(url.lun).expect("it is ready");
+        // More than sockets keep, and nobody takes it before all of them are aborted.
+        for _ in 0..READS {
+            guest.issue(url.lun, &[0x28, 0, 0, 0, 0, 0, 0, 2, 0, 0], 512 * 512, Vec::new()).expect("sent");
+        }
+        assert_eq!(guest.manage(2, url.lun, u32::MAX).expect("an answer"), 0);
+        let log = daemon.stop();
+        let ended = count(&log, &["TRACE command ended ", "read_bytes=262144"]);
+        let aborted = count(&log, &["TRACE command aborted "]);
+        assert_eq!(count(&log, &["TRACE command ", "cdb=28"]), READS, "{log}");
+        assert_eq!(ended + aborted, READS, "{ended} ended and {aborted} were aborted: {log}");
+    }
 }
 
 #[test]

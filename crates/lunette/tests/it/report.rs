@@ -336,4 +336,8 @@ fn what_is_wrong_is_told_at_once() {
     let missing = report(&["stdg", "-o", out.to_str().expect("UTF-8")]);
     assert!(told(&missing).contains("one of stgt, zeta, lio, storagegear, fastnetmon"), "{}", told(&missing));
     assert!(!out.exists(), "nothing was begun");
+    fs::write(&plan, "[[target]]\nname = 'a'\n[[matrix]]\ntitle = 't'\n").expect("written");
+    let ends = ["-o", out.to_str().expect("UTF-8"), "--peer", "spdk=/nothing/there"];
+    let unbuilt = report(&[&[plan.to_str().expect("UTF-8")][..], &ends].concat());
+    assert!(told(&unbuilt).contains("/nothing/there is no program; build SPDK"), "{}", told(&unbuilt));
 }

@@ -76,7 +76,11 @@ impl<T: Target> Above<T> for Disk {
             }
             Up::Fetched(task) | Up::Pushed(task) => self.go_on(target, now, task),
             Up::Gone { reason } => self.gone = Some(reason),
-            Up::FetchFailed(_) | Up::Function { .. } | Up::Refused { .. } | Up::Fault { .. } => {
+            Up::FetchFailed { .. }
+            | Up::TurnedAway { .. }
+            | Up::Function { .. }
+            | Up::Refused { .. }
+            | Up::Fault { .. } => {
                 panic!("{up:?}")
             }
         }

@@ -177,8 +177,8 @@ impl Drop for Tgt {
     }
 }
 
-/// tgtd must be told one.
-fn free_port() -> Result<u16, String> {
+/// A peer must be told one.
+pub(super) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
 }

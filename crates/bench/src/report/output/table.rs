@@ -185,10 +185,11 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
             Kind::Tgt if target.hops > 0 => format!("tgt, lunette serve in front of it: {}", target.hops),
             Kind::Tgt => "tgt, which sleeps in any scheduling".into(),
             Kind::Vblade => "vblade, which sleeps in any scheduling".into(),
+            Kind::Spdk(_) => "SPDK's iscsi_tgt, which spins in any scheduling".into(),
             Kind::Url(url) => engine::initiator::redact(url),
         };
         let store = match target.kind {
-            Kind::Lunette | Kind::Tgt | Kind::Vblade => target.store.to_string(),
+            Kind::Lunette | Kind::Tgt | Kind::Vblade | Kind::Spdk(_) => target.store.to_string(),
             Kind::Ceiling => "none".into(),
             Kind::Url(_) => "its own".into(),
         };
@@ -203,7 +204,7 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
             (Transport::Local, ..) | (_, None, Kind::Url(_)) => spoken.into(),
             (_, Some(Link::Plain), _) => format!("{spoken}, over a veth pair"),
             (_, Some(link @ Link::Rate(_)), _) => format!("{spoken}, over a link of {link}"),
-            (_, None, Kind::Lunette | Kind::Ceiling | Kind::Tgt | Kind::Vblade) => {
+            (_, None, Kind::Lunette | Kind::Ceiling | Kind::Tgt | Kind::Vblade | Kind::Spdk(_)) => {
                 format!("{spoken}, over loopback")
             }
         };

@@ -136,7 +136,7 @@ fn target(table: &mut Table<'_, '_>, faults: &mut Faults<'_>) -> Vec<Target> {
         table.fault("transport", Fault::new("this target is behind a network", fix), faults);
     }
     let usual = kind.usual_transport();
-    if matches!(kind, Kind::Tgt | Kind::Vblade | Kind::Url(_))
+    if matches!(kind, Kind::Tgt | Kind::Vblade | Kind::Spdk(_) | Kind::Url(_))
         && transports.iter().any(|transport| *transport != usual)
         && !local
     {

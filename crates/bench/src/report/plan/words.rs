@@ -231,7 +231,7 @@ impl Kind {
     /// The way to it when the plan names none.
     pub(super) fn usual_transport(&self) -> Transport {
         let url = match self {
-            Kind::Lunette | Kind::Ceiling | Kind::Tgt => return Transport::Iscsi,
+            Kind::Lunette | Kind::Ceiling | Kind::Tgt | Kind::Spdk(_) => return Transport::Iscsi,
             Kind::Vblade => return Transport::Aoe,
             Kind::Url(url) => url,
         };

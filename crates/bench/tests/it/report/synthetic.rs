@@ -74,6 +74,7 @@ fn made_up(row: &Row, job: &Job) -> RunResult {
         Kind::Lunette => (1.4, 0.000_2),
         Kind::Tgt => (11.0, 0.000_6),
         Kind::Vblade => (3.0, 0.000_6),
+        Kind::Spdk(_) => (1.5, 0.000_2),
         Kind::Url(_) => (2.0, 0.000_3),
     };
     let each = (fixed * (1.0 + 6.0 / depth) + per_byte * f64::from(job.bs)) * (1.0 + 0.04 * noise.next());

@@ -3,6 +3,7 @@
 use super::{State, to_wire};
 use crate::core::Core;
 use crate::core::budget::{Rest, bytes};
+use crate::core::trace::is_traced;
 use crate::slots::Key;
 use proto::verbs::Down;
 use reactor::io::Io;
@@ -91,8 +92,10 @@ impl<I: Io> Core<I> {
         task.state = State::Pushing { last: end.is_some(), moving };
         let connection = task.connection;
         let down = Down::Push { task: task.wire, at, from, end: end.map(to_wire) };
-        if let Some(ending) = &end {
-            self.trace_task_end(key, ending);
+        if let Some(ending) = end
+            && is_traced()
+        {
+            task.held = Some(Box::new(ending));
         }
         self.down(connection, down);
         None
@@ -105,6 +108,9 @@ impl<I: Io> Core<I> {
         self.has_moved(key);
         self.set_state(key, State::Running);
         if last {
+            if let Some(ending) = self.tasks.get_mut(key).and_then(|task| task.held.take()) {
+                self.trace_task_end(key, &ending);
+            }
             self.free_task(key);
         } else {
             self.run_task(key, Event::Pushed);

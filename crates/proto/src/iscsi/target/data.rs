@@ -135,7 +135,7 @@ impl Layer {
         task.fetch = None;
         task.lends = task.push.is_some();
         if task.given {
-            self.up.push_back(Up::FetchFailed(id));
+            self.up.push_back(Up::FetchFailed { task: id, sense: Box::new(sense) });
         }
         self.tell_refusal(violation);
         self.progress(id);

@@ -209,17 +209,7 @@ impl Layer {
             self.session.receive(true);
         }
         let data = Data { task: id, len, last: false, immediate: true };
-        if unexpected {
-            if len > 0 {
-                self.incoming = Incoming::Skip { len, data: Some(data) };
-            }
-            self.fail(id, Violation::UnexpectedUnsolicited);
-            return Ok(());
-        }
-        if len > 0 {
-            self.incoming = Incoming::Unplaced(data);
-        }
-        self.up.push_back(Up::Command(Command {
+        let command = Command {
             task: id,
             lun: pdu.lun.get(),
             attribute: attribute(pdu.flags),
@@ -227,7 +217,20 @@ impl Layer {
             read_bytes,
             write_bytes,
             unsolicited_bytes: unsolicited_end,
-        }));
+        };
+        if unexpected {
+            if len > 0 {
+                self.incoming = Incoming::Skip { len, data: Some(data) };
+            }
+            self.fail(id, Violation::UnexpectedUnsolicited);
+            let sense = self.tasks.get(id).and_then(|task| task.ending?.sense).map(Box::new);
+            self.up.push_back(Up::TurnedAway { command: Box::new(command), sense });
+            return Ok(());
+        }
+        if len > 0 {
+            self.incoming = Incoming::Unplaced(data);
+        }
+        self.up.push_back(Up::Command(command));
         Ok(())
     }
 

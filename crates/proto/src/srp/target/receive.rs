@@ -157,6 +157,9 @@ impl Target {
             task.stage = Stage::Ended;
             task.ending = Some(Ending { status: TASK_SET_FULL, sense: None, read_bytes: 0, write_bytes: 0 });
             self.out.push_back(Out::Response(id));
+            if let Some(command) = task.command.map(Box::new) {
+                self.up.push_back(Up::TurnedAway { command, sense: None });
+            }
         }
     }
 

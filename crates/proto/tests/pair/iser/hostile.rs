@@ -258,7 +258,7 @@ fn unsolicited_data_is_put_together_or_refused() {
             raw.down(Down::End { task: command.task, ending: Ending { write_bytes: 8192, ..GOOD } });
             assert_eq!(raw.sent::<ScsiResponse>().0.status, 0);
         } else {
-            assert!(matches!(raw.up(), Up::FetchFailed(_)));
+            assert!(matches!(raw.up(), Up::FetchFailed { .. }));
             assert!(matches!(raw.up(), Up::Refused { .. }));
             assert_eq!(raw.sent::<ScsiResponse>().0.status, 2);
         }

@@ -118,7 +118,7 @@ impl Raw {
                     assert!(self.node.machine.poll().is_none(), "the end comes last");
                     return reason;
                 }
-                Up::Command(_) | Up::Refused { .. } | Up::FetchFailed(_) => {}
+                Up::Command(_) | Up::Refused { .. } | Up::FetchFailed { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -188,7 +188,11 @@ impl<M: MessageMachine<Event = Up> + Transport> Replay<M> {
             Up::Fetched(task) => self.end(task),
             Up::Pushed(_) => {}
             Up::Gone { reason } => self.gone = Some(reason),
-            Up::FetchFailed(_) | Up::Function { .. } | Up::Refused { .. } | Up::Fault { .. } => {
+            Up::FetchFailed { .. }
+            | Up::TurnedAway { .. }
+            | Up::Function { .. }
+            | Up::Refused { .. }
+            | Up::Fault { .. } => {
                 panic!("{up:?}")
             }
         }

@@ -38,6 +38,8 @@ impl Transport for proto::iscsi::target::Target {
 
 #[derive(Default)]
 pub(crate) struct Device {
+    /// Ended by the transport without sense data, as TASK SET FULL.
+    pub(crate) turned_away: Vec<Command>,
     pub session: Option<Session>,
     running: BTreeMap<TaskId, Running>,
     /// Tasks that are over, and whose places are to come back, where data moves by RDMA.
@@ -77,7 +79,7 @@ impl Device {
                 self.go_on(command.task, target, now);
             }
             Up::Fetched(task) => self.pushed(task, target, now),
-            Up::FetchFailed(task) => {
+            Up::FetchFailed { task, .. } => {
                 self.running.remove(&task);
             }
             Up::Pushed(task) => self.pushed(task, target, now),
@@ -86,7 +88,8 @@ impl Device {
                 target.down(now, Down::FunctionDone { id, response });
             }
             Up::Leaving => target.down(now, Down::Close),
-            Up::Refused { .. } => {}
+            Up::TurnedAway { command, sense: None } => self.turned_away.push(*command),
+            Up::Refused { .. } | Up::TurnedAway { sense: Some(_), .. } => {}
             Up::Fault { what } => panic!("{what}"),
             Up::Gone { .. } => unreachable!("kept by the pair"),
         }

@@ -131,7 +131,7 @@ fn short_unsolicited_data_is_completed_by_r2t_only_below_first_burst() {
     let task = driver.command().task;
     fetch(&mut driver, task, 0, 4096);
     driver.send(unsolicited(8, 0, 0, true).as_bytes(), &[1; 100]);
-    assert!(matches!(driver.up(), Some(Up::FetchFailed(id)) if id == task));
+    assert!(matches!(driver.up(), Some(Up::FetchFailed { task: id, .. }) if id == task));
     driver.refused("RFC 7143");
     assert_eq!(sense(&mut driver), (0x0c, 0x0d));
 }
@@ -152,7 +152,7 @@ fn a_data_out_out_of_order_ends_the_task_after_the_f_bit() {
         [(unsolicited(7, 27, 0, false), (0x47, 0x05)), (unsolicited(7, 0, 4, false), (0x0c, 0x0d))]
     {
         let mut driver = faulty(pdu, |_| {});
-        assert!(matches!(driver.up(), Some(Up::FetchFailed(_))));
+        assert!(matches!(driver.up(), Some(Up::FetchFailed { .. })));
         driver.refused("RFC 7143");
         driver.quiet();
         driver.send(unsolicited(7, 1, 512, true).as_bytes(), &[1; 1536]);
@@ -169,9 +169,15 @@ fn more_than_first_burst_ends_the_task() {
     let task = driver.command().task;
     fetch(&mut driver, task, 0, 4096);
     driver.send(unsolicited(7, 0, 512, true).as_bytes(), &[1; 1540]);
-    assert!(matches!(driver.up(), Some(Up::FetchFailed(_))));
+    assert!(matches!(driver.up(), Some(Up::FetchFailed { .. })));
     driver.refused("RFC 7143");
     assert_eq!(sense(&mut driver), (0x0c, 0x0c));
+}
+
+/// The log can say of which command it was.
+fn turned_away(driver: &mut Driver) {
+    let Some(Up::TurnedAway { command, sense: Some(sense) }) = driver.up() else { panic!("for the log") };
+    assert_eq!((command.write_bytes, &sense.as_bytes()[12..14]), (512, &[0x0c, 0x0c][..]));
 }
 
 #[test]
@@ -179,11 +185,13 @@ fn data_that_was_not_agreed_on_never_reaches_the_layer_above() {
     let mut driver = Driver::new(|negotiated| negotiated.immediate_data = false);
     driver.send(write(7, 0, 512).as_bytes(), &[1; 512]);
     driver.refused("unexpected unsolicited data");
+    turned_away(&mut driver);
     assert!(driver.up().is_none());
     assert_eq!(sense(&mut driver), (0x0c, 0x0c));
     let mut driver = Driver::new(|negotiated| negotiated.initial_r2t = true);
     driver.send(open_write(7, 0, 512).as_bytes(), &[]);
     driver.refused("unexpected unsolicited data");
+    turned_away(&mut driver);
     driver.quiet();
     driver.send(unsolicited(7, 0, 0, true).as_bytes(), &[1; 512]);
     assert!(driver.up().is_none());
@@ -202,7 +210,7 @@ fn a_wrong_data_digest_ends_the_task() {
     driver.pending.extend([0; 516]);
     driver.pending[48 + 515] = 9;
     driver.run();
-    assert!(matches!(driver.up(), Some(Up::FetchFailed(id)) if id == task));
+    assert!(matches!(driver.up(), Some(Up::FetchFailed { task: id, .. }) if id == task));
     driver.refused("RFC 7143");
     let sent = driver.sent();
     assert_eq!(sent[0].view::<wire::iscsi::Reject>().reason, RejectReason::DATA_DIGEST);
@@ -223,7 +231,7 @@ fn data_for_no_task_or_no_r2t_is_rejected() {
     driver.send(data_out(7, tag ^ 0x10000, 0, 0, true).as_bytes(), &[1; 512]);
     driver.rejected(RejectReason::INVALID_FIELD, Opcode::DATA_OUT);
     driver.send(data_out(7, tag, 0, 0, true).as_bytes(), &[1; 512]);
-    assert!(matches!(driver.up(), Some(Up::FetchFailed(_))), "F before all of the R2T came");
+    assert!(matches!(driver.up(), Some(Up::FetchFailed { .. })), "F before all of the R2T came");
     driver.refused("RFC 7143");
     assert_eq!(sense(&mut driver), (0x0c, 0x0d));
 }

@@ -1,0 +1,304 @@
+//! SPDK's iscsi_tgt as a child: one daemon for one run, with disks in its huge pages. Its user has built it.
+
+use super::daemon::{PATIENCE, ended, last_words};
+use super::files::Directory;
+use super::link::{AT_ONCE, Place};
+use super::peer::free_port;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::{SocketAddrV4, TcpStream};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What SPDK puts before the names of its targets.
+const NODE_BASE: &str = "iqn.2016-06.io.spdk";
+const TARGET: &str = "peer";
+const BLOCK_BYTES: u64 = 512;
+/// Memory that it takes beside its disks: with the pools below, a disk of 1 GiB fits into 4400 MiB.
+const OWN_MIB: u64 = 3376;
+const MIB: u64 = 1 << 20;
+
+/// An iscsi_tgt that serves; it is ended when this is dropped.
+#[derive(Debug)]
+pub(super) struct Spdk {
+    child: Child,
+    words: Option<JoinHandle<String>>,
+    portal: SocketAddrV4,
+    /// Holds its configuration and the socket of its RPCs.
+    _directory: Directory,
+    commands: Vec<String>,
+}
+
+impl Spdk {
+    /// Its version, if it can serve so many disks of so many bytes here.
+    pub(super) fn prepare(place: &Place, program: &Path, sizes: &[u64]) -> Result<String, String> {
+        if !program.is_file() {
+            let fix = "build SPDK, and give --peer spdk= the path of its build/bin/iscsi_tgt";
+            return Err(format!("{} is no program; {fix}", program.display()));
+        }
+        let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
+        huge_pages(&read("/proc/meminfo")?, &read("/proc/mounts")?, memory_mib(sizes))?;
+        place.tools().run(&[&program.display().to_string(), "-v"])
+    }
+
+    /// Starts it on these cores with disks of so many bytes, which it numbers from 0.
+    pub(super) fn start(
+        place: &Place,
+        program: &Path,
+        cores: &[usize],
+        sizes: &[u64],
+    ) -> Result<Spdk, String> {
+        let portal = SocketAddrV4::new(place.address(), free_port()?);
+        let directory = Directory::make(&std::env::temp_dir(), "spdk")?;
+        let (file, socket) = (directory.path().join("iscsi.json"), directory.path().join("rpc"));
+        let text = config(portal, sizes).to_string();
+        fs::write(&file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
+        let cores = if cores.is_empty() {
+            reactor::topology::usable_cores().map_err(|error| format!("cores: {error}"))?
+        } else {
+            cores.to_vec()
+        };
+        let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let [file, socket] = [file, socket].map(|path| path.display().to_string());
+        let memory = memory_mib(sizes).to_string();
+        let arguments =
+            ["-m", &format!("[{list}]"), "-s", &memory, "-r", &socket, "-c", &file].map(String::from);
+        let mut command = place.command(program, &cores, AT_ONCE);
+        command.args(&arguments).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+        let stderr = child.stderr.take();
+        let line = [place.prefix(&cores), vec![program.display().to_string()], arguments.into()].concat();
+        let mut spdk = Spdk {
+            child,
+            words: Some(thread::spawn(move || last_words(stderr))),
+            portal,
+            _directory: directory,
+            commands: vec![
+                "# iscsi_tgt spins on all its cores whatever the scheduling says".into(),
+                format!("echo '{text}' > {file}"),
+                line.join(" "),
+            ],
+        };
+        spdk.wait()?;
+        Ok(spdk)
+    }
+
+    /// Waits until it listens.
+    fn wait(&mut self) -> Result<(), String> {
+        let begin = Instant::now();
+        while TcpStream::connect(self.portal).is_err() {
+            let has_ended = !matches!(self.child.try_wait(), Ok(None));
+            if has_ended || begin.elapsed() > PATIENCE {
+                return Err(self.fault("iscsi_tgt does not serve"));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// The URLs of its units.
+    pub(super) fn units(&self, count: u32) -> Vec<String> {
+        (0..count).map(|lun| format!("iscsi://{}/{NODE_BASE}:{TARGET}/{lun}", self.portal)).collect()
+    }
+
+    /// The process's number.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The commands that do the same.
+    pub(super) fn commands(&self) -> &[String] {
+        &self.commands
+    }
+
+    /// Ends it in order, and waits until it has ended.
+    pub(super) fn stop(&mut self) -> Result<(), String> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
+        if !matches!(asked, Some(Ok(()))) {
+            return Err(self.fault("iscsi_tgt cannot be ended"));
+        }
+        match ended(&mut self.child)? {
+            status if status.success() => Ok(()),
+            status => Err(self.fault(&format!("iscsi_tgt ended with {status}"))),
+        }
+    }
+
+    /// What went wrong, with iscsi_tgt's last words. It does not live on.
+    fn fault(&mut self, what: &str) -> String {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
+        format!("{what}; its last words: {}", words.trim())
+    }
+}
+
+impl Drop for Spdk {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// What it reads at its start: the calls of its RPC interface, subsystem by subsystem.
+fn config(portal: SocketAddrV4, sizes: &[u64]) -> Value {
+    let call = |method: &str, params: Value| json!({ "method": method, "params": params });
+    let name = |number: usize| format!("Malloc{number}");
+    let disk = |(number, size): (usize, &u64)| {
+        let blocks = size / BLOCK_BYTES;
+        let params = json!({ "name": name(number), "num_blocks": blocks, "block_size": BLOCK_BYTES });
+        call("bdev_malloc_create", params)
+    };
+    let disks: Vec<Value> = sizes.iter().enumerate().map(disk).collect();
+    let lun = |number: usize| json!({ "bdev_name": name(number), "lun_id": number });
+    let luns: Vec<Value> = (0..sizes.len()).map(lun).collect();
+    // As large as pools can be in this memory.
+    let options = json!({
+        "node_base": NODE_BASE, "max_sessions": 32, "immediate_data": true, "first_burst_length": 262_144,
+        "immediate_data_pool_size": 1024, "data_out_pool_size": 1024,
+    });
+    let portals = json!([{ "host": portal.ip().to_string(), "port": portal.port().to_string() }]);
+    let node = json!({
+        "name": TARGET, "alias_name": TARGET, "pg_ig_maps": [{ "pg_tag": 1, "ig_tag": 1 }], "luns": luns,
+        "queue_depth": 128, "disable_chap": true,
+    });
+    let iscsi = [
+        call("iscsi_set_options", options),
+        call("iscsi_create_portal_group", json!({ "tag": 1, "portals": portals })),
+        call("iscsi_create_initiator_group", json!({ "tag": 1, "initiators": ["ANY"], "netmasks": ["ANY"] })),
+        call("iscsi_create_target_node", node),
+    ];
+    json!({ "subsystems": [
+        { "subsystem": "bdev", "config": disks },
+        { "subsystem": "iscsi", "config": iscsi },
+    ] })
+}
+
+fn memory_mib(sizes: &[u64]) -> u64 {
+    sizes.iter().fold(OWN_MIB, |all, size| all.saturating_add(size.div_ceil(MIB)))
+}
+
+/// Whether so much memory is free on huge pages, by /proc/meminfo and /proc/mounts.
+fn huge_pages(meminfo: &str, mounts: &str, needed_mib: u64) -> Result<(), String> {
+    let figure = |name: &str| {
+        let value = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok())
+    };
+    let (Some(page_kib @ 1..), Some(free)) = (figure("Hugepagesize"), figure("HugePages_Free")) else {
+        return Err("SPDK needs huge pages, and this kernel has none (CONFIG_HUGETLBFS)".into());
+    };
+    let needed = needed_mib.saturating_mul(1024).div_ceil(page_kib);
+    if free < needed {
+        let all = figure("HugePages_Total").unwrap_or(0).saturating_add(needed - free);
+        return Err(format!(
+            "SPDK needs {needed} free huge pages of {page_kib} KiB, and there are {free}; as root: \
+             sysctl vm.nr_hugepages={all} (and back afterwards: nothing else can use that memory)"
+        ));
+    }
+    if !mounts.lines().any(|line| line.split(' ').nth(2) == Some("hugetlbfs")) {
+        let fix = "as root: mkdir -p /dev/hugepages && mount -t hugetlbfs none /dev/hugepages";
+        return Err(format!("SPDK needs hugetlbfs, which is not mounted; {fix}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tools::Tools;
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    const MOUNTS: &str = "proc /proc proc rw 0 0\nnone /dev/hugepages hugetlbfs rw 0 0\n";
+
+    fn meminfo(total: u64, free: u64) -> String {
+        format!("MemTotal: 9 kB\nHugePages_Total: {total}\nHugePages_Free: {free}\nHugepagesize: 2048 kB\n")
+    }
+
+    #[test]
+    fn its_configuration_has_a_disk_for_each_unit_and_the_portal() {
+        let config = config("127.0.0.1:4000".parse().unwrap(), &[1 << 30, 64 << 20]);
+        let calls: Vec<&Value> = config["subsystems"].as_array().unwrap().iter().collect();
+        assert_eq!(calls[0]["subsystem"], "bdev");
+        let disk = &calls[0]["config"][1];
+        assert_eq!(disk["method"], "bdev_malloc_create");
+        assert_eq!(disk["params"], json!({ "name": "Malloc1", "num_blocks": 131_072, "block_size": 512 }));
+        let iscsi = calls[1]["config"].as_array().unwrap();
+        let methods: Vec<&str> = iscsi.iter().filter_map(|call| call["method"].as_str()).collect();
+        let expected = [
+            "iscsi_set_options",
+            "iscsi_create_portal_group",
+            "iscsi_create_initiator_group",
+            "iscsi_create_target_node",
+        ];
+        assert_eq!(methods, expected);
+        assert_eq!(iscsi[0]["params"]["immediate_data_pool_size"], 1024);
+        assert_eq!(iscsi[1]["params"]["portals"], json!([{ "host": "127.0.0.1", "port": "4000" }]));
+        let luns = json!([{ "bdev_name": "Malloc0", "lun_id": 0 }, { "bdev_name": "Malloc1", "lun_id": 1 }]);
+        assert_eq!(iscsi[3]["params"]["luns"], luns);
+        assert_eq!(iscsi[3]["params"]["disable_chap"], true);
+    }
+
+    #[test]
+    fn huge_pages_that_are_missing_are_told_with_their_cure() {
+        let needed = memory_mib(&[1 << 30]);
+        assert_eq!(needed, 4400);
+        assert_eq!(huge_pages(&meminfo(2300, 2200), MOUNTS, needed), Ok(()));
+        let few = huge_pages(&meminfo(300, 100), MOUNTS, needed).unwrap_err();
+        assert!(few.contains("needs 2200 free huge pages of 2048 KiB, and there are 100"), "{few}");
+        assert!(few.contains("sysctl vm.nr_hugepages=2400"), "{few}");
+        let unmounted = huge_pages(&meminfo(2300, 2300), "proc /proc proc rw 0 0\n", needed).unwrap_err();
+        assert!(unmounted.contains("mount -t hugetlbfs none /dev/hugepages"), "{unmounted}");
+        assert!(huge_pages("MemTotal: 9 kB\n", MOUNTS, needed).unwrap_err().contains("this kernel has none"));
+        let place = Place::new(&Tools::new(), None).unwrap();
+        let absent = Spdk::prepare(&place, Path::new("/nothing/there"), &[1 << 30]).unwrap_err();
+        assert!(absent.contains("/nothing/there is no program; build SPDK"), "{absent}");
+    }
+
+    /// Starts a script in its place, which finds what iscsi_tgt finds.
+    fn start(script: &str) -> Result<Spdk, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("iscsi_tgt");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Spdk::start(&Place::new(&Tools::new(), None)?, &program, &[0], &[64 << 20])
+    }
+
+    #[test]
+    fn it_serves_on_its_cores_and_ends_without_a_trace() {
+        // It listens where the configuration says, and ends in order by SIGTERM.
+        let script = r#"[ "$1 $2 $3 $4 $5 $7" = "-m [0] -s 3440 -r -c" ] || exit 2
+            exec perl -MIO::Socket::INET -e 'local $/; my ($port) = <> =~ /"port":"(\d+)"/; $SIG{TERM} = sub { exit 0 };
+            my $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1", LocalPort => $port) or die;
+            sleep 1 while 1' "$8""#;
+        let mut spdk = start(script).unwrap_or_else(|error| panic!("{error}"));
+        let units = spdk.units(2);
+        assert!(units[1].ends_with("/iqn.2016-06.io.spdk:peer/1"), "{units:?}");
+        let status = fs::read_to_string(format!("/proc/{}/status", spdk.pid())).unwrap();
+        assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+        assert!(spdk.commands()[2].contains("iscsi_tgt -m [0] -s 3440"), "{:?}", spdk.commands());
+        spdk.stop().unwrap();
+        let directory = spdk._directory.path().to_path_buf();
+        drop(spdk);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn its_last_words_are_told() {
+        let fault = start("echo 'EAL: no memory' >&2; exit 1").err().unwrap_or_default();
+        assert!(fault.contains("does not serve") && fault.contains("EAL: no memory"), "{fault}");
+        let mut spdk = start(
+            r#"exec perl -MIO::Socket::INET -e 'local $/; my ($port) = <> =~ /"port":"(\d+)"/;
+            $SIG{TERM} = sub { print STDERR "not in order\n"; exit 3 };
+            my $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1", LocalPort => $port) or die;
+            sleep 1 while 1' "$8""#,
+        )
+        .unwrap_or_else(|error| panic!("{error}"));
+        let fault = spdk.stop().unwrap_err();
+        assert!(fault.contains("exit status: 3") && fault.contains("not in order"), "{fault}");
+    }
+}

@@ -1,0 +1,49 @@
+//! What Lunette must reach of SPDK's iscsi_tgt, within one run.
+
+use super::marks::{Mark, against};
+use super::results::{Results, Side};
+
+/// What is measured.
+pub(super) const PLAN: &str = include_str!("../../peer.toml");
+
+/// As the report calls it.
+const SPDK: &str = "SPDK ram";
+
+/// All marks.
+pub(super) fn marks(results: &Results) -> Vec<Mark> {
+    let ours = results.rows.iter().filter(|row| row.target == "Lunette");
+    ours.map(|ours| against(ours, "SPDK", vec![ours.of(SPDK)], at_least(ours))).collect()
+}
+
+/// Where both spin, further ahead with few bytes; in bulk, and as a user gets it, ahead.
+fn at_least(ours: &Side) -> f64 {
+    match (ours.scheduling.as_str(), ours.block.as_str(), ours.depth.as_str()) {
+        ("spinning", "512" | "4K", "1") => 1.1,
+        ("spinning", "512" | "4K", _) => 1.3,
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::marks::tests::results_with;
+    use super::*;
+
+    #[test]
+    fn every_row_of_ours_is_held_against_spdk() {
+        let (plan, results) = results_with(PLAN, Some("spdk=/opt/iscsi_tgt"));
+        let marks = marks(&results);
+        for matrix in &plan.matrices {
+            assert!(marks.iter().any(|mark| mark.ours.section == matrix.title), "{}", matrix.title);
+        }
+        for mark in &marks {
+            assert!(results.rows.contains(&mark.against[0].0), "{:?}", mark.ours);
+        }
+        let of = |section: &str, depth: &str| {
+            let is_it = |mark: &&Mark| mark.ours.section == section && mark.ours.depth == depth;
+            marks.iter().find(is_it).map(|mark| mark.at_least)
+        };
+        let found = [of("A: 4K", "1"), of("A: 4K", "32"), of("A: bulk", "32"), of("C: 4K", "1")];
+        assert_eq!(found, [Some(1.1), Some(1.3), Some(1.0), Some(1.0)]);
+    }
+}
