@@ -10,16 +10,17 @@ mod tests;
 pub(crate) use program::{ExtendedCopy, abort, extended_copy1, extended_copy4};
 pub(crate) use report::{receive, third_party_page};
 
+use crate::reservation::device;
 use crate::sense::Check;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use wire::SenseKey;
 
 /// Copy operations that run on a unit at a time, of all nexuses together.
 const COPIES_MAX: u16 = 64;
-/// Of these, the last that a nexus gets which runs another: so many are left to others.
-const COPIES_OF_MANY_MAX: u16 = 48;
+/// Of these, those of the nexuses of one initiator.
+const COPIES_OF_ONE_MAX: u16 = 16;
 /// CSCD descriptors in one parameter list.
 const CSCDS_MAX: u16 = 16;
 /// Segment descriptors in one parameter list.
@@ -27,13 +28,49 @@ const SEGMENTS_MAX: u16 = 256;
 /// Bytes of CSCD and segment descriptors in one parameter list.
 const DESCRIPTOR_BYTES_MAX: u16 = 7680;
 
+/// The copy operations that run on a unit, counted by initiator, whatever sessions it has.
+#[derive(Debug, Default)]
+pub struct Copies(Mutex<BTreeMap<Vec<u8>, u16>>);
+
+/// One of the unit's [`COPIES_MAX`], until it is dropped.
+#[derive(Debug)]
+struct Place {
+    copies: Arc<Copies>,
+    initiator: Vec<u8>,
+}
+
+impl Copies {
+    /// A place for a copy operation of the initiator with this TransportID.
+    fn take(self: &Arc<Copies>, transport_id: &[u8]) -> Result<Place, Check> {
+        let initiator = device(transport_id).to_vec();
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = counts.values().fold(0, |all: u16, count| all.saturating_add(*count));
+        let own = counts.get(&initiator).copied().unwrap_or(0);
+        if all >= COPIES_MAX || own >= COPIES_OF_ONE_MAX {
+            return Err(INSUFFICIENT_RESOURCES);
+        }
+        counts.insert(initiator.clone(), own.saturating_add(1));
+        Ok(Place { copies: Arc::clone(self), initiator })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.copies.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.initiator) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&self.initiator);
+            }
+        }
+    }
+}
+
 /// The outcomes of a nexus's copy operations on a unit, by list identifier, as long as they are held.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     /// Oldest first.
     records: VecDeque<Record>,
-    /// Held once by each copy operation that runs, with a list identifier or without.
-    slot: Arc<()>,
 }
 
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ pub use transport::{TransportId, iscsi_transport_id};
 
 pub(crate) use program::{PersistentReserveOut, ReserveRelease, release6, release10, reserve6, reserve10};
 pub(crate) use program::{persistent_reserve_in, persistent_reserve_out};
-pub(crate) use transport::aoe_mac;
+pub(crate) use transport::{aoe_mac, device};
 
 use crate::home::{Aborted, Draft, HomeReply, Identity};
 use crate::nexus::NexusId;

@@ -1,5 +1,6 @@
 //! A logical unit's fixed identity, and one core's view of it.
 
+use crate::copy::Copies;
 use crate::policy::Policy;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +39,8 @@ pub struct Unit {
     pub remote: bool,
     /// There is a state directory: what must survive a restart can be kept.
     pub can_keep: bool,
-    /// Held once by each copy operation that runs on the unit.
-    pub copies: Arc<()>,
+    /// The copy operations that run on the unit.
+    pub copies: Arc<Copies>,
     /// Target ports through which the unit is reached, in ascending order of their identifiers.
     pub ports: Vec<Port>,
 }

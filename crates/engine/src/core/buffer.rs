@@ -111,6 +111,11 @@ impl Held {
         self.units[unit].of(purpose)
     }
 
+    /// No step of a task for this unit has one.
+    fn is_idle(&self, unit: u32) -> bool {
+        self.units.get(unit as usize).is_some_and(|unit| unit.step == 0)
+    }
+
     fn take(&mut self, unit: u32, purpose: Purpose, bytes: u64) {
         *self.of(unit, purpose) += bytes;
         if purpose == Purpose::Unasked {
@@ -257,10 +262,20 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Gives the oldest task of the connection that waits for a buffer one, if it may have it.
+    /// Gives the oldest task of the connection that waits for a buffer one, if it may have it; else the oldest whose unit has
+    /// none: nobody may be kept from a unit by who keeps its connection from another.
     fn feed(&mut self, origin: Key) -> bool {
         let Some(conn) = self.connections.get(origin) else { return false };
-        let Some((key, step)) = conn.share.starving.front() else { return false };
+        let is_idle = |(key, _): &(Key, Option<Step>)| {
+            self.tasks.get(*key).is_some_and(|task| self.held.is_idle(task.unit))
+        };
+        let idle = conn.share.starving.iter().position(is_idle);
+        self.feed_at(origin, 0) || idle.is_some_and(|index| index > 0 && self.feed_at(origin, index))
+    }
+
+    fn feed_at(&mut self, origin: Key, index: usize) -> bool {
+        let Some(conn) = self.connections.get(origin) else { return false };
+        let Some((key, step)) = conn.share.starving.get(index) else { return false };
         let (key, first) = (*key, self.tasks.get(*key).and_then(|task| task.exec.as_ref()));
         let wanted = match step {
             Some(Step::ReadPush { len, .. }) => *len,
@@ -270,7 +285,7 @@ impl<I: Io> Core<I> {
             return false;
         }
         let conn = self.connections.get_mut(origin);
-        match conn.and_then(|conn| conn.share.starving.pop_front()) {
+        match conn.and_then(|conn| conn.share.starving.remove(index)) {
             Some((key, Some(step))) => {
                 if let Some(event) = self.perform(key, step) {
                     self.run_task(key, event);

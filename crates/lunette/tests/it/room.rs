@@ -247,6 +247,9 @@ fn as_many_sessions_as_there_may_be_keep_nobody_from_a_unit_that_is_not_theirs()
     for lun in [1, 2] {
         let login = Login::named(&format!("other{lun}")).with_digests();
         let mut other = Initiator::login(&daemon.lun(lun), &login).expect("a session");
+        other.ready(own.lun).expect("TEST UNIT READY");
+        // What waits for theirs holds up nothing for another, not even on the same connection.
+        ask_in_vain(&mut other, &own, 1);
         for bytes in [512, PIECE, 4 * PIECE] {
             let blocks = bytes as u32 / BLOCK_BYTES;
             other.write_blocks(lun, 0, BLOCK_BYTES, &vec![3; bytes], false).expect("WRITE");

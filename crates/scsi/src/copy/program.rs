@@ -1,7 +1,7 @@
 //! The commands that copy, and the one that stops a copy.
 
 use super::list::{self, Format, Order, Segment};
-use super::{COPIES_MAX, COPIES_OF_MANY_MAX, INSUFFICIENT_RESOURCES, Outcome, Progress};
+use super::{Outcome, Place, Progress};
 use crate::admit::Admission;
 use crate::command::Ending;
 use crate::exec::{CHUNK_BYTES, Env, Event, Program, Step};
@@ -57,8 +57,7 @@ pub(crate) struct ExtendedCopy {
     /// The piece at hand was written without being durable.
     is_cached: bool,
     progress: Arc<Progress>,
-    /// One of the unit's [`COPIES_MAX`], and one of the nexus's.
-    slots: Option<[Arc<()>; 2]>,
+    place: Option<Place>,
 }
 
 /// Aborted between two steps, it still tells.
@@ -86,7 +85,7 @@ impl ExtendedCopy {
             is_read: false,
             is_cached: false,
             progress: Arc::new(Progress { service_action, ..Progress::default() }),
-            slots: None,
+            place: None,
         }
     }
 
@@ -119,13 +118,7 @@ impl ExtendedCopy {
             env.nexus.copies.forget(list_id);
         }
         self.order = list::parse(self.format, list, env)?;
-        let (of_unit, own) = (&env.view.unit.copies, &env.nexus.copies.slot);
-        // Who counts them holds one itself.
-        let max = if Arc::strong_count(own) > 1 { COPIES_OF_MANY_MAX } else { COPIES_MAX };
-        if Arc::strong_count(of_unit) > usize::from(max) {
-            return Err(INSUFFICIENT_RESOURCES);
-        }
-        self.slots = Some([Arc::clone(of_unit), Arc::clone(own)]);
+        self.place = Some(env.view.unit.copies.take(&env.nexus.transport_id)?);
         match self.order.list_id {
             Some(list_id) => env.nexus.copies.begin(list_id, &self.progress),
             None => Ok(()),

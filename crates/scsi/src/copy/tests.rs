@@ -3,6 +3,7 @@
 use super::*;
 use crate::command::Status;
 use crate::nexus::Reach;
+use crate::reservation::iscsi_transport_id;
 use crate::storage::{MediaOp, StoreError};
 use crate::testing::{BLOCK, Bench, Outcome as Ended, unit};
 use proptest::prelude::*;
@@ -323,29 +324,28 @@ fn an_immediate_copy_tells_its_end_and_cannot_go_without_a_name() {
 fn copies_of_a_unit_are_counted() {
     let mut bench = bench();
     let list = short_list(1, 0, &[cscd(&bench, 0)], &[segment(0, 0, 0, 1, 0, 9)]);
-    let others: Vec<_> = (1..COPIES_MAX).map(|_| Arc::clone(&bench.view.unit.copies)).collect();
+    let take = |bench: &Bench, host: u16| bench.view.unit.copies.take(&host.to_be_bytes()).unwrap();
+    let others: Vec<Place> = (1..COPIES_MAX).map(|host| take(&bench, host)).collect();
     copy(&mut bench, &list).assert_good();
-    let last = Arc::clone(&bench.view.unit.copies);
+    let last = take(&bench, 0);
     copy(&mut bench, &list).assert_check(0x5, 0x5503);
     drop((others, last));
     copy(&mut bench, &list).assert_good();
 }
 
+/// Whatever number of sessions it has (RFC 7143 section 4.4.7: they differ in the ISID).
 #[test]
-fn the_last_places_are_for_those_that_run_no_other_copy() {
+fn one_initiator_leaves_places_for_copies_to_others() {
     let mut bench = bench();
+    let session = |isid: u64| iscsi_transport_id("iqn.2026-11.example:greedy", isid);
+    let copies = Arc::clone(&bench.view.unit.copies);
+    let greedy: Vec<Place> =
+        (0..u64::from(COPIES_OF_ONE_MAX)).map(|isid| copies.take(&session(isid)).unwrap()).collect();
+    assert!(copies.take(&session(99)).is_err());
     let list = short_list(1, 0, &[cscd(&bench, 0)], &[segment(0, 0, 0, 1, 0, 9)]);
-    let _running = Arc::clone(&bench.nexuses[0].copies.slot);
-    let mut others: Vec<_> = (1..COPIES_OF_MANY_MAX).map(|_| Arc::clone(&bench.view.unit.copies)).collect();
     copy(&mut bench, &list).assert_good();
-    others.push(Arc::clone(&bench.view.unit.copies));
-    copy(&mut bench, &list).assert_check(0x5, 0x5503);
-    let mut cdb = vec![0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    cdb.extend((list.len() as u32).to_be_bytes());
-    cdb.extend([0, 0]);
-    // The second nexus has yet to hear that the unit was powered on.
-    bench.nexuses[1].attentions.clear();
-    bench.run(1, &cdb, &list, 0).assert_good();
+    drop(greedy);
+    assert!(copies.take(&session(99)).is_ok() && copies.0.lock().unwrap().is_empty());
 }
 
 /// An operation that is under way, as its program would note it.

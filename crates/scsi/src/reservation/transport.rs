@@ -36,6 +36,13 @@ pub(crate) fn aoe_mac(transport_id: &[u8]) -> Option<Mac> {
     }
 }
 
+/// What the TransportIDs of all ports of an initiator device begin with: up to the session's identifier, if it is iSCSI's.
+pub(crate) fn device(transport_id: &[u8]) -> &[u8] {
+    let separator = SEPARATOR.as_bytes();
+    let name = transport_id.windows(separator.len()).position(|bytes| bytes == separator);
+    name.and_then(|end| transport_id.get(..end)).unwrap_or(transport_id)
+}
+
 impl TransportId {
     /// Takes the first TransportID of a list; the rest of the list comes with it.
     pub fn split(list: &[u8]) -> Result<(TransportId, &[u8]), Malformed> {
