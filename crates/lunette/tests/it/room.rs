@@ -232,30 +232,36 @@ fn as_many_sessions_as_there_may_be_keep_nobody_from_a_unit_that_is_not_theirs()
     // With digests, RAM too is written through buffers.
     let daemon = Daemon::serve(["--cores", "0", "--lun", "ram:1M", "--lun", &spec, "--lun", "ram:64M"]);
     let own = daemon.lun(0);
+    let others_are_served = |round: u32| {
+        for lun in [1, 2] {
+            let login = Login::named(&format!("other{round}{lun}")).with_digests();
+            let mut other = Initiator::login(&daemon.lun(lun), &login).expect("a session");
+            other.ready(own.lun).expect("TEST UNIT READY");
+            // What waits for theirs holds up nothing else, not even on the same connection.
+            let waits =
+                (round == 0).then(|| other.issue(own.lun, &read_cdb(), PIECE, Vec::new()).expect("sent"));
+            for bytes in [512, PIECE, 4 * PIECE] {
+                let blocks = bytes as u32 / BLOCK_BYTES;
+                other.write_blocks(lun, 0, BLOCK_BYTES, &vec![3; bytes], false).expect("WRITE");
+                assert!(other.read_blocks(lun, 0, blocks, BLOCK_BYTES).expect("READ") == vec![3; bytes]);
+            }
+            assert!(waits.is_none_or(|tag| !other.has_ended(tag)), "there was room on their unit");
+        }
+    };
     let asked = |n: u32| {
         let mut initiator = session(&own, &format!("mute{n}"));
-        ask_in_vain(&mut initiator, &own, 2);
+        ask_in_vain(&mut initiator, &own, 3);
         initiator
     };
-    let asking: Vec<Initiator> = (0..128).map(asked).collect();
+    let asking: Vec<Initiator> = (0..180).map(asked).collect();
+    others_are_served(0);
     let unasked = |n: u32| {
         let mut initiator = session(&own, &format!("tardy{n}"));
         announce_in_vain(&mut initiator, &own, 8);
         initiator
     };
-    let announcing: Vec<Initiator> = (0..120).map(unasked).collect();
-    for lun in [1, 2] {
-        let login = Login::named(&format!("other{lun}")).with_digests();
-        let mut other = Initiator::login(&daemon.lun(lun), &login).expect("a session");
-        other.ready(own.lun).expect("TEST UNIT READY");
-        // What waits for theirs holds up nothing for another, not even on the same connection.
-        ask_in_vain(&mut other, &own, 1);
-        for bytes in [512, PIECE, 4 * PIECE] {
-            let blocks = bytes as u32 / BLOCK_BYTES;
-            other.write_blocks(lun, 0, BLOCK_BYTES, &vec![3; bytes], false).expect("WRITE");
-            assert!(other.read_blocks(lun, 0, blocks, BLOCK_BYTES).expect("READ") == vec![3; bytes]);
-        }
-    }
+    let announcing: Vec<Initiator> = (0..60).map(unasked).collect();
+    others_are_served(1);
     drop((asking, announcing));
     daemon.stop();
 }
