@@ -188,7 +188,7 @@ impl RemoteLane {
         };
         io.arena().give(&places);
         if is_withdrawn {
-            return self.told_late(data.is_some());
+            return self.told_late(io.now(), data.is_some());
         }
         if matches!(ending, Ending::Lost { .. }) {
             return self.renew(io, "the unit answers no questions");
@@ -215,7 +215,7 @@ impl RemoteLane {
                 self.modes_changed = false;
                 self.store.modes_seen(&Modes::of(data));
             }
-            (Question::Order, Some(_)) if self.examination.is_none() => self.proven(),
+            (Question::Order, Some(_)) if self.examination.is_none() => self.proven(io.now()),
             (Question::Capacity | Question::Modes, None)
             | (Question::Inquiry | Question::Identity(_) | Question::Order, Some(_) | None) => {}
         }
@@ -247,13 +247,13 @@ impl RemoteLane {
     }
 
     /// What became of a withdrawn question. An answer that came all the same is a proof.
-    fn told_late(&mut self, is_answered: bool) {
+    fn told_late(&mut self, now: Time, is_answered: bool) {
         match &mut self.examination {
             Some(examination) => {
                 examination.is_proven |= is_answered;
                 examination.is_stale = false;
             }
-            None if is_answered => self.proven(),
+            None if is_answered => self.proven(now),
             None => {}
         }
     }
@@ -335,7 +335,7 @@ impl RemoteLane {
     fn admit<I: Io>(&mut self, io: &mut I) {
         let Some(Examination { is_arrival, is_proven, .. }) = self.examination.take() else { return };
         match (is_arrival, is_proven) {
-            (true, true) => self.proven(),
+            (true, true) => self.proven(io.now()),
             (true, false) => self.unproven(io.now()),
             (false, _) => {}
         }

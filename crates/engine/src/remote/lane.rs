@@ -31,7 +31,7 @@ pub(super) struct RemoteLane {
     pub(super) session: Session,
     flights: Vec<Flight>,
     free: Vec<u32>,
-    /// Cancelled writes that nothing is sent for, and that are not over.
+    /// Cancelled writes that nothing is sent for, and that the target may execute yet.
     lingering: Vec<u32>,
     /// The log has it that the target is asked for proofs of what was given up.
     awaits_proofs: bool,
@@ -374,7 +374,7 @@ impl RemoteLane {
     }
 
     /// The commands of earlier sessions can be executed no more.
-    pub(super) fn proven(&mut self) {
+    pub(super) fn proven(&mut self, now: Time) {
         self.vigil = None;
         if self.session.ends_by_answers() {
             return;
@@ -382,6 +382,7 @@ impl RemoteLane {
         self.session.proven();
         self.store.loose.keep(self.id, |_| false);
         self.flights.iter_mut().for_each(|flight| flight.may_land = false);
+        self.let_go(now);
     }
 
     /// Whether the target may yet execute a write that an earlier session has sent.
@@ -437,12 +438,16 @@ impl RemoteLane {
     }
 
     fn proceed<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending, done: &mut Vec<(OpId, Outcome)>) {
-        if matches!(ending, Ending::Lost { may_land: true }) && self.lingers(io.now(), index) {
-            let place = place_of(&self.flights[index as usize].op);
-            self.session.give_up(io.now(), place);
+        let judged = self.judge(io, index, ending);
+        let Flight { op, verdict, .. } = self.flights[index as usize];
+        if self.lingers(io.now(), index) {
+            match self.session.ends_by_answers() {
+                true => self.session.give_up(io.now(), place_of(&op)),
+                false => self.store.loose.give_up(self.id, index),
+            }
             return self.lingering.push(index);
         }
-        let step = match (self.judge(io, index, ending), self.flights[index as usize].verdict) {
+        let step = match (judged, verdict) {
             (Ok(None), Some(error)) => Err(error),
             (Ok(None), None) => self.advance(io, index).map(|()| None),
             (other, _) => other,
@@ -455,16 +460,21 @@ impl RemoteLane {
         done.push((self.end(io, index), outcome));
     }
 
-    /// Whether a write has to wait for its end although it is not sent any more. Over AoE no function ends it, and whatever
-    /// cancelled it promises that it is over.
+    /// Whether a write has to wait for its end although it is not sent any more: whatever cancelled it promises that it is
+    /// over.
     fn lingers(&self, now: Time, index: u32) -> bool {
         let flight = &self.flights[index as usize];
         let is_cancelled = flight.verdict == Some(StoreError::Cancelled) && changes(&flight.op);
         let is_due = now.since(flight.progress_at) >= self.store.give_up_after();
-        is_cancelled
-            && self.session.ends_by_answers()
-            && !is_due
-            && self.session.may_change(place_of(&flight.op))
+        is_cancelled && !is_due && self.may_land(flight)
+    }
+
+    /// Whether the target may execute yet what was sent for an operation that is not sent any more.
+    fn may_land(&self, flight: &Flight) -> bool {
+        match self.session.ends_by_answers() {
+            true => self.session.may_change(place_of(&flight.op)),
+            false => flight.may_land,
+        }
     }
 
     /// Ends those that have not to wait any more.
@@ -473,8 +483,11 @@ impl RemoteLane {
         let (lingering, over): (Vec<u32>, Vec<u32>) =
             all.into_iter().partition(|index| self.lingers(now, *index));
         self.lingering = lingering;
-        let lost = |cookie| Finished { cookie, ending: Ending::Lost { may_land: true } };
-        self.finished.extend(over.into_iter().map(lost));
+        for cookie in over {
+            let may_land = self.may_land(&self.flights[cookie as usize]);
+            self.flights[cookie as usize].may_land = may_land;
+            self.finished.push(Finished { cookie, ending: Ending::Lost { may_land: false } });
+        }
     }
 
     /// A command of an operation is over: `None` means that more is to be done.
@@ -557,7 +570,7 @@ impl RemoteLane {
             Op::Extent { offset } => {
                 let span = flight.buffer.iter().next().filter(|span| span.len <= moved.read_bytes);
                 let data = span.map_or(&[][..], |span| io.arena().bytes(span));
-                return extent(data, offset, u64::from(store.geometry.block_bytes)).map(Some);
+                return request::extent(data, offset, u64::from(store.geometry.block_bytes)).map(Some);
             }
             Op::Read { .. }
             | Op::Compare { .. }
@@ -782,14 +795,4 @@ fn is_cached(op: &Op, fua: bool) -> bool {
 /// Whether an operation that the unit does not support can be done without WRITE SAME.
 fn needs_no_same(op: &Op, store: &RemoteStore) -> bool {
     matches!(op, Op::Zero { .. }) && store.write_same.load(Ordering::Relaxed)
-}
-
-fn extent(data: &[u8], offset: u64, block: u64) -> Result<Found, StoreError> {
-    let failed = StoreError::ReadFailed { at: offset };
-    let (lba, blocks, mapped) = request::lba_status(data).ok_or(failed)?;
-    let end = lba.checked_add(blocks.into()).and_then(|end| end.checked_mul(block)).ok_or(failed)?;
-    match end.checked_sub(offset) {
-        Some(len @ 1..) if lba <= offset / block => Ok(Found::Extent { mapped, len }),
-        Some(_) | None => Err(failed),
-    }
 }

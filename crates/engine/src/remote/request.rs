@@ -2,7 +2,7 @@
 
 use proto::iscsi::initiator::Request;
 use proto::verbs::Attribute;
-use scsi::storage::StoreError;
+use scsi::storage::{Found, StoreError};
 use wire::{Cdb, Places, Sense, SenseKey};
 
 /// Operation codes.
@@ -60,11 +60,22 @@ pub(super) fn unmap(lba: u64, blocks: u32) -> ([u8; 10], [u8; UNMAP_BYTES as usi
 }
 
 /// The first descriptor of an answer to GET LBA STATUS: LBA, blocks and whether they are mapped.
-pub(super) fn lba_status(data: &[u8]) -> Option<(u64, u32, bool)> {
+fn lba_status(data: &[u8]) -> Option<(u64, u32, bool)> {
     let descriptor: &[u8; 16] = data.get(8..)?.first_chunk()?;
     let (lba, rest) = descriptor.split_first_chunk::<8>()?;
     let blocks = u32::from_be_bytes(*rest.first_chunk()?);
     Some((u64::from_be_bytes(*lba), blocks, rest.get(4)? & 0x0f == 0))
+}
+
+/// The answer to GET LBA STATUS for a byte of the medium, as a store has it.
+pub(super) fn extent(data: &[u8], offset: u64, block: u64) -> Result<Found, StoreError> {
+    let failed = StoreError::ReadFailed { at: offset };
+    let (lba, blocks, mapped) = lba_status(data).ok_or(failed)?;
+    let end = lba.checked_add(blocks.into()).and_then(|end| end.checked_mul(block)).ok_or(failed)?;
+    match end.checked_sub(offset) {
+        Some(len @ 1..) if lba <= offset / block => Ok(Found::Extent { mapped, len }),
+        Some(_) | None => Err(failed),
+    }
 }
 
 /// Both places, one after the other; `None` when there are too many pieces. Halves of one buffer that was cut within a

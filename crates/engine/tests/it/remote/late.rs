@@ -175,13 +175,93 @@ fn a_read_that_waited_does_not_return_what_a_lost_write_may_change_later() {
     let compare = one.begin(&Op::Compare { offset: 0, with });
     let free = one.begin(&Op::Read { offset: ELSEWHERE, into });
     one.cancel(lost);
-    assert_eq!(one.end(lost), Err(StoreError::Cancelled));
     target.be_deaf(false);
     log_in_again(&target, &mut one, &mut two, logins);
     for id in [read, compare] {
         assert_eq!(end(&mut one, &mut two, id), Err(StoreError::Busy));
     }
     end(&mut one, &mut two, free).expect("other blocks are free");
+    assert_eq!(one.take(lost), None, "nothing proves that it is over");
+}
+
+/// A write of the first lane that the target keeps, cancelled while the connection is lost.
+fn cancel_lost(target: &Keeper, one: &mut Core, data: &[u8]) -> OpId {
+    target.keep(&data[..512]);
+    let lost = one.begin_write(0, data);
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.be_deaf(true);
+    target.cut();
+    (0..10).for_each(|_| one.turn());
+    one.cancel(lost);
+    lost
+}
+
+#[test]
+fn a_cancelled_write_ends_when_the_target_has_proven_that_it_is_over() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=60");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    let lost = cancel_lost(&target, &mut one, &old);
+    target.be_deaf(false);
+    log_in_again(&target, &mut one, &mut two, logins);
+    assert_eq!(one.take(lost), None, "a login proves nothing");
+    target.land();
+    assert_eq!(end(&mut one, &mut two, lost), Err(StoreError::Cancelled));
+    assert!(target.ordered() > 0 && target.read(0, 4096) == old);
+    one.write(0, &new).expect("its blocks are free");
+}
+
+#[test]
+fn a_cancelled_write_ends_only_when_its_first_copy_is_over_too() {
+    let target = Keeper::start(true);
+    let (mut one, mut two, _) = two_lanes(&target, "?give_up_after=60");
+    let old = pattern(1, 4096);
+    target.keep(&old[..512]);
+    let twice = one.begin_write(0, &old);
+    while !target.is_keeping() {
+        one.turn();
+    }
+    target.refuse(Some(&old[..512]));
+    target.cut();
+    while target.refused() == 0 {
+        one.turn();
+        two.turn();
+    }
+    one.cancel(twice);
+    (0..20).for_each(|_| one.turn());
+    assert_eq!(one.take(twice), None, "the second copy was refused, the first was not");
+    target.land();
+    assert_eq!(end(&mut one, &mut two, twice), Err(StoreError::Cancelled));
+}
+
+#[test]
+fn a_cancelled_write_without_a_proof_ends_when_it_is_given_up() {
+    let target = Keeper::start(false);
+    let (mut one, mut two, logins) = two_lanes(&target, "?give_up_after=1");
+    let (old, new) = (pattern(1, 4096), pattern(2, 4096));
+    let lost = cancel_lost(&target, &mut one, &old);
+    assert_eq!(end(&mut one, &mut two, lost), Err(StoreError::Cancelled));
+    target.be_deaf(false);
+    log_in_again(&target, &mut one, &mut two, logins);
+    for lane in [&mut one, &mut two] {
+        assert!(is_held_off(&lane.write(0, &new)));
+    }
+}
+
+#[test]
+fn a_cancelled_write_that_never_left_ends_at_once() {
+    let target = Keeper::start(false);
+    let (mut one, _, _) = two_lanes(&target, "?give_up_after=60");
+    target.be_deaf(true);
+    target.cut();
+    (0..10).for_each(|_| one.turn());
+    let waits = one.begin_write(0, &pattern(1, 4096));
+    one.cancel(waits);
+    one.turn();
+    assert_eq!(one.take(waits), Some(Err(StoreError::Cancelled)));
+    target.be_deaf(false);
 }
 
 #[test]
