@@ -257,6 +257,7 @@ fn compare(one: &[u8], other: &[u8]) -> Result<(), StoreError> {
 fn home(index: u32, options: u8) -> Home {
     let traits = Traits {
         size_bytes: MEDIUM_BYTES as u64,
+        blocks: None,
         discards: true,
         discard_granularity_bytes: 4096,
         atomic_write_bytes_max: 4096,
@@ -285,6 +286,7 @@ fn unit(index: u32, options: u8) -> Unit {
         removable: options & 8 != 0,
         write_cache: true,
         exported: options & 32 == 0,
+        remote: options & 64 != 0,
         can_keep: options & 16 != 0,
         copies: Arc::default(),
         ports: vec![Port {

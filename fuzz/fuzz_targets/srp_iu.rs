@@ -159,8 +159,8 @@ impl Layer<Target> for Above {
                 self.lent.swap_remove(at.expect("places come back once"));
             }
             Up::Leaving => self.leaves = true,
-            Up::Ready(_) | Up::Refused { .. } => {}
-            Up::FetchFailed(_) => unreachable!("RDMA does not fail for one task"),
+            Up::Ready(_) | Up::Refused { .. } | Up::TurnedAway { .. } => {}
+            Up::FetchFailed { .. } => unreachable!("RDMA does not fail for one task"),
             Up::Fault { what } => panic!("{what}"),
         }
     }

@@ -89,7 +89,7 @@ impl Above {
                     self.comes_back::<M>(task);
                     self.fetched(task, machine, now);
                 }
-                Up::FetchFailed(task) => {
+                Up::FetchFailed { task, .. } => {
                     self.lent.retain(|other| *other != task);
                     self.commands.retain(|command| command.task != task);
                 }
@@ -104,7 +104,7 @@ impl Above {
                     let response = FunctionResponse::Complete;
                     machine.down(now, Down::FunctionDone { id, response });
                 }
-                Up::Refused { .. } => {}
+                Up::Refused { .. } | Up::TurnedAway { .. } => {}
                 Up::Fault { what } => panic!("{what}"),
                 Up::Gone { .. } => self.gone = true,
             }

@@ -75,6 +75,7 @@ impl Access for Door {
             mutual: initiator
                 .contains("mutual")
                 .then(|| ("target".into(), b"a secret of the target".to_vec())),
+            algorithms: Vec::new(),
         });
         Ok(Grant { chap, group: 1, alias: None, session: None })
     }

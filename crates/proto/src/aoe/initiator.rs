@@ -276,9 +276,13 @@ impl Initiator {
         self.identity.as_ref().is_some_and(Identity::proves_by_nop)
     }
 
-    /// Takes a command; `None` when the queue is full or nobody is logged in. Its places stay lent until
+    /// Takes a command; `None` when the queue is full, nobody is logged in, or there are events to take: what the last
+    /// command that ended is called, and what was made for it, is free for this one then. Its places stay lent until
     /// [`Event::Completed`]. ATA knows no task attributes: all are simple.
     pub fn submit(&mut self, request: Request) -> Option<TaskId> {
+        if !self.events.is_empty() {
+            return None;
+        }
         let (identity, room) = (self.identity.as_ref().filter(|_| self.phase == Phase::Full)?, self.room());
         let plan = translate::plan(&request, identity, room, false, &mut self.made);
         let id = self.tasks.take(request, plan)?;

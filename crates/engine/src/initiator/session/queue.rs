@@ -68,7 +68,7 @@ struct Slot {
     is_cancelled: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Free,
     Waiting,
@@ -172,10 +172,20 @@ impl Queue {
         }
     }
 
+    /// The slot of a command that was sent as this task. Where a machine has ended the task at once, its number may name a
+    /// later one by now.
+    fn find(&self, task: TaskId) -> Option<u32> {
+        let is_it = |slot: &Slot| slot.state == State::Sent(task);
+        let last = self.by_task[usize::from(task.slot)];
+        match self.slots.get(last as usize).is_some_and(is_it) {
+            true => Some(last),
+            false => self.slots.iter().position(is_it).map(|index| index as u32),
+        }
+    }
+
     /// A command has ended on the wire.
     pub(super) fn completed(&mut self, completion: &Completion, now: Time, finished: &mut Vec<Finished>) {
-        let TaskId { slot, .. } = completion.task;
-        let index = self.by_task[usize::from(slot)];
+        let Some(index) = self.find(completion.task) else { return };
         self.slots[index as usize].may_land = false;
         let verdict = match self.judge(index, completion) {
             Verdict::Again | Verdict::Later if self.slots[index as usize].is_cancelled => {
@@ -263,7 +273,9 @@ impl Queue {
 
     /// The machine has forgotten the task of a command that was cancelled: it ends now.
     pub(super) fn forgotten(&mut self, task: TaskId, finished: &mut Vec<Finished>) {
-        self.lose(self.by_task[usize::from(task.slot)], finished);
+        if let Some(index) = self.find(task) {
+            self.lose(index, finished);
+        }
     }
 
     /// The question is not to be sent any more. It ends now, unless the target has it, as this task.
@@ -436,6 +448,19 @@ mod tests {
     fn check(key: SenseKey, code: u16) -> Outcome {
         let data = SenseData { key, code, information: None, command_specific: None, specific: None };
         Outcome::Status { status: status::CHECK_CONDITION, sense: Some(Sense::fixed(&data)) }
+    }
+
+    #[test]
+    fn an_end_is_that_of_its_own_task_although_a_later_one_has_its_number() {
+        let mut bench = Bench::new(&[true, true]);
+        let later = TaskId { slot: 0, generation: 2 };
+        bench.queue.slots[1].state = State::Sent(later);
+        bench.queue.by_task[0] = 1;
+        bench.end(0, check(SenseKey::IllegalRequest, 0x2400));
+        assert_eq!(bench.cookies(), [0]);
+        assert_eq!(bench.queue.slots[1].state, State::Sent(later), "the later one has not ended");
+        bench.end(0, status(status::GOOD));
+        assert_eq!(bench.cookies(), [], "nothing is called that any more");
     }
 
     #[test]

@@ -301,6 +301,20 @@ fn a_transfer_is_cut_into_frames_that_the_target_has_room_for() {
     assert_eq!(rig.placed(15 * 512), rig.disk.bytes[3 * 512..18 * 512]);
 }
 
+/// VERIFY with BYTCHK ends at once: ATA cannot compare.
+#[test]
+fn the_name_of_a_command_is_free_when_its_end_was_taken() {
+    let mut rig = Rig::new();
+    let ended = rig.submit(&[0x8f, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], 0, 512);
+    let write = rig.request(&write_10(0, 1, 0), 0, 512);
+    assert_eq!(rig.machine.submit(write), None);
+    assert_eq!(rig.completion().task, ended);
+    let next = rig.machine.submit(write).unwrap();
+    assert_ne!(next, ended);
+    rig.run();
+    assert_eq!(rig.completion().task, next);
+}
+
 #[test]
 fn what_is_written_is_read_back() {
     let mut rig = Rig::new();

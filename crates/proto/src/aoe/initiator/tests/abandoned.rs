@@ -381,6 +381,7 @@ fn what_is_sent_again_and_what_is_new_share_a_window_and_one_that_is_new_always_
     assert_eq!((first.len(), frames.len(), &frames[..4]), (4, 5, &first[..]));
     let answer = rig.disk.answer(&frames[4]);
     rig.receive(&answer);
+    rig.completion();
     assert_eq!(rig.sent().len(), 1);
     let answers: Vec<_> = frames[..2].iter().map(|frame| rig.disk.answer(frame)).collect();
     answers.iter().for_each(|answer| rig.receive(answer));

@@ -382,9 +382,9 @@ fn a_device_that_trims_no_more_is_sent_the_rest_of_an_unmap() {
     let rest = rig.sent();
     assert_eq!((rest.len(), trimmed(&rest).0.len()), (1, 36));
     assert!(rig.sent().is_empty());
+    (0..2).for_each(|_| assert_eq!(rig.completion().outcome, GOOD));
     rig.submit(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24);
     rig.run();
-    (0..2).for_each(|_| assert_eq!(rig.completion().outcome, GOOD));
     assert_eq!(rig.sense(), (SenseKey::IllegalRequest, 0x2000));
 }
 
