@@ -1,6 +1,6 @@
 //! From one configuration to another: a pure function into ordered steps.
 
-use super::{Config, Group, Lun, Target};
+use super::{Config, Group, HugePages, Lun, StoreSpec, Target};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -134,8 +134,15 @@ fn survives(old: &Config, new: &Config, name: &str) -> bool {
 
 /// What an initiator must not see change under a unit that it uses.
 fn same_unit(old: &Lun, new: &Lun) -> bool {
-    let fixed =
-        |lun: &Lun| (lun.store.clone(), lun.block_bytes, lun.physical_block_bytes, lun.serial.clone());
+    // Which pages a disk in memory lies on is decided when it is made.
+    let store = |lun: &Lun| {
+        let mut store = lun.store.clone();
+        if let StoreSpec::Ram { huge_pages, .. } = &mut store {
+            *huge_pages = HugePages::Auto;
+        }
+        store
+    };
+    let fixed = |lun: &Lun| (store(lun), lun.block_bytes, lun.physical_block_bytes, lun.serial.clone());
     fixed(old) == fixed(new)
 }
 
@@ -221,6 +228,12 @@ luns = ["b"]
     fn changed(from: &str, to: &str) -> Vec<StepOfChange> {
         assert!(BASE.contains(from));
         diff(&config(BASE), &config(&BASE.replace(from, to)))
+    }
+
+    #[test]
+    fn a_disk_in_memory_is_not_replaced_for_the_pages_that_it_has() {
+        let steps = changed(r#"ram = "1M""#, r#"ram = "1M", huge_pages = "never""#);
+        assert!(!steps.iter().any(|step| matches!(step, RemoveLun(_) | AddLun(_))), "{steps:?}");
     }
 
     #[test]

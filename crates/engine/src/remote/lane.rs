@@ -477,7 +477,7 @@ impl RemoteLane {
         }
     }
 
-    /// Ends those that have not to wait any more.
+    /// Ends those that need not wait any more.
     pub(super) fn let_go(&mut self, now: Time) {
         let all = std::mem::take(&mut self.lingering);
         let (lingering, over): (Vec<u32>, Vec<u32>) =

@@ -20,8 +20,8 @@ pub struct OutageLog(Arc<Mutex<Logged>>);
 
 #[derive(Default)]
 struct Logged {
-    /// When the log had a failure last, and which; until the target is back.
-    last: Option<(Time, String)>,
+    /// When the log had a failure last; until the target is back.
+    last: Option<Time>,
     /// Sessions that are lost.
     lost: usize,
 }
@@ -31,15 +31,12 @@ impl OutageLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is no connection, once more or for the first time; whether that is a line for the log.
-    fn failed(&self, now: Time, reason: &str, is_again: bool) -> bool {
+    /// There is no connection, perhaps for another reason than that session had before; whether that is a line for the log.
+    fn failed(&self, now: Time, is_other: bool) -> bool {
         let last = &mut self.lock().last;
-        let is_news = match last {
-            None => true,
-            Some((at, before)) => now.since(*at) >= QUIET && is_again && before != reason,
-        };
+        let is_news = last.is_none_or(|at| is_other && now.since(at) >= QUIET);
         if is_news {
-            *last = Some((now, reason.to_owned()));
+            *last = Some(now);
         }
         is_news
     }
@@ -62,6 +59,8 @@ pub(super) struct Outage {
     since: Option<Time>,
     /// Why there was no connection the last time.
     failure: Option<String>,
+    /// Why there was none when the log had that last, or some other session's reason at first.
+    logged: Option<String>,
     /// Since when commands can leave.
     open_since: Option<Time>,
     backoff: Duration,
@@ -75,6 +74,7 @@ impl Outage {
             is_lost: false,
             since: None,
             failure: None,
+            logged: None,
             open_since: None,
             backoff: BACKOFF_MIN,
         }
@@ -124,7 +124,13 @@ impl Outage {
         if !std::mem::replace(&mut self.is_lost, true) {
             self.log.lock().lost += 1;
         }
-        if !self.is_silent && self.log.failed(now, reason, self.failure.is_some()) {
+        let is_other =
+            self.failure.is_some() && self.logged.as_deref().is_some_and(|before| before != reason);
+        let is_news = !self.is_silent && self.log.failed(now, is_other);
+        if is_news || self.logged.is_none() {
+            self.logged = Some(reason.to_owned());
+        }
+        if is_news {
             tracing::warn!(target = %url, reason, "no session with the target");
         }
         self.failure = Some(reason.to_owned());
@@ -139,6 +145,7 @@ impl Outage {
             return;
         }
         self.backoff = BACKOFF_MIN;
+        self.logged = None;
         if std::mem::take(&mut self.is_lost) && self.log.is_over() {
             tracing::info!(target = %url, "the session with the target is back");
         }
@@ -164,7 +171,7 @@ mod tests {
     /// Whether a failure is logged.
     fn logs(outage: &mut Outage, now: Time, reason: &str) -> bool {
         outage.failed(&url(), now, reason);
-        outage.log.lock().last.as_ref().is_some_and(|(at, _)| *at == now)
+        outage.log.lock().last.as_ref().is_some_and(|at| *at == now)
     }
 
     #[test]
@@ -211,6 +218,15 @@ mod tests {
         let mut all: Vec<Outage> = (0..3).map(|_| Outage::new(log.clone())).collect();
         assert!(logs(&mut all[0], Time(1), "refused"));
         assert!(all.iter_mut().all(|outage| !logs(outage, Time(2), "refused")));
+        let quiet = Time(2).after(QUIET);
+        let mut two = vec![Outage::new(log.clone()), Outage::new(log.clone())];
+        for round in 0..3 {
+            for (outage, reason) in two.iter_mut().zip(["no route", "reset"]) {
+                let now = Time(quiet.after(QUIET * round).0 + 1);
+                assert!(!logs(outage, now, reason), "each has its own reason, which does not change");
+            }
+        }
+        drop(two);
         let back = Time(3).after(STEADY);
         for outage in &mut all[..2] {
             outage.is_open(&url(), Time(3));

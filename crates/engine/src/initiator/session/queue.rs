@@ -57,7 +57,7 @@ struct Slot {
     is_question: bool,
     /// It was sent, has not been answered, and nothing has proven that its session is over: the target may yet execute it.
     may_land: bool,
-    /// The how manieth it is.
+    /// Its number in the order of arrival.
     number: u64,
     retries: u8,
     /// The last unit attention that it ended with; at first 0, which is none.

@@ -61,7 +61,7 @@ impl Initiator {
         }
     }
 
-    /// Data that a frame of our interface holds. One that the target does not take any more it refuses, and that answers it.
+    /// Data that a frame of our interface holds. One that the target does not take any more it refuses.
     pub(super) fn data_room(&self) -> usize {
         usize::from(wire::aoe::sectors_per_frame(self.config.mtu)).saturating_mul(FRAME_DATA_BYTES)
     }
