@@ -20,7 +20,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 5)]
     fuzz_seconds: u64,
     /// Write how long each step took into CONTRIBUTING.md.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only")]
     record: bool,
 }
 

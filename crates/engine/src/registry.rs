@@ -95,8 +95,8 @@ impl Registry {
         self.serials.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether a session with this name would be one of `max` of its target, those included that are over but for tasks which may still take effect; all
-    /// channels of the same two ports are one.
+    /// Whether a session with this name would be one of `max` of its target, counting those that have ended but whose tasks
+    /// may still take effect; all channels of the same two ports are one.
     pub(crate) fn has_room(&self, name: &SessionName, max: usize) -> bool {
         self.lock().has_room(name, max)
     }

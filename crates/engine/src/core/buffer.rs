@@ -265,12 +265,15 @@ impl<I: Io> Core<I> {
     /// Gives the oldest task of the connection that waits for a buffer one, if it may have it; else the oldest whose unit has
     /// none: nobody may be kept from a unit by who keeps its connection from another.
     fn feed(&mut self, origin: Key) -> bool {
+        if self.feed_at(origin, 0) {
+            return true;
+        }
         let Some(conn) = self.connections.get(origin) else { return false };
         let is_idle = |(key, _): &(Key, Option<Step>)| {
             self.tasks.get(*key).is_some_and(|task| self.held.is_idle(task.unit))
         };
         let idle = conn.share.starving.iter().position(is_idle);
-        self.feed_at(origin, 0) || idle.is_some_and(|index| index > 0 && self.feed_at(origin, index))
+        idle.is_some_and(|index| index > 0 && self.feed_at(origin, index))
     }
 
     fn feed_at(&mut self, origin: Key, index: usize) -> bool {

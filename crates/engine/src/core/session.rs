@@ -176,11 +176,14 @@ impl<I: Io> Core<I> {
         let is_meant = |conn: &Connection| conn.facts.serial == serial && conn.facts.target.is_none();
         let Some(key) = self.keys_where(is_meant).pop() else { return self.tell_room_made(portal) };
         self.gone(key, MADE_ROOM);
-        if let Some(conn) = self.connections.get_mut(key) {
-            conn.makes_room_at = portal;
-            // Others wait: not for a peer that leaves unread what it was sent.
-            conn.shut_down(&mut self.io);
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        // Others wait: not for a peer that leaves unread what it was sent.
+        conn.shut_down(&mut self.io);
+        // It may have been evicted twice: who asked first gets its descriptor, and the other asks again.
+        if conn.makes_room_at.is_some() {
+            return self.tell_room_made(portal);
         }
+        conn.makes_room_at = portal;
     }
 
     /// Notes once that the initiator has begun its login: those that have not make room for others first.

@@ -199,6 +199,7 @@ impl<I: Io> Core<I> {
             && !std::mem::replace(&mut conn.is_narrow, true)
         {
             self.narrow.push(key);
+            self.room_seen = self.room_seen.min(whole_bytes);
         }
         let event = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
