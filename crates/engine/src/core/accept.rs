@@ -33,12 +33,12 @@ impl<I: Io> Core<I> {
 
     /// Listens on a portal, if this is the core that accepts for it.
     pub(super) fn listen(&mut self, portal: usize) {
-        if let Some(listener) = &self.shared.listeners[portal]
+        if let Some(listener) = self.shared.listeners[portal]
             && self.acceptor(portal) == Some(self.me)
             && self.stopping.is_none()
         {
             let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
-            self.io.accept(reactor::net::handle(listener), tag);
+            self.io.accept(listener, tag);
         }
     }
 
@@ -74,7 +74,7 @@ impl<I: Io> Core<I> {
         } else if self.ask_for_room(portal) {
             return self.newcomers.push(newcomer);
         } else {
-            if let Ok((local, from)) = reactor::net::addresses(socket) {
+            if let Some((local, from)) = self.io.addresses(socket) {
                 log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
             }
             self.io.close(socket);
@@ -104,12 +104,12 @@ impl<I: Io> Core<I> {
             return self.listen(portal);
         };
         let Newcomer { socket, .. } = self.newcomers.swap_remove(index);
-        let socket = match reactor::net::duplicate(socket) {
-            Ok(lowest) => {
+        let socket = match self.io.duplicate(socket) {
+            Some(lowest) => {
                 self.io.close(socket);
                 lowest
             }
-            Err(_) => socket,
+            None => socket,
         };
         self.seat(Newcomer { portal, socket });
     }
@@ -122,8 +122,8 @@ impl<I: Io> Core<I> {
     }
 
     fn welcome(&mut self, portal: usize, socket: Handle) {
-        let addresses = reactor::net::addresses(socket);
-        let (Ok((local, from)), None) = (addresses, self.stopping) else {
+        let addresses = self.io.addresses(socket);
+        let (Some((local, from)), None) = (addresses, self.stopping) else {
             return self.io.close(socket);
         };
         let way = Way::Portal { index: portal, from, local };
