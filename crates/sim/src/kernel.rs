@@ -1,0 +1,307 @@
+//! What a host has for a kernel.
+
+use crate::net::{End, Event, Request, Shared};
+use proto::time::Time;
+use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
+use reactor::memory::{Arena, LARGE_BYTES, Loan};
+use reactor::wake::Waker;
+use std::net::SocketAddr;
+use std::time::Duration;
+use wire::{Places, Span};
+
+const ECONNREFUSED: Errno = Errno(111);
+const ECONNRESET: Errno = Errno(104);
+const EPIPE: Errno = Errno(32);
+
+/// A host's kernel.
+pub struct Kernel {
+    host: usize,
+    net: Shared,
+    now: Time,
+    used: Duration,
+    arena: Arena,
+    /// Where bytes are on their way to places.
+    scratch: Span,
+    requests: Vec<Slot>,
+    free: Vec<u32>,
+    ready: Vec<Completion>,
+    waker: Option<Waker>,
+}
+
+struct Slot {
+    serial: u32,
+    tag: Tag,
+    job: Job,
+}
+
+enum Job {
+    None,
+    Accept { listener: Handle },
+    Connect { to: SocketAddr },
+    Receive { socket: Handle, into: Places },
+    Send { socket: Handle, from: Vec<Span>, sent: u32 },
+}
+
+impl Kernel {
+    pub(crate) fn new(host: usize, net: Shared, arena_bytes: u64, waker: Option<Waker>) -> Kernel {
+        let mut arena = Arena::new(arena_bytes).expect("memory");
+        let scratch = arena.take(LARGE_BYTES).and_then(|places| places.iter().next()).expect("memory");
+        let now = net.borrow().now;
+        Kernel {
+            host,
+            net,
+            now,
+            used: Duration::ZERO,
+            arena,
+            scratch,
+            requests: Vec::new(),
+            free: Vec::new(),
+            ready: Vec::new(),
+            waker,
+        }
+    }
+
+    /// So much time went into the last turn.
+    pub(crate) fn took(&mut self, time: Duration) {
+        self.used += time;
+    }
+
+    fn begin(&mut self, tag: Tag, job: Job, after: Duration) {
+        let slot = self.free.pop().unwrap_or(self.requests.len() as u32);
+        if slot as usize == self.requests.len() {
+            self.requests.push(Slot { serial: 0, tag, job: Job::None });
+        }
+        let entry = &mut self.requests[slot as usize];
+        (entry.tag, entry.job) = (tag, job);
+        let request = Request { slot, serial: entry.serial };
+        let mut net = self.net.borrow_mut();
+        let at = net.now.after(after);
+        net.at(at, Event::Go { host: self.host, request });
+    }
+
+    /// A request goes on, if it is not over.
+    pub(crate) fn go(&mut self, request: Request) {
+        let entry = &mut self.requests[request.slot as usize];
+        if entry.serial != request.serial {
+            return;
+        }
+        let result = match std::mem::replace(&mut entry.job, Job::None) {
+            Job::None => return,
+            Job::Accept { listener } => self.accept_now(listener, request),
+            Job::Connect { to } => {
+                let handle = self.net.borrow_mut().connect(self.host, to);
+                Some(handle.map(|handle| handle.0 as u32).ok_or(ECONNREFUSED))
+            }
+            Job::Receive { socket, into } => self.receive_now(socket, into, request),
+            Job::Send { socket, from, sent } => self.send_now(socket, from, sent, request),
+        };
+        if let Some(result) = result {
+            let entry = &mut self.requests[request.slot as usize];
+            entry.serial += 1;
+            self.ready.push(Completion { tag: entry.tag, result });
+            self.free.push(request.slot);
+            self.net.borrow_mut().wake_soon(self.host);
+        }
+    }
+
+    fn wait(&mut self, request: Request, job: Job) -> Option<Result<u32, Errno>> {
+        self.requests[request.slot as usize].job = job;
+        None
+    }
+
+    fn accept_now(&mut self, listener: Handle, request: Request) -> Option<Result<u32, Errno>> {
+        let came = self.net.borrow_mut().accept(listener, (self.host, request));
+        match came {
+            Some(handle) => Some(Ok(handle.0 as u32)),
+            None => self.wait(request, Job::Accept { listener }),
+        }
+    }
+
+    fn receive_now(&mut self, socket: Handle, into: Places, request: Request) -> Option<Result<u32, Errno>> {
+        let most = into.len().min(self.scratch.len) as usize;
+        let mut at = 0;
+        let (arena, scratch) = (&mut self.arena, self.scratch);
+        let mut take = |bytes: &[u8]| {
+            arena.bytes_mut(scratch)[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        let received = self.net.borrow_mut().receive(socket, most, (self.host, request), &mut take);
+        let Some(received) = received else {
+            return self.wait(request, Job::Receive { socket, into });
+        };
+        let count = received.map(|count| count as u32);
+        if let Ok(count) = count
+            && count > 0
+        {
+            self.arena.copy(scratch.slice(0, count), &into.slice(0, count));
+        }
+        self.unlend(into.iter(), Loan::Write);
+        Some(count.map_err(|end| if end == End::Reset { ECONNRESET } else { EPIPE }))
+    }
+
+    fn send_now(
+        &mut self,
+        socket: Handle,
+        from: Vec<Span>,
+        sent: u32,
+        request: Request,
+    ) -> Option<Result<u32, Errno>> {
+        let total: u32 = from.iter().map(|span| span.len).sum();
+        let room = self.net.borrow_mut().room(socket, (self.host, request));
+        let count = match room {
+            Err(end) => {
+                self.unlend(from.iter().copied(), Loan::Read);
+                return Some(Err(if end == End::Reset { ECONNRESET } else { EPIPE }));
+            }
+            Ok(0) => return self.wait(request, Job::Send { socket, from, sent }),
+            Ok(room) => (total - sent).min(room as u32),
+        };
+        let mut net = self.net.borrow_mut();
+        let cut = net.odds.cut;
+        let is_cut = count > 1 && net.happens(cut);
+        let count = if is_cut { net.rng.u32(1..=count) } else { count };
+        let bytes = gather(&self.arena, &from, sent, count);
+        net.send(socket, &bytes);
+        if sent + count < total {
+            let at = net.now.after(net.nanos(300, 20_000));
+            net.at(at, Event::Go { host: self.host, request });
+            drop(net);
+            return self.wait(request, Job::Send { socket, from, sent: sent + count });
+        }
+        drop(net);
+        self.unlend(from.iter().copied(), Loan::Read);
+        Some(Ok(total))
+    }
+
+    fn lend(&mut self, spans: impl Iterator<Item = Span>, loan: Loan) {
+        let own = self.arena.id();
+        for span in spans.filter(|span| span.buffer == own) {
+            self.arena.lend(span, loan);
+        }
+    }
+
+    fn unlend(&mut self, spans: impl Iterator<Item = Span>, loan: Loan) {
+        let own = self.arena.id();
+        for span in spans.filter(|span| span.buffer == own) {
+            self.arena.unlend(span, loan);
+        }
+    }
+}
+
+/// The bytes of spans from `skip` on, as they are now.
+fn gather(arena: &Arena, spans: &[Span], skip: u32, count: u32) -> Vec<u8> {
+    let (mut skip, mut bytes) = (skip, Vec::with_capacity(count as usize));
+    for span in spans {
+        let part = span.slice(skip, count - bytes.len() as u32);
+        skip = skip.saturating_sub(span.len);
+        if part.len == 0 {
+            continue;
+        }
+        if part.buffer == arena.id() {
+            bytes.extend_from_slice(arena.bytes(part));
+        } else {
+            bytes.extend_from_slice(&arena.to_vec(&Places::one(part)));
+        }
+    }
+    bytes
+}
+
+impl Io for Kernel {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn processor_time(&self) -> Duration {
+        self.used
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
+    fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
+        self.net.borrow().addresses(socket)
+    }
+
+    fn segment_bytes(&self, _socket: Handle) -> u32 {
+        1448
+    }
+
+    fn duplicate(&mut self, _socket: Handle) -> Option<Handle> {
+        None
+    }
+
+    fn accept(&mut self, listener: Handle, tag: Tag) {
+        self.begin(tag, Job::Accept { listener }, Duration::ZERO);
+    }
+
+    fn connect(&mut self, to: SocketAddr, tag: Tag) {
+        let after = self.net.borrow_mut().nanos(20_000, 200_000);
+        self.begin(tag, Job::Connect { to }, after);
+    }
+
+    fn recv(&mut self, socket: Handle, into: &Places, tag: Tag) {
+        assert!(!into.is_empty(), "a recv needs room, or its 0 bytes would mean the end of the stream");
+        self.lend(into.iter(), Loan::Write);
+        self.begin(tag, Job::Receive { socket, into: *into }, Duration::ZERO);
+    }
+
+    fn send(&mut self, socket: Handle, from: &[Span], tag: Tag) {
+        assert!(from.iter().any(|span| span.len > 0), "a send needs bytes");
+        self.lend(from.iter().copied(), Loan::Read);
+        let after = self.net.borrow_mut().nanos(100, 2_000);
+        self.begin(tag, Job::Send { socket, from: from.to_vec(), sent: 0 }, after);
+    }
+
+    fn watch(&mut self, _descriptor: Handle, _tag: Tag) {
+        unimplemented_here("watching descriptors");
+    }
+
+    fn watch_room(&mut self, _socket: Handle, _tag: Tag) {
+        unimplemented_here("watching sockets");
+    }
+
+    fn unwatch(&mut self, _tag: Tag) {
+        unimplemented_here("watching descriptors");
+    }
+
+    fn shutdown(&mut self, socket: Handle) {
+        self.net.borrow_mut().shutdown(socket);
+    }
+
+    fn close(&mut self, handle: Handle) {
+        self.net.borrow_mut().close(handle);
+    }
+
+    fn read(&mut self, _file: Handle, _at: u64, _into: &Places, _tag: Tag) {
+        unimplemented_here("files");
+    }
+
+    fn write(&mut self, _file: Handle, _at: u64, _from: &Places, _durable: bool, _tag: Tag) {
+        unimplemented_here("files");
+    }
+
+    fn sync(&mut self, _file: Handle, _tag: Tag) {
+        unimplemented_here("files");
+    }
+
+    fn allocate(&mut self, _file: Handle, _how: Allocate, _at: u64, _len: u64, _tag: Tag) {
+        unimplemented_here("files");
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    fn turn(&mut self, _wait: Wait, completions: &mut Vec<Completion>) {
+        if let Some(waker) = &self.waker {
+            waker.get_up();
+        }
+        self.now = self.net.borrow().now;
+        completions.append(&mut self.ready);
+    }
+}
+
+fn unimplemented_here(what: &str) -> ! {
+    panic!("the simulated world has none of it: {what}")
+}
