@@ -1,5 +1,5 @@
-//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask soak`, `cargo xtask fuzz`, `cargo xtask instructions`,
-//! `cargo xtask bench`, `cargo xtask vm`, `cargo xtask tidy`.
+//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask soak`, `cargo xtask fuzz`,
+//! `cargo xtask instructions`, `cargo xtask bench`, `cargo xtask vm`, `cargo xtask tidy`.
 #![forbid(unsafe_code)]
 
 mod bench;
