@@ -45,7 +45,7 @@ use migrate::Drain;
 use proto::time::Time;
 use proto::verbs::TaskId;
 use rdma::verbs::{Devices, Happened, Listener};
-use reactor::io::{Completion, Io, Tag, Wait};
+use reactor::io::{Completion, Handle, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
 use reactor::packet::Socket;
 use scsi::storage::StoreError;
@@ -75,7 +75,9 @@ pub(crate) struct Shared {
     /// How busy each core is.
     pub(crate) board: Board,
     /// The listening socket of each portal, if it has one: open as long as there is a core that accepts from it.
-    pub(crate) listeners: Vec<Option<TcpListener>>,
+    pub(crate) listeners: Vec<Option<Handle>>,
+    /// What keeps them open.
+    pub(crate) _sockets: Vec<TcpListener>,
     /// Descriptors from here on are kept for what the daemon needs itself.
     pub(crate) sockets_end: i32,
     /// What listens at each with RDMA devices.
@@ -305,24 +307,47 @@ impl<I: Io> Core<I> {
         Tag((kind::LANE << kind::SHIFT) | (unit as u64 * LANE_TAGS))
     }
 
+    /// Its kernel.
+    pub(crate) fn io(&mut self) -> &mut I {
+        &mut self.io
+    }
+
+    /// What of a core's is in use: connections, and tasks.
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        (self.connections.len(), self.tasks.len())
+    }
+
     /// Serves until [`Message::Stop`] and the goodbyes are over. Whether all stores could be flushed then.
     pub(crate) fn run(mut self) -> bool {
+        self.open_portals();
+        let mut completions = Vec::with_capacity(256);
+        let mut messages = Vec::with_capacity(64);
+        while let Some(wait) = self.rest() {
+            self.io.turn(wait, &mut completions);
+            self.turn(&mut completions, &mut messages);
+        }
+        self.flush_stores(&mut completions)
+    }
+
+    /// Begins to listen. Before its first turn.
+    pub(crate) fn open_portals(&mut self) {
         for portal in 0..self.shared.config.portals.len() {
             self.listen(portal);
             self.listen_by_device(portal);
         }
         self.announce();
-        let mut completions = Vec::with_capacity(256);
-        let mut messages = Vec::with_capacity(64);
-        while !self.is_over() {
-            let wait = self.wait();
-            if wait != Wait::No {
-                self.watch_interfaces();
-            }
-            self.io.turn(wait, &mut completions);
-            self.turn(&mut completions, &mut messages);
+    }
+
+    /// How long the core may sleep before its next turn; `None`: there is none, and the stores are to be flushed.
+    pub(crate) fn rest(&mut self) -> Option<Wait> {
+        if self.is_over() {
+            return None;
         }
-        self.flush_stores(&mut completions)
+        let wait = self.wait();
+        if wait != Wait::No {
+            self.watch_interfaces();
+        }
+        Some(wait)
     }
 
     fn wait(&mut self) -> Wait {
@@ -347,7 +372,7 @@ impl<I: Io> Core<I> {
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together.
-    fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
+    pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
         let mut work = Work::None;
         self.run_all();
         for completion in completions.drain(..) {

@@ -14,6 +14,7 @@ use crate::prober::{self, Watch, Watched};
 use crate::registry::Registry;
 use crate::state;
 use rdma::verbs::Listener;
+use reactor::io::{Handle, Io};
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::{Arena, Pages};
 use reactor::packet::Socket;
@@ -133,34 +134,24 @@ impl Daemon {
         let srp_guid = config.srp_guid;
         let listeners = bind(&config)?;
         let addresses = addresses(&config, &listeners)?;
-        let rdma_listeners = listen_by_device(&config, &addresses)?;
+        let by_device = listen_by_device(&config, &addresses)?;
         let sockets = open_interfaces(&config)?;
         let opened = open(&mut config.luns);
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
-        let ports = Ports::of(&config);
-        let units = Units::of(&config, &opened, &ports);
+        let units = Units::of(&config, &opened);
 
         let count = config.cores.len();
-        let registry = Arc::new(Registry::default());
         let (jobs, work) = mpsc::channel();
         let mailboxes = mailbox::mesh::<Message>(count)
             .map_err(|error| StartError(format!("mailboxes between cores: {error}")))?;
         let mail: Vec<Sender<Message>> = (0..count).map(|core| mailboxes[0].sender(core)).collect();
-        let shared = Arc::new(Shared {
-            access: Arc::new(Directory::new(config.clone(), addresses.clone(), registry.clone())),
-            registry,
-            logins: Logins::new(config.logins_max),
-            loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
-            board: Board::new(count),
-            listeners,
-            sockets_end,
-            rdma_listeners,
-            homes: (0..opened.len()).map(|unit| unit % count).collect(),
-            ledgers: crate::core::ledgers(&config),
-            ports,
-            housekeeper: jobs.clone(),
-            config,
-        });
+        let listening = Listening {
+            addresses: addresses.clone(),
+            handles: listeners.iter().map(|listener| listener.as_ref().map(reactor::net::handle)).collect(),
+            sockets: listeners.into_iter().flatten().collect(),
+            by_device,
+        };
+        let shared = Arc::new(share(config, listening, sockets_end, jobs.clone()));
         #[cfg(test)]
         let registry = shared.registry.clone();
         let housekeeper = start_housekeeper(&shared, &mail, work)?;
@@ -241,6 +232,45 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.begin_stop();
+    }
+}
+
+/// What is listened on, by portal.
+pub(crate) struct Listening {
+    /// Where.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// What accepts connections there, if anything.
+    pub(crate) handles: Vec<Option<Handle>>,
+    /// What keeps these open.
+    pub(crate) sockets: Vec<TcpListener>,
+    /// What listens there with RDMA devices.
+    pub(crate) by_device: Vec<Option<Listener>>,
+}
+
+/// What cores of this configuration share.
+pub(crate) fn share(
+    config: Config,
+    listening: Listening,
+    sockets_end: i32,
+    housekeeper: mpsc::Sender<Job>,
+) -> Shared {
+    let count = config.cores.len();
+    let registry = Arc::new(Registry::default());
+    Shared {
+        access: Arc::new(Directory::new(config.clone(), listening.addresses, registry.clone())),
+        registry,
+        logins: Logins::new(config.logins_max),
+        loads: (0..count).map(|_| AtomicUsize::new(0)).collect(),
+        board: Board::new(count),
+        listeners: listening.handles,
+        _sockets: listening.sockets,
+        sockets_end,
+        rdma_listeners: listening.by_device,
+        homes: (0..config.luns.len()).map(|unit| unit % count).collect(),
+        ledgers: crate::core::ledgers(&config),
+        ports: Ports::of(&config),
+        housekeeper,
+        config,
     }
 }
 
@@ -405,7 +435,7 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     }
 }
 
-fn unit(config: &Config, index: usize, opened: &Opened, ports: Vec<Port>) -> Unit {
+fn unit<I: Io>(config: &Config, index: usize, opened: &Opened<I>, ports: Vec<Port>) -> Unit {
     let lun = &config.luns[index];
     let identity = access::identity(&lun.serial);
     Unit {
@@ -452,17 +482,18 @@ fn random() -> [u8; 16] {
 }
 
 /// The units, as they begin.
-struct Units {
-    homes: Vec<Home>,
+pub(crate) struct Units {
+    pub(crate) homes: Vec<Home>,
     /// Why one is not to be served whatever its store says.
-    fit: Vec<Result<(), String>>,
-    views: Vec<View>,
+    pub(crate) fit: Vec<Result<(), String>>,
+    pub(crate) views: Vec<View>,
 }
 
 impl Units {
-    fn of(config: &Config, opened: &[Opened], ports: &Ports) -> Units {
+    pub(crate) fn of<I: Io>(config: &Config, opened: &[Opened<I>]) -> Units {
         let unit = |(lun, ports)| Arc::new(unit(config, lun, &opened[lun], ports));
-        let mut units: Vec<Arc<Unit>> = ports.of_luns().into_iter().enumerate().map(unit).collect();
+        let mut units: Vec<Arc<Unit>> =
+            Ports::of(config).of_luns().into_iter().enumerate().map(unit).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
             units.iter_mut().zip(opened).map(|(unit, opened)| home(config, unit, opened)).unzip();
         let view = |(unit, home): (Arc<Unit>, &Home)| View { unit, policy: home.policy() };
@@ -472,7 +503,7 @@ impl Units {
 }
 
 /// The home of a unit; an error when the unit is not to be served whatever its store says.
-fn home(config: &Config, unit: &mut Arc<Unit>, opened: &Opened) -> (Home, Result<(), String>) {
+fn home<I: Io>(config: &Config, unit: &mut Arc<Unit>, opened: &Opened<I>) -> (Home, Result<(), String>) {
     let mut home = Home::new(unit.clone(), opened.store.traits());
     let fit = match &config.state_dir {
         Some(dir) => housekeeper::restore(&mut home, dir, &unit.serial),
@@ -494,11 +525,7 @@ fn start_housekeeper(
     mail: &[Sender<Message>],
     work: mpsc::Receiver<Job>,
 ) -> Result<JoinHandle<bool>, StartError> {
-    let housekeeper = Housekeeper {
-        state_dir: shared.config.state_dir.clone(),
-        serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
-        cores: mail.to_vec(),
-    };
+    let housekeeper = Housekeeper::new(shared, mail);
     spawn("housekeeper", move || housekeeper.run(&work))
 }
 

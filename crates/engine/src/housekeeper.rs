@@ -2,6 +2,7 @@
 //! again.
 
 use crate::config::AoeInterface;
+use crate::core::Shared;
 use crate::message::{InterfaceMessage, Message};
 use crate::state::Keeper;
 use reactor::mailbox::Sender;
@@ -47,14 +48,23 @@ pub(crate) enum Job {
 /// What the housekeeper looks after.
 pub(crate) struct Housekeeper {
     /// Where state is kept.
-    pub(crate) state_dir: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
     /// Serial numbers of the units: names of their files.
-    pub(crate) serials: Vec<String>,
+    serials: Vec<String>,
     /// To the cores.
-    pub(crate) cores: Vec<Sender<Message>>,
+    cores: Vec<Sender<Message>>,
 }
 
 impl Housekeeper {
+    /// For what cores share, who are posted to by `mail`.
+    pub(crate) fn new(shared: &Shared, mail: &[Sender<Message>]) -> Housekeeper {
+        Housekeeper {
+            state_dir: shared.config.state_dir.clone(),
+            serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
+            cores: mail.to_vec(),
+        }
+    }
+
     /// Works until [`Job::Stop`], or until nobody can send jobs any more. Returns whether all that is kept is durable.
     pub(crate) fn run(self, jobs: &mpsc::Receiver<Job>) -> bool {
         let mut keeper = Keeper::default();
@@ -68,25 +78,39 @@ impl Housekeeper {
                 jobs.recv_timeout(settle_at.saturating_duration_since(Instant::now()))
             };
             match job {
-                Ok(Job::Persist { unit, state, is_final, core }) => {
-                    let ok = self.persist(&mut keeper, unit, &state, is_final);
-                    self.cores[core].post(Message::Persisted { unit, ok });
+                Ok(job) => {
+                    if !self.act(&mut keeper, job) {
+                        keeper.settle();
+                        return keeper.is_settled();
+                    }
                 }
-                Ok(Job::OpenInterface { interface, index, core }) => {
-                    let message = InterfaceMessage::Opened(crate::core::open(&interface));
-                    self.cores[core].post(Message::Interface { index, message });
-                }
-                Ok(Job::Close(socket)) => drop(socket),
                 Err(RecvTimeoutError::Timeout) => {
                     keeper.settle();
                     settle_at = Instant::now() + AGAIN;
                 }
-                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => {
+                Err(RecvTimeoutError::Disconnected) => {
                     keeper.settle();
                     return keeper.is_settled();
                 }
             }
         }
+    }
+
+    /// Does a job. Whether it was not [`Job::Stop`].
+    pub(crate) fn act(&self, keeper: &mut Keeper, job: Job) -> bool {
+        match job {
+            Job::Persist { unit, state, is_final, core } => {
+                let ok = self.persist(keeper, unit, &state, is_final);
+                self.cores[core].post(Message::Persisted { unit, ok });
+            }
+            Job::OpenInterface { interface, index, core } => {
+                let message = InterfaceMessage::Opened(crate::core::open(&interface));
+                self.cores[core].post(Message::Interface { index, message });
+            }
+            Job::Close(socket) => drop(socket),
+            Job::Stop => return false,
+        }
+        true
     }
 
     fn persist(&self, keeper: &mut Keeper, unit: u32, state: &[u8], is_final: bool) -> bool {

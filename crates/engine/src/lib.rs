@@ -30,5 +30,6 @@ mod state;
 #[cfg(test)]
 mod testing;
 mod transport;
+pub mod world;
 
 pub use daemon::Daemon;

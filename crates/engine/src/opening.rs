@@ -4,6 +4,7 @@ use crate::config::{HugePages, IMAGE_REMEDY, Lun, StoreSpec, image_problem};
 use crate::initiator::Options;
 use crate::memory::Room;
 use crate::remote::{self, RemoteOptions};
+use reactor::io::Io;
 use reactor::memory::Pages;
 use reactor::uring::Uring;
 use std::sync::atomic::AtomicU64;
@@ -15,14 +16,19 @@ use store::{Claim, LateStore, OpenError};
 /// How long the start waits for stores. What has not opened by then is waited for while others are served.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The store of a LUN.
-#[derive(Clone)]
-pub(crate) struct Opened {
-    pub(crate) store: Arc<dyn Backend<Uring>>,
+/// The store of a LUN, for cores whose kernel is `I`.
+pub(crate) struct Opened<I: Io = Uring> {
+    pub(crate) store: Arc<dyn Backend<I>>,
     /// Why it did not open yet.
     pub(crate) failed: Option<String>,
     /// How often it lost what was not flushed.
     pub(crate) losses: Arc<AtomicU64>,
+}
+
+impl<I: Io> Clone for Opened<I> {
+    fn clone(&self) -> Opened<I> {
+        Opened { store: self.store.clone(), failed: self.failed.clone(), losses: self.losses.clone() }
+    }
 }
 
 type Attempt = Result<Arc<dyn Backend<Uring>>, OpenError>;

@@ -130,9 +130,10 @@ impl Transport {
     }
 
     /// The machine of what was found takes over, and gets the first bytes again.
-    pub(crate) fn open(&mut self, socket: Handle, now: Time) {
+    pub(crate) fn open<I: Io>(&mut self, socket: Handle, io: &I) {
         let Transport::Opening(opening) = self else { return };
         let State::Found(spoken) = opening.state else { return };
+        let now = io.now();
         let (access, from, portal) = (opening.directory.clone(), opening.from, opening.portal);
         let srp = access.srp_config();
         let config = TargetConfig { login_within: opening.deadline.since(now), ..access.iscsi_config() };
@@ -140,10 +141,10 @@ impl Transport {
             Spoken::Iscsi => Transport::Iscsi(Box::new(IscsiTarget::new(config, access, from, portal, now))),
             Spoken::Iser => {
                 let target = IserTarget::new(config, RECEIVES_MAX, access, from, portal, now);
-                Transport::Iser(channel(socket, target, now))
+                Transport::Iser(channel(socket, target, io))
             }
             Spoken::Srp => {
-                Transport::Srp(channel(socket, SrpTarget::new(srp, access, from, portal, now), now))
+                Transport::Srp(channel(socket, SrpTarget::new(srp, access, from, portal, now), io))
             }
         };
     }
@@ -510,18 +511,18 @@ fn flush_channel<M: MessageMachine<Event = Up>, I: Io>(
     poll_channel(channel, io)
 }
 
-fn channel<M: MessageMachine>(socket: Handle, machine: M, now: Time) -> Box<Channel<M>> {
-    Box::new(Channel::responder(iwarp_config(socket), machine, now))
+fn channel<M: MessageMachine, I: Io>(socket: Handle, machine: M, io: &I) -> Box<Channel<M>> {
+    Box::new(Channel::responder(iwarp_config(io.segment_bytes(socket)), machine, io.now()))
 }
 
-fn iwarp_config(socket: Handle) -> iwarp::Config {
+fn iwarp_config(segment_bytes: u32) -> iwarp::Config {
     iwarp::Config {
         enhanced: true,
         crc: false,
         long_fpdus: true,
         depths: READS,
         ready: None,
-        segment_bytes: reactor::net::segment_bytes(socket),
+        segment_bytes,
         work: iwarp::WORK_MAX,
         receives: RECEIVES_MAX,
         registrations: 0,

@@ -60,6 +60,15 @@ pub trait Io {
     /// ([`crate::memory::Arena::give`]), but is reused only after the completion.
     fn arena(&mut self) -> &mut crate::memory::Arena;
 
+    /// Local and peer address of a socket; `None`: it is not connected any more.
+    fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)>;
+
+    /// What fits into one TCP segment of a connected socket's path, in bytes.
+    fn segment_bytes(&self, socket: Handle) -> u32;
+
+    /// A further handle of a socket, the lowest that is free; `None`: none is.
+    fn duplicate(&mut self, socket: Handle) -> Option<Handle>;
+
     /// Accepts one connection from a listening socket.
     fn accept(&mut self, listener: Handle, tag: Tag);
 

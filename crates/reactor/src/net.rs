@@ -48,7 +48,7 @@ pub fn handle(listener: &TcpListener) -> Handle {
 ///
 /// # Errors
 /// When the socket is not connected any more.
-pub fn addresses(socket: Handle) -> io::Result<(SocketAddr, SocketAddr)> {
+pub(crate) fn addresses(socket: Handle) -> io::Result<(SocketAddr, SocketAddr)> {
     // SAFETY: the handle is an open socket of the caller, who does not close it during this call.
     let fd = unsafe { BorrowedFd::borrow_raw(socket.0) };
     let local = rustix::net::getsockname(fd)?;
@@ -64,14 +64,14 @@ pub fn addresses(socket: Handle) -> io::Result<(SocketAddr, SocketAddr)> {
 ///
 /// # Errors
 /// When none is.
-pub fn duplicate(socket: Handle) -> io::Result<Handle> {
+pub(crate) fn duplicate(socket: Handle) -> io::Result<Handle> {
     // SAFETY: the handle is an open socket of the caller, who does not close it during this call.
     let fd = unsafe { BorrowedFd::borrow_raw(socket.0) };
     Ok(Handle(rustix::io::fcntl_dupfd_cloexec(fd, 0)?.into_raw_fd()))
 }
 
 /// What fits into one TCP segment of a connected socket's path, in bytes.
-pub fn segment_bytes(socket: Handle) -> u32 {
+pub(crate) fn segment_bytes(socket: Handle) -> u32 {
     /// What every IPv4 path carries (RFC 9293 section 3.7.1).
     const LEAST: u32 = 536;
     let (mut bytes, mut len) = (0u32, size_of::<u32>() as libc::socklen_t);

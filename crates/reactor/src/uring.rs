@@ -7,6 +7,7 @@ mod tests;
 
 use crate::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use crate::memory::Arena;
+use crate::net;
 use crate::wake::Waker;
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
@@ -268,6 +269,18 @@ impl Io for Uring {
 
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena
+    }
+
+    fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
+        net::addresses(socket).ok()
+    }
+
+    fn segment_bytes(&self, socket: Handle) -> u32 {
+        net::segment_bytes(socket)
+    }
+
+    fn duplicate(&mut self, socket: Handle) -> Option<Handle> {
+        net::duplicate(socket).ok()
     }
 
     fn accept(&mut self, listener: Handle, tag: Tag) {

@@ -40,13 +40,18 @@ impl Waker {
         }
     }
 
+    /// Whether it was called since it got up.
+    pub fn is_called(&self) -> bool {
+        self.shared.state.load(Ordering::Acquire) == CALLED
+    }
+
     /// The core wants to sleep. False: it was called meanwhile, and must not.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.shared.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// The core is up and will look around now.
-    pub(crate) fn get_up(&self) {
+    pub fn get_up(&self) {
         if self.shared.state.load(Ordering::Relaxed) != AWAKE {
             self.shared.state.swap(AWAKE, Ordering::AcqRel);
         }

@@ -48,14 +48,14 @@ impl<I: Io> Core<I> {
 
     /// Listens on a portal, if this is the core that accepts for it.
     pub(super) fn listen(&mut self, portal: usize) {
-        if let Some(listener) = &self.shared.listeners[portal]
+        if let Some(listener) = self.shared.listeners[portal]
             && self.acceptor(portal) == Some(self.me)
             && self.stopping.is_none()
             && !std::mem::replace(&mut self.listens[portal], true)
         {
             self.deaf.retain(|deaf| deaf.portal != portal);
             let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
-            self.io.accept(reactor::net::handle(listener), tag);
+            self.io.accept(listener, tag);
         }
     }
 
@@ -104,7 +104,7 @@ impl<I: Io> Core<I> {
             let until = self.io.now().after(ROOM_WITHIN);
             return self.newcomers.push(Newcomer { portal, socket, until });
         } else {
-            if let Ok((local, from)) = reactor::net::addresses(socket) {
+            if let Some((local, from)) = self.io.addresses(socket) {
                 log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
             }
             self.io.close(socket);
@@ -134,12 +134,12 @@ impl<I: Io> Core<I> {
             return self.listen(portal);
         };
         let Newcomer { socket, .. } = self.newcomers.swap_remove(index);
-        let socket = match reactor::net::duplicate(socket) {
-            Ok(lowest) => {
+        let socket = match self.io.duplicate(socket) {
+            Some(lowest) => {
                 self.io.close(socket);
                 lowest
             }
-            Err(_) => socket,
+            None => socket,
         };
         self.seat(portal, socket);
     }
@@ -152,8 +152,8 @@ impl<I: Io> Core<I> {
     }
 
     fn welcome(&mut self, portal: usize, socket: Handle) {
-        let addresses = reactor::net::addresses(socket);
-        let (Ok((local, from)), None) = (addresses, self.stopping) else {
+        let addresses = self.io.addresses(socket);
+        let (Some((local, from)), None) = (addresses, self.stopping) else {
             return self.io.close(socket);
         };
         let way = Way::Portal { index: portal, from, local };

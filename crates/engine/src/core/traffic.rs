@@ -107,7 +107,6 @@ impl<I: Io> Core<I> {
     /// The connection has said what it speaks. A connection over RDMA stays on the core where it begins: it is placed
     /// now, all others when they are logged in.
     fn open(&mut self, key: Key, spoken: Spoken) {
-        let now = self.io.now();
         let Some(conn) = self.connections.get_mut(key) else { return };
         let Some(stream) = &mut conn.stream else { return };
         stream.give_again(OPENING_BYTES);
@@ -121,7 +120,7 @@ impl<I: Io> Core<I> {
         if let Some(conn) = self.connections.get_mut(key)
             && let Some(stream) = &conn.stream
         {
-            conn.machine.open(stream.socket(), now);
+            conn.machine.open(stream.socket(), &self.io);
         }
     }
 

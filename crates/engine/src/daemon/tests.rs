@@ -10,7 +10,7 @@ use crate::initiator::{Options, Url};
 use proto::iscsi::initiator::Request;
 use proto::time::Time;
 use proto::verbs::Attribute;
-use reactor::io::{Allocate, Completion, Handle, Io, Tag, Wait};
+use reactor::io::{Allocate, Completion, Tag, Wait};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -68,6 +68,18 @@ impl Io for Noting {
 
     fn arena(&mut self) -> &mut Arena {
         self.kernel.arena()
+    }
+
+    fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
+        self.kernel.addresses(socket)
+    }
+
+    fn segment_bytes(&self, socket: Handle) -> u32 {
+        self.kernel.segment_bytes(socket)
+    }
+
+    fn duplicate(&mut self, socket: Handle) -> Option<Handle> {
+        self.kernel.duplicate(socket)
     }
 
     fn accept(&mut self, listener: Handle, tag: Tag) {
@@ -171,34 +183,21 @@ impl Target {
         };
         let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
         let stores: Vec<_> = (0..units).map(|_| store::open_ram(unit_bytes).expect("memory")).collect();
-        let (mut views, mut homes) = (Vec::new(), Vec::new());
-        let mut ports = Ports::of(&config).of_luns();
-        for (index, store) in stores.iter().enumerate() {
-            let opened = Opened { store: store.clone(), failed: None, losses: Arc::default() };
-            let mut unit = Arc::new(unit(&config, index, &opened, ports.remove(0)));
-            let (home, _) = home(&config, &mut unit, &opened);
-            views.push(View { unit, policy: home.policy() });
-            homes.push(Some(home));
-        }
+        let opened = |store: &Arc<RamStore>| Opened::<Uring> {
+            store: store.clone(),
+            failed: None,
+            losses: Arc::default(),
+        };
+        let opened: Vec<Opened> = stores.iter().map(opened).collect();
+        let Units { homes, views, .. } = Units::of(&config, &opened);
+        let homes = homes.into_iter().map(Some).collect();
         let listeners = bind(&config).expect("a portal");
         let addresses = addresses(&config, &listeners).expect("an address");
         let (portal, name) = (addresses[0], config.targets[0].name.clone());
-        let registry = Arc::new(Registry::default());
-        let shared = Arc::new(Shared {
-            access: Arc::new(Directory::new(config.clone(), addresses, registry.clone())),
-            registry,
-            logins: Logins::new(config.logins_max),
-            loads: vec![AtomicUsize::new(0)],
-            board: Board::new(1),
-            listeners,
-            sockets_end: i32::MAX,
-            rdma_listeners: vec![None],
-            homes: vec![0; units],
-            ledgers: crate::core::ledgers(&config),
-            ports: Ports::of(&config),
-            housekeeper: mpsc::channel().0,
-            config,
-        });
+        let handles = listeners.iter().map(|listener| listener.as_ref().map(reactor::net::handle)).collect();
+        let sockets = listeners.into_iter().flatten().collect();
+        let listening = Listening { addresses, handles, sockets, by_device: vec![None] };
+        let shared = Arc::new(share(config, listening, i32::MAX, mpsc::channel().0));
         let mailbox = mailbox::mesh::<Message>(1).expect("a mailbox").remove(0);
         let mail = mailbox.sender(0);
         let notes = Notes::default();

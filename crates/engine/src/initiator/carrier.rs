@@ -17,7 +17,7 @@ use proto::time::Time;
 use proto::verbs::TaskId;
 use rdma::iwarp::Channel;
 use reactor::crc::crc32c;
-use reactor::io::Handle;
+use reactor::io::{Handle, Io};
 use reactor::memory::Arena;
 use std::time::Duration;
 
@@ -59,23 +59,24 @@ impl Carrier {
     ///
     /// # Errors
     /// When the connection cannot be asked for.
-    pub(crate) fn new(
+    pub(crate) fn new<I: Io>(
         url: &Url,
         config: InitiatorConfig,
         socket: Handle,
-        now: Time,
+        io: &I,
     ) -> Result<Carrier, iwarp::Refused> {
+        let now = io.now();
         match url.protocol {
             Protocol::Iscsi => Ok(Carrier::Iscsi(Box::new(IscsiInitiator::new(config, now)))),
             Protocol::Iser => {
                 let registrations = REGISTRATIONS * config.queue_depth;
                 let machine = IserInitiator::new(config, now);
-                Ok(Carrier::Iser(channel(machine, registrations, url.crc, socket, now)?))
+                Ok(Carrier::Iser(channel(machine, registrations, url.crc, socket, io)?))
             }
             Protocol::Srp => {
                 let registrations = REGISTRATIONS * config.queue_depth;
                 let machine = SrpInitiator::new(srp_config(url, &config), now);
-                Ok(Carrier::Srp(channel(machine, registrations, url.crc, socket, now)?))
+                Ok(Carrier::Srp(channel(machine, registrations, url.crc, socket, io)?))
             }
             Protocol::Aoe => unreachable!("AoE has no socket that is connected"),
         }
@@ -233,12 +234,12 @@ impl Carrier {
     }
 }
 
-fn channel<M: MessageMachine>(
+fn channel<M: MessageMachine, I: Io>(
     machine: M,
     registrations: u16,
     crc: bool,
     socket: Handle,
-    now: Time,
+    io: &I,
 ) -> Result<Box<Channel<M>>, iwarp::Refused> {
     let receives = machine.receives().count;
     let config = iwarp::Config {
@@ -247,7 +248,7 @@ fn channel<M: MessageMachine>(
         long_fpdus: true,
         depths: READS,
         ready: Some(ReadyToReceive::ANY),
-        segment_bytes: reactor::net::segment_bytes(socket),
+        segment_bytes: io.segment_bytes(socket),
         // No more is asked at a time than may be answered.
         work: receives,
         receives,
@@ -255,7 +256,7 @@ fn channel<M: MessageMachine>(
         crc32c,
         random: crate::random::bits,
     };
-    Ok(Box::new(Channel::initiator(config, machine, now)?))
+    Ok(Box::new(Channel::initiator(config, machine, io.now())?))
 }
 
 /// What SRP has of what is asked for. Our port identifier begins with what our name makes, so that groups of a target

@@ -590,7 +590,7 @@ impl Session {
                 return self.failed(now, &reason);
             }
         };
-        match self.machine(socket, now) {
+        match self.machine(socket, io) {
             Ok(machine) => {
                 let mut link = Link::on_stream(machine, socket, self.tag(RECV), self.tag(SEND));
                 link.feed(io);
@@ -603,8 +603,8 @@ impl Session {
         }
     }
 
-    fn machine(&self, socket: Handle, now: Time) -> std::io::Result<Carrier> {
-        Carrier::new(&self.url, self.config()?, socket, now).map_err(std::io::Error::other)
+    fn machine<I: Io>(&self, socket: Handle, io: &I) -> std::io::Result<Carrier> {
+        Carrier::new(&self.url, self.config()?, socket, io).map_err(std::io::Error::other)
     }
 
     fn config(&self) -> std::io::Result<InitiatorConfig> {

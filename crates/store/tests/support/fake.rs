@@ -132,6 +132,18 @@ impl Io for FakeIo {
         &mut self.arena
     }
 
+    fn addresses(&self, _socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
+        unreachable!("stores have no sockets")
+    }
+
+    fn segment_bytes(&self, _socket: Handle) -> u32 {
+        unreachable!("stores have no sockets")
+    }
+
+    fn duplicate(&mut self, _socket: Handle) -> Option<Handle> {
+        unreachable!("stores have no sockets")
+    }
+
     fn accept(&mut self, _listener: Handle, _tag: Tag) {
         unreachable!("stores have no sockets")
     }

@@ -1,0 +1,128 @@
+//! The cores of a target for whoever turns them himself, one at a time, over an [`Io`] of his own: no thread, no clock and no
+//! socket but what that is. Nothing in a core knows the difference.
+
+use crate::config::Config;
+use crate::core::{Core, Shared};
+use crate::daemon::{Listening, Units, share};
+use crate::housekeeper::{Housekeeper, Job};
+use crate::message::Message;
+use crate::opening::Opened;
+use crate::state::Keeper;
+use reactor::io::{Completion, Handle, Io, Wait};
+use reactor::mailbox::{self, Sender};
+use reactor::wake::Waker;
+use std::io;
+use std::sync::{Arc, mpsc};
+use store::lane::Backend;
+
+/// A target's cores.
+pub struct Cores<I: Io> {
+    cores: Vec<Seat<I>>,
+    mail: Vec<Sender<Message>>,
+    housekeeper: Housekeeper,
+    keeper: Keeper,
+    jobs: mpsc::Receiver<Job>,
+}
+
+struct Seat<I: Io> {
+    core: Core<I>,
+    waker: Waker,
+    completions: Vec<Completion>,
+    messages: Vec<Message>,
+}
+
+/// What of a core's is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InUse {
+    /// Connections.
+    pub connections: usize,
+    /// Tasks.
+    pub tasks: usize,
+    /// Bytes of buffers.
+    pub buffer_bytes: u64,
+}
+
+impl<I: Io> Cores<I> {
+    /// Cores that listen, each portal of the configuration at one of `listeners`, and serve its LUNs from `stores`. `io` is
+    /// given each core's index, and what the core is called by: [`Waker::get_up`] is due at the beginning of each of its turns.
+    ///
+    /// # Errors
+    /// When the system has no descriptors.
+    pub fn new(
+        config: Config,
+        stores: Vec<Arc<dyn Backend<I>>>,
+        listeners: Vec<Handle>,
+        mut io: impl FnMut(usize, Waker) -> I,
+    ) -> io::Result<Cores<I>> {
+        let opened = |store| Opened { store, failed: None, losses: Arc::default() };
+        let opened: Vec<Opened<I>> = stores.into_iter().map(opened).collect();
+        let units = Units::of(&config, &opened);
+        let mailboxes = mailbox::mesh::<Message>(config.cores.len())?;
+        let mail: Vec<Sender<Message>> = (0..mailboxes.len()).map(|core| mailboxes[0].sender(core)).collect();
+        let (sender, jobs) = mpsc::channel();
+        let listening = Listening {
+            addresses: config.portals.iter().map(|portal| portal.listen).collect(),
+            by_device: listeners.iter().map(|_| None).collect(),
+            handles: listeners.into_iter().map(Some).collect(),
+            sockets: Vec::new(),
+        };
+        let shared = Arc::new(share(config, listening, i32::MAX, sender));
+        let housekeeper = Housekeeper::new(&shared, &mail);
+        let mut homes: Vec<_> = units.homes.into_iter().map(Some).collect();
+        let mut seat = |(me, mailbox): (usize, mailbox::Mailbox<Message>)| {
+            let lane =
+                |(unit, opened): (usize, &Opened<I>)| opened.store.clone().lane(Core::<I>::lane_tags(unit));
+            let lanes = opened.iter().enumerate().map(lane).collect();
+            let own = shared.homes.iter().zip(&mut homes);
+            let homes = own.map(|(core, home)| if *core == me { home.take() } else { None }).collect();
+            let (waker, views) = (mailbox.waker(), units.views.clone());
+            let io = io(me, waker.clone());
+            let mut core = Core::new(me, io, Arc::<Shared>::clone(&shared), mailbox, views, lanes, homes);
+            core.open_portals();
+            Seat { core, waker, completions: Vec::new(), messages: Vec::new() }
+        };
+        let cores = mailboxes.into_iter().enumerate().map(&mut seat).collect();
+        Ok(Cores { cores, mail, housekeeper, keeper: Keeper::default(), jobs })
+    }
+
+    /// What a core has for a kernel.
+    pub fn io(&mut self, core: usize) -> &mut I {
+        self.cores[core].core.io()
+    }
+
+    /// How long a core may sleep before its next turn, if it is not called meanwhile; `None`: it has no more turns. Asked once
+    /// between two turns.
+    pub fn rest(&mut self, core: usize) -> Option<Wait> {
+        self.cores[core].core.rest()
+    }
+
+    /// Whether a core has messages to look at.
+    pub fn is_called(&self, core: usize) -> bool {
+        self.cores[core].waker.is_called()
+    }
+
+    /// Gives a core a turn, which waits as it may in [`Io::turn`].
+    pub fn turn(&mut self, core: usize, wait: Wait) {
+        let Seat { core, completions, messages, .. } = &mut self.cores[core];
+        core.io().turn(wait, completions);
+        core.turn(completions, messages);
+    }
+
+    /// Does one of the jobs that are kept off the cores, if there is one.
+    pub fn work(&mut self) -> bool {
+        let job = self.jobs.try_recv();
+        job.is_ok_and(|job| self.housekeeper.act(&mut self.keeper, job))
+    }
+
+    /// Has all cores end in order.
+    pub fn stop(&self) {
+        self.mail.iter().for_each(|core| core.post(Message::Stop));
+    }
+
+    /// What of a core's is in use.
+    pub fn in_use(&mut self, core: usize) -> InUse {
+        let core = &mut self.cores[core].core;
+        let (connections, tasks) = core.in_use();
+        InUse { connections, tasks, buffer_bytes: core.io().arena().in_use() }
+    }
+}
