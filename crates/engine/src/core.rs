@@ -33,7 +33,7 @@ use crate::poll::{Poller, Work};
 use crate::ports::Ports;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
-use accept::Newcomer;
+use accept::{Deaf, Newcomer};
 use aoe::{Answered, Interface, Keeper};
 use budget::Budget;
 use buffer::Held;
@@ -159,8 +159,10 @@ pub(crate) struct Core<I: Io> {
     has_flushed: bool,
     /// Connections that wait for a descriptor.
     newcomers: Vec<Newcomer>,
+    /// Portals where this core waits for a connection.
+    listens: Vec<bool>,
     /// Portals where a connection could not be accepted, to be tried again in a while.
-    deaf: Vec<usize>,
+    deaf: Vec<Deaf>,
     /// Portals whose RDMA device is gone: once it is back it listens again.
     deviceless: Vec<usize>,
     /// Portals whose RDMA listener failed; tried again with the next tick.
@@ -237,7 +239,7 @@ impl<I: Io> Core<I> {
         homes: Vec<Option<scsi::Home>>,
     ) -> Self {
         let units = views.len();
-        let targets = shared.config.targets.len();
+        let (targets, portals) = (shared.config.targets.len(), shared.config.portals.len());
         let exports = aoe::exports(&shared.config);
         let keepers = aoe::keepers(&shared.config, me);
         let poller = Poller::new(shared.config.poll);
@@ -280,6 +282,7 @@ impl<I: Io> Core<I> {
             is_drained: false,
             has_flushed: true,
             newcomers: Vec::new(),
+            listens: vec![false; portals],
             deaf: Vec::new(),
             deviceless: Vec::new(),
             deaf_to_devices: Vec::new(),
@@ -358,6 +361,7 @@ impl<I: Io> Core<I> {
         let is_timed = self.connections.len() > 0
             || self.stopping.is_some()
             || !self.deaf.is_empty()
+            || !self.newcomers.is_empty()
             || !self.deviceless.is_empty()
             || !self.deaf_to_devices.is_empty()
             || self.devices.as_ref().is_some_and(Devices::wants_ticks)
@@ -525,9 +529,7 @@ impl<I: Io> Core<I> {
     }
 
     fn tick(&mut self, now: Time) {
-        for portal in std::mem::take(&mut self.deaf) {
-            self.listen(portal);
-        }
+        self.accept_again(now);
         self.listen_again();
         self.end_stalled(now);
         self.end_idle_sessions(now);

@@ -1,15 +1,16 @@
-//! Connections that nobody vouches for: those that log in, and discovery sessions. Both are bounded, and a newcomer is never
-//! turned away for want of room: it takes the place of another, the oldest of those whose network has the most.
+//! Connections that nobody vouches for: those that log in, discovery sessions, and those whose session is over but for its last
+//! word. Each kind is bounded, and a newcomer is never turned away for want of room: it takes the place of another, the oldest
+//! of those whose network has the most.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard};
 
-/// The connections that log in, and the discovery sessions.
+/// The connections that log in, the discovery sessions, and the connections that part.
 #[derive(Debug)]
 pub(crate) struct Logins {
-    /// How many may log in, and how many discovery sessions there may be.
+    /// How many there may be of each kind.
     max: usize,
     waiting: Mutex<Waiting>,
 }
@@ -21,6 +22,17 @@ struct Waiting {
     /// Those that have.
     begun: Pool,
     discoveries: Pool,
+    /// Those of sessions that are over, which wait for their last word to leave.
+    parting: Pool,
+}
+
+/// Where a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seat {
+    /// Its core.
+    pub(crate) core: usize,
+    /// It has a socket, and so a descriptor.
+    pub(crate) has_socket: bool,
 }
 
 /// A connection that makes room for another.
@@ -32,59 +44,61 @@ pub(crate) struct Evicted {
     pub(crate) serial: u64,
 }
 
-/// Connections by network, each with the core that it is on. Serial numbers rise with age.
+/// Connections by network. The older one is, the lower its serial number.
 #[derive(Debug, Default)]
 struct Pool {
-    networks: BTreeMap<IpAddr, BTreeMap<u64, usize>>,
+    networks: BTreeMap<IpAddr, BTreeMap<u64, Seat>>,
     count: usize,
 }
 
 impl Logins {
-    /// None; so many may log in at once, and so many discovery sessions may there be.
+    /// None; there may be so many of each kind.
     pub(crate) fn new(max: usize) -> Self {
         Logins { max, waiting: Mutex::default() }
     }
 
     /// A connection that begins to log in, and which other makes room for it.
-    pub(crate) fn arrives(&self, serial: u64, from: IpAddr, core: usize) -> Option<Evicted> {
+    pub(crate) fn arrives(&self, serial: u64, from: IpAddr, seat: Seat) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         let evicted = waiting.make_room(network, self.max);
-        waiting.silent.insert(network, serial, core);
+        waiting.silent.insert(network, serial, seat);
         evicted
     }
 
     /// It has begun a login.
     pub(crate) fn begins(&self, serial: u64, from: IpAddr) {
         let (mut waiting, network) = (self.lock(), network(from));
-        if let Some(core) = waiting.silent.remove(network, serial) {
-            waiting.begun.insert(network, serial, core);
+        if let Some(seat) = waiting.silent.remove(network, serial) {
+            waiting.begun.insert(network, serial, seat);
         }
     }
 
     /// Its login is over, for a discovery session; and which other makes room for it.
-    pub(crate) fn discovers(&self, serial: u64, from: IpAddr, core: usize) -> Option<Evicted> {
+    pub(crate) fn discovers(&self, serial: u64, from: IpAddr) -> Option<Evicted> {
+        let (mut waiting, network) = (self.lock(), network(from));
+        // What makes room for others already is on its way out.
+        let seat = waiting.forget(network, serial)?;
+        waiting.discoveries.add(network, serial, seat, self.max)
+    }
+
+    /// Its session is over: it no longer counts among those of its target; and which other makes room for it.
+    pub(crate) fn parts(&self, serial: u64, from: IpAddr, seat: Seat) -> Option<Evicted> {
         let (mut waiting, network) = (self.lock(), network(from));
         waiting.forget(network, serial);
-        let pool = &mut waiting.discoveries;
-        let evicted = match pool.count_of(network) >= share(self.max) {
-            true => pool.take_oldest(network),
-            false if pool.count >= self.max => pool.take_oldest_of_most(),
-            false => None,
-        };
-        pool.insert(network, serial, core);
-        evicted
+        waiting.parting.add(network, serial, seat, self.max)
     }
 
-    /// Which connection goes when there is a want of what all share: one that has not begun a login, if a quarter of those that
-    /// log in have not, as in [`Waiting::make_room`].
+    /// Which connection goes when there is a want of descriptors: one that parts, else one that has not begun a login, if a
+    /// quarter of those that log in have not, as in [`Waiting::make_room`].
     pub(crate) fn takes_one(&self) -> Option<Evicted> {
-        let Waiting { silent, begun, discoveries } = &mut *self.lock();
+        let Waiting { silent, begun, discoveries, parting } = &mut *self.lock();
         let is_silent = silent.count >= (silent.count + begun.count).div_ceil(4);
-        let order = if is_silent { [silent, discoveries, begun] } else { [discoveries, begun, silent] };
-        order.into_iter().find_map(Pool::take_oldest_of_most)
+        let rest = if is_silent { [silent, discoveries, begun] } else { [discoveries, begun, silent] };
+        let mut order = [parting].into_iter().chain(rest);
+        order.find_map(|pool| pool.take_oldest_of_most(|seat| seat.has_socket))
     }
 
-    /// Its login or discovery session is over.
+    /// Its login, its discovery session or its parting is over.
     pub(crate) fn ends(&self, serial: u64, from: IpAddr) {
         self.lock().forget(network(from), serial);
     }
@@ -95,8 +109,8 @@ impl Logins {
         let (mut waiting, network) = (self.lock(), network(from));
         let Waiting { silent, begun, .. } = &mut *waiting;
         match silent.find(network, serial).or_else(|| begun.find(network, serial)) {
-            Some(entry) => {
-                *entry = core;
+            Some(seat) => {
+                seat.core = core;
                 go();
                 true
             }
@@ -122,13 +136,12 @@ impl Waiting {
             return None;
         }
         let is_silent = self.silent.count >= max.div_ceil(4);
-        if is_silent { &mut self.silent } else { &mut self.begun }.take_oldest_of_most()
+        if is_silent { &mut self.silent } else { &mut self.begun }.take_oldest_of_most(|_| true)
     }
 
-    fn forget(&mut self, network: IpAddr, serial: u64) {
-        for pool in [&mut self.silent, &mut self.begun, &mut self.discoveries] {
-            pool.remove(network, serial);
-        }
+    fn forget(&mut self, network: IpAddr, serial: u64) -> Option<Seat> {
+        let Waiting { silent, begun, discoveries, parting } = self;
+        [silent, begun, discoveries, parting].into_iter().find_map(|pool| pool.remove(network, serial))
     }
 }
 
@@ -137,36 +150,55 @@ impl Pool {
         self.networks.get(&network).map_or(0, BTreeMap::len)
     }
 
-    fn find(&mut self, network: IpAddr, serial: u64) -> Option<&mut usize> {
+    fn find(&mut self, network: IpAddr, serial: u64) -> Option<&mut Seat> {
         self.networks.get_mut(&network)?.get_mut(&serial)
     }
 
-    fn insert(&mut self, network: IpAddr, serial: u64, core: usize) {
-        self.networks.entry(network).or_default().insert(serial, core);
+    /// Another one, of `max` in all; and which makes room for it.
+    fn add(&mut self, network: IpAddr, serial: u64, seat: Seat, max: usize) -> Option<Evicted> {
+        let evicted = match self.count_of(network) >= share(max) {
+            true => self.take_oldest(network),
+            false if self.count >= max => self.take_oldest_of_most(|_| true),
+            false => None,
+        };
+        self.insert(network, serial, seat);
+        evicted
+    }
+
+    fn insert(&mut self, network: IpAddr, serial: u64, seat: Seat) {
+        self.networks.entry(network).or_default().insert(serial, seat);
         self.count += 1;
     }
 
-    fn remove(&mut self, network: IpAddr, serial: u64) -> Option<usize> {
+    fn remove(&mut self, network: IpAddr, serial: u64) -> Option<Seat> {
         let members = self.networks.get_mut(&network)?;
-        let core = members.remove(&serial)?;
+        let seat = members.remove(&serial)?;
         if members.is_empty() {
             self.networks.remove(&network);
         }
         self.count -= 1;
-        Some(core)
+        Some(seat)
     }
 
     fn take_oldest(&mut self, network: IpAddr) -> Option<Evicted> {
         let serial = *self.networks.get(&network)?.first_key_value()?.0;
-        let core = self.remove(network, serial)?;
-        Some(Evicted { core, serial })
+        self.take(network, serial)
     }
 
-    fn take_oldest_of_most(&mut self) -> Option<Evicted> {
-        let oldest =
-            |members: &BTreeMap<u64, usize>| members.first_key_value().map(|(serial, _)| Reverse(*serial));
-        let most = self.networks.iter().max_by_key(|(_, members)| (members.len(), oldest(members)));
-        self.take_oldest(*most?.0)
+    /// The oldest such connection of the network that has the most of them.
+    fn take_oldest_of_most(&mut self, which: impl Fn(&Seat) -> bool) -> Option<Evicted> {
+        let such = |(network, members): (&IpAddr, &BTreeMap<u64, Seat>)| {
+            let mut such = members.iter().filter(|(_, seat)| which(seat)).map(|(serial, _)| *serial);
+            let oldest = such.next()?;
+            Some((such.count(), Reverse(oldest), *network))
+        };
+        let (_, Reverse(serial), network) = self.networks.iter().filter_map(such).max()?;
+        self.take(network, serial)
+    }
+
+    fn take(&mut self, network: IpAddr, serial: u64) -> Option<Evicted> {
+        let Seat { core, .. } = self.remove(network, serial)?;
+        Some(Evicted { core, serial })
     }
 }
 
@@ -187,6 +219,8 @@ fn network(from: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const SEAT: Seat = Seat { core: 0, has_socket: true };
+
     fn ip(address: &str) -> IpAddr {
         address.parse().expect("an address")
     }
@@ -199,19 +233,19 @@ mod tests {
     fn the_oldest_silent_connection_of_the_loudest_network_makes_room() {
         let (logins, loud, other) = (Logins::new(8), ip("192.0.2.1"), ip("192.0.2.2"));
         for serial in 1..=4 {
-            assert_eq!(logins.arrives(serial, loud, 0), None);
+            assert_eq!(logins.arrives(serial, loud, SEAT), None);
         }
-        assert_eq!(logins.arrives(5, loud, 0), evicted(1), "half of them are an address's share");
+        assert_eq!(logins.arrives(5, loud, SEAT), evicted(1), "half of them are an address's share");
         logins.begins(2, loud);
-        assert_eq!(logins.arrives(6, loud, 0), evicted(3), "who has begun a login stays");
+        assert_eq!(logins.arrives(6, loud, SEAT), evicted(3), "who has begun a login stays");
         for serial in 7..=10 {
-            assert_eq!(logins.arrives(serial, ip(&format!("192.0.2.{serial}")), 0), None);
+            assert_eq!(logins.arrives(serial, ip(&format!("192.0.2.{serial}")), SEAT), None);
         }
-        assert_eq!(logins.arrives(11, other, 0), evicted(4), "those of who has the most go first");
+        assert_eq!(logins.arrives(11, other, SEAT), evicted(4), "those of who has the most go first");
         logins.ends(4, loud);
         logins.ends(11, other);
-        assert_eq!(logins.arrives(12, other, 0), None, "one is gone");
-        assert_eq!(logins.arrives(13, other, 0), evicted(5));
+        assert_eq!(logins.arrives(12, other, SEAT), None, "one is gone");
+        assert_eq!(logins.arrives(13, other, SEAT), evicted(5));
     }
 
     #[test]
@@ -219,20 +253,20 @@ mod tests {
         let logins = Logins::new(8);
         for serial in 1..=8 {
             let from = ip(&format!("192.0.2.{serial}"));
-            assert_eq!(logins.arrives(serial, from, 0), None);
+            assert_eq!(logins.arrives(serial, from, SEAT), None);
             logins.begins(serial, from);
         }
-        assert_eq!(logins.arrives(9, ip("192.0.2.9"), 0), evicted(1));
-        assert_eq!(logins.arrives(10, ip("192.0.2.10"), 0), evicted(2));
-        assert_eq!(logins.arrives(11, ip("192.0.2.11"), 0), evicted(9), "two silent ones are a quarter");
+        assert_eq!(logins.arrives(9, ip("192.0.2.9"), SEAT), evicted(1));
+        assert_eq!(logins.arrives(10, ip("192.0.2.10"), SEAT), evicted(2));
+        assert_eq!(logins.arrives(11, ip("192.0.2.11"), SEAT), evicted(9), "two silent ones are a quarter");
     }
 
     #[test]
     fn one_host_of_ipv6_is_one_network_whatever_its_address() {
         let logins = Logins::new(2);
-        assert_eq!(logins.arrives(1, ip("2001:db8::1"), 0), None);
-        assert_eq!(logins.arrives(2, ip("2001:db8::ffff:2"), 0), evicted(1));
-        assert_eq!(logins.arrives(3, ip("2001:db8:0:1::1"), 0), None);
+        assert_eq!(logins.arrives(1, ip("2001:db8::1"), SEAT), None);
+        assert_eq!(logins.arrives(2, ip("2001:db8::ffff:2"), SEAT), evicted(1));
+        assert_eq!(logins.arrives(3, ip("2001:db8:0:1::1"), SEAT), None);
         assert_eq!(network(ip("::ffff:192.0.2.1")), ip("192.0.2.1"));
     }
 
@@ -240,24 +274,28 @@ mod tests {
     fn discovery_sessions_have_a_bound_of_their_own() {
         let (logins, loud, other) = (Logins::new(2), ip("192.0.2.1"), ip("192.0.2.2"));
         for (serial, expected) in [(1, None), (2, evicted(1)), (3, evicted(2))] {
-            assert_eq!(logins.arrives(serial, loud, 0), None);
+            assert_eq!(logins.arrives(serial, loud, SEAT), None);
             logins.begins(serial, loud);
-            assert_eq!(logins.discovers(serial, loud, 0), expected);
+            assert_eq!(logins.discovers(serial, loud), expected);
         }
-        assert_eq!(logins.discovers(4, other, 0), None);
-        assert_eq!(logins.discovers(5, ip("192.0.2.3"), 0), evicted(3));
+        let discovers = |serial, from| {
+            logins.arrives(serial, from, SEAT);
+            logins.discovers(serial, from)
+        };
+        assert_eq!(discovers(4, other), None);
+        assert_eq!(discovers(5, ip("192.0.2.3")), evicted(3));
         logins.ends(4, other);
-        assert_eq!(logins.discovers(6, other, 0), None);
+        assert_eq!(discovers(6, other), None);
     }
 
     #[test]
     fn who_is_silent_goes_first_then_idle_discoveries_then_logins() {
         let (logins, from) = (Logins::new(8), ip("192.0.2.1"));
         for serial in 1..=3 {
-            logins.arrives(serial, from, 0);
+            logins.arrives(serial, from, SEAT);
         }
         logins.begins(1, from);
-        logins.discovers(2, from, 0);
+        logins.discovers(2, from);
         for serial in [3, 2, 1] {
             assert_eq!(logins.takes_one(), evicted(serial));
         }
@@ -268,10 +306,10 @@ mod tests {
     fn who_has_just_come_does_not_go_before_many_logins_that_hang() {
         let (logins, from) = (Logins::new(64), ip("192.0.2.1"));
         for serial in 1..=4 {
-            logins.arrives(serial, from, 0);
+            logins.arrives(serial, from, SEAT);
             logins.begins(serial, from);
         }
-        logins.arrives(5, ip("192.0.2.2"), 0);
+        logins.arrives(5, ip("192.0.2.2"), SEAT);
         assert_eq!(logins.takes_one(), evicted(1));
         assert_eq!(logins.takes_one(), evicted(5), "now it is one of four");
     }
@@ -279,9 +317,42 @@ mod tests {
     #[test]
     fn who_has_made_room_does_not_move() {
         let (logins, from) = (Logins::new(1), ip("192.0.2.1"));
-        logins.arrives(1, from, 0);
+        logins.arrives(1, from, SEAT);
         assert!(logins.hand_over(1, from, 3, || {}));
-        assert_eq!(logins.arrives(2, from, 0), Some(Evicted { core: 3, serial: 1 }));
+        assert_eq!(logins.arrives(2, from, SEAT), Some(Evicted { core: 3, serial: 1 }));
         assert!(!logins.hand_over(1, from, 2, || unreachable!("it does not move")));
+    }
+
+    #[test]
+    fn who_has_made_room_is_not_counted_again() {
+        let (logins, from) = (Logins::new(2), ip("192.0.2.1"));
+        logins.arrives(1, from, SEAT);
+        assert_eq!(logins.takes_one(), evicted(1));
+        assert_eq!(logins.discovers(1, from), None);
+        assert_eq!(logins.takes_one(), None, "it goes already");
+    }
+
+    #[test]
+    fn who_parts_goes_first_and_is_bounded() {
+        let (logins, from) = (Logins::new(4), ip("192.0.2.1"));
+        logins.arrives(1, from, SEAT);
+        for (serial, expected) in [(2, None), (3, None), (4, evicted(2))] {
+            assert_eq!(logins.parts(serial, from, SEAT), expected);
+        }
+        logins.ends(4, from);
+        for serial in [3, 1] {
+            assert_eq!(logins.takes_one(), evicted(serial));
+        }
+    }
+
+    #[test]
+    fn who_has_no_descriptor_does_not_make_room_for_one() {
+        let (logins, loud, other) = (Logins::new(8), ip("192.0.2.1"), ip("192.0.2.2"));
+        for serial in 1..=3 {
+            logins.arrives(serial, loud, Seat { core: 0, has_socket: false });
+        }
+        logins.arrives(4, other, SEAT);
+        assert_eq!(logins.takes_one(), evicted(4));
+        assert_eq!(logins.takes_one(), None);
     }
 }

@@ -157,6 +157,12 @@ pub trait Lane<I: Io> {
         false
     }
 
+    /// Bytes of memory that the system clears for this operation before the store writes to them: who submits it waits for
+    /// that as well.
+    fn fresh_bytes(&self, _op: &Op) -> u64 {
+        0
+    }
+
     /// Starts an operation.
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted;
 

@@ -93,6 +93,10 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane.as_ref().is_some_and(|lane| lane.works_at_once())
     }
 
+    fn fresh_bytes(&self, op: &Op) -> u64 {
+        self.lane.as_ref().map_or(0, |lane| lane.fresh_bytes(op))
+    }
+
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
         self.lane().submit(io, id, op)
     }

@@ -13,6 +13,7 @@ pub mod null;
 pub mod ram;
 
 mod extents;
+mod granules;
 mod occupied;
 mod pool;
 mod range;

@@ -2,6 +2,7 @@
 
 use crate::error::OpenError;
 use crate::extents::{Ask, Extents, Questions};
+use crate::granules::Granules;
 use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use crate::occupied::Occupied;
 use crate::range::Range;
@@ -34,6 +35,7 @@ const PAGE_BYTES: u32 = 4096;
 pub struct RamStore {
     size: u64,
     region: Arc<Region>,
+    granules: Granules,
     stripes: Stripes,
     occupied: Occupied,
     /// Whether reads are sent from where they lie. The kernel copies lent bytes outside our locks, so such a read
@@ -68,6 +70,7 @@ pub fn open_on(size: u64, pages: Pages) -> Result<Arc<RamStore>, OpenError> {
     Ok(Arc::new(RamStore {
         size,
         region,
+        granules: Granules::new(size, pages),
         stripes: Stripes::new(),
         occupied: Occupied::default(),
         lends: AtomicBool::new(true),
@@ -90,7 +93,30 @@ impl RamStore {
 
     /// `None`: a long operation works on the range, and nothing was done.
     fn writing<T>(&self, range: Range, body: impl FnOnce(&Region) -> T) -> Option<T> {
-        self.locked(Mode::Exclusive, range, || (!self.occupied.overlaps(range)).then(|| body(&self.region)))
+        self.locked(Mode::Exclusive, range, || {
+            (!self.occupied.overlaps(range)).then(|| {
+                self.granules.note_written(range);
+                body(&self.region)
+            })
+        })
+    }
+
+    /// Bytes that the system clears before the range is written; `unmap`: before whole pages of it are given back, and zeros
+    /// written to parts of pages.
+    fn fresh_bytes(&self, range: Range, unmap: bool) -> u64 {
+        let is_of_pages = (range.offset | range.len).is_multiple_of(u64::from(PAGE_BYTES));
+        if unmap && is_of_pages { 0 } else { self.granules.fresh_bytes(range) }
+    }
+
+    /// Makes the range read as zeros; `unmap`: and gives its memory back.
+    fn clear(&self, range: Range, unmap: bool) {
+        if unmap {
+            self.region.release(range.offset, range.len);
+            self.granules.note_released(range);
+        } else {
+            self.granules.note_written(range);
+            self.region.fill_zero(range.offset, range.len);
+        }
     }
 
     fn stop_lending(&self) {
@@ -125,20 +151,11 @@ impl RamStore {
                 self.stop_lending();
                 self.writing(range, |region| region.or_in(at, arena, &from))?;
             }
-            Op::Zero { unmap, .. } => self.writing(range, |region| clear(region, range, unmap))?,
-            Op::Discard { .. } => self.writing(range, |region| clear(region, range, true))?,
+            Op::Zero { unmap, .. } => self.writing(range, |_| self.clear(range, unmap))?,
+            Op::Discard { .. } => self.writing(range, |_| self.clear(range, true))?,
             Op::Flush | Op::Extent { .. } => {}
         }
         Some(Ok(Found::Nothing))
-    }
-}
-
-/// Makes the range read as zeros; `unmap`: and gives its memory back.
-fn clear(region: &Region, range: Range, unmap: bool) {
-    if unmap {
-        region.release(range.offset, range.len);
-    } else {
-        region.fill_zero(range.offset, range.len);
     }
 }
 
@@ -216,7 +233,7 @@ struct Clear {
 }
 
 impl Clear {
-    /// Clears the next so many bytes, once the range is taken; returns how many it cleared.
+    /// Clears the next so many bytes, once the range is taken; returns how many were cleared, by the system as well.
     fn step(&mut self, store: &RamStore, bytes: u64) -> u64 {
         self.occupies = self.occupies || store.occupied.take(self.range);
         if !self.occupies {
@@ -224,9 +241,10 @@ impl Clear {
         }
         let len = (self.range.len - self.done).min(bytes);
         let part = Range { offset: self.range.offset + self.done, len };
-        store.locked(Mode::Exclusive, part, || clear(&store.region, part, self.unmap));
+        let fresh = store.fresh_bytes(part, self.unmap);
+        store.locked(Mode::Exclusive, part, || store.clear(part, self.unmap));
         self.done += len;
-        len
+        len + fresh
     }
 
     fn is_done(&self) -> bool {
@@ -298,6 +316,18 @@ impl<I: Io> Lane<I> for RamLane {
         true
     }
 
+    fn fresh_bytes(&self, op: &Op) -> u64 {
+        let unmap = match op {
+            Op::Write { .. } | Op::CompareAndWrite { .. } | Op::OrWrite { .. } => false,
+            Op::Zero { unmap, .. } => *unmap,
+            Op::Discard { .. } => true,
+            Op::Read { .. } | Op::Flush | Op::Compare { .. } | Op::Extent { .. } => return 0,
+        };
+        // A long clear is paid for part by part.
+        let range = Range::of(op, self.store.size).ok().filter(|range| long_clear(op, *range).is_none());
+        range.map_or(0, |range| self.store.fresh_bytes(range, unmap))
+    }
+
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {
         let range = match Range::of(op, self.store.size) {
             Ok(range) => range,
@@ -332,9 +362,10 @@ impl<I: Io> Lane<I> for RamLane {
                 return worked;
             }
             let Some((id, op, range)) = self.waiting.pop_front() else { break };
+            let fresh = <Self as Lane<I>>::fresh_bytes(self, &op);
             match self.store.run(io.arena(), &op, range) {
                 Some(outcome) => {
-                    worked += range.len.max(1);
+                    worked += range.len.max(1) + fresh;
                     done.push((id, outcome));
                 }
                 None => self.waiting.push_back((id, op, range)),

@@ -5,8 +5,10 @@ use super::{Core, kind};
 use crate::limited;
 use crate::message::{Facts, Message, Way};
 use crate::transport::Transport;
+use proto::time::Time;
 use reactor::io::{Errno, Handle, Io, Tag};
 use rustix::io::Errno as Code;
+use std::time::Duration;
 use tracing::Level;
 
 /// A connection whose descriptor is one of those that the daemon keeps for itself. Another connection ends to give it its own;
@@ -15,7 +17,20 @@ use tracing::Level;
 pub(super) struct Newcomer {
     portal: usize,
     socket: Handle,
+    /// When another connection is asked for, should this one not have ended.
+    until: Time,
 }
+
+/// A portal where a connection could not be accepted.
+#[derive(Debug)]
+pub(super) struct Deaf {
+    portal: usize,
+    /// When it tries again, unless there is a descriptor before.
+    until: Time,
+}
+
+/// How long a connection may take to close that makes room for another.
+const ROOM_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a connection is refused.
 const NO_DESCRIPTOR: &str = "the files that may be open are used up, but for those that the daemon keeps for itself (LimitNOFILE, ulimit -n)";
@@ -36,22 +51,26 @@ impl<I: Io> Core<I> {
         if let Some(listener) = self.shared.listeners[portal]
             && self.acceptor(portal) == Some(self.me)
             && self.stopping.is_none()
+            && !std::mem::replace(&mut self.listens[portal], true)
         {
+            self.deaf.retain(|deaf| deaf.portal != portal);
             let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
             self.io.accept(listener, tag);
         }
     }
 
     pub(super) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
+        self.listens[portal] = false;
         match result {
-            Ok(handle) => self.seat(Newcomer { portal, socket: Handle(handle as i32) }),
+            Ok(handle) => self.seat(portal, Handle(handle as i32)),
             Err(error) if self.stopping.is_none() => self.not_accepted(portal, error),
             Err(_) => {}
         }
     }
 
-    /// The kernel holds the connection until the portal listens again: as soon as another has made room for it, if it is
-    /// descriptors that are wanting, and otherwise in a while, as the next try would fail at once.
+    /// The kernel holds the connection until the portal listens again: as soon as another has made room for it, if this process
+    /// has no descriptor left, and otherwise in a while, as the next try would fail at once. (Where the machine has none left,
+    /// another process may take what becomes free: ending connections would end all of them.)
     fn not_accepted(&mut self, portal: usize, error: Errno) {
         limited!(
             "connections that could not be accepted",
@@ -59,20 +78,31 @@ impl<I: Io> Core<I> {
             "a connection could not be accepted: {}",
             std::io::Error::from_raw_os_error(error.0)
         );
-        let wants_descriptor = [Code::MFILE, Code::NFILE].map(Code::raw_os_error).contains(&error.0);
-        if !(wants_descriptor && self.ask_for_room(portal)) {
-            self.deaf.push(portal);
+        let wants_descriptor = error.0 == Code::MFILE.raw_os_error();
+        let is_asked = wants_descriptor && self.ask_for_room(portal);
+        let until = if is_asked { self.io.now().after(ROOM_WITHIN) } else { self.io.now() };
+        self.deaf.push(Deaf { portal, until });
+    }
+
+    /// Tries again what was refused a while ago, and does not wait for a connection that should have made room by now.
+    pub(super) fn accept_again(&mut self, now: Time) {
+        let again: Vec<Deaf> = self.deaf.extract_if(.., |deaf| deaf.until <= now).collect();
+        let late = self.newcomers.iter().filter(|newcomer| newcomer.until <= now);
+        let portals: Vec<usize> =
+            again.iter().map(|deaf| deaf.portal).chain(late.map(|newcomer| newcomer.portal)).collect();
+        for portal in portals {
+            self.room_made(portal);
         }
     }
 
     /// The kernel gives the lowest descriptor that is free, so from a certain one on only those are left that the daemon
     /// needs itself.
-    fn seat(&mut self, newcomer: Newcomer) {
-        let Newcomer { portal, socket } = newcomer;
+    fn seat(&mut self, portal: usize, socket: Handle) {
         if socket.0 < self.shared.sockets_end || self.stopping.is_some() {
             self.welcome(portal, socket);
         } else if self.ask_for_room(portal) {
-            return self.newcomers.push(newcomer);
+            let until = self.io.now().after(ROOM_WITHIN);
+            return self.newcomers.push(Newcomer { portal, socket, until });
         } else {
             if let Some((local, from)) = self.io.addresses(socket) {
                 log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
@@ -111,7 +141,7 @@ impl<I: Io> Core<I> {
             }
             None => socket,
         };
-        self.seat(Newcomer { portal, socket });
+        self.seat(portal, socket);
     }
 
     /// Nobody is held any more when the daemon stops.
@@ -128,7 +158,7 @@ impl<I: Io> Core<I> {
         };
         let way = Way::Portal { index: portal, from, local };
         let facts = Facts::new(self.shared.registry.next_serial(), way, self.io.now());
-        self.arrives(&facts, from);
+        self.arrives(&facts, from, true);
         let (directory, offered) =
             (self.shared.access.clone(), self.shared.config.portals[portal].transports);
         let machine = Transport::accepted(directory, from, local, offered, self.io.now());

@@ -93,27 +93,43 @@ impl Share {
     }
 }
 
+/// What tasks for one unit hold, and how many of them wait for a buffer.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfUnit {
+    bytes: Bytes,
+    starving: u32,
+}
+
 /// What a core's tasks hold.
 #[derive(Debug)]
 pub(super) struct Held {
     unasked_bytes: u64,
     /// Behind all units, for LUNs that do not exist.
-    units: Vec<Bytes>,
+    units: Vec<OfUnit>,
 }
 
 impl Held {
     pub(super) fn new(units: usize) -> Held {
-        Held { unasked_bytes: 0, units: vec![Bytes::default(); units + 1] }
+        Held { unasked_bytes: 0, units: vec![OfUnit::default(); units + 1] }
+    }
+
+    fn unit(&mut self, unit: u32) -> &mut OfUnit {
+        let unit = (unit as usize).min(self.units.len() - 1);
+        &mut self.units[unit]
     }
 
     fn of(&mut self, unit: u32, purpose: Purpose) -> &mut u64 {
-        let unit = (unit as usize).min(self.units.len() - 1);
-        self.units[unit].of(purpose)
+        self.unit(unit).bytes.of(purpose)
     }
 
     /// No step of a task for this unit has one.
     fn is_idle(&self, unit: u32) -> bool {
-        self.units.get(unit as usize).is_some_and(|unit| unit.step == 0)
+        self.units.get(unit as usize).is_some_and(|unit| unit.bytes.step == 0)
+    }
+
+    /// Whether a task waits whose unit has none.
+    fn is_unit_kept_out(&self) -> bool {
+        self.units.iter().any(|unit| unit.bytes.step == 0 && unit.starving > 0)
     }
 
     fn take(&mut self, unit: u32, purpose: Purpose, bytes: u64) {
@@ -173,7 +189,7 @@ impl<I: Io> Core<I> {
         // Who waits holds none that others wait for.
         self.give_buffer(key);
         let Some(task) = self.tasks.get(key) else { return false };
-        let origin = task.origin;
+        let (origin, unit) = (task.origin, task.unit);
         let is_first = self.connections.get(origin).is_none_or(|conn| conn.share.starving.is_empty());
         if is_first && self.take_buffer(key, len, Purpose::Step).is_ok() {
             return true;
@@ -181,6 +197,7 @@ impl<I: Io> Core<I> {
         self.set_state(key, State::Starved);
         let Some(conn) = self.connections.get_mut(origin) else { return false };
         conn.share.starving.push_back((key, step));
+        self.held.unit(unit).starving += 1;
         if !std::mem::replace(&mut conn.share.is_starved, true) {
             self.starved.push(origin);
         }
@@ -233,18 +250,21 @@ impl<I: Io> Core<I> {
     /// The task, which waits for a buffer, is over.
     pub(super) fn forget_starving(&mut self, key: Key) {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::Starved) else { return };
-        if let Some(conn) = self.connections.get_mut(task.origin) {
-            conn.share.starving.retain(|(other, _)| *other != key);
+        let Some(conn) = self.connections.get_mut(task.origin) else { return };
+        if let Some(index) = conn.share.starving.iter().position(|(other, _)| *other == key) {
+            conn.share.starving.remove(index);
+            self.held.unit(task.unit).starving -= 1;
         }
     }
 
     /// Gives buffers that came back to the tasks that wait for one. Who gets some has the next turn after all others.
     pub(super) fn feed_starved(&mut self) {
         let mut index = 0;
+        let is_kept_out = self.held.is_unit_kept_out();
         for _ in 0..self.starved.len() {
             let Some(origin) = self.starved.get(index).copied() else { return };
             let mut is_fed = false;
-            while self.feed(origin) {
+            while self.feed(origin, is_kept_out) {
                 is_fed = true;
             }
             let Some(conn) = self.connections.get_mut(origin) else {
@@ -263,10 +283,15 @@ impl<I: Io> Core<I> {
     }
 
     /// Gives the oldest task of the connection that waits for a buffer one, if it may have it; else the oldest whose unit has
-    /// none: nobody may be kept from a unit by who keeps its connection from another.
-    fn feed(&mut self, origin: Key) -> bool {
+    /// none: nobody may be kept from a unit by who keeps its connection from another. `is_kept_out`: one such task waits on some
+    /// connection.
+    fn feed(&mut self, origin: Key, is_kept_out: bool) -> bool {
         if self.feed_at(origin, 0) {
             return true;
+        }
+        // All that wait are gone through only where one is there, and would get it.
+        if !is_kept_out || self.io.arena().whole_bytes() < RESERVE_BYTES + u64::from(CHUNK_BYTES) {
+            return false;
         }
         let Some(conn) = self.connections.get(origin) else { return false };
         let is_idle = |(key, _): &(Key, Option<Step>)| {
@@ -279,7 +304,9 @@ impl<I: Io> Core<I> {
     fn feed_at(&mut self, origin: Key, index: usize) -> bool {
         let Some(conn) = self.connections.get(origin) else { return false };
         let Some((key, step)) = conn.share.starving.get(index) else { return false };
-        let (key, first) = (*key, self.tasks.get(*key).and_then(|task| task.exec.as_ref()));
+        let (key, task) = (*key, self.tasks.get(*key));
+        let unit = task.map_or(u32::MAX, |task| task.unit);
+        let first = task.and_then(|task| task.exec.as_ref());
         let wanted = match step {
             Some(Step::ReadPush { len, .. }) => *len,
             Some(_) | None => first.map_or(0, Exec::buffer_bytes),
@@ -288,14 +315,14 @@ impl<I: Io> Core<I> {
             return false;
         }
         let conn = self.connections.get_mut(origin);
-        match conn.and_then(|conn| conn.share.starving.remove(index)) {
-            Some((key, Some(step))) => {
-                if let Some(event) = self.perform(key, step) {
-                    self.run_task(key, event);
-                }
-            }
-            Some((key, None)) => self.run_task(key, Event::Start),
-            None => {}
+        let Some((key, step)) = conn.and_then(|conn| conn.share.starving.remove(index)) else { return true };
+        self.held.unit(unit).starving -= 1;
+        let event = match step {
+            Some(step) => self.perform(key, step),
+            None => Some(Event::Start),
+        };
+        if let Some(event) = event {
+            self.run_task(key, event);
         }
         true
     }

@@ -94,6 +94,7 @@ pub(super) const REINSTATED: &str = "its session was reinstated by a new login";
 pub(super) const OVERTAKEN: &str = "a newer login of the same session waits in its place";
 pub(super) const NO_ROOM: &str = "the target has no room for another session (sessions_max)";
 pub(super) const MADE_ROOM: &str = "it made room for others that log in (logins_max)";
+pub(super) const PARTED: &str = "it was over, and its connection made room for others";
 pub(super) const STOPS: &str = "the daemon stops";
 pub(super) const COLD_RESET: &str = "an initiator asked for TARGET COLD RESET";
 
@@ -438,6 +439,7 @@ impl<I: Io> Core<I> {
         let is_reinstated = self.reinstatements.iter().any(|(serial, ..)| *serial == conn.facts.serial);
         self.down(Some(key), Down::Close);
         self.set_phase(key, Phase::Parting);
+        self.parts(key);
         if is_reinstated {
             self.gone(key, REINSTATED);
         }

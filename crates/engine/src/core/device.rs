@@ -87,7 +87,7 @@ impl<I: Io> Core<I> {
         }
         let serial = self.shared.registry.next_serial();
         let facts = Facts::new(serial, way, self.io.now());
-        self.arrives(&facts, from);
+        self.arrives(&facts, from, false);
         if let Err(error) = self.welcome_by_device(incoming, is_srp, facts) {
             self.shared.logins.ends(serial, from.ip());
             log_refusal(&way, &format!("its RDMA device cannot be used: {error}"));

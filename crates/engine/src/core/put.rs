@@ -7,6 +7,7 @@ use crate::slots::Key;
 use proto::verbs::{Command, Down};
 use reactor::io::Io;
 use scsi::Exec;
+use store::lane::Op;
 use wire::Places;
 
 impl<I: Io> Core<I> {
@@ -24,11 +25,15 @@ impl<I: Io> Core<I> {
             None => conn.stream.as_ref().and_then(|stream| stream.ahead(len)),
         };
         let Some(from) = from else { return false };
+        let is_spent = self.is_spent(unit);
         let (lane, io) = self.lane(unit);
-        if !lane.put(io, offset, Places::one(from)) {
+        let from = Places::one(from);
+        let fresh = lane.fresh_bytes(&Op::Write { offset, from, durable: false, atomic: false });
+        // What was received is written: a turn is bounded by what it receives. But not by what the system clears first.
+        if is_spent && fresh > 0 || !lane.put(io, offset, from) {
             return false;
         }
-        self.budget.charge(len.into());
+        self.budget.charge(u64::from(len) + fresh);
         self.trace_end(connection, command, &ending);
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
         self.leave_gate(unit, None);

@@ -1,10 +1,10 @@
 //! Sessions: what a login makes of a connection, and what becomes of those that it takes the place of.
 
 use super::Core;
-use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, Phase, REINSTATED};
+use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
 use crate::config::{Config, Group};
 use crate::limited;
-use crate::logins::Evicted;
+use crate::logins::{Evicted, Seat};
 use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
@@ -119,7 +119,7 @@ impl<I: Io> Core<I> {
 
     /// A discovery session begins. Anybody may have one, so there are not many, and none stays for long.
     fn discover(&mut self, key: Key, facts: &Facts, from: SocketAddr) {
-        let evicted = self.shared.logins.discovers(facts.serial, from.ip(), self.me);
+        let evicted = self.shared.logins.discovers(facts.serial, from.ip());
         self.evict(evicted, None);
         if let Some(conn) = self.connections.get_mut(key) {
             conn.expires = Some(self.io.now().after(DISCOVERY_WITHIN));
@@ -158,8 +158,19 @@ impl<I: Io> Core<I> {
     }
 
     /// A connection begins to log in. Another makes room for it if there are too many.
-    pub(super) fn arrives(&mut self, facts: &Facts, from: SocketAddr) {
-        let evicted = self.shared.logins.arrives(facts.serial, from.ip(), self.me);
+    pub(super) fn arrives(&mut self, facts: &Facts, from: SocketAddr, has_socket: bool) {
+        let seat = Seat { core: self.me, has_socket };
+        let evicted = self.shared.logins.arrives(facts.serial, from.ip(), seat);
+        self.evict(evicted, None);
+    }
+
+    /// The session is over but for its last word, which nobody may have to wait for: it counts no longer among those of its
+    /// target, and another that parts makes room for it if there are too many.
+    pub(super) fn parts(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        let Way::Portal { from, .. } = conn.facts.way else { return };
+        let seat = Seat { core: self.me, has_socket: conn.stream.is_some() };
+        let evicted = self.shared.logins.parts(conn.facts.serial, from.ip(), seat);
         self.evict(evicted, None);
     }
 
@@ -171,11 +182,16 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// Ends the connection with this serial number for others that log in, unless it has become a session of a target.
+    /// Ends the connection with this serial number for others that log in, unless it has become a session of a target, which
+    /// is not over.
     pub(super) fn make_room(&mut self, serial: u64, portal: Option<usize>) {
-        let is_meant = |conn: &Connection| conn.facts.serial == serial && conn.facts.target.is_none();
+        let is_meant = |conn: &Connection| {
+            let may_go = conn.facts.target.is_none() || matches!(conn.phase, Phase::Parting | Phase::Closing);
+            conn.facts.serial == serial && may_go
+        };
         let Some(key) = self.keys_where(is_meant).pop() else { return self.tell_room_made(portal) };
-        self.gone(key, MADE_ROOM);
+        let is_session = self.connections.get(key).is_some_and(|conn| conn.facts.target.is_some());
+        self.gone(key, if is_session { PARTED } else { MADE_ROOM });
         let Some(conn) = self.connections.get_mut(key) else { return };
         // Others wait: not for a peer that leaves unread what it was sent.
         conn.shut_down(&mut self.io);

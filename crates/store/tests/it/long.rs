@@ -4,6 +4,7 @@
 use crate::support::fake::FakeIo;
 use crate::support::rig::Rig;
 use crate::support::{Kernel, directory, sparse};
+use reactor::memory::{HUGE_PAGE_BYTES, Pages};
 use scsi::storage::{Found, StoreError};
 use std::sync::Arc;
 use store::Claim;
@@ -141,4 +142,28 @@ fn a_compare_and_write_that_is_cancelled_while_it_compares_writes_nothing() {
     rig.lane.cancel(&mut rig.io, id);
     assert_eq!(rig.settle(), [(id, CANCELLED)]);
     assert_eq!(rig.read(0, 4096), Ok(vec![0; 4096]));
+}
+
+#[test]
+fn what_the_system_clears_for_a_first_write_to_memory_is_said_before() {
+    let store = store::open_ram_on(LONG, Pages::Huge).unwrap();
+    let mut rig = lane(&store);
+    let from = rig.room(0, 4096);
+    let write = |offset| Op::Write { offset, from, durable: false, atomic: false };
+    let fresh = |rig: &Rig<FakeIo>, offset| rig.lane.fresh_bytes(&write(offset));
+    assert_eq!(fresh(&rig, 0), HUGE_PAGE_BYTES);
+    assert!(rig.lane.put(&mut rig.io, 0, from));
+    assert_eq!((fresh(&rig, 4096), fresh(&rig, HUGE_PAGE_BYTES)), (0, HUGE_PAGE_BYTES));
+    rig.write(HUGE_PAGE_BYTES - 2048, &[1; 4096]).unwrap();
+    assert_eq!(fresh(&rig, HUGE_PAGE_BYTES), 0);
+    let discard = Op::Discard { offset: 0, len: HUGE_PAGE_BYTES };
+    assert_eq!(rig.lane.fresh_bytes(&discard), 0);
+    rig.start(&discard);
+    rig.settle();
+    assert_eq!((fresh(&rig, 0), fresh(&rig, HUGE_PAGE_BYTES)), (HUGE_PAGE_BYTES, 0));
+    // A turn of it is worth what the system clears as well.
+    rig.start(&Op::Zero { offset: 4 * HUGE_PAGE_BYTES, len: 1 << 20, unmap: false, durable: false });
+    assert_eq!(rig.lane.work(&mut rig.io, 4096, &mut Vec::new()), HUGE_PAGE_BYTES + 4096);
+    assert_eq!(rig.lane.work(&mut rig.io, 4096, &mut Vec::new()), 4096);
+    rig.settle();
 }

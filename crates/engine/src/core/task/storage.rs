@@ -51,12 +51,13 @@ impl<I: Io> Core<I> {
 
     fn submit(&mut self, unit: u32, key: Key, op: &Op) -> Submitted {
         let (lane, io) = self.lane(unit);
+        let cost = bytes(op) + lane.fresh_bytes(op);
         let submitted = lane.submit(io, OpId(key.index), op);
         match submitted {
-            Submitted::Done(_) => self.budget.charge(bytes(op)),
+            Submitted::Done(_) => self.budget.charge(cost),
             Submitted::Later if lane.works_at_once() => {
                 self.budget.has_begun();
-                self.budget.charge(bytes(op));
+                self.budget.charge(cost);
             }
             Submitted::Later => {}
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::TURN_BYTES;
+use reactor::memory::HUGE_PAGE_BYTES;
 use store::lane::{Op, OpId, Outcome, Submitted};
 
 /// What one operation may exceed the turn's budget by.
@@ -33,6 +34,8 @@ impl Meter {
 /// A lane that notes what is done by it.
 struct Metered {
     lane: Box<dyn Lane<Noting>>,
+    /// What the system clears for each write.
+    fresh: u64,
     turn: Arc<AtomicUsize>,
     meter: Arc<Mutex<Meter>>,
 }
@@ -48,8 +51,17 @@ impl Lane<Noting> for Metered {
         self.lane.borrow(offset, len)
     }
 
+    fn put(&mut self, io: &mut Noting, offset: u64, from: Places) -> bool {
+        self.note(self.fresh);
+        self.lane.put(io, offset, from)
+    }
+
     fn works_at_once(&self) -> bool {
         self.lane.works_at_once()
+    }
+
+    fn fresh_bytes(&self, op: &Op) -> u64 {
+        if matches!(op, Op::Write { .. }) { self.fresh } else { 0 }
     }
 
     fn submit(&mut self, io: &mut Noting, id: OpId, op: &Op) -> Submitted {
@@ -59,6 +71,7 @@ impl Lane<Noting> for Metered {
         {
             self.note(u64::from(places.len()));
         }
+        self.note(self.fresh_bytes(op));
         submitted
     }
 
@@ -85,14 +98,14 @@ impl Lane<Noting> for Metered {
     }
 }
 
-/// A target whose lanes are metered together.
-fn metered(units: usize, unit_bytes: u64) -> (Target, Arc<Mutex<Meter>>) {
+/// A target whose lanes are metered together; the system clears so many fresh bytes for each write.
+fn metered(units: usize, unit_bytes: u64, fresh: u64) -> (Target, Arc<Mutex<Meter>>) {
     let meter = Arc::<Mutex<Meter>>::default();
     let of = meter.clone();
     let target = Target::with(
         units,
         unit_bytes,
-        Box::new(move |lane, turn| Box::new(Metered { lane, turn, meter: of.clone() })),
+        Box::new(move |lane, turn| Box::new(Metered { lane, fresh, turn, meter: of.clone() })),
     );
     (target, meter)
 }
@@ -106,7 +119,7 @@ fn dataless(peer: &Peer, cdb: &[u8]) -> Request {
 #[test]
 fn many_commands_that_read_memory_take_many_turns() {
     const COMMANDS: usize = 32;
-    let (target, meter) = metered(1, UNIT_BYTES);
+    let (target, meter) = metered(1, UNIT_BYTES, 0);
     let mut peers: Vec<Peer> = (0..4).map(|_| Peer::login(&target, "")).collect();
     let [high, low] = ((UNIT_BYTES / u64::from(BLOCK)) as u16).to_be_bytes();
     for peer in &mut peers {
@@ -128,7 +141,7 @@ fn copied_reads_are_bounded_as_well() {
     const COMMANDS: u32 = 32;
     const BLOCKS: u32 = 512;
     let unit_bytes = u64::from(COMMANDS * BLOCKS * BLOCK);
-    let (target, meter) = metered(1, unit_bytes);
+    let (target, meter) = metered(1, unit_bytes, 0);
     let mut peer = Peer::login(&target, "?data_digest=crc32c");
     assert_eq!(peer.read(COMMANDS, BLOCKS).len() as u64, unit_bytes);
     peer.logout();
@@ -141,7 +154,7 @@ fn copied_reads_are_bounded_as_well() {
 fn long_clears_of_many_units_share_one_budget() {
     const UNITS: usize = 4;
     const LONG_BYTES: u64 = 16 << 20;
-    let (target, meter) = metered(UNITS, LONG_BYTES);
+    let (target, meter) = metered(UNITS, LONG_BYTES, 0);
     let mut peers: Vec<Peer> = (0..UNITS).map(|lun| Peer::login_to(&target, lun, "")).collect();
     for peer in &mut peers {
         // WRITE SAME(16) of zeros that are not sent (NDOB), to the end.
@@ -156,4 +169,20 @@ fn long_clears_of_many_units_share_one_budget() {
     let Meter { most, turns, .. } = &*meter.lock().expect("the core has ended");
     assert!(*most <= TURN_BYTES + LONGEST_BYTES, "{most} bytes in one turn");
     assert!(*turns as u64 >= UNITS as u64 * LONG_BYTES / (TURN_BYTES + LONGEST_BYTES));
+}
+
+#[test]
+fn first_writes_to_huge_pages_take_many_turns() {
+    const COMMANDS: u32 = 32;
+    let (target, meter) = metered(1, UNIT_BYTES, HUGE_PAGE_BYTES);
+    let mut peer = Peer::login(&target, "");
+    let place = peer.io.arena().take(BLOCK).expect("a buffer");
+    let requests: Vec<Request> =
+        (0..COMMANDS).map(|lba| peer.request(0x2a, lba, Places::EMPTY, place)).collect();
+    peer.run(&requests);
+    peer.logout();
+    target.stop();
+    let Meter { most, turns, .. } = &*meter.lock().expect("the core has ended");
+    assert!(*most < TURN_BYTES + HUGE_PAGE_BYTES, "{most} bytes in one turn");
+    assert_eq!(*turns, COMMANDS as usize);
 }
