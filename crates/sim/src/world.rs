@@ -1,5 +1,6 @@
 //! One run: cores and initiators, one turn after the other, until all is done and quiet.
 
+use crate::device::Device;
 use crate::disk::Disk;
 use crate::initiator::{Aim, Habits, Initiator, Place};
 use crate::kernel::{GRAIN_BYTES_MAX, Kernel};
@@ -10,7 +11,7 @@ use engine::config::Config;
 use engine::world::Cores;
 use fastrand::Rng;
 use proto::time::Time;
-use reactor::io::Wait;
+use reactor::io::{Handle, Wait};
 use rustix::fs::MemfdFlags;
 use std::any::Any;
 use std::cell::RefCell;
@@ -126,13 +127,18 @@ fn habits(rng: &mut Rng) -> Habits {
 /// A unit's store: in memory, or a file of which the system has nothing but the name.
 fn store(plan: &Plan, net: &mut Net) -> Arc<dyn Backend<Kernel>> {
     let bytes = u64::from(plan.blocks * BLOCK_BYTES);
-    let grain = [0, 0, 1, 512, GRAIN_BYTES_MAX][net.rng.usize(0..5)];
-    if grain == 0 {
+    let kind = net.rng.u32(0..3);
+    if kind == 0 {
         return store::open_ram(bytes).expect("memory");
     }
     let file = rustix::fs::memfd_create("disk", MemfdFlags::CLOEXEC).map(File::from).expect("a descriptor");
     file.set_len(bytes).expect("a size");
-    net.disks.insert(file.as_raw_fd(), Disk::new(bytes as usize));
+    let handle = Handle(file.as_raw_fd());
+    net.disks.insert(handle.0, Disk::new(bytes as usize));
+    if kind == 1 {
+        return Arc::new(Device { file, size_bytes: bytes });
+    }
+    let grain = [1, 512, GRAIN_BYTES_MAX][net.rng.usize(0..3)];
     store::file::on(file, grain).expect("a store")
 }
 
