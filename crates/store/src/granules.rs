@@ -48,12 +48,10 @@ impl Granules {
     }
 
     fn of(&self, range: Range) -> impl Iterator<Item = (&AtomicU64, u64)> {
-        let first = range.offset / HUGE_PAGE_BYTES;
-        let end = match self.written.is_empty() || range.len == 0 {
-            true => first,
-            false => range.end().div_ceil(HUGE_PAGE_BYTES),
-        };
-        (first..end).map(|page| (&self.written[(page / 64) as usize], 1 << (page % 64)))
+        let end = if range.len == 0 { 0 } else { range.end().div_ceil(HUGE_PAGE_BYTES) };
+        // None on small pages.
+        (range.offset / HUGE_PAGE_BYTES..end)
+            .filter_map(|page| self.written.get((page / 64) as usize).map(|word| (word, 1 << (page % 64))))
     }
 }
 

@@ -320,10 +320,14 @@ impl<I: Io> Lane<I> for RamLane {
         self.store.region.span(offset, len).map(Places::one)
     }
 
-    fn put(&mut self, io: &mut I, offset: u64, from: Places) -> bool {
+    fn put(&mut self, io: &mut I, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
         let op = Op::Write { offset, from, durable: false, atomic: false };
-        let range = Range::of(&op, self.store.size);
-        range.is_ok_and(|range| self.store.run(io.arena(), &op, range).is_some_and(|outcome| outcome.is_ok()))
+        let range = Range::of(&op, self.store.size).ok()?;
+        let fresh = self.store.granules.fresh_bytes(range);
+        if fresh > 0 && !may_clear {
+            return None;
+        }
+        self.store.run(io.arena(), &op, range)?.ok().map(|_| fresh)
     }
 
     fn works_at_once(&self) -> bool {
