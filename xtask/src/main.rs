@@ -1,4 +1,4 @@
-//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask soak`, `cargo xtask fuzz`,
+//! What continuous integration and a person run: `cargo xtask test`, `cargo xtask soak`, `cargo xtask fuzz`, `cargo xtask sim`,
 //! `cargo xtask instructions`, `cargo xtask bench`, `cargo xtask vm`, `cargo xtask tidy`.
 #![forbid(unsafe_code)]
 
@@ -7,6 +7,7 @@ mod command;
 mod fuzz;
 mod instructions;
 mod packages;
+mod sim;
 mod test;
 mod tidy;
 mod vm;
@@ -30,6 +31,8 @@ enum Task {
     Soak(test::SoakOptions),
     /// Build and run fuzz targets.
     Fuzz(fuzz::Options),
+    /// Run whole cores against a simulated clock, network and initiators.
+    Sim(sim::Options),
     /// Count instructions per command, and compare them with what they may be.
     Instructions(instructions::Options),
     /// Measure the datapath, and hold it against its marks.
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Soak(options) => test::soak(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Sim(options) => sim::run(&options),
         Task::Instructions(options) => packages::ensure().and_then(|()| instructions::run(&options)),
         Task::Bench(options) => packages::ensure_for_bench().and_then(|()| bench::run(&options)),
         Task::Vm(options) => packages::ensure_for_vm().and_then(|()| vm::run(&options)),

@@ -407,6 +407,9 @@ impl<I: Io> Core<I> {
         self.flush_all();
         self.flush_interfaces();
         self.poller.turned(now, work);
+        if work != Work::None {
+            self.io.worked();
+        }
     }
 
     fn settle_turn(&mut self) {

@@ -50,7 +50,7 @@ pub enum Allocate {
 /// The kernel, as one core sees it. Requests are queued and go out together with the next [`Io::turn`]; places lent
 /// to a request come back with its completion. There is exactly one completion for each request.
 pub trait Io {
-    /// Time now; moves only in `turn`.
+    /// Time now; moves only in `turn`, and not in each of those that find nothing to do.
     fn now(&self) -> Time;
 
     /// Processor time that this core's thread has used, spinning included.
@@ -125,4 +125,7 @@ pub trait Io {
     /// Submits all that is queued, waits at most as long as allowed, and appends all completions. Returns early when
     /// another core wakes this one.
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>);
+
+    /// There was work since the last turn that no completion announced: the next one looks at the clock.
+    fn worked(&mut self) {}
 }

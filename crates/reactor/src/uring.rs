@@ -26,6 +26,9 @@ use wire::{Places, Span};
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
+/// Turns that find nothing, one after the other, for one reading of the clock: a few microseconds.
+const SPINS_PER_CLOCK: u32 = 32;
+
 /// Receives and reads in one turn that there is room for from the start.
 const FILLS_AT_START: usize = 256;
 
@@ -47,6 +50,8 @@ pub struct Uring {
     /// Requests that ended without the ring, and those reaped to make room.
     ready: Vec<Completion>,
     now: Time,
+    /// Turns in a row that found nothing to do, up to [`SPINS_PER_CLOCK`].
+    spins: u32,
     is_closing: bool,
     /// What is still to be queued behind everything else: receives and reads, and the rest of a send that was cut short.
     fills: Vec<squeue::Entry>,
@@ -66,6 +71,7 @@ impl Uring {
             waker,
             ready: Vec::with_capacity(FILLS_AT_START),
             now: clock(),
+            spins: 0,
             is_closing: false,
             fills: Vec::with_capacity(FILLS_AT_START),
             _stays_on_its_thread: PhantomData,
@@ -155,13 +161,13 @@ impl Uring {
         }
     }
 
-    /// Submits what is queued, and waits.
-    fn enter(&mut self, wait: Wait) {
+    /// Submits what is queued, and waits. Whether there was anything to submit or to wait for.
+    fn enter(&mut self, wait: Wait) -> bool {
         let submitted = match wait {
             Wait::No => {
                 let queue = self.ring.submission();
                 if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
-                    return;
+                    return false;
                 }
                 drop(queue);
                 self.ring.submit()
@@ -179,6 +185,7 @@ impl Uring {
             Err(Some(E::BUSY | E::AGAIN | E::NOMEM)) => self.make_room(),
             Err(error) => panic!("io_uring_enter failed: {error:?}"),
         }
+        true
     }
 
     /// Takes completions off the ring. Never reached from `reap`, whose completions it would replace.
@@ -423,10 +430,19 @@ impl Io for Uring {
         self.arm_wake();
         let is_idle = completions.len() == before && self.ready.is_empty() && self.fills.is_empty();
         let may_wait = wait != Wait::No && is_idle && self.waker.fall_asleep();
-        self.enter(if may_wait { wait } else { Wait::No });
+        let has_entered = self.enter(if may_wait { wait } else { Wait::No });
         self.waker.get_up();
         self.reap(completions);
-        self.now = clock();
+        let is_spin = !has_entered && completions.len() == before;
+        self.spins = if is_spin { self.spins % SPINS_PER_CLOCK + 1 } else { 0 };
+        // The first spin says how long the work before it took.
+        if self.spins <= 1 {
+            self.now = clock();
+        }
+    }
+
+    fn worked(&mut self) {
+        self.spins = 0;
     }
 }
 

@@ -66,3 +66,33 @@ fn a_connect_without_room_closes_its_socket() {
     let refused = Completion { tag: Tag(3), result: Err(Errno(libc::ENOBUFS)) };
     assert_eq!(completions, [refused]);
 }
+
+#[test]
+fn the_clock_is_read_with_work_and_now_and_then_while_a_core_spins() {
+    let mut ring = ring();
+    let mut completions = Vec::new();
+    while ring.spins != 1 {
+        ring.turn(Wait::No, &mut completions);
+    }
+    let mut readings = vec![ring.now];
+    for _ in 0..2 * SPINS_PER_CLOCK {
+        ring.turn(Wait::No, &mut completions);
+        if readings.last() != Some(&ring.now) {
+            readings.push(ring.now);
+        }
+    }
+    assert_eq!(readings.len(), 3, "once in {SPINS_PER_CLOCK} turns");
+
+    let reads_clock = |ring: &mut Uring| {
+        let before = ring.now;
+        ring.turn(Wait::No, &mut Vec::new());
+        ring.now > before
+    };
+    assert!(!reads_clock(&mut ring), "it spins on");
+    ring.worked();
+    assert!(reads_clock(&mut ring), "how long the work took");
+    assert!(!reads_clock(&mut ring));
+    ring.fail(Tag(1), rustix::io::Errno::INVAL);
+    assert!(reads_clock(&mut ring), "a completion");
+    assert!(reads_clock(&mut ring), "how long it took");
+}

@@ -1,0 +1,605 @@
+//! An initiator: one session at a time, that reads and writes, aborts and resets, logs out, loses its connection, and comes back
+//! in the place of its session.
+
+mod link;
+
+use crate::kernel::Kernel;
+use crate::net::Shared;
+use crate::register::{Fate, Range, Registers, WriteId};
+use link::Link;
+use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Outcome, Request, Residual};
+use proto::iscsi::login::{Digests, Offers, Plan};
+use proto::time::Time;
+use proto::verbs::{Attribute, FunctionId, TaskId};
+use reactor::crc::crc32c;
+use reactor::io::{self, Handle, Io, Tag, Wait};
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+use wire::iscsi::{AsyncEvent, FunctionResponse, TaskFunction};
+use wire::{Cdb, Places};
+
+/// How long a command may take before it is aborted, and an abort before the connection is given up.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// The most blocks of one command.
+const BLOCKS_MAX: u32 = 200;
+const CONNECT: u64 = 3;
+/// Why the initiator itself gives up a connection that works.
+const RETURN: &str = "it comes back on another connection";
+
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+const BUSY: u8 = 8;
+const TASK_SET_FULL: u8 = 0x28;
+const UNIT_ATTENTION: u8 = 6;
+const ABORTED_COMMAND: u8 = 0x0b;
+
+/// Where units are.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) portal: SocketAddr,
+    pub(crate) target: String,
+    pub(crate) units: usize,
+    pub(crate) blocks: u32,
+}
+
+/// How an initiator behaves: odds in 1000 at each of its turns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    pub(crate) depth: u16,
+    pub(crate) reads: u32,
+    pub(crate) long: u32,
+    pub(crate) flushes: u32,
+    pub(crate) aborts: u32,
+    pub(crate) resets: u32,
+    pub(crate) logouts: u32,
+    pub(crate) returns: u32,
+    pub(crate) pause_micros: u64,
+}
+
+/// What it is doing with its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Aim {
+    /// Commands and trouble.
+    Work,
+    /// Ends what it has begun, and begins nothing.
+    Settle,
+    /// Logs out for good.
+    Leave,
+}
+
+enum State {
+    Away,
+    Connecting,
+    Connected,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Read(Range),
+    Write(Range, WriteId),
+    Other,
+}
+
+struct Task {
+    id: TaskId,
+    unit: usize,
+    kind: Kind,
+    places: Places,
+    began: Time,
+    is_aborting: bool,
+}
+
+/// An initiator.
+pub(crate) struct Initiator {
+    pub(crate) host: usize,
+    pub(crate) kernel: Kernel,
+    pub(crate) aim: Aim,
+    pub(crate) commands: u64,
+    net: Shared,
+    registers: Rc<RefCell<Registers>>,
+    place: Place,
+    habits: Habits,
+    offers: Offers,
+    state: State,
+    link: Option<Link>,
+    /// Connections that are over, until nothing of them is in flight.
+    old: Vec<Link>,
+    links: u64,
+    tasks: Vec<Task>,
+    functions: Vec<(FunctionId, Time)>,
+    /// Writes of earlier connections: they take no effect once the session is reinstated.
+    loose: Vec<(Range, WriteId)>,
+    completions: Vec<io::Completion>,
+}
+
+impl Initiator {
+    pub(crate) fn new(
+        host: usize,
+        kernel: Kernel,
+        net: Shared,
+        registers: Rc<RefCell<Registers>>,
+        place: Place,
+        habits: Habits,
+    ) -> Initiator {
+        let offers = {
+            let rng = &mut net.borrow_mut().rng;
+            let digests = |yes: bool| if yes { Digests::Required } else { Digests::Never };
+            Offers {
+                header_digest: digests(rng.u32(0..4) == 0),
+                data_digest: digests(rng.u32(0..4) == 0),
+                initial_r2t: rng.bool(),
+                immediate_data: rng.bool(),
+                max_recv: 8192 << rng.u32(0..4),
+                max_burst: 16384 << rng.u32(0..4),
+                first_burst: 4096 << rng.u32(0..4),
+                ..Offers::default()
+            }
+        };
+        Initiator {
+            host,
+            kernel,
+            aim: Aim::Work,
+            commands: 0,
+            net,
+            registers,
+            place,
+            habits,
+            offers,
+            state: State::Away,
+            link: None,
+            old: Vec::new(),
+            links: 0,
+            tasks: Vec::new(),
+            functions: Vec::new(),
+            loose: Vec::new(),
+            completions: Vec::new(),
+        }
+    }
+
+    /// Whether it has nothing left.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.state, State::Away) && self.old.is_empty() && self.tasks.is_empty()
+    }
+
+    /// Whether it is logged in, and all that it began has ended.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.tasks.is_empty()
+            && self.functions.is_empty()
+            && self.link.as_ref().is_some_and(|link| link.is_ready)
+    }
+
+    /// What it is about, in words.
+    pub(crate) fn told(&self) -> String {
+        let state = match self.state {
+            State::Away => "away",
+            State::Connecting => "connecting",
+            State::Connected if self.link.as_ref().is_some_and(|link| link.is_ready) => "logged in",
+            State::Connected => "connected",
+        };
+        let began = self.tasks.iter().map(|task| task.began.0).min().unwrap_or(0);
+        format!(
+            "initiator {} is {state}, {} commands under way, the oldest from {began} ns, {} functions, {} old connections",
+            self.host,
+            self.tasks.len(),
+            self.functions.len(),
+            self.old.len()
+        )
+    }
+
+    /// Its turn.
+    ///
+    /// # Errors
+    /// What the target must not do.
+    pub(crate) fn turn(&mut self) -> Result<(), String> {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.kernel.turn(Wait::No, &mut completions);
+        for completion in completions.drain(..) {
+            self.completed(completion);
+        }
+        self.completions = completions;
+        self.feed()?;
+        match (&self.state, self.aim) {
+            (State::Away, Aim::Work | Aim::Settle) => self.connect(),
+            (State::Away | State::Connecting, _) => {}
+            (State::Connected, _) => self.act()?,
+        }
+        self.flush()?;
+        self.bury();
+        let pause = match self.aim {
+            Aim::Work => self.net.borrow_mut().nanos(1_000, self.habits.pause_micros * 1000 + 2_000),
+            Aim::Settle | Aim::Leave => Duration::from_millis(20),
+        };
+        let mut net = self.net.borrow_mut();
+        let at = net.now.after(pause);
+        net.wake(self.host, at);
+        Ok(())
+    }
+
+    fn completed(&mut self, completion: io::Completion) {
+        let (number, kind) = (completion.tag.0 >> 2, completion.tag.0 & 3);
+        if kind == CONNECT {
+            match completion.result {
+                Ok(socket) => self.connected(Handle(socket as i32)),
+                Err(_) => self.state = State::Away,
+            }
+            return;
+        }
+        let link = self.link.iter_mut().chain(&mut self.old).find(|link| link.number == number);
+        if let Some(link) = link {
+            link.completed(&mut self.kernel, kind, completion.result);
+        }
+    }
+
+    fn connect(&mut self) {
+        self.links += 1;
+        self.state = State::Connecting;
+        self.kernel.connect(self.place.portal, Tag(self.links << 2 | CONNECT));
+    }
+
+    fn connected(&mut self, socket: Handle) {
+        let plan = Plan {
+            initiator: format!("iqn.2026-11.io.lunette:initiator-{}", self.host),
+            alias: None,
+            target: Some(self.place.target.clone()),
+            isid: [0x80, 0, 0, 0, 0, 1],
+            chap: None,
+            offers: self.offers,
+            text_bytes: 8192,
+        };
+        let config = InitiatorConfig {
+            plan,
+            queue_depth: self.habits.depth,
+            login_within: Duration::from_secs(6),
+            idle: Duration::from_secs(5),
+            crc32c,
+        };
+        self.state = State::Connected;
+        self.link = Some(Link::new(config, self.links, socket, self.kernel.now()));
+    }
+
+    fn feed(&mut self) -> Result<(), String> {
+        while let Some(link) = &mut self.link {
+            let is_more = link.feed(&mut self.kernel);
+            let mut over = None;
+            while let Some(event) = self.link.as_mut().and_then(Link::poll) {
+                match event {
+                    Event::Gone { reason } => over = Some(reason),
+                    other => self.event(other)?,
+                }
+            }
+            if let Some(reason) = over {
+                return self.lost(&reason);
+            }
+            if !is_more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), String> {
+        let now = self.kernel.now();
+        match event {
+            Event::Ready(_) => {
+                self.note(&[1], || "is logged in".to_owned());
+                if let Some(link) = &mut self.link {
+                    link.is_ready = true;
+                }
+                self.cut();
+                // RFC 7143 section 6.3.5: the session that it takes the place of is over.
+                for (range, id) in std::mem::take(&mut self.loose) {
+                    self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
+                }
+            }
+            Event::Completed(completion) => self.ended(completion)?,
+            Event::FunctionDone { id, response } => {
+                self.note(&[2, u64::from(response.0)], || format!("function {} ends: {response:?}", id.0));
+                self.functions.retain(|(other, _)| *other != id);
+                if !matches!(response, FunctionResponse::COMPLETE | FunctionResponse::NO_TASK) {
+                    return Err(format!("a function was answered with {response:?}"));
+                }
+            }
+            Event::Async { event, .. } if event == AsyncEvent::LOGOUT_REQUEST => self.logout(),
+            Event::Async { .. } | Event::Text(_) | Event::Pong(_) => {}
+            Event::Rejected { reason, opcode } => {
+                return Err(format!("the target rejects {opcode:?}: {reason}"));
+            }
+            Event::Gone { .. } => unreachable!("the caller looks for it"),
+        }
+        Ok(())
+    }
+
+    /// A command has ended, which is said once.
+    fn ended(&mut self, completion: Completion) -> Result<(), String> {
+        let now = self.kernel.now();
+        let Some(at) = self.tasks.iter().position(|task| task.id == completion.task) else {
+            return Err(format!("{:?} ends, which is not under way", completion.task));
+        };
+        let task = self.tasks.swap_remove(at);
+        self.commands += 1;
+        let (words, fate) = self.judge(&task, &completion)?;
+        self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
+            format!("command {} ends: {words}", completion.task.slot)
+        });
+        let mut registers = self.registers.borrow_mut();
+        match task.kind {
+            Kind::Write(range, id) => registers.end_write(now, range, id, fate)?,
+            Kind::Read(range) if fate == Fate::Done => {
+                let bytes = self.kernel.arena().to_vec(&task.places);
+                registers.found(now, task.began, range, &bytes)?;
+            }
+            Kind::Read(_) => registers.end_read(task.began),
+            Kind::Other => {}
+        }
+        drop(registers);
+        self.kernel.arena().give(&task.places);
+        Ok(())
+    }
+
+    /// What became of a command.
+    fn judge(&self, task: &Task, completion: &Completion) -> Result<(&'static str, Fate), String> {
+        let (status, sense) = match completion.outcome {
+            Outcome::Status { status, sense } => (status, sense),
+            Outcome::Aborted => return Ok(("aborted", Fate::Unsure)),
+            Outcome::TargetFailure(code) => return Err(format!("a command ended with response {code}")),
+            Outcome::Rejected(reason) => return Err(format!("a command was rejected: {reason}")),
+        };
+        let sense = sense.as_ref().map_or(&[][..], |sense| sense.as_bytes());
+        let key = sense.get(2).map_or(0, |byte| byte & 0xf);
+        match status {
+            GOOD => {
+                let bytes = task.places.len();
+                let moved = match task.kind {
+                    Kind::Read(_) => completion.read_bytes,
+                    Kind::Write(..) => completion.write_bytes,
+                    Kind::Other => bytes,
+                };
+                if moved != bytes || completion.residual != Residual::None {
+                    return Err(format!("GOOD for {moved} of {bytes} bytes, {}", completion.residual));
+                }
+                Ok(("good", Fate::Done))
+            }
+            BUSY | TASK_SET_FULL => Ok(("busy", Fate::Refused)),
+            CHECK_CONDITION if key == UNIT_ATTENTION => Ok(("unit attention", Fate::Refused)),
+            CHECK_CONDITION if key == ABORTED_COMMAND => Ok(("aborted command", Fate::Unsure)),
+            _ => Err(format!("a command ended with status {status:#04x}, sense {sense:02x?}")),
+        }
+    }
+
+    /// The connection is no more.
+    fn lost(&mut self, reason: &str) -> Result<(), String> {
+        let now = self.kernel.now();
+        let is_left_open = reason == RETURN;
+        self.note(&[4], || format!("has lost its connection: {reason}"));
+        let is_said = reason == "logged out";
+        if reason.contains("breach") {
+            return Err(reason.to_owned());
+        }
+        for task in std::mem::take(&mut self.tasks) {
+            match task.kind {
+                // RFC 7143 section 11.14: what a logout ended has ended before its answer.
+                Kind::Write(range, id) if is_said => {
+                    self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
+                }
+                Kind::Write(range, id) => self.loose.push((range, id)),
+                Kind::Read(_) => self.registers.borrow_mut().end_read(task.began),
+                Kind::Other => {}
+            }
+            self.kernel.arena().give(&task.places);
+        }
+        self.functions.clear();
+        self.state = State::Away;
+        self.old.extend(self.link.take());
+        if !is_left_open {
+            self.cut();
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self) {
+        for link in &mut self.old {
+            link.shut_down(&mut self.kernel);
+        }
+    }
+
+    /// What it does in a turn of its own will.
+    fn act(&mut self) -> Result<(), String> {
+        let now = self.kernel.now();
+        if let Some(link) = &mut self.link {
+            link.tick(now);
+        }
+        if !self.link.as_ref().is_some_and(|link| link.is_ready) {
+            return Ok(());
+        }
+        let is_late = |since: Time| now.since(since) > PATIENCE;
+        if self.functions.iter().any(|(_, since)| is_late(*since)) {
+            return self.lost("a function takes too long");
+        }
+        if let Some(late) = self.tasks.iter().position(|task| is_late(task.began) && !task.is_aborting) {
+            self.abort(late);
+        }
+        match self.aim {
+            Aim::Work => self.work(),
+            Aim::Settle => Ok(()),
+            Aim::Leave => {
+                if self.is_settled() {
+                    self.logout();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn work(&mut self) -> Result<(), String> {
+        let habits = self.habits;
+        let net = self.net.clone();
+        let dice = |odds| net.borrow_mut().happens(odds);
+        if dice(habits.returns) {
+            self.lost(RETURN)?;
+            // What is on its way of the old one may still arrive.
+            if self.net.borrow_mut().rng.bool() {
+                self.cut();
+            }
+            return Ok(());
+        }
+        if dice(habits.logouts) {
+            self.logout();
+            return Ok(());
+        }
+        if dice(habits.aborts) && !self.tasks.is_empty() {
+            let task = self.net.borrow_mut().rng.usize(0..self.tasks.len());
+            self.abort(task);
+        }
+        if dice(habits.resets) {
+            let functions = [
+                TaskFunction::LOGICAL_UNIT_RESET,
+                TaskFunction::ABORT_TASK_SET,
+                TaskFunction::CLEAR_TASK_SET,
+                TaskFunction::TARGET_WARM_RESET,
+            ];
+            let (function, unit) = {
+                let rng = &mut self.net.borrow_mut().rng;
+                (functions[rng.usize(0..functions.len())], rng.usize(0..self.place.units))
+            };
+            self.function(unit, function, None);
+        }
+        let room = usize::from(habits.depth).saturating_sub(self.tasks.len());
+        let begins = if room == 0 { 0 } else { self.net.borrow_mut().rng.usize(0..=room.min(8)) };
+        for _ in 0..begins {
+            self.begin();
+        }
+        Ok(())
+    }
+
+    fn logout(&mut self) {
+        let now = self.kernel.now();
+        self.note(&[5], || "logs out".to_owned());
+        if let Some(link) = &mut self.link {
+            link.machine.logout(now);
+        }
+    }
+
+    fn abort(&mut self, task: usize) {
+        let Some(task) = self.tasks.get(task).filter(|task| !task.is_aborting) else { return };
+        let (id, unit) = (task.id, task.unit);
+        let is_asked = self.function(unit, TaskFunction::ABORT_TASK, Some(id));
+        if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
+            task.is_aborting = is_asked;
+        }
+    }
+
+    /// Whether it could be asked for.
+    fn function(&mut self, unit: usize, function: TaskFunction, of: Option<TaskId>) -> bool {
+        let now = self.kernel.now();
+        let Some(link) = &mut self.link else { return false };
+        let Some(id) = link.machine.function((unit as u64) << 48, function, of) else { return false };
+        self.functions.push((id, now));
+        self.note(&[6, u64::from(function.0)], || format!("function {}: {function:?} {of:?}", id.0));
+        true
+    }
+
+    /// Begins a command.
+    fn begin(&mut self) {
+        let now = self.kernel.now();
+        let (is_read, is_flush, is_durable, range) = {
+            let habits = self.habits;
+            let mut net = self.net.borrow_mut();
+            let is_long = net.happens(habits.long);
+            let (is_flush, is_read) = (net.happens(habits.flushes), net.happens(habits.reads));
+            let rng = &mut net.rng;
+            let most = if is_long { BLOCKS_MAX } else { 8 }.min(self.place.blocks);
+            let blocks = rng.u32(1..=most);
+            let first = rng.u32(0..=self.place.blocks - blocks);
+            (
+                is_read,
+                is_flush,
+                rng.u32(0..8) == 0,
+                Range { unit: rng.usize(0..self.place.units), first, blocks },
+            )
+        };
+        let Some(place) = self.kernel.arena().take(range.bytes()) else { return };
+        let (mut read, mut write) = (Places::EMPTY, Places::EMPTY);
+        let (kind, cdb) = if is_flush {
+            (Kind::Other, cdb(0x35, false, Range { first: 0, blocks: 0, ..range }))
+        } else if is_read {
+            self.registers.borrow_mut().begin_read(now);
+            read = place;
+            (Kind::Read(range), cdb(0x28, is_durable, range))
+        } else {
+            let (id, bytes) = self.registers.borrow_mut().begin_write(now, range);
+            let mut at = 0;
+            for span in place.iter() {
+                let part = &bytes[at..at + span.len as usize];
+                self.kernel.arena().bytes_mut(span).copy_from_slice(part);
+                at += part.len();
+            }
+            write = place;
+            (Kind::Write(range, id), cdb(0x2a, is_durable, range))
+        };
+        let lun = (range.unit as u64) << 48;
+        let request = Request { lun, attribute: Attribute::Simple, cdb, read, write };
+        let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
+        match taken {
+            Some(id) => {
+                let words = [7, u64::from(id.slot), range.unit as u64, u64::from(range.first)];
+                self.note(&words, || match kind {
+                    Kind::Read(_) => format!("command {} reads {range:?}", id.slot),
+                    Kind::Write(_, write) => format!("command {} is write {} of {range:?}", id.slot, write.0),
+                    Kind::Other => format!("command {} flushes unit {}", id.slot, range.unit),
+                });
+                let places = if is_flush { Places::EMPTY } else { place };
+                if is_flush {
+                    self.kernel.arena().give(&place);
+                }
+                self.tasks.push(Task { id, unit: range.unit, kind, places, began: now, is_aborting: false });
+            }
+            None => {
+                self.kernel.arena().give(&place);
+                match kind {
+                    Kind::Read(_) => self.registers.borrow_mut().end_read(now),
+                    Kind::Write(range, id) => {
+                        let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
+                        refused.expect("nobody reads what was never sent");
+                    }
+                    Kind::Other => {}
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), String> {
+        if let Some(link) = &mut self.link {
+            link.flush(&mut self.kernel);
+        }
+        self.feed()
+    }
+
+    /// Closes connections that nothing is in flight of.
+    fn bury(&mut self) {
+        let mut at = 0;
+        while at < self.old.len() {
+            if self.old[at].is_quiet() {
+                self.old.swap_remove(at).close(&mut self.kernel);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn note(&self, words: &[u64], text: impl FnOnce() -> String) {
+        let net = &mut *self.net.borrow_mut();
+        let now = net.now;
+        let sum = words.iter().fold(self.host as u64, |sum, word| sum.wrapping_mul(31) ^ word);
+        net.trace.note(now, &[sum], || format!("initiator {} {}", self.host, text()));
+    }
+}
+
+/// READ(10), WRITE(10) or SYNCHRONIZE CACHE(10) of a range.
+fn cdb(opcode: u8, is_durable: bool, range: Range) -> Cdb {
+    let [a, b, c, d] = range.first.to_be_bytes();
+    let [.., high, low] = range.blocks.to_be_bytes();
+    let fua = if is_durable { 8 } else { 0 };
+    Cdb::from_bytes(&[opcode, fua, a, b, c, d, 0, high, low, 0]).expect("ten bytes")
+}

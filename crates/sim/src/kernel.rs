@@ -1,0 +1,371 @@
+//! What a host has for a kernel.
+
+use crate::disk::Disk;
+use crate::net::{End, Event, Request, Shared};
+use proto::time::Time;
+use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
+use reactor::memory::{Arena, LARGE_BYTES, Loan};
+use reactor::wake::Waker;
+use std::net::SocketAddr;
+use std::time::Duration;
+use wire::{Places, Span};
+
+/// The coarsest alignment of a disk.
+pub(crate) const GRAIN_BYTES_MAX: u32 = 4096;
+
+const ECONNREFUSED: Errno = Errno(111);
+const ECONNRESET: Errno = Errno(104);
+const EPIPE: Errno = Errno(32);
+
+/// A host's kernel.
+pub struct Kernel {
+    host: usize,
+    net: Shared,
+    now: Time,
+    used: Duration,
+    arena: Arena,
+    /// Where bytes are on their way to places.
+    scratch: Span,
+    requests: Vec<Slot>,
+    free: Vec<u32>,
+    ready: Vec<Completion>,
+    waker: Option<Waker>,
+}
+
+struct Slot {
+    serial: u32,
+    tag: Tag,
+    job: Job,
+}
+
+enum Job {
+    None,
+    Accept { listener: Handle },
+    Connect { to: SocketAddr },
+    Receive { socket: Handle, into: Places },
+    Send { socket: Handle, from: Vec<Span>, sent: u32 },
+    Watch,
+    Read { file: Handle, at: u64, into: Places },
+    Write { file: Handle, at: u64, from: Places },
+    Sync { file: Handle },
+    Clear { file: Handle, at: u64, len: u64 },
+}
+
+impl Kernel {
+    pub(crate) fn new(host: usize, net: Shared, arena_bytes: u64, waker: Option<Waker>) -> Kernel {
+        let mut arena = Arena::new(arena_bytes).expect("memory");
+        let scratch = arena.take(LARGE_BYTES).and_then(|places| places.iter().next()).expect("memory");
+        let now = net.borrow().now;
+        Kernel {
+            host,
+            net,
+            now,
+            used: Duration::ZERO,
+            arena,
+            scratch,
+            requests: Vec::new(),
+            free: Vec::new(),
+            ready: Vec::new(),
+            waker,
+        }
+    }
+
+    /// So much time went into the last turn.
+    pub(crate) fn took(&mut self, time: Duration) {
+        self.used += time;
+    }
+
+    fn begin(&mut self, tag: Tag, job: Job, after: Duration) {
+        let slot = self.free.pop().unwrap_or(self.requests.len() as u32);
+        if slot as usize == self.requests.len() {
+            self.requests.push(Slot { serial: 0, tag, job: Job::None });
+        }
+        let entry = &mut self.requests[slot as usize];
+        (entry.tag, entry.job) = (tag, job);
+        let request = Request { slot, serial: entry.serial };
+        let mut net = self.net.borrow_mut();
+        let at = net.now.after(after);
+        net.at(at, Event::Go { host: self.host, request });
+    }
+
+    /// A request goes on, if it is not over.
+    pub(crate) fn go(&mut self, request: Request) {
+        let entry = &mut self.requests[request.slot as usize];
+        if entry.serial != request.serial {
+            return;
+        }
+        let result = match std::mem::replace(&mut entry.job, Job::None) {
+            Job::None => return,
+            Job::Accept { listener } => self.accept_now(listener, request),
+            Job::Connect { to } => {
+                let handle = self.net.borrow_mut().connect(self.host, to);
+                Some(handle.map(|handle| handle.0 as u32).ok_or(ECONNREFUSED))
+            }
+            Job::Receive { socket, into } => self.receive_now(socket, into, request),
+            Job::Send { socket, from, sent } => self.send_now(socket, from, sent, request),
+            Job::Watch => Some(Ok(0)),
+            Job::Read { file, at, into } => Some(self.read_now_from(file, at, into)),
+            Job::Write { file, at, from } => Some(self.write_now_to(file, at, from)),
+            Job::Sync { file } => Some(self.on_disk(file, |_| Ok(0))),
+            Job::Clear { file, at, len } => Some(self.on_disk(file, |disk| disk.clear(at, len))),
+        };
+        if let Some(result) = result {
+            let entry = &mut self.requests[request.slot as usize];
+            entry.serial += 1;
+            self.ready.push(Completion { tag: entry.tag, result });
+            self.free.push(request.slot);
+            self.net.borrow_mut().wake_soon(self.host);
+        }
+    }
+
+    fn wait(&mut self, request: Request, job: Job) -> Option<Result<u32, Errno>> {
+        self.requests[request.slot as usize].job = job;
+        None
+    }
+
+    fn accept_now(&mut self, listener: Handle, request: Request) -> Option<Result<u32, Errno>> {
+        let came = self.net.borrow_mut().accept(listener, (self.host, request));
+        match came {
+            Some(handle) => Some(Ok(handle.0 as u32)),
+            None => self.wait(request, Job::Accept { listener }),
+        }
+    }
+
+    fn receive_now(&mut self, socket: Handle, into: Places, request: Request) -> Option<Result<u32, Errno>> {
+        let most = into.len().min(self.scratch.len) as usize;
+        let mut at = 0;
+        let (arena, scratch) = (&mut self.arena, self.scratch);
+        let mut take = |bytes: &[u8]| {
+            arena.bytes_mut(scratch)[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        let received = self.net.borrow_mut().receive(socket, most, (self.host, request), &mut take);
+        let Some(received) = received else {
+            return self.wait(request, Job::Receive { socket, into });
+        };
+        let count = received.map(|count| count as u32);
+        if let Ok(count) = count
+            && count > 0
+        {
+            self.arena.copy(scratch.slice(0, count), &into.slice(0, count));
+        }
+        self.unlend(into.iter(), Loan::Write);
+        Some(count.map_err(|end| if end == End::Reset { ECONNRESET } else { EPIPE }))
+    }
+
+    fn send_now(
+        &mut self,
+        socket: Handle,
+        from: Vec<Span>,
+        sent: u32,
+        request: Request,
+    ) -> Option<Result<u32, Errno>> {
+        let total: u32 = from.iter().map(|span| span.len).sum();
+        let room = self.net.borrow_mut().room(socket, (self.host, request));
+        let count = match room {
+            Err(end) => {
+                self.unlend(from.iter().copied(), Loan::Read);
+                return Some(Err(if end == End::Reset { ECONNRESET } else { EPIPE }));
+            }
+            Ok(0) => return self.wait(request, Job::Send { socket, from, sent }),
+            Ok(room) => (total - sent).min(room as u32),
+        };
+        let mut net = self.net.borrow_mut();
+        let cut = net.odds.cut;
+        let is_cut = count > 1 && net.happens(cut);
+        let count = if is_cut { net.rng.u32(1..=count) } else { count };
+        let bytes = gather(&self.arena, &from, sent, count);
+        net.send(socket, &bytes);
+        if sent + count < total {
+            let at = net.now.after(net.nanos(300, 20_000));
+            net.at(at, Event::Go { host: self.host, request });
+            drop(net);
+            return self.wait(request, Job::Send { socket, from, sent: sent + count });
+        }
+        drop(net);
+        self.unlend(from.iter().copied(), Loan::Read);
+        Some(Ok(total))
+    }
+
+    fn on_disk<T>(&mut self, file: Handle, act: impl FnOnce(&mut Disk) -> T) -> T {
+        let net = &mut *self.net.borrow_mut();
+        act(net.disks.get_mut(&file.0).expect("a file that is open"))
+    }
+
+    /// How much of a request is done, in whole blocks of any disk.
+    fn share(&mut self, len: u32) -> u32 {
+        let mut net = self.net.borrow_mut();
+        let (short, blocks) = (net.odds.short, len / GRAIN_BYTES_MAX);
+        if blocks > 1 && net.happens(short) { net.rng.u32(1..blocks) * GRAIN_BYTES_MAX } else { len }
+    }
+
+    fn read_now_from(&mut self, file: Handle, at: u64, into: Places) -> Result<u32, Errno> {
+        let len = self.share(into.len());
+        let mut done = 0;
+        while done < len {
+            let part = into.slice(done, (len - done).min(self.scratch.len));
+            let scratch = self.scratch.slice(0, part.len());
+            let (net, arena) = (self.net.borrow(), &mut self.arena);
+            let disk = net.disks.get(&file.0).expect("a file that is open");
+            disk.read(at + u64::from(done), arena.bytes_mut(scratch));
+            arena.copy(scratch, &part);
+            done += part.len();
+        }
+        self.unlend(into.iter(), Loan::Write);
+        Ok(len)
+    }
+
+    fn write_now_to(&mut self, file: Handle, at: u64, from: Places) -> Result<u32, Errno> {
+        let len = self.share(from.len());
+        let bytes = self.arena.to_vec(&from.slice(0, len));
+        self.on_disk(file, |disk| disk.write(at, &bytes));
+        self.unlend(from.iter(), Loan::Read);
+        Ok(len)
+    }
+
+    /// Asks a disk, which takes its time.
+    fn ask_disk(&mut self, tag: Tag, job: Job) {
+        let mut net = self.net.borrow_mut();
+        let slow = net.odds.slow;
+        let most = if net.happens(slow) { 200_000_000 } else { 250_000 };
+        let after = net.nanos(8_000, most);
+        drop(net);
+        self.begin(tag, job, after);
+    }
+
+    fn lend(&mut self, spans: impl Iterator<Item = Span>, loan: Loan) {
+        let own = self.arena.id();
+        for span in spans.filter(|span| span.buffer == own) {
+            self.arena.lend(span, loan);
+        }
+    }
+
+    fn unlend(&mut self, spans: impl Iterator<Item = Span>, loan: Loan) {
+        let own = self.arena.id();
+        for span in spans.filter(|span| span.buffer == own) {
+            self.arena.unlend(span, loan);
+        }
+    }
+}
+
+/// The bytes of spans from `skip` on, as they are now.
+fn gather(arena: &Arena, spans: &[Span], skip: u32, count: u32) -> Vec<u8> {
+    let (mut skip, mut bytes) = (skip, Vec::with_capacity(count as usize));
+    for span in spans {
+        let part = span.slice(skip, count - bytes.len() as u32);
+        skip = skip.saturating_sub(span.len);
+        if part.len == 0 {
+            continue;
+        }
+        if part.buffer == arena.id() {
+            bytes.extend_from_slice(arena.bytes(part));
+        } else {
+            bytes.extend_from_slice(&arena.to_vec(&Places::one(part)));
+        }
+    }
+    bytes
+}
+
+impl Io for Kernel {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn processor_time(&self) -> Duration {
+        self.used
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
+    fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
+        self.net.borrow().addresses(socket)
+    }
+
+    fn segment_bytes(&self, _socket: Handle) -> u32 {
+        1448
+    }
+
+    fn duplicate(&mut self, _socket: Handle) -> Option<Handle> {
+        None
+    }
+
+    fn accept(&mut self, listener: Handle, tag: Tag) {
+        self.begin(tag, Job::Accept { listener }, Duration::ZERO);
+    }
+
+    fn connect(&mut self, to: SocketAddr, tag: Tag) {
+        let after = self.net.borrow_mut().nanos(20_000, 200_000);
+        self.begin(tag, Job::Connect { to }, after);
+    }
+
+    fn recv(&mut self, socket: Handle, into: &Places, tag: Tag) {
+        assert!(!into.is_empty(), "a recv needs room, or its 0 bytes would mean the end of the stream");
+        self.lend(into.iter(), Loan::Write);
+        self.begin(tag, Job::Receive { socket, into: *into }, Duration::ZERO);
+    }
+
+    fn send(&mut self, socket: Handle, from: &[Span], tag: Tag) {
+        assert!(from.iter().any(|span| span.len > 0), "a send needs bytes");
+        self.lend(from.iter().copied(), Loan::Read);
+        let after = self.net.borrow_mut().nanos(100, 2_000);
+        self.begin(tag, Job::Send { socket, from: from.to_vec(), sent: 0 }, after);
+    }
+
+    /// Readable or not: whoever watches looks for himself, and watches again.
+    fn watch(&mut self, _descriptor: Handle, tag: Tag) {
+        let after = self.net.borrow_mut().nanos(10_000, 100_000);
+        self.begin(tag, Job::Watch, after);
+    }
+
+    fn watch_room(&mut self, _socket: Handle, _tag: Tag) {
+        unimplemented_here("watching sockets");
+    }
+
+    fn unwatch(&mut self, _tag: Tag) {
+        unimplemented_here("watching descriptors");
+    }
+
+    fn shutdown(&mut self, socket: Handle) {
+        self.net.borrow_mut().shutdown(socket);
+    }
+
+    fn close(&mut self, handle: Handle) {
+        self.net.borrow_mut().close(handle);
+    }
+
+    fn read(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
+        self.lend(into.iter(), Loan::Write);
+        self.ask_disk(tag, Job::Read { file, at, into: *into });
+    }
+
+    fn write(&mut self, file: Handle, at: u64, from: &Places, _durable: bool, tag: Tag) {
+        self.lend(from.iter(), Loan::Read);
+        self.ask_disk(tag, Job::Write { file, at, from: *from });
+    }
+
+    fn sync(&mut self, file: Handle, tag: Tag) {
+        self.ask_disk(tag, Job::Sync { file });
+    }
+
+    fn allocate(&mut self, file: Handle, _how: Allocate, at: u64, len: u64, tag: Tag) {
+        self.ask_disk(tag, Job::Clear { file, at, len });
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    fn turn(&mut self, _wait: Wait, completions: &mut Vec<Completion>) {
+        if let Some(waker) = &self.waker {
+            waker.get_up();
+        }
+        self.now = self.net.borrow().now;
+        completions.append(&mut self.ready);
+    }
+}
+
+fn unimplemented_here(what: &str) -> ! {
+    panic!("the simulated world has none of it: {what}")
+}

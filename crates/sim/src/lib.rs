@@ -1,0 +1,16 @@
+//! Whole cores against a world of ours: a clock that moves only here, a network that cuts, delays and breaks, and initiators
+//! that read, write, abort, reset and come back. One seed decides all of it, so a run with the same seed is the same run.
+//!
+//! `net` is the clock and the network, [`kernel`] what a core has for an [`reactor::io::Io`], `initiator` who acts, `register`
+//! what is checked of the data, and `world` turns one after the other. Nothing in the cores knows that it is simulated.
+#![forbid(unsafe_code)]
+
+mod disk;
+mod initiator;
+pub mod kernel;
+mod net;
+mod register;
+mod trace;
+mod world;
+
+pub use world::{Failure, Ran, run};

@@ -1,0 +1,67 @@
+//! `cargo xtask sim`: runs seeds until the time is over, or one fails.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use sim::Failure;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Lines of the trace that a failure shows.
+const LINES: usize = 60;
+
+/// Runs whole cores in a world that a seed decides.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask sim")]
+struct Arguments {
+    /// Run this seed alone.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Run for so long, from a fresh seed on.
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// Print all that happens, not only the end.
+    #[arg(long)]
+    trace: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let begun = Instant::now();
+    if let Some(seed) = arguments.seed {
+        return match sim::run(seed, true) {
+            Ok(ran) => {
+                if arguments.trace {
+                    print!("{}", ran.trace);
+                }
+                println!("seed {seed}: {} commands in {:.2?}", ran.commands, begun.elapsed());
+                ExitCode::SUCCESS
+            }
+            Err(Failure { what, trace }) => {
+                let lines: Vec<&str> = trace.lines().collect();
+                let from = if arguments.trace { 0 } else { lines.len().saturating_sub(LINES) };
+                lines[from..].iter().for_each(|line| println!("{line}"));
+                println!("seed {seed} fails: {what}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let limit = Duration::from_secs_f64(arguments.minutes * 60.0);
+    let (mut seeds, mut commands) = (0u64, 0u64);
+    let first = fastrand::u64(..) >> 20;
+    for seed in first.. {
+        if begun.elapsed() >= limit {
+            break;
+        }
+        match sim::run(seed, false) {
+            Ok(ran) => commands += ran.commands,
+            Err(Failure { what, .. }) => {
+                println!("{what}\nit happens again with: cargo xtask sim --seed {seed}");
+                return ExitCode::FAILURE;
+            }
+        }
+        seeds += 1;
+    }
+    let rate = commands as f64 / begun.elapsed().as_secs_f64();
+    println!("{seeds} seeds from {first} on, {commands} commands, {rate:.0} a second");
+    ExitCode::SUCCESS
+}

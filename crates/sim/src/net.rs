@@ -1,0 +1,503 @@
+//! The clock, what is to happen when, and the network: streams of bytes between two sockets each, which arrive late, in pieces,
+//! or never.
+
+use crate::disk::Disk;
+use crate::trace::Trace;
+use fastrand::Rng;
+use proto::time::Time;
+use reactor::io::Handle;
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Bytes that one direction of a connection holds, on the way or not yet received.
+const PIPE_BYTES: usize = 192 << 10;
+
+/// The first handle of a socket; those of files are the system's, and small.
+const FIRST_HANDLE: i32 = 1 << 20;
+
+/// What everybody shares.
+pub(crate) type Shared = Rc<RefCell<Net>>;
+
+/// Something that is to happen.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Event {
+    /// A host has a turn, unless that was put earlier meanwhile.
+    Turn { host: usize, generation: u32 },
+    /// A request of a host goes on, unless it is over.
+    Go { host: usize, request: Request },
+    /// Something arrives at a socket.
+    Arrive { socket: Socket },
+    /// A connection breaks, or does so from time to time.
+    Fault,
+}
+
+/// A request of a host: its slot, and which of those that had it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Request {
+    pub(crate) slot: u32,
+    pub(crate) serial: u32,
+}
+
+/// A socket that has this handle, while it is this one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Socket {
+    pub(crate) handle: i32,
+    pub(crate) serial: u64,
+}
+
+/// How a direction ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// All bytes have arrived, and no more come.
+    Closed,
+    /// Bytes were lost.
+    Reset,
+}
+
+/// Who waits for something: a host, by a request.
+pub(crate) type Waits = (usize, Request);
+
+/// One end of a connection.
+#[derive(Debug)]
+struct Side {
+    serial: u64,
+    /// The other end, while it is there.
+    peer: Option<Socket>,
+    local: SocketAddr,
+    remote: SocketAddr,
+    /// Sent to here and not received yet.
+    bytes: VecDeque<u8>,
+    /// How many of them have arrived.
+    arrived: usize,
+    /// When the others arrive, and how many; `None`: the end.
+    flights: VecDeque<(Time, Option<usize>)>,
+    end: Option<End>,
+    /// Nothing arrives before.
+    stalled_until: Time,
+    /// Nothing arrives any more, and nobody says so.
+    is_dead: bool,
+    reader: Option<Waits>,
+    /// Who waits for room to send to here.
+    writer: Option<Waits>,
+}
+
+/// A listening socket.
+#[derive(Debug)]
+struct Listening {
+    address: SocketAddr,
+    backlog: VecDeque<i32>,
+    accepts: Option<Waits>,
+}
+
+#[derive(Debug)]
+enum Open {
+    Side(Side),
+    Listening(Listening),
+}
+
+/// When a host has its next turn.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    generation: u32,
+    turn_at: Option<Time>,
+    busy_until: Time,
+}
+
+/// How likely things are: each a number in 1000.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Odds {
+    /// A send leaves in more than one piece.
+    pub(crate) cut: u32,
+    /// A piece takes its time.
+    pub(crate) late: u32,
+    /// A disk takes its time.
+    pub(crate) slow: u32,
+    /// A disk does less than it was asked for.
+    pub(crate) short: u32,
+    /// A host pauses after a turn.
+    pub(crate) pause: u32,
+}
+
+/// The clock, and the network.
+#[derive(Debug)]
+pub(crate) struct Net {
+    pub(crate) now: Time,
+    pub(crate) rng: Rng,
+    pub(crate) trace: Trace,
+    pub(crate) odds: Odds,
+    pub(crate) disks: BTreeMap<i32, Disk>,
+    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    next_event: u64,
+    next_serial: u64,
+    open: Vec<Option<Open>>,
+    clocks: Vec<Clock>,
+}
+
+impl Net {
+    pub(crate) fn new(rng: Rng, trace: Trace, odds: Odds, hosts: usize) -> Shared {
+        let clock = Clock { generation: 0, turn_at: None, busy_until: Time(0) };
+        Rc::new(RefCell::new(Net {
+            now: Time(1_000_000_000),
+            rng,
+            trace,
+            odds,
+            disks: BTreeMap::new(),
+            events: BinaryHeap::new(),
+            next_event: 0,
+            next_serial: 1,
+            open: Vec::new(),
+            clocks: vec![clock; hosts],
+        }))
+    }
+
+    /// Whether something of that likelihood happens.
+    pub(crate) fn happens(&mut self, in_1000: u32) -> bool {
+        in_1000 > 0 && self.rng.u32(0..1000) < in_1000
+    }
+
+    /// A time between these, in nanoseconds.
+    pub(crate) fn nanos(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_nanos(self.rng.u64(from..to))
+    }
+
+    pub(crate) fn at(&mut self, time: Time, event: Event) {
+        self.next_event += 1;
+        self.events.push(Reverse((time.max(self.now), self.next_event, event)));
+    }
+
+    /// The next event; time moves there.
+    pub(crate) fn next(&mut self, until: Time) -> Option<Event> {
+        let Reverse((time, _, _)) = self.events.peek()?;
+        if *time > until {
+            return None;
+        }
+        let Reverse((time, _, event)) = self.events.pop()?;
+        self.now = time;
+        Some(event)
+    }
+
+    /// A host has a turn at this time, or as soon as it is free; or earlier.
+    pub(crate) fn wake(&mut self, host: usize, at: Time) {
+        let Some(clock) = self.clocks.get_mut(host) else { return };
+        let at = at.max(clock.busy_until).max(self.now);
+        if clock.turn_at.is_some_and(|turn_at| turn_at <= at) {
+            return;
+        }
+        clock.turn_at = Some(at);
+        clock.generation += 1;
+        let generation = clock.generation;
+        self.at(at, Event::Turn { host, generation });
+    }
+
+    /// The same, a short while from now.
+    pub(crate) fn wake_soon(&mut self, host: usize) {
+        let after = self.nanos(200, 3000);
+        self.wake(host, self.now.after(after));
+    }
+
+    /// Whether this turn is due.
+    pub(crate) fn begins(&mut self, host: usize, generation: u32) -> bool {
+        let clock = &mut self.clocks[host];
+        let is_due = clock.turn_at.is_some() && clock.generation == generation;
+        if is_due {
+            clock.turn_at = None;
+        }
+        is_due
+    }
+
+    /// A turn is over; how long it took.
+    pub(crate) fn turned(&mut self, host: usize) -> Duration {
+        let is_pausing = self.happens(self.odds.pause);
+        let took = if is_pausing { self.nanos(100_000, 40_000_000) } else { self.nanos(500, 12_000) };
+        self.clocks[host].busy_until = self.now.after(took);
+        took
+    }
+
+    fn place(&mut self, open: Open) -> i32 {
+        let free = self.open.iter().position(Option::is_none);
+        let handle = free.unwrap_or(self.open.len());
+        if handle == self.open.len() {
+            self.open.push(None);
+        }
+        self.open[handle] = Some(open);
+        handle as i32 + FIRST_HANDLE
+    }
+
+    /// Listens at an address.
+    pub(crate) fn listen(&mut self, address: SocketAddr) -> Handle {
+        let listening = Listening { address, backlog: VecDeque::new(), accepts: None };
+        Handle(self.place(Open::Listening(listening)))
+    }
+
+    fn slot(&mut self, handle: i32) -> Option<&mut Option<Open>> {
+        let index = usize::try_from(handle - FIRST_HANDLE).ok()?;
+        self.open.get_mut(index)
+    }
+
+    fn side(&mut self, handle: i32) -> Option<&mut Side> {
+        match self.slot(handle)? {
+            Some(Open::Side(side)) => Some(side),
+            Some(Open::Listening(_)) | None => None,
+        }
+    }
+
+    fn is(&mut self, socket: Socket) -> Option<&mut Side> {
+        self.side(socket.handle).filter(|side| side.serial == socket.serial)
+    }
+
+    fn socket(&mut self, handle: i32) -> Option<Socket> {
+        self.side(handle).map(|side| Socket { handle, serial: side.serial })
+    }
+
+    pub(crate) fn addresses(&self, handle: Handle) -> Option<(SocketAddr, SocketAddr)> {
+        match self.open.get((handle.0 - FIRST_HANDLE) as usize)? {
+            Some(Open::Side(side)) => Some((side.local, side.remote)),
+            Some(Open::Listening(_)) | None => None,
+        }
+    }
+
+    /// Connects to an address: our end, if somebody listens there.
+    pub(crate) fn connect(&mut self, host: usize, to: SocketAddr) -> Option<Handle> {
+        let listens = |open: &Option<Open>| matches!(open, Some(Open::Listening(one)) if one.address == to);
+        let listener = self.open.iter().position(listens)?;
+        let from = SocketAddr::new(
+            IpAddr::V4(Ipv4Addr::new(10, 0, 1, host as u8)),
+            20_000 + (self.next_serial % 40_000) as u16,
+        );
+        let ours = self.open_side(from, to);
+        let theirs = self.open_side(to, from);
+        for (one, other) in [(ours, theirs), (theirs, ours)] {
+            if let Some(side) = self.is(one) {
+                side.peer = Some(other);
+            }
+        }
+        if let Some(Some(Open::Listening(one))) = self.open.get_mut(listener) {
+            one.backlog.push_back(theirs.handle);
+            if let Some((host, request)) = one.accepts.take() {
+                self.at(self.now, Event::Go { host, request });
+            }
+        }
+        Some(Handle(ours.handle))
+    }
+
+    fn open_side(&mut self, local: SocketAddr, remote: SocketAddr) -> Socket {
+        self.next_serial += 1;
+        let serial = self.next_serial;
+        let handle = self.place(Open::Side(Side {
+            serial,
+            peer: None,
+            local,
+            remote,
+            bytes: VecDeque::new(),
+            arrived: 0,
+            flights: VecDeque::new(),
+            end: None,
+            stalled_until: Time(0),
+            is_dead: false,
+            reader: None,
+            writer: None,
+        }));
+        Socket { handle, serial }
+    }
+
+    /// A connection that came, or it is waited for.
+    pub(crate) fn accept(&mut self, listener: Handle, waits: Waits) -> Option<Handle> {
+        let Some(Some(Open::Listening(one))) = self.slot(listener.0) else {
+            panic!("{listener:?} does not listen");
+        };
+        let came = one.backlog.pop_front().map(Handle);
+        if came.is_none() {
+            one.accepts = Some(waits);
+        }
+        came
+    }
+
+    /// Room for so many bytes that are sent by this socket, or why there is none.
+    pub(crate) fn room(&mut self, socket: Handle, waits: Waits) -> Result<usize, End> {
+        let side = self.side(socket.0).expect("a socket that is open");
+        if side.end == Some(End::Reset) {
+            return Err(End::Reset);
+        }
+        let peer = side.peer.and_then(|peer| self.is(peer)).ok_or(End::Closed)?;
+        let room = PIPE_BYTES.saturating_sub(peer.bytes.len());
+        if room == 0 {
+            peer.writer = Some(waits);
+        }
+        Ok(room)
+    }
+
+    /// Sends bytes, for which there is room.
+    pub(crate) fn send(&mut self, socket: Handle, bytes: &[u8]) {
+        let late = if self.happens(self.odds.late) { 3_000_000 } else { 30_000 };
+        let latency = self.nanos(2_000, late);
+        let (now, sum) = (self.now, Trace::sum_of(bytes));
+        self.trace.note(now, &[socket.0 as u64, sum], || {
+            format!("socket {} sends {} bytes, {sum:016x}", socket.0, bytes.len())
+        });
+        let Some(to) = self.side(socket.0).and_then(|side| side.peer) else { return };
+        let Some(peer) = self.is(to) else { return };
+        peer.bytes.extend(bytes);
+        self.fly(to, Some(bytes.len()), latency);
+    }
+
+    fn fly(&mut self, to: Socket, bytes: Option<usize>, latency: Duration) {
+        let now = self.now;
+        let Some(peer) = self.is(to) else { return };
+        let last = peer.flights.back().map_or(Time(0), |(at, _)| *at);
+        let at = now.after(latency).max(last).max(peer.stalled_until);
+        peer.flights.push_back((at, bytes));
+        if !peer.is_dead {
+            self.at(at, Event::Arrive { socket: to });
+        }
+    }
+
+    /// Something arrives; who has waited for it.
+    pub(crate) fn arrive(&mut self, socket: Socket) -> Option<Waits> {
+        let now = self.now;
+        let side = self.is(socket)?;
+        if side.is_dead {
+            return None;
+        }
+        while side.flights.front().is_some_and(|(at, _)| *at <= now) {
+            match side.flights.pop_front() {
+                Some((_, Some(bytes))) => side.arrived += bytes,
+                Some((_, None)) => side.end = side.end.or(Some(End::Closed)),
+                None => {}
+            }
+        }
+        if side.arrived > 0 || side.end.is_some() { side.reader.take() } else { None }
+    }
+
+    /// Bytes that have arrived, at most so many; or how it ended. `None`: neither, and it is waited for.
+    pub(crate) fn receive(
+        &mut self,
+        socket: Handle,
+        most: usize,
+        waits: Waits,
+        mut take: impl FnMut(&[u8]),
+    ) -> Option<Result<usize, End>> {
+        let side = self.side(socket.0).expect("a socket that is open");
+        if side.end == Some(End::Reset) {
+            return Some(Err(End::Reset));
+        }
+        let count = side.arrived.min(most);
+        if count == 0 {
+            if side.end.is_some() {
+                return Some(Ok(0));
+            }
+            side.reader = Some(waits);
+            return None;
+        }
+        let (first, second) = side.bytes.as_slices();
+        let from_first = first.len().min(count);
+        take(&first[..from_first]);
+        if count > from_first {
+            take(&second[..count - from_first]);
+        }
+        side.bytes.drain(..count);
+        side.arrived -= count;
+        if let Some((host, request)) = side.writer.take() {
+            self.at(self.now, Event::Go { host, request });
+        }
+        Some(Ok(count))
+    }
+
+    fn wake_waiting(&mut self, socket: Socket) {
+        let Some(side) = self.is(socket) else { return };
+        let waits = [side.reader.take(), side.writer.take()];
+        let writes = side.peer.and_then(|peer| self.is(peer)).and_then(|peer| peer.writer.take());
+        for (host, request) in waits.into_iter().chain([writes]).flatten() {
+            self.at(self.now, Event::Go { host, request });
+        }
+    }
+
+    /// Ends both directions.
+    pub(crate) fn shutdown(&mut self, socket: Handle) {
+        let Some(ours) = self.socket(socket.0) else { return };
+        let Some(side) = self.is(ours) else { return };
+        side.end = side.end.or(Some(End::Closed));
+        let peer = side.peer;
+        self.wake_waiting(ours);
+        if let Some(side) = self.is(ours) {
+            (side.peer, side.arrived) = (None, 0);
+        }
+        if let Some(peer) = peer {
+            let latency = self.nanos(2_000, 30_000);
+            self.fly(peer, None, latency);
+        }
+    }
+
+    /// Closes a socket that nobody has a request on.
+    pub(crate) fn close(&mut self, socket: Handle) {
+        if let Some(Some(Open::Side(side))) = self.slot(socket.0) {
+            assert!(side.reader.is_none(), "{socket:?} is closed while it is received from");
+            let (peer, is_unread, writer) = (side.peer, side.arrived > 0, side.writer);
+            if let Some((host, request)) = writer {
+                self.at(self.now, Event::Go { host, request });
+            }
+            match peer {
+                // RFC 9293 section 3.10.4: what nobody reads any more is answered with a reset.
+                Some(peer) if is_unread => self.reset(peer),
+                Some(peer) => self.fly(peer, None, Duration::from_micros(5)),
+                None => {}
+            }
+        }
+        let slot = self.slot(socket.0).expect("a socket that is open");
+        assert!(slot.take().is_some(), "{socket:?} is closed twice");
+    }
+
+    /// A socket learns that bytes were lost.
+    fn reset(&mut self, socket: Socket) {
+        let Some(side) = self.is(socket) else { return };
+        side.end = Some(End::Reset);
+        side.bytes.clear();
+        side.arrived = 0;
+        side.flights.clear();
+        self.wake_waiting(socket);
+        if let Some(side) = self.is(socket) {
+            side.peer = None;
+        }
+    }
+
+    /// Breaks, stalls or silently kills one of the connections.
+    pub(crate) fn fault(&mut self) {
+        let sides: Vec<(i32, Option<Socket>)> = (FIRST_HANDLE..FIRST_HANDLE + self.open.len() as i32)
+            .filter_map(|handle| self.side(handle).map(|side| (handle, side.peer)))
+            .collect();
+        if sides.is_empty() {
+            return;
+        }
+        let (handle, peer) = sides[self.rng.usize(0..sides.len())];
+        let Some(ours) = self.socket(handle) else { return };
+        let what = self.rng.u32(0..8);
+        let now = self.now;
+        self.trace.note(now, &[handle as u64, u64::from(what)], || match what {
+            0..3 => format!("the connection of socket {handle} is reset"),
+            3..7 => format!("what comes to socket {handle} stalls"),
+            _ => format!("the connection of socket {handle} is dead"),
+        });
+        match what {
+            0..3 => {
+                self.reset(ours);
+                peer.into_iter().for_each(|peer| self.reset(peer));
+            }
+            3..7 => {
+                let pause = self.nanos(1_000_000, 400_000_000);
+                if let Some(side) = self.is(ours) {
+                    side.stalled_until = now.after(pause);
+                }
+            }
+            _ => {
+                for socket in [Some(ours), peer].into_iter().flatten() {
+                    if let Some(side) = self.is(socket) {
+                        side.is_dead = true;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Each block is a register: what was acknowledged is read, what was not answered may be there or not, and nothing takes effect
+//! after its end was reported.
+//!
+//! A write is a number, which all of its bytes tell. It takes effect somewhere between its beginning and its end, if it was
+//! acknowledged; else somewhere there or never. So a read may find it unless it ended before another one began that surely took
+//! effect before the read.
+
+use proto::time::Time;
+use std::fmt::Write as _;
+
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: u32 = 512;
+/// Bytes that tell which write they are of: its number, and the block.
+const STAMP_BYTES: usize = 16;
+const NEVER: Time = Time(u64::MAX);
+
+/// Names a write; 0 are the zeros that were there at the beginning.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct WriteId(pub(crate) u64);
+
+/// A range of blocks of a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Range {
+    pub(crate) unit: usize,
+    pub(crate) first: u32,
+    pub(crate) blocks: u32,
+}
+
+impl Range {
+    pub(crate) fn bytes(self) -> u32 {
+        self.blocks * BLOCK_BYTES
+    }
+
+    fn indices(self) -> std::ops::Range<usize> {
+        self.first as usize..(self.first + self.blocks) as usize
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    id: WriteId,
+    start: Time,
+    /// It takes no effect after this.
+    end: Time,
+    /// It took effect.
+    is_sure: bool,
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// With GOOD status.
+    Done,
+    /// It took effect or did not.
+    Unsure,
+    /// It was not executed.
+    Refused,
+}
+
+/// The blocks of all units.
+#[derive(Debug)]
+pub(crate) struct Registers {
+    units: Vec<Vec<Vec<Candidate>>>,
+    next: u64,
+    /// Beginnings of reads that have not ended.
+    reads: Vec<Time>,
+}
+
+impl Registers {
+    pub(crate) fn new(units: usize, blocks: u32) -> Registers {
+        let zeros = Candidate { id: WriteId(0), start: Time(0), end: Time(0), is_sure: true };
+        Registers { units: vec![vec![vec![zeros]; blocks as usize]; units], next: 0, reads: Vec::new() }
+    }
+
+    /// A write begins; its bytes.
+    pub(crate) fn begin_write(&mut self, now: Time, range: Range) -> (WriteId, Vec<u8>) {
+        self.next += 1;
+        let id = WriteId(self.next);
+        for candidates in &mut self.units[range.unit][range.indices()] {
+            candidates.push(Candidate { id, start: now, end: NEVER, is_sure: false });
+        }
+        let mut bytes = Vec::with_capacity(range.bytes() as usize);
+        for block in range.indices() {
+            let stamp = stamp(id, range.unit, block);
+            (0..BLOCK_BYTES as usize / STAMP_BYTES).for_each(|_| bytes.extend_from_slice(&stamp));
+        }
+        (id, bytes)
+    }
+
+    /// A write has ended, so it takes no effect any more.
+    ///
+    /// # Errors
+    /// When it was refused, and yet was read.
+    pub(crate) fn end_write(
+        &mut self,
+        now: Time,
+        range: Range,
+        id: WriteId,
+        fate: Fate,
+    ) -> Result<(), String> {
+        let since = self.reads.iter().copied().min().unwrap_or(now);
+        for candidates in &mut self.units[range.unit][range.indices()] {
+            match candidates.iter_mut().find(|one| one.id == id) {
+                Some(one) if fate != Fate::Refused => {
+                    one.end = one.end.min(now);
+                    one.is_sure |= fate == Fate::Done;
+                }
+                Some(one) if one.is_sure => {
+                    return Err(format!("write {} of unit {} was refused, and was read", id.0, range.unit));
+                }
+                Some(_) => candidates.retain(|one| one.id != id),
+                None => {}
+            }
+            prune(candidates, since);
+        }
+        Ok(())
+    }
+
+    /// A read begins.
+    pub(crate) fn begin_read(&mut self, now: Time) {
+        self.reads.push(now);
+    }
+
+    /// A read has ended that began then, without data that is to be looked at.
+    pub(crate) fn end_read(&mut self, began: Time) {
+        if let Some(at) = self.reads.iter().position(|read| *read == began) {
+            self.reads.swap_remove(at);
+        }
+    }
+
+    /// What a read found that has ended.
+    ///
+    /// # Errors
+    /// When it could not find that, in words.
+    pub(crate) fn found(&mut self, now: Time, began: Time, range: Range, bytes: &[u8]) -> Result<(), String> {
+        self.end_read(began);
+        for (block, bytes) in range.indices().zip(bytes.chunks(BLOCK_BYTES as usize)) {
+            let candidates = &mut self.units[range.unit][block];
+            let mut seen: Option<WriteId> = None;
+            let mut is_whole = true;
+            for found in bytes.chunks(STAMP_BYTES) {
+                let id = read_stamp(found, range.unit, block);
+                if id.is_some() && seen == id {
+                    continue;
+                }
+                is_whole &= seen.is_none();
+                seen = id;
+                if id.is_some_and(|id| is_legal(candidates, id, began)) {
+                    continue;
+                }
+                is_whole = false;
+                if !is_torn(candidates, began, found, range.unit, block) {
+                    let what = format!("unit {} block {block}: {} found", range.unit, when(began, now));
+                    return Err(match id {
+                        Some(id) => format!("{what} write {}, {}", id.0, listed(candidates)),
+                        None => format!("{what} what nobody wrote, {found:02x?}, {}", listed(candidates)),
+                    });
+                }
+            }
+            // It has taken effect by now, all of it, and only once.
+            if is_whole && let Some(one) = candidates.iter_mut().find(|one| Some(one.id) == seen) {
+                one.end = one.end.min(now);
+                one.is_sure = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Those that no read may find any more that began at this time or later.
+fn prune(candidates: &mut Vec<Candidate>, since: Time) {
+    let latest = candidates.iter().filter(|one| one.is_sure && one.end < since).map(|one| one.start).max();
+    if let Some(latest) = latest {
+        candidates.retain(|one| one.end >= latest);
+    }
+}
+
+fn is_legal(candidates: &[Candidate], id: WriteId, began: Time) -> bool {
+    let Some(found) = candidates.iter().find(|one| one.id == id) else { return false };
+    !candidates.iter().any(|other| other.is_sure && other.start > found.end && other.end < began)
+}
+
+/// Whether these bytes are of more than one write that may be found: a READ of memory is sent from there, piece by piece, while
+/// others write.
+fn is_torn(candidates: &[Candidate], began: Time, found: &[u8], unit: usize, block: usize) -> bool {
+    let legal = candidates.iter().filter(|one| is_legal(candidates, one.id, began));
+    let stamps: Vec<_> = legal.map(|one| stamp(one.id, unit, block)).collect();
+    let is_of_one = |(at, byte): (usize, &u8)| stamps.iter().any(|stamp| stamp[at] == *byte);
+    stamps.len() > 1 && found.iter().enumerate().all(is_of_one)
+}
+
+/// No byte of it is likely to be that of another stamp.
+fn stamp(id: WriteId, unit: usize, block: usize) -> [u8; STAMP_BYTES] {
+    if id.0 == 0 {
+        return [0; STAMP_BYTES];
+    }
+    let place = (unit as u64) << 32 | block as u64;
+    let sum = (id.0 ^ place.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let sum = (sum ^ sum >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mut stamp = [0; STAMP_BYTES];
+    stamp[..8].copy_from_slice(&id.0.to_le_bytes());
+    stamp[8..].copy_from_slice(&(sum ^ sum >> 32).to_le_bytes());
+    stamp
+}
+
+fn read_stamp(found: &[u8], unit: usize, block: usize) -> Option<WriteId> {
+    let id = WriteId(u64::from_le_bytes(*found.first_chunk()?));
+    (found == stamp(id, unit, block)).then_some(id)
+}
+
+fn when(began: Time, now: Time) -> String {
+    format!("a read from {} to {} ns", began.0, now.0)
+}
+
+fn listed(candidates: &[Candidate]) -> String {
+    let mut text = String::from("which it could not find; it may find");
+    for one in candidates {
+        let end = if one.end == NEVER { "open".to_owned() } else { one.end.0.to_string() };
+        let sure = if one.is_sure { "sure" } else { "unsure" };
+        let _ = write!(text, "\n  write {} from {} to {end}, {sure}", one.id.0, one.start.0);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANGE: Range = Range { unit: 0, first: 3, blocks: 1 };
+
+    fn read(registers: &mut Registers, from: u64, to: u64, bytes: &[u8]) -> Result<(), String> {
+        registers.begin_read(Time(from));
+        registers.found(Time(to), Time(from), RANGE, bytes)
+    }
+
+    #[test]
+    fn what_was_acknowledged_is_read_and_what_was_before_is_not() {
+        let mut registers = Registers::new(1, 8);
+        let (first, old) = registers.begin_write(Time(10), RANGE);
+        registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();
+        registers.begin_read(Time(25));
+        let (second, new) = registers.begin_write(Time(30), RANGE);
+        assert_eq!(read(&mut registers, 31, 32, &old), Ok(()));
+        registers.end_write(Time(40), RANGE, second, Fate::Done).unwrap();
+        assert!(read(&mut registers, 41, 42, &old).unwrap_err().contains("found write 1"));
+        assert_eq!(read(&mut registers, 41, 43, &new), Ok(()));
+        assert!(read(&mut registers, 41, 43, &vec![0; 512]).is_err());
+        assert!(read(&mut registers, 41, 43, &vec![7; 512]).unwrap_err().contains("what nobody wrote"));
+        // The read that began before the second may find either.
+        assert_eq!(registers.found(Time(50), Time(25), RANGE, &old), Ok(()));
+    }
+
+    #[test]
+    fn nothing_takes_effect_after_its_end_was_reported() {
+        let mut registers = Registers::new(1, 8);
+        let (aborted, lands) = registers.begin_write(Time(10), RANGE);
+        registers.end_write(Time(20), RANGE, aborted, Fate::Unsure).unwrap();
+        let (second, new) = registers.begin_write(Time(30), RANGE);
+        assert_eq!(read(&mut registers, 31, 32, &lands), Ok(()), "as long as the second may not have begun");
+        registers.end_write(Time(40), RANGE, second, Fate::Done).unwrap();
+        assert_eq!(read(&mut registers, 41, 43, &new), Ok(()));
+        assert!(read(&mut registers, 44, 45, &lands).is_err());
+    }
+
+    #[test]
+    fn a_write_that_was_seen_has_taken_effect_and_does_so_once() {
+        let mut registers = Registers::new(1, 8);
+        let (_, lost) = registers.begin_write(Time(10), RANGE);
+        assert_eq!(read(&mut registers, 11, 12, &lost), Ok(()));
+        assert!(read(&mut registers, 13, 14, &vec![0; 512]).is_err(), "it was there");
+        let (second, _) = registers.begin_write(Time(30), RANGE);
+        registers.end_write(Time(40), RANGE, second, Fate::Done).unwrap();
+        assert!(read(&mut registers, 41, 43, &lost).is_err(), "it comes again");
+    }
+
+    #[test]
+    fn a_write_that_was_refused_never_lands_and_a_torn_block_is_of_writes_under_way() {
+        let mut registers = Registers::new(1, 8);
+        let (first, one) = registers.begin_write(Time(10), RANGE);
+        let (second, other) = registers.begin_write(Time(10), RANGE);
+        let torn: Vec<u8> = one[..256].iter().chain(&other[256..]).copied().collect();
+        assert_eq!(read(&mut registers, 11, 12, &torn), Ok(()));
+        registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();
+        registers.end_write(Time(20), RANGE, second, Fate::Refused).unwrap();
+        assert!(read(&mut registers, 21, 22, &torn).is_err());
+        assert!(read(&mut registers, 21, 22, &other).is_err());
+        assert_eq!(read(&mut registers, 21, 22, &one), Ok(()));
+    }
+}

@@ -1,0 +1,332 @@
+//! One run: cores and initiators, one turn after the other, until all is done and quiet.
+
+use crate::disk::Disk;
+use crate::initiator::{Aim, Habits, Initiator, Place};
+use crate::kernel::{GRAIN_BYTES_MAX, Kernel};
+use crate::net::{Event, Net, Odds, Shared};
+use crate::register::{BLOCK_BYTES, Registers};
+use crate::trace::Trace;
+use engine::config::Config;
+use engine::world::Cores;
+use fastrand::Rng;
+use proto::time::Time;
+use reactor::io::Wait;
+use rustix::fs::MemfdFlags;
+use std::any::Any;
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use store::lane::Backend;
+
+const PORTAL: &str = "10.0.0.1:3260";
+const TARGET: &str = "iqn.2026-11.io.lunette:sim";
+const UNITS_MAX: usize = 3;
+/// How long everything may take to end once nothing goes wrong any more.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The scratch buffer of a kernel.
+const OWN_BUFFER_BYTES: u64 = reactor::memory::LARGE_BYTES as u64;
+
+/// A run that went as it should.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ran {
+    /// Commands that ended.
+    pub commands: u64,
+    /// Turns of cores.
+    pub turns: u64,
+    /// The sum of all that happened.
+    pub sum: u64,
+    /// All that happened, line by line, if it was asked for.
+    pub trace: String,
+}
+
+/// A run that did not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// What must not be.
+    pub what: String,
+    /// All that happened before, line by line, if it was asked for.
+    pub trace: String,
+}
+
+/// What a seed makes of the world.
+struct Plan {
+    cores: usize,
+    initiators: usize,
+    units: usize,
+    blocks: u32,
+    arena_bytes: u64,
+    odds: Odds,
+    /// Between two faults of the network, at most; `None`: there are none.
+    fault_micros: Option<u64>,
+    work: Duration,
+}
+
+impl Plan {
+    fn new(rng: &mut Rng) -> Plan {
+        let odds = Odds {
+            cut: [0, 20, 300][rng.usize(0..3)],
+            late: [0, 5, 50][rng.usize(0..3)],
+            slow: [0, 2, 20][rng.usize(0..3)],
+            short: [0, 20][rng.usize(0..2)],
+            pause: [0, 0, 2][rng.usize(0..3)],
+        };
+        Plan {
+            cores: rng.usize(1..=4),
+            initiators: rng.usize(1..=5),
+            units: rng.usize(1..=UNITS_MAX),
+            blocks: [8, 64, 2048][rng.usize(0..3)],
+            arena_bytes: [8 << 20, 32 << 20][rng.usize(0..2)],
+            odds,
+            fault_micros: [None, Some(20_000), Some(200_000)][rng.usize(0..3)],
+            work: Duration::from_millis(rng.u64(20..400)),
+        }
+    }
+
+    fn config(&self) -> Config {
+        let mut text = format!(
+            "poll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\n\n[[portal]]\nlisten = \"{PORTAL}\"\n"
+        );
+        let mut names = Vec::new();
+        for unit in 0..self.units {
+            let bytes = self.blocks * BLOCK_BYTES;
+            text += &format!("\n[[lun]]\nname = \"unit{unit}\"\nram = \"{bytes}\"\nserial = \"SIM{unit}\"\n");
+            names.push(format!("\"unit{unit}\""));
+        }
+        text += &format!("\n[[target]]\nname = \"{TARGET}\"\nluns = [{}]\n", names.join(", "));
+        let config = Config::from_toml(&text, Path::new("sim.toml"));
+        let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        config.cores = (0..self.cores).collect();
+        for portal in &mut config.portals {
+            portal.cores = config.cores.clone();
+        }
+        config
+    }
+}
+
+fn habits(rng: &mut Rng) -> Habits {
+    let rare = |rng: &mut Rng, most: u32| if rng.bool() { rng.u32(0..=most) } else { 0 };
+    Habits {
+        depth: [1, 4, 32][rng.usize(0..3)],
+        reads: [300, 500, 800][rng.usize(0..3)],
+        long: rare(rng, 200),
+        flushes: rare(rng, 50),
+        aborts: rare(rng, 100),
+        resets: rare(rng, 10),
+        logouts: rare(rng, 10),
+        returns: rare(rng, 10),
+        pause_micros: [10, 100, 2000][rng.usize(0..3)],
+    }
+}
+
+/// A unit's store: in memory, or a file of which the system has nothing but the name.
+fn store(plan: &Plan, net: &mut Net) -> Arc<dyn Backend<Kernel>> {
+    let bytes = u64::from(plan.blocks * BLOCK_BYTES);
+    let grain = [0, 0, 1, 512, GRAIN_BYTES_MAX][net.rng.usize(0..5)];
+    if grain == 0 {
+        return store::open_ram(bytes).expect("memory");
+    }
+    let file = rustix::fs::memfd_create("disk", MemfdFlags::CLOEXEC).map(File::from).expect("a descriptor");
+    file.set_len(bytes).expect("a size");
+    net.disks.insert(file.as_raw_fd(), Disk::new(bytes as usize));
+    store::file::on(file, grain).expect("a store")
+}
+
+struct World {
+    net: Shared,
+    cores: Cores<Kernel>,
+    count: usize,
+    /// How the next turn of each core may wait; `None`: it is over.
+    waits: Vec<Option<Wait>>,
+    initiators: Vec<Initiator>,
+    fault_micros: Option<u64>,
+    turns: u64,
+}
+
+/// Runs what this seed makes.
+///
+/// # Errors
+/// When something is not as it must be.
+pub fn run(seed: u64, keeps_trace: bool) -> Result<Ran, Failure> {
+    let mut rng = Rng::with_seed(seed);
+    let plan = Plan::new(&mut rng);
+    let hosts = plan.cores + plan.initiators;
+    let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
+    let mut world = World::new(&plan, net.clone());
+    let lived = catch_unwind(AssertUnwindSafe(|| world.live(plan.work)));
+    let (sum, trace) = net.borrow_mut().trace.end();
+    match lived.unwrap_or_else(|panic| Err(in_words(&*panic))) {
+        Ok(()) => {
+            let commands = world.initiators.iter().map(|initiator| initiator.commands).sum();
+            Ok(Ran { commands, turns: world.turns, sum, trace })
+        }
+        Err(what) => {
+            // It may be in the middle of something.
+            std::mem::forget(world);
+            Err(Failure { what, trace })
+        }
+    }
+}
+
+fn in_words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("a panic: {}", text.unwrap_or("it says nothing"))
+}
+
+impl World {
+    fn new(plan: &Plan, net: Shared) -> World {
+        let config = plan.config();
+        let portal = config.portals[0].listen;
+        let listener = net.borrow_mut().listen(portal);
+        let stores = (0..plan.units).map(|_| store(plan, &mut net.borrow_mut())).collect();
+        let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes, Some(waker));
+        let cores = Cores::new(config, stores, vec![listener], kernel).expect("descriptors");
+        let registers = Rc::new(RefCell::new(Registers::new(plan.units, plan.blocks)));
+        let place = Place { portal, target: TARGET.into(), units: plan.units, blocks: plan.blocks };
+        let initiator = |index| {
+            let host = plan.cores + index;
+            let kernel = Kernel::new(host, net.clone(), 16 << 20, None);
+            let habits = habits(&mut net.borrow_mut().rng);
+            Initiator::new(host, kernel, net.clone(), registers.clone(), place.clone(), habits)
+        };
+        World {
+            initiators: (0..plan.initiators).map(initiator).collect(),
+            net,
+            cores,
+            count: plan.cores,
+            waits: vec![Some(Wait::No); plan.cores],
+            fault_micros: plan.fault_micros,
+            turns: 0,
+        }
+    }
+
+    fn live(&mut self, work: Duration) -> Result<(), String> {
+        let start = {
+            let mut net = self.net.borrow_mut();
+            for host in 0..self.count + self.initiators.len() {
+                let now = net.now;
+                net.wake(host, now);
+            }
+            net.now
+        };
+        self.plan_fault();
+        self.run_until(start.after(work), |_| false)?;
+        self.fault_micros = None;
+        self.aim(Aim::Settle, "what was begun ends", |world| {
+            world.initiators.iter().all(Initiator::is_settled)
+        })?;
+        self.aim(Aim::Leave, "all sessions end", |world| {
+            world.initiators.iter().all(Initiator::is_gone)
+                && (0..world.count).all(|core| world.cores.in_use(core).connections == 0)
+        })?;
+        for core in 0..self.count {
+            let in_use = self.cores.in_use(core);
+            if in_use.tasks != 0 || in_use.buffer_bytes != OWN_BUFFER_BYTES {
+                return Err(format!("all is quiet, and core {core} has {in_use:?}"));
+            }
+        }
+        self.cores.stop();
+        self.look_around(usize::MAX);
+        self.aim(Aim::Leave, "the cores end", |world| world.waits.iter().all(Option::is_none))
+    }
+
+    /// Goes on until this holds, which must be soon.
+    fn aim(&mut self, aim: Aim, what: &str, is_done: impl FnMut(&mut World) -> bool) -> Result<(), String> {
+        self.initiators.iter_mut().for_each(|initiator| initiator.aim = aim);
+        let until = self.net.borrow().now.after(PATIENCE);
+        if self.run_until(until, is_done)? {
+            return Ok(());
+        }
+        let told: Vec<String> = self.initiators.iter().map(Initiator::told).collect();
+        let in_use: Vec<String> =
+            (0..self.count).map(|core| format!("core {core}: {:?}", self.cores.in_use(core))).collect();
+        let (told, in_use) = (told.join("\n"), in_use.join("\n"));
+        Err(format!("{} s are not enough until {what}\n{told}\n{in_use}", PATIENCE.as_secs()))
+    }
+
+    /// Whether it came to that before this time.
+    fn run_until(
+        &mut self,
+        until: Time,
+        mut is_done: impl FnMut(&mut World) -> bool,
+    ) -> Result<bool, String> {
+        loop {
+            let event = self.net.borrow_mut().next(until);
+            let Some(event) = event else { return Ok(false) };
+            match event {
+                Event::Turn { host, generation } => {
+                    let begins = self.net.borrow_mut().begins(host, generation);
+                    if begins {
+                        self.turn(host)?;
+                        if is_done(self) {
+                            return Ok(true);
+                        }
+                    }
+                }
+                Event::Go { host, request } => self.kernel(host).go(request),
+                Event::Arrive { socket } => {
+                    let waits = self.net.borrow_mut().arrive(socket);
+                    if let Some((host, request)) = waits {
+                        self.kernel(host).go(request);
+                    }
+                }
+                Event::Fault => {
+                    if self.fault_micros.is_some() {
+                        self.net.borrow_mut().fault();
+                        self.plan_fault();
+                    }
+                }
+            }
+        }
+    }
+
+    fn plan_fault(&mut self) {
+        let Some(micros) = self.fault_micros else { return };
+        let mut net = self.net.borrow_mut();
+        let at = net.now.after(net.nanos(0, micros * 1000));
+        net.at(at, Event::Fault);
+    }
+
+    fn kernel(&mut self, host: usize) -> &mut Kernel {
+        if host < self.count { self.cores.io(host) } else { &mut self.initiators[host - self.count].kernel }
+    }
+
+    fn turn(&mut self, host: usize) -> Result<(), String> {
+        if host >= self.count {
+            self.initiators[host - self.count].turn()?;
+            self.net.borrow_mut().turned(host);
+            return Ok(());
+        }
+        let Some(wait) = self.waits[host] else { return Ok(()) };
+        self.turns += 1;
+        self.cores.turn(host, wait);
+        while self.cores.work() {}
+        let took = self.net.borrow_mut().turned(host);
+        self.cores.io(host).took(took);
+        self.waits[host] = self.cores.rest(host);
+        let mut net = self.net.borrow_mut();
+        let now = net.now;
+        match self.waits[host] {
+            Some(Wait::No) => net.wake(host, now),
+            Some(Wait::AtMost(time)) => net.wake(host, now.after(time)),
+            Some(Wait::Forever) | None => {}
+        }
+        drop(net);
+        self.look_around(host);
+        Ok(())
+    }
+
+    /// Wakes the cores that have messages.
+    fn look_around(&mut self, turned: usize) {
+        for core in 0..self.count {
+            if core != turned && self.cores.is_called(core) {
+                self.net.borrow_mut().wake_soon(core);
+            }
+        }
+    }
+}

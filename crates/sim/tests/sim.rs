@@ -1,0 +1,23 @@
+//! Fixed seeds, for a few seconds.
+
+/// So many, of which each is another world.
+const SEEDS: u64 = 60;
+
+#[test]
+fn the_first_seeds_go_well() {
+    for seed in 0..SEEDS {
+        if let Err(failure) = sim::run(seed, false) {
+            panic!("{}\nit happens again with: cargo xtask sim --seed {seed}", failure.what);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in [1, 7, 23] {
+        let (one, other) = (sim::run(seed, true), sim::run(seed, true));
+        assert!(one == other, "seed {seed}");
+        let ran = one.unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.what));
+        assert!(ran.commands > 0 && !ran.trace.is_empty(), "seed {seed}: {} commands", ran.commands);
+    }
+}
