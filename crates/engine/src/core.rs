@@ -68,7 +68,7 @@ pub(crate) struct Shared {
     pub(crate) access: Arc<Directory>,
     /// Sessions.
     pub(crate) registry: Arc<Registry>,
-    /// Connections that log in, and discovery sessions.
+    /// Connections that log in, discovery sessions, and connections that part.
     pub(crate) logins: Logins,
     /// Connections on each core, for placement.
     pub(crate) loads: Vec<AtomicUsize>,

@@ -300,7 +300,7 @@ fn raise_descriptor_limit(config: &Config) -> Option<u64> {
         tracing::warn!(%error, "the limit of open files could not be raised to its hard limit");
     }
     let sessions: usize = config.targets.iter().map(|target| target.sessions_max).sum();
-    let wanted = (sessions + 2 * config.logins_max) as u64 + own_descriptors(config);
+    let wanted = (sessions + 3 * config.logins_max) as u64 + own_descriptors(config);
     let limit = getrlimit(Resource::Nofile).current;
     if let Some(limit) = limit.filter(|limit| *limit < wanted) {
         tracing::warn!(

@@ -1,5 +1,6 @@
 //! What a host has for a kernel.
 
+use crate::disk::Disk;
 use crate::net::{End, Event, Request, Shared};
 use proto::time::Time;
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
@@ -8,6 +9,9 @@ use reactor::wake::Waker;
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::{Places, Span};
+
+/// The coarsest alignment of a disk.
+pub(crate) const GRAIN_BYTES_MAX: u32 = 4096;
 
 const ECONNREFUSED: Errno = Errno(111);
 const ECONNRESET: Errno = Errno(104);
@@ -40,6 +44,11 @@ enum Job {
     Connect { to: SocketAddr },
     Receive { socket: Handle, into: Places },
     Send { socket: Handle, from: Vec<Span>, sent: u32 },
+    Watch,
+    Read { file: Handle, at: u64, into: Places },
+    Write { file: Handle, at: u64, from: Places },
+    Sync { file: Handle },
+    Clear { file: Handle, at: u64, len: u64 },
 }
 
 impl Kernel {
@@ -94,6 +103,11 @@ impl Kernel {
             }
             Job::Receive { socket, into } => self.receive_now(socket, into, request),
             Job::Send { socket, from, sent } => self.send_now(socket, from, sent, request),
+            Job::Watch => Some(Ok(0)),
+            Job::Read { file, at, into } => Some(self.read_now_from(file, at, into)),
+            Job::Write { file, at, from } => Some(self.write_now_to(file, at, from)),
+            Job::Sync { file } => Some(self.on_disk(file, |_| Ok(0))),
+            Job::Clear { file, at, len } => Some(self.on_disk(file, |disk| disk.clear(at, len))),
         };
         if let Some(result) = result {
             let entry = &mut self.requests[request.slot as usize];
@@ -171,6 +185,52 @@ impl Kernel {
         drop(net);
         self.unlend(from.iter().copied(), Loan::Read);
         Some(Ok(total))
+    }
+
+    fn on_disk<T>(&mut self, file: Handle, act: impl FnOnce(&mut Disk) -> T) -> T {
+        let net = &mut *self.net.borrow_mut();
+        act(net.disks.get_mut(&file.0).expect("a file that is open"))
+    }
+
+    /// How much of a request is done, in whole blocks of any disk.
+    fn share(&mut self, len: u32) -> u32 {
+        let mut net = self.net.borrow_mut();
+        let (short, blocks) = (net.odds.short, len / GRAIN_BYTES_MAX);
+        if blocks > 1 && net.happens(short) { net.rng.u32(1..blocks) * GRAIN_BYTES_MAX } else { len }
+    }
+
+    fn read_now_from(&mut self, file: Handle, at: u64, into: Places) -> Result<u32, Errno> {
+        let len = self.share(into.len());
+        let mut done = 0;
+        while done < len {
+            let part = into.slice(done, (len - done).min(self.scratch.len));
+            let scratch = self.scratch.slice(0, part.len());
+            let (net, arena) = (self.net.borrow(), &mut self.arena);
+            let disk = net.disks.get(&file.0).expect("a file that is open");
+            disk.read(at + u64::from(done), arena.bytes_mut(scratch));
+            arena.copy(scratch, &part);
+            done += part.len();
+        }
+        self.unlend(into.iter(), Loan::Write);
+        Ok(len)
+    }
+
+    fn write_now_to(&mut self, file: Handle, at: u64, from: Places) -> Result<u32, Errno> {
+        let len = self.share(from.len());
+        let bytes = self.arena.to_vec(&from.slice(0, len));
+        self.on_disk(file, |disk| disk.write(at, &bytes));
+        self.unlend(from.iter(), Loan::Read);
+        Ok(len)
+    }
+
+    /// Asks a disk, which takes its time.
+    fn ask_disk(&mut self, tag: Tag, job: Job) {
+        let mut net = self.net.borrow_mut();
+        let slow = net.odds.slow;
+        let most = if net.happens(slow) { 200_000_000 } else { 250_000 };
+        let after = net.nanos(8_000, most);
+        drop(net);
+        self.begin(tag, job, after);
     }
 
     fn lend(&mut self, spans: impl Iterator<Item = Span>, loan: Loan) {
@@ -253,8 +313,10 @@ impl Io for Kernel {
         self.begin(tag, Job::Send { socket, from: from.to_vec(), sent: 0 }, after);
     }
 
-    fn watch(&mut self, _descriptor: Handle, _tag: Tag) {
-        unimplemented_here("watching descriptors");
+    /// Readable or not: whoever watches looks for himself, and watches again.
+    fn watch(&mut self, _descriptor: Handle, tag: Tag) {
+        let after = self.net.borrow_mut().nanos(10_000, 100_000);
+        self.begin(tag, Job::Watch, after);
     }
 
     fn watch_room(&mut self, _socket: Handle, _tag: Tag) {
@@ -273,20 +335,22 @@ impl Io for Kernel {
         self.net.borrow_mut().close(handle);
     }
 
-    fn read(&mut self, _file: Handle, _at: u64, _into: &Places, _tag: Tag) {
-        unimplemented_here("files");
+    fn read(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
+        self.lend(into.iter(), Loan::Write);
+        self.ask_disk(tag, Job::Read { file, at, into: *into });
     }
 
-    fn write(&mut self, _file: Handle, _at: u64, _from: &Places, _durable: bool, _tag: Tag) {
-        unimplemented_here("files");
+    fn write(&mut self, file: Handle, at: u64, from: &Places, _durable: bool, tag: Tag) {
+        self.lend(from.iter(), Loan::Read);
+        self.ask_disk(tag, Job::Write { file, at, from: *from });
     }
 
-    fn sync(&mut self, _file: Handle, _tag: Tag) {
-        unimplemented_here("files");
+    fn sync(&mut self, file: Handle, tag: Tag) {
+        self.ask_disk(tag, Job::Sync { file });
     }
 
-    fn allocate(&mut self, _file: Handle, _how: Allocate, _at: u64, _len: u64, _tag: Tag) {
-        unimplemented_here("files");
+    fn allocate(&mut self, file: Handle, _how: Allocate, at: u64, len: u64, tag: Tag) {
+        self.ask_disk(tag, Job::Clear { file, at, len });
     }
 
     fn is_ready(&self) -> bool {

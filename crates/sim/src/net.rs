@@ -1,19 +1,23 @@
 //! The clock, what is to happen when, and the network: streams of bytes between two sockets each, which arrive late, in pieces,
 //! or never.
 
+use crate::disk::Disk;
 use crate::trace::Trace;
 use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::Handle;
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Bytes that one direction of a connection holds, on the way or not yet received.
 const PIPE_BYTES: usize = 192 << 10;
+
+/// The first handle of a socket; those of files are the system's, and small.
+const FIRST_HANDLE: i32 = 1 << 20;
 
 /// What everybody shares.
 pub(crate) type Shared = Rc<RefCell<Net>>;
@@ -110,6 +114,10 @@ pub(crate) struct Odds {
     pub(crate) cut: u32,
     /// A piece takes its time.
     pub(crate) late: u32,
+    /// A disk takes its time.
+    pub(crate) slow: u32,
+    /// A disk does less than it was asked for.
+    pub(crate) short: u32,
     /// A host pauses after a turn.
     pub(crate) pause: u32,
 }
@@ -121,6 +129,7 @@ pub(crate) struct Net {
     pub(crate) rng: Rng,
     pub(crate) trace: Trace,
     pub(crate) odds: Odds,
+    pub(crate) disks: BTreeMap<i32, Disk>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     next_event: u64,
     next_serial: u64,
@@ -136,6 +145,7 @@ impl Net {
             rng,
             trace,
             odds,
+            disks: BTreeMap::new(),
             events: BinaryHeap::new(),
             next_event: 0,
             next_serial: 1,
@@ -214,7 +224,7 @@ impl Net {
             self.open.push(None);
         }
         self.open[handle] = Some(open);
-        handle as i32
+        handle as i32 + FIRST_HANDLE
     }
 
     /// Listens at an address.
@@ -223,8 +233,13 @@ impl Net {
         Handle(self.place(Open::Listening(listening)))
     }
 
+    fn slot(&mut self, handle: i32) -> Option<&mut Option<Open>> {
+        let index = usize::try_from(handle - FIRST_HANDLE).ok()?;
+        self.open.get_mut(index)
+    }
+
     fn side(&mut self, handle: i32) -> Option<&mut Side> {
-        match self.open.get_mut(handle as usize)? {
+        match self.slot(handle)? {
             Some(Open::Side(side)) => Some(side),
             Some(Open::Listening(_)) | None => None,
         }
@@ -239,7 +254,7 @@ impl Net {
     }
 
     pub(crate) fn addresses(&self, handle: Handle) -> Option<(SocketAddr, SocketAddr)> {
-        match self.open.get(handle.0 as usize)? {
+        match self.open.get((handle.0 - FIRST_HANDLE) as usize)? {
             Some(Open::Side(side)) => Some((side.local, side.remote)),
             Some(Open::Listening(_)) | None => None,
         }
@@ -291,7 +306,7 @@ impl Net {
 
     /// A connection that came, or it is waited for.
     pub(crate) fn accept(&mut self, listener: Handle, waits: Waits) -> Option<Handle> {
-        let Some(Some(Open::Listening(one))) = self.open.get_mut(listener.0 as usize) else {
+        let Some(Some(Open::Listening(one))) = self.slot(listener.0) else {
             panic!("{listener:?} does not listen");
         };
         let came = one.backlog.pop_front().map(Handle);
@@ -418,7 +433,7 @@ impl Net {
 
     /// Closes a socket that nobody has a request on.
     pub(crate) fn close(&mut self, socket: Handle) {
-        if let Some(Some(Open::Side(side))) = self.open.get(socket.0 as usize) {
+        if let Some(Some(Open::Side(side))) = self.slot(socket.0) {
             assert!(side.reader.is_none(), "{socket:?} is closed while it is received from");
             let (peer, is_unread, writer) = (side.peer, side.arrived > 0, side.writer);
             if let Some((host, request)) = writer {
@@ -431,7 +446,7 @@ impl Net {
                 None => {}
             }
         }
-        let slot = self.open.get_mut(socket.0 as usize).expect("a socket that is open");
+        let slot = self.slot(socket.0).expect("a socket that is open");
         assert!(slot.take().is_some(), "{socket:?} is closed twice");
     }
 
@@ -450,7 +465,7 @@ impl Net {
 
     /// Breaks, stalls or silently kills one of the connections.
     pub(crate) fn fault(&mut self) {
-        let sides: Vec<(i32, Option<Socket>)> = (0..self.open.len() as i32)
+        let sides: Vec<(i32, Option<Socket>)> = (FIRST_HANDLE..FIRST_HANDLE + self.open.len() as i32)
             .filter_map(|handle| self.side(handle).map(|side| (handle, side.peer)))
             .collect();
         if sides.is_empty() {

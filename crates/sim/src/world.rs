@@ -1,7 +1,8 @@
 //! One run: cores and initiators, one turn after the other, until all is done and quiet.
 
+use crate::disk::Disk;
 use crate::initiator::{Aim, Habits, Initiator, Place};
-use crate::kernel::Kernel;
+use crate::kernel::{GRAIN_BYTES_MAX, Kernel};
 use crate::net::{Event, Net, Odds, Shared};
 use crate::register::{BLOCK_BYTES, Registers};
 use crate::trace::Trace;
@@ -10,8 +11,11 @@ use engine::world::Cores;
 use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::Wait;
+use rustix::fs::MemfdFlags;
 use std::any::Any;
 use std::cell::RefCell;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
@@ -67,6 +71,8 @@ impl Plan {
         let odds = Odds {
             cut: [0, 20, 300][rng.usize(0..3)],
             late: [0, 5, 50][rng.usize(0..3)],
+            slow: [0, 2, 20][rng.usize(0..3)],
+            short: [0, 20][rng.usize(0..2)],
             pause: [0, 0, 2][rng.usize(0..3)],
         };
         Plan {
@@ -117,6 +123,19 @@ fn habits(rng: &mut Rng) -> Habits {
     }
 }
 
+/// A unit's store: in memory, or a file of which the system has nothing but the name.
+fn store(plan: &Plan, net: &mut Net) -> Arc<dyn Backend<Kernel>> {
+    let bytes = u64::from(plan.blocks * BLOCK_BYTES);
+    let grain = [0, 0, 1, 512, GRAIN_BYTES_MAX][net.rng.usize(0..5)];
+    if grain == 0 {
+        return store::open_ram(bytes).expect("memory");
+    }
+    let file = rustix::fs::memfd_create("disk", MemfdFlags::CLOEXEC).map(File::from).expect("a descriptor");
+    file.set_len(bytes).expect("a size");
+    net.disks.insert(file.as_raw_fd(), Disk::new(bytes as usize));
+    store::file::on(file, grain).expect("a store")
+}
+
 struct World {
     net: Shared,
     cores: Cores<Kernel>,
@@ -164,10 +183,7 @@ impl World {
         let config = plan.config();
         let portal = config.portals[0].listen;
         let listener = net.borrow_mut().listen(portal);
-        let store = |_| -> Arc<dyn Backend<Kernel>> {
-            store::open_ram(u64::from(plan.blocks * BLOCK_BYTES)).expect("memory")
-        };
-        let stores = (0..plan.units).map(store).collect();
+        let stores = (0..plan.units).map(|_| store(plan, &mut net.borrow_mut())).collect();
         let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes, Some(waker));
         let cores = Cores::new(config, stores, vec![listener], kernel).expect("descriptors");
         let registers = Rc::new(RefCell::new(Registers::new(plan.units, plan.blocks)));

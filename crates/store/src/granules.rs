@@ -36,21 +36,22 @@ impl Granules {
         }
     }
 
-    /// Memory of the range was given back, part of a huge page perhaps: a write to it may be a first one again. Noted
-    /// afterwards, so that a write to another part of the page in between leaves nothing that is wrong.
+    /// Memory of the range was given back. A huge page that lies in it is one again when it is written; one of which a part
+    /// was given back has become small pages. Noted afterwards, so that a write in between leaves nothing that is wrong.
     pub(crate) fn note_released(&self, range: Range) {
-        for (word, bit) in self.of(range) {
+        let first = range.offset.next_multiple_of(HUGE_PAGE_BYTES);
+        let end = range.end() / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        let whole = Range { offset: first, len: end.saturating_sub(first) };
+        for (word, bit) in self.of(whole) {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
     }
 
     fn of(&self, range: Range) -> impl Iterator<Item = (&AtomicU64, u64)> {
-        let first = range.offset / HUGE_PAGE_BYTES;
-        let end = match self.written.is_empty() || range.len == 0 {
-            true => first,
-            false => range.end().div_ceil(HUGE_PAGE_BYTES),
-        };
-        (first..end).map(|page| (&self.written[(page / 64) as usize], 1 << (page % 64)))
+        let end = if range.len == 0 { 0 } else { range.end().div_ceil(HUGE_PAGE_BYTES) };
+        // None on small pages.
+        (range.offset / HUGE_PAGE_BYTES..end)
+            .filter_map(|page| self.written.get((page / 64) as usize).map(|word| (word, 1 << (page % 64))))
     }
 }
 
@@ -72,8 +73,9 @@ mod tests {
         assert_eq!(granules.fresh_bytes(across), HUGE_PAGE_BYTES);
         granules.note_written(across);
         assert_eq!((granules.fresh_bytes(across), granules.fresh_bytes(last)), (0, HUGE_PAGE_BYTES));
-        granules.note_released(range(70 * HUGE_PAGE_BYTES + 4096, 4096));
-        assert_eq!(granules.fresh_bytes(across), HUGE_PAGE_BYTES);
+        granules.note_released(range(69 * HUGE_PAGE_BYTES + 4096, 2 * HUGE_PAGE_BYTES));
+        assert_eq!(granules.fresh_bytes(across), HUGE_PAGE_BYTES, "the one of which all was given back");
+        assert_eq!(granules.fresh_bytes(range(69 * HUGE_PAGE_BYTES, 4096)), 0);
         assert_eq!(granules.fresh_bytes(range(4096, 0)), 0);
     }
 

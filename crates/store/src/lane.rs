@@ -145,10 +145,10 @@ pub trait Lane<I: Io> {
     /// The medium's own memory for a range, if this store is memory and the range may be sent from where it lies.
     fn borrow(&mut self, offset: u64, len: u32) -> Option<Places>;
 
-    /// Writes what lies at `from` at once, if this store is memory: such a write needs no operation. False: nothing was
-    /// written.
-    fn put(&mut self, _io: &mut I, _offset: u64, _from: Places) -> bool {
-        false
+    /// Writes what lies at `from` at once, if this store is memory: such a write needs no operation. Unless it `may_clear`, not
+    /// where the system has to clear memory first. Returns how many bytes it cleared; `None`: nothing was written.
+    fn put(&mut self, _io: &mut I, _offset: u64, _from: Places, _may_clear: bool) -> Option<u64> {
+        None
     }
 
     /// Whether operations are done where they are submitted, by the core's own thread: who submits many lets others in

@@ -85,8 +85,8 @@ impl<I: Io> Lane<I> for LateLane<I> {
         self.lane().borrow(offset, len)
     }
 
-    fn put(&mut self, io: &mut I, offset: u64, from: Places) -> bool {
-        self.lane().put(io, offset, from)
+    fn put(&mut self, io: &mut I, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
+        self.lane().put(io, offset, from, may_clear)
     }
 
     fn works_at_once(&self) -> bool {

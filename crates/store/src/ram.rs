@@ -93,24 +93,21 @@ impl RamStore {
 
     /// `None`: a long operation works on the range, and nothing was done.
     fn writing<T>(&self, range: Range, body: impl FnOnce(&Region) -> T) -> Option<T> {
-        self.locked(Mode::Exclusive, range, || {
-            (!self.occupied.overlaps(range)).then(|| {
-                self.granules.note_written(range);
-                body(&self.region)
-            })
-        })
+        self.locked(Mode::Exclusive, range, || (!self.occupied.overlaps(range)).then(|| body(&self.region)))
     }
 
-    /// Bytes that the system clears before the range is written; `unmap`: before whole pages of it are given back, and zeros
-    /// written to parts of pages.
+    /// Bytes that the system clears for [`RamStore::clear`].
     fn fresh_bytes(&self, range: Range, unmap: bool) -> u64 {
-        let is_of_pages = (range.offset | range.len).is_multiple_of(u64::from(PAGE_BYTES));
-        if unmap && is_of_pages { 0 } else { self.granules.fresh_bytes(range) }
+        match unmap {
+            true => ends(range).into_iter().map(|end| self.granules.fresh_bytes(end)).sum(),
+            false => self.granules.fresh_bytes(range),
+        }
     }
 
     /// Makes the range read as zeros; `unmap`: and gives its memory back.
     fn clear(&self, range: Range, unmap: bool) {
         if unmap {
+            ends(range).into_iter().for_each(|end| self.granules.note_written(end));
             self.region.release(range.offset, range.len);
             self.granules.note_released(range);
         } else {
@@ -134,7 +131,10 @@ impl RamStore {
                 if atomic {
                     self.stop_lending();
                 }
-                self.writing(range, |region| region.copy_in(at, arena, &from))?;
+                self.writing(range, |region| {
+                    self.granules.note_written(range);
+                    region.copy_in(at, arena, &from);
+                })?;
             }
             Op::Compare { with, .. } => {
                 let equal = self.reading(range, |region| equal(region, at, arena, &with));
@@ -143,13 +143,19 @@ impl RamStore {
             Op::CompareAndWrite { compare, write, .. } => {
                 self.stop_lending();
                 let equal = self.writing(range, |region| {
-                    equal(region, at, arena, &compare).map(|()| region.copy_in(at, arena, &write))
+                    equal(region, at, arena, &compare).map(|()| {
+                        self.granules.note_written(range);
+                        region.copy_in(at, arena, &write);
+                    })
                 })?;
                 return Some(equal.map(|()| Found::Nothing));
             }
             Op::OrWrite { from, .. } => {
                 self.stop_lending();
-                self.writing(range, |region| region.or_in(at, arena, &from))?;
+                self.writing(range, |region| {
+                    self.granules.note_written(range);
+                    region.or_in(at, arena, &from);
+                })?;
             }
             Op::Zero { unmap, .. } => self.writing(range, |_| self.clear(range, unmap))?,
             Op::Discard { .. } => self.writing(range, |_| self.clear(range, true))?,
@@ -157,6 +163,14 @@ impl RamStore {
         }
         Some(Ok(Found::Nothing))
     }
+}
+
+/// The parts of pages at both ends of a range: they are written where whole pages are given back.
+fn ends(range: Range) -> [Range; 2] {
+    let page = u64::from(PAGE_BYTES);
+    let first = (range.offset.next_multiple_of(page) - range.offset).min(range.len);
+    let last = (range.end() % page).min(range.len - first);
+    [Range { len: first, ..range }, Range { offset: range.end() - last, len: last }]
 }
 
 impl Ask for RamStore {
@@ -306,10 +320,14 @@ impl<I: Io> Lane<I> for RamLane {
         self.store.region.span(offset, len).map(Places::one)
     }
 
-    fn put(&mut self, io: &mut I, offset: u64, from: Places) -> bool {
+    fn put(&mut self, io: &mut I, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
         let op = Op::Write { offset, from, durable: false, atomic: false };
-        let range = Range::of(&op, self.store.size);
-        range.is_ok_and(|range| self.store.run(io.arena(), &op, range).is_some_and(|outcome| outcome.is_ok()))
+        let range = Range::of(&op, self.store.size).ok()?;
+        let fresh = self.store.granules.fresh_bytes(range);
+        if fresh > 0 && !may_clear {
+            return None;
+        }
+        self.store.run(io.arena(), &op, range)?.ok().map(|_| fresh)
     }
 
     fn works_at_once(&self) -> bool {

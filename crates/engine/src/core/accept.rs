@@ -11,8 +11,9 @@ use rustix::io::Errno as Code;
 use std::time::Duration;
 use tracing::Level;
 
-/// A connection whose descriptor is one of those that the daemon keeps for itself. Another connection ends to give it its own;
-/// until then its portal accepts no more, so there is one such connection per portal at most.
+/// A connection whose descriptor is one of those that the daemon keeps for itself. Another connection ends to give it its own,
+/// and one more if that takes too long; where there is none, the newcomer is refused. Until then its portal accepts no more, so
+/// there is one such connection per portal at most.
 #[derive(Debug)]
 pub(super) struct Newcomer {
     portal: usize,

@@ -37,6 +37,8 @@ pub(super) enum Rest {
 #[derive(Debug)]
 pub(super) struct Budget {
     left: u64,
+    /// What lanes have done beyond their part of earlier turns.
+    debt: u64,
     /// A lane has something long to go on with.
     has_work: bool,
     /// Tasks by the connection that they came on: those whose turn is next come first.
@@ -49,6 +51,7 @@ impl Budget {
     pub(super) fn new() -> Budget {
         Budget {
             left: TURN_BYTES,
+            debt: 0,
             has_work: false,
             waiting: VecDeque::with_capacity(CONNECTIONS_AT_START),
             spare: (0..CONNECTIONS_AT_START).map(|_| VecDeque::with_capacity(TASKS_AT_START)).collect(),
@@ -58,6 +61,25 @@ impl Budget {
     /// A turn begins.
     fn refill(&mut self) {
         self.left = TURN_BYTES;
+    }
+
+    /// What lanes leave of a turn: tasks that wait have half of it.
+    fn floor(&self) -> u64 {
+        if self.waiting.is_empty() { 0 } else { TURN_BYTES / 2 }
+    }
+
+    /// Whether lanes have something left of their part, once their debt is paid of it.
+    fn may_work(&mut self) -> bool {
+        let debt = std::mem::take(&mut self.debt);
+        self.charge_work(debt);
+        self.left > self.floor()
+    }
+
+    /// Lanes did so much; what was too much they owe.
+    fn charge_work(&mut self, cost: u64) {
+        let part = cost.min(self.left.saturating_sub(self.floor()));
+        self.left -= part;
+        self.debt += cost - part;
     }
 
     /// What is left of the turn, in bytes.
@@ -141,10 +163,12 @@ impl<I: Io> Core<I> {
 
     /// Lanes take turns at what is long. Together they have half of the budget where tasks wait as well.
     fn work(&mut self) {
-        let floor = if self.budget.waiting.is_empty() { 0 } else { TURN_BYTES / 2 };
+        if !self.budget.may_work() {
+            return;
+        }
         self.budget.has_work = false;
         let mut idle = 0;
-        while self.budget.left > floor && idle < self.used_lanes.len() {
+        while self.budget.left > self.budget.floor() && idle < self.used_lanes.len() {
             self.used_lanes.rotate_left(1);
             let Some(unit) = self.used_lanes.last().copied() else { return };
             let mut done = std::mem::take(&mut self.done);
@@ -156,7 +180,7 @@ impl<I: Io> Core<I> {
             } else {
                 idle = 0;
                 self.budget.has_work = true;
-                self.budget.charge(bytes);
+                self.budget.charge_work(bytes + OPERATION_BYTES);
             }
         }
     }
@@ -232,6 +256,29 @@ mod tests {
         budget.forget(key(1), key(6));
         budget.forget(key(2), key(5));
         assert_eq!((next(&mut budget), next(&mut budget)), (Some(5), None));
+    }
+
+    #[test]
+    fn what_lanes_do_at_a_stretch_leaves_half_of_each_turn_to_tasks_that_wait() {
+        let mut budget = Budget::new();
+        budget.put_off(key(1), key(1), Rest::Event(Event::Start));
+        let stretch = TURN_BYTES + SHARE_BYTES;
+        let mut worked = 0;
+        for _ in 0..100 {
+            budget.refill();
+            if budget.may_work() {
+                budget.charge_work(stretch);
+                worked += stretch;
+            }
+            assert!(budget.left() >= TURN_BYTES / 2);
+        }
+        assert!(worked <= 100 * TURN_BYTES / 2 + stretch && worked >= 99 * TURN_BYTES / 2);
+        // Alone they have all of it.
+        next(&mut budget);
+        budget.refill();
+        assert!(budget.may_work());
+        budget.charge_work(stretch);
+        assert_eq!(budget.left(), 0);
     }
 
     #[test]

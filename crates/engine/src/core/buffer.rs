@@ -132,6 +132,14 @@ impl Held {
         self.units.iter().any(|unit| unit.bytes.step == 0 && unit.starving > 0)
     }
 
+    /// Those of whole buffers that are left to others than tasks with this purpose.
+    fn left_alone(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            Purpose::Step => RESERVE_BYTES + UNASKED_ROOM_BYTES.saturating_sub(self.unasked_bytes),
+            Purpose::Unasked => STEPS_BYTES,
+        }
+    }
+
     fn take(&mut self, unit: u32, purpose: Purpose, bytes: u64) {
         *self.of(unit, purpose) += bytes;
         if purpose == Purpose::Unasked {
@@ -157,14 +165,11 @@ impl<I: Io> Core<I> {
         self.give_buffer(key);
         let task = self.tasks.get_mut(key).ok_or(Short)?;
         let (bytes, arena) = (Arena::taken_bytes(len), self.io.arena());
-        let (left_alone, of_units, of_first) = match purpose {
-            Purpose::Step => {
-                let unasked = UNASKED_ROOM_BYTES.saturating_sub(self.held.unasked_bytes);
-                (RESERVE_BYTES + unasked, UNITS_STEPS_BYTES, FIRST_STEPS_BYTES)
-            }
-            Purpose::Unasked => (STEPS_BYTES, UNITS_UNASKED_BYTES, FIRST_UNASKED_BYTES),
+        let room = arena.whole_bytes().saturating_sub(self.held.left_alone(purpose));
+        let (of_units, of_first) = match purpose {
+            Purpose::Step => (UNITS_STEPS_BYTES, FIRST_STEPS_BYTES),
+            Purpose::Unasked => (UNITS_UNASKED_BYTES, FIRST_UNASKED_BYTES),
         };
-        let room = arena.whole_bytes().saturating_sub(left_alone);
         let conn = self.connections.get_mut(task.origin);
         let is_first_of_unit = bytes <= u64::from(CHUNK_BYTES) && *self.held.of(task.unit, purpose) == 0;
         let may_hold = is_first_of_unit && room >= bytes
@@ -289,8 +294,8 @@ impl<I: Io> Core<I> {
         if self.feed_at(origin, 0) {
             return true;
         }
-        // All that wait are gone through only where one is there, and would get it.
-        if !is_kept_out || self.io.arena().whole_bytes() < RESERVE_BYTES + u64::from(CHUNK_BYTES) {
+        // All that wait are gone through only where such a task is there, and there is something to give it.
+        if !is_kept_out || self.io.arena().whole_bytes() <= self.held.left_alone(Purpose::Step) {
             return false;
         }
         let Some(conn) = self.connections.get(origin) else { return false };

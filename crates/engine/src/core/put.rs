@@ -7,7 +7,6 @@ use crate::slots::Key;
 use proto::verbs::{Command, Down};
 use reactor::io::Io;
 use scsi::Exec;
-use store::lane::Op;
 use wire::Places;
 
 impl<I: Io> Core<I> {
@@ -25,15 +24,11 @@ impl<I: Io> Core<I> {
             None => conn.stream.as_ref().and_then(|stream| stream.ahead(len)),
         };
         let Some(from) = from else { return false };
-        let is_spent = self.is_spent(unit);
-        let (lane, io) = self.lane(unit);
-        let from = Places::one(from);
-        let fresh = lane.fresh_bytes(&Op::Write { offset, from, durable: false, atomic: false });
         // What was received is written: a turn is bounded by what it receives. But not by what the system clears first.
-        if is_spent && fresh > 0 || !lane.put(io, offset, from) {
-            return false;
-        }
-        self.budget.charge(u64::from(len) + fresh);
+        let may_clear = self.budget.left() > 0;
+        let (lane, io) = self.lane(unit);
+        let Some(cleared) = lane.put(io, offset, Places::one(from), may_clear) else { return false };
+        self.budget.charge(u64::from(len) + cleared);
         self.trace_end(connection, command, &ending);
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });
         self.leave_gate(unit, None);

@@ -156,16 +156,13 @@ fn finish(
     let size = probe::size(&file, kind).map_err(not_opened)?;
     let stat = probe::statx(&file).map_err(not_opened)?;
     check_size(path, kind, size, block_bytes)?;
-    let pool = Pool::new().map_err(not_opened)?;
-    let extents = Extents::start().map_err(not_opened)?;
     let grain: Grain = probe::direct(&file, kind, &stat, size);
     let page = GRANULE_BYTES as u32;
     let hole_bytes =
         if stat.stx_blksize.is_power_of_two() { stat.stx_blksize.clamp(page, 16 * page) } else { page };
     let hole_bytes = hole_bytes.max(grain.offset);
     let can_punch = !read_only && probe::punches(&file, kind, &stat, size);
-    Ok(Arc::new(FileStore {
-        path: path.to_path_buf(),
+    let shape = Shape {
         kind,
         grain,
         hole_bytes,
@@ -173,9 +170,56 @@ fn finish(
         read_only,
         in_memory: probe::in_memory(&file, kind),
         solid_state: probe::solid_state(kind, &stat),
-        size: AtomicU64::new(size),
-        can_punch: AtomicBool::new(can_punch),
-        could_punch: AtomicBool::new(can_punch),
+        size,
+        can_punch,
+    };
+    made(path, file, shape, losses).map_err(not_opened)
+}
+
+/// A file that is open, as a disk of which the kernel is asked nothing but its size: whoever has the `Io` of its lanes serves
+/// their requests. `grain_bytes`: the alignment of direct I/O; 1: it goes through the page cache.
+pub fn on(file: File, grain_bytes: u32) -> io::Result<Arc<FileStore>> {
+    let hole_bytes = (GRANULE_BYTES as u32).max(grain_bytes);
+    let shape = Shape {
+        kind: Kind::File,
+        grain: Grain { offset: grain_bytes, memory: grain_bytes },
+        hole_bytes,
+        discard_bytes: hole_bytes,
+        read_only: false,
+        in_memory: false,
+        solid_state: true,
+        size: probe::size(&file, Kind::File)?,
+        can_punch: true,
+    };
+    made(Path::new("-"), file, shape, Arc::default())
+}
+
+/// What was found out about a file or device.
+struct Shape {
+    kind: Kind,
+    grain: Grain,
+    hole_bytes: u32,
+    discard_bytes: u32,
+    read_only: bool,
+    in_memory: bool,
+    solid_state: bool,
+    size: u64,
+    can_punch: bool,
+}
+
+fn made(path: &Path, file: File, shape: Shape, losses: Arc<AtomicU64>) -> io::Result<Arc<FileStore>> {
+    Ok(Arc::new(FileStore {
+        path: path.to_path_buf(),
+        kind: shape.kind,
+        grain: shape.grain,
+        hole_bytes: shape.hole_bytes,
+        discard_bytes: shape.discard_bytes,
+        read_only: shape.read_only,
+        in_memory: shape.in_memory,
+        solid_state: shape.solid_state,
+        size: AtomicU64::new(shape.size),
+        can_punch: AtomicBool::new(shape.can_punch),
+        could_punch: AtomicBool::new(shape.can_punch),
         can_zero: AtomicBool::new(true),
         syncs: Syncs::new(losses),
         faults: AtomicU64::new(0),
@@ -184,8 +228,8 @@ fn finish(
         occupied: Occupied::default(),
         unmapped: Unmapped::default(),
         zeros: Zeros::get(),
-        pool,
-        extents,
+        pool: Pool::new()?,
+        extents: Extents::start()?,
         file,
     }))
 }

@@ -77,7 +77,7 @@ fn a_write_is_not_lost<S: Backend<FakeIo> + 'static>(store: &Arc<S>) {
         two.turn();
         assert_eq!(two.finished, [], "what is acknowledged must be there");
         let places = two.room(1, 4096);
-        assert!(!two.lane.put(&mut two.io, LAST - 8192, places));
+        assert_eq!(two.lane.put(&mut two.io, LAST - 8192, places, true), None);
         let mut outcomes = one.settle();
         outcomes.sort_by_key(|(id, _)| id.0);
         assert_eq!(outcomes, [(clear, DONE), (own, DONE)]);
@@ -152,7 +152,8 @@ fn what_the_system_clears_for_a_first_write_to_memory_is_said_before() {
     let write = |offset| Op::Write { offset, from, durable: false, atomic: false };
     let fresh = |rig: &Rig<FakeIo>, offset| rig.lane.fresh_bytes(&write(offset));
     assert_eq!(fresh(&rig, 0), HUGE_PAGE_BYTES);
-    assert!(rig.lane.put(&mut rig.io, 0, from));
+    assert_eq!(rig.lane.put(&mut rig.io, 0, from, false), None);
+    assert_eq!(rig.lane.put(&mut rig.io, 0, from, true), Some(HUGE_PAGE_BYTES));
     assert_eq!((fresh(&rig, 4096), fresh(&rig, HUGE_PAGE_BYTES)), (0, HUGE_PAGE_BYTES));
     rig.write(HUGE_PAGE_BYTES - 2048, &[1; 4096]).unwrap();
     assert_eq!(fresh(&rig, HUGE_PAGE_BYTES), 0);
@@ -161,6 +162,18 @@ fn what_the_system_clears_for_a_first_write_to_memory_is_said_before() {
     rig.start(&discard);
     rig.settle();
     assert_eq!((fresh(&rig, 0), fresh(&rig, HUGE_PAGE_BYTES)), (HUGE_PAGE_BYTES, 0));
+    // Parts of pages at the ends are written, once in each huge page.
+    let (mut done, across) = (Vec::new(), 8 * HUGE_PAGE_BYTES - 512);
+    rig.start(&Op::Discard { offset: across, len: 3 * HUGE_PAGE_BYTES });
+    let costs: Vec<u64> = (0..4).map(|_| rig.lane.work(&mut rig.io, 1 << 20, &mut done)).collect();
+    let (part, whole) = (1 << 20, HUGE_PAGE_BYTES);
+    assert_eq!(costs, [part + 2 * whole, part, part + whole, part]);
+    rig.settle();
+    // What only compares writes nothing.
+    let (compare, write) = (rig.room(0, 512), rig.room(1, 512));
+    rig.fill(&compare, &[1; 512]);
+    rig.start(&Op::CompareAndWrite { offset: 20 * HUGE_PAGE_BYTES, compare, write, durable: false });
+    assert_eq!(fresh(&rig, 20 * HUGE_PAGE_BYTES), HUGE_PAGE_BYTES);
     // A turn of it is worth what the system clears as well.
     rig.start(&Op::Zero { offset: 4 * HUGE_PAGE_BYTES, len: 1 << 20, unmap: false, durable: false });
     assert_eq!(rig.lane.work(&mut rig.io, 4096, &mut Vec::new()), HUGE_PAGE_BYTES + 4096);

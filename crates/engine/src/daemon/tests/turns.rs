@@ -51,9 +51,12 @@ impl Lane<Noting> for Metered {
         self.lane.borrow(offset, len)
     }
 
-    fn put(&mut self, io: &mut Noting, offset: u64, from: Places) -> bool {
+    fn put(&mut self, io: &mut Noting, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
+        if self.fresh > 0 && !may_clear {
+            return None;
+        }
         self.note(self.fresh);
-        self.lane.put(io, offset, from)
+        self.lane.put(io, offset, from, may_clear).map(|_| self.fresh)
     }
 
     fn works_at_once(&self) -> bool {
