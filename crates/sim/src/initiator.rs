@@ -6,7 +6,7 @@ mod link;
 use crate::attention::Attentions;
 use crate::kernel::Kernel;
 use crate::net::Shared;
-use crate::register::{Fate, Range, Registers, WriteId};
+use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
 use link::Link;
 use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Outcome, Request, Residual};
 use proto::iscsi::login::{Digests, Offers, Plan};
@@ -129,6 +129,8 @@ pub(crate) struct Initiator {
     pub(crate) kernel: Kernel,
     pub(crate) aim: Aim,
     pub(crate) commands: u64,
+    /// Blocks that they moved.
+    pub(crate) blocks: u64,
     net: Shared,
     index: usize,
     registers: Rc<RefCell<Registers>>,
@@ -177,6 +179,7 @@ impl Initiator {
             kernel,
             aim: Aim::Work,
             commands: 0,
+            blocks: 0,
             net,
             index,
             registers,
@@ -372,6 +375,7 @@ impl Initiator {
         };
         let task = self.tasks.swap_remove(at);
         self.commands += 1;
+        self.blocks += u64::from(task.places.len() / BLOCK_BYTES);
         let (words, fate) = self.judge(&task, &completion)?;
         match words {
             ATTENTION => self.attentions.borrow_mut().told(now, self.index, task.unit),

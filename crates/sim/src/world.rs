@@ -30,6 +30,8 @@ const TARGET: &str = "iqn.2026-11.io.lunette:sim";
 const UNITS_MAX: usize = 3;
 /// How long everything may take to end once nothing goes wrong any more.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Commands, and so many times 16 blocks, that are enough for one life of the target.
+const EFFORT_MAX: u64 = 15_000;
 /// The scratch buffer of a kernel.
 const OWN_BUFFER_BYTES: u64 = reactor::memory::LARGE_BYTES as u64;
 
@@ -294,7 +296,7 @@ impl World {
         self.plan_fault();
         for life in 1..=self.plan.crashes + 1 {
             let until = self.net.borrow().now.after(self.plan.work);
-            self.run_until(until, |_| false)?;
+            self.run_until(until, |world| world.has_done(u64::from(life) * EFFORT_MAX))?;
             if life <= self.plan.crashes {
                 self.crash(life);
             }
@@ -316,6 +318,12 @@ impl World {
         self.cores.stop();
         self.look_around(usize::MAX);
         self.aim(Aim::Leave, "the cores end", |world| world.waits.iter().all(Option::is_none))
+    }
+
+    /// Whether the initiators have done so much.
+    fn has_done(&self, effort: u64) -> bool {
+        let of_one = |initiator: &Initiator| initiator.commands + initiator.blocks / 16;
+        self.initiators.iter().map(of_one).sum::<u64>() >= effort
     }
 
     /// Goes on until this holds, which must be soon.
