@@ -484,7 +484,7 @@ impl Io for Uring {
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
         let before = completions.len();
         self.reap(completions);
-        if !self.hot.turn(wait) {
+        if !self.hot.turn(wait, self.now) {
             self.cool_down();
         }
         self.queue_fills();

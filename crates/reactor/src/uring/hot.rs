@@ -18,6 +18,8 @@ pub(super) const HOT_MAX: usize = 2;
 /// Whose bytes came within this time of the turn that asked for them is hot: a turn's work of many commands, their
 /// initiator's, and about as long as a core spins.
 const HOT_FOR: Duration = Duration::from_micros(100);
+/// How long the ring serves all once more were busy than are tried: what it takes to see that is little beside it.
+const CROWDED_FOR: Duration = Duration::from_millis(1);
 /// Sockets are told apart by their lowest bits: those of another one may be taken for a hint, which is no harm.
 const HINTS: usize = 256;
 
@@ -28,16 +30,26 @@ pub(super) struct Hot {
     /// The core spins, and not too many connections are hot.
     is_on: bool,
     sends_left: usize,
+    crowded_until: Time,
 }
 
 impl Hot {
     pub(super) fn new() -> Hot {
-        Hot { receives: Vec::with_capacity(HOT_MAX + 1), is_hot: [false; HINTS], is_on: false, sends_left: 0 }
+        Hot {
+            receives: Vec::with_capacity(HOT_MAX + 1),
+            is_hot: [false; HINTS],
+            is_on: false,
+            sends_left: 0,
+            crowded_until: Time(0),
+        }
     }
 
     /// A turn begins. False: what is in the list has to go to the ring.
-    pub(super) fn turn(&mut self, wait: Wait) -> bool {
-        self.is_on = wait == Wait::No && self.receives.len() <= HOT_MAX;
+    pub(super) fn turn(&mut self, wait: Wait, now: Time) -> bool {
+        if self.receives.len() > HOT_MAX {
+            self.crowded_until = now.after(CROWDED_FOR);
+        }
+        self.is_on = wait == Wait::No && now >= self.crowded_until;
         self.sends_left = HOT_MAX;
         self.is_on
     }

@@ -286,6 +286,18 @@ fn more_hot_connections_than_a_turn_tries_go_to_the_ring() {
     let mut tags: Vec<u64> = completions.iter().map(|completion| completion.tag.0).collect();
     tags.sort_unstable();
     assert_eq!(tags, [0, 1, 2, 3]);
+
+    // For a while the ring keeps all of them, then they are tried again.
+    let socket = pairs[0].0.as_raw_fd();
+    let (crowded, over) = (Time(1 << 40), Time(1 << 40).after(Duration::from_millis(1)));
+    ring.hot.receives.extend(0..=hot::HOT_MAX as u32);
+    ring.hot.received(socket, crowded, crowded);
+    assert!(!ring.hot.turn(Wait::No, crowded));
+    ring.hot.receives.clear();
+    assert!(
+        !ring.hot.turn(Wait::No, crowded) && !ring.hot.takes_receive(socket) && !ring.hot.takes_send(socket)
+    );
+    assert!(ring.hot.turn(Wait::No, over) && ring.hot.takes_receive(socket) && ring.hot.takes_send(socket));
 }
 
 #[test]
