@@ -16,6 +16,13 @@ pub(crate) struct Options {
     trace: bool,
 }
 
+impl Options {
+    /// For so long, from a fresh seed on.
+    pub(crate) fn of_minutes(minutes: f64) -> Options {
+        Options { seed: None, minutes, trace: false }
+    }
+}
+
 /// Builds the simulator as released, and runs it.
 pub(crate) fn run(options: &Options) -> Result {
     let mut run = cargo();
