@@ -1,4 +1,4 @@
-//! Instructions that the core executes in user space for one command at queue depth 1, counted by valgrind's callgrind.
+//! Instructions that the core executes in user space for one command, at queue depth 1 and 32, counted by valgrind's callgrind.
 //! `cargo xtask instructions` compares them with what they may be.
 
 #[path = "../tests/support/mod.rs"]
@@ -14,8 +14,10 @@ use support::tools::{must, read_text, spawn, tool};
 use tempfile::TempDir;
 
 /// Commands before anything is counted, and those that are.
-const WARM_UP: u32 = 500;
-const COUNTED: u32 = 2000;
+const WARM_UP: u32 = 512;
+const COUNTED: u32 = 2048;
+/// Commands that come together where they are many.
+const DEPTH: u32 = 32;
 /// How long the daemon may take to listen under callgrind.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The range that is read and written.
@@ -28,7 +30,7 @@ fn main() {
     initiator.ready(0).expect("TEST UNIT READY");
     for (name, blocks, is_write) in [("read_4k", 8, false), ("write_4k", 8, true), ("read_512", 1, false)] {
         let data = vec![0x5a; if is_write { (blocks * BLOCK_BYTES) as usize } else { 0 }];
-        let mut run = |commands: u32| {
+        daemon.count(name, |commands| {
             for command in 0..commands {
                 let lba = u64::from(command * blocks) % RANGE_BLOCKS;
                 if is_write {
@@ -38,12 +40,31 @@ fn main() {
                     initiator.read_blocks(0, lba, blocks, BLOCK_BYTES).expect("READ");
                 }
             }
-        };
-        run(WARM_UP);
-        let before = daemon.instructions();
-        run(COUNTED);
-        let instructions = daemon.instructions() - before;
-        println!("{name} = {:.0}", instructions as f64 / f64::from(COUNTED));
+        });
+    }
+    for (name, blocks) in [("read_4k_qd32", 8), ("read_512_qd32", 1)] {
+        daemon.count(name, |commands| {
+            for first in (0..commands).step_by(DEPTH as usize) {
+                read_together(&mut initiator, first, blocks);
+            }
+        });
+    }
+}
+
+/// READs that arrive in one piece, so that one turn finds all of them.
+fn read_together(initiator: &mut Initiator, first: u32, blocks: u32) {
+    initiator.gather();
+    for command in first..first + DEPTH {
+        let mut cdb = [0; 16];
+        cdb[0] = 0x88;
+        cdb[2..10].copy_from_slice(&(u64::from(command * blocks) % RANGE_BLOCKS).to_be_bytes());
+        cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+        initiator.issue(0, &cdb, (blocks * BLOCK_BYTES) as usize, Vec::new()).expect("a place in the window");
+    }
+    initiator.release().expect("sent");
+    for _ in 0..DEPTH {
+        let (_, response) = initiator.complete_any().expect("an answer");
+        assert_eq!((response.status, response.data.len()), (0, (blocks * BLOCK_BYTES) as usize));
     }
 }
 
@@ -84,7 +105,16 @@ impl Counted {
         }
     }
 
-    /// Instructions of all threads so far; at queue depth 1, only the core does anything.
+    /// Prints the instructions of one of the commands that `run` runs so many of.
+    fn count(&self, name: &str, mut run: impl FnMut(u32)) {
+        run(WARM_UP);
+        let before = self.instructions();
+        run(COUNTED);
+        let instructions = self.instructions() - before;
+        println!("{name} = {:.0}", instructions as f64 / f64::from(COUNTED));
+    }
+
+    /// Instructions of all threads so far; only the core does anything.
     fn instructions(&self) -> u64 {
         let told = must(tool("callgrind_control").arg("-e").arg(self.child.id().to_string()));
         let threads = told.lines().filter_map(|line| line.trim().strip_prefix("Th "));

@@ -47,8 +47,9 @@ pub enum Allocate {
     Zero,
 }
 
-/// The kernel, as one core sees it. Requests are queued and go out together with the next [`Io::turn`]; places lent
-/// to a request come back with its completion. There is exactly one completion for each request.
+/// The kernel, as one core sees it. Requests are queued and go out together with the next [`Io::turn`], or are done at
+/// once; places lent to a request come back with its completion. There is exactly one completion for each request, and
+/// it comes with a turn. A socket has at most one recv and one send in flight.
 pub trait Io {
     /// Time now; moves only in `turn`, and not in each of those that find nothing to do.
     fn now(&self) -> Time;

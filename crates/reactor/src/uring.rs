@@ -1,5 +1,6 @@
 //! The real [`Io`]: one io_uring per core.
 
+mod hot;
 mod requests;
 mod setup;
 #[cfg(test)]
@@ -9,10 +10,11 @@ use crate::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use crate::memory::Arena;
 use crate::net;
 use crate::wake::Waker;
+use hot::Hot;
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use proto::time::Time;
-use requests::{Kind, Requests};
+use requests::{Kind, Request, Requests};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
 use std::io;
 use std::marker::PhantomData;
@@ -55,6 +57,7 @@ pub struct Uring {
     is_closing: bool,
     /// What is still to be queued behind everything else: receives and reads, and the rest of a send that was cut short.
     fills: Vec<squeue::Entry>,
+    hot: Hot,
     _stays_on_its_thread: PhantomData<*mut ()>,
 }
 
@@ -74,6 +77,7 @@ impl Uring {
             spins: 0,
             is_closing: false,
             fills: Vec::with_capacity(FILLS_AT_START),
+            hot: Hot::new(),
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -85,22 +89,30 @@ impl Uring {
         kind: Kind,
         entry: impl FnOnce(&mut Requests, u32, &mut Arena) -> squeue::Entry,
     ) {
-        match self.requests.start(tag, kind) {
-            Some(index) => {
-                let entry = entry(&mut self.requests, index, &mut self.arena).user_data(u64::from(index));
-                match kind {
-                    Kind::Fill => self.fills.push(entry),
-                    _ => self.push(&entry),
-                }
-                self.in_flight += 1;
-            }
-            None => {
-                if let Kind::Connect { socket } = kind {
-                    close(socket);
-                }
-                self.fail(tag, rustix::io::Errno::NOBUFS);
-            }
+        let Some(index) = self.begin(tag, kind) else { return };
+        let entry = entry(&mut self.requests, index, &mut self.arena).user_data(u64::from(index));
+        self.in_flight += 1;
+        match kind {
+            Kind::Fill => self.fills.push(entry),
+            Kind::Accept
+            | Kind::Connect { .. }
+            | Kind::Receive { .. }
+            | Kind::Send { .. }
+            | Kind::Drain
+            | Kind::Bare => self.push(&entry),
         }
+    }
+
+    /// A request, which is in flight when all that it needs is lent. `None`: there are too many, and it has failed.
+    fn begin(&mut self, tag: Tag, kind: Kind) -> Option<u32> {
+        let index = self.requests.start(tag, kind);
+        if index.is_none() {
+            if let Kind::Connect { socket } = kind {
+                close(socket);
+            }
+            self.fail(tag, rustix::io::Errno::NOBUFS);
+        }
+        index
     }
 
     /// Does a request on this thread: `call` moves the bytes of so many vectors, as a system call does.
@@ -238,6 +250,7 @@ impl Uring {
                     result = Ok(request.sent);
                 }
             }
+            Kind::Receive { socket } => self.hot.received(socket, request.since, self.now),
             Kind::Fill | Kind::Drain | Kind::Bare => {}
         }
         completions.push(Completion { tag: request.tag, result });
@@ -249,6 +262,39 @@ impl Uring {
         }
         self.requests.finish(index, &mut self.arena);
         self.in_flight -= 1;
+    }
+
+    /// Tries each receive of a hot connection once.
+    fn receive_hot(&mut self, completions: &mut Vec<Completion>) {
+        let mut next = 0;
+        while let Some(index) = self.hot.receives.get(next).copied() {
+            let request = self.requests.get(index);
+            let Kind::Receive { socket } = request.kind else { unreachable!("only receives are listed") };
+            match hot::receive(socket, request) {
+                Some(result) => {
+                    self.hot.receives.swap_remove(next);
+                    self.finish(index, result, completions);
+                }
+                None if hot::is_over(request.since, self.now) => {
+                    self.hot.receives.swap_remove(next);
+                    self.fill(index);
+                }
+                None => next += 1,
+            }
+        }
+    }
+
+    /// Queues a receive.
+    fn fill(&mut self, index: u32) {
+        let entry = receive_entry(self.requests.get(index));
+        self.fills.push(entry.user_data(u64::from(index)));
+    }
+
+    /// The ring takes all receives.
+    fn cool_down(&mut self) {
+        while let Some(index) = self.hot.receives.pop() {
+            self.fill(index);
+        }
     }
 
     fn arm_wake(&mut self) {
@@ -313,21 +359,34 @@ impl Io for Uring {
 
     fn recv(&mut self, socket: Handle, into: &Places, tag: Tag) {
         assert!(!into.is_empty(), "a recv needs room, or its 0 bytes would mean the end of the stream");
-        self.start(tag, Kind::Fill, |requests, index, arena| {
-            let request = requests.get(index);
-            match request.lend(arena, into) {
-                [one] => opcode::Recv::new(Fd(socket.0), one.iov_base.cast(), one.iov_len as u32).build(),
-                _ => opcode::RecvMsg::new(Fd(socket.0), request.message()).build(),
-            }
-        });
+        let Some(index) = self.begin(tag, Kind::Receive { socket: socket.0 }) else { return };
+        let request = self.requests.get(index);
+        request.lend(&mut self.arena, into);
+        request.since = self.now;
+        self.in_flight += 1;
+        if self.hot.takes_receive(socket.0) {
+            self.hot.receives.push(index);
+        } else {
+            self.fill(index);
+        }
     }
 
     fn send(&mut self, socket: Handle, from: &[Span], tag: Tag) {
         assert!(from.iter().any(|span| span.len > 0), "a send needs bytes");
-        self.start(tag, Kind::Send { socket: socket.0 }, |requests, index, arena| {
-            requests.lend_all(index, arena, from);
-            send_entry(socket.0, requests.get(index).message())
-        });
+        let Some(index) = self.begin(tag, Kind::Send { socket: socket.0 }) else { return };
+        self.requests.lend_all(index, &mut self.arena, from);
+        self.in_flight += 1;
+        let request = self.requests.get(index);
+        if self.hot.takes_send(socket.0)
+            && let Some(result) = hot::send(socket.0, request)
+        {
+            let mut ready = std::mem::take(&mut self.ready);
+            self.finish(index, result, &mut ready);
+            self.ready = ready;
+        } else {
+            let entry = send_entry(socket.0, request.message());
+            self.push(&entry.user_data(u64::from(index)));
+        }
     }
 
     fn watch(&mut self, descriptor: Handle, tag: Tag) {
@@ -425,6 +484,9 @@ impl Io for Uring {
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
         let before = completions.len();
         self.reap(completions);
+        if !self.hot.turn(wait, self.now) {
+            self.cool_down();
+        }
         self.queue_fills();
         // After the last look at completions: one of a wake-up that came late would leave nothing armed to sleep on.
         self.arm_wake();
@@ -432,13 +494,14 @@ impl Io for Uring {
         let may_wait = wait != Wait::No && is_idle && self.waker.fall_asleep();
         let has_entered = self.enter(if may_wait { wait } else { Wait::No });
         self.waker.get_up();
-        self.reap(completions);
-        let is_spin = !has_entered && completions.len() == before;
+        self.receive_hot(completions);
+        let is_spin = !has_entered && completions.len() == before && self.ring.completion().is_empty();
         self.spins = if is_spin { self.spins % SPINS_PER_CLOCK + 1 } else { 0 };
         // The first spin says how long the work before it took.
         if self.spins <= 1 {
             self.now = clock();
         }
+        self.reap(completions);
     }
 
     fn worked(&mut self) {
@@ -450,6 +513,7 @@ impl Drop for Uring {
     /// Cancels all that is in flight and waits until the kernel holds no address of ours.
     fn drop(&mut self) {
         self.is_closing = true;
+        self.cool_down();
         self.queue_fills();
         let mut abandoned = Vec::new();
         while self.in_flight > 0 || self.wake_is_armed {
@@ -458,6 +522,14 @@ impl Drop for Uring {
             self.enter(Wait::AtMost(Duration::from_millis(100)));
             self.reap(&mut abandoned);
         }
+    }
+}
+
+fn receive_entry(request: &mut Request) -> squeue::Entry {
+    let Kind::Receive { socket } = request.kind else { unreachable!("a receive says from where") };
+    match request.vectors() {
+        [one] => opcode::Recv::new(Fd(socket), one.iov_base.cast(), one.iov_len as u32).build(),
+        _ => opcode::RecvMsg::new(Fd(socket), request.message()).build(),
     }
 }
 

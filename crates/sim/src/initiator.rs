@@ -20,7 +20,7 @@ use std::time::Duration;
 use wire::iscsi::{AsyncEvent, FunctionResponse, TaskFunction};
 use wire::{Cdb, Places};
 
-/// How long a command may take before it is aborted, and an abort before the connection is given up.
+/// How long an abort or a reset may take before the connection is given up.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// The most blocks of one command.
 const BLOCKS_MAX: u32 = 200;
@@ -56,6 +56,8 @@ pub(crate) struct Habits {
     pub(crate) logouts: u32,
     pub(crate) returns: u32,
     pub(crate) pause_micros: u64,
+    /// How long a command may take before it is aborted.
+    pub(crate) patience: Duration,
 }
 
 /// What it is doing with its life.
@@ -79,7 +81,9 @@ enum State {
 enum Kind {
     Read(Range),
     Write(Range, WriteId),
-    Other,
+    /// The same with FUA.
+    Durable(Range, WriteId),
+    Flush,
 }
 
 struct Task {
@@ -325,13 +329,17 @@ impl Initiator {
         });
         let mut registers = self.registers.borrow_mut();
         match task.kind {
-            Kind::Write(range, id) => registers.end_write(now, range, id, fate)?,
+            Kind::Durable(range, id) if fate == Fate::Done => {
+                registers.end_write(now, range, id, Fate::Durable)?;
+            }
+            Kind::Write(range, id) | Kind::Durable(range, id) => registers.end_write(now, range, id, fate)?,
             Kind::Read(range) if fate == Fate::Done => {
                 let bytes = self.kernel.arena().to_vec(&task.places);
                 registers.found(now, task.began, range, &bytes)?;
             }
             Kind::Read(_) => registers.end_read(task.began),
-            Kind::Other => {}
+            Kind::Flush if fate == Fate::Done => registers.flushed(task.unit, task.began),
+            Kind::Flush => {}
         }
         drop(registers);
         self.kernel.arena().give(&task.places);
@@ -353,8 +361,8 @@ impl Initiator {
                 let bytes = task.places.len();
                 let moved = match task.kind {
                     Kind::Read(_) => completion.read_bytes,
-                    Kind::Write(..) => completion.write_bytes,
-                    Kind::Other => bytes,
+                    Kind::Write(..) | Kind::Durable(..) => completion.write_bytes,
+                    Kind::Flush => bytes,
                 };
                 if moved != bytes || completion.residual != Residual::None {
                     return Err(format!("GOOD for {moved} of {bytes} bytes, {}", completion.residual));
@@ -380,12 +388,12 @@ impl Initiator {
         for task in std::mem::take(&mut self.tasks) {
             match task.kind {
                 // RFC 7143 section 11.14: what a logout ended has ended before its answer.
-                Kind::Write(range, id) if is_said => {
+                Kind::Write(range, id) | Kind::Durable(range, id) if is_said => {
                     self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
                 }
-                Kind::Write(range, id) => self.loose.push((range, id)),
+                Kind::Write(range, id) | Kind::Durable(range, id) => self.loose.push((range, id)),
                 Kind::Read(_) => self.registers.borrow_mut().end_read(task.began),
-                Kind::Other => {}
+                Kind::Flush => {}
             }
             self.kernel.arena().give(&task.places);
         }
@@ -413,11 +421,12 @@ impl Initiator {
         if !self.link.as_ref().is_some_and(|link| link.is_ready) {
             return Ok(());
         }
-        let is_late = |since: Time| now.since(since) > PATIENCE;
-        if self.functions.iter().any(|(_, since)| is_late(*since)) {
+        if self.functions.iter().any(|(_, since)| now.since(*since) > PATIENCE) {
             return self.lost("a function takes too long");
         }
-        if let Some(late) = self.tasks.iter().position(|task| is_late(task.began) && !task.is_aborting) {
+        let patience = self.habits.patience;
+        let is_late = |task: &Task| now.since(task.began) > patience && !task.is_aborting;
+        if let Some(late) = self.tasks.iter().position(is_late) {
             self.abort(late);
         }
         match self.aim {
@@ -522,7 +531,7 @@ impl Initiator {
         let Some(place) = self.kernel.arena().take(range.bytes()) else { return };
         let (mut read, mut write) = (Places::EMPTY, Places::EMPTY);
         let (kind, cdb) = if is_flush {
-            (Kind::Other, cdb(0x35, false, Range { first: 0, blocks: 0, ..range }))
+            (Kind::Flush, cdb(0x35, false, Range { first: 0, blocks: 0, ..range }))
         } else if is_read {
             self.registers.borrow_mut().begin_read(now);
             read = place;
@@ -536,7 +545,8 @@ impl Initiator {
                 at += part.len();
             }
             write = place;
-            (Kind::Write(range, id), cdb(0x2a, is_durable, range))
+            let kind = if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) };
+            (kind, cdb(0x2a, is_durable, range))
         };
         let lun = (range.unit as u64) << 48;
         let request = Request { lun, attribute: Attribute::Simple, cdb, read, write };
@@ -547,7 +557,10 @@ impl Initiator {
                 self.note(&words, || match kind {
                     Kind::Read(_) => format!("command {} reads {range:?}", id.slot),
                     Kind::Write(_, write) => format!("command {} is write {} of {range:?}", id.slot, write.0),
-                    Kind::Other => format!("command {} flushes unit {}", id.slot, range.unit),
+                    Kind::Durable(_, write) => {
+                        format!("command {} is write {} of {range:?} with FUA", id.slot, write.0)
+                    }
+                    Kind::Flush => format!("command {} flushes unit {}", id.slot, range.unit),
                 });
                 let places = if is_flush { Places::EMPTY } else { place };
                 if is_flush {
@@ -559,11 +572,11 @@ impl Initiator {
                 self.kernel.arena().give(&place);
                 match kind {
                     Kind::Read(_) => self.registers.borrow_mut().end_read(now),
-                    Kind::Write(range, id) => {
+                    Kind::Write(range, id) | Kind::Durable(range, id) => {
                         let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
                         refused.expect("nobody reads what was never sent");
                     }
-                    Kind::Other => {}
+                    Kind::Flush => {}
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::disk::Disk;
 use crate::net::{End, Event, Request, Shared};
+use crate::register::BLOCK_BYTES;
 use proto::time::Time;
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES, Loan};
@@ -26,6 +27,8 @@ pub struct Kernel {
     arena: Arena,
     /// Where bytes are on their way to places.
     scratch: Span,
+    /// The serial number of a slot's first request: none that an earlier kernel of the host had.
+    first_serial: u32,
     requests: Vec<Slot>,
     free: Vec<u32>,
     ready: Vec<Completion>,
@@ -40,19 +43,53 @@ struct Slot {
 
 enum Job {
     None,
-    Accept { listener: Handle },
-    Connect { to: SocketAddr },
-    Receive { socket: Handle, into: Places },
-    Send { socket: Handle, from: Vec<Span>, sent: u32 },
+    Accept {
+        listener: Handle,
+    },
+    Connect {
+        to: SocketAddr,
+    },
+    Receive {
+        socket: Handle,
+        into: Places,
+    },
+    Send {
+        socket: Handle,
+        from: Vec<Span>,
+        sent: u32,
+    },
     Watch,
-    Read { file: Handle, at: u64, into: Places },
-    Write { file: Handle, at: u64, from: Places },
-    Sync { file: Handle },
-    Clear { file: Handle, at: u64, len: u64 },
+    Read {
+        file: Handle,
+        at: u64,
+        into: Places,
+    },
+    Write {
+        file: Handle,
+        at: u64,
+        from: Places,
+        durable: bool,
+    },
+    /// What was not durable when it began.
+    Sync {
+        file: Handle,
+        dirty: Vec<usize>,
+    },
+    Clear {
+        file: Handle,
+        at: u64,
+        len: u64,
+    },
 }
 
 impl Kernel {
-    pub(crate) fn new(host: usize, net: Shared, arena_bytes: u64, waker: Option<Waker>) -> Kernel {
+    pub(crate) fn new(
+        host: usize,
+        net: Shared,
+        arena_bytes: u64,
+        waker: Option<Waker>,
+        lives: u32,
+    ) -> Kernel {
         let mut arena = Arena::new(arena_bytes).expect("memory");
         let scratch = arena.take(LARGE_BYTES).and_then(|places| places.iter().next()).expect("memory");
         let now = net.borrow().now;
@@ -63,6 +100,7 @@ impl Kernel {
             used: Duration::ZERO,
             arena,
             scratch,
+            first_serial: lives << 20,
             requests: Vec::new(),
             free: Vec::new(),
             ready: Vec::new(),
@@ -78,7 +116,7 @@ impl Kernel {
     fn begin(&mut self, tag: Tag, job: Job, after: Duration) {
         let slot = self.free.pop().unwrap_or(self.requests.len() as u32);
         if slot as usize == self.requests.len() {
-            self.requests.push(Slot { serial: 0, tag, job: Job::None });
+            self.requests.push(Slot { serial: self.first_serial, tag, job: Job::None });
         }
         let entry = &mut self.requests[slot as usize];
         (entry.tag, entry.job) = (tag, job);
@@ -88,12 +126,23 @@ impl Kernel {
         net.at(at, Event::Go { host: self.host, request });
     }
 
+    /// Its process is killed: what it is writing is written in part, or not at all.
+    pub(crate) fn die(&mut self) {
+        for slot in 0..self.requests.len() {
+            if let Job::Write { file, at, from, .. } =
+                std::mem::replace(&mut self.requests[slot].job, Job::None)
+            {
+                let blocks = self.net.borrow_mut().rng.u32(0..=from.len() / BLOCK_BYTES);
+                let bytes = self.arena.to_vec(&from.slice(0, blocks * BLOCK_BYTES));
+                self.on_disk(file, |disk| disk.write(at, &bytes, false));
+            }
+        }
+    }
+
     /// A request goes on, if it is not over.
     pub(crate) fn go(&mut self, request: Request) {
-        let entry = &mut self.requests[request.slot as usize];
-        if entry.serial != request.serial {
-            return;
-        }
+        let entry = self.requests.get_mut(request.slot as usize);
+        let Some(entry) = entry.filter(|entry| entry.serial == request.serial) else { return };
         let result = match std::mem::replace(&mut entry.job, Job::None) {
             Job::None => return,
             Job::Accept { listener } => self.accept_now(listener, request),
@@ -105,8 +154,11 @@ impl Kernel {
             Job::Send { socket, from, sent } => self.send_now(socket, from, sent, request),
             Job::Watch => Some(Ok(0)),
             Job::Read { file, at, into } => Some(self.read_now_from(file, at, into)),
-            Job::Write { file, at, from } => Some(self.write_now_to(file, at, from)),
-            Job::Sync { file } => Some(self.on_disk(file, |_| Ok(0))),
+            Job::Write { file, at, from, durable } => Some(self.write_now_to(file, at, from, durable)),
+            Job::Sync { file, dirty } => {
+                self.on_disk(file, |disk| disk.keep(&dirty));
+                Some(Ok(0))
+            }
             Job::Clear { file, at, len } => Some(self.on_disk(file, |disk| disk.clear(at, len))),
         };
         if let Some(result) = result {
@@ -188,8 +240,7 @@ impl Kernel {
     }
 
     fn on_disk<T>(&mut self, file: Handle, act: impl FnOnce(&mut Disk) -> T) -> T {
-        let net = &mut *self.net.borrow_mut();
-        act(net.disks.get_mut(&file.0).expect("a file that is open"))
+        act(self.net.borrow_mut().disk(file))
     }
 
     /// How much of a request is done, in whole blocks of any disk.
@@ -205,9 +256,8 @@ impl Kernel {
         while done < len {
             let part = into.slice(done, (len - done).min(self.scratch.len));
             let scratch = self.scratch.slice(0, part.len());
-            let (net, arena) = (self.net.borrow(), &mut self.arena);
-            let disk = net.disks.get(&file.0).expect("a file that is open");
-            disk.read(at + u64::from(done), arena.bytes_mut(scratch));
+            let (mut net, arena) = (self.net.borrow_mut(), &mut self.arena);
+            net.disk(file).read(at + u64::from(done), arena.bytes_mut(scratch));
             arena.copy(scratch, &part);
             done += part.len();
         }
@@ -215,10 +265,10 @@ impl Kernel {
         Ok(len)
     }
 
-    fn write_now_to(&mut self, file: Handle, at: u64, from: Places) -> Result<u32, Errno> {
+    fn write_now_to(&mut self, file: Handle, at: u64, from: Places, durable: bool) -> Result<u32, Errno> {
         let len = self.share(from.len());
         let bytes = self.arena.to_vec(&from.slice(0, len));
-        self.on_disk(file, |disk| disk.write(at, &bytes));
+        self.on_disk(file, |disk| disk.write(at, &bytes, durable));
         self.unlend(from.iter(), Loan::Read);
         Ok(len)
     }
@@ -340,13 +390,14 @@ impl Io for Kernel {
         self.ask_disk(tag, Job::Read { file, at, into: *into });
     }
 
-    fn write(&mut self, file: Handle, at: u64, from: &Places, _durable: bool, tag: Tag) {
+    fn write(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag) {
         self.lend(from.iter(), Loan::Read);
-        self.ask_disk(tag, Job::Write { file, at, from: *from });
+        self.ask_disk(tag, Job::Write { file, at, from: *from, durable });
     }
 
     fn sync(&mut self, file: Handle, tag: Tag) {
-        self.ask_disk(tag, Job::Sync { file });
+        let dirty = self.on_disk(file, |disk| disk.dirty());
+        self.ask_disk(tag, Job::Sync { file, dirty });
     }
 
     fn allocate(&mut self, file: Handle, _how: Allocate, at: u64, len: u64, tag: Tag) {

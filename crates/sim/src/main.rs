@@ -16,7 +16,10 @@ struct Arguments {
     /// Run this seed alone.
     #[arg(long)]
     seed: Option<u64>,
-    /// Run for so long, from a fresh seed on.
+    /// The first of many; without it, a fresh one.
+    #[arg(long)]
+    from: Option<u64>,
+    /// Run for so long.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
     /// Print all that happens, not only the end.
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
     }
     let limit = Duration::from_secs_f64(arguments.minutes * 60.0);
     let (mut seeds, mut commands) = (0u64, 0u64);
-    let first = fastrand::u64(..) >> 20;
+    let first = arguments.from.unwrap_or_else(|| fastrand::u64(..) >> 20);
     for seed in first.. {
         if begun.elapsed() >= limit {
             break;
@@ -55,7 +58,10 @@ fn main() -> ExitCode {
         match sim::run(seed, false) {
             Ok(ran) => commands += ran.commands,
             Err(Failure { what, .. }) => {
-                println!("{what}\nit happens again with: cargo xtask sim --seed {seed}");
+                println!(
+                    "{what}\nthe first of {} seeds that fails; it does so again with: cargo xtask sim --seed {seed}",
+                    seeds + 1
+                );
                 return ExitCode::FAILURE;
             }
         }

@@ -8,7 +8,7 @@ use proto::time::Time;
 use reactor::io::Handle;
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -129,7 +129,8 @@ pub(crate) struct Net {
     pub(crate) rng: Rng,
     pub(crate) trace: Trace,
     pub(crate) odds: Odds,
-    pub(crate) disks: BTreeMap<i32, Disk>,
+    /// In the order of their units.
+    pub(crate) disks: Vec<(Handle, Disk)>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     next_event: u64,
     next_serial: u64,
@@ -145,13 +146,18 @@ impl Net {
             rng,
             trace,
             odds,
-            disks: BTreeMap::new(),
+            disks: Vec::new(),
             events: BinaryHeap::new(),
             next_event: 0,
             next_serial: 1,
             open: Vec::new(),
             clocks: vec![clock; hosts],
         }))
+    }
+
+    pub(crate) fn disk(&mut self, file: Handle) -> &mut Disk {
+        let disk = self.disks.iter_mut().find(|(handle, _)| *handle == file);
+        disk.map(|(_, disk)| disk).expect("a file that is open")
     }
 
     /// Whether something of that likelihood happens.
@@ -210,9 +216,10 @@ impl Net {
     }
 
     /// A turn is over; how long it took.
-    pub(crate) fn turned(&mut self, host: usize) -> Duration {
+    pub(crate) fn turned(&mut self, host: usize, slowness: u32) -> Duration {
         let is_pausing = self.happens(self.odds.pause);
-        let took = if is_pausing { self.nanos(100_000, 40_000_000) } else { self.nanos(500, 12_000) };
+        let took =
+            if is_pausing { self.nanos(100_000, 40_000_000) } else { self.nanos(500, 12_000) * slowness };
         self.clocks[host].busy_until = self.now.after(took);
         took
     }
@@ -460,6 +467,21 @@ impl Net {
         self.wake_waiting(socket);
         if let Some(side) = self.is(socket) {
             side.peer = None;
+        }
+    }
+
+    /// Everything that the process had which listens there is closed, as when it is killed.
+    pub(crate) fn kill(&mut self, portal: SocketAddr) {
+        for index in 0..self.open.len() {
+            let peer = match &self.open[index] {
+                Some(Open::Side(side)) if side.local == portal => side.peer,
+                Some(Open::Listening(one)) if one.address == portal => None,
+                Some(Open::Side(_) | Open::Listening(_)) | None => continue,
+            };
+            self.open[index] = None;
+            if let Some(peer) = peer {
+                self.reset(peer);
+            }
         }
     }
 

@@ -44,6 +44,10 @@ struct Candidate {
     end: Time,
     /// It took effect.
     is_sure: bool,
+    /// If it took effect, a power failure does not undo it.
+    is_durable: bool,
+    /// A power failure has left this or another one.
+    is_left: bool,
 }
 
 /// How a write ended.
@@ -51,6 +55,8 @@ struct Candidate {
 pub(crate) enum Fate {
     /// With GOOD status.
     Done,
+    /// The same, and it was to be durable.
+    Durable,
     /// It took effect or did not.
     Unsure,
     /// It was not executed.
@@ -62,14 +68,19 @@ pub(crate) enum Fate {
 pub(crate) struct Registers {
     units: Vec<Vec<Vec<Candidate>>>,
     next: u64,
+    /// Power may fail.
+    may_crash: bool,
+    crashed: Time,
     /// Beginnings of reads that have not ended.
     reads: Vec<Time>,
 }
 
 impl Registers {
-    pub(crate) fn new(units: usize, blocks: u32) -> Registers {
-        let zeros = Candidate { id: WriteId(0), start: Time(0), end: Time(0), is_sure: true };
-        Registers { units: vec![vec![vec![zeros]; blocks as usize]; units], next: 0, reads: Vec::new() }
+    pub(crate) fn new(units: usize, blocks: u32, may_crash: bool) -> Registers {
+        let (start, end) = (Time(0), Time(0));
+        let zeros = Candidate { id: WriteId(0), start, end, is_sure: true, is_durable: true, is_left: false };
+        let units = vec![vec![vec![zeros]; blocks as usize]; units];
+        Registers { units, next: 0, may_crash, crashed: Time(0), reads: Vec::new() }
     }
 
     /// A write begins; its bytes.
@@ -77,7 +88,8 @@ impl Registers {
         self.next += 1;
         let id = WriteId(self.next);
         for candidates in &mut self.units[range.unit][range.indices()] {
-            candidates.push(Candidate { id, start: now, end: NEVER, is_sure: false });
+            let (is_sure, is_durable, is_left) = (false, false, false);
+            candidates.push(Candidate { id, start: now, end: NEVER, is_sure, is_durable, is_left });
         }
         let mut bytes = Vec::with_capacity(range.bytes() as usize);
         for block in range.indices() {
@@ -103,7 +115,8 @@ impl Registers {
             match candidates.iter_mut().find(|one| one.id == id) {
                 Some(one) if fate != Fate::Refused => {
                     one.end = one.end.min(now);
-                    one.is_sure |= fate == Fate::Done;
+                    one.is_sure |= matches!(fate, Fate::Done | Fate::Durable);
+                    one.is_durable |= fate == Fate::Durable;
                 }
                 Some(one) if one.is_sure => {
                     return Err(format!("write {} of unit {} was refused, and was read", id.0, range.unit));
@@ -111,9 +124,38 @@ impl Registers {
                 Some(_) => candidates.retain(|one| one.id != id),
                 None => {}
             }
-            prune(candidates, since);
+            prune(candidates, since, self.may_crash);
         }
         Ok(())
+    }
+
+    /// A flush of a unit has ended with GOOD status, which began then: what was acknowledged before is durable.
+    pub(crate) fn flushed(&mut self, unit: usize, began: Time) {
+        if self.may_crash {
+            let since = self.reads.iter().copied().min().unwrap_or(began);
+            for candidates in &mut self.units[unit] {
+                for one in candidates.iter_mut().filter(|one| one.is_sure && one.end < began) {
+                    one.is_durable = true;
+                }
+                prune(candidates, since, true);
+            }
+        }
+    }
+
+    /// The target is killed; `loses`: by a power failure, which may undo all that is not durable.
+    pub(crate) fn crash(&mut self, now: Time, loses: bool) {
+        self.crashed = now;
+        for candidates in self.units.iter_mut().flatten() {
+            candidates.iter_mut().for_each(|one| one.end = one.end.min(now));
+            if loses {
+                let latest = candidates.iter().filter(|one| one.is_durable).map(|one| one.start).max();
+                candidates.retain(|one| Some(one.end) >= latest);
+                for one in candidates.iter_mut() {
+                    (one.start, one.end) = (now, now);
+                    (one.is_sure, one.is_durable, one.is_left) = (false, true, true);
+                }
+            }
+        }
     }
 
     /// A read begins.
@@ -134,10 +176,17 @@ impl Registers {
     /// When it could not find that, in words.
     pub(crate) fn found(&mut self, now: Time, began: Time, range: Range, bytes: &[u8]) -> Result<(), String> {
         self.end_read(began);
+        if began <= self.crashed {
+            // What it found may be undone.
+            return Ok(());
+        }
         for (block, bytes) in range.indices().zip(bytes.chunks(BLOCK_BYTES as usize)) {
             let candidates = &mut self.units[range.unit][block];
             let mut seen: Option<WriteId> = None;
             let mut is_whole = true;
+            let surely = latest_before(candidates, began);
+            // Of all that may be found, once a piece is not of one write.
+            let mut stamps = None;
             for found in bytes.chunks(STAMP_BYTES) {
                 let id = read_stamp(found, range.unit, block);
                 if id.is_some() && seen == id {
@@ -145,11 +194,15 @@ impl Registers {
                 }
                 is_whole &= seen.is_none();
                 seen = id;
-                if id.is_some_and(|id| is_legal(candidates, id, began)) {
+                if id.is_some_and(|id| candidates.iter().any(|one| one.id == id && one.end >= surely)) {
                     continue;
                 }
                 is_whole = false;
-                if !is_torn(candidates, began, found, range.unit, block) {
+                let stamps = stamps.get_or_insert_with(|| {
+                    let legal = candidates.iter().filter(|one| one.end >= surely);
+                    legal.map(|one| stamp(one.id, range.unit, block)).collect::<Vec<_>>()
+                });
+                if !is_torn(stamps, found) {
                     let what = format!("unit {} block {block}: {} found", range.unit, when(began, now));
                     return Err(match id {
                         Some(id) => format!("{what} write {}, {}", id.0, listed(candidates)),
@@ -161,6 +214,9 @@ impl Registers {
             if is_whole && let Some(one) = candidates.iter_mut().find(|one| Some(one.id) == seen) {
                 one.end = one.end.min(now);
                 one.is_sure = true;
+                if std::mem::take(&mut one.is_left) {
+                    candidates.retain(|one| !one.is_left);
+                }
             }
         }
         Ok(())
@@ -168,23 +224,23 @@ impl Registers {
 }
 
 /// Those that no read may find any more that began at this time or later.
-fn prune(candidates: &mut Vec<Candidate>, since: Time) {
-    let latest = candidates.iter().filter(|one| one.is_sure && one.end < since).map(|one| one.start).max();
+fn prune(candidates: &mut Vec<Candidate>, since: Time, may_crash: bool) {
+    let stays = |one: &&Candidate| one.is_sure && (one.is_durable || !may_crash) && one.end < since;
+    let latest = candidates.iter().filter(stays).map(|one| one.start).max();
     if let Some(latest) = latest {
         candidates.retain(|one| one.end >= latest);
     }
 }
 
-fn is_legal(candidates: &[Candidate], id: WriteId, began: Time) -> bool {
-    let Some(found) = candidates.iter().find(|one| one.id == id) else { return false };
-    !candidates.iter().any(|other| other.is_sure && other.start > found.end && other.end < began)
+/// When the latest write began that surely took effect before a read: what had ended by then is not found.
+fn latest_before(candidates: &[Candidate], read: Time) -> Time {
+    let surely = candidates.iter().filter(|one| one.is_sure && one.end < read);
+    surely.map(|one| one.start).max().unwrap_or(Time(0))
 }
 
 /// Whether these bytes are of more than one write that may be found: a READ of memory is sent from there, piece by piece, while
 /// others write.
-fn is_torn(candidates: &[Candidate], began: Time, found: &[u8], unit: usize, block: usize) -> bool {
-    let legal = candidates.iter().filter(|one| is_legal(candidates, one.id, began));
-    let stamps: Vec<_> = legal.map(|one| stamp(one.id, unit, block)).collect();
+fn is_torn(stamps: &[[u8; STAMP_BYTES]], found: &[u8]) -> bool {
     let is_of_one = |(at, byte): (usize, &u8)| stamps.iter().any(|stamp| stamp[at] == *byte);
     stamps.len() > 1 && found.iter().enumerate().all(is_of_one)
 }
@@ -235,7 +291,7 @@ mod tests {
 
     #[test]
     fn what_was_acknowledged_is_read_and_what_was_before_is_not() {
-        let mut registers = Registers::new(1, 8);
+        let mut registers = Registers::new(1, 8, false);
         let (first, old) = registers.begin_write(Time(10), RANGE);
         registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();
         registers.begin_read(Time(25));
@@ -252,7 +308,7 @@ mod tests {
 
     #[test]
     fn nothing_takes_effect_after_its_end_was_reported() {
-        let mut registers = Registers::new(1, 8);
+        let mut registers = Registers::new(1, 8, false);
         let (aborted, lands) = registers.begin_write(Time(10), RANGE);
         registers.end_write(Time(20), RANGE, aborted, Fate::Unsure).unwrap();
         let (second, new) = registers.begin_write(Time(30), RANGE);
@@ -264,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_write_that_was_seen_has_taken_effect_and_does_so_once() {
-        let mut registers = Registers::new(1, 8);
+        let mut registers = Registers::new(1, 8, false);
         let (_, lost) = registers.begin_write(Time(10), RANGE);
         assert_eq!(read(&mut registers, 11, 12, &lost), Ok(()));
         assert!(read(&mut registers, 13, 14, &vec![0; 512]).is_err(), "it was there");
@@ -274,8 +330,33 @@ mod tests {
     }
 
     #[test]
+    fn what_was_flushed_or_written_with_fua_survives_and_what_is_left_is_one_of_the_rest() {
+        let mut registers = Registers::new(1, 8, true);
+        let write = |registers: &mut Registers, at: u64, fate| {
+            let (id, bytes) = registers.begin_write(Time(at), RANGE);
+            registers.end_write(Time(at + 1), RANGE, id, fate).unwrap();
+            bytes
+        };
+        let old = write(&mut registers, 10, Fate::Done);
+        let flushed = write(&mut registers, 20, Fate::Done);
+        registers.flushed(0, Time(30));
+        let (one, other) = (write(&mut registers, 40, Fate::Done), write(&mut registers, 50, Fate::Done));
+        registers.crash(Time(60), true);
+        assert!(read(&mut registers, 61, 62, &old).is_err(), "a later one was flushed");
+        let mut lost = Registers { units: registers.units.clone(), reads: Vec::new(), ..registers };
+        assert_eq!(read(&mut lost, 61, 62, &flushed), Ok(()));
+        assert!(read(&mut lost, 63, 64, &other).is_err(), "it was gone");
+        assert_eq!(read(&mut registers, 61, 62, &one), Ok(()));
+        assert!(read(&mut registers, 63, 64, &flushed).is_err());
+        let kept = write(&mut registers, 70, Fate::Durable);
+        registers.crash(Time(80), true);
+        assert!(read(&mut registers, 81, 82, &one).is_err());
+        assert_eq!(read(&mut registers, 81, 82, &kept), Ok(()));
+    }
+
+    #[test]
     fn a_write_that_was_refused_never_lands_and_a_torn_block_is_of_writes_under_way() {
-        let mut registers = Registers::new(1, 8);
+        let mut registers = Registers::new(1, 8, false);
         let (first, one) = registers.begin_write(Time(10), RANGE);
         let (second, other) = registers.begin_write(Time(10), RANGE);
         let torn: Vec<u8> = one[..256].iter().chain(&other[256..]).copied().collect();

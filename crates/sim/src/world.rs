@@ -1,5 +1,6 @@
 //! One run: cores and initiators, one turn after the other, until all is done and quiet.
 
+use crate::device::Device;
 use crate::disk::Disk;
 use crate::initiator::{Aim, Habits, Initiator, Place};
 use crate::kernel::{GRAIN_BYTES_MAX, Kernel};
@@ -10,7 +11,7 @@ use engine::config::Config;
 use engine::world::Cores;
 use fastrand::Rng;
 use proto::time::Time;
-use reactor::io::Wait;
+use reactor::io::{Handle, Wait};
 use rustix::fs::MemfdFlags;
 use std::any::Any;
 use std::cell::RefCell;
@@ -53,14 +54,27 @@ pub struct Failure {
     pub trace: String,
 }
 
+/// What a unit is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Memory,
+    Device,
+    /// With direct I/O of this alignment, or through the page cache.
+    File(u32),
+}
+
 /// What a seed makes of the world.
 struct Plan {
+    kinds: Vec<Kind>,
+    /// How often the target is killed.
+    crashes: u32,
     cores: usize,
     initiators: usize,
-    units: usize,
     blocks: u32,
     arena_bytes: u64,
     odds: Odds,
+    /// How much longer a turn of a core takes than on a fast one.
+    slowness: u32,
     /// Between two faults of the network, at most; `None`: there are none.
     fault_micros: Option<u64>,
     work: Duration,
@@ -75,15 +89,27 @@ impl Plan {
             short: [0, 20][rng.usize(0..2)],
             pause: [0, 0, 2][rng.usize(0..3)],
         };
+        let units = rng.usize(1..=UNITS_MAX);
+        let mut kind = || match rng.u32(0..3) {
+            0 => Kind::Memory,
+            1 => Kind::Device,
+            _ => Kind::File([1, 512, GRAIN_BYTES_MAX][rng.usize(0..3)]),
+        };
+        let kinds: Vec<Kind> = (0..units).map(|_| kind()).collect();
+        // Only then cores know their load well enough to move sessions.
+        let is_long = rng.u32(0..12) == 0;
+        let can_crash = !kinds.contains(&Kind::Memory);
         Plan {
+            crashes: if can_crash { rng.u32(0..3) } else { 0 },
+            kinds,
             cores: rng.usize(1..=4),
             initiators: rng.usize(1..=5),
-            units: rng.usize(1..=UNITS_MAX),
             blocks: [8, 64, 2048][rng.usize(0..3)],
-            arena_bytes: [8 << 20, 32 << 20][rng.usize(0..2)],
+            arena_bytes: [48 << 20, 128 << 20, 128 << 20][rng.usize(0..3)],
             odds,
+            slowness: if is_long { 30 } else { 1 },
             fault_micros: [None, Some(20_000), Some(200_000)][rng.usize(0..3)],
-            work: Duration::from_millis(rng.u64(20..400)),
+            work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) }),
         }
     }
 
@@ -92,7 +118,7 @@ impl Plan {
             "poll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\n\n[[portal]]\nlisten = \"{PORTAL}\"\n"
         );
         let mut names = Vec::new();
-        for unit in 0..self.units {
+        for unit in 0..self.kinds.len() {
             let bytes = self.blocks * BLOCK_BYTES;
             text += &format!("\n[[lun]]\nname = \"unit{unit}\"\nram = \"{bytes}\"\nserial = \"SIM{unit}\"\n");
             names.push(format!("\"unit{unit}\""));
@@ -115,29 +141,51 @@ fn habits(rng: &mut Rng) -> Habits {
         reads: [300, 500, 800][rng.usize(0..3)],
         long: rare(rng, 200),
         flushes: rare(rng, 50),
-        aborts: rare(rng, 100),
-        resets: rare(rng, 10),
-        logouts: rare(rng, 10),
-        returns: rare(rng, 10),
+        aborts: rare(rng, 30),
+        resets: rare(rng, 2),
+        logouts: rare(rng, 5),
+        returns: rare(rng, 5),
+        patience: Duration::from_millis([20, 500, 8000][rng.usize(0..3)]),
         pause_micros: [10, 100, 2000][rng.usize(0..3)],
     }
 }
 
-/// A unit's store: in memory, or a file of which the system has nothing but the name.
-fn store(plan: &Plan, net: &mut Net) -> Arc<dyn Backend<Kernel>> {
+/// A unit's store: in memory, or of what a disk has, in a file of which the system has nothing but the name.
+fn store(plan: &Plan, kind: Kind, disk: Option<Disk>, net: &mut Net) -> Arc<dyn Backend<Kernel>> {
     let bytes = u64::from(plan.blocks * BLOCK_BYTES);
-    let grain = [0, 0, 1, 512, GRAIN_BYTES_MAX][net.rng.usize(0..5)];
-    if grain == 0 {
-        return store::open_ram(bytes).expect("memory");
+    let open = || {
+        let file = rustix::fs::memfd_create("disk", MemfdFlags::CLOEXEC).map(File::from);
+        let file = file.expect("a descriptor");
+        file.set_len(bytes).expect("a size");
+        let disk = disk.unwrap_or_else(|| Disk::new(bytes as usize));
+        net.disks.push((Handle(file.as_raw_fd()), disk));
+        file
+    };
+    match kind {
+        Kind::Memory => store::open_ram(bytes).expect("memory"),
+        Kind::Device => Arc::new(Device { file: open(), size_bytes: bytes }),
+        Kind::File(grain) => store::file::on(open(), grain).expect("a store"),
     }
-    let file = rustix::fs::memfd_create("disk", MemfdFlags::CLOEXEC).map(File::from).expect("a descriptor");
-    file.set_len(bytes).expect("a size");
-    net.disks.insert(file.as_raw_fd(), Disk::new(bytes as usize));
-    store::file::on(file, grain).expect("a store")
+}
+
+/// Starts the target, on what its disks have kept: none or all of them.
+fn start(plan: &Plan, net: &Shared, disks: Vec<Disk>, lives: u32) -> Cores<Kernel> {
+    let config = plan.config();
+    let listener = net.borrow_mut().listen(config.portals[0].listen);
+    let mut disks = disks.into_iter();
+    let mut store = |kind: &Kind| {
+        let disk = if *kind == Kind::Memory { None } else { disks.next() };
+        store(plan, *kind, disk, &mut net.borrow_mut())
+    };
+    let stores = plan.kinds.iter().map(&mut store).collect();
+    let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes, Some(waker), lives);
+    Cores::new(config, stores, vec![listener], kernel).expect("descriptors")
 }
 
 struct World {
+    plan: Plan,
     net: Shared,
+    registers: Rc<RefCell<Registers>>,
     cores: Cores<Kernel>,
     count: usize,
     /// How the next turn of each core may wait; `None`: it is over.
@@ -156,8 +204,8 @@ pub fn run(seed: u64, keeps_trace: bool) -> Result<Ran, Failure> {
     let plan = Plan::new(&mut rng);
     let hosts = plan.cores + plan.initiators;
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
-    let mut world = World::new(&plan, net.clone());
-    let lived = catch_unwind(AssertUnwindSafe(|| world.live(plan.work)));
+    let mut world = World::new(plan, net.clone());
+    let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
     let (sum, trace) = net.borrow_mut().trace.end();
     match lived.unwrap_or_else(|panic| Err(in_words(&*panic))) {
         Ok(()) => {
@@ -179,43 +227,71 @@ fn in_words(panic: &(dyn Any + Send)) -> String {
 }
 
 impl World {
-    fn new(plan: &Plan, net: Shared) -> World {
-        let config = plan.config();
-        let portal = config.portals[0].listen;
-        let listener = net.borrow_mut().listen(portal);
-        let stores = (0..plan.units).map(|_| store(plan, &mut net.borrow_mut())).collect();
-        let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes, Some(waker));
-        let cores = Cores::new(config, stores, vec![listener], kernel).expect("descriptors");
-        let registers = Rc::new(RefCell::new(Registers::new(plan.units, plan.blocks)));
-        let place = Place { portal, target: TARGET.into(), units: plan.units, blocks: plan.blocks };
+    fn new(plan: Plan, net: Shared) -> World {
+        let cores = start(&plan, &net, Vec::new(), 0);
+        let (units, blocks) = (plan.kinds.len(), plan.blocks);
+        let registers = Rc::new(RefCell::new(Registers::new(units, blocks, plan.crashes > 0)));
+        let portal = plan.config().portals[0].listen;
+        let place = Place { portal, target: TARGET.into(), units, blocks };
         let initiator = |index| {
             let host = plan.cores + index;
-            let kernel = Kernel::new(host, net.clone(), 16 << 20, None);
+            let kernel = Kernel::new(host, net.clone(), 16 << 20, None, 0);
             let habits = habits(&mut net.borrow_mut().rng);
             Initiator::new(host, kernel, net.clone(), registers.clone(), place.clone(), habits)
         };
         World {
             initiators: (0..plan.initiators).map(initiator).collect(),
             net,
+            registers,
             cores,
             count: plan.cores,
             waits: vec![Some(Wait::No); plan.cores],
             fault_micros: plan.fault_micros,
             turns: 0,
+            plan,
         }
     }
 
-    fn live(&mut self, work: Duration) -> Result<(), String> {
-        let start = {
-            let mut net = self.net.borrow_mut();
-            for host in 0..self.count + self.initiators.len() {
-                let now = net.now;
-                net.wake(host, now);
+    /// Everybody has a turn now.
+    fn wake_all(&mut self) {
+        let mut net = self.net.borrow_mut();
+        let now = net.now;
+        (0..self.count + self.initiators.len()).for_each(|host| net.wake(host, now));
+    }
+
+    /// The target is killed, with or without the power, and started again on what its disks have kept.
+    fn crash(&mut self, lives: u32) {
+        (0..self.count).for_each(|core| self.cores.io(core).die());
+        let disks = {
+            let net = &mut *self.net.borrow_mut();
+            let (now, loses_power) = (net.now, net.rng.bool());
+            net.trace.note(now, &[u64::from(loses_power)], || {
+                if loses_power { "power fails" } else { "the target is killed" }.to_owned()
+            });
+            net.kill(PORTAL.parse().expect("an address"));
+            self.registers.borrow_mut().crash(now, loses_power);
+            let mut disks: Vec<Disk> =
+                std::mem::take(&mut net.disks).into_iter().map(|(_, disk)| disk).collect();
+            if loses_power {
+                disks.iter_mut().for_each(|disk| disk.lose_power(&mut net.rng));
             }
-            net.now
+            disks
         };
+        self.cores = start(&self.plan, &self.net, disks, lives);
+        self.waits = vec![Some(Wait::No); self.count];
+        self.wake_all();
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        self.wake_all();
         self.plan_fault();
-        self.run_until(start.after(work), |_| false)?;
+        for life in 1..=self.plan.crashes + 1 {
+            let until = self.net.borrow().now.after(self.plan.work);
+            self.run_until(until, |_| false)?;
+            if life <= self.plan.crashes {
+                self.crash(life);
+            }
+        }
         self.fault_micros = None;
         self.aim(Aim::Settle, "what was begun ends", |world| {
             world.initiators.iter().all(Initiator::is_settled)
@@ -299,14 +375,14 @@ impl World {
     fn turn(&mut self, host: usize) -> Result<(), String> {
         if host >= self.count {
             self.initiators[host - self.count].turn()?;
-            self.net.borrow_mut().turned(host);
+            self.net.borrow_mut().turned(host, 1);
             return Ok(());
         }
         let Some(wait) = self.waits[host] else { return Ok(()) };
         self.turns += 1;
         self.cores.turn(host, wait);
         while self.cores.work() {}
-        let took = self.net.borrow_mut().turned(host);
+        let took = self.net.borrow_mut().turned(host, self.plan.slowness);
         self.cores.io(host).took(took);
         self.waits[host] = self.cores.rest(host);
         let mut net = self.net.borrow_mut();

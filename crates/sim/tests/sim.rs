@@ -1,7 +1,7 @@
 //! Fixed seeds, for a few seconds.
 
 /// So many, of which each is another world.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 24;
 
 #[test]
 fn the_first_seeds_go_well() {

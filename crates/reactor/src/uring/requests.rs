@@ -2,6 +2,7 @@
 
 use crate::io::Tag;
 use crate::memory::{Arena, Loan, Pin};
+use proto::time::Time;
 use rustix::net::SocketAddrAny;
 use std::ptr;
 use wire::{Places, Span};
@@ -31,6 +32,8 @@ pub(super) struct Requests {
 pub(super) struct Request {
     pub(super) tag: Tag,
     pub(super) kind: Kind,
+    /// When a receive was asked for.
+    pub(super) since: Time,
     /// Bytes that a send has sent.
     pub(super) sent: u32,
     /// Where a connect goes to.
@@ -50,6 +53,9 @@ pub(super) struct Request {
 pub(super) enum Kind {
     Accept,
     Connect {
+        socket: i32,
+    },
+    Receive {
         socket: i32,
     },
     Send {
@@ -148,6 +154,7 @@ impl Request {
         Request {
             tag: Tag(0),
             kind: Kind::Bare,
+            since: Time(0),
             sent: 0,
             address: None,
             message,
@@ -171,6 +178,11 @@ impl Request {
         self.message.msg_iov = self.vectors.as_mut_ptr();
         self.message.msg_iovlen = count;
         &self.vectors[..count]
+    }
+
+    /// Those of the places that were lent.
+    pub(super) fn vectors(&self) -> &[libc::iovec] {
+        &self.vectors[..self.message.msg_iovlen]
     }
 
     fn lend_batch(&mut self, arena: &mut Arena, mut batch: Box<Batch>, spans: &[Span]) {
@@ -214,7 +226,7 @@ impl Request {
 impl Kind {
     fn loan(self) -> Loan {
         match self {
-            Kind::Fill => Loan::Write,
+            Kind::Receive { .. } | Kind::Fill => Loan::Write,
             Kind::Accept | Kind::Connect { .. } | Kind::Send { .. } | Kind::Drain | Kind::Bare => Loan::Read,
         }
     }

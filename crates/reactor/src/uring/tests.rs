@@ -1,5 +1,5 @@
 use super::*;
-use std::io::Read;
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
@@ -95,4 +95,232 @@ fn the_clock_is_read_with_work_and_now_and_then_while_a_core_spins() {
     ring.fail(Tag(1), rustix::io::Errno::INVAL);
     assert!(reads_clock(&mut ring), "a completion");
     assert!(reads_clock(&mut ring), "how long it took");
+}
+
+/// Bytes without a short period.
+fn pattern(len: usize) -> Vec<u8> {
+    let mut draw = draws(1);
+    (0..len).map(|_| draw(256) as u8).collect()
+}
+
+/// Numbers below a bound.
+fn draws(seed: u32) -> impl FnMut(usize) -> usize {
+    let mut state = seed;
+    move |bound| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as usize % bound
+    }
+}
+
+fn handle(socket: &UnixStream) -> Handle {
+    Handle(socket.as_raw_fd())
+}
+
+/// Asks for a receive of a hot connection.
+fn recv_hot(ring: &mut Uring, socket: &UnixStream, bytes: u32, tag: u64) -> Places {
+    let into = ring.arena.take(bytes).unwrap();
+    ring.hot.heat(socket.as_raw_fd());
+    ring.recv(handle(socket), &into, Tag(tag));
+    into
+}
+
+#[test]
+fn a_stream_stays_whole_where_a_connection_goes_between_direct_calls_and_the_ring() {
+    const BYTES: usize = 8 << 20;
+    let seed = std::process::id();
+    println!("seed {seed}");
+    let mut draw = draws(seed);
+    let mut ring = Uring::new(Arena::new(16 << 20).unwrap(), Waker::new().unwrap()).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let bytes = pattern(BYTES);
+    let (mut reads, mut writes, sent) = (theirs.try_clone().unwrap(), theirs, bytes.clone());
+    let writer = std::thread::spawn(move || {
+        let mut draw = draws(seed ^ 1);
+        let mut left = &sent[..];
+        while !left.is_empty() {
+            let (some, rest) = left.split_at((1 + draw(20_000)).min(left.len()));
+            writes.write_all(some).unwrap();
+            left = rest;
+            if draw(3) == 0 {
+                std::thread::yield_now();
+            }
+        }
+    });
+    let reader = std::thread::spawn(move || {
+        let mut got = vec![0; BYTES];
+        reads.read_exact(&mut got).unwrap();
+        got
+    });
+
+    let (receive, send) = (Tag(1), Tag(2));
+    let (mut got, mut given) = (Vec::new(), 0);
+    let mut into = Places::EMPTY;
+    let mut from = None;
+    let mut is_receiving = false;
+    let mut completions = Vec::new();
+    // How receives ended: listed until then, or by the ring; and sends: whole at once, in part, or by the ring.
+    let (mut direct, mut by_ring, mut at_once, mut in_part) = (0, 0, 0, 0);
+    while got.len() < BYTES || given < BYTES || from.is_some() {
+        match draw(2) {
+            0 => ring.hot.heat(ours.as_raw_fd()),
+            _ => ring.hot.received(ours.as_raw_fd(), Time(0), Time(1_000_000)),
+        }
+        if !is_receiving && got.len() < BYTES {
+            into = ring.arena.take(1 + draw(30_000) as u32).unwrap();
+            ring.recv(handle(&ours), &into, receive);
+            is_receiving = true;
+        }
+        if from.is_none() && given < BYTES {
+            let most = if draw(2) == 0 { 1000 } else { 250_000 };
+            let len = (1 + draw(most)).min(BYTES - given);
+            let places = ring.arena.take(len as u32).unwrap();
+            let mut at = given;
+            for span in places.iter() {
+                ring.arena.bytes_mut(span).copy_from_slice(&bytes[at..][..span.len as usize]);
+                at += span.len as usize;
+            }
+            let fills = ring.fills.len();
+            ring.send(handle(&ours), &Vec::from_iter(places.iter()), send);
+            at_once += usize::from(ring.is_ready());
+            in_part += ring.fills.len() - fills;
+            from = Some((places, len));
+        }
+        let is_listed = !ring.hot.receives.is_empty();
+        let wait = if draw(2) == 0 { Wait::No } else { Wait::AtMost(Duration::from_micros(200)) };
+        ring.turn(wait, &mut completions);
+        for completion in completions.drain(..) {
+            let moved = completion.result.unwrap() as usize;
+            if completion.tag == send {
+                let (places, len) = from.take().unwrap();
+                assert_eq!(moved, len);
+                ring.arena.give(&places);
+                given += len;
+            } else {
+                let all: Vec<u8> = into.iter().flat_map(|span| ring.arena.bytes(span).to_vec()).collect();
+                got.extend_from_slice(&all[..moved]);
+                ring.arena.give(&into);
+                is_receiving = false;
+                direct += usize::from(is_listed && wait == Wait::No);
+                by_ring += usize::from(!is_listed);
+            }
+        }
+    }
+    writer.join().unwrap();
+    assert!(got == bytes, "what was received is not what was sent");
+    assert!(reader.join().unwrap() == bytes, "what was sent is not what arrived");
+    let ways = [direct, by_ring, at_once, in_part];
+    assert!(ways.iter().all(|times| *times > 0), "a way was not taken: {ways:?}");
+}
+
+#[test]
+fn a_hot_connection_is_received_from_without_the_ring_and_answered_at_once() {
+    let mut ring = ring();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let mut completions = Vec::new();
+    ring.turn(Wait::No, &mut completions);
+    recv_hot(&mut ring, &ours, 100, 1);
+    theirs.write_all(&[5; 60]).unwrap();
+    ring.turn(Wait::No, &mut completions);
+    assert_eq!(completions, [Completion { tag: Tag(1), result: Ok(60) }]);
+
+    let span = ring.arena.take(100).unwrap().iter().next().unwrap();
+    ring.send(handle(&ours), &[span], Tag(2));
+    assert_eq!(theirs.read(&mut [0; 200]).unwrap(), 100, "before the turn");
+    // A core that sleeps between commands submits and waits in one call.
+    ring.turn(Wait::AtMost(Duration::ZERO), &mut completions);
+    ring.send(handle(&ours), &[span], Tag(3));
+    assert_eq!(theirs.read(&mut [0; 200]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    while completions.len() < 3 {
+        ring.turn(Wait::Forever, &mut completions);
+    }
+    assert_eq!(theirs.read(&mut [0; 200]).unwrap(), 100);
+}
+
+#[test]
+fn a_hot_connection_goes_to_the_ring_when_the_core_sleeps_or_it_stays_quiet() {
+    let mut ring = ring();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut completions = Vec::new();
+    recv_hot(&mut ring, &ours, 100, 1);
+    let writer = std::thread::spawn(move || {
+        theirs.write_all(&[5; 60]).unwrap();
+        theirs
+    });
+    while completions.is_empty() {
+        ring.turn(Wait::Forever, &mut completions);
+    }
+    assert_eq!(completions, [Completion { tag: Tag(1), result: Ok(60) }]);
+    let mut theirs = writer.join().unwrap();
+
+    completions.clear();
+    recv_hot(&mut ring, &ours, 100, 2);
+    while !ring.hot.receives.is_empty() {
+        ring.turn(Wait::No, &mut completions);
+    }
+    theirs.write_all(&[5; 60]).unwrap();
+    while completions.is_empty() {
+        ring.turn(Wait::No, &mut completions);
+    }
+    assert_eq!(completions, [Completion { tag: Tag(2), result: Ok(60) }]);
+    assert!(!ring.hot.takes_receive(ours.as_raw_fd()), "it was quiet for a while");
+}
+
+#[test]
+fn more_hot_connections_than_a_turn_tries_go_to_the_ring() {
+    let mut ring = ring();
+    let mut completions = Vec::new();
+    let mut pairs: Vec<_> = (0..4).map(|_| UnixStream::pair().unwrap()).collect();
+    for ((ours, _), tag) in pairs.iter().zip(0..) {
+        recv_hot(&mut ring, ours, 100, tag);
+    }
+    assert_eq!(ring.hot.receives.len(), hot::HOT_MAX + 1);
+    ring.turn(Wait::No, &mut completions);
+    assert!(ring.hot.receives.is_empty() && completions.is_empty());
+    for (_, theirs) in &mut pairs {
+        theirs.write_all(&[1]).unwrap();
+    }
+    while completions.len() < pairs.len() {
+        ring.turn(Wait::Forever, &mut completions);
+    }
+    let mut tags: Vec<u64> = completions.iter().map(|completion| completion.tag.0).collect();
+    tags.sort_unstable();
+    assert_eq!(tags, [0, 1, 2, 3]);
+
+    // For a while the ring keeps all of them, then they are tried again.
+    let socket = pairs[0].0.as_raw_fd();
+    let (crowded, over) = (Time(1 << 40), Time(1 << 40).after(Duration::from_millis(1)));
+    ring.hot.receives.extend(0..=hot::HOT_MAX as u32);
+    ring.hot.received(socket, crowded, crowded);
+    assert!(!ring.hot.turn(Wait::No, crowded));
+    ring.hot.receives.clear();
+    assert!(
+        !ring.hot.turn(Wait::No, crowded) && !ring.hot.takes_receive(socket) && !ring.hot.takes_send(socket)
+    );
+    assert!(ring.hot.turn(Wait::No, over) && ring.hot.takes_receive(socket) && ring.hot.takes_send(socket));
+}
+
+#[test]
+fn a_hot_receive_ends_with_its_socket_and_with_its_ring() {
+    let mut ring = ring();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut completions = Vec::new();
+    recv_hot(&mut ring, &ours, 100, 1);
+    drop(ring);
+    theirs.write_all(&[9]).unwrap();
+    assert_eq!((&ours).read(&mut [0; 8]).unwrap(), 1, "the ring has let go of it");
+
+    let mut ring = self::ring();
+    recv_hot(&mut ring, &ours, 100, 2);
+    ring.shutdown(handle(&ours));
+    while completions.is_empty() {
+        ring.turn(Wait::No, &mut completions);
+    }
+    assert_eq!(completions, [Completion { tag: Tag(2), result: Ok(0) }]);
+    let span = ring.arena.take(100).unwrap().iter().next().unwrap();
+    ring.hot.heat(ours.as_raw_fd());
+    ring.send(handle(&ours), &[span], Tag(3));
+    completions.clear();
+    ring.turn(Wait::No, &mut completions);
+    assert_eq!(completions, [Completion { tag: Tag(3), result: Err(Errno(libc::EPIPE)) }]);
 }

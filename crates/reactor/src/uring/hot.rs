@@ -1,0 +1,117 @@
+//! Connections that are received from and sent to by direct calls while the core spins.
+//!
+//! A receive is in one place only: in the list here, where each turn tries it once, or in the ring, which it enters once
+//! and does not leave. A connection has one receive in flight, so whichever of the two brings its bytes, these are the
+//! next of the stream. A send is tried when it is asked for; the ring sends what that has left, and the next send of
+//! the connection waits for it. So bytes are neither lost nor reordered where a connection goes from one way to the other.
+
+use super::requests::Request;
+use crate::io::Wait;
+use proto::time::Time;
+use rustix::io::Errno;
+use std::io;
+use std::time::Duration;
+
+/// Connections that are tried in one turn. More that are busy at once are cheaper to serve by the ring: one system
+/// call for all of them.
+pub(super) const HOT_MAX: usize = 2;
+/// Whose bytes came within this time of the turn that asked for them is hot: a turn's work of many commands, their
+/// initiator's, and about as long as a core spins.
+const HOT_FOR: Duration = Duration::from_micros(100);
+/// How long the ring serves all once more were busy than are tried: what it takes to see that is little beside it.
+const CROWDED_FOR: Duration = Duration::from_millis(1);
+/// Sockets are told apart by their lowest bits: those of another one may be taken for a hint, which is no harm.
+const HINTS: usize = 256;
+
+pub(super) struct Hot {
+    /// Receives that are tried in each turn.
+    pub(super) receives: Vec<u32>,
+    is_hot: [bool; HINTS],
+    /// The core spins, and not too many connections are hot.
+    is_on: bool,
+    sends_left: usize,
+    crowded_until: Time,
+}
+
+impl Hot {
+    pub(super) fn new() -> Hot {
+        Hot {
+            receives: Vec::with_capacity(HOT_MAX + 1),
+            is_hot: [false; HINTS],
+            is_on: false,
+            sends_left: 0,
+            crowded_until: Time(0),
+        }
+    }
+
+    /// A turn begins. False: what is in the list has to go to the ring.
+    pub(super) fn turn(&mut self, wait: Wait, now: Time) -> bool {
+        if self.receives.len() > HOT_MAX {
+            self.crowded_until = now.after(CROWDED_FOR);
+        }
+        self.is_on = wait == Wait::No && now >= self.crowded_until;
+        self.sends_left = HOT_MAX;
+        self.is_on
+    }
+
+    /// A receive that was asked for at `since` has ended.
+    pub(super) fn received(&mut self, socket: i32, since: Time, now: Time) {
+        self.is_hot[hint(socket)] = !is_over(since, now);
+    }
+
+    /// Whether a receive is listed. One more than are tried says that they are too many.
+    pub(super) fn takes_receive(&self, socket: i32) -> bool {
+        self.is_on && self.receives.len() <= HOT_MAX && self.is_hot[hint(socket)]
+    }
+
+    pub(super) fn takes_send(&mut self, socket: i32) -> bool {
+        let takes = self.is_on && self.sends_left > 0 && self.is_hot[hint(socket)];
+        self.sends_left -= usize::from(takes);
+        takes
+    }
+
+    #[cfg(test)]
+    pub(super) fn heat(&mut self, socket: i32) {
+        self.is_on = true;
+        self.is_hot[hint(socket)] = true;
+        self.sends_left = HOT_MAX;
+    }
+}
+
+/// Whether a receive has waited too long to be tried on.
+pub(super) fn is_over(since: Time, now: Time) -> bool {
+    now.since(since) >= HOT_FOR
+}
+
+fn hint(socket: i32) -> usize {
+    socket as usize % HINTS
+}
+
+/// Receives what is there. `None`: nothing yet.
+pub(super) fn receive(socket: i32, request: &mut Request) -> Option<i32> {
+    let received = match request.vectors() {
+        // SAFETY: the vector is of a place that is lent for writing until the request is finished.
+        [one] => unsafe { libc::recv(socket, one.iov_base, one.iov_len, libc::MSG_DONTWAIT) },
+        // SAFETY: as above for each vector of the message, which is the request's own.
+        _ => unsafe { libc::recvmsg(socket, request.message(), libc::MSG_DONTWAIT) },
+    };
+    ended(received)
+}
+
+/// Sends what the socket has room for. `None`: there is none.
+pub(super) fn send(socket: i32, request: &mut Request) -> Option<i32> {
+    // SAFETY: the message's vectors are of spans that are lent for reading until the request is finished.
+    ended(unsafe { libc::sendmsg(socket, request.message(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+/// As the result of a completion.
+fn ended(moved: isize) -> Option<i32> {
+    if let Ok(bytes) = u32::try_from(moved) {
+        return Some(bytes as i32);
+    }
+    match Errno::from_io_error(&io::Error::last_os_error()) {
+        Some(Errno::AGAIN | Errno::INTR) => None,
+        Some(errno) => Some(-errno.raw_os_error()),
+        None => Some(-libc::EIO),
+    }
+}
