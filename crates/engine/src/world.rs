@@ -108,6 +108,12 @@ impl<I: Io> Cores<I> {
         core.turn(completions, messages);
     }
 
+    /// Has a core move one of its sessions to another, as when it has more to do than that. False: not now, or there are not so
+    /// many.
+    pub fn move_session(&mut self, core: usize, nth: usize, to: usize) -> bool {
+        self.cores[core].core.move_nth(nth, to)
+    }
+
     /// Does one of the jobs that are kept off the cores, if there is one.
     pub fn work(&mut self) -> bool {
         let job = self.jobs.try_recv();

@@ -3,9 +3,10 @@
 
 mod link;
 
+use crate::attention::Attentions;
 use crate::kernel::Kernel;
 use crate::net::Shared;
-use crate::register::{Fate, Range, Registers, WriteId};
+use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
 use link::Link;
 use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Outcome, Request, Residual};
 use proto::iscsi::login::{Digests, Offers, Plan};
@@ -23,8 +24,11 @@ use wire::{Cdb, Places};
 /// How long an abort or a reset may take before the connection is given up.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// The most blocks of one command.
-const BLOCKS_MAX: u32 = 200;
+const BLOCKS_MAX: u32 = 512;
 const CONNECT: u64 = 3;
+/// Ends of commands that are looked at twice.
+const GOOD_WORD: &str = "good";
+const ATTENTION: &str = "unit attention";
 /// Why the initiator itself gives up a connection that works.
 const RETURN: &str = "it comes back on another connection";
 
@@ -95,14 +99,42 @@ struct Task {
     is_aborting: bool,
 }
 
+/// A command that is to be begun.
+struct Wanted {
+    is_read: bool,
+    is_flush: bool,
+    is_durable: bool,
+    attribute: Attribute,
+    range: Range,
+}
+
+/// A task management function that has no answer yet.
+struct Asked {
+    id: FunctionId,
+    function: TaskFunction,
+    unit: usize,
+    began: Time,
+}
+
+/// What is checked of what an initiator finds; `index` is its own among all.
+pub(crate) struct Checks {
+    pub(crate) index: usize,
+    pub(crate) registers: Rc<RefCell<Registers>>,
+    pub(crate) attentions: Rc<RefCell<Attentions>>,
+}
+
 /// An initiator.
 pub(crate) struct Initiator {
     pub(crate) host: usize,
     pub(crate) kernel: Kernel,
     pub(crate) aim: Aim,
     pub(crate) commands: u64,
+    /// Blocks that they moved.
+    pub(crate) blocks: u64,
     net: Shared,
+    index: usize,
     registers: Rc<RefCell<Registers>>,
+    attentions: Rc<RefCell<Attentions>>,
     place: Place,
     habits: Habits,
     offers: Offers,
@@ -112,7 +144,7 @@ pub(crate) struct Initiator {
     old: Vec<Link>,
     links: u64,
     tasks: Vec<Task>,
-    functions: Vec<(FunctionId, Time)>,
+    functions: Vec<Asked>,
     /// Writes of earlier connections: they take no effect once the session is reinstated.
     loose: Vec<(Range, WriteId)>,
     completions: Vec<io::Completion>,
@@ -123,10 +155,11 @@ impl Initiator {
         host: usize,
         kernel: Kernel,
         net: Shared,
-        registers: Rc<RefCell<Registers>>,
+        checks: Checks,
         place: Place,
         habits: Habits,
     ) -> Initiator {
+        let Checks { index, registers, attentions } = checks;
         let offers = {
             let rng = &mut net.borrow_mut().rng;
             let digests = |yes: bool| if yes { Digests::Required } else { Digests::Never };
@@ -146,8 +179,11 @@ impl Initiator {
             kernel,
             aim: Aim::Work,
             commands: 0,
+            blocks: 0,
             net,
+            index,
             registers,
+            attentions,
             place,
             habits,
             offers,
@@ -288,6 +324,7 @@ impl Initiator {
         match event {
             Event::Ready(_) => {
                 self.note(&[1], || "is logged in".to_owned());
+                self.attentions.borrow_mut().begins(now, self.index);
                 if let Some(link) = &mut self.link {
                     link.is_ready = true;
                 }
@@ -300,7 +337,10 @@ impl Initiator {
             Event::Completed(completion) => self.ended(completion)?,
             Event::FunctionDone { id, response } => {
                 self.note(&[2, u64::from(response.0)], || format!("function {} ends: {response:?}", id.0));
-                self.functions.retain(|(other, _)| *other != id);
+                if let Some(at) = self.functions.iter().position(|asked| asked.id == id) {
+                    let asked = self.functions.swap_remove(at);
+                    self.answered(now, &asked);
+                }
                 if !matches!(response, FunctionResponse::COMPLETE | FunctionResponse::NO_TASK) {
                     return Err(format!("a function was answered with {response:?}"));
                 }
@@ -315,6 +355,18 @@ impl Initiator {
         Ok(())
     }
 
+    /// A function was answered.
+    fn answered(&self, now: Time, asked: &Asked) {
+        let units = match asked.function {
+            TaskFunction::LOGICAL_UNIT_RESET => asked.unit..asked.unit + 1,
+            TaskFunction::TARGET_WARM_RESET => 0..self.place.units,
+            _ => return,
+        };
+        for unit in units {
+            self.attentions.borrow_mut().reset(now, asked.began, self.index, unit);
+        }
+    }
+
     /// A command has ended, which is said once.
     fn ended(&mut self, completion: Completion) -> Result<(), String> {
         let now = self.kernel.now();
@@ -323,7 +375,13 @@ impl Initiator {
         };
         let task = self.tasks.swap_remove(at);
         self.commands += 1;
+        self.blocks += u64::from(task.places.len() / BLOCK_BYTES);
         let (words, fate) = self.judge(&task, &completion)?;
+        match words {
+            ATTENTION => self.attentions.borrow_mut().told(now, self.index, task.unit),
+            GOOD_WORD => self.attentions.borrow().done(task.began, self.index, task.unit)?,
+            _ => {}
+        }
         self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
             format!("command {} ends: {words}", completion.task.slot)
         });
@@ -367,10 +425,10 @@ impl Initiator {
                 if moved != bytes || completion.residual != Residual::None {
                     return Err(format!("GOOD for {moved} of {bytes} bytes, {}", completion.residual));
                 }
-                Ok(("good", Fate::Done))
+                Ok((GOOD_WORD, Fate::Done))
             }
             BUSY | TASK_SET_FULL => Ok(("busy", Fate::Refused)),
-            CHECK_CONDITION if key == UNIT_ATTENTION => Ok(("unit attention", Fate::Refused)),
+            CHECK_CONDITION if key == UNIT_ATTENTION => Ok((ATTENTION, Fate::Refused)),
             CHECK_CONDITION if key == ABORTED_COMMAND => Ok(("aborted command", Fate::Unsure)),
             _ => Err(format!("a command ended with status {status:#04x}, sense {sense:02x?}")),
         }
@@ -398,6 +456,7 @@ impl Initiator {
             self.kernel.arena().give(&task.places);
         }
         self.functions.clear();
+        self.attentions.borrow_mut().ends(self.index);
         self.state = State::Away;
         self.old.extend(self.link.take());
         if !is_left_open {
@@ -421,7 +480,7 @@ impl Initiator {
         if !self.link.as_ref().is_some_and(|link| link.is_ready) {
             return Ok(());
         }
-        if self.functions.iter().any(|(_, since)| now.since(*since) > PATIENCE) {
+        if self.functions.iter().any(|asked| now.since(asked.began) > PATIENCE) {
             return self.lost("a function takes too long");
         }
         let patience = self.habits.patience;
@@ -504,31 +563,36 @@ impl Initiator {
         let now = self.kernel.now();
         let Some(link) = &mut self.link else { return false };
         let Some(id) = link.machine.function((unit as u64) << 48, function, of) else { return false };
-        self.functions.push((id, now));
+        self.functions.push(Asked { id, function, unit, began: now });
         self.note(&[6, u64::from(function.0)], || format!("function {}: {function:?} {of:?}", id.0));
         true
+    }
+
+    /// What the next command is to be.
+    fn draw(&self) -> Wanted {
+        let habits = self.habits;
+        let mut net = self.net.borrow_mut();
+        let is_long = net.happens(habits.long);
+        let (is_flush, is_read) = (net.happens(habits.flushes), net.happens(habits.reads));
+        let rng = &mut net.rng;
+        let most = if is_long { BLOCKS_MAX } else { 8 }.min(self.place.blocks);
+        let blocks = rng.u32(1..=most);
+        let first = rng.u32(0..=self.place.blocks - blocks);
+        let attribute = match rng.u32(0..60) {
+            0 => Attribute::Ordered,
+            1 => Attribute::HeadOfQueue,
+            _ => Attribute::Simple,
+        };
+        let (is_durable, unit) = (rng.u32(0..8) == 0, rng.usize(0..self.place.units));
+        Wanted { is_read, is_flush, is_durable, attribute, range: Range { unit, first, blocks } }
     }
 
     /// Begins a command.
     fn begin(&mut self) {
         let now = self.kernel.now();
-        let (is_read, is_flush, is_durable, range) = {
-            let habits = self.habits;
-            let mut net = self.net.borrow_mut();
-            let is_long = net.happens(habits.long);
-            let (is_flush, is_read) = (net.happens(habits.flushes), net.happens(habits.reads));
-            let rng = &mut net.rng;
-            let most = if is_long { BLOCKS_MAX } else { 8 }.min(self.place.blocks);
-            let blocks = rng.u32(1..=most);
-            let first = rng.u32(0..=self.place.blocks - blocks);
-            (
-                is_read,
-                is_flush,
-                rng.u32(0..8) == 0,
-                Range { unit: rng.usize(0..self.place.units), first, blocks },
-            )
-        };
-        let Some(place) = self.kernel.arena().take(range.bytes()) else { return };
+        let Wanted { is_read, is_flush, is_durable, attribute, range } = self.draw();
+        let bytes = if is_flush { 0 } else { range.bytes() };
+        let Some(place) = self.take(bytes) else { return };
         let (mut read, mut write) = (Places::EMPTY, Places::EMPTY);
         let (kind, cdb) = if is_flush {
             (Kind::Flush, cdb(0x35, false, Range { first: 0, blocks: 0, ..range }))
@@ -537,48 +601,53 @@ impl Initiator {
             read = place;
             (Kind::Read(range), cdb(0x28, is_durable, range))
         } else {
-            let (id, bytes) = self.registers.borrow_mut().begin_write(now, range);
-            let mut at = 0;
-            for span in place.iter() {
-                let part = &bytes[at..at + span.len as usize];
-                self.kernel.arena().bytes_mut(span).copy_from_slice(part);
-                at += part.len();
-            }
             write = place;
-            let kind = if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) };
+            let kind = self.fill(now, range, is_durable, &place);
             (kind, cdb(0x2a, is_durable, range))
         };
         let lun = (range.unit as u64) << 48;
-        let request = Request { lun, attribute: Attribute::Simple, cdb, read, write };
+        let request = Request { lun, attribute, cdb, read, write };
         let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
-        match taken {
-            Some(id) => {
-                let words = [7, u64::from(id.slot), range.unit as u64, u64::from(range.first)];
-                self.note(&words, || match kind {
-                    Kind::Read(_) => format!("command {} reads {range:?}", id.slot),
-                    Kind::Write(_, write) => format!("command {} is write {} of {range:?}", id.slot, write.0),
-                    Kind::Durable(_, write) => {
-                        format!("command {} is write {} of {range:?} with FUA", id.slot, write.0)
-                    }
-                    Kind::Flush => format!("command {} flushes unit {}", id.slot, range.unit),
-                });
-                let places = if is_flush { Places::EMPTY } else { place };
-                if is_flush {
-                    self.kernel.arena().give(&place);
-                }
-                self.tasks.push(Task { id, unit: range.unit, kind, places, began: now, is_aborting: false });
+        let Some(id) = taken else { return self.give_up(now, kind, &place) };
+        let words = [7, u64::from(id.slot), range.unit as u64, u64::from(range.first)];
+        self.note(&words, || {
+            let what = match kind {
+                Kind::Read(_) => format!("reads {range:?}"),
+                Kind::Write(_, write) => format!("is write {} of {range:?}", write.0),
+                Kind::Durable(_, write) => format!("is write {} of {range:?} with FUA", write.0),
+                Kind::Flush => format!("flushes unit {}", range.unit),
+            };
+            format!("command {} {what}, {attribute:?}", id.slot)
+        });
+        self.tasks.push(Task { id, unit: range.unit, kind, places: place, began: now, is_aborting: false });
+    }
+
+    fn take(&mut self, bytes: u32) -> Option<Places> {
+        if bytes == 0 { Some(Places::EMPTY) } else { self.kernel.arena().take(bytes) }
+    }
+
+    /// Writes what a write is to write to its place.
+    fn fill(&mut self, now: Time, range: Range, is_durable: bool, place: &Places) -> Kind {
+        let (id, bytes) = self.registers.borrow_mut().begin_write(now, range);
+        let mut at = 0;
+        for span in place.iter() {
+            let part = &bytes[at..at + span.len as usize];
+            self.kernel.arena().bytes_mut(span).copy_from_slice(part);
+            at += part.len();
+        }
+        if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) }
+    }
+
+    /// What could not be sent.
+    fn give_up(&mut self, now: Time, kind: Kind, place: &Places) {
+        self.kernel.arena().give(place);
+        match kind {
+            Kind::Read(_) => self.registers.borrow_mut().end_read(now),
+            Kind::Write(range, id) | Kind::Durable(range, id) => {
+                let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
+                refused.expect("nobody reads what was never sent");
             }
-            None => {
-                self.kernel.arena().give(&place);
-                match kind {
-                    Kind::Read(_) => self.registers.borrow_mut().end_read(now),
-                    Kind::Write(range, id) | Kind::Durable(range, id) => {
-                        let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
-                        refused.expect("nobody reads what was never sent");
-                    }
-                    Kind::Flush => {}
-                }
-            }
+            Kind::Flush => {}
         }
     }
 

@@ -5,6 +5,7 @@
 //! what is checked of the data, and `world` turns one after the other. Nothing in the cores knows that it is simulated.
 #![forbid(unsafe_code)]
 
+mod attention;
 mod device;
 mod disk;
 mod initiator;

@@ -473,12 +473,15 @@ impl Net {
     /// Everything that the process had which listens there is closed, as when it is killed.
     pub(crate) fn kill(&mut self, portal: SocketAddr) {
         for index in 0..self.open.len() {
-            let peer = match &self.open[index] {
-                Some(Open::Side(side)) if side.local == portal => side.peer,
-                Some(Open::Listening(one)) if one.address == portal => None,
+            let (peer, writer) = match &self.open[index] {
+                Some(Open::Side(side)) if side.local == portal => (side.peer, side.writer),
+                Some(Open::Listening(one)) if one.address == portal => (None, None),
                 Some(Open::Side(_) | Open::Listening(_)) | None => continue,
             };
             self.open[index] = None;
+            if let Some((host, request)) = writer {
+                self.at(self.now, Event::Go { host, request });
+            }
             if let Some(peer) = peer {
                 self.reset(peer);
             }

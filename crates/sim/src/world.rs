@@ -1,8 +1,9 @@
 //! One run: cores and initiators, one turn after the other, until all is done and quiet.
 
+use crate::attention::Attentions;
 use crate::device::Device;
 use crate::disk::Disk;
-use crate::initiator::{Aim, Habits, Initiator, Place};
+use crate::initiator::{Aim, Checks, Habits, Initiator, Place};
 use crate::kernel::{GRAIN_BYTES_MAX, Kernel};
 use crate::net::{Event, Net, Odds, Shared};
 use crate::register::{BLOCK_BYTES, Registers};
@@ -29,6 +30,8 @@ const TARGET: &str = "iqn.2026-11.io.lunette:sim";
 const UNITS_MAX: usize = 3;
 /// How long everything may take to end once nothing goes wrong any more.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Commands, and so many times 16 blocks, that are enough for one life of the target.
+const EFFORT_MAX: u64 = 15_000;
 /// The scratch buffer of a kernel.
 const OWN_BUFFER_BYTES: u64 = reactor::memory::LARGE_BYTES as u64;
 
@@ -75,6 +78,8 @@ struct Plan {
     odds: Odds,
     /// How much longer a turn of a core takes than on a fast one.
     slowness: u32,
+    /// How often a core moves a session, of 1000 turns.
+    moves: u32,
     /// Between two faults of the network, at most; `None`: there are none.
     fault_micros: Option<u64>,
     work: Duration,
@@ -108,6 +113,7 @@ impl Plan {
             arena_bytes: [48 << 20, 128 << 20, 128 << 20][rng.usize(0..3)],
             odds,
             slowness: if is_long { 30 } else { 1 },
+            moves: [0, 1, 10][rng.usize(0..3)],
             fault_micros: [None, Some(20_000), Some(200_000)][rng.usize(0..3)],
             work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) }),
         }
@@ -137,9 +143,9 @@ impl Plan {
 fn habits(rng: &mut Rng) -> Habits {
     let rare = |rng: &mut Rng, most: u32| if rng.bool() { rng.u32(0..=most) } else { 0 };
     Habits {
-        depth: [1, 4, 32][rng.usize(0..3)],
+        depth: [1, 4, 32, 128][rng.usize(0..4)],
         reads: [300, 500, 800][rng.usize(0..3)],
-        long: rare(rng, 200),
+        long: [0, 0, 100, 1000][rng.usize(0..4)],
         flushes: rare(rng, 50),
         aborts: rare(rng, 30),
         resets: rare(rng, 2),
@@ -232,12 +238,15 @@ impl World {
         let (units, blocks) = (plan.kinds.len(), plan.blocks);
         let registers = Rc::new(RefCell::new(Registers::new(units, blocks, plan.crashes > 0)));
         let portal = plan.config().portals[0].listen;
+        let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators, units)));
         let place = Place { portal, target: TARGET.into(), units, blocks };
         let initiator = |index| {
             let host = plan.cores + index;
-            let kernel = Kernel::new(host, net.clone(), 16 << 20, None, 0);
+            let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
             let habits = habits(&mut net.borrow_mut().rng);
-            Initiator::new(host, kernel, net.clone(), registers.clone(), place.clone(), habits)
+            let (registers, attentions) = (registers.clone(), attentions.clone());
+            let checks = Checks { index, registers, attentions };
+            Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits)
         };
         World {
             initiators: (0..plan.initiators).map(initiator).collect(),
@@ -287,7 +296,7 @@ impl World {
         self.plan_fault();
         for life in 1..=self.plan.crashes + 1 {
             let until = self.net.borrow().now.after(self.plan.work);
-            self.run_until(until, |_| false)?;
+            self.run_until(until, |world| world.has_done(u64::from(life) * EFFORT_MAX))?;
             if life <= self.plan.crashes {
                 self.crash(life);
             }
@@ -309,6 +318,12 @@ impl World {
         self.cores.stop();
         self.look_around(usize::MAX);
         self.aim(Aim::Leave, "the cores end", |world| world.waits.iter().all(Option::is_none))
+    }
+
+    /// Whether the initiators have done so much.
+    fn has_done(&self, effort: u64) -> bool {
+        let of_one = |initiator: &Initiator| initiator.commands + initiator.blocks / 16;
+        self.initiators.iter().map(of_one).sum::<u64>() >= effort
     }
 
     /// Goes on until this holds, which must be soon.
@@ -380,6 +395,7 @@ impl World {
         }
         let Some(wait) = self.waits[host] else { return Ok(()) };
         self.turns += 1;
+        self.move_a_session(host);
         self.cores.turn(host, wait);
         while self.cores.work() {}
         let took = self.net.borrow_mut().turned(host, self.plan.slowness);
@@ -395,6 +411,19 @@ impl World {
         drop(net);
         self.look_around(host);
         Ok(())
+    }
+
+    /// A core thinks now and then that it has too much to do.
+    fn move_a_session(&mut self, core: usize) {
+        let mut net = self.net.borrow_mut();
+        if self.count > 1 && net.happens(self.plan.moves) {
+            let (nth, to, now) = (net.rng.usize(0..8), net.rng.usize(0..self.count), net.now);
+            drop(net);
+            if self.cores.move_session(core, nth, to) {
+                let trace = &mut self.net.borrow_mut().trace;
+                trace.note(now, &[core as u64, to as u64], || format!("core {core} moves a session to {to}"));
+            }
+        }
     }
 
     /// Wakes the cores that have messages.

@@ -63,6 +63,12 @@ impl<I: Io> Core<I> {
         true
     }
 
+    /// The same for one of its sessions.
+    pub(crate) fn move_nth(&mut self, nth: usize, to: usize) -> bool {
+        let sessions = self.keys_where(|conn| conn.phase == Phase::Serving);
+        sessions.get(nth).is_some_and(|key| self.begin_move(*key, to))
+    }
+
     /// Moves a session when this core has much more to do than another.
     pub(super) fn balance(&mut self, now: Time) {
         let worked = self.io.processor_time().saturating_sub(self.poller.spun());

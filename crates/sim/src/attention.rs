@@ -1,0 +1,69 @@
+//! Unit attentions that must not be forgotten: of a new session, and of a reset by somebody else (SAM-5 section 5.14).
+
+use proto::time::Time;
+
+/// For each initiator, since when it is logged in, and for each unit, since when it has to be told.
+#[derive(Debug)]
+pub(crate) struct Attentions {
+    sessions: Vec<Session>,
+}
+
+#[derive(Clone, Debug)]
+struct Session {
+    since: Option<Time>,
+    owed: Vec<Option<Time>>,
+    /// When each unit has told something last.
+    told: Vec<Time>,
+}
+
+impl Attentions {
+    pub(crate) fn new(initiators: usize, units: usize) -> Attentions {
+        let session = Session { since: None, owed: vec![None; units], told: vec![Time(0); units] };
+        Attentions { sessions: vec![session; initiators] }
+    }
+
+    /// An initiator has a new session: it has to be told on each unit.
+    pub(crate) fn begins(&mut self, now: Time, initiator: usize) {
+        let session = &mut self.sessions[initiator];
+        session.since = Some(now);
+        session.owed.fill(Some(now));
+    }
+
+    /// Its session is over.
+    pub(crate) fn ends(&mut self, initiator: usize) {
+        let session = &mut self.sessions[initiator];
+        session.since = None;
+        session.owed.fill(None);
+    }
+
+    /// An initiator's reset of a unit has ended that began then: all others who were there have to be told.
+    pub(crate) fn reset(&mut self, now: Time, began: Time, initiator: usize, unit: usize) {
+        for (index, session) in self.sessions.iter_mut().enumerate() {
+            // What was told meanwhile may have been this.
+            let was_told = session.told[unit] >= began;
+            if index != initiator && !was_told && session.since.is_some_and(|since| since < began) {
+                session.owed[unit] = session.owed[unit].or(Some(now));
+            }
+        }
+    }
+
+    /// A unit has told an initiator something.
+    pub(crate) fn told(&mut self, now: Time, initiator: usize, unit: usize) {
+        self.sessions[initiator].told[unit] = now;
+        self.sessions[initiator].owed[unit] = None;
+    }
+
+    /// A unit has done a command that began then.
+    ///
+    /// # Errors
+    /// When it had to tell something first.
+    pub(crate) fn done(&self, began: Time, initiator: usize, unit: usize) -> Result<(), String> {
+        match self.sessions[initiator].owed[unit] {
+            Some(since) if since < began => Err(format!(
+                "unit {unit} owes the initiator a unit attention since {} ns, and did a command from {} ns",
+                since.0, began.0
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
