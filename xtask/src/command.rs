@@ -11,10 +11,15 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
 }
 
+/// What cargo has built there.
+pub(crate) fn built(path: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join(path)
+}
+
 /// The daemon and all else that the command line does, as released.
 pub(crate) fn lunette() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join("release/lunette")
+    built("release/lunette")
 }
 
 /// Builds it.
@@ -22,11 +27,11 @@ pub(crate) fn build_lunette() -> Result {
     succeed(cargo().args(["build", "--release", "--locked", "--package", "lunette"]))
 }
 
-/// Builds it as its tests are built, whose own needs decide some features of what it depends on: after those of the step
-/// `release` there is nothing to do.
+/// Builds it as its benches are built, whose own needs decide some features of what it depends on: the step `instructions`
+/// has little left to build then.
 pub(crate) fn build_lunette_as_tested() -> Result {
-    let tests = ["test", "--release", "--locked", "--package", "lunette", "--test", "it", "--no-run"];
-    succeed(cargo().args(tests))
+    let benches = ["bench", "--locked", "--package", "lunette", "--bench", "instructions", "--no-run"];
+    succeed(cargo().args(benches))
 }
 
 /// The cargo that runs us, started in the repository's root.

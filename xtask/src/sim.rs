@@ -28,6 +28,13 @@ pub(crate) struct Options {
 /// How long a mutant may stay unfound, on one core.
 const MUTANT_MINUTES: &str = "2";
 
+impl Options {
+    /// For so long, from a fresh seed on.
+    pub(crate) fn of_minutes(minutes: f64) -> Options {
+        Options { seed: None, minutes, trace: false, mutants: false, only: None }
+    }
+}
+
 /// Builds the simulator as released, and runs it.
 pub(crate) fn run(options: &Options) -> Result {
     if options.mutants {

@@ -1,13 +1,15 @@
 //! Everything that continuous integration checks, in steps (`cargo xtask test`), and what takes longer than developers
 //! wait for (`cargo xtask soak`).
 
-use crate::command::{Result, cargo, describe, exists, root, succeed};
+use crate::command::{
+    Result, build_lunette_as_tested, built, cargo, command, describe, exists, lunette, root, succeed,
+};
 use crate::vm::Played;
-use crate::{fuzz, instructions, packages, tidy, vm};
+use crate::{fuzz, instructions, packages, sim, tidy, vm};
 use clap::ValueEnum;
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader};
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// Options of `cargo xtask test`.
@@ -17,8 +19,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "STEP")]
     only: Vec<Step>,
     /// How long each fuzz target runs.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 2)]
     fuzz_seconds: u64,
+    /// How long the simulator runs.
+    #[arg(long, default_value_t = 2.0)]
+    sim_minutes: f64,
     /// Write how long each step took into CONTRIBUTING.md.
     #[arg(long, conflicts_with = "only")]
     record: bool,
@@ -55,11 +60,13 @@ enum Step {
     Instructions,
     /// Each of Linux's own initiators in a virtual machine, and one outage.
     Vm,
+    /// Whole cores in a simulated world, from fresh seeds; it runs beside the steps after `tests`.
+    Sim,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Soak {
-    /// The tests that `cargo xtask test` leaves out: libiscsi's suite on every kind of unit.
+    /// The tests that `cargo xtask test` leaves out, as libiscsi's suite on every kind of unit.
     Tests,
     /// The target's tests in the ways to wait for work that are not the default.
     Polls,
@@ -69,6 +76,8 @@ enum Soak {
     Vm,
     /// Fuzz targets, at length.
     Fuzz,
+    /// The simulator, as released, for an hour.
+    Sim,
 }
 
 /// Tests that take minutes are in modules of this name.
@@ -93,7 +102,8 @@ const POLL_TESTS: [&str; 3] = [
 
 /// Runs the chosen steps, all of them by default, up to the first that fails.
 pub(crate) fn run(options: &Options) -> Result {
-    let times = run_steps(&options.only, |step, summary| run_step(step, options, summary))?;
+    let mut simulation = None;
+    let times = run_steps(&options.only, |step, summary| run_step(step, options, &mut simulation, summary))?;
     let seconds: u64 = times.iter().map(|(_, seconds)| seconds).sum();
     if seconds > MINUTES_MAX * 60 {
         println!("that is more than {MINUTES_MAX} minutes: find out which step has grown");
@@ -133,7 +143,12 @@ fn run_steps<S: ValueEnum + PartialEq + Copy>(
     Ok(times)
 }
 
-fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result {
+fn run_step(
+    step: Step,
+    options: &Options,
+    simulation: &mut Option<Simulation>,
+    summary: &mut Vec<String>,
+) -> Result {
     match step {
         Step::Format => {
             succeed(cargo().args(["fmt", "--all", "--check"]))?;
@@ -155,14 +170,59 @@ fn run_step(step: Step, options: &Options, summary: &mut Vec<String>) -> Result 
             tests.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", "--skip", SOAK]);
             run_tests(&mut tests, summary)
         }
-        Step::Fuzz => fuzz::run_all(options.fuzz_seconds),
+        Step::Fuzz => {
+            if options.only.is_empty() || options.only.contains(&Step::Sim) {
+                *simulation = Some(Simulation::start(options.sim_minutes)?);
+            }
+            fuzz::run_all(options.fuzz_seconds)
+        }
         Step::Release => {
-            let test =
-                ["test", "--release", "--locked", "--package", "lunette", "--test", "it", "--", "cli::"];
-            run_tests(cargo().args(test), summary)
+            build_lunette_as_tested()?;
+            let test = ["test", "--locked", "--package", "lunette", "--test", "it", "--", "cli::"];
+            run_tests(cargo().env("LUNETTE_TEST_PROGRAM", lunette()).args(test), summary)
         }
         Step::Instructions => instructions::run(&instructions::Options::default()),
         Step::Vm => play(Played::Test),
+        Step::Sim => match simulation.take() {
+            Some(simulation) => simulation,
+            None => Simulation::start(options.sim_minutes)?,
+        }
+        .finish(summary),
+    }
+}
+
+/// The simulator while it runs: ended with what has started it.
+struct Simulation(Child);
+
+impl Simulation {
+    /// Starts it as it was built with its tests, with overflow checks.
+    fn start(minutes: f64) -> Result<Simulation> {
+        succeed(cargo().args(["test", "--workspace", "--locked", "--no-run", "--quiet"]))?;
+        let mut simulator = command(built("debug/sim"));
+        simulator.args(["--minutes", &minutes.to_string()]).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let child = simulator.spawn().map_err(|error| format!("the simulator cannot be started: {error}"))?;
+        Ok(Simulation(child))
+    }
+
+    fn finish(mut self, summary: &mut Vec<String>) -> Result {
+        let mut said = String::new();
+        let stdout = self.0.stdout.take().ok_or("the simulator has been waited for")?;
+        BufReader::new(stdout).read_to_string(&mut said).map_err(|error| error.to_string())?;
+        print!("{said}");
+        let status = self.0.wait().map_err(|error| error.to_string())?;
+        if !status.success() {
+            return Err(format!("the simulator found a fault ({status}): its seed is above"));
+        }
+        summary.extend(said.lines().last().map(|line| format!("simulation: {line}")));
+        Ok(())
+    }
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        // Both fail when it is over already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -193,6 +253,7 @@ fn soak_step(step: Soak, options: &SoakOptions, summary: &mut Vec<String>) -> Re
         }),
         Soak::Vm => play(Played::Soak),
         Soak::Fuzz => fuzz::run_all(options.fuzz_seconds),
+        Soak::Sim => sim::run(&sim::Options::of_minutes(60.0)),
     }
 }
 
@@ -221,7 +282,7 @@ fn record(times: &[(String, u64)]) -> Result {
 
 /// Tests at a time: they wait more than they work.
 fn threads() -> usize {
-    2 * std::thread::available_parallelism().map_or(1, usize::from)
+    3 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Cargo looks for its subcommands in its own directory too.

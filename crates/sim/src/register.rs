@@ -187,6 +187,9 @@ impl Registers {
             let candidates = &mut self.units[range.unit][block];
             let mut seen: Option<WriteId> = None;
             let mut is_whole = true;
+            let surely = latest_before(candidates, began);
+            // Of all that may be found, once a piece is not of one write.
+            let mut stamps = None;
             for found in bytes.chunks(STAMP_BYTES) {
                 let id = read_stamp(found, range.unit, block);
                 if id.is_some() && seen == id {
@@ -194,11 +197,15 @@ impl Registers {
                 }
                 is_whole &= seen.is_none();
                 seen = id;
-                if id.is_some_and(|id| is_legal(candidates, id, began)) {
+                if id.is_some_and(|id| candidates.iter().any(|one| one.id == id && one.end >= surely)) {
                     continue;
                 }
                 is_whole = false;
-                if !is_torn(candidates, began, found, range.unit, block) {
+                let stamps = stamps.get_or_insert_with(|| {
+                    let legal = candidates.iter().filter(|one| one.end >= surely);
+                    legal.map(|one| stamp(one.id, range.unit, block)).collect::<Vec<_>>()
+                });
+                if !is_torn(stamps, found) {
                     let what = format!("unit {} block {block}: {} found", range.unit, when(began, now));
                     return Err(match id {
                         Some(id) => format!("{what} write {}, {}", id.0, listed(candidates)),
@@ -228,16 +235,15 @@ fn prune(candidates: &mut Vec<Candidate>, since: Time, may_crash: bool) {
     }
 }
 
-fn is_legal(candidates: &[Candidate], id: WriteId, began: Time) -> bool {
-    let Some(found) = candidates.iter().rfind(|one| one.id == id) else { return false };
-    !candidates.iter().any(|other| other.is_sure && other.start > found.end && other.end < began)
+/// When the latest write began that surely took effect before a read: what had ended by then is not found.
+fn latest_before(candidates: &[Candidate], read: Time) -> Time {
+    let surely = candidates.iter().filter(|one| one.is_sure && one.end < read);
+    surely.map(|one| one.start).max().unwrap_or(Time(0))
 }
 
 /// Whether these bytes are of more than one write that may be found: a READ of memory is sent from there, piece by piece, while
 /// others write.
-fn is_torn(candidates: &[Candidate], began: Time, found: &[u8], unit: usize, block: usize) -> bool {
-    let legal = candidates.iter().filter(|one| is_legal(candidates, one.id, began));
-    let stamps: Vec<_> = legal.map(|one| stamp(one.id, unit, block)).collect();
+fn is_torn(stamps: &[[u8; STAMP_BYTES]], found: &[u8]) -> bool {
     let is_of_one = |(at, byte): (usize, &u8)| stamps.iter().any(|stamp| stamp[at] == *byte);
     stamps.len() > 1 && found.iter().enumerate().all(is_of_one)
 }

@@ -162,38 +162,6 @@ fn another_address_is_told_and_answers_come_from_it() {
 }
 
 #[test]
-fn hundreds_of_removals_cost_no_memory() {
-    const CYCLES: usize = 200;
-    const GROWTH_BYTES_MAX: u64 = 8 << 20;
-    let network = Network::new(1500, 4);
-    let host = Host::new(&network.target, 1500, ONE);
-    let daemon = serve(&network, &["ram:1M,aoe=1.1"]);
-    let descriptors =
-        || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("its descriptors").count();
-    let mut guest = Guest::find(&network.initiator, 1, 1);
-    let mut before = None;
-    for cycle in 0..CYCLES {
-        // Not each of them is served before it goes again.
-        if cycle % 4 == 0 {
-            guest.write(cycle as u64, &[cycle as u8; SECTOR]).expect("WRITE SECTORS");
-        }
-        host.remove();
-        host.make(1500, ONE);
-        // The first ones touch memory that is used again and again.
-        if cycle == CYCLES / 10 {
-            guest.config(0, b"").expect("it is served");
-            before = Some((daemon.resident_bytes(), descriptors()));
-        }
-    }
-    assert_eq!(guest.read(CYCLES as u64 - 4, 1), Ok(vec![CYCLES as u8 - 4; SECTOR]));
-    let (memory, count) = before.expect("there were some");
-    let grown = daemon.resident_bytes().saturating_sub(memory);
-    assert!(grown < GROWTH_BYTES_MAX, "memory grew by {grown} bytes");
-    wait_until("old sockets are closed", || descriptors() <= count + 2);
-    daemon.stop();
-}
-
-#[test]
 fn what_is_still_in_a_store_is_over_before_its_initiator_is_served_again() {
     let network = Network::new(1500, 5);
     let host = Host::new(&network.target, 1500, ONE);
@@ -226,31 +194,6 @@ fn what_is_still_in_a_store_is_over_before_its_initiator_is_served_again() {
 }
 
 #[test]
-fn an_initiators_own_interface_may_go_and_change_under_verified_load() {
-    let network = Network::new(9000, 6);
-    let host = Host::new(&network.initiator, 9000, ONE);
-    let daemon = serve(&network, &["ram:32M,aoe=1.1"]);
-    let front = ["--listen", &format!("{INITIATOR}:0"), "--lun", URL];
-    let front = Daemon::serve_within(&network.initiator, front);
-    let url = front.lun(0).to_string();
-    let mut load = Load::within(&network.initiator, &url, &["--bs", "16K", "--iodepth", "8"]);
-    load.get_on();
-    host.remove();
-    wait_until("it is missed", || said(&front, GONE) > 0);
-    host.make(9000, ONE);
-    load.get_on();
-    host.set(&format!("address {OTHER}"));
-    load.get_on();
-    for mtu in ["mtu 1500", "mtu 9000"] {
-        host.set(mtu);
-        load.get_on();
-    }
-    load.stop();
-    front.stop();
-    daemon.stop();
-}
-
-#[test]
 fn a_copy_goes_on_when_the_targets_interface_is_made_again() {
     let network = Network::new(1500, 7);
     let host = Host::new(&network.target, 1500, ONE);
@@ -278,4 +221,66 @@ fn a_copy_goes_on_when_the_targets_interface_is_made_again() {
 fn file(path: &Path) -> String {
     std::fs::write(path, crate::support::Noise(11).bytes(64 << 20)).expect("a file");
     path.to_str().expect("UTF-8").to_owned()
+}
+
+/// They take a minute: `cargo xtask soak` runs them.
+mod soak {
+    use super::*;
+
+    #[test]
+    fn hundreds_of_removals_cost_no_memory() {
+        const CYCLES: usize = 200;
+        const GROWTH_BYTES_MAX: u64 = 8 << 20;
+        let network = Network::new(1500, 4);
+        let host = Host::new(&network.target, 1500, ONE);
+        let daemon = serve(&network, &["ram:1M,aoe=1.1"]);
+        let descriptors =
+            || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("its descriptors").count();
+        let mut guest = Guest::find(&network.initiator, 1, 1);
+        let mut before = None;
+        for cycle in 0..CYCLES {
+            // Not each of them is served before it goes again.
+            if cycle % 4 == 0 {
+                guest.write(cycle as u64, &[cycle as u8; SECTOR]).expect("WRITE SECTORS");
+            }
+            host.remove();
+            host.make(1500, ONE);
+            // The first ones touch memory that is used again and again.
+            if cycle == CYCLES / 10 {
+                guest.config(0, b"").expect("it is served");
+                before = Some((daemon.resident_bytes(), descriptors()));
+            }
+        }
+        assert_eq!(guest.read(CYCLES as u64 - 4, 1), Ok(vec![CYCLES as u8 - 4; SECTOR]));
+        let (memory, count) = before.expect("there were some");
+        let grown = daemon.resident_bytes().saturating_sub(memory);
+        assert!(grown < GROWTH_BYTES_MAX, "memory grew by {grown} bytes");
+        wait_until("old sockets are closed", || descriptors() <= count + 2);
+        daemon.stop();
+    }
+
+    #[test]
+    fn an_initiators_own_interface_may_go_and_change_under_verified_load() {
+        let network = Network::new(9000, 6);
+        let host = Host::new(&network.initiator, 9000, ONE);
+        let daemon = serve(&network, &["ram:32M,aoe=1.1"]);
+        let front = ["--listen", &format!("{INITIATOR}:0"), "--lun", URL];
+        let front = Daemon::serve_within(&network.initiator, front);
+        let url = front.lun(0).to_string();
+        let mut load = Load::within(&network.initiator, &url, &["--bs", "16K", "--iodepth", "8"]);
+        load.get_on();
+        host.remove();
+        wait_until("it is missed", || said(&front, GONE) > 0);
+        host.make(9000, ONE);
+        load.get_on();
+        host.set(&format!("address {OTHER}"));
+        load.get_on();
+        for mtu in ["mtu 1500", "mtu 9000"] {
+            host.set(mtu);
+            load.get_on();
+        }
+        load.stop();
+        front.stop();
+        daemon.stop();
+    }
 }

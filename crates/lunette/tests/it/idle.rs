@@ -6,41 +6,50 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Write;
 use std::process::Command;
 
-/// Sessions of one unit, as many as open files allow.
-const SESSIONS: u64 = 10_000;
 /// What else a process has open.
 const OTHER_FILES: u64 = 256;
 /// What one of them may cost the daemon.
 const SESSION_BYTES_MAX: u64 = 32 << 10;
 
-/// Set in the process of its own that counts: the limit of open files is that of a process, and others have theirs.
+/// How many sessions a process of its own counts: the limit of open files is that of a process, and other tests have theirs.
 const COUNTS: &str = "LUNETTE_TEST_IDLE";
 
 #[test]
 fn an_idle_session_costs_less_than_32_kib() {
-    if std::env::var_os(COUNTS).is_some() {
-        return count();
+    cost_little("idle::an_idle_session_costs_less_than_32_kib", 2000);
+}
+
+/// Takes half a minute: `cargo xtask soak` runs it.
+mod soak {
+    #[test]
+    fn so_it_does_among_ten_thousand() {
+        super::cost_little("idle::soak::so_it_does_among_ten_thousand", 10_000);
     }
-    let this = std::env::current_exe().expect("this program");
-    let mut counts = Command::new(this);
-    counts.args(["--exact", "idle::an_idle_session_costs_less_than_32_kib"]).env(COUNTS, "1");
-    let output = counts.output().expect("it starts");
+}
+
+fn cost_little(test: &str, sessions: u64) {
+    if std::env::var_os(COUNTS).is_some() {
+        return count(sessions);
+    }
+    let mut counts = Command::new(std::env::current_exe().expect("this program"));
+    let output = counts.args(["--exact", test]).env(COUNTS, "").output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout);
     tell(String::from_utf8_lossy(&output.stderr).trim_end());
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
-fn count() {
-    let sessions = raise_descriptor_limit().saturating_sub(OTHER_FILES).min(SESSIONS);
-    if sessions < SESSIONS {
-        tell(&format!("the limit of open files allows {sessions} sessions instead of {SESSIONS}"));
+/// Sessions of one unit, as many as open files allow.
+fn count(wanted: u64) {
+    let sessions = raise_descriptor_limit(wanted + OTHER_FILES).saturating_sub(OTHER_FILES);
+    if sessions < wanted {
+        tell(&format!("the limit of open files allows {sessions} sessions instead of {wanted}"));
     }
     assert!(sessions >= 500, "the limit of open files allows too few sessions to count what one costs");
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = directory.path().join("lunette.toml");
     let text = format!(
         "keep_alive = \"1h\"\n[[lun]]\nname = \"a\"\nram = \"16M\"\n[[target]]\nname = \"iqn.2026-11.io.lunette:idle\"\n\
-         sessions_max = {SESSIONS}\n"
+         sessions_max = {wanted}\n"
     );
     std::fs::write(&config, text).expect("a file can be written");
     let daemon = Daemon::serve([std::ffi::OsStr::new("--config"), config.as_os_str()]);
@@ -72,8 +81,7 @@ fn tell(line: &str) {
 }
 
 /// As many open files as may be, for this process and the daemon that it starts.
-fn raise_descriptor_limit() -> u64 {
-    let wanted = SESSIONS + OTHER_FILES;
+fn raise_descriptor_limit(wanted: u64) -> u64 {
     let hard = getrlimit(Resource::Nofile).maximum;
     let raise =
         |limit: u64| setrlimit(Resource::Nofile, Rlimit { current: Some(limit), maximum: Some(limit) });

@@ -124,9 +124,7 @@ fn with_few_descriptors(folder: &Path) -> Daemon {
     let state = folder.join("state").display().to_string();
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--lun", "ram:1M,serial=few", "--state-dir", &state];
     let mut command = Command::new("sh");
-    command
-        .args(["-c", "ulimit -n 128 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lunette")])
-        .args(arguments);
+    command.args(["-c", "ulimit -n 128 && exec \"$0\" \"$@\""]).arg(Daemon::program()).args(arguments);
     Daemon::start(&mut command)
 }
 

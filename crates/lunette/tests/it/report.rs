@@ -143,7 +143,7 @@ fn no_target_outlives_a_report() {
         let out = directory.path().join(format!("{signal:?}"));
         // Whoever runs the tests may ignore SIGHUP, as nohup does; a report would then go on, too.
         let mut command = Command::new("env");
-        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_lunette"), "report"]).stdin(Stdio::null());
+        command.arg("--default-signal=HUP").arg(Daemon::program()).arg("report").stdin(Stdio::null());
         command.arg(&plan).arg("-o").arg(&out).stderr(Stdio::null());
         let mut report = command.spawn().expect("lunette runs");
         let mut target = None;
@@ -260,7 +260,7 @@ fn a_link_that_cannot_be_made_is_told_before_anything_runs() {
     let (plan, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
     fs::write(&plan, "[[target]]\nname = 'a'\nlink = '1gbit'\n[[matrix]]\n").expect("written");
     let mut command = tool("setpriv");
-    command.args(["--bounding-set", "-net_admin,-sys_admin", env!("CARGO_BIN_EXE_lunette"), "report"]);
+    command.args(["--bounding-set", "-net_admin,-sys_admin"]).arg(Daemon::program()).arg("report");
     let refused = command.arg(&plan).arg("-o").arg(&out).output().expect("setpriv runs");
     assert_eq!(refused.status.code(), Some(2), "{}", told(&refused));
     for part in ["no link (1 Gbit/s) can be made: ", "not permitted", "run lunette report so, or leave out"] {

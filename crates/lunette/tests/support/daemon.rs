@@ -2,6 +2,7 @@
 
 use super::net::Namespace;
 use super::tools::{read_text, tail, tool, wait};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -52,9 +53,14 @@ impl Daemon {
         command
     }
 
-    /// The daemon's program.
+    /// The daemon's program: the one that was built with these tests, or another build of it.
+    pub fn program() -> OsString {
+        std::env::var_os("LUNETTE_TEST_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_lunette").into())
+    }
+
+    /// A command of it.
     pub fn command() -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lunette"));
+        let mut command = Command::new(Self::program());
         command.stdin(Stdio::null());
         command
     }
