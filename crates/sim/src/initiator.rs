@@ -28,7 +28,7 @@ const BLOCKS_MAX: u32 = 512;
 const CONNECT: u64 = 3;
 /// Ends of commands that are looked at twice.
 const GOOD_WORD: &str = "good";
-const ATTENTION: &str = "unit attention";
+const BUSY_WORD: &str = "busy";
 /// Why the initiator itself gives up a connection that works.
 const RETURN: &str = "it comes back on another connection";
 
@@ -377,10 +377,12 @@ impl Initiator {
         self.commands += 1;
         self.blocks += u64::from(task.places.len() / BLOCK_BYTES);
         let (words, fate) = self.judge(&task, &completion)?;
+        // What other commands still have to say may be what is owed, or an abort has kept it from being said.
+        let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
         match words {
-            ATTENTION => self.attentions.borrow_mut().told(now, self.index, task.unit),
-            GOOD_WORD => self.attentions.borrow().done(task.began, self.index, task.unit)?,
-            _ => {}
+            GOOD_WORD if is_last => self.attentions.borrow().done(task.began, self.index, task.unit)?,
+            GOOD_WORD | BUSY_WORD => {}
+            _ => self.attentions.borrow_mut().told(now, self.index, task.unit),
         }
         self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
             format!("command {} ends: {words}", completion.task.slot)
@@ -427,8 +429,8 @@ impl Initiator {
                 }
                 Ok((GOOD_WORD, Fate::Done))
             }
-            BUSY | TASK_SET_FULL => Ok(("busy", Fate::Refused)),
-            CHECK_CONDITION if key == UNIT_ATTENTION => Ok((ATTENTION, Fate::Refused)),
+            BUSY | TASK_SET_FULL => Ok((BUSY_WORD, Fate::Refused)),
+            CHECK_CONDITION if key == UNIT_ATTENTION => Ok(("unit attention", Fate::Refused)),
             CHECK_CONDITION if key == ABORTED_COMMAND => Ok(("aborted command", Fate::Unsure)),
             _ => Err(format!("a command ended with status {status:#04x}, sense {sense:02x?}")),
         }
