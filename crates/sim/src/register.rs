@@ -112,7 +112,7 @@ impl Registers {
     ) -> Result<(), String> {
         let since = self.reads.iter().copied().min().unwrap_or(now);
         for candidates in &mut self.units[range.unit][range.indices()] {
-            match candidates.iter_mut().find(|one| one.id == id) {
+            match candidates.iter_mut().rfind(|one| one.id == id) {
                 Some(one) if fate != Fate::Refused => {
                     one.end = one.end.min(now);
                     one.is_sure |= matches!(fate, Fate::Done | Fate::Durable);
@@ -124,7 +124,10 @@ impl Registers {
                 Some(_) => candidates.retain(|one| one.id != id),
                 None => {}
             }
-            prune(candidates, since, self.may_crash);
+            // Now and then, as many stay while nothing of them is durable.
+            if candidates.len().is_power_of_two() {
+                prune(candidates, since, self.may_crash);
+            }
         }
         Ok(())
     }
