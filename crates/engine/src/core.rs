@@ -373,8 +373,7 @@ impl<I: Io> Core<I> {
 
     /// One turn: completions, messages, then everything that became ready goes out together.
     pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
-        let mut work = Work::None;
-        self.run_all();
+        let mut work = if self.run_all() { Work::Own } else { Work::None };
         for completion in completions.drain(..) {
             work = work.max(kind::work(completion.tag));
             self.dispatch(completion);

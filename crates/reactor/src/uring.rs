@@ -28,8 +28,9 @@ use wire::{Places, Span};
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
-/// Turns that find nothing, one after the other, for one reading of the clock: a few microseconds.
-const SPINS_PER_CLOCK: u32 = 32;
+/// Turns that find nothing, one after the other, for one reading of the clock: a microsecond. Those that try receives take
+/// longer than the reading.
+const SPINS_PER_CLOCK: u32 = 8;
 
 /// Receives and reads in one turn that there is room for from the start.
 const FILLS_AT_START: usize = 256;
@@ -495,7 +496,9 @@ impl Io for Uring {
         let has_entered = self.enter(if may_wait { wait } else { Wait::No });
         self.waker.get_up();
         self.receive_hot(completions);
-        let is_spin = !has_entered && completions.len() == before && self.ring.completion().is_empty();
+        let has_tried = !self.hot.receives.is_empty();
+        let is_spin =
+            !has_entered && !has_tried && completions.len() == before && self.ring.completion().is_empty();
         self.spins = if is_spin { self.spins % SPINS_PER_CLOCK + 1 } else { 0 };
         // The first spin says how long the work before it took.
         if self.spins <= 1 {

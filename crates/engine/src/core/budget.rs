@@ -185,9 +185,10 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A turn begins: goes on with what gave way in earlier ones.
-    pub(super) fn run_all(&mut self) {
+    /// A turn begins: goes on with what gave way in earlier ones. Whether there was any.
+    pub(super) fn run_all(&mut self) -> bool {
         self.budget.refill();
+        let goes_on = !self.budget.is_idle();
         self.work();
         while self.budget.left > 0
             && let Some((key, rest)) = self.budget.next()
@@ -203,6 +204,7 @@ impl<I: Io> Core<I> {
                 }
             }
         }
+        goes_on
     }
 }
 

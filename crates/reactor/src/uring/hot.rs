@@ -56,7 +56,10 @@ impl Hot {
 
     /// A receive that was asked for at `since` has ended.
     pub(super) fn received(&mut self, socket: i32, since: Time, now: Time) {
-        self.is_hot[hint(socket)] = !is_over(since, now);
+        // A core that sleeps has no use for it.
+        if self.is_on {
+            self.is_hot[hint(socket)] = !is_over(since, now);
+        }
     }
 
     /// Whether a receive is listed. One more than are tried says that they are too many.
