@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result {
 
 /// Runs every target for some seconds.
 pub(crate) fn run_all(seconds: u64) -> Result {
-    run_targets(&targets()?, |target| if BRIEF.contains(&target) { seconds / 4 } else { seconds })
+    run_targets(&targets()?, |target| if BRIEF.contains(&target) { (seconds / 4).max(1) } else { seconds })
 }
 
 /// The targets are the files in `fuzz/fuzz_targets`.

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "STEP")]
     only: Vec<Step>,
     /// How long each fuzz target runs.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 3)]
     fuzz_seconds: u64,
     /// How long the simulator runs.
     #[arg(long, default_value_t = 2.0)]
