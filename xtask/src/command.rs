@@ -29,7 +29,7 @@ pub(crate) fn build_lunette() -> Result {
 
 /// Builds it as its benches are built, whose own needs decide some features of what it depends on: the step `instructions`
 /// has little left to build then.
-pub(crate) fn build_lunette_as_tested() -> Result {
+pub(crate) fn build_lunette_as_benched() -> Result {
     let benches = ["bench", "--locked", "--package", "lunette", "--bench", "instructions", "--no-run"];
     succeed(cargo().args(benches))
 }

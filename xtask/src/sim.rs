@@ -112,3 +112,18 @@ fn is_found(base: &Path, tree: &Path, name: &str) -> Result<bool> {
     println!("{name}: {:.1} s, {line}", begun.elapsed().as_secs_f64());
     Ok(!ran.status.success())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are run by hand, and would be found useless only then.
+    #[test]
+    fn every_mutant_applies_to_the_tree() {
+        let patches = patches("").unwrap();
+        assert!(!patches.is_empty());
+        for patch in patches {
+            succeed(command("git").args(["apply", "--check"]).arg(patch)).unwrap();
+        }
+    }
+}

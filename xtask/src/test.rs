@@ -2,7 +2,7 @@
 //! wait for (`cargo xtask soak`).
 
 use crate::command::{
-    Result, build_lunette_as_tested, built, cargo, command, describe, exists, lunette, root, succeed,
+    Result, build_lunette_as_benched, built, cargo, command, describe, exists, lunette, root, succeed,
 };
 use crate::vm::Played;
 use crate::{fuzz, instructions, packages, sim, tidy, vm};
@@ -177,7 +177,7 @@ fn run_step(
             fuzz::run_all(options.fuzz_seconds)
         }
         Step::Release => {
-            build_lunette_as_tested()?;
+            build_lunette_as_benched()?;
             let test = ["test", "--locked", "--package", "lunette", "--test", "it", "--", "cli::"];
             run_tests(cargo().env("LUNETTE_TEST_PROGRAM", lunette()).args(test), summary)
         }

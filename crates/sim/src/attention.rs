@@ -2,7 +2,7 @@
 
 use proto::time::Time;
 
-/// For each initiator, since when it is logged in, and for each unit, since when it has to be told.
+/// For each initiator, since when it is logged in, and for each unit, since when it is owed a unit attention.
 #[derive(Debug)]
 pub(crate) struct Attentions {
     sessions: Vec<Session>,
@@ -12,17 +12,17 @@ pub(crate) struct Attentions {
 struct Session {
     since: Option<Time>,
     owed: Vec<Option<Time>>,
-    /// When each unit has told something last.
-    told: Vec<Time>,
+    /// When each unit last reported one.
+    reported: Vec<Time>,
 }
 
 impl Attentions {
     pub(crate) fn new(initiators: usize, units: usize) -> Attentions {
-        let session = Session { since: None, owed: vec![None; units], told: vec![Time(0); units] };
+        let session = Session { since: None, owed: vec![None; units], reported: vec![Time(0); units] };
         Attentions { sessions: vec![session; initiators] }
     }
 
-    /// An initiator has a new session: it has to be told on each unit.
+    /// An initiator has a new session: each unit owes it one.
     pub(crate) fn begins(&mut self, now: Time, initiator: usize) {
         let session = &mut self.sessions[initiator];
         session.since = Some(now);
@@ -36,27 +36,27 @@ impl Attentions {
         session.owed.fill(None);
     }
 
-    /// An initiator's reset of a unit has ended that began then: all others who were there have to be told.
+    /// An initiator's reset of a unit has ended that began then: all others who were there are owed one.
     pub(crate) fn reset(&mut self, now: Time, began: Time, initiator: usize, unit: usize) {
         for (index, session) in self.sessions.iter_mut().enumerate() {
-            // What was told meanwhile may have been this.
-            let was_told = session.told[unit] >= began;
-            if index != initiator && !was_told && session.since.is_some_and(|since| since < began) {
+            // What was reported meanwhile may have been this.
+            let was_reported = session.reported[unit] >= began;
+            if index != initiator && !was_reported && session.since.is_some_and(|since| since < began) {
                 session.owed[unit] = session.owed[unit].or(Some(now));
             }
         }
     }
 
-    /// A unit has told an initiator something.
-    pub(crate) fn told(&mut self, now: Time, initiator: usize, unit: usize) {
-        self.sessions[initiator].told[unit] = now;
+    /// A unit has reported one to an initiator.
+    pub(crate) fn reported(&mut self, now: Time, initiator: usize, unit: usize) {
+        self.sessions[initiator].reported[unit] = now;
         self.sessions[initiator].owed[unit] = None;
     }
 
     /// A unit has done a command that began then.
     ///
     /// # Errors
-    /// When it had to tell something first.
+    /// When it owed a unit attention first.
     pub(crate) fn done(&self, began: Time, initiator: usize, unit: usize) -> Result<(), String> {
         match self.sessions[initiator].owed[unit] {
             Some(since) if since < began => Err(format!(

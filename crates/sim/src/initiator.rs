@@ -382,7 +382,7 @@ impl Initiator {
         match words {
             GOOD_WORD if is_last => self.attentions.borrow().done(task.began, self.index, task.unit)?,
             GOOD_WORD | BUSY_WORD => {}
-            _ => self.attentions.borrow_mut().told(now, self.index, task.unit),
+            _ => self.attentions.borrow_mut().reported(now, self.index, task.unit),
         }
         self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
             format!("command {} ends: {words}", completion.task.slot)

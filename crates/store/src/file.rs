@@ -68,10 +68,9 @@ impl Grain {
     }
 }
 
-/// A disk in a file or on a block device.
-pub struct FileStore {
-    path: PathBuf,
-    file: File,
+/// What was found out about a file or device when it was opened.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
     kind: Kind,
     grain: Grain,
     /// The unit in which holes are punched and ranges zeroed by the kernel; the rest is written.
@@ -81,6 +80,13 @@ pub struct FileStore {
     /// The file system keeps its files in memory.
     in_memory: bool,
     solid_state: bool,
+}
+
+/// A disk in a file or on a block device.
+pub struct FileStore {
+    path: PathBuf,
+    file: File,
+    shape: Shape,
     size: AtomicU64,
     can_punch: AtomicBool,
     /// It could when [`Store::refresh`] was called last.
@@ -110,7 +116,7 @@ impl FileStore {
     /// Whether a durable write is a write and then one of the file's syncs: a write that syncs by itself (RWF_DSYNC) would
     /// take the page cache's error from others. Direct I/O leaves nothing there, and tmpfs has nothing to write back.
     fn syncs_apart(&self) -> bool {
-        !self.grain.is_direct() && !self.in_memory
+        !self.shape.grain.is_direct() && !self.shape.in_memory
     }
 }
 
@@ -119,25 +125,25 @@ impl Store for FileStore {
         Traits {
             size_bytes: self.size(),
             blocks: None,
-            discards: !self.read_only && self.can_punch.load(Ordering::Relaxed),
-            discard_granularity_bytes: self.discard_bytes,
+            discards: !self.shape.read_only && self.can_punch.load(Ordering::Relaxed),
+            discard_granularity_bytes: self.shape.discard_bytes,
             // RWF_ATOMIC would be needed to keep a write whole when power fails.
             atomic_write_bytes_max: 0,
             compare_write_bytes_max: u32::MAX,
             volatile_cache: true,
-            read_only: self.read_only,
-            solid_state: self.solid_state,
+            read_only: self.shape.read_only,
+            solid_state: self.shape.solid_state,
             cryptographic_erase: false,
         }
     }
 
     fn refresh(&self) -> Result<Option<Traits>, String> {
         let lost = |problem: String| format!("{}: {problem}", self.path.display());
-        let found = probe::size(&self.file, self.kind).map_err(|error| lost(error.to_string()))?;
+        let found = probe::size(&self.file, self.shape.kind).map_err(|error| lost(error.to_string()))?;
         if found == 0 {
             return Err(lost("it is empty now: cut off, or a device without a medium".into()));
         }
-        let size = found - found % u64::from(self.grain.offset);
+        let size = found - found % u64::from(self.shape.grain.offset);
         let before = self.size.swap(size, Ordering::Relaxed);
         let punches = self.can_punch.load(Ordering::Relaxed);
         let punched = self.could_punch.swap(punches, Ordering::Relaxed);
@@ -145,19 +151,19 @@ impl Store for FileStore {
     }
 
     fn misplaced(&self) -> io::Result<Option<String>> {
-        let problem = probe::misplaced(&self.path, &self.file, self.kind)?;
+        let problem = probe::misplaced(&self.path, &self.file, self.shape.kind)?;
         Ok(problem.map(|problem| format!("{}: {problem}", self.path.display())))
     }
 
     fn describe(&self) -> String {
-        let kind = match self.kind {
+        let kind = match self.shape.kind {
             Kind::File => "file",
             Kind::Block => "block device",
         };
         let path = self.path.display();
         let size = Size(self.size());
-        match self.grain.is_direct() {
-            true => format!("{kind} {path}, {size}, direct I/O in {}-byte blocks", self.grain.offset),
+        match self.shape.grain.is_direct() {
+            true => format!("{kind} {path}, {size}, direct I/O in {}-byte blocks", self.shape.grain.offset),
             false => format!("{kind} {path}, {size}, through the page cache"),
         }
     }

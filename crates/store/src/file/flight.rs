@@ -180,7 +180,7 @@ impl Flight {
     /// Remembers what was given back and what was written up to here, while it is still locked. `all`: the whole
     /// range is finished.
     pub(super) fn note(&mut self, store: &FileStore, all: bool) {
-        if store.kind != Kind::Block || !writes(&self.op) {
+        if store.shape.kind != Kind::Block || !writes(&self.op) {
             return;
         }
         let gives_back = matches!(self.op, Op::Discard { .. } | Op::Zero { unmap: true, .. });
@@ -189,7 +189,7 @@ impl Flight {
         self.noted = if all || !gives_back { self.range.len } else { self.done };
         let end = self.range.offset + self.noted;
         if gives_back && store.can_punch.load(Ordering::Relaxed) {
-            let hole = u64::from(store.hole_bytes);
+            let hole = u64::from(store.shape.hole_bytes);
             store.unmapped.add(start.next_multiple_of(hole), end - end % hole);
         } else {
             store.unmapped.remove(start, end);
@@ -198,10 +198,10 @@ impl Flight {
 
     /// Whether the operation cannot begin without a buffer.
     fn wants_buffer(&self, store: &FileStore) -> bool {
-        let grain = u64::from(store.grain.offset);
+        let grain = u64::from(store.shape.grain.offset);
         self.buffer.is_none()
             && match self.phase {
-                Phase::Read | Phase::Put => !self.is_straight(store.grain),
+                Phase::Read | Phase::Put => !self.is_straight(store.shape.grain),
                 Phase::Compare => true,
                 Phase::Clear => {
                     !self.range.offset.is_multiple_of(grain) || !self.range.len.is_multiple_of(grain)
@@ -251,7 +251,7 @@ impl Flight {
 
     /// Replaces the hold, which must be unlocked, by one on the next part of the range, and plans its first piece.
     pub(super) fn relock(&mut self, store: &FileStore) {
-        let grain = u64::from(store.grain.offset);
+        let grain = u64::from(store.shape.grain.offset);
         let end = self.range.offset + self.range.len;
         let start = self.range.offset + self.done;
         self.locked_to = match self.phase {
@@ -277,7 +277,7 @@ impl Flight {
             How::Straight => {
                 let own = self.own_places().slice(self.done as u32, piece.len as u32);
                 let rest = own.slice(piece.moved, u32::MAX);
-                match (self.phase, store.in_memory) {
+                match (self.phase, store.shape.in_memory) {
                     (Phase::Read, true) => io.read_now(file, at, &rest, tag),
                     (Phase::Read, false) => io.read(file, at, &rest, tag),
                     (_, true) => io.write_now(file, at, &rest, self.syncs_itself(store), tag),
@@ -329,7 +329,7 @@ impl Flight {
             How::Straight | How::Zeros | How::Load | How::Store => {
                 // Going on within a block would break the alignment: its beginning is moved once more.
                 let sum = u64::from(self.piece.moved) + u64::from(moved);
-                let whole = sum - sum % u64::from(store.grain.offset);
+                let whole = sum - sum % u64::from(store.shape.grain.offset);
                 if sum >= self.piece.len {
                     return self.moved(io, store);
                 }
@@ -406,8 +406,8 @@ impl Flight {
         let straight = |how, len| Piece { how, at, len, skip: 0, own: len, moved: 0 };
         match self.phase {
             Phase::Sync => straight(How::Sync, 0),
-            Phase::Read | Phase::Put if self.is_straight(store.grain) => straight(How::Straight, left),
-            Phase::Read | Phase::Put | Phase::Compare => self.through_buffer(store.grain, at, left),
+            Phase::Read | Phase::Put if self.is_straight(store.shape.grain) => straight(How::Straight, left),
+            Phase::Read | Phase::Put | Phase::Compare => self.through_buffer(store.shape.grain, at, left),
             Phase::Clear => self.plan_clear(store, at, left),
         }
     }
@@ -417,17 +417,17 @@ impl Flight {
         let straight = |how, len| Piece { how, at, len, skip: 0, own: len, moved: 0 };
         let mut left = left;
         if let Some(how) = self.clears_by(store) {
-            let unit = u64::from(store.hole_bytes);
+            let unit = u64::from(store.shape.hole_bytes);
             if at.is_multiple_of(unit) && left >= unit {
                 return straight(How::Clear(how), left - left % unit);
             }
             left = left.min(unit - at % unit);
         }
-        let grain = u64::from(store.grain.offset);
+        let grain = u64::from(store.shape.grain.offset);
         if at.is_multiple_of(grain) && left >= grain {
             return straight(How::Zeros, (left - left % grain).min(u64::from(zeros::PLACES_BYTES_MAX)));
         }
-        self.through_buffer(store.grain, at, left.min(grain - at % grain))
+        self.through_buffer(store.shape.grain, at, left.min(grain - at % grain))
     }
 
     fn clears_by(&self, store: &FileStore) -> Option<Allocate> {
@@ -531,7 +531,7 @@ impl Flight {
     fn may_have_lost(&self, store: &FileStore, os: Os, error: StoreError) -> bool {
         let is_of_the_medium = error == StoreError::WriteFailed
             || matches!(os, Os::NOSPC | Os::DQUOT | Os::STALE | Os::NXIO | Os::NODEV | Os::NOMEDIUM);
-        self.syncs_itself(store) && !self.is_reading() && !store.in_memory && is_of_the_medium
+        self.syncs_itself(store) && !self.is_reading() && !store.shape.in_memory && is_of_the_medium
     }
 
     fn fault(&mut self, store: &FileStore, errno: Errno) -> Step {

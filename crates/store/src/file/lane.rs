@@ -58,17 +58,17 @@ impl FileLane {
 
     /// An operation that is finished without asking the kernel to do it.
     fn at_once(&self, op: &Op, range: Range) -> Option<Outcome> {
-        if writes(op) && self.store.read_only {
+        if writes(op) && self.store.shape.read_only {
             return Some(Err(StoreError::ReadOnly));
         }
         match *op {
             Op::Write { atomic: true, .. } => Some(Err(StoreError::Unsupported)),
-            Op::Extent { offset } if self.store.kind == Kind::Block => {
+            Op::Extent { offset } if self.store.shape.kind == Kind::Block => {
                 let size = self.store.size();
                 let (unmapped, end) = self.store.unmapped.at(offset, size);
                 Some(Ok(extent(offset, size, end, !unmapped)))
             }
-            Op::Flush if self.store.read_only => Some(Ok(Found::Nothing)),
+            Op::Flush if self.store.shape.read_only => Some(Ok(Found::Nothing)),
             Op::Flush => None,
             Op::Discard { .. } if !self.store.can_punch.load(Ordering::Relaxed) => Some(Ok(Found::Nothing)),
             _ => (range.len == 0).then_some(Ok(Found::Nothing)),
@@ -164,7 +164,7 @@ impl<I: Io> Lane<I> for FileLane {
     }
 
     fn works_at_once(&self) -> bool {
-        self.store.in_memory
+        self.store.shape.in_memory
     }
 
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted {

@@ -3,7 +3,7 @@
 use super::claim::{self, Claim, patiently};
 use super::syncs::Syncs;
 use super::unmapped::Unmapped;
-use super::{FileStore, Grain, Kind, probe};
+use super::{FileStore, Grain, Kind, Shape, probe};
 use crate::error::OpenError;
 use crate::extents::Extents;
 use crate::occupied::Occupied;
@@ -170,10 +170,8 @@ fn finish(
         read_only,
         in_memory: probe::in_memory(&file, kind),
         solid_state: probe::solid_state(kind, &stat),
-        size,
-        can_punch,
     };
-    made(path, file, shape, losses).map_err(not_opened)
+    made(path, file, shape, size, can_punch, losses).map_err(not_opened)
 }
 
 /// A file that is open, as a disk of which the kernel is asked nothing but its size: whoever has the `Io` of its lanes serves
@@ -188,38 +186,25 @@ pub fn on(file: File, grain_bytes: u32) -> io::Result<Arc<FileStore>> {
         read_only: false,
         in_memory: false,
         solid_state: true,
-        size: probe::size(&file, Kind::File)?,
-        can_punch: true,
     };
-    made(Path::new("-"), file, shape, Arc::default())
+    let size = probe::size(&file, Kind::File)?;
+    made(Path::new("-"), file, shape, size, true, Arc::default())
 }
 
-/// What was found out about a file or device.
-struct Shape {
-    kind: Kind,
-    grain: Grain,
-    hole_bytes: u32,
-    discard_bytes: u32,
-    read_only: bool,
-    in_memory: bool,
-    solid_state: bool,
+fn made(
+    path: &Path,
+    file: File,
+    shape: Shape,
     size: u64,
     can_punch: bool,
-}
-
-fn made(path: &Path, file: File, shape: Shape, losses: Arc<AtomicU64>) -> io::Result<Arc<FileStore>> {
+    losses: Arc<AtomicU64>,
+) -> io::Result<Arc<FileStore>> {
     Ok(Arc::new(FileStore {
         path: path.to_path_buf(),
-        kind: shape.kind,
-        grain: shape.grain,
-        hole_bytes: shape.hole_bytes,
-        discard_bytes: shape.discard_bytes,
-        read_only: shape.read_only,
-        in_memory: shape.in_memory,
-        solid_state: shape.solid_state,
-        size: AtomicU64::new(shape.size),
-        can_punch: AtomicBool::new(shape.can_punch),
-        could_punch: AtomicBool::new(shape.can_punch),
+        shape,
+        size: AtomicU64::new(size),
+        can_punch: AtomicBool::new(can_punch),
+        could_punch: AtomicBool::new(can_punch),
         can_zero: AtomicBool::new(true),
         syncs: Syncs::new(losses),
         faults: AtomicU64::new(0),
