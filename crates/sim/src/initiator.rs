@@ -1,12 +1,16 @@
 //! An initiator: one session at a time, that reads and writes, aborts and resets, logs out, loses its connection, and comes back
 //! in the place of its session.
 
+mod carrier;
 mod link;
+
+pub(crate) use carrier::{Protocol, SRP_GUID};
 
 use crate::attention::Attentions;
 use crate::kernel::Kernel;
 use crate::net::Shared;
 use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
+use carrier::Carrier;
 use link::Link;
 use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Outcome, Request, Residual};
 use proto::iscsi::login::{Digests, Offers, Plan};
@@ -137,6 +141,7 @@ pub(crate) struct Initiator {
     attentions: Rc<RefCell<Attentions>>,
     place: Place,
     habits: Habits,
+    protocol: Protocol,
     offers: Offers,
     state: State,
     link: Option<Link>,
@@ -158,6 +163,7 @@ impl Initiator {
         checks: Checks,
         place: Place,
         habits: Habits,
+        protocol: Protocol,
     ) -> Initiator {
         let Checks { index, registers, attentions } = checks;
         let offers = {
@@ -186,6 +192,7 @@ impl Initiator {
             attentions,
             place,
             habits,
+            protocol,
             offers,
             state: State::Away,
             link: None,
@@ -296,7 +303,8 @@ impl Initiator {
             crc32c,
         };
         self.state = State::Connected;
-        self.link = Some(Link::new(config, self.links, socket, self.kernel.now()));
+        let machine = Carrier::new(self.protocol, config, self.host, socket, &self.kernel);
+        self.link = Some(Link::new(machine, self.links, socket));
     }
 
     fn feed(&mut self) -> Result<(), String> {
@@ -323,7 +331,8 @@ impl Initiator {
         let now = self.kernel.now();
         match event {
             Event::Ready(_) => {
-                self.note(&[1], || "is logged in".to_owned());
+                let protocol = self.protocol;
+                self.note(&[1], || format!("is logged in over {protocol:?}"));
                 self.attentions.borrow_mut().begins(now, self.index);
                 if let Some(link) = &mut self.link {
                     link.is_ready = true;
@@ -441,7 +450,8 @@ impl Initiator {
         let now = self.kernel.now();
         let is_left_open = reason == RETURN;
         self.note(&[4], || format!("has lost its connection: {reason}"));
-        let is_said = reason == "logged out";
+        let answers = self.link.as_ref().is_some_and(|link| link.machine.answers_logouts());
+        let is_said = answers && reason == "logged out";
         if reason.contains("breach") {
             return Err(reason.to_owned());
         }
@@ -564,6 +574,7 @@ impl Initiator {
     fn function(&mut self, unit: usize, function: TaskFunction, of: Option<TaskId>) -> bool {
         let now = self.kernel.now();
         let Some(link) = &mut self.link else { return false };
+        let function = link.machine.nearest(function);
         let Some(id) = link.machine.function((unit as u64) << 48, function, of) else { return false };
         self.functions.push(Asked { id, function, unit, began: now });
         self.note(&[6, u64::from(function.0)], || format!("function {}: {function:?} {of:?}", id.0));

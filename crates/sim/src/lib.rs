@@ -13,6 +13,7 @@ pub mod kernel;
 mod net;
 mod register;
 mod trace;
+mod transports;
 mod world;
 
 pub use world::{Failure, Ran, run};

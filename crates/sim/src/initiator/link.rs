@@ -1,8 +1,8 @@
 //! One connection of an initiator.
 
+use super::carrier::Carrier;
 use crate::kernel::Kernel;
-use proto::iscsi::initiator::{Event, Initiator as Machine, InitiatorConfig};
-use proto::stream::StreamMachine as _;
+use proto::iscsi::initiator::Event;
 use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::io::{Errno, Handle, Tag};
@@ -14,18 +14,18 @@ const SEND: u64 = 2;
 pub(super) struct Link {
     /// Which of the initiator's connections it is: its completions have this number in their tags.
     pub(super) number: u64,
-    pub(super) machine: Machine,
+    pub(super) machine: Carrier,
     pub(super) is_ready: bool,
     stream: Stream,
     pushed: Vec<TaskId>,
 }
 
 impl Link {
-    pub(super) fn new(config: InitiatorConfig, number: u64, socket: Handle, now: Time) -> Link {
+    pub(super) fn new(machine: Carrier, number: u64, socket: Handle) -> Link {
         let tag = |kind| Tag(number << 2 | kind);
         Link {
             number,
-            machine: Machine::new(config, now),
+            machine,
             is_ready: false,
             stream: Stream::new(socket, tag(RECEIVE), tag(SEND), Vec::new()),
             pushed: Vec::new(),
@@ -36,15 +36,12 @@ impl Link {
         if kind == RECEIVE {
             return self.stream.received(kernel, result);
         }
-        self.stream.sent(kernel, &mut self.machine, result, &mut self.pushed);
-        for task in self.pushed.drain(..) {
-            self.machine.pushed(task);
-        }
+        self.machine.sent(&mut self.stream, kernel, result, &mut self.pushed);
     }
 
     /// Whether there may be events, and more to feed.
     pub(super) fn feed(&mut self, kernel: &mut Kernel) -> bool {
-        self.stream.feed(kernel, &mut self.machine)
+        self.machine.feed(&mut self.stream, kernel)
     }
 
     pub(super) fn poll(&mut self) -> Option<Event> {
@@ -57,7 +54,7 @@ impl Link {
 
     pub(super) fn flush(&mut self, kernel: &mut Kernel) {
         self.stream.end_turn();
-        self.stream.flush(kernel, &mut self.machine);
+        self.machine.flush(&mut self.stream, kernel);
     }
 
     pub(super) fn shut_down(&mut self, kernel: &mut Kernel) {
@@ -70,5 +67,6 @@ impl Link {
 
     pub(super) fn close(self, kernel: &mut Kernel) {
         self.stream.close(kernel);
+        self.machine.close(kernel);
     }
 }
