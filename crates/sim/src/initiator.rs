@@ -33,6 +33,7 @@ const CONNECT: u64 = 3;
 /// Ends of commands that are looked at twice.
 const GOOD_WORD: &str = "good";
 const BUSY_WORD: &str = "busy";
+const FAILED_WORD: &str = "failure";
 /// Why the initiator itself gives up a connection that works.
 const RETURN: &str = "it comes back on another connection";
 
@@ -40,7 +41,11 @@ const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const BUSY: u8 = 8;
 const TASK_SET_FULL: u8 = 0x28;
+const NOT_READY: u8 = 2;
+const MEDIUM_ERROR: u8 = 3;
+const HARDWARE_ERROR: u8 = 4;
 const UNIT_ATTENTION: u8 = 6;
+const DATA_PROTECT: u8 = 7;
 const ABORTED_COMMAND: u8 = 0x0b;
 
 /// Where units are.
@@ -50,6 +55,8 @@ pub(crate) struct Place {
     pub(crate) target: String,
     pub(crate) units: usize,
     pub(crate) blocks: u32,
+    /// Units whose disks may fail.
+    pub(crate) fragile: Rc<[bool]>,
 }
 
 /// How an initiator behaves: odds in 1000 at each of its turns.
@@ -334,6 +341,7 @@ impl Initiator {
                 let protocol = self.protocol;
                 self.note(&[1], || format!("is logged in over {protocol:?}"));
                 self.attentions.borrow_mut().begins(now, self.index);
+                self.registers.borrow_mut().knows(self.index);
                 if let Some(link) = &mut self.link {
                     link.is_ready = true;
                 }
@@ -390,7 +398,7 @@ impl Initiator {
         let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
         match words {
             GOOD_WORD if is_last => self.attentions.borrow().done(task.began, self.index, task.unit)?,
-            GOOD_WORD | BUSY_WORD => {}
+            GOOD_WORD | BUSY_WORD | FAILED_WORD => {}
             _ => self.attentions.borrow_mut().reported(now, self.index, task.unit),
         }
         self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
@@ -407,7 +415,8 @@ impl Initiator {
                 registers.found(now, task.began, range, &bytes)?;
             }
             Kind::Read(_) => registers.end_read(task.began),
-            Kind::Flush if fate == Fate::Done => registers.flushed(task.unit, task.began),
+            Kind::Flush if fate == Fate::Done => registers.flushed(self.index, task.unit, task.began)?,
+            Kind::Flush if words == FAILED_WORD => registers.flush_failed(self.index, task.unit),
             Kind::Flush => {}
         }
         drop(registers);
@@ -438,9 +447,17 @@ impl Initiator {
                 }
                 Ok((GOOD_WORD, Fate::Done))
             }
+            // The system may run short of something in the middle of a command.
+            BUSY if self.place.fragile[task.unit] => Ok((BUSY_WORD, Fate::Unsure)),
             BUSY | TASK_SET_FULL => Ok((BUSY_WORD, Fate::Refused)),
             CHECK_CONDITION if key == UNIT_ATTENTION => Ok(("unit attention", Fate::Refused)),
             CHECK_CONDITION if key == ABORTED_COMMAND => Ok(("aborted command", Fate::Unsure)),
+            CHECK_CONDITION
+                if matches!(key, NOT_READY | MEDIUM_ERROR | HARDWARE_ERROR | DATA_PROTECT)
+                    && self.place.fragile[task.unit] =>
+            {
+                Ok((FAILED_WORD, Fate::Unsure))
+            }
             _ => Err(format!("a command ended with status {status:#04x}, sense {sense:02x?}")),
         }
     }

@@ -2,14 +2,14 @@
 
 use crate::attention::Attentions;
 use crate::device::Device;
-use crate::disk::Disk;
+use crate::disk::{Cache, Disk, Faults};
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol, SRP_GUID};
 use crate::kernel::{self, GRAIN_BYTES_MAX, Kernel};
 use crate::net::{Event, Net, Odds, Shared};
 use crate::register::{BLOCK_BYTES, Registers};
 use crate::trace::Trace;
 use crate::transports;
-use engine::config::Config;
+use engine::config::{Config, StoreSpec};
 use engine::world::Cores;
 use fastrand::Rng;
 use proto::time::Time;
@@ -84,7 +84,18 @@ struct Plan {
     moves: u32,
     /// Between two faults of the network, at most; `None`: there are none.
     fault_micros: Option<u64>,
+    faults: Faults,
     work: Duration,
+}
+
+impl Kind {
+    fn cache(self) -> Cache {
+        match self {
+            Kind::Memory | Kind::Device => Cache::Device,
+            Kind::File(1) => Cache::Pages,
+            Kind::File(_) => Cache::Disk,
+        }
+    }
 }
 
 impl Plan {
@@ -117,6 +128,7 @@ impl Plan {
             slowness: if is_long { 30 } else { 1 },
             moves: [0, 1, 10][rng.usize(0..3)],
             fault_micros: [None, Some(20_000), Some(200_000)][rng.usize(0..3)],
+            faults: faults(rng),
             work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) }),
         }
     }
@@ -136,10 +148,29 @@ impl Plan {
         let config = Config::from_toml(&text, Path::new("sim.toml"));
         let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
         config.cores = (0..self.cores).collect();
+        for (lun, kind) in config.luns.iter_mut().zip(&self.kinds) {
+            if *kind != Kind::Memory {
+                // Its cores get a store that was opened here.
+                lun.store = StoreSpec::File { path: "/disk".into(), size: None };
+            }
+        }
         for portal in &mut config.portals {
             portal.cores = config.cores.clone();
         }
         config
+    }
+}
+
+/// Half of all disks never fail.
+fn faults(rng: &mut Rng) -> Faults {
+    if rng.bool() {
+        return Faults { hang: [0, 0, 0, 1][rng.usize(0..4)], ..Faults::NONE };
+    }
+    Faults {
+        transfer: [0, 0, 5, 50][rng.usize(0..4)],
+        sync: [0, 50, 300][rng.usize(0..3)],
+        write_back: [0, 0, 5][rng.usize(0..3)],
+        hang: 0,
     }
 }
 
@@ -160,13 +191,13 @@ fn habits(rng: &mut Rng) -> Habits {
 }
 
 /// A unit's store: in memory, or of what a disk has, in a file of which the system has nothing but the name.
-fn store(plan: &Plan, kind: Kind, disk: Option<Disk>, net: &mut Net) -> Arc<dyn Backend<Kernel>> {
-    let bytes = u64::from(plan.blocks * BLOCK_BYTES);
+fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Arc<dyn Backend<Kernel>> {
+    let (kind, bytes) = (plan.kinds[unit], u64::from(plan.blocks * BLOCK_BYTES));
     let open = || {
         let file = rustix::fs::memfd_create("disk", MemfdFlags::CLOEXEC).map(File::from);
         let file = file.expect("a descriptor");
         file.set_len(bytes).expect("a size");
-        let disk = disk.unwrap_or_else(|| Disk::new(bytes as usize));
+        let disk = disk.unwrap_or_else(|| Disk::new(unit, kind.cache(), bytes as usize));
         net.disks.push((Handle(file.as_raw_fd()), disk));
         file
     };
@@ -182,11 +213,11 @@ fn start(plan: &Plan, net: &Shared, disks: Vec<Disk>, lives: u32) -> Cores<Kerne
     let config = plan.config();
     let listener = net.borrow_mut().listen(config.portals[0].listen);
     let mut disks = disks.into_iter();
-    let mut store = |kind: &Kind| {
-        let disk = if *kind == Kind::Memory { None } else { disks.next() };
-        store(plan, *kind, disk, &mut net.borrow_mut())
+    let mut store = |unit: usize| {
+        let disk = if plan.kinds[unit] == Kind::Memory { None } else { disks.next() };
+        store(plan, unit, disk, &mut net.borrow_mut())
     };
-    let stores = plan.kinds.iter().map(&mut store).collect();
+    let stores = (0..plan.kinds.len()).map(&mut store).collect();
     let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes, Some(waker), lives);
     Cores::new(config, stores, vec![listener], kernel).expect("descriptors")
 }
@@ -240,10 +271,15 @@ impl World {
     fn new(plan: Plan, net: Shared) -> World {
         let cores = start(&plan, &net, Vec::new(), 0);
         let (units, blocks) = (plan.kinds.len(), plan.blocks);
-        let registers = Rc::new(RefCell::new(Registers::new(units, blocks, plan.crashes > 0)));
+        let can_fail = plan.faults.can_fail();
+        let may_lose = plan.crashes > 0 || can_fail;
+        let registers = Registers::new(plan.initiators.len(), units, blocks, may_lose);
+        let registers = Rc::new(RefCell::new(registers));
+        net.borrow_mut().faults = plan.faults;
         let portal = plan.config().portals[0].listen;
         let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators.len(), units)));
-        let place = Place { portal, target: TARGET.into(), units, blocks };
+        let fragile = plan.kinds.iter().map(|kind| can_fail && *kind != Kind::Memory).collect();
+        let place = Place { portal, target: TARGET.into(), units, blocks, fragile };
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
@@ -306,6 +342,7 @@ impl World {
             }
         }
         self.fault_micros = None;
+        self.net.borrow_mut().faults = Faults::NONE;
         self.aim(Aim::Settle, "what was begun ends", |world| {
             world.initiators.iter().all(Initiator::is_settled)
         })?;
@@ -363,7 +400,10 @@ impl World {
                         }
                     }
                 }
-                Event::Go { host, request } => self.kernel(host).go(request),
+                Event::Go { host, request } => {
+                    self.kernel(host).go(request);
+                    self.look_at_losses()?;
+                }
                 Event::Arrive { socket } => {
                     let waits = self.net.borrow_mut().arrive(socket);
                     if let Some((host, request)) = waits {
@@ -378,6 +418,19 @@ impl World {
                 }
             }
         }
+    }
+
+    fn look_at_losses(&mut self) -> Result<(), String> {
+        let net = &mut *self.net.borrow_mut();
+        for loss in net.losses.drain(..) {
+            let words = [loss.unit as u64, loss.block as u64, u64::from(loss.is_gone)];
+            net.trace.note(net.now, &words, || {
+                let what = if loss.is_gone { "loses" } else { "will not keep" };
+                format!("the disk of unit {} {what} block {}", loss.unit, loss.block)
+            });
+            self.registers.borrow_mut().lose(net.now, &loss)?;
+        }
+        Ok(())
     }
 
     fn plan_fault(&mut self) {

@@ -199,7 +199,7 @@ fn a_function_ends_only_what_was_sent_before_it() {
         rig.run();
         let outcome = |task| {
             rig.events.iter().find_map(|event| match event {
-                Event::Completed(completion) if completion.task == task => Some(completion.outcome.clone()),
+                Event::Completed(completion) if completion.task == task => Some(completion.outcome),
                 _ => None,
             })
         };
