@@ -1,8 +1,8 @@
 //! An initiator: one session at a time, that reads and writes, aborts and resets, logs out, loses its connection, and comes back
 //! in the place of its session.
 
-mod carrier;
-mod link;
+pub(crate) mod carrier;
+pub(crate) mod link;
 
 pub(crate) use carrier::{Protocol, SRP_GUID};
 

@@ -11,6 +11,8 @@ mod disk;
 mod initiator;
 pub mod kernel;
 mod net;
+#[cfg(test)]
+mod outcomes;
 mod register;
 mod trace;
 mod transports;

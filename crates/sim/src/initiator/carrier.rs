@@ -33,14 +33,14 @@ pub(crate) enum Protocol {
     Srp,
 }
 
-pub(super) enum Carrier {
+pub(crate) enum Carrier {
     Iscsi(Box<IscsiInitiator>),
     Iser(Box<Channel<IserInitiator>>),
     Srp(Box<Channel<SrpInitiator>>),
 }
 
 impl Carrier {
-    pub(super) fn new(
+    pub(crate) fn new(
         protocol: Protocol,
         config: InitiatorConfig,
         host: usize,
@@ -63,7 +63,7 @@ impl Carrier {
         }
     }
 
-    pub(super) fn submit(&mut self, request: Request) -> Option<TaskId> {
+    pub(crate) fn submit(&mut self, request: Request) -> Option<TaskId> {
         match self {
             Carrier::Iscsi(machine) => machine.submit(request),
             Carrier::Iser(channel) => channel.machine_mut().submit(request),
@@ -72,7 +72,7 @@ impl Carrier {
     }
 
     /// This function, or what the protocol has in its place.
-    pub(super) fn nearest(&self, function: TaskFunction) -> TaskFunction {
+    pub(crate) fn nearest(&self, function: TaskFunction) -> TaskFunction {
         match self {
             Carrier::Srp(_) if function == TaskFunction::TARGET_WARM_RESET => {
                 TaskFunction::LOGICAL_UNIT_RESET
@@ -81,7 +81,7 @@ impl Carrier {
         }
     }
 
-    pub(super) fn function(
+    pub(crate) fn function(
         &mut self,
         lun: u64,
         function: TaskFunction,
@@ -94,7 +94,7 @@ impl Carrier {
         }
     }
 
-    pub(super) fn logout(&mut self, now: Time) {
+    pub(crate) fn logout(&mut self, now: Time) {
         match self {
             Carrier::Iscsi(machine) => machine.logout(now),
             Carrier::Iser(channel) => channel.machine_mut().logout(now),
@@ -103,14 +103,14 @@ impl Carrier {
     }
 
     /// Whether a logout has an answer, before which all commands have ended.
-    pub(super) fn answers_logouts(&self) -> bool {
+    pub(crate) fn answers_logouts(&self) -> bool {
         match self {
             Carrier::Iscsi(_) | Carrier::Iser(_) => true,
             Carrier::Srp(_) => false,
         }
     }
 
-    pub(super) fn sent(
+    pub(crate) fn sent(
         &mut self,
         stream: &mut Stream,
         kernel: &mut Kernel,
@@ -135,7 +135,7 @@ impl Carrier {
     }
 
     /// Takes in what has come. Whether there may be events, and more to feed.
-    pub(super) fn feed(&mut self, stream: &mut Stream, kernel: &mut Kernel) -> bool {
+    pub(crate) fn feed(&mut self, stream: &mut Stream, kernel: &mut Kernel) -> bool {
         match self {
             Carrier::Iscsi(machine) => stream.feed(kernel, &mut **machine),
             Carrier::Iser(channel) => feed(channel, stream, kernel),
@@ -143,7 +143,7 @@ impl Carrier {
         }
     }
 
-    pub(super) fn poll(&mut self) -> Option<Event> {
+    pub(crate) fn poll(&mut self) -> Option<Event> {
         match self {
             Carrier::Iscsi(machine) => machine.poll(),
             Carrier::Iser(channel) => channel.poll(),
@@ -151,7 +151,7 @@ impl Carrier {
         }
     }
 
-    pub(super) fn tick(&mut self, now: Time) {
+    pub(crate) fn tick(&mut self, now: Time) {
         match self {
             Carrier::Iscsi(machine) => machine.tick(now),
             Carrier::Iser(channel) => tick(channel, now),
@@ -159,7 +159,7 @@ impl Carrier {
         }
     }
 
-    pub(super) fn flush(&mut self, stream: &mut Stream, kernel: &mut Kernel) {
+    pub(crate) fn flush(&mut self, stream: &mut Stream, kernel: &mut Kernel) {
         match self {
             Carrier::Iscsi(machine) => stream.flush(kernel, &mut **machine),
             Carrier::Iser(channel) => flush(channel, stream, kernel),
@@ -168,7 +168,7 @@ impl Carrier {
     }
 
     /// Gives its memory back; the stream is quiet.
-    pub(super) fn close(self, kernel: &mut Kernel) {
+    pub(crate) fn close(self, kernel: &mut Kernel) {
         match self {
             Carrier::Iscsi(_) => {}
             Carrier::Iser(channel) => channel.close(kernel.arena()),
