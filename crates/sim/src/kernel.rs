@@ -3,6 +3,7 @@
 mod files;
 
 use crate::net::{End, Event, Request, Shared};
+use crate::rogue;
 use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
@@ -45,6 +46,8 @@ pub struct Kernel {
     free: Vec<u32>,
     ready: Vec<Completion>,
     waker: Option<Waker>,
+    /// Of 1000 pieces that it sends, so many are changed on their way.
+    pub(crate) lies: u32,
 }
 
 struct Slot {
@@ -117,6 +120,7 @@ impl Kernel {
             free: Vec::new(),
             ready: Vec::new(),
             waker,
+            lies: 0,
         }
     }
 
@@ -222,7 +226,10 @@ impl Kernel {
         let cut = net.odds.cut;
         let is_cut = count > 1 && net.happens(cut);
         let count = if is_cut { net.rng.u32(1..=count) } else { count };
-        let bytes = gather(&self.arena, &from, sent, count);
+        let mut bytes = gather(&self.arena, &from, sent, count);
+        if net.happens(self.lies) {
+            rogue::garble(&mut net.rng, &mut bytes);
+        }
         net.send(socket, &bytes);
         if sent + count < total {
             let at = net.now.after(net.nanos(300, 20_000));

@@ -14,6 +14,7 @@ mod net;
 #[cfg(test)]
 mod outcomes;
 mod register;
+mod rogue;
 mod trace;
 mod transports;
 mod world;

@@ -7,6 +7,7 @@ use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol, SRP_GUID
 use crate::kernel::{self, GRAIN_BYTES_MAX, Kernel};
 use crate::net::{Event, Net, Odds, Shared};
 use crate::register::{BLOCK_BYTES, Registers};
+use crate::rogue::{self, Manners, Rogue};
 use crate::trace::Trace;
 use crate::transports;
 use engine::config::{Config, StoreSpec};
@@ -75,6 +76,7 @@ struct Plan {
     cores: usize,
     /// What each initiator speaks.
     initiators: Vec<Protocol>,
+    rogue: Option<Manners>,
     blocks: u32,
     arena_bytes: u64,
     odds: Odds,
@@ -122,6 +124,7 @@ impl Plan {
             kinds,
             cores: rng.usize(1..=4),
             initiators: transports::draw(seed, rng.usize(1..=5)),
+            rogue: rogue::draw(seed),
             blocks: [8, 64, 2048][rng.usize(0..3)],
             arena_bytes: [48 << 20, 128 << 20, 128 << 20][rng.usize(0..3)],
             odds,
@@ -136,7 +139,7 @@ impl Plan {
     fn config(&self) -> Config {
         let mut text = format!(
             "srp_guid = \"{SRP_GUID:016x}\"\npoll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\n\n[[portal]]\nlisten = \"{PORTAL}\"\n\
-             transports = [\"iscsi\", \"iser\", \"srp\"]\n"
+             transports = [\"iscsi\", \"iser\", \"srp\"]\nname = \"main\"\n"
         );
         let mut names = Vec::new();
         for unit in 0..self.kinds.len() {
@@ -144,7 +147,13 @@ impl Plan {
             text += &format!("\n[[lun]]\nname = \"unit{unit}\"\nram = \"{bytes}\"\nserial = \"SIM{unit}\"\n");
             names.push(format!("\"unit{unit}\""));
         }
-        text += &format!("\n[[target]]\nname = \"{TARGET}\"\nluns = [{}]\n", names.join(", "));
+        text += &format!(
+            "\n[[target]]\nname = \"{TARGET}\"\nluns = [{}]\nportals = [\"main\"]\n",
+            names.join(", ")
+        );
+        if self.rogue.is_some() {
+            text += &rogue::config_text();
+        }
         let config = Config::from_toml(&text, Path::new("sim.toml"));
         let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
         config.cores = (0..self.cores).collect();
@@ -211,15 +220,18 @@ fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Arc<dyn
 /// Starts the target, on what its disks have kept: none or all of them.
 fn start(plan: &Plan, net: &Shared, disks: Vec<Disk>, lives: u32) -> Cores<Kernel> {
     let config = plan.config();
-    let listener = net.borrow_mut().listen(config.portals[0].listen);
+    let listeners = config.portals.iter().map(|portal| net.borrow_mut().listen(portal.listen)).collect();
     let mut disks = disks.into_iter();
     let mut store = |unit: usize| {
         let disk = if plan.kinds[unit] == Kind::Memory { None } else { disks.next() };
         store(plan, unit, disk, &mut net.borrow_mut())
     };
-    let stores = (0..plan.kinds.len()).map(&mut store).collect();
+    let mut stores: Vec<_> = (0..plan.kinds.len()).map(&mut store).collect();
+    if plan.rogue.is_some() {
+        stores.push(store::open_ram(rogue::UNIT_BYTES).expect("memory"));
+    }
     let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes, Some(waker), lives);
-    Cores::new(config, stores, vec![listener], kernel).expect("descriptors")
+    Cores::new(config, stores, listeners, kernel).expect("descriptors")
 }
 
 struct World {
@@ -231,6 +243,8 @@ struct World {
     /// How the next turn of each core may wait; `None`: it is over.
     waits: Vec<Option<Wait>>,
     initiators: Vec<Initiator>,
+    /// The last host, if there is one.
+    rogue: Option<Rogue>,
     fault_micros: Option<u64>,
     turns: u64,
 }
@@ -243,7 +257,7 @@ pub fn run(seed: u64, keeps_trace: bool) -> Result<Ran, Failure> {
     let mut rng = Rng::with_seed(seed);
     kernel::seed_random(seed);
     let plan = Plan::new(seed, &mut rng);
-    let hosts = plan.cores + plan.initiators.len();
+    let hosts = plan.cores + plan.initiators.len() + 1;
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
     let mut world = World::new(plan, net.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
@@ -288,7 +302,12 @@ impl World {
             let checks = Checks { index, registers, attentions };
             Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol)
         };
+        let rogue = plan.rogue.map(|manners| {
+            let host = plan.cores + plan.initiators.len();
+            Rogue::new(host, Kernel::new(host, net.clone(), 64 << 20, None, 0), net.clone(), manners)
+        });
         World {
+            rogue,
             initiators: plan.initiators.iter().enumerate().map(initiator).collect(),
             net,
             registers,
@@ -303,9 +322,10 @@ impl World {
 
     /// Everybody has a turn now.
     fn wake_all(&mut self) {
+        let hosts = self.count + self.initiators.len() + usize::from(self.rogue.is_some());
         let mut net = self.net.borrow_mut();
         let now = net.now;
-        (0..self.count + self.initiators.len()).for_each(|host| net.wake(host, now));
+        (0..hosts).for_each(|host| net.wake(host, now));
     }
 
     /// The target is killed, with or without the power, and started again on what its disks have kept.
@@ -318,6 +338,7 @@ impl World {
                 if loses_power { "power fails" } else { "the target is killed" }.to_owned()
             });
             net.kill(PORTAL.parse().expect("an address"));
+            net.kill(rogue::address());
             self.registers.borrow_mut().crash(now, loses_power);
             let mut disks: Vec<Disk> =
                 std::mem::take(&mut net.disks).into_iter().map(|(_, disk)| disk).collect();
@@ -343,11 +364,14 @@ impl World {
         }
         self.fault_micros = None;
         self.net.borrow_mut().faults = Faults::NONE;
+        self.rogue.iter_mut().for_each(Rogue::slow_down);
         self.aim(Aim::Settle, "what was begun ends", |world| {
             world.initiators.iter().all(Initiator::is_settled)
         })?;
+        self.rogue.iter_mut().for_each(Rogue::leave);
         self.aim(Aim::Leave, "all sessions end", |world| {
             world.initiators.iter().all(Initiator::is_gone)
+                && world.rogue.as_ref().is_none_or(Rogue::is_gone)
                 && (0..world.count).all(|core| world.cores.in_use(core).connections == 0)
         })?;
         for core in 0..self.count {
@@ -441,12 +465,23 @@ impl World {
     }
 
     fn kernel(&mut self, host: usize) -> &mut Kernel {
-        if host < self.count { self.cores.io(host) } else { &mut self.initiators[host - self.count].kernel }
+        if host < self.count {
+            return self.cores.io(host);
+        }
+        match (self.initiators.get_mut(host - self.count), &mut self.rogue) {
+            (Some(initiator), _) => &mut initiator.kernel,
+            (None, Some(rogue)) => &mut rogue.kernel,
+            (None, None) => unreachable!("host {host} is nobody"),
+        }
     }
 
     fn turn(&mut self, host: usize) -> Result<(), String> {
         if host >= self.count {
-            self.initiators[host - self.count].turn()?;
+            match (self.initiators.get_mut(host - self.count), &mut self.rogue) {
+                (Some(initiator), _) => initiator.turn()?,
+                (None, Some(rogue)) => rogue.turn(),
+                (None, None) => unreachable!("host {host} is nobody"),
+            }
             self.net.borrow_mut().turned(host, 1);
             return Ok(());
         }

@@ -86,6 +86,10 @@ impl Target {
     }
 
     pub(super) fn end(&mut self, now: Time, id: TaskId, ending: Ending) {
+        // Others have aborted a task whose data has not left: its places are free now, and whoever asked asks again.
+        if self.tasks.get(id).is_some_and(|task| task.stage == Stage::Ended && !task.payload.is_empty()) {
+            return self.drop_task(id);
+        }
         self.conclude(now, id, ending, Places::EMPTY);
     }
 

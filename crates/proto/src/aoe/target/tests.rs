@@ -324,6 +324,12 @@ fn an_aborted_task_has_no_answer_and_leaves_nothing() {
     session.push(task, 512);
     session.target.down(NOW, Down::Abort { task });
     assert!(session.target.transmit().is_none() && session.target.poll().is_none());
+    // The same when it is told that another has aborted it.
+    session.receive(&read(10, 1, 1));
+    let task = session.command().task;
+    session.push(task, 512);
+    session.end(task, 0x40, None);
+    assert!(session.target.transmit().is_none() && session.target.poll().is_none());
     session.finish();
 }
 

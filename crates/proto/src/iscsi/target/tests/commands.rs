@@ -90,6 +90,23 @@ fn sense_follows_data_in_a_response_of_its_own() {
     }
 }
 
+/// The layer above gives the places of the push to others once it has ended the task.
+#[test]
+fn who_aborts_a_task_ends_it_in_the_place_of_data_that_has_not_left() {
+    for last in [false, true] {
+        let mut driver = Driver::new(|_| {});
+        driver.send(read(7, 0, 512).as_bytes(), &[]);
+        let task = driver.command().task;
+        let end = last.then_some(Ending { read_bytes: 512, ..GOOD });
+        driver.down(Down::Push { task, at: 0, from: Driver::places(0, 512), end });
+        driver.end(task, Ending { status: 0x40, ..GOOD });
+        let (response, _) = driver.one::<ScsiResponse>();
+        assert_eq!((response.status, response.exp_data_sn.get()), (0x40, 0));
+        assert_eq!(driver.done, []);
+        driver.quiet();
+    }
+}
+
 #[test]
 fn residuals_go_both_ways() {
     let mut driver = Driver::new(|_| {});
