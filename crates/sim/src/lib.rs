@@ -8,10 +8,12 @@
 mod attention;
 mod device;
 mod disk;
+mod folder;
 mod initiator;
 pub mod kernel;
 mod net;
 mod register;
+mod reservations;
 mod trace;
 mod world;
 
