@@ -23,7 +23,6 @@ mod opening;
 pub mod poll;
 mod ports;
 mod prober;
-mod random;
 mod registry;
 pub mod remote;
 mod slots;

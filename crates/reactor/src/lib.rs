@@ -10,6 +10,7 @@ pub mod mailbox;
 pub mod memory;
 pub mod net;
 pub mod packet;
+pub mod random;
 pub mod stream;
 pub mod timers;
 pub mod topology;

@@ -325,6 +325,10 @@ impl Io for Uring {
         &mut self.arena
     }
 
+    fn random() -> u32 {
+        crate::random::bits()
+    }
+
     fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
         net::addresses(socket).ok()
     }

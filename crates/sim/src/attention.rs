@@ -117,8 +117,12 @@ impl Attentions {
         if causes.len() < before {
             return Ok(());
         }
+        if causes.iter().any(|cause| cause.code == code && cause.end.is_none()) {
+            // It may be of one that has yet to end, and then another one comes.
+            return Ok(());
+        }
         let of_code = causes.iter().enumerate().filter(|(_, cause)| cause.code == code);
-        let first = of_code.min_by_key(|(_, cause)| (cause.end.is_none(), cause.end));
+        let first = of_code.min_by_key(|(_, cause)| cause.end);
         let Some((first, _)) = first else {
             return Err(format!(
                 "unit {unit} reports unit attention {code:04x} to initiator {initiator} that nothing has caused, or twice"

@@ -1,14 +1,18 @@
 //! An initiator: one session at a time, that reads and writes, aborts and resets, logs out, loses its connection, and comes back
 //! in the place of its session.
 
-mod link;
+pub(crate) mod carrier;
+pub(crate) mod link;
 mod orders;
+
+pub(crate) use carrier::{Protocol, SRP_GUID};
 
 use crate::attention::{Attentions, COMMANDS_CLEARED, RESET};
 use crate::kernel::Kernel;
 use crate::net::Shared;
 use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
 use crate::reservations::Reservations;
+use carrier::Carrier;
 use link::Link;
 use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Outcome, Request, Residual};
 use proto::iscsi::login::{Digests, Offers, Plan};
@@ -160,6 +164,7 @@ pub(crate) struct Initiator {
     reservations: Rc<RefCell<Vec<Reservations>>>,
     place: Place,
     habits: Habits,
+    protocol: Protocol,
     offers: Offers,
     state: State,
     link: Option<Link>,
@@ -185,6 +190,7 @@ impl Initiator {
         checks: Checks,
         place: Place,
         habits: Habits,
+        protocol: Protocol,
     ) -> Initiator {
         let Checks { index, registers, attentions, reservations } = checks;
         let offers = {
@@ -214,6 +220,7 @@ impl Initiator {
             reservations,
             place,
             habits,
+            protocol,
             offers,
             state: State::Away,
             link: None,
@@ -327,7 +334,8 @@ impl Initiator {
             crc32c,
         };
         self.state = State::Connected;
-        self.link = Some(Link::new(config, self.links, socket, self.kernel.now()));
+        let machine = Carrier::new(self.protocol, config, self.host, socket, &self.kernel);
+        self.link = Some(Link::new(machine, self.links, socket));
     }
 
     fn feed(&mut self) -> Result<(), String> {
@@ -354,7 +362,8 @@ impl Initiator {
         let now = self.kernel.now();
         match event {
             Event::Ready(_) => {
-                self.note(&[1], || "is logged in".to_owned());
+                let protocol = self.protocol;
+                self.note(&[1], || format!("is logged in over {protocol:?}"));
                 self.attentions.borrow_mut().begins(now, self.connecting, self.index);
                 self.registers.borrow_mut().knows(self.index);
                 if let Some(link) = &mut self.link {
@@ -507,9 +516,17 @@ impl Initiator {
         let now = self.kernel.now();
         let is_left_open = reason == RETURN;
         self.note(&[4], || format!("has lost its connection: {reason}"));
-        let is_said = reason == "logged out";
+        let answers = self.link.as_ref().is_some_and(|link| link.machine.answers_logouts());
+        let is_said = answers && reason == "logged out";
         if reason.contains("breach") {
             return Err(reason.to_owned());
+        }
+        for unit in 0..self.place.units {
+            let flushes = |task: &&Task| task.unit == unit && matches!(task.kind, Kind::Flush);
+            if self.tasks.iter().filter(flushes).count() > 1 {
+                // The target takes the second as a sign that the report by the first was received.
+                self.registers.borrow_mut().flush_failed(self.index, unit);
+            }
         }
         for task in std::mem::take(&mut self.tasks) {
             match task.kind {
@@ -636,6 +653,7 @@ impl Initiator {
     fn function(&mut self, unit: usize, function: TaskFunction, of: Option<TaskId>) -> bool {
         let now = self.kernel.now();
         let Some(link) = &mut self.link else { return false };
+        let function = link.machine.nearest(function);
         let Some(id) = link.machine.function((unit as u64) << 48, function, of) else { return false };
         self.functions.push(Asked { id, function, unit, began: now });
         let (units, code) = match function {

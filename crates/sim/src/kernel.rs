@@ -3,10 +3,12 @@
 mod files;
 
 use crate::net::{End, Event, Request, Shared};
+use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES, Loan};
 use reactor::wake::Waker;
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::{Places, Span};
@@ -17,6 +19,16 @@ pub(crate) const GRAIN_BYTES_MAX: u32 = 4096;
 const ECONNREFUSED: Errno = Errno(111);
 const ECONNRESET: Errno = Errno(104);
 const EPIPE: Errno = Errno(32);
+
+thread_local! {
+    /// What hosts think nobody can guess.
+    static RANDOM: RefCell<Rng> = const { RefCell::new(Rng::with_seed(0)) };
+}
+
+/// The world that runs on this thread begins.
+pub(crate) fn seed_random(seed: u64) {
+    RANDOM.set(Rng::with_seed(seed));
+}
 
 /// A host's kernel.
 pub struct Kernel {
@@ -267,6 +279,10 @@ impl Io for Kernel {
 
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena
+    }
+
+    fn random() -> u32 {
+        RANDOM.with_borrow_mut(|rng| rng.u32(..))
     }
 
     fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {

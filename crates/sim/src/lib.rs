@@ -12,9 +12,12 @@ mod folder;
 mod initiator;
 pub mod kernel;
 mod net;
+#[cfg(test)]
+mod outcomes;
 mod register;
 mod reservations;
 mod trace;
+mod transports;
 mod world;
 
 pub use world::{Failure, Ran, run};

@@ -177,7 +177,10 @@ impl Registers {
             && since < began
         {
             let at = (since.0, began.0);
-            return Err(format!("a write ended at {} ns and is lost, a flush of {} ns is GOOD", at.0, at.1));
+            return Err(format!(
+                "a write to unit {unit} ended at {} ns and is lost, a flush of initiator {initiator} from {} ns is GOOD",
+                at.0, at.1
+            ));
         }
         let since = self.reads.iter().copied().min().unwrap_or(began);
         for candidates in &mut self.units[unit] {

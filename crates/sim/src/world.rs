@@ -4,12 +4,13 @@ use crate::attention::Attentions;
 use crate::device::Device;
 use crate::disk::{Cache, Disk, Faults};
 use crate::folder::Folder;
-use crate::initiator::{Aim, Checks, Habits, Initiator, Place};
-use crate::kernel::{GRAIN_BYTES_MAX, Kernel};
+use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol, SRP_GUID};
+use crate::kernel::{self, GRAIN_BYTES_MAX, Kernel};
 use crate::net::{Event, Net, Odds, Shared};
 use crate::register::{BLOCK_BYTES, Registers};
 use crate::reservations::Reservations;
 use crate::trace::Trace;
+use crate::transports;
 use engine::config::{Config, StoreSpec};
 use engine::world::Cores;
 use fastrand::Rng;
@@ -74,7 +75,8 @@ struct Plan {
     /// How often the target is killed.
     crashes: u32,
     cores: usize,
-    initiators: usize,
+    /// What each initiator speaks.
+    initiators: Vec<Protocol>,
     blocks: u32,
     arena_bytes: u64,
     odds: Odds,
@@ -103,7 +105,7 @@ impl Kind {
 }
 
 impl Plan {
-    fn new(rng: &mut Rng) -> Plan {
+    fn new(seed: u64, rng: &mut Rng) -> Plan {
         let odds = Odds {
             cut: [0, 20, 300][rng.usize(0..3)],
             late: [0, 5, 50][rng.usize(0..3)],
@@ -125,7 +127,7 @@ impl Plan {
             crashes: if can_crash { rng.u32(0..3) } else { 0 },
             kinds,
             cores: rng.usize(1..=4),
-            initiators: rng.usize(1..=5),
+            initiators: transports::draw(seed, rng.usize(1..=5)),
             blocks: [8, 64, 2048][rng.usize(0..3)],
             arena_bytes: [48 << 20, 128 << 20, 128 << 20][rng.usize(0..3)],
             odds,
@@ -141,7 +143,8 @@ impl Plan {
 
     fn config(&self) -> Config {
         let mut text = format!(
-            "poll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\nstate_dir = \"/state\"\n\n[[portal]]\nlisten = \"{PORTAL}\"\n"
+            "srp_guid = \"{SRP_GUID:016x}\"\npoll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\nstate_dir = \"/state\"\n\n[[portal]]\nlisten = \"{PORTAL}\"\n\
+             transports = [\"iscsi\", \"iser\", \"srp\"]\n"
         );
         let mut names = Vec::new();
         for unit in 0..self.kinds.len() {
@@ -249,9 +252,10 @@ struct World {
 /// When something is not as it must be.
 pub fn run(seed: u64, keeps_trace: bool) -> Result<Ran, Failure> {
     let mut rng = Rng::with_seed(seed);
-    let plan = Plan::new(&mut rng);
+    kernel::seed_random(seed);
+    let plan = Plan::new(seed, &mut rng);
     // The last one does what is kept off the cores.
-    let hosts = plan.cores + plan.initiators + 1;
+    let hosts = plan.cores + plan.initiators.len() + 1;
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
     let mut world = World::new(plan, net.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
@@ -282,25 +286,25 @@ impl World {
         let (units, blocks) = (plan.kinds.len(), plan.blocks);
         let can_fail = plan.faults.can_fail();
         let may_lose = plan.crashes > 0 || can_fail;
-        let registers = Registers::new(plan.initiators, units, blocks, may_lose);
+        let registers = Registers::new(plan.initiators.len(), units, blocks, may_lose);
         let registers = Rc::new(RefCell::new(registers));
         net.borrow_mut().faults = plan.faults;
-        let reservations = (0..units).map(|_| Reservations::new(plan.initiators)).collect();
+        let reservations = (0..units).map(|_| Reservations::new(plan.initiators.len())).collect();
         let reservations: Rc<RefCell<Vec<Reservations>>> = Rc::new(RefCell::new(reservations));
         let portal = plan.config().portals[0].listen;
-        let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators, units)));
+        let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators.len(), units)));
         let fragile = plan.kinds.iter().map(|kind| can_fail && *kind != Kind::Memory).collect();
         let place = Place { portal, target: TARGET.into(), units, blocks, fragile };
-        let initiator = |index| {
+        let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
             let habits = habits(&mut net.borrow_mut().rng, plan.orders);
             let (registers, attentions) = (registers.clone(), attentions.clone());
             let checks = Checks { index, registers, attentions, reservations: reservations.clone() };
-            Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits)
+            Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol)
         };
         World {
-            initiators: (0..plan.initiators).map(initiator).collect(),
+            initiators: plan.initiators.iter().enumerate().map(initiator).collect(),
             net,
             registers,
             reservations,

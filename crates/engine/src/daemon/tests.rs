@@ -70,6 +70,10 @@ impl Io for Noting {
         self.kernel.arena()
     }
 
+    fn random() -> u32 {
+        Uring::random()
+    }
+
     fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
         self.kernel.addresses(socket)
     }

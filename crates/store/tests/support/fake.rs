@@ -132,6 +132,10 @@ impl Io for FakeIo {
         &mut self.arena
     }
 
+    fn random() -> u32 {
+        unreachable!("stores guess nothing")
+    }
+
     fn addresses(&self, _socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
         unreachable!("stores have no sockets")
     }
