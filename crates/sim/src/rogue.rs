@@ -63,7 +63,7 @@ pub(crate) fn draw(seed: u64) -> Option<Manners> {
 /// The peer.
 pub(crate) struct Rogue {
     pub(crate) kernel: Kernel,
-    host: usize,
+    pub(crate) host: usize,
     net: Shared,
     manners: Manners,
     is_leaving: bool,
