@@ -6,6 +6,7 @@ use crate::register::BLOCK_BYTES;
 use proto::time::Time;
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES, Loan};
+use reactor::neighbours::Neighbours;
 use reactor::wake::Waker;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -33,6 +34,7 @@ pub struct Kernel {
     free: Vec<u32>,
     ready: Vec<Completion>,
     waker: Option<Waker>,
+    neighbours: Neighbours,
 }
 
 struct Slot {
@@ -105,6 +107,7 @@ impl Kernel {
             free: Vec::new(),
             ready: Vec::new(),
             waker,
+            neighbours: Neighbours::default(),
         }
     }
 
@@ -202,6 +205,7 @@ impl Kernel {
             self.arena.copy(scratch.slice(0, count), &into.slice(0, count));
         }
         self.unlend(into.iter(), Loan::Write);
+        self.neighbours.received(socket, self.now);
         Some(count.map_err(|end| if end == End::Reset { ECONNRESET } else { EPIPE }))
     }
 
@@ -327,6 +331,10 @@ impl Io for Kernel {
 
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena
+    }
+
+    fn is_shared(&self) -> bool {
+        self.neighbours.are_there(self.now)
     }
 
     fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {

@@ -132,6 +132,10 @@ impl Io for FakeIo {
         &mut self.arena
     }
 
+    fn is_shared(&self) -> bool {
+        unreachable!("stores have no sockets")
+    }
+
     fn addresses(&self, _socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
         unreachable!("stores have no sockets")
     }
