@@ -512,22 +512,22 @@ fn flush_channel<M: MessageMachine<Event = Up>, I: Io>(
 }
 
 fn channel<M: MessageMachine, I: Io>(socket: Handle, machine: M, io: &I) -> Box<Channel<M>> {
-    Box::new(Channel::responder(iwarp_config(io.segment_bytes(socket)), machine, io.now()))
+    Box::new(Channel::responder(iwarp_config(io, socket), machine, io.now()))
 }
 
-fn iwarp_config(segment_bytes: u32) -> iwarp::Config {
+fn iwarp_config<I: Io>(io: &I, socket: Handle) -> iwarp::Config {
     iwarp::Config {
         enhanced: true,
         crc: false,
         long_fpdus: true,
         depths: READS,
         ready: None,
-        segment_bytes,
+        segment_bytes: io.segment_bytes(socket),
         work: iwarp::WORK_MAX,
         receives: RECEIVES_MAX,
         registrations: 0,
         crc32c: reactor::crc::crc32c,
-        random: crate::random::bits,
+        random: I::random,
     }
 }
 

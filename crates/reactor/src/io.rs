@@ -61,6 +61,9 @@ pub trait Io {
     /// ([`crate::memory::Arena::give`]), but is reused only after the completion.
     fn arena(&mut self) -> &mut crate::memory::Arena;
 
+    /// Bits that nobody can guess.
+    fn random() -> u32;
+
     /// Local and peer address of a socket; `None`: it is not connected any more.
     fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)>;
 

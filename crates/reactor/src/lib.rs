@@ -11,6 +11,7 @@ pub mod memory;
 pub mod neighbours;
 pub mod net;
 pub mod packet;
+pub mod random;
 pub mod stream;
 pub mod timers;
 pub mod topology;

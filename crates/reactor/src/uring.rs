@@ -338,6 +338,10 @@ impl Io for Uring {
         self.neighbours.are_there(self.now)
     }
 
+    fn random() -> u32 {
+        crate::random::bits()
+    }
+
     fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
         net::addresses(socket).ok()
     }

@@ -82,6 +82,13 @@ impl Transfer {
         }
     }
 
+    fn failed(self) -> (OpId, Outcome) {
+        match self {
+            Transfer::Read { id, at, .. } => (id, Err(StoreError::ReadFailed { at })),
+            Transfer::Write { id, .. } | Transfer::Sync { id } => (id, Err(StoreError::WriteFailed)),
+        }
+    }
+
     /// What is left of it once so many bytes were moved; or whose it was.
     fn moved(self, bytes: u32) -> Result<Transfer, OpId> {
         let on = |at: u64| at + u64::from(bytes);
@@ -122,7 +129,10 @@ impl<I: Io> Lane<I> for DeviceLane {
     fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
         let slot = (completion.tag.0 - self.tags.0) as usize;
         let transfer = self.under_way[slot].take().expect("a completion is of a request");
-        let bytes = completion.result.expect("the simulated disk does not fail yet");
+        let bytes = match completion.result {
+            Ok(bytes) => bytes,
+            Err(_) => return done.push(transfer.failed()),
+        };
         match transfer.moved(bytes) {
             Ok(rest) => {
                 rest.issue(io, self.device.handle(), completion.tag);

@@ -1,42 +1,111 @@
 //! What is in a file: what reads find, and what would be there if power failed.
 
-use crate::register::BLOCK_BYTES;
+use crate::register::{BLOCK_BYTES, STAMP_BYTES};
 use fastrand::Rng;
-use reactor::io::Errno;
+use reactor::io::{Errno, Handle};
 use std::collections::BTreeSet;
+
+pub(crate) const EINTR: Errno = Errno(4);
+const EIO: Errno = Errno(5);
+const ENXIO: Errno = Errno(6);
+pub(crate) const EAGAIN: Errno = Errno(11);
+pub(crate) const ENOMEM: Errno = Errno(12);
+const ENOSPC: Errno = Errno(28);
+const ESTALE: Errno = Errno(116);
+const EDQUOT: Errno = Errno(122);
+
+/// What keeps a file's bytes until they are durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cache {
+    /// The system's pages: those that it fails to write back are clean from then on, and the next sync of the open file has the
+    /// error, once (fsync(2)).
+    Pages,
+    /// A disk's: a sync that fails may lose what was in it, which reads find until power fails.
+    Disk,
+    /// A device's that keeps it when a sync fails.
+    Device,
+}
+
+/// How likely disks fail: each a number in 1000.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faults {
+    /// A read or a write.
+    pub(crate) transfer: u32,
+    pub(crate) sync: u32,
+    /// Writing back after a write, which nobody waits for.
+    pub(crate) write_back: u32,
+    /// A request hangs for seconds.
+    pub(crate) hang: u32,
+}
+
+impl Faults {
+    pub(crate) const NONE: Faults = Faults { transfer: 0, sync: 0, write_back: 0, hang: 0 };
+
+    /// Whether something may be lost, or fail.
+    pub(crate) fn can_fail(self) -> bool {
+        self.transfer + self.sync + self.write_back > 0
+    }
+}
+
+/// Which write a block's bytes are of.
+pub(crate) type Stamp = [u8; STAMP_BYTES];
+
+/// A block whose bytes will not become durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Loss {
+    pub(crate) unit: usize,
+    pub(crate) block: usize,
+    /// What is lost, and what is durable.
+    pub(crate) lost: Stamp,
+    pub(crate) left: Stamp,
+    /// Reads find the durable bytes from now on.
+    pub(crate) is_gone: bool,
+}
 
 /// A file's bytes.
 #[derive(Debug)]
 pub(crate) struct Disk {
+    pub(crate) unit: usize,
+    cache: Cache,
     bytes: Vec<u8>,
     durable: Vec<u8>,
     /// Blocks that differ.
     dirty: BTreeSet<usize>,
+    /// The same, but they are not written back any more.
+    lost: BTreeSet<usize>,
+    /// Something was lost, and no sync has said so.
+    has_lost: bool,
 }
 
 impl Disk {
-    pub(crate) fn new(size_bytes: usize) -> Disk {
-        Disk { bytes: vec![0; size_bytes], durable: vec![0; size_bytes], dirty: BTreeSet::new() }
+    pub(crate) fn new(unit: usize, cache: Cache, size_bytes: usize) -> Disk {
+        let zeros = vec![0; size_bytes];
+        let (dirty, lost) = (BTreeSet::new(), BTreeSet::new());
+        Disk { unit, cache, bytes: zeros.clone(), durable: zeros, dirty, lost, has_lost: false }
     }
 
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
         into.copy_from_slice(&self.bytes[at as usize..][..into.len()]);
     }
 
-    pub(crate) fn write(&mut self, at: u64, bytes: &[u8], durable: bool) {
-        let at = at as usize;
-        self.bytes[at..][..bytes.len()].copy_from_slice(bytes);
-        let block = BLOCK_BYTES as usize;
-        let blocks: Vec<usize> = (at / block..(at + bytes.len()).div_ceil(block)).collect();
-        self.dirty.extend(&blocks);
-        if durable {
-            self.keep(&blocks);
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
+        self.bytes[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        let blocks = blocks(at, bytes.len());
+        if !self.lost.is_empty() {
+            blocks.clone().for_each(|block| _ = self.lost.remove(&block));
         }
+        self.dirty.extend(blocks);
     }
 
-    pub(crate) fn clear(&mut self, at: u64, len: u64) -> Result<u32, Errno> {
-        self.write(at, &vec![0; len as usize], false);
-        Ok(0)
+    /// A write that is durable when it ends (RWF_DSYNC), and has the error of what was lost before.
+    pub(crate) fn write_through(&mut self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.write(at, bytes);
+        self.keep(blocks(at, bytes.len()));
+        self.ends_sync()
+    }
+
+    pub(crate) fn clear(&mut self, at: u64, len: u64) {
+        self.write(at, &vec![0; len as usize]);
     }
 
     /// What a sync that begins now makes durable.
@@ -45,18 +114,99 @@ impl Disk {
     }
 
     /// These blocks become durable, as they are now.
-    pub(crate) fn keep(&mut self, blocks: &[usize]) {
-        for block in blocks.iter().filter(|block| self.dirty.remove(block)) {
-            let range = block * BLOCK_BYTES as usize..(block + 1) * BLOCK_BYTES as usize;
-            self.durable[range.clone()].copy_from_slice(&self.bytes[range]);
+    fn keep(&mut self, blocks: impl Iterator<Item = usize>) {
+        for block in blocks {
+            if self.dirty.remove(&block) {
+                let range = range(block);
+                self.durable[range.clone()].copy_from_slice(&self.bytes[range]);
+            }
         }
+    }
+
+    fn ends_sync(&mut self) -> Result<(), Errno> {
+        if std::mem::take(&mut self.has_lost) { Err(EIO) } else { Ok(()) }
+    }
+
+    /// A sync of these blocks ends.
+    pub(crate) fn synced(&mut self, blocks: &[usize]) -> Result<(), Errno> {
+        self.keep(blocks.iter().copied());
+        self.ends_sync()
+    }
+
+    /// The same, and it fails.
+    pub(crate) fn sync_failed(&mut self, rng: &mut Rng, blocks: &[usize], losses: &mut Vec<Loss>) -> Errno {
+        if self.cache != Cache::Device {
+            let lost: Vec<usize> = blocks.iter().copied().filter(|_| rng.bool()).collect();
+            self.lose(rng, &lost, losses);
+            self.keep(blocks.iter().copied());
+        }
+        self.has_lost = false;
+        [EIO, EIO, ENOSPC, EDQUOT, ESTALE][rng.usize(0..5)]
+    }
+
+    /// Writing back fails, which the next sync reports.
+    pub(crate) fn write_back_fails(&mut self, rng: &mut Rng, losses: &mut Vec<Loss>) {
+        if self.cache == Cache::Pages && !self.dirty.is_empty() {
+            let lost: Vec<usize> = self.dirty.iter().copied().filter(|_| rng.u8(0..4) == 0).collect();
+            self.has_lost |= !lost.is_empty();
+            self.lose(rng, &lost, losses);
+        }
+    }
+
+    /// These are not written back, and found as they were until memory is wanted for something else.
+    fn lose(&mut self, rng: &mut Rng, blocks: &[usize], losses: &mut Vec<Loss>) {
+        let fresh: Vec<usize> = blocks.iter().copied().filter(|block| self.dirty.remove(block)).collect();
+        self.lost.extend(&fresh);
+        let leaves = |_: &usize| self.cache == Cache::Pages && rng.bool();
+        let gone: Vec<usize> = self.lost.iter().copied().filter(leaves).collect();
+        let stays = fresh.iter().copied().filter(|block| !gone.contains(block));
+        losses.extend(stays.map(|block| self.loss(block, false)));
+        for block in gone {
+            losses.push(self.loss(block, true));
+            self.lost.remove(&block);
+            let range = range(block);
+            self.bytes[range.clone()].copy_from_slice(&self.durable[range]);
+        }
+    }
+
+    fn loss(&self, block: usize, is_gone: bool) -> Loss {
+        let stamp = |bytes: &[u8]| {
+            let mut stamp = [0; STAMP_BYTES];
+            stamp.copy_from_slice(&bytes[range(block)][..STAMP_BYTES]);
+            stamp
+        };
+        Loss { unit: self.unit, block, lost: stamp(&self.bytes), left: stamp(&self.durable), is_gone }
     }
 
     /// Power fails: of what is not durable any part may have been written all the same.
     pub(crate) fn lose_power(&mut self, rng: &mut Rng) {
         let kept: Vec<usize> = self.dirty.iter().copied().filter(|_| rng.bool()).collect();
-        self.keep(&kept);
+        self.keep(kept.into_iter());
         self.dirty.clear();
+        self.lost.clear();
+        self.has_lost = false;
         self.bytes.copy_from_slice(&self.durable);
     }
+}
+
+/// The disk that this file is on.
+pub(crate) fn disk_of(disks: &mut [(Handle, Disk)], file: Handle) -> &mut Disk {
+    let disk = disks.iter_mut().find(|(handle, _)| *handle == file);
+    disk.map(|(_, disk)| disk).expect("a file that is open")
+}
+
+/// Why a read or a write fails.
+pub(crate) fn transfer_error(rng: &mut Rng, writes: bool) -> Errno {
+    const READ: [Errno; 6] = [EIO, EIO, EINTR, EAGAIN, ENXIO, ENOMEM];
+    const WRITE: [Errno; 8] = [EIO, EIO, ENOSPC, EDQUOT, EINTR, EAGAIN, ESTALE, ENOMEM];
+    if writes { WRITE[rng.usize(0..WRITE.len())] } else { READ[rng.usize(0..READ.len())] }
+}
+
+fn blocks(at: u64, len: usize) -> std::ops::Range<usize> {
+    let block = BLOCK_BYTES as usize;
+    at as usize / block..(at as usize + len).div_ceil(block)
+}
+
+fn range(block: usize) -> std::ops::Range<usize> {
+    block * BLOCK_BYTES as usize..(block + 1) * BLOCK_BYTES as usize
 }

@@ -1,13 +1,15 @@
 //! What a host has for a kernel.
 
-use crate::disk::Disk;
+mod files;
+
 use crate::net::{End, Event, Request, Shared};
-use crate::register::BLOCK_BYTES;
+use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES, Loan};
 use reactor::neighbours::Neighbours;
 use reactor::wake::Waker;
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::{Places, Span};
@@ -18,6 +20,16 @@ pub(crate) const GRAIN_BYTES_MAX: u32 = 4096;
 const ECONNREFUSED: Errno = Errno(111);
 const ECONNRESET: Errno = Errno(104);
 const EPIPE: Errno = Errno(32);
+
+thread_local! {
+    /// What hosts think nobody can guess.
+    static RANDOM: RefCell<Rng> = const { RefCell::new(Rng::with_seed(0)) };
+}
+
+/// The world that runs on this thread begins.
+pub(crate) fn seed_random(seed: u64) {
+    RANDOM.set(Rng::with_seed(seed));
+}
 
 /// A host's kernel.
 pub struct Kernel {
@@ -129,19 +141,6 @@ impl Kernel {
         net.at(at, Event::Go { host: self.host, request });
     }
 
-    /// Its process is killed: what it is writing is written in part, or not at all.
-    pub(crate) fn die(&mut self) {
-        for slot in 0..self.requests.len() {
-            if let Job::Write { file, at, from, .. } =
-                std::mem::replace(&mut self.requests[slot].job, Job::None)
-            {
-                let blocks = self.net.borrow_mut().rng.u32(0..=from.len() / BLOCK_BYTES);
-                let bytes = self.arena.to_vec(&from.slice(0, blocks * BLOCK_BYTES));
-                self.on_disk(file, |disk| disk.write(at, &bytes, false));
-            }
-        }
-    }
-
     /// A request goes on, if it is not over.
     pub(crate) fn go(&mut self, request: Request) {
         let entry = self.requests.get_mut(request.slot as usize);
@@ -158,11 +157,8 @@ impl Kernel {
             Job::Watch => Some(Ok(0)),
             Job::Read { file, at, into } => Some(self.read_now_from(file, at, into)),
             Job::Write { file, at, from, durable } => Some(self.write_now_to(file, at, from, durable)),
-            Job::Sync { file, dirty } => {
-                self.on_disk(file, |disk| disk.keep(&dirty));
-                Some(Ok(0))
-            }
-            Job::Clear { file, at, len } => Some(self.on_disk(file, |disk| disk.clear(at, len))),
+            Job::Sync { file, dirty } => Some(self.sync_now(file, &dirty)),
+            Job::Clear { file, at, len } => Some(self.clear_now(file, at, len)),
         };
         if let Some(result) = result {
             let entry = &mut self.requests[request.slot as usize];
@@ -243,50 +239,6 @@ impl Kernel {
         Some(Ok(total))
     }
 
-    fn on_disk<T>(&mut self, file: Handle, act: impl FnOnce(&mut Disk) -> T) -> T {
-        act(self.net.borrow_mut().disk(file))
-    }
-
-    /// How much of a request is done, in whole blocks of any disk.
-    fn share(&mut self, len: u32) -> u32 {
-        let mut net = self.net.borrow_mut();
-        let (short, blocks) = (net.odds.short, len / GRAIN_BYTES_MAX);
-        if blocks > 1 && net.happens(short) { net.rng.u32(1..blocks) * GRAIN_BYTES_MAX } else { len }
-    }
-
-    fn read_now_from(&mut self, file: Handle, at: u64, into: Places) -> Result<u32, Errno> {
-        let len = self.share(into.len());
-        let mut done = 0;
-        while done < len {
-            let part = into.slice(done, (len - done).min(self.scratch.len));
-            let scratch = self.scratch.slice(0, part.len());
-            let (mut net, arena) = (self.net.borrow_mut(), &mut self.arena);
-            net.disk(file).read(at + u64::from(done), arena.bytes_mut(scratch));
-            arena.copy(scratch, &part);
-            done += part.len();
-        }
-        self.unlend(into.iter(), Loan::Write);
-        Ok(len)
-    }
-
-    fn write_now_to(&mut self, file: Handle, at: u64, from: Places, durable: bool) -> Result<u32, Errno> {
-        let len = self.share(from.len());
-        let bytes = self.arena.to_vec(&from.slice(0, len));
-        self.on_disk(file, |disk| disk.write(at, &bytes, durable));
-        self.unlend(from.iter(), Loan::Read);
-        Ok(len)
-    }
-
-    /// Asks a disk, which takes its time.
-    fn ask_disk(&mut self, tag: Tag, job: Job) {
-        let mut net = self.net.borrow_mut();
-        let slow = net.odds.slow;
-        let most = if net.happens(slow) { 200_000_000 } else { 250_000 };
-        let after = net.nanos(8_000, most);
-        drop(net);
-        self.begin(tag, job, after);
-    }
-
     fn lend(&mut self, spans: impl Iterator<Item = Span>, loan: Loan) {
         let own = self.arena.id();
         for span in spans.filter(|span| span.buffer == own) {
@@ -335,6 +287,10 @@ impl Io for Kernel {
 
     fn is_shared(&self) -> bool {
         self.neighbours.are_there(self.now)
+    }
+
+    fn random() -> u32 {
+        RANDOM.with_borrow_mut(|rng| rng.u32(..))
     }
 
     fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
@@ -404,7 +360,7 @@ impl Io for Kernel {
     }
 
     fn sync(&mut self, file: Handle, tag: Tag) {
-        let dirty = self.on_disk(file, |disk| disk.dirty());
+        let dirty = self.net.borrow_mut().disk(file).dirty();
         self.ask_disk(tag, Job::Sync { file, dirty });
     }
 

@@ -8,11 +8,16 @@
 mod attention;
 mod device;
 mod disk;
+mod folder;
 mod initiator;
 pub mod kernel;
 mod net;
+#[cfg(test)]
+mod outcomes;
 mod register;
+mod reservations;
 mod trace;
+mod transports;
 mod world;
 
 pub use world::{Failure, Ran, run};

@@ -1,7 +1,7 @@
 //! The clock, what is to happen when, and the network: streams of bytes between two sockets each, which arrive late, in pieces,
 //! or never.
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Faults, Loss, disk_of};
 use crate::trace::Trace;
 use fastrand::Rng;
 use proto::time::Time;
@@ -131,6 +131,9 @@ pub(crate) struct Net {
     pub(crate) odds: Odds,
     /// In the order of their units.
     pub(crate) disks: Vec<(Handle, Disk)>,
+    pub(crate) faults: Faults,
+    /// What disks have lost that nobody has looked at.
+    pub(crate) losses: Vec<Loss>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     next_event: u64,
     next_serial: u64,
@@ -147,6 +150,8 @@ impl Net {
             trace,
             odds,
             disks: Vec::new(),
+            faults: Faults::NONE,
+            losses: Vec::new(),
             events: BinaryHeap::new(),
             next_event: 0,
             next_serial: 1,
@@ -156,8 +161,7 @@ impl Net {
     }
 
     pub(crate) fn disk(&mut self, file: Handle) -> &mut Disk {
-        let disk = self.disks.iter_mut().find(|(handle, _)| *handle == file);
-        disk.map(|(_, disk)| disk).expect("a file that is open")
+        disk_of(&mut self.disks, file)
     }
 
     /// Whether something of that likelihood happens.

@@ -5,13 +5,16 @@
 //! acknowledged; else somewhere there or never. So a read may find it unless it ended before another one began that surely took
 //! effect before the read.
 
+use crate::disk::Loss;
 use proto::time::Time;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: u32 = 512;
 /// Bytes that tell which write they are of: its number, and the block.
-const STAMP_BYTES: usize = 16;
+pub(crate) const STAMP_BYTES: usize = 16;
+const NOBODY: usize = usize::MAX;
 const NEVER: Time = Time(u64::MAX);
 
 /// Names a write; 0 are the zeros that were there at the beginning.
@@ -39,6 +42,8 @@ impl Range {
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: WriteId,
+    /// Whose it is.
+    by: usize,
     start: Time,
     /// It takes no effect after this.
     end: Time,
@@ -48,6 +53,16 @@ struct Candidate {
     is_durable: bool,
     /// A power failure has left this or another one.
     is_left: bool,
+    /// Its bytes will not become durable: a flush says nothing of it.
+    is_lost: bool,
+}
+
+impl Candidate {
+    /// One that takes effect from now on, or not.
+    fn new(id: WriteId, by: usize, start: Time) -> Candidate {
+        let (is_sure, is_durable, is_left, is_lost) = (false, false, false, false);
+        Candidate { id, by, start, end: NEVER, is_sure, is_durable, is_left, is_lost }
+    }
 }
 
 /// How a write ended.
@@ -68,28 +83,37 @@ pub(crate) enum Fate {
 pub(crate) struct Registers {
     units: Vec<Vec<Vec<Candidate>>>,
     next: u64,
-    /// Power may fail.
-    may_crash: bool,
+    /// What is not durable may be lost.
+    may_lose: bool,
     crashed: Time,
     /// Beginnings of reads that have not ended.
     reads: Vec<Time>,
+    /// For each initiator and unit, when the earliest write was acknowledged that is lost, which a flush of it must say.
+    owed: Vec<Vec<Option<Time>>>,
+    /// Initiators that have had a session since the target was started.
+    known: Vec<bool>,
 }
 
 impl Registers {
-    pub(crate) fn new(units: usize, blocks: u32, may_crash: bool) -> Registers {
-        let (start, end) = (Time(0), Time(0));
-        let zeros = Candidate { id: WriteId(0), start, end, is_sure: true, is_durable: true, is_left: false };
+    pub(crate) fn new(initiators: usize, units: usize, blocks: u32, may_lose: bool) -> Registers {
+        let zeros = Candidate::new(WriteId(0), NOBODY, Time(0));
+        let zeros = Candidate { end: Time(0), is_sure: true, is_durable: true, ..zeros };
+        let (owed, known) = (vec![vec![None; units]; initiators], vec![false; initiators]);
         let units = vec![vec![vec![zeros]; blocks as usize]; units];
-        Registers { units, next: 0, may_crash, crashed: Time(0), reads: Vec::new() }
+        Registers { units, next: 0, may_lose, crashed: Time(0), reads: Vec::new(), owed, known }
     }
 
-    /// A write begins; its bytes.
-    pub(crate) fn begin_write(&mut self, now: Time, range: Range) -> (WriteId, Vec<u8>) {
+    /// An initiator has a session: what is lost from now on it is to hear of.
+    pub(crate) fn knows(&mut self, initiator: usize) {
+        self.known[initiator] = true;
+    }
+
+    /// An initiator's write begins; its bytes.
+    pub(crate) fn begin_write(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
         self.next += 1;
         let id = WriteId(self.next);
         for candidates in &mut self.units[range.unit][range.indices()] {
-            let (is_sure, is_durable, is_left) = (false, false, false);
-            candidates.push(Candidate { id, start: now, end: NEVER, is_sure, is_durable, is_left });
+            candidates.push(Candidate::new(id, by, now));
         }
         let mut bytes = Vec::with_capacity(range.bytes() as usize);
         for block in range.indices() {
@@ -126,28 +150,100 @@ impl Registers {
             }
             // Now and then, as many stay while nothing of them is durable.
             if candidates.len().is_power_of_two() {
-                prune(candidates, since, self.may_crash);
+                prune(candidates, since, self.may_lose);
             }
         }
         Ok(())
     }
 
-    /// A flush of a unit has ended with GOOD status, which began then: what was acknowledged before is durable.
-    pub(crate) fn flushed(&mut self, unit: usize, began: Time) {
-        if self.may_crash {
-            let since = self.reads.iter().copied().min().unwrap_or(began);
-            for candidates in &mut self.units[unit] {
-                for one in candidates.iter_mut().filter(|one| one.is_sure && one.end < began) {
-                    one.is_durable = true;
-                }
-                prune(candidates, since, true);
+    /// All of an initiator's writes to a unit that it had begun by then are over.
+    pub(crate) fn fence(&mut self, now: Time, by: usize, unit: usize, until: Time) {
+        for one in self.units[unit].iter_mut().flatten() {
+            if one.by == by && one.start < until && one.end == NEVER {
+                one.end = now;
             }
         }
+    }
+
+    /// An initiator's flush of a unit has ended with GOOD status, which began then: what was acknowledged before is durable.
+    ///
+    /// # Errors
+    /// When some of it is lost, which the initiator has not heard of.
+    pub(crate) fn flushed(&mut self, initiator: usize, unit: usize, began: Time) -> Result<(), String> {
+        if !self.may_lose {
+            return Ok(());
+        }
+        if let Some(since) = self.owed[initiator][unit]
+            && since < began
+        {
+            let at = (since.0, began.0);
+            return Err(format!(
+                "a write to unit {unit} ended at {} ns and is lost, a flush of initiator {initiator} from {} ns is GOOD",
+                at.0, at.1
+            ));
+        }
+        let since = self.reads.iter().copied().min().unwrap_or(began);
+        for candidates in &mut self.units[unit] {
+            for one in candidates.iter_mut().filter(|one| one.is_sure && !one.is_lost && one.end < began) {
+                one.is_durable = true;
+            }
+            prune(candidates, since, true);
+        }
+        Ok(())
+    }
+
+    /// An initiator's flush has failed: it knows that all may be lost that was not durable.
+    pub(crate) fn flush_failed(&mut self, initiator: usize, unit: usize) {
+        self.owed[initiator][unit] = None;
+    }
+
+    /// A disk does not keep what a block holds.
+    ///
+    /// # Errors
+    /// When it was to be durable.
+    pub(crate) fn lose(&mut self, now: Time, loss: &Loss) -> Result<(), String> {
+        let Loss { unit, block, ref lost, ref left, is_gone } = *loss;
+        let (lost, left) = (read_stamp(lost, unit, block), read_stamp(left, unit, block));
+        let (Some(lost), Some(left)) = (lost, left) else { return Ok(()) };
+        if lost == left {
+            return Ok(());
+        }
+        let candidates = &mut self.units[unit][block];
+        // What began later was to replace what is left. If that is not remembered, it did so long ago.
+        let before = candidates.iter().find(|one| one.id == left).map_or(Time(0), |one| one.end);
+        for one in candidates.iter_mut().filter(|one| one.id != left) {
+            if one.start > before && one.is_durable {
+                return Err(format!(
+                    "write {} of unit {unit} block {block} was durable, and is lost",
+                    one.id.0
+                ));
+            }
+            if one.start > before && one.is_sure && !one.is_lost {
+                let owed = self.owed.iter_mut().zip(&self.known).filter(|(_, known)| **known);
+                for owed in owed.map(|(units, _)| &mut units[unit]) {
+                    *owed = Some(owed.map_or(one.end, |before| before.min(one.end)));
+                }
+            }
+            one.is_lost = true;
+            if is_gone && one.id == lost && one.end != NEVER {
+                one.end = now;
+            }
+        }
+        if is_gone {
+            // Reads that begin after this find what is left, unless a write that is under way comes again.
+            let at = now.after(Duration::from_nanos(1));
+            candidates.retain(|one| one.id != left);
+            let one = Candidate::new(left, NOBODY, at);
+            candidates.push(Candidate { end: at, is_sure: true, is_durable: true, ..one });
+        }
+        Ok(())
     }
 
     /// The target is killed; `loses`: by a power failure, which may undo all that is not durable.
     pub(crate) fn crash(&mut self, now: Time, loses: bool) {
         self.crashed = now;
+        self.known.fill(false);
+        self.owed.iter_mut().for_each(|units| units.fill(None));
         for candidates in self.units.iter_mut().flatten() {
             candidates.iter_mut().for_each(|one| one.end = one.end.min(now));
             if loses {
@@ -227,8 +323,8 @@ impl Registers {
 }
 
 /// Those that no read may find any more that began at this time or later.
-fn prune(candidates: &mut Vec<Candidate>, since: Time, may_crash: bool) {
-    let stays = |one: &&Candidate| one.is_sure && (one.is_durable || !may_crash) && one.end < since;
+fn prune(candidates: &mut Vec<Candidate>, since: Time, may_lose: bool) {
+    let stays = |one: &&Candidate| one.is_sure && (one.is_durable || !may_lose) && one.end < since;
     let latest = candidates.iter().filter(stays).map(|one| one.start).max();
     if let Some(latest) = latest {
         candidates.retain(|one| one.end >= latest);
@@ -294,11 +390,11 @@ mod tests {
 
     #[test]
     fn what_was_acknowledged_is_read_and_what_was_before_is_not() {
-        let mut registers = Registers::new(1, 8, false);
-        let (first, old) = registers.begin_write(Time(10), RANGE);
+        let mut registers = Registers::new(1, 1, 8, false);
+        let (first, old) = registers.begin_write(Time(10), 0, RANGE);
         registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();
         registers.begin_read(Time(25));
-        let (second, new) = registers.begin_write(Time(30), RANGE);
+        let (second, new) = registers.begin_write(Time(30), 0, RANGE);
         assert_eq!(read(&mut registers, 31, 32, &old), Ok(()));
         registers.end_write(Time(40), RANGE, second, Fate::Done).unwrap();
         assert!(read(&mut registers, 41, 42, &old).unwrap_err().contains("found write 1"));
@@ -311,10 +407,10 @@ mod tests {
 
     #[test]
     fn nothing_takes_effect_after_its_end_was_reported() {
-        let mut registers = Registers::new(1, 8, false);
-        let (aborted, lands) = registers.begin_write(Time(10), RANGE);
+        let mut registers = Registers::new(1, 1, 8, false);
+        let (aborted, lands) = registers.begin_write(Time(10), 0, RANGE);
         registers.end_write(Time(20), RANGE, aborted, Fate::Unsure).unwrap();
-        let (second, new) = registers.begin_write(Time(30), RANGE);
+        let (second, new) = registers.begin_write(Time(30), 0, RANGE);
         assert_eq!(read(&mut registers, 31, 32, &lands), Ok(()), "as long as the second may not have begun");
         registers.end_write(Time(40), RANGE, second, Fate::Done).unwrap();
         assert_eq!(read(&mut registers, 41, 43, &new), Ok(()));
@@ -323,30 +419,31 @@ mod tests {
 
     #[test]
     fn a_write_that_was_seen_has_taken_effect_and_does_so_once() {
-        let mut registers = Registers::new(1, 8, false);
-        let (_, lost) = registers.begin_write(Time(10), RANGE);
+        let mut registers = Registers::new(1, 1, 8, false);
+        let (_, lost) = registers.begin_write(Time(10), 0, RANGE);
         assert_eq!(read(&mut registers, 11, 12, &lost), Ok(()));
         assert!(read(&mut registers, 13, 14, &vec![0; 512]).is_err(), "it was there");
-        let (second, _) = registers.begin_write(Time(30), RANGE);
+        let (second, _) = registers.begin_write(Time(30), 0, RANGE);
         registers.end_write(Time(40), RANGE, second, Fate::Done).unwrap();
         assert!(read(&mut registers, 41, 43, &lost).is_err(), "it comes again");
     }
 
     #[test]
     fn what_was_flushed_or_written_with_fua_survives_and_what_is_left_is_one_of_the_rest() {
-        let mut registers = Registers::new(1, 8, true);
+        let mut registers = Registers::new(1, 1, 8, true);
         let write = |registers: &mut Registers, at: u64, fate| {
-            let (id, bytes) = registers.begin_write(Time(at), RANGE);
+            let (id, bytes) = registers.begin_write(Time(at), 0, RANGE);
             registers.end_write(Time(at + 1), RANGE, id, fate).unwrap();
             bytes
         };
         let old = write(&mut registers, 10, Fate::Done);
         let flushed = write(&mut registers, 20, Fate::Done);
-        registers.flushed(0, Time(30));
+        registers.flushed(0, 0, Time(30)).unwrap();
         let (one, other) = (write(&mut registers, 40, Fate::Done), write(&mut registers, 50, Fate::Done));
         registers.crash(Time(60), true);
         assert!(read(&mut registers, 61, 62, &old).is_err(), "a later one was flushed");
-        let mut lost = Registers { units: registers.units.clone(), reads: Vec::new(), ..registers };
+        let mut lost = Registers { units: registers.units.clone(), ..Registers::new(1, 1, 8, true) };
+        lost.crashed = registers.crashed;
         assert_eq!(read(&mut lost, 61, 62, &flushed), Ok(()));
         assert!(read(&mut lost, 63, 64, &other).is_err(), "it was gone");
         assert_eq!(read(&mut registers, 61, 62, &one), Ok(()));
@@ -358,10 +455,34 @@ mod tests {
     }
 
     #[test]
+    fn a_flush_reports_what_a_disk_has_lost_to_each_initiator() {
+        let mut registers = Registers::new(2, 1, 8, true);
+        registers.knows(0);
+        registers.knows(1);
+        let (old, before) = registers.begin_write(Time(10), 0, RANGE);
+        registers.end_write(Time(11), RANGE, old, Fate::Durable).unwrap();
+        let (id, bytes) = registers.begin_write(Time(20), 0, RANGE);
+        registers.end_write(Time(30), RANGE, id, Fate::Done).unwrap();
+        let (lost, left) = (stamp(id, 0, 3), stamp(old, 0, 3));
+        let loss = Loss { unit: 0, block: 3, lost, left, is_gone: false };
+        registers.lose(Time(40), &loss).unwrap();
+        assert!(registers.flushed(0, 0, Time(35)).is_err());
+        registers.flush_failed(0, 0);
+        registers.flushed(0, 0, Time(41)).unwrap();
+        assert!(registers.flushed(1, 0, Time(41)).is_err(), "the other one has not heard of it");
+        assert_eq!(read(&mut registers, 50, 51, &bytes), Ok(()), "it is still in memory");
+        registers.lose(Time(60), &Loss { is_gone: true, ..loss }).unwrap();
+        assert_eq!(read(&mut registers, 70, 71, &before), Ok(()));
+        assert!(read(&mut registers, 72, 73, &bytes).is_err(), "it is gone");
+        let loss = Loss { lost: left, left: stamp(WriteId(0), 0, 3), ..loss };
+        assert!(registers.lose(Time(80), &loss).is_err(), "it was durable");
+    }
+
+    #[test]
     fn a_write_that_was_refused_never_lands_and_a_torn_block_is_of_writes_under_way() {
-        let mut registers = Registers::new(1, 8, false);
-        let (first, one) = registers.begin_write(Time(10), RANGE);
-        let (second, other) = registers.begin_write(Time(10), RANGE);
+        let mut registers = Registers::new(1, 1, 8, false);
+        let (first, one) = registers.begin_write(Time(10), 0, RANGE);
+        let (second, other) = registers.begin_write(Time(10), 0, RANGE);
         let torn: Vec<u8> = one[..256].iter().chain(&other[256..]).copied().collect();
         assert_eq!(read(&mut registers, 11, 12, &torn), Ok(()));
         registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();

@@ -74,6 +74,10 @@ impl Io for Noting {
         self.kernel.is_shared()
     }
 
+    fn random() -> u32 {
+        Uring::random()
+    }
+
     fn addresses(&self, socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
         self.kernel.addresses(socket)
     }
@@ -193,7 +197,7 @@ impl Target {
             losses: Arc::default(),
         };
         let opened: Vec<Opened> = stores.iter().map(opened).collect();
-        let Units { homes, views, .. } = Units::of(&config, &opened);
+        let Units { homes, views, .. } = Units::of(&config, &opened, &crate::files::System);
         let homes = homes.into_iter().map(Some).collect();
         let listeners = bind(&config).expect("a portal");
         let addresses = addresses(&config, &listeners).expect("an address");

@@ -86,13 +86,13 @@ impl Carrier {
     ///
     /// # Errors
     /// When it names no unit.
-    pub(crate) fn aoe(
+    pub(crate) fn aoe<I: Io>(
         url: &Url,
         asked: &InitiatorConfig,
         frames: &Frames,
         lost_after: Duration,
         earlier: Option<AoeInitiator>,
-        now: Time,
+        io: &I,
     ) -> std::io::Result<Carrier> {
         let target = url.shelf_slot().ok_or_else(|| std::io::Error::other("the URL names no unit"))?;
         let config = aoe::InitiatorConfig {
@@ -100,15 +100,15 @@ impl Carrier {
             ours: frames.mac(),
             mtu: frames.mtu(),
             lane: frames.lane(),
-            first_tag: crate::random::bits() as u16,
+            first_tag: I::random() as u16,
             queue_depth: asked.queue_depth,
             login_within: asked.login_within,
             idle: asked.idle,
             lost_after,
         };
         let machine = match earlier {
-            Some(earlier) => earlier.again(config, now),
-            None => AoeInitiator::new(config, now),
+            Some(earlier) => earlier.again(config, io.now()),
+            None => AoeInitiator::new(config, io.now()),
         };
         Ok(Carrier::Aoe(Box::new(machine)))
     }
@@ -254,7 +254,7 @@ fn channel<M: MessageMachine, I: Io>(
         receives,
         registrations,
         crc32c,
-        random: crate::random::bits,
+        random: I::random,
     };
     Ok(Box::new(Channel::initiator(config, machine, io.now())?))
 }

@@ -65,7 +65,7 @@ impl Frames {
         tags: Tags,
         lane: Option<Arc<Lane>>,
     ) -> io::Result<Frames> {
-        let lane = lane.map_or_else(|| Lane::claim(interface).map(Arc::new), Ok)?;
+        let lane = lane.map_or_else(|| Lane::claim(interface, I::random()).map(Arc::new), Ok)?;
         let socket = lane.open(interface)?;
         let clock = Clock::new()?;
         let packets = Packets::new(socket, io.arena())?;
@@ -224,7 +224,7 @@ impl Clock {
 /// In words that say what to do.
 pub(super) fn discover(interface: &str) -> io::Result<Vec<Target>> {
     let mut io = Arena::new(DISCOVERY_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?))?;
-    let lane = Lane::claim(interface)?;
+    let lane = Lane::claim(interface, Uring::random())?;
     let mut packets = Packets::new(lane.open(interface)?, io.arena())?;
     let slot = packets.slot().ok_or(io::ErrorKind::OutOfMemory)?;
     let tag = u32::from(lane.number) << 24;
@@ -255,8 +255,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    fn claim(interface: &str) -> io::Result<Lane> {
-        let first = crate::random::bits();
+    fn claim(interface: &str, first: u32) -> io::Result<Lane> {
         for lane in 0..LANES {
             let number = (first.wrapping_add(u32::from(lane))) as u8;
             let name = format!("lunette-aoe-{interface}-{number}");

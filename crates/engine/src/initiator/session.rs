@@ -568,7 +568,7 @@ impl Session {
         let met = Frames::open(io, interface, tags, lane).and_then(|frames| {
             let (config, lost_after) = (self.config()?, self.options.keep_alive);
             let earlier = self.left.take().map(|left| *left.machine);
-            let machine = Carrier::aoe(&self.url, &config, &frames, lost_after, earlier, now)?;
+            let machine = Carrier::aoe(&self.url, &config, &frames, lost_after, earlier, io)?;
             Ok(Link::on_interface(machine, frames))
         });
         match met {

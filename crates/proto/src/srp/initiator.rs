@@ -140,7 +140,7 @@ struct PendingFunction {
     function: TaskFunction,
     lun: u64,
     referenced: Option<TaskId>,
-    /// Commands given later are not concerned.
+    /// So many commands were posted before it: those that follow it are not concerned.
     before: u64,
 }
 
@@ -189,13 +189,12 @@ impl Initiator {
             return None;
         }
         let is_sent = match referenced {
-            Some(id) => self.tasks.get(id)?.is_sent,
+            Some(id) => self.tasks.get(id)?.sent.is_some(),
             None => true,
         };
         let id = FunctionId(self.functions_sent);
         self.functions_sent = self.functions_sent.wrapping_add(1);
-        let before = self.tasks.taken();
-        self.functions.push(PendingFunction { id, function, lun, referenced, before });
+        self.functions.push(PendingFunction { id, function, lun, referenced, before: 0 });
         if is_sent {
             self.control.push_back(Control::Function { id, lun, function, referenced });
         } else {

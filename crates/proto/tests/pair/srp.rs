@@ -185,6 +185,30 @@ fn hanging_commands_are_aborted() {
     assert!(rig.is_at_rest());
 }
 
+/// A function overtakes the commands that wait, and they are not among those that it ends.
+#[test]
+fn a_function_ends_only_what_was_sent_before_it() {
+    for function in
+        [TaskFunction::ABORT_TASK_SET, TaskFunction::CLEAR_TASK_SET, TaskFunction::LOGICAL_UNIT_RESET]
+    {
+        let mut rig = ours(13);
+        let hangs = rig.submit(command(HANG, 0, 0, Places::EMPTY, Places::EMPTY));
+        rig.run();
+        let writes = [0, 512].map(|at| rig.submit(command(WRITE, at, 512, Places::EMPTY, one(at, 512))));
+        rig.peer.machine.function(0, function, None).unwrap();
+        rig.run();
+        let outcome = |task| {
+            rig.events.iter().find_map(|event| match event {
+                Event::Completed(completion) if completion.task == task => Some(completion.outcome),
+                _ => None,
+            })
+        };
+        assert_eq!(outcome(hangs), Some(Outcome::Aborted));
+        assert_eq!(writes.map(outcome), [Some(GOOD), Some(GOOD)]);
+        assert!(rig.is_at_rest());
+    }
+}
+
 /// More commands than there are credits wait for their turn, and one credit is left for an abort.
 #[test]
 fn commands_wait_for_credits() {

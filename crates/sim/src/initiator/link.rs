@@ -1,8 +1,8 @@
 //! One connection of an initiator.
 
+use super::carrier::Carrier;
 use crate::kernel::Kernel;
-use proto::iscsi::initiator::{Event, Initiator as Machine, InitiatorConfig};
-use proto::stream::StreamMachine as _;
+use proto::iscsi::initiator::Event;
 use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::io::{Errno, Handle, Tag};
@@ -11,64 +11,62 @@ use reactor::stream::Stream;
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 
-pub(super) struct Link {
+pub(crate) struct Link {
     /// Which of the initiator's connections it is: its completions have this number in their tags.
-    pub(super) number: u64,
-    pub(super) machine: Machine,
-    pub(super) is_ready: bool,
+    pub(crate) number: u64,
+    pub(crate) machine: Carrier,
+    pub(crate) is_ready: bool,
     stream: Stream,
     pushed: Vec<TaskId>,
 }
 
 impl Link {
-    pub(super) fn new(config: InitiatorConfig, number: u64, socket: Handle, now: Time) -> Link {
+    pub(crate) fn new(machine: Carrier, number: u64, socket: Handle) -> Link {
         let tag = |kind| Tag(number << 2 | kind);
         Link {
             number,
-            machine: Machine::new(config, now),
+            machine,
             is_ready: false,
             stream: Stream::new(socket, tag(RECEIVE), tag(SEND), Vec::new()),
             pushed: Vec::new(),
         }
     }
 
-    pub(super) fn completed(&mut self, kernel: &mut Kernel, kind: u64, result: Result<u32, Errno>) {
+    pub(crate) fn completed(&mut self, kernel: &mut Kernel, kind: u64, result: Result<u32, Errno>) {
         if kind == RECEIVE {
             return self.stream.received(kernel, result);
         }
-        self.stream.sent(kernel, &mut self.machine, result, &mut self.pushed);
-        for task in self.pushed.drain(..) {
-            self.machine.pushed(task);
-        }
+        self.machine.sent(&mut self.stream, kernel, result, &mut self.pushed);
     }
 
     /// Whether there may be events, and more to feed.
-    pub(super) fn feed(&mut self, kernel: &mut Kernel) -> bool {
-        self.stream.feed(kernel, &mut self.machine)
+    pub(crate) fn feed(&mut self, kernel: &mut Kernel) -> bool {
+        self.machine.feed(&mut self.stream, kernel)
     }
 
-    pub(super) fn poll(&mut self) -> Option<Event> {
+    pub(crate) fn poll(&mut self) -> Option<Event> {
         self.machine.poll()
     }
 
-    pub(super) fn tick(&mut self, now: Time) {
+    pub(crate) fn tick(&mut self, now: Time) {
         self.machine.tick(now);
     }
 
-    pub(super) fn flush(&mut self, kernel: &mut Kernel) {
+    pub(crate) fn flush(&mut self, kernel: &mut Kernel) {
         self.stream.end_turn();
-        self.stream.flush(kernel, &mut self.machine);
+        self.machine.flush(&mut self.stream, kernel);
     }
 
-    pub(super) fn shut_down(&mut self, kernel: &mut Kernel) {
+    pub(crate) fn shut_down(&mut self, kernel: &mut Kernel) {
         self.stream.shutdown(kernel);
     }
 
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.stream.quiet()
     }
 
-    pub(super) fn close(self, kernel: &mut Kernel) {
+    pub(crate) fn close(self, kernel: &mut Kernel) {
         self.stream.close(kernel);
+        self.machine.close(kernel);
     }
 }

@@ -136,6 +136,10 @@ impl Io for FakeIo {
         unreachable!("stores have no sockets")
     }
 
+    fn random() -> u32 {
+        unreachable!("stores guess nothing")
+    }
+
     fn addresses(&self, _socket: Handle) -> Option<(SocketAddr, SocketAddr)> {
         unreachable!("stores have no sockets")
     }

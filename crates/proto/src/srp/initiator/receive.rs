@@ -71,7 +71,7 @@ impl Initiator {
             return Ok(());
         }
         let task = Task::of_tag(tag).and_then(|id| self.tasks.get(id).map(|task| (id, task)));
-        let live = task.filter(|(_, task)| task.is_sent && task.ended.is_none());
+        let live = task.filter(|(_, task)| task.sent.is_some() && task.ended.is_none());
         let (id, task) = live.ok_or_else(|| breach("a response to no task"))?;
         let outcome = match code.filter(|_| response.flags & Response::RESPONSE_VALID != 0) {
             Some(ResponseCode(code)) if code != ResponseCode::COMPLETE.0 => Outcome::TargetFailure(code),
@@ -128,7 +128,9 @@ impl Initiator {
             );
             let covered = |id: TaskId, task: &Task| {
                 Some(id) == done.referenced
-                    || (is_set && task.is_sent && task.request.lun == done.lun && task.order < done.before)
+                    || (is_set
+                        && task.request.lun == done.lun
+                        && task.sent.is_some_and(|sent| sent < done.before))
             };
             let ended: Vec<TaskId> =
                 self.tasks.live().filter(|(id, task)| covered(*id, task)).map(|(id, _)| id).collect();

@@ -141,6 +141,11 @@ impl Initiator {
                 };
                 post(request.as_bytes())?;
                 self.limit = self.limit.saturating_sub(1);
+                let sent = self.tasks.sent();
+                self.functions
+                    .iter_mut()
+                    .filter(|function| function.id == id)
+                    .for_each(|it| it.before = sent);
                 Ok(())
             }
             Control::Ping => {
@@ -194,7 +199,7 @@ impl Initiator {
         };
         header.describe(task.read, request.read.len(), 0);
         to.send(WorkId(Task::tag(id)), header.bytes(), payload, false, None)?;
-        (task.is_sent, task.is_leaving) = (true, true);
+        self.tasks.post(id);
         self.limit = self.limit.saturating_sub(1);
         Ok(())
     }

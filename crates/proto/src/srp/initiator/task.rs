@@ -8,10 +8,8 @@ use crate::verbs::TaskId;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
     pub request: Request,
-    /// Counts the commands: which one this is.
-    pub order: u64,
-    /// It was posted.
-    pub is_sent: bool,
+    /// Which of all commands that were posted it is, once it was.
+    pub sent: Option<u64>,
     /// Its message, which may carry its data-out, has not left yet.
     pub is_leaving: bool,
     /// Where the target may write to, and read from.
@@ -45,18 +43,27 @@ struct Slot {
 pub(super) struct TaskTable {
     slots: Vec<Slot>,
     free: Vec<u16>,
-    taken: u64,
+    sent: u64,
 }
 
 impl TaskTable {
     pub(super) fn new(depth: u16) -> TaskTable {
         let slots = vec![Slot::default(); usize::from(depth)];
-        TaskTable { slots, free: (0..depth).rev().collect(), taken: 0 }
+        TaskTable { slots, free: (0..depth).rev().collect(), sent: 0 }
     }
 
-    /// How many commands there were.
-    pub(super) fn taken(&self) -> u64 {
-        self.taken
+    /// How many commands were posted.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// A command was posted.
+    pub(super) fn post(&mut self, id: TaskId) {
+        let number = self.sent;
+        if let Some(task) = self.get(id) {
+            (task.sent, task.is_leaving) = (Some(number), true);
+            self.sent = number.wrapping_add(1);
+        }
     }
 
     /// Takes a slot for a command; `None` when all are taken.
@@ -64,17 +71,8 @@ impl TaskTable {
         let number = self.free.pop()?;
         let slot = self.slots.get_mut(usize::from(number))?;
         slot.generation = slot.generation.wrapping_add(1);
-        let order = self.taken;
-        self.taken = order.wrapping_add(1);
-        slot.task = Some(Task {
-            request,
-            order,
-            is_sent: false,
-            is_leaving: false,
-            read: None,
-            write: None,
-            ended: None,
-        });
+        slot.task =
+            Some(Task { request, sent: None, is_leaving: false, read: None, write: None, ended: None });
         Some(TaskId { slot: number, generation: slot.generation })
     }
 

@@ -14,7 +14,7 @@ struct Pool {
 ///
 /// # Panics
 /// When the system has none.
-pub(crate) fn bits() -> u32 {
+pub fn bits() -> u32 {
     thread_local! {
         static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; BYTES], used: BYTES }) };
     }

@@ -1,0 +1,136 @@
+//! Requests to files, when their time has come.
+
+use super::{GRAIN_BYTES_MAX, Job, Kernel};
+use crate::disk::{EAGAIN, EINTR, ENOMEM, disk_of, transfer_error};
+use crate::register::BLOCK_BYTES;
+use reactor::io::{Errno, Handle, Tag};
+use reactor::memory::Loan;
+use wire::Places;
+
+impl Kernel {
+    /// Its process is killed: what it is writing is written in part, or not at all.
+    pub(crate) fn die(&mut self) {
+        for slot in 0..self.requests.len() {
+            if let Job::Write { file, at, from, .. } =
+                std::mem::replace(&mut self.requests[slot].job, Job::None)
+            {
+                self.write_in_part(file, at, from);
+            }
+        }
+    }
+
+    fn write_in_part(&mut self, file: Handle, at: u64, from: Places) {
+        let blocks = self.net.borrow_mut().rng.u32(0..=from.len() / BLOCK_BYTES);
+        let bytes = self.arena.to_vec(&from.slice(0, blocks * BLOCK_BYTES));
+        self.net.borrow_mut().disk(file).write(at, &bytes);
+    }
+
+    /// How much of a request is done, in whole blocks of any disk.
+    fn share(&mut self, len: u32) -> u32 {
+        let mut net = self.net.borrow_mut();
+        let (short, blocks) = (net.odds.short, len / GRAIN_BYTES_MAX);
+        if blocks > 1 && net.happens(short) { net.rng.u32(1..blocks) * GRAIN_BYTES_MAX } else { len }
+    }
+
+    fn fails(&mut self, writes: bool) -> Option<Errno> {
+        let net = &mut *self.net.borrow_mut();
+        let odds = net.faults.transfer;
+        net.happens(odds).then(|| transfer_error(&mut net.rng, writes))
+    }
+
+    pub(super) fn read_now_from(&mut self, file: Handle, at: u64, into: Places) -> Result<u32, Errno> {
+        let fails = self.fails(false);
+        let len = self.share(into.len());
+        let mut done = 0;
+        while fails.is_none() && done < len {
+            let part = into.slice(done, (len - done).min(self.scratch.len));
+            let scratch = self.scratch.slice(0, part.len());
+            let (mut net, arena) = (self.net.borrow_mut(), &mut self.arena);
+            net.disk(file).read(at + u64::from(done), arena.bytes_mut(scratch));
+            arena.copy(scratch, &part);
+            done += part.len();
+        }
+        self.unlend(into.iter(), Loan::Write);
+        fails.map_or(Ok(len), Err)
+    }
+
+    pub(super) fn write_now_to(
+        &mut self,
+        file: Handle,
+        at: u64,
+        from: Places,
+        durable: bool,
+    ) -> Result<u32, Errno> {
+        let result = match self.fails(true) {
+            Some(errno @ (EINTR | EAGAIN | ENOMEM)) => Err(errno),
+            Some(errno) => {
+                self.write_in_part(file, at, from);
+                if durable {
+                    // What it was to sync besides is lost with it.
+                    let dirty = self.net.borrow_mut().disk(file).dirty();
+                    self.sync_fails(file, &dirty)
+                } else {
+                    Err(errno)
+                }
+            }
+            None => self.write_all(file, at, from, durable),
+        };
+        self.unlend(from.iter(), Loan::Read);
+        result
+    }
+
+    fn write_all(&mut self, file: Handle, at: u64, from: Places, durable: bool) -> Result<u32, Errno> {
+        let len = self.share(from.len());
+        let bytes = self.arena.to_vec(&from.slice(0, len));
+        let net = &mut *self.net.borrow_mut();
+        let odds = net.faults.write_back;
+        let is_lost = net.happens(odds);
+        let disk = disk_of(&mut net.disks, file);
+        if durable {
+            disk.write_through(at, &bytes)?;
+        } else {
+            disk.write(at, &bytes);
+        }
+        if is_lost {
+            disk.write_back_fails(&mut net.rng, &mut net.losses);
+        }
+        Ok(len)
+    }
+
+    pub(super) fn sync_now(&mut self, file: Handle, dirty: &[usize]) -> Result<u32, Errno> {
+        let fails = {
+            let mut net = self.net.borrow_mut();
+            let odds = net.faults.sync;
+            net.happens(odds)
+        };
+        if fails {
+            return self.sync_fails(file, dirty);
+        }
+        self.net.borrow_mut().disk(file).synced(dirty).map(|()| 0)
+    }
+
+    fn sync_fails(&mut self, file: Handle, dirty: &[usize]) -> Result<u32, Errno> {
+        let net = &mut *self.net.borrow_mut();
+        let disk = disk_of(&mut net.disks, file);
+        Err(disk.sync_failed(&mut net.rng, dirty, &mut net.losses))
+    }
+
+    pub(super) fn clear_now(&mut self, file: Handle, at: u64, len: u64) -> Result<u32, Errno> {
+        if let Some(errno) = self.fails(true) {
+            return Err(errno);
+        }
+        self.net.borrow_mut().disk(file).clear(at, len);
+        Ok(0)
+    }
+
+    /// Asks a disk, which takes its time.
+    pub(super) fn ask_disk(&mut self, tag: Tag, job: Job) {
+        let mut net = self.net.borrow_mut();
+        let (slow, hang) = (net.odds.slow, net.faults.hang);
+        let most = if net.happens(slow) { 200_000_000 } else { 250_000 };
+        let most = if net.happens(hang) { 20_000_000_000 } else { most };
+        let after = net.nanos(8_000, most);
+        drop(net);
+        self.begin(tag, job, after);
+    }
+}

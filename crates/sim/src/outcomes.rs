@@ -1,0 +1,334 @@
+//! The same script has the same SCSI outcome over every transport.
+
+use crate::disk::Faults;
+use crate::folder::Folder;
+use crate::initiator::carrier::Carrier;
+use crate::initiator::link::Link;
+use crate::initiator::{Protocol, SRP_GUID};
+use crate::kernel::{Kernel, seed_random};
+use crate::net::{Event, Net, Odds, Shared};
+use crate::trace::Trace;
+use engine::config::Config;
+use engine::world::Cores;
+use fastrand::Rng;
+use proto::iscsi::initiator::{self as iscsi, InitiatorConfig, Outcome, Request, Residual};
+use proto::iscsi::login::{Offers, Plan};
+use proto::verbs::Attribute;
+use reactor::crc::crc32c;
+use reactor::io::{Handle, Io as _, Tag, Wait};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use store::lane::Backend;
+use wire::{Cdb, Places};
+
+const CONFIG: &str = r#"
+    poll = "never"
+    srp_guid = "024c750000000001"
+    portal = [{ listen = "10.0.0.1:3260", transports = ["iscsi", "iser", "srp"] }]
+    lun = [{ name = "unit", ram = "1M", serial = "SIM" }]
+    target = [{ name = "iqn.2026-11.io.lunette:sim", luns = ["unit"] }]
+"#;
+const CORE: usize = 0;
+const HOST: usize = 1;
+const CONNECT: u64 = 3;
+const BLOCK_BYTES: u32 = 512;
+/// What a step may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A command of the script.
+struct Step {
+    lun: u16,
+    cdb: Vec<u8>,
+    read_bytes: u32,
+    write: Vec<u8>,
+}
+
+/// What came of it.
+#[derive(PartialEq, Eq, Debug)]
+struct Answer {
+    status: u8,
+    sense: Vec<u8>,
+    data: Vec<u8>,
+    /// Of all of the command's data, whichever way it goes.
+    residual: Residual,
+}
+
+fn none(cdb: &[u8]) -> Step {
+    Step { lun: 0, cdb: cdb.to_vec(), read_bytes: 0, write: Vec::new() }
+}
+
+fn reads(cdb: &[u8], read_bytes: u32) -> Step {
+    Step { read_bytes, ..none(cdb) }
+}
+
+fn writes(cdb: &[u8], write: Vec<u8>) -> Step {
+    Step { write, ..none(cdb) }
+}
+
+/// A CDB of 10 bytes, with these flags, of so many blocks.
+fn ten(opcode: u8, flags: u8, first: u32, blocks: u16) -> [u8; 10] {
+    let ([a, b, c, d], [high, low]) = (first.to_be_bytes(), blocks.to_be_bytes());
+    [opcode, flags, a, b, c, d, 0, high, low, 0]
+}
+
+/// The same of 16.
+fn sixteen(opcode: u8, flags: u8, first: u64, blocks: u32) -> [u8; 16] {
+    let mut cdb = [opcode, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    cdb[2..10].copy_from_slice(&first.to_be_bytes());
+    cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+fn pattern(blocks: u32, seed: u8) -> Vec<u8> {
+    (0..blocks * BLOCK_BYTES).map(|at| (at as u8).wrapping_mul(7) ^ (at >> 9) as u8 ^ seed).collect()
+}
+
+fn script() -> Vec<Step> {
+    let mut steps = questions();
+    steps.extend(data());
+    steps.extend(changes());
+    steps
+}
+
+/// What is asked of a unit. Not what names ports, which each protocol has of its own.
+fn questions() -> Vec<Step> {
+    let mut steps = vec![none(&[0; 6]), none(&[0; 6]), reads(&[0x12, 0, 0, 0, 36, 0], 36)];
+    for page in [0x00, 0x80, 0xb0, 0xb1, 0xb2, 0x77] {
+        steps.push(reads(&[0x12, 1, page, 0, 255, 0], 255));
+    }
+    for page in [0x01, 0x08, 0x0a, 0x1c, 0x2a] {
+        steps.push(reads(&[0x1a, 0, page, 0, 252, 0], 252));
+        steps.push(reads(&[0x5a, 0, page, 0, 0, 0, 0, 1, 0, 0], 256));
+    }
+    let mut capacity = sixteen(0x9e, 0x10, 0, 32);
+    steps.push(reads(&capacity, 32));
+    capacity[1] = 0x1f;
+    steps.extend([reads(&capacity, 32), reads(&ten(0x25, 0, 0, 0), 8), reads(&[3, 0, 0, 0, 252, 0], 252)]);
+    let all = [0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+    steps.push(reads(&all, 256));
+    steps.push(reads(&[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0], 4096));
+    // No such opcode, no such unit.
+    steps.extend([none(&[0xff; 16]), none(&[0x2f; 6])]);
+    steps.push(Step { lun: 9, ..none(&[0; 6]) });
+    steps.push(Step { lun: 9, ..reads(&[0x12, 0, 0, 0, 36, 0], 36) });
+    steps
+}
+
+/// Data of many lengths, and what does not fit.
+fn data() -> Vec<Step> {
+    let mut steps = Vec::new();
+    for blocks in [1, 7, 16, 17, 128, 512] {
+        steps.push(writes(&ten(0x2a, 0, 3, blocks), pattern(blocks.into(), blocks as u8)));
+        steps.push(reads(&ten(0x28, 0, 3, blocks), u32::from(blocks) * BLOCK_BYTES));
+        steps.push(writes(&ten(0x2e, 2, 3, blocks), pattern(blocks.into(), 1)));
+        steps.push(reads(&sixteen(0x88, 8, 0, 9), 9 * BLOCK_BYTES));
+    }
+    // More, or less, is announced than the command has.
+    steps.extend([reads(&ten(0x28, 0, 0, 2), 4096), reads(&ten(0x28, 0, 0, 8), 1024)]);
+    steps.extend([writes(&ten(0x2a, 0, 0, 2), pattern(8, 2)), writes(&ten(0x2a, 0, 0, 8), pattern(2, 3))]);
+    steps.extend([writes(&ten(0x2a, 0, 0, 8), vec![9; 200]), reads(&ten(0x28, 0, 0, 2), 0)]);
+    steps.extend([none(&ten(0x28, 0, 0, 0)), none(&ten(0x2a, 0, 0, 0)), none(&ten(0x35, 0, 0, 0))]);
+    // Beyond the end.
+    steps.push(reads(&ten(0x28, 0, 2047, 2), 1024));
+    steps.push(writes(&ten(0x2a, 0, 2048, 1), pattern(1, 0)));
+    steps.push(reads(&sixteen(0x88, 0, u64::MAX, 1), 512));
+    // Reserved bits, and an unknown service action.
+    steps.extend([reads(&ten(0x28, 0xe0, 0, 1), 512), reads(&sixteen(0x9e, 0, 0, 8), 8)]);
+    steps
+}
+
+/// What does more than to write.
+fn changes() -> Vec<Step> {
+    let (one, other) = (pattern(1, 4), pattern(1, 5));
+    let both = [&one[..], &other[..]].concat();
+    let mut compare = sixteen(0x89, 0, 40, 0);
+    compare[13] = 1;
+    let mut steps = vec![writes(&ten(0x2a, 0, 40, 1), one.clone())];
+    steps.extend([writes(&compare, both.clone()), writes(&compare, both)]);
+    steps.extend([writes(&ten(0x2f, 2, 40, 1), other.clone()), writes(&ten(0x2f, 2, 40, 1), one.clone())]);
+    steps.extend([none(&ten(0x2f, 0, 0, 100)), writes(&sixteen(0x8b, 0, 40, 1), one.clone())]);
+    steps.extend([writes(&sixteen(0x93, 0, 100, 50), one), reads(&ten(0x28, 0, 90, 70), 70 * BLOCK_BYTES)]);
+    let mut unmap = vec![0, 22, 0, 16, 0, 0, 0, 0];
+    unmap.extend([&100u64.to_be_bytes()[..], &8u32.to_be_bytes(), &[0; 4]].concat());
+    steps.push(writes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], unmap.clone()));
+    steps.push(writes(&[0x42, 0, 0, 0, 0, 0, 0, 0, 20, 0], unmap[..20].to_vec()));
+    steps.extend([reads(&sixteen(0x9e, 0x12, 0, 64), 64), reads(&ten(0x28, 0, 99, 10), 5120)]);
+    let list = |key: u8| (0..24).map(|at| if at == 15 { key } else { 0 }).collect::<Vec<u8>>();
+    let out = |action: u8, kind: u8| [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+    steps.extend([writes(&out(0, 0), list(1)), writes(&out(1, 1), list(0)), writes(&out(1, 9), list(0))]);
+    steps.extend((0..3).map(|action| reads(&[0x5e, action, 0, 0, 0, 0, 0, 0, 64, 0], 64)));
+    steps.push(writes(&out(9, 0), list(7)));
+    let select = |len: u8| [0x15, 0x10, 0, 0, len, 0];
+    steps.push(writes(&select(3), vec![0, 0, 0]));
+    steps.push(writes(&select(16), [&[0, 0, 0, 0, 0x0a, 10][..], &[0xff; 10]].concat()));
+    steps
+}
+
+/// A target and an initiator.
+struct Stage {
+    net: Shared,
+    cores: Cores<Kernel>,
+    wait: Option<Wait>,
+    kernel: Kernel,
+    protocol: Protocol,
+    link: Option<Link>,
+    events: Vec<iscsi::Event>,
+}
+
+impl Stage {
+    fn new(protocol: Protocol) -> Stage {
+        assert_eq!(SRP_GUID, 0x024c_7500_0000_0001, "as the configuration has it");
+        seed_random(1);
+        let odds = Odds { cut: 0, late: 0, slow: 0, short: 0, pause: 0 };
+        let net = Net::new(Rng::with_seed(1), Trace::new(false), odds, 2);
+        net.borrow_mut().faults = Faults::NONE;
+        let mut config = Config::from_toml(CONFIG, Path::new("sim.toml")).unwrap();
+        config.cores = vec![0];
+        config.portals[0].cores = vec![0];
+        let listener = net.borrow_mut().listen(config.portals[0].listen);
+        let kernel = |core, waker| Kernel::new(core, net.clone(), 128 << 20, Some(waker), 0);
+        let store: Arc<dyn Backend<Kernel>> = store::open_ram(1 << 20).unwrap();
+        let folder = Folder::new(Rng::with_seed(0), 0);
+        let cores = Cores::new(config, vec![store], vec![listener], Box::new(folder), kernel).unwrap();
+        let kernel = Kernel::new(HOST, net.clone(), 64 << 20, None, 0);
+        let wait = Some(Wait::No);
+        let mut stage = Stage { net, cores, wait, kernel, protocol, link: None, events: Vec::new() };
+        let portal: SocketAddr = "10.0.0.1:3260".parse().unwrap();
+        stage.kernel.connect(portal, Tag(CONNECT));
+        let now = stage.net.borrow().now;
+        (0..2).for_each(|host| stage.net.borrow_mut().wake(host, now));
+        stage.until(|event| matches!(event, iscsi::Event::Ready(_)));
+        stage
+    }
+
+    /// Goes on until this happens.
+    fn until(&mut self, is_it: impl Fn(&iscsi::Event) -> bool) -> iscsi::Event {
+        let until = self.net.borrow().now.after(PATIENCE);
+        loop {
+            if let Some(at) = self.events.iter().position(&is_it) {
+                return self.events.swap_remove(at);
+            }
+            let event = self.net.borrow_mut().next(until);
+            match event.unwrap_or_else(|| panic!("nothing comes, but {:?}", self.events)) {
+                Event::Turn { host, generation } => {
+                    let begins = self.net.borrow_mut().begins(host, generation);
+                    if begins {
+                        self.turn(host);
+                    }
+                }
+                Event::Go { host, request } => self.host(host).go(request),
+                Event::Arrive { socket } => {
+                    let waits = self.net.borrow_mut().arrive(socket);
+                    if let Some((host, request)) = waits {
+                        self.host(host).go(request);
+                    }
+                }
+                Event::Fault => {}
+            }
+        }
+    }
+
+    fn host(&mut self, host: usize) -> &mut Kernel {
+        if host == CORE { self.cores.io(CORE) } else { &mut self.kernel }
+    }
+
+    fn turn(&mut self, host: usize) {
+        if host == CORE {
+            let Some(wait) = self.wait else { return };
+            self.cores.turn(CORE, wait);
+            while self.cores.has_work() {
+                self.cores.work();
+            }
+            self.wait = self.cores.rest(CORE);
+        } else {
+            self.act();
+        }
+        let now = self.net.borrow().now;
+        self.net.borrow_mut().wake(host, now.after(Duration::from_micros(50)));
+    }
+
+    fn act(&mut self) {
+        let mut completions = Vec::new();
+        self.kernel.turn(Wait::No, &mut completions);
+        for completion in completions {
+            if completion.tag == Tag(CONNECT) {
+                let socket = Handle(completion.result.unwrap() as i32);
+                let machine = Carrier::new(self.protocol, config(), HOST, socket, &self.kernel);
+                self.link = Some(Link::new(machine, 1, socket));
+            } else if let Some(link) = &mut self.link {
+                link.completed(&mut self.kernel, completion.tag.0 & 3, completion.result);
+            }
+        }
+        let Some(link) = &mut self.link else { return };
+        let mut feed = |link: &mut Link, kernel: &mut Kernel| {
+            loop {
+                let is_more = link.feed(kernel);
+                self.events.extend(std::iter::from_fn(|| link.poll()));
+                if !is_more {
+                    break;
+                }
+            }
+        };
+        feed(link, &mut self.kernel);
+        link.flush(&mut self.kernel);
+        feed(link, &mut self.kernel);
+    }
+
+    fn play(&mut self, step: &Step) -> Answer {
+        let arena = self.kernel.arena();
+        let mut take = |len| if len == 0 { Places::EMPTY } else { arena.take(len).unwrap() };
+        let (read, write) = (take(step.read_bytes), take(step.write.len() as u32));
+        let mut rest = &step.write[..];
+        for span in write.iter() {
+            let (part, behind) = rest.split_at(span.len as usize);
+            arena.bytes_mut(span).copy_from_slice(part);
+            rest = behind;
+        }
+        let (lun, cdb) = (u64::from(step.lun) << 48, Cdb::from_bytes(&step.cdb).unwrap());
+        let request = Request { lun, attribute: Attribute::Simple, cdb, read, write };
+        let taken = self.link.as_mut().unwrap().machine.submit(request);
+        let task = taken.unwrap_or_else(|| panic!("{:02x?} is not sent, but {:?}", step.cdb, self.events));
+        let ended = self
+            .until(|event| matches!(event, iscsi::Event::Completed(completion) if completion.task == task));
+        let iscsi::Event::Completed(completion) = ended else { unreachable!("it was looked for") };
+        let Outcome::Status { status, sense } = completion.outcome else { panic!("{completion:?}") };
+        let arena = self.kernel.arena();
+        let data = arena.to_vec(&read.slice(0, completion.read_bytes));
+        [read, write].iter().for_each(|places| arena.give(places));
+        let sense = sense.map_or_else(Vec::new, |sense| sense.as_bytes().to_vec());
+        Answer { status, sense, data, residual: completion.residual }
+    }
+}
+
+fn config() -> InitiatorConfig {
+    let plan = Plan {
+        initiator: "iqn.2026-11.io.lunette:initiator".into(),
+        alias: None,
+        target: Some("iqn.2026-11.io.lunette:sim".into()),
+        isid: [0x80, 0, 0, 0, 0, 1],
+        chap: None,
+        offers: Offers::default(),
+        text_bytes: 8192,
+    };
+    let (login_within, idle) = (Duration::from_secs(5), Duration::from_secs(30));
+    InitiatorConfig { plan, queue_depth: 8, login_within, idle, crc32c }
+}
+
+#[test]
+fn every_transport_has_the_same_outcome() {
+    let script = script();
+    let play = |protocol| {
+        let mut stage = Stage::new(protocol);
+        script.iter().map(|step| stage.play(step)).collect::<Vec<Answer>>()
+    };
+    let of_iscsi = play(Protocol::Iscsi);
+    let good = of_iscsi.iter().filter(|answer| answer.status == 0).count();
+    assert!(good > script.len() / 2 && good < script.len(), "{good} of {}", script.len());
+    for protocol in [Protocol::Iser, Protocol::Srp] {
+        for ((step, iscsi), other) in script.iter().zip(&of_iscsi).zip(play(protocol)) {
+            assert_eq!(*iscsi, other, "{protocol:?}: {:02x?}, {}", step.cdb, step.write.len());
+        }
+    }
+}
