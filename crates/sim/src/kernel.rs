@@ -8,6 +8,7 @@ use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES, Loan};
+use reactor::neighbours::Neighbours;
 use reactor::wake::Waker;
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -48,6 +49,7 @@ pub struct Kernel {
     waker: Option<Waker>,
     /// Of 1000 pieces that it sends, so many are changed on their way.
     pub(crate) lies: u32,
+    neighbours: Neighbours,
 }
 
 struct Slot {
@@ -121,6 +123,7 @@ impl Kernel {
             ready: Vec::new(),
             waker,
             lies: 0,
+            neighbours: Neighbours::default(),
         }
     }
 
@@ -202,6 +205,7 @@ impl Kernel {
             self.arena.copy(scratch.slice(0, count), &into.slice(0, count));
         }
         self.unlend(into.iter(), Loan::Write);
+        self.neighbours.received(socket, self.now);
         Some(count.map_err(|end| if end == End::Reset { ECONNRESET } else { EPIPE }))
     }
 
@@ -286,6 +290,10 @@ impl Io for Kernel {
 
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena
+    }
+
+    fn is_shared(&self) -> bool {
+        self.neighbours.are_there(self.now)
     }
 
     fn random() -> u32 {

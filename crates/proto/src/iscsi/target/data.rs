@@ -133,7 +133,8 @@ impl Layer {
             Some(Ending { status: CHECK_CONDITION, sense: Some(sense), read_bytes: 0, write_bytes: 0 });
         // By RDMA none of the fetch was asked for yet: its places are free at once.
         task.fetch = None;
-        task.lends = task.push.take().is_some();
+        task.lends = task.push.is_some();
+        task.push.take_if(|push| push.is_unsent());
         if task.given {
             self.up.push_back(Up::FetchFailed { task: id, sense: Box::new(sense) });
         }
@@ -187,10 +188,12 @@ impl Layer {
 
     pub(super) fn end(&mut self, id: TaskId, ending: Ending) {
         // A task that others abort may have data that has not left, with an ending behind it: its places are free now.
-        let is_open = |task: &&mut Task| task.ending.is_none() || task.push.is_some();
+        let is_open =
+            |task: &&mut Task| task.ending.is_none() || task.push.is_some_and(|push| push.is_unsent());
         let Some(task) = self.tasks.get(id).filter(is_open) else { return };
         task.ending = Some(ending);
-        task.lends = task.fetch.take().is_some() | task.push.take().is_some();
+        task.lends = task.fetch.take().is_some() | task.push.is_some();
+        task.push.take_if(|push| push.is_unsent());
         self.skip_rest(id);
         self.progress(id);
     }

@@ -38,6 +38,13 @@ pub(crate) struct Push {
     pub burst: u32,
 }
 
+impl Push {
+    /// Whether some of it is still to be sent. What was posted to an RDMA device cannot be called back.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.sent < self.len
+    }
+}
+
 /// One command in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Task {
