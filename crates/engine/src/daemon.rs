@@ -4,6 +4,7 @@ use crate::access::{self, Directory};
 use crate::balance::Board;
 use crate::config::{ByDevice, Config, Lun, StoreSpec};
 use crate::core::{self, Core, Shared};
+use crate::files::{Files, System};
 use crate::guid;
 use crate::housekeeper::{self, Housekeeper, Job};
 use crate::logins::Logins;
@@ -138,7 +139,7 @@ impl Daemon {
         let sockets = open_interfaces(&config)?;
         let opened = open(&mut config.luns);
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
-        let units = Units::of(&config, &opened);
+        let units = Units::of(&config, &opened, &System);
 
         let count = config.cores.len();
         let (jobs, work) = mpsc::channel();
@@ -490,12 +491,12 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    pub(crate) fn of<I: Io>(config: &Config, opened: &[Opened<I>]) -> Units {
+    pub(crate) fn of<I: Io>(config: &Config, opened: &[Opened<I>], files: &dyn Files) -> Units {
         let unit = |(lun, ports)| Arc::new(unit(config, lun, &opened[lun], ports));
         let mut units: Vec<Arc<Unit>> =
             Ports::of(config).of_luns().into_iter().enumerate().map(unit).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
-            units.iter_mut().zip(opened).map(|(unit, opened)| home(config, unit, opened)).unzip();
+            units.iter_mut().zip(opened).map(|(unit, opened)| home(config, unit, opened, files)).unzip();
         let view = |(unit, home): (Arc<Unit>, &Home)| View { unit, policy: home.policy() };
         let views = units.into_iter().zip(&homes).map(view).collect();
         Units { homes, fit, views }
@@ -503,10 +504,15 @@ impl Units {
 }
 
 /// The home of a unit; an error when the unit is not to be served whatever its store says.
-fn home<I: Io>(config: &Config, unit: &mut Arc<Unit>, opened: &Opened<I>) -> (Home, Result<(), String>) {
+fn home<I: Io>(
+    config: &Config,
+    unit: &mut Arc<Unit>,
+    opened: &Opened<I>,
+    files: &dyn Files,
+) -> (Home, Result<(), String>) {
     let mut home = Home::new(unit.clone(), opened.store.traits());
     let fit = match &config.state_dir {
-        Some(dir) => housekeeper::restore(&mut home, dir, &unit.serial),
+        Some(dir) => housekeeper::restore(&mut home, files, dir, &unit.serial),
         None => Ok(()),
     };
     if fit.is_err() {

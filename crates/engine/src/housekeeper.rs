@@ -3,12 +3,12 @@
 
 use crate::config::AoeInterface;
 use crate::core::Shared;
+use crate::files::Files;
 use crate::message::{InterfaceMessage, Message};
 use crate::state::Keeper;
 use reactor::mailbox::Sender;
 use reactor::packet::Socket;
 use scsi::{Damaged, Home};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -141,7 +141,12 @@ impl Housekeeper {
 /// # Errors
 /// When it may be there but cannot be read, or is damaged: the unit must not be served, since an initiator that was
 /// fenced off could write, or what a SANITIZE or FORMAT UNIT left half done be read.
-pub(crate) fn restore(home: &mut Home, state_dir: &Path, serial: &str) -> Result<(), String> {
+pub(crate) fn restore(
+    home: &mut Home,
+    files: &dyn Files,
+    state_dir: &Path,
+    serial: &str,
+) -> Result<(), String> {
     let path = reservations_path(state_dir, serial);
     let unusable = |what: String, cure: &str| {
         Err(format!(
@@ -150,7 +155,7 @@ pub(crate) fn restore(home: &mut Home, state_dir: &Path, serial: &str) -> Result
             path.display()
         ))
     };
-    match fs::read(&path) {
+    match files.read(&path) {
         Ok(kept) => match home.restore(&kept) {
             Ok(()) => {
                 for port in home.policy().reservations.gone_ports() {

@@ -10,6 +10,7 @@ pub mod copy;
 mod core;
 pub mod cpu;
 pub mod daemon;
+mod files;
 mod frame;
 mod guid;
 mod housekeeper;

@@ -1,29 +1,31 @@
 //! Files of the state directory. Each is replaced as a whole, and durably, or stays as it was.
 
+use crate::files::{Files, System};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
-
-/// Makes what a directory lists durable.
-type Sync = fn(&Path) -> io::Result<()>;
 
 /// Keeps state, an empty one as no file. Once a new name in a directory, or the end of one, could not be made durable, nobody
 /// knows what is there after a power cut: then what the file is to hold is put there again until that is durable.
-#[derive(Debug)]
 pub(crate) struct Keeper {
-    sync: Sync,
+    files: Box<dyn Files>,
     /// What files are to hold that may hold something else.
     unsettled: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Default for Keeper {
     fn default() -> Keeper {
-        Keeper { sync: sync_directory, unsettled: BTreeMap::new() }
+        Keeper::new(Box::new(System))
     }
 }
 
 impl Keeper {
+    /// Keeps state in these files.
+    pub(crate) fn new(files: Box<dyn Files>) -> Keeper {
+        Keeper { files, unsettled: BTreeMap::new() }
+    }
+
     /// Replaces a file's state. If that fails it is to hold what it held, or, when `is_final`, the new state all the same.
     ///
     /// # Errors
@@ -32,7 +34,7 @@ impl Keeper {
         let wanted = match self.unsettled.get(path) {
             _ if is_final => state.to_vec(),
             Some(held) => held.clone(),
-            None => read(path)?,
+            None => self.read(path)?,
         };
         let outcome = self.put(path, state);
         match outcome {
@@ -70,21 +72,29 @@ impl Keeper {
 
     /// Writes beside, makes durable, renames: a crash leaves the old state or the new one.
     fn put(&self, path: &Path, state: &[u8]) -> io::Result<()> {
-        let sync_parent = || path.parent().map_or(Ok(()), self.sync);
+        let sync_parent = || path.parent().map_or(Ok(()), |parent| self.files.sync_directory(parent));
         if state.is_empty() {
-            return match fs::remove_file(path) {
+            return match self.files.remove(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => sync_parent(),
             };
         }
-        if read(path)? != state {
+        if self.read(path)? != state {
             let beside = path.with_extension("new");
-            let mut file = fs::File::create(&beside)?;
+            let mut file = self.files.create(&beside)?;
             file.write_all(state)?;
-            file.sync_all()?;
-            fs::rename(&beside, path)?;
+            file.sync()?;
+            self.files.rename(&beside, path)?;
         }
         sync_parent()
+    }
+
+    /// A file's state; empty: there is no file.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        match self.files.read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            state => state,
+        }
     }
 }
 
@@ -93,29 +103,19 @@ pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     let made: Vec<&Path> =
         directory.ancestors().take_while(|directory| is_named(directory) && !directory.exists()).collect();
     fs::create_dir_all(directory)?;
-    made.iter().filter_map(|directory| directory.parent()).try_for_each(sync_directory)
+    made.iter()
+        .filter_map(|directory| directory.parent())
+        .try_for_each(|directory| System.sync_directory(directory))
 }
 
 fn is_named(directory: &Path) -> bool {
     !directory.as_os_str().is_empty()
 }
 
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    let directory = if is_named(directory) { directory } else { Path::new(".") };
-    fs::File::open(directory)?.sync_all()
-}
-
-/// A file's state; empty: there is no file.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        state => state,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Created;
     use std::cell::Cell;
     use tempfile::TempDir;
 
@@ -124,20 +124,46 @@ mod tests {
         static FAILURES: Cell<u32> = const { Cell::new(0) };
     }
 
-    fn sync_or_fail(directory: &Path) -> io::Result<()> {
-        match FAILURES.get() {
-            0 => sync_directory(directory),
-            left => {
-                FAILURES.set(left - 1);
-                Err(io::Error::other("the directory cannot be made durable"))
+    /// The system's files, in directories that cannot always be made durable.
+    struct Failing;
+
+    impl Files for Failing {
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            System.read(path)
+        }
+
+        fn create(&self, path: &Path) -> io::Result<Box<dyn Created>> {
+            System.create(path)
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            System.rename(from, to)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            System.remove(path)
+        }
+
+        fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+            match FAILURES.get() {
+                0 => System.sync_directory(directory),
+                left => {
+                    FAILURES.set(left - 1);
+                    Err(io::Error::other("the directory cannot be made durable"))
+                }
             }
         }
+    }
+
+    /// What a file holds; nothing: there is none.
+    fn read(path: &Path) -> io::Result<Vec<u8>> {
+        Keeper::default().read(path)
     }
 
     fn kept(state: &[u8]) -> (TempDir, PathBuf, Keeper) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state");
-        let mut keeper = Keeper { sync: sync_or_fail, unsettled: BTreeMap::new() };
+        let mut keeper = Keeper::new(Box::new(Failing));
         keeper.replace(&path, state, false).unwrap();
         (directory, path, keeper)
     }

@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::core::{Core, Shared};
 use crate::daemon::{Listening, Units, share};
+pub use crate::files::{Created, Files};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
 use crate::opening::Opened;
@@ -22,6 +23,8 @@ pub struct Cores<I: Io> {
     housekeeper: Housekeeper,
     keeper: Keeper,
     jobs: mpsc::Receiver<Job>,
+    /// The next one.
+    job: Option<Job>,
 }
 
 struct Seat<I: Io> {
@@ -43,7 +46,8 @@ pub struct InUse {
 }
 
 impl<I: Io> Cores<I> {
-    /// Cores that listen, each portal of the configuration at one of `listeners`, and serve its LUNs from `stores`. `io` is
+    /// Cores that listen, each portal of the configuration at one of `listeners`, serve its LUNs from `stores`, and keep what
+    /// they keep in `files`. `io` is
     /// given each core's index, and what the core is called by: [`Waker::get_up`] is due at the beginning of each of its turns.
     ///
     /// # Errors
@@ -52,11 +56,12 @@ impl<I: Io> Cores<I> {
         config: Config,
         stores: Vec<Arc<dyn Backend<I>>>,
         listeners: Vec<Handle>,
+        files: Box<dyn Files>,
         mut io: impl FnMut(usize, Waker) -> I,
     ) -> io::Result<Cores<I>> {
         let opened = |store| Opened { store, failed: None, losses: Arc::default() };
         let opened: Vec<Opened<I>> = stores.into_iter().map(opened).collect();
-        let units = Units::of(&config, &opened);
+        let units = Units::of(&config, &opened, &*files);
         let mailboxes = mailbox::mesh::<Message>(config.cores.len())?;
         let mail: Vec<Sender<Message>> = (0..mailboxes.len()).map(|core| mailboxes[0].sender(core)).collect();
         let (sender, jobs) = mpsc::channel();
@@ -82,7 +87,7 @@ impl<I: Io> Cores<I> {
             Seat { core, waker, completions: Vec::new(), messages: Vec::new() }
         };
         let cores = mailboxes.into_iter().enumerate().map(&mut seat).collect();
-        Ok(Cores { cores, mail, housekeeper, keeper: Keeper::default(), jobs })
+        Ok(Cores { cores, mail, housekeeper, keeper: Keeper::new(files), jobs, job: None })
     }
 
     /// What a core has for a kernel.
@@ -114,10 +119,18 @@ impl<I: Io> Cores<I> {
         self.cores[core].core.move_nth(nth, to)
     }
 
-    /// Does one of the jobs that are kept off the cores, if there is one.
-    pub fn work(&mut self) -> bool {
-        let job = self.jobs.try_recv();
-        job.is_ok_and(|job| self.housekeeper.act(&mut self.keeper, job))
+    /// Whether there is a job that is kept off the cores.
+    pub fn has_work(&mut self) -> bool {
+        self.job = self.job.take().or_else(|| self.jobs.try_recv().ok());
+        self.job.is_some() || !self.keeper.is_settled()
+    }
+
+    /// Does one of these, or tries again to make durable what is not yet.
+    pub fn work(&mut self) {
+        match self.job.take() {
+            Some(job) => _ = self.housekeeper.act(&mut self.keeper, job),
+            None => self.keeper.settle(),
+        }
     }
 
     /// Has all cores end in order.

@@ -1,6 +1,16 @@
-//! Unit attentions that must not be forgotten: of a new session, and of a reset by somebody else (SAM-5 section 5.14).
+//! Unit attentions (SAM-5 section 5.14): those of a new session and of a reset by somebody else must not be forgotten, and none is
+//! reported that nothing has caused, or twice.
 
 use proto::time::Time;
+
+/// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
+pub(crate) const POWER_ON: u16 = 0x2900;
+/// BUS DEVICE RESET FUNCTION OCCURRED.
+pub(crate) const RESET: u16 = 0x2903;
+/// COMMANDS CLEARED BY ANOTHER INITIATOR.
+pub(crate) const COMMANDS_CLEARED: u16 = 0x2f00;
+/// RESERVATIONS PREEMPTED, RESERVATIONS RELEASED, REGISTRATIONS PREEMPTED.
+pub(crate) const RESERVATIONS: [u16; 3] = [0x2a03, 0x2a04, 0x2a05];
 
 /// For each initiator, since when it is logged in, and for each unit, since when it is owed a unit attention.
 #[derive(Debug)]
@@ -14,19 +24,38 @@ struct Session {
     owed: Vec<Option<Time>>,
     /// When each unit last reported one.
     reported: Vec<Time>,
+    causes: Vec<Vec<Cause>>,
+}
+
+/// Something that may establish a unit attention, at most once.
+#[derive(Clone, Copy, Debug)]
+struct Cause {
+    code: u16,
+    /// Whose command or function it is.
+    by: usize,
+    began: Time,
+    /// When it had done so; `None`: it still may.
+    end: Option<Time>,
 }
 
 impl Attentions {
     pub(crate) fn new(initiators: usize, units: usize) -> Attentions {
-        let session = Session { since: None, owed: vec![None; units], reported: vec![Time(0); units] };
+        let (owed, reported) = (vec![None; units], vec![Time(0); units]);
+        let session = Session { since: None, owed, reported, causes: vec![Vec::new(); units] };
         Attentions { sessions: vec![session; initiators] }
     }
 
-    /// An initiator has a new session: each unit owes it one.
-    pub(crate) fn begins(&mut self, now: Time, initiator: usize) {
+    /// An initiator has a new session, which it asked for then: each unit owes it one.
+    pub(crate) fn begins(&mut self, now: Time, asked: Time, initiator: usize) {
+        // What it began in its last session is over.
+        self.over(now, initiator, Time(0));
         let session = &mut self.sessions[initiator];
         session.since = Some(now);
         session.owed.fill(Some(now));
+        for causes in &mut session.causes {
+            causes.retain(|cause| cause.end.is_none_or(|end| end >= asked));
+            causes.push(Cause { code: POWER_ON, by: initiator, began: now, end: Some(now) });
+        }
     }
 
     /// Its session is over.
@@ -34,6 +63,24 @@ impl Attentions {
         let session = &mut self.sessions[initiator];
         session.since = None;
         session.owed.fill(None);
+    }
+
+    /// An initiator begins what may establish this for all others; a reset (SAM-5 section 6.3.3) does it for the initiator, too.
+    pub(crate) fn may_cause(&mut self, now: Time, by: usize, unit: usize, code: u16) {
+        for (index, session) in self.sessions.iter_mut().enumerate() {
+            if index != by || code == RESET {
+                session.causes[unit].push(Cause { code, by, began: now, end: None });
+            }
+        }
+    }
+
+    /// What an initiator began then (or at any time, if that is 0) has established all that it will.
+    pub(crate) fn over(&mut self, now: Time, by: usize, began: Time) {
+        for cause in self.sessions.iter_mut().flat_map(|session| session.causes.iter_mut().flatten()) {
+            if cause.by == by && cause.end.is_none() && (cause.began == began || began == Time(0)) {
+                cause.end = Some(now);
+            }
+        }
     }
 
     /// An initiator's reset of a unit has ended that began then: all others who were there are owed one.
@@ -47,23 +94,85 @@ impl Attentions {
         }
     }
 
-    /// A unit has reported one to an initiator.
-    pub(crate) fn reported(&mut self, now: Time, initiator: usize, unit: usize) {
-        self.sessions[initiator].reported[unit] = now;
-        self.sessions[initiator].owed[unit] = None;
+    /// A unit has reported one to an initiator, by a command that began then.
+    ///
+    /// # Errors
+    /// When nothing has caused it, or it was reported before.
+    pub(crate) fn reported(
+        &mut self,
+        now: Time,
+        began: Time,
+        initiator: usize,
+        unit: usize,
+        code: u16,
+    ) -> Result<(), String> {
+        let session = &mut self.sessions[initiator];
+        session.reported[unit] = now;
+        session.owed[unit] = None;
+        let causes = &mut session.causes[unit];
+        // Those that came before the command are one unit attention.
+        let is_spent = |cause: &Cause| cause.code == code && cause.end.is_some_and(|end| end < began);
+        let before = causes.len();
+        causes.retain(|cause| !is_spent(cause));
+        if causes.len() < before {
+            return Ok(());
+        }
+        if causes.iter().any(|cause| cause.code == code && cause.end.is_none()) {
+            // It may be of one that has yet to end, and then another one comes.
+            return Ok(());
+        }
+        let of_code = causes.iter().enumerate().filter(|(_, cause)| cause.code == code);
+        let first = of_code.min_by_key(|(_, cause)| cause.end);
+        let Some((first, _)) = first else {
+            return Err(format!(
+                "unit {unit} reports unit attention {code:04x} to initiator {initiator} that nothing has caused, or twice"
+            ));
+        };
+        causes.swap_remove(first);
+        Ok(())
     }
 
-    /// A unit has done a command that began then.
+    /// A command was aborted, whose report of a unit attention may be lost with it.
+    pub(crate) fn may_be_reported(&mut self, now: Time, initiator: usize, unit: usize) {
+        let session = &mut self.sessions[initiator];
+        session.reported[unit] = now;
+        session.owed[unit] = None;
+    }
+
+    /// A unit has done a command that began then, and the initiator has no other under way.
     ///
     /// # Errors
     /// When it owed a unit attention first.
-    pub(crate) fn done(&self, began: Time, initiator: usize, unit: usize) -> Result<(), String> {
-        match self.sessions[initiator].owed[unit] {
+    pub(crate) fn done(&mut self, began: Time, initiator: usize, unit: usize) -> Result<(), String> {
+        let session = &mut self.sessions[initiator];
+        session.causes[unit].retain(|cause| cause.end.is_none_or(|end| end >= began));
+        match session.owed[unit] {
             Some(since) if since < began => Err(format!(
                 "unit {unit} owes the initiator a unit attention since {} ns, and did a command from {} ns",
                 since.0, began.0
             )),
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_one_cause_is_reported_once() {
+        let mut attentions = Attentions::new(2, 1);
+        attentions.begins(Time(10), Time(9), 0);
+        assert!(attentions.done(Time(11), 0, 0).is_err(), "it was forgotten");
+        attentions.begins(Time(10), Time(9), 0);
+        attentions.reported(Time(13), Time(12), 0, 0, POWER_ON).unwrap();
+        assert!(attentions.reported(Time(15), Time(14), 0, 0, POWER_ON).is_err());
+        attentions.may_cause(Time(20), 1, 0, RESET);
+        attentions.may_cause(Time(21), 1, 0, RESET);
+        attentions.over(Time(30), 1, Time(20));
+        attentions.over(Time(31), 1, Time(21));
+        attentions.reported(Time(41), Time(40), 0, 0, RESET).unwrap();
+        assert!(attentions.reported(Time(43), Time(42), 0, 0, RESET).is_err(), "two resets at once are one");
     }
 }

@@ -3,13 +3,15 @@
 
 pub(crate) mod carrier;
 pub(crate) mod link;
+mod orders;
 
 pub(crate) use carrier::{Protocol, SRP_GUID};
 
-use crate::attention::Attentions;
+use crate::attention::{Attentions, COMMANDS_CLEARED, RESET};
 use crate::kernel::Kernel;
 use crate::net::Shared;
 use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
+use crate::reservations::Reservations;
 use carrier::Carrier;
 use link::Link;
 use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Outcome, Request, Residual};
@@ -34,16 +36,21 @@ const CONNECT: u64 = 3;
 const GOOD_WORD: &str = "good";
 const BUSY_WORD: &str = "busy";
 const FAILED_WORD: &str = "failure";
+const ATTENTION_WORD: &str = "unit attention";
+const CONFLICT_WORD: &str = "reservation conflict";
+const ILLEGAL_WORD: &str = "illegal request";
 /// Why the initiator itself gives up a connection that works.
 const RETURN: &str = "it comes back on another connection";
 
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const BUSY: u8 = 8;
+const RESERVATION_CONFLICT: u8 = 0x18;
 const TASK_SET_FULL: u8 = 0x28;
 const NOT_READY: u8 = 2;
 const MEDIUM_ERROR: u8 = 3;
 const HARDWARE_ERROR: u8 = 4;
+const ILLEGAL_REQUEST: u8 = 5;
 const UNIT_ATTENTION: u8 = 6;
 const DATA_PROTECT: u8 = 7;
 const ABORTED_COMMAND: u8 = 0x0b;
@@ -70,6 +77,8 @@ pub(crate) struct Habits {
     pub(crate) resets: u32,
     pub(crate) logouts: u32,
     pub(crate) returns: u32,
+    /// PERSISTENT RESERVE OUT.
+    pub(crate) orders: u32,
     pub(crate) pause_micros: u64,
     /// How long a command may take before it is aborted.
     pub(crate) patience: Duration,
@@ -99,6 +108,8 @@ enum Kind {
     /// The same with FUA.
     Durable(Range, WriteId),
     Flush,
+    /// PERSISTENT RESERVE OUT, by its number.
+    Order(u64),
 }
 
 struct Task {
@@ -107,6 +118,8 @@ struct Task {
     kind: Kind,
     places: Places,
     began: Time,
+    /// As the reservations know it.
+    access: u64,
     is_aborting: bool,
 }
 
@@ -132,6 +145,8 @@ pub(crate) struct Checks {
     pub(crate) index: usize,
     pub(crate) registers: Rc<RefCell<Registers>>,
     pub(crate) attentions: Rc<RefCell<Attentions>>,
+    /// Of each unit.
+    pub(crate) reservations: Rc<RefCell<Vec<Reservations>>>,
 }
 
 /// An initiator.
@@ -146,6 +161,7 @@ pub(crate) struct Initiator {
     index: usize,
     registers: Rc<RefCell<Registers>>,
     attentions: Rc<RefCell<Attentions>>,
+    reservations: Rc<RefCell<Vec<Reservations>>>,
     place: Place,
     habits: Habits,
     protocol: Protocol,
@@ -155,10 +171,14 @@ pub(crate) struct Initiator {
     /// Connections that are over, until nothing of them is in flight.
     old: Vec<Link>,
     links: u64,
+    /// When it last began to.
+    connecting: Time,
     tasks: Vec<Task>,
     functions: Vec<Asked>,
     /// Writes of earlier connections: they take no effect once the session is reinstated.
     loose: Vec<(Range, WriteId)>,
+    /// The same of orders: units and numbers.
+    loose_orders: Vec<(usize, u64)>,
     completions: Vec<io::Completion>,
 }
 
@@ -172,7 +192,7 @@ impl Initiator {
         habits: Habits,
         protocol: Protocol,
     ) -> Initiator {
-        let Checks { index, registers, attentions } = checks;
+        let Checks { index, registers, attentions, reservations } = checks;
         let offers = {
             let rng = &mut net.borrow_mut().rng;
             let digests = |yes: bool| if yes { Digests::Required } else { Digests::Never };
@@ -197,6 +217,7 @@ impl Initiator {
             index,
             registers,
             attentions,
+            reservations,
             place,
             habits,
             protocol,
@@ -205,9 +226,11 @@ impl Initiator {
             link: None,
             old: Vec::new(),
             links: 0,
+            connecting: Time(0),
             tasks: Vec::new(),
             functions: Vec::new(),
             loose: Vec::new(),
+            loose_orders: Vec::new(),
             completions: Vec::new(),
         }
     }
@@ -288,6 +311,7 @@ impl Initiator {
 
     fn connect(&mut self) {
         self.links += 1;
+        self.connecting = self.kernel.now();
         self.state = State::Connecting;
         self.kernel.connect(self.place.portal, Tag(self.links << 2 | CONNECT));
     }
@@ -340,7 +364,7 @@ impl Initiator {
             Event::Ready(_) => {
                 let protocol = self.protocol;
                 self.note(&[1], || format!("is logged in over {protocol:?}"));
-                self.attentions.borrow_mut().begins(now, self.index);
+                self.attentions.borrow_mut().begins(now, self.connecting, self.index);
                 self.registers.borrow_mut().knows(self.index);
                 if let Some(link) = &mut self.link {
                     link.is_ready = true;
@@ -349,6 +373,9 @@ impl Initiator {
                 // RFC 7143 section 6.3.5: the session that it takes the place of is over.
                 for (range, id) in std::mem::take(&mut self.loose) {
                     self.registers.borrow_mut().end_write(now, range, id, Fate::Unsure)?;
+                }
+                for (unit, id) in std::mem::take(&mut self.loose_orders) {
+                    self.reservations.borrow_mut()[unit].forget(id);
                 }
             }
             Event::Completed(completion) => self.ended(completion)?,
@@ -374,6 +401,7 @@ impl Initiator {
 
     /// A function was answered.
     fn answered(&self, now: Time, asked: &Asked) {
+        self.attentions.borrow_mut().over(now, self.index, asked.began);
         let units = match asked.function {
             TaskFunction::LOGICAL_UNIT_RESET => asked.unit..asked.unit + 1,
             TaskFunction::TARGET_WARM_RESET => 0..self.place.units,
@@ -396,11 +424,24 @@ impl Initiator {
         let (words, fate) = self.judge(&task, &completion)?;
         // What other commands still have to say may be what is owed, or an abort has kept it from being said.
         let is_last = !self.tasks.iter().any(|other| other.unit == task.unit);
+        let mut attentions = self.attentions.borrow_mut();
         match words {
-            GOOD_WORD if is_last => self.attentions.borrow().done(task.began, self.index, task.unit)?,
-            GOOD_WORD | BUSY_WORD | FAILED_WORD => {}
-            _ => self.attentions.borrow_mut().reported(now, self.index, task.unit),
+            GOOD_WORD if is_last => attentions.done(task.began, self.index, task.unit)?,
+            GOOD_WORD | BUSY_WORD | FAILED_WORD | CONFLICT_WORD | ILLEGAL_WORD => {}
+            ATTENTION_WORD => {
+                let code = orders::additional_code(&completion);
+                self.note(&[9, u64::from(code)], || {
+                    format!("has unit attention {code:04x} of unit {}", task.unit)
+                });
+                attentions.reported(now, task.began, self.index, task.unit, code)?;
+            }
+            _ => attentions.may_be_reported(now, self.index, task.unit),
         }
+        if matches!(task.kind, Kind::Order(_)) {
+            attentions.over(now, self.index, task.began);
+        }
+        drop(attentions);
+        self.look_at_reservations(now, &task, words)?;
         self.note(&[3, u64::from(completion.task.slot), fate as u64], || {
             format!("command {} ends: {words}", completion.task.slot)
         });
@@ -417,7 +458,7 @@ impl Initiator {
             Kind::Read(_) => registers.end_read(task.began),
             Kind::Flush if fate == Fate::Done => registers.flushed(self.index, task.unit, task.began)?,
             Kind::Flush if words == FAILED_WORD => registers.flush_failed(self.index, task.unit),
-            Kind::Flush => {}
+            Kind::Flush | Kind::Order(_) => {}
         }
         drop(registers);
         self.kernel.arena().give(&task.places);
@@ -440,6 +481,7 @@ impl Initiator {
                 let moved = match task.kind {
                     Kind::Read(_) => completion.read_bytes,
                     Kind::Write(..) | Kind::Durable(..) => completion.write_bytes,
+                    Kind::Order(_) => completion.write_bytes,
                     Kind::Flush => bytes,
                 };
                 if moved != bytes || completion.residual != Residual::None {
@@ -449,8 +491,15 @@ impl Initiator {
             }
             // The system may run short of something in the middle of a command.
             BUSY if self.place.fragile[task.unit] => Ok((BUSY_WORD, Fate::Unsure)),
+            RESERVATION_CONFLICT => Ok((CONFLICT_WORD, Fate::Refused)),
+            CHECK_CONDITION if key == ILLEGAL_REQUEST && matches!(task.kind, Kind::Order(_)) => {
+                Ok((ILLEGAL_WORD, Fate::Refused))
+            }
+            CHECK_CONDITION if key != UNIT_ATTENTION && matches!(task.kind, Kind::Order(_)) => {
+                Ok((FAILED_WORD, Fate::Unsure))
+            }
             BUSY | TASK_SET_FULL => Ok((BUSY_WORD, Fate::Refused)),
-            CHECK_CONDITION if key == UNIT_ATTENTION => Ok(("unit attention", Fate::Refused)),
+            CHECK_CONDITION if key == UNIT_ATTENTION => Ok((ATTENTION_WORD, Fate::Refused)),
             CHECK_CONDITION if key == ABORTED_COMMAND => Ok(("aborted command", Fate::Unsure)),
             CHECK_CONDITION
                 if matches!(key, NOT_READY | MEDIUM_ERROR | HARDWARE_ERROR | DATA_PROTECT)
@@ -472,6 +521,13 @@ impl Initiator {
         if reason.contains("breach") {
             return Err(reason.to_owned());
         }
+        for unit in 0..self.place.units {
+            let flushes = |task: &&Task| task.unit == unit && matches!(task.kind, Kind::Flush);
+            if self.tasks.iter().filter(flushes).count() > 1 {
+                // The target takes the second as a sign that the report by the first was received.
+                self.registers.borrow_mut().flush_failed(self.index, unit);
+            }
+        }
         for task in std::mem::take(&mut self.tasks) {
             match task.kind {
                 // RFC 7143 section 11.14: what a logout ended has ended before its answer.
@@ -480,8 +536,11 @@ impl Initiator {
                 }
                 Kind::Write(range, id) | Kind::Durable(range, id) => self.loose.push((range, id)),
                 Kind::Read(_) => self.registers.borrow_mut().end_read(task.began),
+                Kind::Order(id) if is_said => self.reservations.borrow_mut()[task.unit].forget(id),
+                Kind::Order(id) => self.loose_orders.push((task.unit, id)),
                 Kind::Flush => {}
             }
+            self.reservations.borrow_mut()[task.unit].accessed(task.access, None)?;
             self.kernel.arena().give(&task.places);
         }
         self.functions.clear();
@@ -567,6 +626,9 @@ impl Initiator {
         for _ in 0..begins {
             self.begin();
         }
+        if room > 0 && dice(habits.orders) {
+            self.begin_order();
+        }
         Ok(())
     }
 
@@ -594,6 +656,13 @@ impl Initiator {
         let function = link.machine.nearest(function);
         let Some(id) = link.machine.function((unit as u64) << 48, function, of) else { return false };
         self.functions.push(Asked { id, function, unit, began: now });
+        let (units, code) = match function {
+            TaskFunction::LOGICAL_UNIT_RESET => (unit..unit + 1, RESET),
+            TaskFunction::TARGET_WARM_RESET => (0..self.place.units, RESET),
+            TaskFunction::CLEAR_TASK_SET => (unit..unit + 1, COMMANDS_CLEARED),
+            _ => (0..0, 0),
+        };
+        units.for_each(|unit| self.attentions.borrow_mut().may_cause(now, self.index, unit, code));
         self.note(&[6, u64::from(function.0)], || format!("function {}: {function:?} {of:?}", id.0));
         true
     }
@@ -645,11 +714,14 @@ impl Initiator {
                 Kind::Read(_) => format!("reads {range:?}"),
                 Kind::Write(_, write) => format!("is write {} of {range:?}", write.0),
                 Kind::Durable(_, write) => format!("is write {} of {range:?} with FUA", write.0),
-                Kind::Flush => format!("flushes unit {}", range.unit),
+                Kind::Flush | Kind::Order(_) => format!("flushes unit {}", range.unit),
             };
             format!("command {} {what}, {attribute:?}", id.slot)
         });
-        self.tasks.push(Task { id, unit: range.unit, kind, places: place, began: now, is_aborting: false });
+        let unit = &mut self.reservations.borrow_mut()[range.unit];
+        let access = unit.access(self.index, !matches!(kind, Kind::Read(_)));
+        let (unit, is_aborting) = (range.unit, false);
+        self.tasks.push(Task { id, unit, kind, places: place, began: now, access, is_aborting });
     }
 
     fn take(&mut self, bytes: u32) -> Option<Places> {
@@ -658,14 +730,18 @@ impl Initiator {
 
     /// Writes what a write is to write to its place.
     fn fill(&mut self, now: Time, range: Range, is_durable: bool, place: &Places) -> Kind {
-        let (id, bytes) = self.registers.borrow_mut().begin_write(now, range);
+        let (id, bytes) = self.registers.borrow_mut().begin_write(now, self.index, range);
+        self.put(&bytes, place);
+        if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) }
+    }
+
+    fn put(&mut self, bytes: &[u8], place: &Places) {
         let mut at = 0;
         for span in place.iter() {
             let part = &bytes[at..at + span.len as usize];
             self.kernel.arena().bytes_mut(span).copy_from_slice(part);
             at += part.len();
         }
-        if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) }
     }
 
     /// What could not be sent.
@@ -677,7 +753,7 @@ impl Initiator {
                 let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
                 refused.expect("nobody reads what was never sent");
             }
-            Kind::Flush => {}
+            Kind::Flush | Kind::Order(_) => {}
         }
     }
 

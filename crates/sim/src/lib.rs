@@ -8,12 +8,14 @@
 mod attention;
 mod device;
 mod disk;
+mod folder;
 mod initiator;
 pub mod kernel;
 mod net;
 #[cfg(test)]
 mod outcomes;
 mod register;
+mod reservations;
 mod trace;
 mod transports;
 mod world;

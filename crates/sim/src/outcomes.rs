@@ -1,6 +1,7 @@
 //! The same script has the same SCSI outcome over every transport.
 
 use crate::disk::Faults;
+use crate::folder::Folder;
 use crate::initiator::carrier::Carrier;
 use crate::initiator::link::Link;
 use crate::initiator::{Protocol, SRP_GUID};
@@ -189,7 +190,8 @@ impl Stage {
         let listener = net.borrow_mut().listen(config.portals[0].listen);
         let kernel = |core, waker| Kernel::new(core, net.clone(), 128 << 20, Some(waker), 0);
         let store: Arc<dyn Backend<Kernel>> = store::open_ram(1 << 20).unwrap();
-        let cores = Cores::new(config, vec![store], vec![listener], kernel).unwrap();
+        let folder = Folder::new(Rng::with_seed(0), 0);
+        let cores = Cores::new(config, vec![store], vec![listener], Box::new(folder), kernel).unwrap();
         let kernel = Kernel::new(HOST, net.clone(), 64 << 20, None, 0);
         let wait = Some(Wait::No);
         let mut stage = Stage { net, cores, wait, kernel, protocol, link: None, events: Vec::new() };
@@ -236,7 +238,9 @@ impl Stage {
         if host == CORE {
             let Some(wait) = self.wait else { return };
             self.cores.turn(CORE, wait);
-            while self.cores.work() {}
+            while self.cores.has_work() {
+                self.cores.work();
+            }
             self.wait = self.cores.rest(CORE);
         } else {
             self.act();

@@ -14,6 +14,7 @@ use std::time::Duration;
 pub(crate) const BLOCK_BYTES: u32 = 512;
 /// Bytes that tell which write they are of: its number, and the block.
 pub(crate) const STAMP_BYTES: usize = 16;
+const NOBODY: usize = usize::MAX;
 const NEVER: Time = Time(u64::MAX);
 
 /// Names a write; 0 are the zeros that were there at the beginning.
@@ -41,6 +42,8 @@ impl Range {
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: WriteId,
+    /// Whose it is.
+    by: usize,
     start: Time,
     /// It takes no effect after this.
     end: Time,
@@ -56,9 +59,9 @@ struct Candidate {
 
 impl Candidate {
     /// One that takes effect from now on, or not.
-    fn new(id: WriteId, start: Time) -> Candidate {
+    fn new(id: WriteId, by: usize, start: Time) -> Candidate {
         let (is_sure, is_durable, is_left, is_lost) = (false, false, false, false);
-        Candidate { id, start, end: NEVER, is_sure, is_durable, is_left, is_lost }
+        Candidate { id, by, start, end: NEVER, is_sure, is_durable, is_left, is_lost }
     }
 }
 
@@ -93,7 +96,7 @@ pub(crate) struct Registers {
 
 impl Registers {
     pub(crate) fn new(initiators: usize, units: usize, blocks: u32, may_lose: bool) -> Registers {
-        let zeros = Candidate::new(WriteId(0), Time(0));
+        let zeros = Candidate::new(WriteId(0), NOBODY, Time(0));
         let zeros = Candidate { end: Time(0), is_sure: true, is_durable: true, ..zeros };
         let (owed, known) = (vec![vec![None; units]; initiators], vec![false; initiators]);
         let units = vec![vec![vec![zeros]; blocks as usize]; units];
@@ -105,12 +108,12 @@ impl Registers {
         self.known[initiator] = true;
     }
 
-    /// A write begins; its bytes.
-    pub(crate) fn begin_write(&mut self, now: Time, range: Range) -> (WriteId, Vec<u8>) {
+    /// An initiator's write begins; its bytes.
+    pub(crate) fn begin_write(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
         self.next += 1;
         let id = WriteId(self.next);
         for candidates in &mut self.units[range.unit][range.indices()] {
-            candidates.push(Candidate::new(id, now));
+            candidates.push(Candidate::new(id, by, now));
         }
         let mut bytes = Vec::with_capacity(range.bytes() as usize);
         for block in range.indices() {
@@ -153,6 +156,15 @@ impl Registers {
         Ok(())
     }
 
+    /// All of an initiator's writes to a unit that it had begun by then are over.
+    pub(crate) fn fence(&mut self, now: Time, by: usize, unit: usize, until: Time) {
+        for one in self.units[unit].iter_mut().flatten() {
+            if one.by == by && one.start < until && one.end == NEVER {
+                one.end = now;
+            }
+        }
+    }
+
     /// An initiator's flush of a unit has ended with GOOD status, which began then: what was acknowledged before is durable.
     ///
     /// # Errors
@@ -165,7 +177,10 @@ impl Registers {
             && since < began
         {
             let at = (since.0, began.0);
-            return Err(format!("a write ended at {} ns and is lost, a flush of {} ns is GOOD", at.0, at.1));
+            return Err(format!(
+                "a write to unit {unit} ended at {} ns and is lost, a flush of initiator {initiator} from {} ns is GOOD",
+                at.0, at.1
+            ));
         }
         let since = self.reads.iter().copied().min().unwrap_or(began);
         for candidates in &mut self.units[unit] {
@@ -218,7 +233,7 @@ impl Registers {
             // Reads that begin after this find what is left, unless a write that is under way comes again.
             let at = now.after(Duration::from_nanos(1));
             candidates.retain(|one| one.id != left);
-            let one = Candidate::new(left, at);
+            let one = Candidate::new(left, NOBODY, at);
             candidates.push(Candidate { end: at, is_sure: true, is_durable: true, ..one });
         }
         Ok(())
@@ -376,10 +391,10 @@ mod tests {
     #[test]
     fn what_was_acknowledged_is_read_and_what_was_before_is_not() {
         let mut registers = Registers::new(1, 1, 8, false);
-        let (first, old) = registers.begin_write(Time(10), RANGE);
+        let (first, old) = registers.begin_write(Time(10), 0, RANGE);
         registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();
         registers.begin_read(Time(25));
-        let (second, new) = registers.begin_write(Time(30), RANGE);
+        let (second, new) = registers.begin_write(Time(30), 0, RANGE);
         assert_eq!(read(&mut registers, 31, 32, &old), Ok(()));
         registers.end_write(Time(40), RANGE, second, Fate::Done).unwrap();
         assert!(read(&mut registers, 41, 42, &old).unwrap_err().contains("found write 1"));
@@ -393,9 +408,9 @@ mod tests {
     #[test]
     fn nothing_takes_effect_after_its_end_was_reported() {
         let mut registers = Registers::new(1, 1, 8, false);
-        let (aborted, lands) = registers.begin_write(Time(10), RANGE);
+        let (aborted, lands) = registers.begin_write(Time(10), 0, RANGE);
         registers.end_write(Time(20), RANGE, aborted, Fate::Unsure).unwrap();
-        let (second, new) = registers.begin_write(Time(30), RANGE);
+        let (second, new) = registers.begin_write(Time(30), 0, RANGE);
         assert_eq!(read(&mut registers, 31, 32, &lands), Ok(()), "as long as the second may not have begun");
         registers.end_write(Time(40), RANGE, second, Fate::Done).unwrap();
         assert_eq!(read(&mut registers, 41, 43, &new), Ok(()));
@@ -405,10 +420,10 @@ mod tests {
     #[test]
     fn a_write_that_was_seen_has_taken_effect_and_does_so_once() {
         let mut registers = Registers::new(1, 1, 8, false);
-        let (_, lost) = registers.begin_write(Time(10), RANGE);
+        let (_, lost) = registers.begin_write(Time(10), 0, RANGE);
         assert_eq!(read(&mut registers, 11, 12, &lost), Ok(()));
         assert!(read(&mut registers, 13, 14, &vec![0; 512]).is_err(), "it was there");
-        let (second, _) = registers.begin_write(Time(30), RANGE);
+        let (second, _) = registers.begin_write(Time(30), 0, RANGE);
         registers.end_write(Time(40), RANGE, second, Fate::Done).unwrap();
         assert!(read(&mut registers, 41, 43, &lost).is_err(), "it comes again");
     }
@@ -417,7 +432,7 @@ mod tests {
     fn what_was_flushed_or_written_with_fua_survives_and_what_is_left_is_one_of_the_rest() {
         let mut registers = Registers::new(1, 1, 8, true);
         let write = |registers: &mut Registers, at: u64, fate| {
-            let (id, bytes) = registers.begin_write(Time(at), RANGE);
+            let (id, bytes) = registers.begin_write(Time(at), 0, RANGE);
             registers.end_write(Time(at + 1), RANGE, id, fate).unwrap();
             bytes
         };
@@ -444,9 +459,9 @@ mod tests {
         let mut registers = Registers::new(2, 1, 8, true);
         registers.knows(0);
         registers.knows(1);
-        let (old, before) = registers.begin_write(Time(10), RANGE);
+        let (old, before) = registers.begin_write(Time(10), 0, RANGE);
         registers.end_write(Time(11), RANGE, old, Fate::Durable).unwrap();
-        let (id, bytes) = registers.begin_write(Time(20), RANGE);
+        let (id, bytes) = registers.begin_write(Time(20), 0, RANGE);
         registers.end_write(Time(30), RANGE, id, Fate::Done).unwrap();
         let (lost, left) = (stamp(id, 0, 3), stamp(old, 0, 3));
         let loss = Loss { unit: 0, block: 3, lost, left, is_gone: false };
@@ -466,8 +481,8 @@ mod tests {
     #[test]
     fn a_write_that_was_refused_never_lands_and_a_torn_block_is_of_writes_under_way() {
         let mut registers = Registers::new(1, 1, 8, false);
-        let (first, one) = registers.begin_write(Time(10), RANGE);
-        let (second, other) = registers.begin_write(Time(10), RANGE);
+        let (first, one) = registers.begin_write(Time(10), 0, RANGE);
+        let (second, other) = registers.begin_write(Time(10), 0, RANGE);
         let torn: Vec<u8> = one[..256].iter().chain(&other[256..]).copied().collect();
         assert_eq!(read(&mut registers, 11, 12, &torn), Ok(()));
         registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();

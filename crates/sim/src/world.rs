@@ -3,10 +3,12 @@
 use crate::attention::Attentions;
 use crate::device::Device;
 use crate::disk::{Cache, Disk, Faults};
+use crate::folder::Folder;
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol, SRP_GUID};
 use crate::kernel::{self, GRAIN_BYTES_MAX, Kernel};
 use crate::net::{Event, Net, Odds, Shared};
 use crate::register::{BLOCK_BYTES, Registers};
+use crate::reservations::Reservations;
 use crate::trace::Trace;
 use crate::transports;
 use engine::config::{Config, StoreSpec};
@@ -85,6 +87,10 @@ struct Plan {
     /// Between two faults of the network, at most; `None`: there are none.
     fault_micros: Option<u64>,
     faults: Faults,
+    /// How often PERSISTENT RESERVE OUT is sent, in 1000 turns of an initiator.
+    orders: u32,
+    /// How often something in the state directory fails, of 1000 times.
+    folder_fails: u32,
     work: Duration,
 }
 
@@ -129,13 +135,15 @@ impl Plan {
             moves: [0, 1, 10][rng.usize(0..3)],
             fault_micros: [None, Some(20_000), Some(200_000)][rng.usize(0..3)],
             faults: faults(rng),
+            orders: [0, 0, 5, 50][rng.usize(0..4)],
+            folder_fails: [0, 0, 50][rng.usize(0..3)],
             work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) }),
         }
     }
 
     fn config(&self) -> Config {
         let mut text = format!(
-            "srp_guid = \"{SRP_GUID:016x}\"\npoll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\n\n[[portal]]\nlisten = \"{PORTAL}\"\n\
+            "srp_guid = \"{SRP_GUID:016x}\"\npoll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\nstate_dir = \"/state\"\n\n[[portal]]\nlisten = \"{PORTAL}\"\n\
              transports = [\"iscsi\", \"iser\", \"srp\"]\n"
         );
         let mut names = Vec::new();
@@ -174,7 +182,7 @@ fn faults(rng: &mut Rng) -> Faults {
     }
 }
 
-fn habits(rng: &mut Rng) -> Habits {
+fn habits(rng: &mut Rng, orders: u32) -> Habits {
     let rare = |rng: &mut Rng, most: u32| if rng.bool() { rng.u32(0..=most) } else { 0 };
     Habits {
         depth: [1, 4, 32, 128][rng.usize(0..4)],
@@ -185,6 +193,7 @@ fn habits(rng: &mut Rng) -> Habits {
         resets: rare(rng, 2),
         logouts: rare(rng, 5),
         returns: rare(rng, 5),
+        orders,
         patience: Duration::from_millis([20, 500, 8000][rng.usize(0..3)]),
         pause_micros: [10, 100, 2000][rng.usize(0..3)],
     }
@@ -209,7 +218,7 @@ fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Arc<dyn
 }
 
 /// Starts the target, on what its disks have kept: none or all of them.
-fn start(plan: &Plan, net: &Shared, disks: Vec<Disk>, lives: u32) -> Cores<Kernel> {
+fn start(plan: &Plan, net: &Shared, folder: &Folder, disks: Vec<Disk>, lives: u32) -> Cores<Kernel> {
     let config = plan.config();
     let listener = net.borrow_mut().listen(config.portals[0].listen);
     let mut disks = disks.into_iter();
@@ -219,13 +228,15 @@ fn start(plan: &Plan, net: &Shared, disks: Vec<Disk>, lives: u32) -> Cores<Kerne
     };
     let stores = (0..plan.kinds.len()).map(&mut store).collect();
     let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes, Some(waker), lives);
-    Cores::new(config, stores, vec![listener], kernel).expect("descriptors")
+    Cores::new(config, stores, vec![listener], Box::new(folder.clone()), kernel).expect("descriptors")
 }
 
 struct World {
     plan: Plan,
     net: Shared,
     registers: Rc<RefCell<Registers>>,
+    reservations: Rc<RefCell<Vec<Reservations>>>,
+    folder: Folder,
     cores: Cores<Kernel>,
     count: usize,
     /// How the next turn of each core may wait; `None`: it is over.
@@ -243,7 +254,8 @@ pub fn run(seed: u64, keeps_trace: bool) -> Result<Ran, Failure> {
     let mut rng = Rng::with_seed(seed);
     kernel::seed_random(seed);
     let plan = Plan::new(seed, &mut rng);
-    let hosts = plan.cores + plan.initiators.len();
+    // The last one does what is kept off the cores.
+    let hosts = plan.cores + plan.initiators.len() + 1;
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
     let mut world = World::new(plan, net.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
@@ -269,13 +281,16 @@ fn in_words(panic: &(dyn Any + Send)) -> String {
 
 impl World {
     fn new(plan: Plan, net: Shared) -> World {
-        let cores = start(&plan, &net, Vec::new(), 0);
+        let folder = Folder::new(net.borrow_mut().rng.fork(), plan.folder_fails);
+        let cores = start(&plan, &net, &folder, Vec::new(), 0);
         let (units, blocks) = (plan.kinds.len(), plan.blocks);
         let can_fail = plan.faults.can_fail();
         let may_lose = plan.crashes > 0 || can_fail;
         let registers = Registers::new(plan.initiators.len(), units, blocks, may_lose);
         let registers = Rc::new(RefCell::new(registers));
         net.borrow_mut().faults = plan.faults;
+        let reservations = (0..units).map(|_| Reservations::new(plan.initiators.len())).collect();
+        let reservations: Rc<RefCell<Vec<Reservations>>> = Rc::new(RefCell::new(reservations));
         let portal = plan.config().portals[0].listen;
         let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators.len(), units)));
         let fragile = plan.kinds.iter().map(|kind| can_fail && *kind != Kind::Memory).collect();
@@ -283,15 +298,17 @@ impl World {
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
-            let habits = habits(&mut net.borrow_mut().rng);
+            let habits = habits(&mut net.borrow_mut().rng, plan.orders);
             let (registers, attentions) = (registers.clone(), attentions.clone());
-            let checks = Checks { index, registers, attentions };
+            let checks = Checks { index, registers, attentions, reservations: reservations.clone() };
             Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol)
         };
         World {
             initiators: plan.initiators.iter().enumerate().map(initiator).collect(),
             net,
             registers,
+            reservations,
+            folder,
             cores,
             count: plan.cores,
             waits: vec![Some(Wait::No); plan.cores],
@@ -319,6 +336,8 @@ impl World {
             });
             net.kill(PORTAL.parse().expect("an address"));
             self.registers.borrow_mut().crash(now, loses_power);
+            self.reservations.borrow_mut().iter_mut().for_each(Reservations::restarted);
+            self.folder.crash(loses_power);
             let mut disks: Vec<Disk> =
                 std::mem::take(&mut net.disks).into_iter().map(|(_, disk)| disk).collect();
             if loses_power {
@@ -326,7 +345,7 @@ impl World {
             }
             disks
         };
-        self.cores = start(&self.plan, &self.net, disks, lives);
+        self.cores = start(&self.plan, &self.net, &self.folder, disks, lives);
         self.waits = vec![Some(Wait::No); self.count];
         self.wake_all();
     }
@@ -336,13 +355,21 @@ impl World {
         self.plan_fault();
         for life in 1..=self.plan.crashes + 1 {
             let until = self.net.borrow().now.after(self.plan.work);
-            self.run_until(until, |world| world.has_done(u64::from(life) * EFFORT_MAX))?;
+            let dies = life <= self.plan.crashes && self.net.borrow_mut().rng.bool();
+            if dies {
+                // In the middle of keeping something, if it keeps so much.
+                self.folder.dies_after(self.net.borrow_mut().rng.u32(1..40));
+            }
+            self.run_until(until, |world| {
+                world.has_done(u64::from(life) * EFFORT_MAX) || dies && world.folder.has_died()
+            })?;
             if life <= self.plan.crashes {
                 self.crash(life);
             }
         }
         self.fault_micros = None;
         self.net.borrow_mut().faults = Faults::NONE;
+        self.folder.heal();
         self.aim(Aim::Settle, "what was begun ends", |world| {
             world.initiators.iter().all(Initiator::is_settled)
         })?;
@@ -445,6 +472,12 @@ impl World {
     }
 
     fn turn(&mut self, host: usize) -> Result<(), String> {
+        if host == self.count + self.initiators.len() {
+            self.cores.work();
+            self.look_around(usize::MAX);
+            self.let_work();
+            return Ok(());
+        }
         if host >= self.count {
             self.initiators[host - self.count].turn()?;
             self.net.borrow_mut().turned(host, 1);
@@ -454,7 +487,7 @@ impl World {
         self.turns += 1;
         self.move_a_session(host);
         self.cores.turn(host, wait);
-        while self.cores.work() {}
+        self.let_work();
         let took = self.net.borrow_mut().turned(host, self.plan.slowness);
         self.cores.io(host).took(took);
         self.waits[host] = self.cores.rest(host);
@@ -480,6 +513,15 @@ impl World {
                 let trace = &mut self.net.borrow_mut().trace;
                 trace.note(now, &[core as u64, to as u64], || format!("core {core} moves a session to {to}"));
             }
+        }
+    }
+
+    /// What is kept off the cores is done some time later.
+    fn let_work(&mut self) {
+        if self.cores.has_work() {
+            let mut net = self.net.borrow_mut();
+            let at = net.now.after(net.nanos(10_000, 400_000));
+            net.wake(self.count + self.initiators.len(), at);
         }
     }
 

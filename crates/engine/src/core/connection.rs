@@ -465,11 +465,14 @@ impl<I: Io> Core<I> {
         let lingering: Vec<(Key, u32)> =
             self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, task)| (key, task.unit)).collect();
         let has_lost = name.is_some_and(|name| self.shared.registry.ends(&name, serial, nexus.0));
+        // What it has asked homes for, a reset say, must not end commands of the session that comes after it.
+        let asks_homes = self.functions.iter().any(|function| function.is_of(key) && function.asks_homes());
         let mut homes = 0;
         for unit in units.into_iter().filter(|_| has_lost) {
             // Nobody else waits for a home that is held up, by a reset of a store that hangs, say; nor for one that may have
             // gone, once this core has said that nothing is left of it.
-            let may_hold = self.views[unit as usize].policy.may_be_held_by(nexus)
+            let may_hold = asks_homes
+                || self.views[unit as usize].policy.may_be_held_by(nexus)
                 || lingering.iter().any(|(_, other)| *other == unit);
             let awaits = may_hold && !self.is_drained;
             homes += usize::from(awaits);

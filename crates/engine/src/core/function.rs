@@ -36,6 +36,11 @@ impl Function {
     pub(super) fn is_of(&self, connection: Key) -> bool {
         self.asker.connection == connection
     }
+
+    /// Whether homes have not answered it yet.
+    pub(super) fn asks_homes(&self) -> bool {
+        self.homes > 0
+    }
 }
 
 impl<I: Io> Core<I> {

@@ -193,7 +193,7 @@ impl Target {
             losses: Arc::default(),
         };
         let opened: Vec<Opened> = stores.iter().map(opened).collect();
-        let Units { homes, views, .. } = Units::of(&config, &opened);
+        let Units { homes, views, .. } = Units::of(&config, &opened, &crate::files::System);
         let homes = homes.into_iter().map(Some).collect();
         let listeners = bind(&config).expect("a portal");
         let addresses = addresses(&config, &listeners).expect("an address");

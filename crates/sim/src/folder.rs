@@ -1,0 +1,197 @@
+//! The state directory: what files hold and what the directory lists, now and if power failed.
+
+use engine::world::{Created, Files};
+use fastrand::Rng;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A directory that all lives of the target share.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    rng: Rng,
+    /// How often something fails, of 1000 times.
+    fails: u32,
+    /// After so many more steps the process is dead.
+    dies_after: Option<u32>,
+    files: Vec<File>,
+    names: BTreeMap<PathBuf, usize>,
+    durable_names: BTreeMap<PathBuf, usize>,
+    /// What was done to names since the directory was durable.
+    changes: Vec<Change>,
+}
+
+#[derive(Default, Debug)]
+struct File {
+    bytes: Vec<u8>,
+    durable: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Make(PathBuf, usize),
+    Rename(PathBuf, PathBuf),
+    Remove(PathBuf),
+}
+
+impl Folder {
+    pub(crate) fn new(rng: Rng, fails: u32) -> Folder {
+        let (names, durable_names) = (BTreeMap::new(), BTreeMap::new());
+        let (files, changes) = (Vec::new(), Vec::new());
+        let state = State { rng, fails, dies_after: None, files, names, durable_names, changes };
+        Folder(Arc::new(Mutex::new(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process is to die after so many steps of what it does here.
+    pub(crate) fn dies_after(&self, steps: u32) {
+        self.state().dies_after = Some(steps);
+    }
+
+    /// Whether it has died of that.
+    pub(crate) fn has_died(&self) -> bool {
+        self.state().dies_after == Some(0)
+    }
+
+    /// Nothing fails any more.
+    pub(crate) fn heal(&self) {
+        self.state().fails = 0;
+    }
+
+    /// The target is killed; `loses_power`: only what is durable is there for sure.
+    pub(crate) fn crash(&self, loses_power: bool) {
+        let state = &mut *self.state();
+        state.dies_after = None;
+        if loses_power {
+            state.lose_power();
+        }
+    }
+}
+
+impl State {
+    /// A step of the process, which dies or fails at it.
+    fn step(&mut self) -> io::Result<()> {
+        if self.dies_after == Some(0) {
+            return Err(io::Error::other("it is dead"));
+        }
+        self.dies_after = self.dies_after.map(|left| left - 1);
+        if self.dies_after == Some(0) || self.fails > 0 && self.rng.u32(0..1000) < self.fails {
+            return Err(io::Error::other("it fails"));
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, change: Change) {
+        apply(&mut self.names, &change);
+        self.changes.push(change);
+    }
+
+    fn lose_power(&mut self) {
+        // File systems keep the order of what is done to names.
+        let kept = self.rng.usize(0..=self.changes.len());
+        let mut names = std::mem::take(&mut self.durable_names);
+        self.changes.drain(..).take(kept).for_each(|change| apply(&mut names, &change));
+        for file in &mut self.files {
+            if file.bytes != file.durable {
+                file.bytes = match self.rng.u32(0..3) {
+                    0 => file.durable.clone(),
+                    1 => file.bytes[..self.rng.usize(0..=file.bytes.len())].to_vec(),
+                    _ => vec![0; file.bytes.len()],
+                };
+                file.durable = file.bytes.clone();
+            }
+        }
+        (self.names, self.durable_names) = (names.clone(), names);
+    }
+}
+
+fn apply(names: &mut BTreeMap<PathBuf, usize>, change: &Change) {
+    match change {
+        Change::Make(path, file) => _ = names.insert(path.clone(), *file),
+        Change::Rename(from, to) => {
+            if let Some(file) = names.remove(from) {
+                names.insert(to.clone(), file);
+            }
+        }
+        Change::Remove(path) => _ = names.remove(path),
+    }
+}
+
+impl Files for Folder {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let state = self.state();
+        let file = state.names.get(path).ok_or(ErrorKind::NotFound)?;
+        Ok(state.files[*file].bytes.clone())
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Created>> {
+        let mut state = self.state();
+        state.step()?;
+        let file = state.files.len();
+        state.files.push(File::default());
+        state.change(Change::Make(path.to_path_buf(), file));
+        Ok(Box::new(Writing { folder: self.clone(), file }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        state.change(Change::Rename(from.to_path_buf(), to.to_path_buf()));
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        if !state.names.contains_key(path) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        state.change(Change::Remove(path.to_path_buf()));
+        Ok(())
+    }
+
+    fn sync_directory(&self, _path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        state.durable_names = state.names.clone();
+        state.changes.clear();
+        Ok(())
+    }
+}
+
+/// A file that is being written.
+struct Writing {
+    folder: Folder,
+    file: usize,
+}
+
+impl Write for Writing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let state = &mut *self.folder.state();
+        state.step()?;
+        let count = state.rng.usize(1..=bytes.len());
+        state.files[self.file].bytes.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Created for Writing {
+    fn sync(&self) -> io::Result<()> {
+        let state = &mut *self.folder.state();
+        state.step()?;
+        let file = &mut state.files[self.file];
+        file.durable.clone_from(&file.bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! PERSISTENT RESERVE OUT: how it is sent, and what is looked at when it or a command of the medium has ended.
+
+use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
+use super::{Initiator, Kind, Task};
+use crate::attention::RESERVATIONS;
+use crate::reservations::{Action, Type, Verdict};
+use fastrand::Rng;
+use proto::iscsi::initiator::{Completion, Outcome, Request};
+use proto::time::Time;
+use proto::verbs::Attribute;
+use reactor::io::Io;
+use wire::{Cdb, Places};
+
+/// Bytes of its parameter list.
+const LIST_BYTES: u32 = 24;
+/// The keys of each initiator.
+const KEYS: u64 = 3;
+
+impl Initiator {
+    /// Begins a PERSISTENT RESERVE OUT.
+    pub(super) fn begin_order(&mut self) {
+        let now = self.kernel.now();
+        let unit = self.net.borrow_mut().rng.usize(0..self.place.units);
+        if !self.reservations.borrow()[unit].has_room() {
+            return;
+        }
+        let keys = self.reservations.borrow()[unit].keys();
+        let (key, action) = draw(&mut self.net.borrow_mut().rng, &keys, self.index);
+        let Some(place) = self.take(LIST_BYTES) else { return };
+        self.put(&list(key, action), &place);
+        let (lun, attribute) = ((unit as u64) << 48, Attribute::Simple);
+        let (cdb, read) = (cdb(action), Places::EMPTY);
+        let request = Request { lun, attribute, cdb, read, write: place };
+        let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
+        let Some(id) = taken else { return self.kernel.arena().give(&place) };
+        let order = self.reservations.borrow_mut()[unit].order(self.index, key, action);
+        for code in RESERVATIONS {
+            self.attentions.borrow_mut().may_cause(now, self.index, unit, code);
+        }
+        self.note(&[8, u64::from(id.slot), unit as u64, key], || {
+            format!("command {} is order {order} of unit {unit} with key {key:x}: {action:x?}", id.slot)
+        });
+        let (kind, access, is_aborting) = (Kind::Order(order), 0, false);
+        self.tasks.push(Task { id, unit, kind, places: place, began: now, access, is_aborting });
+    }
+
+    /// Whether reservations let a command end like this.
+    pub(super) fn look_at_reservations(&self, now: Time, task: &Task, words: &str) -> Result<(), String> {
+        let unit = &mut self.reservations.borrow_mut()[task.unit];
+        let Kind::Order(id) = task.kind else {
+            let conflicts = match words {
+                GOOD_WORD | FAILED_WORD => Some(false),
+                CONFLICT_WORD => Some(true),
+                _ => None,
+            };
+            return unit.accessed(task.access, conflicts);
+        };
+        let verdict = match words {
+            GOOD_WORD => Verdict::Good,
+            CONFLICT_WORD => Verdict::Conflict,
+            ILLEGAL_WORD => Verdict::Check,
+            BUSY_WORD | ATTENTION_WORD => return unit.refused(id),
+            // It could not be kept, or was aborted.
+            _ => {
+                unit.forget(id);
+                return Ok(());
+            }
+        };
+        for victim in unit.ordered(id, verdict)? {
+            self.registers.borrow_mut().fence(now, victim, task.unit, task.began);
+        }
+        Ok(())
+    }
+}
+
+/// What an initiator may want, and the key that it thinks it has. `keys`: those of all.
+fn draw(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
+    let key = if rng.u32(0..20) == 0 { 1 } else { keys[own] };
+    let kind = Type::ALL[rng.usize(0..Type::ALL.len())];
+    let new = (own as u64 + 1) << 8 | rng.u64(0..KEYS);
+    let victim = keys[rng.usize(0..keys.len())];
+    let victim = if victim == key { 0 } else { victim };
+    let action = match rng.u32(0..20) {
+        0..6 => {
+            let new = if rng.u32(0..4) == 0 { 0 } else { new };
+            Action::Register { new, ignores: rng.bool(), aptpl: rng.bool() }
+        }
+        6..12 => Action::Reserve(kind),
+        12..15 => Action::Release(kind),
+        15 => Action::Clear,
+        _ => Action::Preempt { victim, kind, aborts: rng.bool() },
+    };
+    (key, action)
+}
+
+/// The command (SPC-4 section 6.14).
+fn cdb(action: Action) -> Cdb {
+    let (service, kind) = match action {
+        Action::Register { ignores: false, .. } => (0, None),
+        Action::Reserve(kind) => (1, Some(kind)),
+        Action::Release(kind) => (2, Some(kind)),
+        Action::Clear => (3, None),
+        Action::Preempt { kind, aborts: false, .. } => (4, Some(kind)),
+        Action::Preempt { kind, aborts: true, .. } => (5, Some(kind)),
+        Action::Register { ignores: true, .. } => (6, None),
+    };
+    let kind = kind.map_or(0, |kind| kind as u8);
+    Cdb::from_bytes(&[0x5f, service, kind, 0, 0, 0, 0, 0, LIST_BYTES as u8, 0]).expect("ten bytes")
+}
+
+/// Its parameter list.
+fn list(key: u64, action: Action) -> Vec<u8> {
+    let (other, aptpl) = match action {
+        Action::Register { new, aptpl, .. } => (new, aptpl),
+        Action::Preempt { victim, .. } => (victim, false),
+        Action::Reserve(_) | Action::Release(_) | Action::Clear => (0, false),
+    };
+    let mut list = key.to_be_bytes().to_vec();
+    list.extend(other.to_be_bytes());
+    list.extend([0, 0, 0, 0, u8::from(aptpl), 0, 0, 0]);
+    list
+}
+
+/// ADDITIONAL SENSE CODE and its qualifier, of fixed format sense data (SPC-4 section 4.5.3).
+pub(super) fn additional_code(completion: &Completion) -> u16 {
+    let Outcome::Status { sense: Some(sense), .. } = &completion.outcome else { return 0 };
+    let bytes = sense.as_bytes();
+    bytes.get(12..14).map_or(0, |code| u16::from_be_bytes([code[0], code[1]]))
+}

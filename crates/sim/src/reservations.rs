@@ -1,0 +1,412 @@
+//! PERSISTENT RESERVE OUT, from SPC-4 section 5.13 alone: what each command may have found, in any order of those that were
+//! under way at the same time.
+
+use std::collections::BTreeSet;
+
+/// RESERVATION TYPE (SPC-4 table 175).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Type {
+    WriteExclusive = 1,
+    ExclusiveAccess = 3,
+    WriteExclusiveRegistrantsOnly = 5,
+    ExclusiveAccessRegistrantsOnly = 6,
+    WriteExclusiveAllRegistrants = 7,
+    ExclusiveAccessAllRegistrants = 8,
+}
+
+impl Type {
+    pub(crate) const ALL: [Type; 6] = [
+        Type::WriteExclusive,
+        Type::ExclusiveAccess,
+        Type::WriteExclusiveRegistrantsOnly,
+        Type::ExclusiveAccessRegistrantsOnly,
+        Type::WriteExclusiveAllRegistrants,
+        Type::ExclusiveAccessAllRegistrants,
+    ];
+
+    fn is_of_all(self) -> bool {
+        matches!(self, Type::WriteExclusiveAllRegistrants | Type::ExclusiveAccessAllRegistrants)
+    }
+
+    fn is_for_registrants(self) -> bool {
+        !matches!(self, Type::WriteExclusive | Type::ExclusiveAccess)
+    }
+
+    fn lets_others_read(self) -> bool {
+        use Type::{WriteExclusive, WriteExclusiveAllRegistrants, WriteExclusiveRegistrantsOnly};
+        matches!(self, WriteExclusive | WriteExclusiveRegistrantsOnly | WriteExclusiveAllRegistrants)
+    }
+}
+
+/// A service action. Keys are those of the parameter list; 0: none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    Register { new: u64, ignores: bool, aptpl: bool },
+    Reserve(Type),
+    Release(Type),
+    Clear,
+    Preempt { victim: u64, kind: Type, aborts: bool },
+}
+
+/// How a command ends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Verdict {
+    Good,
+    Conflict,
+    Check,
+}
+
+/// The registrations of all initiators, and the reservation.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Table {
+    /// 0: not registered.
+    keys: Vec<u64>,
+    /// `None` within: all registrants hold it.
+    held: Option<(Type, Option<usize>)>,
+    aptpl: bool,
+}
+
+impl Table {
+    fn lets(&self, initiator: usize, writes: bool) -> bool {
+        let Some((kind, holder)) = self.held else { return true };
+        let is_registered = self.keys[initiator] != 0;
+        let is_in = if kind.is_for_registrants() { is_registered } else { holder == Some(initiator) };
+        is_in || !writes && kind.lets_others_read()
+    }
+
+    fn holds(&self, initiator: usize) -> bool {
+        self.held.is_some_and(|(_, holder)| holder.is_none_or(|holder| holder == initiator))
+    }
+
+    fn apply(&mut self, from: usize, key: u64, action: Action) -> Verdict {
+        let own = self.keys[from];
+        if let Action::Register { new, ignores, aptpl } = action {
+            if !ignores && own != key {
+                return Verdict::Conflict;
+            }
+            if new == 0 {
+                self.unregister(from)
+            } else {
+                self.keys[from] = new
+            }
+            self.aptpl = aptpl;
+            return Verdict::Good;
+        }
+        if own == 0 || own != key {
+            return Verdict::Conflict;
+        }
+        match action {
+            Action::Register { .. } => unreachable!("see above"),
+            Action::Reserve(kind) => match self.held {
+                None => self.held = Some((kind, (!kind.is_of_all()).then_some(from))),
+                Some((held, _)) if held == kind && self.holds(from) => {}
+                Some(_) => return Verdict::Conflict,
+            },
+            Action::Release(kind) => match self.held {
+                Some((held, _)) if self.holds(from) => {
+                    if held != kind {
+                        return Verdict::Check;
+                    }
+                    self.held = None;
+                }
+                Some(_) | None => {}
+            },
+            Action::Clear => {
+                self.held = None;
+                self.keys.fill(0);
+            }
+            Action::Preempt { victim, kind, .. } => return self.preempt(from, victim, kind),
+        }
+        Verdict::Good
+    }
+
+    fn unregister(&mut self, initiator: usize) {
+        self.keys[initiator] = 0;
+        let ends = self.held.is_some_and(|(_, holder)| match holder {
+            Some(holder) => holder == initiator,
+            None => self.keys.iter().all(|key| *key == 0),
+        });
+        if ends {
+            self.held = None;
+        }
+    }
+
+    fn preempt(&mut self, from: usize, victim: u64, kind: Type) -> Verdict {
+        let takes_over = self.held.is_some_and(|(_, holder)| match holder {
+            Some(holder) => self.keys[holder] == victim,
+            None => victim == 0,
+        });
+        if victim == 0 && !takes_over {
+            return Verdict::Check;
+        }
+        let is_victim = |key: u64| key != 0 && (victim == 0 || key == victim);
+        if !self.keys.iter().any(|key| is_victim(*key)) {
+            return Verdict::Conflict;
+        }
+        for (initiator, key) in self.keys.iter_mut().enumerate() {
+            if is_victim(*key) && !(takes_over && initiator == from) {
+                *key = 0;
+            }
+        }
+        if takes_over {
+            self.held = Some((kind, (!kind.is_of_all()).then_some(from)));
+        }
+        Verdict::Good
+    }
+}
+
+/// A way in which things may have gone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Way {
+    table: Table,
+    /// Commands under way that it has done, and what it says of them.
+    done: Vec<(u64, Verdict)>,
+}
+
+#[derive(Debug)]
+struct Order {
+    id: u64,
+    from: usize,
+    key: u64,
+    action: Action,
+    /// Whose commands it aborts, if nothing else happens meanwhile.
+    victims: Vec<usize>,
+}
+
+/// A command of the medium.
+#[derive(Debug)]
+struct Access {
+    id: u64,
+    from: usize,
+    writes: bool,
+    may_be_let: bool,
+    may_conflict: bool,
+}
+
+/// The reservations of a unit.
+#[derive(Debug)]
+pub(crate) struct Reservations {
+    ways: BTreeSet<Way>,
+    orders: Vec<Order>,
+    accesses: Vec<Access>,
+    next: u64,
+    is_used: bool,
+}
+
+/// Orders of a unit under way at the same time.
+pub(crate) const ORDERS_MAX: usize = 3;
+
+impl Reservations {
+    pub(crate) fn new(initiators: usize) -> Reservations {
+        let table = Table { keys: vec![0; initiators], held: None, aptpl: false };
+        let ways = BTreeSet::from([Way { table, done: Vec::new() }]);
+        Reservations { ways, orders: Vec::new(), accesses: Vec::new(), next: 0, is_used: false }
+    }
+
+    /// Whether there is room for another order.
+    pub(crate) fn has_room(&self) -> bool {
+        self.orders.len() < ORDERS_MAX
+    }
+
+    /// The keys that initiators may have.
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.ways.first().map(|way| way.table.keys.clone()).unwrap_or_default()
+    }
+
+    /// An order begins; its number.
+    pub(crate) fn order(&mut self, from: usize, key: u64, action: Action) -> u64 {
+        self.is_used = true;
+        self.next += 1;
+        let victims = self.victims(from, action);
+        self.orders.iter_mut().for_each(|order| order.victims.clear());
+        self.orders.push(Order { id: self.next, from, key, action, victims });
+        let mut fresh: Vec<Way> = self.ways.iter().cloned().collect();
+        while let Some(way) = fresh.pop() {
+            for order in &self.orders {
+                if way.done.iter().all(|(id, _)| *id != order.id) {
+                    let mut then = way.clone();
+                    let verdict = then.table.apply(order.from, order.key, order.action);
+                    then.done.push((order.id, verdict));
+                    then.done.sort();
+                    if self.ways.insert(then.clone()) {
+                        fresh.push(then);
+                    }
+                }
+            }
+        }
+        self.look();
+        self.next
+    }
+
+    /// Initiators that are surely preempted (SPC-4 section 5.13.11.2.7), as nothing else is under way.
+    fn victims(&self, from: usize, action: Action) -> Vec<usize> {
+        let Action::Preempt { victim, aborts: true, .. } = action else { return Vec::new() };
+        if victim == 0 || !self.orders.is_empty() {
+            return Vec::new();
+        }
+        let initiators = 0..self.keys().len();
+        let is_victim = |of: &usize| *of != from && self.ways.iter().all(|way| way.table.keys[*of] == victim);
+        initiators.filter(is_victim).collect()
+    }
+
+    /// An order has ended like this. Initiators whose commands were aborted by it, and who write no more.
+    ///
+    /// # Errors
+    /// When it cannot, in whatever order things were done.
+    pub(crate) fn ordered(&mut self, id: u64, verdict: Verdict) -> Result<Vec<usize>, String> {
+        let Some(at) = self.orders.iter().position(|order| order.id == id) else {
+            // The target has been started again.
+            return Ok(Vec::new());
+        };
+        let victims = std::mem::take(&mut self.orders[at].victims);
+        let before = format!("{:?}, {:?}", self.ways, self.orders);
+        self.ways.retain(|way| way.done.contains(&(id, verdict)));
+        self.forget(id);
+        if self.ways.is_empty() {
+            return Err(format!(
+                "reservation command {id} ended {verdict:?}, which no order explains: {before}"
+            ));
+        }
+        Ok(victims.into_iter().filter(|of| verdict == Verdict::Good && self.keeps_out(*of)).collect())
+    }
+
+    /// An order was not executed.
+    ///
+    /// # Errors
+    /// When others have seen that it was.
+    pub(crate) fn refused(&mut self, id: u64) -> Result<(), String> {
+        self.ways.retain(|way| way.done.iter().all(|(done, _)| *done != id));
+        self.forget(id);
+        if self.ways.is_empty() {
+            return Err(format!("reservation command {id} was refused, and yet done"));
+        }
+        Ok(())
+    }
+
+    /// An order was done or not, and is not done any more.
+    pub(crate) fn forget(&mut self, id: u64) {
+        self.orders.retain(|order| order.id != id);
+        let ways = std::mem::take(&mut self.ways);
+        self.ways = ways
+            .into_iter()
+            .map(|mut way| {
+                way.done.retain(|(done, _)| *done != id);
+                way
+            })
+            .collect();
+    }
+
+    /// The target was started again.
+    pub(crate) fn restarted(&mut self) {
+        let orders: Vec<u64> = self.orders.iter().map(|order| order.id).collect();
+        orders.into_iter().for_each(|id| self.forget(id));
+        self.accesses.clear();
+        let ways = std::mem::take(&mut self.ways);
+        let start = |mut way: Way| {
+            if !way.table.aptpl {
+                way.table.keys.fill(0);
+                (way.table.held, way.table.aptpl) = (None, false);
+            }
+            way
+        };
+        self.ways = ways.into_iter().map(start).collect();
+    }
+
+    /// Whether it may not write, whatever happened, and no order is under way.
+    fn keeps_out(&self, initiator: usize) -> bool {
+        self.orders.is_empty() && self.ways.iter().all(|way| !way.table.lets(initiator, true))
+    }
+
+    /// A command of the medium begins; its number.
+    pub(crate) fn access(&mut self, from: usize, writes: bool) -> u64 {
+        if !self.is_used {
+            return 0;
+        }
+        self.next += 1;
+        let (may_be_let, may_conflict) = (false, false);
+        self.accesses.push(Access { id: self.next, from, writes, may_be_let, may_conflict });
+        let (ways, Some(access)) = (&self.ways, self.accesses.last_mut()) else { return 0 };
+        access.look(ways);
+        self.next
+    }
+
+    fn look(&mut self) {
+        for access in &mut self.accesses {
+            access.look(&self.ways);
+        }
+    }
+
+    /// It has ended: `conflicts` says with which status; `None`: before that was looked at.
+    ///
+    /// # Errors
+    /// When it cannot have ended so.
+    pub(crate) fn accessed(&mut self, id: u64, conflicts: Option<bool>) -> Result<(), String> {
+        let Some(at) = self.accesses.iter().position(|access| access.id == id) else {
+            // It began before there was any registration, or the target has been started again.
+            return Ok(());
+        };
+        let access = self.accesses.swap_remove(at);
+        let may = match conflicts {
+            Some(true) => access.may_conflict,
+            Some(false) => access.may_be_let,
+            None => true,
+        };
+        if may {
+            return Ok(());
+        }
+        Err(format!("{access:?} ended, conflict: {conflicts:?}, with {:?}", self.ways))
+    }
+}
+
+impl Access {
+    fn look(&mut self, ways: &BTreeSet<Way>) {
+        if self.may_be_let && self.may_conflict {
+            return;
+        }
+        for way in ways {
+            let lets = way.table.lets(self.from, self.writes);
+            self.may_be_let |= lets;
+            self.may_conflict |= !lets;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGISTER: Action = Action::Register { new: 7, ignores: false, aptpl: false };
+
+    #[test]
+    fn what_two_orders_found_must_fit_one_order_of_them() {
+        let mut unit = Reservations::new(2);
+        for from in [0, 1] {
+            let id = unit.order(from, 0, REGISTER);
+            unit.ordered(id, Verdict::Good).unwrap();
+        }
+        let one = unit.order(0, 7, Action::Reserve(Type::WriteExclusive));
+        let other = unit.order(1, 7, Action::Reserve(Type::WriteExclusive));
+        let write = unit.access(1, true);
+        unit.ordered(one, Verdict::Good).unwrap();
+        assert!(unit.ordered(other, Verdict::Good).is_err(), "both have it");
+        unit.accessed(write, Some(true)).unwrap();
+    }
+
+    #[test]
+    fn who_has_no_reservation_reads_if_the_type_lets_him() {
+        for (kind, reads) in [(Type::WriteExclusive, true), (Type::ExclusiveAccess, false)] {
+            let mut unit = Reservations::new(2);
+            for action in [REGISTER, Action::Reserve(kind)] {
+                let key = if action == REGISTER { 0 } else { 7 };
+                let id = unit.order(0, key, action);
+                unit.ordered(id, Verdict::Good).unwrap();
+            }
+            let (read, write) = (unit.access(1, false), unit.access(1, true));
+            assert_eq!(unit.accessed(read, Some(false)).is_ok(), reads);
+            assert!(unit.accessed(write, Some(false)).is_err());
+            unit.restarted();
+            let write = unit.access(1, true);
+            unit.accessed(write, Some(false)).unwrap();
+        }
+    }
+}
