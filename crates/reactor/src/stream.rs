@@ -7,7 +7,7 @@
 //!     hand every event of machine.poll() to the layer above
 //! }
 //! stream.end_turn();
-//! stream.flush(io, machine);
+//! stream.flush(io, machine); // or gather
 //! if stream.wants_more() { do this again in the next turn }
 //! ```
 
@@ -27,7 +27,7 @@ use wire::Span;
 const FEED_MAX: u32 = 256;
 
 /// The longest that answers wait for those to commands that are already here.
-const GATHER_FOR: Duration = Duration::from_micros(300);
+const GATHER_FOR: Duration = Duration::from_micros(100);
 
 /// The socket of one connection, the bytes that were read ahead, and what is on its way.
 ///
