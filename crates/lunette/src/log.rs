@@ -16,13 +16,17 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{Level, Metadata};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{self, Writer};
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{FormatFields, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 use wire::Printable;
 
+/// The variable that chooses what is logged: a level, or levels of modules (`info,proto=debug`).
+pub(crate) const VARIABLE: &str = "RUST_LOG";
 /// How many lines may wait for the thread that writes them.
 const LINES_MAX: usize = 1024;
 /// How many of these places are left to warnings and errors.
@@ -57,20 +61,19 @@ fn start_with<W>(level: Option<&str>, writer: W) -> Result<(), String>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|filter| !filter.is_empty());
+    let variable = std::env::var(VARIABLE).ok().filter(|filter| !filter.is_empty());
     let wanted = level.map(str::to_string).or(variable).unwrap_or_else(|| "info".into());
-    let filter = EnvFilter::try_new(&wanted).map_err(|error| {
-        format!("RUST_LOG: `{wanted}` is not a filter ({error}); write a level, as info or debug")
+    let filter = wanted.parse::<Targets>().map_err(|error| {
+        format!("{VARIABLE}: `{wanted}` is not a filter ({error}); write a level, as info or debug")
     })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .fmt_fields(fields())
         // It would complain to the same stderr, and panic.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+        .with_target(false);
+    tracing_subscriber::registry().with(filter).with(lines).init();
     Ok(())
 }
 

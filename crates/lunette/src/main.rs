@@ -29,7 +29,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
-use tracing_subscriber::EnvFilter;
 
 /// Exit status for input that is wrong.
 const WRONG_INPUT: u8 = 2;
@@ -96,7 +95,7 @@ impl Failure {
 
 /// Runs a command that does one thing; only warnings are logged unless `RUST_LOG` says otherwise.
 fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
-    let level = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none().then_some("warn");
+    let level = std::env::var_os(log::VARIABLE).is_none().then_some("warn");
     if let Err(error) = log::start(level) {
         return fail(error, WRONG_INPUT);
     }

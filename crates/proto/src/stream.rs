@@ -75,7 +75,7 @@ pub enum Segment {
 /// One batch on its way out: headers in `bytes`, payload named by spans.
 ///
 /// The driver lends `bytes` (its capacity is the batch's limit) and keeps both vectors' allocations between batches.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Transmit {
     /// Header, text, sense and padding bytes, in the order of the `Bytes` segments.
     pub bytes: Vec<u8>,
@@ -85,6 +85,21 @@ pub struct Transmit {
     pub done: Vec<TaskId>,
     /// Payload and header bytes so far.
     pub total_bytes: u32,
+    /// A batch that has reached this many bytes takes no further PDU: [`Transmit::SHARED_BYTES_MAX`], or more where the send
+    /// holds up nobody.
+    pub total_bytes_max: u32,
+}
+
+impl Default for Transmit {
+    fn default() -> Transmit {
+        Transmit {
+            bytes: Vec::new(),
+            segments: Vec::new(),
+            done: Vec::new(),
+            total_bytes: 0,
+            total_bytes_max: Transmit::SHARED_BYTES_MAX,
+        }
+    }
 }
 
 impl Transmit {
@@ -92,13 +107,18 @@ impl Transmit {
     pub const BYTES_MAX: usize = 16 * 1024;
     /// Segments per batch (the kernel takes 1024 vectors in one call).
     pub const SEGMENTS_MAX: usize = 512;
-    /// A batch that has reached this many bytes takes no further PDU. (With eight times as much, one loud initiator made
-    /// quiet ones wait for 450 us instead of 100, and was no faster itself.)
-    pub const TOTAL_BYTES_MAX: u32 = 128 * 1024;
+    /// Bytes per batch where others wait for its end. (With eight times as much, one loud initiator made quiet ones wait for
+    /// 450 us instead of 100.)
+    pub const SHARED_BYTES_MAX: u32 = 128 * 1024;
+    /// Bytes per batch where nobody does: 16 answers of 64 KiB leave by one call, and the next 16 commands come together.
+    pub const ALONE_BYTES_MAX: u32 = 1024 * 1024;
 
     /// Whether another PDU with `bytes` header bytes and `segments` segments fits.
     pub fn has_room(&self, bytes: usize, segments: usize) -> bool {
-        self.total_bytes < Self::TOTAL_BYTES_MAX && self.has_room_without_payload(bytes, segments)
+        // Payload that is summed is copied for it: that should still be in the cache when it leaves.
+        let is_summed = matches!(self.segments.last(), Some(Segment::Sum));
+        let most = if is_summed { Self::SHARED_BYTES_MAX } else { self.total_bytes_max };
+        self.total_bytes < most && self.has_room_without_payload(bytes, segments)
     }
 
     /// The same for one that has no payload.
@@ -180,4 +200,32 @@ pub trait StreamMachine {
 
     /// Time has reached the deadline.
     fn tick(&mut self, now: Time);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::BufferId;
+
+    /// How many times 64 KiB with a header each fit into a batch.
+    fn answers(total_bytes_max: u32, is_summed: bool) -> u32 {
+        let mut batch = Transmit { total_bytes_max, ..Transmit::default() };
+        let mut count = 0;
+        while batch.has_room(48, 4) {
+            batch.push_bytes(&[0; 48]);
+            batch.push_payload(Span { buffer: BufferId(0), offset: 0, len: 64 * 1024 });
+            if is_summed {
+                batch.segments.push(Segment::Sum);
+            }
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn who_is_alone_sends_more_at_once_unless_it_is_copied_to_be_summed() {
+        assert_eq!(answers(Transmit::SHARED_BYTES_MAX, false), 2);
+        assert_eq!(answers(Transmit::ALONE_BYTES_MAX, false), 16);
+        assert_eq!(answers(Transmit::ALONE_BYTES_MAX, true), 2);
+    }
 }

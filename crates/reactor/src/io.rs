@@ -82,6 +82,9 @@ pub trait Io {
     /// Receives at least one byte into the places, in order. 0 bytes: the peer closed the stream.
     fn recv(&mut self, socket: Handle, into: &Places, tag: Tag);
 
+    /// Whether several sockets have received lately: what one of them sends at once holds up the others.
+    fn is_shared(&self) -> bool;
+
     /// Sends all bytes of the spans in order, or fails.
     fn send(&mut self, socket: Handle, from: &[wire::Span], tag: Tag);
 

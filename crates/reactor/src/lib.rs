@@ -8,6 +8,7 @@ pub mod crc;
 pub mod io;
 pub mod mailbox;
 pub mod memory;
+pub mod neighbours;
 pub mod net;
 pub mod packet;
 pub mod random;

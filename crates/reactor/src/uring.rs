@@ -8,6 +8,7 @@ mod tests;
 
 use crate::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use crate::memory::Arena;
+use crate::neighbours::Neighbours;
 use crate::net;
 use crate::wake::Waker;
 use hot::Hot;
@@ -59,6 +60,7 @@ pub struct Uring {
     /// What is still to be queued behind everything else: receives and reads, and the rest of a send that was cut short.
     fills: Vec<squeue::Entry>,
     hot: Hot,
+    neighbours: Neighbours,
     _stays_on_its_thread: PhantomData<*mut ()>,
 }
 
@@ -79,6 +81,7 @@ impl Uring {
             is_closing: false,
             fills: Vec::with_capacity(FILLS_AT_START),
             hot: Hot::new(),
+            neighbours: Neighbours::default(),
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -99,6 +102,7 @@ impl Uring {
             | Kind::Connect { .. }
             | Kind::Receive { .. }
             | Kind::Send { .. }
+            | Kind::Watch { .. }
             | Kind::Drain
             | Kind::Bare => self.push(&entry),
         }
@@ -140,7 +144,8 @@ impl Uring {
     }
 
     fn poll(&mut self, descriptor: Handle, what: i16, tag: Tag) {
-        self.start(tag, Kind::Bare, |_, _, _| opcode::PollAdd::new(Fd(descriptor.0), what as u32).build());
+        let kind = if what == libc::POLLIN { Kind::Watch { descriptor: descriptor.0 } } else { Kind::Bare };
+        self.start(tag, kind, |_, _, _| opcode::PollAdd::new(Fd(descriptor.0), what as u32).build());
     }
 
     fn fail(&mut self, tag: Tag, errno: rustix::io::Errno) {
@@ -251,7 +256,11 @@ impl Uring {
                     result = Ok(request.sent);
                 }
             }
-            Kind::Receive { socket } => self.hot.received(socket, request.since, self.now),
+            Kind::Receive { socket } => {
+                self.hot.received(socket, request.since, self.now);
+                self.neighbours.received(Handle(socket), self.now);
+            }
+            Kind::Watch { descriptor } => self.neighbours.received(Handle(descriptor), self.now),
             Kind::Fill | Kind::Drain | Kind::Bare => {}
         }
         completions.push(Completion { tag: request.tag, result });
@@ -323,6 +332,10 @@ impl Io for Uring {
 
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena
+    }
+
+    fn is_shared(&self) -> bool {
+        self.neighbours.are_there(self.now)
     }
 
     fn random() -> u32 {

@@ -2,8 +2,10 @@
 //! in the place of its session.
 
 pub(crate) mod carrier;
+mod judge;
 pub(crate) mod link;
 mod orders;
+mod others;
 
 pub(crate) use carrier::{Protocol, SRP_GUID};
 
@@ -14,7 +16,7 @@ use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
 use crate::reservations::Reservations;
 use carrier::Carrier;
 use link::Link;
-use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Outcome, Request, Residual};
+use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Request};
 use proto::iscsi::login::{Digests, Offers, Plan};
 use proto::time::Time;
 use proto::verbs::{Attribute, FunctionId, TaskId};
@@ -38,22 +40,10 @@ const BUSY_WORD: &str = "busy";
 const FAILED_WORD: &str = "failure";
 const ATTENTION_WORD: &str = "unit attention";
 const CONFLICT_WORD: &str = "reservation conflict";
+const MISCOMPARE_WORD: &str = "miscompare";
 const ILLEGAL_WORD: &str = "illegal request";
 /// Why the initiator itself gives up a connection that works.
 const RETURN: &str = "it comes back on another connection";
-
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const BUSY: u8 = 8;
-const RESERVATION_CONFLICT: u8 = 0x18;
-const TASK_SET_FULL: u8 = 0x28;
-const NOT_READY: u8 = 2;
-const MEDIUM_ERROR: u8 = 3;
-const HARDWARE_ERROR: u8 = 4;
-const ILLEGAL_REQUEST: u8 = 5;
-const UNIT_ATTENTION: u8 = 6;
-const DATA_PROTECT: u8 = 7;
-const ABORTED_COMMAND: u8 = 0x0b;
 
 /// Where units are.
 #[derive(Clone, Debug)]
@@ -62,6 +52,8 @@ pub(crate) struct Place {
     pub(crate) target: String,
     pub(crate) units: usize,
     pub(crate) blocks: u32,
+    /// Units that do nothing but READ, WRITE and SYNCHRONIZE CACHE.
+    pub(crate) plain: Rc<[bool]>,
     /// Units whose disks may fail.
     pub(crate) fragile: Rc<[bool]>,
 }
@@ -79,6 +71,8 @@ pub(crate) struct Habits {
     pub(crate) returns: u32,
     /// PERSISTENT RESERVE OUT.
     pub(crate) orders: u32,
+    /// COMPARE AND WRITE and UNMAP.
+    pub(crate) others: u32,
     pub(crate) pause_micros: u64,
     /// How long a command may take before it is aborted.
     pub(crate) patience: Duration,
@@ -120,6 +114,8 @@ struct Task {
     began: Time,
     /// As the reservations know it.
     access: u64,
+    /// What COMPARE AND WRITE compares.
+    compares: Option<WriteId>,
     is_aborting: bool,
 }
 
@@ -427,7 +423,7 @@ impl Initiator {
         let mut attentions = self.attentions.borrow_mut();
         match words {
             GOOD_WORD if is_last => attentions.done(task.began, self.index, task.unit)?,
-            GOOD_WORD | BUSY_WORD | FAILED_WORD | CONFLICT_WORD | ILLEGAL_WORD => {}
+            GOOD_WORD | BUSY_WORD | FAILED_WORD | CONFLICT_WORD | ILLEGAL_WORD | MISCOMPARE_WORD => {}
             ATTENTION_WORD => {
                 let code = orders::additional_code(&completion);
                 self.note(&[9, u64::from(code)], || {
@@ -446,6 +442,9 @@ impl Initiator {
             format!("command {} ends: {words}", completion.task.slot)
         });
         let mut registers = self.registers.borrow_mut();
+        if let (Kind::Write(range, _), Some(compared), Fate::Done) = (task.kind, task.compares, fate) {
+            registers.swapped(now, task.began, range, compared)?;
+        }
         match task.kind {
             Kind::Durable(range, id) if fate == Fate::Done => {
                 registers.end_write(now, range, id, Fate::Durable)?;
@@ -463,52 +462,6 @@ impl Initiator {
         drop(registers);
         self.kernel.arena().give(&task.places);
         Ok(())
-    }
-
-    /// What became of a command.
-    fn judge(&self, task: &Task, completion: &Completion) -> Result<(&'static str, Fate), String> {
-        let (status, sense) = match completion.outcome {
-            Outcome::Status { status, sense } => (status, sense),
-            Outcome::Aborted => return Ok(("aborted", Fate::Unsure)),
-            Outcome::TargetFailure(code) => return Err(format!("a command ended with response {code}")),
-            Outcome::Rejected(reason) => return Err(format!("a command was rejected: {reason}")),
-        };
-        let sense = sense.as_ref().map_or(&[][..], |sense| sense.as_bytes());
-        let key = sense.get(2).map_or(0, |byte| byte & 0xf);
-        match status {
-            GOOD => {
-                let bytes = task.places.len();
-                let moved = match task.kind {
-                    Kind::Read(_) => completion.read_bytes,
-                    Kind::Write(..) | Kind::Durable(..) => completion.write_bytes,
-                    Kind::Order(_) => completion.write_bytes,
-                    Kind::Flush => bytes,
-                };
-                if moved != bytes || completion.residual != Residual::None {
-                    return Err(format!("GOOD for {moved} of {bytes} bytes, {}", completion.residual));
-                }
-                Ok((GOOD_WORD, Fate::Done))
-            }
-            // The system may run short of something in the middle of a command.
-            BUSY if self.place.fragile[task.unit] => Ok((BUSY_WORD, Fate::Unsure)),
-            RESERVATION_CONFLICT => Ok((CONFLICT_WORD, Fate::Refused)),
-            CHECK_CONDITION if key == ILLEGAL_REQUEST && matches!(task.kind, Kind::Order(_)) => {
-                Ok((ILLEGAL_WORD, Fate::Refused))
-            }
-            CHECK_CONDITION if key != UNIT_ATTENTION && matches!(task.kind, Kind::Order(_)) => {
-                Ok((FAILED_WORD, Fate::Unsure))
-            }
-            BUSY | TASK_SET_FULL => Ok((BUSY_WORD, Fate::Refused)),
-            CHECK_CONDITION if key == UNIT_ATTENTION => Ok((ATTENTION_WORD, Fate::Refused)),
-            CHECK_CONDITION if key == ABORTED_COMMAND => Ok(("aborted command", Fate::Unsure)),
-            CHECK_CONDITION
-                if matches!(key, NOT_READY | MEDIUM_ERROR | HARDWARE_ERROR | DATA_PROTECT)
-                    && self.place.fragile[task.unit] =>
-            {
-                Ok((FAILED_WORD, Fate::Unsure))
-            }
-            _ => Err(format!("a command ended with status {status:#04x}, sense {sense:02x?}")),
-        }
     }
 
     /// The connection is no more.
@@ -624,7 +577,7 @@ impl Initiator {
         let room = usize::from(habits.depth).saturating_sub(self.tasks.len());
         let begins = if room == 0 { 0 } else { self.net.borrow_mut().rng.usize(0..=room.min(8)) };
         for _ in 0..begins {
-            self.begin();
+            if dice(habits.others) { self.begin_other() } else { self.begin() }
         }
         if room > 0 && dice(habits.orders) {
             self.begin_order();
@@ -720,8 +673,8 @@ impl Initiator {
         });
         let unit = &mut self.reservations.borrow_mut()[range.unit];
         let access = unit.access(self.index, !matches!(kind, Kind::Read(_)));
-        let (unit, is_aborting) = (range.unit, false);
-        self.tasks.push(Task { id, unit, kind, places: place, began: now, access, is_aborting });
+        let (unit, compares, is_aborting) = (range.unit, None, false);
+        self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
 
     fn take(&mut self, bytes: u32) -> Option<Places> {

@@ -7,6 +7,7 @@ use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES, Loan};
+use reactor::neighbours::Neighbours;
 use reactor::wake::Waker;
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -45,6 +46,7 @@ pub struct Kernel {
     free: Vec<u32>,
     ready: Vec<Completion>,
     waker: Option<Waker>,
+    neighbours: Neighbours,
 }
 
 struct Slot {
@@ -117,6 +119,7 @@ impl Kernel {
             free: Vec::new(),
             ready: Vec::new(),
             waker,
+            neighbours: Neighbours::default(),
         }
     }
 
@@ -198,6 +201,7 @@ impl Kernel {
             self.arena.copy(scratch.slice(0, count), &into.slice(0, count));
         }
         self.unlend(into.iter(), Loan::Write);
+        self.neighbours.received(socket, self.now);
         Some(count.map_err(|end| if end == End::Reset { ECONNRESET } else { EPIPE }))
     }
 
@@ -279,6 +283,10 @@ impl Io for Kernel {
 
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena
+    }
+
+    fn is_shared(&self) -> bool {
+        self.neighbours.are_there(self.now)
     }
 
     fn random() -> u32 {

@@ -7,6 +7,7 @@
 
 use crate::disk::Loss;
 use proto::time::Time;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ impl Range {
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: WriteId,
+    /// What reads find of it: itself, or zeros.
+    shows: WriteId,
     /// Whose it is.
     by: usize,
     start: Time,
@@ -61,7 +64,7 @@ impl Candidate {
     /// One that takes effect from now on, or not.
     fn new(id: WriteId, by: usize, start: Time) -> Candidate {
         let (is_sure, is_durable, is_left, is_lost) = (false, false, false, false);
-        Candidate { id, by, start, end: NEVER, is_sure, is_durable, is_left, is_lost }
+        Candidate { id, shows: id, by, start, end: NEVER, is_sure, is_durable, is_left, is_lost }
     }
 }
 
@@ -92,6 +95,8 @@ pub(crate) struct Registers {
     owed: Vec<Vec<Option<Time>>>,
     /// Initiators that have had a session since the target was started.
     known: Vec<bool>,
+    /// Units, blocks and writes that COMPARE AND WRITE has replaced.
+    swapped: HashSet<(usize, u32, u64)>,
 }
 
 impl Registers {
@@ -100,7 +105,16 @@ impl Registers {
         let zeros = Candidate { end: Time(0), is_sure: true, is_durable: true, ..zeros };
         let (owed, known) = (vec![vec![None; units]; initiators], vec![false; initiators]);
         let units = vec![vec![vec![zeros]; blocks as usize]; units];
-        Registers { units, next: 0, may_lose, crashed: Time(0), reads: Vec::new(), owed, known }
+        Registers {
+            units,
+            next: 0,
+            may_lose,
+            crashed: Time(0),
+            reads: Vec::new(),
+            owed,
+            known,
+            swapped: HashSet::new(),
+        }
     }
 
     /// An initiator has a session: what is lost from now on it is to hear of.
@@ -121,6 +135,46 @@ impl Registers {
             (0..BLOCK_BYTES as usize / STAMP_BYTES).for_each(|_| bytes.extend_from_slice(&stamp));
         }
         (id, bytes)
+    }
+
+    /// An initiator's UNMAP begins, after which zeros are read.
+    pub(crate) fn begin_zeros(&mut self, now: Time, by: usize, range: Range) -> WriteId {
+        self.next += 1;
+        let id = WriteId(self.next);
+        for candidates in &mut self.units[range.unit][range.indices()] {
+            candidates.push(Candidate { shows: WriteId(0), ..Candidate::new(id, by, now) });
+        }
+        id
+    }
+
+    /// A write that a block may hold, and its bytes: the latest that surely took effect.
+    pub(crate) fn guess(&self, range: Range) -> (WriteId, Vec<u8>) {
+        let block = range.first as usize;
+        let sure = self.units[range.unit][block].iter().filter(|one| one.is_sure);
+        let id = sure.max_by_key(|one| one.start).map_or(WriteId(0), |one| one.shows);
+        (id, stamp(id, range.unit, block).repeat(BLOCK_BYTES as usize / STAMP_BYTES))
+    }
+
+    /// COMPARE AND WRITE of a block has found what it was to find, and written.
+    ///
+    /// # Errors
+    /// When it cannot have found that, or another one has replaced it before.
+    pub(crate) fn swapped(
+        &mut self,
+        now: Time,
+        began: Time,
+        range: Range,
+        compared: WriteId,
+    ) -> Result<(), String> {
+        let bytes = stamp(compared, range.unit, range.first as usize);
+        self.begin_read(began);
+        self.found(now, began, range, &bytes.repeat(BLOCK_BYTES as usize / STAMP_BYTES))?;
+        let is_first = self.swapped.insert((range.unit, range.first, compared.0));
+        // Zeros come often, and what is lost comes again.
+        if is_first || compared == WriteId(0) || self.may_lose {
+            return Ok(());
+        }
+        Err(format!("write {} of {range:?} was compared and replaced twice", compared.0))
     }
 
     /// A write has ended, so it takes no effect any more.
@@ -210,8 +264,9 @@ impl Registers {
         }
         let candidates = &mut self.units[unit][block];
         // What began later was to replace what is left. If that is not remembered, it did so long ago.
-        let before = candidates.iter().find(|one| one.id == left).map_or(Time(0), |one| one.end);
-        for one in candidates.iter_mut().filter(|one| one.id != left) {
+        let left_ends = candidates.iter().filter(|one| one.shows == left).map(|one| one.end);
+        let before = left_ends.max().unwrap_or(Time(0));
+        for one in candidates.iter_mut().filter(|one| one.shows != left) {
             if one.start > before && one.is_durable {
                 return Err(format!(
                     "write {} of unit {unit} block {block} was durable, and is lost",
@@ -225,14 +280,14 @@ impl Registers {
                 }
             }
             one.is_lost = true;
-            if is_gone && one.id == lost && one.end != NEVER {
+            if is_gone && one.shows == lost && one.end != NEVER {
                 one.end = now;
             }
         }
         if is_gone {
             // Reads that begin after this find what is left, unless a write that is under way comes again.
             let at = now.after(Duration::from_nanos(1));
-            candidates.retain(|one| one.id != left);
+            candidates.retain(|one| one.id != left || one.end == NEVER);
             let one = Candidate::new(left, NOBODY, at);
             candidates.push(Candidate { end: at, is_sure: true, is_durable: true, ..one });
         }
@@ -293,13 +348,13 @@ impl Registers {
                 }
                 is_whole &= seen.is_none();
                 seen = id;
-                if id.is_some_and(|id| candidates.iter().any(|one| one.id == id && one.end >= surely)) {
+                if id.is_some_and(|id| candidates.iter().any(|one| one.shows == id && one.end >= surely)) {
                     continue;
                 }
                 is_whole = false;
                 let stamps = stamps.get_or_insert_with(|| {
                     let legal = candidates.iter().filter(|one| one.end >= surely);
-                    legal.map(|one| stamp(one.id, range.unit, block)).collect::<Vec<_>>()
+                    legal.map(|one| stamp(one.shows, range.unit, block)).collect::<Vec<_>>()
                 });
                 if !is_torn(stamps, found) {
                     let what = format!("unit {} block {block}: {} found", range.unit, when(began, now));
@@ -309,8 +364,9 @@ impl Registers {
                     });
                 }
             }
-            // It has taken effect by now, all of it, and only once.
-            if is_whole && let Some(one) = candidates.iter_mut().find(|one| Some(one.id) == seen) {
+            // It has taken effect by now, all of it, and only once; which one, if zeros may be of many, nobody knows.
+            let mut shown = candidates.iter_mut().filter(|one| Some(one.shows) == seen && one.end >= surely);
+            if is_whole && let (Some(one), None) = (shown.next(), shown.next()) {
                 one.end = one.end.min(now);
                 one.is_sure = true;
                 if std::mem::take(&mut one.is_left) {
@@ -476,6 +532,24 @@ mod tests {
         assert!(read(&mut registers, 72, 73, &bytes).is_err(), "it is gone");
         let loss = Loss { lost: left, left: stamp(WriteId(0), 0, 3), ..loss };
         assert!(registers.lose(Time(80), &loss).is_err(), "it was durable");
+    }
+
+    #[test]
+    fn a_block_is_compared_and_replaced_once_and_zeros_are_of_anybody() {
+        let mut registers = Registers::new(1, 1, 8, false);
+        let (first, _) = registers.begin_write(Time(10), 0, RANGE);
+        registers.end_write(Time(20), RANGE, first, Fate::Done).unwrap();
+        assert_eq!(registers.guess(RANGE).0, first);
+        let (one, _) = registers.begin_write(Time(30), 0, RANGE);
+        let (other, _) = registers.begin_write(Time(30), 0, RANGE);
+        registers.swapped(Time(40), Time(30), RANGE, first).unwrap();
+        registers.end_write(Time(40), RANGE, one, Fate::Done).unwrap();
+        assert!(registers.swapped(Time(41), Time(30), RANGE, first).is_err());
+        registers.end_write(Time(41), RANGE, other, Fate::Refused).unwrap();
+        assert!(read(&mut registers, 50, 51, &vec![0; 512]).is_err());
+        let zeros = registers.begin_zeros(Time(60), 0, RANGE);
+        registers.end_write(Time(61), RANGE, zeros, Fate::Done).unwrap();
+        assert_eq!(read(&mut registers, 62, 63, &vec![0; 512]), Ok(()));
     }
 
     #[test]

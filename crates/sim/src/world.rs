@@ -89,6 +89,8 @@ struct Plan {
     faults: Faults,
     /// How often PERSISTENT RESERVE OUT is sent, in 1000 turns of an initiator.
     orders: u32,
+    /// How often COMPARE AND WRITE or UNMAP, of 1000 commands.
+    others: u32,
     /// How often something in the state directory fails, of 1000 times.
     folder_fails: u32,
     work: Duration,
@@ -136,6 +138,7 @@ impl Plan {
             fault_micros: [None, Some(20_000), Some(200_000)][rng.usize(0..3)],
             faults: faults(rng),
             orders: [0, 0, 5, 50][rng.usize(0..4)],
+            others: [0, 20, 200][rng.usize(0..3)],
             folder_fails: [0, 0, 50][rng.usize(0..3)],
             work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) }),
         }
@@ -182,7 +185,7 @@ fn faults(rng: &mut Rng) -> Faults {
     }
 }
 
-fn habits(rng: &mut Rng, orders: u32) -> Habits {
+fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
     let rare = |rng: &mut Rng, most: u32| if rng.bool() { rng.u32(0..=most) } else { 0 };
     Habits {
         depth: [1, 4, 32, 128][rng.usize(0..4)],
@@ -194,6 +197,7 @@ fn habits(rng: &mut Rng, orders: u32) -> Habits {
         logouts: rare(rng, 5),
         returns: rare(rng, 5),
         orders,
+        others,
         patience: Duration::from_millis([20, 500, 8000][rng.usize(0..3)]),
         pause_micros: [10, 100, 2000][rng.usize(0..3)],
     }
@@ -294,11 +298,12 @@ impl World {
         let portal = plan.config().portals[0].listen;
         let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators.len(), units)));
         let fragile = plan.kinds.iter().map(|kind| can_fail && *kind != Kind::Memory).collect();
-        let place = Place { portal, target: TARGET.into(), units, blocks, fragile };
+        let plain = plan.kinds.iter().map(|kind| *kind == Kind::Device).collect();
+        let place = Place { portal, target: TARGET.into(), units, blocks, plain, fragile };
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
-            let habits = habits(&mut net.borrow_mut().rng, plan.orders);
+            let habits = habits(&mut net.borrow_mut().rng, plan.orders, plan.others);
             let (registers, attentions) = (registers.clone(), attentions.clone());
             let checks = Checks { index, registers, attentions, reservations: reservations.clone() };
             Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol)

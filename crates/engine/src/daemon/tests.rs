@@ -70,6 +70,10 @@ impl Io for Noting {
         self.kernel.arena()
     }
 
+    fn is_shared(&self) -> bool {
+        self.kernel.is_shared()
+    }
+
     fn random() -> u32 {
         Uring::random()
     }

@@ -94,6 +94,8 @@ impl Sender {
             Some(rest) => rest,
             None if machine.owes() => {
                 let mut batch = BATCHES.with_borrow_mut(Vec::pop).unwrap_or_default();
+                batch.transmit.total_bytes_max =
+                    if io.is_shared() { Transmit::SHARED_BYTES_MAX } else { Transmit::ALONE_BYTES_MAX };
                 machine.transmit(io.now(), &mut batch.transmit);
                 // Not swapped: a new connection would hand its empty allocation on to all others.
                 self.done.append(&mut batch.transmit.done);

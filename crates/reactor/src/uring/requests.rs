@@ -61,6 +61,10 @@ pub(super) enum Kind {
     Send {
         socket: i32,
     },
+    /// Something can be read from it.
+    Watch {
+        descriptor: i32,
+    },
     /// Fills its places.
     Fill,
     /// Reads from its places.
@@ -227,7 +231,12 @@ impl Kind {
     fn loan(self) -> Loan {
         match self {
             Kind::Receive { .. } | Kind::Fill => Loan::Write,
-            Kind::Accept | Kind::Connect { .. } | Kind::Send { .. } | Kind::Drain | Kind::Bare => Loan::Read,
+            Kind::Accept
+            | Kind::Connect { .. }
+            | Kind::Send { .. }
+            | Kind::Watch { .. }
+            | Kind::Drain
+            | Kind::Bare => Loan::Read,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! PERSISTENT RESERVE OUT: how it is sent, and what is looked at when it or a command of the medium has ended.
 
+use super::MISCOMPARE_WORD;
 use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
 use super::{Initiator, Kind, Task};
 use crate::attention::RESERVATIONS;
@@ -40,8 +41,8 @@ impl Initiator {
         self.note(&[8, u64::from(id.slot), unit as u64, key], || {
             format!("command {} is order {order} of unit {unit} with key {key:x}: {action:x?}", id.slot)
         });
-        let (kind, access, is_aborting) = (Kind::Order(order), 0, false);
-        self.tasks.push(Task { id, unit, kind, places: place, began: now, access, is_aborting });
+        let (kind, access, compares, is_aborting) = (Kind::Order(order), 0, None, false);
+        self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
 
     /// Whether reservations let a command end like this.
@@ -49,7 +50,7 @@ impl Initiator {
         let unit = &mut self.reservations.borrow_mut()[task.unit];
         let Kind::Order(id) = task.kind else {
             let conflicts = match words {
-                GOOD_WORD | FAILED_WORD => Some(false),
+                GOOD_WORD | FAILED_WORD | MISCOMPARE_WORD => Some(false),
                 CONFLICT_WORD => Some(true),
                 _ => None,
             };

@@ -132,6 +132,10 @@ impl Io for FakeIo {
         &mut self.arena
     }
 
+    fn is_shared(&self) -> bool {
+        unreachable!("stores have no sockets")
+    }
+
     fn random() -> u32 {
         unreachable!("stores guess nothing")
     }

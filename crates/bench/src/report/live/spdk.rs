@@ -169,9 +169,11 @@ fn config(portal: SocketAddrV4, sizes: &[u64]) -> Value {
     });
     let iscsi = [
         call("iscsi_set_options", options),
-        call("iscsi_create_portal_group", json!({ "tag": 1, "portals": portals })),
+        // It waits to listen until the target is there: whoever can connect can log in.
+        call("iscsi_create_portal_group", json!({ "tag": 1, "portals": portals, "wait": true })),
         call("iscsi_create_initiator_group", json!({ "tag": 1, "initiators": ["ANY"], "netmasks": ["ANY"] })),
         call("iscsi_create_target_node", node),
+        call("iscsi_start_portal_group", json!({ "tag": 1 })),
     ];
     json!({ "subsystems": [
         { "subsystem": "bdev", "config": disks },
@@ -234,10 +236,12 @@ mod tests {
             "iscsi_create_portal_group",
             "iscsi_create_initiator_group",
             "iscsi_create_target_node",
+            "iscsi_start_portal_group",
         ];
         assert_eq!(methods, expected);
         assert_eq!(iscsi[0]["params"]["immediate_data_pool_size"], 1024);
         assert_eq!(iscsi[1]["params"]["portals"], json!([{ "host": "127.0.0.1", "port": "4000" }]));
+        assert_eq!(iscsi[1]["params"]["wait"], true);
         let luns = json!([{ "bdev_name": "Malloc0", "lun_id": 0 }, { "bdev_name": "Malloc1", "lun_id": 1 }]);
         assert_eq!(iscsi[3]["params"]["luns"], luns);
         assert_eq!(iscsi[3]["params"]["disable_chap"], true);

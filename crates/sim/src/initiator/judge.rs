@@ -1,0 +1,71 @@
+//! How commands may end.
+
+use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
+use super::{Initiator, Kind, MISCOMPARE_WORD, Task};
+use crate::register::Fate;
+use proto::iscsi::initiator::{Completion, Outcome, Residual};
+
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+const BUSY: u8 = 8;
+const RESERVATION_CONFLICT: u8 = 0x18;
+const TASK_SET_FULL: u8 = 0x28;
+const NOT_READY: u8 = 2;
+const MEDIUM_ERROR: u8 = 3;
+const HARDWARE_ERROR: u8 = 4;
+const ILLEGAL_REQUEST: u8 = 5;
+const UNIT_ATTENTION: u8 = 6;
+const DATA_PROTECT: u8 = 7;
+const ABORTED_COMMAND: u8 = 0x0b;
+const MISCOMPARE: u8 = 0x0e;
+
+impl Initiator {
+    /// What became of a command.
+    pub(super) fn judge(&self, task: &Task, completion: &Completion) -> Result<(&'static str, Fate), String> {
+        let (status, sense) = match completion.outcome {
+            Outcome::Status { status, sense } => (status, sense),
+            Outcome::Aborted => return Ok(("aborted", Fate::Unsure)),
+            Outcome::TargetFailure(code) => return Err(format!("a command ended with response {code}")),
+            Outcome::Rejected(reason) => return Err(format!("a command was rejected: {reason}")),
+        };
+        let sense = sense.as_ref().map_or(&[][..], |sense| sense.as_bytes());
+        let key = sense.get(2).map_or(0, |byte| byte & 0xf);
+        match status {
+            GOOD => {
+                let bytes = task.places.len();
+                let moved = match task.kind {
+                    Kind::Read(_) => completion.read_bytes,
+                    Kind::Write(..) | Kind::Durable(..) => completion.write_bytes,
+                    Kind::Order(_) => completion.write_bytes,
+                    Kind::Flush => bytes,
+                };
+                if moved != bytes || completion.residual != Residual::None {
+                    return Err(format!("GOOD for {moved} of {bytes} bytes, {}", completion.residual));
+                }
+                Ok((GOOD_WORD, Fate::Done))
+            }
+            // The system may run short of something in the middle of a command.
+            BUSY if self.place.fragile[task.unit] => Ok((BUSY_WORD, Fate::Unsure)),
+            RESERVATION_CONFLICT => Ok((CONFLICT_WORD, Fate::Refused)),
+            CHECK_CONDITION if key == ILLEGAL_REQUEST && matches!(task.kind, Kind::Order(_)) => {
+                Ok((ILLEGAL_WORD, Fate::Refused))
+            }
+            CHECK_CONDITION if key != UNIT_ATTENTION && matches!(task.kind, Kind::Order(_)) => {
+                Ok((FAILED_WORD, Fate::Unsure))
+            }
+            BUSY | TASK_SET_FULL => Ok((BUSY_WORD, Fate::Refused)),
+            CHECK_CONDITION if key == MISCOMPARE && task.compares.is_some() => {
+                Ok((MISCOMPARE_WORD, Fate::Refused))
+            }
+            CHECK_CONDITION if key == UNIT_ATTENTION => Ok((ATTENTION_WORD, Fate::Refused)),
+            CHECK_CONDITION if key == ABORTED_COMMAND => Ok(("aborted command", Fate::Unsure)),
+            CHECK_CONDITION
+                if matches!(key, NOT_READY | MEDIUM_ERROR | HARDWARE_ERROR | DATA_PROTECT)
+                    && self.place.fragile[task.unit] =>
+            {
+                Ok((FAILED_WORD, Fate::Unsure))
+            }
+            _ => Err(format!("a command ended with status {status:#04x}, sense {sense:02x?}")),
+        }
+    }
+}
