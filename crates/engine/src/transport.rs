@@ -190,12 +190,12 @@ impl Transport {
         }
     }
 
-    /// As [`Stream::flush`]. An event may come of it.
+    /// As [`Stream::flush`], or [`Stream::gather`]. An event may come of it.
     pub(crate) fn flush<I: Io>(&mut self, stream: Option<&mut Stream>, io: &mut I) -> Option<Up> {
         let Some(stream) = stream else { return self.poll(io) };
         match self {
             Transport::Iscsi(target) => {
-                stream.flush(io, &mut **target);
+                stream.gather(io, &mut **target);
                 target.poll()
             }
             Transport::Opening(opening) => opening.poll(),

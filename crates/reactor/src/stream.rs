@@ -7,7 +7,7 @@
 //!     hand every event of machine.poll() to the layer above
 //! }
 //! stream.end_turn();
-//! stream.flush(io, machine);
+//! stream.flush(io, machine); // or gather
 //! if stream.wants_more() { do this again in the next turn }
 //! ```
 
@@ -20,10 +20,14 @@ use proto::time::Time;
 use proto::verbs::TaskId;
 use receive::{Brought, Receiver};
 use send::{Flushed, Sender};
+use std::time::Duration;
 use wire::Span;
 
 /// Headers and bodies that one connection gets per turn, so that a loud peer does not starve the others.
 const FEED_MAX: u32 = 256;
+
+/// The longest that answers wait for those to commands that are already here.
+const GATHER_FOR: Duration = Duration::from_micros(100);
 
 /// The socket of one connection, the bytes that were read ahead, and what is on its way.
 ///
@@ -39,6 +43,8 @@ pub struct Stream {
     is_held: bool,
     wants_feed: bool,
     wants_flush: bool,
+    /// Since when what is owed waits for what will be owed soon.
+    gathers_since: Option<Time>,
 }
 
 /// How the stream ended.
@@ -64,6 +70,7 @@ impl Stream {
             is_held: false,
             wants_feed: false,
             wants_flush: false,
+            gathers_since: None,
         }
     }
 
@@ -135,6 +142,20 @@ impl Stream {
             return;
         }
         self.wants_flush = self.sender.flush(io, self.socket, machine) == Flushed::NoMemory;
+    }
+
+    /// As [`Stream::flush`], but as long as recvs find all that they have room for, what is owed waits for the next turn:
+    /// a peer that is woken for each answer sends one command for each.
+    pub fn gather<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
+        if self.receiver.expects_more() && self.end.is_none() && machine.owes() {
+            let since = *self.gathers_since.get_or_insert(io.now());
+            if io.now().since(since) < GATHER_FOR {
+                self.wants_flush = true;
+                return;
+            }
+        }
+        self.gathers_since = None;
+        self.flush(io, machine);
     }
 
     /// The send has completed. Appends the tasks whose push has left to `pushed`. When it failed, the machine learns

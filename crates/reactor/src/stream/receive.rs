@@ -29,6 +29,8 @@ pub(super) struct Receiver {
     posted: Option<Posted>,
     /// The last recv brought more than a small buffer holds, or the end of what did: use a large one.
     is_lively: bool,
+    /// The last recv brought all that it had room for.
+    is_filled: bool,
     /// How many smaller bodies have to come before a large buffer is used again: what is read ahead of a large body has
     /// to be copied to its place.
     bulk: u32,
@@ -106,6 +108,7 @@ impl Receiver {
             end: 0,
             posted: None,
             is_lively: false,
+            is_filled: false,
             bulk: 0,
             payload: UNTOUCHED,
         }
@@ -132,7 +135,13 @@ impl Receiver {
         let goes_on = self.is_lively && self.is_mid_way();
         self.payload.straight = straight;
         self.end += staged;
+        self.is_filled = bytes == posted.straight + posted.staged;
         self.is_lively = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged) || goes_on;
+    }
+
+    /// Whether the recv in flight follows one that was filled, and so is likely to find bytes at once. Each is asked about once.
+    pub(super) fn expects_more(&mut self) -> bool {
+        std::mem::take(&mut self.is_filled) && self.is_posted()
     }
 
     /// Hands the machine one header or body, if all of it is here.

@@ -330,6 +330,42 @@ fn little_is_read_ahead_of_large_bodies() {
 }
 
 #[test]
+fn answers_wait_for_what_is_already_here_and_for_nothing_else() {
+    let mut rig = Rig::new(1 << 20);
+    let answer = |rig: &mut Rig| {
+        while rig.stream.feed(&mut rig.ring, &mut rig.machine) {
+            rig.machine.owed.push(Segment::Bytes { len: 1 });
+            rig.machine.owed_bytes.push(1);
+        }
+        rig.stream.end_turn();
+        rig.stream.gather(&mut rig.ring, &mut rig.machine);
+    };
+    let mut peer = rig.peer.try_clone().unwrap();
+    // The first recv brings 4096 bytes of it, and with them one whole PDU.
+    peer.write_all(&pdu(Kind::Skipped, &[0; 3000]).repeat(60)).unwrap();
+    answer(&mut rig);
+    while rig.machine.fed.is_empty() {
+        rig.turn();
+        answer(&mut rig);
+    }
+    assert_eq!(rig.machine.fed.len(), 1);
+    assert!(rig.stream.has_sent() && rig.stream.wants_more());
+    while rig.machine.fed.len() < 60 || rig.machine.owes() || !rig.stream.has_sent() {
+        rig.turn();
+        answer(&mut rig);
+    }
+    peer.read_exact(&mut [0; 60]).unwrap();
+    // Nothing follows this one.
+    peer.write_all(&pdu(Kind::Skipped, &[0; 3000])).unwrap();
+    while rig.machine.fed.len() < 61 {
+        rig.turn();
+        answer(&mut rig);
+    }
+    assert!(!rig.machine.owes() && !rig.stream.wants_more());
+    rig.close();
+}
+
+#[test]
 fn a_detached_stream_goes_on_elsewhere() {
     let mut rig = Rig::new(1 << 20);
     let mut bytes = pdu(Kind::Skipped, b"first");
