@@ -444,6 +444,8 @@ impl Initiator {
         let mut registers = self.registers.borrow_mut();
         if let (Kind::Write(range, _), Some(compared), Fate::Done) = (task.kind, task.compares, fate) {
             registers.swapped(now, task.began, range, compared)?;
+        } else if task.compares.is_some() {
+            registers.end_read(task.began);
         }
         match task.kind {
             Kind::Durable(range, id) if fate == Fate::Done => {
@@ -482,6 +484,9 @@ impl Initiator {
             }
         }
         for task in std::mem::take(&mut self.tasks) {
+            if task.compares.is_some() {
+                self.registers.borrow_mut().end_read(task.began);
+            }
             match task.kind {
                 // RFC 7143 section 11.14: what a logout ended has ended before its answer.
                 Kind::Write(range, id) | Kind::Durable(range, id) if is_said => {

@@ -155,7 +155,7 @@ impl Registers {
         (id, stamp(id, range.unit, block).repeat(BLOCK_BYTES as usize / STAMP_BYTES))
     }
 
-    /// COMPARE AND WRITE of a block has found what it was to find, and written.
+    /// COMPARE AND WRITE of a block, which began as a read as well, has found what it was to find, and written.
     ///
     /// # Errors
     /// When it cannot have found that, or another one has replaced it before.
@@ -167,7 +167,6 @@ impl Registers {
         compared: WriteId,
     ) -> Result<(), String> {
         let bytes = stamp(compared, range.unit, range.first as usize);
-        self.begin_read(began);
         self.found(now, began, range, &bytes.repeat(BLOCK_BYTES as usize / STAMP_BYTES))?;
         let is_first = self.swapped.insert((range.unit, range.first, compared.0));
         // Zeros come often, and what is lost comes again.

@@ -75,6 +75,9 @@ impl Initiator {
         });
         let access = self.reservations.borrow_mut()[unit].access(self.index, true);
         let is_aborting = false;
+        if compares.is_some() {
+            self.registers.borrow_mut().begin_read(now);
+        }
         self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
 }
