@@ -8,6 +8,7 @@ mod fuzz;
 mod instructions;
 mod packages;
 mod sim;
+mod suite;
 mod test;
 mod tidy;
 mod vm;

@@ -5,7 +5,7 @@ use crate::command::{
     Result, build_lunette_as_benched, built, cargo, command, describe, exists, lunette, root, succeed,
 };
 use crate::vm::Played;
-use crate::{fuzz, instructions, packages, sim, tidy, vm};
+use crate::{fuzz, instructions, packages, sim, suite, tidy, vm};
 use clap::ValueEnum;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read as _};
@@ -165,10 +165,8 @@ fn run_step(
         }
         Step::Tidy => tidy::run(),
         Step::Tests => {
-            let mut tests = cargo();
-            tests.env("RUST_TEST_THREADS", threads().to_string());
-            tests.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", "--skip", SOAK]);
-            run_tests(&mut tests, summary)
+            suite::run(&["--skip", SOAK], threads(), summary)?;
+            run_tests(cargo().args(["test", "--workspace", "--locked", "--doc", "--quiet"]), summary)
         }
         Step::Fuzz => fuzz::run_all(options.fuzz_seconds),
         Step::Release => {

@@ -94,7 +94,10 @@ mod tests {
 
     #[test]
     fn what_threads_used_is_told_until_the_target_is_another() {
-        let first = cpu::snapshot(Duration::from_secs(1));
+        let mut first = cpu::snapshot(Duration::from_secs(1));
+        // Sums that are exact.
+        first.times.user = 1.0;
+        first.threads[0].times.user = 1.0;
         let mut second = Snapshot { uptime_seconds: 2.0, ..first.clone() };
         second.times.user += 0.5;
         second.threads[0].times.user += 0.5;
