@@ -253,7 +253,7 @@ fn of_one_family(a: &SocketAddr, b: &SocketAddr) -> bool {
 }
 
 /// Commands that one session may have in flight.
-const QUEUE_DEPTH: u16 = 128;
+pub(crate) const QUEUE_DEPTH: u16 = 128;
 
 /// The longest information unit that is taken: one with 16 KiB of data in it.
 const SRP_IU_BYTES_MAX: u32 = srp::login::IMMEDIATE_OFFSET_MAX as u32 + (16 << 10);

@@ -367,8 +367,8 @@ impl<I: Io> Core<I> {
             || self.devices.as_ref().is_some_and(Devices::wants_ticks)
             || crate::limited::is_owed()
             || self.lanes.iter().any(|lane| lane.wants_ticks());
-        let look = self.next_look().map(|look| until(look.max(next)));
-        self.poller.wait(now, if is_timed { Some(until(next)) } else { look })
+        let timer = if is_timed { Some(next) } else { self.next_look().map(|look| look.max(next)) };
+        self.poller.wait(now, timer.map(until))
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together.
@@ -384,9 +384,9 @@ impl<I: Io> Core<I> {
         self.mailbox.drain(messages);
         if !messages.is_empty() {
             work = Work::Other;
-        }
-        for message in messages.drain(..) {
-            self.message(message);
+            for message in messages.drain(..) {
+                self.message(message);
+            }
         }
         loop {
             self.serve_all();
@@ -415,7 +415,11 @@ impl<I: Io> Core<I> {
         while let Some(message) = self.own.pop_front() {
             self.message(message);
         }
-        self.flush_lanes();
+        if self.used_lanes.is_empty() {
+            self.poller.hurry(false);
+        } else {
+            self.flush_lanes();
+        }
         if !self.starved.is_empty() {
             self.feed_starved();
             // What finishes now may have freed a buffer that others wait for.

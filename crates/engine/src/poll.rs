@@ -12,7 +12,7 @@ pub struct Poller {
     /// When a turn last had work.
     busy_at: Time,
     /// Smoothed time between turns to which work came.
-    gap: Duration,
+    gap_nanos: u64,
     /// The longest gap that spinning pays for, by what came last.
     patience: Duration,
     hurry: bool,
@@ -47,7 +47,7 @@ impl Poller {
         Poller {
             mode,
             busy_at: Time(0),
-            gap: Duration::from_secs(1),
+            gap_nanos: 1_000_000_000,
             patience: SPIN,
             hurry: false,
             turned_at: Time(0),
@@ -71,9 +71,13 @@ impl Poller {
         match self.mode {
             Poll::Always => Wait::No,
             Poll::Never => sleep,
-            Poll::Adaptive if self.gap < self.patience && now.since(self.busy_at) < self.patience => Wait::No,
+            Poll::Adaptive if self.is_worth_it(now) => Wait::No,
             Poll::Adaptive => sleep,
         }
+    }
+
+    fn is_worth_it(&self, now: Time) -> bool {
+        Duration::from_nanos(self.gap_nanos) < self.patience && now.since(self.busy_at) < self.patience
     }
 
     /// A turn is over, which found this work.
@@ -94,8 +98,8 @@ impl Poller {
     }
 
     fn came(&mut self, now: Time, patience: Duration) {
-        let gap = now.since(self.busy_at).min(Duration::from_millis(1));
-        self.gap = (self.gap * 7 + gap) / 8;
+        let gap_nanos = now.0.saturating_sub(self.busy_at.0).min(1_000_000);
+        self.gap_nanos = (self.gap_nanos * 7 + gap_nanos) / 8;
         (self.busy_at, self.patience) = (now, patience);
     }
 

@@ -247,6 +247,18 @@ impl Transport {
         }
     }
 
+    /// Whether nothing is to be done before more comes from the initiator or from above; `false` where that is not known.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        match self {
+            Transport::Iscsi(target) => target.is_at_rest(),
+            Transport::Opening(_)
+            | Transport::Iser(_)
+            | Transport::Srp(_)
+            | Transport::Device(_)
+            | Transport::Aoe(_) => false,
+        }
+    }
+
     /// Whether it waits for memory: it is to be polled again in the next turn.
     pub(crate) fn wants_more(&self) -> bool {
         match self {

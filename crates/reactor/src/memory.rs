@@ -9,6 +9,7 @@ mod arena;
 mod region;
 mod shared;
 
+pub(crate) use arena::Lent;
 pub use arena::{Arena, LARGE_BYTES, Loan, SMALL_BYTES};
 pub use region::{Pages, REGIONS_MAX, Region};
 pub(crate) use region::{Pin, copy, copy_to, with_shared_bytes};

@@ -187,6 +187,11 @@ impl Stream {
         self.wants_feed || self.wants_flush
     }
 
+    /// Whether it has nothing to do before the recv that is posted completes, if the machine has not.
+    pub fn is_at_rest(&self) -> bool {
+        self.receiver.is_posted() && self.sender.is_idle() && self.end.is_none() && !self.wants_more()
+    }
+
     /// With `true`, no recv is posted from now on: what was read is still fed to the machine, and once the recv in
     /// flight has completed the stream may be moved.
     pub fn hold(&mut self, hold: bool) {

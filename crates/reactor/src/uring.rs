@@ -22,7 +22,7 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use wire::{Places, Span};
 
 /// Completions that belong to no request.
@@ -167,12 +167,12 @@ impl Uring {
     /// next.
     fn queue_fills(&mut self) {
         while !self.fills.is_empty() {
-            let mut fills = std::mem::take(&mut self.fills);
             // SAFETY: as in `push`.
-            if unsafe { self.ring.submission().push_multiple(&fills) }.is_err() {
-                fills.iter().for_each(|entry| self.push(entry));
+            if unsafe { self.ring.submission().push_multiple(&self.fills) }.is_ok() {
+                return self.fills.clear();
             }
-            fills.clear();
+            let mut fills = std::mem::take(&mut self.fills);
+            fills.drain(..).for_each(|entry| self.push(&entry));
             // Making room for them may have found the rest of a send.
             fills.append(&mut self.fills);
             self.fills = fills;
@@ -323,11 +323,7 @@ impl Io for Uring {
     }
 
     fn processor_time(&self) -> Duration {
-        // Not by rustix: what it looks up in the vDSO for this is not there under valgrind.
-        let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointer is to a timespec of ours, which the call fills in or leaves alone.
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut used) };
-        Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+        Duration::from_nanos(nanos(libc::CLOCK_THREAD_CPUTIME_ID))
     }
 
     fn arena(&mut self) -> &mut Arena {
@@ -561,9 +557,17 @@ fn send_entry(socket: i32, message: *const libc::msghdr) -> squeue::Entry {
 
 /// Nanoseconds of CLOCK_MONOTONIC since this process first asked.
 fn clock() -> Time {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let start = START.get_or_init(Instant::now);
-    Time(0).after(start.elapsed())
+    static START: OnceLock<u64> = OnceLock::new();
+    let start = *START.get_or_init(|| nanos(libc::CLOCK_MONOTONIC));
+    Time(nanos(libc::CLOCK_MONOTONIC) - start)
+}
+
+fn nanos(clock: libc::clockid_t) -> u64 {
+    // Not by rustix: what it looks up in the vDSO for a thread's time is not there under valgrind.
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec of ours, which the call fills in or leaves alone.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn set_no_delay(socket: i32) {

@@ -188,6 +188,9 @@ impl<I: Io> Core<I> {
     /// A turn begins: goes on with what gave way in earlier ones. Whether there was any.
     pub(super) fn run_all(&mut self) -> bool {
         self.budget.refill();
+        if self.budget.is_idle() && self.budget.debt == 0 && self.used_lanes.is_empty() {
+            return false;
+        }
         let goes_on = !self.budget.is_idle();
         self.work();
         while self.budget.left > 0

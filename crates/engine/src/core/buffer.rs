@@ -239,6 +239,9 @@ impl<I: Io> Core<I> {
     /// Windows that are closed for want of room are looked at again.
     pub(super) fn look_at_windows(&mut self) {
         self.room_seen = self.io.arena().whole_bytes();
+        if self.narrow.is_empty() {
+            return;
+        }
         for key in std::mem::take(&mut self.narrow) {
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.is_narrow = false;

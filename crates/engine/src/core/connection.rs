@@ -51,7 +51,8 @@ pub(super) struct Connection {
     cut_at: Option<Time>,
     /// Aborted tasks whose storage operation or home has not come back: of a connection that ends, or of AoE.
     pub(super) lingering: Vec<Key>,
-    /// Units whose homes have yet to forget what its nexus, which is lost, held.
+    /// Answers of homes that its end waits for: they have yet to forget what its nexus, which is lost, held, or to do what its
+    /// task management functions ask for.
     homes: usize,
     /// Sessions that this one takes the place of, and that are not over yet.
     pub(super) predecessors: usize,
@@ -153,6 +154,16 @@ impl Connection {
         }
     }
 
+    /// Something happened to it: it is fed, and then may owe something.
+    pub(super) fn soil(&mut self, key: Key, to_serve: &mut Vec<Key>, to_flush: &mut Vec<Key>) {
+        if !std::mem::replace(&mut self.to_serve, true) {
+            to_serve.push(key);
+        }
+        if !std::mem::replace(&mut self.to_flush, true) {
+            to_flush.push(key);
+        }
+    }
+
     /// Index of the LUN named by eight bytes (SAM-5 section 4.7: peripheral device and flat space addressing).
     pub(super) fn find_lun(&self, lun: u64) -> Option<usize> {
         let number = lun_number(lun)?;
@@ -232,6 +243,12 @@ impl Connection {
     /// Whether all that it owes has left.
     pub(super) fn has_sent(&self) -> bool {
         !self.machine.owes() && self.stream.as_ref().is_none_or(Stream::has_sent)
+    }
+
+    /// Whether it serves, and has nothing to do before something comes.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let is_stream_at_rest = self.stream.as_ref().is_some_and(Stream::is_at_rest);
+        self.phase == Phase::Serving && is_stream_at_rest && self.machine.is_at_rest()
     }
 
     /// Whether nothing is in flight: it may be closed.
@@ -466,13 +483,11 @@ impl<I: Io> Core<I> {
             self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, task)| (key, task.unit)).collect();
         let has_lost = name.is_some_and(|name| self.shared.registry.ends(&name, serial, nexus.0));
         // What it has asked homes for, a reset say, must not end commands of the session that comes after it.
-        let asks_homes = self.functions.iter().any(|function| function.is_of(key) && function.asks_homes());
-        let mut homes = 0;
+        let mut homes = if self.is_drained { 0 } else { self.await_functions(key) };
         for unit in units.into_iter().filter(|_| has_lost) {
             // Nobody else waits for a home that is held up, by a reset of a store that hangs, say; nor for one that may have
             // gone, once this core has said that nothing is left of it.
-            let may_hold = asks_homes
-                || self.views[unit as usize].policy.may_be_held_by(nexus)
+            let may_hold = self.views[unit as usize].policy.may_be_held_by(nexus)
                 || lingering.iter().any(|(_, other)| *other == unit);
             let awaits = may_hold && !self.is_drained;
             homes += usize::from(awaits);
@@ -485,8 +500,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// A unit's home has forgotten what the nexus of a session that has ended held.
-    pub(super) fn nexus_lost(&mut self, key: Key) {
+    /// A home has forgotten what the nexus of a session that has ended held, or has done what its connection asked for before.
+    pub(super) fn home_let_go(&mut self, key: Key) {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.homes -= 1;
         }
@@ -514,7 +529,9 @@ impl<I: Io> Core<I> {
                 StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
                 StoreSpec::Null { .. } | StoreSpec::Ram { .. } => false,
             };
-            let received = conn.luns.iter().filter(can_lose).map(|lun| (lun.unit, lun.received)).collect();
+            let commands = conn.facts.tally.commands;
+            let received = conn.luns.iter().filter(can_lose);
+            let received = received.map(|lun| (lun.unit, lun.received_by(commands))).collect();
             self.shared.registry.remember(&name, received);
             self.shared.registry.leave(&name, conn.facts.serial);
         }

@@ -21,6 +21,8 @@ pub(super) struct Function {
     tasks: Vec<Key>,
     /// Answers of homes still to come.
     homes: usize,
+    /// Its connection has ended, and waits for these answers.
+    is_awaited: bool,
     /// Cores that have not said that its nexus is quiet; `None`: they were not asked.
     unquiet: Option<usize>,
     /// The answer then.
@@ -35,11 +37,6 @@ impl Function {
     /// Whether it came on this connection.
     pub(super) fn is_of(&self, connection: Key) -> bool {
         self.asker.connection == connection
-    }
-
-    /// Whether homes have not answered it yet.
-    pub(super) fn asks_homes(&self) -> bool {
-        self.homes > 0
     }
 }
 
@@ -61,6 +58,7 @@ impl<I: Io> Core<I> {
             asker,
             tasks: Vec::new(),
             homes: 0,
+            is_awaited: false,
             unquiet: (!is_of_channels).then_some(0),
             response: FunctionResponse::Complete,
             cold: None,
@@ -116,11 +114,26 @@ impl<I: Io> Core<I> {
         function.tasks.extend(awaited);
     }
 
+    /// A connection that ends waits for what its functions ask homes for: how many answers that are.
+    pub(super) fn await_functions(&mut self, connection: Key) -> usize {
+        let functions = self.functions.iter_mut().filter(|function| function.is_of(connection));
+        functions
+            .map(|function| {
+                function.is_awaited = true;
+                function.homes
+            })
+            .sum()
+    }
+
     /// A home has answered one of the function's requests.
     pub(super) fn function_answered(&mut self, asker: Asker) {
         if let Some(function) = self.functions.iter_mut().find(|function| function.asker == asker) {
             function.homes -= 1;
+            let is_awaited = function.is_awaited;
             self.answer_functions();
+            if is_awaited {
+                self.home_let_go(asker.connection);
+            }
         }
     }
 

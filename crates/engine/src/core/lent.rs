@@ -49,7 +49,8 @@ impl<I: Io> Core<I> {
         let moving = conn.pace.begin(now, stall_nanos, bytes);
         conn.occupy(command.task, Occupant::Lent { unit, moving });
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
-        self.down(Some(connection), Down::Push { task: command.task, at: 0, from, end });
+        conn.machine.down(now, Down::Push { task: command.task, at: 0, from, end });
+        conn.soil(connection, &mut self.to_serve, &mut self.to_flush);
         true
     }
 

@@ -2,6 +2,7 @@
 
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
+use crate::access::QUEUE_DEPTH;
 use crate::config::{Config, Group};
 use crate::limited;
 use crate::logins::{Evicted, Seat};
@@ -36,12 +37,27 @@ pub(crate) struct LunState {
     /// Those of them whose report is known to have been received: to a session with its name that comes back the others are
     /// reported again.
     pub(super) received: u64,
+    /// How many commands had come to the connection when `losses` were reported.
+    pub(super) reported_at: u64,
 }
 
 impl LunState {
-    /// The initiator went on after the report of so many losses.
-    pub(super) fn has_received(&mut self, losses: u64) {
-        self.received = self.received.max(losses);
+    /// What a flush answers after so many losses, when so many commands have come to the connection: whether some are new.
+    pub(super) fn report(&mut self, losses: u64, commands: u64) -> bool {
+        if self.losses == losses {
+            return false;
+        }
+        self.received = self.received_by(commands);
+        self.reported_at = commands;
+        self.losses = losses;
+        true
+    }
+
+    /// The losses whose report is known to have been received when so many commands have come to the connection. A command
+    /// may have been sent before the report came, but no more of them than the window had room for: what came after these was
+    /// sent by who had seen the report, since answers arrive in order.
+    pub(super) fn received_by(&self, commands: u64) -> u64 {
+        if commands > self.reported_at + u64::from(QUEUE_DEPTH) { self.losses } else { self.received }
     }
 }
 
@@ -271,6 +287,7 @@ impl<I: Io> Core<I> {
                 nexus,
                 losses,
                 received: losses,
+                reported_at: 0,
             });
             conn.lun_list.push(lun_bytes(*number));
         }

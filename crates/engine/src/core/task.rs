@@ -50,8 +50,6 @@ pub(super) struct Task {
     pub(super) state: State,
     /// The unit whose store it flushes.
     flushes: Option<u32>,
-    /// Losses of its unit's store that had been reported to its nexus when it came.
-    reported: u64,
     /// How much of the data-out has been asked for.
     pub(super) asked_bytes: u32,
     /// Not all has come that was asked for, for which there is time until then: the transport has the buffer.
@@ -149,7 +147,6 @@ impl Task {
             borrowed: false,
             state: State::Running,
             flushes: None,
-            reported: 0,
             asked_bytes: 0,
             missing: None,
             patience_nanos: 0,
@@ -239,7 +236,6 @@ fn admit(
     command: &Command,
     attribute: Attribute,
 ) -> Result<Exec, Ending> {
-    nexus.sync(&view.policy);
     let Command { cdb, read_bytes, write_bytes, .. } = command;
     view.admit(nexus, &Request { cdb, attribute, read_bytes: *read_bytes, write_bytes: *write_bytes })
 }
@@ -260,11 +256,11 @@ impl<I: Io> Core<I> {
         let Some(lun) = conn.find_lun(command.lun) else {
             return self.no_unit(connection, &command, attribute);
         };
-        let (unit, reported) = (conn.luns[lun].unit, conn.luns[lun].losses);
+        let unit = conn.luns[lun].unit;
         conn.facts.tally.add(&command);
         conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
         if self.gates[unit as usize].must_wait(attribute) {
-            let key = self.insert(Task { lun, reported, ..Task::new(connection, &command, attribute, unit) });
+            let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
             self.gates[unit as usize].wait(key);
             self.set_state(key, State::Waiting);
             self.take_unsolicited(key);
@@ -283,7 +279,7 @@ impl<I: Io> Core<I> {
             return;
         }
         let task = Task::new(connection, &command, attribute, unit);
-        let key = self.insert(Task { lun, reported, gated: true, claim, ..task });
+        let key = self.insert(Task { lun, gated: true, claim, ..task });
         self.admitted(key, admitted);
     }
 
@@ -511,7 +507,7 @@ impl<I: Io> Core<I> {
         match origin.who {
             Waiter::Nobody => {}
             Waiter::Function(asker) => self.function_answered(asker),
-            Waiter::Connection(key) => self.nexus_lost(key),
+            Waiter::Connection(key) => self.home_let_go(key),
             Waiter::Task(key) => self.task_answered(key, reply),
         }
     }

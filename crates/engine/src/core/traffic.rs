@@ -11,12 +11,8 @@ use reactor::io::{Errno, Io};
 impl<I: Io> Core<I> {
     /// Something happened to the connection: it is fed, and then may owe something.
     pub(super) fn soil(&mut self, key: Key) {
-        let Some(conn) = self.connections.get_mut(key) else { return };
-        if !std::mem::replace(&mut conn.to_serve, true) {
-            self.to_serve.push(key);
-        }
-        if !std::mem::replace(&mut conn.to_flush, true) {
-            self.to_flush.push(key);
+        if let Some(conn) = self.connections.get_mut(key) {
+            conn.soil(key, &mut self.to_serve, &mut self.to_flush);
         }
     }
 
@@ -25,7 +21,7 @@ impl<I: Io> Core<I> {
             if let Some(stream) = &mut conn.stream {
                 stream.received(&mut self.io, result);
             }
-            self.soil(key);
+            conn.soil(key, &mut self.to_serve, &mut self.to_flush);
         }
     }
 
@@ -35,7 +31,10 @@ impl<I: Io> Core<I> {
             if let Some(stream) = &mut conn.stream {
                 conn.machine.sent(stream, &mut self.io, result, &mut pushed);
             }
-            self.soil(key);
+            // Most sends end while the next command is waited for: there is nothing to feed, and nothing to flush.
+            if !conn.is_at_rest() {
+                conn.soil(key, &mut self.to_serve, &mut self.to_flush);
+            }
         }
         for wire in pushed.drain(..) {
             self.has_pushed(key, wire);
@@ -62,20 +61,18 @@ impl<I: Io> Core<I> {
             && let Some(conn) = self.connections.get_mut(key)
         {
             conn.machine.down(now, down);
-            self.soil(key);
+            conn.soil(key, &mut self.to_serve, &mut self.to_flush);
         }
     }
 
     /// Feeds the machines of all connections that something happened to.
     pub(super) fn serve_all(&mut self) {
         while let Some(key) = self.to_serve.pop() {
-            if let Some(conn) = self.connections.get_mut(key) {
-                conn.to_serve = false;
-                self.serve(key);
-            }
+            self.serve(key);
         }
     }
 
+    /// It counts as one to serve until its machine has nothing more: what happens to it meanwhile is seen at once.
     fn serve(&mut self, key: Key) {
         loop {
             let Some(conn) = self.connections.get_mut(key) else { return };
@@ -88,18 +85,23 @@ impl<I: Io> Core<I> {
                 channel.hold(!is_fed && conn.phase != Phase::Closing);
             }
             if !is_fed {
+                conn.to_serve = false;
                 if let Some(stream) = &mut conn.stream {
                     stream.pause();
                 }
                 return self.poll_machine(key);
             }
-            match conn.machine.next(conn.stream.as_mut(), &mut self.io) {
-                Some(up) => self.up(key, up),
-                None if conn.phase == Phase::Login => match conn.machine.found() {
-                    Some(spoken) => self.open(key, spoken),
-                    None => return self.note_login(key),
-                },
-                None => return,
+            if let Some(up) = conn.machine.next(conn.stream.as_mut(), &mut self.io) {
+                self.up(key, up);
+                continue;
+            }
+            conn.to_serve = false;
+            if conn.phase != Phase::Login {
+                return;
+            }
+            match conn.machine.found() {
+                Some(spoken) => self.open(key, spoken),
+                None => return self.note_login(key),
             }
         }
     }

@@ -102,6 +102,11 @@ impl Target {
         self.layer.limit_window(commands)
     }
 
+    /// Whether nothing is to be done before more comes from the initiator or from above.
+    pub fn is_at_rest(&self) -> bool {
+        self.layer.is_at_rest()
+    }
+
     /// Whether the initiator has begun a login with a request that is one.
     pub fn has_begun(&self) -> bool {
         self.layer.has_begun()

@@ -61,6 +61,21 @@ pub enum Loan {
     Write,
 }
 
+/// A buffer that was lent.
+pub(crate) struct Lent {
+    whole: Span,
+    base: *mut u8,
+}
+
+impl Lent {
+    /// Where the bytes of a span are, if it lies in this buffer.
+    pub(crate) fn address(&self, span: Span) -> Option<*mut u8> {
+        let at = span.offset.checked_sub(self.whole.offset).filter(|_| span.buffer == self.whole.buffer)?;
+        let is_inside = at.saturating_add(span.len.into()) <= u64::from(self.whole.len);
+        is_inside.then(|| self.base.wrapping_add(at as usize))
+    }
+}
+
 impl Arena {
     /// An arena of at least `bytes` bytes.
     pub fn new(bytes: u64) -> io::Result<Arena> {
@@ -91,6 +106,10 @@ impl Arena {
     pub fn take(&mut self, len: u32) -> Option<Places> {
         if len == 0 || len > LARGE_BYTES * Places::MAX as u32 {
             return None;
+        }
+        if len <= SMALL_BYTES {
+            let offset = self.take_small()?;
+            return Some(Places::one(Span { buffer: self.id(), len, offset }));
         }
         let mut places = Places::EMPTY;
         let mut left = len;
@@ -192,6 +211,17 @@ impl Arena {
         }
         *entry.loans(small, loan) += 1;
         self.at(span)
+    }
+
+    /// As [`Arena::lend`] to read, and for all spans of the same buffer: until [`Arena::unlend`] of this one.
+    pub(crate) fn lend_to_read(&mut self, span: Span) -> Lent {
+        let (block, small) = self.locate(span);
+        let entry = &mut self.blocks[block as usize];
+        *entry.loans(small, Loan::Read) += 1;
+        let len = if entry.is_cut { SMALL_BYTES } else { LARGE_BYTES };
+        let offset = u64::from(block) * u64::from(LARGE_BYTES) + u64::from(small * SMALL_BYTES);
+        let whole = Span { buffer: span.buffer, len, offset };
+        Lent { base: self.at(whole), whole }
     }
 
     /// Ends a loan.
@@ -299,19 +329,30 @@ impl Arena {
     }
 
     /// The buffer in use that holds all of the span.
+    #[inline]
     fn locate(&self, span: Span) -> (u32, u32) {
-        assert!(span.buffer == self.id(), "{span:?} is not of this arena");
         let block = span.offset / u64::from(LARGE_BYTES);
         let (at, _) = within(span);
-        let Some(entry) = self.blocks.get(block as usize) else { panic!("{span:?} is outside the arena") };
-        let (small, start, size) = match entry.is_cut {
-            true => (at / SMALL_BYTES, at % SMALL_BYTES, SMALL_BYTES),
-            false => (0, at, LARGE_BYTES),
+        let Some(entry) = self.blocks.get(block as usize).filter(|_| span.buffer == self.id()) else {
+            self.refuse(span)
         };
-        assert!(span.len <= size - start, "{span:?} crosses the end of its buffer");
-        let in_use = entry.free & (1 << small) == 0;
-        assert!(in_use, "{span:?} is not in use");
+        let (small, size) = if entry.is_cut { (at / SMALL_BYTES, SMALL_BYTES) } else { (0, LARGE_BYTES) };
+        let is_inside = span.len <= size - at % size;
+        if !is_inside || entry.free & (1 << small) != 0 {
+            self.refuse(span);
+        }
         (block as u32, small)
+    }
+
+    /// Says why a span cannot be located.
+    #[cold]
+    fn refuse(&self, span: Span) -> ! {
+        assert!(span.buffer == self.id(), "{span:?} is not of this arena");
+        let block = self.blocks.get((span.offset / u64::from(LARGE_BYTES)) as usize);
+        let Some(entry) = block else { panic!("{span:?} is outside the arena") };
+        let size = if entry.is_cut { SMALL_BYTES } else { LARGE_BYTES };
+        assert!(span.len <= size - within(span).0 % size, "{span:?} crosses the end of its buffer");
+        panic!("{span:?} is not in use");
     }
 
     /// Where the bytes of a buffer in use are.

@@ -24,6 +24,9 @@ const PREFETCH_BYTES: u32 = 4096;
 /// Bytes that come together.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE_BYTES: usize = 64;
+/// Lines of a block of 512 bytes, which are asked for without a look at the end.
+#[cfg(target_arch = "x86_64")]
+const LINES: usize = 8;
 
 /// In what pieces the system gives memory that is touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,11 +124,14 @@ impl Region {
             return;
         }
         #[cfg(target_arch = "x86_64")]
-        for line in (0..len.min(PREFETCH_BYTES) as usize).step_by(CACHE_LINE_BYTES) {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            let here = self.base.wrapping_add(at as usize + line);
-            // SAFETY: a hint, which reads nothing that the program could see.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(here.cast()) }
+        {
+            let here = self.base.wrapping_add(at as usize);
+            if len >= PREFETCH_BYTES {
+                return prefetch_lines::<{ PREFETCH_BYTES as usize / CACHE_LINE_BYTES }>(here);
+            }
+            for block in 0..(len as usize).div_ceil(LINES * CACHE_LINE_BYTES) {
+                prefetch_lines::<LINES>(here.wrapping_add(block * LINES * CACHE_LINE_BYTES));
+            }
         }
     }
 
@@ -389,6 +395,15 @@ fn or_into(target: *mut u8, operand: *const u8, len: u32) {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+fn prefetch_lines<const N: usize>(from: *mut u8) {
+    use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+    for line in 0..N {
+        // SAFETY: a hint, which reads nothing that the program could see, and fails nowhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(line * CACHE_LINE_BYTES).cast()) }
+    }
+}
+
 /// Keeps a shared region mapped: the proof that addresses of its spans stay valid.
 #[derive(Debug)]
 pub(crate) struct Pin {
@@ -420,8 +435,12 @@ impl Pin {
 
     /// Where the span's bytes are, as long as the pin is held.
     pub(crate) fn address(&self, span: Span) -> *mut u8 {
-        assert!(self.covers(span), "{span:?} is outside the pinned region");
-        self.base.wrapping_add(span.offset as usize)
+        self.find(span).unwrap_or_else(|| panic!("{span:?} is outside the pinned region"))
+    }
+
+    /// The same, if it lies inside the pinned region.
+    pub(crate) fn find(&self, span: Span) -> Option<*mut u8> {
+        self.covers(span).then(|| self.base.wrapping_add(span.offset as usize))
     }
 }
 

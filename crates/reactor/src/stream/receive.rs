@@ -146,7 +146,7 @@ impl Receiver {
 
     /// Hands the machine one header or body, if all of it is here.
     pub(super) fn bring<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) -> Brought {
-        if !self.load_leftover(io.arena()) {
+        if !self.leftover.is_empty() && !self.load_leftover(io.arena()) {
             return Brought::NoMemory;
         }
         let now = io.now();
@@ -291,9 +291,6 @@ impl Receiver {
 
     /// False: there is no buffer for it now.
     fn load_leftover(&mut self, arena: &mut Arena) -> bool {
-        if self.leftover.is_empty() {
-            return true;
-        }
         let wanted = self.leftover.len().saturating_add(self.staged() as usize);
         let size = if wanted <= SMALL_BYTES as usize { SMALL_BYTES } else { LARGE_BYTES };
         let Some(room) = self.make_room(arena, size) else { return self.staged() > 0 };

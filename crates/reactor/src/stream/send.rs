@@ -53,6 +53,8 @@ struct Batch {
     within: u32,
     /// The next of the header bytes.
     byte: usize,
+    /// Those from there on that lie in the sender's buffers already.
+    staged: Option<Span>,
     sum: Option<Crc32c>,
     /// Room in the last of the sender's buffers.
     room: Option<Span>,
@@ -158,7 +160,7 @@ impl Batch {
     /// Lists the spans of the next send. False: memory was short, and some segments are left for another.
     fn fill(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>) -> bool {
         self.spans.clear();
-        self.room = None;
+        (self.room, self.staged) = (None, None);
         while let Some(segment) = self.transmit.segments.get(self.segment).copied() {
             let is_done = match segment {
                 Segment::SumStart => {
@@ -189,16 +191,25 @@ impl Batch {
 
     fn add_bytes(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>, len: u32) -> bool {
         while self.within < len {
-            let Some(room) = self.room(arena, buffers, len - self.within) else { return false };
-            let bytes = &self.transmit.bytes[self.byte..][..room.len as usize];
-            arena.bytes_mut(room).copy_from_slice(bytes);
+            let Some(staged) = self.staged.or_else(|| self.stage(arena, buffers)) else { return false };
+            let part = staged.slice(0, len - self.within);
+            self.staged = Some(staged.slice(part.len, staged.len)).filter(|rest| rest.len > 0);
             if let Some(sum) = &mut self.sum {
-                sum.add(bytes);
+                sum.add(&self.transmit.bytes[self.byte..][..part.len as usize]);
             }
-            self.byte += bytes.len();
-            self.within += room.len;
+            self.byte += part.len as usize;
+            self.within += part.len;
+            self.append(part);
         }
         true
+    }
+
+    /// Copies the header bytes that are left, as many as one buffer holds: payload lies between them, but not in memory.
+    fn stage(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>) -> Option<Span> {
+        let left = self.transmit.bytes.len() - self.byte;
+        let room = self.room(arena, buffers, left as u32)?;
+        arena.bytes_mut(room).copy_from_slice(&self.transmit.bytes[self.byte..][..room.len as usize]);
+        Some(room)
     }
 
     /// RFC 7143 section 13.1: the bytes of a digest are those of the CRC, the least significant one first.
@@ -208,6 +219,7 @@ impl Batch {
             let Some(room) = self.room(arena, buffers, 4 - self.within) else { return false };
             arena.bytes_mut(room).copy_from_slice(&sum[self.within as usize..][..room.len as usize]);
             self.within += room.len;
+            self.append(room);
         }
         self.sum = None;
         true
@@ -224,14 +236,14 @@ impl Batch {
                 sum.add(arena.bytes(room));
             }
             self.within += room.len;
+            self.append(room);
         }
         true
     }
 
-    /// Room for 1 to `len` bytes, which becomes the next part of the send.
+    /// Room for 1 to `len` bytes.
     fn room(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>, len: u32) -> Option<Span> {
-        let started = self.room.filter(|room| room.len > 0);
-        let free = match started {
+        let free = match self.room.filter(|room| room.len > 0) {
             Some(free) => free,
             None => {
                 let buffer = arena.take(self.buffer_size(arena)).or_else(|| arena.take(SMALL_BYTES))?;
@@ -239,16 +251,18 @@ impl Batch {
                 buffer.iter().next()?
             }
         };
-        let room = free.slice(0, len);
         self.room = Some(free.slice(len, free.len));
+        Some(free.slice(0, len))
+    }
+
+    /// Bytes in the sender's buffers are the next part of the send.
+    fn append(&mut self, part: Span) {
+        // A span stays within one buffer, even where the next one follows in memory.
+        let may_begin_buffer = part.offset.is_multiple_of(SMALL_BYTES.into());
         match self.spans.last_mut() {
-            // A span stays within one buffer, even where the next one follows in memory.
-            Some(last) if started.is_some() && is_followed_by(*last, room) => {
-                last.len += room.len;
-            }
-            _ => self.spans.push(room),
+            Some(last) if !may_begin_buffer && is_followed_by(*last, part) => last.len += part.len,
+            _ => self.spans.push(part),
         }
-        Some(room)
     }
 
     /// The size of the next buffer: small if it holds all header bytes and sums to come, or nearly all.
@@ -283,9 +297,10 @@ impl Batch {
     }
 
     fn clear(&mut self, arena: &mut Arena) {
-        for span in self.lent.drain(..) {
-            arena.unlend(span, Loan::Read);
+        for span in &self.lent {
+            arena.unlend(*span, Loan::Read);
         }
+        self.lent.clear();
         self.pins.clear();
         self.transmit.clear();
         self.spans.clear();
@@ -293,7 +308,7 @@ impl Batch {
         self.within = 0;
         self.byte = 0;
         self.sum = None;
-        self.room = None;
+        (self.room, self.staged) = (None, None);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests in flight, with everything that the kernel reads and writes for them at a stable address.
 
 use crate::io::Tag;
-use crate::memory::{Arena, Loan, Pin};
+use crate::memory::{Arena, Lent, Loan, Pin};
 use proto::time::Time;
 use rustix::net::SocketAddrAny;
 use std::ptr;
@@ -74,6 +74,7 @@ pub(super) enum Kind {
 }
 
 struct Batch {
+    /// Those that were lent.
     spans: Vec<Span>,
     vectors: Vec<libc::iovec>,
 }
@@ -120,7 +121,7 @@ impl Requests {
         tagged.find(|index| !self.free.contains(index))
     }
 
-    /// Lends spans of any number to the kernel.
+    /// Lends spans of any number to the kernel, for a send.
     pub(super) fn lend_all(&mut self, index: u32, arena: &mut Arena, spans: &[Span]) {
         let empty = || Box::new(Batch { spans: Vec::new(), vectors: Vec::new() });
         let batch = self.batches.pop().unwrap_or_else(empty);
@@ -140,12 +141,15 @@ impl Requests {
         request.places.iter().for_each(&mut end);
         request.places = Places::EMPTY;
         if let Some(mut batch) = request.batch.take() {
-            batch.spans.drain(..).for_each(&mut end);
+            batch.spans.iter().copied().for_each(&mut end);
+            batch.spans.clear();
             batch.vectors.clear();
             self.batches.push(batch);
         }
-        request.pins.clear();
-        request.pins.shrink_to(PINS_KEPT);
+        if !request.pins.is_empty() {
+            request.pins.clear();
+            request.pins.shrink_to(PINS_KEPT);
+        }
         request.address = None;
         self.free.push(index);
     }
@@ -190,9 +194,19 @@ impl Request {
     }
 
     fn lend_batch(&mut self, arena: &mut Arena, mut batch: Box<Batch>, spans: &[Span]) {
-        let loan = self.kind.loan();
-        batch.spans.extend_from_slice(spans);
-        batch.vectors.extend(spans.iter().map(|span| resolve(arena, &mut self.pins, *span, loan)));
+        // A send's headers lie in one buffer, between payload from elsewhere: one loan of it is enough.
+        let mut lent: Option<Lent> = None;
+        for span in spans.iter().copied() {
+            let base = if span.buffer != arena.id() {
+                pinned(&mut self.pins, span)
+            } else if let Some(address) = lent.as_ref().and_then(|lent| lent.address(span)) {
+                address
+            } else {
+                batch.spans.push(span);
+                lent.insert(arena.lend_to_read(span)).address(span).expect("the buffer holds the span")
+            };
+            batch.vectors.push(libc::iovec { iov_base: base.cast(), iov_len: span.len as usize });
+        }
         self.message.msg_iov = batch.vectors.as_mut_ptr();
         self.message.msg_iovlen = batch.vectors.len();
         self.batch = Some(batch);
@@ -241,16 +255,19 @@ impl Kind {
     }
 }
 
-/// The only way from a span to an address for the kernel. Neighbouring spans of one shared region share a pin.
+/// With [`Request::lend_batch`] the only way from a span to an address for the kernel.
 fn resolve(arena: &mut Arena, pins: &mut Vec<Pin>, span: Span, loan: Loan) -> libc::iovec {
-    let base = if span.buffer == arena.id() {
-        arena.lend(span, loan)
-    } else {
-        if !pins.iter().any(|pin| pin.covers(span)) {
-            pins.push(Pin::new(span).expect("a span names bytes of a living shared region"));
-        }
-        let pin = pins.iter().find(|pin| pin.covers(span));
-        pin.expect("the span's region is pinned").address(span)
-    };
+    let base = if span.buffer == arena.id() { arena.lend(span, loan) } else { pinned(pins, span) };
     libc::iovec { iov_base: base.cast(), iov_len: span.len as usize }
+}
+
+/// Where the bytes of a shared region are. Neighbouring spans of one region share a pin.
+fn pinned(pins: &mut Vec<Pin>, span: Span) -> *mut u8 {
+    if let Some(address) = pins.iter().find_map(|pin| pin.find(span)) {
+        return address;
+    }
+    let pin = Pin::new(span).expect("a span names bytes of a living shared region");
+    let address = pin.address(span);
+    pins.push(pin);
+    address
 }

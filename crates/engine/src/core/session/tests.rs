@@ -561,6 +561,93 @@ fn a_logout_is_answered_when_its_reservation_is_gone() {
     }
 }
 
+/// A session that ends waits for what it has asked for, and not for a unit that others hold up.
+#[test]
+fn a_logout_behind_a_reset_waits_for_its_unit_alone() {
+    for cores in [1, 3] {
+        let stores = [HeldStore::new(), HeldStore::new()];
+        let (daemon, url) = serve(cores, &stores, |_| {});
+        let [mut other, mut clears, mut resets] = ["other", "clears", "resets"].map(|name| {
+            let mut initiator = login(&url, name);
+            for lun in [0, 1] {
+                initiator.ready(lun).expect("the unit is ready");
+            }
+            initiator
+        });
+        let _writes = writing(&url, &stores[0], "writes");
+        stores[1].hold();
+        other.issue(1, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+        stores[1].wait_for(1);
+        let clear = clears.ask_to_manage(CLEAR_TASK_SET, 1, NO_TAG).expect("it is sent");
+        stores[1].wait_for_cancel(1);
+        resets.ask_to_manage(LOGICAL_UNIT_RESET, 0, NO_TAG).expect("it is sent");
+        stores[0].wait_for_cancel(1);
+        let logout = Pdu::new(0x46, 0x80)
+            .word(16, 0x77)
+            .word(24, resets.next_cmd_sn())
+            .word(28, resets.next_stat_sn());
+        resets.send(&logout).expect("it is sent");
+        let mut quick = login(&url, "quick");
+        is_served(&mut quick, 0);
+        assert!(!has_heard(&resets), "the unit is still to be reset");
+        stores[0].release();
+        while resets.receive().expect("an answer").opcode() != LOGOUT_RESPONSE {}
+        assert!(!clears.has_ended(clear), "the other unit is still held up");
+        stores[1].release();
+        assert_eq!(clears.complete(clear).expect("an answer").status, COMPLETE);
+        for initiator in [quick, clears] {
+            initiator.logout().expect("an answer");
+        }
+        drop(other);
+        stop(daemon);
+    }
+}
+
+/// Also when other channels of the nexus are still there.
+#[test]
+fn what_a_channel_has_asked_for_does_not_reach_who_comes_next() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (daemon, url) = serve_all(&stores);
+    let guid = format!("{GUID:016x}");
+    let srp = |is_beside| {
+        let login = peer::Login { at: url.portal, target: &guid, number: 1, is_beside };
+        peer::connect("srp", &login).expect("a channel")
+    };
+    let mut other = login(&url, "other");
+    let first = srp(false);
+    let mut second = srp(true);
+    let _writes = writing(&url, &stores[0], "writes");
+    second.manage(0, peer::Function::LogicalUnitReset);
+    stores[0].wait_for_cancel(1);
+    let (registry, _) = daemon.insides();
+    let newest = |places: Vec<Place>| places.iter().map(|place| place.serial).max();
+    let serving = || registry.places().iter().filter(|place| !place.is_over).count();
+    let (before, sessions) = (newest(registry.places()), serving());
+    drop(second);
+    while serving() == sessions {
+        std::thread::yield_now();
+    }
+    let is_released = AtomicBool::new(false);
+    scope(|scope| {
+        let again = scope.spawn(|| {
+            let channel = srp(false);
+            assert!(is_released.load(Ordering::SeqCst), "the unit may still be reset");
+            channel.leave();
+        });
+        while newest(registry.places()) == before {
+            std::thread::yield_now();
+        }
+        is_served(&mut other, 1);
+        assert!(!again.is_finished());
+        is_released.store(true, Ordering::SeqCst);
+        stores[0].release();
+        again.join().expect("a session");
+    });
+    drop(first);
+    other.logout().expect("an answer");
+    stop(daemon);
+}
+
 /// Its end, or what names it, waits until it has begun or never does.
 #[test]
 fn a_sanitize_that_is_aborted_while_its_home_begins_it_is_waited_for() {

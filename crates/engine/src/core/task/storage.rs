@@ -166,17 +166,13 @@ impl<I: Io> Core<I> {
             // What was lost before is erased.
             return if losses == before { outcome } else { outcome.and(Err(StoreError::Lost)) };
         }
-        let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
-        let Some(lun) = conn.and_then(|conn| conn.luns.iter_mut().find(|lun| lun.unit == unit)) else {
+        let Some(conn) = task.connection.and_then(|connection| self.connections.get_mut(connection)) else {
             return outcome;
         };
-        if task.unit == unit {
-            lun.has_received(task.reported);
-        }
+        let commands = conn.facts.tally.commands;
+        let Some(lun) = conn.luns.iter_mut().find(|lun| lun.unit == unit) else { return outcome };
         match outcome {
-            Ok(_) | Err(StoreError::WriteFailed) if std::mem::replace(&mut lun.losses, losses) != losses => {
-                Err(StoreError::Lost)
-            }
+            Ok(_) | Err(StoreError::WriteFailed) if lun.report(losses, commands) => Err(StoreError::Lost),
             Ok(_) | Err(_) => outcome,
         }
     }

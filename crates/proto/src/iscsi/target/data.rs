@@ -178,10 +178,8 @@ impl Layer {
         self.out.push_back(Out::Push(id));
         if end.is_some() {
             // What still comes for it has no place any more.
-            if let Some(task) = self.tasks.get(id) {
-                task.fetch = None;
-                task.lends = true;
-            }
+            task.fetch = None;
+            task.lends = true;
             self.skip_rest(id);
         }
     }

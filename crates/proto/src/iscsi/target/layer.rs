@@ -411,6 +411,13 @@ impl Layer {
         }
     }
 
+    /// Whether nothing is to be done before more is taken from the initiator, or the layer above says something: it has all
+    /// events, nothing is owed, and the initiator may send commands.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let is_empty = self.up.is_empty() && self.out.is_empty();
+        is_empty && self.is_full_feature() && !self.paused && self.session.window() > 0
+    }
+
     /// The silence is ours: nothing is taken until the layer above does something.
     fn waits_for_above(&self) -> bool {
         matches!(self.incoming, Incoming::Unplaced(_)) || (self.paused && self.out.is_empty())

@@ -43,7 +43,7 @@ impl Target {
         }
     }
 
-    /// Sends Data-In as far as the batch has room. Returns what stays at the head of the queue.
+    /// Sends Data-In as far as the batch, which has room for one, has room. Returns what stays at the head of the queue.
     fn send_push(&mut self, id: TaskId, batch: &mut Transmit) -> Option<Out> {
         loop {
             let link = self.layer.link;
@@ -54,9 +54,6 @@ impl Target {
                 task.push = None;
                 batch.done.push(id);
                 return (task.ending.is_some() && !task.owed_data()).then_some(Out::Response(id));
-            }
-            if !batch.has_room(PDU_BYTES, PDU_SEGMENTS) {
-                return Some(Out::Push(id));
             }
             let len = rest.min(link.max_send & !3).min(link.max_burst.saturating_sub(push.burst));
             let (offset, from) = (push.at.saturating_add(push.sent), push.from.slice(push.sent, len));
@@ -78,12 +75,11 @@ impl Target {
             };
             task.data_in_sn = task.data_in_sn.wrapping_add(1);
             task.data_in_count = task.data_in_count.wrapping_add(1);
-            let status = last
-                .then_some(task.ending)
-                .flatten()
-                .filter(|ending| ending.status == GOOD && ending.sense.is_none() && !task.bidirectional);
-            if let Some(ending) = status {
-                let residual = Residual::new(task, &ending);
+            let status = task.ending.as_ref().filter(|ending| {
+                last && ending.status == GOOD && ending.sense.is_none() && !task.bidirectional
+            });
+            let residual = status.map(|ending| Residual::new(task, ending));
+            if let Some(residual) = &residual {
                 pdu.flags |= DataIn::STATUS | residual.flags;
                 pdu.residual_count = U32::new(residual.count);
                 pdu.status = GOOD;
@@ -94,9 +90,12 @@ impl Target {
             pdu.max_cmd_sn = U32::new(self.layer.session.advertise());
             self.push_header(pdu.as_bytes(), batch);
             push_payload(from, len, link.data_digest, batch);
-            if status.is_some() {
+            if residual.is_some() {
                 batch.done.push(id);
                 return None;
+            }
+            if !last && !batch.has_room(PDU_BYTES, PDU_SEGMENTS) {
+                return Some(Out::Push(id));
             }
         }
     }

@@ -72,9 +72,11 @@ impl Session {
 
     /// The next command was received; `holds`: until [`Session::release`] it takes a slot of the window.
     pub(crate) fn receive(&mut self, holds: bool) {
-        self.rejected.remove(&self.exp_cmd_sn);
+        if !self.rejected.is_empty() {
+            self.rejected.remove(&self.exp_cmd_sn);
+        }
         self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
-        while self.plugged.remove(&self.exp_cmd_sn) {
+        while !self.plugged.is_empty() && self.plugged.remove(&self.exp_cmd_sn) {
             self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
         }
         if holds {

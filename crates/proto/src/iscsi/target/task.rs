@@ -204,17 +204,15 @@ impl TaskTable {
     /// Gives the slot back.
     pub(crate) fn release(&mut self, id: TaskId) {
         let Some(task) = self.get(id) else { return };
-        let tag = task.initiator_task_tag;
-        self.index.remove(tag, &self.slots);
-        let Some(task) = self.get(id) else { return };
         task.used = false;
-        if task.posted == 0 {
+        let (tag, posted, reads) = (task.initiator_task_tag, task.posted, u32::from(task.solicited_count));
+        if posted == 0 {
             self.resting.push(id.slot);
         } else {
             // What was asked for by posted work is RDMA Reads.
-            let reads = u32::from(task.solicited_count);
             self.stray_reads = self.stray_reads.saturating_add(reads);
         }
+        self.index.remove(tag, &self.slots);
     }
 
     /// Work about this task is posted.

@@ -33,6 +33,27 @@ fn a_read_ends_with_status_in_its_last_data_in() {
     driver.quiet();
 }
 
+/// Who is at rest is not looked at again before something comes.
+#[test]
+fn a_connection_rests_when_it_owes_nothing_and_the_initiator_may_send() {
+    let mut driver = Driver::new(|_| {});
+    assert!(driver.target.is_at_rest());
+    driver.send(read(7, 0, 512).as_bytes(), &[]);
+    assert!(!driver.target.is_at_rest(), "the layer above has yet to take the command");
+    let task = driver.command().task;
+    assert!(driver.target.is_at_rest());
+    let end = Some(Ending { read_bytes: 512, ..GOOD });
+    driver.down(Down::Push { task, at: 0, from: Driver::places(0, 512), end });
+    assert!(!driver.target.is_at_rest(), "an answer is owed");
+    driver.sent();
+    assert!(driver.target.is_at_rest());
+    for tag in 0..4 {
+        driver.send(read(tag, 1 + tag, 512).as_bytes(), &[]);
+        driver.command();
+    }
+    assert!(!driver.target.is_at_rest(), "the window is shut, and nothing but an answer opens it");
+}
+
 /// They are allocated when the session begins: a core that serves it allocates nothing.
 #[test]
 fn there_is_room_for_the_answers_of_all_commands() {
