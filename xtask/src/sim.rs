@@ -11,6 +11,12 @@ pub(crate) struct Options {
     /// Run this seed alone, and show what happened before it failed.
     #[arg(long)]
     seed: Option<u64>,
+    /// With --seed, leave this out: what --shrink has found not to be needed.
+    #[arg(long)]
+    cut: Option<String>,
+    /// With --seed, which fails: find how little it needs to fail, in two minutes at most.
+    #[arg(long, requires = "seed")]
+    shrink: bool,
     /// Run so many minutes, from a fresh seed on.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
@@ -31,7 +37,7 @@ const MUTANT_MINUTES: &str = "2";
 impl Options {
     /// For so long, from a fresh seed on.
     pub(crate) fn of_minutes(minutes: f64) -> Options {
-        Options { seed: None, minutes, trace: false, mutants: false, only: None }
+        Options { seed: None, cut: None, shrink: false, minutes, trace: false, mutants: false, only: None }
     }
 }
 
@@ -53,6 +59,12 @@ pub(crate) fn run(options: &Options) -> Result {
     ]);
     if let Some(seed) = options.seed {
         run.args(["--seed", &seed.to_string()]);
+    }
+    if let Some(cut) = &options.cut {
+        run.args(["--cut", cut]);
+    }
+    if options.shrink {
+        run.arg("--shrink");
     }
     if options.trace {
         run.arg("--trace");

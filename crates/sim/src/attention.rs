@@ -2,6 +2,7 @@
 //! reported that nothing has caused, or twice.
 
 use proto::time::Time;
+use proto::verbs::{FunctionId, TaskId};
 
 /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED.
 pub(crate) const POWER_ON: u16 = 0x2900;
@@ -27,13 +28,21 @@ struct Session {
     causes: Vec<Vec<Cause>>,
 }
 
+/// What an initiator does that may establish a unit attention for others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Act {
+    Login,
+    Function(FunctionId),
+    Command(TaskId),
+}
+
 /// Something that may establish a unit attention, at most once.
 #[derive(Clone, Copy, Debug)]
 struct Cause {
     code: u16,
     /// Whose command or function it is.
     by: usize,
-    began: Time,
+    act: Act,
     /// When it had done so; `None`: it still may.
     end: Option<Time>,
 }
@@ -48,13 +57,13 @@ impl Attentions {
     /// An initiator has a new session, which it asked for then: each unit owes it one.
     pub(crate) fn begins(&mut self, now: Time, asked: Time, initiator: usize) {
         // What it began in its last session is over.
-        self.over(now, initiator, Time(0));
+        self.all_over(now, initiator);
         let session = &mut self.sessions[initiator];
         session.since = Some(now);
         session.owed.fill(Some(now));
         for causes in &mut session.causes {
             causes.retain(|cause| cause.end.is_none_or(|end| end >= asked));
-            causes.push(Cause { code: POWER_ON, by: initiator, began: now, end: Some(now) });
+            causes.push(Cause { code: POWER_ON, by: initiator, act: Act::Login, end: Some(now) });
         }
     }
 
@@ -66,21 +75,27 @@ impl Attentions {
     }
 
     /// An initiator begins what may establish this for all others; a reset (SAM-5 section 6.3.3) does it for the initiator, too.
-    pub(crate) fn may_cause(&mut self, now: Time, by: usize, unit: usize, code: u16) {
+    pub(crate) fn may_cause(&mut self, by: usize, act: Act, unit: usize, code: u16) {
         for (index, session) in self.sessions.iter_mut().enumerate() {
             if index != by || code == RESET {
-                session.causes[unit].push(Cause { code, by, began: now, end: None });
+                session.causes[unit].push(Cause { code, by, act, end: None });
             }
         }
     }
 
-    /// What an initiator began then (or at any time, if that is 0) has established all that it will.
-    pub(crate) fn over(&mut self, now: Time, by: usize, began: Time) {
-        for cause in self.sessions.iter_mut().flat_map(|session| session.causes.iter_mut().flatten()) {
-            if cause.by == by && cause.end.is_none() && (cause.began == began || began == Time(0)) {
-                cause.end = Some(now);
-            }
-        }
+    /// What an initiator did has established all that it will.
+    pub(crate) fn over(&mut self, now: Time, by: usize, act: Act) {
+        self.open_causes(by).filter(|cause| cause.act == act).for_each(|cause| cause.end = Some(now));
+    }
+
+    /// All that it did.
+    fn all_over(&mut self, now: Time, by: usize) {
+        self.open_causes(by).for_each(|cause| cause.end = Some(now));
+    }
+
+    fn open_causes(&mut self, by: usize) -> impl Iterator<Item = &mut Cause> {
+        let causes = self.sessions.iter_mut().flat_map(|session| session.causes.iter_mut().flatten());
+        causes.filter(move |cause| cause.by == by && cause.end.is_none())
     }
 
     /// An initiator's reset of a unit has ended that began then: all others who were there are owed one.
@@ -168,10 +183,13 @@ mod tests {
         attentions.begins(Time(10), Time(9), 0);
         attentions.reported(Time(13), Time(12), 0, 0, POWER_ON).unwrap();
         assert!(attentions.reported(Time(15), Time(14), 0, 0, POWER_ON).is_err());
-        attentions.may_cause(Time(20), 1, 0, RESET);
-        attentions.may_cause(Time(21), 1, 0, RESET);
-        attentions.over(Time(30), 1, Time(20));
-        attentions.over(Time(31), 1, Time(21));
+        let [one, other, abort] = [1, 2, 3].map(|id| Act::Function(FunctionId(id)));
+        attentions.may_cause(1, one, 0, RESET);
+        attentions.may_cause(1, other, 0, RESET);
+        // Asked for at the same instant as they were.
+        attentions.over(Time(20), 1, abort);
+        attentions.over(Time(30), 1, one);
+        attentions.over(Time(31), 1, other);
         attentions.reported(Time(41), Time(40), 0, 0, RESET).unwrap();
         assert!(attentions.reported(Time(43), Time(42), 0, 0, RESET).is_err(), "two resets at once are one");
     }

@@ -9,7 +9,7 @@ mod others;
 
 pub(crate) use carrier::{Protocol, SRP_GUID};
 
-use crate::attention::{Attentions, COMMANDS_CLEARED, RESET};
+use crate::attention::{Act, Attentions, COMMANDS_CLEARED, RESET};
 use crate::kernel::Kernel;
 use crate::net::Shared;
 use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
@@ -71,7 +71,7 @@ pub(crate) struct Habits {
     pub(crate) returns: u32,
     /// PERSISTENT RESERVE OUT.
     pub(crate) orders: u32,
-    /// COMPARE AND WRITE and UNMAP.
+    /// COMPARE AND WRITE and what else is in `others`.
     pub(crate) others: u32,
     pub(crate) pause_micros: u64,
     /// How long a command may take before it is aborted.
@@ -114,7 +114,7 @@ struct Task {
     began: Time,
     /// As the reservations know it.
     access: u64,
-    /// What COMPARE AND WRITE compares.
+    /// What COMPARE AND WRITE or VERIFY compares.
     compares: Option<WriteId>,
     is_aborting: bool,
 }
@@ -397,7 +397,7 @@ impl Initiator {
 
     /// A function was answered.
     fn answered(&self, now: Time, asked: &Asked) {
-        self.attentions.borrow_mut().over(now, self.index, asked.began);
+        self.attentions.borrow_mut().over(now, self.index, Act::Function(asked.id));
         let units = match asked.function {
             TaskFunction::LOGICAL_UNIT_RESET => asked.unit..asked.unit + 1,
             TaskFunction::TARGET_WARM_RESET => 0..self.place.units,
@@ -434,7 +434,7 @@ impl Initiator {
             _ => attentions.may_be_reported(now, self.index, task.unit),
         }
         if matches!(task.kind, Kind::Order(_)) {
-            attentions.over(now, self.index, task.began);
+            attentions.over(now, self.index, Act::Command(task.id));
         }
         drop(attentions);
         self.look_at_reservations(now, &task, words)?;
@@ -475,13 +475,6 @@ impl Initiator {
         let is_said = answers && reason == "logged out";
         if reason.contains("breach") {
             return Err(reason.to_owned());
-        }
-        for unit in 0..self.place.units {
-            let flushes = |task: &&Task| task.unit == unit && matches!(task.kind, Kind::Flush);
-            if self.tasks.iter().filter(flushes).count() > 1 {
-                // The target takes the second as a sign that the report by the first was received.
-                self.registers.borrow_mut().flush_failed(self.index, unit);
-            }
         }
         for task in std::mem::take(&mut self.tasks) {
             if task.compares.is_some() {
@@ -600,7 +593,14 @@ impl Initiator {
 
     fn abort(&mut self, task: usize) {
         let Some(task) = self.tasks.get(task).filter(|task| !task.is_aborting) else { return };
-        let (id, unit) = (task.id, task.unit);
+        let (id, mut unit) = (task.id, task.unit);
+        {
+            // A tag names one task of the session, whatever unit stands beside it.
+            let rng = &mut self.net.borrow_mut().rng;
+            if rng.u32(0..8) == 0 {
+                unit = rng.usize(0..self.place.units);
+            }
+        }
         let is_asked = self.function(unit, TaskFunction::ABORT_TASK, Some(id));
         if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
             task.is_aborting = is_asked;
@@ -620,7 +620,8 @@ impl Initiator {
             TaskFunction::CLEAR_TASK_SET => (unit..unit + 1, COMMANDS_CLEARED),
             _ => (0..0, 0),
         };
-        units.for_each(|unit| self.attentions.borrow_mut().may_cause(now, self.index, unit, code));
+        let act = Act::Function(id);
+        units.for_each(|unit| self.attentions.borrow_mut().may_cause(self.index, act, unit, code));
         self.note(&[6, u64::from(function.0)], || format!("function {}: {function:?} {of:?}", id.0));
         true
     }

@@ -21,4 +21,4 @@ mod trace;
 mod transports;
 mod world;
 
-pub use world::{Failure, Ran, run};
+pub use world::{Cuts, Failure, Ran, run, run_cut};

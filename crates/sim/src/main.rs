@@ -1,8 +1,10 @@
 //! `cargo xtask sim`: runs seeds until the time is over, or one fails.
 #![forbid(unsafe_code)]
 
+mod shrink;
+
 use clap::Parser;
-use sim::Failure;
+use sim::{Cuts, Failure};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,12 @@ struct Arguments {
     /// The first of many; without it, a fresh one.
     #[arg(long)]
     from: Option<u64>,
+    /// With --seed, leave this out: `rogue,orders,initiators=2`.
+    #[arg(long, default_value = "")]
+    cut: Cuts,
+    /// With --seed, which fails, leave out what the failure does not need.
+    #[arg(long, requires = "seed")]
+    shrink: bool,
     /// Run for so long.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
@@ -31,7 +39,18 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let begun = Instant::now();
     if let Some(seed) = arguments.seed {
-        return match sim::run(seed, true) {
+        let mut cuts = arguments.cut;
+        if arguments.shrink {
+            match shrink::shrink(seed, cuts.clone()) {
+                Ok(Some(shortest)) => cuts = shortest,
+                Ok(None) => println!("seed {seed} does not fail"),
+                Err(error) => {
+                    println!("cannot run the simulator again: {error}");
+                    return ExitCode::FAILURE;
+                }
+            }
+        }
+        return match sim::run_cut(seed, &cuts, true) {
             Ok(ran) => {
                 if arguments.trace {
                     print!("{}", ran.trace);
@@ -44,6 +63,9 @@ fn main() -> ExitCode {
                 let from = if arguments.trace { 0 } else { lines.len().saturating_sub(LINES) };
                 lines[from..].iter().for_each(|line| println!("{line}"));
                 println!("seed {seed} fails: {what}");
+                if arguments.shrink {
+                    println!("it does so again with: cargo xtask sim --seed {seed} --cut {cuts}");
+                }
                 ExitCode::FAILURE
             }
         };

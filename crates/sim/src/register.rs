@@ -16,6 +16,8 @@ pub(crate) const BLOCK_BYTES: u32 = 512;
 /// Bytes that tell which write they are of: its number, and the block.
 pub(crate) const STAMP_BYTES: usize = 16;
 const NOBODY: usize = usize::MAX;
+/// Of numbers of writes whose blocks have all the same bytes.
+const SAME: u64 = 1 << 63;
 const NEVER: Time = Time(u64::MAX);
 
 /// Names a write; 0 are the zeros that were there at the beginning.
@@ -135,6 +137,16 @@ impl Registers {
             (0..BLOCK_BYTES as usize / STAMP_BYTES).for_each(|_| bytes.extend_from_slice(&stamp));
         }
         (id, bytes)
+    }
+
+    /// An initiator's WRITE SAME begins; the bytes of each block.
+    pub(crate) fn begin_same(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
+        self.next += 1;
+        let id = WriteId(self.next | SAME);
+        for candidates in &mut self.units[range.unit][range.indices()] {
+            candidates.push(Candidate::new(id, by, now));
+        }
+        (id, stamp(id, range.unit, 0).repeat(BLOCK_BYTES as usize / STAMP_BYTES))
     }
 
     /// An initiator's UNMAP begins, after which zeros are read.
@@ -404,7 +416,8 @@ fn stamp(id: WriteId, unit: usize, block: usize) -> [u8; STAMP_BYTES] {
     if id.0 == 0 {
         return [0; STAMP_BYTES];
     }
-    let place = (unit as u64) << 32 | block as u64;
+    let block = if id.0 & SAME == 0 { block as u64 } else { 0 };
+    let place = (unit as u64) << 32 | block;
     let sum = (id.0 ^ place.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let sum = (sum ^ sum >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mut stamp = [0; STAMP_BYTES];
@@ -549,6 +562,12 @@ mod tests {
         let zeros = registers.begin_zeros(Time(60), 0, RANGE);
         registers.end_write(Time(61), RANGE, zeros, Fate::Done).unwrap();
         assert_eq!(read(&mut registers, 62, 63, &vec![0; 512]), Ok(()));
+        let two = Range { blocks: 2, ..RANGE };
+        let (same, block) = registers.begin_same(Time(70), 0, two);
+        registers.end_write(Time(71), two, same, Fate::Done).unwrap();
+        registers.begin_read(Time(72));
+        assert_eq!(registers.found(Time(73), Time(72), two, &block.repeat(2)), Ok(()));
+        assert!(read(&mut registers, 74, 75, &vec![0; 512]).is_err());
     }
 
     #[test]

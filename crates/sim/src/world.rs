@@ -1,5 +1,9 @@
 //! One run: cores and initiators, one turn after the other, until all is done and quiet.
 
+mod cuts;
+
+pub use cuts::Cuts;
+
 use crate::attention::Attentions;
 use crate::device::Device;
 use crate::disk::{Cache, Disk, Faults};
@@ -91,7 +95,7 @@ struct Plan {
     faults: Faults,
     /// How often PERSISTENT RESERVE OUT is sent, in 1000 turns of an initiator.
     orders: u32,
-    /// How often COMPARE AND WRITE or UNMAP, of 1000 commands.
+    /// How often COMPARE AND WRITE, UNMAP, VERIFY or WRITE SAME, of 1000 commands.
     others: u32,
     /// How often something in the state directory fails, of 1000 times.
     folder_fails: u32,
@@ -269,13 +273,22 @@ struct World {
 /// # Errors
 /// When something is not as it must be.
 pub fn run(seed: u64, keeps_trace: bool) -> Result<Ran, Failure> {
+    run_cut(seed, &Cuts::default(), keeps_trace)
+}
+
+/// Runs what this seed makes, without this.
+///
+/// # Errors
+/// When something is not as it must be.
+pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure> {
     let mut rng = Rng::with_seed(seed);
     kernel::seed_random(seed);
-    let plan = Plan::new(seed, &mut rng);
+    let mut plan = Plan::new(seed, &mut rng);
+    cuts.of_plan(&mut plan);
     // The last but one does what is kept off the cores; the last is a rogue.
     let hosts = plan.cores + plan.initiators.len() + 2;
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
-    let mut world = World::new(plan, net.clone());
+    let mut world = World::new(plan, cuts, net.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
     let (sum, trace) = net.borrow_mut().trace.end();
     match lived.unwrap_or_else(|panic| Err(in_words(&*panic))) {
@@ -298,7 +311,7 @@ fn in_words(panic: &(dyn Any + Send)) -> String {
 }
 
 impl World {
-    fn new(plan: Plan, net: Shared) -> World {
+    fn new(plan: Plan, cuts: &Cuts, net: Shared) -> World {
         let folder = Folder::new(net.borrow_mut().rng.fork(), plan.folder_fails);
         let cores = start(&plan, &net, &folder, Vec::new(), 0);
         let (units, blocks) = (plan.kinds.len(), plan.blocks);
@@ -317,7 +330,8 @@ impl World {
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
-            let habits = habits(&mut net.borrow_mut().rng, plan.orders, plan.others);
+            let mut habits = habits(&mut net.borrow_mut().rng, plan.orders, plan.others);
+            cuts.of_habits(&mut habits);
             let (registers, attentions) = (registers.clone(), attentions.clone());
             let checks = Checks { index, registers, attentions, reservations: reservations.clone() };
             Initiator::new(host, kernel, net.clone(), checks, place.clone(), habits, *protocol)

@@ -34,7 +34,9 @@ impl Initiator {
             GOOD => {
                 let bytes = task.places.len();
                 let moved = match task.kind {
-                    Kind::Read(_) => completion.read_bytes,
+                    Kind::Read(_) if task.compares.is_none() => completion.read_bytes,
+                    // VERIFY takes what it compares.
+                    Kind::Read(_) => completion.write_bytes,
                     Kind::Write(..) | Kind::Durable(..) => completion.write_bytes,
                     Kind::Order(_) => completion.write_bytes,
                     Kind::Flush => bytes,
@@ -55,7 +57,9 @@ impl Initiator {
             }
             BUSY | TASK_SET_FULL => Ok((BUSY_WORD, Fate::Refused)),
             CHECK_CONDITION if key == MISCOMPARE && task.compares.is_some() => {
-                Ok((MISCOMPARE_WORD, Fate::Refused))
+                // WRITE AND VERIFY has written before.
+                let is_written = matches!(task.kind, Kind::Durable(..));
+                Ok((MISCOMPARE_WORD, if is_written { Fate::Unsure } else { Fate::Refused }))
             }
             CHECK_CONDITION if key == UNIT_ATTENTION => Ok((ATTENTION_WORD, Fate::Refused)),
             CHECK_CONDITION if key == ABORTED_COMMAND => Ok(("aborted command", Fate::Unsure)),

@@ -3,7 +3,7 @@
 use super::MISCOMPARE_WORD;
 use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
 use super::{Initiator, Kind, Task};
-use crate::attention::RESERVATIONS;
+use crate::attention::{Act, RESERVATIONS};
 use crate::reservations::{Action, Type, Verdict};
 use fastrand::Rng;
 use proto::iscsi::initiator::{Completion, Outcome, Request};
@@ -36,7 +36,7 @@ impl Initiator {
         let Some(id) = taken else { return self.kernel.arena().give(&place) };
         let order = self.reservations.borrow_mut()[unit].order(self.index, key, action);
         for code in RESERVATIONS {
-            self.attentions.borrow_mut().may_cause(now, self.index, unit, code);
+            self.attentions.borrow_mut().may_cause(self.index, Act::Command(id), unit, code);
         }
         self.note(&[8, u64::from(id.slot), unit as u64, key], || {
             format!("command {} is order {order} of unit {unit} with key {key:x}: {action:x?}", id.slot)

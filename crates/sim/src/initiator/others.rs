@@ -1,4 +1,4 @@
-//! COMPARE AND WRITE and UNMAP (SBC-3 sections 5.2 and 5.25).
+//! COMPARE AND WRITE, UNMAP, VERIFY, WRITE AND VERIFY and WRITE SAME (SBC-3 sections 5.2, 5.25, 5.27, 5.36 and 5.40).
 
 use super::{Initiator, Kind, Task};
 use crate::register::{BLOCK_BYTES, Range, WriteId};
@@ -8,26 +8,41 @@ use proto::verbs::Attribute;
 use reactor::io::Io;
 use wire::{Cdb, Places};
 
-/// The most blocks of one UNMAP.
-const UNMAP_BLOCKS_MAX: u32 = 64;
+/// The most blocks of one of them.
+const BLOCKS_MAX: u32 = 64;
+
+/// A command that is ready to be sent.
+struct Ready<'a> {
+    what: &'a str,
+    range: Range,
+    kind: Kind,
+    compares: Option<WriteId>,
+    cdb: &'a [u8],
+    place: Places,
+}
 
 impl Initiator {
     /// Begins one of them, of a unit that does them.
     pub(super) fn begin_other(&mut self) {
-        let (unit, swaps, most, first) = {
+        let (unit, which, flag, most, first) = {
             let rng = &mut self.net.borrow_mut().rng;
             let unit = rng.usize(0..self.place.units);
-            (unit, rng.bool(), rng.u32(1..=UNMAP_BLOCKS_MAX), rng.u32(0..self.place.blocks))
+            (unit, rng.u32(0..8), rng.bool(), rng.u32(1..=BLOCKS_MAX), rng.u32(0..self.place.blocks))
         };
         if self.place.plain[unit] {
             return;
         }
         let now = self.kernel.now();
-        if swaps {
-            // Few blocks, or no two would ever want the same.
-            self.swap(now, Range { unit, first: first % 4, blocks: 1 });
-        } else {
-            self.unmap(now, Range { unit, first, blocks: most.min(self.place.blocks - first) });
+        // Few blocks, or no two would ever want the same.
+        let one = Range { unit, first: first % 4, blocks: 1 };
+        let many = Range { unit, first, blocks: most.min(self.place.blocks - first) };
+        match which {
+            0..3 => self.swap(now, one),
+            3 => self.unmap(now, many),
+            4 => self.write_same(now, many, flag),
+            5 => self.write_and_verify(now, many, flag),
+            6 => self.verify(now, many),
+            _ => self.verify_data(now, one),
         }
     }
 
@@ -38,8 +53,9 @@ impl Initiator {
         bytes.extend(writes);
         self.put(&bytes, &place);
         let [a, b, c, d] = range.first.to_be_bytes();
-        let cdb = [0x89, 0, 0, 0, 0, 0, a, b, c, d, 0, 0, 0, 1, 0, 0];
-        self.send(now, range, id, Some(compares), &cdb, place);
+        let cdb = &[0x89, 0, 0, 0, 0, 0, a, b, c, d, 0, 0, 0, 1, 0, 0];
+        let (kind, compares) = (Kind::Write(range, id), Some(compares));
+        self.send(now, Ready { what: "compares and writes", range, kind, compares, cdb, place });
     }
 
     fn unmap(&mut self, now: Time, range: Range) {
@@ -51,33 +67,76 @@ impl Initiator {
         list.extend([0; 4]);
         self.put(&list, &place);
         let id = self.registers.borrow_mut().begin_zeros(now, self.index, range);
-        self.send(now, range, id, None, &[0x42, 0, 0, 0, 0, 0, 0, 0, LIST_BYTES, 0], place);
+        let (kind, cdb) = (Kind::Write(range, id), &[0x42, 0, 0, 0, 0, 0, 0, 0, LIST_BYTES, 0]);
+        self.send(now, Ready { what: "unmaps", range, kind, compares: None, cdb, place });
     }
 
-    fn send(
-        &mut self,
-        now: Time,
-        range: Range,
-        write: WriteId,
-        compares: Option<WriteId>,
-        cdb: &[u8],
-        place: Places,
-    ) {
-        let (unit, kind) = (range.unit, Kind::Write(range, write));
+    /// Of zeros with the UNMAP bit, which a unit may take as UNMAP then, else of something.
+    fn write_same(&mut self, now: Time, range: Range, unmaps: bool) {
+        let Some(place) = self.take(BLOCK_BYTES) else { return };
+        let (id, bytes) = if unmaps {
+            let id = self.registers.borrow_mut().begin_zeros(now, self.index, range);
+            (id, vec![0; BLOCK_BYTES as usize])
+        } else {
+            self.registers.borrow_mut().begin_same(now, self.index, range)
+        };
+        self.put(&bytes, &place);
+        let (kind, cdb) = (Kind::Write(range, id), &ten(0x41, if unmaps { 8 } else { 0 }, range));
+        self.send(now, Ready { what: "writes the same to", range, kind, compares: None, cdb, place });
+    }
+
+    /// What it verifies is on the medium, and so durable; with BYTCHK, others may have written meanwhile.
+    fn write_and_verify(&mut self, now: Time, range: Range, compares: bool) {
+        let Some(place) = self.take(range.bytes()) else { return };
+        let kind = self.fill(now, range, true, &place);
+        let cdb = &ten(0x2e, if compares { 2 } else { 0 }, range);
+        let compares = if let (Kind::Durable(_, id), true) = (kind, compares) { Some(id) } else { None };
+        self.send(now, Ready { what: "writes and verifies", range, kind, compares, cdb, place });
+    }
+
+    fn verify(&mut self, now: Time, range: Range) {
+        self.registers.borrow_mut().begin_read(now);
+        let (kind, cdb, place) = (Kind::Read(range), &ten(0x2f, 0, range), Places::EMPTY);
+        self.send(now, Ready { what: "verifies", range, kind, compares: None, cdb, place });
+    }
+
+    /// What it is compared with has been read if it ends with GOOD status.
+    fn verify_data(&mut self, now: Time, range: Range) {
+        let Some(place) = self.take(BLOCK_BYTES) else { return };
+        let (compares, bytes) = self.registers.borrow().guess(range);
+        self.put(&bytes, &place);
+        self.registers.borrow_mut().begin_read(now);
+        let (kind, compares, cdb) = (Kind::Read(range), Some(compares), &ten(0x2f, 2, range));
+        self.send(now, Ready { what: "compares", range, kind, compares, cdb, place });
+    }
+
+    fn send(&mut self, now: Time, ready: Ready<'_>) {
+        let Ready { what, range, kind, compares, cdb, place } = ready;
+        let unit = range.unit;
         let cdb = Cdb::from_bytes(cdb).expect("a CDB");
         let (lun, attribute, read) = ((unit as u64) << 48, Attribute::Simple, Places::EMPTY);
         let request = Request { lun, attribute, cdb, read, write: place };
         let taken = self.link.as_mut().and_then(|link| link.machine.submit(request));
         let Some(id) = taken else { return self.give_up(now, kind, &place) };
-        let what = compares.map_or("unmaps", |_| "compares and writes");
+        let (writes, write) = match kind {
+            Kind::Write(_, write) | Kind::Durable(_, write) => (true, write.0),
+            Kind::Read(_) | Kind::Flush | Kind::Order(_) => (false, 0),
+        };
         self.note(&[10, u64::from(id.slot), unit as u64, u64::from(range.first)], || {
-            format!("command {} {what} {range:?}, write {}, {compares:?}", id.slot, write.0)
+            format!("command {} {what} {range:?}, write {write}, {compares:?}", id.slot)
         });
-        let access = self.reservations.borrow_mut()[unit].access(self.index, true);
+        let access = self.reservations.borrow_mut()[unit].access(self.index, writes);
         let is_aborting = false;
         if compares.is_some() {
             self.registers.borrow_mut().begin_read(now);
         }
         self.tasks.push(Task { id, unit, kind, places: place, began: now, access, compares, is_aborting });
     }
+}
+
+/// A command of ten bytes with these flags.
+fn ten(opcode: u8, flags: u8, range: Range) -> [u8; 10] {
+    let [a, b, c, d] = range.first.to_be_bytes();
+    let [.., high, low] = range.blocks.to_be_bytes();
+    [opcode, flags, a, b, c, d, 0, high, low, 0]
 }
