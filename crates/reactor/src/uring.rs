@@ -11,9 +11,10 @@ use crate::memory::Arena;
 use crate::neighbours::Neighbours;
 use crate::net;
 use crate::wake::Waker;
-use hot::Hot;
+use hot::{Direct, Hot};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
+use proto::stream::Segment;
 use proto::time::Time;
 use requests::{Kind, Request, Requests};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
@@ -60,6 +61,7 @@ pub struct Uring {
     /// What is still to be queued behind everything else: receives and reads, and the rest of a send that was cut short.
     fills: Vec<squeue::Entry>,
     hot: Hot,
+    direct: Direct,
     neighbours: Neighbours,
     _stays_on_its_thread: PhantomData<*mut ()>,
 }
@@ -81,6 +83,7 @@ impl Uring {
             is_closing: false,
             fills: Vec::with_capacity(FILLS_AT_START),
             hot: Hot::new(),
+            direct: Direct::new(),
             neighbours: Neighbours::default(),
             _stays_on_its_thread: PhantomData,
         })
@@ -401,6 +404,11 @@ impl Io for Uring {
             let entry = send_entry(socket.0, request.message());
             self.push(&entry.user_data(u64::from(index)));
         }
+    }
+
+    fn send_now(&mut self, socket: Handle, bytes: &[u8], segments: &[Segment]) -> Option<Result<u32, Errno>> {
+        let takes = self.hot.takes_send_now();
+        takes.then(|| self.direct.send(socket.0, &self.arena, bytes, segments)).flatten()
     }
 
     fn watch(&mut self, descriptor: Handle, tag: Tag) {

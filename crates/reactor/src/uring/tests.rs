@@ -1,4 +1,5 @@
 use super::*;
+use crate::memory::Region;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -323,4 +324,44 @@ fn a_hot_receive_ends_with_its_socket_and_with_its_ring() {
     completions.clear();
     ring.turn(Wait::No, &mut completions);
     assert_eq!(completions, [Completion { tag: Tag(3), result: Err(Errno(libc::EPIPE)) }]);
+}
+
+#[test]
+fn what_a_socket_has_room_for_is_sent_without_a_completion() {
+    let mut ring = ring();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut completions = Vec::new();
+    ring.turn(Wait::AtMost(Duration::ZERO), &mut completions);
+    let region = Region::map(4096).unwrap();
+    region.fill_zero(0, 4096);
+    let shared = Segment::Payload(region.span(0, 10).unwrap());
+    let bytes = pattern(4 << 16);
+    let span = ring.arena.take(1000).unwrap().iter().next().unwrap();
+    ring.arena.bytes_mut(span).copy_from_slice(&bytes[..1000]);
+    let own = Segment::Payload(span.slice(0, 30));
+    let segments = [Segment::Bytes { len: 5 }, own, shared, Segment::Bytes { len: 20 }];
+    assert_eq!(ring.send_now(handle(&ours), &bytes[100..125], &segments), Some(Ok(65)));
+    let mut got = [1; 200];
+    assert_eq!(theirs.read(&mut got).unwrap(), 65);
+    assert_eq!(got[..65], [&bytes[100..105], &bytes[..30], &[0; 10], &bytes[105..125]].concat());
+    // Nothing of it is lent.
+    ring.arena.bytes_mut(span);
+
+    let all = [Segment::Bytes { len: 4 << 16 }];
+    let Some(Ok(sent)) = ring.send_now(handle(&ours), &bytes, &all) else {
+        panic!("there was room for some")
+    };
+    assert!(0 < sent && sent < 4 << 16, "a socket has room for 200 KiB or so, not for {sent} bytes");
+    assert_eq!(ring.send_now(handle(&ours), &bytes, &all), None, "more calls than a turn may make");
+    ring.turn(Wait::No, &mut completions);
+    assert_eq!(ring.send_now(handle(&ours), &bytes, &all), Some(Ok(0)), "there is no room");
+    let mut got = vec![0; sent as usize];
+    theirs.read_exact(&mut got).unwrap();
+    assert!(got[..] == bytes[..sent as usize]);
+    let summed = [Segment::SumStart, own, Segment::Sum];
+    assert_eq!(ring.send_now(handle(&ours), &[], &summed), None, "it is to be summed");
+    ring.turn(Wait::No, &mut completions);
+    drop(theirs);
+    assert_eq!(ring.send_now(handle(&ours), &bytes, &all), Some(Err(Errno(libc::EPIPE))));
+    assert!(completions.is_empty());
 }
