@@ -156,7 +156,7 @@ impl Stream {
     /// As [`Stream::flush`], but as long as recvs find all that they have room for, what is owed waits for the next turn:
     /// a peer that is woken for each answer sends one command for each.
     pub fn gather<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
-        if self.receiver.expects_more() && self.end.is_none() && machine.owes() {
+        if self.receiver.take_filled() && self.end.is_none() && machine.owes() {
             let since = *self.gathers_since.get_or_insert(io.now());
             if io.now().since(since) < GATHER_FOR {
                 self.wants_flush = true;
