@@ -5,10 +5,11 @@ mod files;
 use crate::net::{End, Event, Request, Shared};
 use crate::rogue;
 use fastrand::Rng;
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES, Loan};
 use reactor::neighbours::Neighbours;
+use reactor::packet::Socket;
 use reactor::wake::Waker;
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -280,8 +281,14 @@ fn gather(arena: &Arena, spans: &[Span], skip: u32, count: u32) -> Vec<u8> {
 }
 
 impl Io for Kernel {
+    type Line = Socket;
+
     fn now(&self) -> Time {
         self.now
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp(self.net.borrow().now.0)
     }
 
     fn processor_time(&self) -> Duration {

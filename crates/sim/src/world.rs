@@ -248,7 +248,8 @@ fn start(plan: &Plan, net: &Shared, folder: &Folder, disks: Vec<Disk>, lives: u3
         stores.push(store::open_ram(rogue::UNIT_BYTES).expect("memory"));
     }
     let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes, Some(waker), lives);
-    Cores::new(config, stores, listeners, Box::new(folder.clone()), kernel).expect("descriptors")
+    Cores::new(config, stores, listeners, Box::new(folder.clone()), |_, _| Ok(Vec::new()), kernel)
+        .expect("descriptors")
 }
 
 struct World {
