@@ -312,9 +312,11 @@ impl<I: Io> Core<I> {
         &mut self.io
     }
 
-    /// What of a core's is in use: connections, and tasks.
-    pub(crate) fn in_use(&self) -> (usize, usize) {
-        (self.connections.len(), self.tasks.len())
+    /// What of a core's is in use: connections of streams, frames that were received, and tasks.
+    pub(crate) fn in_use(&self) -> (usize, u32, usize) {
+        let openings = || self.interfaces.iter().chain(&self.retired);
+        let sessions: usize = openings().map(Interface::sessions).sum();
+        (self.connections.len() - sessions, openings().map(Interface::held).sum(), self.tasks.len())
     }
 
     /// Serves until [`Message::Stop`] and the goodbyes are over. Whether all stores could be flushed then.

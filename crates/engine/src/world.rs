@@ -38,8 +38,10 @@ struct Seat<I: Io> {
 /// What of a core's is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InUse {
-    /// Connections.
-    pub connections: usize,
+    /// Connections of streams.
+    pub streams: usize,
+    /// Frames that were received and not given back.
+    pub frames: u32,
     /// Tasks.
     pub tasks: usize,
     /// Bytes of buffers.
@@ -148,7 +150,7 @@ impl<I: Io> Cores<I> {
     /// What of a core's is in use.
     pub fn in_use(&mut self, core: usize) -> InUse {
         let core = &mut self.cores[core].core;
-        let (connections, tasks) = core.in_use();
-        InUse { connections, tasks, buffer_bytes: core.io().arena().in_use() }
+        let (streams, frames, tasks) = core.in_use();
+        InUse { streams, frames, tasks, buffer_bytes: core.io().arena().in_use() }
     }
 }

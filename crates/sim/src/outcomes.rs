@@ -227,7 +227,7 @@ impl Stage {
                         self.host(host).go(request);
                     }
                 }
-                Event::Fault => {}
+                Event::Land { .. } | Event::Fault => {}
             }
         }
     }

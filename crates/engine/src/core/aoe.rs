@@ -78,6 +78,16 @@ impl<L: Line> Interface<L> {
         self.packets.free().saturating_sub(FRAMES_FOR_ALL) as u16
     }
 
+    /// How many sessions there are.
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Frames that were received and not given back.
+    pub(super) fn held(&self) -> u32 {
+        SLOTS_OF_INTERFACE - self.packets.free()
+    }
+
     /// Of a watch on it.
     fn tag(&self, kind: u64) -> Tag {
         Tag(kind << kind::SHIFT | u64::from(self.opening) << 32)
