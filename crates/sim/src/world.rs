@@ -40,6 +40,8 @@ use wire::aoe::{Mac, sectors_per_frame};
 const PORTAL: &str = "10.0.0.1:3260";
 const TARGET: &str = "iqn.2026-11.io.lunette:sim";
 const UNITS_MAX: usize = 3;
+/// Ten times what the longest runs take.
+const TURNS_MAX: u64 = 1_000_000;
 /// How long everything may take to end once nothing goes wrong any more.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Commands, and so many times 16 blocks, that are enough for one life of the target.
@@ -625,6 +627,9 @@ impl World {
         }
         let Some(wait) = self.waits[host] else { return Ok(()) };
         self.turns += 1;
+        if self.turns > TURNS_MAX {
+            return Err(format!("the cores had {TURNS_MAX} turns, and go on: somebody spins"));
+        }
         self.move_a_session(host);
         self.cores.turn(host, wait);
         self.net.borrow_mut().carry(host);
