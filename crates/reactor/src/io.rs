@@ -1,6 +1,7 @@
 //! What a core may ask of the kernel.
 
-use proto::time::Time;
+use crate::packet::Line;
+use proto::time::{Stamp, Time};
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::Places;
@@ -51,8 +52,14 @@ pub enum Allocate {
 /// once; places lent to a request come back with its completion. There is exactly one completion for each request, and
 /// it comes with a turn. A socket has at most one recv and one send in flight.
 pub trait Io {
+    /// What frames come from and go to.
+    type Line: Line;
+
     /// Time now; moves only in `turn`, and not in each of those that find nothing to do.
     fn now(&self) -> Time;
+
+    /// The time now, by the clock that stamps frames as they come in ([`crate::packet::Packets::stamped_frame`]).
+    fn stamp(&self) -> Stamp;
 
     /// Processor time that this core's thread has used, spinning included.
     fn processor_time(&self) -> Duration;

@@ -10,11 +10,12 @@ use crate::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use crate::memory::Arena;
 use crate::neighbours::Neighbours;
 use crate::net;
+use crate::packet;
 use crate::wake::Waker;
 use hot::Hot;
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use requests::{Kind, Request, Requests};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
 use std::io;
@@ -317,8 +318,14 @@ impl Uring {
 }
 
 impl Io for Uring {
+    type Line = packet::Socket;
+
     fn now(&self) -> Time {
         self.now
+    }
+
+    fn stamp(&self) -> Stamp {
+        packet::now()
     }
 
     fn processor_time(&self) -> Duration {
