@@ -105,10 +105,15 @@ pub(crate) fn run(options: &Options) -> Result {
     let mut simulation = None;
     let times = run_steps(&options.only, |step, summary| run_step(step, options, &mut simulation, summary))?;
     let seconds: u64 = times.iter().map(|(_, seconds)| seconds).sum();
-    if seconds > MINUTES_MAX * 60 {
-        println!("that is more than {MINUTES_MAX} minutes: find out which step has grown");
+    if options.record {
+        record(&times)?;
     }
-    if options.record { record(&times) } else { Ok(()) }
+    if seconds > MINUTES_MAX * 60 {
+        return Err(format!(
+            "{seconds} s are more than {MINUTES_MAX} minutes: find out which step has grown"
+        ));
+    }
+    Ok(())
 }
 
 /// The same with the steps that take longer.

@@ -19,7 +19,7 @@ mod task;
 mod trace;
 mod traffic;
 
-pub(crate) use aoe::{Ledger, ledgers, open};
+pub(crate) use aoe::{Ledger, ledgers, setup};
 #[cfg(test)]
 pub(crate) use budget::TURN_BYTES;
 pub(crate) use session::LunState;
@@ -47,7 +47,7 @@ use proto::verbs::TaskId;
 use rdma::verbs::{Devices, Happened, Listener};
 use reactor::io::{Completion, Handle, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
-use reactor::packet::Socket;
+use reactor::packet::{Line, Socket};
 use scsi::storage::StoreError;
 use scsi::{Publish, View};
 use std::collections::{BTreeMap, VecDeque};
@@ -61,7 +61,7 @@ use task::Task;
 use wire::aoe::Address;
 
 /// What all cores share: fixed at start, or touched at login only.
-pub(crate) struct Shared {
+pub(crate) struct Shared<L: Line = Socket> {
     /// The configuration.
     pub(crate) config: Config,
     /// Who may log in.
@@ -89,10 +89,10 @@ pub(crate) struct Shared {
     /// What AoE changes of each unit that it exports.
     pub(crate) ledgers: Vec<Option<Ledger>>,
     /// Jobs that block, for the housekeeper.
-    pub(crate) housekeeper: mpsc::Sender<crate::housekeeper::Job>,
+    pub(crate) housekeeper: mpsc::Sender<crate::housekeeper::Job<L>>,
 }
 
-impl Shared {
+impl<L: Line> Shared<L> {
     /// That of a unit with AoE sessions.
     fn ledger(&self, unit: u32) -> &Ledger {
         let Some(ledger) = &self.ledgers[unit as usize] else {
@@ -106,10 +106,10 @@ impl Shared {
 pub(crate) struct Core<I: Io> {
     me: usize,
     io: I,
-    shared: Arc<Shared>,
-    mailbox: Mailbox<Message>,
+    shared: Arc<Shared<I::Line>>,
+    mailbox: Mailbox<Message<I::Line>>,
     /// Messages of this core to itself.
-    own: VecDeque<Message>,
+    own: VecDeque<Message<I::Line>>,
     views: Vec<View>,
     lanes: Vec<Box<dyn Lane<I>>>,
     /// Lanes to flush at the end of the turn.
@@ -170,9 +170,9 @@ pub(crate) struct Core<I: Io> {
     /// RDMA devices, once there is a connection by one.
     devices: Option<Devices>,
     /// Interfaces that serve AoE.
-    interfaces: Vec<Interface>,
+    interfaces: Vec<Interface<I::Line>>,
     /// Earlier openings of interfaces, until nothing is left of their sessions.
-    retired: Vec<Interface>,
+    retired: Vec<Interface<I::Line>>,
     /// How many there were.
     openings: u32,
     /// Interfaces that this core looks at for all.
@@ -182,7 +182,7 @@ pub(crate) struct Core<I: Io> {
     /// What was answered there lately.
     answered: VecDeque<Answered>,
     /// Sockets of interfaces that there was no memory for: tried again with the next tick.
-    roomless: Vec<(usize, Socket)>,
+    roomless: Vec<(usize, I::Line)>,
     /// Units by their AoE address.
     exports: Arc<BTreeMap<Address, u32>>,
     happened: Vec<Happened>,
@@ -234,8 +234,8 @@ impl<I: Io> Core<I> {
     pub(crate) fn new(
         me: usize,
         io: I,
-        shared: Arc<Shared>,
-        mailbox: Mailbox<Message>,
+        shared: Arc<Shared<I::Line>>,
+        mailbox: Mailbox<Message<I::Line>>,
         views: Vec<View>,
         lanes: Vec<Box<dyn Lane<I>>>,
         homes: Vec<Option<scsi::Home>>,
@@ -315,9 +315,11 @@ impl<I: Io> Core<I> {
         &mut self.io
     }
 
-    /// What of a core's is in use: connections, and tasks.
-    pub(crate) fn in_use(&self) -> (usize, usize) {
-        (self.connections.len(), self.tasks.len())
+    /// What of a core's is in use: connections of streams, frames that were received, and tasks.
+    pub(crate) fn in_use(&self) -> (usize, u32, usize) {
+        let openings = || self.interfaces.iter().chain(&self.retired);
+        let sessions: usize = openings().map(Interface::sessions).sum();
+        (self.connections.len() - sessions, openings().map(Interface::held).sum(), self.tasks.len())
     }
 
     /// Serves until [`Message::Stop`] and the goodbyes are over. Whether all stores could be flushed then.
@@ -375,7 +377,7 @@ impl<I: Io> Core<I> {
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together.
-    pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message>) {
+    pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I::Line>>) {
         let mut work = if self.run_all() { Work::Own } else { Work::None };
         for completion in completions.drain(..) {
             work = work.max(kind::work(completion.tag));
@@ -496,7 +498,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Sends to a core, this one included.
-    fn post(&mut self, core: usize, message: Message) {
+    fn post(&mut self, core: usize, message: Message<I::Line>) {
         if core == self.me {
             self.own.push_back(message);
         } else {
@@ -508,7 +510,7 @@ impl<I: Io> Core<I> {
         self.shared.loads.len()
     }
 
-    fn message(&mut self, message: Message) {
+    fn message(&mut self, message: Message<I::Line>) {
         match message {
             Message::Adopt(migrant) => self.adopt(*migrant),
             Message::Arrive { portal, incoming } => self.arrive(portal, *incoming),

@@ -18,7 +18,7 @@ use rdma::verbs::Listener;
 use reactor::io::{Handle, Io};
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::{Arena, Pages};
-use reactor::packet::Socket;
+use reactor::packet::{self, Line, Setup, Socket};
 use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use scsi::unit::Port;
@@ -136,7 +136,8 @@ impl Daemon {
         let listeners = bind(&config)?;
         let addresses = addresses(&config, &listeners)?;
         let by_device = listen_by_device(&config, &addresses)?;
-        let sockets = open_interfaces(&config)?;
+        let sockets =
+            open_interfaces(&config, packet::open).map_err(|error| StartError(format!("AoE on {error}")))?;
         let opened = open(&mut config.luns);
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
         let units = Units::of(&config, &opened, &System);
@@ -249,12 +250,12 @@ pub(crate) struct Listening {
 }
 
 /// What cores of this configuration share.
-pub(crate) fn share(
+pub(crate) fn share<L: Line>(
     config: Config,
     listening: Listening,
     sockets_end: i32,
-    housekeeper: mpsc::Sender<Job>,
-) -> Shared {
+    housekeeper: mpsc::Sender<Job<L>>,
+) -> Shared<L> {
     let count = config.cores.len();
     let registry = Arc::new(Registry::default());
     Shared {
@@ -400,18 +401,21 @@ fn listen_by_device(config: &Config, addresses: &[SocketAddr]) -> Result<Vec<Opt
     config.portals.iter().zip(addresses).map(listen).collect()
 }
 
-/// Sockets of interfaces, by core.
-fn open_interfaces(config: &Config) -> Result<Vec<Vec<(usize, Socket)>>, StartError> {
-    let mut sockets: Vec<Vec<(usize, Socket)>> = config.cores.iter().map(|_| Vec::new()).collect();
+/// Lines of interfaces, by core.
+pub(crate) fn open_interfaces<L, E>(
+    config: &Config,
+    mut open: impl FnMut(&Setup<'_>, usize) -> Result<Vec<L>, E>,
+) -> Result<Vec<Vec<(usize, L)>>, E> {
+    let mut lines: Vec<Vec<(usize, L)>> = config.cores.iter().map(|_| Vec::new()).collect();
     for (index, interface) in config.aoe.iter().enumerate() {
-        let opened = core::open(interface).map_err(|error| StartError(format!("AoE on {error}")))?;
-        for (core, socket) in interface.cores.iter().zip(opened) {
+        let opened = open(&core::setup(interface), interface.cores.len())?;
+        for (core, line) in interface.cores.iter().zip(opened) {
             if let Some(position) = config.cores.iter().position(|number| number == core) {
-                sockets[position].push((index, socket));
+                lines[position].push((index, line));
             }
         }
     }
-    Ok(sockets)
+    Ok(lines)
 }
 
 /// Those of portals; where TCP listens, with the port that it has.

@@ -2,7 +2,7 @@
 
 use proto::aoe::Frame;
 use reactor::memory::Arena;
-use reactor::packet::{Field, Packets, Width};
+use reactor::packet::{Field, Line, Packets, Width};
 use wire::{Places, Span};
 
 /// Bytes before the data of a command: the headers of Ethernet, AoE and its ATA section.
@@ -24,8 +24,8 @@ pub(crate) const LANE: Field = Field { at: 20, width: Width::Byte };
 const FRAME_BYTES_MIN: u32 = 60;
 
 /// Queues frames of a machine, as far as there is room; `next` puts one into a slot. Whether there were any.
-pub(crate) fn queue(
-    packets: &mut Packets,
+pub(crate) fn queue<L: Line>(
+    packets: &mut Packets<L>,
     arena: &mut Arena,
     mut next: impl FnMut(&mut Arena, Span) -> Option<u32>,
 ) -> bool {

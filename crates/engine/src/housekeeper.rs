@@ -7,7 +7,7 @@ use crate::files::Files;
 use crate::message::{InterfaceMessage, Message};
 use crate::state::Keeper;
 use reactor::mailbox::Sender;
-use reactor::packet::Socket;
+use reactor::packet::{Line, Socket};
 use scsi::{Damaged, Home};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Something that blocks.
-pub(crate) enum Job {
+pub(crate) enum Job<L: Line = Socket> {
     /// Keep (or with empty bytes remove) a unit's reservation state; then [`Message::Persisted`].
     Persist {
         /// The unit.
@@ -40,24 +40,24 @@ pub(crate) enum Job {
         core: usize,
     },
     /// Close a socket of one.
-    Close(Socket),
+    Close(L),
     /// End.
     Stop,
 }
 
 /// What the housekeeper looks after.
-pub(crate) struct Housekeeper {
+pub(crate) struct Housekeeper<L: Line = Socket> {
     /// Where state is kept.
     state_dir: Option<PathBuf>,
     /// Serial numbers of the units: names of their files.
     serials: Vec<String>,
     /// To the cores.
-    cores: Vec<Sender<Message>>,
+    cores: Vec<Sender<Message<L>>>,
 }
 
-impl Housekeeper {
+impl<L: Line> Housekeeper<L> {
     /// For what cores share, who are posted to by `mail`.
-    pub(crate) fn new(shared: &Shared, mail: &[Sender<Message>]) -> Housekeeper {
+    pub(crate) fn new(shared: &Shared<L>, mail: &[Sender<Message<L>>]) -> Housekeeper<L> {
         Housekeeper {
             state_dir: shared.config.state_dir.clone(),
             serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
@@ -66,7 +66,7 @@ impl Housekeeper {
     }
 
     /// Works until [`Job::Stop`], or until nobody can send jobs any more. Returns whether all that is kept is durable.
-    pub(crate) fn run(self, jobs: &mpsc::Receiver<Job>) -> bool {
+    pub(crate) fn run(self, jobs: &mpsc::Receiver<Job<L>>) -> bool {
         let mut keeper = Keeper::default();
         let mut settle_at = Instant::now();
         loop {
@@ -97,14 +97,15 @@ impl Housekeeper {
     }
 
     /// Does a job. Whether it was not [`Job::Stop`].
-    pub(crate) fn act(&self, keeper: &mut Keeper, job: Job) -> bool {
+    pub(crate) fn act(&self, keeper: &mut Keeper, job: Job<L>) -> bool {
         match job {
             Job::Persist { unit, state, is_final, core } => {
                 let ok = self.persist(keeper, unit, &state, is_final);
                 self.cores[core].post(Message::Persisted { unit, ok });
             }
             Job::OpenInterface { interface, index, core } => {
-                let message = InterfaceMessage::Opened(crate::core::open(&interface));
+                let message =
+                    InterfaceMessage::Opened(L::open(&crate::core::setup(&interface), interface.cores.len()));
                 self.cores[core].post(Message::Interface { index, message });
             }
             Job::Close(socket) => drop(socket),

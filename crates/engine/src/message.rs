@@ -6,7 +6,7 @@ use crate::transport::Transport;
 use proto::time::Time;
 use proto::verbs::{Command, FunctionId};
 use reactor::io::Handle;
-use reactor::packet::Socket;
+use reactor::packet::{Line, Socket};
 use scsi::nexus::Reach;
 use scsi::{HomeReply, HomeRequest, NexusId, Publish};
 use std::fmt;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use wire::aoe::Mac;
 
 /// A message to a core.
-pub(crate) enum Message {
+pub(crate) enum Message<L: Line = Socket> {
     /// A logged-in connection moves here.
     Adopt(Box<Migrant>),
     /// A peer asks for a connection by an RDMA device, which is to be served here.
@@ -159,7 +159,7 @@ pub(crate) enum Message {
         /// Its index in the configuration.
         index: usize,
         /// What about it.
-        message: InterfaceMessage,
+        message: InterfaceMessage<L>,
     },
     /// Blocks that AoE's commands wait for have been changed: see `core::aoe::order`.
     ChangeEnded,
@@ -190,7 +190,7 @@ pub(crate) enum GateMessage {
 }
 
 /// Steps of serving a network interface again that was removed, or is another now.
-pub(crate) enum InterfaceMessage {
+pub(crate) enum InterfaceMessage<L: Line = Socket> {
     /// To its first core: look at it.
     Look,
     /// To its cores: take and send nothing more there, end its sessions, and say `Closed`.
@@ -198,9 +198,9 @@ pub(crate) enum InterfaceMessage {
     /// To its first core: one of them has.
     Closed,
     /// To its first core: these are the new sockets, one for each core; or there are none.
-    Opened(io::Result<Vec<Socket>>),
+    Opened(io::Result<Vec<L>>),
     /// To its cores: serve it.
-    Serve(Box<Socket>),
+    Serve(Box<L>),
 }
 
 /// Who waits for a home's answer.

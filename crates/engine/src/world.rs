@@ -3,14 +3,15 @@
 
 use crate::config::Config;
 use crate::core::{Core, Shared};
-use crate::daemon::{Listening, Units, share};
+use crate::daemon::{Listening, Units, open_interfaces, share};
 pub use crate::files::{Created, Files};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
 use crate::opening::Opened;
 use crate::state::Keeper;
 use reactor::io::{Completion, Handle, Io, Wait};
-use reactor::mailbox::{self, Sender};
+use reactor::mailbox::{self, Mailbox, Sender};
+use reactor::packet::Setup;
 use reactor::wake::Waker;
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -19,26 +20,28 @@ use store::lane::Backend;
 /// A target's cores.
 pub struct Cores<I: Io> {
     cores: Vec<Seat<I>>,
-    mail: Vec<Sender<Message>>,
-    housekeeper: Housekeeper,
+    mail: Vec<Sender<Message<I::Line>>>,
+    housekeeper: Housekeeper<I::Line>,
     keeper: Keeper,
-    jobs: mpsc::Receiver<Job>,
+    jobs: mpsc::Receiver<Job<I::Line>>,
     /// The next one.
-    job: Option<Job>,
+    job: Option<Job<I::Line>>,
 }
 
 struct Seat<I: Io> {
     core: Core<I>,
     waker: Waker,
     completions: Vec<Completion>,
-    messages: Vec<Message>,
+    messages: Vec<Message<I::Line>>,
 }
 
 /// What of a core's is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InUse {
-    /// Connections.
-    pub connections: usize,
+    /// Connections of streams.
+    pub streams: usize,
+    /// Frames that were received and not given back.
+    pub frames: u32,
     /// Tasks.
     pub tasks: usize,
     /// Bytes of buffers.
@@ -46,24 +49,27 @@ pub struct InUse {
 }
 
 impl<I: Io> Cores<I> {
-    /// Cores that listen, each portal of the configuration at one of `listeners`, serve its LUNs from `stores`, and keep what
-    /// they keep in `files`. `io` is
-    /// given each core's index, and what the core is called by: [`Waker::get_up`] is due at the beginning of each of its turns.
+    /// Cores that listen at `listeners`, one for each portal of the configuration, serve its LUNs from `stores`, and keep in `files`
+    /// what must survive a restart. `lines` opens those of an interface, one for each of so many cores. `io` is called with each
+    /// core's index and its waker: [`Waker::get_up`] is due at the beginning of each of its turns.
     ///
     /// # Errors
-    /// When the system has no descriptors.
+    /// When the system has no descriptors, or a core has too little memory for the frames of its lines.
     pub fn new(
         config: Config,
         stores: Vec<Arc<dyn Backend<I>>>,
         listeners: Vec<Handle>,
         files: Box<dyn Files>,
+        lines: impl FnMut(&Setup<'_>, usize) -> io::Result<Vec<I::Line>>,
         mut io: impl FnMut(usize, Waker) -> I,
     ) -> io::Result<Cores<I>> {
         let opened = |store| Opened { store, failed: None, losses: Arc::default() };
         let opened: Vec<Opened<I>> = stores.into_iter().map(opened).collect();
         let units = Units::of(&config, &opened, &*files);
-        let mailboxes = mailbox::mesh::<Message>(config.cores.len())?;
-        let mail: Vec<Sender<Message>> = (0..mailboxes.len()).map(|core| mailboxes[0].sender(core)).collect();
+        let lines = open_interfaces(&config, lines)?;
+        let mailboxes = mailbox::mesh::<Message<I::Line>>(config.cores.len())?;
+        let mail: Vec<Sender<Message<I::Line>>> =
+            (0..mailboxes.len()).map(|core| mailboxes[0].sender(core)).collect();
         let (sender, jobs) = mpsc::channel();
         let listening = Listening {
             addresses: config.portals.iter().map(|portal| portal.listen).collect(),
@@ -74,7 +80,7 @@ impl<I: Io> Cores<I> {
         let shared = Arc::new(share(config, listening, i32::MAX, sender));
         let housekeeper = Housekeeper::new(&shared, &mail);
         let mut homes: Vec<_> = units.homes.into_iter().map(Some).collect();
-        let mut seat = |(me, mailbox): (usize, mailbox::Mailbox<Message>)| {
+        let mut seat = |me: usize, mailbox: Mailbox<Message<I::Line>>, lines| {
             let lane =
                 |(unit, opened): (usize, &Opened<I>)| opened.store.clone().lane(Core::<I>::lane_tags(unit));
             let lanes = opened.iter().enumerate().map(lane).collect();
@@ -82,11 +88,14 @@ impl<I: Io> Cores<I> {
             let homes = own.map(|(core, home)| if *core == me { home.take() } else { None }).collect();
             let (waker, views) = (mailbox.waker(), units.views.clone());
             let io = io(me, waker.clone());
-            let mut core = Core::new(me, io, Arc::<Shared>::clone(&shared), mailbox, views, lanes, homes);
+            let mut core =
+                Core::new(me, io, Arc::<Shared<I::Line>>::clone(&shared), mailbox, views, lanes, homes);
+            core.serve_interfaces(lines)?;
             core.open_portals();
-            Seat { core, waker, completions: Vec::new(), messages: Vec::new() }
+            Ok(Seat { core, waker, completions: Vec::new(), messages: Vec::new() })
         };
-        let cores = mailboxes.into_iter().enumerate().map(&mut seat).collect();
+        let each = mailboxes.into_iter().zip(lines).enumerate();
+        let cores = each.map(|(me, (mailbox, lines))| seat(me, mailbox, lines)).collect::<io::Result<_>>()?;
         Ok(Cores { cores, mail, housekeeper, keeper: Keeper::new(files), jobs, job: None })
     }
 
@@ -141,7 +150,7 @@ impl<I: Io> Cores<I> {
     /// What of a core's is in use.
     pub fn in_use(&mut self, core: usize) -> InUse {
         let core = &mut self.cores[core].core;
-        let (connections, tasks) = core.in_use();
-        InUse { connections, tasks, buffer_bytes: core.io().arena().in_use() }
+        let (streams, frames, tasks) = core.in_use();
+        InUse { streams, frames, tasks, buffer_bytes: core.io().arena().in_use() }
     }
 }

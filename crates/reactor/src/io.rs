@@ -1,7 +1,8 @@
 //! What a core may ask of the kernel.
 
+use crate::packet::Line;
 use proto::stream::Segment;
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use std::net::SocketAddr;
 use std::time::Duration;
 use wire::Places;
@@ -52,8 +53,14 @@ pub enum Allocate {
 /// once; places lent to a request come back with its completion. There is exactly one completion for each request, and
 /// it comes with a turn. A socket has at most one recv and one send in flight.
 pub trait Io {
+    /// What frames come from and go to.
+    type Line: Line;
+
     /// Time now; moves only in `turn`, and not in each of those that find nothing to do.
     fn now(&self) -> Time;
+
+    /// The time now, by the clock that stamps frames as they come in ([`crate::packet::Packets::stamped_frame`]).
+    fn stamp(&self) -> Stamp;
 
     /// Processor time that this core's thread has used, spinning included.
     fn processor_time(&self) -> Duration;
@@ -102,6 +109,11 @@ pub trait Io {
 
     /// Completes when something can be read from a descriptor, which may be one in nonblocking mode.
     fn watch(&mut self, descriptor: Handle, tag: Tag);
+
+    /// The same, where peers are heard: counts for [`Io::is_shared`].
+    fn watch_peers(&mut self, descriptor: Handle, tag: Tag) {
+        self.watch(descriptor, tag);
+    }
 
     /// Completes when a socket has room for more to send, which it had not. [`Io::unwatch`] ends this, too.
     fn watch_room(&mut self, socket: Handle, tag: Tag);

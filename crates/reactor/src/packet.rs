@@ -17,21 +17,22 @@
 //! within the arena would save that copy, but the kernel fills its places in turn: one frame that waits for a slow store
 //! would stop all others, and end each sleep at once.
 
+mod batch;
 mod filter;
+mod line;
 mod ring;
 mod socket;
 
 pub use filter::{Condition, Field, Width};
+pub use line::{Arrival, Line, Shape, Unsent};
 pub use ring::now;
-pub use socket::{Setup, Socket, open};
+pub use socket::{HEADER_BYTES, Setup, Socket, open};
 
 use crate::io::Handle;
-use crate::memory::{Arena, LARGE_BYTES, Loan};
+use crate::memory::{Arena, LARGE_BYTES};
 use proto::time::Stamp;
-use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
-use std::ptr;
 use wire::{Places, Span};
 
 /// Frames that one system call sends, or one call of `receive` takes.
@@ -40,8 +41,9 @@ const BATCH: usize = 64;
 const PAYLOAD_ALIGNMENT: u32 = 512;
 
 /// Frames of one core on one interface.
-pub struct Packets {
-    socket: Socket,
+pub struct Packets<L: Line = Socket> {
+    line: L,
+    batch: Box<L::Batch>,
     blocks: Vec<Places>,
     slots: Slots,
     receiving: Vec<Span>,
@@ -50,16 +52,15 @@ pub struct Packets {
     sending: Vec<Span>,
     /// Frames to send, oldest first.
     queued: VecDeque<Span>,
-    batch: Box<Batch>,
     dropped: u64,
 }
 
 /// There is not enough memory for the slots of this socket.
 #[derive(Debug)]
-pub struct NoRoom(pub Socket);
+pub struct NoRoom<L: Line = Socket>(pub L);
 
-impl From<NoRoom> for io::Error {
-    fn from(_: NoRoom) -> io::Error {
+impl<L: Line> From<NoRoom<L>> for io::Error {
+    fn from(_: NoRoom<L>) -> io::Error {
         let words = "too little memory is left for the frames of a network interface";
         io::Error::new(io::ErrorKind::OutOfMemory, words)
     }
@@ -76,28 +77,28 @@ struct Slots {
     room: u32,
 }
 
-impl Packets {
+impl<L: Line> Packets<L> {
     /// Takes buffers for the slots of a socket.
     ///
     /// # Errors
     /// When the arena has not enough.
-    pub fn new(socket: Socket, arena: &mut Arena) -> Result<Packets, NoRoom> {
-        let slots = Slots::of(&socket);
+    pub fn new(line: L, arena: &mut Arena) -> Result<Packets<L>, NoRoom<L>> {
+        let shape = line.shape();
+        let slots = Slots::of(shape, line.mtu());
         let mut packets = Packets {
             slots,
             blocks: Vec::new(),
             receiving: Vec::new(),
             arrived: VecDeque::with_capacity(BATCH),
             sending: Vec::new(),
-            queued: VecDeque::with_capacity(socket.slots as usize),
-            batch: Box::new(Batch::new()),
+            queued: VecDeque::with_capacity(shape.slots as usize),
             dropped: 0,
-            socket,
+            batch: Box::default(),
+            line,
         };
-        let (frames, room) = (packets.socket.frames, packets.socket.slots);
-        let got = packets.take(arena, frames).and_then(|receiving| {
+        let got = packets.take(arena, shape.frames).and_then(|receiving| {
             packets.receiving = receiving;
-            packets.take(arena, room)
+            packets.take(arena, shape.slots)
         });
         match got {
             Some(sending) => packets.sending = sending,
@@ -108,44 +109,36 @@ impl Packets {
 
     /// To be watched: readable when a frame has come, or there is trouble.
     pub fn handle(&self) -> Handle {
-        self.socket.handle()
+        self.line.handle()
     }
 
     /// The interface's address.
     pub fn mac(&self) -> [u8; 6] {
-        self.socket.mac()
+        self.line.mac()
     }
 
     /// The largest payload of a frame, when the socket was opened.
     pub fn mtu(&self) -> u32 {
-        self.socket.mtu()
+        self.line.mtu()
     }
 
-    /// Why nothing will come or go any more as it did, if so: see [`Socket::outdated`].
+    /// Why nothing will come or go any more as it did, if so: see [`Line::outdated`].
     pub fn outdated(&self) -> Option<String> {
-        self.socket.outdated()
+        self.line.outdated()
     }
 
     /// Takes what has come, without a system call, as far as slots are free for it. Whether there may be more.
     pub fn receive(&mut self, arena: &mut Arena) -> bool {
         for _ in 0..BATCH {
-            let (Some(frame), Some(slot)) = (self.socket.ring.first(), self.receiving.last()) else {
-                return false;
-            };
-            // Longer than the interface's frames were when the slots were made, or cut off.
-            if frame.len > self.slots.room || !frame.is_whole() {
-                self.dropped += 1;
-            } else {
-                let slot = slot.slice(0, frame.len);
-                let to = arena.lend(slot, Loan::Write);
-                // SAFETY: the slot is ours, nobody else has this part of its buffer, and it has room for the frame,
-                // which is given back below.
-                unsafe { frame.copy(to) };
-                arena.unlend(slot, Loan::Write);
-                self.receiving.pop();
-                self.arrived.push_back((slot, frame.came));
+            let Some(slot) = self.receiving.last() else { return false };
+            match self.line.receive(arena, *slot) {
+                Arrival::Nothing => return false,
+                Arrival::Cut => self.dropped += 1,
+                Arrival::Frame { len, came } => {
+                    self.arrived.push_back((slot.slice(0, len), came));
+                    self.receiving.pop();
+                }
             }
-            self.socket.ring.advance();
         }
         true
     }
@@ -155,7 +148,7 @@ impl Packets {
     /// # Errors
     /// Each of them once, and receiving goes on: the interface went down (and may come up again), or has gone.
     pub fn trouble(&self) -> io::Result<()> {
-        self.socket.error()
+        self.line.trouble()
     }
 
     /// Whether a slot is free to receive into. While none is, watching would not wait, for what is there is not taken.
@@ -210,18 +203,12 @@ impl Packets {
     pub fn flush(&mut self, arena: &mut Arena) -> io::Result<bool> {
         let mut result = Ok(());
         while !self.queued.is_empty() {
-            self.batch.lend(arena, self.queued.iter().copied());
-            let sent = self.batch.send(self.handle());
-            self.batch.unlend(arena);
-            match sent {
+            match self.line.send(&mut self.batch, arena, self.queued.iter().copied()) {
                 Ok(count) => self.done(count),
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                // A queue of the interface is full, and the frame is lost as on any wire.
-                Err(Errno::NOBUFS) => self.done(1),
-                Err(errno) => {
+                Err(Unsent::Full) => break,
+                Err(Unsent::Lost(why)) => {
                     self.done(1);
-                    result = Err(self.socket.explain(errno));
+                    result = why.map_or(result, Err);
                 }
             }
         }
@@ -230,16 +217,16 @@ impl Packets {
 
     /// Frames that were for us and that there was no room for, so far.
     pub fn dropped(&mut self) -> u64 {
-        self.dropped += u64::from(self.socket.drops());
+        self.dropped += u64::from(self.line.drops());
         self.dropped
     }
 
     /// Ends it. All slots go back to the arena, also those of frames that were not released; one that is lent is reused
     /// only when that has ended. Who drops the socket, on which nothing is watched any more, waits for the kernel: tens
     /// of milliseconds.
-    pub fn close(self, arena: &mut Arena) -> Socket {
+    pub fn close(self, arena: &mut Arena) -> L {
         self.blocks.iter().for_each(|block| arena.give(block));
-        self.socket
+        self.line
     }
 
     /// The oldest `count` frames have been sent.
@@ -264,9 +251,9 @@ impl Packets {
 }
 
 impl Slots {
-    fn of(socket: &Socket) -> Slots {
-        let lead = socket.header.next_multiple_of(PAYLOAD_ALIGNMENT) - socket.header;
-        let room = socket.frame_bytes();
+    fn of(shape: Shape, mtu: u32) -> Slots {
+        let lead = shape.header.next_multiple_of(PAYLOAD_ALIGNMENT) - shape.header;
+        let room = HEADER_BYTES + mtu;
         Slots { bytes: (lead + room).next_multiple_of(PAYLOAD_ALIGNMENT), lead, room }
     }
 
@@ -274,49 +261,4 @@ impl Slots {
     fn whole(self, frame: Span) -> Span {
         Span { len: self.room, ..frame }
     }
-}
-
-/// What the kernel is told of the frames of one system call.
-struct Batch {
-    spans: Vec<Span>,
-    vectors: [libc::iovec; BATCH],
-    messages: [libc::mmsghdr; BATCH],
-}
-
-impl Batch {
-    fn new() -> Batch {
-        // SAFETY: a mmsghdr of zeros is a valid, empty one.
-        let message = unsafe { std::mem::zeroed() };
-        let vector = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-        Batch { spans: Vec::with_capacity(BATCH), vectors: [vector; BATCH], messages: [message; BATCH] }
-    }
-
-    /// Lends the first spans, and makes messages of them.
-    fn lend(&mut self, arena: &mut Arena, spans: impl Iterator<Item = Span>) {
-        let entries = self.vectors.iter_mut().zip(&mut self.messages);
-        for (span, (vector, message)) in spans.zip(entries) {
-            *vector =
-                libc::iovec { iov_base: arena.lend(span, Loan::Read).cast(), iov_len: span.len as usize };
-            message.msg_hdr.msg_iov = vector;
-            message.msg_hdr.msg_iovlen = 1;
-            self.spans.push(span);
-        }
-    }
-
-    /// Ends the loans.
-    fn unlend(&mut self, arena: &mut Arena) {
-        self.spans.drain(..).for_each(|span| arena.unlend(span, Loan::Read));
-    }
-
-    /// Sends what is lent; the number of frames.
-    fn send(&mut self, socket: Handle) -> Result<usize, Errno> {
-        let (messages, count) = (self.messages.as_mut_ptr(), self.spans.len() as u32);
-        // SAFETY: the first `count` messages each have one vector of ours, whose bytes are lent for reading.
-        counted(unsafe { libc::sendmmsg(socket.0, messages, count, libc::MSG_DONTWAIT) })
-    }
-}
-
-fn counted(result: i32) -> Result<usize, Errno> {
-    let errno = || Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO);
-    usize::try_from(result).map_err(|_| errno())
 }

@@ -47,6 +47,15 @@ pub struct Stream {
     gathers_since: Option<Time>,
 }
 
+/// A send that has not completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InFlight {
+    /// When it began.
+    pub since: Time,
+    /// All its bytes: how many of them have left is not known before it completes.
+    pub bytes: u64,
+}
+
 /// How the stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
@@ -156,7 +165,7 @@ impl Stream {
         io: &mut I,
         machine: &mut M,
     ) -> Option<Result<u32, Errno>> {
-        if self.receiver.expects_more() && self.end.is_none() && machine.owes() {
+        if self.receiver.take_filled() && self.end.is_none() && machine.owes() {
             let since = *self.gathers_since.get_or_insert(io.now());
             if io.now().since(since) < GATHER_FOR {
                 self.wants_flush = true;
@@ -233,9 +242,9 @@ impl Stream {
         self.socket
     }
 
-    /// Since when the send in flight has been in flight.
-    pub fn sends_since(&self) -> Option<Time> {
-        self.sender.sends_since()
+    /// The send in flight.
+    pub fn in_flight(&self) -> Option<InFlight> {
+        self.sender.in_flight()
     }
 
     /// Ends the connection: what is in flight completes soon, then the stream is quiet and can be closed.

@@ -10,12 +10,13 @@ use crate::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use crate::memory::Arena;
 use crate::neighbours::Neighbours;
 use crate::net;
+use crate::packet;
 use crate::wake::Waker;
 use hot::{Direct, Hot};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use proto::stream::Segment;
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use requests::{Kind, Request, Requests};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
 use std::io;
@@ -105,7 +106,7 @@ impl Uring {
             | Kind::Connect { .. }
             | Kind::Receive { .. }
             | Kind::Send { .. }
-            | Kind::Watch { .. }
+            | Kind::Peers { .. }
             | Kind::Drain
             | Kind::Bare => self.push(&entry),
         }
@@ -146,8 +147,7 @@ impl Uring {
         self.ready.push(Completion { tag, result });
     }
 
-    fn poll(&mut self, descriptor: Handle, what: i16, tag: Tag) {
-        let kind = if what == libc::POLLIN { Kind::Watch { descriptor: descriptor.0 } } else { Kind::Bare };
+    fn poll(&mut self, descriptor: Handle, what: i16, tag: Tag, kind: Kind) {
         self.start(tag, kind, |_, _, _| opcode::PollAdd::new(Fd(descriptor.0), what as u32).build());
     }
 
@@ -263,7 +263,7 @@ impl Uring {
                 self.hot.received(socket, request.since, self.now);
                 self.neighbours.received(Handle(socket), self.now);
             }
-            Kind::Watch { descriptor } => self.neighbours.received(Handle(descriptor), self.now),
+            Kind::Peers { descriptor } => self.neighbours.received(Handle(descriptor), self.now),
             Kind::Fill | Kind::Drain | Kind::Bare => {}
         }
         completions.push(Completion { tag: request.tag, result });
@@ -321,8 +321,14 @@ impl Uring {
 }
 
 impl Io for Uring {
+    type Line = packet::Socket;
+
     fn now(&self) -> Time {
         self.now
+    }
+
+    fn stamp(&self) -> Stamp {
+        packet::now()
     }
 
     fn processor_time(&self) -> Duration {
@@ -412,11 +418,15 @@ impl Io for Uring {
     }
 
     fn watch(&mut self, descriptor: Handle, tag: Tag) {
-        self.poll(descriptor, libc::POLLIN, tag);
+        self.poll(descriptor, libc::POLLIN, tag, Kind::Bare);
+    }
+
+    fn watch_peers(&mut self, descriptor: Handle, tag: Tag) {
+        self.poll(descriptor, libc::POLLIN, tag, Kind::Peers { descriptor: descriptor.0 });
     }
 
     fn watch_room(&mut self, socket: Handle, tag: Tag) {
-        self.poll(socket, libc::POLLOUT, tag);
+        self.poll(socket, libc::POLLOUT, tag, Kind::Bare);
     }
 
     fn unwatch(&mut self, tag: Tag) {

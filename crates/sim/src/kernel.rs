@@ -2,11 +2,12 @@
 
 mod files;
 
+use crate::ethernet::{self, Line};
 use crate::net::{End, Event, Request, Shared};
 use crate::rogue;
 use fastrand::Rng;
 use proto::stream::Segment;
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES, Loan};
 use reactor::neighbours::Neighbours;
@@ -19,6 +20,7 @@ use wire::{Places, Span};
 /// The coarsest alignment of a disk.
 pub(crate) const GRAIN_BYTES_MAX: u32 = 4096;
 
+const ECANCELED: Errno = Errno(125);
 const ECONNREFUSED: Errno = Errno(111);
 const ECONNRESET: Errno = Errno(104);
 const EPIPE: Errno = Errno(32);
@@ -77,6 +79,13 @@ enum Job {
         sent: u32,
     },
     Watch,
+    /// Frames of a line.
+    Frames {
+        line: Handle,
+    },
+    /// Room at a line.
+    Room,
+    Unwatched,
     Read {
         file: Handle,
         at: u64,
@@ -159,7 +168,9 @@ impl Kernel {
             }
             Job::Receive { socket, into } => self.receive_now(socket, into, request),
             Job::Send { socket, from, sent } => self.send_on(socket, from, sent, request),
-            Job::Watch => Some(Ok(0)),
+            Job::Watch | Job::Room => Some(Ok(0)),
+            Job::Frames { line } => self.frames_now(line, request),
+            Job::Unwatched => Some(Err(ECANCELED)),
             Job::Read { file, at, into } => Some(self.read_now_from(file, at, into)),
             Job::Write { file, at, from, durable } => Some(self.write_now_to(file, at, from, durable)),
             Job::Sync { file, dirty } => Some(self.sync_now(file, &dirty)),
@@ -185,6 +196,11 @@ impl Kernel {
             Some(handle) => Some(Ok(handle.0 as u32)),
             None => self.wait(request, Job::Accept { listener }),
         }
+    }
+
+    fn frames_now(&mut self, line: Handle, request: Request) -> Option<Result<u32, Errno>> {
+        let has_frames = self.net.borrow_mut().has_frames(line, (self.host, request));
+        if has_frames { Some(Ok(0)) } else { self.wait(request, Job::Frames { line }) }
     }
 
     fn receive_now(&mut self, socket: Handle, into: Places, request: Request) -> Option<Result<u32, Errno>> {
@@ -288,8 +304,14 @@ fn gather(arena: &Arena, spans: &[Span], skip: u32, count: u32) -> Vec<u8> {
 }
 
 impl Io for Kernel {
+    type Line = Line;
+
     fn now(&self) -> Time {
         self.now
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp(self.net.borrow().now.0)
     }
 
     fn processor_time(&self) -> Duration {
@@ -375,18 +397,32 @@ impl Io for Kernel {
         Some(Ok(count as u32))
     }
 
-    /// Readable or not: whoever watches looks for himself, and watches again.
-    fn watch(&mut self, _descriptor: Handle, tag: Tag) {
+    /// Readable or not: whoever watches looks for himself, and watches again; but a line is watched.
+    fn watch(&mut self, descriptor: Handle, tag: Tag) {
+        if ethernet::is_line(descriptor) {
+            return self.begin(tag, Job::Frames { line: descriptor }, Duration::ZERO);
+        }
         let after = self.net.borrow_mut().nanos(10_000, 100_000);
         self.begin(tag, Job::Watch, after);
     }
 
-    fn watch_room(&mut self, _socket: Handle, _tag: Tag) {
-        unimplemented_here("watching sockets");
+    /// What a line was given leaves behind the turn.
+    fn watch_room(&mut self, _socket: Handle, tag: Tag) {
+        let after = self.net.borrow_mut().nanos(1_000, 50_000);
+        self.begin(tag, Job::Room, after);
     }
 
-    fn unwatch(&mut self, _tag: Tag) {
-        unimplemented_here("watching descriptors");
+    fn unwatch(&mut self, tag: Tag) {
+        let is_it = |entry: &Slot| {
+            entry.tag == tag && matches!(entry.job, Job::Watch | Job::Frames { .. } | Job::Room)
+        };
+        let Some(slot) = self.requests.iter().position(is_it) else { return };
+        let entry = &mut self.requests[slot];
+        entry.job = Job::Unwatched;
+        let request = Request { slot: slot as u32, serial: entry.serial };
+        let mut net = self.net.borrow_mut();
+        let now = net.now;
+        net.at(now, Event::Go { host: self.host, request });
     }
 
     fn shutdown(&mut self, socket: Handle) {
@@ -427,8 +463,4 @@ impl Io for Kernel {
         self.now = self.net.borrow().now;
         completions.append(&mut self.ready);
     }
-}
-
-fn unimplemented_here(what: &str) -> ! {
-    panic!("the simulated world has none of it: {what}")
 }

@@ -55,7 +55,12 @@ fn main() -> ExitCode {
                 if arguments.trace {
                     print!("{}", ran.trace);
                 }
-                println!("seed {seed}: {} commands in {:.2?}", ran.commands, begun.elapsed());
+                println!(
+                    "seed {seed}: {} commands, {} turns in {:.2?}",
+                    ran.commands,
+                    ran.turns,
+                    begun.elapsed()
+                );
                 ExitCode::SUCCESS
             }
             Err(Failure { what, trace }) => {

@@ -2,6 +2,7 @@
 //! or never.
 
 use crate::disk::{Disk, Faults, Loss, disk_of};
+use crate::ethernet::Ethernet;
 use crate::trace::Trace;
 use fastrand::Rng;
 use proto::time::Time;
@@ -31,6 +32,8 @@ pub(crate) enum Event {
     Go { host: usize, request: Request },
     /// Something arrives at a socket.
     Arrive { socket: Socket },
+    /// A frame arrives.
+    Land { flight: u64 },
     /// A connection breaks, or does so from time to time.
     Fault,
 }
@@ -134,6 +137,7 @@ pub(crate) struct Net {
     pub(crate) faults: Faults,
     /// What disks have lost that nobody has looked at.
     pub(crate) losses: Vec<Loss>,
+    pub(crate) ethernet: Option<Ethernet>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     next_event: u64,
     next_serial: u64,
@@ -152,6 +156,7 @@ impl Net {
             disks: Vec::new(),
             faults: Faults::NONE,
             losses: Vec::new(),
+            ethernet: None,
             events: BinaryHeap::new(),
             next_event: 0,
             next_serial: 1,

@@ -191,7 +191,9 @@ impl Stage {
         let kernel = |core, waker| Kernel::new(core, net.clone(), 128 << 20, Some(waker), 0);
         let store: Arc<dyn Backend<Kernel>> = store::open_ram(1 << 20).unwrap();
         let folder = Folder::new(Rng::with_seed(0), 0);
-        let cores = Cores::new(config, vec![store], vec![listener], Box::new(folder), kernel).unwrap();
+        let cores =
+            Cores::new(config, vec![store], vec![listener], Box::new(folder), |_, _| Ok(Vec::new()), kernel)
+                .unwrap();
         let kernel = Kernel::new(HOST, net.clone(), 64 << 20, None, 0);
         let wait = Some(Wait::No);
         let mut stage = Stage { net, cores, wait, kernel, protocol, link: None, events: Vec::new() };
@@ -225,7 +227,7 @@ impl Stage {
                         self.host(host).go(request);
                     }
                 }
-                Event::Fault => {}
+                Event::Land { .. } | Event::Fault => {}
             }
         }
     }

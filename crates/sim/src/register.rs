@@ -18,11 +18,20 @@ pub(crate) const STAMP_BYTES: usize = 16;
 const NOBODY: usize = usize::MAX;
 /// Of numbers of writes whose blocks have all the same bytes.
 const SAME: u64 = 1 << 63;
+/// Of numbers of writes that may take effect again and again until they end.
+const AGAIN: u64 = 1 << 62;
 const NEVER: Time = Time(u64::MAX);
 
 /// Names a write; 0 are the zeros that were there at the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct WriteId(pub(crate) u64);
+
+impl WriteId {
+    /// Whether it may take effect again.
+    fn is_repeated(self) -> bool {
+        self.0 & AGAIN != 0
+    }
+}
 
 /// A range of blocks of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +63,8 @@ struct Candidate {
     end: Time,
     /// It took effect.
     is_sure: bool,
+    /// By then, if so.
+    sure_by: Time,
     /// If it took effect, a power failure does not undo it.
     is_durable: bool,
     /// A power failure has left this or another one.
@@ -63,10 +74,27 @@ struct Candidate {
 }
 
 impl Candidate {
+    /// One that surely took effect by this time, for good.
+    fn settled(id: WriteId, at: Time) -> Candidate {
+        let one = Candidate::new(id, NOBODY, at);
+        Candidate { end: at, is_sure: true, sure_by: at, is_durable: true, ..one }
+    }
+
+    /// It took effect some time ago.
+    fn has_landed(&mut self, now: Time) {
+        (self.is_sure, self.sure_by) = (true, self.sure_by.min(self.end).min(now));
+    }
+
+    /// Whether it may still take effect, whatever happens to the target.
+    fn goes_on(&self) -> bool {
+        self.id.is_repeated() && self.end == NEVER
+    }
+
     /// One that takes effect from now on, or not.
     fn new(id: WriteId, by: usize, start: Time) -> Candidate {
         let (is_sure, is_durable, is_left, is_lost) = (false, false, false, false);
-        Candidate { id, shows: id, by, start, end: NEVER, is_sure, is_durable, is_left, is_lost }
+        let (end, sure_by) = (NEVER, NEVER);
+        Candidate { id, shows: id, by, start, end, is_sure, sure_by, is_durable, is_left, is_lost }
     }
 }
 
@@ -103,8 +131,7 @@ pub(crate) struct Registers {
 
 impl Registers {
     pub(crate) fn new(initiators: usize, units: usize, blocks: u32, may_lose: bool) -> Registers {
-        let zeros = Candidate::new(WriteId(0), NOBODY, Time(0));
-        let zeros = Candidate { end: Time(0), is_sure: true, is_durable: true, ..zeros };
+        let zeros = Candidate::settled(WriteId(0), Time(0));
         let (owed, known) = (vec![vec![None; units]; initiators], vec![false; initiators]);
         let units = vec![vec![vec![zeros]; blocks as usize]; units];
         Registers {
@@ -126,8 +153,17 @@ impl Registers {
 
     /// An initiator's write begins; its bytes.
     pub(crate) fn begin_write(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
+        self.begin_stamped(now, by, range, 0)
+    }
+
+    /// The same of one that may take effect again and again until it ends.
+    pub(crate) fn begin_repeated(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
+        self.begin_stamped(now, by, range, AGAIN)
+    }
+
+    fn begin_stamped(&mut self, now: Time, by: usize, range: Range, kind: u64) -> (WriteId, Vec<u8>) {
         self.next += 1;
-        let id = WriteId(self.next);
+        let id = WriteId(self.next | kind);
         for candidates in &mut self.units[range.unit][range.indices()] {
             candidates.push(Candidate::new(id, by, now));
         }
@@ -182,7 +218,7 @@ impl Registers {
         self.found(now, began, range, &bytes.repeat(BLOCK_BYTES as usize / STAMP_BYTES))?;
         let is_first = self.swapped.insert((range.unit, range.first, compared.0));
         // Zeros come often, and what is lost comes again.
-        if is_first || compared == WriteId(0) || self.may_lose {
+        if is_first || compared == WriteId(0) || self.may_lose || compared.is_repeated() {
             return Ok(());
         }
         Err(format!("write {} of {range:?} was compared and replaced twice", compared.0))
@@ -204,7 +240,9 @@ impl Registers {
             match candidates.iter_mut().rfind(|one| one.id == id) {
                 Some(one) if fate != Fate::Refused => {
                     one.end = one.end.min(now);
-                    one.is_sure |= matches!(fate, Fate::Done | Fate::Durable);
+                    if matches!(fate, Fate::Done | Fate::Durable) {
+                        one.has_landed(now);
+                    }
                     one.is_durable |= fate == Fate::Durable;
                 }
                 Some(one) if one.is_sure => {
@@ -299,8 +337,7 @@ impl Registers {
             // Reads that begin after this find what is left, unless a write that is under way comes again.
             let at = now.after(Duration::from_nanos(1));
             candidates.retain(|one| one.id != left || one.end == NEVER);
-            let one = Candidate::new(left, NOBODY, at);
-            candidates.push(Candidate { end: at, is_sure: true, is_durable: true, ..one });
+            candidates.push(Candidate::settled(left, at));
         }
         Ok(())
     }
@@ -311,14 +348,21 @@ impl Registers {
         self.known.fill(false);
         self.owed.iter_mut().for_each(|units| units.fill(None));
         for candidates in self.units.iter_mut().flatten() {
-            candidates.iter_mut().for_each(|one| one.end = one.end.min(now));
+            let open = candidates.iter().filter(|one| one.goes_on());
+            let again: Vec<Candidate> = open
+                .map(|one| Candidate { shows: one.shows, ..Candidate::new(one.id, one.by, now) })
+                .collect();
             if loses {
                 let latest = candidates.iter().filter(|one| one.is_durable).map(|one| one.start).max();
                 candidates.retain(|one| Some(one.end) >= latest);
                 for one in candidates.iter_mut() {
-                    (one.start, one.end) = (now, now);
+                    (one.start, one.end, one.sure_by) = (now, now, now);
                     (one.is_sure, one.is_durable, one.is_left) = (false, true, true);
                 }
+                candidates.extend(again);
+            } else {
+                let ends = candidates.iter_mut().filter(|one| !one.goes_on());
+                ends.for_each(|one| one.end = one.end.min(now));
             }
         }
     }
@@ -378,8 +422,10 @@ impl Registers {
             // It has taken effect by now, all of it, and only once; which one, if zeros may be of many, nobody knows.
             let mut shown = candidates.iter_mut().filter(|one| Some(one.shows) == seen && one.end >= surely);
             if is_whole && let (Some(one), None) = (shown.next(), shown.next()) {
-                one.end = one.end.min(now);
-                one.is_sure = true;
+                if !one.id.is_repeated() {
+                    one.end = one.end.min(now);
+                }
+                one.has_landed(now);
                 if std::mem::take(&mut one.is_left) {
                     candidates.retain(|one| !one.is_left);
                 }
@@ -391,7 +437,7 @@ impl Registers {
 
 /// Those that no read may find any more that began at this time or later.
 fn prune(candidates: &mut Vec<Candidate>, since: Time, may_lose: bool) {
-    let stays = |one: &&Candidate| one.is_sure && (one.is_durable || !may_lose) && one.end < since;
+    let stays = |one: &&Candidate| one.is_sure && (one.is_durable || !may_lose) && one.sure_by < since;
     let latest = candidates.iter().filter(stays).map(|one| one.start).max();
     if let Some(latest) = latest {
         candidates.retain(|one| one.end >= latest);
@@ -400,7 +446,7 @@ fn prune(candidates: &mut Vec<Candidate>, since: Time, may_lose: bool) {
 
 /// When the latest write began that surely took effect before a read: what had ended by then is not found.
 fn latest_before(candidates: &[Candidate], read: Time) -> Time {
-    let surely = candidates.iter().filter(|one| one.is_sure && one.end < read);
+    let surely = candidates.iter().filter(|one| one.is_sure && one.sure_by < read);
     surely.map(|one| one.start).max().unwrap_or(Time(0))
 }
 

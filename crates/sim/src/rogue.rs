@@ -10,6 +10,7 @@ use crate::net::Shared;
 use fastrand::Rng;
 use proto::iscsi::initiator::{Event, InitiatorConfig, Request};
 use proto::iscsi::login::{Offers, Plan};
+use proto::time::Time;
 use proto::verbs::{Attribute, TaskId};
 use reactor::crc::crc32c;
 use reactor::io::{self, Handle, Io as _, Tag, Wait};
@@ -27,7 +28,7 @@ pub(crate) const UNIT_BYTES: u64 = 1 << 20;
 /// Apart from what else a seed decides.
 const SALT: u64 = 0x726f_6775_6500_0000;
 const CONNECT: u64 = 3;
-/// Between two of its turns, while others end what they have begun.
+/// Between two times that it does something, while others end what they have begun.
 const SLOW_MICROS: u64 = 40_000;
 /// Commands of one connection.
 const DEPTH: u16 = 64;
@@ -45,6 +46,7 @@ pub(crate) struct Manners {
     silences: u32,
     /// It is ended.
     ends: u32,
+    /// The most between two times that it does something of its own accord.
     pause_micros: u64,
 }
 
@@ -56,7 +58,7 @@ pub(crate) fn draw(seed: u64) -> Option<Manners> {
         lies: [0, 20, 200][rng.usize(0..3)],
         silences: [1, 10, 100][rng.usize(0..3)],
         ends: [1, 10][rng.usize(0..2)],
-        pause_micros: [300, 3000][rng.usize(0..2)],
+        pause_micros: [30, 300, 3000][rng.usize(0..3)],
     })
 }
 
@@ -67,6 +69,8 @@ pub(crate) struct Rogue {
     net: Shared,
     manners: Manners,
     is_leaving: bool,
+    /// When it next does more than take what has come.
+    acts_at: Time,
     calls: Vec<Call>,
     numbers: u64,
     completions: Vec<io::Completion>,
@@ -95,7 +99,8 @@ impl Rogue {
     pub(crate) fn new(host: usize, mut kernel: Kernel, net: Shared, manners: Manners) -> Rogue {
         kernel.lies = manners.lies;
         let (calls, completions) = (Vec::new(), Vec::new());
-        Rogue { kernel, host, net, manners, is_leaving: false, calls, numbers: 0, completions }
+        let acts_at = Time(0);
+        Rogue { kernel, host, net, manners, is_leaving: false, acts_at, calls, numbers: 0, completions }
     }
 
     /// It goes on, but seldom: others may take seconds from now on.
@@ -121,16 +126,24 @@ impl Rogue {
             self.completed(completion);
         }
         self.completions = completions;
+        let now = self.kernel.now();
+        if now >= self.acts_at {
+            self.act(now);
+        }
+        self.net.borrow_mut().wake(self.host, self.acts_at);
+    }
+
+    /// All that it does of its own accord. Bytes that come do not make it do more, or two would drive each other without end.
+    fn act(&mut self, now: Time) {
         let mut calls = std::mem::take(&mut self.calls);
-        calls.iter_mut().for_each(|call| self.act(call));
+        calls.iter_mut().for_each(|call| self.act_on(call));
         calls.extract_if(.., |call| call.is_quiet()).for_each(|call| self.close(call));
         self.calls = calls;
         if self.calls.len() < self.manners.connections && !self.is_leaving {
             self.connect();
         }
-        let mut net = self.net.borrow_mut();
-        let at = net.now.after(net.nanos(10_000, self.manners.pause_micros * 1000));
-        net.wake(self.host, at);
+        let pause = self.net.borrow_mut().nanos(10_000, self.manners.pause_micros * 1000);
+        self.acts_at = now.after(pause);
     }
 
     fn connect(&mut self) {
@@ -202,7 +215,7 @@ impl Rogue {
         Talk::Raw(socket, place)
     }
 
-    fn act(&mut self, call: &mut Call) {
+    fn act_on(&mut self, call: &mut Call) {
         let (silences, ends) = (self.manners.silences, self.manners.ends);
         let ends = self.is_leaving || self.net.borrow_mut().happens(ends);
         if ends && !call.is_over {

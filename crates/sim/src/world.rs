@@ -4,9 +4,11 @@ mod cuts;
 
 pub use cuts::Cuts;
 
+use crate::ata::{self, Ata};
 use crate::attention::Attentions;
 use crate::device::Device;
 use crate::disk::{Cache, Disk, Faults};
+use crate::ethernet::{self, Ethernet, Hazards, Segment};
 use crate::folder::Folder;
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol, SRP_GUID};
 use crate::kernel::{self, GRAIN_BYTES_MAX, Kernel};
@@ -21,6 +23,7 @@ use engine::world::Cores;
 use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::{Handle, Wait};
+use reactor::packet::Setup;
 use rustix::fs::MemfdFlags;
 use std::any::Any;
 use std::cell::RefCell;
@@ -32,16 +35,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use store::lane::Backend;
+use wire::aoe::{Mac, sectors_per_frame};
 
 const PORTAL: &str = "10.0.0.1:3260";
 const TARGET: &str = "iqn.2026-11.io.lunette:sim";
 const UNITS_MAX: usize = 3;
+/// Ten times what the longest runs take.
+const TURNS_MAX: u64 = 1_000_000;
 /// How long everything may take to end once nothing goes wrong any more.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Commands, and so many times 16 blocks, that are enough for one life of the target.
 const EFFORT_MAX: u64 = 15_000;
-/// The scratch buffer of a kernel.
-const OWN_BUFFER_BYTES: u64 = reactor::memory::LARGE_BYTES as u64;
+/// The target's address on Ethernet.
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// What the frames of a core need besides.
+const FRAMES_BYTES: u64 = 16 << 20;
 
 /// A run that went as it should.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,6 +91,7 @@ struct Plan {
     /// What each initiator speaks.
     initiators: Vec<Protocol>,
     rogue: Option<Manners>,
+    ethernet: Option<Segment>,
     blocks: u32,
     arena_bytes: u64,
     odds: Odds,
@@ -137,6 +146,7 @@ impl Plan {
             cores: rng.usize(1..=4),
             initiators: transports::draw(seed, rng.usize(1..=5)),
             rogue: rogue::draw(seed),
+            ethernet: ethernet::draw(seed),
             blocks: [8, 64, 2048][rng.usize(0..3)],
             arena_bytes: [48 << 20, 128 << 20, 128 << 20][rng.usize(0..3)],
             odds,
@@ -160,6 +170,9 @@ impl Plan {
         for unit in 0..self.kinds.len() {
             let bytes = self.blocks * BLOCK_BYTES;
             text += &format!("\n[[lun]]\nname = \"unit{unit}\"\nram = \"{bytes}\"\nserial = \"SIM{unit}\"\n");
+            if self.ethernet.is_some() {
+                text += &format!("aoe = \"{}.{unit}\"\n", ata::SHELF);
+            }
             names.push(format!("\"unit{unit}\""));
         }
         text += &format!(
@@ -168,6 +181,9 @@ impl Plan {
         );
         if self.rogue.is_some() {
             text += &rogue::config_text();
+        }
+        if self.ethernet.is_some() {
+            text += "\n[[aoe]]\ninterface = \"eth0\"\n";
         }
         let config = Config::from_toml(&text, Path::new("sim.toml"));
         let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
@@ -180,6 +196,9 @@ impl Plan {
         }
         for portal in &mut config.portals {
             portal.cores = config.cores.clone();
+        }
+        for interface in &mut config.aoe {
+            interface.cores = config.cores.clone();
         }
         config
     }
@@ -247,8 +266,13 @@ fn start(plan: &Plan, net: &Shared, folder: &Folder, disks: Vec<Disk>, lives: u3
     if plan.rogue.is_some() {
         stores.push(store::open_ram(rogue::UNIT_BYTES).expect("memory"));
     }
-    let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes, Some(waker), lives);
-    Cores::new(config, stores, listeners, Box::new(folder.clone()), kernel).expect("descriptors")
+    let more = plan.ethernet.as_ref().map_or(0, |_| FRAMES_BYTES);
+    let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes + more, Some(waker), lives);
+    let lines = |setup: &Setup<'_>, cores| {
+        let opened = net.borrow_mut().ethernet.as_mut().map(|ethernet| ethernet.open(MAC, setup, cores));
+        Ok(opened.unwrap_or_default())
+    };
+    Cores::new(config, stores, listeners, Box::new(folder.clone()), lines, kernel).expect("descriptors")
 }
 
 struct World {
@@ -262,8 +286,11 @@ struct World {
     /// How the next turn of each core may wait; `None`: it is over.
     waits: Vec<Option<Wait>>,
     initiators: Vec<Initiator>,
-    /// The last host, if there is one.
     rogue: Option<Rogue>,
+    /// The last hosts.
+    atas: Vec<Ata>,
+    /// Buffers of each core that it has before it does anything.
+    own_bytes: Vec<u64>,
     fault_micros: Option<u64>,
     turns: u64,
 }
@@ -285,15 +312,18 @@ pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure
     kernel::seed_random(seed);
     let mut plan = Plan::new(seed, &mut rng);
     cuts.of_plan(&mut plan);
-    // The last but one does what is kept off the cores; the last is a rogue.
-    let hosts = plan.cores + plan.initiators.len() + 2;
+    // Behind the initiators comes who does what is kept off the cores, a rogue, and who speaks AoE.
+    let atas = plan.ethernet.as_ref().map_or(0, |segment| segment.initiators);
+    let hosts = plan.cores + plan.initiators.len() + 2 + atas;
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
+    net.borrow_mut().ethernet = plan.ethernet.as_ref().map(Ethernet::new);
     let mut world = World::new(plan, cuts, net.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| world.live()));
     let (sum, trace) = net.borrow_mut().trace.end();
     match lived.unwrap_or_else(|panic| Err(in_words(&*panic))) {
         Ok(()) => {
-            let commands = world.initiators.iter().map(|initiator| initiator.commands).sum();
+            let of_atas = world.atas.iter().map(|ata| ata.commands).sum::<u64>();
+            let commands = of_atas + world.initiators.iter().map(|initiator| initiator.commands).sum::<u64>();
             Ok(Ran { commands, turns: world.turns, sum, trace })
         }
         Err(what) => {
@@ -310,21 +340,57 @@ fn in_words(panic: &(dyn Any + Send)) -> String {
     format!("a panic: {}", text.unwrap_or("it says nothing"))
 }
 
+/// Who speaks AoE.
+fn join(
+    plan: &Plan,
+    cuts: &Cuts,
+    net: &Shared,
+    registers: &Rc<RefCell<Registers>>,
+    reservations: &Rc<RefCell<Vec<Reservations>>>,
+    place: &Place,
+) -> Vec<Ata> {
+    let Some(segment) = &plan.ethernet else { return Vec::new() };
+    let mut rng = Rng::with_seed(!segment.seed);
+    let one = |number: usize| {
+        let index = plan.initiators.len() + number;
+        let host = plan.cores + index + 2;
+        let queue = net.borrow_mut().ethernet.as_mut().map(|ethernet| ethernet.join(ata::mac(host), host));
+        let segment = ata::Segment {
+            queue: queue.expect("there is one"),
+            target: MAC,
+            units: place.units,
+            blocks: place.blocks,
+            frame_blocks: sectors_per_frame(segment.mtu).into(),
+            fragile: place.fragile.clone(),
+        };
+        let mut habits = ata::Habits::draw(&mut rng);
+        cuts.of_ata(&mut habits);
+        let checks = ata::Checks { index, registers: registers.clone(), reservations: reservations.clone() };
+        let ata = Ata::new(host, net.clone(), checks, segment, habits, rng.fork());
+        ata.restarted();
+        ata
+    };
+    (0..segment.initiators).map(one).collect()
+}
+
 impl World {
     fn new(plan: Plan, cuts: &Cuts, net: Shared) -> World {
         let folder = Folder::new(net.borrow_mut().rng.fork(), plan.folder_fails);
-        let cores = start(&plan, &net, &folder, Vec::new(), 0);
+        let mut cores = start(&plan, &net, &folder, Vec::new(), 0);
+        let own_bytes = (0..plan.cores).map(|core| cores.in_use(core).buffer_bytes).collect();
         let (units, blocks) = (plan.kinds.len(), plan.blocks);
         let can_fail = plan.faults.can_fail();
         let may_lose = plan.crashes > 0 || can_fail;
-        let registers = Registers::new(plan.initiators.len(), units, blocks, may_lose);
+        let atas = plan.ethernet.as_ref().map_or(0, |segment| segment.initiators);
+        let everybody = plan.initiators.len() + atas;
+        let registers = Registers::new(everybody, units, blocks, may_lose);
         let registers = Rc::new(RefCell::new(registers));
         net.borrow_mut().faults = plan.faults;
-        let reservations = (0..units).map(|_| Reservations::new(plan.initiators.len())).collect();
+        let reservations = (0..units).map(|_| Reservations::new(everybody)).collect();
         let reservations: Rc<RefCell<Vec<Reservations>>> = Rc::new(RefCell::new(reservations));
         let portal = plan.config().portals[0].listen;
         let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators.len(), units)));
-        let fragile = plan.kinds.iter().map(|kind| can_fail && *kind != Kind::Memory).collect();
+        let fragile: Rc<[bool]> = plan.kinds.iter().map(|kind| can_fail && *kind != Kind::Memory).collect();
         let plain = plan.kinds.iter().map(|kind| *kind == Kind::Device).collect();
         let place = Place { portal, target: TARGET.into(), units, blocks, plain, fragile };
         let initiator = |(index, protocol): (usize, &Protocol)| {
@@ -340,7 +406,10 @@ impl World {
             let host = plan.cores + plan.initiators.len() + 1;
             Rogue::new(host, Kernel::new(host, net.clone(), 64 << 20, None, 0), net.clone(), manners)
         });
+        let atas = join(&plan, cuts, &net, &registers, &reservations, &place);
         World {
+            atas,
+            own_bytes,
             rogue,
             initiators: plan.initiators.iter().enumerate().map(initiator).collect(),
             net,
@@ -360,9 +429,10 @@ impl World {
     fn wake_all(&mut self) {
         let others = self.count + self.initiators.len();
         let rogue = self.rogue.as_ref().map(|rogue| rogue.host);
+        let atas = self.atas.iter().map(|ata| ata.host);
         let mut net = self.net.borrow_mut();
         let now = net.now;
-        (0..others).chain(rogue).for_each(|host| net.wake(host, now));
+        (0..others).chain(rogue).chain(atas).for_each(|host| net.wake(host, now));
     }
 
     /// The target is killed, with or without the power, and started again on what its disks have kept.
@@ -376,7 +446,9 @@ impl World {
             });
             net.kill(PORTAL.parse().expect("an address"));
             net.kill(rogue::address());
+            net.ethernet.iter_mut().for_each(|ethernet| ethernet.kill(MAC));
             self.registers.borrow_mut().crash(now, loses_power);
+            self.atas.iter().for_each(Ata::restarted);
             self.reservations.borrow_mut().iter_mut().for_each(Reservations::restarted);
             self.folder.crash(loses_power);
             let mut disks: Vec<Disk> =
@@ -410,20 +482,21 @@ impl World {
         }
         self.fault_micros = None;
         self.net.borrow_mut().faults = Faults::NONE;
+        self.net.borrow_mut().ethernet.iter_mut().for_each(|ethernet| ethernet.hazards = Hazards::NONE);
         self.rogue.iter_mut().for_each(Rogue::slow_down);
         self.folder.heal();
         self.aim(Aim::Settle, "what was begun ends", |world| {
-            world.initiators.iter().all(Initiator::is_settled)
+            world.initiators.iter().all(Initiator::is_settled) && world.atas.iter().all(Ata::is_settled)
         })?;
         self.rogue.iter_mut().for_each(Rogue::leave);
         self.aim(Aim::Leave, "all sessions end", |world| {
             world.initiators.iter().all(Initiator::is_gone)
                 && world.rogue.as_ref().is_none_or(Rogue::is_gone)
-                && (0..world.count).all(|core| world.cores.in_use(core).connections == 0)
+                && (0..world.count).all(|core| world.cores.in_use(core).streams == 0)
         })?;
         for core in 0..self.count {
             let in_use = self.cores.in_use(core);
-            if in_use.tasks != 0 || in_use.buffer_bytes != OWN_BUFFER_BYTES {
+            if in_use.tasks != 0 || in_use.frames != 0 || in_use.buffer_bytes != self.own_bytes[core] {
                 return Err(format!("all is quiet, and core {core} has {in_use:?}"));
             }
         }
@@ -435,17 +508,20 @@ impl World {
     /// Whether the initiators have done so much.
     fn has_done(&self, effort: u64) -> bool {
         let of_one = |initiator: &Initiator| initiator.commands + initiator.blocks / 16;
-        self.initiators.iter().map(of_one).sum::<u64>() >= effort
+        let of_atas = self.atas.iter().map(|ata| ata.commands + ata.blocks / 16).sum::<u64>();
+        of_atas + self.initiators.iter().map(of_one).sum::<u64>() >= effort
     }
 
     /// Goes on until this holds, which must be soon.
     fn aim(&mut self, aim: Aim, what: &str, is_done: impl FnMut(&mut World) -> bool) -> Result<(), String> {
         self.initiators.iter_mut().for_each(|initiator| initiator.aim = aim);
+        self.atas.iter_mut().for_each(|ata| ata.aim = aim);
         let until = self.net.borrow().now.after(PATIENCE);
         if self.run_until(until, is_done)? {
             return Ok(());
         }
-        let told: Vec<String> = self.initiators.iter().map(Initiator::told).collect();
+        let told: Vec<String> =
+            self.initiators.iter().map(Initiator::told).chain(self.atas.iter().map(Ata::told)).collect();
         let in_use: Vec<String> =
             (0..self.count).map(|core| format!("core {core}: {:?}", self.cores.in_use(core))).collect();
         let (told, in_use) = (told.join("\n"), in_use.join("\n"));
@@ -477,6 +553,12 @@ impl World {
                 }
                 Event::Arrive { socket } => {
                     let waits = self.net.borrow_mut().arrive(socket);
+                    if let Some((host, request)) = waits {
+                        self.kernel(host).go(request);
+                    }
+                }
+                Event::Land { flight } => {
+                    let waits = self.net.borrow_mut().land(flight);
                     if let Some((host, request)) = waits {
                         self.kernel(host).go(request);
                     }
@@ -532,16 +614,25 @@ impl World {
         if host >= self.count {
             match (self.initiators.get_mut(host - self.count), &mut self.rogue) {
                 (Some(initiator), _) => initiator.turn()?,
-                (None, Some(rogue)) => rogue.turn(),
-                (None, None) => unreachable!("host {host} is nobody"),
+                (None, Some(rogue)) if rogue.host == host => rogue.turn(),
+                (None, _) => match self.atas.iter_mut().find(|ata| ata.host == host) {
+                    Some(ata) => ata.turn()?,
+                    None => unreachable!("host {host} is nobody"),
+                },
             }
-            self.net.borrow_mut().turned(host, 1);
+            let mut net = self.net.borrow_mut();
+            net.carry(host);
+            net.turned(host, 1);
             return Ok(());
         }
         let Some(wait) = self.waits[host] else { return Ok(()) };
         self.turns += 1;
+        if self.turns > TURNS_MAX {
+            return Err(format!("the cores had {TURNS_MAX} turns, and go on: somebody spins"));
+        }
         self.move_a_session(host);
         self.cores.turn(host, wait);
+        self.net.borrow_mut().carry(host);
         self.let_work();
         let took = self.net.borrow_mut().turned(host, self.plan.slowness);
         self.cores.io(host).took(took);

@@ -26,7 +26,7 @@ use proto::aoe::target::{self, Counts, Export, Kind, Sight, Target};
 use proto::time::{Stamp, Time};
 use proto::verbs::Session;
 use reactor::io::{Io, Tag};
-use reactor::packet::{self, Condition, Field, Packets, Setup, Socket};
+use reactor::packet::{Condition, Field, Line, Packets, Setup};
 use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
 use std::collections::BTreeMap;
@@ -37,12 +37,12 @@ use wire::Span;
 use wire::aoe::{Address, ETHERTYPE, Header, MTU_MIN, Mac, sectors_per_frame};
 
 /// What this core serves of an interface, from its opening until that is of no use any more.
-pub(super) struct Interface {
+pub(super) struct Interface<L: Line> {
     /// Its index in the configuration.
     index: usize,
     /// The number of the opening: no other of this core has it.
     opening: u32,
-    packets: Packets,
+    packets: Packets<L>,
     sessions: BTreeMap<(Mac, Address), Key>,
     /// The kernel tells when a frame has come.
     is_watched: bool,
@@ -59,7 +59,7 @@ pub(super) struct Interface {
     dropped: u64,
 }
 
-impl Interface {
+impl<L: Line> Interface<L> {
     /// A unit as it is seen here.
     fn export<'a>(&self, address: Address, config: &'a [u8]) -> Export<'a> {
         Export {
@@ -76,6 +76,16 @@ impl Interface {
     /// slow; and some are left for what is answered at once.
     fn room(&self) -> u16 {
         self.packets.free().saturating_sub(FRAMES_FOR_ALL) as u16
+    }
+
+    /// How many sessions there are.
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Frames that were received and not given back.
+    pub(super) fn held(&self) -> u32 {
+        SLOTS_OF_INTERFACE - self.packets.free()
     }
 
     /// Of a watch on it.
@@ -104,19 +114,19 @@ const QUERY_BYTES_MAX: usize = 1100;
 const FIRMWARE: u16 = 1;
 
 impl<I: Io> Core<I> {
-    /// Serves interfaces of the configuration, by their index, with these sockets.
+    /// Serves interfaces of the configuration, by their index, with these lines.
     ///
     /// # Errors
     /// When there is too little memory.
-    pub(crate) fn serve_interfaces(&mut self, sockets: Vec<(usize, Socket)>) -> std::io::Result<()> {
-        for (index, socket) in sockets {
-            let packets = Packets::new(socket, self.io.arena())?;
+    pub(crate) fn serve_interfaces(&mut self, lines: Vec<(usize, I::Line)>) -> std::io::Result<()> {
+        for (index, line) in lines {
+            let packets = Packets::new(line, self.io.arena())?;
             self.add_interface(index, packets);
         }
         Ok(())
     }
 
-    fn add_interface(&mut self, index: usize, packets: Packets) {
+    fn add_interface(&mut self, index: usize, packets: Packets<I::Line>) {
         self.openings = (self.openings + 1) % kind::NUMBERS;
         self.interfaces.push(Interface {
             index,
@@ -160,7 +170,7 @@ impl<I: Io> Core<I> {
     pub(super) fn watch_interfaces(&mut self) {
         for interface in &mut self.interfaces {
             if interface.packets.has_room() && !std::mem::replace(&mut interface.is_watched, true) {
-                self.io.watch(interface.packets.handle(), interface.tag(kind::FRAMES));
+                self.io.watch_peers(interface.packets.handle(), interface.tag(kind::FRAMES));
             }
         }
     }
@@ -182,7 +192,7 @@ impl<I: Io> Core<I> {
     }
 
     /// An opening of an interface, by its number.
-    fn opening(&mut self, number: u32) -> Option<&mut Interface> {
+    fn opening(&mut self, number: u32) -> Option<&mut Interface<I::Line>> {
         let mut all = self.interfaces.iter_mut().chain(&mut self.retired);
         all.find(|interface| interface.opening == number)
     }
@@ -469,12 +479,9 @@ pub(crate) fn ledgers(config: &Config) -> Vec<Option<Ledger>> {
     config.luns.iter().map(|lun| lun.export().map(|_| Ledger::new())).collect()
 }
 
-/// Sockets of an interface, one for each core that serves it.
-///
-/// # Errors
-/// In words that say what to do.
-pub(crate) fn open(interface: &AoeInterface) -> std::io::Result<Vec<Socket>> {
-    let setup = Setup {
+/// What is to be opened of an interface: for each core that serves it, one of its own.
+pub(crate) fn setup(interface: &AoeInterface) -> Setup<'_> {
+    Setup {
         interface: &interface.name,
         protocol: ETHERTYPE,
         filter: &[REQUEST],
@@ -483,8 +490,7 @@ pub(crate) fn open(interface: &AoeInterface) -> std::io::Result<Vec<Socket>> {
         header: HEADERS_BYTES,
         frames: SLOTS_OF_INTERFACE,
         slots: SLOTS_OF_INTERFACE,
-    };
-    packet::open(&setup, interface.cores.len())
+    }
 }
 
 /// What targets take: no answers.

@@ -8,7 +8,7 @@ use crate::initiator::session::{Command, Ending, Finished, Session};
 use crate::initiator::url::Destination;
 use crate::initiator::{Options, Url};
 use proto::iscsi::initiator::Request;
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use proto::verbs::Attribute;
 use reactor::io::{Allocate, Completion, Tag, Wait};
 use std::sync::Mutex;
@@ -58,8 +58,14 @@ impl Noting {
 }
 
 impl Io for Noting {
+    type Line = Socket;
+
     fn now(&self) -> Time {
         self.kernel.now()
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.kernel.stamp()
     }
 
     fn processor_time(&self) -> Duration {

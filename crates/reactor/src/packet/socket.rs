@@ -1,15 +1,19 @@
 //! Opening raw packet sockets, and saying what is missing where that fails.
 
+use super::batch::Batch;
 use super::filter::{self, CONDITIONS_MAX, Condition, Field, Program};
+use super::line::{Arrival, Line, Shape, Unsent};
 use super::ring::Ring;
 use crate::io::Handle;
+use crate::memory::{Arena, Loan};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use wire::Span;
 
-/// An Ethernet header.
-pub(super) const HEADER_BYTES: u32 = 14;
+/// Bytes of an Ethernet header.
+pub const HEADER_BYTES: u32 = 14;
 /// The largest payload that slots are made for; loopback would have 64 KiB.
 const MTU_MAX: u32 = 9216;
 /// Slots of either direction at most.
@@ -41,12 +45,10 @@ pub struct Setup<'a> {
 /// A packet socket that receives already. Frames wait in its ring until a core has it.
 #[derive(Debug)]
 pub struct Socket {
-    pub(super) ring: Ring,
+    ring: Ring,
     fd: OwnedFd,
     interface: Interface,
-    pub(super) header: u32,
-    pub(super) frames: u32,
-    pub(super) slots: u32,
+    shape: Shape,
 }
 
 #[derive(Clone, Debug)]
@@ -103,7 +105,8 @@ impl Socket {
         // As much as the system allows; beyond it, what is queued goes out bit by bit.
         let room = (slots * (HEADER_BYTES + interface.mtu + OVERHEAD_BYTES)) as usize;
         let _ = sockopt::set_socket_send_buffer_size(&fd, room);
-        Ok(Socket { ring, fd, interface, header: setup.header, frames, slots })
+        let shape = Shape { header: setup.header, frames, slots };
+        Ok(Socket { ring, fd, interface, shape })
     }
 
     /// Starts receiving, but nothing passes.
@@ -140,19 +143,84 @@ impl Socket {
             .map_err(|errno| self.explain(errno))
     }
 
-    /// The interface's address.
-    pub fn mac(&self) -> [u8; 6] {
+    /// Whether the interface was removed: one that gets its name later is another.
+    fn is_orphan(&self) -> bool {
+        // SAFETY: an address of zeros is a valid one.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to an address of ours, and how many to `len`.
+        let got = unsafe { libc::getsockname(self.fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
+        got == 0 && address.sll_ifindex != self.interface.index
+    }
+
+    fn explain(&self, errno: Errno) -> io::Error {
+        explain(errno, &self.interface.name)
+    }
+
+    fn options(&self) -> Options<'_> {
+        Options { fd: &self.fd, interface: &self.interface.name }
+    }
+}
+
+impl Line for Socket {
+    type Batch = Batch;
+
+    fn open(setup: &Setup<'_>, count: usize) -> io::Result<Vec<Socket>> {
+        open(setup, count)
+    }
+
+    fn handle(&self) -> Handle {
+        Handle(self.fd.as_raw_fd())
+    }
+
+    fn mac(&self) -> [u8; 6] {
         self.interface.mac
     }
 
-    /// The largest payload of a frame, when the socket was opened.
-    pub fn mtu(&self) -> u32 {
+    fn mtu(&self) -> u32 {
         self.interface.mtu
     }
 
-    /// Why it is of no use any more, if so: the interface has gone, or is not what it was when the socket was opened. One
-    /// that is down may come up again, and is the same then.
-    pub fn outdated(&self) -> Option<String> {
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn receive(&mut self, arena: &mut Arena, slot: Span) -> Arrival {
+        let Some(frame) = self.ring.first() else { return Arrival::Nothing };
+        let (len, came) = (frame.len, frame.came);
+        // Longer than the interface's frames were when the slots were made, or cut off.
+        let fits = len <= slot.len && frame.is_whole();
+        if fits {
+            let slot = slot.slice(0, len);
+            let to = arena.lend(slot, Loan::Write);
+            // SAFETY: the slot is the caller's, nobody else has this part of its buffer, and it has room for the frame,
+            // which is given back below.
+            unsafe { frame.copy(to) };
+            arena.unlend(slot, Loan::Write);
+        }
+        self.ring.advance();
+        if fits { Arrival::Frame { len, came } } else { Arrival::Cut }
+    }
+
+    fn send(
+        &mut self,
+        batch: &mut Batch,
+        arena: &mut Arena,
+        frames: impl Iterator<Item = Span>,
+    ) -> Result<usize, Unsent> {
+        batch.lend(arena, frames);
+        let sent = batch.send(self.handle());
+        batch.unlend(arena);
+        sent.map_err(|errno| match errno {
+            Errno::AGAIN => Unsent::Full,
+            // A queue of the interface is full.
+            Errno::NOBUFS => Unsent::Lost(None),
+            errno => Unsent::Lost(Some(self.explain(errno))),
+        })
+    }
+
+    /// One that is down may come up again, and is the same then.
+    fn outdated(&self) -> Option<String> {
         let was = &self.interface;
         let now = match Interface::find(&self.fd, &was.name) {
             Ok(now) => now,
@@ -170,17 +238,7 @@ impl Socket {
         Some(format!("{}: {change}", was.name))
     }
 
-    pub(super) fn handle(&self) -> Handle {
-        Handle(self.fd.as_raw_fd())
-    }
-
-    /// The largest frame.
-    pub(super) fn frame_bytes(&self) -> u32 {
-        HEADER_BYTES + self.interface.mtu
-    }
-
-    /// Frames that the kernel dropped since this was last asked.
-    pub(super) fn drops(&self) -> u32 {
+    fn drops(&self) -> u32 {
         /// Linux, linux/if_packet.h: those that passed the filter, and those of them that were dropped.
         type TpacketStats = [u32; 2];
         self.options()
@@ -188,31 +246,12 @@ impl Socket {
             .map_or(0, |[_, drops]| drops)
     }
 
-    /// What has happened to the socket, once.
-    pub(super) fn error(&self) -> io::Result<()> {
+    fn trouble(&self) -> io::Result<()> {
         match self.options().get::<i32>(libc::SOL_SOCKET, libc::SO_ERROR)? {
             0 => Ok(()),
             _ if self.is_orphan() => Err(self.explain(Errno::NXIO)),
             errno => Err(self.explain(Errno::from_raw_os_error(errno))),
         }
-    }
-
-    /// Whether the interface was removed: one that gets its name later is another.
-    fn is_orphan(&self) -> bool {
-        // SAFETY: an address of zeros is a valid one.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to an address of ours, and how many to `len`.
-        let got = unsafe { libc::getsockname(self.fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
-        got == 0 && address.sll_ifindex != self.interface.index
-    }
-
-    pub(super) fn explain(&self, errno: Errno) -> io::Error {
-        explain(errno, &self.interface.name)
-    }
-
-    fn options(&self) -> Options<'_> {
-        Options { fd: &self.fd, interface: &self.interface.name }
     }
 }
 

@@ -1,10 +1,10 @@
 //! The sending half: everything that a machine owes goes out in one send.
 
+use super::InFlight;
 use crate::crc::Crc32c;
 use crate::io::{Errno, Handle, Io, Tag};
 use crate::memory::{Arena, LARGE_BYTES, Loan, Pin, SMALL_BYTES, copy};
 use proto::stream::{Segment, StreamMachine, Transmit};
-use proto::time::Time;
 use proto::verbs::TaskId;
 use std::cell::RefCell;
 use wire::{Places, Span};
@@ -24,8 +24,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Sender {
     tag: Tag,
-    /// Since when a send is in flight.
-    sends_since: Option<Time>,
+    in_flight: Option<InFlight>,
     /// It has ended, and nobody knows yet.
     ended: Option<Result<u32, Errno>>,
     /// The buffers of the send in flight: header bytes, sums, and payload that was copied to be summed.
@@ -78,7 +77,7 @@ impl Sender {
     pub(super) fn new(tag: Tag) -> Sender {
         Sender {
             tag,
-            sends_since: None,
+            in_flight: None,
             ended: None,
             buffers: Vec::new(),
             done: Vec::with_capacity(DONE_AT_START),
@@ -88,11 +87,11 @@ impl Sender {
 
     /// Whether nothing is in flight or waits to be.
     pub(super) fn is_idle(&self) -> bool {
-        self.sends_since.is_none() && self.rest.is_none()
+        self.in_flight.is_none() && self.rest.is_none()
     }
 
-    pub(super) fn sends_since(&self) -> Option<Time> {
-        self.sends_since
+    pub(super) fn in_flight(&self) -> Option<InFlight> {
+        self.in_flight
     }
 
     pub(super) fn flush<I: Io, M: StreamMachine>(
@@ -102,7 +101,7 @@ impl Sender {
         machine: &mut M,
         when: When,
     ) -> Flushed {
-        if self.sends_since.is_some() {
+        if self.in_flight.is_some() {
             return Flushed::Well;
         }
         let batch = match self.rest.take() {
@@ -127,14 +126,16 @@ impl Sender {
             && let Some(result) = io.send_now(socket, &batch.transmit.bytes, &batch.transmit.segments)
             && result.map_or(true, |bytes| batch.skip(bytes))
         {
-            (self.sends_since, self.ended) = (Some(io.now()), Some(result));
+            self.in_flight = Some(InFlight { since: io.now(), bytes: result.map_or(0, u64::from) });
+            self.ended = Some(result);
             self.end_batch(io.arena(), batch);
             return Flushed::Well;
         }
         let is_complete = batch.fill(io.arena(), &mut self.buffers);
         if !batch.spans.is_empty() {
             io.send(socket, &batch.spans, self.tag);
-            self.sends_since = Some(io.now());
+            let bytes = batch.spans.iter().map(|span| u64::from(span.len)).sum();
+            self.in_flight = Some(InFlight { since: io.now(), bytes });
         }
         if is_complete {
             self.end_batch(io.arena(), batch);
@@ -142,7 +143,7 @@ impl Sender {
             batch.keep_payload(io.arena());
             self.rest = Some(batch);
         }
-        if is_complete || self.sends_since.is_some() { Flushed::Well } else { Flushed::NoMemory }
+        if is_complete || self.in_flight.is_some() { Flushed::Well } else { Flushed::NoMemory }
     }
 
     /// What came of the send, if it ended at once.
@@ -152,7 +153,7 @@ impl Sender {
 
     /// The kernel is done with the send in flight: its buffers are free again.
     pub(super) fn sent(&mut self, arena: &mut Arena) {
-        assert!(self.sends_since.take().is_some(), "a send completes once");
+        assert!(self.in_flight.take().is_some(), "a send completes once");
         for buffer in self.buffers.drain(..) {
             arena.give(&buffer);
         }

@@ -4,7 +4,7 @@ use crate::common::{TAG, complete_one, ring};
 use crate::net::{Cable, End, INTERFACE};
 use reactor::io::{Io, Wait};
 use reactor::memory::{Arena, Loan};
-use reactor::packet::{Condition, Field, Packets, Setup, Socket, Width, now, open};
+use reactor::packet::{Condition, Field, Line as _, Packets, Setup, Socket, Width, now, open};
 use reactor::uring::Uring;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;

@@ -1,7 +1,9 @@
 //! What is left out of what a seed makes, so that a failure becomes shorter.
 
 use super::{Habits, Plan};
+use crate::ata;
 use crate::disk::Faults;
+use crate::ethernet::Hazards;
 use crate::net::Odds;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,9 +11,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// What may be left out.
-const FLAGS: [&str; 14] = [
-    "rogue", "crashes", "moves", "breaks", "network", "disks", "folder", "orders", "others", "aborts",
-    "resets", "logouts", "returns", "flushes",
+const FLAGS: [&str; 16] = [
+    "rogue", "aoe", "frames", "crashes", "moves", "breaks", "network", "disks", "folder", "orders", "others",
+    "aborts", "resets", "logouts", "returns", "flushes",
 ];
 /// What there may be less of.
 const NUMBERS: [&str; 5] = ["initiators", "cores", "units", "depth", "micros"];
@@ -99,6 +101,12 @@ impl Cuts {
         if self.has("rogue") {
             plan.rogue = None;
         }
+        if self.has("aoe") {
+            plan.ethernet = None;
+        }
+        if self.has("frames") {
+            plan.ethernet.iter_mut().for_each(|segment| segment.hazards = Hazards::NONE);
+        }
         if self.has("breaks") {
             plan.fault_micros = None;
         }
@@ -113,6 +121,13 @@ impl Cuts {
         plan.kinds.truncate(self.most("units", plan.kinds.len()));
         let micros = self.most("micros", plan.work.as_micros() as usize);
         plan.work = Duration::from_micros(micros as u64);
+    }
+
+    pub(super) fn of_ata(&self, habits: &mut ata::Habits) {
+        habits.depth = self.most("depth", habits.depth);
+        if self.has("flushes") {
+            habits.flushes = 0;
+        }
     }
 
     pub(super) fn of_habits(&self, habits: &mut Habits) {

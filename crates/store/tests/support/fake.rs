@@ -1,9 +1,10 @@
 //! A kernel for tests: does what is asked with plain system calls, one request after the other, unless a fault is
 //! injected.
 
-use proto::time::Time;
+use proto::time::{Stamp, Time};
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, Region};
+use reactor::packet::Socket;
 use reactor::uring::Uring;
 use reactor::wake::Waker;
 use rustix::fs::FallocateFlags;
@@ -120,7 +121,13 @@ impl FakeIo {
 }
 
 impl Io for FakeIo {
+    type Line = Socket;
+
     fn now(&self) -> Time {
+        unreachable!("stores have no clock")
+    }
+
+    fn stamp(&self) -> Stamp {
         unreachable!("stores have no clock")
     }
 

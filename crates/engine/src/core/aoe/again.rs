@@ -21,7 +21,7 @@ use proto::aoe::target::{COPIES_WITHIN, Sight, Target, Written};
 use proto::time::Time;
 use proto::verbs::Down;
 use reactor::io::Io;
-use reactor::packet::{NoRoom, Packets, Socket};
+use reactor::packet::{Line, NoRoom, Packets};
 use std::io;
 use std::time::Duration;
 use tracing::Level;
@@ -70,7 +70,7 @@ pub(in crate::core) fn keepers(config: &Config, me: usize) -> Vec<Keeper> {
     all.filter(|(_, interface)| is_first(&interface.cores)).map(|(index, _)| keeper(index)).collect()
 }
 
-impl Interface {
+impl<L: Line> Interface<L> {
     /// Nothing of a session is sent any more, and it gives back its frames.
     pub(super) fn end(&mut self, target: &mut Target) {
         while target.transmit().is_some() {}
@@ -109,7 +109,7 @@ impl<I: Io> Core<I> {
         self.keepers.iter().map(|keeper| keeper.look_at).min()
     }
 
-    pub(in crate::core) fn interface_message(&mut self, index: usize, message: InterfaceMessage) {
+    pub(in crate::core) fn interface_message(&mut self, index: usize, message: InterfaceMessage<I::Line>) {
         let keeper = self.keepers.iter().position(|keeper| keeper.index == index);
         match (message, keeper) {
             (InterfaceMessage::Look, Some(position)) => self.look(position),
@@ -229,15 +229,15 @@ impl<I: Io> Core<I> {
 
     /// Gives back what nobody needs any more, and says so as far as somebody waits for it.
     pub(super) fn settle_retired(&mut self) {
-        let is_watched = |retired: &Interface| retired.is_watched || retired.awaits_room;
-        let is_over = |retired: &mut Interface| retired.sessions.is_empty() && !is_watched(retired);
-        let over: Vec<Interface> = self.retired.extract_if(.., is_over).collect();
+        let is_watched = |retired: &Interface<I::Line>| retired.is_watched || retired.awaits_room;
+        let is_over = |retired: &mut Interface<I::Line>| retired.sessions.is_empty() && !is_watched(retired);
+        let over: Vec<Interface<I::Line>> = self.retired.extract_if(.., is_over).collect();
         for retired in over {
             // Closing it would hold up the core.
             let _ = self.shared.housekeeper.send(Job::Close(retired.packets.close(self.io.arena())));
         }
         for index in std::mem::take(&mut self.letting_go) {
-            let is_it = |retired: &&Interface| retired.index == index;
+            let is_it = |retired: &&Interface<I::Line>| retired.index == index;
             match self.shared.config.aoe[index].cores.first() {
                 Some(first) if self.retired.iter().filter(is_it).count() <= RETIRED_MAX => {
                     self.tell_interface(index, *first, InterfaceMessage::Closed);
@@ -258,7 +258,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn interface_opened(&mut self, position: usize, opened: io::Result<Vec<Socket>>) {
+    fn interface_opened(&mut self, position: usize, opened: io::Result<Vec<I::Line>>) {
         let keeper = &mut self.keepers[position];
         let index = keeper.index;
         match opened {
@@ -285,7 +285,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Serves an interface from now on.
-    fn serve_interface(&mut self, index: usize, socket: Socket) {
+    fn serve_interface(&mut self, index: usize, socket: I::Line) {
         if self.stopping.is_some() {
             return;
         }
@@ -308,7 +308,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn tell_interface(&mut self, index: usize, core: usize, message: InterfaceMessage) {
+    fn tell_interface(&mut self, index: usize, core: usize, message: InterfaceMessage<I::Line>) {
         if let Some(core) = self.core_index(core) {
             self.post(core, Message::Interface { index, message });
         }

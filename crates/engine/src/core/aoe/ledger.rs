@@ -137,10 +137,10 @@ impl Ledger {
         &self,
         blocks: &Range<u64>,
         came: Stamp,
-        now: fn() -> Stamp,
+        now: impl Fn() -> Stamp,
     ) -> Result<Claim, Held> {
         let mut claim = Claim { came, entries: [(0, 0); PIECES_MAX], count: 0 };
-        let tried = self.enter(blocks, &mut claim).and_then(|()| self.look(blocks, &claim, now));
+        let tried = self.enter(blocks, &mut claim).and_then(|()| self.look(blocks, &claim, &now));
         let what = match tried {
             Ok(()) => What::new(blocks, Phase::Begun),
             Err(_) => What(0),
@@ -174,7 +174,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn look(&self, blocks: &Range<u64>, claim: &Claim, now: fn() -> Stamp) -> Result<(), Held> {
+    fn look(&self, blocks: &Range<u64>, claim: &Claim, now: &impl Fn() -> Stamp) -> Result<(), Held> {
         for (at, _) in claim.entries() {
             let bucket = &self.0[at];
             for (way, entry) in bucket.changes.iter().enumerate() {
@@ -216,7 +216,7 @@ impl Bucket {
 
 impl Entry {
     /// Whether it is in the way of a change of these blocks that came in then.
-    fn look(&self, blocks: &Range<u64>, came: Stamp, now: fn() -> Stamp) -> Result<(), Held> {
+    fn look(&self, blocks: &Range<u64>, came: Stamp, now: &impl Fn() -> Stamp) -> Result<(), Held> {
         loop {
             let what = self.what();
             if !what.overlaps(blocks) {
@@ -237,7 +237,7 @@ impl Entry {
 
 /// Whether what came in then is not older than this. What is newer than now is from before the clock was set back, and says
 /// nothing.
-fn in_time(came: Stamp, newest: &AtomicU64, now: fn() -> Stamp) -> Result<(), Held> {
+fn in_time(came: Stamp, newest: &AtomicU64, now: &impl Fn() -> Stamp) -> Result<(), Held> {
     let newest = Stamp(newest.load(SeqCst));
     if newest <= came || newest > now() { Ok(()) } else { Err(Held::Late) }
 }

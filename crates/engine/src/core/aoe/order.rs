@@ -10,7 +10,6 @@ use crate::message::Message;
 use proto::aoe::target::Change;
 use proto::verbs::TaskId;
 use reactor::io::Io;
-use reactor::packet;
 use scsi::home::Aborted;
 
 impl<I: Io> Core<I> {
@@ -21,7 +20,7 @@ impl<I: Io> Core<I> {
 
     /// Begins a change.
     pub(in crate::core) fn begin_change(&self, unit: u32, change: &Change) -> Result<Claim, Held> {
-        self.shared.ledger(unit).begin(&change.blocks, change.came, packet::now)
+        self.shared.ledger(unit).begin(&change.blocks, change.came, || self.io.stamp())
     }
 
     /// A change has ended.

@@ -1,0 +1,370 @@
+//! An initiator of AoE: it asks which units there are, has several requests in flight, and makes each of them again, with its
+//! tag, until there is an answer.
+
+use crate::ethernet::Queue;
+use crate::initiator::Aim;
+use crate::net::Shared;
+use crate::register::{Fate, Range, Registers, WriteId};
+use crate::reservations::Reservations;
+use fastrand::Rng;
+use proto::time::Time;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+use wire::aoe::{Address, Command, ConfigArgument, ConfigCommand, ErrorCode, Header, Mac};
+use wire::ata::{self, Registers as Fields, Section, status};
+use wire::iwarp::Layout as _;
+use zerocopy::IntoBytes as _;
+
+/// The shelf of all units; their slots are their numbers.
+pub(crate) const SHELF: u16 = 1;
+/// The first copy of a request follows after this, each further one after twice as long as the one before.
+const PATIENCE: Duration = Duration::from_millis(3);
+const DOUBLINGS_MAX: u32 = 6;
+/// The argument of a request, and where its data is.
+const ARGUMENT: usize = 24;
+const DATA: usize = 36;
+/// IEEE 802.3 section 3.2.8.
+const FRAME_BYTES_MIN: usize = 60;
+/// Words 100 to 103 of IDENTIFY DEVICE data (ACS-3 section 7.12.7).
+const SECTORS_AT: usize = 200;
+
+/// How it behaves: odds in 1000.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    pub(crate) depth: usize,
+    reads: u32,
+    pub(crate) flushes: u32,
+    durable: u32,
+    queries: u32,
+    pause_micros: u64,
+}
+
+impl Habits {
+    pub(crate) fn draw(rng: &mut Rng) -> Habits {
+        Habits {
+            // Targets remember 1024 answered writes; no more are answered while a copy is on its way.
+            depth: [1, 4, 16][rng.usize(0..3)],
+            reads: [300, 500, 800][rng.usize(0..3)],
+            flushes: [0, 5, 50][rng.usize(0..3)],
+            durable: [0, 125, 500][rng.usize(0..3)],
+            queries: [0, 20][rng.usize(0..2)],
+            pause_micros: [100, 1000][rng.usize(0..2)],
+        }
+    }
+}
+
+/// Where units are.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) queue: Queue,
+    pub(crate) target: Mac,
+    pub(crate) units: usize,
+    pub(crate) blocks: u32,
+    /// Blocks of a frame.
+    pub(crate) frame_blocks: u32,
+    /// Units whose disks may fail.
+    pub(crate) fragile: Rc<[bool]>,
+}
+
+/// What is checked of what it finds; `index` is its own among all initiators.
+pub(crate) struct Checks {
+    pub(crate) index: usize,
+    pub(crate) registers: Rc<RefCell<Registers>>,
+    pub(crate) reservations: Rc<RefCell<Vec<Reservations>>>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Query,
+    Identify,
+    Read(Range),
+    Write(Range, WriteId),
+    /// The same with FUA.
+    Durable(Range, WriteId),
+    Flush,
+}
+
+/// A request that has no answer yet.
+struct Asked {
+    tag: u32,
+    unit: usize,
+    kind: Kind,
+    frame: Vec<u8>,
+    began: Time,
+    sent: Time,
+    copies: u32,
+    /// As the reservations know it.
+    access: u64,
+}
+
+/// The initiator.
+pub(crate) struct Ata {
+    pub(crate) host: usize,
+    pub(crate) aim: Aim,
+    pub(crate) commands: u64,
+    /// Blocks that they moved.
+    pub(crate) blocks: u64,
+    mac: Mac,
+    net: Shared,
+    checks: Checks,
+    segment: Segment,
+    habits: Habits,
+    rng: Rng,
+    asked: Vec<Asked>,
+    tag: u32,
+}
+
+impl Ata {
+    pub(crate) fn new(
+        host: usize,
+        net: Shared,
+        checks: Checks,
+        segment: Segment,
+        habits: Habits,
+        rng: Rng,
+    ) -> Ata {
+        let mac = mac(host);
+        let (asked, tag) = (Vec::new(), host as u32 * 0x0123_4567);
+        Ata {
+            host,
+            aim: Aim::Work,
+            commands: 0,
+            blocks: 0,
+            mac,
+            net,
+            checks,
+            segment,
+            habits,
+            rng,
+            asked,
+            tag,
+        }
+    }
+
+    /// Whether all that it asked for was answered.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// What it is about, in words.
+    pub(crate) fn told(&self) -> String {
+        let began = self.asked.iter().map(|asked| asked.began.0).min().unwrap_or(0);
+        let (host, count) = (self.host, self.asked.len());
+        format!(
+            "initiator {host} over AoE has {count} requests without an answer, the oldest from {began} ns"
+        )
+    }
+
+    /// The target has been started again.
+    pub(crate) fn restarted(&self) {
+        self.checks.registers.borrow_mut().knows(self.checks.index);
+    }
+
+    /// Its turn.
+    ///
+    /// # Errors
+    /// What the target must not do.
+    pub(crate) fn turn(&mut self) -> Result<(), String> {
+        while let Some(frame) = self.segment.queue.take() {
+            self.receive(&frame)?;
+        }
+        let now = self.net.borrow().now;
+        for asked in &mut self.asked {
+            if now.since(asked.sent) > PATIENCE * (1 << asked.copies.min(DOUBLINGS_MAX)) {
+                (asked.sent, asked.copies) = (now, asked.copies + 1);
+                self.segment.queue.send(&asked.frame);
+            }
+        }
+        if self.aim == Aim::Work {
+            let room = self.habits.depth.saturating_sub(self.asked.len());
+            (0..self.rng.usize(0..=room)).for_each(|_| self.begin(now));
+        }
+        let pause = match self.aim {
+            Aim::Work => self.rng.u64(1_000..self.habits.pause_micros * 1000),
+            Aim::Settle | Aim::Leave => 20_000_000,
+        };
+        let mut net = self.net.borrow_mut();
+        let at = now.after(Duration::from_nanos(pause));
+        net.wake(self.host, at);
+        Ok(())
+    }
+
+    fn happens(&mut self, in_1000: u32) -> bool {
+        self.rng.u32(0..1000) < in_1000
+    }
+
+    /// Begins a request.
+    fn begin(&mut self, now: Time) {
+        let Habits { reads, flushes, durable, queries, .. } = self.habits;
+        let (is_query, is_flush) = (self.happens(queries), self.happens(flushes));
+        let (is_read, is_durable) = (self.happens(reads), self.happens(durable));
+        let unit = self.rng.usize(0..self.segment.units);
+        let blocks = self.rng.u32(1..=self.segment.frame_blocks.min(self.segment.blocks));
+        let first = self.rng.u32(0..=self.segment.blocks - blocks);
+        let range = Range { unit, first, blocks };
+        if is_query {
+            let is_identify = self.rng.bool();
+            let kind = if is_identify { Kind::Identify } else { Kind::Query };
+            return self.ask(now, unit, kind, &[]);
+        }
+        if is_flush {
+            return self.ask(now, unit, Kind::Flush, &[]);
+        }
+        if is_read {
+            self.checks.registers.borrow_mut().begin_read(now);
+            return self.ask(now, unit, Kind::Read(range), &[]);
+        }
+        let by = self.checks.index;
+        let (id, bytes) = self.checks.registers.borrow_mut().begin_repeated(now, by, range);
+        let kind = if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) };
+        self.ask(now, unit, kind, &bytes);
+    }
+
+    fn ask(&mut self, now: Time, unit: usize, kind: Kind, data: &[u8]) {
+        self.tag = self.tag.wrapping_add(1);
+        let mut address = Address { shelf: SHELF, slot: unit as u8 };
+        let mut to = self.segment.target;
+        if matches!(kind, Kind::Query) && self.rng.bool() {
+            (to, address.shelf) = (Mac::BROADCAST, Address::ALL_SHELVES);
+        }
+        let command = if matches!(kind, Kind::Query) { Command::CONFIG } else { Command::ATA };
+        let mut frame = Header::request(self.mac, to, address, command, self.tag).as_bytes().to_vec();
+        match fields(kind) {
+            Some(fields) => frame.extend(Section::request(&fields, !data.is_empty()).as_bytes()),
+            None => {
+                let version_command = Header::VERSION << 4 | ConfigCommand::READ.0;
+                frame.extend(ConfigArgument { version_command, ..ConfigArgument::default() }.as_bytes());
+            }
+        }
+        frame.extend(data);
+        frame.resize(frame.len().max(FRAME_BYTES_MIN), 0);
+        let tag = self.tag;
+        self.note(&[1, u64::from(tag), unit as u64], || format!("request {tag:x}: {}", told(unit, kind)));
+        self.segment.queue.send(&frame);
+        let access = match kind {
+            Kind::Query | Kind::Identify => 0,
+            Kind::Read(_) => self.checks.reservations.borrow_mut()[unit].access(self.checks.index, false),
+            Kind::Write(..) | Kind::Durable(..) | Kind::Flush => {
+                self.checks.reservations.borrow_mut()[unit].access(self.checks.index, true)
+            }
+        };
+        self.asked.push(Asked { tag, unit, kind, frame, began: now, sent: now, copies: 0, access });
+    }
+
+    fn receive(&mut self, frame: &[u8]) -> Result<(), String> {
+        let Some(header) = Header::view(frame).filter(|header| header.is_response()) else {
+            // What another initiator asks all.
+            return Ok(());
+        };
+        let Some(at) = self.asked.iter().position(|asked| asked.tag == header.tag.get()) else {
+            // A copy of an answer, an answer to a copy, or what a target says of itself.
+            return Ok(());
+        };
+        let of = Address { shelf: SHELF, slot: self.asked[at].unit as u8 };
+        if header.address() != of || header.source != self.segment.target || header.destination != self.mac {
+            return Err(format!("an answer of {of} has the header {header:02x?}"));
+        }
+        let asked = self.asked.swap_remove(at);
+        self.commands += 1;
+        self.answered(&asked, header, frame)
+            .map_err(|what| format!("{}: {what}", told(asked.unit, asked.kind)))
+    }
+
+    fn answered(&mut self, asked: &Asked, header: &Header, frame: &[u8]) -> Result<(), String> {
+        let now = self.net.borrow().now;
+        let short = || format!("an answer of {} bytes", frame.len());
+        if let Kind::Query = asked.kind {
+            let argument = ConfigArgument::view(&frame[ARGUMENT..]).ok_or_else(short)?;
+            let sectors = u32::from(argument.sector_count);
+            let is_it = header.refusal().is_none() && sectors == self.segment.frame_blocks;
+            return if is_it { Ok(()) } else { Err(format!("it is answered with {argument:?}")) };
+        }
+        let end = Section::view(&frame[ARGUMENT..]).ok_or_else(short)?.status_return();
+        let is_conflict = header.refusal() == Some(ErrorCode::TARGET_IS_RESERVED);
+        let is_bad = !is_conflict && end.status & (status::ERR | status::DF) != 0;
+        self.note(&[2, u64::from(asked.tag), u64::from(is_conflict), u64::from(end.status)], || {
+            let how = if is_conflict { "reserved" } else { "status" };
+            format!("request {:x} is answered: {how} {:02x}", asked.tag, end.status)
+        });
+        if header.refusal().is_some() && !is_conflict || is_bad && !self.segment.fragile[asked.unit] {
+            return Err(format!("it is answered with {:?}, {end:?}", header.refusal()));
+        }
+        if !matches!(asked.kind, Kind::Identify) {
+            let mut reservations = self.checks.reservations.borrow_mut();
+            reservations[asked.unit].accessed(asked.access, Some(is_conflict))?;
+        }
+        let mut registers = self.checks.registers.borrow_mut();
+        let (index, is_good) = (self.checks.index, !is_bad && !is_conflict);
+        match asked.kind {
+            Kind::Read(range) if is_good => {
+                let bytes = frame.get(DATA..DATA + range.bytes() as usize).ok_or_else(short)?;
+                self.blocks += u64::from(range.blocks);
+                registers.found(now, asked.began, range, bytes)
+            }
+            Kind::Read(_) => {
+                registers.end_read(asked.began);
+                Ok(())
+            }
+            Kind::Write(range, id) | Kind::Durable(range, id) => {
+                self.blocks += u64::from(range.blocks);
+                let fate = match asked.kind {
+                    Kind::Durable(..) if is_good => Fate::Durable,
+                    _ if is_good => Fate::Done,
+                    // An earlier copy may have been done.
+                    _ => Fate::Unsure,
+                };
+                registers.end_write(now, range, id, fate)
+            }
+            Kind::Flush if is_good => registers.flushed(index, asked.unit, asked.began),
+            Kind::Flush if is_bad => {
+                registers.flush_failed(index, asked.unit);
+                Ok(())
+            }
+            Kind::Identify if is_good => {
+                let sectors =
+                    frame.get(DATA + SECTORS_AT..).and_then(|bytes| bytes.first_chunk()).ok_or_else(short)?;
+                match u64::from_le_bytes(*sectors) {
+                    sectors if sectors == u64::from(self.segment.blocks) => Ok(()),
+                    sectors => Err(format!("it has {sectors} sectors")),
+                }
+            }
+            Kind::Flush | Kind::Identify | Kind::Query => Ok(()),
+        }
+    }
+
+    fn note(&self, words: &[u64], text: impl FnOnce() -> String) {
+        let net = &mut *self.net.borrow_mut();
+        let now = net.now;
+        let sum = words.iter().fold(self.host as u64, |sum, word| sum.wrapping_mul(31) ^ word);
+        net.trace.note(now, &[sum], || format!("initiator {} {}", self.host, text()));
+    }
+}
+
+/// The address of a host.
+pub(crate) fn mac(host: usize) -> Mac {
+    Mac([2, 0, 0, 0, 1, host as u8])
+}
+
+fn fields(kind: Kind) -> Option<Fields> {
+    let of = |command, range: Range| Fields::new(command, range.first.into(), range.blocks as u16);
+    Some(match kind {
+        Kind::Query => return None,
+        Kind::Identify => Fields::new(ata::Command::IdentifyDevice, 0, 0),
+        Kind::Read(range) => of(ata::Command::ReadSectorsExt, range),
+        Kind::Write(range, _) => of(ata::Command::WriteSectorsExt, range),
+        Kind::Durable(range, _) => of(ata::Command::WriteDmaFuaExt, range),
+        Kind::Flush => Fields::new(ata::Command::FlushCacheExt, 0, 0),
+    })
+}
+
+fn told(unit: usize, kind: Kind) -> String {
+    match kind {
+        Kind::Query => format!("a query to unit {unit}"),
+        Kind::Identify => format!("IDENTIFY DEVICE to unit {unit}"),
+        Kind::Read(range) => format!("a read of {range:?}"),
+        Kind::Write(range, id) => format!("write {} of {range:?}", id.0),
+        Kind::Durable(range, id) => format!("write {} of {range:?} with FUA", id.0),
+        Kind::Flush => format!("a flush of unit {unit}"),
+    }
+}

@@ -1,0 +1,383 @@
+//! An Ethernet segment: frames that are lost, come twice, late, or in another order. What decides that has a seed of its own.
+
+use crate::net::{Event, Net, Waits};
+use crate::trace::Trace;
+use fastrand::Rng;
+use proto::time::{Stamp, Time};
+use reactor::io::Handle;
+use reactor::memory::Arena;
+use reactor::packet::{self, Arrival, Condition, Field, Setup, Shape, Unsent, Width};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use wire::aoe::Mac;
+use wire::{Places, Span};
+
+/// Apart from what else a seed decides.
+const SALT: u64 = 0x6574_6865_726e_6574;
+/// A frame takes no longer than this: targets know their answered writes by it, of which they remember so many.
+const LATE: Duration = Duration::from_millis(2);
+/// The first handle of a line; those of sockets and files are others.
+const FIRST_HANDLE: i32 = 1 << 24;
+/// Bytes of the two addresses.
+const MAC_BYTES: usize = 6;
+
+/// How the frames of a segment fare: odds in 1000.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hazards {
+    lost: u32,
+    twice: u32,
+    late: u32,
+    /// For a while all are lost.
+    breaks: u32,
+    /// Frames that a line takes between two turns of its core.
+    room: usize,
+}
+
+impl Hazards {
+    pub(crate) const NONE: Hazards = Hazards { lost: 0, twice: 0, late: 0, breaks: 0, room: usize::MAX };
+}
+
+/// What a seed makes of a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) mtu: u32,
+    pub(crate) hazards: Hazards,
+    /// Who uses the units there.
+    pub(crate) initiators: usize,
+    pub(crate) seed: u64,
+}
+
+/// Whether there is one in the world of this seed.
+pub(crate) fn draw(seed: u64) -> Option<Segment> {
+    let mut rng = Rng::with_seed(seed ^ SALT);
+    (rng.u32(0..4) == 0).then(|| Segment {
+        mtu: [1500, 9000][rng.usize(0..2)],
+        hazards: Hazards {
+            lost: [0, 5, 50][rng.usize(0..3)],
+            twice: [0, 10, 200][rng.usize(0..3)],
+            late: [0, 10, 200][rng.usize(0..3)],
+            breaks: [0, 0, 1][rng.usize(0..3)],
+            room: [usize::MAX, 64, 2][rng.usize(0..3)],
+        },
+        initiators: rng.usize(1..=3),
+        seed: rng.u64(..),
+    })
+}
+
+/// All stations, and what is on its way between them.
+#[derive(Debug)]
+pub(crate) struct Ethernet {
+    rng: Rng,
+    pub(crate) hazards: Hazards,
+    mtu: u32,
+    stations: Vec<Station>,
+    flights: BTreeMap<u64, Flight>,
+    flown: u64,
+    broken_until: Time,
+}
+
+#[derive(Debug)]
+struct Flight {
+    to: usize,
+    frame: Vec<u8>,
+}
+
+/// An interface of somebody's.
+#[derive(Debug)]
+struct Station {
+    mac: Mac,
+    filter: Vec<Condition>,
+    spread: Vec<Field>,
+    ports: Vec<Port>,
+}
+
+#[derive(Debug)]
+struct Port {
+    host: usize,
+    queue: Queue,
+    watcher: Option<Waits>,
+}
+
+/// Frames that have come to a port and were not taken, and those that are to leave.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue(Arc<Mutex<Frames>>);
+
+#[derive(Default, Debug)]
+struct Frames {
+    came: VecDeque<(Stamp, Vec<u8>)>,
+    /// So many at most.
+    came_max: usize,
+    drops: u32,
+    leave: Vec<Vec<u8>>,
+    leave_max: usize,
+}
+
+/// A core's end of an interface.
+#[derive(Debug)]
+pub struct Line {
+    handle: Handle,
+    mac: Mac,
+    mtu: u32,
+    shape: Shape,
+    queue: Queue,
+}
+
+impl Queue {
+    fn frames(&self) -> MutexGuard<'_, Frames> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the oldest frame that has come.
+    pub(crate) fn take(&self) -> Option<Vec<u8>> {
+        self.frames().came.pop_front().map(|(_, frame)| frame)
+    }
+
+    /// Has a frame leave.
+    pub(crate) fn send(&self, frame: &[u8]) {
+        self.frames().leave.push(frame.to_vec());
+    }
+}
+
+impl packet::Line for Line {
+    type Batch = ();
+
+    fn open(_setup: &Setup<'_>, _count: usize) -> io::Result<Vec<Line>> {
+        Err(io::Error::other("interfaces of this world are not opened again"))
+    }
+
+    fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    fn mac(&self) -> [u8; MAC_BYTES] {
+        self.mac.0
+    }
+
+    fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn receive(&mut self, arena: &mut Arena, slot: Span) -> Arrival {
+        let Some((came, frame)) = self.queue.frames().came.pop_front() else { return Arrival::Nothing };
+        let len = frame.len() as u32;
+        if len > slot.len {
+            return Arrival::Cut;
+        }
+        // Other slots of the slot's buffer may be lent.
+        let Some(scratch) = arena.take(len) else { return Arrival::Cut };
+        for span in scratch.iter() {
+            arena.bytes_mut(span).copy_from_slice(&frame);
+            arena.copy(span, &Places::one(slot.slice(0, len)));
+        }
+        arena.give(&scratch);
+        Arrival::Frame { len, came }
+    }
+
+    fn send(
+        &mut self,
+        _batch: &mut (),
+        arena: &mut Arena,
+        frames: impl Iterator<Item = Span>,
+    ) -> Result<usize, Unsent> {
+        let queue = &mut *self.queue.frames();
+        let room = queue.leave_max - queue.leave.len();
+        let before = queue.leave.len();
+        queue.leave.extend(frames.take(room).map(|frame| arena.bytes(frame).to_vec()));
+        match queue.leave.len() - before {
+            0 => Err(Unsent::Full),
+            sent => Ok(sent),
+        }
+    }
+
+    fn outdated(&self) -> Option<String> {
+        None
+    }
+
+    fn drops(&self) -> u32 {
+        std::mem::take(&mut self.queue.frames().drops)
+    }
+
+    fn trouble(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Ethernet {
+    pub(crate) fn new(segment: &Segment) -> Ethernet {
+        Ethernet {
+            rng: Rng::with_seed(segment.seed),
+            hazards: segment.hazards,
+            mtu: segment.mtu,
+            stations: Vec::new(),
+            flights: BTreeMap::new(),
+            flown: 0,
+            broken_until: Time(0),
+        }
+    }
+
+    /// Opens an interface for each of these cores, whose host is their number.
+    pub(crate) fn open(&mut self, mac: Mac, setup: &Setup<'_>, cores: usize) -> Vec<Line> {
+        let (station, room) = (self.stations.len() as i32, self.hazards.room);
+        let line = |core: usize| {
+            let handle = Handle(FIRST_HANDLE + (station << 8) + core as i32);
+            let queue = Queue::new(setup.frames as usize, room);
+            let shape = Shape { header: setup.header, frames: setup.frames, slots: setup.slots };
+            Line { handle, mac, mtu: self.mtu, shape, queue }
+        };
+        let lines: Vec<Line> = (0..cores).map(line).collect();
+        let port = |(host, line): (usize, &Line)| Port { host, queue: line.queue.clone(), watcher: None };
+        let ports = lines.iter().enumerate().map(port).collect();
+        let (filter, spread) = (setup.filter.to_vec(), setup.spread.to_vec());
+        self.stations.push(Station { mac, filter, spread, ports });
+        lines
+    }
+
+    /// A host that takes all that is sent to it.
+    pub(crate) fn join(&mut self, mac: Mac, host: usize) -> Queue {
+        let queue = Queue::new(usize::MAX, usize::MAX);
+        let ports = vec![Port { host, queue: queue.clone(), watcher: None }];
+        self.stations.push(Station { mac, filter: Vec::new(), spread: Vec::new(), ports });
+        queue
+    }
+
+    /// An interface is no more, and by the time that there is another nothing is on its way any more.
+    pub(crate) fn kill(&mut self, mac: Mac) {
+        self.flights.clear();
+        for station in self.stations.iter_mut().filter(|station| station.mac == mac) {
+            station.ports.clear();
+        }
+        for port in self.stations.iter().flat_map(|station| &station.ports) {
+            port.queue.frames().came.clear();
+        }
+    }
+
+    fn port(&mut self, line: Handle) -> Option<&mut Port> {
+        let number = line.0.checked_sub(FIRST_HANDLE).filter(|number| *number >= 0)?;
+        self.stations.get_mut((number >> 8) as usize)?.ports.get_mut((number & 0xff) as usize)
+    }
+
+    /// When a frame that is sent now arrives, and once more: `None`: never.
+    fn fates(&mut self, now: Time) -> [Option<Duration>; 2] {
+        let mut happens = |in_1000: u32| in_1000 > 0 && self.rng.u32(0..1000) < in_1000;
+        let Hazards { lost, twice, late, breaks, .. } = self.hazards;
+        let (is_lost, is_twice) = (happens(lost), happens(twice));
+        let is_late = [happens(late), happens(late)];
+        if happens(breaks) {
+            self.broken_until = now.after(Duration::from_micros(self.rng.u64(100..20_000)));
+        }
+        let latency = is_late.map(|is_late| {
+            let most = if is_late { LATE } else { Duration::from_micros(30) };
+            Duration::from_nanos(self.rng.u64(2_000..most.as_nanos() as u64))
+        });
+        let comes = !is_lost && now >= self.broken_until;
+        [comes.then_some(latency[0]), (comes && is_twice).then_some(latency[1])]
+    }
+}
+
+impl Station {
+    /// Where a frame comes to, if it does.
+    fn port(&mut self, frame: &[u8]) -> Option<&mut Port> {
+        let is_so = |condition: &Condition| {
+            value(frame, condition.field).is_some_and(|value| value & condition.mask == condition.value)
+        };
+        if !self.filter.iter().all(is_so) {
+            return None;
+        }
+        let mix = |sum: u32, field: &Field| {
+            sum.wrapping_add(value(frame, *field).unwrap_or(0)).wrapping_mul(0x9e37_79b1)
+        };
+        let sum = self.spread.iter().fold(0, mix) >> 16;
+        let count = self.ports.len();
+        self.ports.get_mut((sum as usize).checked_rem(count)?)
+    }
+}
+
+impl Queue {
+    fn new(came_max: usize, leave_max: usize) -> Queue {
+        Queue(Arc::new(Mutex::new(Frames { came_max, leave_max, ..Frames::default() })))
+    }
+}
+
+/// Whether this is the handle of a line.
+pub(crate) fn is_line(handle: Handle) -> bool {
+    handle.0 >= FIRST_HANDLE
+}
+
+fn value(frame: &[u8], field: Field) -> Option<u32> {
+    let bytes = match field.width {
+        Width::Byte => 1,
+        Width::Half => 2,
+        Width::Word => 4,
+    };
+    let at = usize::from(field.at);
+    Some(frame.get(at..at + bytes)?.iter().fold(0, |value, byte| value << 8 | u32::from(*byte)))
+}
+
+impl Net {
+    /// What a host has sent in its turn leaves.
+    pub(crate) fn carry(&mut self, host: usize) {
+        let now = self.now;
+        let Some(ethernet) = &mut self.ethernet else { return };
+        let ports = ethernet.stations.iter().flat_map(|station| &station.ports);
+        let own = ports.filter(|port| port.host == host);
+        let sent: Vec<Vec<u8>> =
+            own.flat_map(|port| std::mem::take(&mut port.queue.frames().leave)).collect();
+        for frame in sent {
+            let sum = Trace::sum_of(&frame);
+            self.trace.note(now, &[host as u64, sum], || {
+                format!("host {host} sends a frame of {} bytes, {sum:016x}", frame.len())
+            });
+            self.spread(&frame);
+        }
+    }
+
+    /// Every station that it is for gets it, or not.
+    fn spread(&mut self, frame: &[u8]) {
+        let now = self.now;
+        let Some(ethernet) = &mut self.ethernet else { return };
+        let [to, from] = [0, MAC_BYTES].map(|at| frame[at..].first_chunk().copied().map(Mac));
+        let (Some(to), Some(from)) = (to, from) else { return };
+        let mut events = Vec::new();
+        for station in 0..ethernet.stations.len() {
+            let mac = ethernet.stations[station].mac;
+            if mac == from || mac != to && !to.is_group() {
+                continue;
+            }
+            for latency in ethernet.fates(now).into_iter().flatten() {
+                ethernet.flown += 1;
+                ethernet.flights.insert(ethernet.flown, Flight { to: station, frame: frame.to_vec() });
+                events.push((now.after(latency), Event::Land { flight: ethernet.flown }));
+            }
+        }
+        events.into_iter().for_each(|(at, event)| self.at(at, event));
+    }
+
+    /// A frame arrives; who has waited for it.
+    pub(crate) fn land(&mut self, flight: u64) -> Option<Waits> {
+        let now = self.now;
+        let ethernet = self.ethernet.as_mut()?;
+        let Flight { to, frame } = ethernet.flights.remove(&flight)?;
+        let port = ethernet.stations[to].port(&frame)?;
+        let queue = &mut *port.queue.frames();
+        if queue.came.len() >= queue.came_max {
+            queue.drops += 1;
+            return None;
+        }
+        queue.came.push_back((Stamp(now.0), frame));
+        port.watcher.take()
+    }
+
+    /// Whether a frame has come; it is waited for otherwise.
+    pub(crate) fn has_frames(&mut self, line: Handle, waits: Waits) -> bool {
+        let Some(port) = self.ethernet.as_mut().and_then(|ethernet| ethernet.port(line)) else { return true };
+        let has_frames = !port.queue.frames().came.is_empty();
+        port.watcher = (!has_frames).then_some(waits);
+        has_frames
+    }
+}
