@@ -492,7 +492,7 @@ impl World {
         self.aim(Aim::Leave, "all sessions end", |world| {
             world.initiators.iter().all(Initiator::is_gone)
                 && world.rogue.as_ref().is_none_or(Rogue::is_gone)
-                && (0..world.count).all(|core| world.cores.in_use(core).streams == 0)
+                && (0..world.count).all(|core| world.has_parted(core))
         })?;
         for core in 0..self.count {
             let in_use = self.cores.in_use(core);
@@ -503,6 +503,12 @@ impl World {
         self.cores.stop();
         self.look_around(usize::MAX);
         self.aim(Aim::Leave, "the cores end", |world| world.waits.iter().all(Option::is_none))
+    }
+
+    /// Whether a core has no connection any more, and nothing to do for a late copy of a frame.
+    fn has_parted(&mut self, core: usize) -> bool {
+        let in_use = self.cores.in_use(core);
+        in_use.streams == 0 && (self.atas.is_empty() || in_use.tasks == 0)
     }
 
     /// Whether the initiators have done so much.
