@@ -85,13 +85,12 @@ impl Initiator {
         self.send(now, Ready { what: "writes the same to", range, kind, compares: None, cdb, place });
     }
 
-    /// What it verifies is on the medium, and so durable. It is compared with or without BYTCHK, and others may have written
-    /// meanwhile.
-    fn write_and_verify(&mut self, now: Time, range: Range, has_bytchk: bool) {
+    /// What it verifies is on the medium, and so durable; with BYTCHK, others may have written meanwhile.
+    fn write_and_verify(&mut self, now: Time, range: Range, compares: bool) {
         let Some(place) = self.take(range.bytes()) else { return };
         let kind = self.fill(now, range, true, &place);
-        let cdb = &ten(0x2e, if has_bytchk { 2 } else { 0 }, range);
-        let compares = if let Kind::Durable(_, id) = kind { Some(id) } else { None };
+        let cdb = &ten(0x2e, if compares { 2 } else { 0 }, range);
+        let compares = if let (Kind::Durable(_, id), true) = (kind, compares) { Some(id) } else { None };
         self.send(now, Ready { what: "writes and verifies", range, kind, compares, cdb, place });
     }
 
