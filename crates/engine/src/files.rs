@@ -1,4 +1,4 @@
-//! The few things that the state directory is asked for, so that it may be one that loses power.
+//! What the engine needs of the file system that its state directory is on, as a trait: the simulator's loses power.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

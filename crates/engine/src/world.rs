@@ -50,10 +50,10 @@ pub struct InUse {
 }
 
 impl<I: Io> Cores<I> {
-    /// Cores that listen, each portal of the configuration at one of `listeners`, serve its LUNs from `stores`, each with the
-    /// count of what it lost, and keep what they keep in `files`. `lines` opens those of an interface, one for each of so many
-    /// cores. `io` is given each core's index, and what the core is called by: [`Waker::get_up`] is due at the beginning of
-    /// each of its turns.
+    /// Cores that listen at `listeners`, one for each portal of the configuration, serve its LUNs from `stores`, each with the
+    /// count of what it lost, and keep in `files` what must survive a restart. `lines` opens those of an interface, one for each
+    /// of so many cores. `io` is called with each core's index and its waker: [`Waker::get_up`] is due at the beginning of each
+    /// of its turns.
     ///
     /// # Errors
     /// When the system has no descriptors, or a core has too little memory for the frames of its lines.

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{Level, Metadata};
 use tracing_subscriber::field::MakeExt as _;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt::format::{self, Writer};
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{FormatFields, MakeWriter};
@@ -63,9 +63,7 @@ where
 {
     let variable = std::env::var(VARIABLE).ok().filter(|filter| !filter.is_empty());
     let wanted = level.map(str::to_string).or(variable).unwrap_or_else(|| "info".into());
-    let filter = wanted.parse::<Targets>().map_err(|error| {
-        format!("{VARIABLE}: `{wanted}` is not a filter ({error}); write a level, as info or debug")
-    })?;
+    let filter = parse_filter(&wanted)?;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .fmt_fields(fields())
@@ -75,6 +73,28 @@ where
         .with_target(false);
     tracing_subscriber::registry().with(filter).with(lines).init();
     Ok(())
+}
+
+/// Levels, and levels of modules. [`Targets`] alone takes a part without a name for all modules, one without a level for `error`,
+/// and a space for a letter of a name.
+fn parse_filter(wanted: &str) -> Result<Targets, String> {
+    let reject = |why: &dyn Display| {
+        format!(
+            "{VARIABLE}: `{wanted}` is not a filter ({why}); write a level, or levels of modules after it, as info,engine=debug"
+        )
+    };
+    let mut filter = Vec::new();
+    for part in wanted.split(',') {
+        let (module, level) = part.split_once('=').unwrap_or((part, part));
+        match (module.trim(), level.trim()) {
+            ("", "") => return Err(reject(&"there is nothing before or after a comma")),
+            ("", _) => return Err(reject(&format_args!("`{part}` names no module"))),
+            (_, "") => return Err(reject(&format_args!("`{part}` has no level"))),
+            (module, level) if part.contains('=') => filter.push(format!("{module}={level}")),
+            (module, _) => filter.push(module.to_string()),
+        }
+    }
+    filter.join(",").parse().map_err(|error: ParseError| reject(&error))
 }
 
 /// The message and `name=value`, each cut, and with what is not printable escaped: much of it comes from strangers.
@@ -304,6 +324,25 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_filter_has_no_empty_part() {
+        for (wanted, why) in [
+            ("", "nothing before or after a comma"),
+            (",", "nothing before or after a comma"),
+            ("info,", "nothing before or after a comma"),
+            ("info, ,engine=debug", "nothing before or after a comma"),
+            ("engine=,info", "`engine=` has no level"),
+            ("=debug", "`=debug` names no module"),
+            ("engine=loud", "error parsing level filter"),
+        ] {
+            let error = parse_filter(wanted).expect_err(wanted);
+            assert!(error.contains(why) && error.contains("as info,engine=debug"), "{error}");
+        }
+        let filter = parse_filter("info, engine = debug").expect("a filter");
+        assert!(filter.would_enable("engine::core", &Level::DEBUG));
+        assert!(!filter.would_enable("proto", &Level::DEBUG));
     }
 
     #[test]

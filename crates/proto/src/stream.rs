@@ -88,6 +88,10 @@ pub struct Transmit {
     /// A batch that has reached this many bytes takes no further PDU: [`Transmit::SHARED_BYTES_MAX`], or more where the send
     /// holds up nobody.
     pub total_bytes_max: u32,
+    /// A sum was started and has not been appended.
+    is_summing: bool,
+    /// Some payload is summed.
+    sums_payload: bool,
 }
 
 impl Default for Transmit {
@@ -98,6 +102,8 @@ impl Default for Transmit {
             done: Vec::new(),
             total_bytes: 0,
             total_bytes_max: Transmit::SHARED_BYTES_MAX,
+            is_summing: false,
+            sums_payload: false,
         }
     }
 }
@@ -116,8 +122,7 @@ impl Transmit {
     /// Whether another PDU with `bytes` header bytes and `segments` segments fits.
     pub fn has_room(&self, bytes: usize, segments: usize) -> bool {
         // Payload that is summed is copied for it: that should still be in the cache when it leaves.
-        let is_summed = matches!(self.segments.last(), Some(Segment::Sum));
-        let most = if is_summed { Self::SHARED_BYTES_MAX } else { self.total_bytes_max };
+        let most = if self.sums_payload { Self::SHARED_BYTES_MAX } else { self.total_bytes_max };
         self.total_bytes < most && self.has_room_without_payload(bytes, segments)
     }
 
@@ -141,8 +146,22 @@ impl Transmit {
         }
     }
 
+    /// Starts a sum.
+    pub fn start_sum(&mut self) {
+        self.is_summing = true;
+        self.segments.push(Segment::SumStart);
+    }
+
+    /// Appends the sum.
+    pub fn push_sum(&mut self) {
+        self.is_summing = false;
+        self.total_bytes = self.total_bytes.saturating_add(4);
+        self.segments.push(Segment::Sum);
+    }
+
     /// Appends payload.
     pub fn push_payload(&mut self, span: Span) {
+        self.sums_payload |= self.is_summing;
         self.total_bytes = self.total_bytes.saturating_add(span.len);
         self.segments.push(Segment::Payload(span));
     }
@@ -153,6 +172,7 @@ impl Transmit {
         self.segments.clear();
         self.done.clear();
         self.total_bytes = 0;
+        (self.is_summing, self.sums_payload) = (false, false);
     }
 }
 
@@ -207,16 +227,20 @@ mod tests {
     use super::*;
     use wire::BufferId;
 
-    /// How many times 64 KiB with a header each fit into a batch.
+    /// How many times 64 KiB, between two headers, fit into a batch.
     fn answers(total_bytes_max: u32, is_summed: bool) -> u32 {
         let mut batch = Transmit { total_bytes_max, ..Transmit::default() };
         let mut count = 0;
-        while batch.has_room(48, 4) {
+        while batch.has_room(96, 5) {
             batch.push_bytes(&[0; 48]);
+            if is_summed {
+                batch.start_sum();
+            }
             batch.push_payload(Span { buffer: BufferId(0), offset: 0, len: 64 * 1024 });
             if is_summed {
-                batch.segments.push(Segment::Sum);
+                batch.push_sum();
             }
+            batch.push_bytes(&[0; 48]);
             count += 1;
         }
         count
@@ -227,5 +251,15 @@ mod tests {
         assert_eq!(answers(Transmit::SHARED_BYTES_MAX, false), 2);
         assert_eq!(answers(Transmit::ALONE_BYTES_MAX, false), 16);
         assert_eq!(answers(Transmit::ALONE_BYTES_MAX, true), 2);
+    }
+
+    #[test]
+    fn a_summed_header_takes_no_room_from_payload_that_is_not_summed() {
+        let mut batch = Transmit { total_bytes_max: Transmit::ALONE_BYTES_MAX, ..Transmit::default() };
+        batch.push_payload(Span { buffer: BufferId(0), offset: 0, len: Transmit::SHARED_BYTES_MAX });
+        batch.start_sum();
+        batch.push_bytes(&[0; 48]);
+        batch.push_sum();
+        assert!(batch.has_room(48, 4));
     }
 }

@@ -98,6 +98,11 @@ pub trait Io {
     /// Completes when something can be read from a descriptor, which may be one in nonblocking mode.
     fn watch(&mut self, descriptor: Handle, tag: Tag);
 
+    /// The same, where peers are heard: counts for [`Io::is_shared`].
+    fn watch_peers(&mut self, descriptor: Handle, tag: Tag) {
+        self.watch(descriptor, tag);
+    }
+
     /// Completes when a socket has room for more to send, which it had not. [`Io::unwatch`] ends this, too.
     fn watch_room(&mut self, socket: Handle, tag: Tag);
 

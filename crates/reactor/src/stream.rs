@@ -47,6 +47,15 @@ pub struct Stream {
     gathers_since: Option<Time>,
 }
 
+/// A send that has not completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InFlight {
+    /// When it began.
+    pub since: Time,
+    /// All its bytes: how many of them have left is not known before it completes.
+    pub bytes: u64,
+}
+
 /// How the stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
@@ -147,7 +156,7 @@ impl Stream {
     /// As [`Stream::flush`], but as long as recvs find all that they have room for, what is owed waits for the next turn:
     /// a peer that is woken for each answer sends one command for each.
     pub fn gather<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
-        if self.receiver.expects_more() && self.end.is_none() && machine.owes() {
+        if self.receiver.take_filled() && self.end.is_none() && machine.owes() {
             let since = *self.gathers_since.get_or_insert(io.now());
             if io.now().since(since) < GATHER_FOR {
                 self.wants_flush = true;
@@ -223,9 +232,9 @@ impl Stream {
         self.socket
     }
 
-    /// Since when the send in flight has been in flight.
-    pub fn sends_since(&self) -> Option<Time> {
-        self.sender.sends_since()
+    /// The send in flight.
+    pub fn in_flight(&self) -> Option<InFlight> {
+        self.sender.in_flight()
     }
 
     /// Ends the connection: what is in flight completes soon, then the stream is quiet and can be closed.

@@ -103,7 +103,7 @@ impl Uring {
             | Kind::Connect { .. }
             | Kind::Receive { .. }
             | Kind::Send { .. }
-            | Kind::Watch { .. }
+            | Kind::Peers { .. }
             | Kind::Drain
             | Kind::Bare => self.push(&entry),
         }
@@ -144,8 +144,7 @@ impl Uring {
         self.ready.push(Completion { tag, result });
     }
 
-    fn poll(&mut self, descriptor: Handle, what: i16, tag: Tag) {
-        let kind = if what == libc::POLLIN { Kind::Watch { descriptor: descriptor.0 } } else { Kind::Bare };
+    fn poll(&mut self, descriptor: Handle, what: i16, tag: Tag, kind: Kind) {
         self.start(tag, kind, |_, _, _| opcode::PollAdd::new(Fd(descriptor.0), what as u32).build());
     }
 
@@ -261,7 +260,7 @@ impl Uring {
                 self.hot.received(socket, request.since, self.now);
                 self.neighbours.received(Handle(socket), self.now);
             }
-            Kind::Watch { descriptor } => self.neighbours.received(Handle(descriptor), self.now),
+            Kind::Peers { descriptor } => self.neighbours.received(Handle(descriptor), self.now),
             Kind::Fill | Kind::Drain | Kind::Bare => {}
         }
         completions.push(Completion { tag: request.tag, result });
@@ -411,11 +410,15 @@ impl Io for Uring {
     }
 
     fn watch(&mut self, descriptor: Handle, tag: Tag) {
-        self.poll(descriptor, libc::POLLIN, tag);
+        self.poll(descriptor, libc::POLLIN, tag, Kind::Bare);
+    }
+
+    fn watch_peers(&mut self, descriptor: Handle, tag: Tag) {
+        self.poll(descriptor, libc::POLLIN, tag, Kind::Peers { descriptor: descriptor.0 });
     }
 
     fn watch_room(&mut self, socket: Handle, tag: Tag) {
-        self.poll(socket, libc::POLLOUT, tag);
+        self.poll(socket, libc::POLLOUT, tag, Kind::Bare);
     }
 
     fn unwatch(&mut self, tag: Tag) {

@@ -170,7 +170,7 @@ impl<I: Io> Core<I> {
     pub(super) fn watch_interfaces(&mut self) {
         for interface in &mut self.interfaces {
             if interface.packets.has_room() && !std::mem::replace(&mut interface.is_watched, true) {
-                self.io.watch(interface.packets.handle(), interface.tag(kind::FRAMES));
+                self.io.watch_peers(interface.packets.handle(), interface.tag(kind::FRAMES));
             }
         }
     }

@@ -16,7 +16,7 @@ use proto::aoe::target::Target;
 use proto::time::Time;
 use proto::verbs::{Down, TaskId, Withdrawal};
 use reactor::io::{Handle, Io, Tag};
-use reactor::stream::Stream;
+use reactor::stream::{InFlight, Stream};
 use scsi::home::Aborted;
 use scsi::nexus::Reach;
 use scsi::{HomeRequest, NexusId, NexusUnit};
@@ -218,7 +218,8 @@ impl Connection {
 
     /// Whether the initiator should have taken data that was lent.
     pub(super) fn is_lent_late(&self, now: Time) -> bool {
-        let is_late = |occupant: &Occupant| matches!(occupant, Occupant::Lent { moving, .. } if self.pace.is_late(*moving, now));
+        let send = self.in_flight();
+        let is_late = |occupant: &Occupant| matches!(occupant, Occupant::Lent { moving, .. } if self.pace.is_late(*moving, send, now));
         self.tasks.iter().flatten().any(|(_, occupant)| is_late(occupant))
     }
 
@@ -258,9 +259,8 @@ impl Connection {
         is_over && self.stream.as_ref().is_none_or(Stream::quiet)
     }
 
-    /// Since when a send has been in flight.
-    pub(super) fn sends_since(&self) -> Option<Time> {
-        self.stream.as_ref().and_then(Stream::sends_since)
+    pub(super) fn in_flight(&self) -> Option<InFlight> {
+        self.stream.as_ref().and_then(Stream::in_flight)
     }
 
     /// Ends it: what is in flight ends soon.

@@ -174,7 +174,7 @@ impl<I: Io> Core<I> {
 }
 
 fn watch<I: Io>(io: &mut I, number: u32, descriptor: Handle) {
-    io.watch(descriptor, watch_tag(number));
+    io.watch_peers(descriptor, watch_tag(number));
 }
 
 fn watch_tag(number: u32) -> Tag {

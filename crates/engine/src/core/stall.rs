@@ -4,7 +4,9 @@
 //! only while it is the initiator's turn.
 //!
 //! A command's data may have to wait for that of others on the connection, so its clock stands while the connection moves
-//! data at that rate, though not for longer than what was on its way when it began takes.
+//! data at that rate, though not for longer than what was on its way when it began takes. A send may carry the data of many
+//! commands, and shows no progress before all of it has left: it has `stall_timeout` and as long as its bytes take, and while
+//! it is in flight a command has that much more.
 
 use super::Core;
 use super::session::DISCOVERY_WITHIN;
@@ -12,6 +14,7 @@ use crate::slots::Key;
 use crate::transport::Transport;
 use proto::time::Time;
 use reactor::io::Io;
+use reactor::stream::InFlight;
 
 /// A megabyte a second.
 const NANOS_PER_BYTE: u64 = 1000;
@@ -74,7 +77,11 @@ impl Pace {
         by_clock.min(moving.latest.0.saturating_sub(now.0))
     }
 
-    pub(super) fn is_late(&self, moving: Moving, now: Time) -> bool {
+    /// Whether it had its time. How much of a send in flight the peer has taken is not known before all of it has left.
+    pub(super) fn is_late(&self, mut moving: Moving, send: Option<InFlight>, now: Time) -> bool {
+        let unknown_nanos = send.map_or(0, |send| send.bytes * NANOS_PER_BYTE);
+        moving.until.0 += unknown_nanos;
+        moving.latest.0 += unknown_nanos;
         self.left(moving, now) == 0
     }
 
@@ -91,6 +98,11 @@ impl Pace {
         self.kept_nanos += kept;
         self.ahead_nanos = (ahead - kept).min(stall_nanos);
     }
+}
+
+/// Whether the peer takes too long to take what one send carries.
+fn is_send_late(send: InFlight, now: Time, stall_nanos: u64) -> bool {
+    send.since.0 + stall_nanos + send.bytes * NANOS_PER_BYTE <= now.0
 }
 
 impl<I: Io> Core<I> {
@@ -132,7 +144,7 @@ impl<I: Io> Core<I> {
         self.connections.iter_mut().for_each(|(_, conn)| conn.pace.look(now, stall_nanos));
         let connections = &self.connections;
         let is_late = |origin: &Key, moving: Moving| {
-            connections.get(*origin).is_some_and(|conn| conn.pace.is_late(moving, now))
+            connections.get(*origin).is_some_and(|conn| conn.pace.is_late(moving, conn.in_flight(), now))
         };
         let late = self
             .tasks
@@ -146,8 +158,9 @@ impl<I: Io> Core<I> {
         });
         if let Some(then) = now.0.checked_sub(self.stall_nanos).map(Time) {
             stalled.extend(self.keys_where(|conn| conn.kept.iter().any(|kept| kept.since <= then)));
-            stalled.extend(self.keys_where(|conn| conn.sends_since().is_some_and(|since| since <= then)));
         }
+        let is_stuck = |send: InFlight| is_send_late(send, now, stall_nanos);
+        stalled.extend(self.keys_where(|conn| conn.in_flight().is_some_and(is_stuck)));
         let limit = self.shared.config.stall_timeout.as_secs();
         for key in stalled {
             self.gone(key, &format!("its data moved too slowly (stall_timeout is {limit} s)"));

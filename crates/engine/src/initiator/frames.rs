@@ -178,7 +178,7 @@ impl Frames {
             return;
         }
         if !std::mem::replace(&mut self.is_watched, true) {
-            io.watch(self.packets.handle(), self.tags.frames);
+            io.watch_peers(self.packets.handle(), self.tags.frames);
         }
         if let Some(deadline) = machine.deadline()
             && self.clock.set(io.now(), deadline)

@@ -1,8 +1,8 @@
 //! `copy`, `discover` and `inquiry`, as a person meets them.
 
-use crate::support::Noise;
 use crate::support::daemon::Daemon;
 use crate::support::tools::{LoopDevice, Outcome, must, read_text, run, spawn, tool, wait};
+use crate::support::{Noise, wait_until};
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -200,9 +200,7 @@ fn an_interrupt_says_what_is_left_behind() {
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("").trim();
         u64::from_str_radix(mask, 16).is_ok_and(|mask| mask & 0b10 != 0)
     };
-    while !caught() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("it catches SIGINT", caught);
     must(tool("kill").arg("-INT").arg(child.id().to_string()));
     let status = wait(&mut child, Duration::from_secs(30)).expect("it ends");
     let said = read_text(output.path());
@@ -218,10 +216,10 @@ fn a_target_that_is_lost_ends_the_copy() {
     let mut child =
         spawn(Daemon::command().args(["copy", "null:1000T", &url, "--no-sparse", "--yes"]), output.as_file());
     // Its first session asks what the unit is, the second one writes.
-    while daemon.log().matches("HeaderDigest=").count() < 2 {
+    wait_until("its second session logs in", || {
         assert!(child.try_wait().expect("a child").is_none(), "{}", read_text(output.path()));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        daemon.log().matches("HeaderDigest=").count() >= 2
+    });
     daemon.kill9();
     let status = wait(&mut child, Duration::from_secs(60)).expect("it ends");
     let said = read_text(output.path());

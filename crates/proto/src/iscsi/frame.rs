@@ -1,6 +1,6 @@
 //! How both roles append PDUs to a batch.
 
-use crate::stream::{Segment, Transmit};
+use crate::stream::Transmit;
 use wire::Places;
 use wire::iscsi::pad;
 
@@ -20,7 +20,7 @@ pub(super) fn push_header(header: &[u8], digest: Option<fn(&[u8]) -> u32>, batch
 /// Appends a payload with its padding and digest.
 pub(super) fn push_payload(from: Places, len: u32, digest: bool, batch: &mut Transmit) {
     if digest {
-        batch.segments.push(Segment::SumStart);
+        batch.start_sum();
     }
     for span in from.iter() {
         batch.push_payload(span);
@@ -31,7 +31,7 @@ pub(super) fn push_payload(from: Places, len: u32, digest: bool, batch: &mut Tra
 /// Appends a short data segment with its padding and digest.
 pub(super) fn push_bytes(data: &[u8], digest: bool, batch: &mut Transmit) {
     if digest {
-        batch.segments.push(Segment::SumStart);
+        batch.start_sum();
     }
     batch.push_bytes(data);
     push_end(u32::try_from(data.len()).unwrap_or(0), digest, batch);
@@ -41,7 +41,6 @@ fn push_end(len: u32, digest: bool, batch: &mut Transmit) {
     let padding = usize::try_from(pad(len)).unwrap_or(0);
     batch.push_bytes([0; 3].get(..padding).unwrap_or_default());
     if digest {
-        batch.segments.push(Segment::Sum);
-        batch.total_bytes = batch.total_bytes.saturating_add(4);
+        batch.push_sum();
     }
 }

@@ -5,7 +5,7 @@ use super::setup::ReadyToReceive;
 use super::violation::{Code, Violation};
 use super::{Agreed, Config, Event, WORK_MAX};
 use crate::message::WorkId;
-use crate::stream::{Segment, Transmit};
+use crate::stream::Transmit;
 use crate::verbs::TaskId;
 use std::collections::VecDeque;
 use wire::Places;
@@ -602,7 +602,7 @@ struct Fpdu<'a> {
 impl<'a> Fpdu<'a> {
     fn begin(agreed: &Agreed, until_marker: &'a mut u32, batch: &'a mut Transmit) -> Fpdu<'a> {
         if agreed.crc {
-            batch.segments.push(Segment::SumStart);
+            batch.start_sum();
         }
         let until_marker = agreed.markers.then_some(until_marker);
         Fpdu { batch, until_marker, since_start: 0, crc: agreed.crc }
@@ -646,8 +646,7 @@ impl<'a> Fpdu<'a> {
         // markers are whole words.
         self.room();
         if self.crc {
-            self.batch.segments.push(Segment::Sum);
-            self.batch.total_bytes = self.batch.total_bytes.saturating_add(CRC_BYTES);
+            self.batch.push_sum();
         } else {
             self.batch.push_bytes(&[0; 4]);
         }

@@ -139,8 +139,8 @@ impl Receiver {
         self.is_lively = bytes > SMALL_BYTES || (staged > 0 && staged == posted.staged) || goes_on;
     }
 
-    /// Whether the recv in flight follows one that was filled, and so is likely to find bytes at once. Each is asked about once.
-    pub(super) fn expects_more(&mut self) -> bool {
+    /// Whether the recv in flight follows one that was filled, and so is likely to find bytes at once. True once for each.
+    pub(super) fn take_filled(&mut self) -> bool {
         std::mem::take(&mut self.is_filled) && self.is_posted()
     }
 

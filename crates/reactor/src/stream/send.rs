@@ -1,10 +1,10 @@
 //! The sending half: everything that a machine owes goes out in one send.
 
+use super::InFlight;
 use crate::crc::Crc32c;
 use crate::io::{Handle, Io, Tag};
 use crate::memory::{Arena, LARGE_BYTES, Loan, Pin, SMALL_BYTES, copy};
 use proto::stream::{Segment, StreamMachine, Transmit};
-use proto::time::Time;
 use proto::verbs::TaskId;
 use std::cell::RefCell;
 use wire::{Places, Span};
@@ -24,8 +24,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Sender {
     tag: Tag,
-    /// Since when a send is in flight.
-    sends_since: Option<Time>,
+    in_flight: Option<InFlight>,
     /// The buffers of the send in flight: header bytes, sums, and payload that was copied to be summed.
     buffers: Vec<Places>,
     /// Tasks whose push will have left with the batch.
@@ -67,7 +66,7 @@ impl Sender {
     pub(super) fn new(tag: Tag) -> Sender {
         Sender {
             tag,
-            sends_since: None,
+            in_flight: None,
             buffers: Vec::new(),
             done: Vec::with_capacity(DONE_AT_START),
             rest: None,
@@ -76,11 +75,11 @@ impl Sender {
 
     /// Whether nothing is in flight or waits to be.
     pub(super) fn is_idle(&self) -> bool {
-        self.sends_since.is_none() && self.rest.is_none()
+        self.in_flight.is_none() && self.rest.is_none()
     }
 
-    pub(super) fn sends_since(&self) -> Option<Time> {
-        self.sends_since
+    pub(super) fn in_flight(&self) -> Option<InFlight> {
+        self.in_flight
     }
 
     pub(super) fn flush<I: Io, M: StreamMachine>(
@@ -89,7 +88,7 @@ impl Sender {
         socket: Handle,
         machine: &mut M,
     ) -> Flushed {
-        if self.sends_since.is_some() {
+        if self.in_flight.is_some() {
             return Flushed::Well;
         }
         let batch = match self.rest.take() {
@@ -112,7 +111,8 @@ impl Sender {
         let is_complete = batch.fill(io.arena(), &mut self.buffers);
         if !batch.spans.is_empty() {
             io.send(socket, &batch.spans, self.tag);
-            self.sends_since = Some(io.now());
+            let bytes = batch.spans.iter().map(|span| u64::from(span.len)).sum();
+            self.in_flight = Some(InFlight { since: io.now(), bytes });
         }
         if is_complete {
             self.end_batch(io.arena(), batch);
@@ -120,12 +120,12 @@ impl Sender {
             batch.keep_payload(io.arena());
             self.rest = Some(batch);
         }
-        if is_complete || self.sends_since.is_some() { Flushed::Well } else { Flushed::NoMemory }
+        if is_complete || self.in_flight.is_some() { Flushed::Well } else { Flushed::NoMemory }
     }
 
     /// The kernel is done with the send in flight: its buffers are free again.
     pub(super) fn sent(&mut self, arena: &mut Arena) {
-        assert!(self.sends_since.take().is_some(), "a send completes once");
+        assert!(self.in_flight.take().is_some(), "a send completes once");
         for buffer in self.buffers.drain(..) {
             arena.give(&buffer);
         }

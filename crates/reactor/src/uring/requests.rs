@@ -61,8 +61,8 @@ pub(super) enum Kind {
     Send {
         socket: i32,
     },
-    /// Something can be read from it.
-    Watch {
+    /// Waits until a peer is heard.
+    Peers {
         descriptor: i32,
     },
     /// Fills its places.
@@ -248,7 +248,7 @@ impl Kind {
             Kind::Accept
             | Kind::Connect { .. }
             | Kind::Send { .. }
-            | Kind::Watch { .. }
+            | Kind::Peers { .. }
             | Kind::Drain
             | Kind::Bare => Loan::Read,
         }

@@ -1,4 +1,5 @@
 use super::*;
+use rustix::event::{EventfdFlags, eventfd};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -323,4 +324,34 @@ fn a_hot_receive_ends_with_its_socket_and_with_its_ring() {
     completions.clear();
     ring.turn(Wait::No, &mut completions);
     assert_eq!(completions, [Completion { tag: Tag(3), result: Err(Errno(libc::EPIPE)) }]);
+}
+
+/// Has a socket receive, something be watched, and the socket receive again; whether the core is shared after that.
+fn is_shared_after(watch: impl FnOnce(&mut Uring, Handle)) -> bool {
+    let mut ring = ring();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let event = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+    let mut completions = Vec::new();
+    let mut receive = |ring: &mut Uring, completions: &mut Vec<Completion>| {
+        let places = ring.arena.take(100).unwrap();
+        theirs.write_all(&[1]).unwrap();
+        ring.recv(handle(&ours), &places, Tag(1));
+        let before = completions.len();
+        while completions.len() == before {
+            ring.turn(Wait::Forever, completions);
+        }
+    };
+    receive(&mut ring, &mut completions);
+    watch(&mut ring, Handle(event.as_raw_fd()));
+    while completions.len() < 2 {
+        ring.turn(Wait::Forever, &mut completions);
+    }
+    receive(&mut ring, &mut completions);
+    ring.is_shared()
+}
+
+#[test]
+fn a_core_is_shared_by_peers_and_not_by_timers_or_events_of_its_own() {
+    assert!(!is_shared_after(|ring, event| ring.watch(event, Tag(2))));
+    assert!(is_shared_after(|ring, event| ring.watch_peers(event, Tag(2))));
 }

@@ -492,6 +492,18 @@ fn a_batch_is_sent_in_order_with_right_sums() {
 }
 
 #[test]
+fn a_send_in_flight_tells_all_its_bytes() {
+    let mut rig = Rig::new(16 << 20);
+    let store = Region::map(4 << 20).unwrap();
+    let expected = batch(&mut rig, &store, 2);
+    rig.stream.flush(&mut rig.ring, &mut rig.machine);
+    let send = rig.stream.in_flight().expect("a send");
+    assert_eq!(send.bytes, expected.len() as u64);
+    rig.run_until(|rig| rig.stream.in_flight().is_none());
+    rig.close();
+}
+
+#[test]
 fn a_batch_is_sent_also_where_memory_is_short() {
     sends_whole(3 * 65_536, 40);
 }

@@ -137,11 +137,20 @@ pub(crate) fn write_blocks(
 struct Kind {
     durable: bool,
     atomic: bool,
-    verify: bool,
+    verify: Option<Verification>,
+}
+
+/// How what was written is verified (BYTCHK, SBC-3 section 5.36).
+#[derive(Clone, Copy, Debug)]
+enum Verification {
+    /// It can be read. What is there may be what another command has written since.
+    Read,
+    /// It is what was written.
+    Compare,
 }
 
 impl Kind {
-    const PLAIN: Kind = Kind { durable: false, atomic: false, verify: false };
+    const PLAIN: Kind = Kind { durable: false, atomic: false, verify: None };
 }
 
 /// A write that may have FUA set.
@@ -149,14 +158,15 @@ fn plain(admission: &Admission<'_>) -> Kind {
     Kind { durable: admission.is_forced(), ..Kind::PLAIN }
 }
 
-/// WRITE AND VERIFY: what is verified must be on the medium, so the write is always durable. BYTCHK is 0 or 1; the
-/// blocks are compared either way, which is more than BYTCHK = 0 asks.
+/// WRITE AND VERIFY: what is verified must be on the medium, so the write is always durable. BYTCHK is 0 or 1.
 fn verified(admission: &Admission<'_>) -> Result<Kind, Failure> {
     admission.check_protect()?;
     if admission.cdb().u8(1) & 0x04 != 0 {
         return Err(Check::cdb_bit(1, 2).into());
     }
-    Ok(Kind { durable: true, atomic: false, verify: true })
+    let is_compared = admission.cdb().u8(1) & 0x02 != 0;
+    let verification = if is_compared { Verification::Compare } else { Verification::Read };
+    Ok(Kind { durable: true, atomic: false, verify: Some(verification) })
 }
 
 fn write(
@@ -218,7 +228,7 @@ impl Write {
     /// The only chunk, if there is just one, with all that the command asks for.
     pub(crate) fn whole(&self) -> Option<(u64, u32, Ending)> {
         let chunk = self.chunks.current()?;
-        let is_plain = !self.kind.verify && !self.kind.atomic;
+        let is_plain = self.kind.verify.is_none() && !self.kind.atomic;
         (is_plain && chunk.len == self.total).then_some((
             chunk.offset,
             chunk.len,
@@ -245,18 +255,21 @@ impl Write {
                 },
             },
             Event::Stored(Err(error)) => failed(env, super::moved(error, chunk.at)),
-            Event::Stored(Ok(_)) if self.kind.verify && !self.verifying => {
-                self.verifying = true;
-                Step::Media {
-                    unit: None,
-                    op: MediaOp::Compare { offset: chunk.offset, len: chunk.len, buffer: 0 },
+            Event::Stored(Ok(_)) => match self.kind.verify {
+                Some(how) if !std::mem::replace(&mut self.verifying, true) => {
+                    let (offset, len) = (chunk.offset, chunk.len);
+                    let op = match how {
+                        Verification::Read => MediaOp::Read { offset, len, buffer: 0 },
+                        Verification::Compare => MediaOp::Compare { offset, len, buffer: 0 },
+                    };
+                    Step::Media { unit: None, op }
                 }
-            }
-            Event::Stored(Ok(_)) => {
-                self.verifying = false;
-                self.chunks.advance();
-                self.next(env, Event::Start)
-            }
+                Some(_) | None => {
+                    self.verifying = false;
+                    self.chunks.advance();
+                    self.next(env, Event::Start)
+                }
+            },
             Event::Pushed | Event::Home(_) | Event::Detached => unexpected(env),
         }
     }
@@ -319,6 +332,20 @@ mod tests {
         assert_eq!(bench.medium[..out.len()], out);
         assert_eq!(bench.read(&read10(0, 1025)).assert_good().data, out);
         assert!(out.len() > 2 * CHUNK_BYTES as usize);
+    }
+
+    #[test]
+    fn what_was_written_is_read_or_compared_as_bytchk_says() {
+        let mut bench = Bench::new();
+        for (bytchk, compares) in [(0, false), (2, true)] {
+            bench.operations.clear();
+            bench.write(&[0x2e, bytchk, 0, 0, 0, 2, 0, 0, 3, 0], &[7; 3 * BLOCK]).assert_good();
+            let [MediaOp::Write { durable: true, .. }, verifies] = bench.operations[..] else {
+                panic!("{:?}", bench.operations)
+            };
+            assert_eq!(matches!(verifies, MediaOp::Compare { .. }), compares, "{verifies:?}");
+            assert_eq!(matches!(verifies, MediaOp::Read { .. }), !compares, "{verifies:?}");
+        }
     }
 
     /// The shapes of libiscsi's residual tests.

@@ -69,7 +69,7 @@ impl Initiator {
             {
                 Ok((FAILED_WORD, Fate::Unsure))
             }
-            _ => Err(format!("a command ended with status {status:#04x}, sense {sense:02x?}")),
+            _ => Err(format!("command {} ended with status {status:#04x}, sense {sense:02x?}", task.id.slot)),
         }
     }
 }

@@ -1,4 +1,4 @@
-use super::{Moving, Pace};
+use super::{InFlight, Moving, Pace, is_send_late};
 use crate::testing::initiator::{Initiator, Login, Pdu, write_cdb};
 use crate::testing::{HeldStore, Slow, serve};
 use proto::time::Time;
@@ -46,7 +46,7 @@ fn seconds_until_late(pace: &mut Pace, moving: &mut VecDeque<Moving>, bytes_per_
             pace.end(moving.pop_front()?);
         }
         pace.look(now, STALL);
-        if moving.iter().any(|moving| pace.is_late(*moving, now)) {
+        if moving.iter().any(|moving| pace.is_late(*moving, None, now)) {
             return Some(second);
         }
     }
@@ -87,9 +87,27 @@ fn data_that_is_held_back_is_late_soon_after_what_was_on_its_way_before_it() {
             pace.end(other);
         }
         pace.look(now, STALL);
-        pace.is_late(held, now)
+        pace.is_late(held, None, now)
     });
     assert_eq!(late, Some(16), "5 s, and 41 pieces at 1 MB/s");
+}
+
+/// Whether it ends the session when a send of 1 MiB, which carries the data of 16 commands, has not left after so long.
+fn is_send_of_a_mebibyte_late(millis: u64) -> bool {
+    const COMMAND_BYTES: u32 = 64 << 10;
+    let mut pace = Pace::default();
+    pace.look(Time(0), SECOND);
+    let moving: Vec<Moving> = (0..16).map(|_| pace.begin(Time(0), SECOND, COMMAND_BYTES)).collect();
+    let send = InFlight { since: Time(0), bytes: 16 * u64::from(COMMAND_BYTES) };
+    let now = Time(millis * 1_000_000);
+    pace.look(now, SECOND);
+    is_send_late(send, now, SECOND) || moving.iter().any(|moving| pace.is_late(*moving, Some(send), now))
+}
+
+#[test]
+fn a_large_send_has_the_time_that_its_bytes_take() {
+    assert!(!is_send_of_a_mebibyte_late(1500));
+    assert!(is_send_of_a_mebibyte_late(2100));
 }
 
 /// What is announced, and never asked for, takes no time.
