@@ -33,6 +33,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use store::lane::Backend;
 use wire::aoe::{Mac, sectors_per_frame};
@@ -235,8 +236,12 @@ fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
     }
 }
 
+/// A store, and the count of what it lost.
+type Counted = (Arc<dyn Backend<Kernel>>, Arc<AtomicU64>);
+
 /// A unit's store: in memory, or of what a disk has, in a file of which the system has nothing but the name.
-fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Arc<dyn Backend<Kernel>> {
+fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Counted {
+    let losses = Arc::<AtomicU64>::default();
     let (kind, bytes) = (plan.kinds[unit], u64::from(plan.blocks * BLOCK_BYTES));
     let open = || {
         let file = rustix::fs::memfd_create("disk", MemfdFlags::CLOEXEC).map(File::from);
@@ -246,11 +251,12 @@ fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Arc<dyn
         net.disks.push((Handle(file.as_raw_fd()), disk));
         file
     };
-    match kind {
+    let store: Arc<dyn Backend<Kernel>> = match kind {
         Kind::Memory => store::open_ram(bytes).expect("memory"),
         Kind::Device => Arc::new(Device { file: open(), size_bytes: bytes }),
-        Kind::File(grain) => store::file::on(open(), grain).expect("a store"),
-    }
+        Kind::File(grain) => store::file::on(open(), grain, losses.clone()).expect("a store"),
+    };
+    (store, losses)
 }
 
 /// Starts the target, on what its disks have kept: none or all of them.
@@ -264,7 +270,7 @@ fn start(plan: &Plan, net: &Shared, folder: &Folder, disks: Vec<Disk>, lives: u3
     };
     let mut stores: Vec<_> = (0..plan.kinds.len()).map(&mut store).collect();
     if plan.rogue.is_some() {
-        stores.push(store::open_ram(rogue::UNIT_BYTES).expect("memory"));
+        stores.push((store::open_ram(rogue::UNIT_BYTES).expect("memory"), Arc::default()));
     }
     let more = plan.ethernet.as_ref().map_or(0, |_| FRAMES_BYTES);
     let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes + more, Some(waker), lives);

@@ -53,6 +53,11 @@ impl LunState {
         true
     }
 
+    /// What was reported last will not be sent: the next flush reports all that is not known to have been received.
+    pub(super) fn take_back(&mut self) {
+        self.losses = self.received;
+    }
+
     /// The losses whose report is known to have been received when so many commands have come to the connection. A command
     /// may have been sent before the report came, but no more of them than the window had room for: what came after these was
     /// sent by who had seen the report, since answers arrive in order.

@@ -50,6 +50,8 @@ pub(super) struct Task {
     pub(super) state: State,
     /// The unit whose store it flushes.
     flushes: Option<u32>,
+    /// The unit whose losses it reports when it ends.
+    reports: Option<u32>,
     /// How much of the data-out has been asked for.
     pub(super) asked_bytes: u32,
     /// Not all has come that was asked for, for which there is time until then: the transport has the buffer.
@@ -147,6 +149,7 @@ impl Task {
             borrowed: false,
             state: State::Running,
             flushes: None,
+            reports: None,
             asked_bytes: 0,
             missing: None,
             patience_nanos: 0,
@@ -625,6 +628,7 @@ impl<I: Io> Core<I> {
         if let Some(how) = how {
             self.tell_aborted(connection, wire, how);
         }
+        self.take_back_report(key);
         self.forget_connection(key);
         self.recall_request(key);
         if is_unstoppable {
