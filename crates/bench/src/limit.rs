@@ -198,7 +198,7 @@ impl fmt::Display for Users {
             [] => {}
         }
         if self.other == Other::Target && rest >= Users::TOLD {
-            f.write_str("; --target-pid or --target-admin would tell what the target uses")?;
+            f.write_str("; --target-pid or --target-admin would show what the target uses")?;
         }
         Ok(())
     }
@@ -355,7 +355,7 @@ mod tests {
                 &[(0, 0.0, 0.3)],
                 None,
                 "core 0: it has no time left, while another core has; others use 70 % of it, this side 30 %; \
-              --target-pid or --target-admin would tell what the target uses",
+              --target-pid or --target-admin would show what the target uses",
             ),
             (
                 &[1.0, 0.98],

@@ -44,7 +44,7 @@ impl<I: Io> Core<I> {
                     limited!(
                         "RDMA listeners that failed",
                         Level::ERROR,
-                        "{address}: what RDMA devices hear cannot be told: {error}"
+                        "{address}: events of RDMA devices cannot be read: {error}"
                     );
                     return self.deaf_to_devices.push(portal);
                 }

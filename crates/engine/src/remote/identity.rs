@@ -146,7 +146,7 @@ mod tests {
         assert_eq!((identity.page(), identity.to_string().as_str()), (Some(DESIGNATION), "3000000000000001"));
         assert!(identity.is_of(INQUIRY, &whole));
         let moved = page(DESIGNATION, &[&naa(9)[..], &naa(1)].concat());
-        assert!(identity.is_of(&[], &moved), "another firmware may tell more");
+        assert!(identity.is_of(&[], &moved), "another firmware may report more");
         let other = page(DESIGNATION, &[&t10[..], &port, &naa(2)].concat());
         assert!(!identity.is_of(INQUIRY, &other));
         assert!(!identity.is_of(INQUIRY, &whole[..whole.len() - 1]));

@@ -201,7 +201,7 @@ impl Devices {
                     return Some(Handle(self.channel.descriptor()));
                 }
                 Err(error) => {
-                    let words = format!("connections are told of no more: {error}");
+                    let words = format!("events of connections cannot be read any more: {error}");
                     happened.push(Happened::Device { name: "RDMA/CM".into(), words, has_failed: true });
                     return None;
                 }

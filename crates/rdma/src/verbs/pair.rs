@@ -241,7 +241,7 @@ impl QueuePair {
         // SAFETY: the queue lives.
         let armed = unsafe { (self.device.calls.req_notify_cq)(queues.completions.as_ptr(), 0) };
         if armed != 0 {
-            self.end("its completion queue tells nothing any more".to_string());
+            self.end("its completion queue reports nothing any more".to_string());
         }
         true
     }

@@ -64,7 +64,7 @@ impl Daemon {
             Transport::Srp | Transport::Aoe | Transport::Local => told(transport),
         };
         let (Some((target, _)), Some(scheme)) = (found, transport.scheme()) else {
-            return Err(format!("no URL in what lunette serve told:\n{}", self.banner));
+            return Err(format!("no URL in what lunette serve printed:\n{}", self.banner));
         };
         Ok((0..count).map(|lun| format!("{scheme}{target}/{lun}")).collect())
     }

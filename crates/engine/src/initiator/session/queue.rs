@@ -471,7 +471,7 @@ mod tests {
         }
         let any = Attentions { any: true, ..Attentions::default() };
         assert!(bench.finished.is_empty() && bench.queue.attentions == any);
-        assert_eq!(bench.send().len(), 2, "a unit attention tells that nothing was executed");
+        assert_eq!(bench.send().len(), 2, "a unit attention means that nothing was executed");
         bench.end(0, check(SenseKey::UnitAttention, 0x2a01));
         assert!(bench.queue.attentions.modes);
         bench.now = bench.now.after(DELAY_MIN);
