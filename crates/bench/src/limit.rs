@@ -157,7 +157,7 @@ impl Other {
 }
 
 impl Users {
-    /// What is told of a user at least.
+    /// The least share of a user that is named.
     const TOLD: f64 = 0.1;
 
     /// Over all these samples.
@@ -174,7 +174,7 @@ impl Users {
         Users { target: share(target), initiator: share(initiator), other, one: full.len() == 1 }
     }
 
-    /// Whether this side is among those that are told.
+    /// Whether this side is among those that are named.
     pub(crate) fn has_initiator(&self) -> bool {
         self.initiator >= Users::TOLD
     }

@@ -1,4 +1,4 @@
-//! What the log tells of frames that became no command.
+//! What is logged of frames that became no command.
 
 use super::BUFFERS;
 use crate::core::Core;
