@@ -412,7 +412,7 @@ impl<I: Io> Core<I> {
         self.flush_interfaces();
         self.poller.turned(now, work);
         if std::mem::take(&mut self.has_sent) {
-            // It is work, whether it is told at once or by a completion: of that a core is not to sleep sooner.
+            // It is work, whether it is reported at once or by a completion: of that a core is not to sleep sooner.
             self.poller.turned(now, Work::Other);
         }
         if work != Work::None {

@@ -43,7 +43,7 @@ pub(super) enum Flushed {
     NoMemory,
 }
 
-/// When the end of a send is told.
+/// When the end of a send is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum When {
     /// By a completion.

@@ -84,7 +84,7 @@ impl Hot {
         takes
     }
 
-    /// The same for one whose end is told at once, of any connection. The end of one in the ring wakes a core that sleeps:
+    /// The same for one whose end is reported at once, of any connection. The end of one in the ring wakes a core that sleeps:
     /// that costs as many calls, and a turn.
     pub(super) fn takes_send_now(&mut self) -> bool {
         let takes = self.sends_left > 0 && !self.is_crowded;
