@@ -396,3 +396,28 @@ fn a_core_is_shared_by_peers_and_not_by_timers_or_events_of_its_own() {
     assert!(!is_shared_after(|ring, event| ring.watch(event, Tag(2))));
     assert!(is_shared_after(|ring, event| ring.watch_peers(event, Tag(2))));
 }
+
+#[test]
+fn reads_go_to_the_device_while_others_are_prepared() {
+    let mut ring = ring();
+    let mut completions = Vec::new();
+    ring.turn(Wait::No, &mut completions);
+    let file = tempfile::tempfile().unwrap();
+    (&file).write_all(&pattern(1 << 16)).unwrap();
+    let many = u64::from(READS_AT_ONCE) + 1;
+    let places: Vec<Places> = (0..many).map(|_| ring.arena.take(4096).unwrap()).collect();
+    for (into, number) in places.iter().zip(0..many) {
+        ring.read(Handle(file.as_raw_fd()), number * 4096, into, Tag(number));
+        let waiting = (number + 1) % u64::from(READS_AT_ONCE);
+        assert_eq!((ring.fills.len() as u64, ring.ring.submission().len()), (waiting, 0));
+    }
+    while (completions.len() as u64) < many {
+        ring.turn(Wait::Forever, &mut completions);
+    }
+    let bytes = pattern(1 << 16);
+    for completion in completions {
+        assert_eq!(completion.result, Ok(4096));
+        let span = places[completion.tag.0 as usize].iter().next().unwrap();
+        assert!(*ring.arena.bytes(span) == bytes[completion.tag.0 as usize * 4096..][..4096]);
+    }
+}
