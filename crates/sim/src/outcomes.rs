@@ -228,7 +228,7 @@ impl Stage {
                         self.host(host).go(request);
                     }
                 }
-                Event::Land { .. } | Event::Fault => {}
+                Event::Land { .. } | Event::Fault | Event::Back => {}
             }
         }
     }
