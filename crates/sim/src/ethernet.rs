@@ -56,8 +56,8 @@ pub(crate) fn draw(seed: u64) -> Option<Segment> {
         mtu: [1500, 9000][rng.usize(0..2)],
         hazards: Hazards {
             lost: [0, 5, 50][rng.usize(0..3)],
-            twice: [0, 10, 200][rng.usize(0..3)],
-            late: [0, 10, 200][rng.usize(0..3)],
+            twice: [0, 50, 500][rng.usize(0..3)],
+            late: [0, 50, 500][rng.usize(0..3)],
             breaks: [0, 0, 1][rng.usize(0..3)],
             room: [usize::MAX, 64, 2][rng.usize(0..3)],
         },
