@@ -37,6 +37,8 @@ pub(crate) struct Hazards {
 
 impl Hazards {
     pub(crate) const NONE: Hazards = Hazards { lost: 0, twice: 0, late: 0, breaks: 0, room: usize::MAX };
+    #[cfg(test)]
+    pub(crate) const SOME: Hazards = Hazards { lost: 20, twice: 100, late: 100, breaks: 0, room: usize::MAX };
 }
 
 /// What a seed makes of a segment.
