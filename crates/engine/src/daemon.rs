@@ -368,7 +368,7 @@ fn listen(
                 if !has_waited {
                     tracing::warn!(
                         %address,
-                        "the address is in use; waiting up to {} s for a daemon that was killed to let go of it",
+                        "the address is in use; waiting up to {} s for a daemon that was killed to release it",
                         patience.as_secs()
                     );
                 }

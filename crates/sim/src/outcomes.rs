@@ -187,7 +187,7 @@ struct Stage {
 /// The initiator's end of what it speaks.
 enum End {
     /// Its connection, once there is one.
-    Stream(Protocol, Option<Link>),
+    Stream(Protocol, Option<Box<Link>>),
     Frames(Box<aoe::Initiator>, Queue),
 }
 
@@ -313,7 +313,7 @@ impl Stage {
             if completion.tag == Tag(CONNECT) {
                 let socket = Handle(completion.result.unwrap() as i32);
                 let machine = Carrier::new(protocol, config(), HOST, socket, &self.kernel);
-                *link = Some(Link::new(machine, 1, socket));
+                *link = Some(Box::new(Link::new(machine, 1, socket)));
             } else if let Some(link) = link {
                 link.completed(&mut self.kernel, completion.tag.0 & 3, completion.result);
             }

@@ -62,7 +62,7 @@ pub(super) struct Task {
     gated: bool,
     /// Its right to change what it changes, if it is one of AoE's.
     pub(super) claim: Option<Claim>,
-    /// It was aborted, and lingers until its storage operation or its home lets go of it.
+    /// It was aborted, and lingers until its storage operation or its home has ended.
     pub(super) aborted: bool,
     /// Its ending, until the home has ended what QERR ends with it; or, for the log, until its data has left.
     held: Option<Box<Ending>>,
@@ -595,7 +595,7 @@ impl<I: Io> Core<I> {
             && let Some(conn) = self.connections.get(conn)
         {
             let (from, read_only) = (conn.nexus, conn.luns[task.lun].nexus.read_only);
-            // It is told only when no other command is left to be aborted: none that the initiator sends in answer is.
+            // It is reported only when no other command is left to be aborted: none that the initiator sends in answer is.
             self.set_state(key, State::AtHome);
             if let Some(task) = self.tasks.get_mut(key) {
                 task.held = Some(Box::new(ending));

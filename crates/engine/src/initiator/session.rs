@@ -100,7 +100,7 @@ pub struct Moved {
     pub residual: Residual,
 }
 
-/// What a unit has told of itself by unit attentions (SPC-4 table 45).
+/// What a unit has reported of itself by unit attentions (SPC-4 table 45).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Attentions {
     /// Whatever it was: what was known of the unit may hold no more.

@@ -46,11 +46,11 @@ pub struct Config {
     pub ours: Mac,
     /// The initiator's.
     pub peer: Mac,
-    /// Requests that the initiator is told there is room for (buffer count).
+    /// Requests that the initiator may have in flight (buffer count).
     pub buffers: u16,
     /// Sectors in a frame ([`wire::aoe::sectors_per_frame`]).
     pub sectors_max: u8,
-    /// Firmware version that is told.
+    /// Firmware version that is reported.
     pub firmware: u16,
     /// CRC32C.
     pub crc32c: fn(&[u8]) -> u32,

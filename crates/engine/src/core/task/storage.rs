@@ -157,7 +157,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// What the nexus is told of a flush: once for each, that acknowledged writes were lost before it.
+    /// What a flush reports to the nexus: once for each, that acknowledged writes were lost before it.
     fn flushed(&mut self, key: Key, outcome: Outcome) -> Outcome {
         let Some(task) = self.tasks.get_mut(key) else { return outcome };
         let Some(unit) = task.flushes.take() else { return outcome };

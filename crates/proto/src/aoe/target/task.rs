@@ -65,7 +65,7 @@ impl Kind {
     }
 
     /// Whether a copy gets this answer as well. Initiators that have one tag for all may ask for a flush again after each
-    /// write: only what has failed is told once more.
+    /// write: only what has failed is reported once more.
     pub(super) fn stays(self, answer: &Answer) -> bool {
         let is_bad = |end: &Section| end.command & (status::ERR | status::DF) != 0;
         !self.is_flush()
