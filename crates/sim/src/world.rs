@@ -143,11 +143,11 @@ impl Plan {
             1 => Kind::Device,
             _ => Kind::File([1, 512, GRAIN_BYTES_MAX][rng.usize(0..3)]),
         };
-        let kinds: Vec<Kind> = (0..units).map(|_| kind()).collect();
+        let mut kinds: Vec<Kind> = (0..units).map(|_| kind()).collect();
         // Only then cores know their load well enough to move sessions.
         let is_long = rng.u32(0..12) == 0;
         let can_crash = !kinds.contains(&Kind::Memory);
-        let chain = chain::draw(seed, can_crash);
+        let chain = chain::draw(seed, &mut kinds);
         let is_chained = chain.is_some();
         let eons = if is_chained { 4 } else { 1 };
         Plan {

@@ -1,7 +1,7 @@
 //! A second daemon, whose units those of the target are. It has disks and crashes of its own.
 
 use super::daemon::Daemon;
-use super::{Counted, Plan, lose, stores};
+use super::{Counted, Kind, Plan, lose, stores};
 use crate::disk::Disk;
 use crate::folder::Folder;
 use crate::initiator::carrier::{Carrier, Protocol};
@@ -60,12 +60,18 @@ pub(super) struct Chain {
     both: u32,
 }
 
-/// Whether there is one in the world of this seed.
-pub(super) fn draw(seed: u64, can_crash: bool) -> Option<Chain> {
+/// Whether there is one in the world of this seed, with units in these. Memory is replaced in most of them: who is in it cannot
+/// be killed.
+pub(super) fn draw(seed: u64, kinds: &mut [Kind]) -> Option<Chain> {
     let mut rng = Rng::with_seed(seed ^ SALT);
     if rng.u32(0..6) != 0 {
         return None;
     }
+    if rng.u32(0..4) != 0 {
+        let memory = kinds.iter_mut().filter(|kind| **kind == Kind::Memory);
+        memory.for_each(|kind| *kind = [Kind::Device, Kind::File(1)][rng.usize(0..2)]);
+    }
+    let can_crash = !kinds.contains(&Kind::Memory);
     let deaths = if can_crash { rng.u32(0..6) } else { 0 };
     // Many worlds end soon.
     let most = [5_000, 50_000, 600_000][rng.usize(0..3)];
