@@ -43,6 +43,8 @@ pub struct Kernel {
     arena: Arena,
     /// Where bytes are on their way to places.
     scratch: Span,
+    /// What leaves.
+    outgoing: Vec<u8>,
     /// The serial number of a slot's first request: none that an earlier kernel of the host had.
     first_serial: u32,
     requests: Vec<Slot>,
@@ -126,6 +128,7 @@ impl Kernel {
             used: Duration::ZERO,
             arena,
             scratch,
+            outgoing: Vec::new(),
             first_serial: lives << 20,
             requests: Vec::new(),
             free: Vec::new(),
@@ -149,6 +152,9 @@ impl Kernel {
         let entry = &mut self.requests[slot as usize];
         (entry.tag, entry.job) = (tag, job);
         let request = Request { slot, serial: entry.serial };
+        if after.is_zero() {
+            return self.go(request);
+        }
         let mut net = self.net.borrow_mut();
         let at = net.now.after(after);
         net.at(at, Event::Go { host: self.host, request });
@@ -246,11 +252,11 @@ impl Kernel {
         let cut = net.odds.cut;
         let is_cut = count > 1 && net.happens(cut);
         let count = if is_cut { net.rng.u32(1..=count) } else { count };
-        let mut bytes = gather(&self.arena, &from, sent, count);
+        gather(&self.arena, &from, sent, count, &mut self.outgoing);
         if net.happens(self.lies) {
-            rogue::garble(&mut net.rng, &mut bytes);
+            rogue::garble(&mut net.rng, &mut self.outgoing);
         }
-        net.send(socket, &bytes);
+        net.send(socket, &self.outgoing);
         if sent + count < total {
             let at = net.now.after(net.nanos(300, 20_000));
             net.at(at, Event::Go { host: self.host, request });
@@ -278,8 +284,8 @@ impl Kernel {
 }
 
 /// The bytes of spans from `skip` on, as they are now.
-fn gather(arena: &Arena, spans: &[Span], skip: u32, count: u32) -> Vec<u8> {
-    let (mut skip, mut bytes) = (skip, Vec::with_capacity(count as usize));
+fn gather(arena: &Arena, spans: &[Span], mut skip: u32, count: u32, bytes: &mut Vec<u8>) {
+    bytes.clear();
     for span in spans {
         let part = span.slice(skip, count - bytes.len() as u32);
         skip = skip.saturating_sub(span.len);
@@ -292,7 +298,6 @@ fn gather(arena: &Arena, spans: &[Span], skip: u32, count: u32) -> Vec<u8> {
             bytes.extend_from_slice(&arena.to_vec(&Places::one(part)));
         }
     }
-    bytes
 }
 
 impl Io for Kernel {
