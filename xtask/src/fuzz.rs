@@ -129,7 +129,7 @@ fn make(directory: &PathBuf) -> Result {
     fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))
 }
 
-/// Number of runs and coverage, from libFuzzer's last words.
+/// Number of runs and coverage, from libFuzzer's last lines.
 fn summary(log: &str) -> String {
     let runs = log.lines().rev().find(|line| line.starts_with("Done ")).unwrap_or("finished");
     let coverage = log.lines().rev().find_map(|line| line.split_once("cov: ")?.1.split(' ').next());

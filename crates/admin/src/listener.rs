@@ -76,7 +76,7 @@ impl Listener {
     }
 }
 
-/// What people are told: a path, or a URL with the port that was really bound.
+/// What the banner shows: a path, or a URL with the port that was really bound.
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)

@@ -157,7 +157,7 @@ impl Other {
 }
 
 impl Users {
-    /// What is told of a user at least.
+    /// The least share of a user that is named.
     const TOLD: f64 = 0.1;
 
     /// Over all these samples.
@@ -174,7 +174,7 @@ impl Users {
         Users { target: share(target), initiator: share(initiator), other, one: full.len() == 1 }
     }
 
-    /// Whether this side is among those that are told.
+    /// Whether this side is among those that are named.
     pub(crate) fn has_initiator(&self) -> bool {
         self.initiator >= Users::TOLD
     }
@@ -198,7 +198,7 @@ impl fmt::Display for Users {
             [] => {}
         }
         if self.other == Other::Target && rest >= Users::TOLD {
-            f.write_str("; --target-pid or --target-admin would tell what the target uses")?;
+            f.write_str("; --target-pid or --target-admin would show what the target uses")?;
         }
         Ok(())
     }
@@ -355,7 +355,7 @@ mod tests {
                 &[(0, 0.0, 0.3)],
                 None,
                 "core 0: it has no time left, while another core has; others use 70 % of it, this side 30 %; \
-              --target-pid or --target-admin would tell what the target uses",
+              --target-pid or --target-admin would show what the target uses",
             ),
             (
                 &[1.0, 0.98],

@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(admit(0xb, here, false), Ok(true), "it takes the place of all");
         let told = directory.send_targets("iqn.a:i", addresses[0], addresses[1], SendTargets::All);
         let portals: Vec<_> = told.into_iter().map(|record| record.portals).collect();
-        assert_eq!(portals, [[(addresses[1], 1)]], "SRP's portal is not told");
+        assert_eq!(portals, [[(addresses[1], 1)]], "SRP's portal is not listed");
     }
 
     #[test]

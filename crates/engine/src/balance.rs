@@ -23,7 +23,7 @@ const LOAD_BITS: u32 = 16;
 /// What all cores see of each other's load.
 #[derive(Debug)]
 pub(crate) struct Board {
-    /// For each core the last window that it told of, and its load then.
+    /// For each core the last window that it reported, and its load then.
     told: Vec<AtomicU64>,
     /// The window of the last move.
     moved_in: AtomicU64,
@@ -85,7 +85,7 @@ pub(crate) enum Due {
     Nothing,
     /// A window is over: count anew what sessions do.
     Count,
-    /// All have told of the last window, and some core had much less to do: see whether a session should move.
+    /// All have reported the last window, and some core had much less to do: see whether a session should move.
     Judge,
 }
 

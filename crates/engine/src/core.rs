@@ -177,7 +177,7 @@ pub(crate) struct Core<I: Io> {
     openings: u32,
     /// Interfaces that this core looks at for all.
     keepers: Vec<Keeper>,
-    /// Interfaces, by their index, that have yet to be told that this core has let go of them.
+    /// Interfaces, by their index, that have yet to be notified that this core has released them.
     letting_go: Vec<usize>,
     /// What was answered there lately.
     answered: VecDeque<Answered>,

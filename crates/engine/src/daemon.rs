@@ -26,6 +26,7 @@ use scsi::{Home, HomeRequest, Incarnation, Unit, View};
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -43,6 +44,8 @@ const OWN_DESCRIPTORS: u64 = 128;
 
 /// Between two tries.
 const PORT_PAUSE: Duration = Duration::from_millis(50);
+/// Names the time since the machine was started (random(4)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A running daemon. Dropping it without [`Daemon::stop`] leaves its threads running until the process ends.
 pub struct Daemon {
@@ -365,7 +368,7 @@ fn listen(
                 if !has_waited {
                     tracing::warn!(
                         %address,
-                        "the address is in use; waiting up to {} s for a daemon that was killed to let go of it",
+                        "the address is in use; waiting up to {} s for a daemon that was killed to release it",
                         patience.as_secs()
                     );
                 }
@@ -440,7 +443,13 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     }
 }
 
-fn unit<I: Io>(config: &Config, index: usize, opened: &Opened<I>, ports: Vec<Port>) -> Unit {
+fn unit<I: Io>(
+    config: &Config,
+    index: usize,
+    opened: &Opened<I>,
+    ports: Vec<Port>,
+    files: &dyn Files,
+) -> Unit {
     let lun = &config.luns[index];
     let identity = access::identity(&lun.serial);
     Unit {
@@ -451,7 +460,7 @@ fn unit<I: Io>(config: &Config, index: usize, opened: &Opened<I>, ports: Vec<Por
         product: lun.product.clone(),
         naa: identity.naa,
         eui: identity.eui,
-        incarnation: Incarnation { name: incarnation(&lun.store), losses: opened.losses.clone() },
+        incarnation: Incarnation { name: incarnation::<I>(&lun.store, files), losses: opened.losses.clone() },
         thin: lun.thin,
         read_only: lun.read_only,
         removable: lun.removable,
@@ -467,23 +476,18 @@ fn unit<I: Io>(config: &Config, index: usize, opened: &Opened<I>, ports: Vec<Por
 /// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or
 /// the device's, until the machine is started again; for all others, until this process ends. (What a remote unit loses
 /// meanwhile is counted.)
-fn incarnation(store: &StoreSpec) -> [u8; 16] {
+fn incarnation<I: Io>(store: &StoreSpec, files: &dyn Files) -> [u8; 16] {
     let boot = match store {
-        StoreSpec::File { .. } | StoreSpec::Block { .. } => {
-            std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
-        }
+        StoreSpec::File { .. } | StoreSpec::Block { .. } => files.read(Path::new(BOOT_ID)).ok(),
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => None,
     };
-    boot.map_or_else(random, |boot| access::identity(&boot).naa)
+    boot.map_or_else(random::<I>, |boot| access::identity(&String::from_utf8_lossy(&boot)).naa)
 }
 
-/// Zeros, which tell nothing, when the system has no random numbers.
-fn random() -> [u8; 16] {
+fn random<I: Io>() -> [u8; 16] {
     let mut random = [0; 16];
-    match getrandom::fill(&mut random) {
-        Ok(()) => random,
-        Err(_) => [0; 16],
-    }
+    random.as_chunks_mut().0.iter_mut().for_each(|word| *word = I::random().to_be_bytes());
+    random
 }
 
 /// The units, as they begin.
@@ -496,7 +500,7 @@ pub(crate) struct Units {
 
 impl Units {
     pub(crate) fn of<I: Io>(config: &Config, opened: &[Opened<I>], files: &dyn Files) -> Units {
-        let unit = |(lun, ports)| Arc::new(unit(config, lun, &opened[lun], ports));
+        let unit = |(lun, ports)| Arc::new(unit(config, lun, &opened[lun], ports, files));
         let mut units: Vec<Arc<Unit>> =
             Ports::of(config).of_luns().into_iter().enumerate().map(unit).collect();
         let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =

@@ -22,7 +22,7 @@ struct Waiting {
     /// Those that have.
     begun: Pool,
     discoveries: Pool,
-    /// Those of sessions that are over, which wait for their last word to leave.
+    /// Those of sessions that are over, which wait for their last PDU to leave.
     parting: Pool,
 }
 

@@ -128,7 +128,7 @@ pub(crate) enum Message<L: Line = Socket> {
         /// The connection that waited.
         parked: Key,
     },
-    /// A connection that waited for sessions to end has ended itself: nobody there needs to hear of them.
+    /// A connection that waited for sessions to end has ended itself: nobody there needs to be notified.
     Forsaken {
         /// Where it waited.
         core: usize,

@@ -32,13 +32,13 @@ pub(crate) struct Watched {
     pub(crate) failed: Option<String>,
     /// When the log had that, if it was logged here.
     pub(crate) logged: Option<Instant>,
-    /// Resets of its store ([`Store::resets`]) that the unit was told of.
+    /// Resets of its store ([`Store::resets`]) that the unit was notified of.
     pub(crate) resets: u64,
     /// Why its path did not lead to it at the last look.
     pub(crate) misplaced: Option<String>,
 }
 
-/// Keeps a store looked after. Once this is gone its thread ends, at the latest when the store lets go of it.
+/// Keeps a store looked after. Once this is gone its thread ends, at the latest when the store returns.
 pub(crate) struct Watch {
     until: mpsc::Sender<()>,
     last_look: mpsc::Receiver<bool>,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     sessions: Mutex<Sessions>,
-    /// What sessions that are over had been told of, oldest first.
+    /// Losses that were reported to sessions that are over, oldest first.
     told: Mutex<VecDeque<(SessionName, Told)>>,
     serials: AtomicU64,
 }

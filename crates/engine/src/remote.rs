@@ -24,9 +24,8 @@ use continuity::Continuity;
 use geometry::Modes;
 use lane::RemoteLane;
 use loose::Loose;
-use reactor::io::Tag;
+use reactor::io::{Io, Tag};
 use reactor::memory::Region;
-use reactor::uring::Uring;
 #[cfg(doc)]
 use scsi::storage::StoreError;
 use scsi::storage::Traits;
@@ -99,40 +98,53 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
     let addresses = url.resolve().map_err(|error| fault(error.to_string(), "check the host's name"))?;
     let mut client = Client::connect(url, &options.initiator)
         .map_err(|error| fault(error.problem().to_string(), unreached))?;
-    let geometry = Geometry::learn(&mut client)
+    let geometry = Geometry::learn(|cdb, bytes| client.command(cdb, bytes, &[]))
         .map_err(|problem| fault(problem, "name a unit that is a disk and ready"))?;
     if let Some(asked) = options.block_bytes.filter(|asked| *asked != geometry.block_bytes) {
         let problem = format!("its blocks have {} bytes, not {asked}", geometry.block_bytes);
         return Err(fault(problem, "give the block size that it has, or none"));
     }
-    let zeros = Region::map(u64::from(lane::PIECE_BYTES_MAX))
-        .map_err(|error| fault(format!("cannot reserve memory: {error}"), "raise the limit (ulimit -v)"))?;
-    let traits = geometry.traits;
-    let read_only = traits.read_only || options.read_only;
-    Ok(Arc::new(RemoteStore {
-        url: url.clone(),
-        addresses,
-        options: options.clone(),
-        write_same: AtomicBool::new(true),
-        discards: AtomicBool::new(traits.discards),
-        continuity: Continuity::new(geometry.incarnation, options.losses.clone()),
-        loose: Loose::default(),
-        trails: Trails::default(),
-        outages: OutageLog::default(),
-        lanes: AtomicU64::new(0),
-        geometry,
-        zeros,
-        size: AtomicU64::new(traits.size_bytes),
-        volatile_cache: AtomicBool::new(traits.volatile_cache),
-        write_protected: AtomicBool::new(traits.read_only),
-        told: Mutex::new(Traits { read_only, ..traits }),
-        probe_at: AtomicU64::new(0),
-        is_another: AtomicBool::new(false),
-        another: Mutex::new(String::new()),
-    }))
+    let store = RemoteStore::new(url, addresses, options, geometry);
+    store.map_err(|error| fault(format!("cannot reserve memory: {error}"), "raise the limit (ulimit -v)"))
 }
 
 impl RemoteStore {
+    /// A unit that is known to be this, and is found at these addresses.
+    ///
+    /// # Errors
+    /// When there is no memory for zeros that are to be written.
+    pub fn new(
+        url: &Url,
+        addresses: Vec<Destination>,
+        options: &RemoteOptions,
+        geometry: Geometry,
+    ) -> std::io::Result<Arc<RemoteStore>> {
+        let zeros = Region::map(u64::from(lane::PIECE_BYTES_MAX))?;
+        let traits = geometry.traits;
+        let read_only = traits.read_only || options.read_only;
+        Ok(Arc::new(RemoteStore {
+            url: url.clone(),
+            addresses,
+            options: options.clone(),
+            write_same: AtomicBool::new(true),
+            discards: AtomicBool::new(traits.discards),
+            continuity: Continuity::new(geometry.incarnation, options.losses.clone()),
+            loose: Loose::default(),
+            trails: Trails::default(),
+            outages: OutageLog::default(),
+            lanes: AtomicU64::new(0),
+            geometry,
+            zeros,
+            size: AtomicU64::new(traits.size_bytes),
+            volatile_cache: AtomicBool::new(traits.volatile_cache),
+            write_protected: AtomicBool::new(traits.read_only),
+            told: Mutex::new(Traits { read_only, ..traits }),
+            probe_at: AtomicU64::new(0),
+            is_another: AtomicBool::new(false),
+            another: Mutex::new(String::new()),
+        }))
+    }
+
     /// What the unit was when it was opened.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -212,16 +224,11 @@ impl Store for RemoteStore {
     }
 }
 
-impl Backend<Uring> for RemoteStore {
-    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<Uring>> {
-        let session =
-            Session::new(self.url.clone(), self.addresses.clone(), self.options.initiator.clone(), tags);
-        match session {
-            Ok(session) => Box::new(RemoteLane::new(self.clone(), session.among(&self.outages).guarded())),
-            Err(error) => {
-                tracing::error!(store = %self.url, %error, "no session can be made");
-                Box::new(store::FailedLane)
-            }
-        }
+impl<I: Io> Backend<I> for RemoteStore {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<I>> {
+        let options = self.options.initiator.clone();
+        let session = Session::new::<I>(self.url.clone(), self.addresses.clone(), options, tags);
+        let session = session.among(&self.outages).guarded();
+        Box::new(RemoteLane::new(self, session))
     }
 }

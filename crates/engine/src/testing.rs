@@ -135,6 +135,7 @@ pub(crate) struct HeldStore {
     holds: AtomicBool,
     held: AtomicUsize,
     cancelled: AtomicUsize,
+    losses: AtomicUsize,
 }
 
 impl HeldStore {
@@ -146,6 +147,7 @@ impl HeldStore {
             holds: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
+            losses: AtomicUsize::new(0),
         })
     }
 
@@ -181,6 +183,11 @@ impl HeldStore {
     /// How many operations were cancelled.
     pub(crate) fn cancelled(&self) -> usize {
         self.cancelled.load(Ordering::SeqCst)
+    }
+
+    /// It has lost what was written and not flushed.
+    pub(crate) fn lose(&self) {
+        self.losses.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Lets all of them go on.
@@ -249,6 +256,10 @@ impl Lane<Uring> for HeldLane {
 
     fn work(&mut self, io: &mut Uring, bytes: u64, done: &mut Vec<(OpId, Outcome)>) -> u64 {
         self.ram.work(io, bytes, done)
+    }
+
+    fn losses(&mut self) -> u64 {
+        self.store.losses.load(Ordering::SeqCst) as u64
     }
 
     /// What is held is under way: it is done all the same.

@@ -14,6 +14,7 @@ use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::packet::Setup;
 use reactor::wake::Waker;
 use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use store::lane::Backend;
 
@@ -49,21 +50,22 @@ pub struct InUse {
 }
 
 impl<I: Io> Cores<I> {
-    /// Cores that listen at `listeners`, one for each portal of the configuration, serve its LUNs from `stores`, and keep in `files`
-    /// what must survive a restart. `lines` opens those of an interface, one for each of so many cores. `io` is called with each
-    /// core's index and its waker: [`Waker::get_up`] is due at the beginning of each of its turns.
+    /// Cores that listen at `listeners`, one for each portal of the configuration, serve its LUNs from `stores`, each with the
+    /// count of what it lost, and keep in `files` what must survive a restart. `lines` opens those of an interface, one for each
+    /// of so many cores. `io` is called with each core's index and its waker: [`Waker::get_up`] is due at the beginning of each
+    /// of its turns.
     ///
     /// # Errors
     /// When the system has no descriptors, or a core has too little memory for the frames of its lines.
     pub fn new(
         config: Config,
-        stores: Vec<Arc<dyn Backend<I>>>,
+        stores: Vec<(Arc<dyn Backend<I>>, Arc<AtomicU64>)>,
         listeners: Vec<Handle>,
         files: Box<dyn Files>,
         lines: impl FnMut(&Setup<'_>, usize) -> io::Result<Vec<I::Line>>,
         mut io: impl FnMut(usize, Waker) -> I,
     ) -> io::Result<Cores<I>> {
-        let opened = |store| Opened { store, failed: None, losses: Arc::default() };
+        let opened = |(store, losses)| Opened { store, failed: None, losses };
         let opened: Vec<Opened<I>> = stores.into_iter().map(opened).collect();
         let units = Units::of(&config, &opened, &*files);
         let lines = open_interfaces(&config, lines)?;

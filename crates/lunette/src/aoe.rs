@@ -23,19 +23,19 @@ pub(crate) struct AoeArguments {
 
 #[derive(Debug, Subcommand)]
 enum AoeCommand {
-    /// Tell, test or set the config string
+    /// Show, test or set the config string
     Config(ConfigArguments),
-    /// Tell or edit the mask list: while it is not empty, nobody else gets any answer
+    /// Show or edit the mask list: while it is not empty, nobody else gets any answer
     Mask(MaskArguments),
-    /// Tell or set the reserve list: while it is not empty, nobody else may use the unit
+    /// Show or set the reserve list: while it is not empty, nobody else may use the unit
     Reserve(ReserveArguments),
-    /// Tell how the disk is, by SMART
+    /// Show the health of the disk, by SMART
     Smart(Asked),
     /// Switch something on or off
     Feature(FeatureArguments),
 }
 
-/// A unit, and how to tell of it.
+/// A unit, and how to show it.
 #[derive(Debug, Args)]
 struct Asked {
     /// The unit: aoe://IFACE/SHELF.SLOT
@@ -51,7 +51,7 @@ struct FeatureArguments {
     asked: Asked,
     /// What is switched
     feature: Feature,
-    /// On or off; if not given, it is told how it is
+    /// On or off; if not given, show which it is
     state: Option<State>,
 }
 

@@ -35,9 +35,9 @@ pub(crate) enum Command {
     Copy(CopyArguments),
     /// List the targets of a host
     Discover(DiscoverArguments),
-    /// Tell in words what a unit is and can do
+    /// Show what a unit is and can do
     Inquiry(InquiryArguments),
-    /// Tell or change what a unit has only in ATA over Ethernet: config string, lists of addresses, SMART
+    /// Show or change what a unit has only in ATA over Ethernet: config string, lists of addresses, SMART
     Aoe(AoeArguments),
     /// Measure targets: IOPS, MB/s, latency, CPU of both sides
     Bench(Box<BenchArguments>),
@@ -111,7 +111,7 @@ pub(crate) struct Serve {
     /// Keep what must survive a restart (persistent reservations) in this folder [default: nowhere]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Tell CPU times here: a Unix socket's path, with a slash in it, or an address and a port [default: nowhere]
+    /// Report CPU times here: a Unix socket's path, with a slash in it, or an address and a port [default: nowhere]
     #[arg(long, value_name = "PATH|ADDR:PORT")]
     admin: Option<String>,
     /// What is logged to stderr, before what the variable RUST_LOG says [default: info]

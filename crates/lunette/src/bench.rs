@@ -61,7 +61,7 @@ pub(crate) struct BenchArguments {
     /// Where that range begins
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     offset: u64,
-    /// Write blocks that tell their address, version and checksum, check what is read, and read all of them at the end
+    /// Write blocks that hold their address, version and checksum, check what is read, and read all of them at the end
     #[arg(long)]
     verify: bool,
     /// Seed of everything random
@@ -70,7 +70,7 @@ pub(crate) struct BenchArguments {
     /// How much of each written block compresses away
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     buffer_compress: u8,
-    /// As testy: keep so many reads outstanding, beside the writes; --rw tells only the order
+    /// As testy: keep so many reads outstanding, beside the writes; --rw sets only the order
     #[arg(long, value_name = "NUMBER", conflicts_with = "style")]
     reads: Option<u32>,
     /// As testy: keep so many writes outstanding, beside the reads
@@ -79,7 +79,7 @@ pub(crate) struct BenchArguments {
     /// As sgp_dd: --numjobs threads share one sequential range, one operation each
     #[arg(long)]
     sgp: bool,
-    /// Reads and writes as two streams of --iodepth each; --rw tells only the order
+    /// Reads and writes as two streams of --iodepth each; --rw sets only the order
     #[arg(long)]
     bidirectional: bool,
     /// Cores that job threads are pinned to, one after the other, as 0,2-3 [default: not pinned]
@@ -97,10 +97,10 @@ pub(crate) struct BenchArguments {
     /// Send data of writes to iSCSI targets only when they ask for it
     #[arg(long)]
     no_immediate_data: bool,
-    /// The target's process on this machine, whose CPU time is told beside ours
+    /// The target's process on this machine, whose CPU time is reported beside ours
     #[arg(long, value_name = "PID")]
     target_pid: Option<u32>,
-    /// The admin interface of a Lunette target (its --admin), which tells its CPU time from any machine
+    /// The admin interface of a Lunette target (its --admin), which reports its CPU time to any machine
     #[arg(long, value_name = "PATH|HOST:PORT", conflicts_with = "target_pid")]
     target_admin: Option<String>,
     /// JSON with fio's field names, to standard output in place of the table, or to a file

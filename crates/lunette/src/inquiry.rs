@@ -128,7 +128,7 @@ impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
         self.learn_luns(&mut report)?;
         if identity.peripheral_qualifier == 3 {
             let known = report.luns.unwrap_or_default().join(", ");
-            return Err(format!("there is no unit at this LUN; the target tells of LUNs {known}"));
+            return Err(format!("there is no unit at this LUN; the target reports LUNs {known}"));
         }
         report.not_ready = self.not_ready();
         // What needs the medium would wait for it.
@@ -281,7 +281,7 @@ impl Report {
         rows.title("Commands");
         match &self.commands {
             Some(commands) => commands.iter().for_each(|command| command.write(&mut rows)),
-            None => rows.add("not told", "REPORT SUPPORTED OPERATION CODES is not supported"),
+            None => rows.add("not reported", "REPORT SUPPORTED OPERATION CODES is not supported"),
         }
         let mut text = rows.finish();
         self.write_raw(&mut text);

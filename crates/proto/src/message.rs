@@ -35,7 +35,7 @@ pub struct Receives {
 pub struct WorkId(pub u64);
 
 impl WorkId {
-    /// An RDMA Write that nobody waits for: a message is posted behind it, and finished later. It need not be told of.
+    /// An RDMA Write that nobody waits for: a message is posted behind it, and finished later. It needs no completion.
     pub const UNTOLD: WorkId = WorkId(u64::MAX);
 }
 

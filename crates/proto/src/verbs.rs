@@ -148,7 +148,7 @@ pub enum Up {
         function: Function,
     },
     /// The session ends, by a logout or by this side. Its tasks are over for the transport, and no command follows; the
-    /// initiator hears of it with [`Down::Close`], which is due when none of them can take effect any more.
+    /// initiator is notified with [`Down::Close`], which is due when none of them can take effect any more.
     Leaving,
     /// The initiator broke the standard and the connection goes on: a PDU was rejected or a task ended for it. For the
     /// log; nothing is to be done.

@@ -53,7 +53,7 @@ pub struct Channel<M, P = QueuePair> {
     staging: Staging,
     /// By when the memory that is missing for receives must have been found.
     missing_until: Option<Time>,
-    /// The machine was told of fewer receives than it wants.
+    /// The machine has fewer receives than it wants.
     makes_do: bool,
     /// Something happened that the machine may have work after.
     is_stirred: bool,
@@ -323,7 +323,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         self.machine.poll()
     }
 
-    /// The connection is to end; the machine hears of it when it has.
+    /// The connection is to end; the machine is notified when it has.
     pub fn shut_down(&mut self, now: Time, reason: &str) {
         if !matches!(self.phase, Phase::Over) {
             self.end(now, reason.to_string());

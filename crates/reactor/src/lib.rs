@@ -2,7 +2,7 @@
 //!
 //! Here, and in `rdma::verbs`, `unsafe` lives. The rules that its blocks rely on:
 //! a [`wire::Span`] lent to the kernel is unusable until its completion has returned; an arena buffer that is freed
-//! while lent goes back to the free list only when the kernel has let go of it; dropping the ring drains it.
+//! while lent goes back to the free list only when the kernel has released it; dropping the ring drains it.
 
 pub mod crc;
 pub mod io;

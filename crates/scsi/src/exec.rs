@@ -159,7 +159,7 @@ impl Exec {
         }
     }
 
-    /// An ending as a nexus that speaks ATA is told.
+    /// An ending as it is reported to a nexus that speaks ATA.
     fn told(&self, ending: Ending) -> Ending {
         if matches!(self.program, Program::Ordered(_)) {
             return ending;

@@ -85,7 +85,7 @@ impl NexusUnit {
     }
 
     /// Establishes a unit attention: each once, in the order of precedence, then of age. A power on or a reset makes
-    /// those below it in precedence needless, up to the level that tells of something else (SAM-5 section 5.14.2).
+    /// those below it in precedence needless, up to the level that reports something else (SAM-5 section 5.14.2).
     pub fn establish(&mut self, attention: UnitAttention) {
         let rank = attention.precedence();
         let is_reset =

@@ -160,7 +160,7 @@ impl Check {
         Check { specific: Some(Specific::Progress(done)), ..self }
     }
 
-    /// How a store's failure is told. The one table of them; blocks of `block_bytes`.
+    /// How a store's failure is reported. The one table of them; blocks of `block_bytes`.
     pub fn from_store(error: StoreError, block_bytes: u32) -> Failure {
         match error {
             StoreError::Miscompare { at } => {

@@ -46,7 +46,7 @@ impl Habits {
             // Targets remember 1024 answered writes; no more are answered while a copy is on its way.
             depth: [1, 4, 16][rng.usize(0..3)],
             reads: [300, 500, 800][rng.usize(0..3)],
-            flushes: [0, 5, 50][rng.usize(0..3)],
+            flushes: [0, 20, 200][rng.usize(0..3)],
             durable: [0, 125, 500][rng.usize(0..3)],
             queries: [0, 20][rng.usize(0..2)],
             pause_micros: [100, 1000][rng.usize(0..2)],
@@ -209,6 +209,11 @@ impl Ata {
             return self.ask(now, unit, kind, &[]);
         }
         if is_flush {
+            let mut others = self.asked.iter().filter(|asked| asked.unit == unit);
+            if others.any(|asked| matches!(asked.kind, Kind::Flush)) {
+                // One of the two tells of a loss, and its answer may be the later one.
+                return;
+            }
             return self.ask(now, unit, Kind::Flush, &[]);
         }
         if is_read {

@@ -23,6 +23,8 @@ struct State {
     durable_names: BTreeMap<PathBuf, usize>,
     /// What was done to names since the directory was durable.
     changes: Vec<Change>,
+    /// How often power has failed.
+    boots: u32,
 }
 
 #[derive(Default, Debug)]
@@ -42,7 +44,7 @@ impl Folder {
     pub(crate) fn new(rng: Rng, fails: u32) -> Folder {
         let (names, durable_names) = (BTreeMap::new(), BTreeMap::new());
         let (files, changes) = (Vec::new(), Vec::new());
-        let state = State { rng, fails, dies_after: None, files, names, durable_names, changes };
+        let state = State { rng, fails, dies_after: None, files, names, durable_names, changes, boots: 0 };
         Folder(Arc::new(Mutex::new(state)))
     }
 
@@ -94,6 +96,7 @@ impl State {
     }
 
     fn lose_power(&mut self) {
+        self.boots += 1;
         // File systems keep the order of what is done to names.
         let kept = self.rng.usize(0..=self.changes.len());
         let mut names = std::mem::take(&mut self.durable_names);
@@ -127,6 +130,9 @@ fn apply(names: &mut BTreeMap<PathBuf, usize>, change: &Change) {
 impl Files for Folder {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let state = self.state();
+        if path.starts_with("/proc") {
+            return Ok(format!("boot {}", state.boots).into_bytes());
+        }
         let file = state.names.get(path).ok_or(ErrorKind::NotFound)?;
         Ok(state.files[*file].bytes.clone())
     }

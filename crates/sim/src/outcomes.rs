@@ -16,6 +16,7 @@ use proto::iscsi::login::{Offers, Plan};
 use proto::verbs::Attribute;
 use reactor::crc::crc32c;
 use reactor::io::{Handle, Io as _, Tag, Wait};
+use reactor::packet::Setup;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -191,9 +192,9 @@ impl Stage {
         let kernel = |core, waker| Kernel::new(core, net.clone(), 128 << 20, Some(waker), 0);
         let store: Arc<dyn Backend<Kernel>> = store::open_ram(1 << 20).unwrap();
         let folder = Folder::new(Rng::with_seed(0), 0);
-        let cores =
-            Cores::new(config, vec![store], vec![listener], Box::new(folder), |_, _| Ok(Vec::new()), kernel)
-                .unwrap();
+        let stores = vec![(store, Arc::default())];
+        let lines = |_: &Setup<'_>, _| Ok(Vec::new());
+        let cores = Cores::new(config, stores, vec![listener], Box::new(folder), lines, kernel).unwrap();
         let kernel = Kernel::new(HOST, net.clone(), 64 << 20, None, 0);
         let wait = Some(Wait::No);
         let mut stage = Stage { net, cores, wait, kernel, protocol, link: None, events: Vec::new() };

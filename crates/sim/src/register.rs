@@ -146,7 +146,7 @@ impl Registers {
         }
     }
 
-    /// An initiator has a session: what is lost from now on it is to hear of.
+    /// An initiator has a session: what is lost from now on is to be reported to it.
     pub(crate) fn knows(&mut self, initiator: usize) {
         self.known[initiator] = true;
     }
@@ -271,7 +271,7 @@ impl Registers {
     /// An initiator's flush of a unit has ended with GOOD status, which began then: what was acknowledged before is durable.
     ///
     /// # Errors
-    /// When some of it is lost, which the initiator has not heard of.
+    /// When some of it is lost, which was not reported to the initiator.
     pub(crate) fn flushed(&mut self, initiator: usize, unit: usize, began: Time) -> Result<(), String> {
         if !self.may_lose {
             return Ok(());

@@ -33,6 +33,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use store::lane::Backend;
 use wire::aoe::{Mac, sectors_per_frame};
@@ -235,8 +236,12 @@ fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
     }
 }
 
+/// A store, and the count of what it lost.
+type Counted = (Arc<dyn Backend<Kernel>>, Arc<AtomicU64>);
+
 /// A unit's store: in memory, or of what a disk has, in a file of which the system has nothing but the name.
-fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Arc<dyn Backend<Kernel>> {
+fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Counted {
+    let losses = Arc::<AtomicU64>::default();
     let (kind, bytes) = (plan.kinds[unit], u64::from(plan.blocks * BLOCK_BYTES));
     let open = || {
         let file = rustix::fs::memfd_create("disk", MemfdFlags::CLOEXEC).map(File::from);
@@ -246,11 +251,12 @@ fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Arc<dyn
         net.disks.push((Handle(file.as_raw_fd()), disk));
         file
     };
-    match kind {
+    let store: Arc<dyn Backend<Kernel>> = match kind {
         Kind::Memory => store::open_ram(bytes).expect("memory"),
         Kind::Device => Arc::new(Device { file: open(), size_bytes: bytes }),
-        Kind::File(grain) => store::file::on(open(), grain).expect("a store"),
-    }
+        Kind::File(grain) => store::file::on(open(), grain, losses.clone()).expect("a store"),
+    };
+    (store, losses)
 }
 
 /// Starts the target, on what its disks have kept: none or all of them.
@@ -264,7 +270,7 @@ fn start(plan: &Plan, net: &Shared, folder: &Folder, disks: Vec<Disk>, lives: u3
     };
     let mut stores: Vec<_> = (0..plan.kinds.len()).map(&mut store).collect();
     if plan.rogue.is_some() {
-        stores.push(store::open_ram(rogue::UNIT_BYTES).expect("memory"));
+        stores.push((store::open_ram(rogue::UNIT_BYTES).expect("memory"), Arc::default()));
     }
     let more = plan.ethernet.as_ref().map_or(0, |_| FRAMES_BYTES);
     let kernel = |core, waker| Kernel::new(core, net.clone(), plan.arena_bytes + more, Some(waker), lives);
@@ -492,7 +498,7 @@ impl World {
         self.aim(Aim::Leave, "all sessions end", |world| {
             world.initiators.iter().all(Initiator::is_gone)
                 && world.rogue.as_ref().is_none_or(Rogue::is_gone)
-                && (0..world.count).all(|core| world.cores.in_use(core).streams == 0)
+                && (0..world.count).all(|core| world.has_parted(core))
         })?;
         for core in 0..self.count {
             let in_use = self.cores.in_use(core);
@@ -503,6 +509,12 @@ impl World {
         self.cores.stop();
         self.look_around(usize::MAX);
         self.aim(Aim::Leave, "the cores end", |world| world.waits.iter().all(Option::is_none))
+    }
+
+    /// Whether a core has no connection any more, and nothing to do for a late copy of a frame.
+    fn has_parted(&mut self, core: usize) -> bool {
+        let in_use = self.cores.in_use(core);
+        in_use.streams == 0 && (self.atas.is_empty() || in_use.tasks == 0)
     }
 
     /// Whether the initiators have done so much.

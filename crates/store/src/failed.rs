@@ -6,7 +6,7 @@ use scsi::storage::StoreError;
 use wire::Places;
 
 /// Refuses every operation: the unit is there, but not ready.
-pub struct FailedLane;
+pub(crate) struct FailedLane;
 
 impl<I: Io> Lane<I> for FailedLane {
     fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {

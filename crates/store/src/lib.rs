@@ -22,7 +22,6 @@ mod stripes;
 mod zeros;
 
 pub use error::OpenError;
-pub use failed::FailedLane;
 pub use file::{Claim, open as open_file, open_block};
 pub use late::LateStore;
 pub use null::open as open_null;

@@ -3,7 +3,7 @@
 use super::plan::{Direction, Kind, Matrix, Plan, Scheduling, Target, Transport, show_size};
 use crate::job::{Job, Rw, Style};
 
-/// One row of a report: everything that is told apart.
+/// One row of a report: everything that is measured separately.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
     /// Its place in the plan.

@@ -57,7 +57,7 @@ impl AdminClient {
                 Err(why) => problem = why,
             }
         }
-        let remedy = "start the target as lunette serve --admin, and name here what its banner tells";
+        let remedy = "start the target as lunette serve --admin, and name here what its banner prints";
         Err(RunError::new(problem, remedy))
     }
 

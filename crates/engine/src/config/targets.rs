@@ -229,7 +229,7 @@ fn one_group(
     })
 }
 
-/// What a group's members are told by. An empty list could mean everybody or nobody: it must not open a disk.
+/// What makes an initiator a member of a group. An empty list could mean everybody or nobody: it must not open a disk.
 fn each<T>(
     list: &Option<Vec<At<String>>>,
     place: &Place,

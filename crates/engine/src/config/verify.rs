@@ -118,7 +118,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         let place = Place { path: "target".into(), offset: Some(0) };
         let what = format!("{ports} target ports: one for each target, portal group and protocol");
         problems
-            .add(&place, Fault::new(what, format!("at most {} can be told apart; name `portals`", u16::MAX)));
+            .add(&place, Fault::new(what, format!("at most {} can have numbers; name `portals`", u16::MAX)));
         return None;
     }
     Some(config)

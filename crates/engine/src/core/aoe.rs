@@ -97,7 +97,7 @@ impl<L: Line> Interface<L> {
 /// The only LUN of a session.
 const LUN: u16 = 0;
 
-/// Commands that an initiator is told to have in flight: the buffer count of AoEr11.
+/// Commands that an initiator may have in flight: the buffer count of AoEr11.
 const BUFFERS: u16 = 64;
 /// Sessions on one interface of a core. When there are more, the one is ended that has been silent the longest, but none
 /// whose writes may still be repeated: strangers with ever new addresses do not make others forget theirs.
@@ -443,7 +443,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// The session is over, and its connection quiet. What it has counted since that was told last is told.
+    /// The session is over, and its connection quiet. What it has counted since the last report is logged.
     pub(super) fn forget_session(&mut self, key: Key, way: Way, counts: Counts) {
         let Way::Interface { opening, .. } = way else { return };
         let shared = self.shared.clone();

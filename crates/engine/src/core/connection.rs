@@ -434,7 +434,7 @@ impl<I: Io> Core<I> {
         self.soil(key);
     }
 
-    /// The session ends, and its initiator hears of it when none of its tasks can take effect any more.
+    /// The session ends, and its initiator is notified when none of its tasks can take effect any more.
     pub(super) fn leaving(&mut self, key: Key) {
         self.stay(key);
         if self.connections.get(key).is_some_and(|conn| !conn.has_ended()) {

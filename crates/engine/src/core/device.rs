@@ -1,5 +1,5 @@
 //! Connections by RDMA devices: asked for at a listener, placed on a core before anything is said, and served there. What
-//! happens to devices and connections is told by descriptors that the ring watches.
+//! happens to devices and connections comes by descriptors that the ring watches.
 
 use super::connection::{Connection, Phase, log_refusal};
 use super::{Core, kind};
@@ -44,7 +44,7 @@ impl<I: Io> Core<I> {
                     limited!(
                         "RDMA listeners that failed",
                         Level::ERROR,
-                        "{address}: what RDMA devices hear cannot be told: {error}"
+                        "{address}: events of RDMA devices cannot be read: {error}"
                     );
                     return self.deaf_to_devices.push(portal);
                 }
@@ -135,7 +135,7 @@ impl<I: Io> Core<I> {
             match happened {
                 Happened::Device { name, words, has_failed: true } => {
                     tracing::error!("RDMA device {words}");
-                    // One core hears of it.
+                    // One core is notified.
                     for core in 0..self.cores() {
                         self.post(core, Message::DeviceFailed { name: name.clone() });
                     }

@@ -1,6 +1,6 @@
 //! Task management functions (SAM-5 section 7): every one is answered, and only when no task that it covers can touch
 //! the medium any more. Over SRP, whose channels share a nexus, RDMA of such tasks on other channels must be over, too:
-//! what is told on one channel does not wait for another, and the initiator then takes its buffers back.
+//! what is sent on one channel does not wait for another, and the initiator then takes its buffers back.
 
 use super::Core;
 use super::connection::COLD_RESET;

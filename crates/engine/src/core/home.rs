@@ -29,7 +29,7 @@ struct Current {
     awaited: usize,
 }
 
-/// A publication that this core has applied but for tasks whose storage operation has not let go of them yet.
+/// A publication that this core has applied but for tasks whose storage operation has not come back yet.
 #[derive(Debug)]
 pub(super) struct Publication {
     unit: u32,
@@ -178,7 +178,7 @@ impl<I: Io> Core<I> {
             for lun in conn.luns.iter_mut().filter(|lun| is_news(lun)) {
                 lun.nexus.sync(&publish.policy);
                 for (who, attention) in &publish.attentions {
-                    // Only who had commands is told that they were cleared (SAM-5 section 5.14.1).
+                    // Only who had commands gets COMMANDS CLEARED (SAM-5 section 5.14.1).
                     let concerns =
                         *attention != UnitAttention::CommandsCleared || cleared.contains(&lun.nexus.id);
                     if who.includes(&lun.nexus) && concerns {

@@ -15,7 +15,7 @@
 //!   one at most. If the new core is ahead, it tells the nexus what it missed; if the old one was, the session waits
 //!   until the new core has caught up, and is not told again. There is no task that the publication could abort.
 //! - TARGET COLD RESET goes to every core, and each counts: a session comes with the count of the core that it left.
-//! - The end of the daemon goes to every core. None that has heard of it moves a session any more. One that came to such a
+//! - The end of the daemon goes to every core. None that has been notified moves a session any more. One that came to such a
 //!   core is asked to log out there, or is ended before a byte of it is looked at where the core had already said that
 //!   nothing is left on it.
 

@@ -31,7 +31,7 @@ pub(crate) struct LunState {
     pub(super) unit: u32,
     /// The nexus's state on it.
     pub(super) nexus: NexusUnit,
-    /// Losses of the store ([`store::lane::Lane::losses`]) that the nexus was told of, or that were before it and before
+    /// Losses of the store ([`store::lane::Lane::losses`]) that were reported to the nexus, or that were before it and before
     /// all earlier sessions with its name.
     pub(super) losses: u64,
     /// Those of them whose report is known to have been received: to a session with its name that comes back the others are
@@ -51,6 +51,11 @@ impl LunState {
         self.reported_at = commands;
         self.losses = losses;
         true
+    }
+
+    /// What was reported last will not be sent: the next flush reports all that is not known to have been received.
+    pub(super) fn take_back(&mut self) {
+        self.losses = self.received;
     }
 
     /// The losses whose report is known to have been received when so many commands have come to the connection. A command
@@ -180,7 +185,7 @@ impl<I: Io> Core<I> {
         self.evict(evicted, None);
     }
 
-    /// The session is over but for its last word, which nobody may have to wait for: it counts no longer among those of its
+    /// The session is over but for its last PDU, which nobody may have to wait for: it counts no longer among those of its
     /// target, and another that parts makes room for it if there are too many.
     pub(super) fn parts(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };

@@ -50,6 +50,8 @@ pub(super) struct Task {
     pub(super) state: State,
     /// The unit whose store it flushes.
     flushes: Option<u32>,
+    /// The unit whose losses it reports when it ends.
+    reports: Option<u32>,
     /// How much of the data-out has been asked for.
     pub(super) asked_bytes: u32,
     /// Not all has come that was asked for, for which there is time until then: the transport has the buffer.
@@ -60,7 +62,7 @@ pub(super) struct Task {
     gated: bool,
     /// Its right to change what it changes, if it is one of AoE's.
     pub(super) claim: Option<Claim>,
-    /// It was aborted, and lingers until its storage operation or its home lets go of it.
+    /// It was aborted, and lingers until its storage operation or its home has ended.
     pub(super) aborted: bool,
     /// Its ending, until the home has ended what QERR ends with it; or, for the log, until its data has left.
     held: Option<Box<Ending>>,
@@ -147,6 +149,7 @@ impl Task {
             borrowed: false,
             state: State::Running,
             flushes: None,
+            reports: None,
             asked_bytes: 0,
             missing: None,
             patience_nanos: 0,
@@ -592,7 +595,7 @@ impl<I: Io> Core<I> {
             && let Some(conn) = self.connections.get(conn)
         {
             let (from, read_only) = (conn.nexus, conn.luns[task.lun].nexus.read_only);
-            // It is told only when no other command is left to be aborted: none that the initiator sends in answer is.
+            // It is reported only when no other command is left to be aborted: none that the initiator sends in answer is.
             self.set_state(key, State::AtHome);
             if let Some(task) = self.tasks.get_mut(key) {
                 task.held = Some(Box::new(ending));
@@ -625,6 +628,7 @@ impl<I: Io> Core<I> {
         if let Some(how) = how {
             self.tell_aborted(connection, wire, how);
         }
+        self.take_back_report(key);
         self.forget_connection(key);
         self.recall_request(key);
         if is_unstoppable {

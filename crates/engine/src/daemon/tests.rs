@@ -257,11 +257,10 @@ impl Peer {
     fn login_to(target: &Target, lun: usize, options: &str) -> Peer {
         let url: Url =
             format!("iscsi://{}/{}/{lun}{options}", target.portal, target.name).parse().expect("a URL");
-        let session =
-            Session::new(url, vec![Destination::Address(target.portal)], Options::default(), Tag(0));
+        let addresses = vec![Destination::Address(target.portal)];
         let mut peer = Peer {
             io: Noting::new(reactor::wake::Waker::new().expect("a waker"), Notes::default()),
-            session: session.expect("random numbers"),
+            session: Session::new::<Noting>(url, addresses, Options::default(), Tag(0)),
             completions: Vec::new(),
             finished: Vec::new(),
         };

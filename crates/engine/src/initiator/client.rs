@@ -101,10 +101,10 @@ impl Client {
         let io = Arena::new(ARENA_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?));
         // One command at a time: over RDMA there is memory for the answer to each that may be in flight.
         let options = Options { queue_depth: 1, ..options.clone() };
-        let session = Session::new(url.clone(), addresses, options, Tag(0));
+        let session = Session::new::<Uring>(url.clone(), addresses, options, Tag(0));
         let mut client = Client {
             io: io.map_err(|error| fault(&format!("cannot open an io_uring: {error}")))?,
-            session: session.map_err(|error| fault(&error))?.silent(),
+            session: session.silent(),
             completions: Vec::new(),
             finished: Vec::new(),
         };

@@ -100,7 +100,7 @@ pub struct Moved {
     pub residual: Residual,
 }
 
-/// What a unit has told of itself by unit attentions (SPC-4 table 45).
+/// What a unit has reported of itself by unit attentions (SPC-4 table 45).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Attentions {
     /// Whatever it was: what was known of the unit may hold no more.
@@ -180,23 +180,14 @@ enum State {
 impl Session {
     /// A session that connects when it is first used. Its completions have tags from `tags` on, less than
     /// [`store::lane::LANE_TAGS`] of them.
-    ///
-    /// # Errors
-    /// When the system has no random numbers.
-    pub fn new(
-        url: Url,
-        addresses: Vec<Destination>,
-        options: Options,
-        tags: Tag,
-    ) -> std::io::Result<Session> {
+    pub fn new<I: Io>(url: Url, addresses: Vec<Destination>, options: Options, tags: Tag) -> Session {
         // An ISID of the random format (RFC 7143 section 11.12.5).
-        let mut isid = [0; 6];
-        getrandom::fill(&mut isid).map_err(std::io::Error::other)?;
-        isid[0] = 0x80;
+        let ([_, b, c, d], [e, f, ..]) = (I::random().to_be_bytes(), I::random().to_be_bytes());
+        let isid = [0x80, b, c, d, e, f];
         let depth = options.queue_depth.clamp(1, Carrier::queue_depth_max(&url));
         let give_up_after = url.give_up_after.unwrap_or(options.give_up_after);
         let initiator_name = url.initiator_name.clone().unwrap_or(options.initiator_name);
-        Ok(Session {
+        Session {
             url,
             options: Options { initiator_name, queue_depth: depth, give_up_after, ..options },
             addresses,
@@ -213,7 +204,7 @@ impl Session {
             left: None,
             text: None,
             is_closing: false,
-        })
+        }
     }
 
     /// The same, but after each login ([`Session::take_arrival`]) and each unit attention ([`Session::take_attentions`])

@@ -39,7 +39,7 @@ pub(super) struct Continuity {
     incarnation: Mutex<Option<Incarnation>>,
     /// Sessions that are open.
     open: AtomicUsize,
-    /// The last login that a witness is wanted for, and what the last witness told of.
+    /// The last login that a witness is wanted for, and what the last witness reported.
     wanted: AtomicU64,
     witnessed: AtomicU64,
 }
@@ -230,7 +230,7 @@ mod tests {
         continuity.flushed(flush);
         assert_eq!(continuity.arrived(continuity.point(), TWO), Arrival::Restarted);
         assert_eq!(continuity.losses(), 1);
-        // It is told once.
+        // It is reported once.
         assert_eq!(continuity.arrived(continuity.point(), ONE), Arrival::Restarted);
         assert_eq!(continuity.losses(), 1);
     }

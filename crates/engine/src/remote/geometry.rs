@@ -2,9 +2,9 @@
 
 use super::continuity::Incarnation;
 use super::identity::{Identity, incarnation};
-use crate::initiator::Client;
 use crate::initiator::client::Reply;
 use scsi::storage::{BlockSizes, Traits};
+use std::fmt;
 use wire::shown;
 
 /// Block sizes that can be served.
@@ -46,24 +46,30 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Asks a unit.
-    pub(super) fn learn(client: &mut Client) -> Result<Geometry, String> {
-        let inquiry = must(client, &INQUIRY, PAGE_BYTES.into(), "INQUIRY")?;
+    /// Asks a unit: `command` sends it a CDB that reads so many bytes.
+    ///
+    /// # Errors
+    /// When it does not answer, or is no disk that can be served.
+    pub fn learn<E: fmt::Display>(
+        mut command: impl FnMut(&[u8], u32) -> Result<Reply, E>,
+    ) -> Result<Geometry, String> {
+        let command = &mut command;
+        let inquiry = must(command, &INQUIRY, PAGE_BYTES.into(), "INQUIRY")?;
         is_disk(&inquiry)?;
-        let capacity = must(client, &read_capacity(), CAPACITY_BYTES, "READ CAPACITY(16)")?;
+        let capacity = must(command, &read_capacity(), CAPACITY_BYTES, "READ CAPACITY(16)")?;
         let (blocks, block_bytes) = capacity_of(&capacity).ok_or("the capacity is cut short")?;
         if !BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_power_of_two() {
             return Err(format!("blocks of {block_bytes} bytes cannot be served"));
         }
-        let pages = page(client, 0x00);
+        let pages = page(command, 0x00);
         let known = |code: u8| pages.iter().skip(4).any(|page| *page == code);
-        let mut optional = |code: u8| if known(code) { page(client, code) } else { Vec::new() };
+        let mut optional = |code: u8| if known(code) { page(command, code) } else { Vec::new() };
         let (limits, shape, provisioning) = (optional(0xb0), optional(0xb1), optional(0xb2));
         // ORDSUP; of a unit without that page, CMDQUE (SPC-4 sections 7.8.7 and 6.6.2).
         let ordered = if known(0x86) { byte(&optional(0x86), 5) & 0x02 } else { byte(&inquiry, 7) & 0x02 };
         let identity =
-            Identity::learn(&inquiry, pages.get(4..).unwrap_or_default(), |code| page(client, code));
-        let modes = Modes::of(&ask(client, &MODE_SENSE, PAGE_BYTES.into()).unwrap_or_default());
+            Identity::learn(&inquiry, pages.get(4..).unwrap_or_default(), |code| page(command, code));
+        let modes = Modes::of(&ask(command, &MODE_SENSE, PAGE_BYTES.into()).unwrap_or_default());
         let thin = byte(&capacity, 14) & 0x80 != 0;
         let zeros = byte(&capacity, 14) & 0x40 != 0 || byte(&provisioning, 5) & 0x1c == 0x04;
         let (unmap, same) = (byte(&provisioning, 5) & 0x80 != 0, byte(&provisioning, 5) & 0x40 != 0);
@@ -162,8 +168,13 @@ impl Modes {
     }
 }
 
-fn must(client: &mut Client, cdb: &[u8], bytes: u32, name: &str) -> Result<Vec<u8>, String> {
-    match client.command(cdb, bytes, &[]) {
+fn must<E: fmt::Display>(
+    command: &mut impl FnMut(&[u8], u32) -> Result<Reply, E>,
+    cdb: &[u8],
+    bytes: u32,
+    name: &str,
+) -> Result<Vec<u8>, String> {
+    match command(cdb, bytes) {
         Ok(Reply { status: 0, data, .. }) => Ok(data),
         Ok(Reply { status, sense: None, .. }) => Err(format!("{name} ended with status {status:02x}h")),
         Ok(Reply { sense: Some(sense), .. }) => Err(format!("{name} failed: {sense}")),
@@ -171,13 +182,17 @@ fn must(client: &mut Client, cdb: &[u8], bytes: u32, name: &str) -> Result<Vec<u
     }
 }
 
-fn ask(client: &mut Client, cdb: &[u8], bytes: u32) -> Option<Vec<u8>> {
-    must(client, cdb, bytes, "").ok()
+fn ask<E: fmt::Display>(
+    command: &mut impl FnMut(&[u8], u32) -> Result<Reply, E>,
+    cdb: &[u8],
+    bytes: u32,
+) -> Option<Vec<u8>> {
+    must(command, cdb, bytes, "").ok()
 }
 
 /// A page of vital product data; empty when there is none.
-fn page(client: &mut Client, code: u8) -> Vec<u8> {
-    let data = ask(client, &inquiry_page(code), PAGE_BYTES.into()).unwrap_or_default();
+fn page<E: fmt::Display>(command: &mut impl FnMut(&[u8], u32) -> Result<Reply, E>, code: u8) -> Vec<u8> {
+    let data = ask(command, &inquiry_page(code), PAGE_BYTES.into()).unwrap_or_default();
     if byte(&data, 1) == code { data } else { Vec::new() }
 }
 

@@ -4,7 +4,7 @@ use super::continuity::Incarnation;
 use std::fmt;
 use wire::shown;
 
-/// How a unit is told from others.
+/// How a unit is distinguished from others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     proof: Proof,
@@ -55,7 +55,7 @@ impl Identity {
         }
     }
 
-    /// How a unit with these INQUIRY data and this page is told, for a message.
+    /// How a unit with these INQUIRY data and this page is named in a message.
     pub(super) fn found(&self, inquiry: &[u8], page: &[u8]) -> Identity {
         let pages = self.page().filter(|code| page.get(1) == Some(code));
         Identity::learn(inquiry, pages.as_slice(), |_| page.to_vec())
@@ -90,7 +90,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// What a Lunette tells of its store's cache, in the vendor specific bytes of INQUIRY.
+/// What a Lunette reports of its store's cache, in the vendor specific bytes of INQUIRY.
 pub(super) fn incarnation(inquiry: &[u8]) -> Option<Incarnation> {
     let told = inquiry.get(36..)?.first_chunk()?;
     (is_lunette(inquiry) && *told != [0; 16]).then_some(*told)
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!((identity.page(), identity.to_string().as_str()), (Some(DESIGNATION), "3000000000000001"));
         assert!(identity.is_of(INQUIRY, &whole));
         let moved = page(DESIGNATION, &[&naa(9)[..], &naa(1)].concat());
-        assert!(identity.is_of(&[], &moved), "another firmware may tell more");
+        assert!(identity.is_of(&[], &moved), "another firmware may report more");
         let other = page(DESIGNATION, &[&t10[..], &port, &naa(2)].concat());
         assert!(!identity.is_of(INQUIRY, &other));
         assert!(!identity.is_of(INQUIRY, &whole[..whole.len() - 1]));

@@ -94,14 +94,14 @@ pub(super) fn join(first: &Places, second: &Places) -> Option<Places> {
     rest.all(|span| both.push(span)).then_some(both)
 }
 
-/// Status codes that are told apart here (SAM-5 section 5.3).
+/// Status codes that are distinguished here (SAM-5 section 5.3).
 const CHECK_CONDITION: u8 = 0x02;
 const BUSY: u8 = 0x08;
 const RESERVATION_CONFLICT: u8 = 0x18;
 const TASK_SET_FULL: u8 = 0x28;
 const TASK_ABORTED: u8 = 0x40;
 
-/// How a command's failure is told; `None`: it was none. The one table of them. `at`: where on the medium the command
+/// How a command's failure is reported; `None`: it was none. The one table of them. `at`: where on the medium the command
 /// began.
 pub(super) fn failure(
     status: u8,

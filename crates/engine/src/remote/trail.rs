@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a region, as a shift.
 const REGION_SHIFT: u32 = 18;
-/// Regions that are told apart; those further on the medium begin anew.
+/// Regions that are distinguished; those further on the medium begin anew.
 const REGIONS: u64 = 1024;
 /// A longer write counts for all regions.
 const REGIONS_AT_ONCE_MAX: u64 = 64;

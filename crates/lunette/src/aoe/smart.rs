@@ -7,7 +7,7 @@ use crate::inquiry::{Rows, printable};
 use serde::Serialize;
 use wire::ata::smart::{self, Data, Function, Thresholds};
 
-/// Attributes that tell degrees Celsius in the lowest byte of their raw value.
+/// Attributes that report degrees Celsius in the lowest byte of their raw value.
 const TEMPERATURES: [u8; 2] = [194, 190];
 
 #[derive(Serialize)]
@@ -15,7 +15,7 @@ struct Report {
     url: String,
     model: String,
     serial: String,
-    /// No threshold was exceeded; `None`: that is not told.
+    /// No threshold was exceeded; `None`: that is not reported.
     healthy: Option<bool>,
     temperature_celsius: Option<u8>,
     attributes: Vec<Attribute>,
@@ -135,7 +135,7 @@ impl Report {
         let health = match self.healthy {
             Some(true) => "well",
             Some(false) => "about to fail: save what is on it",
-            None => "not told",
+            None => "not reported",
         };
         rows.add("health", health);
         if let Some(celsius) = self.temperature_celsius {

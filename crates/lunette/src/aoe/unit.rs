@@ -109,7 +109,7 @@ impl Unit {
 }
 
 const RESERVED: &str =
-    "it is reserved: `lunette aoe reserve URL` tells for whom, and with --release --force it ends that";
+    "it is reserved: `lunette aoe reserve URL` shows for whom, and with --release --force it ends that";
 
 /// Why an order was not followed.
 fn problem(reply: &Reply, kind: OrderKind) -> String {

@@ -161,7 +161,7 @@ impl Extended {
     }
 }
 
-/// Block limits (page B0h), in blocks; 0 is no limit told, or for UNMAP and others not supported.
+/// Block limits (page B0h), in blocks; 0 is no limit reported, or for UNMAP and others not supported.
 #[derive(Serialize, Debug, PartialEq)]
 pub(crate) struct Limits {
     write_same_zero_blocks_is_refused: Option<bool>,
@@ -173,7 +173,7 @@ pub(crate) struct Limits {
     unmap_blocks_max: Option<u32>,
     unmap_descriptors_max: Option<u32>,
     unmap_granularity: Option<u32>,
-    /// `None`: not told, also where UGAVALID is 0.
+    /// `None`: not reported, also where UGAVALID is 0.
     unmap_alignment: Option<u32>,
     write_same_max: Option<u64>,
     atomic_max: Option<u32>,
@@ -208,10 +208,10 @@ impl Limits {
     pub(super) fn write(&self, rows: &mut Rows, block_bytes: Option<u32>) {
         let blocks = |count: u64| blocks(count, block_bytes);
         let limit = |count: u64, none: &str| if count == 0 { none.to_owned() } else { blocks(count) };
-        rows.maybe("longest transfer", self.transfer_max, |n| limit(n.into(), "no limit told"));
-        rows.maybe("optimal transfer", self.transfer_optimal, |n| limit(n.into(), "not told"));
-        rows.maybe("transfer granularity", self.transfer_granularity, |n| limit(n.into(), "not told"));
-        rows.maybe("longest prefetch", self.prefetch_max, |n| limit(n.into(), "no limit told"));
+        rows.maybe("longest transfer", self.transfer_max, |n| limit(n.into(), "no limit reported"));
+        rows.maybe("optimal transfer", self.transfer_optimal, |n| limit(n.into(), "not reported"));
+        rows.maybe("transfer granularity", self.transfer_granularity, |n| limit(n.into(), "not reported"));
+        rows.maybe("longest prefetch", self.prefetch_max, |n| limit(n.into(), "no limit reported"));
         rows.maybe("COMPARE AND WRITE", self.compare_and_write_max, |n| match n {
             0 => "not supported".into(),
             n => format!("up to {}", blocks(n.into())),
@@ -228,9 +228,9 @@ impl Limits {
                 n => format!("up to {}, {descriptors}", blocks(n.into())),
             }
         });
-        rows.maybe("unmap granularity", self.unmap_granularity, |n| limit(n.into(), "not told"));
+        rows.maybe("unmap granularity", self.unmap_granularity, |n| limit(n.into(), "not reported"));
         rows.maybe("unmap alignment", self.unmap_alignment, |n| format!("block {n}"));
-        rows.maybe("longest WRITE SAME", self.write_same_max, |n| limit(n, "no limit told"));
+        rows.maybe("longest WRITE SAME", self.write_same_max, |n| limit(n, "no limit reported"));
         rows.maybe("WRITE SAME of 0 blocks", self.write_same_zero_blocks_is_refused, |refused| {
             if refused { "refused" } else { "to the end of the medium" }.into()
         });
@@ -272,7 +272,7 @@ impl Characteristics {
 
     pub(super) fn write(&self, rows: &mut Rows) {
         rows.maybe("medium", self.rotation_rate, |rate| match rate {
-            0 => "rotation rate not told".into(),
+            0 => "rotation rate not reported".into(),
             1 => "does not rotate (solid state)".into(),
             0x0401..=0xfffe => format!("{rate} rotations a minute"),
             other => format!("reserved rotation rate {other:04x}h"),
@@ -311,7 +311,7 @@ impl Provisioning {
     pub(super) fn decode(body: &[u8]) -> Provisioning {
         Provisioning {
             kind: u8_at(body, 2).map(|byte| match byte & 0x07 {
-                0 => "thick, or not told",
+                0 => "thick, or not reported",
                 1 => "resource provisioned",
                 2 => "thin",
                 _ => "reserved",
@@ -407,7 +407,7 @@ mod tests {
         let shown = Rows::shown(|rows| Limits::decode(&page).write(rows, Some(512)));
         for expected in [
             "longest transfer        2048 blocks (1 MiB)",
-            "optimal transfer        not told",
+            "optimal transfer        not reported",
             "COMPARE AND WRITE       up to 8 blocks (4 KiB)",
             "UNMAP                   any length, 256 ranges",
             "unmap alignment         block 1",
@@ -415,7 +415,7 @@ mod tests {
         ] {
             assert!(shown.contains(expected), "{expected}:\n{shown}");
         }
-        // The short page of SBC-2: what is not there is not told.
+        // The short page of SBC-2: what is not there is not reported.
         let short = Rows::shown(|rows| Limits::decode(&page[..12]).write(rows, None));
         assert!(short.contains("2048 blocks\n") && !short.contains("UNMAP"), "{short}");
     }

@@ -91,7 +91,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Takes a frame; whether it tells of a target that was not known. There are at most [`FOUND_MAX`].
+    /// Takes a frame; whether it is of a target that was not known. There are at most [`FOUND_MAX`].
     pub fn take(&mut self, frame: &[u8]) -> bool {
         let Some(Found { address, mac, buffer_count, firmware, sectors, config }) = found(frame) else {
             return false;

@@ -157,7 +157,7 @@ enum Phase {
     Over,
 }
 
-/// What the target has told of itself.
+/// What the target has reported of itself.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     mac: Mac,

@@ -24,7 +24,7 @@ pub use written::{COPIES_WITHIN, Written};
 
 use super::Frame;
 use crate::time::{Stamp, Time};
-use crate::verbs::{Down, FAULT, TaskId, Up};
+use crate::verbs::{Down, Ending, FAULT, TaskId, Up};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
@@ -46,11 +46,11 @@ pub struct Config {
     pub ours: Mac,
     /// The initiator's.
     pub peer: Mac,
-    /// Requests that the initiator is told there is room for (buffer count).
+    /// Requests that the initiator may have in flight (buffer count).
     pub buffers: u16,
     /// Sectors in a frame ([`wire::aoe::sectors_per_frame`]).
     pub sectors_max: u8,
-    /// Firmware version that is told.
+    /// Firmware version that is reported.
     pub firmware: u16,
     /// CRC32C.
     pub crc32c: fn(&[u8]) -> u32,
@@ -97,6 +97,8 @@ pub struct Target {
     phase: Phase,
     tasks: TaskTable,
     written: Written,
+    /// How a flush failed whose answer may have been for nobody.
+    untold: Option<Ending>,
     counts: Counts,
     up: VecDeque<Up>,
     /// When wrong frames were reported last.
@@ -131,6 +133,7 @@ impl Target {
             phase: Phase::Open,
             tasks: TaskTable::new(config.slots()),
             written: Written::default(),
+            untold: None,
             counts: Counts::default(),
             up: VecDeque::new(),
             refused: None,

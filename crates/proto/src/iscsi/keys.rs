@@ -200,7 +200,7 @@ pub const TABLE: &[Rule] = table! {
     MaxOutstandingUnexpectedPdus "MaxOutstandingUnexpectedPDUs" Kind::Number(0, u32::MAX), LeadingOnly Operational Both false 0;
     MaxAhsLength "MaxAHSLength" Kind::Number(0, u32::MAX),      LeadingOnly Operational Both false 256;
     TaggedBufferForSolicitedDataOnly "TaggedBufferForSolicitedDataOnly" Kind::Flag, LeadingOnly Operational Initiator false 0;
-    // The initiator declares it, and is told that there is no Hello here.
+    // The initiator declares it, and the answer is that there is no Hello here.
     IserHelloRequired "iSERHelloRequired" Kind::And,            LeadingOnly Operational Both false 0;
 };
 

@@ -1,5 +1,5 @@
 //! Key=value text (RFC 7143 section 6.1): pairs, numbers, binary values. Everything is bounded, and what breaks the
-//! format is told apart from what is merely not known.
+//! format is distinguished from what is merely not known.
 
 use std::fmt::{self, Display, Write};
 

@@ -4,7 +4,7 @@
 //! follows it in a SCSI Response of its own (RFC 7145 sections 3.3, 7.3.5, 7.3.6).
 //!
 //! Aborts: RDMA that was posted cannot be called back. So an aborted task keeps its slot until all that was posted for it
-//! is finished, and only then are its places given up ([`Up::Pushed`]). What the initiator is told waits as well: once it
+//! is finished, and only then are its places given up ([`Up::Pushed`]). What is sent to the initiator waits as well: once it
 //! has heard that a task is over it takes its buffers back, and a read of a buffer that is no longer advertised would end
 //! the connection. So neither a response nor the answer to a task management function nor any other PDU passes an RDMA
 //! Read of a task that it concerns. RDMA Writes need no such care: what is sent after them arrives after them.
@@ -88,7 +88,7 @@ impl Target {
         now: Time,
     ) -> Target {
         let queue_depth = config.queue_depth;
-        // What is told in a login stands: MaxCmdSN does not go back (RFC 7143 section 4.2.2.1).
+        // What a login has promised stands: MaxCmdSN does not go back (RFC 7143 section 4.2.2.1).
         let config = TargetConfig { queue_depth: 1, offers: config.offers.over_rdma(), ..config };
         Target {
             layer: Layer::new(config, access, from, portal, now),

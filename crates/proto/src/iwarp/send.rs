@@ -244,7 +244,7 @@ impl Sending {
     }
 
     /// Nothing is sent any more but a Terminate with this code about the FPDU that begins with `head`. The first
-    /// error is the one that is told (RFC 5040 section 7.1).
+    /// error is the one that is reported (RFC 5040 section 7.1).
     pub(super) fn terminate(&mut self, code: Code, head: &[u8]) {
         if self.is_terminated || self.terminate.is_some() {
             return;

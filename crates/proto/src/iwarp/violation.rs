@@ -3,7 +3,7 @@
 use std::fmt;
 use wire::iwarp::TerminateControl;
 
-/// One way of breaking RFC 5040, 5041, 5044 or 6581. What the Terminate says is told by [`Violation::code`].
+/// One way of breaking RFC 5040, 5041, 5044 or 6581. [`Violation::code`] has what the Terminate says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// The CRC of an FPDU does not match (RFC 5044 section 8).

@@ -205,7 +205,7 @@ impl Id {
         done("accepting a connection", unsafe { (self.library.rdma_accept)(self.as_ptr(), &raw const param) })
     }
 
-    /// Its queue pair stops, and the peer is told.
+    /// Its queue pair stops, and the peer is notified.
     pub(super) fn disconnect(&mut self) {
         // SAFETY: the identifier lives. It fails when there is no connection (any more).
         unsafe { (self.library.rdma_disconnect)(self.as_ptr()) };

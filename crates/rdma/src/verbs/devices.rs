@@ -44,7 +44,7 @@ enum Slot {
 
 /// What has happened.
 pub enum Happened {
-    /// The descriptor with this number is not to be watched any more; the end of that is told by [`Devices::ready`].
+    /// The descriptor with this number is not to be watched any more; [`Devices::ready`] reports the end of that.
     Unwatch(u32),
     /// Something has come in its completion queue.
     Completed {
@@ -88,7 +88,7 @@ impl Devices {
         self.to_watch.drain(..)
     }
 
-    /// Takes a peer that asks for a connection; what happens to that is told with this token.
+    /// Takes a peer that asks for a connection; what happens to that is reported with this token.
     ///
     /// # Errors
     /// The device cannot be used, or has no room for it. The peer was turned away.
@@ -119,7 +119,7 @@ impl Devices {
         }
     }
 
-    /// To be called now and then while [`Devices::wants_ticks`]: has the library let go of devices that were removed, once
+    /// To be called now and then while [`Devices::wants_ticks`]: has the library release devices that were removed, once
     /// nothing of this core uses them any more.
     pub fn tick(&mut self) {
         let before = self.removed.len();
@@ -201,7 +201,7 @@ impl Devices {
                     return Some(Handle(self.channel.descriptor()));
                 }
                 Err(error) => {
-                    let words = format!("connections are told of no more: {error}");
+                    let words = format!("events of connections cannot be read any more: {error}");
                     happened.push(Happened::Device { name: "RDMA/CM".into(), words, has_failed: true });
                     return None;
                 }

@@ -49,11 +49,11 @@ pub struct QueuePair {
     sends: SendQueue,
     receives: ReceiveQueue,
     events: VecDeque<Event>,
-    /// The next completion is told by an event.
+    /// The next completion raises an event.
     is_armed: bool,
-    /// Why the connection is over, as soon as what has come before is told.
+    /// Why the connection is over, as soon as what has come before is reported.
     ended: Option<String>,
-    /// Nothing is told but the end.
+    /// Nothing is reported but the end.
     is_held: bool,
 }
 
@@ -128,7 +128,7 @@ impl QueuePair {
         self.depths
     }
 
-    /// With `true`, nothing is told from now on but the end of the connection: messages wait.
+    /// With `true`, nothing is reported from now on but the end of the connection: messages wait.
     pub fn hold(&mut self, hold: bool) {
         self.is_held = hold;
     }
@@ -241,7 +241,7 @@ impl QueuePair {
         // SAFETY: the queue lives.
         let armed = unsafe { (self.device.calls.req_notify_cq)(queues.completions.as_ptr(), 0) };
         if armed != 0 {
-            self.end("its completion queue tells nothing any more".to_string());
+            self.end("its completion queue reports nothing any more".to_string());
         }
         true
     }

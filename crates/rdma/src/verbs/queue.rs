@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ptr;
 use wire::{Places, Span};
 
-/// What a work request does, and what is told when it is finished.
+/// What a work request does, and what is reported when it is finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     Send { solicited: bool, invalidate: Option<u32> },

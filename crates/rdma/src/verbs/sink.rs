@@ -1,8 +1,8 @@
 //! Where an iWARP device puts what it reads: memory of one connection, from which it is copied to its place.
 //!
 //! An RDMA Read tells the peer the STag of its sink (RFC 5040 section 4.4), and devices want that to be one by which the
-//! peer may write. So a sink holds nothing but what its own peer has sent: the STag of the arena, in which the data of all
-//! connections lies, is told to nobody.
+//! peer may write. So a sink holds nothing but what its own peer has sent: nobody learns the STag of the arena, in which the
+//! data of all connections lies.
 
 use super::device::{Device, Registered};
 use super::sys::*;

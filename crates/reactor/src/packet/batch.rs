@@ -8,7 +8,7 @@ use std::io;
 use std::ptr;
 use wire::Span;
 
-/// What the kernel is told of the frames of one system call.
+/// What the kernel needs to know of the frames of one system call.
 pub struct Batch {
     spans: Vec<Span>,
     vectors: [libc::iovec; BATCH],

@@ -20,7 +20,7 @@ pub(super) const HOT_MAX: usize = 2;
 const HOT_FOR: Duration = Duration::from_micros(100);
 /// How long the ring serves all once more were busy than are tried: what it takes to see that is little beside it.
 const CROWDED_FOR: Duration = Duration::from_millis(1);
-/// Sockets are told apart by their lowest bits: those of another one may be taken for a hint, which is no harm.
+/// Sockets are distinguished by their lowest bits: those of another one may be taken for a hint, which is no harm.
 const HINTS: usize = 256;
 
 pub(super) struct Hot {

@@ -67,7 +67,7 @@ fn check_transfer(admission: &Admission<'_>, registers: &Registers) -> Result<()
     if fits { Ok(()) } else { Err(Check::cdb_bit(2, 1)) }
 }
 
-/// A command that was passed through: its end is told as CK_COND asks.
+/// A command that was passed through: its end is reported as CK_COND asks.
 #[derive(Debug)]
 pub(crate) struct PassThrough {
     exec: Exec,

@@ -26,7 +26,7 @@ fn known(env: &Env<'_>, list_id: u32) -> Result<Known, Failure> {
     Ok(env.nexus.copies.known(list_id).ok_or(Check::cdb_byte(2))?)
 }
 
-/// COPY STATUS. Once the end of an operation that went well is told, it is forgotten.
+/// COPY STATUS. Once the end of an operation that went well is reported, it is forgotten.
 fn copy_status(env: &mut Env<'_>, cdb: &Cdb, data: &mut Vec<u8>) -> Result<(), Failure> {
     let list_id = u32::from(cdb.u8(2));
     let known = known(env, list_id)?;

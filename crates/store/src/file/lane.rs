@@ -248,7 +248,7 @@ impl<I: Io> Lane<I> for FileLane {
 }
 
 /// A lane that goes away with operations under way lets others in; what the kernel still does for it, `Io` waits for
-/// before it lets go of the memory; until then the store must stay open, as `Io` knows its file by number only. The buffers that the kernel may still fill are not used again.
+/// before it releases the memory; until then the store must stay open, as `Io` knows its file by number only. The buffers that the kernel may still fill are not used again.
 impl Drop for FileLane {
     fn drop(&mut self) {
         for flight in self.flights.iter_mut().flatten() {

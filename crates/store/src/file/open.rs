@@ -175,8 +175,9 @@ fn finish(
 }
 
 /// A file that is open, as a disk of which the kernel is asked nothing but its size: whoever has the `Io` of its lanes serves
-/// their requests. `grain_bytes`: the alignment of direct I/O; 1: it goes through the page cache.
-pub fn on(file: File, grain_bytes: u32) -> io::Result<Arc<FileStore>> {
+/// their requests. `grain_bytes`: the alignment of direct I/O; 1: it goes through the page cache. What it loses is counted in
+/// `losses`.
+pub fn on(file: File, grain_bytes: u32, losses: Arc<AtomicU64>) -> io::Result<Arc<FileStore>> {
     let hole_bytes = (GRANULE_BYTES as u32).max(grain_bytes);
     let shape = Shape {
         kind: Kind::File,
@@ -188,7 +189,7 @@ pub fn on(file: File, grain_bytes: u32) -> io::Result<Arc<FileStore>> {
         solid_state: true,
     };
     let size = probe::size(&file, Kind::File)?;
-    made(Path::new("-"), file, shape, size, true, Arc::default())
+    made(Path::new("-"), file, shape, size, true, losses)
 }
 
 fn made(

@@ -3,7 +3,7 @@
 use crate::result::CoreLoad;
 use console::Style;
 
-/// What a piece of text means; glyphs differ as well, so that nothing is told by colour alone.
+/// What a piece of text means; glyphs differ as well, so that nothing is shown by colour alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Paint {
     /// Plain text.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const READY: &str = "Ready. Stop with Ctrl-C.";
 /// How long a start, or an end, may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// What is told of a daemon's last words.
+/// How much of a daemon's last lines is shown.
 const LAST_WORDS: usize = 2000;
 
 /// A daemon that serves; it is ended when this is dropped.
@@ -64,7 +64,7 @@ impl Daemon {
             Transport::Srp | Transport::Aoe | Transport::Local => told(transport),
         };
         let (Some((target, _)), Some(scheme)) = (found, transport.scheme()) else {
-            return Err(format!("no URL in what lunette serve told:\n{}", self.banner));
+            return Err(format!("no URL in what lunette serve printed:\n{}", self.banner));
         };
         Ok((0..count).map(|lun| format!("{scheme}{target}/{lun}")).collect())
     }

@@ -159,7 +159,7 @@ impl Tgt {
         self.tools.run(&line)
     }
 
-    /// What went wrong, with tgtd's last words. It does not live on.
+    /// What went wrong, with tgtd's last lines. It does not live on.
     fn fault(&mut self, what: &str) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();

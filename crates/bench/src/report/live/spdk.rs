@@ -127,7 +127,7 @@ impl Spdk {
         }
     }
 
-    /// What went wrong, with iscsi_tgt's last words. It does not live on.
+    /// What went wrong, with iscsi_tgt's last lines. It does not live on.
     fn fault(&mut self, what: &str) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();

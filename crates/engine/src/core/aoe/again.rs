@@ -1,7 +1,7 @@
 //! Network interfaces that come and go, or get another MTU or address: the sockets on them are opened again.
 //!
-//! The first core of an interface looks at it (a [`Keeper`]). When the sockets are of no use any more, each core lets go
-//! of its own: it takes nothing more from it and ends the sessions. Only when all have said so new ones are opened, by the
+//! The first core of an interface looks at it (a [`Keeper`]). When the sockets are of no use any more, each core releases
+//! its own: it takes nothing more from it and ends the sessions. Only when all have said so new ones are opened, by the
 //! housekeeper, since that takes the kernel tens of milliseconds. So no frame is taken twice, from an old socket and from a
 //! new one; and a session comes to the core that it was on, as the fanout goes by the initiator and the unit, and cores
 //! have their sockets in the same order.
@@ -45,7 +45,7 @@ pub(in crate::core) struct Keeper {
 
 enum State {
     Served,
-    /// So many cores have yet to let go of it.
+    /// So many cores have yet to release it.
     Closing(usize),
     Closed,
     /// The housekeeper is at it.
@@ -164,7 +164,7 @@ impl<I: Io> Core<I> {
         self.retired.iter().any(|retired| retired.index == index && retired.sessions.contains_key(&name))
     }
 
-    /// Has all cores of an interface let go of it.
+    /// Has all cores of an interface release it.
     fn let_go(&mut self, position: usize, reason: String) {
         tracing::warn!("AoE on {reason}; sessions there end, and it is served again as soon as that can be");
         let index = self.keepers[position].index;

@@ -1,4 +1,4 @@
-//! What the log tells of frames that became no command.
+//! What is logged of frames that became no command.
 
 use super::BUFFERS;
 use crate::core::Core;
@@ -58,13 +58,13 @@ pub(super) fn tell(counts: Counts, from: Mac, address: Address, interface: &str)
         limited!(
             "requests without room", Level::WARN, initiator = %from, interface, %address, requests = crowded,
             "AoE: requests found no room, and are to be made again: the unit's store is slow (also with what was aborted), \
-             or the initiator has more in flight than the {BUFFERS} that it is told"
+             or the initiator has more in flight than the buffer count of {BUFFERS}"
         );
     }
     if refused > 0 {
         limited!(
             "wrong requests", Level::WARN, initiator = %from, interface, %address, requests = refused,
-            "AoE: requests were wrong; what was wrong with them, the refusals of its session tell"
+            "AoE: requests were wrong; its session's refusals say why"
         );
     }
     if copies > 0 {

@@ -9,6 +9,7 @@ const ABORT_TASK: u8 = 1;
 const COMPLETE: u8 = 0;
 const NO_TASK: u8 = 1;
 const CHECK_CONDITION: u8 = 2;
+const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
 fn abort_task_waits_for_its_task_whatever_lun_it_names() {
@@ -28,6 +29,41 @@ fn abort_task_waits_for_its_task_whatever_lun_it_names() {
     assert_eq!(initiator.complete(abort).expect("an answer").status, COMPLETE);
     assert_eq!(initiator.complete(again).expect("an answer").status, NO_TASK);
     assert!(!initiator.has_ended(write));
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
+
+/// QERR is 01b: an error ends the whole task set (SPC-4 section 7.5.8).
+fn end_task_set_by_errors(initiator: &mut Initiator) {
+    let mut page = initiator.read(0, &[0x1a, 8, 0x0a, 0, 255, 0], 255).expect("an answer").data;
+    (page[0], page[4], page[4 + 3]) = (0, page[4] & 0x3f, page[4 + 3] | 0x02);
+    let select = [0x15, 0x10, 0, 0, page.len() as u8, 0];
+    assert_eq!(initiator.write(0, &select, &page).expect("an answer").status, COMPLETE);
+}
+
+#[test]
+fn a_loss_is_reported_again_when_the_flush_that_reports_it_is_aborted() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (daemon, url) = serve(1, &stores, |_| {});
+    let mut initiator = Initiator::login(&url, &Login::named("flushes")).expect("a session");
+    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+    end_task_set_by_errors(&mut initiator);
+    stores[0].hold();
+    initiator.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
+    stores[0].wait_for(1);
+    stores[0].lose();
+    let flush = initiator.issue(0, &SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
+    // Its error ends the WRITE, and is reported when that can change nothing any more.
+    stores[0].wait_for_cancel(1);
+    let abort = initiator.ask_to_manage(ABORT_TASK, 0, flush).expect("it is sent");
+    initiator.ready(1).expect("the other unit is ready");
+    stores[0].release();
+    assert_eq!(initiator.complete(abort).expect("an answer").status, COMPLETE);
+    assert!(!initiator.has_ended(flush));
+    for status in [CHECK_CONDITION, COMPLETE] {
+        let flush = initiator.issue(0, &SYNCHRONIZE_CACHE, 0, Vec::new()).expect("it is sent");
+        assert_eq!(initiator.complete(flush).expect("an answer").status, status);
+    }
     initiator.logout().expect("an answer");
     daemon.stop().expect("every core ends in order");
 }
@@ -52,11 +88,7 @@ fn errors_of_who_may_only_read_end_no_commands_of_others() {
         initiator.ready(0).expect("the unit is ready");
         initiator
     });
-    // QERR is 01b: an error ends the whole task set (SPC-4 section 7.5.8).
-    let mut page = owns.read(0, &[0x1a, 8, 0x0a, 0, 255, 0], 255).expect("an answer").data;
-    (page[0], page[4], page[4 + 3]) = (0, page[4] & 0x3f, page[4 + 3] | 0x02);
-    let select = [0x15, 0x10, 0, 0, page.len() as u8, 0];
-    assert_eq!(owns.write(0, &select, &page).expect("an answer").status, COMPLETE);
+    end_task_set_by_errors(&mut owns);
     // The unit attention of the changed mode.
     reads.ready(0).expect("the unit is ready");
     stores[0].hold();

@@ -157,7 +157,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// What the nexus is told of a flush: once for each, that acknowledged writes were lost before it.
+    /// What a flush reports to the nexus: once for each, that acknowledged writes were lost before it.
     fn flushed(&mut self, key: Key, outcome: Outcome) -> Outcome {
         let Some(task) = self.tasks.get_mut(key) else { return outcome };
         let Some(unit) = task.flushes.take() else { return outcome };
@@ -172,8 +172,21 @@ impl<I: Io> Core<I> {
         let commands = conn.facts.tally.commands;
         let Some(lun) = conn.luns.iter_mut().find(|lun| lun.unit == unit) else { return outcome };
         match outcome {
-            Ok(_) | Err(StoreError::WriteFailed) if lun.report(losses, commands) => Err(StoreError::Lost),
+            Ok(_) | Err(StoreError::WriteFailed) if lun.report(losses, commands) => {
+                task.reports = Some(unit);
+                Err(StoreError::Lost)
+            }
             Ok(_) | Err(_) => outcome,
+        }
+    }
+
+    /// A task is aborted: what it was to report of losses its initiator will not see.
+    pub(super) fn take_back_report(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(unit) = task.reports.take() else { return };
+        let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
+        if let Some(lun) = conn.and_then(|conn| conn.luns.iter_mut().find(|lun| lun.unit == unit)) {
+            lun.take_back();
         }
     }
 

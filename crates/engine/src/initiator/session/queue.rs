@@ -43,7 +43,7 @@ pub(super) struct Queue {
     by_task: Vec<u32>,
     /// Commands so far.
     count: u64,
-    /// What the unit has told of itself.
+    /// What the unit has reported of itself.
     pub(super) attentions: Attentions,
     /// A command that came after the examination has succeeded on this connection.
     has_answered: bool,
@@ -228,7 +228,7 @@ impl Queue {
                 let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
                 match (status, key) {
                     (status::CHECK_CONDITION, Some(SenseKey::UnitAttention)) => {
-                        // A new nexus is told of resets that are none (SAM-5 section 5.14.1).
+                        // A new nexus gets unit attentions for resets that are none (SAM-5 section 5.14.1).
                         self.attentions.note(code, self.has_answered);
                         // A new nexus has one for each thing that happened (SAM-5 section 5.14).
                         is_news |= code != slot.attention && slot.retries < PROMPT_MAX;
@@ -471,7 +471,7 @@ mod tests {
         }
         let any = Attentions { any: true, ..Attentions::default() };
         assert!(bench.finished.is_empty() && bench.queue.attentions == any);
-        assert_eq!(bench.send().len(), 2, "a unit attention tells that nothing was executed");
+        assert_eq!(bench.send().len(), 2, "a unit attention means that nothing was executed");
         bench.end(0, check(SenseKey::UnitAttention, 0x2a01));
         assert!(bench.queue.attentions.modes);
         bench.now = bench.now.after(DELAY_MIN);

@@ -202,7 +202,7 @@ fn a_lane_wants_ticks_as_long_as_its_session_is_in_use() {
     let back = serve(&["ram:16M"]);
     let url = url_at(back.addresses()[0], "").parse().expect("a URL");
     let store = remote::open(&url, &RemoteOptions::default()).expect("a unit");
-    let unused = store.clone().lane(Tag(0));
+    let unused: Box<dyn Lane<Uring>> = store.clone().lane(Tag(0));
     assert!(!unused.wants_ticks(), "it has no session");
     let mut used = Core::of(&store);
     used.write(0, &pattern(1, 4096)).expect("a session");

@@ -40,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// How soon it is answered tells of the way alone: the device has not much to do.
+    /// How soon it is answered depends on the network alone: the device has not much to do.
     pub(super) fn is_prompt(self) -> bool {
         match self {
             Kind::Query | Kind::Identify(_) | Kind::Move { .. } => true,

@@ -90,7 +90,7 @@ impl Initiator {
         if matches!(answer.result, Err(Fault::Refused(ErrorCode::BAD_ARGUMENT))) && self.may_be_too_long(kind)
         {
             // Its interface may have another MTU now. A new login tells what fits.
-            self.over("the target does not take frames of the size that it told");
+            self.over("the target does not take frames of the size that it reported");
             return None;
         }
         let is_copied = self.pieces.find(header.tag.get()).is_some_and(Piece::is_copied);

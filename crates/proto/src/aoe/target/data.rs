@@ -1,6 +1,6 @@
 //! What the layer above does with tasks.
 
-use super::task::{Answer, Stage};
+use super::task::{Answer, CHECK_CONDITION, GOOD, Stage, Task};
 use super::{Change, Target};
 use crate::time::Time;
 use crate::verbs::{Ending, TaskId, Up};
@@ -97,6 +97,7 @@ impl Target {
     fn conclude(&mut self, now: Time, id: TaskId, ending: Ending, payload: Places) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
         task.fetch = None;
+        let ending = if task.kind.is_flush() { told(&mut self.untold, task, ending) } else { ending };
         let Some(answer) = task.kind.answer(&self.config, &ending, payload.len()) else {
             if !payload.is_empty() {
                 self.up.push_back(Up::Pushed(id));
@@ -107,7 +108,7 @@ impl Target {
         task.stage = Stage::Ended;
         task.answer = answer;
         task.payload = payload;
-        for write in task.writes().filter(|write| write.kind.stays(&answer)) {
+        for write in task.writes() {
             self.written.remember(now, write, answer);
         }
         self.out.push_back(id);
@@ -144,4 +145,15 @@ impl Target {
             self.tasks.release(id);
         }
     }
+}
+
+/// What a flush that ended so is answered. The failure of one that may be a copy is `untold`, and the next one has it again: of
+/// what is lost the store tells once, and somebody must have heard it who waits for an answer.
+fn told(untold: &mut Option<Ending>, task: &Task, ending: Ending) -> Ending {
+    match ending.status {
+        CHECK_CONDITION => *untold = task.is_again.then_some(ending),
+        GOOD if !task.is_again => return untold.take().unwrap_or(ending),
+        _ => {}
+    }
+    ending
 }

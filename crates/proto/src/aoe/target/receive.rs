@@ -113,6 +113,7 @@ impl Target {
         let write = task.writes().next();
         let answered = write.and_then(|write| self.written.find(now, &write));
         match answered {
+            Some(answer) if !task.kind.stays(&answer) => task.is_again = true,
             Some(answer) if !answer.has_data => {
                 self.reply(request.tag, task.kind, answer);
                 return self.copied();

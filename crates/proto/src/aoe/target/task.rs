@@ -24,8 +24,8 @@ const ALL_SECTORS: Range<u64> = 0..u64::MAX;
 pub(super) const BEHIND_SECTORS: u64 = 1 << 48;
 
 /// SCSI status codes (SAM-5 section 5.3.1).
-const GOOD: u8 = 0x00;
-const CHECK_CONDITION: u8 = 0x02;
+pub(super) const GOOD: u8 = 0x00;
+pub(super) const CHECK_CONDITION: u8 = 0x02;
 const RESERVATION_CONFLICT: u8 = 0x18;
 
 /// What a request is.
@@ -65,15 +65,21 @@ impl Kind {
     }
 
     /// Whether a copy gets this answer as well. Initiators that have one tag for all may ask for a flush again after each
-    /// write: only what has failed is told once more.
+    /// write: only what has failed is reported once more.
     pub(super) fn stays(self, answer: &Answer) -> bool {
         let is_bad = |end: &Section| end.command & (status::ERR | status::DF) != 0;
-        match self {
-            Kind::Ata(section) if is_flush(section) => {
-                answer.error == ErrorCode::NONE && Section::view(&answer.argument).is_some_and(is_bad)
-            }
-            Kind::Ata(_) | Kind::Order(_) => true,
-        }
+        !self.is_flush()
+            || answer.error == ErrorCode::NONE && Section::view(&answer.argument).is_some_and(is_bad)
+    }
+
+    /// A flush of the cache. A store tells once that it has lost what was in it.
+    pub(super) fn is_flush(self) -> bool {
+        use AtaCommand::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};
+        let Kind::Ata(section) = self else { return false };
+        matches!(
+            AtaCommand::from_code(section.command),
+            Some(FlushCache | FlushCacheExt | Standby | StandbyImmediate)
+        )
     }
 
     /// What is answered to a request that ended so, with so many bytes behind the argument; `None`: nothing, so that the
@@ -103,15 +109,6 @@ impl Kind {
             _ => None,
         }
     }
-}
-
-/// A flush of the cache. A store tells once that it has lost what was in it.
-fn is_flush(section: Section) -> bool {
-    use AtaCommand::{FlushCache, FlushCacheExt, Standby, StandbyImmediate};
-    matches!(
-        AtaCommand::from_code(section.command),
-        Some(FlushCache | FlushCacheExt | Standby | StandbyImmediate)
-    )
 }
 
 impl Answer {
@@ -251,6 +248,8 @@ pub(super) struct Task {
     pub data: Span,
     /// CRC32C of its data-out.
     pub sum: u32,
+    /// An earlier one with its tag was answered: it may be a copy, whose answer nobody waits for.
+    pub is_again: bool,
     /// A newer write goes over it: who writes the same once more means it to be the last.
     pub is_overtaken: bool,
     /// Data-out bytes that were brought.
@@ -301,7 +300,7 @@ impl Task {
         let changes = match self.kind {
             Kind::Ata(section) => {
                 let is_set = section.command == AtaCommand::SetFeatures.code();
-                self.is_write() || is_set || is_flush(section)
+                self.is_write() || is_set || self.kind.is_flush()
             }
             Kind::Order(OrderKind::ReadMask | OrderKind::ReadReserve) => false,
             Kind::Order(_) => true,

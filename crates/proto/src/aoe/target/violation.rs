@@ -3,7 +3,7 @@
 use std::fmt;
 use wire::aoe::ErrorCode;
 
-/// One way of breaking AoEr11. What follows is told by [`Violation::reaction`].
+/// One way of breaking AoEr11. [`Violation::reaction`] has what follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// A frame shorter than its headers.

@@ -1,8 +1,9 @@
-//! Writes that were answered, for some time; flushes that failed; SET FEATURES, and orders that change something.
+//! Writes that were answered, for some time; flushes; SET FEATURES, and orders that change something.
 //!
 //! A request that comes late is a copy, made by the network or by an initiator that lost patience; when the first one
 //! was answered, newer data may stand where it writes. So it is answered again, and not executed again. Initiators that
-//! use a tag again for another request have no such copies in mind: only the last request of a tag is remembered.
+//! use a tag again for another request have no such copies in mind: only the last request of a tag is remembered. A flush
+//! is executed again unless it failed ([`Kind::stays`]).
 
 use super::task::{Answer, Kind};
 use crate::time::Time;

@@ -73,7 +73,7 @@ impl Layer {
         self.phase = Phase::Closing(Violation::NotLogin.to_string());
     }
 
-    /// A violation that leaves the connection open is told for the log.
+    /// A violation that leaves the connection open is reported for the log.
     pub(super) fn tell_refusal(&mut self, violation: Violation) {
         self.up.push_back(Up::Refused { reason: violation.to_string() });
     }

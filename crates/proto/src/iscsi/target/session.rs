@@ -123,7 +123,7 @@ impl Session {
         self.depth.saturating_sub(self.in_flight).min(room)
     }
 
-    /// So many commands may be in flight from now on. When these are fewer, the initiator was not told of more.
+    /// So many commands may be in flight from now on. When these are fewer, the initiator has not been promised more.
     pub(crate) fn set_depth(&mut self, depth: u32) {
         self.depth = depth;
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use wire::iscsi::{AhsError, RejectReason};
 
-/// One way of breaking RFC 7143. What follows is told by [`Violation::reaction`].
+/// One way of breaking RFC 7143. [`Violation::reaction`] has what follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// The header digest does not match: the length fields cannot be trusted (section 7.8).

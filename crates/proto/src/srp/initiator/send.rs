@@ -260,7 +260,7 @@ impl Header {
         self.len = usize::from(IMMEDIATE_OFFSET);
     }
 
-    /// The buffer of one direction, whose format is told from the bit `shift` on.
+    /// The buffer of one direction, whose format stands from the bit `shift` on.
     fn describe(&mut self, buffer: Option<Advertised>, len: u32, shift: u8) {
         if let Some(Advertised { stag, offset }) = buffer {
             self.format(Descriptor::DIRECT << shift);

@@ -3,7 +3,7 @@
 use std::fmt;
 use wire::srp::{CommandFault, LogoutReason};
 
-/// One way of breaking SRP r16a. What follows is told by [`Violation::reaction`].
+/// One way of breaking SRP r16a. [`Violation::reaction`] has what follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// An information unit of a type that initiators do not send (section 6.1).

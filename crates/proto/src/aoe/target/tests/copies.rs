@@ -210,6 +210,24 @@ fn a_flush_that_ended_well_or_never_began_is_executed_again() {
     session.finish();
 }
 
+/// What the store has lost it tells once, and nobody may hear what a late copy is answered.
+#[test]
+fn what_a_late_copy_of_a_flush_was_told_the_next_flush_is_told_again() {
+    let mut session = Session::new(4);
+    let mut flush = |tag, status| {
+        session.receive(&ata(tag, &Registers::new(wire::ata::Command::FlushCacheExt, 0, 0), &[]));
+        let task = session.command().task;
+        session.end(task, status, None);
+        let (answered, section, _) = ata_answer(&session.answer().unwrap());
+        assert_eq!(answered, tag);
+        section.command & wire::ata::status::ERR == 0
+    };
+    assert!(flush(1, 0) && !flush(1, 2), "a copy finds that something was lost");
+    assert!(!flush(2, 0), "it is told who waits");
+    assert!(flush(3, 0) && !flush(3, 2) && !flush(4, 2) && flush(5, 0), "and once");
+    session.finish();
+}
+
 /// Linux gives each copy a tag of its own, and listens to the last. Executed on its own, the first could be done after a
 /// newer write that followed the answer to the second.
 #[test]

@@ -1,0 +1,433 @@
+//! A second daemon, whose units those of the target are. It has disks and crashes of its own.
+
+use super::daemon::Daemon;
+use super::{Counted, Plan, lose, stores};
+use crate::disk::Disk;
+use crate::folder::Folder;
+use crate::initiator::carrier::{Carrier, Protocol};
+use crate::initiator::link::Link;
+use crate::kernel::Kernel;
+use crate::net::{Event, Request, Shared};
+use crate::register::BLOCK_BYTES;
+use engine::config::{Config, StoreSpec};
+use engine::initiator::client::Reply;
+use engine::initiator::url::Destination;
+use engine::initiator::{Options, Url};
+use engine::remote::{Geometry, RemoteOptions, RemoteStore};
+use engine::world::Cores;
+use fastrand::Rng;
+use proto::iscsi::initiator::{self as iscsi, InitiatorConfig, Outcome};
+use proto::iscsi::login::{Offers, Plan as Login};
+use proto::verbs::Attribute;
+use reactor::crc::crc32c;
+use reactor::io::{Handle, Io as _, Tag, Wait};
+use reactor::packet::Setup;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use store::lane::Backend;
+use wire::{Cdb, Places, Sense, SenseKey};
+
+const PORTAL: &str = "10.0.0.2:3260";
+const TARGET: &str = "iqn.2026-11.io.lunette:back";
+const GUID: &str = "024c750000000002";
+/// The name of the target as an initiator.
+const CALLER: &str = "iqn.2026-11.io.lunette:front";
+
+/// Apart from what else a seed decides.
+const SALT: u64 = 0x6368_6169_6e00_0000;
+const ARENA_BYTES: u64 = 128 << 20;
+/// How long it may take to find out what units are.
+const PATIENCE: Duration = Duration::from_secs(60);
+const CONNECT: u64 = 3;
+
+/// What a seed makes of it.
+#[derive(Clone)]
+pub(super) struct Chain {
+    rng: Rng,
+    cores: usize,
+    /// How the daemons speak with each other.
+    protocol: Protocol,
+    unsolicited: bool,
+    queue_depth: u16,
+    give_up_after: Duration,
+    /// When it is killed, and for how long it stays away at most.
+    deaths: Vec<Duration>,
+    away_micros: u64,
+    /// How often, in 100, it dies when the target does.
+    both: u32,
+}
+
+/// Whether there is one in the world of this seed.
+pub(super) fn draw(seed: u64, can_crash: bool) -> Option<Chain> {
+    let mut rng = Rng::with_seed(seed ^ SALT);
+    if rng.u32(0..6) != 0 {
+        return None;
+    }
+    let deaths = if can_crash { rng.u32(0..4) } else { 0 };
+    let deaths = (0..deaths).map(|_| Duration::from_micros(rng.u64(0..600_000))).collect();
+    Some(Chain {
+        cores: rng.usize(1..=3),
+        protocol: [Protocol::Iscsi, Protocol::Iser, Protocol::Srp][rng.usize(0..3)],
+        unsolicited: rng.bool(),
+        queue_depth: [1, 8, 128][rng.usize(0..3)],
+        give_up_after: Duration::from_secs([2, 20][rng.usize(0..2)]),
+        deaths,
+        away_micros: [1_000, 100_000, 1_000_000][rng.usize(0..3)],
+        both: if can_crash { [0, 30][rng.usize(0..2)] } else { 0 },
+        rng,
+    })
+}
+
+/// How many hosts there are because of it: its cores, who does what is kept off them, and a scout.
+pub(super) fn hosts(plan: &Plan) -> usize {
+    plan.chain.as_ref().map_or(0, |chain| chain.cores + 2)
+}
+
+fn address() -> SocketAddr {
+    PORTAL.parse().expect("an address")
+}
+
+/// The second daemon.
+pub(super) struct Back {
+    net: Shared,
+    folder: Folder,
+    /// Its first host.
+    first: usize,
+    chain: Chain,
+    /// `None`: it is dead.
+    daemon: Option<Daemon>,
+    /// What its disks have kept while it is dead.
+    kept: Vec<Disk>,
+    lives: u32,
+    /// What its units were at first.
+    geometries: Vec<Geometry>,
+    is_healed: bool,
+}
+
+impl Back {
+    /// One that runs, and is killed now and then from now on.
+    pub(super) fn new(plan: &Plan, chain: Chain, net: &Shared) -> Back {
+        let atas = plan.ethernet.as_ref().map_or(0, |segment| segment.initiators);
+        let first = plan.cores + plan.initiators.len() + 2 + atas;
+        let mut back = Back {
+            net: net.clone(),
+            folder: Folder::new(Rng::with_seed(SALT), 0),
+            first,
+            chain,
+            daemon: None,
+            kept: Vec::new(),
+            lives: 0,
+            geometries: Vec::new(),
+            is_healed: false,
+        };
+        back.starts(plan);
+        back.geometries = Scout::new(&mut back).learn(plan.kinds.len());
+        let mut net = net.borrow_mut();
+        let now = net.now;
+        back.chain.deaths.iter().for_each(|at| net.at(now.after(*at), Event::Back));
+        drop(net);
+        back
+    }
+
+    fn config(&self, plan: &Plan) -> Config {
+        let mut text = format!(
+            "srp_guid = \"{GUID}\"\npoll = \"never\"\nlogin_timeout = \"5s\"\nkeep_alive = 5\nstall_timeout = \"10s\"\n\
+             state_dir = \"/state\"\n\n[[portal]]\nlisten = \"{PORTAL}\"\ntransports = [\"iscsi\", \"iser\", \"srp\"]\n"
+        );
+        let names = (0..plan.kinds.len()).map(|unit| format!("\"unit{unit}\"")).collect::<Vec<_>>();
+        for (unit, name) in names.iter().enumerate() {
+            let bytes = plan.blocks * BLOCK_BYTES;
+            text += &format!("\n[[lun]]\nname = {name}\nram = \"{bytes}\"\nserial = \"BACK{unit}\"\n");
+        }
+        text += &format!("\n[[target]]\nname = \"{TARGET}\"\nluns = [{}]\n", names.join(", "));
+        let config = Config::from_toml(&text, Path::new("back.toml"));
+        let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        config.cores = (0..self.chain.cores).collect();
+        config.portals.iter_mut().for_each(|portal| portal.cores.clone_from(&config.cores));
+        plan.stores_of(&mut config);
+        config
+    }
+
+    /// It is started on what its disks have kept.
+    fn starts(&mut self, plan: &Plan) {
+        let config = self.config(plan);
+        let listener = self.net.borrow_mut().listen(address());
+        let stores = stores(plan, &self.net, std::mem::take(&mut self.kept));
+        let (net, first, lives) = (self.net.clone(), self.first, self.lives);
+        let kernel = |core, waker| Kernel::new(first + core, net.clone(), ARENA_BYTES, Some(waker), lives);
+        let lines = |_: &Setup<'_>, _| Ok(Vec::new());
+        let folder = Box::new(self.folder.clone());
+        let cores = Cores::new(config, stores, vec![listener], folder, lines, kernel).expect("descriptors");
+        let daemon = Daemon::new(cores, self.chain.cores, first, first + self.chain.cores);
+        daemon.wake(&self.net);
+        self.daemon = Some(daemon);
+        self.lives += 1;
+        self.note(2, "the second daemon is started");
+    }
+
+    fn note(&self, word: u64, text: &str) {
+        let net = &mut *self.net.borrow_mut();
+        net.trace.note(net.now, &[word], || text.to_owned());
+    }
+
+    /// It is killed, with or without the power: then what its disks have lost is told to [`crate::net::Net::losses`].
+    fn dies(&mut self) {
+        let Some(mut daemon) = self.daemon.take() else { return };
+        daemon.die();
+        let loses_power = self.chain.rng.bool();
+        let text =
+            if loses_power { "power of the second daemon fails" } else { "the second daemon is killed" };
+        self.note(u64::from(loses_power), text);
+        self.folder.crash(loses_power);
+        let net = &mut *self.net.borrow_mut();
+        net.kill(address());
+        let (kept, losses) = lose(net, loses_power);
+        self.kept = kept;
+        net.losses.extend(losses);
+        let away = Duration::from_micros(self.chain.rng.u64(0..self.chain.away_micros));
+        net.at(net.now.after(away), Event::Back);
+    }
+
+    /// It is killed, or started again.
+    pub(super) fn acts(&mut self, plan: &Plan) {
+        match self.daemon {
+            Some(_) if self.is_healed => {}
+            Some(_) => self.dies(),
+            None => self.starts(plan),
+        }
+    }
+
+    /// Nothing goes wrong with it any more.
+    pub(super) fn heal(&mut self, plan: &Plan) {
+        self.is_healed = true;
+        if self.daemon.is_none() {
+            self.starts(plan);
+        }
+    }
+
+    /// The target was killed, and it perhaps with it.
+    pub(super) fn caller_dies(&mut self, plan: &Plan) {
+        self.is_left(plan);
+        if self.chain.rng.u32(0..100) < self.chain.both {
+            self.dies();
+        }
+    }
+
+    /// The target is no more.
+    pub(super) fn is_left(&mut self, plan: &Plan) {
+        self.net.borrow_mut().kill_callers(0..plan.cores);
+    }
+
+    /// Its units, as stores of the target.
+    pub(super) fn units(&self, config: &mut Config) -> Vec<Counted> {
+        let unit = |(unit, geometry): (usize, &Geometry)| {
+            let url = self.chain.url(unit);
+            let losses = Arc::<AtomicU64>::default();
+            let options = RemoteOptions {
+                initiator: Options {
+                    initiator_name: CALLER.into(),
+                    queue_depth: self.chain.queue_depth,
+                    give_up_after: self.chain.give_up_after,
+                    unsolicited_data: self.chain.unsolicited,
+                    ..Options::default()
+                },
+                losses: losses.clone(),
+                ..RemoteOptions::default()
+            };
+            let addresses = vec![Destination::Address(address())];
+            let store = RemoteStore::new(&url, addresses, &options, geometry.clone()).expect("memory");
+            config.luns[unit].store = StoreSpec::Remote { url: Box::new(url), block_bytes: None };
+            let store: Arc<dyn Backend<Kernel>> = store;
+            (store, losses)
+        };
+        self.geometries.iter().enumerate().map(unit).collect()
+    }
+
+    /// Whether it is one of its cores, or who does what is kept off them.
+    pub(super) fn has(&self, host: usize) -> bool {
+        (self.first..=self.first + self.chain.cores).contains(&host)
+    }
+
+    /// A request of a core goes on.
+    pub(super) fn go(&mut self, host: usize, request: Request) {
+        if let Some(daemon) = &mut self.daemon {
+            daemon.kernel(host).go(request);
+        }
+    }
+
+    /// One of its hosts has a turn.
+    pub(super) fn turn(&mut self, plan: &Plan, host: usize) {
+        match &mut self.daemon {
+            Some(daemon) if daemon.is_worker(host) => daemon.work(&self.net),
+            Some(daemon) => daemon.turn(&self.net, host, plan.slowness, plan.moves),
+            None => {}
+        }
+    }
+
+    /// Whether nobody is connected with it.
+    pub(super) fn is_alone(&mut self) -> bool {
+        self.daemon.as_mut().is_some_and(Daemon::is_alone)
+    }
+
+    /// Whether nothing of what it had in use is left.
+    pub(super) fn is_clean(&mut self) -> Result<(), String> {
+        self.daemon.as_mut().map_or(Ok(()), |daemon| daemon.is_clean(false))
+    }
+
+    /// What it has, in words.
+    pub(super) fn told(&mut self) -> String {
+        self.daemon.as_mut().map_or_else(|| "it is dead".into(), Daemon::told)
+    }
+}
+
+impl Chain {
+    /// The second daemon is never killed.
+    pub(super) fn goes_on(&mut self) {
+        self.deaths.clear();
+        self.both = 0;
+    }
+
+    fn url(&self, unit: usize) -> Url {
+        let text = match self.protocol {
+            Protocol::Iscsi => format!("iscsi://{PORTAL}/{TARGET}/{unit}"),
+            Protocol::Iser => format!("iser://{PORTAL}/{TARGET}/{unit}"),
+            Protocol::Srp => format!("srp://{PORTAL}/{GUID}/{unit}"),
+        };
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+}
+
+/// An initiator that finds out what units are, before anything else happens in the world.
+struct Scout<'a> {
+    back: &'a mut Back,
+    host: usize,
+    kernel: Kernel,
+    link: Option<Link>,
+    events: Vec<iscsi::Event>,
+}
+
+impl Scout<'_> {
+    fn new(back: &mut Back) -> Scout<'_> {
+        let host = back.first + back.chain.cores + 1;
+        let mut kernel = Kernel::new(host, back.net.clone(), 16 << 20, None, 0);
+        kernel.connect(address(), Tag(CONNECT));
+        let now = back.net.borrow().now;
+        back.net.borrow_mut().wake(host, now);
+        let mut scout = Scout { back, host, kernel, link: None, events: Vec::new() };
+        scout.until(|event| matches!(event, iscsi::Event::Ready(_)));
+        scout
+    }
+
+    /// What these units are.
+    fn learn(mut self, units: usize) -> Vec<Geometry> {
+        let learn = |unit| {
+            let geometry = Geometry::learn(|cdb, bytes| self.command(unit, cdb, bytes));
+            geometry.unwrap_or_else(|problem| panic!("unit {unit} of the second daemon: {problem}"))
+        };
+        let geometries = (0..units).map(learn).collect();
+        self.back.net.borrow_mut().kill_callers(self.host..self.host + 1);
+        geometries
+    }
+
+    fn command(&mut self, unit: usize, cdb: &[u8], bytes: u32) -> Result<Reply, String> {
+        loop {
+            let read = if bytes == 0 { Some(Places::EMPTY) } else { self.kernel.arena().take(bytes) };
+            let read = read.expect("memory");
+            let (lun, cdb) = ((unit as u64) << 48, Cdb::from_bytes(cdb).expect("a CDB"));
+            let request =
+                iscsi::Request { lun, attribute: Attribute::Simple, cdb, read, write: Places::EMPTY };
+            let task = self.link.as_mut().and_then(|link| link.machine.submit(request));
+            let task = task.ok_or("it takes no command")?;
+            let ended = self.until(
+                |event| matches!(event, iscsi::Event::Completed(completion) if completion.task == task),
+            );
+            let iscsi::Event::Completed(completion) = ended else { unreachable!("it was looked for") };
+            let data = self.kernel.arena().to_vec(&read.slice(0, completion.read_bytes));
+            self.kernel.arena().give(&read);
+            let Outcome::Status { status, sense } = completion.outcome else {
+                return Err(format!("{:?}", completion.outcome));
+            };
+            // Those that are new have one.
+            if sense.as_ref().and_then(Sense::key) != Some(SenseKey::UnitAttention) {
+                return Ok(Reply { status, sense, data });
+            }
+        }
+    }
+
+    /// Goes on until this happens.
+    fn until(&mut self, is_it: impl Fn(&iscsi::Event) -> bool) -> iscsi::Event {
+        let until = self.back.net.borrow().now.after(PATIENCE);
+        loop {
+            if let Some(at) = self.events.iter().position(&is_it) {
+                return self.events.swap_remove(at);
+            }
+            let event = self.back.net.borrow_mut().next(until);
+            match event.unwrap_or_else(|| panic!("the scout finds only {:?}", self.events)) {
+                Event::Turn { host, generation } => {
+                    let begins = self.back.net.borrow_mut().begins(host, generation);
+                    if begins && host == self.host {
+                        self.turn();
+                    } else if begins && let Some(daemon) = &mut self.back.daemon {
+                        match daemon.is_worker(host) {
+                            true => daemon.work(&self.back.net),
+                            false => daemon.turn(&self.back.net, host, 1, 0),
+                        }
+                    }
+                }
+                Event::Go { host, request } => self.go(host, request),
+                Event::Arrive { socket } => {
+                    let waits = self.back.net.borrow_mut().arrive(socket);
+                    waits.into_iter().for_each(|(host, request)| self.go(host, request));
+                }
+                Event::Land { .. } | Event::Fault | Event::Back => {}
+            }
+        }
+    }
+
+    fn go(&mut self, host: usize, request: Request) {
+        if host == self.host { self.kernel.go(request) } else { self.back.go(host, request) }
+    }
+
+    fn turn(&mut self) {
+        let mut completions = Vec::new();
+        self.kernel.turn(Wait::No, &mut completions);
+        for completion in completions {
+            if completion.tag == Tag(CONNECT) {
+                let socket = Handle(completion.result.expect("it listens") as i32);
+                let machine = Carrier::new(Protocol::Iscsi, login(), self.host, socket, &self.kernel);
+                self.link = Some(Link::new(machine, 1, socket));
+            } else if let Some(link) = &mut self.link {
+                link.completed(&mut self.kernel, completion.tag.0 & 3, completion.result);
+            }
+        }
+        if let Some(link) = &mut self.link {
+            for _ in 0..2 {
+                while link.feed(&mut self.kernel) {
+                    self.events.extend(std::iter::from_fn(|| link.poll()));
+                }
+                self.events.extend(std::iter::from_fn(|| link.poll()));
+                link.flush(&mut self.kernel);
+            }
+        }
+        let mut net = self.back.net.borrow_mut();
+        let at = net.now.after(Duration::from_micros(50));
+        net.wake(self.host, at);
+    }
+}
+
+fn login() -> InitiatorConfig {
+    let plan = Login {
+        initiator: "iqn.2026-11.io.lunette:scout".into(),
+        alias: None,
+        target: Some(TARGET.into()),
+        isid: [0x80, 0, 0, 0, 0, 1],
+        chap: None,
+        offers: Offers::default(),
+        text_bytes: 8192,
+    };
+    let (login_within, idle) = (Duration::from_secs(20), Duration::from_secs(30));
+    InitiatorConfig { plan, queue_depth: 1, login_within, idle, crc32c }
+}

@@ -1,0 +1,149 @@
+//! A daemon: its cores, and when each has its turns.
+
+use crate::kernel::Kernel;
+use crate::net::Shared;
+use engine::world::Cores;
+use reactor::io::Wait;
+
+pub(super) struct Daemon {
+    pub(super) cores: Cores<Kernel>,
+    pub(super) count: usize,
+    /// The host that its first core is.
+    first: usize,
+    /// The host that does what is kept off the cores.
+    worker: usize,
+    /// How the next turn of each core may wait; `None`: it is over.
+    waits: Vec<Option<Wait>>,
+    /// Buffers of each core that it has before it does anything.
+    own_bytes: Vec<u64>,
+}
+
+impl Daemon {
+    pub(super) fn new(mut cores: Cores<Kernel>, count: usize, first: usize, worker: usize) -> Daemon {
+        let own_bytes = (0..count).map(|core| cores.in_use(core).buffer_bytes).collect();
+        Daemon { cores, count, first, worker, waits: vec![Some(Wait::No); count], own_bytes }
+    }
+
+    /// Whether it is one of its cores.
+    pub(super) fn has(&self, host: usize) -> bool {
+        (self.first..self.first + self.count).contains(&host)
+    }
+
+    /// Whether it is the one for what is kept off the cores.
+    pub(super) fn is_worker(&self, host: usize) -> bool {
+        host == self.worker
+    }
+
+    /// What this host has for a kernel, which is one of its cores.
+    pub(super) fn kernel(&mut self, host: usize) -> &mut Kernel {
+        self.cores.io(host - self.first)
+    }
+
+    /// All of its cores have a turn now.
+    pub(super) fn wake(&self, net: &Shared) {
+        let mut net = net.borrow_mut();
+        let now = net.now;
+        (self.first..self.first + self.count).for_each(|host| net.wake(host, now));
+    }
+
+    /// Its process is killed: what it is writing is written in part, or not at all.
+    pub(super) fn die(&mut self) {
+        (0..self.count).for_each(|core| self.cores.io(core).die());
+    }
+
+    /// Has all cores end in order.
+    pub(super) fn stop(&mut self, net: &Shared) {
+        self.cores.stop();
+        self.look_around(net, usize::MAX);
+    }
+
+    /// Whether all have.
+    pub(super) fn is_over(&self) -> bool {
+        self.waits.iter().all(Option::is_none)
+    }
+
+    /// Whether it has no connections of streams.
+    pub(super) fn is_alone(&mut self) -> bool {
+        (0..self.count).all(|core| self.cores.in_use(core).streams == 0)
+    }
+
+    /// Nobody uses it: it has no task left, and no frames; and no buffers but its own, unless it is itself an initiator.
+    pub(super) fn is_clean(&mut self, is_initiator: bool) -> Result<(), String> {
+        for core in 0..self.count {
+            let in_use = self.cores.in_use(core);
+            let has_others = !is_initiator && in_use.buffer_bytes != self.own_bytes[core];
+            if in_use.tasks != 0 || in_use.frames != 0 || has_others {
+                return Err(format!("all is quiet, and core {core} has {in_use:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What each core has, in words.
+    pub(super) fn told(&mut self) -> String {
+        let cores = &mut self.cores;
+        let of_one = |core| format!("core {core} (host {}): {:?}", self.first + core, cores.in_use(core));
+        (0..self.count).map(of_one).collect::<Vec<_>>().join("\n")
+    }
+
+    /// What is kept off the cores is done.
+    pub(super) fn work(&mut self, net: &Shared) {
+        self.cores.work();
+        self.look_around(net, usize::MAX);
+        self.let_work(net);
+    }
+
+    /// A core has its turn, if it goes on. `moves`: how often it moves a session, of 1000 turns.
+    pub(super) fn turn(&mut self, net: &Shared, host: usize, slowness: u32, moves: u32) {
+        let core = host - self.first;
+        let Some(wait) = self.waits[core] else { return };
+        self.move_a_session(net, core, moves);
+        self.cores.turn(core, wait);
+        net.borrow_mut().carry(host);
+        self.let_work(net);
+        let took = net.borrow_mut().turned(host, slowness);
+        self.cores.io(core).took(took);
+        self.waits[core] = self.cores.rest(core);
+        {
+            let mut net = net.borrow_mut();
+            let now = net.now;
+            match self.waits[core] {
+                Some(Wait::No) => net.wake(host, now),
+                Some(Wait::AtMost(time)) => net.wake(host, now.after(time)),
+                Some(Wait::Forever) | None => {}
+            }
+        }
+        self.look_around(net, core);
+    }
+
+    /// A core thinks now and then that it has too much to do.
+    fn move_a_session(&mut self, net: &Shared, core: usize, moves: u32) {
+        let mut borrowed = net.borrow_mut();
+        if self.count > 1 && borrowed.happens(moves) {
+            let (nth, to, now) = (borrowed.rng.usize(0..8), borrowed.rng.usize(0..self.count), borrowed.now);
+            drop(borrowed);
+            if self.cores.move_session(core, nth, to) {
+                let trace = &mut net.borrow_mut().trace;
+                trace.note(now, &[core as u64, to as u64], || format!("core {core} moves a session to {to}"));
+            }
+        }
+    }
+
+    /// What is kept off the cores is done some time later.
+    fn let_work(&mut self, net: &Shared) {
+        if self.cores.has_work() {
+            let mut net = net.borrow_mut();
+            let at = net.now.after(net.nanos(10_000, 400_000));
+            net.wake(self.worker, at);
+        }
+    }
+
+    /// Wakes the cores that have messages.
+    fn look_around(&mut self, net: &Shared, turned: usize) {
+        for core in 0..self.count {
+            if core != turned && self.cores.is_called(core) {
+                net.borrow_mut().wake_soon(self.first + core);
+            }
+        }
+    }
+}
