@@ -188,6 +188,8 @@ pub(crate) struct Core<I: Io> {
     happened: Vec<Happened>,
     done: Vec<(OpId, Outcome)>,
     pushed: Vec<TaskId>,
+    /// Sends of this turn have ended in it.
+    has_sent: bool,
     /// Connections that end because their session is reinstated: serial number, and who waits for it where.
     reinstatements: Vec<(u64, usize, Key)>,
 }
@@ -298,6 +300,7 @@ impl<I: Io> Core<I> {
             happened: Vec::new(),
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
+            has_sent: false,
             reinstatements: Vec::new(),
         }
     }
@@ -408,6 +411,10 @@ impl<I: Io> Core<I> {
         self.flush_all();
         self.flush_interfaces();
         self.poller.turned(now, work);
+        if std::mem::take(&mut self.has_sent) {
+            // It is work, whether it is reported at once or by a completion: of that a core is not to sleep sooner.
+            self.poller.turned(now, Work::Other);
+        }
         if work != Work::None {
             self.io.worked();
         }

@@ -84,6 +84,14 @@ pub(crate) enum Spoken {
     Srp,
 }
 
+/// What came of sending.
+pub(crate) struct Flushed {
+    /// An event for the layer above.
+    pub(crate) event: Option<Up>,
+    /// A send has ended already.
+    pub(crate) sent: Option<Result<u32, Errno>>,
+}
+
 impl Transport {
     /// A connection that was accepted now, `from` there on this `portal`.
     pub(crate) fn accepted(
@@ -191,18 +199,19 @@ impl Transport {
     }
 
     /// As [`Stream::flush`], or [`Stream::gather`]. An event may come of it.
-    pub(crate) fn flush<I: Io>(&mut self, stream: Option<&mut Stream>, io: &mut I) -> Option<Up> {
-        let Some(stream) = stream else { return self.poll(io) };
-        match self {
+    pub(crate) fn flush<I: Io>(&mut self, stream: Option<&mut Stream>, io: &mut I) -> Flushed {
+        let Some(stream) = stream else { return Flushed { event: self.poll(io), sent: None } };
+        let event = match self {
             Transport::Iscsi(target) => {
-                stream.gather(io, &mut **target);
-                target.poll()
+                let sent = stream.gather(io, &mut **target);
+                return Flushed { event: target.poll(), sent };
             }
             Transport::Opening(opening) => opening.poll(),
             Transport::Iser(channel) => flush_channel(channel, stream, io),
             Transport::Srp(channel) => flush_channel(channel, stream, io),
             Transport::Device(_) | Transport::Aoe(_) => self.poll(io),
-        }
+        };
+        Flushed { event, sent: None }
     }
 
     /// As [`Stream::sent`]. What a device carries, and what is in frames, has no stream.

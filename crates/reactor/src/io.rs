@@ -1,6 +1,7 @@
 //! What a core may ask of the kernel.
 
 use crate::packet::Line;
+use proto::stream::Segment;
 use proto::time::{Stamp, Time};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -94,6 +95,17 @@ pub trait Io {
 
     /// Sends all bytes of the spans in order, or fails.
     fn send(&mut self, socket: Handle, from: &[wire::Span], tag: Tag);
+
+    /// Sends at once what the socket has room for of `segments`, whose bytes are these: how much that was. No completion
+    /// follows. `None`, as where something is to be summed: it is to be sent by [`Io::send`].
+    fn send_now(
+        &mut self,
+        _socket: Handle,
+        _bytes: &[u8],
+        _segments: &[Segment],
+    ) -> Option<Result<u32, Errno>> {
+        None
+    }
 
     /// Completes when something can be read from a descriptor, which may be one in nonblocking mode.
     fn watch(&mut self, descriptor: Handle, tag: Tag);

@@ -19,7 +19,7 @@ use proto::stream::{StreamMachine, Want};
 use proto::time::Time;
 use proto::verbs::TaskId;
 use receive::{Brought, Receiver};
-use send::{Flushed, Sender};
+use send::{Flushed, Sender, When};
 use std::time::Duration;
 use wire::Span;
 
@@ -144,27 +144,37 @@ impl Stream {
 
     /// Sends what the machine owes, all in one send, if none is in flight.
     pub fn flush<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
+        self.flush_when(io, machine, When::Later);
+    }
+
+    fn flush_when<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M, when: When) {
         if self.end.is_some() {
             // Nobody is there to take it: what a lack of memory has kept back must not keep the stream busy.
             self.sender.drop_batch(io.arena());
             self.wants_flush = false;
             return;
         }
-        self.wants_flush = self.sender.flush(io, self.socket, machine) == Flushed::NoMemory;
+        self.wants_flush = self.sender.flush(io, self.socket, machine, when) == Flushed::NoMemory;
     }
 
     /// As [`Stream::flush`], but as long as recvs find all that they have room for, what is owed waits for the next turn:
-    /// a peer that is woken for each answer sends one command for each.
-    pub fn gather<I: Io, M: StreamMachine>(&mut self, io: &mut I, machine: &mut M) {
+    /// a peer that is woken for each answer sends one command for each. What it returns is of a send that has ended already:
+    /// [`Stream::sent`] is to be called with it, in place of a completion.
+    pub fn gather<I: Io, M: StreamMachine>(
+        &mut self,
+        io: &mut I,
+        machine: &mut M,
+    ) -> Option<Result<u32, Errno>> {
         if self.receiver.take_filled() && self.end.is_none() && machine.owes() {
             let since = *self.gathers_since.get_or_insert(io.now());
             if io.now().since(since) < GATHER_FOR {
                 self.wants_flush = true;
-                return;
+                return None;
             }
         }
         self.gathers_since = None;
-        self.flush(io, machine);
+        self.flush_when(io, machine, When::Now);
+        self.sender.take_ended()
     }
 
     /// The send has completed. Appends the tasks whose push has left to `pushed`. When it failed, the machine learns

@@ -12,9 +12,10 @@ use crate::neighbours::Neighbours;
 use crate::net;
 use crate::packet;
 use crate::wake::Waker;
-use hot::Hot;
+use hot::{Direct, Hot};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
+use proto::stream::Segment;
 use proto::time::{Stamp, Time};
 use requests::{Kind, Request, Requests};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
@@ -33,6 +34,10 @@ const CANCEL: u64 = u64::MAX - 1;
 /// Turns that find nothing, one after the other, for one reading of the clock: a microsecond. Those that try receives take
 /// longer than the reading.
 const SPINS_PER_CLOCK: u32 = 8;
+
+/// So many reads are submitted together, and do not wait for the end of the turn: the device works on them while those behind
+/// them are prepared.
+const READS_AT_ONCE: u32 = 4;
 
 /// Receives and reads in one turn that there is room for from the start.
 const FILLS_AT_START: usize = 256;
@@ -57,10 +62,13 @@ pub struct Uring {
     now: Time,
     /// Turns in a row that found nothing to do, up to [`SPINS_PER_CLOCK`].
     spins: u32,
+    /// Reads that were queued since the last turn, or since some were submitted.
+    reads: u32,
     is_closing: bool,
     /// What is still to be queued behind everything else: receives and reads, and the rest of a send that was cut short.
     fills: Vec<squeue::Entry>,
     hot: Hot,
+    direct: Direct,
     neighbours: Neighbours,
     _stays_on_its_thread: PhantomData<*mut ()>,
 }
@@ -79,9 +87,11 @@ impl Uring {
             ready: Vec::with_capacity(FILLS_AT_START),
             now: clock(),
             spins: 0,
+            reads: 0,
             is_closing: false,
             fills: Vec::with_capacity(FILLS_AT_START),
             hot: Hot::new(),
+            direct: Direct::new(),
             neighbours: Neighbours::default(),
             _stays_on_its_thread: PhantomData,
         })
@@ -409,6 +419,11 @@ impl Io for Uring {
         }
     }
 
+    fn send_now(&mut self, socket: Handle, bytes: &[u8], segments: &[Segment]) -> Option<Result<u32, Errno>> {
+        let takes = self.hot.takes_send_now();
+        takes.then(|| self.direct.send(socket.0, &self.arena, bytes, segments)).flatten()
+    }
+
     fn watch(&mut self, descriptor: Handle, tag: Tag) {
         self.poll(descriptor, libc::POLLIN, tag, Kind::Bare);
     }
@@ -450,6 +465,12 @@ impl Io for Uring {
                 }
             }
         });
+        self.reads += 1;
+        if self.reads == READS_AT_ONCE {
+            self.reads = 0;
+            self.queue_fills();
+            self.enter(Wait::No);
+        }
     }
 
     fn write(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag) {
@@ -511,6 +532,7 @@ impl Io for Uring {
         if !self.hot.turn(wait, self.now) {
             self.cool_down();
         }
+        self.reads = 0;
         self.queue_fills();
         // After the last look at completions: one of a wake-up that came late would leave nothing armed to sleep on.
         self.arm_wake();

@@ -6,6 +6,7 @@ use crate::ethernet::{self, Line};
 use crate::net::{End, Event, Request, Shared};
 use crate::rogue;
 use fastrand::Rng;
+use proto::stream::Segment;
 use proto::time::{Stamp, Time};
 use reactor::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use reactor::memory::{Arena, LARGE_BYTES, Loan};
@@ -172,7 +173,7 @@ impl Kernel {
                 Some(handle.map(|handle| handle.0 as u32).ok_or(ECONNREFUSED))
             }
             Job::Receive { socket, into } => self.receive_now(socket, into, request),
-            Job::Send { socket, from, sent } => self.send_now(socket, from, sent, request),
+            Job::Send { socket, from, sent } => self.send_on(socket, from, sent, request),
             Job::Watch | Job::Room => Some(Ok(0)),
             Job::Frames { line } => self.frames_now(line, request),
             Job::Unwatched => Some(Err(ECANCELED)),
@@ -231,7 +232,7 @@ impl Kernel {
         Some(count.map_err(|end| if end == End::Reset { ECONNRESET } else { EPIPE }))
     }
 
-    fn send_now(
+    fn send_on(
         &mut self,
         socket: Handle,
         from: Vec<Span>,
@@ -239,7 +240,7 @@ impl Kernel {
         request: Request,
     ) -> Option<Result<u32, Errno>> {
         let total: u32 = from.iter().map(|span| span.len).sum();
-        let room = self.net.borrow_mut().room(socket, (self.host, request));
+        let room = self.net.borrow_mut().room(socket, Some((self.host, request)));
         let count = match room {
             Err(end) => {
                 self.unlend(from.iter().copied(), Loan::Read);
@@ -252,11 +253,13 @@ impl Kernel {
         let cut = net.odds.cut;
         let is_cut = count > 1 && net.happens(cut);
         let count = if is_cut { net.rng.u32(1..=count) } else { count };
-        gather(&self.arena, &from, sent, count, &mut self.outgoing);
-        if net.happens(self.lies) {
-            rogue::garble(&mut net.rng, &mut self.outgoing);
-        }
-        net.send(socket, &self.outgoing);
+        drop(net);
+        let mut bytes = std::mem::take(&mut self.outgoing);
+        bytes.clear();
+        gather(&self.arena, &from, sent, count, &mut bytes);
+        self.put(socket, &mut bytes);
+        self.outgoing = bytes;
+        let mut net = self.net.borrow_mut();
         if sent + count < total {
             let at = net.now.after(net.nanos(300, 20_000));
             net.at(at, Event::Go { host: self.host, request });
@@ -266,6 +269,15 @@ impl Kernel {
         drop(net);
         self.unlend(from.iter().copied(), Loan::Read);
         Some(Ok(total))
+    }
+
+    /// Sends bytes, for which there is room.
+    fn put(&self, socket: Handle, bytes: &mut Vec<u8>) {
+        let mut net = self.net.borrow_mut();
+        if net.happens(self.lies) {
+            rogue::garble(&mut net.rng, bytes);
+        }
+        net.send(socket, bytes);
     }
 
     fn lend(&mut self, spans: impl Iterator<Item = Span>, loan: Loan) {
@@ -283,9 +295,9 @@ impl Kernel {
     }
 }
 
-/// The bytes of spans from `skip` on, as they are now.
+/// Adds the bytes of spans from `skip` on, as they are now.
 fn gather(arena: &Arena, spans: &[Span], mut skip: u32, count: u32, bytes: &mut Vec<u8>) {
-    bytes.clear();
+    let count = bytes.len() as u32 + count;
     for span in spans {
         let part = span.slice(skip, count - bytes.len() as u32);
         skip = skip.saturating_sub(span.len);
@@ -359,6 +371,39 @@ impl Io for Kernel {
         self.lend(from.iter().copied(), Loan::Read);
         let after = self.net.borrow_mut().nanos(100, 2_000);
         self.begin(tag, Job::Send { socket, from: from.to_vec(), sent: 0 }, after);
+    }
+
+    /// Half of what is not summed is sent so, as far as there is room; of half of that, a part.
+    fn send_now(&mut self, socket: Handle, bytes: &[u8], segments: &[Segment]) -> Option<Result<u32, Errno>> {
+        let mut net = self.net.borrow_mut();
+        if !net.happens(500) {
+            return None;
+        }
+        let room = match net.room(socket, None) {
+            Ok(room) => room,
+            Err(End::Reset) => return Some(Err(ECONNRESET)),
+            Err(End::Closed) => return Some(Err(EPIPE)),
+        };
+        let (mut all, mut rest) = (Vec::new(), bytes);
+        for segment in segments {
+            match *segment {
+                Segment::Bytes { len } => {
+                    let (part, behind) = rest.split_at(len as usize);
+                    all.extend_from_slice(part);
+                    rest = behind;
+                }
+                Segment::Payload(span) => gather(&self.arena, &[span], 0, span.len, &mut all),
+                Segment::Sum | Segment::SumStart => return None,
+            }
+        }
+        let most = all.len().min(room);
+        let count = if net.happens(500) { net.rng.usize(0..=most) } else { most };
+        all.truncate(count);
+        drop(net);
+        if count > 0 {
+            self.put(socket, &mut all);
+        }
+        Some(Ok(count as u32))
     }
 
     /// Readable or not: whoever watches looks for himself, and watches again; but a line is watched.

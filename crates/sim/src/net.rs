@@ -338,16 +338,16 @@ impl Net {
         came
     }
 
-    /// Room for so many bytes that are sent by this socket, or why there is none.
-    pub(crate) fn room(&mut self, socket: Handle, waits: Waits) -> Result<usize, End> {
+    /// Room for so many bytes that are sent by this socket, or why there is none. Who waits is told when there is some.
+    pub(crate) fn room(&mut self, socket: Handle, waits: Option<Waits>) -> Result<usize, End> {
         let side = self.side(socket.0).expect("a socket that is open");
         if side.end == Some(End::Reset) {
             return Err(End::Reset);
         }
         let peer = side.peer.and_then(|peer| self.is(peer)).ok_or(End::Closed)?;
         let room = PIPE_BYTES.saturating_sub(peer.bytes.len());
-        if room == 0 {
-            peer.writer = Some(waits);
+        if room == 0 && waits.is_some() {
+            peer.writer = waits;
         }
         Ok(room)
     }

@@ -4,7 +4,7 @@ use super::Core;
 use super::connection::{Connection, Phase};
 use super::lent::Occupant;
 use crate::slots::Key;
-use crate::transport::{OPENING_BYTES, Spoken, Transport};
+use crate::transport::{Flushed, OPENING_BYTES, Spoken, Transport};
 use proto::verbs::{Down, TaskId, Up};
 use reactor::io::{Errno, Io};
 
@@ -202,7 +202,12 @@ impl<I: Io> Core<I> {
             self.narrow.push(key);
             self.room_seen = self.room_seen.min(whole_bytes);
         }
-        let event = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
+        let Flushed { event, sent } = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
+        if let Some(result) = sent {
+            self.has_sent = true;
+            self.sent(key, result);
+        }
+        let Some(conn) = self.connections.get_mut(key) else { return };
         let wants_more = conn.stream.as_ref().is_some_and(|stream| stream.wants_more());
         if (wants_more || conn.machine.wants_more() && !waits_for_room)
             && !std::mem::replace(&mut conn.to_serve, true)

@@ -356,7 +356,7 @@ impl Arena {
     }
 
     /// Where the bytes of a buffer in use are.
-    pub(super) fn address(&self, span: Span) -> *mut u8 {
+    pub(crate) fn address(&self, span: Span) -> *mut u8 {
         let (_, _) = self.locate(span);
         self.at(span)
     }

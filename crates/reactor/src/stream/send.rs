@@ -2,7 +2,7 @@
 
 use super::InFlight;
 use crate::crc::Crc32c;
-use crate::io::{Handle, Io, Tag};
+use crate::io::{Errno, Handle, Io, Tag};
 use crate::memory::{Arena, LARGE_BYTES, Loan, Pin, SMALL_BYTES, copy};
 use proto::stream::{Segment, StreamMachine, Transmit};
 use proto::verbs::TaskId;
@@ -25,6 +25,8 @@ thread_local! {
 pub(super) struct Sender {
     tag: Tag,
     in_flight: Option<InFlight>,
+    /// It has ended, and nobody knows yet.
+    ended: Option<Result<u32, Errno>>,
     /// The buffers of the send in flight: header bytes, sums, and payload that was copied to be summed.
     buffers: Vec<Places>,
     /// Tasks whose push will have left with the batch.
@@ -39,6 +41,15 @@ pub(super) enum Flushed {
     Well,
     /// There is no buffer to do it with.
     NoMemory,
+}
+
+/// When the end of a send is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum When {
+    /// By a completion.
+    Later,
+    /// By [`Sender::take_ended`], if it ends at once.
+    Now,
 }
 
 /// A batch that is being turned into one send, or several where memory is short.
@@ -67,6 +78,7 @@ impl Sender {
         Sender {
             tag,
             in_flight: None,
+            ended: None,
             buffers: Vec::new(),
             done: Vec::with_capacity(DONE_AT_START),
             rest: None,
@@ -87,6 +99,7 @@ impl Sender {
         io: &mut I,
         socket: Handle,
         machine: &mut M,
+        when: When,
     ) -> Flushed {
         if self.in_flight.is_some() {
             return Flushed::Well;
@@ -104,10 +117,20 @@ impl Sender {
             }
             None => return Flushed::Well,
         };
-        self.send(io, socket, batch)
+        self.send(io, socket, batch, when)
     }
 
-    fn send<I: Io>(&mut self, io: &mut I, socket: Handle, mut batch: Box<Batch>) -> Flushed {
+    fn send<I: Io>(&mut self, io: &mut I, socket: Handle, mut batch: Box<Batch>, when: When) -> Flushed {
+        if when == When::Now
+            && batch.is_untouched()
+            && let Some(result) = io.send_now(socket, &batch.transmit.bytes, &batch.transmit.segments)
+            && result.map_or(true, |bytes| batch.skip(bytes))
+        {
+            self.in_flight = Some(InFlight { since: io.now(), bytes: result.map_or(0, u64::from) });
+            self.ended = Some(result);
+            self.end_batch(io.arena(), batch);
+            return Flushed::Well;
+        }
         let is_complete = batch.fill(io.arena(), &mut self.buffers);
         if !batch.spans.is_empty() {
             io.send(socket, &batch.spans, self.tag);
@@ -123,6 +146,11 @@ impl Sender {
         if is_complete || self.in_flight.is_some() { Flushed::Well } else { Flushed::NoMemory }
     }
 
+    /// What came of the send, if it ended at once.
+    pub(super) fn take_ended(&mut self) -> Option<Result<u32, Errno>> {
+        self.ended.take()
+    }
+
     /// The kernel is done with the send in flight: its buffers are free again.
     pub(super) fn sent(&mut self, arena: &mut Arena) {
         assert!(self.in_flight.take().is_some(), "a send completes once");
@@ -134,7 +162,7 @@ impl Sender {
     /// Sends the rest of the batch, or reports its tasks.
     pub(super) fn go_on<I: Io>(&mut self, io: &mut I, socket: Handle, pushed: &mut Vec<TaskId>) -> Flushed {
         match self.rest.take() {
-            Some(rest) => self.send(io, socket, rest),
+            Some(rest) => self.send(io, socket, rest, When::Later),
             None => {
                 pushed.append(&mut self.done);
                 Flushed::Well
@@ -157,6 +185,32 @@ impl Sender {
 }
 
 impl Batch {
+    /// Whether nothing of it has been sent, or filled in.
+    fn is_untouched(&self) -> bool {
+        (self.segment, self.within) == (0, 0)
+    }
+
+    /// Leaves out what was sent of it, which is not summed. Whether that was all.
+    fn skip(&mut self, bytes: u32) -> bool {
+        let mut left = bytes;
+        while let Some(segment) = self.transmit.segments.get(self.segment) {
+            let (len, is_payload) = match segment {
+                Segment::Bytes { len } => (*len, false),
+                Segment::Payload(span) => (span.len, true),
+                Segment::Sum | Segment::SumStart => unreachable!("what is summed is not sent so"),
+            };
+            let part = left.min(len);
+            self.byte += if is_payload { 0 } else { part as usize };
+            if part < len {
+                self.within = part;
+                return false;
+            }
+            left -= part;
+            self.segment += 1;
+        }
+        true
+    }
+
     /// Lists the spans of the next send. False: memory was short, and some segments are left for another.
     fn fill(&mut self, arena: &mut Arena, buffers: &mut Vec<Places>) -> bool {
         self.spans.clear();
@@ -176,7 +230,7 @@ impl Batch {
                     if let Some(sum) = &mut self.sum {
                         sum.add(arena.bytes(span));
                     }
-                    self.spans.push(span);
+                    self.spans.push(span.slice(self.within, span.len));
                     true
                 }
             };

@@ -1,15 +1,16 @@
-//! Connections that are received from and sent to by direct calls while the core spins.
+//! Connections that are received from by direct calls while the core spins, and sent to by direct calls.
 //!
 //! A receive is in one place only: in the list here, where each turn tries it once, or in the ring, which it enters once
 //! and does not leave. A connection has one receive in flight, so whichever of the two brings its bytes, these are the
 //! next of the stream. A send is tried when it is asked for; the ring sends what that has left, and the next send of
 //! the connection waits for it. So bytes are neither lost nor reordered where a connection goes from one way to the other.
 
-use super::requests::Request;
-use crate::io::Wait;
+use super::requests::{Request, vector};
+use crate::io::{Errno, Wait};
+use crate::memory::{Arena, Pin};
+use proto::stream::Segment;
 use proto::time::Time;
-use rustix::io::Errno;
-use std::io;
+use rustix::io::Errno as Os;
 use std::time::Duration;
 
 /// Connections that are tried in one turn. More that are busy at once are cheaper to serve by the ring: one system
@@ -23,12 +24,20 @@ const CROWDED_FOR: Duration = Duration::from_millis(1);
 /// Sockets are distinguished by their lowest bits: those of another one may be taken for a hint, which is no harm.
 const HINTS: usize = 256;
 
+const SEND: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+/// Vectors and pins of a send that there is room for from the start.
+const VECTORS_AT_START: usize = 64;
+const PINS_AT_START: usize = 8;
+
 pub(super) struct Hot {
     /// Receives that are tried in each turn.
     pub(super) receives: Vec<u32>,
     is_hot: [bool; HINTS],
     /// The core spins, and not too many connections are hot.
     is_on: bool,
+    /// The ring serves all.
+    is_crowded: bool,
     sends_left: usize,
     crowded_until: Time,
 }
@@ -39,6 +48,7 @@ impl Hot {
             receives: Vec::with_capacity(HOT_MAX + 1),
             is_hot: [false; HINTS],
             is_on: false,
+            is_crowded: false,
             sends_left: 0,
             crowded_until: Time(0),
         }
@@ -49,7 +59,8 @@ impl Hot {
         if self.receives.len() > HOT_MAX {
             self.crowded_until = now.after(CROWDED_FOR);
         }
-        self.is_on = wait == Wait::No && now >= self.crowded_until;
+        self.is_crowded = now < self.crowded_until;
+        self.is_on = wait == Wait::No && !self.is_crowded;
         self.sends_left = HOT_MAX;
         self.is_on
     }
@@ -69,6 +80,14 @@ impl Hot {
 
     pub(super) fn takes_send(&mut self, socket: i32) -> bool {
         let takes = self.is_on && self.sends_left > 0 && self.is_hot[hint(socket)];
+        self.sends_left -= usize::from(takes);
+        takes
+    }
+
+    /// The same for one whose end is reported at once, of any connection. The end of one in the ring wakes a core that sleeps:
+    /// that costs as many calls, and a turn.
+    pub(super) fn takes_send_now(&mut self) -> bool {
+        let takes = self.sends_left > 0 && !self.is_crowded;
         self.sends_left -= usize::from(takes);
         takes
     }
@@ -104,7 +123,62 @@ pub(super) fn receive(socket: i32, request: &mut Request) -> Option<i32> {
 /// Sends what the socket has room for. `None`: there is none.
 pub(super) fn send(socket: i32, request: &mut Request) -> Option<i32> {
     // SAFETY: the message's vectors are of spans that are lent for reading until the request is finished.
-    ended(unsafe { libc::sendmsg(socket, request.message(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+    ended(unsafe { libc::sendmsg(socket, request.message(), SEND) })
+}
+
+/// Sends that need no request.
+pub(super) struct Direct {
+    vectors: Vec<libc::iovec>,
+    pins: Vec<Pin>,
+}
+
+impl Direct {
+    pub(super) fn new() -> Direct {
+        Direct { vectors: Vec::with_capacity(VECTORS_AT_START), pins: Vec::with_capacity(PINS_AT_START) }
+    }
+
+    /// Sends what the socket has room for, which may be nothing. `None`: something of it is to be summed first.
+    pub(super) fn send(
+        &mut self,
+        socket: i32,
+        arena: &Arena,
+        bytes: &[u8],
+        segments: &[Segment],
+    ) -> Option<Result<u32, Errno>> {
+        let sent = self.gather(arena, bytes, segments).then(|| self.call(socket));
+        self.vectors.clear();
+        self.pins.clear();
+        sent
+    }
+
+    /// Lists what is sent: bytes that are borrowed, of buffers in use of the arena, and of pinned regions.
+    fn gather(&mut self, arena: &Arena, bytes: &[u8], segments: &[Segment]) -> bool {
+        let mut rest = bytes;
+        for segment in segments {
+            self.vectors.push(match *segment {
+                Segment::Bytes { len } => {
+                    let (part, behind) = rest.split_at(len as usize);
+                    rest = behind;
+                    libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() }
+                }
+                Segment::Payload(span) => vector(arena, &mut self.pins, span),
+                Segment::Sum | Segment::SumStart => return false,
+            });
+        }
+        true
+    }
+
+    fn call(&mut self, socket: i32) -> Result<u32, Errno> {
+        // SAFETY: a msghdr of zeros is a valid, empty one.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = self.vectors.as_mut_ptr();
+        message.msg_iovlen = self.vectors.len();
+        // SAFETY: `send` has just listed the vectors, and still borrows or pins what they are of. They are only read.
+        match ended(unsafe { libc::sendmsg(socket, &raw const message, SEND) }) {
+            Some(sent) => u32::try_from(sent).map_err(|_| Errno(-sent)),
+            None => Ok(0),
+        }
+    }
 }
 
 /// As the result of a completion.
@@ -112,8 +186,8 @@ fn ended(moved: isize) -> Option<i32> {
     if let Ok(bytes) = u32::try_from(moved) {
         return Some(bytes as i32);
     }
-    match Errno::from_io_error(&io::Error::last_os_error()) {
-        Some(Errno::AGAIN | Errno::INTR) => None,
+    match Os::from_io_error(&std::io::Error::last_os_error()) {
+        Some(Os::AGAIN | Os::INTR) => None,
         Some(errno) => Some(-errno.raw_os_error()),
         None => Some(-libc::EIO),
     }

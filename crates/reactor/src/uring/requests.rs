@@ -255,9 +255,15 @@ impl Kind {
     }
 }
 
-/// With [`Request::lend_batch`] the only way from a span to an address for the kernel.
+/// With [`Request::lend_batch`] and [`vector`] the only way from a span to an address for the kernel.
 fn resolve(arena: &mut Arena, pins: &mut Vec<Pin>, span: Span, loan: Loan) -> libc::iovec {
     let base = if span.buffer == arena.id() { arena.lend(span, loan) } else { pinned(pins, span) };
+    libc::iovec { iov_base: base.cast(), iov_len: span.len as usize }
+}
+
+/// The same for a call that is over before the arena is used again.
+pub(super) fn vector(arena: &Arena, pins: &mut Vec<Pin>, span: Span) -> libc::iovec {
+    let base = if span.buffer == arena.id() { arena.address(span) } else { pinned(pins, span) };
     libc::iovec { iov_base: base.cast(), iov_len: span.len as usize }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::memory::Region;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -326,6 +327,46 @@ fn a_hot_receive_ends_with_its_socket_and_with_its_ring() {
     assert_eq!(completions, [Completion { tag: Tag(3), result: Err(Errno(libc::EPIPE)) }]);
 }
 
+#[test]
+fn what_a_socket_has_room_for_is_sent_without_a_completion() {
+    let mut ring = ring();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut completions = Vec::new();
+    ring.turn(Wait::AtMost(Duration::ZERO), &mut completions);
+    let region = Region::map(4096).unwrap();
+    region.fill_zero(0, 4096);
+    let shared = Segment::Payload(region.span(0, 10).unwrap());
+    let bytes = pattern(4 << 16);
+    let span = ring.arena.take(1000).unwrap().iter().next().unwrap();
+    ring.arena.bytes_mut(span).copy_from_slice(&bytes[..1000]);
+    let own = Segment::Payload(span.slice(0, 30));
+    let segments = [Segment::Bytes { len: 5 }, own, shared, Segment::Bytes { len: 20 }];
+    assert_eq!(ring.send_now(handle(&ours), &bytes[100..125], &segments), Some(Ok(65)));
+    let mut got = [1; 200];
+    assert_eq!(theirs.read(&mut got).unwrap(), 65);
+    assert_eq!(got[..65], [&bytes[100..105], &bytes[..30], &[0; 10], &bytes[105..125]].concat());
+    // Nothing of it is lent.
+    ring.arena.bytes_mut(span);
+
+    let all = [Segment::Bytes { len: 4 << 16 }];
+    let Some(Ok(sent)) = ring.send_now(handle(&ours), &bytes, &all) else {
+        panic!("there was room for some")
+    };
+    assert!(0 < sent && sent < 4 << 16, "a socket has room for 200 KiB or so, not for {sent} bytes");
+    assert_eq!(ring.send_now(handle(&ours), &bytes, &all), None, "more calls than a turn may make");
+    ring.turn(Wait::No, &mut completions);
+    assert_eq!(ring.send_now(handle(&ours), &bytes, &all), Some(Ok(0)), "there is no room");
+    let mut got = vec![0; sent as usize];
+    theirs.read_exact(&mut got).unwrap();
+    assert!(got[..] == bytes[..sent as usize]);
+    let summed = [Segment::SumStart, own, Segment::Sum];
+    assert_eq!(ring.send_now(handle(&ours), &[], &summed), None, "it is to be summed");
+    ring.turn(Wait::No, &mut completions);
+    drop(theirs);
+    assert_eq!(ring.send_now(handle(&ours), &bytes, &all), Some(Err(Errno(libc::EPIPE))));
+    assert!(completions.is_empty());
+}
+
 /// Has a socket receive, something be watched, and the socket receive again; whether the core is shared after that.
 fn is_shared_after(watch: impl FnOnce(&mut Uring, Handle)) -> bool {
     let mut ring = ring();
@@ -354,4 +395,29 @@ fn is_shared_after(watch: impl FnOnce(&mut Uring, Handle)) -> bool {
 fn a_core_is_shared_by_peers_and_not_by_timers_or_events_of_its_own() {
     assert!(!is_shared_after(|ring, event| ring.watch(event, Tag(2))));
     assert!(is_shared_after(|ring, event| ring.watch_peers(event, Tag(2))));
+}
+
+#[test]
+fn reads_go_to_the_device_while_others_are_prepared() {
+    let mut ring = ring();
+    let mut completions = Vec::new();
+    ring.turn(Wait::No, &mut completions);
+    let file = tempfile::tempfile().unwrap();
+    (&file).write_all(&pattern(1 << 16)).unwrap();
+    let many = u64::from(READS_AT_ONCE) + 1;
+    let places: Vec<Places> = (0..many).map(|_| ring.arena.take(4096).unwrap()).collect();
+    for (into, number) in places.iter().zip(0..many) {
+        ring.read(Handle(file.as_raw_fd()), number * 4096, into, Tag(number));
+        let waiting = (number + 1) % u64::from(READS_AT_ONCE);
+        assert_eq!((ring.fills.len() as u64, ring.ring.submission().len()), (waiting, 0));
+    }
+    while (completions.len() as u64) < many {
+        ring.turn(Wait::Forever, &mut completions);
+    }
+    let bytes = pattern(1 << 16);
+    for completion in completions {
+        assert_eq!(completion.result, Ok(4096));
+        let span = places[completion.tag.0 as usize].iter().next().unwrap();
+        assert!(*ring.arena.bytes(span) == bytes[completion.tag.0 as usize * 4096..][..4096]);
+    }
 }

@@ -17,6 +17,7 @@ use reactor::wake::Waker;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::IntoRawFd;
+use std::time::Duration;
 use wire::{Places, Span};
 
 const HEADER: u32 = 8;
@@ -145,6 +146,10 @@ struct Rig {
 impl Rig {
     fn new(arena_bytes: u64) -> Rig {
         let (ours, peer) = tcp_pair();
+        Rig::over(arena_bytes, ours, peer)
+    }
+
+    fn over(arena_bytes: u64, ours: TcpStream, peer: TcpStream) -> Rig {
         let socket = reactor::io::Handle(ours.into_raw_fd());
         Rig {
             ring: ring_with(arena_bytes, Waker::new().unwrap()),
@@ -338,7 +343,9 @@ fn answers_wait_for_what_is_already_here_and_for_nothing_else() {
             rig.machine.owed_bytes.push(1);
         }
         rig.stream.end_turn();
-        rig.stream.gather(&mut rig.ring, &mut rig.machine);
+        if let Some(result) = rig.stream.gather(&mut rig.ring, &mut rig.machine) {
+            rig.stream.sent(&mut rig.ring, &mut rig.machine, result, &mut rig.pushed);
+        }
     };
     let mut peer = rig.peer.try_clone().unwrap();
     // The first recv brings 4096 bytes of it, and with them one whole PDU.
@@ -506,6 +513,48 @@ fn a_send_in_flight_tells_all_its_bytes() {
 #[test]
 fn a_batch_is_sent_also_where_memory_is_short() {
     sends_whole(3 * 65_536, 40);
+}
+
+#[test]
+fn what_has_no_room_at_once_follows_in_order() {
+    let (ours, peer) = tcp_pair();
+    rustix::net::sockopt::set_socket_send_buffer_size(&ours, 65_536).unwrap();
+    let mut rig = Rig::over(4 << 20, ours, peer);
+    let store = Region::map(4 << 20).unwrap();
+    let own = pattern(3000, 1);
+    let place = filled(&mut rig.ring, &own);
+    let mut expected = Vec::new();
+    for n in 0..100u32 {
+        let bytes = pattern(20_000, n * 2 + 1);
+        let (at, staged) = (u64::from(n) * 32_768, filled(&mut rig.ring, &bytes));
+        store.copy_in(at, rig.ring.arena(), &staged);
+        rig.ring.arena().give(&staged);
+        let header = [n as u8; 48];
+        rig.machine.owed.extend([
+            Segment::Bytes { len: 48 },
+            Segment::Payload(store.span(at, 20_000).unwrap()),
+            Segment::Payload(place.iter().next().unwrap()),
+        ]);
+        rig.machine.owed_bytes.extend(header);
+        expected.extend([&header[..], &bytes[..], &own[..]].concat());
+    }
+    rig.machine.done.push(TaskId { slot: 1, generation: 1 });
+    rig.ring.turn(Wait::AtMost(Duration::ZERO), &mut Vec::new());
+    assert_eq!(rig.stream.gather(&mut rig.ring, &mut rig.machine), None, "a part is left");
+    rig.peer.set_nonblocking(true).unwrap();
+    assert_eq!(rig.peer.peek(&mut [0]).unwrap(), 1, "nothing was sent at once");
+    rig.peer.set_nonblocking(false).unwrap();
+    let mut peer = rig.peer.try_clone().unwrap();
+    let len = expected.len();
+    let reader = std::thread::spawn(move || {
+        let mut received = vec![0; len];
+        peer.read_exact(&mut received).unwrap();
+        received
+    });
+    rig.run_until(|rig| !rig.pushed.is_empty());
+    assert!(reader.join().unwrap() == expected);
+    assert!(rig.stream.has_sent());
+    rig.close();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::IMMEDIATE_MAX;
 use super::layer::{Data, Incoming, Layer, Phase};
 use super::session::Order;
-use super::task::Task;
+use super::task::Arrival;
 use super::violation::{Reaction, Violation};
 use crate::verbs::{Attribute, Command, Up};
 use wire::Cdb;
@@ -189,7 +189,7 @@ impl Layer {
         let unsolicited_end = if pdu.last() { len } else { burst };
         let unexpected =
             len > burst || (len > 0 && !self.link.immediate_data) || (!pdu.last() && self.link.initial_r2t);
-        let task = Task {
+        let task = Arrival {
             initiator_task_tag: pdu.initiator_task_tag.get(),
             immediate,
             bidirectional: pdu.reads() && pdu.writes(),
@@ -200,7 +200,6 @@ impl Layer {
             write_bytes,
             unsolicited_end,
             unsolicited_open: !pdu.last(),
-            ..Task::default()
         };
         let id = self.tasks.take(task).ok_or(Violation::TooManyImmediate)?;
         if immediate {

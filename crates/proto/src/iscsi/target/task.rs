@@ -91,7 +91,63 @@ pub(crate) struct Task {
     pub posted: u16,
 }
 
+/// What a command says of its task.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrival {
+    pub immediate: bool,
+    pub bidirectional: bool,
+    pub given: bool,
+    pub initiator_task_tag: u32,
+    pub lun: u64,
+    pub expected: u32,
+    pub read_bytes: u32,
+    pub write_bytes: u32,
+    pub unsolicited_end: u32,
+    pub unsolicited_open: bool,
+}
+
 impl Task {
+    /// Begins where another one was. It is large, and most of it is behind a count or an option: this is not copied.
+    fn begin(&mut self, new: Arrival) {
+        let Task {
+            generation,
+            used,
+            immediate,
+            bidirectional,
+            given,
+            initiator_task_tag,
+            lun,
+            expected,
+            read_bytes,
+            write_bytes,
+            received,
+            unsolicited_end,
+            unsolicited_open,
+            held,
+            data_out_sn,
+            solicited: _,
+            solicited_count,
+            solicited_end,
+            solicit_queued,
+            data_in_sn,
+            data_in_count,
+            fetch,
+            push,
+            ending,
+            lends,
+            posted,
+        } = self;
+        *generation = generation.wrapping_add(1);
+        (*used, *lends, *solicit_queued) = (true, false, false);
+        (*immediate, *bidirectional, *given) = (new.immediate, new.bidirectional, new.given);
+        (*initiator_task_tag, *lun, *expected) = (new.initiator_task_tag, new.lun, new.expected);
+        (*read_bytes, *write_bytes) = (new.read_bytes, new.write_bytes);
+        (*unsolicited_end, *unsolicited_open) = (new.unsolicited_end, new.unsolicited_open);
+        (*received, *held, *posted, *solicited_count, *solicited_end) = (0, 0, 0, 0, 0);
+        (*data_out_sn, *data_in_sn, *data_in_count) = (0, 0, 0);
+        (*fetch, *push, *ending) = (None, None, None);
+    }
+
     /// Whether data is still to come that the initiator was told, or announced, to send, or to be put in its place.
     pub(crate) fn owed_data(&self) -> bool {
         self.unsolicited_open || self.solicited_count > 0 || self.held > 0
@@ -151,13 +207,12 @@ impl TaskTable {
     }
 
     /// Takes a slot for this task; `None` when all are taken.
-    pub(crate) fn take(&mut self, task: Task) -> Option<TaskId> {
+    pub(crate) fn take(&mut self, new: Arrival) -> Option<TaskId> {
         let slot = self.free.pop().or_else(|| self.grow())?;
         let place = self.slots.get_mut(usize::from(slot))?;
-        let generation = place.generation.wrapping_add(1);
-        let tag = task.initiator_task_tag;
-        *place = Task { generation, used: true, ..task };
-        self.index.insert(tag, slot);
+        place.begin(new);
+        let generation = place.generation;
+        self.index.insert(new.initiator_task_tag, slot);
         Some(TaskId { slot, generation })
     }
 
@@ -344,8 +399,66 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn tagged(initiator_task_tag: u32) -> Task {
-        Task { initiator_task_tag, ..Task::default() }
+    fn tagged(initiator_task_tag: u32) -> Arrival {
+        Arrival { initiator_task_tag, ..Arrival::default() }
+    }
+
+    #[test]
+    fn a_task_has_nothing_of_the_one_whose_slot_it_takes() {
+        let mut table = TaskTable::new(1);
+        let id = table.take(tagged(1)).unwrap();
+        let all = Arrival {
+            immediate: true,
+            bidirectional: true,
+            given: true,
+            initiator_task_tag: 2,
+            lun: 3,
+            expected: 4,
+            read_bytes: 5,
+            write_bytes: 6,
+            unsolicited_end: 7,
+            unsolicited_open: true,
+        };
+        let into = Places::EMPTY;
+        let sense = None;
+        let task = table.get(id).unwrap();
+        *task = Task {
+            received: 1,
+            held: 1,
+            data_out_sn: 1,
+            solicit_queued: true,
+            data_in_sn: 1,
+            data_in_count: 1,
+            fetch: Some(Fetch { at: 1, into, end: 1 }),
+            push: Some(Push { at: 1, from: into, len: 1, sent: 0, burst: 1 }),
+            ending: Some(Ending { status: 1, sense, read_bytes: 1, write_bytes: 1 }),
+            lends: true,
+            ..*task
+        };
+        task.push_solicited(Solicited { tag: 1, end: 1 });
+        table.release(id);
+        table.batch_begins();
+        let next = table.take(all).unwrap();
+        assert_eq!(next, TaskId { slot: id.slot, generation: id.generation + 1 });
+        let task = table.get(next).unwrap();
+        let solicited = task.solicited;
+        let expected = Task {
+            generation: next.generation,
+            used: true,
+            immediate: true,
+            bidirectional: true,
+            given: true,
+            initiator_task_tag: 2,
+            lun: 3,
+            expected: 4,
+            read_bytes: 5,
+            write_bytes: 6,
+            unsolicited_end: 7,
+            unsolicited_open: true,
+            solicited,
+            ..Task::default()
+        };
+        assert_eq!(format!("{task:?}"), format!("{expected:?}"));
     }
 
     #[test]
