@@ -25,7 +25,7 @@ const DOUBLINGS_MAX: u32 = 6;
 const ARGUMENT: usize = 24;
 const DATA: usize = 36;
 /// IEEE 802.3 section 3.2.8.
-const FRAME_BYTES_MIN: usize = 60;
+pub(crate) const FRAME_BYTES_MIN: usize = 60;
 /// Words 100 to 103 of IDENTIFY DEVICE data (ACS-3 section 7.12.7).
 const SECTORS_AT: usize = 200;
 

@@ -37,6 +37,8 @@ pub(crate) struct Hazards {
 
 impl Hazards {
     pub(crate) const NONE: Hazards = Hazards { lost: 0, twice: 0, late: 0, breaks: 0, room: usize::MAX };
+    #[cfg(test)]
+    pub(crate) const SOME: Hazards = Hazards { lost: 20, twice: 100, late: 100, breaks: 0, room: usize::MAX };
 }
 
 /// What a seed makes of a segment.
@@ -56,8 +58,8 @@ pub(crate) fn draw(seed: u64) -> Option<Segment> {
         mtu: [1500, 9000][rng.usize(0..2)],
         hazards: Hazards {
             lost: [0, 5, 50][rng.usize(0..3)],
-            twice: [0, 10, 200][rng.usize(0..3)],
-            late: [0, 10, 200][rng.usize(0..3)],
+            twice: [0, 50, 500][rng.usize(0..3)],
+            late: [0, 50, 500][rng.usize(0..3)],
             breaks: [0, 0, 1][rng.usize(0..3)],
             room: [usize::MAX, 64, 2][rng.usize(0..3)],
         },

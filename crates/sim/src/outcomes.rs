@@ -1,6 +1,8 @@
 //! The same script has the same SCSI outcome over every transport.
 
+use crate::ata;
 use crate::disk::Faults;
+use crate::ethernet::{Ethernet, Hazards, Queue, Segment};
 use crate::folder::Folder;
 use crate::initiator::carrier::Carrier;
 use crate::initiator::link::Link;
@@ -11,9 +13,10 @@ use crate::trace::Trace;
 use engine::config::Config;
 use engine::world::Cores;
 use fastrand::Rng;
+use proto::aoe::initiator::{self as aoe, Outgoing, Put, Source};
 use proto::iscsi::initiator::{self as iscsi, InitiatorConfig, Outcome, Request, Residual};
 use proto::iscsi::login::{Offers, Plan};
-use proto::verbs::Attribute;
+use proto::verbs::{Attribute, TaskId};
 use reactor::crc::crc32c;
 use reactor::io::{Handle, Io as _, Tag, Wait};
 use reactor::packet::Setup;
@@ -22,19 +25,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use store::lane::Backend;
+use wire::aoe::{Address, Mac};
 use wire::{Cdb, Places};
 
 const CONFIG: &str = r#"
     poll = "never"
     srp_guid = "024c750000000001"
     portal = [{ listen = "10.0.0.1:3260", transports = ["iscsi", "iser", "srp"] }]
-    lun = [{ name = "unit", ram = "1M", serial = "SIM" }]
+    aoe = [{ interface = "eth0" }]
+    lun = [{ name = "unit", ram = "1M", serial = "SIM", aoe = "1.0" }]
     target = [{ name = "iqn.2026-11.io.lunette:sim", luns = ["unit"] }]
 "#;
 const CORE: usize = 0;
 const HOST: usize = 1;
 const CONNECT: u64 = 3;
 const BLOCK_BYTES: u32 = 512;
+const MTU: u32 = 9000;
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 /// What a step may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -173,31 +180,65 @@ struct Stage {
     cores: Cores<Kernel>,
     wait: Option<Wait>,
     kernel: Kernel,
-    protocol: Protocol,
-    link: Option<Link>,
+    end: End,
     events: Vec<iscsi::Event>,
 }
 
+/// The initiator's end of what it speaks.
+enum End {
+    /// Its connection, once there is one.
+    Stream(Protocol, Option<Box<Link>>),
+    Frames(Box<aoe::Initiator>, Queue),
+}
+
+/// Of AoE, with SCSI/ATA translation.
+fn frames(net: &Shared) -> End {
+    let (now, ours) = (net.borrow().now, ata::mac(HOST));
+    let config = aoe::InitiatorConfig {
+        target: Address { shelf: ata::SHELF, slot: 0 },
+        ours,
+        mtu: MTU,
+        lane: 1,
+        first_tag: 1,
+        queue_depth: 8,
+        login_within: PATIENCE,
+        idle: PATIENCE,
+        lost_after: PATIENCE,
+    };
+    let queue = net.borrow_mut().ethernet.as_mut().map(|ethernet| ethernet.join(ours, HOST));
+    End::Frames(Box::new(aoe::Initiator::new(config, now)), queue.expect("there is one"))
+}
+
 impl Stage {
-    fn new(protocol: Protocol) -> Stage {
+    fn new(protocol: Option<Protocol>) -> Stage {
         assert_eq!(SRP_GUID, 0x024c_7500_0000_0001, "as the configuration has it");
         seed_random(1);
         let odds = Odds { cut: 0, late: 0, slow: 0, short: 0, pause: 0 };
         let net = Net::new(Rng::with_seed(1), Trace::new(false), odds, 2);
         net.borrow_mut().faults = Faults::NONE;
+        let segment = Segment { mtu: MTU, hazards: Hazards::SOME, initiators: 1, seed: 1 };
+        net.borrow_mut().ethernet = Some(Ethernet::new(&segment));
         let mut config = Config::from_toml(CONFIG, Path::new("sim.toml")).unwrap();
         config.cores = vec![0];
         config.portals[0].cores = vec![0];
+        config.aoe[0].cores = vec![0];
         let listener = net.borrow_mut().listen(config.portals[0].listen);
         let kernel = |core, waker| Kernel::new(core, net.clone(), 128 << 20, Some(waker), 0);
         let store: Arc<dyn Backend<Kernel>> = store::open_ram(1 << 20).unwrap();
         let folder = Folder::new(Rng::with_seed(0), 0);
         let stores = vec![(store, Arc::default())];
-        let lines = |_: &Setup<'_>, _| Ok(Vec::new());
+        let lines = |setup: &Setup<'_>, cores| {
+            let opened = net.borrow_mut().ethernet.as_mut().map(|ethernet| ethernet.open(MAC, setup, cores));
+            Ok(opened.unwrap_or_default())
+        };
         let cores = Cores::new(config, stores, vec![listener], Box::new(folder), lines, kernel).unwrap();
         let kernel = Kernel::new(HOST, net.clone(), 64 << 20, None, 0);
         let wait = Some(Wait::No);
-        let mut stage = Stage { net, cores, wait, kernel, protocol, link: None, events: Vec::new() };
+        let end = match protocol {
+            Some(protocol) => End::Stream(protocol, None),
+            None => frames(&net),
+        };
+        let mut stage = Stage { net, cores, wait, kernel, end, events: Vec::new() };
         let portal: SocketAddr = "10.0.0.1:3260".parse().unwrap();
         stage.kernel.connect(portal, Tag(CONNECT));
         let now = stage.net.borrow().now;
@@ -228,7 +269,13 @@ impl Stage {
                         self.host(host).go(request);
                     }
                 }
-                Event::Land { .. } | Event::Fault => {}
+                Event::Land { flight } => {
+                    let waits = self.net.borrow_mut().land(flight);
+                    if let Some((host, request)) = waits {
+                        self.host(host).go(request);
+                    }
+                }
+                Event::Fault => {}
             }
         }
     }
@@ -249,22 +296,29 @@ impl Stage {
             self.act();
         }
         let now = self.net.borrow().now;
+        self.net.borrow_mut().carry(host);
         self.net.borrow_mut().wake(host, now.after(Duration::from_micros(50)));
     }
 
     fn act(&mut self) {
         let mut completions = Vec::new();
         self.kernel.turn(Wait::No, &mut completions);
+        let (protocol, link) = match &mut self.end {
+            End::Stream(protocol, link) => (*protocol, link),
+            End::Frames(machine, queue) => {
+                return exchange(&mut self.kernel, machine, queue, &mut self.events);
+            }
+        };
         for completion in completions {
             if completion.tag == Tag(CONNECT) {
                 let socket = Handle(completion.result.unwrap() as i32);
-                let machine = Carrier::new(self.protocol, config(), HOST, socket, &self.kernel);
-                self.link = Some(Link::new(machine, 1, socket));
-            } else if let Some(link) = &mut self.link {
+                let machine = Carrier::new(protocol, config(), HOST, socket, &self.kernel);
+                *link = Some(Box::new(Link::new(machine, 1, socket)));
+            } else if let Some(link) = link {
                 link.completed(&mut self.kernel, completion.tag.0 & 3, completion.result);
             }
         }
-        let Some(link) = &mut self.link else { return };
+        let Some(link) = link else { return };
         let mut feed = |link: &mut Link, kernel: &mut Kernel| {
             loop {
                 let is_more = link.feed(kernel);
@@ -279,19 +333,21 @@ impl Stage {
         feed(link, &mut self.kernel);
     }
 
+    fn submit(&mut self, request: Request) -> Option<TaskId> {
+        match &mut self.end {
+            End::Stream(_, link) => link.as_mut().unwrap().machine.submit(request),
+            End::Frames(machine, _) => machine.submit(request),
+        }
+    }
+
     fn play(&mut self, step: &Step) -> Answer {
         let arena = self.kernel.arena();
         let mut take = |len| if len == 0 { Places::EMPTY } else { arena.take(len).unwrap() };
         let (read, write) = (take(step.read_bytes), take(step.write.len() as u32));
-        let mut rest = &step.write[..];
-        for span in write.iter() {
-            let (part, behind) = rest.split_at(span.len as usize);
-            arena.bytes_mut(span).copy_from_slice(part);
-            rest = behind;
-        }
+        put(&mut self.kernel, &write, &step.write);
         let (lun, cdb) = (u64::from(step.lun) << 48, Cdb::from_bytes(&step.cdb).unwrap());
         let request = Request { lun, attribute: Attribute::Simple, cdb, read, write };
-        let taken = self.link.as_mut().unwrap().machine.submit(request);
+        let taken = self.submit(request);
         let task = taken.unwrap_or_else(|| panic!("{:02x?} is not sent, but {:?}", step.cdb, self.events));
         let ended = self
             .until(|event| matches!(event, iscsi::Event::Completed(completion) if completion.task == task));
@@ -302,6 +358,48 @@ impl Stage {
         [read, write].iter().for_each(|places| arena.give(places));
         let sense = sense.map_or_else(Vec::new, |sense| sense.as_bytes().to_vec());
         Answer { status, sense, data, residual: completion.residual }
+    }
+}
+
+/// Takes the frames that have come, and sends what is due.
+fn exchange(
+    kernel: &mut Kernel,
+    machine: &mut aoe::Initiator,
+    queue: &Queue,
+    events: &mut Vec<iscsi::Event>,
+) {
+    let now = kernel.now();
+    while let Some(bytes) = queue.take() {
+        let place = kernel.arena().take(bytes.len() as u32).unwrap();
+        let span = place.iter().next().unwrap();
+        kernel.arena().bytes_mut(span).copy_from_slice(&bytes);
+        match machine.receive(now, &bytes, span) {
+            Some(Put { from: Source::Frame(from), to }) => kernel.arena().copy(from, &to),
+            Some(Put { from: Source::Made(made), to }) => put(kernel, &to, made),
+            None => {}
+        }
+        kernel.arena().give(&place);
+    }
+    if machine.deadline().is_some_and(|deadline| now >= deadline) {
+        machine.tick(now);
+    }
+    while let Some(places) = machine.wants() {
+        machine.bring(&kernel.arena().to_vec(&places));
+    }
+    while let Some(Outgoing { frame, made }) = machine.transmit(now) {
+        let mut bytes = [frame.header(), &kernel.arena().to_vec(&frame.payload), made].concat();
+        bytes.resize(bytes.len().max(ata::FRAME_BYTES_MIN), 0);
+        queue.send(&bytes);
+    }
+    events.extend(std::iter::from_fn(|| machine.poll()));
+}
+
+fn put(kernel: &mut Kernel, to: &Places, bytes: &[u8]) {
+    let mut rest = bytes;
+    for span in to.iter() {
+        let (part, behind) = rest.split_at(span.len as usize);
+        kernel.arena().bytes_mut(span).copy_from_slice(part);
+        rest = behind;
     }
 }
 
@@ -319,19 +417,53 @@ fn config() -> InitiatorConfig {
     InitiatorConfig { plan, queue_depth: 8, login_within, idle, crc32c }
 }
 
+fn play(protocol: Option<Protocol>, script: &[Step]) -> Vec<Answer> {
+    let mut stage = Stage::new(protocol);
+    script.iter().map(|step| stage.play(step)).collect()
+}
+
 #[test]
 fn every_transport_has_the_same_outcome() {
     let script = script();
-    let play = |protocol| {
-        let mut stage = Stage::new(protocol);
-        script.iter().map(|step| stage.play(step)).collect::<Vec<Answer>>()
-    };
-    let of_iscsi = play(Protocol::Iscsi);
+    let of_iscsi = play(Some(Protocol::Iscsi), &script);
     let good = of_iscsi.iter().filter(|answer| answer.status == 0).count();
     assert!(good > script.len() / 2 && good < script.len(), "{good} of {}", script.len());
     for protocol in [Protocol::Iser, Protocol::Srp] {
-        for ((step, iscsi), other) in script.iter().zip(&of_iscsi).zip(play(protocol)) {
+        for ((step, iscsi), other) in script.iter().zip(&of_iscsi).zip(play(Some(protocol), &script)) {
             assert_eq!(*iscsi, other, "{protocol:?}: {:02x?}, {}", step.cdb, step.write.len());
         }
     }
+}
+
+/// Through SCSI/ATA translation, which makes up what is told of the unit itself, and refuses what ATA has no command for.
+#[test]
+fn data_has_the_same_outcome_over_aoe() {
+    let script: Vec<Step> = script().into_iter().filter_map(of_ata).collect();
+    let of_iscsi = play(Some(Protocol::Iscsi), &script);
+    let bad = of_iscsi.iter().filter(|answer| answer.status != 0).count();
+    assert!(script.len() > 35 && bad > 5, "{bad} of {}", script.len());
+    // Sessions of SCSI begin with a unit attention.
+    for ((step, iscsi), aoe) in script.iter().zip(&of_iscsi).zip(play(None, &script)).skip(2) {
+        assert_eq!(*iscsi, aoe, "{:02x?}, {}", step.cdb, step.write.len());
+    }
+}
+
+/// The same with what ATA has for it, if anything. What is moved in part it does not do.
+fn of_ata(mut step: Step) -> Option<Step> {
+    const WRITE_AND_VERIFY: u8 = 0x2e;
+    if step.cdb[0] == WRITE_AND_VERIFY {
+        // Durable as well.
+        (step.cdb[0], step.cdb[1]) = (0x2a, 8);
+    }
+    let is_there = match step.cdb[0] {
+        0x28 | 0x2a => {
+            let blocks = u32::from(u16::from_be_bytes([step.cdb[7], step.cdb[8]]));
+            blocks * BLOCK_BYTES <= step.read_bytes.max(step.write.len() as u32)
+        }
+        0x2f => step.cdb[1] == 0,
+        0x9e => step.cdb[1] != 0x12,
+        0x00 | 0x03 | 0x25 | 0x35 | 0x42 | 0x88 | 0xa0 | 0xff => true,
+        _ => false,
+    };
+    is_there.then_some(step)
 }
