@@ -12,6 +12,9 @@ use wire::{Places, Span};
 /// Copied and summed at a time, so that the sum finds the bytes in the nearest cache.
 const CHUNK_BYTES: u32 = 8 * 1024;
 
+/// Bytes of a batch that is sent at once, at most: 32 answers of 4 KiB and more. Bulk is slower so.
+const AT_ONCE_BYTES_MAX: u32 = 192 * 1024;
+
 /// Tasks whose push leaves with one batch that there is room for from the start.
 const DONE_AT_START: usize = 128;
 
@@ -123,6 +126,7 @@ impl Sender {
     fn send<I: Io>(&mut self, io: &mut I, socket: Handle, mut batch: Box<Batch>, when: When) -> Flushed {
         if when == When::Now
             && batch.is_untouched()
+            && batch.transmit.total_bytes <= AT_ONCE_BYTES_MAX
             && let Some(result) = io.send_now(socket, &batch.transmit.bytes, &batch.transmit.segments)
             && result.map_or(true, |bytes| batch.skip(bytes))
         {
