@@ -127,6 +127,11 @@ pub trait Io {
     /// Closes a socket or file that has no request in flight.
     fn close(&mut self, handle: Handle);
 
+    /// Closes a socket whose owner goes away without its kernel.
+    fn abandon(socket: Handle) {
+        crate::net::close(socket);
+    }
+
     /// Reads from a file.
     fn read(&mut self, file: Handle, at: u64, into: &Places, tag: Tag);
 

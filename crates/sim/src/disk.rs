@@ -178,14 +178,16 @@ impl Disk {
         Loss { unit: self.unit, block, lost: stamp(&self.bytes), left: stamp(&self.durable), is_gone }
     }
 
-    /// Power fails: of what is not durable any part may have been written all the same.
-    pub(crate) fn lose_power(&mut self, rng: &mut Rng) {
+    /// Power fails: of what is not durable any part may have been written all the same. The rest is lost.
+    pub(crate) fn lose_power(&mut self, rng: &mut Rng) -> Vec<Loss> {
         let kept: Vec<usize> = self.dirty.iter().copied().filter(|_| rng.bool()).collect();
         self.keep(kept.into_iter());
+        let losses = self.dirty.union(&self.lost).map(|block| self.loss(*block, true)).collect();
         self.dirty.clear();
         self.lost.clear();
         self.has_lost = false;
         self.bytes.copy_from_slice(&self.durable);
+        losses
     }
 }
 

@@ -442,6 +442,9 @@ impl Io for Kernel {
         self.net.borrow_mut().close(handle);
     }
 
+    /// Whoever goes away is killed, and [`crate::net::Net::kill`] closes what it had.
+    fn abandon(_socket: Handle) {}
+
     fn read(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
         self.lend(into.iter(), Loan::Write);
         self.ask_disk(tag, Job::Read { file, at, into: *into });

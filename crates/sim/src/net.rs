@@ -36,6 +36,8 @@ pub(crate) enum Event {
     Land { flight: u64 },
     /// A connection breaks, or does so from time to time.
     Fault,
+    /// The second daemon is killed, or started again.
+    Back,
 }
 
 /// A request of a host: its slot, and which of those that had it.
@@ -286,10 +288,7 @@ impl Net {
     pub(crate) fn connect(&mut self, host: usize, to: SocketAddr) -> Option<Handle> {
         let listens = |open: &Option<Open>| matches!(open, Some(Open::Listening(one)) if one.address == to);
         let listener = self.open.iter().position(listens)?;
-        let from = SocketAddr::new(
-            IpAddr::V4(Ipv4Addr::new(10, 0, 1, host as u8)),
-            20_000 + (self.next_serial % 40_000) as u16,
-        );
+        let from = SocketAddr::new(address(host), 20_000 + (self.next_serial % 40_000) as u16);
         let ours = self.open_side(from, to);
         let theirs = self.open_side(to, from);
         for (one, other) in [(ours, theirs), (theirs, ours)] {
@@ -487,10 +486,19 @@ impl Net {
 
     /// Everything that the process had which listens there is closed, as when it is killed.
     pub(crate) fn kill(&mut self, portal: SocketAddr) {
+        self.kill_all(|local| local == portal);
+    }
+
+    /// The same of the connections that these hosts have made.
+    pub(crate) fn kill_callers(&mut self, hosts: std::ops::Range<usize>) {
+        self.kill_all(|local| hosts.clone().any(|host| local.ip() == address(host)));
+    }
+
+    fn kill_all(&mut self, is_its: impl Fn(SocketAddr) -> bool) {
         for index in 0..self.open.len() {
             let (peer, writer) = match &self.open[index] {
-                Some(Open::Side(side)) if side.local == portal => (side.peer, side.writer),
-                Some(Open::Listening(one)) if one.address == portal => (None, None),
+                Some(Open::Side(side)) if is_its(side.local) => (side.peer, side.writer),
+                Some(Open::Listening(one)) if is_its(one.address) => (None, None),
                 Some(Open::Side(_) | Open::Listening(_)) | None => continue,
             };
             self.open[index] = None;
@@ -540,4 +548,8 @@ impl Net {
             }
         }
     }
+}
+
+fn address(host: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 1, host as u8))
 }

@@ -275,7 +275,7 @@ impl Stage {
                         self.host(host).go(request);
                     }
                 }
-                Event::Fault => {}
+                Event::Fault | Event::Back => {}
             }
         }
     }

@@ -71,6 +71,8 @@ struct Candidate {
     is_left: bool,
     /// Its bytes will not become durable: a flush says nothing of it.
     is_lost: bool,
+    /// The target was killed while it was under way, and somebody behind the target may have it yet.
+    is_astray: bool,
 }
 
 impl Candidate {
@@ -93,8 +95,8 @@ impl Candidate {
     /// One that takes effect from now on, or not.
     fn new(id: WriteId, by: usize, start: Time) -> Candidate {
         let (is_sure, is_durable, is_left, is_lost) = (false, false, false, false);
-        let (end, sure_by) = (NEVER, NEVER);
-        Candidate { id, shows: id, by, start, end, is_sure, sure_by, is_durable, is_left, is_lost }
+        let (end, sure_by, is_astray) = (NEVER, NEVER, false);
+        Candidate { id, shows: id, by, start, end, is_sure, sure_by, is_durable, is_left, is_lost, is_astray }
     }
 }
 
@@ -116,8 +118,12 @@ pub(crate) enum Fate {
 pub(crate) struct Registers {
     units: Vec<Vec<Vec<Candidate>>>,
     next: u64,
+    /// Blocks of all writes that have begun.
+    pub(crate) begun_blocks: u64,
     /// What is not durable may be lost.
     may_lose: bool,
+    /// Whoever is in the middle may repeat any write until it has ended.
+    may_repeat: bool,
     crashed: Time,
     /// Beginnings of reads that have not ended.
     reads: Vec<Time>,
@@ -137,13 +143,26 @@ impl Registers {
         Registers {
             units,
             next: 0,
+            begun_blocks: 0,
             may_lose,
+            may_repeat: false,
             crashed: Time(0),
             reads: Vec::new(),
             owed,
             known,
             swapped: HashSet::new(),
         }
+    }
+
+    /// The same, where the target may repeat any write to somebody else until it has ended.
+    pub(crate) fn of_chain(self) -> Registers {
+        Registers { may_repeat: true, ..self }
+    }
+
+    fn number(&mut self, kind: u64, range: Range) -> WriteId {
+        self.next += 1;
+        self.begun_blocks += u64::from(range.blocks);
+        WriteId(self.next | kind | if self.may_repeat { AGAIN } else { 0 })
     }
 
     /// An initiator has a session: what is lost from now on is to be reported to it.
@@ -162,8 +181,7 @@ impl Registers {
     }
 
     fn begin_stamped(&mut self, now: Time, by: usize, range: Range, kind: u64) -> (WriteId, Vec<u8>) {
-        self.next += 1;
-        let id = WriteId(self.next | kind);
+        let id = self.number(kind, range);
         for candidates in &mut self.units[range.unit][range.indices()] {
             candidates.push(Candidate::new(id, by, now));
         }
@@ -177,8 +195,7 @@ impl Registers {
 
     /// An initiator's WRITE SAME begins; the bytes of each block.
     pub(crate) fn begin_same(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
-        self.next += 1;
-        let id = WriteId(self.next | SAME);
+        let id = self.number(SAME, range);
         for candidates in &mut self.units[range.unit][range.indices()] {
             candidates.push(Candidate::new(id, by, now));
         }
@@ -187,8 +204,7 @@ impl Registers {
 
     /// An initiator's UNMAP begins, after which zeros are read.
     pub(crate) fn begin_zeros(&mut self, now: Time, by: usize, range: Range) -> WriteId {
-        self.next += 1;
-        let id = WriteId(self.next);
+        let id = self.number(0, range);
         for candidates in &mut self.units[range.unit][range.indices()] {
             candidates.push(Candidate { shows: WriteId(0), ..Candidate::new(id, by, now) });
         }
@@ -238,6 +254,7 @@ impl Registers {
         let since = self.reads.iter().copied().min().unwrap_or(now);
         for candidates in &mut self.units[range.unit][range.indices()] {
             match candidates.iter_mut().rfind(|one| one.id == id) {
+                Some(one) if one.is_astray => {}
                 Some(one) if fate != Fate::Refused => {
                     one.end = one.end.min(now);
                     if matches!(fate, Fate::Done | Fate::Durable) {
@@ -262,7 +279,7 @@ impl Registers {
     /// All of an initiator's writes to a unit that it had begun by then are over.
     pub(crate) fn fence(&mut self, now: Time, by: usize, unit: usize, until: Time) {
         for one in self.units[unit].iter_mut().flatten() {
-            if one.by == by && one.start < until && one.end == NEVER {
+            if one.by == by && one.start < until && one.end == NEVER && !one.is_astray {
                 one.end = now;
             }
         }
@@ -342,7 +359,8 @@ impl Registers {
         Ok(())
     }
 
-    /// The target is killed; `loses`: by a power failure, which may undo all that is not durable.
+    /// The target is killed; `loses`: by a power failure, which may undo all that is not durable. In a chain, what it was doing
+    /// may be done later: nothing that it knows when it is started again says what it had sent.
     pub(crate) fn crash(&mut self, now: Time, loses: bool) {
         self.crashed = now;
         self.known.fill(false);
@@ -363,6 +381,9 @@ impl Registers {
             } else {
                 let ends = candidates.iter_mut().filter(|one| !one.goes_on());
                 ends.for_each(|one| one.end = one.end.min(now));
+            }
+            if self.may_repeat {
+                candidates.iter_mut().filter(|one| one.goes_on()).for_each(|one| one.is_astray = true);
             }
         }
     }

@@ -1,28 +1,32 @@
 //! One run: cores and initiators, one turn after the other, until all is done and quiet.
 
+mod chain;
 mod cuts;
+mod daemon;
 
 pub use cuts::Cuts;
 
 use crate::ata::{self, Ata};
 use crate::attention::Attentions;
 use crate::device::Device;
-use crate::disk::{Cache, Disk, Faults};
+use crate::disk::{Cache, Disk, Faults, Loss};
 use crate::ethernet::{self, Ethernet, Hazards, Segment};
 use crate::folder::Folder;
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol, SRP_GUID};
 use crate::kernel::{self, GRAIN_BYTES_MAX, Kernel};
-use crate::net::{Event, Net, Odds, Shared};
+use crate::net::{Event, Net, Odds, Request, Shared};
 use crate::register::{BLOCK_BYTES, Registers};
 use crate::reservations::Reservations;
 use crate::rogue::{self, Manners, Rogue};
 use crate::trace::Trace;
 use crate::transports;
+use chain::{Back, Chain};
+use daemon::Daemon;
 use engine::config::{Config, StoreSpec};
 use engine::world::Cores;
 use fastrand::Rng;
 use proto::time::Time;
-use reactor::io::{Handle, Wait};
+use reactor::io::Handle;
 use reactor::packet::Setup;
 use rustix::fs::MemfdFlags;
 use std::any::Any;
@@ -93,6 +97,8 @@ struct Plan {
     initiators: Vec<Protocol>,
     rogue: Option<Manners>,
     ethernet: Option<Segment>,
+    /// The target's units are those of another daemon.
+    chain: Option<Chain>,
     blocks: u32,
     arena_bytes: u64,
     odds: Odds,
@@ -141,13 +147,17 @@ impl Plan {
         // Only then cores know their load well enough to move sessions.
         let is_long = rng.u32(0..12) == 0;
         let can_crash = !kinds.contains(&Kind::Memory);
+        let chain = chain::draw(seed, can_crash);
+        let is_chained = chain.is_some();
+        let eons = if is_chained { 4 } else { 1 };
         Plan {
             crashes: if can_crash { rng.u32(0..3) } else { 0 },
+            chain,
             kinds,
             cores: rng.usize(1..=4),
             initiators: transports::draw(seed, rng.usize(1..=5)),
             rogue: rogue::draw(seed),
-            ethernet: ethernet::draw(seed),
+            ethernet: ethernet::draw(seed).filter(|_| !is_chained),
             blocks: [8, 64, 2048][rng.usize(0..3)],
             arena_bytes: [48 << 20, 128 << 20, 128 << 20][rng.usize(0..3)],
             odds,
@@ -158,7 +168,8 @@ impl Plan {
             orders: [0, 0, 5, 50][rng.usize(0..4)],
             others: [0, 20, 200][rng.usize(0..3)],
             folder_fails: [0, 0, 50][rng.usize(0..3)],
-            work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) }),
+            // A session with the second daemon takes its time to come back.
+            work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) * eons }),
         }
     }
 
@@ -189,12 +200,7 @@ impl Plan {
         let config = Config::from_toml(&text, Path::new("sim.toml"));
         let mut config = config.unwrap_or_else(|problems| panic!("{problems}"));
         config.cores = (0..self.cores).collect();
-        for (lun, kind) in config.luns.iter_mut().zip(&self.kinds) {
-            if *kind != Kind::Memory {
-                // Its cores get a store that was opened here.
-                lun.store = StoreSpec::File { path: "/disk".into(), size: None };
-            }
-        }
+        self.stores_of(&mut config);
         for portal in &mut config.portals {
             portal.cores = config.cores.clone();
         }
@@ -202,6 +208,17 @@ impl Plan {
             interface.cores = config.cores.clone();
         }
         config
+    }
+}
+
+impl Plan {
+    /// Cores get stores that were opened here.
+    fn stores_of(&self, config: &mut Config) {
+        for (lun, kind) in config.luns.iter_mut().zip(&self.kinds) {
+            if *kind != Kind::Memory {
+                lun.store = StoreSpec::File { path: "/disk".into(), size: None };
+            }
+        }
     }
 }
 
@@ -259,16 +276,21 @@ fn store(plan: &Plan, unit: usize, disk: Option<Disk>, net: &mut Net) -> Counted
     (store, losses)
 }
 
-/// Starts the target, on what its disks have kept: none or all of them.
-fn start(plan: &Plan, net: &Shared, folder: &Folder, disks: Vec<Disk>, lives: u32) -> Cores<Kernel> {
-    let config = plan.config();
+/// Starts the target: with units of another daemon, or on what its disks have kept, none or all of them.
+fn start(
+    plan: &Plan,
+    net: &Shared,
+    folder: &Folder,
+    back: Option<&Back>,
+    disks: Vec<Disk>,
+    lives: u32,
+) -> Daemon {
+    let mut config = plan.config();
     let listeners = config.portals.iter().map(|portal| net.borrow_mut().listen(portal.listen)).collect();
-    let mut disks = disks.into_iter();
-    let mut store = |unit: usize| {
-        let disk = if plan.kinds[unit] == Kind::Memory { None } else { disks.next() };
-        store(plan, unit, disk, &mut net.borrow_mut())
+    let mut stores = match back {
+        None => stores(plan, net, disks),
+        Some(back) => back.units(&mut config),
     };
-    let mut stores: Vec<_> = (0..plan.kinds.len()).map(&mut store).collect();
     if plan.rogue.is_some() {
         stores.push((store::open_ram(rogue::UNIT_BYTES).expect("memory"), Arc::default()));
     }
@@ -278,7 +300,29 @@ fn start(plan: &Plan, net: &Shared, folder: &Folder, disks: Vec<Disk>, lives: u3
         let opened = net.borrow_mut().ethernet.as_mut().map(|ethernet| ethernet.open(MAC, setup, cores));
         Ok(opened.unwrap_or_default())
     };
-    Cores::new(config, stores, listeners, Box::new(folder.clone()), lines, kernel).expect("descriptors")
+    let cores =
+        Cores::new(config, stores, listeners, Box::new(folder.clone()), lines, kernel).expect("descriptors");
+    Daemon::new(cores, plan.cores, 0, plan.cores + plan.initiators.len())
+}
+
+/// The stores of all units, on what their disks have kept: none or all of them.
+fn stores(plan: &Plan, net: &Shared, disks: Vec<Disk>) -> Vec<Counted> {
+    let mut disks = disks.into_iter();
+    let store = |unit: usize| {
+        let disk = if plan.kinds[unit] == Kind::Memory { None } else { disks.next() };
+        store(plan, unit, disk, &mut net.borrow_mut())
+    };
+    (0..plan.kinds.len()).map(store).collect()
+}
+
+/// Takes the disks, of which a power failure has left what they have kept, and what it has not.
+fn lose(net: &mut Net, loses_power: bool) -> (Vec<Disk>, Vec<Loss>) {
+    let mut disks: Vec<Disk> = std::mem::take(&mut net.disks).into_iter().map(|(_, disk)| disk).collect();
+    let mut losses = Vec::new();
+    if loses_power {
+        disks.iter_mut().for_each(|disk| losses.extend(disk.lose_power(&mut net.rng)));
+    }
+    (disks, losses)
 }
 
 struct World {
@@ -287,16 +331,13 @@ struct World {
     registers: Rc<RefCell<Registers>>,
     reservations: Rc<RefCell<Vec<Reservations>>>,
     folder: Folder,
-    cores: Cores<Kernel>,
-    count: usize,
-    /// How the next turn of each core may wait; `None`: it is over.
-    waits: Vec<Option<Wait>>,
+    /// The target.
+    front: Daemon,
+    /// Whose units its units are, if they are another daemon's.
+    back: Option<Back>,
     initiators: Vec<Initiator>,
     rogue: Option<Rogue>,
-    /// The last hosts.
     atas: Vec<Ata>,
-    /// Buffers of each core that it has before it does anything.
-    own_bytes: Vec<u64>,
     fault_micros: Option<u64>,
     turns: u64,
 }
@@ -320,7 +361,7 @@ pub fn run_cut(seed: u64, cuts: &Cuts, keeps_trace: bool) -> Result<Ran, Failure
     cuts.of_plan(&mut plan);
     // Behind the initiators comes who does what is kept off the cores, a rogue, and who speaks AoE.
     let atas = plan.ethernet.as_ref().map_or(0, |segment| segment.initiators);
-    let hosts = plan.cores + plan.initiators.len() + 2 + atas;
+    let hosts = plan.cores + plan.initiators.len() + 2 + atas + plan.chain.as_ref().map_or(0, Chain::hosts);
     let net = Net::new(rng, Trace::new(keeps_trace), plan.odds, hosts);
     net.borrow_mut().ethernet = plan.ethernet.as_ref().map(Ethernet::new);
     let mut world = World::new(plan, cuts, net.clone());
@@ -382,21 +423,23 @@ fn join(
 impl World {
     fn new(plan: Plan, cuts: &Cuts, net: Shared) -> World {
         let folder = Folder::new(net.borrow_mut().rng.fork(), plan.folder_fails);
-        let mut cores = start(&plan, &net, &folder, Vec::new(), 0);
-        let own_bytes = (0..plan.cores).map(|core| cores.in_use(core).buffer_bytes).collect();
+        let back = plan.chain.clone().map(|chain| Back::new(&plan, chain, &net));
+        let front = start(&plan, &net, &folder, back.as_ref(), Vec::new(), 0);
         let (units, blocks) = (plan.kinds.len(), plan.blocks);
         let can_fail = plan.faults.can_fail();
-        let may_lose = plan.crashes > 0 || can_fail;
+        let may_lose = plan.crashes > 0 || can_fail || plan.chain.is_some();
         let atas = plan.ethernet.as_ref().map_or(0, |segment| segment.initiators);
         let everybody = plan.initiators.len() + atas;
         let registers = Registers::new(everybody, units, blocks, may_lose);
+        let registers = if back.is_some() { registers.of_chain() } else { registers };
         let registers = Rc::new(RefCell::new(registers));
         net.borrow_mut().faults = plan.faults;
         let reservations = (0..units).map(|_| Reservations::new(everybody)).collect();
         let reservations: Rc<RefCell<Vec<Reservations>>> = Rc::new(RefCell::new(reservations));
         let portal = plan.config().portals[0].listen;
         let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators.len(), units)));
-        let fragile: Rc<[bool]> = plan.kinds.iter().map(|kind| can_fail && *kind != Kind::Memory).collect();
+        let is_fragile = |kind: &Kind| can_fail && *kind != Kind::Memory || plan.chain.is_some();
+        let fragile: Rc<[bool]> = plan.kinds.iter().map(is_fragile).collect();
         let plain = plan.kinds.iter().map(|kind| *kind == Kind::Device).collect();
         let place = Place { portal, target: TARGET.into(), units, blocks, plain, fragile };
         let initiator = |(index, protocol): (usize, &Protocol)| {
@@ -415,16 +458,14 @@ impl World {
         let atas = join(&plan, cuts, &net, &registers, &reservations, &place);
         World {
             atas,
-            own_bytes,
             rogue,
             initiators: plan.initiators.iter().enumerate().map(initiator).collect(),
             net,
             registers,
             reservations,
             folder,
-            cores,
-            count: plan.cores,
-            waits: vec![Some(Wait::No); plan.cores],
+            front,
+            back,
             fault_micros: plan.fault_micros,
             turns: 0,
             plan,
@@ -433,18 +474,19 @@ impl World {
 
     /// Everybody has a turn now.
     fn wake_all(&mut self) {
-        let others = self.count + self.initiators.len();
+        self.front.wake(&self.net);
+        let initiators = self.initiators.iter().map(|initiator| initiator.host);
         let rogue = self.rogue.as_ref().map(|rogue| rogue.host);
         let atas = self.atas.iter().map(|ata| ata.host);
         let mut net = self.net.borrow_mut();
         let now = net.now;
-        (0..others).chain(rogue).chain(atas).for_each(|host| net.wake(host, now));
+        initiators.chain(rogue).chain(atas).for_each(|host| net.wake(host, now));
     }
 
     /// The target is killed, with or without the power, and started again on what its disks have kept.
-    fn crash(&mut self, lives: u32) {
-        (0..self.count).for_each(|core| self.cores.io(core).die());
-        let disks = {
+    fn crash(&mut self, lives: u32) -> Result<(), String> {
+        self.front.die();
+        let loses_power = {
             let net = &mut *self.net.borrow_mut();
             let (now, loses_power) = (net.now, net.rng.bool());
             net.trace.note(now, &[u64::from(loses_power)], || {
@@ -453,20 +495,23 @@ impl World {
             net.kill(PORTAL.parse().expect("an address"));
             net.kill(rogue::address());
             net.ethernet.iter_mut().for_each(|ethernet| ethernet.kill(MAC));
-            self.registers.borrow_mut().crash(now, loses_power);
+            self.registers.borrow_mut().crash(now, loses_power && self.back.is_none());
             self.atas.iter().for_each(Ata::restarted);
             self.reservations.borrow_mut().iter_mut().for_each(Reservations::restarted);
             self.folder.crash(loses_power);
-            let mut disks: Vec<Disk> =
-                std::mem::take(&mut net.disks).into_iter().map(|(_, disk)| disk).collect();
-            if loses_power {
-                disks.iter_mut().for_each(|disk| disk.lose_power(&mut net.rng));
-            }
-            disks
+            loses_power
         };
-        self.cores = start(&self.plan, &self.net, &self.folder, disks, lives);
-        self.waits = vec![Some(Wait::No); self.count];
+        let disks = match &mut self.back {
+            None => lose(&mut self.net.borrow_mut(), loses_power).0,
+            Some(back) => {
+                back.caller_dies(&self.plan);
+                Vec::new()
+            }
+        };
+        self.look_at_losses()?;
+        self.front = start(&self.plan, &self.net, &self.folder, self.back.as_ref(), disks, lives);
         self.wake_all();
+        Ok(())
     }
 
     fn live(&mut self) -> Result<(), String> {
@@ -483,7 +528,7 @@ impl World {
                 world.has_done(u64::from(life) * EFFORT_MAX) || dies && world.folder.has_died()
             })?;
             if life <= self.plan.crashes {
-                self.crash(life);
+                self.crash(life)?;
             }
         }
         self.fault_micros = None;
@@ -491,6 +536,7 @@ impl World {
         self.net.borrow_mut().ethernet.iter_mut().for_each(|ethernet| ethernet.hazards = Hazards::NONE);
         self.rogue.iter_mut().for_each(Rogue::slow_down);
         self.folder.heal();
+        self.back.iter_mut().for_each(|back| back.heal(&self.plan));
         self.aim(Aim::Settle, "what was begun ends", |world| {
             world.initiators.iter().all(Initiator::is_settled) && world.atas.iter().all(Ata::is_settled)
         })?;
@@ -498,30 +544,27 @@ impl World {
         self.aim(Aim::Leave, "all sessions end", |world| {
             world.initiators.iter().all(Initiator::is_gone)
                 && world.rogue.as_ref().is_none_or(Rogue::is_gone)
-                && (0..world.count).all(|core| world.has_parted(core))
+                && world.front.is_alone(!world.atas.is_empty())
         })?;
-        for core in 0..self.count {
-            let in_use = self.cores.in_use(core);
-            if in_use.tasks != 0 || in_use.frames != 0 || in_use.buffer_bytes != self.own_bytes[core] {
-                return Err(format!("all is quiet, and core {core} has {in_use:?}"));
-            }
+        self.front.is_clean(self.back.is_some())?;
+        self.front.stop(&self.net);
+        self.aim(Aim::Leave, "the cores end", |world| world.front.is_over())?;
+        if let Some(back) = &mut self.back {
+            back.is_left(&self.plan);
+            self.aim(Aim::Leave, "the second daemon is left", |world| {
+                world.back.as_mut().is_some_and(Back::is_alone)
+            })?;
         }
-        self.cores.stop();
-        self.look_around(usize::MAX);
-        self.aim(Aim::Leave, "the cores end", |world| world.waits.iter().all(Option::is_none))
-    }
-
-    /// Whether a core has no connection any more, and nothing to do for a late copy of a frame.
-    fn has_parted(&mut self, core: usize) -> bool {
-        let in_use = self.cores.in_use(core);
-        in_use.streams == 0 && (self.atas.is_empty() || in_use.tasks == 0)
+        self.back.as_mut().map_or(Ok(()), Back::is_clean)
     }
 
     /// Whether the initiators have done so much.
     fn has_done(&self, effort: u64) -> bool {
         let of_one = |initiator: &Initiator| initiator.commands + initiator.blocks / 16;
         let of_atas = self.atas.iter().map(|ata| ata.commands + ata.blocks / 16).sum::<u64>();
-        of_atas + self.initiators.iter().map(of_one).sum::<u64>() >= effort
+        // In a chain most may be lost with their connections, again and again.
+        let begun = self.back.as_ref().map_or(0, |_| self.registers.borrow().begun_blocks / 16);
+        begun.max(of_atas + self.initiators.iter().map(of_one).sum::<u64>()) >= effort
     }
 
     /// Goes on until this holds, which must be soon.
@@ -534,10 +577,10 @@ impl World {
         }
         let told: Vec<String> =
             self.initiators.iter().map(Initiator::told).chain(self.atas.iter().map(Ata::told)).collect();
-        let in_use: Vec<String> =
-            (0..self.count).map(|core| format!("core {core}: {:?}", self.cores.in_use(core))).collect();
-        let (told, in_use) = (told.join("\n"), in_use.join("\n"));
-        Err(format!("{} s are not enough until {what}\n{told}\n{in_use}", PATIENCE.as_secs()))
+        let (told, in_use) = (told.join("\n"), self.front.told());
+        let of_back =
+            self.back.as_mut().map_or_else(String::new, |back| format!("\nbehind it {}", back.told()));
+        Err(format!("{} s are not enough until {what}\n{told}\n{in_use}{of_back}", PATIENCE.as_secs()))
     }
 
     /// Whether it came to that before this time.
@@ -560,20 +603,24 @@ impl World {
                     }
                 }
                 Event::Go { host, request } => {
-                    self.kernel(host).go(request);
+                    self.go(host, request);
                     self.look_at_losses()?;
                 }
                 Event::Arrive { socket } => {
                     let waits = self.net.borrow_mut().arrive(socket);
                     if let Some((host, request)) = waits {
-                        self.kernel(host).go(request);
+                        self.go(host, request);
                     }
                 }
                 Event::Land { flight } => {
                     let waits = self.net.borrow_mut().land(flight);
                     if let Some((host, request)) = waits {
-                        self.kernel(host).go(request);
+                        self.go(host, request);
                     }
+                }
+                Event::Back => {
+                    self.back.iter_mut().for_each(|back| back.acts(&self.plan));
+                    self.look_at_losses()?;
                 }
                 Event::Fault => {
                     if self.fault_micros.is_some() {
@@ -605,90 +652,49 @@ impl World {
         net.at(at, Event::Fault);
     }
 
-    fn kernel(&mut self, host: usize) -> &mut Kernel {
-        if host < self.count {
-            return self.cores.io(host);
+    /// A request of a host goes on.
+    fn go(&mut self, host: usize, request: Request) {
+        if self.front.has(host) {
+            return self.front.kernel(host).go(request);
         }
-        match (self.initiators.get_mut(host - self.count), &mut self.rogue) {
-            (Some(initiator), _) => &mut initiator.kernel,
-            (None, Some(rogue)) => &mut rogue.kernel,
-            (None, None) => unreachable!("host {host} is nobody"),
+        let initiator = self.initiators.iter_mut().find(|initiator| initiator.host == host);
+        match (initiator, &mut self.rogue, &mut self.back) {
+            (Some(initiator), ..) => initiator.kernel.go(request),
+            (None, Some(rogue), _) if rogue.host == host => rogue.kernel.go(request),
+            (None, _, Some(back)) => back.go(host, request),
+            (None, _, None) => unreachable!("host {host} is nobody"),
         }
     }
 
     fn turn(&mut self, host: usize) -> Result<(), String> {
-        if host == self.count + self.initiators.len() {
-            self.cores.work();
-            self.look_around(usize::MAX);
-            self.let_work();
+        if self.front.is_worker(host) {
+            self.front.work(&self.net);
             return Ok(());
         }
-        if host >= self.count {
-            match (self.initiators.get_mut(host - self.count), &mut self.rogue) {
-                (Some(initiator), _) => initiator.turn()?,
-                (None, Some(rogue)) if rogue.host == host => rogue.turn(),
-                (None, _) => match self.atas.iter_mut().find(|ata| ata.host == host) {
-                    Some(ata) => ata.turn()?,
-                    None => unreachable!("host {host} is nobody"),
-                },
+        let is_back = self.back.as_ref().is_some_and(|back| back.has(host));
+        if self.front.has(host) || is_back {
+            self.turns += 1;
+            if self.turns > TURNS_MAX {
+                return Err(format!("the cores had {TURNS_MAX} turns, and go on: somebody spins"));
             }
-            let mut net = self.net.borrow_mut();
-            net.carry(host);
-            net.turned(host, 1);
+            match &mut self.back {
+                Some(back) if is_back => back.turn(&self.plan, host),
+                Some(_) | None => self.front.turn(&self.net, host, self.plan.slowness, self.plan.moves),
+            }
             return Ok(());
         }
-        let Some(wait) = self.waits[host] else { return Ok(()) };
-        self.turns += 1;
-        if self.turns > TURNS_MAX {
-            return Err(format!("the cores had {TURNS_MAX} turns, and go on: somebody spins"));
+        let initiator = self.initiators.iter_mut().find(|initiator| initiator.host == host);
+        match (initiator, &mut self.rogue) {
+            (Some(initiator), _) => initiator.turn()?,
+            (None, Some(rogue)) if rogue.host == host => rogue.turn(),
+            (None, _) => match self.atas.iter_mut().find(|ata| ata.host == host) {
+                Some(ata) => ata.turn()?,
+                None => unreachable!("host {host} is nobody"),
+            },
         }
-        self.move_a_session(host);
-        self.cores.turn(host, wait);
-        self.net.borrow_mut().carry(host);
-        self.let_work();
-        let took = self.net.borrow_mut().turned(host, self.plan.slowness);
-        self.cores.io(host).took(took);
-        self.waits[host] = self.cores.rest(host);
         let mut net = self.net.borrow_mut();
-        let now = net.now;
-        match self.waits[host] {
-            Some(Wait::No) => net.wake(host, now),
-            Some(Wait::AtMost(time)) => net.wake(host, now.after(time)),
-            Some(Wait::Forever) | None => {}
-        }
-        drop(net);
-        self.look_around(host);
+        net.carry(host);
+        net.turned(host, 1);
         Ok(())
-    }
-
-    /// A core thinks now and then that it has too much to do.
-    fn move_a_session(&mut self, core: usize) {
-        let mut net = self.net.borrow_mut();
-        if self.count > 1 && net.happens(self.plan.moves) {
-            let (nth, to, now) = (net.rng.usize(0..8), net.rng.usize(0..self.count), net.now);
-            drop(net);
-            if self.cores.move_session(core, nth, to) {
-                let trace = &mut self.net.borrow_mut().trace;
-                trace.note(now, &[core as u64, to as u64], || format!("core {core} moves a session to {to}"));
-            }
-        }
-    }
-
-    /// What is kept off the cores is done some time later.
-    fn let_work(&mut self) {
-        if self.cores.has_work() {
-            let mut net = self.net.borrow_mut();
-            let at = net.now.after(net.nanos(10_000, 400_000));
-            net.wake(self.count + self.initiators.len(), at);
-        }
-    }
-
-    /// Wakes the cores that have messages.
-    fn look_around(&mut self, turned: usize) {
-        for core in 0..self.count {
-            if core != turned && self.cores.is_called(core) {
-                self.net.borrow_mut().wake_soon(core);
-            }
-        }
     }
 }

@@ -261,9 +261,7 @@ impl Drop for Client {
                 self.session.completed(&mut self.io, completion, &mut self.finished);
             }
         }
-        if let Some(socket) = self.session.socket() {
-            reactor::net::close(socket);
-        }
+        self.session.close_socket();
     }
 }
 

@@ -164,6 +164,8 @@ pub struct Session {
     /// The answer to a text request, or why there is none.
     text: Option<Result<Vec<u8>, String>>,
     is_closing: bool,
+    /// [`Io::abandon`] of its kernel.
+    socket_closer: fn(Handle),
 }
 
 enum State {
@@ -204,6 +206,7 @@ impl Session {
             left: None,
             text: None,
             is_closing: false,
+            socket_closer: I::abandon,
         }
     }
 
@@ -419,11 +422,10 @@ impl Session {
         self.text.take()
     }
 
-    /// The connection's socket, for whoever must close it after its ring is gone.
-    pub(crate) fn socket(&self) -> Option<Handle> {
-        match &self.state {
-            State::Connected(link) => link.socket(),
-            State::Idle | State::Resting(_) | State::Connecting(_) | State::Closed => None,
+    /// Closes the connection's socket; for whoever goes away without the kernel that the session was made for.
+    pub(crate) fn close_socket(&self) {
+        if let State::Connected(link) = &self.state {
+            link.socket().into_iter().for_each(self.socket_closer);
         }
     }
 

@@ -731,9 +731,7 @@ impl Drop for RemoteLane {
         if self.is_counted {
             self.store.continuity.count(false);
         }
-        if let Some(socket) = self.session.socket() {
-            reactor::net::close(socket);
-        }
+        self.session.close_socket();
     }
 }
 

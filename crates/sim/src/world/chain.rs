@@ -66,8 +66,10 @@ pub(super) fn draw(seed: u64, can_crash: bool) -> Option<Chain> {
     if rng.u32(0..6) != 0 {
         return None;
     }
-    let deaths = if can_crash { rng.u32(0..4) } else { 0 };
-    let deaths = (0..deaths).map(|_| Duration::from_micros(rng.u64(0..600_000))).collect();
+    let deaths = if can_crash { rng.u32(0..6) } else { 0 };
+    // Many worlds end soon.
+    let most = [5_000, 50_000, 600_000][rng.usize(0..3)];
+    let deaths = (0..deaths).map(|_| Duration::from_micros(rng.u64(0..most))).collect();
     Some(Chain {
         cores: rng.usize(1..=3),
         protocol: [Protocol::Iscsi, Protocol::Iser, Protocol::Srp][rng.usize(0..3)],
@@ -79,11 +81,6 @@ pub(super) fn draw(seed: u64, can_crash: bool) -> Option<Chain> {
         both: if can_crash { [0, 30][rng.usize(0..2)] } else { 0 },
         rng,
     })
-}
-
-/// How many hosts there are because of it: its cores, who does what is kept off them, and a scout.
-pub(super) fn hosts(plan: &Plan) -> usize {
-    plan.chain.as_ref().map_or(0, |chain| chain.cores + 2)
 }
 
 fn address() -> SocketAddr {
@@ -246,14 +243,15 @@ impl Back {
         self.geometries.iter().enumerate().map(unit).collect()
     }
 
-    /// Whether it is one of its cores, or who does what is kept off them.
+    /// Whether it is one of its hosts.
     pub(super) fn has(&self, host: usize) -> bool {
-        (self.first..=self.first + self.chain.cores).contains(&host)
+        (self.first..self.first + self.chain.hosts()).contains(&host)
     }
 
     /// A request of a core goes on.
     pub(super) fn go(&mut self, host: usize, request: Request) {
-        if let Some(daemon) = &mut self.daemon {
+        // The scout is gone.
+        if let Some(daemon) = self.daemon.as_mut().filter(|daemon| daemon.has(host)) {
             daemon.kernel(host).go(request);
         }
     }
@@ -262,14 +260,16 @@ impl Back {
     pub(super) fn turn(&mut self, plan: &Plan, host: usize) {
         match &mut self.daemon {
             Some(daemon) if daemon.is_worker(host) => daemon.work(&self.net),
-            Some(daemon) => daemon.turn(&self.net, host, plan.slowness, plan.moves),
-            None => {}
+            Some(daemon) if daemon.has(host) => {
+                daemon.turn(&self.net, host, plan.slowness, plan.moves);
+            }
+            Some(_) | None => {}
         }
     }
 
     /// Whether nobody is connected with it.
     pub(super) fn is_alone(&mut self) -> bool {
-        self.daemon.as_mut().is_some_and(Daemon::is_alone)
+        self.daemon.as_mut().is_some_and(|daemon| daemon.is_alone(false))
     }
 
     /// Whether nothing of what it had in use is left.
@@ -284,6 +284,11 @@ impl Back {
 }
 
 impl Chain {
+    /// How many hosts there are because of it: its cores, who does what is kept off them, and a scout.
+    pub(super) fn hosts(&self) -> usize {
+        self.cores + 2
+    }
+
     /// The second daemon is never killed.
     pub(super) fn goes_on(&mut self) {
         self.deaths.clear();

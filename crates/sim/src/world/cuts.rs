@@ -1,5 +1,6 @@
 //! What is left out of what a seed makes, so that a failure becomes shorter.
 
+use super::chain::Chain;
 use super::{Habits, Plan};
 use crate::ata;
 use crate::disk::Faults;
@@ -11,9 +12,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// What may be left out.
-const FLAGS: [&str; 16] = [
-    "rogue", "aoe", "frames", "crashes", "moves", "breaks", "network", "disks", "folder", "orders", "others",
-    "aborts", "resets", "logouts", "returns", "flushes",
+const FLAGS: [&str; 18] = [
+    "chain", "back", "rogue", "aoe", "frames", "crashes", "moves", "breaks", "network", "disks", "folder",
+    "orders", "others", "aborts", "resets", "logouts", "returns", "flushes",
 ];
 /// What there may be less of.
 const NUMBERS: [&str; 5] = ["initiators", "cores", "units", "depth", "micros"];
@@ -98,6 +99,12 @@ impl Cuts {
         off("folder", &mut plan.folder_fails);
         off("orders", &mut plan.orders);
         off("others", &mut plan.others);
+        if self.has("chain") {
+            plan.chain = None;
+        }
+        if self.has("back") {
+            plan.chain.iter_mut().for_each(Chain::goes_on);
+        }
         if self.has("rogue") {
             plan.rogue = None;
         }

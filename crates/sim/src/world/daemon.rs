@@ -62,9 +62,12 @@ impl Daemon {
         self.waits.iter().all(Option::is_none)
     }
 
-    /// Whether it has no connections of streams.
-    pub(super) fn is_alone(&mut self) -> bool {
-        (0..self.count).all(|core| self.cores.in_use(core).streams == 0)
+    /// Whether it has no connections of streams any more, and, with `frames`, nothing to do for a late copy of one.
+    pub(super) fn is_alone(&mut self, frames: bool) -> bool {
+        (0..self.count).all(|core| {
+            let in_use = self.cores.in_use(core);
+            in_use.streams == 0 && (!frames || in_use.tasks == 0)
+        })
     }
 
     /// Nobody uses it: it has no task left, and no frames; and no buffers but its own, unless it is itself an initiator.
