@@ -44,6 +44,8 @@ pub struct Kernel {
     arena: Arena,
     /// Where bytes are on their way to places.
     scratch: Span,
+    /// What leaves.
+    outgoing: Vec<u8>,
     /// The serial number of a slot's first request: none that an earlier kernel of the host had.
     first_serial: u32,
     requests: Vec<Slot>,
@@ -127,6 +129,7 @@ impl Kernel {
             used: Duration::ZERO,
             arena,
             scratch,
+            outgoing: Vec::new(),
             first_serial: lives << 20,
             requests: Vec::new(),
             free: Vec::new(),
@@ -150,6 +153,9 @@ impl Kernel {
         let entry = &mut self.requests[slot as usize];
         (entry.tag, entry.job) = (tag, job);
         let request = Request { slot, serial: entry.serial };
+        if after.is_zero() {
+            return self.go(request);
+        }
         let mut net = self.net.borrow_mut();
         let at = net.now.after(after);
         net.at(at, Event::Go { host: self.host, request });
@@ -248,7 +254,11 @@ impl Kernel {
         let is_cut = count > 1 && net.happens(cut);
         let count = if is_cut { net.rng.u32(1..=count) } else { count };
         drop(net);
-        self.put(socket, gather(&self.arena, &from, sent, count));
+        let mut bytes = std::mem::take(&mut self.outgoing);
+        bytes.clear();
+        gather(&self.arena, &from, sent, count, &mut bytes);
+        self.put(socket, &mut bytes);
+        self.outgoing = bytes;
         let mut net = self.net.borrow_mut();
         if sent + count < total {
             let at = net.now.after(net.nanos(300, 20_000));
@@ -262,12 +272,12 @@ impl Kernel {
     }
 
     /// Sends bytes, for which there is room.
-    fn put(&self, socket: Handle, mut bytes: Vec<u8>) {
+    fn put(&self, socket: Handle, bytes: &mut Vec<u8>) {
         let mut net = self.net.borrow_mut();
         if net.happens(self.lies) {
-            rogue::garble(&mut net.rng, &mut bytes);
+            rogue::garble(&mut net.rng, bytes);
         }
-        net.send(socket, &bytes);
+        net.send(socket, bytes);
     }
 
     fn lend(&mut self, spans: impl Iterator<Item = Span>, loan: Loan) {
@@ -285,9 +295,9 @@ impl Kernel {
     }
 }
 
-/// The bytes of spans from `skip` on, as they are now.
-fn gather(arena: &Arena, spans: &[Span], skip: u32, count: u32) -> Vec<u8> {
-    let (mut skip, mut bytes) = (skip, Vec::with_capacity(count as usize));
+/// Adds the bytes of spans from `skip` on, as they are now.
+fn gather(arena: &Arena, spans: &[Span], mut skip: u32, count: u32, bytes: &mut Vec<u8>) {
+    let count = bytes.len() as u32 + count;
     for span in spans {
         let part = span.slice(skip, count - bytes.len() as u32);
         skip = skip.saturating_sub(span.len);
@@ -300,7 +310,6 @@ fn gather(arena: &Arena, spans: &[Span], skip: u32, count: u32) -> Vec<u8> {
             bytes.extend_from_slice(&arena.to_vec(&Places::one(part)));
         }
     }
-    bytes
 }
 
 impl Io for Kernel {
@@ -383,7 +392,7 @@ impl Io for Kernel {
                     all.extend_from_slice(part);
                     rest = behind;
                 }
-                Segment::Payload(span) => all.extend(gather(&self.arena, &[span], 0, span.len)),
+                Segment::Payload(span) => gather(&self.arena, &[span], 0, span.len, &mut all),
                 Segment::Sum | Segment::SumStart => return None,
             }
         }
@@ -392,7 +401,7 @@ impl Io for Kernel {
         all.truncate(count);
         drop(net);
         if count > 0 {
-            self.put(socket, all);
+            self.put(socket, &mut all);
         }
         Some(Ok(count as u32))
     }

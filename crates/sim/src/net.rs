@@ -220,10 +220,16 @@ impl Net {
     pub(crate) fn begins(&mut self, host: usize, generation: u32) -> bool {
         let clock = &mut self.clocks[host];
         let is_due = clock.turn_at.is_some() && clock.generation == generation;
-        if is_due {
-            clock.turn_at = None;
+        if !is_due {
+            return false;
         }
-        is_due
+        clock.turn_at = None;
+        // What it began in its last turn may have ended before that turn did.
+        let is_free = clock.busy_until <= self.now;
+        if !is_free {
+            self.wake(host, self.now);
+        }
+        is_free
     }
 
     /// A turn is over; how long it took.

@@ -32,11 +32,16 @@ impl Trace {
 
     /// The same of bytes.
     pub(crate) fn sum_of(bytes: &[u8]) -> u64 {
-        let mut sum = bytes.len() as u64;
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            sum = (sum ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
+        const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
+        // Four sums side by side: one alone waits for each of its multiplications.
+        let mut sums = [bytes.len() as u64, 1, 2, 3];
+        let (blocks, rest) = bytes.as_chunks::<32>();
+        for block in blocks {
+            for (sum, word) in sums.iter_mut().zip(block.as_chunks::<8>().0) {
+                *sum = (*sum ^ u64::from_le_bytes(*word)).wrapping_mul(PRIME).rotate_left(31);
+            }
         }
+        let sum = sums.iter().fold(0_u64, |sum, one| (sum ^ one).wrapping_mul(PRIME).rotate_left(31));
         rest.iter().fold(sum, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
     }
 

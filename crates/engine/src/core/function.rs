@@ -101,14 +101,17 @@ impl<I: Io> Core<I> {
     }
 
     /// Aborts, and has the function wait for the task that it names, whatever the LUN that it names, and for whatever
-    /// else of this initiator's was aborted on the unit before, and may still take effect.
+    /// else of this initiator's was aborted on the unit before, and may still take effect: on any unit, if the task that it
+    /// names is not there any more, for that may have been it.
     fn abort_for(&mut self, function: &mut Function, unit: u32, victim: Option<Key>) {
         if let Some(key) = victim {
             self.abort(key, Some(Aborted::Silently));
         }
         let origin = function.asker.connection;
         let ours = |key: Key, task: &super::Task| {
-            task.aborted && task.origin == origin && (task.unit == unit || Some(key) == victim)
+            task.aborted
+                && task.origin == origin
+                && (task.unit == unit || victim.is_none_or(|one| one == key))
         };
         let awaited = self.tasks.iter().filter(|(key, task)| ours(*key, task)).map(|(key, _)| key);
         function.tasks.extend(awaited);

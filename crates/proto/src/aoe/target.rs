@@ -98,7 +98,7 @@ pub struct Target {
     tasks: TaskTable,
     written: Written,
     /// How a flush failed whose answer may have been for nobody.
-    untold: Option<Ending>,
+    unreported: Option<Ending>,
     counts: Counts,
     up: VecDeque<Up>,
     /// When wrong frames were reported last.
@@ -133,7 +133,7 @@ impl Target {
             phase: Phase::Open,
             tasks: TaskTable::new(config.slots()),
             written: Written::default(),
-            untold: None,
+            unreported: None,
             counts: Counts::default(),
             up: VecDeque::new(),
             refused: None,

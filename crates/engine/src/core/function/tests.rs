@@ -7,6 +7,7 @@ use crate::testing::{HeldStore, serve};
 const BLOCK: u32 = 512;
 const ABORT_TASK: u8 = 1;
 const COMPLETE: u8 = 0;
+const NO_TASK: u8 = 1;
 const CHECK_CONDITION: u8 = 2;
 const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -20,10 +21,13 @@ fn abort_task_waits_for_its_task_whatever_lun_it_names() {
     let write = initiator.issue(0, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent");
     stores[0].wait_for(1);
     let abort = initiator.ask_to_manage(ABORT_TASK, 1, write).expect("it is sent");
+    // The first has aborted it already.
+    let again = initiator.ask_to_manage(ABORT_TASK, 1, write).expect("it is sent");
     initiator.ready(1).expect("the other unit is ready");
-    assert!(!initiator.has_ended(abort), "the task may still write");
+    assert!(!initiator.has_ended(abort) && !initiator.has_ended(again), "the task may still write");
     stores[0].release();
     assert_eq!(initiator.complete(abort).expect("an answer").status, COMPLETE);
+    assert_eq!(initiator.complete(again).expect("an answer").status, NO_TASK);
     assert!(!initiator.has_ended(write));
     initiator.logout().expect("an answer");
     daemon.stop().expect("every core ends in order");

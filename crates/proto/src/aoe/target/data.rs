@@ -97,7 +97,7 @@ impl Target {
     fn conclude(&mut self, now: Time, id: TaskId, ending: Ending, payload: Places) {
         let Some(task) = self.tasks.get(id).filter(|task| task.stage == Stage::Given) else { return };
         task.fetch = None;
-        let ending = if task.kind.is_flush() { told(&mut self.untold, task, ending) } else { ending };
+        let ending = if task.kind.is_flush() { reported(&mut self.unreported, task, ending) } else { ending };
         let Some(answer) = task.kind.answer(&self.config, &ending, payload.len()) else {
             if !payload.is_empty() {
                 self.up.push_back(Up::Pushed(id));
@@ -147,12 +147,12 @@ impl Target {
     }
 }
 
-/// What a flush that ended so is answered. The failure of one that may be a copy is `untold`, and the next one has it again: of
-/// what is lost the store tells once, and somebody must have heard it who waits for an answer.
-fn told(untold: &mut Option<Ending>, task: &Task, ending: Ending) -> Ending {
+/// What a flush that ended so is answered. The failure of one that may be a copy is `unreported`, and the next flush reports it
+/// again: the store reports a loss once, and an initiator that waits for an answer must have received it.
+fn reported(unreported: &mut Option<Ending>, task: &Task, ending: Ending) -> Ending {
     match ending.status {
-        CHECK_CONDITION => *untold = task.is_again.then_some(ending),
-        GOOD if !task.is_again => return untold.take().unwrap_or(ending),
+        CHECK_CONDITION => *unreported = task.is_again.then_some(ending),
+        GOOD if !task.is_again => return unreported.take().unwrap_or(ending),
         _ => {}
     }
     ending

@@ -210,9 +210,9 @@ fn a_flush_that_ended_well_or_never_began_is_executed_again() {
     session.finish();
 }
 
-/// What the store has lost it tells once, and nobody may hear what a late copy is answered.
+/// The store reports a loss once, and nobody may wait for what a late copy is answered.
 #[test]
-fn what_a_late_copy_of_a_flush_was_told_the_next_flush_is_told_again() {
+fn what_a_late_copy_of_a_flush_reports_the_next_flush_reports_again() {
     let mut session = Session::new(4);
     let mut flush = |tag, status| {
         session.receive(&ata(tag, &Registers::new(wire::ata::Command::FlushCacheExt, 0, 0), &[]));
@@ -223,7 +223,7 @@ fn what_a_late_copy_of_a_flush_was_told_the_next_flush_is_told_again() {
         section.command & wire::ata::status::ERR == 0
     };
     assert!(flush(1, 0) && !flush(1, 2), "a copy finds that something was lost");
-    assert!(!flush(2, 0), "it is told who waits");
+    assert!(!flush(2, 0), "who waits receives it");
     assert!(flush(3, 0) && !flush(3, 2) && !flush(4, 2) && flush(5, 0), "and once");
     session.finish();
 }
