@@ -550,6 +550,8 @@ impl World {
         self.front.stop(&self.net);
         self.aim(Aim::Leave, "the cores end", |world| world.front.is_over())?;
         if let Some(back) = &mut self.back {
+            // Its process ends, with whatever its sessions were sending.
+            self.front.die();
             back.is_left(&self.plan);
             self.aim(Aim::Leave, "the second daemon is left", |world| {
                 world.back.as_mut().is_some_and(Back::is_alone)
