@@ -170,8 +170,10 @@ fn run_step(
         }
         Step::Tidy => tidy::run(),
         Step::Tests => {
-            suite::run(&["--skip", SOAK], threads(), summary)?;
-            run_tests(cargo().args(["test", "--workspace", "--locked", "--doc", "--quiet"]), summary)
+            let programs = suite::run(&["--skip", SOAK], threads(), summary);
+            let examples =
+                run_tests(cargo().args(["test", "--workspace", "--locked", "--doc", "--quiet"]), summary);
+            programs.and(examples)
         }
         Step::Fuzz => fuzz::run_all(options.fuzz_seconds),
         Step::Release => {

@@ -190,6 +190,8 @@ pub(crate) struct Core<I: Io> {
     pushed: Vec<TaskId>,
     /// Sends of this turn have ended in it.
     has_sent: bool,
+    /// What it sent at the end of its last turn has left something to be begun: it does not sleep before the next.
+    is_unsettled: bool,
     /// Connections that end because their session is reinstated: serial number, and who waits for it where.
     reinstatements: Vec<(u64, usize, Key)>,
 }
@@ -301,6 +303,7 @@ impl<I: Io> Core<I> {
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
             has_sent: false,
+            is_unsettled: false,
             reinstatements: Vec::new(),
         }
     }
@@ -357,9 +360,16 @@ impl<I: Io> Core<I> {
 
     fn wait(&mut self) -> Wait {
         let is_ready = self.io.is_ready() || !self.own.is_empty();
-        if is_ready || !self.to_serve.is_empty() || !self.budget.is_idle() || self.may_widen() {
+        if is_ready
+            || self.is_unsettled
+            || !self.to_serve.is_empty()
+            || !self.budget.is_idle()
+            || self.may_widen()
+        {
             return Wait::No;
         }
+        let is_begun = self.used_lanes.is_empty() || self.poller.hurries();
+        debug_assert!(is_begun, "a core is about to sleep that has not begun what its tasks asked for");
         let now = self.io.now();
         let next = self.drain.as_ref().map_or(self.next_tick, |drain| drain.until.min(self.next_tick));
         let until = |time: Time| time.since(now).max(Duration::from_millis(1));
@@ -378,6 +388,7 @@ impl<I: Io> Core<I> {
 
     /// One turn: completions, messages, then everything that became ready goes out together.
     pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I::Line>>) {
+        self.is_unsettled = false;
         let mut work = if self.run_all() { Work::Own } else { Work::None };
         for completion in completions.drain(..) {
             work = work.max(kind::work(completion.tag));
@@ -414,6 +425,9 @@ impl<I: Io> Core<I> {
         if std::mem::take(&mut self.has_sent) {
             // It is work, whether it is reported at once or by a completion: of that a core is not to sleep sooner.
             self.poller.turned(now, Work::Other);
+            // What has left may have given tasks their next step, and others their buffers.
+            self.is_unsettled =
+                !self.used_lanes.is_empty() || !self.starved.is_empty() || !self.to_flush.is_empty();
         }
         if work != Work::None {
             self.io.worked();

@@ -108,6 +108,11 @@ impl Poller {
         self.spun
     }
 
+    /// Whether something does not wait for an event alone.
+    pub fn hurries(&self) -> bool {
+        self.hurry
+    }
+
     /// Something waits for another core without a message to come: look again soon.
     pub fn hurry(&mut self, hurry: bool) {
         self.hurry = hurry;

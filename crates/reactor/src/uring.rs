@@ -37,7 +37,7 @@ const SPINS_PER_CLOCK: u32 = 8;
 
 /// So many reads are submitted together, and do not wait for the end of the turn: the device works on them while those behind
 /// them are prepared.
-const READS_AT_ONCE: u32 = 4;
+const READS_AT_ONCE: usize = 4;
 
 /// Receives and reads in one turn that there is room for from the start.
 const FILLS_AT_START: usize = 256;
@@ -62,10 +62,10 @@ pub struct Uring {
     now: Time,
     /// Turns in a row that found nothing to do, up to [`SPINS_PER_CLOCK`].
     spins: u32,
-    /// Reads that were queued since the last turn, or since some were submitted.
-    reads: u32,
+    /// Reads that are still to be queued.
+    reads: Vec<squeue::Entry>,
     is_closing: bool,
-    /// What is still to be queued behind everything else: receives and reads, and the rest of a send that was cut short.
+    /// What is still to be queued behind everything else: receives, and the rest of a send that was cut short.
     fills: Vec<squeue::Entry>,
     hot: Hot,
     direct: Direct,
@@ -87,7 +87,7 @@ impl Uring {
             ready: Vec::with_capacity(FILLS_AT_START),
             now: clock(),
             spins: 0,
-            reads: 0,
+            reads: Vec::with_capacity(READS_AT_ONCE),
             is_closing: false,
             fills: Vec::with_capacity(FILLS_AT_START),
             hot: Hot::new(),
@@ -108,7 +108,7 @@ impl Uring {
         let entry = entry(&mut self.requests, index, &mut self.arena).user_data(u64::from(index));
         self.in_flight += 1;
         match kind {
-            Kind::Fill => self.fills.push(entry),
+            Kind::Fill => self.reads.push(entry),
             Kind::Accept
             | Kind::Connect { .. }
             | Kind::Receive { .. }
@@ -173,9 +173,16 @@ impl Uring {
         }
     }
 
+    fn queue_reads(&mut self) {
+        let mut reads = std::mem::take(&mut self.reads);
+        reads.drain(..).for_each(|entry| self.push(&entry));
+        self.reads = reads;
+    }
+
     /// Queues what receives and reads behind everything else: a peer has its answer before we look for what it sends
     /// next.
     fn queue_fills(&mut self) {
+        self.queue_reads();
         while !self.fills.is_empty() {
             // SAFETY: as in `push`.
             if unsafe { self.ring.submission().push_multiple(&self.fills) }.is_ok() {
@@ -420,8 +427,14 @@ impl Io for Uring {
     }
 
     fn send_now(&mut self, socket: Handle, bytes: &[u8], segments: &[Segment]) -> Option<Result<u32, Errno>> {
-        let takes = self.hot.takes_send_now();
-        takes.then(|| self.direct.send(socket.0, &self.arena, bytes, segments)).flatten()
+        if !self.hot.takes_send_now() {
+            return None;
+        }
+        let sent = self.direct.send(socket.0, &self.arena, bytes, segments);
+        if sent.is_none() {
+            self.hot.has_not_sent();
+        }
+        sent
     }
 
     fn watch(&mut self, descriptor: Handle, tag: Tag) {
@@ -465,10 +478,8 @@ impl Io for Uring {
                 }
             }
         });
-        self.reads += 1;
-        if self.reads == READS_AT_ONCE {
-            self.reads = 0;
-            self.queue_fills();
+        if self.reads.len() == READS_AT_ONCE {
+            self.queue_reads();
             self.enter(Wait::No);
         }
     }
@@ -532,7 +543,6 @@ impl Io for Uring {
         if !self.hot.turn(wait, self.now) {
             self.cool_down();
         }
-        self.reads = 0;
         self.queue_fills();
         // After the last look at completions: one of a wake-up that came late would leave nothing armed to sleep on.
         self.arm_wake();

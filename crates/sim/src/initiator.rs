@@ -32,7 +32,7 @@ use wire::{Cdb, Places};
 /// How long an abort or a reset may take before the connection is given up.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// The most blocks of one command.
-const BLOCKS_MAX: u32 = 512;
+const BLOCKS_MAX: u32 = 1200;
 const CONNECT: u64 = 3;
 /// Ends of commands that are looked at twice.
 const GOOD_WORD: &str = "good";

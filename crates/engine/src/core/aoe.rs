@@ -343,7 +343,7 @@ impl<I: Io> Core<I> {
         let machine = Transport::Aoe(Box::new(target));
         let mut conn = Connection::new(machine, facts, Phase::Serving, None);
         // What it was told in an earlier session nobody remembers: a needless error is better than a lie.
-        conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0, received: 0, reported_at: 0 });
+        conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0, received: 0, reported_at: None });
         conn.reach = vec![Reach::No; self.views.len()];
         conn.framed_at = self.io.now();
         let key = self.connections.insert(conn);

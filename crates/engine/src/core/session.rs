@@ -37,20 +37,25 @@ pub(crate) struct LunState {
     /// Those of them whose report is known to have been received: to a session with its name that comes back the others are
     /// reported again.
     pub(super) received: u64,
-    /// How many commands had come to the connection when `losses` were reported.
-    pub(super) reported_at: u64,
+    /// How many commands had come to the connection when the report of `losses` was sent; `None`: it has not been.
+    pub(super) reported_at: Option<u64>,
 }
 
 impl LunState {
-    /// What a flush answers after so many losses, when so many commands have come to the connection: whether some are new.
+    /// What a flush answers after so many losses, when so many commands have come to the connection: whether some are new,
+    /// or were reported by a flush that has not been answered.
     pub(super) fn report(&mut self, losses: u64, commands: u64) -> bool {
-        if self.losses == losses {
+        if self.losses == losses && (self.reported_at.is_some() || self.losses == self.received) {
             return false;
         }
         self.received = self.received_by(commands);
-        self.reported_at = commands;
-        self.losses = losses;
+        (self.losses, self.reported_at) = (losses, None);
         true
+    }
+
+    /// The answer that reports them is sent, when so many commands have come to the connection.
+    pub(super) fn has_reported(&mut self, commands: u64) {
+        self.reported_at = Some(commands);
     }
 
     /// What was reported last will not be sent: the next flush reports all that is not known to have been received.
@@ -62,7 +67,8 @@ impl LunState {
     /// may have been sent before the report came, but no more of them than the window had room for: what came after these was
     /// sent by who had seen the report, since answers arrive in order.
     pub(super) fn received_by(&self, commands: u64) -> u64 {
-        if commands > self.reported_at + u64::from(QUEUE_DEPTH) { self.losses } else { self.received }
+        let is_received = self.reported_at.is_some_and(|at| commands > at + u64::from(QUEUE_DEPTH));
+        if is_received { self.losses } else { self.received }
     }
 }
 
@@ -292,7 +298,7 @@ impl<I: Io> Core<I> {
                 nexus,
                 losses,
                 received: losses,
-                reported_at: 0,
+                reported_at: None,
             });
             conn.lun_list.push(lun_bytes(*number));
         }

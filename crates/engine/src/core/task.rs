@@ -611,6 +611,7 @@ impl<I: Io> Core<I> {
         // While nobody has told where its data belongs, nothing behind it can be read.
         let is_unplaced = task.command.unsolicited_bytes > 0 && task.asked_bytes == 0;
         self.trace_task_end(key, &ending);
+        self.send_report(key);
         if is_unplaced || !self.holds_back(connection, wire, ending) {
             self.down(connection, Down::End { task: wire, ending: to_wire(ending) });
         }

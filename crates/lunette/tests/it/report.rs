@@ -291,7 +291,7 @@ fn every_figure_is_told_as_a_share_of_a_ceiling() {
     // From the right: names on the left have commas.
     let column = |name: &str| heading.iter().position(|title| *title == name).expect("a column");
     let of_ceiling = |figure: &str| column(&format!("{figure}_of_ceiling"));
-    let mut rows = 0;
+    let (mut rows, mut counted) = (0, 0);
     for fields in lines {
         rows += 1;
         assert_eq!(fields[column("errors")], "0", "{fields:?}");
@@ -312,12 +312,14 @@ fn every_figure_is_told_as_a_share_of_a_ceiling() {
             let share = fields[of_ceiling(figure)].parse::<f64>().ok();
             // The system counts a process's time in ticks of 10 ms: a short run may have used none, nor its ceiling.
             let is_uncounted = figure.ends_with("_cpu") && share.is_none_or(|share| share == 0.0);
+            counted += u32::from(figure.ends_with("_cpu") && share > Some(0.0));
             assert!(
                 if is_there && !is_ceiling { is_uncounted || share > Some(0.0) } else { share.is_none() },
                 "{figure}: {fields:?}"
             );
         }
     }
+    assert!(counted > 0, "all together take more than a tick: {csv}");
     // Two targets, two schedulings, digests and numbers of LUNs; reads are a line, both directions three.
     assert_eq!(rows, 2 * 8 * (1 + 3), "{csv}");
 }

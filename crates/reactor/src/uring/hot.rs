@@ -92,6 +92,11 @@ impl Hot {
         takes
     }
 
+    /// What [`Hot::takes_send_now`] let through was not to be sent so.
+    pub(super) fn has_not_sent(&mut self) {
+        self.sends_left += 1;
+    }
+
     #[cfg(test)]
     pub(super) fn heat(&mut self, socket: i32) {
         self.is_on = true;

@@ -404,12 +404,12 @@ fn reads_go_to_the_device_while_others_are_prepared() {
     ring.turn(Wait::No, &mut completions);
     let file = tempfile::tempfile().unwrap();
     (&file).write_all(&pattern(1 << 16)).unwrap();
-    let many = u64::from(READS_AT_ONCE) + 1;
+    let many = READS_AT_ONCE as u64 + 1;
     let places: Vec<Places> = (0..many).map(|_| ring.arena.take(4096).unwrap()).collect();
     for (into, number) in places.iter().zip(0..many) {
         ring.read(Handle(file.as_raw_fd()), number * 4096, into, Tag(number));
-        let waiting = (number + 1) % u64::from(READS_AT_ONCE);
-        assert_eq!((ring.fills.len() as u64, ring.ring.submission().len()), (waiting, 0));
+        let waiting = (number as usize + 1) % READS_AT_ONCE;
+        assert_eq!((ring.reads.len(), ring.ring.submission().len()), (waiting, 0));
     }
     while (completions.len() as u64) < many {
         ring.turn(Wait::Forever, &mut completions);

@@ -75,6 +75,32 @@ fn lun_numbers_come_back() {
     assert_eq!(lun_number(0x0000_0001_0000_0000), None);
 }
 
+fn unit_with_losses() -> LunState {
+    let nexus = NexusUnit::new(scsi::NexusId(1), vec![5, 1], 1, false);
+    LunState { number: 0, unit: 0, nexus, losses: 0, received: 0, reported_at: None }
+}
+
+#[test]
+fn a_report_that_waits_to_be_sent_is_not_received_however_many_commands_come() {
+    let mut lun = unit_with_losses();
+    assert!(lun.report(1, 10));
+    assert_eq!(lun.received_by(1000), 0, "it may never be sent");
+    lun.has_reported(1000);
+    assert_eq!(lun.received_by(1000 + u64::from(QUEUE_DEPTH)), 0, "the window had room for as many");
+    assert_eq!(lun.received_by(1001 + u64::from(QUEUE_DEPTH)), 1);
+}
+
+#[test]
+fn a_flush_is_not_good_while_another_has_yet_to_report_the_loss() {
+    let mut lun = unit_with_losses();
+    assert!(lun.report(1, 10));
+    assert!(lun.report(1, 10), "the first may be aborted");
+    lun.has_reported(11);
+    assert!(!lun.report(1, 12));
+    lun.take_back();
+    assert!(lun.report(1, 13));
+}
+
 /// RFC 7143 sections 4.6.3.3 and 11.14.
 #[test]
 fn a_logout_is_answered_when_no_task_can_write_any_more() {

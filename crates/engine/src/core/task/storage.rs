@@ -1,6 +1,6 @@
 //! Steps that move data: to and from the unit's store, and to the initiator.
 
-use super::{State, to_wire};
+use super::{State, Task, to_wire};
 use crate::core::Core;
 use crate::core::budget::{Rest, bytes};
 use crate::core::trace::is_traced;
@@ -177,6 +177,18 @@ impl<I: Io> Core<I> {
                 Err(StoreError::Lost)
             }
             Ok(_) | Err(_) => outcome,
+        }
+    }
+
+    /// A task ends: what it reports of losses its initiator has with what it is answered.
+    pub(super) fn send_report(&mut self, key: Key) {
+        let Some(Task { reports: Some(unit), connection: Some(connection), .. }) = self.tasks.get(key) else {
+            return;
+        };
+        let (unit, Some(conn)) = (*unit, self.connections.get_mut(*connection)) else { return };
+        let commands = conn.facts.tally.commands;
+        if let Some(lun) = conn.luns.iter_mut().find(|lun| lun.unit == unit) {
+            lun.has_reported(commands);
         }
     }
 

@@ -151,7 +151,7 @@ impl Target {
 /// again: the store reports a loss once, and an initiator that waits for an answer must have received it.
 fn reported(unreported: &mut Option<Ending>, task: &Task, ending: Ending) -> Ending {
     match ending.status {
-        CHECK_CONDITION => *unreported = task.is_again.then_some(ending),
+        CHECK_CONDITION if task.is_again => _ = unreported.get_or_insert(ending),
         GOOD if !task.is_again => return unreported.take().unwrap_or(ending),
         _ => {}
     }
