@@ -139,6 +139,8 @@ pub(crate) struct Net {
     pub(crate) faults: Faults,
     /// What disks have lost that nobody has looked at.
     pub(crate) losses: Vec<Loss>,
+    /// Who had counted earlier losses is gone.
+    pub(crate) forgets_losses: bool,
     pub(crate) ethernet: Option<Ethernet>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     next_event: u64,
@@ -158,6 +160,7 @@ impl Net {
             disks: Vec::new(),
             faults: Faults::NONE,
             losses: Vec::new(),
+            forgets_losses: false,
             ethernet: None,
             events: BinaryHeap::new(),
             next_event: 0,

@@ -317,6 +317,11 @@ impl Registers {
         self.owed[initiator][unit] = None;
     }
 
+    /// Nobody has to report what was lost until now.
+    pub(crate) fn forget_losses(&mut self) {
+        self.owed.iter_mut().for_each(|units| units.fill(None));
+    }
+
     /// A disk does not keep what a block holds.
     ///
     /// # Errors
@@ -339,7 +344,8 @@ impl Registers {
                     one.id.0
                 ));
             }
-            if one.start > before && one.is_sure && !one.is_lost {
+            // POWER ON has said of those before that they may be lost.
+            if one.start > before && one.end > self.crashed && one.is_sure && !one.is_lost {
                 let owed = self.owed.iter_mut().zip(&self.known).filter(|(_, known)| **known);
                 for owed in owed.map(|(units, _)| &mut units[unit]) {
                     *owed = Some(owed.map_or(one.end, |before| before.min(one.end)));
@@ -364,7 +370,7 @@ impl Registers {
     pub(crate) fn crash(&mut self, now: Time, loses: bool) {
         self.crashed = now;
         self.known.fill(false);
-        self.owed.iter_mut().for_each(|units| units.fill(None));
+        self.forget_losses();
         for candidates in self.units.iter_mut().flatten() {
             let open = candidates.iter().filter(|one| one.goes_on());
             let again: Vec<Candidate> = open

@@ -636,6 +636,9 @@ impl World {
 
     fn look_at_losses(&mut self) -> Result<(), String> {
         let net = &mut *self.net.borrow_mut();
+        if std::mem::take(&mut net.forgets_losses) {
+            self.registers.borrow_mut().forget_losses();
+        }
         for loss in net.losses.drain(..) {
             let words = [loss.unit as u64, loss.block as u64, u64::from(loss.is_gone)];
             net.trace.note(net.now, &words, || {
