@@ -53,9 +53,12 @@ impl LunState {
         true
     }
 
-    /// The answer that reports them is sent, when so many commands have come to the connection.
-    pub(super) fn has_reported(&mut self, commands: u64) {
-        self.reported_at = Some(commands);
+    /// The answer that reports so many losses is sent, when so many commands have come to the connection. More of them may
+    /// have been found since, which another answer reports.
+    pub(super) fn has_reported(&mut self, losses: u64, commands: u64) {
+        if losses == self.losses {
+            self.reported_at = Some(commands);
+        }
     }
 
     /// What was reported last will not be sent: the next flush reports all that is not known to have been received.

@@ -50,8 +50,8 @@ pub(super) struct Task {
     pub(super) state: State,
     /// The unit whose store it flushes.
     flushes: Option<u32>,
-    /// The unit whose losses it reports when it ends.
-    reports: Option<u32>,
+    /// The unit whose losses it reports when it ends, and how many.
+    reports: Option<(u32, u64)>,
     /// How much of the data-out has been asked for.
     pub(super) asked_bytes: u32,
     /// Not all has come that was asked for, for which there is time until then: the transport has the buffer.

@@ -85,7 +85,7 @@ fn a_report_that_waits_to_be_sent_is_not_received_however_many_commands_come() {
     let mut lun = unit_with_losses();
     assert!(lun.report(1, 10));
     assert_eq!(lun.received_by(1000), 0, "it may never be sent");
-    lun.has_reported(1000);
+    lun.has_reported(1, 1000);
     assert_eq!(lun.received_by(1000 + u64::from(QUEUE_DEPTH)), 0, "the window had room for as many");
     assert_eq!(lun.received_by(1001 + u64::from(QUEUE_DEPTH)), 1);
 }
@@ -95,10 +95,12 @@ fn a_flush_is_not_good_while_another_has_yet_to_report_the_loss() {
     let mut lun = unit_with_losses();
     assert!(lun.report(1, 10));
     assert!(lun.report(1, 10), "the first may be aborted");
-    lun.has_reported(11);
+    lun.has_reported(1, 11);
     assert!(!lun.report(1, 12));
     lun.take_back();
-    assert!(lun.report(1, 13));
+    assert!(lun.report(1, 13) && lun.report(2, 14));
+    lun.has_reported(1, 15);
+    assert!(lun.report(2, 16), "the second loss has yet to be reported");
 }
 
 /// RFC 7143 sections 4.6.3.3 and 11.14.

@@ -173,7 +173,7 @@ impl<I: Io> Core<I> {
         let Some(lun) = conn.luns.iter_mut().find(|lun| lun.unit == unit) else { return outcome };
         match outcome {
             Ok(_) | Err(StoreError::WriteFailed) if lun.report(losses, commands) => {
-                task.reports = Some(unit);
+                task.reports = Some((unit, losses));
                 Err(StoreError::Lost)
             }
             Ok(_) | Err(_) => outcome,
@@ -182,20 +182,23 @@ impl<I: Io> Core<I> {
 
     /// A task ends: what it reports of losses its initiator has with what it is answered.
     pub(super) fn send_report(&mut self, key: Key) {
-        let Some(Task { reports: Some(unit), connection: Some(connection), .. }) = self.tasks.get(key) else {
+        let Some(Task { reports: Some((unit, losses)), connection: Some(connection), .. }) =
+            self.tasks.get(key)
+        else {
             return;
         };
-        let (unit, Some(conn)) = (*unit, self.connections.get_mut(*connection)) else { return };
+        let (unit, losses) = (*unit, *losses);
+        let Some(conn) = self.connections.get_mut(*connection) else { return };
         let commands = conn.facts.tally.commands;
         if let Some(lun) = conn.luns.iter_mut().find(|lun| lun.unit == unit) {
-            lun.has_reported(commands);
+            lun.has_reported(losses, commands);
         }
     }
 
     /// A task is aborted: what it was to report of losses its initiator will not see.
     pub(super) fn take_back_report(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let Some(unit) = task.reports.take() else { return };
+        let Some((unit, _)) = task.reports.take() else { return };
         let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
         if let Some(lun) = conn.and_then(|conn| conn.luns.iter_mut().find(|lun| lun.unit == unit)) {
             lun.take_back();
