@@ -1,7 +1,7 @@
 //! What an administrator writes: a configuration file, or, after a byte 0xff, a LUN SPEC, a size and other options.
 #![no_main]
 
-use engine::config::{Config, Problems, ServeOptions};
+use config::{Config, Problems, ServeOptions};
 use std::path::Path;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,7 +1,7 @@
 //! The place where the admin interface is reached: an address, or a socket in the file system that lives as long as
 //! its daemon.
 
-use engine::config::AdminAddress;
+use config::AdminAddress;
 use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{

@@ -1,7 +1,7 @@
 //! The server, as good and bad clients meet it on both kinds of place.
 
 use admin::{CONNECTIONS_MAX, Listener, Server};
-use engine::config::AdminAddress;
+use config::AdminAddress;
 use engine::cpu::{self, Snapshot, Times};
 use std::io::{Read, Write};
 use std::net::TcpStream;

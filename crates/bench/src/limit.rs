@@ -1,7 +1,7 @@
 //! What held a run back.
 
 use crate::result::{CoreLoad, LinkWait, RunResult, Sample, Side, ThreadLoad};
-use engine::config::show_cores;
+use config::show_cores;
 use std::fmt;
 
 /// From this share of its time on a core or a thread is saturated.

@@ -6,7 +6,7 @@ pub mod json;
 pub mod live;
 
 use crate::job::{Job, Rw, Style};
-use engine::config::format_size;
+use config::format_size;
 
 /// A job in a line, as `randread, 4 KiB, depth 32, 1 job`.
 pub fn describe(job: &Job) -> String {

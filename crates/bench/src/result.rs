@@ -1,7 +1,7 @@
 //! What a run measured: everything that tables, charts, JSON and CSV show.
 
 use crate::job::Job;
-use engine::initiator::Url;
+use config::Url;
 use serde::{Deserialize, Serialize};
 
 /// One run of one job.

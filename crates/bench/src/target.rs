@@ -2,7 +2,8 @@
 
 use crate::job::Job;
 use crate::run;
-use engine::initiator::{self, Url};
+use config::Url;
+use engine::initiator;
 use engine::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
 use std::fmt;
@@ -112,9 +113,8 @@ pub fn open(text: &str, options: &TargetOptions) -> Result<Opened, TargetError> 
 }
 
 fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uring>>, u32), TargetError> {
-    let fault = |error: initiator::url::UrlError| {
-        TargetError::new("the URL of a unit", error.problem(), error.remedy())
-    };
+    let fault =
+        |error: config::UrlError| TargetError::new("the URL of a unit", error.problem(), error.remedy());
     let mut url = Url::given(text).map_err(fault)?;
     url.digests(options.digests.0, options.digests.1).map_err(fault)?;
     let options = RemoteOptions {
@@ -129,8 +129,8 @@ fn open_unit(text: &str, options: &TargetOptions) -> Result<(Arc<dyn Backend<Uri
 }
 
 fn parse_size(name: &str, text: &str) -> Result<u64, TargetError> {
-    let size = engine::config::parse_size(text)
-        .map_err(|error| TargetError::new(name, error, "for example ram:1G"))?;
+    let size =
+        config::parse_size(text).map_err(|error| TargetError::new(name, error, "for example ram:1G"))?;
     match size {
         0 => Err(TargetError::new(name, "it has no size", "give one, as ram:1G")),
         size => Ok(size),

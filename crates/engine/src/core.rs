@@ -26,7 +26,6 @@ pub(crate) use session::LunState;
 
 use crate::access::Directory;
 use crate::balance::{Board, Meter};
-use crate::config::Config;
 use crate::logins::Logins;
 use crate::message::{Asker, Message};
 use crate::poll::{Poller, Work};
@@ -37,6 +36,7 @@ use accept::{Deaf, Newcomer};
 use aoe::{Answered, Interface, Keeper};
 use budget::Budget;
 use buffer::Held;
+use config::Config;
 use connection::{ClosingTarget, Connection};
 use function::Function;
 use gate::{Gate, GateHome};

@@ -1,8 +1,7 @@
 //! The daemon: opens stores, binds portals, starts a thread for each core, and ends them in order.
 
-use crate::access::{self, Directory};
+use crate::access::Directory;
 use crate::balance::Board;
-use crate::config::{ByDevice, Config, Lun, StoreSpec};
 use crate::core::{self, Core, Shared};
 use crate::files::{Files, System};
 use crate::guid;
@@ -14,6 +13,8 @@ use crate::ports::Ports;
 use crate::prober::{self, Watch, Watched};
 use crate::registry::Registry;
 use crate::state;
+use config::names::identity;
+use config::{ByDevice, Config, Lun, StoreSpec};
 use rdma::verbs::Listener;
 use reactor::io::{Handle, Io};
 use reactor::mailbox::{self, Mailbox, Sender};
@@ -339,7 +340,7 @@ fn sockets_end(config: &Config, limit: Option<u64>) -> i32 {
 
 fn bind(config: &Config) -> Result<Vec<Option<TcpListener>>, StartError> {
     let mut patience = PORT_PATIENCE;
-    let mut bind = |portal: &crate::config::Portal| {
+    let mut bind = |portal: &config::Portal| {
         listen(portal.listen, &mut patience, std::thread::sleep).map_err(|error| {
             let fix = match error.kind() {
                 ErrorKind::AddrInUse => "is another target running there? choose another port with --listen",
@@ -350,8 +351,7 @@ fn bind(config: &Config) -> Result<Vec<Option<TcpListener>>, StartError> {
             StartError(format!("cannot listen on {}: {error}; {fix}", portal.listen))
         })
     };
-    let by_tcp =
-        |portal: &crate::config::Portal| (portal.rdma != ByDevice::Only).then(|| bind(portal)).transpose();
+    let by_tcp = |portal: &config::Portal| (portal.rdma != ByDevice::Only).then(|| bind(portal)).transpose();
     config.portals.iter().map(by_tcp).collect()
 }
 
@@ -384,7 +384,7 @@ fn listen(
 
 /// Where portals say so RDMA devices listen, also on a port that TCP has.
 fn listen_by_device(config: &Config, addresses: &[SocketAddr]) -> Result<Vec<Option<Listener>>, StartError> {
-    let listen = |(portal, address): (&crate::config::Portal, &SocketAddr)| {
+    let listen = |(portal, address): (&config::Portal, &SocketAddr)| {
         let by_devices = portal.rdma != ByDevice::No;
         let listener = by_devices.then(|| Listener::new(*address)).transpose();
         listener.map_err(|error| {
@@ -451,7 +451,7 @@ fn unit<I: Io>(
     files: &dyn Files,
 ) -> Unit {
     let lun = &config.luns[index];
-    let identity = access::identity(&lun.serial);
+    let identity = identity(&lun.serial);
     Unit {
         index: u32::try_from(index).unwrap_or(u32::MAX),
         block_bytes: lun.block_bytes,
@@ -481,7 +481,7 @@ fn incarnation<I: Io>(store: &StoreSpec, files: &dyn Files) -> [u8; 16] {
         StoreSpec::File { .. } | StoreSpec::Block { .. } => files.read(Path::new(BOOT_ID)).ok(),
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => None,
     };
-    boot.map_or_else(random::<I>, |boot| access::identity(&String::from_utf8_lossy(&boot)).naa)
+    boot.map_or_else(random::<I>, |boot| identity(&String::from_utf8_lossy(&boot)).naa)
 }
 
 fn random<I: Io>() -> [u8; 16] {

@@ -1,7 +1,7 @@
 //! The GUID of our SRP target ports: given, or made once and kept.
 
-use crate::access::OUI;
 use crate::state::Keeper;
+use config::names::OUI;
 use std::io;
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(crate) fn find_or_make(state_dir: Option<&Path>) -> Result<u64, String> {
     };
     match std::fs::read_to_string(&path) {
         Ok(text) => {
-            let guid = crate::config::parse_guid(text.trim_end());
+            let guid = config::parse_guid(text.trim_end());
             guid.map_err(|_| fault("the GUID of SRP is damaged".into()))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

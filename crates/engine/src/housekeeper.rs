@@ -1,11 +1,11 @@
 //! The thread that does what blocks: it keeps reservation state in the state directory, and opens network interfaces
 //! again.
 
-use crate::config::AoeInterface;
 use crate::core::Shared;
 use crate::files::Files;
 use crate::message::{InterfaceMessage, Message};
 use crate::state::Keeper;
+use config::AoeInterface;
 use reactor::mailbox::Sender;
 use reactor::packet::{Line, Socket};
 use scsi::{Damaged, Home};

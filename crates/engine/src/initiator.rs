@@ -1,19 +1,15 @@
-//! The initiator role: [`url`] names a unit of a target, [`session`] is one session with it that survives the loss of
+//! The initiator role: [`session`] is one session with it that survives the loss of
 //! its connection, [`client`] drives a session on the caller's thread. What carries a connection's commands, iSCSI,
 //! iSER or SRP, is in `carrier`; nobody else knows.
 
 mod carrier;
 pub mod client;
+mod destination;
 mod frames;
-mod redact;
-mod secrets;
 pub mod session;
-pub mod url;
 
 pub use client::{Client, discover};
-pub use redact::{redact, redact_all};
-pub use secrets::SecretFiles;
-pub use url::Url;
+pub use destination::{Destination, resolve};
 
 use std::time::Duration;
 

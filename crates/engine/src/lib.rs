@@ -1,11 +1,10 @@
-//! The core loop: joins transports, device server and stores, and holds the configuration.
+//! The core loop: joins transports, device server and stores.
 //!
-//! [`config`] turns text into a verified [`config::Config`]; [`Daemon`] serves it with one `core` thread for each core.
+//! [`Daemon`] serves a verified [`config::Config`] with one `core` thread for each core.
 #![forbid(unsafe_code)]
 
 mod access;
 mod balance;
-pub mod config;
 pub mod copy;
 mod core;
 pub mod cpu;
@@ -13,11 +12,11 @@ pub mod daemon;
 mod files;
 mod frame;
 mod guid;
+mod host;
 mod housekeeper;
 pub mod initiator;
 pub mod limited;
 mod logins;
-mod memory;
 mod message;
 mod opening;
 pub mod poll;
@@ -33,3 +32,4 @@ mod transport;
 pub mod world;
 
 pub use daemon::Daemon;
+pub use host::Host;

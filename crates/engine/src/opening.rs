@@ -1,9 +1,10 @@
 //! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
 
-use crate::config::{HugePages, IMAGE_REMEDY, Lun, StoreSpec, image_problem};
+use crate::host::{IMAGE_REMEDY, image_problem};
 use crate::initiator::Options;
-use crate::memory::Room;
 use crate::remote::{self, RemoteOptions};
+use config::memory::Room;
+use config::{HugePages, Lun, StoreSpec};
 use reactor::io::Io;
 use reactor::memory::Pages;
 use reactor::uring::Uring;
@@ -41,7 +42,7 @@ type Pending = mpsc::Receiver<(Lun, Attempt)>;
 pub(crate) fn open_all(luns: &mut [Lun]) -> Vec<Opened> {
     let losses: Arc<[Arc<AtomicU64>]> = luns.iter().map(|_| Arc::default()).collect();
     let counted = losses.clone();
-    choose_pages(luns, crate::memory::room());
+    choose_pages(luns, config::memory::room());
     let attempts = attempt_all(luns, PATIENCE, move |index, lun| open_store(lun, &counted[index]));
     let each = luns.iter().zip(attempts).zip(&*losses);
     each.map(|((lun, (attempt, pending)), losses)| opened(lun, attempt, pending, losses.clone())).collect()
@@ -177,7 +178,7 @@ fn open_store(lun: &mut Lun, losses: &Arc<AtomicU64>) -> Attempt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, ServeOptions};
+    use config::{Config, ServeOptions};
     use std::sync::Barrier;
     use std::sync::atomic::Ordering;
 

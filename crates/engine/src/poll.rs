@@ -1,6 +1,6 @@
 //! When to spin and when to sleep.
 
-use crate::config::Poll;
+use config::Poll;
 use proto::time::Time;
 use reactor::io::Wait;
 use std::time::Duration;

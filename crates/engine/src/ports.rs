@@ -1,8 +1,8 @@
 //! SCSI target ports: one for each protocol in each portal group of a target. iSCSI over TCP and iSER are one protocol
 //! here, and so are all channels of SRP.
 
-use crate::access::{group_of, srp_port, srp_target};
-use crate::config::Config;
+use config::names::srp_port;
+use config::{Config, TargetPort};
 use scsi::unit::{Port, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -60,7 +60,7 @@ impl Ports {
     pub(crate) fn hidden(&self, config: &Config, lun: usize, initiator: &str, from: IpAddr) -> Vec<u16> {
         let is_shown = |target: &usize| {
             let target = &config.targets[*target];
-            let group = group_of(target, initiator, from);
+            let group = target.group_of(initiator, from);
             let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&target.luns);
             let is_let_in = group.map_or(target.groups.is_empty(), |group| !group.deny);
             is_let_in && luns.iter().any(|(_, shown)| *shown == lun)
@@ -77,35 +77,20 @@ impl Ports {
     }
 }
 
-/// How many there are.
-pub(crate) fn count(config: &Config) -> usize {
-    named(config).len()
-}
-
 /// All of them, without their identifiers, in the order of their names.
 fn named(config: &Config) -> Vec<(usize, Port)> {
-    let mut ports = Vec::new();
-    for (index, target) in config.targets.iter().enumerate() {
-        let mut groups = BTreeMap::<u16, (bool, bool)>::new();
-        for portal in &target.portals {
-            let (group, transports) = (config.portals[*portal].group, config.portals[*portal].transports);
-            let (iscsi, srp) = groups.entry(group).or_default();
-            *iscsi |= transports.any_iscsi();
-            *srp |= transports.srp && srp_target(config, *portal) == Some(index);
-        }
-        let device = &target.name;
-        for (group, (iscsi, srp)) in groups {
-            if iscsi {
-                ports
-                    .push((index, port(format!("{device},t,0x{group:04x}"), group, device, Protocol::Iscsi)));
-            }
-            if srp {
-                let identifier = srp_port(config.srp_guid.unwrap_or_default());
-                let name = format!("{device},srp,0x{group:04x}");
-                ports.push((index, port(name, group, device, Protocol::Srp { identifier })));
-            }
-        }
-    }
+    let name = |made: TargetPort| {
+        let TargetPort { target, group, is_srp } = made;
+        let device = &config.targets[target].name;
+        let port = if is_srp {
+            let identifier = srp_port(config.srp_guid.unwrap_or_default());
+            port(format!("{device},srp,0x{group:04x}"), group, device, Protocol::Srp { identifier })
+        } else {
+            port(format!("{device},t,0x{group:04x}"), group, device, Protocol::Iscsi)
+        };
+        (target, port)
+    };
+    let mut ports: Vec<(usize, Port)> = config.target_ports().into_iter().map(name).collect();
     ports.sort_by(|(_, one), (_, other)| one.name.cmp(&other.name));
     ports
 }

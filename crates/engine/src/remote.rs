@@ -16,10 +16,9 @@ mod vigil;
 pub use geometry::Geometry;
 pub use identity::Identity;
 
-use crate::config::format_size;
 use crate::initiator::session::{OutageLog, Session};
-use crate::initiator::url::Destination;
-use crate::initiator::{Client, Options, Url};
+use crate::initiator::{Client, Destination, Options, resolve};
+use config::{Url, format_size};
 use continuity::Continuity;
 use geometry::Modes;
 use lane::RemoteLane;
@@ -95,7 +94,7 @@ pub fn open(url: &Url, options: &RemoteOptions) -> Result<Arc<RemoteStore>, Open
     };
     url.check_unit().map_err(|error| fault(error.problem().to_string(), error.remedy()))?;
     let unreached = "is the target running, and may this initiator use it?";
-    let addresses = url.resolve().map_err(|error| fault(error.to_string(), "check the host's name"))?;
+    let addresses = resolve(url).map_err(|error| fault(error.to_string(), "check the host's name"))?;
     let mut client = Client::connect(url, &options.initiator)
         .map_err(|error| fault(error.problem().to_string(), unreached))?;
     let geometry = Geometry::learn(|cdb, bytes| client.command(cdb, bytes, &[]))

@@ -18,8 +18,8 @@ pub(crate) mod initiator;
 pub(crate) mod peer;
 
 use crate::Daemon;
-use crate::config::{Config, ServeOptions};
 use crate::opening::Opened;
+use config::{Config, ServeOptions};
 use daemon::Url;
 use reactor::io::{Completion, Tag};
 use reactor::uring::Uring;

@@ -6,7 +6,7 @@ mod device;
 pub(crate) use device::{DEPTHS, DeviceChannel};
 
 use crate::access::Directory;
-use crate::config::Transports;
+use config::Transports;
 use proto::aoe::target::Target as AoeTarget;
 use proto::iscsi::target::{Target as IscsiTarget, TargetConfig};
 use proto::iser::target::Target as IserTarget;

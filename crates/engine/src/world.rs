@@ -1,7 +1,6 @@
 //! The cores of a target for whoever turns them himself, one at a time, over an [`Io`] of his own: no thread, no clock and no
 //! socket but what that is. Nothing in a core knows the difference.
 
-use crate::config::Config;
 use crate::core::{Core, Shared};
 use crate::daemon::{Listening, Units, open_interfaces, share};
 pub use crate::files::{Created, Files};
@@ -9,6 +8,7 @@ use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
 use crate::opening::Opened;
 use crate::state::Keeper;
+use config::Config;
 use reactor::io::{Completion, Handle, Io, Wait};
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::packet::Setup;

@@ -16,9 +16,9 @@ mod daemon {
 #[path = "../../lunette/tests/support/initiator.rs"]
 mod initiator;
 
+use config::{Config, ServeOptions};
 use daemon::Url;
 use engine::Daemon;
-use engine::config::{Config, ServeOptions};
 use initiator::{Initiator, Login, write_cdb};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;

@@ -9,7 +9,7 @@ use crate::inquiry::InquiryArguments;
 use crate::report::ReportArguments;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
-use engine::config::ServeOptions;
+use config::ServeOptions;
 use std::path::PathBuf;
 
 /// Serves memory, files and block devices as SCSI disks over iSCSI, iSER and SRP.

@@ -1,6 +1,6 @@
 //! What `serve` prints when it is ready: what is served, and lines to paste into initiators.
 
-use engine::config::{ByDevice, Config, Group, Poll, Portal, Target, show_cores};
+use config::{ByDevice, Config, Group, Poll, Portal, Target, show_cores};
 use engine::daemon::UnitSummary;
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
@@ -217,7 +217,7 @@ mod tests {
     fn shown_with_admin(text: &str, addresses: &[&str], failed: Option<&str>, admin: Option<&str>) -> String {
         let config = Config::from_toml(text, Path::new("lunette.toml")).unwrap_or_else(|p| panic!("{p}"));
         let addresses: Vec<SocketAddr> = addresses.iter().map(|a| a.parse().expect("an address")).collect();
-        let unit = |lun: &engine::config::Lun| UnitSummary {
+        let unit = |lun: &config::Lun| UnitSummary {
             name: lun.name.clone(),
             store: "ram, 1 GiB".into(),
             size_bytes: 1 << 30,

@@ -10,8 +10,8 @@ use bench::result::RunResult;
 use bench::run::{AdminClient, CpuSource, Watch, check, run as measure, writes};
 use bench::target::{Opened, TargetOptions, open};
 use clap::{ArgGroup, Args, ValueEnum};
-use engine::config::{format_size, parse_cores, parse_duration, parse_size};
-use engine::initiator::Url;
+use config::Url;
+use config::{format_size, parse_cores, parse_duration, parse_size};
 use output::Outputs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -239,7 +239,7 @@ impl BenchArguments {
     /// The way to the first target that there is a way to.
     fn portal(&self) -> Option<SocketAddr> {
         let url = self.targets.iter().find_map(|text| Url::given(text).ok())?;
-        url.resolve().ok()?.first()?.address()
+        engine::initiator::resolve(&url).ok()?.first()?.address()
     }
 
     fn cpu_source(&self) -> Result<Option<CpuSource>, Failure> {

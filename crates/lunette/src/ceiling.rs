@@ -3,7 +3,7 @@
 use crate::{Failure, say, signals};
 use bench::ceiling::{BLOCK_BYTES, Ceiling, CeilingOptions, SIZE_BYTES};
 use clap::{Args, ValueEnum};
-use engine::config::{format_size, parse_cores, parse_size, show_cores};
+use config::{format_size, parse_cores, parse_size, show_cores};
 use std::net::SocketAddr;
 
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ mod progress;
 
 use crate::Failure;
 use clap::Args;
-use engine::config::{format_size, parse_size};
+use config::{format_size, parse_size};
 use engine::copy::{self, CopyError, PIECE_BYTES_MAX, PIECES_MAX, Progress};
 use open::{Medium, destination, source};
 use progress::Bar;

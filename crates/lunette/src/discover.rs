@@ -3,7 +3,8 @@
 use crate::Failure;
 use crate::inquiry::printable;
 use clap::Args;
-use engine::initiator::{Options, Url, discover};
+use config::Url;
+use engine::initiator::{Options, discover};
 use serde::Serialize;
 use std::fmt::Write as _;
 

@@ -17,9 +17,9 @@ mod signals;
 use arguments::{Arguments, Command, Serve, one_line};
 use banner::{Running, banner};
 use clap::Parser as _;
+use config::{Checked, Problems, ServeOptions};
+use config::{redact, redact_all};
 use engine::Daemon;
-use engine::config::{Checked, Problems, ServeOptions};
-use engine::initiator::{redact, redact_all};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::fmt::Display;
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
 }
 
 fn check(file: &Path) -> ExitCode {
-    let Checked { config, warnings } = match Checked::from_file(file) {
+    let Checked { config, warnings } = match Checked::from_file(file, &engine::Host) {
         Ok(checked) => checked,
         Err(problems) => return refuse(&problems),
     };

@@ -10,7 +10,7 @@ use crate::initiator::{Protocol, SRP_GUID};
 use crate::kernel::{Kernel, seed_random};
 use crate::net::{Event, Net, Odds, Shared};
 use crate::trace::Trace;
-use engine::config::Config;
+use config::Config;
 use engine::world::Cores;
 use fastrand::Rng;
 use proto::aoe::initiator::{self as aoe, Outgoing, Put, Source};

@@ -8,7 +8,7 @@ pub use builtin::{BUILTIN, Builtin, builtin};
 pub(crate) use words::{show_poll, show_size};
 
 use crate::job::Poll;
-use engine::config::Problem;
+use config::Problem;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -266,8 +266,8 @@ impl Plan {
                 }
                 (Kind::Spdk(path), pairs)
             }
-            _ if engine::initiator::Url::is_meant(word) => {
-                engine::initiator::Url::given(word).map_err(|error| format!("--peer: {error}"))?;
+            _ if config::Url::is_meant(word) => {
+                config::Url::given(word).map_err(|error| format!("--peer: {error}"))?;
                 (Kind::Url(word.into()), vec![(Store::Ram(0), None)])
             }
             _ => {
@@ -331,7 +331,7 @@ impl Plan {
     fn peer_name(&self, kind: &Kind, store: &Store, link: Option<Link>) -> String {
         let link = link.map(|link| format!(", {link}")).unwrap_or_default();
         let name = match kind {
-            Kind::Url(url) => engine::initiator::Url::shown(url),
+            Kind::Url(url) => config::Url::shown(url),
             Kind::Lunette => format!("Lunette {}{link}", store.word()),
             Kind::Ceiling | Kind::Tgt => format!("tgt {}{link}", store.word()),
             Kind::Vblade => format!("vblade {}{link}", store.word()),

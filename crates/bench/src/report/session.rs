@@ -6,7 +6,7 @@ use super::plan::Plan;
 use super::raw::{Folder, Header, Outcome, Record};
 use super::{Report, facts, output};
 use crate::result::Sample;
-use engine::initiator::redact_all;
+use config::redact_all;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::fs;

@@ -6,7 +6,7 @@ use super::shared::{ERRORS_KEPT, Shared};
 use crate::job::{self, Job};
 use crate::result::VerifyCounts;
 use crate::verify::{Ledger, Reading, Verdict, Writing};
-use engine::config::Poll;
+use config::Poll;
 use engine::cpu::{self, Thread, Times};
 use engine::poll::{Poller, Work};
 use fastrand::Rng;

@@ -3,12 +3,12 @@
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
 use crate::access::QUEUE_DEPTH;
-use crate::config::{Config, Group};
 use crate::limited;
 use crate::logins::{Evicted, Seat};
 use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
 use crate::slots::Key;
+use config::{Config, Group};
 use proto::verbs::{Down, Session, Withdrawal};
 use reactor::io::Io;
 use scsi::nexus::Reach;
@@ -85,7 +85,7 @@ impl<I: Io> Core<I> {
             shared.config.targets.iter().position(|target| target.name.eq_ignore_ascii_case(name))
         };
         let target = match conn.machine.is_srp() {
-            true => conn.facts.portal().and_then(|portal| crate::access::srp_target(&shared.config, portal)),
+            true => conn.facts.portal().and_then(|portal| shared.config.srp_target(portal)),
             false => session.target.as_ref().and_then(named),
         };
         let session = Arc::new(session);
@@ -352,7 +352,7 @@ impl<I: Io> Core<I> {
 pub(super) fn group<'a>(config: &'a Config, facts: &Facts) -> Option<&'a Group> {
     let (session, target) = (facts.session.as_deref()?, facts.target?);
     let Way::Portal { from, .. } = facts.way else { return None };
-    crate::access::group_of(&config.targets[target], &session.initiator, from.ip())
+    config.targets[target].group_of(&session.initiator, from.ip())
 }
 
 /// The name of a session with a target.

@@ -3,10 +3,11 @@
 mod turns;
 
 use super::*;
-use crate::config::ServeOptions;
+use crate::initiator::Destination;
+use crate::initiator::Options;
 use crate::initiator::session::{Command, Ending, Finished, Session};
-use crate::initiator::url::Destination;
-use crate::initiator::{Options, Url};
+use config::ServeOptions;
+use config::Url;
 use proto::iscsi::initiator::Request;
 use proto::time::{Stamp, Time};
 use proto::verbs::Attribute;

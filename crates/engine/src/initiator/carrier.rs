@@ -1,9 +1,8 @@
 //! What carries a session's commands: iSCSI on the stream itself, iSER or SRP on our iWARP, or AoE in frames.
 
-use super::Url;
 use super::frames::Frames;
-use super::url::Protocol;
-use crate::access::identity;
+use config::names::identity;
+use config::{Protocol, Url};
 use proto::aoe::initiator::{self as aoe, Initiator as AoeInitiator};
 use proto::iscsi::initiator::{self as iscsi, Event, Initiator as IscsiInitiator, InitiatorConfig, Request};
 use proto::iscsi::login::Negotiated;

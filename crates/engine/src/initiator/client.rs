@@ -1,8 +1,8 @@
 //! A session on the caller's thread, which waits for every command: for tools, and for what is asked once.
 
 use super::session::{Command, Ending, Finished, Refused, Session};
-use super::url::Protocol;
-use super::{Options, Url, frames};
+use super::{Options, frames};
+use config::{Protocol, Url};
 use proto::aoe::discover::Target;
 use proto::iscsi::initiator::Request;
 use proto::iscsi::login::Negotiated;
@@ -96,7 +96,8 @@ impl Client {
     /// When the host is not found or reached, or the target refuses the login.
     pub fn connect(url: &Url, options: &Options) -> Result<Client, ConnectError> {
         let fault = |problem: &dyn fmt::Display| ConnectError::new(url, problem);
-        let addresses = url.resolve().map_err(|error| fault(&format!("cannot find the host: {error}")))?;
+        let addresses =
+            super::resolve(url).map_err(|error| fault(&format!("cannot find the host: {error}")))?;
         let tries = addresses.len();
         let io = Arena::new(ARENA_BYTES).and_then(|arena| Uring::new(arena, Waker::new()?));
         // One command at a time: over RDMA there is memory for the answer to each that may be in flight.

@@ -14,10 +14,11 @@ mod queue;
 
 pub use queue::COMMANDS_MAX;
 
+use super::Destination;
+use super::Options;
 use super::carrier::Carrier;
 use super::frames::{Frames, Tags};
-use super::url::{Destination, Protocol};
-use super::{Options, Url};
+use config::{Protocol, Url};
 use link::{Left, Link};
 use outage::Outage;
 pub use outage::OutageLog;

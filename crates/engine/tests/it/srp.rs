@@ -1,7 +1,7 @@
 //! Channels of SRP at the daemon, with frames of our own: who goes on beside whom, and what they share.
 
+use config::{Config, ServeOptions};
 use engine::Daemon;
-use engine::config::{Config, ServeOptions};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};

@@ -1,9 +1,10 @@
 //! A session with a unit of an AoE target, and what it answers in words.
 
 use crate::Failure;
+use config::Protocol;
+use config::Url;
 use engine::initiator::client::Reply;
-use engine::initiator::url::Protocol;
-use engine::initiator::{Client, Options, Url};
+use engine::initiator::{Client, Options};
 use std::fmt::Display;
 use wire::aoe::{ErrorCode, Mac, MaskError, Order, OrderKind, Query, QueryKind, Refusal};
 use wire::ata::{Command, Identity, PassThrough, Registers, StatusReturn, error, status};

@@ -3,9 +3,10 @@
 use crate::Failure;
 use bench::contents::content;
 use bench::target::Opened;
-use engine::config::parse_size;
+use config::Url;
+use config::parse_size;
 use engine::copy::End;
-use engine::initiator::{Options, Url};
+use engine::initiator::Options;
 use engine::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
 use rustix::fs::OFlags;

@@ -1,6 +1,6 @@
 //! How far it is: a bar on a terminal, otherwise a line now and then.
 
-use engine::config::format_size;
+use config::format_size;
 use engine::copy::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal as _};

@@ -2,7 +2,7 @@
 
 use super::data::{bit, u8_at, u16_at, u32_at, u64_at};
 use super::rows::{Rows, yes_no};
-use engine::config::format_size;
+use config::format_size;
 use serde::Serialize;
 
 /// Size and shape of the medium.

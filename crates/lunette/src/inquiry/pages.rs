@@ -2,7 +2,7 @@
 
 use super::data::{bit, hex, part, text, u8_at, u16_at, u32_at, u64_at};
 use super::rows::{Rows, list, yes_no};
-use engine::config::format_size;
+use config::format_size;
 use serde::Serialize;
 
 /// The body of a page: what follows its header, if it is the page that was asked for.

@@ -5,7 +5,7 @@ use crate::job::{Job, Poll};
 use crate::limit::{Other, SATURATED, Users, full_link};
 use crate::output::{describe, grouped, megabytes, micros};
 use crate::result::{CoreLoad, Sample};
-use engine::initiator::Url;
+use config::Url;
 use std::collections::VecDeque;
 
 /// Seconds that rates and loads are the mean of: the kernel counts a core's time in hundredths of a second.

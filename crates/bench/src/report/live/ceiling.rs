@@ -5,7 +5,7 @@ use super::link::IN_ORDER;
 use super::{Row, Started};
 use crate::job::Poll;
 use crate::report::plan::show_poll;
-use engine::config::show_cores;
+use config::show_cores;
 use std::path::Path;
 
 /// Starts `lunette ceiling`. It has no store, so that of the row is nothing to it, and a unit behind every number.

@@ -2,7 +2,7 @@
 
 use super::tools::Tools;
 use crate::report::plan::Link as Wish;
-use engine::config::show_cores;
+use config::show_cores;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;

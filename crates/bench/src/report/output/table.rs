@@ -4,7 +4,7 @@ use crate::output::grouped;
 use crate::report::matrix::Axis;
 use crate::report::plan::{Kind, Link, Transport, show_poll};
 use crate::report::{Measurement, Metric, Part, Report, Row, Section, Summary};
-use engine::config::show_cores;
+use config::show_cores;
 
 /// A table.
 pub(super) struct Table {
@@ -186,7 +186,7 @@ pub(super) fn targets(report: &Report<'_>) -> Table {
             Kind::Tgt => "tgt, which sleeps in any scheduling".into(),
             Kind::Vblade => "vblade, which sleeps in any scheduling".into(),
             Kind::Spdk(_) => "SPDK's iscsi_tgt, which spins in any scheduling".into(),
-            Kind::Url(url) => engine::initiator::redact(url),
+            Kind::Url(url) => config::redact(url),
         };
         let store = match target.kind {
             Kind::Lunette | Kind::Tgt | Kind::Vblade | Kind::Spdk(_) => target.store.to_string(),

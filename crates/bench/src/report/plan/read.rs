@@ -6,8 +6,8 @@ use super::{
 };
 use crate::job::Poll;
 use crate::run::{DEPTH_MAX, THREADS_MAX};
-use engine::config::Problem;
-use engine::initiator::redact;
+use config::Problem;
+use config::redact;
 use std::path::Path;
 use std::time::Duration;
 use toml::Spanned;
@@ -269,7 +269,7 @@ impl<'a, 't> Table<'a, 't> {
         for key in self.entries.keys() {
             let name: &str = key.get_ref();
             if !self.asked.contains(&name) {
-                let fix = engine::config::suggest(name, self.asked.iter().copied());
+                let fix = config::suggest(name, self.asked.iter().copied());
                 faults.add(&self.path_of(&redact(name)), key.span().start, Fault::new("unknown key", fix));
             }
         }

@@ -20,7 +20,7 @@ impl Fault {
 pub(super) fn known<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Fault> {
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
-        let fix = engine::config::suggest(text, words.iter().map(|(word, _)| *word));
+        let fix = config::suggest(text, words.iter().map(|(word, _)| *word));
         Fault::new(format!("`{text}` is not known"), fix)
     })
 }
@@ -71,7 +71,7 @@ pub(super) fn shared(text: &str) -> Result<bool, Fault> {
 }
 
 pub(super) fn url(text: &str) -> Result<String, Fault> {
-    match engine::initiator::Url::given(text) {
+    match config::Url::given(text) {
         Ok(_) => Ok(text.into()),
         Err(error) => Err(Fault::new(error.problem(), error.remedy())),
     }
@@ -96,7 +96,7 @@ pub(super) fn block_size(text: &str) -> Result<u32, Fault> {
 }
 
 fn size(text: &str) -> Result<u64, Fault> {
-    engine::config::parse_size(text).map_err(|error| split(&error))
+    config::parse_size(text).map_err(|error| split(&error))
 }
 
 /// `what; fix`.
@@ -108,7 +108,7 @@ fn split(error: &str) -> Fault {
 /// `5s`, `500ms`, `2m`.
 pub(super) fn duration(text: &str) -> Result<Duration, Fault> {
     const HOUR: Duration = Duration::from_secs(3600);
-    let time = engine::config::parse_duration(text).map_err(|error| split(&error))?;
+    let time = config::parse_duration(text).map_err(|error| split(&error))?;
     match time {
         time if time <= HOUR => Ok(time),
         _ => Err(Fault::new(format!("`{text}` is long"), "choose up to 1h")),

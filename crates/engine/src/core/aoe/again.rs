@@ -11,12 +11,12 @@
 //! does not begin.
 
 use super::{Interface, SESSIONS_MAX};
-use crate::config::Config;
 use crate::core::{Core, kind};
 use crate::housekeeper::Job;
 use crate::limited;
 use crate::message::{InterfaceMessage, Message, Way};
 use crate::slots::Key;
+use config::Config;
 use proto::aoe::target::{COPIES_WITHIN, Sight, Target, Written};
 use proto::time::Time;
 use proto::verbs::Down;

@@ -1,8 +1,8 @@
 //! Writes of one unit from several addresses, on the loopback interface, while its store is slow.
 
-use crate::config::AoeInterface;
 use crate::frame;
 use crate::testing::{HeldStore, serve};
+use config::AoeInterface;
 use reactor::io::{Io, Wait};
 use reactor::memory::Arena;
 use reactor::packet::{Packets, Setup, open};

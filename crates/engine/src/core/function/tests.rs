@@ -1,8 +1,8 @@
 //! Task management while a store is slow.
 
-use crate::config::Group;
 use crate::testing::initiator::{Initiator, Login, write_cdb};
 use crate::testing::{HeldStore, serve};
+use config::Group;
 
 const BLOCK: u32 = 512;
 const ABORT_TASK: u8 = 1;

@@ -1,11 +1,11 @@
 //! Sessions over real sockets, which are moved between cores all the while.
 
 use crate::Daemon;
-use crate::config::{Config, ServeOptions};
 use crate::message::Message;
 use crate::registry::Registry;
 use crate::testing::daemon::Url;
 use crate::testing::initiator::{Initiator, Login, Pdu, Response, write_cdb};
+use config::{Config, ServeOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::sync::Arc;

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::Daemon;
-use crate::config::{Group, Transports};
 use crate::testing::daemon::Url;
 use crate::testing::initiator::{Initiator, Login, Pdu, write_cdb};
 use crate::testing::peer::{self, Command, Nexus};
 use crate::testing::{HeldStore, serve};
+use config::{Group, Transports};
 use proto::verbs::Attribute;
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;

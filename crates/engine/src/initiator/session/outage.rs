@@ -1,6 +1,6 @@
 //! What is known of a target that is not there: since when and why, when it is tried again, and what the log has of it.
 
-use crate::initiator::Url;
+use config::Url;
 use proto::time::Time;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

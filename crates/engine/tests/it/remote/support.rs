@@ -1,8 +1,9 @@
 //! Targets in this process.
 
+use config::Url;
+use config::{Config, ServeOptions};
 use engine::Daemon;
-use engine::config::{Config, ServeOptions};
-use engine::initiator::{Options, Url};
+use engine::initiator::Options;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;

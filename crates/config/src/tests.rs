@@ -490,7 +490,7 @@ fn a_machine_without_identity_needs_serial_numbers() {
 
 #[test]
 fn the_examples_of_the_manual_are_good() {
-    let manual = include_str!("../../../../docs/configuration.md");
+    let manual = include_str!("../../../docs/configuration.md");
     let examples: Vec<&str> =
         manual.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert_eq!(examples.len(), 2);

@@ -2,7 +2,7 @@
 
 use super::problems::{Collector, Fault, suggest};
 use super::raw::{At, Place, RawLun, Switch, Text};
-use crate::initiator::redact;
+use super::redact;
 
 /// Kinds of store.
 const STORES: [&str; 8] = ["ram", "null", "file", "block", "iscsi", "iser", "srp", "aoe"];

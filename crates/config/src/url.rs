@@ -5,7 +5,6 @@ use super::redact::{ends_word, redact};
 use super::secrets::SecretFiles;
 use proto::iscsi::chap::{Algorithm, Identity};
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 use wire::aoe::Address;
@@ -36,25 +35,6 @@ pub enum Protocol {
     Srp,
     /// ATA over Ethernet.
     Aoe,
-}
-
-/// Where a target is to be found.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Destination {
-    /// At this address.
-    Address(SocketAddr),
-    /// On the Ethernet of the interface with this name.
-    Interface(String),
-}
-
-impl Destination {
-    /// The address, if it is one.
-    pub fn address(&self) -> Option<SocketAddr> {
-        match self {
-            Destination::Address(address) => Some(*address),
-            Destination::Interface(_) => None,
-        }
-    }
 }
 
 impl Protocol {
@@ -115,7 +95,7 @@ pub struct Url {
     pub secret_files: SecretFiles,
     /// The only algorithm of CHAP to be used; without CHAP there is no session then.
     pub chap: Option<Algorithm>,
-    /// Our iSCSI name, instead of what [`super::Options`] say; our SRP port identifier begins with what it makes.
+    /// Our iSCSI name, instead of the usual one; our SRP port identifier begins with what it makes.
     pub initiator_name: Option<String>,
     /// CRC32C over headers.
     pub header_digest: bool,
@@ -125,7 +105,7 @@ pub struct Url {
     pub crc: bool,
     /// SRP may send data of writes inside commands.
     pub immediate: bool,
-    /// How long a command waits for a target that is lost, instead of what [`super::Options`] say.
+    /// How long a command waits for a target that is lost, instead of the usual time.
     pub give_up_after: Option<Duration>,
 }
 
@@ -172,24 +152,8 @@ impl Url {
         Url::parse(text).map_or_else(|_| redact(text), |url| url.to_string())
     }
 
-    /// Addresses of the host, in the resolver's order. May block.
-    ///
-    /// # Errors
-    /// When the name does not resolve.
-    pub fn resolve(&self) -> std::io::Result<Vec<Destination>> {
-        if self.protocol == Protocol::Aoe {
-            return Ok(vec![Destination::Interface(self.host.clone())]);
-        }
-        let addresses: Vec<Destination> =
-            (self.host.as_str(), self.port).to_socket_addrs()?.map(Destination::Address).collect();
-        if addresses.is_empty() {
-            return Err(std::io::Error::other("the name has no address"));
-        }
-        Ok(addresses)
-    }
-
     /// The unit's shelf and slot; `None` with other protocols than AoE, and for discovery.
-    pub(crate) fn shelf_slot(&self) -> Option<Address> {
+    pub fn shelf_slot(&self) -> Option<Address> {
         let target = self.target.as_deref().filter(|_| self.protocol == Protocol::Aoe)?;
         target.parse().ok()
     }
@@ -213,9 +177,9 @@ impl Url {
     }
 
     /// The target's port identifier in SRP: its id_ext and ioc_guid, which are the same.
-    pub(crate) fn srp_port(&self) -> [u8; 16] {
+    pub fn srp_port(&self) -> [u8; 16] {
         let guid = self.target.as_deref().and_then(|guid| u64::from_str_radix(guid, 16).ok());
-        crate::access::srp_port(guid.unwrap_or_default())
+        super::names::srp_port(guid.unwrap_or_default())
     }
 
     /// Asks for digests, over headers and over data, also where the URL does not.
@@ -614,7 +578,6 @@ mod tests {
         assert_eq!((url.protocol, url.host.as_str(), url.lun), (Protocol::Aoe, "eth0.7", Some(0)));
         assert_eq!(url.shelf_slot(), Some(Address { shelf: 258, slot: 3 }));
         assert_eq!(url.to_string(), "aoe://eth0.7/258.3");
-        assert_eq!(url.resolve().expect("it"), [Destination::Interface("eth0.7".into())]);
         assert_eq!(good("aoe://eth0").target, None);
         for (wrong, remedy) in [
             ("aoe:///1.1", "ip link"),
@@ -676,10 +639,8 @@ mod tests {
         let url = good("iscsi://[fe80::1]:3261/iqn.2026-11.io.lunette:a/0");
         assert_eq!((url.host.as_str(), url.port), ("fe80::1", 3261));
         assert_eq!(url.to_string(), "iscsi://[fe80::1]:3261/iqn.2026-11.io.lunette:a/0");
-        assert_eq!(
-            good("iscsi://[::1]").resolve().expect("an address"),
-            [Destination::Address("[::1]:3260".parse().unwrap())]
-        );
+        let default = good("iscsi://[::1]");
+        assert_eq!((default.host.as_str(), default.port), ("::1", 3260));
         assert!(fault("iscsi://fe80::1/").contains("brackets"));
         assert!(fault("iscsi://[::1/").contains("not closed"));
         assert!(fault("iscsi://[::1]x").contains("no port"));

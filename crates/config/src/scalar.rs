@@ -1,8 +1,8 @@
 //! Single values: sizes, times, core lists, addresses, names.
 
+use super::Url;
 use super::problems::Fault;
 use super::{AdminAddress, Network};
-use crate::initiator::Url;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -131,8 +131,7 @@ pub(super) fn core_list(text: &str, usable: &[usize]) -> Result<Vec<usize>, Faul
 
 /// `all` or `0,2-3`, out of the cores that this process may use; or what is wrong, and how to mend it.
 pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
-    let usable = reactor::topology::usable_cores().map_err(|error| error.to_string())?;
-    core_list(text, &usable).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
+    core_list(text, &super::verify::usable_cores()).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
 
 /// `0,2-3`.
@@ -174,7 +173,7 @@ pub(super) fn guid(text: &str) -> Result<u64, Fault> {
 }
 
 /// 16 hexadecimal digits; or what is wrong, and how to mend it.
-pub(crate) fn parse_guid(text: &str) -> Result<u64, String> {
+pub fn parse_guid(text: &str) -> Result<u64, String> {
     guid(text).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
 

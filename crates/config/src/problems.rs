@@ -1,7 +1,7 @@
 //! What is wrong with a configuration: all of it at once, each with its place and its cure.
 
 use super::raw::Place;
-use crate::initiator::redact_all;
+use super::redact_all;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -81,13 +81,16 @@ impl std::error::Error for Problems {}
 
 /// What is wrong with a value and how to mend it, before the place is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Fault {
-    pub(super) what: String,
-    pub(super) fix: String,
+pub struct Fault {
+    /// What is wrong.
+    pub what: String,
+    /// How to mend it.
+    pub fix: String,
 }
 
 impl Fault {
-    pub(super) fn new(what: impl Into<String>, fix: impl Into<String>) -> Fault {
+    /// A fault of both.
+    pub fn new(what: impl Into<String>, fix: impl Into<String>) -> Fault {
         Fault { what: what.into(), fix: fix.into() }
     }
 }

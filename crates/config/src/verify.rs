@@ -5,7 +5,6 @@ use super::raw::*;
 use super::scalar;
 use super::targets;
 use super::*;
-use crate::initiator::url::UrlError;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -55,7 +54,8 @@ fn process_id() -> &'static str {
     })
 }
 
-fn usable_cores() -> Vec<usize> {
+/// Cores that this process may run on.
+pub(super) fn usable_cores() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
         Err(_) => (0..std::thread::available_parallelism().map_or(1, |n| n.get())).collect(),
@@ -113,7 +113,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         logins_max: logins_max?,
         srp_guid: srp_guid?,
     };
-    let ports = crate::ports::count(&config);
+    let ports = config.target_ports().len();
     if ports > usize::from(u16::MAX) {
         let place = Place { path: "target".into(), offset: Some(0) };
         let what = format!("{ports} target ports: one for each target, portal group and protocol");

@@ -2,27 +2,41 @@
 //! holds and every value is in range; nothing after that can fail for reasons of syntax.
 //!
 //! `file` and `options` read the two sources into one raw form, `verify` and `targets` make a [`Config`] of it, and
-//! [`diff`] says how to get from one [`Config`] to another.
+//! [`diff`] says how to get from one [`Config`] to another. [`Url`] names a unit of a target; what may be secrets in text
+//! that is shown is left out by [`redact`].
+//!
+//! It reads files, and nothing else of the machine; what else the machine has, a [`Host`] says.
+#![forbid(unsafe_code)]
 
 mod aoe;
 mod diff;
 mod file;
+mod groups;
+pub mod memory;
+pub mod names;
 mod options;
+mod ports;
 mod problems;
 mod raw;
+mod redact;
 mod scalar;
+mod secrets;
 mod spec;
 mod targets;
+mod url;
 mod verify;
 mod warnings;
 
 pub use diff::{StepOfChange, diff};
 pub use options::ServeOptions;
-pub use problems::{Problem, Problems, suggest};
-pub(crate) use scalar::parse_guid;
-pub use scalar::{format_size, parse_cores, parse_duration, parse_size, show_cores};
+pub use ports::TargetPort;
+pub use problems::{Fault, Problem, Problems, suggest};
+pub use redact::{redact, redact_all};
+pub use scalar::{format_size, parse_cores, parse_duration, parse_guid, parse_size, show_cores};
+pub use secrets::SecretFiles;
+pub use url::{Protocol, Url, UrlError};
+pub use warnings::Host;
 
-use crate::initiator::Url;
 use proto::iscsi::chap::Algorithm;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -107,8 +121,8 @@ impl Checked {
         options::config(options)
     }
 
-    /// Reads and verifies a file, also against this machine: what it names may not be here.
-    pub fn from_file(path: &Path) -> Result<Checked, Problems> {
+    /// Reads and verifies a file, also against a machine: what it names may not be there.
+    pub fn from_file(path: &Path, host: &dyn Host) -> Result<Checked, Problems> {
         let text = options::load(path)?;
         let mut problems = problems::Collector::new(Some((path, &text)));
         let machine = verify::Machine::here(path.parent());
@@ -118,19 +132,11 @@ impl Checked {
         let mut questions = problems::Collector::new(Some((path, &text)));
         if let Some(raw) = &raw {
             warnings::lasting(raw, &config, &mut questions);
-            warnings::absent(raw, &config, &mut questions);
+            warnings::absent(raw, &config, host, &mut questions);
         }
         Ok(Checked { config, warnings: questions.warnings() })
     }
 }
-
-/// What is wrong with an image that is served as a disk.
-pub(crate) fn image_problem(path: &Path, format: &str) -> String {
-    format!("{}: this is a {format} image: initiators see its bytes, and not the disk in it", path.display())
-}
-
-/// What helps against that.
-pub(crate) const IMAGE_REMEDY: &str = "make a raw one of it: qemu-img convert -O raw";
 
 /// How idle cores wait for work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -373,11 +379,6 @@ impl std::fmt::Debug for Chap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Chap").field("user", &self.user).finish_non_exhaustive()
     }
-}
-
-/// The secret in a file that only its owner may read, which `key` names; else what is wrong, and how to mend it.
-pub(crate) fn secret_of_file(path: &Path, base: &Path, key: &str) -> Result<Vec<u8>, (String, String)> {
-    targets::read_secret(path, base, key).map_err(|fault| (fault.what, fault.fix))
 }
 
 #[cfg(test)]

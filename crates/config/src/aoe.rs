@@ -17,7 +17,7 @@ const BLOCK_BYTES: u32 = 512;
 
 impl Lun {
     /// What it is called where it is served by AoE. The block size of a unit elsewhere is known only once it is open.
-    pub(crate) fn export(&self) -> Option<Address> {
+    pub fn export(&self) -> Option<Address> {
         self.aoe.filter(|_| self.block_bytes == BLOCK_BYTES)
     }
 }

@@ -74,8 +74,8 @@ fn identity(
             return Err(UrlError::new(problem, "keep one of them"));
         }
         (false, None) => secret,
-        (true, Some(path)) => crate::config::secret_of_file(&path, base, source.file)
-            .map_err(|(problem, remedy)| UrlError::new(problem, remedy))?,
+        (true, Some(path)) => super::targets::read_secret(&path, base, source.file)
+            .map_err(|fault| UrlError::new(fault.what, fault.fix))?,
         // A secret alone is nobody's.
         (true, None) if name.is_empty() => return Ok(None),
         (true, None) => variable(source.secret).unwrap_or_default().into_bytes(),

@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 
 /// Memory that there is, and who says so.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Room {
-    pub(crate) bytes: u64,
-    pub(crate) said_by: PathBuf,
+pub struct Room {
+    /// Bytes of it.
+    pub bytes: u64,
+    /// The file that says so.
+    pub said_by: PathBuf,
 }
 
 /// The least of all limits; `None` if nothing is known.
-pub(crate) fn room() -> Option<Room> {
+pub fn room() -> Option<Room> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     limits(&groups, read).chain(available(read)).min_by_key(|room| room.bytes)

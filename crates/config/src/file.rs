@@ -3,7 +3,7 @@
 use super::ByDevice;
 use super::problems::{Collector, Fault, suggest};
 use super::raw::*;
-use crate::initiator::redact;
+use super::redact;
 use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

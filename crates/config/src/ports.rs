@@ -1,0 +1,42 @@
+//! SCSI target ports that a configuration makes: one for each protocol in each portal group of a target. iSCSI over TCP
+//! and iSER are one protocol here.
+
+use super::Config;
+use std::collections::BTreeMap;
+
+/// A target port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TargetPort {
+    /// Index of its target.
+    pub target: usize,
+    /// Target portal group tag.
+    pub group: u16,
+    /// SRP's, else that of iSCSI.
+    pub is_srp: bool,
+}
+
+impl Config {
+    /// The target that is reached by SRP through a portal: the first that has it.
+    pub fn srp_target(&self, portal: usize) -> Option<usize> {
+        self.targets.iter().position(|target| target.portals.contains(&portal))
+    }
+
+    /// All target ports, by target and group.
+    pub fn target_ports(&self) -> Vec<TargetPort> {
+        let mut ports = Vec::new();
+        for (target, settings) in self.targets.iter().enumerate() {
+            let mut groups = BTreeMap::<u16, (bool, bool)>::new();
+            for portal in &settings.portals {
+                let (group, transports) = (self.portals[*portal].group, self.portals[*portal].transports);
+                let (iscsi, srp) = groups.entry(group).or_default();
+                *iscsi |= transports.any_iscsi();
+                *srp |= transports.srp && self.srp_target(*portal) == Some(target);
+            }
+            for (group, (iscsi, srp)) in groups {
+                let is_there = [(false, iscsi), (true, srp)].into_iter().filter(|(_, is_there)| *is_there);
+                ports.extend(is_there.map(|(is_srp, _)| TargetPort { target, group, is_srp }));
+            }
+        }
+        ports
+    }
+}

@@ -1,0 +1,174 @@
+//! What is questionable about a configuration that is right in itself. Some of it every start logs; what this machine
+//! lacks, `lunette check` finds before the daemon does.
+
+use super::groups::matches;
+use super::problems::{Collector, Fault};
+use super::raw::*;
+use super::*;
+use std::os::unix::fs::PermissionsExt as _;
+
+/// What a configuration asks of the machine that is to serve it; a fault says what is not here, or not for this user.
+pub trait Host {
+    /// Whether huge pages can be had.
+    fn huge_pages(&self) -> Result<(), Fault>;
+    /// Whether a LUN's store can be opened.
+    fn store(&self, lun: &Lun) -> Result<(), Fault>;
+    /// Whether the address can be listened on, by TCP unless RDMA devices alone listen there.
+    fn address(&self, listen: SocketAddr, rdma: ByDevice) -> Result<(), Fault>;
+    /// Whether there is an RDMA device that listens at a portal which is meant for them.
+    fn devices(&self, rdma: ByDevice) -> Result<(), Fault>;
+    /// Whether there is such a network interface.
+    fn interface(&self, name: &str) -> Result<(), Fault>;
+    /// Whether files can be made in a folder.
+    fn folder(&self, path: &Path) -> Result<(), Fault>;
+}
+
+/// What no start fails for.
+pub(super) fn lasting(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
+    memory(raw, config, problems);
+    secrets(raw, problems);
+    for (raw, target) in raw.targets.iter().zip(&config.targets) {
+        groups(raw, target, problems);
+    }
+}
+
+/// What is not here, or not for this user.
+pub(super) fn absent(raw: &Raw, config: &Config, host: &dyn Host, problems: &mut Collector<'_>) {
+    for (raw, lun) in raw.luns.iter().zip(&config.luns) {
+        if let StoreSpec::Ram { huge_pages: HugePages::Always, .. } = lun.store {
+            let place = raw.huge_pages.as_ref().map_or(&raw.place, |at| &at.place);
+            problems.check(place, host.huge_pages());
+        }
+        if let Some(at) = [&raw.file, &raw.block, &raw.url].into_iter().flatten().next() {
+            problems.check(&at.place, host.store(lun));
+        }
+    }
+    for (raw, portal) in raw.portals.iter().zip(&config.portals) {
+        let place = raw.listen.as_ref().map_or(&raw.place, |at| &at.place);
+        problems.check(place, host.address(portal.listen, portal.rdma));
+        problems.check(raw.rdma.as_ref().map_or(&raw.place, |at| &at.place), host.devices(portal.rdma));
+    }
+    for (raw, interface) in raw.aoe.iter().zip(&config.aoe) {
+        problems.check(&raw.place, host.interface(&interface.name));
+    }
+    if let (Some(at), Some(folder)) = (&raw.state_dir, &config.state_dir) {
+        problems.check(&at.place, writable(host, folder));
+    }
+    match (&raw.admin, &config.admin) {
+        (Some(at), Some(AdminAddress::Tcp(listen))) => {
+            problems.check(&at.place, host.address(*listen, ByDevice::No));
+        }
+        (Some(at), Some(AdminAddress::Unix(path))) => {
+            problems.check(&at.place, path.parent().map_or(Ok(()), |path| host.folder(path)));
+        }
+        (_, None) | (None, Some(_)) => {}
+    }
+}
+
+/// A folder that is made if it is not there.
+fn writable(host: &dyn Host, path: &Path) -> Result<(), Fault> {
+    path.ancestors().find(|path| path.exists()).map_or(Ok(()), |path| host.folder(path))
+}
+
+/// Disks in memory that fill up end the daemon where there is less memory.
+fn memory(raw: &Raw, config: &Config, problems: &mut Collector<'_>) {
+    let disks = raw.luns.iter().zip(&config.luns).filter_map(|(raw, lun)| match lun.store {
+        StoreSpec::Ram { size, .. } => Some((size, raw.ram.as_ref()?)),
+        StoreSpec::Null { .. }
+        | StoreSpec::File { .. }
+        | StoreSpec::Block { .. }
+        | StoreSpec::Remote { .. } => None,
+    });
+    let disks: Vec<(u64, &At<String>)> = disks.collect();
+    let all = disks.iter().fold(0, |all: u64, (size, _)| all.saturating_add(*size));
+    let Some(((_, largest), room)) = disks.iter().max_by_key(|(size, _)| *size).zip(memory::room()) else {
+        return;
+    };
+    if all > room.bytes {
+        let what = format!(
+            "disks in memory have {} together, and this process may use {} ({}): when they fill, the kernel ends it",
+            format_size(all),
+            rounded(room.bytes),
+            room.said_by.display()
+        );
+        problems.add(
+            &largest.place,
+            Fault::new(what, "choose smaller sizes, or raise the limit (MemoryMax= of systemd)"),
+        );
+    }
+}
+
+/// `1.9 GiB`, of a size that is not round.
+fn rounded(bytes: u64) -> String {
+    match bytes {
+        0..0x4000_0000 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// Secrets in a file that others than its owner may use.
+fn secrets(raw: &Raw, problems: &mut Collector<'_>) {
+    let Some(path) = problems.path() else { return };
+    let mode = path.metadata().map_or(0, |metadata| metadata.permissions().mode());
+    if mode & 0o077 == 0 {
+        return;
+    }
+    let groups = raw.targets.iter().flat_map(|target| &target.groups);
+    let chap = groups.filter_map(|group| group.chap.as_ref());
+    let inline = chap.flat_map(|chap| [&chap.secret, &chap.mutual_secret]).flatten();
+    let has_secret = |url: &&At<String>| {
+        let user = url.value.rsplit_once('@').is_some_and(|(user, _)| user.contains('%'));
+        user || url.value.contains("target_password=")
+    };
+    let urls = raw.luns.iter().filter_map(|lun| lun.url.as_ref()).filter(has_secret);
+    let shown = path.display().to_string();
+    for at in inline.chain(urls) {
+        let what = format!("a secret in a file that others than its owner may use (mode {:o})", mode & 0o777);
+        problems.add(&at.place, Fault::new(what, format!("chmod 600 {shown}, or give secret_file")));
+    }
+}
+
+/// Groups whose members all match one before.
+fn groups(raw: &RawTarget, target: &Target, problems: &mut Collector<'_>) {
+    for (index, (raw_group, group)) in raw.groups.iter().zip(&target.groups).enumerate() {
+        let Some(first) = target.groups.iter().take(index).position(|before| covers(before, group)) else {
+            continue;
+        };
+        let place = |raw: &RawGroup| raw.name.as_ref().map_or(raw.place.clone(), |at| at.place.clone());
+        let before = raw.groups.get(first).map_or(String::new(), |raw| problems.locate(&place(raw)));
+        let what = format!(
+            "this group is never reached: all that it matches, `{}` matches first, at {before}",
+            target.groups[first].name
+        );
+        problems.add(&place(raw_group), Fault::new(what, "move it before that one, or remove it"));
+    }
+}
+
+/// Whether a group matches every initiator that the other one matches; in doubt, it does not.
+fn covers(group: &Group, other: &Group) -> bool {
+    let is_all = |pattern: &String| pattern.chars().all(|c| c == '*');
+    // A pattern as a name: its `*` stands for any length, which `?` does not match.
+    let holds = |pattern: &String, name: &String| {
+        pattern == name || (matches(pattern, name) && !(name.contains('*') && pattern.contains('?')))
+    };
+    let names = group.initiators.is_empty()
+        || group.initiators.iter().any(is_all)
+        || !other.initiators.is_empty()
+            && other
+                .initiators
+                .iter()
+                .all(|name| group.initiators.iter().any(|pattern| holds(pattern, name)));
+    let is_within = |network: &Network| {
+        let fits = |wide: &Network| {
+            wide.prefix <= network.prefix
+                && wide.address.is_ipv4() == network.address.is_ipv4()
+                && wide.contains(network.address)
+        };
+        group.networks.iter().any(fits)
+    };
+    let all = |bits: &str| bits.parse().is_ok_and(|address| is_within(&Network { address, prefix: 0 }));
+    let networks = group.networks.is_empty()
+        || (all("0.0.0.0") && all("::"))
+        || !other.networks.is_empty() && other.networks.iter().all(is_within);
+    names && networks
+}
