@@ -2,7 +2,7 @@
 
 use admin::{CONNECTIONS_MAX, Listener, Server};
 use config::AdminAddress;
-use engine::cpu::{self, Snapshot, Times};
+use reactor::cpu::{self, Snapshot, Times};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;

@@ -3,8 +3,7 @@
 use crate::job::Job;
 use crate::run;
 use config::Url;
-use engine::initiator;
-use engine::remote::{self, RemoteOptions};
+use initiator::remote::{self, RemoteOptions};
 use reactor::uring::Uring;
 use std::fmt;
 use std::fs::File;

@@ -28,7 +28,6 @@ use crate::access::Directory;
 use crate::balance::{Board, Meter};
 use crate::logins::Logins;
 use crate::message::{Asker, Message};
-use crate::poll::{Poller, Work};
 use crate::ports::Ports;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
@@ -48,6 +47,7 @@ use rdma::verbs::{Devices, Happened, Listener};
 use reactor::io::{Completion, Handle, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
 use reactor::packet::{Line, Socket};
+use reactor::poll::{Poll, Poller, Work};
 use scsi::storage::StoreError;
 use scsi::{Publish, View};
 use std::collections::{BTreeMap, VecDeque};
@@ -246,7 +246,11 @@ impl<I: Io> Core<I> {
         let (targets, portals) = (shared.config.targets.len(), shared.config.portals.len());
         let exports = aoe::exports(&shared.config);
         let keepers = aoe::keepers(&shared.config, me);
-        let poller = Poller::new(shared.config.poll);
+        let poller = Poller::new(match shared.config.poll {
+            config::Poll::Adaptive => Poll::Adaptive,
+            config::Poll::Always => Poll::Always,
+            config::Poll::Never => Poll::Never,
+        });
         let stall_nanos = shared.config.stall_timeout.as_nanos() as u64;
         Core {
             me,
@@ -380,7 +384,7 @@ impl<I: Io> Core<I> {
             || !self.deviceless.is_empty()
             || !self.deaf_to_devices.is_empty()
             || self.devices.as_ref().is_some_and(Devices::wants_ticks)
-            || crate::limited::is_owed()
+            || reactor::limited::is_owed()
             || self.lanes.iter().any(|lane| lane.wants_ticks());
         let timer = if is_timed { Some(next) } else { self.next_look().map(|look| look.max(next)) };
         self.poller.wait(now, timer.map(until))
@@ -575,7 +579,7 @@ impl<I: Io> Core<I> {
         }
         self.tick_lanes();
         self.balance(now);
-        crate::limited::tell();
+        reactor::limited::tell();
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             self.close_all();
         }

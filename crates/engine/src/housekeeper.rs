@@ -118,7 +118,7 @@ impl<L: Line> Housekeeper<L> {
         let Some(dir) = &self.state_dir else { return state.is_empty() };
         let path = reservations_path(dir, &self.serials[unit as usize]);
         let Err(error) = keeper.replace(&path, state, is_final) else { return true };
-        crate::limited!(
+        reactor::limited!(
             "reservations that could not be kept",
             tracing::Level::ERROR,
             path = %path.display(),
@@ -126,7 +126,7 @@ impl<L: Line> Housekeeper<L> {
             "reservations could not be kept: is the state directory writable?"
         );
         if !keeper.is_settled() {
-            crate::limited!(
+            reactor::limited!(
                 "kept state that may not be durable",
                 tracing::Level::ERROR,
                 path = %path.display(),

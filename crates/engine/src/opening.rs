@@ -1,10 +1,10 @@
 //! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
 
 use crate::host::{IMAGE_REMEDY, image_problem};
-use crate::initiator::Options;
-use crate::remote::{self, RemoteOptions};
 use config::memory::Room;
 use config::{HugePages, Lun, StoreSpec};
+use initiator::Options;
+use initiator::remote::{self, RemoteOptions};
 use reactor::io::Io;
 use reactor::memory::Pages;
 use reactor::uring::Uring;

@@ -51,7 +51,7 @@ impl Keeper {
     pub(crate) fn settle(&mut self) {
         for (path, state) in std::mem::take(&mut self.unsettled) {
             match self.put(&path, &state) {
-                Ok(()) => crate::limited!(
+                Ok(()) => reactor::limited!(
                     "kept state that is durable now",
                     tracing::Level::WARN,
                     path = %path.display(),

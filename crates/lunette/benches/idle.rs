@@ -3,7 +3,7 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use engine::cpu;
+use reactor::cpu;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use support::daemon::Daemon;

@@ -239,7 +239,7 @@ impl BenchArguments {
     /// The way to the first target that there is a way to.
     fn portal(&self) -> Option<SocketAddr> {
         let url = self.targets.iter().find_map(|text| Url::given(text).ok())?;
-        engine::initiator::resolve(&url).ok()?.first()?.address()
+        initiator::resolve(&url).ok()?.first()?.address()
     }
 
     fn cpu_source(&self) -> Result<Option<CpuSource>, Failure> {

@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::inquiry::printable;
 use clap::Args;
 use config::Url;
-use engine::initiator::{Options, discover};
+use initiator::{Options, discover};
 use serde::Serialize;
 use std::fmt::Write as _;
 

@@ -4,13 +4,16 @@
 //! a [`wire::Span`] lent to the kernel is unusable until its completion has returned; an arena buffer that is freed
 //! while lent goes back to the free list only when the kernel has released it; dropping the ring drains it.
 
+pub mod cpu;
 pub mod crc;
 pub mod io;
+pub mod limited;
 pub mod mailbox;
 pub mod memory;
 pub mod neighbours;
 pub mod net;
 pub mod packet;
+pub mod poll;
 pub mod random;
 pub mod stream;
 pub mod timers;

@@ -17,6 +17,7 @@
 //! within the arena would save that copy, but the kernel fills its places in turn: one frame that waits for a slow store
 //! would stop all others, and end each sleep at once.
 
+pub mod aoe;
 mod batch;
 mod filter;
 mod line;

@@ -2,7 +2,7 @@
 //! time and size, so that a target that hangs holds up nothing.
 
 use super::RunError;
-use engine::cpu::{self, Snapshot};
+use reactor::cpu::{self, Snapshot};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -186,7 +186,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_cut_or_foreign_answer_is_refused() {
-        let now = engine::cpu::snapshot(Duration::from_secs(1));
+        let now = reactor::cpu::snapshot(Duration::from_secs(1));
         let whole = answer(&now);
         assert_eq!(read_answer(&whole).unwrap(), now);
         (0..whole.len()).for_each(|end| assert!(read_answer(&whole[..end]).is_err(), "{end} bytes"));

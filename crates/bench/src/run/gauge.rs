@@ -1,7 +1,7 @@
 //! The target's CPU time, from wherever it is known.
 
 use super::CpuSource;
-use engine::cpu::{self, Thread, Times};
+use reactor::cpu::{self, Thread, Times};
 
 /// Asks a source for as long as it answers.
 pub(super) struct Gauge {
@@ -89,7 +89,7 @@ impl Reading {
 mod tests {
     use super::super::admin::tests::{answer, answering};
     use super::*;
-    use engine::cpu::Snapshot;
+    use reactor::cpu::Snapshot;
     use std::time::Duration;
 
     #[test]

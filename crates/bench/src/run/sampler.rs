@@ -7,7 +7,7 @@ use super::shared::{ERRORS_KEPT, Shared};
 use super::worker::Report;
 use crate::job::Job;
 use crate::result::{CoreLoad, CoreUse, Cpu, RunResult, Sample, Side, ThreadLoad, VerifyCounts};
-use engine::cpu::{self, CoreTimes, Thread, Times};
+use reactor::cpu::{self, CoreTimes, Thread, Times};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::thread;

@@ -2,11 +2,11 @@
 
 use super::connection::{Phase, log_refusal};
 use super::{Core, kind};
-use crate::limited;
 use crate::message::{Facts, Message, Way};
 use crate::transport::Transport;
 use proto::time::Time;
 use reactor::io::{Errno, Handle, Io, Tag};
+use reactor::limited;
 use rustix::io::Errno as Code;
 use std::time::Duration;
 use tracing::Level;

@@ -15,8 +15,6 @@ pub(crate) use ledger::Ledger;
 use super::connection::{Connection, Phase};
 use super::session::LunState;
 use super::{Core, kind};
-use crate::frame::{self, FLAGS, HEADERS_BYTES, SHELF, SLOT, SOURCE};
-use crate::limited;
 use crate::message::{Facts, Way};
 use crate::ports;
 use crate::slots::Key;
@@ -26,6 +24,8 @@ use proto::aoe::target::{self, Counts, Export, Kind, Sight, Target};
 use proto::time::{Stamp, Time};
 use proto::verbs::Session;
 use reactor::io::{Io, Tag};
+use reactor::limited;
+use reactor::packet::aoe::{self, FLAGS, HEADERS_BYTES, SHELF, SLOT, SOURCE};
 use reactor::packet::{Condition, Field, Line, Packets, Setup};
 use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
@@ -405,8 +405,8 @@ impl<I: Io> Core<I> {
         while let Some(frame) = target.freed() {
             interface.packets.release(frame);
         }
-        interface.owes |= frame::queue(&mut interface.packets, self.io.arena(), |arena, slot| {
-            target.transmit().map(|frame| frame::put(arena, &frame, &[], slot))
+        interface.owes |= aoe::queue(&mut interface.packets, self.io.arena(), |arena, slot| {
+            target.transmit().map(|frame| aoe::put(arena, &frame, &[], slot))
         });
         let is_crowded = target.owes() && !interface.packets.has_slot();
         if is_crowded && !interface.crowded.contains(&key) {

@@ -3,12 +3,12 @@
 
 use super::connection::{Connection, Phase, log_refusal};
 use super::{Core, kind};
-use crate::limited;
 use crate::message::{Facts, Message, Way};
 use crate::slots::Key;
 use crate::transport::{DEPTHS, DeviceChannel, Transport};
 use rdma::verbs::{Arrival, Devices, Error, Happened, Incoming};
 use reactor::io::{Handle, Io, Tag};
+use reactor::limited;
 use tracing::Level;
 
 impl<I: Io> Core<I> {

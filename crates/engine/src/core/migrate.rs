@@ -188,7 +188,7 @@ impl<I: Io> Core<I> {
         }
         if was_served {
             let cores = &shared.config.cores;
-            crate::limited!(
+            reactor::limited!(
                 "sessions that moved",
                 tracing::Level::INFO,
                 initiator = %session.initiator,

@@ -3,7 +3,6 @@
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
 use crate::access::QUEUE_DEPTH;
-use crate::limited;
 use crate::logins::{Evicted, Seat};
 use crate::message::{Facts, Message, Way};
 use crate::registry::{Place, SessionName};
@@ -11,6 +10,7 @@ use crate::slots::Key;
 use config::{Config, Group};
 use proto::verbs::{Down, Session, Withdrawal};
 use reactor::io::Io;
+use reactor::limited;
 use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
 use std::net::SocketAddr;

@@ -3,11 +3,11 @@
 mod turns;
 
 use super::*;
-use crate::initiator::Destination;
-use crate::initiator::Options;
-use crate::initiator::session::{Command, Ending, Finished, Session};
 use config::ServeOptions;
 use config::Url;
+use initiator::Destination;
+use initiator::Options;
+use initiator::session::{Command, Ending, Finished, Session};
 use proto::iscsi::initiator::Request;
 use proto::time::{Stamp, Time};
 use proto::verbs::Attribute;

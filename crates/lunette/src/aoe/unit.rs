@@ -3,8 +3,8 @@
 use crate::Failure;
 use config::Protocol;
 use config::Url;
-use engine::initiator::client::Reply;
-use engine::initiator::{Client, Options};
+use initiator::client::Reply;
+use initiator::{Client, Options};
 use std::fmt::Display;
 use wire::aoe::{ErrorCode, Mac, MaskError, Order, OrderKind, Query, QueryKind, Refusal};
 use wire::ata::{Command, Identity, PassThrough, Registers, StatusReturn, error, status};

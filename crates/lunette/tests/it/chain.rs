@@ -5,8 +5,8 @@ use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login};
 use crate::support::load::Load;
 use crate::support::wait_until;
-use engine::initiator::client::Reply;
-use engine::initiator::{Client, Options};
+use initiator::client::Reply;
+use initiator::{Client, Options};
 use std::sync::mpsc;
 use std::time::Duration;
 

@@ -13,7 +13,6 @@
 use super::{Interface, SESSIONS_MAX};
 use crate::core::{Core, kind};
 use crate::housekeeper::Job;
-use crate::limited;
 use crate::message::{InterfaceMessage, Message, Way};
 use crate::slots::Key;
 use config::Config;
@@ -21,6 +20,7 @@ use proto::aoe::target::{COPIES_WITHIN, Sight, Target, Written};
 use proto::time::Time;
 use proto::verbs::Down;
 use reactor::io::Io;
+use reactor::limited;
 use reactor::packet::{Line, NoRoom, Packets};
 use std::io;
 use std::time::Duration;

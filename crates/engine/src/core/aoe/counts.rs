@@ -2,10 +2,10 @@
 
 use super::BUFFERS;
 use crate::core::Core;
-use crate::limited;
 use proto::aoe::target::{Counts, Sight, Target};
 use proto::time::Time;
 use reactor::io::Io;
+use reactor::limited;
 use std::time::Duration;
 use tracing::Level;
 use wire::aoe::{Address, Mac};

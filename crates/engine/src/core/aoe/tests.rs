@@ -1,10 +1,10 @@
 //! Writes of one unit from several addresses, on the loopback interface, while its store is slow.
 
-use crate::frame;
 use crate::testing::{HeldStore, serve};
 use config::AoeInterface;
 use reactor::io::{Io, Wait};
 use reactor::memory::Arena;
+use reactor::packet::aoe;
 use reactor::packet::{Packets, Setup, open};
 use reactor::uring::Uring;
 use reactor::wake::Waker;
@@ -45,7 +45,7 @@ impl Guest {
             filter: &[],
             spread: &[],
             mtu_min: MTU_MIN,
-            header: frame::HEADERS_BYTES,
+            header: aoe::HEADERS_BYTES,
             frames: 64,
             slots: 64,
         };
@@ -104,7 +104,7 @@ impl Guest {
     fn read(&mut self, lba: u8) -> u8 {
         let argument = [EXTEND, 0, 1, READ_SECTORS_EXT, lba, 0, 0, 0, 0, 0, 0, 0];
         self.send(Mac(self.packets.mac()), ATA, &argument);
-        self.answer()[frame::HEADERS_BYTES as usize]
+        self.answer()[aoe::HEADERS_BYTES as usize]
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::support::{impatient, serve, serve_at, sums, url, url_with};
 use engine::Daemon;
-use engine::initiator::client::Reply;
-use engine::initiator::{Client, Options};
+use initiator::client::Reply;
+use initiator::{Client, Options};
 use wire::SenseKey;
 
 pub fn client(daemon: &Daemon) -> Client {

@@ -3,8 +3,8 @@
 use super::cable::Cable;
 use super::support::{TARGET, impatient, scheme, serve, serve_toml, sums, target_of, url, url_with};
 use config::Url;
-use engine::initiator::client::CommandError;
-use engine::initiator::{Client, Options, discover};
+use initiator::client::CommandError;
+use initiator::{Client, Options, discover};
 use std::net::TcpStream;
 
 const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, 96, 0];

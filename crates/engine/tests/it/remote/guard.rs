@@ -3,7 +3,7 @@
 use super::support::{TARGET, serve, serve_toml, url};
 use engine::Daemon;
 use engine::daemon::NotKept;
-use engine::initiator::{Client, Options};
+use initiator::{Client, Options};
 
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;

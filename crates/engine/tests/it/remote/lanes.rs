@@ -4,7 +4,7 @@ use super::cable::Cable;
 use super::chain::{client, good, pattern, read};
 use super::support::{serve, url_at};
 use engine::Daemon;
-use engine::remote::{self, RemoteOptions, RemoteStore};
+use initiator::remote::{self, RemoteOptions, RemoteStore};
 use reactor::io::{Completion, Io as _, Tag, Wait};
 use reactor::memory::Arena;
 use reactor::uring::Uring;

@@ -3,7 +3,7 @@
 use super::chain::pattern;
 use super::keeper::Keeper;
 use super::lanes::Core;
-use engine::remote::{self, RemoteOptions};
+use initiator::remote::{self, RemoteOptions};
 use scsi::storage::StoreError;
 use store::lane::{Op, OpId, Outcome};
 

@@ -6,7 +6,7 @@ use super::lanes::Core;
 use super::support::serve;
 use engine::Daemon;
 use engine::copy::{CopyError, End, Options, copy};
-use engine::remote::{self, RemoteOptions};
+use initiator::remote::{self, RemoteOptions};
 use scsi::storage::StoreError;
 use std::ops::ControlFlow;
 use wire::SenseKey;

@@ -3,7 +3,7 @@
 use config::Url;
 use config::{Config, ServeOptions};
 use engine::Daemon;
-use engine::initiator::Options;
+use initiator::Options;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;

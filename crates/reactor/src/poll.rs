@@ -1,9 +1,19 @@
 //! When to spin and when to sleep.
 
-use config::Poll;
+use crate::io::Wait;
 use proto::time::Time;
-use reactor::io::Wait;
 use std::time::Duration;
+
+/// How an idle core waits for work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Poll {
+    /// Spins for a bounded time that adapts to arrivals, then sleeps.
+    Adaptive,
+    /// Spins.
+    Always,
+    /// Sleeps.
+    Never,
+}
 
 /// Spins only while work is expected sooner than a sleep and its wake-up would cost.
 #[derive(Debug)]

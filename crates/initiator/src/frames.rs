@@ -1,12 +1,12 @@
 //! What carries an AoE session: a packet socket that receives the answers to its own requests, and a clock, since what
 //! the network loses must be sent again within milliseconds.
 
-use crate::frame::{self, FLAGS, HEADERS_BYTES, LANE};
 use proto::aoe::discover::{self, Discovery, Target};
 use proto::aoe::initiator::{Initiator, Outgoing, Source};
 use proto::time::Time;
 use reactor::io::{Handle, Io, Tag, Wait};
 use reactor::memory::Arena;
+use reactor::packet::aoe::{self, FLAGS, HEADERS_BYTES, LANE};
 use reactor::packet::{self, Condition, Packets, Setup, Socket};
 use reactor::uring::Uring;
 use reactor::wake::Waker;
@@ -133,8 +133,8 @@ impl Frames {
         while let Some(places) = machine.wants() {
             machine.bring(&io.arena().to_vec(&places));
         }
-        frame::queue(&mut self.packets, io.arena(), |arena, slot| {
-            machine.transmit(now).map(|Outgoing { frame, made }| frame::put(arena, &frame, made, slot))
+        aoe::queue(&mut self.packets, io.arena(), |arena, slot| {
+            machine.transmit(now).map(|Outgoing { frame, made }| aoe::put(arena, &frame, made, slot))
         });
         match self.packets.flush(io.arena()) {
             Ok(is_left) => self.owes = is_left,
@@ -229,7 +229,7 @@ pub(super) fn discover(interface: &str) -> io::Result<Vec<Target>> {
     let slot = packets.slot().ok_or(io::ErrorKind::OutOfMemory)?;
     let tag = u32::from(lane.number) << 24;
     let query = discover::query(Mac(packets.mac()), Mac::BROADCAST, Address::BROADCAST, tag);
-    let len = frame::put(io.arena(), &query, &[], slot);
+    let len = aoe::put(io.arena(), &query, &[], slot);
     packets.queue(slot, len);
     packets.flush(io.arena())?;
     let mut discovery = Discovery::default();

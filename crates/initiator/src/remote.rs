@@ -16,8 +16,8 @@ mod vigil;
 pub use geometry::Geometry;
 pub use identity::Identity;
 
-use crate::initiator::session::{OutageLog, Session};
-use crate::initiator::{Client, Destination, Options, resolve};
+use crate::session::{OutageLog, Session};
+use crate::{Client, Destination, Options, resolve};
 use config::{Url, format_size};
 use continuity::Continuity;
 use geometry::Modes;
@@ -159,7 +159,7 @@ impl RemoteStore {
         let before = self.continuity.losses();
         let found = find(&self.continuity);
         if self.continuity.losses() != before {
-            crate::limited!(
+            reactor::limited!(
                 "losses of remote units",
                 tracing::Level::ERROR,
                 store = %self.url,

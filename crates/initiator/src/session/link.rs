@@ -1,7 +1,7 @@
 //! One connection of a session: a machine, and the stream or the frames that carry what it says.
 
-use super::super::carrier::Carrier;
-use super::super::frames::{Frames, Lane};
+use crate::carrier::Carrier;
+use crate::frames::{Frames, Lane};
 use proto::aoe::initiator::Initiator as AoeInitiator;
 use proto::stream::StreamMachine as _;
 use proto::time::Time;

@@ -11,7 +11,7 @@
 //!   [`Vigil`] repeats it.
 //!
 //! Over AoE only answers prove anything: to the writes themselves, or to what the target orders behind them
-//! ([`crate::initiator::session::Session::may_change`]).
+//! ([`crate::session::Session::may_change`]).
 //! What is not proven keeps its blocks from everybody ([`super::loose`]).
 
 use super::continuity::Arrival;
@@ -23,7 +23,7 @@ use super::identity::{incarnation, withholds_logins};
 use super::lane::{QUESTION, RemoteLane};
 use super::vigil::Vigil;
 use super::{PROBE, request};
-use crate::initiator::session::{Command, Ending, Refused};
+use crate::session::{Command, Ending, Refused};
 use proto::time::Time;
 use proto::verbs::Attribute;
 use reactor::io::Io;

@@ -705,7 +705,7 @@ impl Session {
                 Event::Text(text) => self.text = Some(Ok(text)),
                 Event::Async { event: AsyncEvent::LOGOUT_REQUEST, .. } => link.machine.logout(now),
                 Event::Rejected { reason, opcode } => {
-                    crate::limited!(
+                    reactor::limited!(
                         "PDUs that a target rejected",
                         tracing::Level::WARN,
                         target = %self.url, %reason, opcode = format_args!("{:02x}h", opcode.0), "the target rejected a PDU"

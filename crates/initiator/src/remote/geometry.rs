@@ -2,7 +2,7 @@
 
 use super::continuity::Incarnation;
 use super::identity::{Identity, incarnation};
-use crate::initiator::client::Reply;
+use crate::client::Reply;
 use scsi::storage::{BlockSizes, Traits};
 use std::fmt;
 use wire::shown;

@@ -1,30 +1,29 @@
-//! What both ends of AoE do with frames in slots of the arena.
+//! ATA over Ethernet: fields that a filter looks at, and frames of a machine in slots of the arena.
 
+use super::{Field, Line, Packets, Width};
+use crate::memory::Arena;
 use proto::aoe::Frame;
-use reactor::memory::Arena;
-use reactor::packet::{Field, Line, Packets, Width};
 use wire::{Places, Span};
 
 /// Bytes before the data of a command: the headers of Ethernet, AoE and its ATA section.
-pub(crate) const HEADERS_BYTES: u32 = 36;
+pub const HEADERS_BYTES: u32 = 36;
 
 /// Where the flags are.
-pub(crate) const FLAGS: Field = Field { at: 14, width: Width::Byte };
+pub const FLAGS: Field = Field { at: 14, width: Width::Byte };
 /// The source of a frame, in two fields.
-pub(crate) const SOURCE: [Field; 2] =
-    [Field { at: 6, width: Width::Half }, Field { at: 8, width: Width::Word }];
+pub const SOURCE: [Field; 2] = [Field { at: 6, width: Width::Half }, Field { at: 8, width: Width::Word }];
 /// Shelf and slot.
-pub(crate) const SHELF: Field = Field { at: 16, width: Width::Half };
+pub const SHELF: Field = Field { at: 16, width: Width::Half };
 /// Shelf and slot.
-pub(crate) const SLOT: Field = Field { at: 18, width: Width::Byte };
+pub const SLOT: Field = Field { at: 18, width: Width::Byte };
 /// The highest byte of the tag.
-pub(crate) const LANE: Field = Field { at: 20, width: Width::Byte };
+pub const LANE: Field = Field { at: 20, width: Width::Byte };
 
 /// The shortest frame, without its checksum (IEEE 802.3 section 3.2.8).
 const FRAME_BYTES_MIN: u32 = 60;
 
 /// Queues frames of a machine, as far as there is room; `next` puts one into a slot. Whether there were any.
-pub(crate) fn queue<L: Line>(
+pub fn queue<L: Line>(
     packets: &mut Packets<L>,
     arena: &mut Arena,
     mut next: impl FnMut(&mut Arena, Span) -> Option<u32>,
@@ -42,7 +41,7 @@ pub(crate) fn queue<L: Line>(
 }
 
 /// Copies a frame with its payload to a slot, and behind that what else was made for it; its length.
-pub(crate) fn put(arena: &mut Arena, frame: &Frame, made: &[u8], slot: Span) -> u32 {
+pub fn put(arena: &mut Arena, frame: &Frame, made: &[u8], slot: Span) -> u32 {
     let header = frame.header();
     let mut at = header.len() as u32;
     arena.bytes_mut(slot.slice(0, at)).copy_from_slice(header);

@@ -1,7 +1,7 @@
 //! The commands of a session: which wait, which are on their way, and what becomes of each when it ends.
 
 use super::{Attentions, Command, Ending, Finished, Moved};
-use crate::initiator::carrier::Carrier;
+use crate::carrier::Carrier;
 use proto::iscsi::initiator::{Completion, Outcome};
 use proto::time::Time;
 use proto::verbs::TaskId;
@@ -380,7 +380,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::initiator::session::COMMANDS_MAX as MAX;
+    use crate::session::COMMANDS_MAX as MAX;
     use proto::iscsi::initiator::{Request, Residual};
     use proto::verbs::Attribute;
     use wire::{Cdb, Places, Sense, SenseData};

@@ -1,11 +1,13 @@
-//! The initiator role: [`session`] is one session with it that survives the loss of
-//! its connection, [`client`] drives a session on the caller's thread. What carries a connection's commands, iSCSI,
-//! iSER or SRP, is in `carrier`; nobody else knows.
+//! The initiator role: [`session`] is one session with a target that survives the loss of its connection, [`client`]
+//! drives a session on the caller's thread, and [`remote`] makes a store of a unit. What carries a connection's commands,
+//! iSCSI, iSER, SRP or AoE, is in `carrier`; nobody else knows.
+#![forbid(unsafe_code)]
 
 mod carrier;
 pub mod client;
 mod destination;
 mod frames;
+pub mod remote;
 pub mod session;
 
 pub use client::{Client, discover};

@@ -6,7 +6,7 @@ use super::loose;
 use super::request::{self, COMPARE, FUA, GET_LBA_STATUS, LBA_STATUS_BYTES, UNMAP, UNMAP_BYTES, opcode};
 use super::trail::Trail;
 use super::vigil::Vigil;
-use crate::initiator::session::{Command, Ending, Finished, Moved, Refused, Session};
+use crate::session::{Command, Ending, Finished, Moved, Refused, Session};
 use proto::iscsi::initiator::Residual;
 use proto::time::Time;
 use reactor::io::{Completion, Io};
@@ -600,7 +600,7 @@ impl RemoteLane {
         let (at, point) = (place_of(&flight.op).0 + flight.done, flight.point);
         let is_write = flight.is_syncing || matches!(flight.op, Op::Flush) || changes(&flight.op);
         let ((data_in, data_out), Moved { read_bytes, write_bytes, residual }) = (flight.data, moved);
-        crate::limited!(
+        reactor::limited!(
             "answers of remote units that cannot be true",
             tracing::Level::ERROR,
             store = %self.store.url, at, data_in, read_bytes, data_out, write_bytes, %residual,
