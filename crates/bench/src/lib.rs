@@ -1,4 +1,4 @@
-//! Measures storage targets: a load generator, do-nothing ceilings, other people's targets beside ours, and reports.
+//! Measures storage targets: a load generator and do-nothing ceilings.
 #![forbid(unsafe_code)]
 
 pub mod ceiling;
@@ -6,7 +6,6 @@ pub mod contents;
 pub mod job;
 pub mod limit;
 pub mod output;
-pub mod report;
 pub mod result;
 pub mod run;
 pub mod target;

@@ -45,7 +45,7 @@ fn word(value: &impl serde::Serialize) -> String {
 }
 
 /// `1234567.8` becomes `1,234,568`.
-pub(crate) fn grouped(number: f64) -> String {
+pub fn grouped(number: f64) -> String {
     let digits = format!("{:.0}", number.max(0.0));
     let mut out = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -1,10 +1,10 @@
 //! `lunette report`: measures a plan and makes a page of it.
 
 use crate::{Failure, INTERRUPTED, catch_interrupts, words};
-use bench::report::{BUILTIN, LiveBed, Outcome, Plan, Position, Progress, Request, Row, builtin, make};
 use bench::result::Sample;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use report::{BUILTIN, LiveBed, Outcome, Plan, Position, Progress, Request, Row, builtin, make};
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -146,7 +146,7 @@ pub(super) mod tests {
     use super::super::judge::Judged;
     use super::super::plan::{CORES_MIN, plan};
     use super::*;
-    use bench::report::{Axis, Plan, rows};
+    use report::{Axis, Plan, rows};
     use std::path::Path;
 
     /// Results as the report makes them of this plan: every row has the same.

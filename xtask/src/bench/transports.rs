@@ -63,8 +63,8 @@ mod tests {
     #[test]
     fn every_row_has_its_ceiling() {
         let (plan, _) = results(PLAN);
-        let rows = bench::report::rows(&plan);
-        let ours = rows.iter().filter(|row| row.target.kind == bench::report::Kind::Lunette);
+        let rows = report::rows(&plan);
+        let ours = rows.iter().filter(|row| row.target.kind == report::Kind::Lunette);
         for row in ours.filter(|row| row.job.digests == (false, false)) {
             assert!(row.ceiling.is_some(), "{}", row.label());
         }

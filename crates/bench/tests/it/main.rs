@@ -1,4 +1,10 @@
-//! Load on stores and targets, and the reports that are made of it.
+//! Runs of jobs on stores and targets, good ones and bad ones.
+mod ceiling;
+mod remote;
+mod run;
+mod support;
+mod verify;
 
-mod load;
-mod report;
+#[path = "../../../engine/tests/it/remote/support.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod targets;

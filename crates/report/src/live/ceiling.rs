@@ -1,0 +1,32 @@
+//! The do-nothing responder as a process of its own.
+
+use super::daemon::Daemon;
+use super::link::IN_ORDER;
+use super::{Row, Started};
+use crate::plan::show_poll;
+use bench::job::Poll;
+use config::show_cores;
+use std::path::Path;
+
+/// Starts `lunette ceiling`. It has no store, so that of the row is nothing to it, and a unit behind every number.
+pub(super) fn start(program: &Path, row: &Row, started: &mut Started) -> Result<(), String> {
+    let scheduling = &row.scheduling;
+    // What is adaptive is more than nothing: its mark is the ceiling that sleeps.
+    let poll = match scheduling.target_poll {
+        Poll::Always => Poll::Always,
+        Poll::Adaptive | Poll::Never => Poll::Never,
+    };
+    let place = &started.place;
+    let mut arguments = vec!["ceiling".to_string(), "--listen".into(), format!("{}:0", place.address())];
+    arguments.extend(["--poll".into(), show_poll(poll).into()]);
+    if !scheduling.target_cores.is_empty() {
+        arguments.extend(["--cores".into(), show_cores(&scheduling.target_cores)]);
+    }
+    let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
+    let daemon = Daemon::start(place.command(program, &[], IN_ORDER).args(arguments), &line)?;
+    started.commands.push(line);
+    started.targets = daemon.units(row.luns, row.target.transport)?;
+    started.pid = Some(daemon.pid());
+    started.daemons.push(daemon);
+    Ok(())
+}

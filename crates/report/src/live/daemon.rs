@@ -1,0 +1,126 @@
+//! `lunette serve` as a child.
+
+use crate::plan::Transport;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The last line that `lunette serve` prints before it serves.
+const READY: &str = "Ready. Stop with Ctrl-C.";
+/// How long a start, or an end, may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How much of a daemon's last lines is shown.
+const LAST_WORDS: usize = 2000;
+
+/// A daemon that serves; it is ended when this is dropped.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    child: Child,
+    banner: String,
+}
+
+impl Daemon {
+    /// Starts the program and waits until it serves; `line` is told where it does not.
+    pub(super) fn start(command: &mut Command, line: &str) -> Result<Daemon, String> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{line}: {error}"))?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let mut daemon = Daemon { child, banner: String::new() };
+        let (sender, receiver) = mpsc::channel();
+        // Reads on to the daemon's end, so that it never waits for us.
+        thread::spawn(move || {
+            let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
+            lines.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+        });
+        let words = thread::spawn(move || last_words(stderr));
+        loop {
+            match receiver.recv_timeout(PATIENCE) {
+                Ok(line) if line == READY => return Ok(daemon),
+                Ok(line) => {
+                    daemon.banner.push_str(&line);
+                    daemon.banner.push('\n');
+                }
+                Err(_) => {
+                    let _ = daemon.child.kill();
+                    let words = words.join().unwrap_or_default();
+                    return Err(format!("{line} does not serve: {}", words.trim()));
+                }
+            }
+        }
+    }
+
+    /// The URLs of the first units over this transport.
+    pub(super) fn units(&self, count: u32, transport: Transport) -> Result<Vec<String>, String> {
+        let told = |transport: Transport| {
+            let mut urls = self.banner.lines().filter_map(|line| line.trim().strip_prefix("URL "));
+            urls.find_map(|url| url.strip_prefix(transport.scheme()?)?.rsplit_once('/'))
+        };
+        let found = match transport {
+            // At the same address, by the same name.
+            Transport::Iscsi | Transport::Iser => told(Transport::Iscsi),
+            Transport::Srp | Transport::Aoe | Transport::Local => told(transport),
+        };
+        let (Some((target, _)), Some(scheme)) = (found, transport.scheme()) else {
+            return Err(format!("no URL in what lunette serve printed:\n{}", self.banner));
+        };
+        Ok((0..count).map(|lun| format!("{scheme}{target}/{lun}")).collect())
+    }
+
+    /// The process's number.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it in order, and waits until it has ended.
+    pub(super) fn stop(&mut self) -> Result<(), String> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
+        if asked.is_none() {
+            return Err("the target has no process number".into());
+        }
+        match ended(&mut self.child)? {
+            status if status.success() => Ok(()),
+            status => Err(format!("the target ended with {status}")),
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Waits until a target that was asked to has ended.
+pub(super) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) => thread::sleep(Duration::from_millis(2)),
+            Err(error) => return Err(format!("the target cannot be waited for: {error}")),
+        }
+    }
+    Err("the target did not end when it was asked to".into())
+}
+
+/// The end of what it logs.
+pub(super) fn last_words(stderr: Option<ChildStderr>) -> String {
+    let mut log = String::new();
+    for line in stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines()) {
+        let Ok(line) = line else { break };
+        log.push_str(&line);
+        log.push('\n');
+        if log.len() > 2 * LAST_WORDS {
+            let middle = log.ceil_char_boundary(log.len() - LAST_WORDS);
+            log.drain(..middle);
+        }
+    }
+    log
+}

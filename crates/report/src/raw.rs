@@ -1,0 +1,185 @@
+//! The folder of a report: what was measured so far, one file a run, so that nothing is measured twice.
+
+use super::bed::Fact;
+use bench::result::RunResult;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// One finished run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Which plan it belongs to.
+    pub plan: String,
+    /// Which time of its row, from 1.
+    pub repetition: u32,
+    /// The row's place in the plan.
+    pub row: usize,
+    /// The row in words.
+    pub label: String,
+    /// When it ended (RFC 3339, UTC).
+    pub at: String,
+    /// How targets were started, and how to measure the same again.
+    pub commands: Vec<String>,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// A result.
+    Measured(Box<RunResult>),
+    /// None, and why.
+    Failed(String),
+}
+
+/// What all runs have in common.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Header {
+    /// Digest of the plan.
+    pub plan: String,
+    /// When the first run began (RFC 3339, UTC).
+    pub started: String,
+    /// The commands that this report was made by, one for each time it was resumed.
+    pub commands: Vec<String>,
+    /// The machine and the programs.
+    pub facts: Vec<Fact>,
+}
+
+/// The folder `raw`.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Makes the folder inside the report's, if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn open(report: &Path) -> io::Result<Folder> {
+        let path = report.join("raw");
+        fs::create_dir_all(&path)?;
+        Ok(Folder { path })
+    }
+
+    /// What all runs have in common; `None`: nothing was measured yet.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn header(&self) -> io::Result<Option<Header>> {
+        let path = self.path.join(HEADER);
+        if !path.exists() {
+            return Ok(None);
+        }
+        read(&path)
+    }
+
+    /// Writes what all runs have in common.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn set_header(&self, header: &Header) -> io::Result<()> {
+        write(&self.path.join(HEADER), header)
+    }
+
+    /// Adds a run.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn add(&self, record: &Record) -> io::Result<()> {
+        let name = format!("{:03}-{:05}.json", record.repetition, record.row);
+        write(&self.path.join(name), record)
+    }
+
+    /// All runs of this plan by repetition and row. Files that are torn, as a power cut leaves them, or that belong to
+    /// another plan are as if they were not there.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn records(&self, plan: &str) -> io::Result<BTreeMap<(u32, usize), Record>> {
+        let mut records = BTreeMap::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let is_record = path.extension().is_some_and(|extension| extension == "json");
+            if !is_record || path.file_name().is_some_and(|name| name == HEADER) {
+                continue;
+            }
+            if let Some(record) = read::<Record>(&path)?.filter(|record| record.plan == plan) {
+                records.insert((record.repetition, record.row), record);
+            }
+        }
+        Ok(records)
+    }
+}
+
+const HEADER: &str = "session.json";
+
+/// `None`: it is torn.
+fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    Ok(serde_json::from_slice(&fs::read(path)?).ok())
+}
+
+/// Written beside and renamed: the file is there as a whole or not at all.
+fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let beside = path.with_extension("part");
+    let mut file = File::create(&beside)?;
+    serde_json::to_writer(&mut file, value)?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(repetition: u32, row: usize) -> Record {
+        Record {
+            plan: "plan".into(),
+            repetition,
+            row,
+            label: "a row".into(),
+            at: "2026-11-21T08:00:00Z".into(),
+            commands: vec!["lunette serve".into()],
+            outcome: Outcome::Failed("no reason".into()),
+        }
+    }
+
+    #[test]
+    fn runs_are_found_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
+        assert_eq!(folder.header().unwrap(), None);
+        let header = Header { plan: "plan".into(), started: "now".into(), commands: vec![], facts: vec![] };
+        folder.set_header(&header).unwrap();
+        assert_eq!(folder.header().unwrap(), Some(header));
+        folder.add(&record(1, 0)).unwrap();
+        folder.add(&record(2, 7)).unwrap();
+        let records = Folder::open(directory.path()).unwrap().records("plan").unwrap();
+        assert_eq!(records.into_values().collect::<Vec<_>>(), [record(1, 0), record(2, 7)]);
+        assert!(folder.records("another plan").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_torn_file_is_as_if_it_were_not_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
+        folder.add(&record(1, 0)).unwrap();
+        folder.add(&record(1, 1)).unwrap();
+        let torn = folder.path.join("001-00001.json");
+        let text = fs::read(&torn).unwrap();
+        for length in 0..text.len() - 1 {
+            fs::write(&torn, &text[..length]).unwrap();
+            let found: Vec<(u32, usize)> = folder.records("plan").unwrap().into_keys().collect();
+            assert_eq!(found, [(1, 0)], "{length} bytes are left");
+        }
+        fs::write(&torn, b"\xff\x00").unwrap();
+        assert_eq!(folder.records("plan").unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,147 @@
+//! The page as a reader sees it.
+
+use super::browser::{self, View};
+use super::synthetic::{Quiet, Synthetic, plan};
+use report::{Plan, Request, builtin, make};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const DESKTOP: View = View { size: (1280, 4000), dark: false };
+const PHONE: View = View { size: (390, 6000), dark: false };
+const SMALL_PHONE: View = View { size: (320, 6000), dark: false };
+
+/// A report of made-up results; kept in `LUNETTE_KEEP`, if that is set, to be looked at.
+fn report(name: &str, plan: &Plan, text: &str) -> (PathBuf, tempfile::TempDir) {
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = std::env::var_os("LUNETTE_KEEP")
+        .map_or_else(|| temporary.path().to_path_buf(), |keep| Path::new(&keep).join(test_name()).join(name));
+    let _ = fs::remove_dir_all(directory.join("raw"));
+    let command = format!("lunette report {name} -o out");
+    let request = Request { text: text.into(), directory: directory.clone(), command, ..Request::default() };
+    make(plan, &request, &mut Synthetic::default(), &mut Quiet).unwrap_or_else(|errors| panic!("{errors:?}"));
+    (directory, temporary)
+}
+
+/// Tests run at the same time; each keeps its own.
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or_default().replace("::", "-")
+}
+
+fn of_builtin(name: &str) -> (PathBuf, tempfile::TempDir) {
+    let text = builtin(name).unwrap().text;
+    report(name, &plan(text), text)
+}
+
+#[test]
+fn the_page_needs_nothing_else() {
+    let (directory, _temporary) = of_builtin("zeta");
+    let page = fs::read_to_string(directory.join("index.html")).unwrap();
+    for outside in ["http://", "https://", "<script", "<img", "@import", "src="] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert_eq!(page.matches("<link").count(), page.matches("href=\"data:,\"").count());
+    assert!(page.len() < 4 << 20, "{} bytes", page.len());
+    for word in [
+        "IOPS",
+        "MB/s",
+        "Percentile of commands",
+        "Latency (µs)",
+        "95 % confidence",
+        "core 0",
+        "Kernel",
+        "tgt",
+    ] {
+        assert!(page.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn figures_come_before_what_explains_them() {
+    let (directory, _temporary) = of_builtin("stgt");
+    let page = fs::read_to_string(directory.join("index.html")).unwrap();
+    let sections: Vec<&str> = page.split("<section id=\"section-").skip(1).collect();
+    assert!(!sections.is_empty());
+    for section in sections {
+        let place = |what: &str| section.find(what).unwrap_or_else(|| panic!("{what}"));
+        let order = [
+            "<h3>Operations per second</h3>",
+            "<h3>Figures</h3>",
+            "<h3>Latency by percentile</h3>",
+            "<h3>Load of each core</h3>",
+            "<details><summary>Over time</summary>",
+        ];
+        assert!(order.map(place).is_sorted());
+        assert_eq!(section.matches("<table class=\"cores\">").count(), 1);
+        let before = &section[..place("<summary>Over time</summary>")];
+        assert!(!before.contains("Time (s); load of each core"), "24 charts hide nothing");
+    }
+}
+
+#[test]
+fn the_table_of_figures_is_whole_on_a_desktop_and_begins_with_figures_on_a_phone() {
+    let (directory, _temporary) = of_builtin("zeta");
+    let desktop = browser::look(&directory, View { size: (1400, 4000), dark: false });
+    assert_eq!(desktop.cut_tables, 0, "{desktop:?}");
+    let phone = browser::look(&directory, View { size: (420, 6000), dark: false });
+    assert!(phone.first_figure_right <= 420.0, "{phone:?}");
+}
+
+#[test]
+fn a_report_fits_desktop_and_phone() {
+    fits("stgt");
+}
+
+fn fits(name: &str) {
+    let (directory, _temporary) = of_builtin(name);
+    for view in [DESKTOP, PHONE, SMALL_PHONE, View { dark: true, ..DESKTOP }] {
+        let found = browser::look(&directory, view);
+        assert!(found.scroll_width <= found.width && found.width <= view.size.0, "{name}: {found:?}");
+        assert!(found.charts >= 4 && found.drawn == found.charts, "{name}: {found:?}");
+        assert!(found.cut.is_empty(), "{name}: {found:?}");
+        assert!(found.smallest_text >= 7.5, "{name}: {found:?}");
+    }
+}
+
+/// The other reports take a minute together: `cargo xtask soak` looks at them.
+mod soak {
+    #[test]
+    fn every_other_builtin_report_fits_desktop_and_phone() {
+        ["zeta", "lio", "storagegear", "fastnetmon"].into_iter().for_each(super::fits);
+    }
+}
+
+#[test]
+fn charts_are_drawn_by_day_and_by_night() {
+    let (directory, _temporary) = of_builtin("stgt");
+    let day = browser::picture(&directory, DESKTOP, "desktop");
+    let night = browser::picture(&directory, View { dark: true, ..DESKTOP }, "dark");
+    let phone = browser::picture(&directory, PHONE, "phone");
+    let (blue, vermilion, white) = ([0x00, 0x72, 0xb2], [0xd5, 0x5e, 0x00], [0xff; 3]);
+    for picture in [&day, &phone] {
+        let counts = (picture.count(blue), picture.count(vermilion), picture.count(white));
+        assert!(counts.0 > 500 && counts.1 > 500 && counts.2 > 100_000, "{:?}: {counts:?}", picture.path);
+    }
+    let counts =
+        (night.count([0x3b, 0x9f, 0xe0]), night.count([0xf0, 0x80, 0x3c]), night.count([0x14, 0x16, 0x1a]));
+    assert!(counts.0 > 500 && counts.1 > 500 && counts.2 > 100_000, "{counts:?}");
+    assert!(browser::look(&directory, View { dark: true, ..PHONE }).background.contains("20, 22, 26"));
+}
+
+#[test]
+fn the_page_prints() {
+    let (directory, _temporary) = of_builtin("lio");
+    assert!((3..60).contains(&browser::print(&directory)));
+}
+
+#[test]
+fn odd_plans_make_sound_pages() {
+    let text = "title = 'One <row> & \"no\" ceiling'\nrepetitions = 1\n[[target]]\nname = '<b>'\n[[matrix]]\ntitle = 'a & b'";
+    let (directory, _temporary) = report("odd", &plan(text), text);
+    let found = browser::look(&directory, PHONE);
+    assert!(
+        found.scroll_width <= found.width && found.charts > 0 && found.drawn == found.charts,
+        "{found:?}"
+    );
+    let page = fs::read_to_string(directory.join("index.html")).unwrap();
+    assert!(page.contains("One &lt;row&gt; &amp; &quot;no&quot; ceiling") && !page.contains("<b>"));
+}
