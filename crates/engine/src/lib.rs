@@ -5,7 +5,6 @@
 
 mod access;
 mod balance;
-pub mod copy;
 mod core;
 pub mod daemon;
 mod files;

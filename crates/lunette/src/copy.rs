@@ -2,11 +2,11 @@
 
 mod open;
 mod progress;
+mod transfer;
 
 use crate::Failure;
 use clap::Args;
 use config::{format_size, parse_size};
-use engine::copy::{self, CopyError, PIECE_BYTES_MAX, PIECES_MAX, Progress};
 use open::{Medium, destination, source};
 use progress::Bar;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -15,6 +15,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use transfer::{CopyError, PIECE_BYTES_MAX, PIECES_MAX, Progress};
 
 /// Exit status after Ctrl-C, as shells have it.
 const INTERRUPTED: u8 = 130;
@@ -66,13 +67,14 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<String, Failure> {
         to.check_content()?;
     }
     let stop = catch_interrupts().map_err(Failure::failed)?;
-    let options = copy::Options { piece_bytes, pieces, sparse: !arguments.no_sparse };
+    let options = transfer::Options { piece_bytes, pieces, sparse: !arguments.no_sparse };
     let start = Instant::now();
-    let copied = watched("copying", &stop, |watch| copy::copy(&from.end, &to.end, options, watch));
+    let copied = watched("copying", &stop, |watch| transfer::copy(&from.end, &to.end, options, watch));
     let copied = copied.map_err(|(error, progress)| ended(&from, &to, &error, progress, true))?;
     let mut text = summary(&copied, start);
     if arguments.verify {
-        let compared = watched("verifying", &stop, |watch| copy::compare(&from.end, &to.end, options, watch));
+        let compared =
+            watched("verifying", &stop, |watch| transfer::compare(&from.end, &to.end, options, watch));
         match compared.map_err(|(error, progress)| ended(&from, &to, &error, progress, false))? {
             None => text.push_str("; verified: no byte differs"),
             Some(at) => {
@@ -135,7 +137,7 @@ fn catch_interrupts() -> Result<Arc<AtomicBool>, String> {
 fn watched<T>(
     what: &str,
     stop: &AtomicBool,
-    pass: impl FnOnce(copy::Watch<'_>) -> Result<T, CopyError>,
+    pass: impl FnOnce(transfer::Watch<'_>) -> Result<T, CopyError>,
 ) -> Result<T, (CopyError, Progress)> {
     let mut bar = Bar::new(what);
     let mut last = Progress::default();

@@ -1,6 +1,5 @@
-//! Cores, initiators, copies and remote units over real sockets.
+//! Cores, initiators and remote units over real sockets.
 
-mod copy;
 mod remote;
 mod script;
 mod srp;

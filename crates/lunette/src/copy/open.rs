@@ -1,11 +1,11 @@
 //! Opening the two ends of a copy, and refusing what would destroy data.
 
+use super::transfer::End;
 use crate::Failure;
 use bench::contents::content;
 use bench::target::Opened;
 use config::Url;
 use config::parse_size;
-use engine::copy::End;
 use initiator::Options;
 use initiator::remote::{self, RemoteOptions};
 use reactor::uring::Uring;

@@ -1,7 +1,7 @@
 //! How far it is: a bar on a terminal, otherwise a line now and then.
 
+use super::transfer::Progress;
 use config::format_size;
-use engine::copy::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};

@@ -5,10 +5,8 @@ use super::fake::Fake;
 use super::lanes::Core;
 use super::support::serve;
 use engine::Daemon;
-use engine::copy::{CopyError, End, Options, copy};
 use initiator::remote::{self, RemoteOptions};
 use scsi::storage::StoreError;
-use std::ops::ControlFlow;
 use wire::SenseKey;
 
 const FAILED: (Option<SenseKey>, u16) = (Some(SenseKey::MediumError), 0x0c00);
@@ -45,17 +43,12 @@ fn a_write_whose_data_nobody_took_is_an_error_for_the_next_flush_too() {
 }
 
 #[test]
-fn a_copy_to_a_target_that_takes_no_data_fails() {
+fn a_lane_fails_a_write_whose_data_nobody_took() {
     let fake = Fake::start();
-    fake.with(|state| (state.takes, state.tells_residual) = (0, false));
     let url = fake.url().parse().expect("a URL");
-    let store = remote::open(&url, &RemoteOptions::default()).expect("a unit");
-    let from =
-        End { store: store::open_null(1 << 20), block_bytes: 512, holes_read_zeros: false, is_blank: false };
-    let to = End { store, block_bytes: 512, holes_read_zeros: false, is_blank: false };
-    let options = Options { piece_bytes: 256 << 10, pieces: 4, sparse: false };
-    let copied = copy(&from, &to, options, &mut |_| ControlFlow::Continue(()));
-    assert!(matches!(copied, Err(CopyError::Write(_, StoreError::WriteFailed))), "{copied:?}");
+    let mut core = Core::of(&remote::open(&url, &RemoteOptions::default()).expect("a unit"));
+    fake.with(|state| (state.takes, state.tells_residual) = (0, false));
+    assert_eq!(core.write(0, &pattern(1, 4096)), Err(StoreError::WriteFailed));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod compare;
 mod ends;
 mod scan;
 
-pub use compare::compare;
+pub(super) use compare::compare;
 
 use ends::{Ends, Finished, Side};
 use reactor::uring::Uring;
@@ -19,9 +19,9 @@ use store::lane::{Backend, Op, OpId, Outcome};
 use wire::Places;
 
 /// The longest operation with data.
-pub const PIECE_BYTES_MAX: u32 = reactor::memory::LARGE_BYTES * Places::MAX as u32;
+pub(super) const PIECE_BYTES_MAX: u32 = reactor::memory::LARGE_BYTES * Places::MAX as u32;
 /// Operations in flight at most.
-pub const PIECES_MAX: u32 = 4096;
+pub(super) const PIECES_MAX: u32 = 4096;
 /// Zeros that are looked for in data: what is skipped, and what costs an operation of its own.
 const SKIPPED_BYTES: u32 = 4 << 10;
 const CLEARED_BYTES: u32 = 64 << 10;
@@ -31,45 +31,45 @@ const FLUSH: OpId = OpId(u32::MAX - 1);
 
 /// A medium that is read or written.
 #[derive(Clone)]
-pub struct End {
+pub(super) struct End {
     /// The store.
-    pub store: Arc<dyn Backend<Uring>>,
+    pub(super) store: Arc<dyn Backend<Uring>>,
     /// The unit that operations are whole numbers of: a power of two up to 64 KiB.
-    pub block_bytes: u32,
+    pub(super) block_bytes: u32,
     /// What is unmapped reads as zeros.
-    pub holes_read_zeros: bool,
+    pub(super) holes_read_zeros: bool,
     /// All of it reads as zeros at the start.
-    pub is_blank: bool,
+    pub(super) is_blank: bool,
 }
 
 /// How media are copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Bytes of one operation: a multiple of both block sizes, up to [`PIECE_BYTES_MAX`].
-    pub piece_bytes: u32,
+    pub(super) piece_bytes: u32,
     /// Operations in flight, up to [`PIECES_MAX`].
-    pub pieces: u32,
+    pub(super) pieces: u32,
     /// What is unmapped or zero is not written, but left out or unmapped.
-    pub sparse: bool,
+    pub(super) sparse: bool,
 }
 
 /// How far it is, in bytes of the source.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Progress {
+pub(super) struct Progress {
     /// The whole.
-    pub total: u64,
+    pub(super) total: u64,
     /// Done.
-    pub done: u64,
+    pub(super) done: u64,
     /// Of these: written as data.
-    pub written: u64,
+    pub(super) written: u64,
 }
 
 /// Called after every turn; may end the copy.
-pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+pub(super) type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// Why a copy or a comparison ended early.
 #[derive(Debug)]
-pub enum CopyError {
+pub(super) enum CopyError {
     /// No ring or no memory.
     Setup(io::Error),
     /// The first end cannot be read from this byte on.
@@ -88,7 +88,7 @@ pub enum CopyError {
 ///
 /// # Errors
 /// See [`CopyError`]; the second end is then written in part.
-pub fn copy(from: &End, to: &End, options: Options, watch: Watch<'_>) -> Result<Progress, CopyError> {
+pub(super) fn copy(from: &End, to: &End, options: Options, watch: Watch<'_>) -> Result<Progress, CopyError> {
     let mut copy = Copy::new(from, to, options).map_err(CopyError::Setup)?;
     while copy.proceed() {
         copy.ends.turn();
@@ -372,3 +372,6 @@ fn read_failed(f: &mut fmt::Formatter<'_>, at: u64, error: StoreError) -> fmt::R
     let at = if let StoreError::ReadFailed { at } = error { at } else { at };
     write!(f, "cannot be read at byte {at}: {}", error)
 }
+
+#[cfg(test)]
+mod tests;

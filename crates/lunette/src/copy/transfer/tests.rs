@@ -1,6 +1,6 @@
 //! Copies between stores of all kinds.
 
-use engine::copy::{CopyError, End, Options, compare, copy};
+use super::{CopyError, End, Options, compare, copy};
 use reactor::uring::Uring;
 use scsi::storage::StoreError;
 use std::ops::ControlFlow;

@@ -11,7 +11,7 @@ use wire::Places;
 ///
 /// # Errors
 /// When one cannot be read, or the watcher ends it.
-pub fn compare(
+pub(in crate::copy) fn compare(
     first: &End,
     second: &End,
     options: Options,
