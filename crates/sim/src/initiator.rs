@@ -33,6 +33,8 @@ use wire::{Cdb, Places};
 const PATIENCE: Duration = Duration::from_secs(8);
 /// The most blocks of one command.
 const BLOCKS_MAX: u32 = 1200;
+/// Who can only wait pauses so many times longer: whatever comes wakes it.
+const IDLE_PAUSES: u32 = 16;
 const CONNECT: u64 = 3;
 /// Ends of commands that are looked at twice.
 const GOOD_WORD: &str = "good";
@@ -281,13 +283,22 @@ impl Initiator {
         self.flush()?;
         self.bury();
         let pause = match self.aim {
-            Aim::Work => self.net.borrow_mut().nanos(1_000, self.habits.pause_micros * 1000 + 2_000),
+            Aim::Work => {
+                let pause = self.net.borrow_mut().nanos(1_000, self.habits.pause_micros * 1000 + 2_000);
+                if self.can_begin() { pause } else { pause * IDLE_PAUSES }
+            }
             Aim::Settle | Aim::Leave => Duration::from_millis(20),
         };
         let mut net = self.net.borrow_mut();
         let at = net.now.after(pause);
         net.wake(self.host, at);
         Ok(())
+    }
+
+    /// Whether it may begin a command before anything comes.
+    fn can_begin(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.is_ready)
+            && self.tasks.len() < usize::from(self.habits.depth)
     }
 
     fn completed(&mut self, completion: io::Completion) {

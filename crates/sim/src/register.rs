@@ -15,6 +15,8 @@ use std::time::Duration;
 pub(crate) const BLOCK_BYTES: u32 = 512;
 /// Bytes that tell which write they are of: its number, and the block.
 pub(crate) const STAMP_BYTES: usize = 16;
+/// A block's candidates are pruned whenever so many more are there.
+const PRUNED_EVERY: usize = 16;
 const NOBODY: usize = usize::MAX;
 /// Of numbers of writes whose blocks have all the same bytes.
 const SAME: u64 = 1 << 63;
@@ -269,7 +271,7 @@ impl Registers {
                 None => {}
             }
             // Now and then, as many stay while nothing of them is durable.
-            if candidates.len().is_power_of_two() {
+            if candidates.len().is_multiple_of(PRUNED_EVERY) {
                 prune(candidates, since, self.may_lose);
             }
         }
