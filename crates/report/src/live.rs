@@ -1,13 +1,7 @@
 //! The bed that is real: it starts targets as processes of their own, measures them, and ends them again.
 
 mod ceiling;
-mod daemon;
 mod files;
-mod link;
-mod peer;
-mod spdk;
-mod tools;
-mod vblade;
 
 use super::bed::{Bed, Fact, Measured};
 use super::matrix::Row;
@@ -16,19 +10,15 @@ use bench::job::{Job, Rw, Style};
 use bench::result::Sample;
 use bench::run::{CpuSource, Watch, run, writes};
 use bench::target::{Opened, TargetOptions, open};
-use config::show_cores;
-use config::{Url, redact_all};
-use daemon::Daemon;
+use config::{Url, redact_all, show_cores};
 use files::Files;
-use link::{IN_ORDER, Place};
-use peer::Tgt;
-use spdk::Spdk;
+use lab::vblade::{self, Address};
+use lab::{Daemon, IN_ORDER, Packages, Place, Spdk, Tgt, Vblade};
+use reactor::topology::usable_cores;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tools::Packages;
-use vblade::{Address, Vblade};
 
 /// Starts `lunette serve`, or a peer, and measures it.
 #[derive(Debug)]
@@ -90,7 +80,11 @@ impl LiveBed {
             }
             (Kind::Vblade, _) => self.start_vblade(row, &mut started)?,
             (Kind::Spdk(program), _) => {
-                let spdk = Spdk::start(&started.place, program, &row.scheduling.target_cores, &sizes(row))?;
+                let mut cores = row.scheduling.target_cores.clone();
+                if cores.is_empty() {
+                    cores = usable_cores().map_err(|error| format!("cores: {error}"))?;
+                }
+                let spdk = Spdk::start(&started.place, program, &cores, &sizes(row))?;
                 started.commands.extend_from_slice(spdk.commands());
                 started.targets = spdk.units(row.luns);
                 started.pid = Some(spdk.pid());
@@ -149,7 +143,7 @@ impl LiveBed {
         started.targets = match transport {
             Transport::Aoe => addresses.iter().map(Address::url).collect(),
             Transport::Iscsi | Transport::Iser | Transport::Srp | Transport::Local => {
-                daemon.units(row.luns, transport)?
+                daemon.units(row.luns, transport.scheme().ok_or("it needs a transport")?)?
             }
         };
         started.pid = Some(daemon.pid());
@@ -446,7 +440,7 @@ fn command(targets: &[String], job: &Job) -> String {
 /// Cores that a row names and that may not be used.
 fn faults_of_cores(rows: &[Row]) -> Vec<String> {
     let mut faults = Vec::new();
-    let usable = usable_cores();
+    let usable = usable_cores().unwrap_or_default();
     for row in rows {
         let cores = row.scheduling.cores.iter().chain(&row.scheduling.target_cores);
         for core in cores.filter(|core| !usable.contains(core)) {
@@ -461,15 +455,6 @@ fn faults_of_cores(rows: &[Row]) -> Vec<String> {
         }
     }
     faults
-}
-
-/// Cores that this process may use.
-fn usable_cores() -> Vec<usize> {
-    let set = rustix::thread::sched_getaffinity(None);
-    set.map_or_else(
-        |_| Vec::new(),
-        |set| (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
-    )
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub(crate) use words::{show_poll, show_size};
 
 use bench::job::Poll;
 use config::Problem;
+pub use lab::Link;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,15 +61,6 @@ pub struct Target {
     pub hops: u32,
     /// What it holds may be written over.
     pub overwrite: bool,
-}
-
-/// A pair of network devices with the target behind it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Link {
-    /// As fast as it can be.
-    Plain,
-    /// Of so many bits per second.
-    Rate(u64),
 }
 
 /// What a target is.

@@ -1,11 +1,10 @@
 //! The do-nothing responder as a process of its own.
 
-use super::daemon::Daemon;
-use super::link::IN_ORDER;
 use super::{Row, Started};
 use crate::plan::show_poll;
 use bench::job::Poll;
 use config::show_cores;
+use lab::{Daemon, IN_ORDER};
 use std::path::Path;
 
 /// Starts `lunette ceiling`. It has no store, so that of the row is nothing to it, and a unit behind every number.
@@ -25,7 +24,7 @@ pub(super) fn start(program: &Path, row: &Row, started: &mut Started) -> Result<
     let line = [place.prefix(&[]), vec!["lunette".into()], arguments.clone()].concat().join(" ");
     let daemon = Daemon::start(place.command(program, &[], IN_ORDER).args(arguments), &line)?;
     started.commands.push(line);
-    started.targets = daemon.units(row.luns, row.target.transport)?;
+    started.targets = daemon.units(row.luns, row.target.transport.scheme().ok_or("it needs a transport")?)?;
     started.pid = Some(daemon.pid());
     started.daemons.push(daemon);
     Ok(())

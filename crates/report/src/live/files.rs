@@ -2,11 +2,11 @@
 
 use crate::bed::Fact;
 use crate::plan::Store;
+use lab::Directory;
 use rustix::fs::{Advice, fadvise};
 use std::fmt::Display;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use store::Claim;
 use store::lane::Store as _;
@@ -114,30 +114,6 @@ impl Drop for Files {
         for path in &self.made {
             let _ = fs::remove_file(path);
         }
-    }
-}
-
-/// A new folder that only this user may enter; it is removed when this is dropped.
-#[derive(Debug)]
-pub(super) struct Directory(PathBuf);
-
-impl Directory {
-    /// Makes one in another folder. What is there already is not touched.
-    pub(super) fn make(inside: &Path, what: &str) -> Result<Directory, String> {
-        let path = inside.join(format!("lunette-{what}-{:016x}", fastrand::u64(..)));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Directory(path))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

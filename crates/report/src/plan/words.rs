@@ -138,25 +138,6 @@ fn rate(text: &str) -> Result<u64, Fault> {
     })
 }
 
-impl std::fmt::Display for Link {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Link::Plain => f.write_str("veth"),
-            Link::Rate(bits) => f.write_str(&show_rate(*bits)),
-        }
-    }
-}
-
-/// `100 Mbit/s`.
-fn show_rate(bits: u64) -> String {
-    for (unit, factor) in [("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000)] {
-        if bits >= factor && bits.is_multiple_of(factor) {
-            return format!("{} {unit}", bits / factor);
-        }
-    }
-    format!("{bits} bit/s")
-}
-
 /// `4K`, `512`: as the plan writes them.
 pub(crate) fn show_size(bytes: u64) -> String {
     for (shift, unit) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {

@@ -1,7 +1,7 @@
 //! Debian's vblade as a child, and addresses of AoE.
 
-use super::daemon::{PATIENCE, last_words};
-use super::link::{AT_ONCE, Place};
+use crate::daemon::{PATIENCE, last_words};
+use crate::place::{AT_ONCE, Place};
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -15,38 +15,38 @@ const READY: &str = " sectors ";
 
 /// Where a unit is on a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Address<'p> {
+pub struct Address<'p> {
     /// The network device of the initiator.
     outside: &'p str,
     /// The network device of the target.
-    pub(super) inside: &'p str,
+    pub inside: &'p str,
     /// `SHELF.SLOT`.
-    pub(super) unit: String,
+    pub unit: String,
 }
 
 impl Address<'_> {
     /// How an initiator reaches it.
-    pub(super) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("aoe://{}/{}", self.outside, self.unit)
     }
 }
 
 /// The addresses of so many units behind a place's link.
-pub(super) fn addresses(place: &Place, count: u32) -> Result<Vec<Address<'_>>, String> {
+pub fn addresses(place: &Place, count: u32) -> Result<Vec<Address<'_>>, String> {
     let (outside, inside) = place.devices().ok_or("AoE needs a link")?;
     Ok((0..count).map(|lun| Address { outside, inside, unit: format!("{SHELF}.{lun}") }).collect())
 }
 
 /// A vblade that serves; it is ended when this is dropped.
 #[derive(Debug)]
-pub(super) struct Vblade {
+pub struct Vblade {
     child: Child,
     line: String,
 }
 
 impl Vblade {
     /// Starts it on these cores with this file.
-    pub(super) fn start(
+    pub fn start(
         place: &Place,
         cores: &[usize],
         address: &Address<'_>,
@@ -81,17 +81,17 @@ impl Vblade {
     }
 
     /// The command that started it.
-    pub(super) fn line(&self) -> &str {
+    pub fn line(&self) -> &str {
         &self.line
     }
 
     /// The process's number.
-    pub(super) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends it, which it must not have done by itself. There is no other way than to kill it.
-    pub(super) fn stop(&mut self) -> Result<(), String> {
+    pub fn stop(&mut self) -> Result<(), String> {
         match self.child.try_wait() {
             Ok(None) => self.child.kill().and_then(|()| self.child.wait()).map(drop),
             Ok(Some(status)) => return Err(format!("vblade ended with {status}")),
@@ -110,15 +110,15 @@ impl Drop for Vblade {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tools::Tools;
     use super::*;
-    use crate::plan::Link;
+    use crate::place::Link;
+    use crate::tools::Tools;
     use std::fs;
 
     /// Needs root, as making a network namespace does.
     #[test]
     fn it_serves_behind_a_link_and_its_last_words_are_told() {
-        let place = Place::new(&Tools::new(), Some(Link::Plain)).unwrap_or_else(|error| panic!("{error}"));
+        let place = Place::new(&Tools::here(), Some(Link::Plain)).unwrap_or_else(|error| panic!("{error}"));
         let (outside, inside) = place.devices().unwrap();
         let [_, address] = &*addresses(&place, 2).unwrap() else { panic!("two") };
         assert_eq!((address.url(), address.inside), (format!("aoe://{outside}/1.1"), inside));
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn aoe_needs_a_link() {
-        let place = Place::new(&Tools::new(), None).unwrap();
+        let place = Place::new(&Tools::here(), None).unwrap();
         assert!(addresses(&place, 1).is_err());
     }
 }

@@ -1,8 +1,6 @@
 //! Where a target stands: beside the initiator, or behind a slow link in a network namespace of its own.
 
-use super::tools::Tools;
-use crate::plan::Link as Wish;
-use config::show_cores;
+use crate::tools::Tools;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -18,37 +16,65 @@ const TRIES: usize = 16;
 const BURST: &str = "16k";
 const LATENCY: &str = "50ms";
 /// How a target ends when the report is no more.
-pub(super) const IN_ORDER: &str = "TERM";
-pub(super) const AT_ONCE: &str = "KILL";
+pub const IN_ORDER: &str = "TERM";
+pub(crate) const AT_ONCE: &str = "KILL";
+
+/// A pair of network devices with the target behind it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Link {
+    /// As fast as it can be.
+    Plain,
+    /// Of so many bits per second.
+    Rate(u64),
+}
+
+impl std::fmt::Display for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Link::Plain => f.write_str("veth"),
+            Link::Rate(bits) => f.write_str(&show_rate(*bits)),
+        }
+    }
+}
+
+/// `100 Mbit/s`.
+fn show_rate(bits: u64) -> String {
+    for (unit, factor) in [("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000)] {
+        if bits >= factor && bits.is_multiple_of(factor) {
+            return format!("{} {unit}", bits / factor);
+        }
+    }
+    format!("{bits} bit/s")
+}
 
 /// Where a target stands; a link is removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub struct Place {
     tools: Tools,
-    link: Option<Link>,
+    link: Option<Pair>,
 }
 
 impl Place {
     /// Behind a link, or on loopback.
-    pub(super) fn new(tools: &Tools, wish: Option<Wish>) -> Result<Place, String> {
-        let link = wish.map(|wish| Link::make(tools, wish)).transpose()?;
+    pub fn new(tools: &Tools, wish: Option<Link>) -> Result<Place, String> {
+        let link = wish.map(|wish| Pair::make(tools, wish)).transpose()?;
         Ok(Place { tools: tools.clone(), link })
     }
 
     /// The address that a target listens on.
-    pub(super) fn address(&self) -> Ipv4Addr {
+    pub fn address(&self) -> Ipv4Addr {
         self.link.as_ref().map_or(Ipv4Addr::LOCALHOST, |link| link.inside)
     }
 
     /// The network devices of the link: the initiator's, and the target's.
-    pub(super) fn devices(&self) -> Option<(&str, &str)> {
+    pub fn devices(&self) -> Option<(&str, &str)> {
         self.link.as_ref().map(|link| (link.outer.as_str(), link.inner.as_str()))
     }
 
     /// A command that starts a program there, on these cores; all cores, if there are none. What it starts becomes the
     /// program: it has its process number. Ctrl-C does not reach it: it is ended in order, or by this signal when the
     /// thread that starts it ends.
-    pub(super) fn command(&self, program: &Path, cores: &[usize], death: &str) -> Command {
+    pub fn command(&self, program: &Path, cores: &[usize], death: &str) -> Command {
         let mut line = ["setpriv", "--pdeathsig", death].map(String::from).to_vec();
         line.extend(self.prefix(cores));
         line.push(program.display().to_string());
@@ -58,34 +84,35 @@ impl Place {
     }
 
     /// What stands before a command, so that it starts there.
-    pub(super) fn prefix(&self, cores: &[usize]) -> Vec<String> {
+    pub fn prefix(&self, cores: &[usize]) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         if let Some(link) = &self.link {
             words.extend(["ip", "netns", "exec", &link.name].map(String::from));
         }
         if !cores.is_empty() {
-            words.extend(["taskset".into(), "--cpu-list".into(), show_cores(cores)]);
+            let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+            words.extend(["taskset".into(), "--cpu-list".into(), list]);
         }
         words
     }
 
     /// The programs of this machine.
-    pub(super) fn tools(&self) -> &Tools {
+    pub fn tools(&self) -> &Tools {
         &self.tools
     }
 
     /// Slows the link down to its rate, if it has one. Before, it is as fast as it can be.
-    pub(super) fn slow_down(&mut self) -> Result<(), String> {
+    pub fn slow_down(&mut self) -> Result<(), String> {
         self.link.as_mut().map_or(Ok(()), |link| link.slow_down(&self.tools))
     }
 
     /// The commands that made the link.
-    pub(super) fn commands(&self) -> &[String] {
+    pub fn commands(&self) -> &[String] {
         self.link.as_ref().map_or(&[], |link| &link.commands)
     }
 
     /// What holds the link back, as the kernel tells it.
-    pub(super) fn discipline(&self) -> Result<String, String> {
+    pub fn discipline(&self) -> Result<String, String> {
         let Some(link) = &self.link else { return Ok(String::new()) };
         let text = self.tools.run(&["tc", "qdisc", "show", "dev", &link.outer])?;
         Ok(text.lines().next().unwrap_or_default().trim().to_string())
@@ -102,23 +129,23 @@ impl Drop for Place {
 
 /// A pair of network devices, the one here, the other in a namespace.
 #[derive(Debug)]
-struct Link {
+struct Pair {
     /// The namespace.
     name: String,
     /// The device here, and the one in the namespace.
     outer: String,
     inner: String,
     inside: Ipv4Addr,
-    wish: Wish,
+    wish: Link,
     commands: Vec<String>,
 }
 
-impl Link {
-    fn make(tools: &Tools, wish: Wish) -> Result<Link, String> {
+impl Pair {
+    fn make(tools: &Tools, wish: Link) -> Result<Pair, String> {
         // Reports that run at the same time have links of their own.
         let number = fastrand::u32(..);
         let base = unused(tools)?;
-        let mut link = Link {
+        let mut link = Pair {
             name: format!("lunette-{number:08x}"),
             outer: format!("lun{number:08x}o"),
             inner: format!("lun{number:08x}i"),
@@ -139,7 +166,7 @@ impl Link {
     }
 
     fn set_up(&mut self, tools: &Tools, [outside, inside]: &[String; 2]) -> Result<(), String> {
-        let Link { name, outer, inner, .. } = &*self;
+        let Pair { name, outer, inner, .. } = &*self;
         let lines = [
             format!("ip netns add {name}"),
             format!("ip link add {outer} type veth peer name {inner} netns {name}"),
@@ -153,8 +180,8 @@ impl Link {
     }
 
     fn slow_down(&mut self, tools: &Tools) -> Result<(), String> {
-        let Link { name, outer, inner, wish, .. } = &*self;
-        let Wish::Rate(rate) = wish else { return Ok(()) };
+        let Pair { name, outer, inner, wish, .. } = &*self;
+        let Link::Rate(rate) = wish else { return Ok(()) };
         let tbf = format!("root tbf rate {rate}bit burst {BURST} latency {LATENCY}");
         let lines =
             [format!("tc qdisc add dev {outer} {tbf}"), format!("tc -n {name} qdisc add dev {inner} {tbf}")];
@@ -202,10 +229,10 @@ mod tests {
     /// Needs root, as making a network namespace does.
     #[test]
     fn links_stand_side_by_side_and_go_even_when_what_is_behind_them_fails() {
-        let tools = Tools::new();
+        let tools = Tools::here();
         let places = [1_000_000, 2_000_000].map(|rate| {
             let mut place =
-                Place::new(&tools, Some(Wish::Rate(rate))).unwrap_or_else(|error| panic!("{error}"));
+                Place::new(&tools, Some(Link::Rate(rate))).unwrap_or_else(|error| panic!("{error}"));
             place.slow_down().unwrap();
             place
         });
@@ -236,8 +263,8 @@ mod tests {
 
     #[test]
     fn loopback_needs_nothing() {
-        let place = Place::new(&Tools::new(), None).unwrap();
+        let place = Place::new(&Tools::here(), None).unwrap();
         assert_eq!((place.address(), place.commands().len()), (Ipv4Addr::LOCALHOST, 0));
-        assert_eq!(place.prefix(&[0, 1, 3]), ["taskset", "--cpu-list", "0-1,3"]);
+        assert_eq!(place.prefix(&[0, 1, 3]), ["taskset", "--cpu-list", "0,1,3"]);
     }
 }

@@ -1,9 +1,9 @@
 //! Debian's tgt as a child: one daemon for one run, with a control socket of its own.
 
-use super::daemon::{PATIENCE, ended, last_words};
-use super::files::Directory;
-use super::link::{AT_ONCE, Place};
-use super::tools::Tools;
+use crate::daemon::{PATIENCE, ended, last_words};
+use crate::directory::Directory;
+use crate::place::{AT_ONCE, Place};
+use crate::tools::Tools;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -18,7 +18,7 @@ const TRIES: usize = 5;
 
 /// A tgtd that serves; it is ended when this is dropped.
 #[derive(Debug)]
-pub(super) struct Tgt {
+pub struct Tgt {
     child: Child,
     words: Option<JoinHandle<String>>,
     portal: SocketAddrV4,
@@ -32,13 +32,13 @@ pub(super) struct Tgt {
 
 impl Tgt {
     /// Its version, as `tgtd` tells it.
-    pub(super) fn version(tools: &Tools) -> Result<String, String> {
+    pub fn version(tools: &Tools) -> Result<String, String> {
         tools.run(&["tgtd", "--version"])
     }
 
     /// Starts it on these cores with these units: a path, or nothing for one that keeps nothing. It has header digests
     /// and data digests, or refuses them.
-    pub(super) fn start(
+    pub fn start(
         place: &Place,
         cores: &[usize],
         units: &[Option<String>],
@@ -126,22 +126,22 @@ impl Tgt {
     }
 
     /// The URLs of its units. LUN 0 is tgt's controller.
-    pub(super) fn units(&self, count: u32) -> Vec<String> {
+    pub fn units(&self, count: u32) -> Vec<String> {
         (1..=count).map(|lun| format!("iscsi://{}/{TARGET}/{lun}", self.portal)).collect()
     }
 
     /// The process's number.
-    pub(super) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// The commands that do the same.
-    pub(super) fn commands(&self) -> &[String] {
+    pub fn commands(&self) -> &[String] {
         &self.commands
     }
 
     /// Ends it in order, and waits until it has ended.
-    pub(super) fn stop(&mut self) -> Result<(), String> {
+    pub fn stop(&mut self) -> Result<(), String> {
         for step in ["--lld iscsi --mode target --op delete --force --tid 1", "--mode sys --op delete"] {
             self.ask(step).map_err(|error| self.fault(&error))?;
         }
@@ -178,7 +178,7 @@ impl Drop for Tgt {
 }
 
 /// A peer must be told one.
-pub(super) fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
 }
@@ -189,7 +189,7 @@ mod tests {
     use std::fs;
 
     fn start(units: &[Option<String>]) -> Result<Tgt, String> {
-        Tgt::start(&Place::new(&Tools::new(), None)?, &[0], units, (false, false))
+        Tgt::start(&Place::new(&Tools::here(), None)?, &[0], units, (false, false))
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
     fn a_port_that_is_taken_is_seen() {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
-        let place = Place::new(&Tools::new(), None).unwrap();
+        let place = Place::new(&Tools::here(), None).unwrap();
         assert!(Tgt::spawn(&place, &[], port).unwrap_or_else(|error| panic!("{error}")).is_none());
     }
 }

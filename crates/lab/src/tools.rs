@@ -1,6 +1,6 @@
 //! Programs of Debian packages: the machine's own, or else unpacked for this report alone.
 
-use super::files::Directory;
+use crate::directory::Directory;
 use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs;
@@ -13,7 +13,7 @@ const ADMINISTRATORS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
 /// Where programs are looked for.
 #[derive(Clone, Debug)]
-pub(super) struct Tools {
+pub struct Tools {
     places: Vec<PathBuf>,
     /// Libraries of what was unpacked.
     libraries: Vec<PathBuf>,
@@ -21,14 +21,14 @@ pub(super) struct Tools {
 
 impl Tools {
     /// The machine's.
-    pub(super) fn new() -> Tools {
+    pub fn here() -> Tools {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let places = std::env::split_paths(&path).chain(ADMINISTRATORS.map(PathBuf::from)).collect();
         Tools { places, libraries: Vec::new() }
     }
 
     /// A command that finds these programs, as do those that it starts.
-    pub(super) fn command(&self, program: &Path) -> Command {
+    pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("PATH", joined(&self.places)).stdin(Stdio::null());
         if !self.libraries.is_empty() {
@@ -39,7 +39,7 @@ impl Tools {
 
     /// Runs a command to its end, and returns what it prints. Ctrl-C does not reach it: what is half made or half
     /// removed would stay.
-    pub(super) fn run(&self, line: &[&str]) -> Result<String, String> {
+    pub fn run(&self, line: &[&str]) -> Result<String, String> {
         let (program, arguments) = line.split_first().ok_or("there is no command")?;
         output(self.command(Path::new(program)).args(arguments).process_group(0))
     }
@@ -54,7 +54,7 @@ impl Tools {
 /// They are not installed: installing tgt would start a service that listens on every address, now or at the next
 /// boot.
 #[derive(Debug)]
-pub(super) struct Packages {
+pub struct Packages {
     /// The report's folder.
     directory: PathBuf,
     /// One for each package that had to be unpacked.
@@ -64,19 +64,19 @@ pub(super) struct Packages {
 
 impl Packages {
     /// What must be unpacked goes into new folders in this one.
-    pub(super) fn new(directory: &Path) -> Packages {
+    pub fn new(directory: &Path) -> Packages {
         // Programs may be started elsewhere.
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.into());
-        Packages { directory, unpacked: Vec::new(), tools: Tools::new() }
+        Packages { directory, unpacked: Vec::new(), tools: Tools::here() }
     }
 
     /// Where programs are looked for now.
-    pub(super) fn tools(&self) -> &Tools {
+    pub fn tools(&self) -> &Tools {
         &self.tools
     }
 
     /// Makes sure that programs of a package are there.
-    pub(super) fn need(&mut self, package: &str, programs: &[&str]) -> Result<(), String> {
+    pub fn need(&mut self, package: &str, programs: &[&str]) -> Result<(), String> {
         let Some(missing) = programs.iter().find(|program| !self.tools.has(program)) else { return Ok(()) };
         let cure = format!("install the Debian package {package} (as root: apt-get install {package})");
         if !geteuid().is_root() || !self.tools.has("apt-get") {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_is_told_with_its_words() {
-        let tools = Tools::new();
+        let tools = Tools::here();
         assert_eq!(tools.run(&["printf", "a b\n"]).unwrap(), "a b");
         let fault = tools.run(&["cat", "/nothing/there"]).unwrap_err();
         assert!(fault.contains("cat /nothing/there") && fault.contains("No such file"), "{fault}");

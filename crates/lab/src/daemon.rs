@@ -1,6 +1,5 @@
 //! `lunette serve` as a child.
 
-use crate::plan::Transport;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
@@ -11,20 +10,20 @@ use std::time::{Duration, Instant};
 /// The last line that `lunette serve` prints before it serves.
 const READY: &str = "Ready. Stop with Ctrl-C.";
 /// How long a start, or an end, may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How much of a daemon's last lines is shown.
 const LAST_WORDS: usize = 2000;
 
 /// A daemon that serves; it is ended when this is dropped.
 #[derive(Debug)]
-pub(super) struct Daemon {
+pub struct Daemon {
     child: Child,
     banner: String,
 }
 
 impl Daemon {
     /// Starts the program and waits until it serves; `line` is told where it does not.
-    pub(super) fn start(command: &mut Command, line: &str) -> Result<Daemon, String> {
+    pub fn start(command: &mut Command, line: &str) -> Result<Daemon, String> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{line}: {error}"))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -52,30 +51,27 @@ impl Daemon {
         }
     }
 
-    /// The URLs of the first units over this transport.
-    pub(super) fn units(&self, count: u32, transport: Transport) -> Result<Vec<String>, String> {
-        let told = |transport: Transport| {
-            let mut urls = self.banner.lines().filter_map(|line| line.trim().strip_prefix("URL "));
-            urls.find_map(|url| url.strip_prefix(transport.scheme()?)?.rsplit_once('/'))
-        };
-        let found = match transport {
-            // At the same address, by the same name.
-            Transport::Iscsi | Transport::Iser => told(Transport::Iscsi),
-            Transport::Srp | Transport::Aoe | Transport::Local => told(transport),
-        };
-        let (Some((target, _)), Some(scheme)) = (found, transport.scheme()) else {
-            return Err(format!("no URL in what lunette serve printed:\n{}", self.banner));
-        };
+    /// The URLs of the first units, which begin with this scheme: `iser://`.
+    ///
+    /// # Errors
+    /// When the daemon has printed none.
+    pub fn units(&self, count: u32, scheme: &str) -> Result<Vec<String>, String> {
+        // iSER is at the same address, by the same name.
+        let told = if scheme == "iser://" { "iscsi://" } else { scheme };
+        let mut urls = self.banner.lines().filter_map(|line| line.trim().strip_prefix("URL "));
+        let found = urls.find_map(|url| url.strip_prefix(told)?.rsplit_once('/'));
+        let (target, _) =
+            found.ok_or_else(|| format!("no URL in what lunette serve printed:\n{}", self.banner))?;
         Ok((0..count).map(|lun| format!("{scheme}{target}/{lun}")).collect())
     }
 
     /// The process's number.
-    pub(super) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends it in order, and waits until it has ended.
-    pub(super) fn stop(&mut self) -> Result<(), String> {
+    pub fn stop(&mut self) -> Result<(), String> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
         if asked.is_none() {
@@ -98,7 +94,7 @@ impl Drop for Daemon {
 }
 
 /// Waits until a target that was asked to has ended.
-pub(super) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
+pub(crate) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
         match child.try_wait() {
@@ -111,7 +107,7 @@ pub(super) fn ended(child: &mut Child) -> Result<ExitStatus, String> {
 }
 
 /// The end of what it logs.
-pub(super) fn last_words(stderr: Option<ChildStderr>) -> String {
+pub(crate) fn last_words(stderr: Option<ChildStderr>) -> String {
     let mut log = String::new();
     for line in stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines()) {
         let Ok(line) = line else { break };

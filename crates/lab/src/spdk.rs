@@ -1,9 +1,9 @@
 //! SPDK's iscsi_tgt as a child: one daemon for one run, with disks in its huge pages. Its user has built it.
 
-use super::daemon::{PATIENCE, ended, last_words};
-use super::files::Directory;
-use super::link::{AT_ONCE, Place};
-use super::peer::free_port;
+use crate::daemon::{PATIENCE, ended, last_words};
+use crate::directory::Directory;
+use crate::place::{AT_ONCE, Place};
+use crate::tgt::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 
 /// An iscsi_tgt that serves; it is ended when this is dropped.
 #[derive(Debug)]
-pub(super) struct Spdk {
+pub struct Spdk {
     child: Child,
     words: Option<JoinHandle<String>>,
     portal: SocketAddrV4,
@@ -34,7 +34,7 @@ pub(super) struct Spdk {
 
 impl Spdk {
     /// Its version, if it can serve so many disks of so many bytes here.
-    pub(super) fn prepare(place: &Place, program: &Path, sizes: &[u64]) -> Result<String, String> {
+    pub fn prepare(place: &Place, program: &Path, sizes: &[u64]) -> Result<String, String> {
         if !program.is_file() {
             let fix = "build SPDK, and give --peer spdk= the path of its build/bin/iscsi_tgt";
             return Err(format!("{} is no program; {fix}", program.display()));
@@ -44,33 +44,23 @@ impl Spdk {
         place.tools().run(&[&program.display().to_string(), "-v"])
     }
 
-    /// Starts it on these cores with disks of so many bytes, which it numbers from 0.
-    pub(super) fn start(
-        place: &Place,
-        program: &Path,
-        cores: &[usize],
-        sizes: &[u64],
-    ) -> Result<Spdk, String> {
+    /// Starts it on these cores, one at least, with disks of so many bytes, which it numbers from 0.
+    pub fn start(place: &Place, program: &Path, cores: &[usize], sizes: &[u64]) -> Result<Spdk, String> {
         let portal = SocketAddrV4::new(place.address(), free_port()?);
         let directory = Directory::make(&std::env::temp_dir(), "spdk")?;
         let (file, socket) = (directory.path().join("iscsi.json"), directory.path().join("rpc"));
         let text = config(portal, sizes).to_string();
         fs::write(&file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
-        let cores = if cores.is_empty() {
-            reactor::topology::usable_cores().map_err(|error| format!("cores: {error}"))?
-        } else {
-            cores.to_vec()
-        };
         let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let [file, socket] = [file, socket].map(|path| path.display().to_string());
         let memory = memory_mib(sizes).to_string();
         let arguments =
             ["-m", &format!("[{list}]"), "-s", &memory, "-r", &socket, "-c", &file].map(String::from);
-        let mut command = place.command(program, &cores, AT_ONCE);
+        let mut command = place.command(program, cores, AT_ONCE);
         command.args(&arguments).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
         let stderr = child.stderr.take();
-        let line = [place.prefix(&cores), vec![program.display().to_string()], arguments.into()].concat();
+        let line = [place.prefix(cores), vec![program.display().to_string()], arguments.into()].concat();
         let mut spdk = Spdk {
             child,
             words: Some(thread::spawn(move || last_words(stderr))),
@@ -100,22 +90,22 @@ impl Spdk {
     }
 
     /// The URLs of its units.
-    pub(super) fn units(&self, count: u32) -> Vec<String> {
+    pub fn units(&self, count: u32) -> Vec<String> {
         (0..count).map(|lun| format!("iscsi://{}/{NODE_BASE}:{TARGET}/{lun}", self.portal)).collect()
     }
 
     /// The process's number.
-    pub(super) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// The commands that do the same.
-    pub(super) fn commands(&self) -> &[String] {
+    pub fn commands(&self) -> &[String] {
         &self.commands
     }
 
     /// Ends it in order, and waits until it has ended.
-    pub(super) fn stop(&mut self) -> Result<(), String> {
+    pub fn stop(&mut self) -> Result<(), String> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
         if !matches!(asked, Some(Ok(()))) {
@@ -211,8 +201,8 @@ fn huge_pages(meminfo: &str, mounts: &str, needed_mib: u64) -> Result<(), String
 
 #[cfg(test)]
 mod tests {
-    use super::super::tools::Tools;
     use super::*;
+    use crate::tools::Tools;
     use std::os::unix::fs::PermissionsExt as _;
 
     const MOUNTS: &str = "proc /proc proc rw 0 0\nnone /dev/hugepages hugetlbfs rw 0 0\n";
@@ -258,7 +248,7 @@ mod tests {
         let unmounted = huge_pages(&meminfo(2300, 2300), "proc /proc proc rw 0 0\n", needed).unwrap_err();
         assert!(unmounted.contains("mount -t hugetlbfs none /dev/hugepages"), "{unmounted}");
         assert!(huge_pages("MemTotal: 9 kB\n", MOUNTS, needed).unwrap_err().contains("this kernel has none"));
-        let place = Place::new(&Tools::new(), None).unwrap();
+        let place = Place::new(&Tools::here(), None).unwrap();
         let absent = Spdk::prepare(&place, Path::new("/nothing/there"), &[1 << 30]).unwrap_err();
         assert!(absent.contains("/nothing/there is no program; build SPDK"), "{absent}");
     }
@@ -269,7 +259,7 @@ mod tests {
         let program = directory.path().join("iscsi_tgt");
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        Spdk::start(&Place::new(&Tools::new(), None)?, &program, &[0], &[64 << 20])
+        Spdk::start(&Place::new(&Tools::here(), None)?, &program, &[0], &[64 << 20])
     }
 
     #[test]
