@@ -3,17 +3,26 @@
 use super::word;
 use crate::limit::bottleneck;
 use crate::result::{Cpu, RunResult, Stream};
+use csv::{Terminator, WriterBuilder};
 
 /// Header and lines.
 pub fn csv(result: &RunResult) -> String {
     let streams = [("read", &result.read), ("write", &result.write), ("trim", &result.trim)];
     let header = fields(result, "", &Stream::default()).into_iter().map(|(name, _)| name.to_string());
-    let mut out = line(header);
-    for (name, stream) in streams {
-        let Some(stream) = stream else { continue };
-        out.push_str(&line(fields(result, name, stream).iter().map(|(_, value)| quoted(value))));
+    let present = streams.into_iter().filter_map(|(name, stream)| Some((name, stream.as_ref()?)));
+    let lines = present
+        .map(|(name, stream)| fields(result, name, stream).into_iter().map(|(_, value)| value).collect());
+    records([header.collect()].into_iter().chain(lines))
+}
+
+/// Records of one length as lines.
+pub fn records(records: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut writer = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(Vec::new());
+    for record in records {
+        writer.write_record(record).expect("records of one length are written to memory");
     }
-    out
+    let bytes = writer.into_inner().expect("memory takes them");
+    String::from_utf8(bytes).expect("text stays text")
 }
 
 fn fields(result: &RunResult, name: &str, stream: &Stream) -> Vec<(&'static str, String)> {
@@ -67,19 +76,6 @@ fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-/// Quoted if it must be (RFC 4180 section 2).
-fn quoted(value: &str) -> String {
-    if value.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", value.replace('"', "\"\""))
-    } else {
-        value.to_string()
-    }
-}
-
-fn line(cells: impl Iterator<Item = String>) -> String {
-    format!("{}\r\n", cells.collect::<Vec<_>>().join(","))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,9 +93,9 @@ iscsi://127.0.0.1:3260/iqn.2026-11.io.lunette:disk/0,randrw,depth,4096,32,2,writ
     }
 
     #[test]
-    fn values_with_commas_and_quotes_are_quoted() {
-        assert_eq!(quoted("a"), "a");
-        assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+    fn values_that_need_it_are_quoted() {
+        let values = ["plain", "a,b", "say \"x\"", "two\nlines", ""].map(String::from);
+        assert_eq!(records([values.into()]), "plain,\"a,b\",\"say \"\"x\"\"\",\"two\nlines\",\r\n");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::matrix::Axis;
 use crate::{Measurement, Metric, Part, Report};
+use bench::output::csv::records;
 
 /// Figures by the names of their columns, and the endings that tell their unit.
 const FIGURES: [(Metric, &str, &str); 11] = [
@@ -31,7 +32,7 @@ pub(super) fn csv(report: &Report<'_>) -> String {
     for name in own.chain(SHARED.iter().map(|(_, name, _)| format!("{name}_of_ceiling"))) {
         heading.extend(SUMMARIES.iter().map(|ending| format!("{name}{ending}")));
     }
-    let mut out = line(&heading);
+    let mut lines = vec![heading];
     for section in &report.sections {
         for row in &section.rows {
             for part in row.parts() {
@@ -44,11 +45,11 @@ pub(super) fn csv(report: &Report<'_>) -> String {
                 ]);
                 fields.extend([row.runs.len().to_string(), row.failures.join("; ")]);
                 fields.extend(figures(row, part));
-                out.push_str(&line(&fields));
+                lines.push(fields);
             }
         }
     }
-    out
+    records(lines)
 }
 
 fn figures(row: &Measurement<'_>, part: Part) -> Vec<String> {
@@ -64,23 +65,4 @@ fn figures(row: &Measurement<'_>, part: Part) -> Vec<String> {
         fields.extend([confidence, summary.min.to_string(), summary.max.to_string()]);
     }
     fields
-}
-
-fn line(fields: &[String]) -> String {
-    let quoted = fields.iter().map(|field| match field.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", field.replace('"', "\"\"")),
-        false => field.clone(),
-    });
-    quoted.collect::<Vec<_>>().join(",") + "\r\n"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_that_need_it_are_quoted() {
-        let fields = ["plain", "a,b", "say \"x\"", "two\nlines", ""].map(String::from);
-        assert_eq!(line(&fields), "plain,\"a,b\",\"say \"\"x\"\"\",\"two\nlines\",\r\n");
-    }
 }
