@@ -10,6 +10,7 @@
 
 mod aoe;
 mod diff;
+mod document;
 mod file;
 mod groups;
 pub mod memory;
@@ -28,9 +29,10 @@ mod verify;
 mod warnings;
 
 pub use diff::{StepOfChange, diff};
+pub use document::{Place, Table, read_document};
 pub use options::ServeOptions;
 pub use ports::TargetPort;
-pub use problems::{Fault, Problem, Problems, suggest};
+pub use problems::{Collector, Fault, Problem, Problems, suggest};
 pub use redact::{redact, redact_all};
 pub use scalar::{format_size, parse_cores, parse_duration, parse_guid, parse_size, show_cores};
 pub use secrets::SecretFiles;

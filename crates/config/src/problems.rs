@@ -1,6 +1,6 @@
 //! What is wrong with a configuration: all of it at once, each with its place and its cure.
 
-use super::raw::Place;
+use super::document::Place;
 use super::redact_all;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct Problem {
 
 impl Problem {
     /// A fault whose words quote the file or the command line: what may be secrets in them is left out.
-    pub fn quoting(
+    fn quoting(
         file: Option<PathBuf>,
         position: Option<(usize, usize)>,
         path: &str,
@@ -95,19 +95,20 @@ impl Fault {
     }
 }
 
-/// Gathers faults while a configuration is read and verified.
-pub(super) struct Collector<'a> {
+/// Gathers faults while a document is read and verified.
+pub struct Collector<'a> {
     file: Option<(&'a Path, &'a str)>,
     found: Vec<(Place, Fault)>,
 }
 
 impl<'a> Collector<'a> {
-    /// `file`: path and text, if the configuration (or a part of it) comes from a file.
-    pub(super) fn new(file: Option<(&'a Path, &'a str)>) -> Collector<'a> {
+    /// `file`: path and text, if what is read (or a part of it) comes from a file.
+    pub fn new(file: Option<(&'a Path, &'a str)>) -> Collector<'a> {
         Collector { file, found: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, place: &Place, fault: Fault) {
+    /// Notes a fault.
+    pub fn add(&mut self, place: &Place, fault: Fault) {
         self.found.push((place.clone(), fault));
     }
 
@@ -146,8 +147,11 @@ impl<'a> Collector<'a> {
         self.found.iter().map(|(place, fault)| self.problem(place, fault)).collect()
     }
 
-    /// The configuration if no fault was found.
-    pub(super) fn finish<T>(mut self, value: Option<T>) -> Result<T, Problems> {
+    /// The value if no fault was found.
+    ///
+    /// # Errors
+    /// All faults, in the order of their places.
+    pub fn finish<T>(mut self, value: Option<T>) -> Result<T, Problems> {
         if let (Some(value), true) = (value, self.found.is_empty()) {
             return Ok(value);
         }

@@ -16,8 +16,8 @@ pub use bed::{Bed, Fact, Measured};
 pub use live::LiveBed;
 pub use matrix::{Axis, Row, rows, schedule};
 pub use plan::{
-    BUILTIN, Builtin, Direction, Kind, Link, Matrix, Plan, PlanError, REPETITIONS_MAX, ROWS_MAX, Scheduling,
-    Store, Target, Transport, builtin,
+    BUILTIN, Builtin, Direction, Kind, Link, Matrix, Plan, REPETITIONS_MAX, ROWS_MAX, Scheduling, Store,
+    Target, Transport, builtin,
 };
 pub use raw::{Folder, Header, Outcome, Record};
 pub use session::{Done, Position, Progress, Request, make};

@@ -8,9 +8,8 @@ pub use builtin::{BUILTIN, Builtin, builtin};
 pub(crate) use words::{show_poll, show_size};
 
 use bench::job::Poll;
-use config::Problem;
+use config::Problems;
 pub use lab::Link;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -202,25 +201,12 @@ impl Direction {
     }
 }
 
-/// All that is wrong with a plan.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PlanError(pub Vec<Problem>);
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.0.iter().map(Problem::to_string).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
-impl std::error::Error for PlanError {}
-
 impl Plan {
     /// Reads a plan; `file` is only named in what is wrong.
     ///
     /// # Errors
     /// All faults, each with its place and its cure.
-    pub fn from_toml(text: &str, file: &Path) -> Result<Plan, PlanError> {
+    pub fn from_toml(text: &str, file: &Path) -> Result<Plan, Problems> {
         read::read(text, file)
     }
 

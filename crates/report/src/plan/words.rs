@@ -2,19 +2,8 @@
 
 use super::{Direction, Kind, Link, Store, Transport};
 use bench::job::Poll;
+use config::Fault;
 use std::time::Duration;
-
-/// What is wrong with a word, and how to mend it.
-pub(super) struct Fault {
-    pub(super) what: String,
-    pub(super) fix: String,
-}
-
-impl Fault {
-    pub(super) fn new(what: impl Into<String>, fix: impl Into<String>) -> Fault {
-        Fault { what: what.into(), fix: fix.into() }
-    }
-}
 
 /// A word out of a list of known ones.
 pub(super) fn known<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Fault> {
