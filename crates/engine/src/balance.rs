@@ -90,8 +90,15 @@ pub(crate) enum Due {
 }
 
 impl Meter {
-    /// Time has passed, in which this core has `worked` so long since it started.
-    pub(crate) fn tick(&mut self, now: Time, worked: Duration, board: &Board, me: usize) -> Due {
+    /// Time has passed. `worked` says how long this core has worked since it started, or had work while others had its processor:
+    /// a core that has to share its processor is no less busy for it.
+    pub(crate) fn tick(
+        &mut self,
+        now: Time,
+        worked: impl FnOnce() -> Duration,
+        board: &Board,
+        me: usize,
+    ) -> Due {
         let window = now.0 / WINDOW.as_nanos() as u64;
         if window == self.window {
             if !std::mem::take(&mut self.is_pending) {
@@ -103,7 +110,7 @@ impl Meter {
             self.streak = 0;
             return Due::Nothing;
         }
-        let time = now.since(self.since).as_nanos().max(1);
+        let (time, worked) = (now.since(self.since).as_nanos().max(1), worked());
         let load = worked.saturating_sub(self.worked).as_nanos() * 1000 / time;
         board.tell(me, window - 1, load.min(1000) as Load);
         *self = Meter { window, since: now, worked, is_pending: true, ..*self };
@@ -216,8 +223,8 @@ mod tests {
         let mut moves = Vec::new();
         for quarter in 0..40u32 {
             let now = Time(0).after(WINDOW / 4 * quarter);
-            idle.tick(now, Duration::ZERO, &board, 1);
-            if busy.tick(now, (WINDOW / 4 * quarter).mul_f64(0.9), &board, 0) == Due::Judge
+            idle.tick(now, || Duration::ZERO, &board, 1);
+            if busy.tick(now, || (WINDOW / 4 * quarter).mul_f64(0.9), &board, 0) == Due::Judge
                 && let Some(choice) = busy.judge(&board, 0, &two)
             {
                 moves.push((quarter / 4, choice));

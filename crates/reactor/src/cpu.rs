@@ -4,7 +4,8 @@
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::time::Duration;
 
 /// Counters of a process and of its machine at a moment; none of them ever goes back while the process lives.
@@ -172,6 +173,19 @@ pub fn this_thread_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// How long the calling thread could have run, but others had its core; zero where the kernel does not count it (sched-stats in the
+/// kernel's documentation). Nothing is allocated.
+pub fn this_thread_waited() -> Duration {
+    let mut bytes = [0; 96];
+    let length =
+        File::open("/proc/thread-self/schedstat").and_then(|mut file| file.read(&mut bytes)).unwrap_or(0);
+    Duration::from_nanos(parse_waited(&bytes[..length]).unwrap_or(0))
+}
+
+fn parse_waited(line: &[u8]) -> Option<u64> {
+    str::from_utf8(line).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,6 +217,7 @@ mod tests {
         assert!(threads(me).iter().any(|other| other.id == thread.id && other.name == thread.name));
         assert!(own_thread(thread.id).is_some());
         assert!(this_thread_seconds() > 0.0);
+        assert_eq!((parse_waited(b"196521 665156 3\n"), parse_waited(b"")), (Some(665_156), None));
         assert!(!cores().is_empty());
         assert!(snapshot(Duration::ZERO).threads.iter().any(|other| other.id == thread.id));
         assert_eq!(process(u32::MAX), None);

@@ -62,7 +62,7 @@ pub trait Io {
     /// The time now, by the clock that stamps frames as they come in ([`crate::packet::Packets::stamped_frame`]).
     fn stamp(&self) -> Stamp;
 
-    /// Processor time that this core's thread has used, spinning included.
+    /// Processor time that this core's thread has used, spinning included, or waited for while other threads had its processor.
     fn processor_time(&self) -> Duration;
 
     /// This core's buffers. A buffer that is part of a request in flight is lent: it can be given back

@@ -6,6 +6,7 @@ mod setup;
 #[cfg(test)]
 mod tests;
 
+use crate::cpu;
 use crate::io::{Allocate, Completion, Errno, Handle, Io, Tag, Wait};
 use crate::memory::Arena;
 use crate::neighbours::Neighbours;
@@ -346,7 +347,7 @@ impl Io for Uring {
     }
 
     fn processor_time(&self) -> Duration {
-        Duration::from_nanos(nanos(libc::CLOCK_THREAD_CPUTIME_ID))
+        Duration::from_nanos(nanos(libc::CLOCK_THREAD_CPUTIME_ID)) + cpu::this_thread_waited()
     }
 
     fn arena(&mut self) -> &mut Arena {

@@ -71,7 +71,7 @@ impl<I: Io> Core<I> {
 
     /// Moves a session when this core has much more to do than another.
     pub(super) fn balance(&mut self, now: Time) {
-        let worked = self.io.processor_time().saturating_sub(self.poller.spun());
+        let worked = || self.io.processor_time().saturating_sub(self.poller.spun());
         match self.meter.tick(now, worked, &self.shared.board, self.me) {
             Due::Nothing => {}
             Due::Count => {
