@@ -18,8 +18,9 @@ mod stall;
 mod task;
 mod trace;
 mod traffic;
+mod unit;
 
-pub(crate) use aoe::{Ledger, ledgers, setup};
+pub(crate) use aoe::{Ledger, setup};
 #[cfg(test)]
 pub(crate) use budget::TURN_BYTES;
 pub(crate) use session::LunState;
@@ -31,15 +32,13 @@ use crate::message::{Asker, Message};
 use crate::ports::Ports;
 use crate::registry::Registry;
 use crate::slots::{Key, Slots};
+use crate::units::NewUnit;
 use accept::{Deaf, Newcomer};
 use aoe::{Answered, Interface, Keeper};
 use budget::Budget;
-use buffer::Held;
 use config::Config;
 use connection::{ClosingTarget, Connection};
 use function::Function;
-use gate::{Gate, GateHome};
-use home::HomeUnit;
 use migrate::Drain;
 use proto::time::Time;
 use proto::verbs::TaskId;
@@ -49,15 +48,15 @@ use reactor::mailbox::Mailbox;
 use reactor::packet::{Line, Socket};
 use reactor::poll::{Poll, Poller, Work};
 use scsi::storage::StoreError;
-use scsi::{Publish, View};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
 use std::time::Duration;
-use store::lane::{LANE_TAGS, Lane, OpId, Outcome};
+use store::lane::{LANE_TAGS, OpId, Outcome};
 use task::Task;
+use unit::{Unit, Units};
 use wire::aoe::Address;
 
 /// What all cores share: fixed at start, or touched at login only.
@@ -82,24 +81,10 @@ pub(crate) struct Shared<L: Line = Socket> {
     pub(crate) sockets_end: i32,
     /// What listens at each with RDMA devices.
     pub(crate) rdma_listeners: Vec<Option<Listener>>,
-    /// Home core of each unit.
-    pub(crate) homes: Vec<usize>,
     /// The target ports.
     pub(crate) ports: Ports,
-    /// What AoE changes of each unit that it exports.
-    pub(crate) ledgers: Vec<Option<Ledger>>,
     /// Jobs that block, for the housekeeper.
     pub(crate) housekeeper: mpsc::Sender<crate::housekeeper::Job<L>>,
-}
-
-impl<L: Line> Shared<L> {
-    /// That of a unit with AoE sessions.
-    fn ledger(&self, unit: u32) -> &Ledger {
-        let Some(ledger) = &self.ledgers[unit as usize] else {
-            unreachable!("only exported units have sessions")
-        };
-        ledger
-    }
 }
 
 /// A core with its kernel `I`.
@@ -110,21 +95,13 @@ pub(crate) struct Core<I: Io> {
     mailbox: Mailbox<Message<I::Line>>,
     /// Messages of this core to itself.
     own: VecDeque<Message<I::Line>>,
-    views: Vec<View>,
-    lanes: Vec<Box<dyn Lane<I>>>,
-    /// Lanes to flush at the end of the turn.
-    used_lanes: Vec<u32>,
-    gates: Vec<Gate>,
-    homes: Vec<Option<HomeUnit>>,
-    gate_homes: Vec<GateHome>,
+    units: Units<I>,
     connections: Slots<Connection>,
     tasks: Slots<Task>,
     functions: Vec<Function>,
     /// Functions that wait until no RDMA of their nexus's tasks is under way here.
     askers: Vec<Asker>,
     publications: Vec<home::Publication>,
-    /// What this core applied last on each unit.
-    published: Vec<Option<Arc<Publish>>>,
     /// How many times all sessions of each target were ended here.
     closings: Vec<u64>,
     /// Targets whose sessions were ended, and of which something is left here.
@@ -132,8 +109,8 @@ pub(crate) struct Core<I: Io> {
     /// The session that is to move to another core.
     drain: Option<Drain>,
     meter: Meter,
-    /// Buffers of tasks.
-    held: Held,
+    /// Bytes of buffers that tasks hold for data that comes unasked.
+    unasked_bytes: u64,
     /// Connections with tasks that wait for a buffer, whose turn is next first.
     starved: Vec<Key>,
     /// Tasks that wait until others have changed the same blocks, oldest first.
@@ -238,11 +215,8 @@ impl<I: Io> Core<I> {
         io: I,
         shared: Arc<Shared<I::Line>>,
         mailbox: Mailbox<Message<I::Line>>,
-        views: Vec<View>,
-        lanes: Vec<Box<dyn Lane<I>>>,
-        homes: Vec<Option<scsi::Home>>,
+        units: Vec<NewUnit<I>>,
     ) -> Self {
-        let units = views.len();
         let (targets, portals) = (shared.config.targets.len(), shared.config.portals.len());
         let exports = aoe::exports(&shared.config);
         let keepers = aoe::keepers(&shared.config, me);
@@ -258,23 +232,17 @@ impl<I: Io> Core<I> {
             shared,
             mailbox,
             own: VecDeque::new(),
-            views,
-            lanes,
-            used_lanes: Vec::with_capacity(units),
-            gates: (0..units).map(|_| Gate::default()).collect(),
-            homes: homes.into_iter().map(|home| home.map(HomeUnit::new)).collect(),
-            gate_homes: (0..units).map(|_| GateHome::default()).collect(),
+            units: Units::new(units.into_iter().map(Unit::new).collect()),
             connections: Slots::with_capacity(64),
             tasks: Slots::with_capacity(1024),
             functions: Vec::new(),
             askers: Vec::new(),
             publications: Vec::new(),
-            published: vec![None; units],
             closings: vec![0; targets],
             closing_targets: Vec::new(),
             drain: None,
             meter: Meter::default(),
-            held: Held::new(units),
+            unasked_bytes: 0,
             starved: Vec::new(),
             overlapping: Vec::new(),
             narrow: Vec::new(),
@@ -313,8 +281,8 @@ impl<I: Io> Core<I> {
     }
 
     /// The tag range of a lane on any core.
-    pub(crate) fn lane_tags(unit: usize) -> Tag {
-        Tag((kind::LANE << kind::SHIFT) | (unit as u64 * LANE_TAGS))
+    pub(crate) fn lane_tags(unit: u32) -> Tag {
+        Tag((kind::LANE << kind::SHIFT) | (u64::from(unit) * LANE_TAGS))
     }
 
     /// Its kernel.
@@ -372,7 +340,7 @@ impl<I: Io> Core<I> {
         {
             return Wait::No;
         }
-        let is_begun = self.used_lanes.is_empty() || self.poller.hurries();
+        let is_begun = self.units.used.is_empty() || self.poller.hurries();
         debug_assert!(is_begun, "a core is about to sleep that has not begun what its tasks asked for");
         let now = self.io.now();
         let next = self.drain.as_ref().map_or(self.next_tick, |drain| drain.until.min(self.next_tick));
@@ -385,7 +353,7 @@ impl<I: Io> Core<I> {
             || !self.deaf_to_devices.is_empty()
             || self.devices.as_ref().is_some_and(Devices::wants_ticks)
             || reactor::limited::is_owed()
-            || self.lanes.iter().any(|lane| lane.wants_ticks());
+            || self.units.iter().any(|unit| unit.lane.wants_ticks());
         let timer = if is_timed { Some(next) } else { self.next_look().map(|look| look.max(next)) };
         self.poller.wait(now, timer.map(until))
     }
@@ -431,7 +399,7 @@ impl<I: Io> Core<I> {
             self.poller.turned(now, Work::Other);
             // What has left may have given tasks their next step, and others their buffers.
             self.is_unsettled =
-                !self.used_lanes.is_empty() || !self.starved.is_empty() || !self.to_flush.is_empty();
+                !self.units.used.is_empty() || !self.starved.is_empty() || !self.to_flush.is_empty();
         }
         if work != Work::None {
             self.io.worked();
@@ -442,7 +410,7 @@ impl<I: Io> Core<I> {
         while let Some(message) = self.own.pop_front() {
             self.message(message);
         }
-        if self.used_lanes.is_empty() {
+        if self.units.used.is_empty() {
             self.poller.hurry(false);
         } else {
             self.flush_lanes();
@@ -465,8 +433,7 @@ impl<I: Io> Core<I> {
             kind::SEND => self.sent(Key { index, generation: tag as u32 }, completion.result),
             kind::LANE => {
                 let mut done = std::mem::take(&mut self.done);
-                let (lane, io) = self.lane(index);
-                lane.completed(io, completion, &mut done);
+                self.units.lane(index).completed(&mut self.io, completion, &mut done);
                 self.finish_ops(&mut done);
                 self.done = done;
             }
@@ -483,28 +450,20 @@ impl<I: Io> Core<I> {
     fn flush_lanes(&mut self) -> bool {
         let mut index = 0;
         let mut has_finished = false;
-        while let Some(unit) = self.used_lanes.get(index).copied() {
+        while let Some(unit) = self.units.used.get(index).copied() {
             let mut done = std::mem::take(&mut self.done);
-            let waits = self.lanes[unit as usize].flush(&mut self.io, &mut done);
+            let waits = self.units[unit].lane.flush(&mut self.io, &mut done);
             if waits {
                 index += 1;
             } else {
-                self.used_lanes.swap_remove(index);
+                self.units.used.swap_remove(index);
             }
             has_finished |= !done.is_empty();
             self.finish_ops(&mut done);
             self.done = done;
         }
-        self.poller.hurry(!self.used_lanes.is_empty());
+        self.poller.hurry(!self.units.used.is_empty());
         has_finished
-    }
-
-    /// A lane of this core, which is then flushed at the end of the turn.
-    fn lane(&mut self, unit: u32) -> (&mut dyn Lane<I>, &mut I) {
-        if !self.used_lanes.contains(&unit) {
-            self.used_lanes.push(unit);
-        }
-        (&mut *self.lanes[unit as usize], &mut self.io)
     }
 
     fn finish_ops(&mut self, done: &mut Vec<(OpId, Outcome)>) {
@@ -587,8 +546,8 @@ impl<I: Io> Core<I> {
 
     fn tick_lanes(&mut self) {
         let mut done = std::mem::take(&mut self.done);
-        for lane in &mut self.lanes {
-            lane.tick(&mut self.io, &mut done);
+        for unit in self.units.iter_mut() {
+            unit.lane.tick(&mut self.io, &mut done);
         }
         self.finish_ops(&mut done);
         self.done = done;
@@ -620,56 +579,41 @@ impl<I: Io> Core<I> {
     /// The last act: everything that was acknowledged becomes durable.
     fn flush_stores(&mut self, completions: &mut Vec<Completion>) -> bool {
         let mut open = 0usize;
-        let losses: Vec<u64> = self.lanes.iter_mut().map(|lane| lane.losses()).collect();
-        for unit in 0..self.lanes.len() {
-            if self.shared.homes[unit] != self.me {
-                continue;
-            }
-            if self.views[unit].policy.failed.is_some() {
-                if self.lanes[unit].is_dirty() {
-                    self.report_flush(unit, Err(StoreError::Unavailable));
+        let losses: Vec<u64> = self.units.iter_mut().map(|unit| unit.lane.losses()).collect();
+        for unit in self.units.iter_mut().filter(|unit| unit.home_core == self.me) {
+            if unit.view.policy.failed.is_some() {
+                if unit.lane.is_dirty() {
+                    self.has_flushed &= unit.report_flush(Err(StoreError::Unavailable));
                 }
             } else {
-                match self.lanes[unit].submit(&mut self.io, FINAL_FLUSH, &store::lane::Op::Flush) {
+                match unit.lane.submit(&mut self.io, FINAL_FLUSH, &store::lane::Op::Flush) {
                     store::lane::Submitted::Later => open += 1,
-                    store::lane::Submitted::Done(outcome) => self.report_flush(unit, outcome),
+                    store::lane::Submitted::Done(outcome) => self.has_flushed &= unit.report_flush(outcome),
                 }
             }
         }
         let mut done = Vec::new();
         while open > 0 {
-            for unit in 0..self.lanes.len() {
-                self.lanes[unit].tick(&mut self.io, &mut done);
-                self.lanes[unit].flush(&mut self.io, &mut done);
-                open -= self.report_flushes(unit, &mut done);
+            for unit in self.units.iter_mut() {
+                unit.lane.tick(&mut self.io, &mut done);
+                unit.lane.flush(&mut self.io, &mut done);
+                open -= unit.report_flushes(&mut done, &mut self.has_flushed);
             }
             self.io.turn(Wait::AtMost(TICK), completions);
             for completion in completions.drain(..) {
-                let unit = (completion.tag.0 >> 32) as usize & 0x0fff_ffff;
+                let unit = (completion.tag.0 >> 32) as u32 & 0x0fff_ffff;
                 if completion.tag.0 >> kind::SHIFT == kind::LANE {
-                    self.lanes[unit].completed(&mut self.io, completion, &mut done);
-                    open -= self.report_flushes(unit, &mut done);
+                    let unit = &mut self.units[unit];
+                    unit.lane.completed(&mut self.io, completion, &mut done);
+                    open -= unit.report_flushes(&mut done, &mut self.has_flushed);
                 }
             }
         }
-        for (unit, before) in losses.into_iter().enumerate() {
-            if self.lanes[unit].losses() != before {
-                self.report_flush(unit, Err(StoreError::WriteFailed));
+        for (unit, before) in self.units.iter_mut().zip(losses) {
+            if unit.lane.losses() != before {
+                self.has_flushed &= unit.report_flush(Err(StoreError::WriteFailed));
             }
         }
         self.has_flushed
-    }
-
-    /// Reports those operations that are final flushes; returns how many there were.
-    fn report_flushes(&mut self, unit: usize, done: &mut Vec<(OpId, Outcome)>) -> usize {
-        let flushes = done.drain(..).filter(|(id, _)| *id == FINAL_FLUSH);
-        flushes.map(|(_, outcome)| self.report_flush(unit, outcome)).count()
-    }
-
-    fn report_flush(&mut self, unit: usize, outcome: Outcome) {
-        if let Err(error) = outcome {
-            self.has_flushed = false;
-            tracing::error!(lun = %self.shared.config.luns[unit].name, %error, "the store could not be flushed at the end");
-        }
     }
 }

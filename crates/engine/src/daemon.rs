@@ -3,9 +3,9 @@
 use crate::access::Directory;
 use crate::balance::Board;
 use crate::core::{self, Core, Shared};
-use crate::files::{Files, System};
+use crate::files::System;
 use crate::guid;
-use crate::housekeeper::{self, Housekeeper, Job};
+use crate::housekeeper::{Housekeeper, Job};
 use crate::logins::Logins;
 use crate::message::Message;
 use crate::opening::{self, Opened};
@@ -13,26 +13,22 @@ use crate::ports::Ports;
 use crate::prober::{self, Watch, Watched};
 use crate::registry::Registry;
 use crate::state;
-use config::names::identity;
+use crate::units::NewUnit;
 use config::{ByDevice, Config, Lun, StoreSpec};
 use rdma::verbs::Listener;
-use reactor::io::{Handle, Io};
+use reactor::io::Handle;
 use reactor::mailbox::{self, Mailbox, Sender};
 use reactor::memory::{Arena, Pages};
 use reactor::packet::{self, Line, Setup, Socket};
 use reactor::uring::Uring;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use scsi::unit::Port;
-use scsi::{Home, HomeRequest, Incarnation, Unit, View};
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::lane::Lane;
 
 /// I/O buffers of each core, in bytes: mapped at start, touched as used.
 const ARENA_BYTES: u64 = 128 << 20;
@@ -45,8 +41,6 @@ const OWN_DESCRIPTORS: u64 = 128;
 
 /// Between two tries.
 const PORT_PAUSE: Duration = Duration::from_millis(50);
-/// Names the time since the machine was started (random(4)).
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A running daemon. Dropping it without [`Daemon::stop`] leaves its threads running until the process ends.
 pub struct Daemon {
@@ -144,7 +138,7 @@ impl Daemon {
             open_interfaces(&config, packet::open).map_err(|error| StartError(format!("AoE on {error}")))?;
         let opened = open(&mut config.luns);
         let summaries = config.luns.iter().zip(&opened).map(|(lun, opened)| summary(lun, opened)).collect();
-        let units = Units::of(&config, &opened, &System);
+        let (units, fit) = NewUnit::all(&config, &opened, &System);
 
         let count = config.cores.len();
         let (jobs, work) = mpsc::channel();
@@ -161,8 +155,8 @@ impl Daemon {
         #[cfg(test)]
         let registry = shared.registry.clone();
         let housekeeper = start_housekeeper(&shared, &mail, work)?;
-        let watches = start_probers(&shared, &mail, &opened, &units.fit)?;
-        let cores = start_cores(&shared, mailboxes, units, &opened, sockets)?;
+        let watches = start_probers(&shared, &mail, &opened, &fit)?;
+        let cores = start_cores(&shared, mailboxes, units, sockets)?;
         Ok(Daemon {
             addresses,
             units: summaries,
@@ -272,8 +266,6 @@ pub(crate) fn share<L: Line>(
         _sockets: listening.sockets,
         sockets_end,
         rdma_listeners: listening.by_device,
-        homes: (0..config.luns.len()).map(|unit| unit % count).collect(),
-        ledgers: crate::core::ledgers(&config),
         ports: Ports::of(&config),
         housekeeper,
         config,
@@ -443,97 +435,6 @@ fn summary(lun: &Lun, opened: &Opened) -> UnitSummary {
     }
 }
 
-fn unit<I: Io>(
-    config: &Config,
-    index: usize,
-    opened: &Opened<I>,
-    ports: Vec<Port>,
-    files: &dyn Files,
-) -> Unit {
-    let lun = &config.luns[index];
-    let identity = identity(&lun.serial);
-    Unit {
-        index: u32::try_from(index).unwrap_or(u32::MAX),
-        block_bytes: lun.block_bytes,
-        physical_block_bytes: lun.physical_block_bytes,
-        serial: lun.serial.clone(),
-        product: lun.product.clone(),
-        naa: identity.naa,
-        eui: identity.eui,
-        incarnation: Incarnation { name: incarnation::<I>(&lun.store, files), losses: opened.losses.clone() },
-        thin: lun.thin,
-        read_only: lun.read_only,
-        removable: lun.removable,
-        write_cache: lun.write_cache,
-        exported: lun.export().is_some(),
-        remote: matches!(lun.store, StoreSpec::Remote { .. }),
-        can_keep: config.state_dir.is_some() && lun.serial_lasts,
-        copies: Arc::default(),
-        ports,
-    }
-}
-
-/// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or
-/// the device's, until the machine is started again; for all others, until this process ends. (What a remote unit loses
-/// meanwhile is counted.)
-fn incarnation<I: Io>(store: &StoreSpec, files: &dyn Files) -> [u8; 16] {
-    let boot = match store {
-        StoreSpec::File { .. } | StoreSpec::Block { .. } => files.read(Path::new(BOOT_ID)).ok(),
-        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => None,
-    };
-    boot.map_or_else(random::<I>, |boot| identity(&String::from_utf8_lossy(&boot)).naa)
-}
-
-fn random<I: Io>() -> [u8; 16] {
-    let mut random = [0; 16];
-    random.as_chunks_mut().0.iter_mut().for_each(|word| *word = I::random().to_be_bytes());
-    random
-}
-
-/// The units, as they begin.
-pub(crate) struct Units {
-    pub(crate) homes: Vec<Home>,
-    /// Why one is not to be served whatever its store says.
-    pub(crate) fit: Vec<Result<(), String>>,
-    pub(crate) views: Vec<View>,
-}
-
-impl Units {
-    pub(crate) fn of<I: Io>(config: &Config, opened: &[Opened<I>], files: &dyn Files) -> Units {
-        let unit = |(lun, ports)| Arc::new(unit(config, lun, &opened[lun], ports, files));
-        let mut units: Vec<Arc<Unit>> =
-            Ports::of(config).of_luns().into_iter().enumerate().map(unit).collect();
-        let (homes, fit): (Vec<Home>, Vec<Result<(), String>>) =
-            units.iter_mut().zip(opened).map(|(unit, opened)| home(config, unit, opened, files)).unzip();
-        let view = |(unit, home): (Arc<Unit>, &Home)| View { unit, policy: home.policy() };
-        let views = units.into_iter().zip(&homes).map(view).collect();
-        Units { homes, fit, views }
-    }
-}
-
-/// The home of a unit; an error when the unit is not to be served whatever its store says.
-fn home<I: Io>(
-    config: &Config,
-    unit: &mut Arc<Unit>,
-    opened: &Opened<I>,
-    files: &dyn Files,
-) -> (Home, Result<(), String>) {
-    let mut home = Home::new(unit.clone(), opened.store.traits());
-    let fit = match &config.state_dir {
-        Some(dir) => housekeeper::restore(&mut home, files, dir, &unit.serial),
-        None => Ok(()),
-    };
-    if fit.is_err() {
-        // What is there stays as it is until somebody looks: APTPL from an initiator must not replace it.
-        *unit = Arc::new(Unit { can_keep: false, ..Unit::clone(unit) });
-        home = Home::new(unit.clone(), opened.store.traits());
-    }
-    if let Some(error) = fit.as_ref().err().or(opened.failed.as_ref()) {
-        home.handle(HomeRequest::StoreFailed(error.as_str().into()));
-    }
-    (home, fit)
-}
-
 fn start_housekeeper(
     shared: &Shared,
     mail: &[Sender<Message>],
@@ -572,7 +473,7 @@ fn watched(shared: &Shared, unit: usize, opened: &Opened, fit: &Result<(), Strin
     is_watched.then(|| Watched {
         name: lun.name.clone(),
         unit: unit as u32,
-        home: shared.homes[unit],
+        home: NewUnit::<Uring>::home_core(unit as u32, &shared.config),
         store: opened.store.clone(),
         failed: opened.failed.clone(),
         logged: None,
@@ -586,9 +487,7 @@ struct Seed {
     me: usize,
     shared: Arc<Shared>,
     mailbox: Mailbox<Message>,
-    views: Vec<View>,
-    opened: Vec<Opened>,
-    homes: Vec<Option<Home>>,
+    units: Vec<NewUnit>,
     /// Of interfaces, by their index in the configuration.
     sockets: Vec<(usize, Socket)>,
 }
@@ -609,20 +508,15 @@ impl Drop for AlarmBell {
 fn start_cores(
     shared: &Arc<Shared>,
     mailboxes: Vec<Mailbox<Message>>,
-    units: Units,
-    opened: &[Opened],
+    mut units: Vec<NewUnit>,
     sockets: Vec<Vec<(usize, Socket)>>,
 ) -> Result<Vec<JoinHandle<bool>>, StartError> {
-    let mut homes: Vec<Option<Home>> = units.homes.into_iter().map(Some).collect();
     let mut start = |((me, mailbox), sockets)| {
-        let own = shared.homes.iter().zip(&mut homes);
         start_core(Seed {
             me,
             shared: shared.clone(),
             mailbox,
-            views: units.views.clone(),
-            opened: opened.to_vec(),
-            homes: own.map(|(core, home)| if *core == me { home.take() } else { None }).collect(),
+            units: units.iter_mut().map(|unit| unit.on(me)).collect(),
             sockets,
         })
     };
@@ -641,12 +535,7 @@ fn start_core(seed: Seed) -> Result<JoinHandle<bool>, StartError> {
                 let _ = ready.send(Err(error.to_string()));
             }
             Ok(io) => {
-                let lane = |(index, opened): (usize, &Opened)| -> Box<dyn Lane<Uring>> {
-                    opened.store.clone().lane(Core::<Uring>::lane_tags(index))
-                };
-                let lanes = seed.opened.iter().enumerate().map(lane).collect();
-                let mut core =
-                    Core::new(seed.me, io, seed.shared, seed.mailbox, seed.views, lanes, seed.homes);
+                let mut core = Core::new(seed.me, io, seed.shared, seed.mailbox, seed.units);
                 let served = core.serve_interfaces(seed.sockets).map_err(|error| error.to_string());
                 let is_served = served.is_ok();
                 let _ = ready.send(served);

@@ -22,6 +22,7 @@ mod state;
 #[cfg(test)]
 mod testing;
 mod transport;
+mod units;
 pub mod world;
 
 pub use daemon::Daemon;

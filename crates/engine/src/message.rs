@@ -252,8 +252,8 @@ pub(crate) struct Migrant {
     pub(crate) luns: Vec<LunState>,
     /// Their eight bytes.
     pub(crate) lun_list: Vec<u64>,
-    /// How it reaches every unit of the daemon.
-    pub(crate) reach: Vec<Reach>,
+    /// How it reaches units, by their numbers.
+    pub(crate) reach: Vec<(u32, Reach)>,
     /// How many times the core that it comes from had ended all sessions of its target.
     pub(crate) closings: u64,
 }

@@ -2,12 +2,13 @@
 //! socket but what that is. Nothing in a core knows the difference.
 
 use crate::core::{Core, Shared};
-use crate::daemon::{Listening, Units, open_interfaces, share};
+use crate::daemon::{Listening, open_interfaces, share};
 pub use crate::files::{Created, Files};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
 use crate::opening::Opened;
 use crate::state::Keeper;
+use crate::units::NewUnit;
 use config::Config;
 use reactor::io::{Completion, Handle, Io, Wait};
 use reactor::mailbox::{self, Mailbox, Sender};
@@ -67,7 +68,7 @@ impl<I: Io> Cores<I> {
     ) -> io::Result<Cores<I>> {
         let opened = |(store, losses)| Opened { store, failed: None, losses };
         let opened: Vec<Opened<I>> = stores.into_iter().map(opened).collect();
-        let units = Units::of(&config, &opened, &*files);
+        let (mut units, _) = NewUnit::all(&config, &opened, &*files);
         let lines = open_interfaces(&config, lines)?;
         let mailboxes = mailbox::mesh::<Message<I::Line>>(config.cores.len())?;
         let mail: Vec<Sender<Message<I::Line>>> =
@@ -81,17 +82,11 @@ impl<I: Io> Cores<I> {
         };
         let shared = Arc::new(share(config, listening, i32::MAX, sender));
         let housekeeper = Housekeeper::new(&shared, &mail);
-        let mut homes: Vec<_> = units.homes.into_iter().map(Some).collect();
         let mut seat = |me: usize, mailbox: Mailbox<Message<I::Line>>, lines| {
-            let lane =
-                |(unit, opened): (usize, &Opened<I>)| opened.store.clone().lane(Core::<I>::lane_tags(unit));
-            let lanes = opened.iter().enumerate().map(lane).collect();
-            let own = shared.homes.iter().zip(&mut homes);
-            let homes = own.map(|(core, home)| if *core == me { home.take() } else { None }).collect();
-            let (waker, views) = (mailbox.waker(), units.views.clone());
+            let waker = mailbox.waker();
             let io = io(me, waker.clone());
-            let mut core =
-                Core::new(me, io, Arc::<Shared<I::Line>>::clone(&shared), mailbox, views, lanes, homes);
+            let units = units.iter_mut().map(|unit| unit.on(me)).collect();
+            let mut core = Core::new(me, io, Arc::<Shared<I::Line>>::clone(&shared), mailbox, units);
             core.serve_interfaces(lines)?;
             core.open_portals();
             Ok(Seat { core, waker, completions: Vec::new(), messages: Vec::new() })

@@ -15,7 +15,7 @@ use crate::nexus::{NexusUnit, Reach};
 use crate::power::{Prevent, StartStop};
 use crate::reservation::{PersistentReserveOut, ReserveRelease};
 use crate::storage::{Found, MediaOp, StoreError};
-use crate::unit::View;
+use crate::unit::{Unit, View};
 use wire::ata::Registers;
 
 /// Longest piece of a task's data that is buffered at a time, in bytes: the size of the task's buffer.
@@ -282,6 +282,15 @@ pub enum Event {
     Detached,
 }
 
+/// All units of the daemon as this core sees them.
+pub trait Units {
+    /// The one with this number ([`Unit::index`]).
+    fn view(&self, number: u32) -> Option<&View>;
+
+    /// One that this holds for.
+    fn find(&self, is_it: &dyn Fn(&Unit) -> bool) -> Option<&View>;
+}
+
 /// What a program may look at and write while it decides the next step.
 pub struct Env<'a> {
     /// The unit as this core sees it.
@@ -289,9 +298,9 @@ pub struct Env<'a> {
     /// The nexus's own state on this unit.
     pub nexus: &'a mut NexusUnit,
     /// Every unit of the daemon, for EXTENDED COPY; unit `n` of [`Step::Media`].
-    pub units: &'a [View],
-    /// How this nexus reaches each of `units`: nothing is copied past the access rules. Missing ones: not at all.
-    pub reach: &'a [Reach],
+    pub units: &'a dyn Units,
+    /// How this nexus reaches units, by their numbers: nothing is copied past the access rules. Missing ones: not at all.
+    pub reach: &'a [(u32, Reach)],
     /// LUNs that this nexus sees, for REPORT LUNS: the eight LUN bytes each, ascending.
     pub luns: &'a [u64],
     /// The task's buffer: up to 64 KiB of it, contiguous. Empty when [`Exec::buffer_bytes`] asked for none.

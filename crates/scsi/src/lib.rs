@@ -70,7 +70,7 @@ mod vpd;
 
 pub use attention::UnitAttention;
 pub use command::{Attribute, Ending, Request, Status};
-pub use exec::{Env, Event, Exec, Step};
+pub use exec::{Env, Event, Exec, Step, Units};
 pub use export::Export;
 pub use home::{Damaged, Home, HomeReply, HomeRequest, Identity, Publish, Who};
 pub use luns::no_unit;

@@ -1,7 +1,7 @@
 //! A unit in memory that runs one command at a time, for tests.
 
 use crate::command::{Attribute, Ending, Request, Status};
-use crate::exec::{CHUNK_BYTES, Env, Event, Step};
+use crate::exec::{CHUNK_BYTES, Env, Event, Step, Units};
 use crate::home::{Home, HomeReply, HomeRequest, Publish};
 use crate::nexus::{NexusId, NexusUnit, Reach};
 use crate::storage::{Found, MediaOp, StoreError, Traits};
@@ -115,6 +115,17 @@ impl Outcome {
         let sense = self.ending.sense.unwrap();
         assert_eq!(sense.as_bytes()[15] & 0xc0, 0xc0);
         assert_eq!(sense.as_bytes()[16..18], [0, byte]);
+    }
+}
+
+/// Numbered as they come.
+impl Units for Vec<View> {
+    fn view(&self, number: u32) -> Option<&View> {
+        self.get(number as usize)
+    }
+
+    fn find(&self, is_it: &dyn Fn(&Unit) -> bool) -> Option<&View> {
+        self.iter().find(|view| is_it(&view.unit))
     }
 }
 
@@ -234,7 +245,7 @@ impl Bench {
                 view: &units[0],
                 nexus: &mut self.nexuses[nexus],
                 units: &units,
-                reach: &self.reach,
+                reach: &[(0, self.reach[0]), (1, self.reach[1])],
                 luns: &[0, 0x0001_0000_0000_0000],
                 buffer: &mut buffer[..window],
             };

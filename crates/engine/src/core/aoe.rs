@@ -27,7 +27,6 @@ use reactor::io::{Io, Tag};
 use reactor::limited;
 use reactor::packet::aoe::{self, FLAGS, HEADERS_BYTES, SHELF, SLOT, SOURCE};
 use reactor::packet::{Condition, Field, Line, Packets, Setup};
-use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,7 +158,7 @@ impl<I: Io> Core<I> {
         }
         for (address, unit) in exports.iter() {
             let Some(slot) = interface.packets.slot() else { break };
-            let export = interface.export(*address, &self.views[*unit as usize].policy.export.config);
+            let export = interface.export(*address, &self.units[*unit].view.policy.export.config);
             let told = target::announce(&export, self.io.arena().bytes_mut(slot));
             interface.owes |= told.is_some();
             interface.packets.queue(slot, told.map_or(0, |len| len as u32));
@@ -245,7 +244,7 @@ impl<I: Io> Core<I> {
         request[..len].copy_from_slice(&bytes[..len]);
         let exports = self.exports.clone();
         for (address, unit) in exports.iter().filter(|(address, _)| sight.to.covers(**address)) {
-            let view = &self.views[*unit as usize];
+            let view = &self.units[*unit].view;
             if !view.policy.export.may_see(sight.from) {
                 continue;
             }
@@ -269,7 +268,7 @@ impl<I: Io> Core<I> {
             return false;
         };
         // The list may have been edited since the session began.
-        let may_see = |lun: &LunState| self.views[lun.unit as usize].policy.export.may_see(sight.from);
+        let may_see = |lun: &LunState| self.units[lun.unit].view.policy.export.may_see(sight.from);
         let (Some(target), true) = (conn.machine.aoe_mut(), conn.luns.iter().all(may_see)) else {
             return false;
         };
@@ -286,7 +285,7 @@ impl<I: Io> Core<I> {
             return Some(*key);
         }
         let unit = *self.exports.get(&sight.to)?;
-        if !self.views[unit as usize].policy.export.may_see(sight.from) {
+        if !self.units[unit].view.policy.export.may_see(sight.from) {
             return None;
         }
         if self.lingers(index, sight) {
@@ -344,7 +343,6 @@ impl<I: Io> Core<I> {
         let mut conn = Connection::new(machine, facts, Phase::Serving, None);
         // What it was told in an earlier session nobody remembers: a needless error is better than a lie.
         conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0, received: 0, reported_at: None });
-        conn.reach = vec![Reach::No; self.views.len()];
         conn.framed_at = self.io.now();
         let key = self.connections.insert(conn);
         self.interfaces[index].sessions.insert((from, address), key);
@@ -472,11 +470,6 @@ pub(super) fn exports(config: &Config) -> BTreeMap<Address, u32> {
         }
     }
     exports
-}
-
-/// What is known of the changes of each unit that AoE exports.
-pub(crate) fn ledgers(config: &Config) -> Vec<Option<Ledger>> {
-    config.luns.iter().map(|lun| lun.export().map(|_| Ledger::new())).collect()
 }
 
 /// What is to be opened of an interface: for each core that serves it, one of its own.

@@ -143,7 +143,7 @@ impl Budget {
 impl<I: Io> Core<I> {
     /// Whether an operation on this unit has to wait for the next turn.
     pub(super) fn is_spent(&self, unit: u32) -> bool {
-        self.budget.left == 0 && self.lanes[unit as usize].works_at_once()
+        self.budget.left == 0 && self.units[unit].lane.works_at_once()
     }
 
     /// The task goes on when it is its turn.
@@ -168,11 +168,11 @@ impl<I: Io> Core<I> {
         }
         self.budget.has_work = false;
         let mut idle = 0;
-        while self.budget.left > self.budget.floor() && idle < self.used_lanes.len() {
-            self.used_lanes.rotate_left(1);
-            let Some(unit) = self.used_lanes.last().copied() else { return };
+        while self.budget.left > self.budget.floor() && idle < self.units.used.len() {
+            self.units.used.rotate_left(1);
+            let Some(unit) = self.units.used.last().copied() else { return };
             let mut done = std::mem::take(&mut self.done);
-            let bytes = self.lanes[unit as usize].work(&mut self.io, SHARE_BYTES, &mut done);
+            let bytes = self.units[unit].lane.work(&mut self.io, SHARE_BYTES, &mut done);
             self.finish_ops(&mut done);
             self.done = done;
             if bytes == 0 {
@@ -188,7 +188,7 @@ impl<I: Io> Core<I> {
     /// A turn begins: goes on with what gave way in earlier ones. Whether there was any.
     pub(super) fn run_all(&mut self) -> bool {
         self.budget.refill();
-        if self.budget.is_idle() && self.budget.debt == 0 && self.used_lanes.is_empty() {
+        if self.budget.is_idle() && self.budget.debt == 0 && self.units.used.is_empty() {
             return false;
         }
         let goes_on = !self.budget.is_idle();

@@ -95,63 +95,23 @@ impl Share {
 
 /// What tasks for one unit hold, and how many of them wait for a buffer.
 #[derive(Clone, Copy, Debug, Default)]
-struct OfUnit {
+pub(super) struct Held {
     bytes: Bytes,
     starving: u32,
 }
 
-/// What a core's tasks hold.
-#[derive(Debug)]
-pub(super) struct Held {
-    unasked_bytes: u64,
-    /// Behind all units, for LUNs that do not exist.
-    units: Vec<OfUnit>,
+impl Held {
+    /// No step of a task has one.
+    fn is_idle(&self) -> bool {
+        self.bytes.step == 0
+    }
 }
 
-impl Held {
-    pub(super) fn new(units: usize) -> Held {
-        Held { unasked_bytes: 0, units: vec![OfUnit::default(); units + 1] }
-    }
-
-    fn unit(&mut self, unit: u32) -> &mut OfUnit {
-        let unit = (unit as usize).min(self.units.len() - 1);
-        &mut self.units[unit]
-    }
-
-    fn of(&mut self, unit: u32, purpose: Purpose) -> &mut u64 {
-        self.unit(unit).bytes.of(purpose)
-    }
-
-    /// No step of a task for this unit has one.
-    fn is_idle(&self, unit: u32) -> bool {
-        self.units.get(unit as usize).is_some_and(|unit| unit.bytes.step == 0)
-    }
-
-    /// Whether a task waits whose unit has none.
-    fn is_unit_kept_out(&self) -> bool {
-        self.units.iter().any(|unit| unit.bytes.step == 0 && unit.starving > 0)
-    }
-
-    /// Those of whole buffers that are left to others than tasks with this purpose.
-    fn left_alone(&self, purpose: Purpose) -> u64 {
-        match purpose {
-            Purpose::Step => RESERVE_BYTES + UNASKED_ROOM_BYTES.saturating_sub(self.unasked_bytes),
-            Purpose::Unasked => STEPS_BYTES,
-        }
-    }
-
-    fn take(&mut self, unit: u32, purpose: Purpose, bytes: u64) {
-        *self.of(unit, purpose) += bytes;
-        if purpose == Purpose::Unasked {
-            self.unasked_bytes += bytes;
-        }
-    }
-
-    fn give(&mut self, unit: u32, purpose: Purpose, bytes: u64) {
-        *self.of(unit, purpose) -= bytes;
-        if purpose == Purpose::Unasked {
-            self.unasked_bytes -= bytes;
-        }
+/// Those of whole buffers that are left to others than tasks with this purpose, where so many hold data that came unasked.
+fn left_alone(purpose: Purpose, unasked_bytes: u64) -> u64 {
+    match purpose {
+        Purpose::Step => RESERVE_BYTES + UNASKED_ROOM_BYTES.saturating_sub(unasked_bytes),
+        Purpose::Unasked => STEPS_BYTES,
     }
 }
 
@@ -165,13 +125,14 @@ impl<I: Io> Core<I> {
         self.give_buffer(key);
         let task = self.tasks.get_mut(key).ok_or(Short)?;
         let (bytes, arena) = (Arena::taken_bytes(len), self.io.arena());
-        let room = arena.whole_bytes().saturating_sub(self.held.left_alone(purpose));
+        let room = arena.whole_bytes().saturating_sub(left_alone(purpose, self.unasked_bytes));
         let (of_units, of_first) = match purpose {
             Purpose::Step => (UNITS_STEPS_BYTES, FIRST_STEPS_BYTES),
             Purpose::Unasked => (UNITS_UNASKED_BYTES, FIRST_UNASKED_BYTES),
         };
         let conn = self.connections.get_mut(task.origin);
-        let is_first_of_unit = bytes <= u64::from(CHUNK_BYTES) && *self.held.of(task.unit, purpose) == 0;
+        let held = self.units.held_mut(task.unit);
+        let is_first_of_unit = bytes <= u64::from(CHUNK_BYTES) && *held.bytes.of(purpose) == 0;
         let may_hold = is_first_of_unit && room >= bytes
             || room >= bytes + of_units
                 && conn
@@ -181,7 +142,10 @@ impl<I: Io> Core<I> {
             return Err(Short);
         }
         (task.buffer, task.purpose) = (arena.take(len).ok_or(Short)?, purpose);
-        self.held.take(task.unit, purpose, bytes);
+        *held.bytes.of(purpose) += bytes;
+        if purpose == Purpose::Unasked {
+            self.unasked_bytes += bytes;
+        }
         if let Some(conn) = conn {
             *conn.share.bytes.of(purpose) += bytes;
         }
@@ -202,7 +166,7 @@ impl<I: Io> Core<I> {
         self.set_state(key, State::Starved);
         let Some(conn) = self.connections.get_mut(origin) else { return false };
         conn.share.starving.push_back((key, step));
-        self.held.unit(unit).starving += 1;
+        self.units.held_mut(unit).starving += 1;
         if !std::mem::replace(&mut conn.share.is_starved, true) {
             self.starved.push(origin);
         }
@@ -230,7 +194,10 @@ impl<I: Io> Core<I> {
     pub(super) fn return_buffer(&mut self, origin: Key, unit: u32, buffer: &Places, purpose: Purpose) {
         self.io.arena().give(buffer);
         let bytes = Arena::taken_bytes(buffer.len());
-        self.held.give(unit, purpose, bytes);
+        *self.units.held_mut(unit).bytes.of(purpose) -= bytes;
+        if purpose == Purpose::Unasked {
+            self.unasked_bytes -= bytes;
+        }
         if let Some(conn) = self.connections.get_mut(origin) {
             *conn.share.bytes.of(purpose) -= bytes;
         }
@@ -261,14 +228,14 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get_mut(task.origin) else { return };
         if let Some(index) = conn.share.starving.iter().position(|(other, _)| *other == key) {
             conn.share.starving.remove(index);
-            self.held.unit(task.unit).starving -= 1;
+            self.units.held_mut(task.unit).starving -= 1;
         }
     }
 
     /// Gives buffers that came back to the tasks that wait for one. Who gets some has the next turn after all others.
     pub(super) fn feed_starved(&mut self) {
         let mut index = 0;
-        let is_kept_out = self.held.is_unit_kept_out();
+        let is_kept_out = self.units.iter().any(|unit| unit.held.is_idle() && unit.held.starving > 0);
         for _ in 0..self.starved.len() {
             let Some(origin) = self.starved.get(index).copied() else { return };
             let mut is_fed = false;
@@ -298,12 +265,15 @@ impl<I: Io> Core<I> {
             return true;
         }
         // All that wait are gone through only where such a task is there, and there is something to give it.
-        if !is_kept_out || self.io.arena().whole_bytes() <= self.held.left_alone(Purpose::Step) {
+        if !is_kept_out || self.io.arena().whole_bytes() <= left_alone(Purpose::Step, self.unasked_bytes) {
             return false;
         }
         let Some(conn) = self.connections.get(origin) else { return false };
         let is_idle = |(key, _): &(Key, Option<Step>)| {
-            self.tasks.get(*key).is_some_and(|task| self.held.is_idle(task.unit))
+            self.tasks
+                .get(*key)
+                .and_then(|task| self.units.get(task.unit))
+                .is_some_and(|unit| unit.held.is_idle())
         };
         let idle = conn.share.starving.iter().position(is_idle);
         idle.is_some_and(|index| index > 0 && self.feed_at(origin, index))
@@ -324,7 +294,7 @@ impl<I: Io> Core<I> {
         }
         let conn = self.connections.get_mut(origin);
         let Some((key, step)) = conn.and_then(|conn| conn.share.starving.remove(index)) else { return true };
-        self.held.unit(unit).starving -= 1;
+        self.units.held_mut(unit).starving -= 1;
         let event = match step {
             Some(step) => self.perform(key, step),
             None => Some(Event::Start),

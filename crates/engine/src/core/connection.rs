@@ -10,7 +10,7 @@ use super::{Core, kind};
 use crate::message::{Asker, Facts, Message, Waiter, Way};
 use crate::slots::{Key, Slots};
 use crate::transport::Transport;
-use config::{Config, StoreSpec};
+use config::Config;
 use proto::aoe::target::Target;
 use proto::time::Time;
 use proto::verbs::{Down, TaskId, Withdrawal};
@@ -38,8 +38,8 @@ pub(super) struct Connection {
     pub(super) luns: Vec<LunState>,
     /// Their eight bytes, for REPORT LUNS.
     pub(super) lun_list: Vec<u64>,
-    /// How it reaches every unit of the daemon, for EXTENDED COPY.
-    pub(super) reach: Vec<Reach>,
+    /// How it reaches units, by their numbers, for EXTENDED COPY.
+    pub(super) reach: Vec<(u32, Reach)>,
     /// Tasks by the transport's slot.
     tasks: Vec<Option<(u16, Occupant)>>,
     pub(super) phase: Phase,
@@ -487,7 +487,7 @@ impl<I: Io> Core<I> {
         for unit in units.into_iter().filter(|_| has_lost) {
             // Nobody else waits for a home that is held up, by a reset of a store that hangs, say; nor for one that may have
             // gone, once this core has said that nothing is left of it.
-            let may_hold = self.views[unit as usize].policy.may_be_held_by(nexus)
+            let may_hold = self.units[unit].view.policy.may_be_held_by(nexus)
                 || lingering.iter().any(|(_, other)| *other == unit);
             let awaits = may_hold && !self.is_drained;
             homes += usize::from(awaits);
@@ -525,10 +525,7 @@ impl<I: Io> Core<I> {
         self.forget_session(key, conn.facts.way, counts);
         self.give_all_kept(key, &conn.kept);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
-            let can_lose = |lun: &&LunState| match self.shared.config.luns[lun.unit as usize].store {
-                StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
-                StoreSpec::Null { .. } | StoreSpec::Ram { .. } => false,
-            };
+            let can_lose = |lun: &&LunState| self.units[lun.unit].can_lose;
             let commands = conn.facts.tally.commands;
             let received = conn.luns.iter().filter(can_lose);
             let received = received.map(|lun| (lun.unit, lun.received_by(commands))).collect();

@@ -26,6 +26,7 @@
 //! - Lanes and homes. What waits was never in a store, nor asked its home for anything.
 
 use super::Core;
+use super::home::HomeUnit;
 use super::task::State;
 use crate::message::{GateMessage, Message};
 use crate::slots::Key;
@@ -87,7 +88,7 @@ impl<I: Io> Core<I> {
     /// Starts what may start on the unit, up to the next ordered task.
     pub(super) fn open_gate(&mut self, unit: u32) {
         loop {
-            let gate = &mut self.gates[unit as usize];
+            let gate = &mut self.units[unit].gate;
             if gate.held || gate.turn != Turn::None {
                 return;
             }
@@ -99,7 +100,7 @@ impl<I: Io> Core<I> {
             if task.attribute == Attribute::Ordered {
                 gate.turn = Turn::Asked;
                 let message = GateMessage::Ask { core: self.me };
-                return self.post(self.shared.homes[unit as usize], Message::Gate { unit, gate: message });
+                return self.post(self.units[unit].home_core, Message::Gate { unit, gate: message });
             }
             gate.waiting.pop_front();
             self.start(key);
@@ -108,11 +109,11 @@ impl<I: Io> Core<I> {
 
     /// A task that ran on the unit is over.
     pub(super) fn leave_gate(&mut self, unit: u32, task: Option<Key>) {
-        let gate = &mut self.gates[unit as usize];
+        let gate = &mut self.units[unit].gate;
         gate.running -= 1;
         if task.is_some_and(|task| gate.turn == Turn::Running(task)) {
             gate.turn = Turn::None;
-            self.post(self.shared.homes[unit as usize], Message::Gate { unit, gate: GateMessage::Leave });
+            self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Leave });
         }
         self.tell_held(unit);
     }
@@ -120,66 +121,69 @@ impl<I: Io> Core<I> {
     pub(super) fn gate_message(&mut self, unit: u32, message: GateMessage) {
         match message {
             GateMessage::Ask { core } => {
-                let home = &mut self.gate_homes[unit as usize];
-                home.asking.push_back(core);
-                if home.asking.len() == 1 {
+                let Some(home) = self.units.home_mut(unit) else { return };
+                home.gates.asking.push_back(core);
+                if home.gates.asking.len() == 1 {
                     self.hold_all(unit);
                 }
             }
             GateMessage::Hold => {
-                let gate = &mut self.gates[unit as usize];
+                let gate = &mut self.units[unit].gate;
                 gate.held = true;
                 gate.told = false;
                 self.tell_held(unit);
             }
             GateMessage::Held => {
-                let home = &mut self.gate_homes[unit as usize];
-                home.awaited -= 1;
-                if let (0, Some(&core)) = (home.awaited, home.asking.front()) {
+                let Some(HomeUnit { gates, .. }) = self.units.home_mut(unit) else { return };
+                gates.awaited -= 1;
+                if let (0, Some(&core)) = (gates.awaited, gates.asking.front()) {
                     self.post(core, Message::Gate { unit, gate: GateMessage::Go });
                 }
             }
             GateMessage::Go => self.run_ordered(unit),
             GateMessage::Leave => {
-                let home = &mut self.gate_homes[unit as usize];
-                home.asking.pop_front();
+                let Some(HomeUnit { gates, .. }) = self.units.home_mut(unit) else { return };
+                gates.asking.pop_front();
+                let is_next = !gates.asking.is_empty();
                 for core in 0..self.cores() {
                     self.post(core, Message::Gate { unit, gate: GateMessage::Release });
                 }
-                if !self.gate_homes[unit as usize].asking.is_empty() {
+                if is_next {
                     self.hold_all(unit);
                 }
             }
             GateMessage::Release => {
-                self.gates[unit as usize].held = false;
+                self.units[unit].gate.held = false;
                 self.open_gate(unit);
             }
         }
     }
 
     fn hold_all(&mut self, unit: u32) {
-        self.gate_homes[unit as usize].awaited = self.cores();
-        for core in 0..self.cores() {
+        let cores = self.cores();
+        let Some(home) = self.units.home_mut(unit) else { return };
+        home.gates.awaited = cores;
+        for core in 0..cores {
             self.post(core, Message::Gate { unit, gate: GateMessage::Hold });
         }
     }
 
     fn tell_held(&mut self, unit: u32) {
-        let gate = &mut self.gates[unit as usize];
+        let gate = &mut self.units[unit].gate;
         if gate.held && !gate.told && gate.running == 0 {
             gate.told = true;
-            self.post(self.shared.homes[unit as usize], Message::Gate { unit, gate: GateMessage::Held });
+            self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Held });
         }
     }
 
     /// All cores hold for this one: run the ordered task, if it has not been aborted meanwhile.
     fn run_ordered(&mut self, unit: u32) {
-        let ordered = self.gates[unit as usize].waiting.front().copied().filter(|key| {
+        let ordered = self.units[unit].gate.waiting.front().copied().filter(|key| {
             self.tasks
                 .get(*key)
                 .is_some_and(|task| task.state == State::Waiting && task.attribute == Attribute::Ordered)
         });
-        let gate = &mut self.gates[unit as usize];
+        let gate = &mut self.units[unit].gate;
         match ordered {
             Some(key) => {
                 gate.waiting.pop_front();
@@ -188,7 +192,7 @@ impl<I: Io> Core<I> {
             }
             None => {
                 gate.turn = Turn::None;
-                self.post(self.shared.homes[unit as usize], Message::Gate { unit, gate: GateMessage::Leave });
+                self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Leave });
             }
         }
     }

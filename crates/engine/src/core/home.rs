@@ -2,6 +2,7 @@
 
 use super::Core;
 use super::connection::Connection;
+use super::gate::GateHome;
 use super::session::{LunState, lun_bytes, lun_number};
 use super::task::State;
 use crate::housekeeper::Job;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 /// A unit's home with its queue.
 pub(super) struct HomeUnit {
     home: Home,
+    /// Its side of the unit's gates.
+    pub(super) gates: GateHome,
     queue: VecDeque<(Origin, HomeRequest)>,
     current: Option<Current>,
 }
@@ -39,13 +42,13 @@ pub(super) struct Publication {
 
 impl HomeUnit {
     pub(super) fn new(home: Home) -> Self {
-        HomeUnit { home, queue: VecDeque::new(), current: None }
+        HomeUnit { home, gates: GateHome::default(), queue: VecDeque::new(), current: None }
     }
 }
 
 impl<I: Io> Core<I> {
     pub(super) fn home_request(&mut self, unit: u32, origin: Origin, request: HomeRequest) {
-        if let Some(home) = &mut self.homes[unit as usize] {
+        if let Some(home) = self.units.home_mut(unit) {
             home.queue.push_back((origin, request));
             self.home_next(unit);
         }
@@ -53,7 +56,7 @@ impl<I: Io> Core<I> {
 
     fn home_next(&mut self, unit: u32) {
         loop {
-            let Some(home) = &mut self.homes[unit as usize] else { return };
+            let Some(home) = self.units.home_mut(unit) else { return };
             if home.current.is_some() {
                 return;
             }
@@ -78,11 +81,11 @@ impl<I: Io> Core<I> {
         let Some(task) = self.tasks.get(key).filter(|task| task.state == State::AtHome) else { return };
         let (unit, core) = (task.unit, self.me);
         // Ahead of what this core says of the publication that aborts it, if that is why.
-        self.post(self.shared.homes[unit as usize], Message::Recall { unit, core, task: key });
+        self.post(self.units[unit].home_core, Message::Recall { unit, core, task: key });
     }
 
     pub(super) fn home_recall(&mut self, unit: u32, core: usize, task: Key) {
-        let Some(home) = &mut self.homes[unit as usize] else { return };
+        let Some(home) = self.units.home_mut(unit) else { return };
         let origin = Origin { core, who: Waiter::Task(task) };
         // The end of what was done must be known.
         let is_meant = |(other, request): &(Origin, HomeRequest)| {
@@ -103,7 +106,7 @@ impl<I: Io> Core<I> {
 
     /// The state directory has (or could not take) what must survive before the request is answered.
     pub(super) fn home_persisted(&mut self, unit: u32, ok: bool) {
-        let Some(home) = &mut self.homes[unit as usize] else { return };
+        let Some(home) = self.units.home_mut(unit) else { return };
         if ok || !home.home.undo() {
             return self.publish(unit);
         }
@@ -116,7 +119,7 @@ impl<I: Io> Core<I> {
 
     fn publish(&mut self, unit: u32) {
         let cores = self.cores();
-        let Some(home) = &mut self.homes[unit as usize] else { return };
+        let Some(home) = self.units.home_mut(unit) else { return };
         let Some(current) = &mut home.current else { return };
         current.awaited = cores;
         let (origin, publish) = (current.origin, current.publish.clone());
@@ -128,7 +131,7 @@ impl<I: Io> Core<I> {
 
     /// One more core has applied the current publication.
     pub(super) fn home_applied(&mut self, unit: u32) {
-        let Some(home) = &mut self.homes[unit as usize] else { return };
+        let Some(home) = self.units.home_mut(unit) else { return };
         let Some(current) = &mut home.current else { return };
         current.awaited -= 1;
         if current.awaited > 0 {
@@ -142,8 +145,8 @@ impl<I: Io> Core<I> {
 
     /// Applies what a unit's home published.
     pub(super) fn apply(&mut self, unit: u32, publish: &Arc<Publish>, origin: Origin, home: usize) {
-        self.views[unit as usize].policy = publish.policy.clone();
-        self.published[unit as usize] = Some(publish.clone());
+        self.units[unit].view.policy = publish.policy.clone();
+        self.units[unit].published = Some(publish.clone());
         let asker = match origin {
             Origin { core, who: Waiter::Task(key) } if core == self.me => Some(key),
             _ => None,

@@ -45,7 +45,7 @@ impl<I: Io> Core<I> {
         if conn.copies_reads() || bytes == 0 || command.unsolicited_bytes > 0 {
             return false;
         }
-        let Some(from) = self.lanes[unit as usize].borrow(offset, len) else { return false };
+        let Some(from) = self.units[unit].lane.borrow(offset, len) else { return false };
         let moving = conn.pace.begin(now, stall_nanos, bytes);
         conn.occupy(command.task, Occupant::Lent { unit, moving });
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));

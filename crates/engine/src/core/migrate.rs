@@ -280,12 +280,12 @@ impl<I: Io> Core<I> {
     fn catch_up(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         for lun in &mut conn.luns {
-            let policy = &self.views[lun.unit as usize].policy;
+            let policy = &self.units[lun.unit].view.policy;
             if lun.nexus.access_epoch >= policy.epoch {
                 continue;
             }
             lun.nexus.sync(policy);
-            let attentions = self.published[lun.unit as usize].iter().flat_map(|publish| &publish.attentions);
+            let attentions = self.units[lun.unit].published.iter().flat_map(|publish| &publish.attentions);
             // It had no commands to be cleared.
             for (who, attention) in attentions.filter(|(_, what)| *what != UnitAttention::CommandsCleared) {
                 if who.includes(&lun.nexus) {
@@ -297,8 +297,8 @@ impl<I: Io> Core<I> {
 
     /// Serves the sessions that came here from cores that were ahead, once this one has caught up.
     pub(super) fn let_in(&mut self) {
-        let views = &self.views;
-        let is_ahead = |lun: &super::LunState| lun.nexus.access_epoch > views[lun.unit as usize].policy.epoch;
+        let units = &self.units;
+        let is_ahead = |lun: &super::LunState| lun.nexus.access_epoch > units[lun.unit].view.policy.epoch;
         let level = self.keys_where(|conn| conn.phase == Phase::Arriving && !conn.luns.iter().any(is_ahead));
         for key in level {
             self.set_phase(key, Phase::Serving);

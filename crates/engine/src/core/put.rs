@@ -26,8 +26,10 @@ impl<I: Io> Core<I> {
         let Some(from) = from else { return false };
         // What was received is written: a turn is bounded by what it receives. But not by what the system clears first.
         let may_clear = self.budget.left() > 0;
-        let (lane, io) = self.lane(unit);
-        let Some(cleared) = lane.put(io, offset, Places::one(from), may_clear) else { return false };
+        let lane = self.units.lane(unit);
+        let Some(cleared) = lane.put(&mut self.io, offset, Places::one(from), may_clear) else {
+            return false;
+        };
         self.budget.charge(u64::from(len) + cleared);
         self.trace_end(connection, command, &ending);
         self.down(Some(connection), Down::End { task: command.task, ending: to_wire(ending) });

@@ -278,11 +278,12 @@ impl<I: Io> Core<I> {
         let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&config.targets[target].luns);
         let read_only = group.is_some_and(|group| group.read_only);
         let port = ports.relative_id(config, target, portal, conn.machine.is_srp());
-        conn.reach = vec![Reach::No; self.views.len()];
+        conn.reach = Vec::with_capacity(luns.len());
         let name = session_name(&conn.facts, config);
         let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
         for (number, index) in luns {
-            conn.reach[*index] = if read_only { Reach::ReadOnly } else { Reach::Full };
+            let unit = *index as u32;
+            conn.reach.push((unit, if read_only { Reach::ReadOnly } else { Reach::Full }));
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
             if conn.nexus.0 != conn.facts.serial {
                 // The nexus was there before this channel of it.
@@ -292,12 +293,12 @@ impl<I: Io> Core<I> {
             // Most LUNs of a session are in the same targets, and share the list.
             let same = conn.luns.last().map(|last| &last.nexus.hidden_ports).filter(|ids| ***ids == *hidden);
             nexus.hidden_ports = same.cloned().unwrap_or_else(|| hidden.into());
-            nexus.sync(&self.views[*index].policy);
-            let before = told.iter().find(|(unit, _)| *unit as usize == *index).map(|(_, losses)| *losses);
-            let losses = before.unwrap_or_else(|| self.lanes[*index].losses());
+            nexus.sync(&self.units[unit].view.policy);
+            let before = told.iter().find(|(other, _)| *other == unit).map(|(_, losses)| *losses);
+            let losses = before.unwrap_or_else(|| self.units[unit].lane.losses());
             conn.luns.push(LunState {
                 number: *number,
-                unit: *index as u32,
+                unit,
                 nexus,
                 losses,
                 received: losses,

@@ -9,6 +9,7 @@ use super::buffer::Purpose;
 use super::connection::Connection;
 use super::lent::Occupant;
 use super::stall::Moving;
+use super::unit::Unit;
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use proto::verbs::{self, Command, Down, TaskId};
@@ -75,7 +76,7 @@ pub(super) struct Task {
 #[derive(Debug)]
 struct Detached {
     nexus: NexusUnit,
-    reach: Vec<Reach>,
+    reach: Vec<(u32, Reach)>,
     /// A home has begun what it asked for.
     is_begun: bool,
     /// Losses of its unit's store when it was detached.
@@ -262,15 +263,15 @@ impl<I: Io> Core<I> {
         let unit = conn.luns[lun].unit;
         conn.facts.tally.add(&command);
         conn.work += COMMAND_WORK + u64::from(command.read_bytes) + u64::from(command.write_bytes);
-        if self.gates[unit as usize].must_wait(attribute) {
+        if self.units[unit].gate.must_wait(attribute) {
             let key = self.insert(Task { lun, ..Task::new(connection, &command, attribute, unit) });
-            self.gates[unit as usize].wait(key);
+            self.units[unit].gate.wait(key);
             self.set_state(key, State::Waiting);
             self.take_unsolicited(key);
             return self.open_gate(unit);
         }
-        self.gates[unit as usize].begin();
-        let admitted = admit(&self.views[unit as usize], &mut conn.luns[lun].nexus, &command, attribute);
+        self.units[unit].gate.begin();
+        let admitted = admit(&self.units[unit].view, &mut conn.luns[lun].nexus, &command, attribute);
         let change = conn.machine.aoe_mut().and_then(|target| target.change(command.task));
         let change = change.filter(|_| admitted.is_ok());
         let claim = change.as_ref().and_then(|change| self.begin_change(unit, change).ok());
@@ -302,9 +303,9 @@ impl<I: Io> Core<I> {
             return;
         };
         task.gated = true;
-        self.gates[task.unit as usize].begin();
+        self.units[task.unit].gate.begin();
         task.state = State::Running;
-        let (view, nexus) = (&self.views[task.unit as usize], &mut conn.luns[task.lun].nexus);
+        let (view, nexus) = (&self.units[task.unit].view, &mut conn.luns[task.lun].nexus);
         let admitted = admit(view, nexus, &task.command, task.attribute);
         self.admitted(key, admitted);
     }
@@ -415,7 +416,8 @@ impl<I: Io> Core<I> {
         let task = self.tasks.get_mut(key)?;
         task.state = State::Running;
         let conn = task.connection.and_then(|connection| self.connections.get_mut(connection));
-        let (nexus, luns, reach): (&mut NexusUnit, &[u64], &[Reach]) = match (&mut task.detached, conn) {
+        let (nexus, luns, reach): (&mut NexusUnit, &[u64], &[(u32, Reach)]) = match (&mut task.detached, conn)
+        {
             (Some(detached), _) => (&mut detached.nexus, &[], &detached.reach),
             (None, Some(conn)) => (&mut conn.luns[task.lun].nexus, &conn.lun_list, &conn.reach),
             (None, None) => return None,
@@ -426,7 +428,7 @@ impl<I: Io> Core<I> {
             Some(_) | None => &mut [],
         };
         let mut env =
-            Env { view: &self.views[task.unit as usize], nexus, units: &self.views, reach, luns, buffer };
+            Env { view: &self.units[task.unit].view, nexus, units: &self.units, reach, luns, buffer };
         task.exec.as_mut().map(|exec| exec.next(&mut env, event))
     }
 
@@ -544,7 +546,7 @@ impl<I: Io> Core<I> {
     /// Sends a request to the unit's home.
     pub(super) fn ask_home(&mut self, unit: u32, who: Waiter, request: HomeRequest) {
         let origin = Origin { core: self.me, who };
-        self.post(self.shared.homes[unit as usize], Message::Home { unit, origin, request });
+        self.post(self.units[unit].home_core, Message::Home { unit, origin, request });
     }
 
     /// The task outlives its session: it takes along what it needs of it.
@@ -555,7 +557,7 @@ impl<I: Io> Core<I> {
         };
         let nexus = conn.luns[task.lun].nexus.clone();
         let is_begun = task.detached.as_ref().is_some_and(|detached| detached.is_begun);
-        let losses = self.lanes[task.unit as usize].losses();
+        let losses = self.units[task.unit].lane.losses();
         let reach = conn.reach.clone();
         task.detached = Some(Box::new(Detached { nexus, reach, is_begun, losses }));
     }
@@ -591,7 +593,7 @@ impl<I: Io> Core<I> {
         let is_error = ending.sense.and_then(|sense| sense.key()) != Some(SenseKey::RecoveredError);
         if let (Status::CheckCondition, Some(conn)) = (ending.status, connection)
             && is_error
-            && self.views.get(unit as usize).is_some_and(|view| view.policy.modes.queue_error != 0)
+            && self.units.get(unit).is_some_and(|unit| unit.view.policy.modes.queue_error != 0)
             && let Some(conn) = self.connections.get(conn)
         {
             let (from, read_only) = (conn.nexus, conn.luns[task.lun].nexus.read_only);
@@ -665,11 +667,11 @@ impl<I: Io> Core<I> {
 
     /// Nobody waits for the task's storage operation any more, whichever of its units has it.
     fn cancel_op(&mut self, key: Key) {
-        for unit in 0..self.lanes.len() as u32 {
-            if self.tasks.get(key).is_some_and(|task| task.touches(unit)) {
-                let (lane, io) = self.lane(unit);
-                lane.cancel(io, OpId(key.index));
-            }
+        let Some(task) = self.tasks.get(key) else { return };
+        let touched: Vec<u32> =
+            self.units.iter().map(Unit::number).filter(|unit| task.touches(*unit)).collect();
+        for unit in touched {
+            self.units.lane(unit).cancel(&mut self.io, OpId(key.index));
         }
     }
 

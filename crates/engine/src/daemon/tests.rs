@@ -11,11 +11,12 @@ use initiator::session::{Command, Ending, Finished, Session};
 use proto::iscsi::initiator::Request;
 use proto::time::{Stamp, Time};
 use proto::verbs::Attribute;
-use reactor::io::{Allocate, Completion, Tag, Wait};
+use reactor::io::{Allocate, Completion, Io, Tag, Wait};
+use scsi::storage::Traits;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use store::lane::Backend;
+use store::lane::{Backend, Lane, Store};
 use store::ram::RamStore;
 use wire::{Cdb, Places, Span};
 
@@ -47,10 +48,10 @@ struct Noting {
 }
 
 impl Noting {
-    fn new(waker: reactor::wake::Waker, notes: Notes) -> Noting {
+    fn new(waker: reactor::wake::Waker, notes: Notes, turns: Arc<AtomicUsize>) -> Noting {
         let arena = Arena::new(ARENA_BYTES).expect("memory");
         let kernel = Uring::new(arena, waker).expect("an io_uring");
-        Noting { kernel, receives: Vec::new(), notes, turns: Arc::default() }
+        Noting { kernel, receives: Vec::new(), notes, turns }
     }
 
     fn note(&self, note: Note) {
@@ -170,7 +171,34 @@ impl Io for Noting {
 }
 
 /// What a test puts around a lane.
-type Wrap = Box<dyn Fn(Box<dyn Lane<Noting>>, Arc<AtomicUsize>) -> Box<dyn Lane<Noting>> + Send>;
+type Wrap = Box<dyn Fn(Box<dyn Lane<Noting>>, Arc<AtomicUsize>) -> Box<dyn Lane<Noting>> + Send + Sync>;
+
+/// A unit in memory behind that.
+struct Wrapped {
+    ram: Arc<RamStore>,
+    wrap: Arc<Wrap>,
+    turns: Arc<AtomicUsize>,
+}
+
+impl Store for Wrapped {
+    fn traits(&self) -> Traits {
+        self.ram.traits()
+    }
+
+    fn refresh(&self) -> Result<Option<Traits>, String> {
+        self.ram.refresh()
+    }
+
+    fn describe(&self) -> String {
+        self.ram.describe()
+    }
+}
+
+impl Backend<Noting> for Wrapped {
+    fn lane(self: Arc<Self>, tags: Tag) -> Box<dyn Lane<Noting>> {
+        (self.wrap)(self.ram.clone().lane(tags), self.turns.clone())
+    }
+}
 
 /// One core that serves units in memory.
 struct Target {
@@ -198,14 +226,13 @@ impl Target {
         };
         let config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
         let stores: Vec<_> = (0..units).map(|_| store::open_ram(unit_bytes).expect("memory")).collect();
-        let opened = |store: &Arc<RamStore>| Opened::<Uring> {
-            store: store.clone(),
-            failed: None,
-            losses: Arc::default(),
+        let (wrap, turns) = (Arc::new(wrap), Arc::<AtomicUsize>::default());
+        let opened = |store: &Arc<RamStore>| {
+            let (ram, wrap, turns) = (store.clone(), wrap.clone(), turns.clone());
+            Opened { store: Arc::new(Wrapped { ram, wrap, turns }), failed: None, losses: Arc::default() }
         };
-        let opened: Vec<Opened> = stores.iter().map(opened).collect();
-        let Units { homes, views, .. } = Units::of(&config, &opened, &crate::files::System);
-        let homes = homes.into_iter().map(Some).collect();
+        let opened: Vec<Opened<Noting>> = stores.iter().map(opened).collect();
+        let (units, _) = NewUnit::all(&config, &opened, &System);
         let listeners = bind(&config).expect("a portal");
         let addresses = addresses(&config, &listeners).expect("an address");
         let (portal, name) = (addresses[0], config.targets[0].name.clone());
@@ -216,14 +243,10 @@ impl Target {
         let mailbox = mailbox::mesh::<Message>(1).expect("a mailbox").remove(0);
         let mail = mailbox.sender(0);
         let notes = Notes::default();
-        let (lanes_of, notes_of) = (stores.clone(), notes.clone());
+        let notes_of = notes.clone();
         let run = move || {
-            let io = Noting::new(mailbox.waker(), notes_of);
-            let lane = |(unit, store): (usize, Arc<RamStore>)| {
-                wrap(store.lane(Core::<Noting>::lane_tags(unit)), io.turns.clone())
-            };
-            let lanes = lanes_of.into_iter().enumerate().map(lane).collect();
-            Core::new(0, io, shared, mailbox, views, lanes, homes).run()
+            let io = Noting::new(mailbox.waker(), notes_of, turns);
+            Core::new(0, io, shared, mailbox, units).run()
         };
         Target { portal, name, stores, notes, mail, core: std::thread::spawn(run) }
     }
@@ -260,7 +283,7 @@ impl Peer {
             format!("iscsi://{}/{}/{lun}{options}", target.portal, target.name).parse().expect("a URL");
         let addresses = vec![Destination::Address(target.portal)];
         let mut peer = Peer {
-            io: Noting::new(reactor::wake::Waker::new().expect("a waker"), Notes::default()),
+            io: Noting::new(reactor::wake::Waker::new().expect("a waker"), Notes::default(), Arc::default()),
             session: Session::new::<Noting>(url, addresses, Options::default(), Tag(0)),
             completions: Vec::new(),
             finished: Vec::new(),

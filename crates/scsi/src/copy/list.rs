@@ -33,11 +33,11 @@ pub(super) struct Order {
 /// Bytes of one unit that go to another, or to another place of the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment {
-    /// Index among the daemon's units.
+    /// Number of the unit.
     pub(super) source: u32,
     /// First byte.
     pub(super) source_at: u64,
-    /// Index among the daemon's units.
+    /// Number of the unit.
     pub(super) destination: u32,
     /// First byte.
     pub(super) destination_at: u64,
@@ -175,7 +175,7 @@ fn parse_cscd(cscd: &[u8; CSCD_BYTES], at: usize, env: &Env<'_>) -> Result<Cscd,
         (0x01, 0x02) => unit.eui == name,
         _ => false,
     };
-    let Some(view) = env.units.iter().find(|view| names_it(&view.unit)) else {
+    let Some(view) = env.units.find(&names_it) else {
         return Ok(Err(Check::COPY_UNREACHABLE));
     };
     let block_bytes = u32::from_be_bytes([0, l2, l1, l0]);
@@ -245,7 +245,7 @@ fn parse_segment(body: &[u8; SEGMENT_BYTES], cscds: &[Cscd], env: &Env<'_>) -> R
 }
 
 fn block_bytes(env: &Env<'_>, index: u32) -> Option<u64> {
-    let view = env.units.get(usize::try_from(index).ok()?)?;
+    let view = env.units.view(index)?;
     Some(u64::from(view.policy.block_bytes))
 }
 
@@ -271,9 +271,9 @@ impl Segment {
 }
 
 fn check_unit(env: &Env<'_>, index: u32, at: u64, len: u64, writes: bool) -> Result<(), Check> {
-    let index = usize::try_from(index).map_err(|_| Check::COPY_UNREACHABLE)?;
-    let view = env.units.get(index).ok_or(Check::COPY_UNREACHABLE)?;
-    let is_writable = match env.reach.get(index).unwrap_or(&Reach::No) {
+    let view = env.units.view(index).ok_or(Check::COPY_UNREACHABLE)?;
+    let reach = env.reach.iter().find(|(number, _)| *number == index);
+    let is_writable = match reach.map_or(Reach::No, |(_, reach)| *reach) {
         Reach::No => return Err(Check::COPY_UNREACHABLE),
         Reach::ReadOnly => false,
         Reach::Full => {

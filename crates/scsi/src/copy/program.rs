@@ -227,8 +227,7 @@ impl ExtendedCopy {
 
 /// Whether writes to a unit must be durable before they end.
 fn is_durable(env: &Env<'_>, unit: u32) -> bool {
-    let view = usize::try_from(unit).ok().and_then(|index| env.units.get(index));
-    view.is_none_or(|view| !view.policy.modes.write_cache)
+    env.units.view(unit).is_none_or(|view| !view.policy.modes.write_cache)
 }
 
 #[cfg(test)]

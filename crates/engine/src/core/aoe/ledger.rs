@@ -126,7 +126,7 @@ pub(in crate::core) enum Held {
 }
 
 impl Ledger {
-    pub(in crate::core) fn new() -> Ledger {
+    pub(crate) fn new() -> Ledger {
         let entry = |_| Entry { what: AtomicU64::new(0), came: AtomicU64::new(0) };
         let bucket = |_| Bucket { forgotten: AtomicU64::new(0), changes: from_fn(entry) };
         Ledger((0..1 << BUCKETS_LOG2).map(bucket).collect())

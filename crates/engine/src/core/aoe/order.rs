@@ -20,12 +20,12 @@ impl<I: Io> Core<I> {
 
     /// Begins a change.
     pub(in crate::core) fn begin_change(&self, unit: u32, change: &Change) -> Result<Claim, Held> {
-        self.shared.ledger(unit).begin(&change.blocks, change.came, || self.io.stamp())
+        self.units[unit].ledger().begin(&change.blocks, change.came, || self.io.stamp())
     }
 
     /// A change has ended.
     pub(in crate::core) fn end_change(&mut self, unit: u32, claim: &Claim) {
-        if self.shared.ledger(unit).end(claim) {
+        if self.units[unit].ledger().end(claim) {
             (0..self.cores()).for_each(|core| self.post(core, Message::ChangeEnded));
         }
     }

@@ -26,7 +26,7 @@ impl<I: Io> Core<I> {
         let conn = task.connection.and_then(|connection| self.connections.get(connection))?;
         let unit = task.unit;
         if !conn.copies_reads()
-            && let Some(from) = self.lanes[unit as usize].borrow(offset, len)
+            && let Some(from) = self.units[unit].lane.borrow(offset, len)
         {
             return self.push(key, from.slice(0, sendable), at, end);
         }
@@ -50,9 +50,9 @@ impl<I: Io> Core<I> {
     }
 
     fn submit(&mut self, unit: u32, key: Key, op: &Op) -> Submitted {
-        let (lane, io) = self.lane(unit);
+        let lane = self.units.lane(unit);
         let cost = bytes(op) + lane.fresh_bytes(op);
-        let submitted = lane.submit(io, OpId(key.index), op);
+        let submitted = lane.submit(&mut self.io, OpId(key.index), op);
         match submitted {
             Submitted::Done(_) => self.budget.charge(cost),
             Submitted::Later if lane.works_at_once() => {
@@ -161,7 +161,7 @@ impl<I: Io> Core<I> {
     fn flushed(&mut self, key: Key, outcome: Outcome) -> Outcome {
         let Some(task) = self.tasks.get_mut(key) else { return outcome };
         let Some(unit) = task.flushes.take() else { return outcome };
-        let losses = self.lanes[unit as usize].losses();
+        let losses = self.units[unit].lane.losses();
         if let Some(before) = task.losses_before_erasing() {
             // What was lost before is erased.
             return if losses == before { outcome } else { outcome.and(Err(StoreError::Lost)) };

@@ -1,0 +1,193 @@
+//! What a core knows of logical units. All cores know the same units by the same numbers.
+
+use super::aoe::Ledger;
+use super::buffer::Held;
+use super::gate::Gate;
+use super::home::HomeUnit;
+use super::{Core, FINAL_FLUSH};
+use crate::units::NewUnit;
+use reactor::io::Io;
+use scsi::{Publish, View};
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+use store::lane::{Lane, OpId, Outcome};
+
+/// One unit.
+pub(super) struct Unit<I: Io> {
+    /// What all cores know it by.
+    number: u32,
+    /// The LUN's name in the configuration, for the log.
+    pub(super) name: String,
+    /// Its store can lose what it acknowledged.
+    pub(super) can_lose: bool,
+    /// What its commands look at.
+    pub(super) view: View,
+    /// The way into its store.
+    pub(super) lane: Box<dyn Lane<I>>,
+    /// What keeps ordered tasks apart from all others.
+    pub(super) gate: Gate,
+    /// The core of its home.
+    pub(super) home_core: usize,
+    /// Its home, if that is here.
+    pub(super) home: Option<HomeUnit>,
+    /// What this core applied last.
+    pub(super) published: Option<Arc<Publish>>,
+    /// What its tasks hold of the core's buffers.
+    pub(super) held: Held,
+    /// What AoE changes of it, if it exports it.
+    pub(super) ledger: Option<Arc<Ledger>>,
+}
+
+impl<I: Io> Unit<I> {
+    /// A unit as it begins here.
+    pub(super) fn new(unit: NewUnit<I>) -> Unit<I> {
+        let NewUnit { name, can_lose, view, store, home_core, home, ledger } = unit;
+        let number = view.unit.index;
+        Unit {
+            number,
+            name,
+            can_lose,
+            view,
+            lane: store.lane(Core::<I>::lane_tags(number)),
+            gate: Gate::default(),
+            home_core,
+            home: home.map(HomeUnit::new),
+            published: None,
+            held: Held::default(),
+            ledger,
+        }
+    }
+
+    /// What all cores know it by.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// That of its changes; only units that AoE exports have sessions there.
+    pub(super) fn ledger(&self) -> &Ledger {
+        self.ledger.as_ref().expect("only exported units have sessions")
+    }
+}
+
+impl<I: Io> Unit<I> {
+    /// Reports those operations that are final flushes; returns how many there were.
+    pub(super) fn report_flushes(&self, done: &mut Vec<(OpId, Outcome)>, has_flushed: &mut bool) -> usize {
+        let flushes = done.drain(..).filter(|(id, _)| *id == FINAL_FLUSH);
+        flushes.map(|(_, outcome)| *has_flushed &= self.report_flush(outcome)).count()
+    }
+
+    /// Whether its store was flushed at the end; why not is logged.
+    pub(super) fn report_flush(&self, outcome: Outcome) -> bool {
+        if let Err(error) = outcome {
+            tracing::error!(lun = %self.name, %error, "the store could not be flushed at the end");
+        }
+        outcome.is_ok()
+    }
+}
+
+/// A number is a slot, and above it how many units had that before: 28 bits, as a completion's tag has room for.
+const SLOT_BITS: u32 = 15;
+
+fn slot(number: u32) -> usize {
+    (number & ((1 << SLOT_BITS) - 1)) as usize
+}
+
+/// All units.
+pub(super) struct Units<I: Io> {
+    slots: Vec<Option<Unit<I>>>,
+    /// Those whose lanes are to be flushed at the end of the turn.
+    pub(super) used: Vec<u32>,
+    /// What tasks of LUNs that do not exist hold of the core's buffers.
+    nowhere: Held,
+}
+
+impl<I: Io> Units<I> {
+    /// These, each with the number that it says.
+    pub(super) fn new(units: Vec<Unit<I>>) -> Units<I> {
+        let used = Vec::with_capacity(units.len());
+        let mut all = Units { slots: Vec::new(), used, nowhere: Held::default() };
+        units.into_iter().for_each(|unit| all.insert(unit));
+        all
+    }
+
+    fn insert(&mut self, unit: Unit<I>) {
+        let slot = slot(unit.number);
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        assert!(self.slots[slot].is_none(), "two units have one slot");
+        self.slots[slot] = Some(unit);
+    }
+
+    /// The unit, if it is still there.
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> Option<&Unit<I>> {
+        self.slots.get(slot(number))?.as_ref().filter(|unit| unit.number == number)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Unit<I>> {
+        self.slots.get_mut(slot(number))?.as_mut().filter(|unit| unit.number == number)
+    }
+
+    /// The home of a unit, if that is here.
+    pub(super) fn home_mut(&mut self, number: u32) -> Option<&mut HomeUnit> {
+        self.get_mut(number)?.home.as_mut()
+    }
+
+    /// What a unit's tasks hold of the core's buffers; or those of LUNs that do not exist.
+    pub(super) fn held_mut(&mut self, number: u32) -> &mut Held {
+        match self.slots.get_mut(slot(number)) {
+            Some(Some(unit)) if unit.number == number => &mut unit.held,
+            Some(_) | None => &mut self.nowhere,
+        }
+    }
+
+    /// The way into a unit's store, which is then flushed at the end of the turn.
+    pub(super) fn lane(&mut self, number: u32) -> &mut dyn Lane<I> {
+        if !self.used.contains(&number) {
+            self.used.push(number);
+        }
+        &mut *self[number].lane
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Unit<I>> {
+        self.slots.iter().flatten()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Unit<I>> {
+        self.slots.iter_mut().flatten()
+    }
+}
+
+/// Of a unit that is there for certain: a task of it is.
+impl<I: Io> Index<u32> for Units<I> {
+    type Output = Unit<I>;
+
+    #[inline]
+    fn index(&self, number: u32) -> &Unit<I> {
+        self.get(number).unwrap_or_else(|| gone(number))
+    }
+}
+
+impl<I: Io> IndexMut<u32> for Units<I> {
+    #[inline]
+    fn index_mut(&mut self, number: u32) -> &mut Unit<I> {
+        self.get_mut(number).unwrap_or_else(|| gone(number))
+    }
+}
+
+#[cold]
+fn gone(number: u32) -> ! {
+    panic!("unit {number} was removed, and is used")
+}
+
+impl<I: Io> scsi::Units for Units<I> {
+    fn view(&self, number: u32) -> Option<&View> {
+        self.get(number).map(|unit| &unit.view)
+    }
+
+    fn find(&self, is_it: &dyn Fn(&scsi::unit::Unit) -> bool) -> Option<&View> {
+        self.iter().map(|unit| &unit.view).find(|view| is_it(&view.unit))
+    }
+}

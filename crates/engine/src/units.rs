@@ -1,0 +1,161 @@
+//! Units as they begin, before they come to the cores.
+
+use crate::core::Ledger;
+use crate::files::Files;
+use crate::housekeeper;
+use crate::opening::Opened;
+use crate::ports::Ports;
+use config::names::identity;
+use config::{Config, StoreSpec};
+use reactor::io::Io;
+use reactor::uring::Uring;
+use scsi::unit::Port;
+use scsi::{Home, HomeRequest, Incarnation, Unit, View};
+use std::path::Path;
+use std::sync::Arc;
+use store::lane::Backend;
+
+/// Names the time since the machine was started (random(4)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A unit that a core is to serve.
+pub(crate) struct NewUnit<I: Io = Uring> {
+    /// The LUN's name in the configuration.
+    pub(crate) name: String,
+    /// Its store can lose what it acknowledged.
+    pub(crate) can_lose: bool,
+    pub(crate) view: View,
+    pub(crate) store: Arc<dyn Backend<I>>,
+    /// The core of its home.
+    pub(crate) home_core: usize,
+    /// Its home, for that core.
+    pub(crate) home: Option<Home>,
+    /// What AoE changes of it, if it exports it.
+    pub(crate) ledger: Option<Arc<Ledger>>,
+}
+
+impl<I: Io> NewUnit<I> {
+    /// Those of a configuration's LUNs, numbered as they come, and of each why it is not to be served whatever its store says.
+    pub(crate) fn all(
+        config: &Config,
+        opened: &[Opened<I>],
+        files: &dyn Files,
+    ) -> (Vec<NewUnit<I>>, Vec<Result<(), String>>) {
+        let ports = Ports::of(config).of_luns();
+        let each = ports.into_iter().enumerate().zip(opened);
+        each.map(|((lun, ports), opened)| NewUnit::of(config, lun, opened, ports, files)).unzip()
+    }
+
+    fn of(
+        config: &Config,
+        index: usize,
+        opened: &Opened<I>,
+        ports: Vec<Port>,
+        files: &dyn Files,
+    ) -> (NewUnit<I>, Result<(), String>) {
+        let mut unit = Arc::new(unit(config, index, opened, ports, files));
+        let (home, fit) = home(config, &mut unit, opened, files);
+        let lun = &config.luns[index];
+        let new = NewUnit {
+            name: lun.name.clone(),
+            can_lose: match lun.store {
+                StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
+                StoreSpec::Null { .. } | StoreSpec::Ram { .. } => false,
+            },
+            home_core: NewUnit::<I>::home_core(unit.index, config),
+            view: View { unit, policy: home.policy() },
+            store: opened.store.clone(),
+            home: Some(home),
+            ledger: lun.export().map(|_| Arc::new(Ledger::new())),
+        };
+        (new, fit)
+    }
+
+    /// Where the home of a unit with this number is.
+    pub(crate) fn home_core(number: u32, config: &Config) -> usize {
+        number as usize % config.cores.len()
+    }
+
+    /// The unit for one of the cores.
+    pub(crate) fn on(&mut self, core: usize) -> NewUnit<I> {
+        NewUnit {
+            name: self.name.clone(),
+            can_lose: self.can_lose,
+            view: self.view.clone(),
+            store: self.store.clone(),
+            home_core: self.home_core,
+            home: if core == self.home_core { self.home.take() } else { None },
+            ledger: self.ledger.clone(),
+        }
+    }
+}
+
+fn unit<I: Io>(
+    config: &Config,
+    index: usize,
+    opened: &Opened<I>,
+    ports: Vec<Port>,
+    files: &dyn Files,
+) -> Unit {
+    let lun = &config.luns[index];
+    let identity = identity(&lun.serial);
+    Unit {
+        index: u32::try_from(index).unwrap_or(u32::MAX),
+        block_bytes: lun.block_bytes,
+        physical_block_bytes: lun.physical_block_bytes,
+        serial: lun.serial.clone(),
+        product: lun.product.clone(),
+        naa: identity.naa,
+        eui: identity.eui,
+        incarnation: Incarnation { name: incarnation::<I>(&lun.store, files), losses: opened.losses.clone() },
+        thin: lun.thin,
+        read_only: lun.read_only,
+        removable: lun.removable,
+        write_cache: lun.write_cache,
+        exported: lun.export().is_some(),
+        remote: matches!(lun.store, StoreSpec::Remote { .. }),
+        can_keep: config.state_dir.is_some() && lun.serial_lasts,
+        copies: Arc::default(),
+        ports,
+    }
+}
+
+/// Names a time in which a store loses nothing that it acknowledged: for files and devices, whose cache is the kernel's or
+/// the device's, until the machine is started again; for all others, until this process ends. (What a remote unit loses
+/// meanwhile is counted.)
+fn incarnation<I: Io>(store: &StoreSpec, files: &dyn Files) -> [u8; 16] {
+    let boot = match store {
+        StoreSpec::File { .. } | StoreSpec::Block { .. } => files.read(Path::new(BOOT_ID)).ok(),
+        StoreSpec::Null { .. } | StoreSpec::Ram { .. } | StoreSpec::Remote { .. } => None,
+    };
+    boot.map_or_else(random::<I>, |boot| identity(&String::from_utf8_lossy(&boot)).naa)
+}
+
+fn random<I: Io>() -> [u8; 16] {
+    let mut random = [0; 16];
+    random.as_chunks_mut().0.iter_mut().for_each(|word| *word = I::random().to_be_bytes());
+    random
+}
+
+/// The home of a unit; an error when the unit is not to be served whatever its store says.
+fn home<I: Io>(
+    config: &Config,
+    unit: &mut Arc<Unit>,
+    opened: &Opened<I>,
+    files: &dyn Files,
+) -> (Home, Result<(), String>) {
+    let mut home = Home::new(unit.clone(), opened.store.traits());
+    let fit = match &config.state_dir {
+        Some(dir) => housekeeper::restore(&mut home, files, dir, &unit.serial),
+        None => Ok(()),
+    };
+    if fit.is_err() {
+        // What is there stays as it is until somebody looks: APTPL from an initiator must not replace it.
+        *unit = Arc::new(Unit { can_keep: false, ..Unit::clone(unit) });
+        home = Home::new(unit.clone(), opened.store.traits());
+    }
+    if let Some(error) = fit.as_ref().err().or(opened.failed.as_ref()) {
+        home.handle(HomeRequest::StoreFailed(error.as_str().into()));
+    }
+    (home, fit)
+}
