@@ -75,7 +75,7 @@ impl World {
             (1..=2).map(|id| NexusUnit::new(NexusId(id), vec![5, 0, 0, id as u8], 1, false)).collect();
         nexuses.iter_mut().for_each(|nexus| nexus.attentions.clear());
         let mac = Mac([2, 0, 0, 0, 0, 3]);
-        nexuses.push(NexusUnit::new(NexusId(3), mac.transport_id().to_vec(), 1, false));
+        nexuses.push(NexusUnit::new(NexusId(3), wire::scsi::transport_id::aoe_port(mac).to_vec(), 1, false));
         Self {
             views: views.collect(),
             homes,

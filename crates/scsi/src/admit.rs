@@ -194,9 +194,9 @@ mod tests {
     use crate::home::HomeRequest;
     use crate::nexus::{NexusId, Reach};
     use crate::policy::ModesChange;
-    use crate::reservation::iscsi_transport_id;
     use crate::testing::{BLOCK, Bench, unit};
     use proptest::prelude::*;
+    use wire::scsi::transport_id::iscsi_port;
 
     const READY: &[u8] = &[0; 6];
     const READ: &[u8] = &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
@@ -281,7 +281,7 @@ mod tests {
         for reserve in [&[0x16, 0, 0, 0, 0, 0][..], &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]] {
             bench.read(reserve).assert_check(0x7, 0x2700);
         }
-        let id = iscsi_transport_id("iqn.2026-11.example:a", 1);
+        let id = iscsi_port("iqn.2026-11.example:a", 1);
         let list = [&[0; 15][..], &[1], &[0; 8]].concat();
         let relocate = [&list[..23], &[id.len() as u8], &id].concat();
         for (action, list) in (0..=6).map(|action| (action, &list)).chain([(7, &relocate)]) {

@@ -10,12 +10,12 @@ mod tests;
 pub(crate) use program::{ExtendedCopy, abort, extended_copy1, extended_copy4};
 pub(crate) use report::{receive, third_party_page};
 
-use crate::reservation::device;
 use crate::sense::Check;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use wire::SenseKey;
+use wire::scsi::transport_id::device;
 
 /// Copy operations that run on a unit at a time, of all nexuses together.
 const COPIES_MAX: u16 = 64;

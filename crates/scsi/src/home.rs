@@ -4,7 +4,6 @@ use crate::attention::UnitAttention;
 use crate::export;
 use crate::nexus::{NexusId, NexusUnit};
 use crate::policy::{EraseKind, Modes, ModesChange, Policy};
-use crate::reservation::{TransportId, aoe_mac};
 use crate::sense::Check;
 use crate::storage::{BlockSizes, Traits};
 use crate::table::ReservationClass;
@@ -12,6 +11,7 @@ use crate::unit::Unit;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::aoe::Mac;
+use wire::scsi::transport_id::{TransportId, aoe_mac};
 
 /// Something for a unit's home to decide.
 #[derive(Clone, Debug)]

@@ -3,11 +3,12 @@
 use crate::attention::UnitAttention;
 use crate::home::Identity;
 use crate::policy::Policy;
-use crate::reservation::{Access, aoe_mac};
+use crate::reservation::Access;
 use crate::unit::{Port, Unit};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use wire::aoe::Mac;
+use wire::scsi::transport_id::aoe_mac;
 
 /// Names an I_T nexus within the daemon for as long as its session lives; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -7,15 +7,12 @@ mod list;
 mod order;
 mod program;
 mod report;
-mod transport;
 
 pub use apply::{Effects, Refusal};
 pub use order::Order;
-pub use transport::{TransportId, iscsi_transport_id};
 
 pub(crate) use program::{PersistentReserveOut, ReserveRelease, release6, release10, reserve6, reserve10};
 pub(crate) use program::{persistent_reserve_in, persistent_reserve_out};
-pub(crate) use transport::{aoe_mac, device};
 
 use crate::home::{Aborted, Draft, HomeReply, Identity};
 use crate::nexus::NexusId;
@@ -24,6 +21,7 @@ use crate::unit::{Port, Unit};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wire::aoe::Mac;
+use wire::scsi::transport_id::TransportId;
 
 /// The registrations and the reservation of a unit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -178,7 +178,12 @@ impl Bench {
     pub(crate) fn add_ata(&mut self) {
         Arc::make_mut(&mut self.view.unit).exported = true;
         for (id, mac) in (3..).zip(MACS) {
-            self.nexuses.push(NexusUnit::new(NexusId(id), mac.transport_id().to_vec(), 1, false));
+            self.nexuses.push(NexusUnit::new(
+                NexusId(id),
+                wire::scsi::transport_id::aoe_port(mac).to_vec(),
+                1,
+                false,
+            ));
         }
     }
 

@@ -60,18 +60,6 @@ impl Mac {
         let Mac([first, ..]) = self;
         first & 1 != 0
     }
-
-    /// The initiator port with this address as a TransportID (SPC-4 section 7.6.4). AoE has no protocol identifier of
-    /// its own, so it is that of no specific protocol.
-    pub fn transport_id(self) -> [u8; 24] {
-        const NO_SPECIFIC_PROTOCOL: u8 = 0x0f;
-        let mut id = [0; 24];
-        let fields = id.iter_mut().skip(8).zip(self.0);
-        fields.for_each(|(place, byte)| *place = byte);
-        let [protocol, ..] = &mut id;
-        *protocol = NO_SPECIFIC_PROTOCOL;
-        id
-    }
 }
 
 impl fmt::Display for Mac {
@@ -748,8 +736,6 @@ mod tests {
             assert_eq!(wrong.parse::<Mac>(), Err(NotMac), "{wrong}");
         }
         assert!(Mac::BROADCAST.is_group() && !PEER.is_group());
-        let id = PEER.transport_id();
-        assert_eq!((id[0], &id[1..8], &id[8..14], &id[14..]), (0x0f, &[0; 7][..], &PEER.0[..], &[0; 10][..]));
     }
 
     #[test]

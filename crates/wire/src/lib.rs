@@ -24,16 +24,14 @@
 
 pub mod aoe;
 pub mod ata;
-pub mod cdb;
 pub mod iscsi;
 pub mod iser;
 pub mod iwarp;
-pub mod sense;
+pub mod scsi;
 pub mod shown;
 pub mod span;
 pub mod srp;
 
-pub use cdb::Cdb;
-pub use sense::{Sense, SenseData, SenseKey, Specific};
+pub use scsi::{Cdb, Sense, SenseData, SenseKey, Specific};
 pub use shown::{Printable, is_printable, shown};
 pub use span::{BufferId, Places, Span};

@@ -321,7 +321,7 @@ impl<I: Io> Core<I> {
             cid: 0,
             keeps_others: false,
             negotiated: Vec::new(),
-            transport_id: from.transport_id().to_vec(),
+            transport_id: wire::scsi::transport_id::aoe_port(from).to_vec(),
         };
         limited!(
             "sessions that logged in", 200 at once, Level::INFO,

@@ -530,7 +530,7 @@ impl Initiator {
                 ("SectorsPerFrame", self.peer.sectors.to_string()),
                 ("Firmware", format!("{:#06x}", self.peer.firmware)),
             ],
-            transport_id: self.config.ours.transport_id().to_vec(),
+            transport_id: wire::scsi::transport_id::aoe_port(self.config.ours).to_vec(),
         }
     }
 }

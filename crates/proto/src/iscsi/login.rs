@@ -17,6 +17,7 @@ use crate::verbs::Session;
 use std::fmt;
 use std::net::SocketAddr;
 use wire::iscsi::{LoginStatus, Stage};
+use wire::scsi::transport_id::iscsi_port;
 
 /// What the daemon decides about who may log in. All connections share it, and it answers from memory.
 pub trait Access: Send + Sync {
@@ -243,6 +244,8 @@ impl Negotiated {
     fn new(values: &Values, recv: Recv, names: &Names, link: Link) -> Negotiated {
         let max_burst = values.get(Key::MaxBurstLength);
         let flag = |key| values.get(key) != 0;
+        let [a, b, c, d, e, f] = link.isid;
+        let isid = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
         let mut negotiated = Negotiated {
             header_digest: flag(Key::HeaderDigest),
             data_digest: flag(Key::DataDigest),
@@ -271,7 +274,7 @@ impl Negotiated {
                 cid: link.cid,
                 keeps_others: false,
                 negotiated: Vec::new(),
-                transport_id: transport_id(&names.initiator, link.isid),
+                transport_id: iscsi_port(&names.initiator, isid),
             },
         };
         negotiated.session.negotiated = log_keys(&negotiated, values, link.method);
@@ -313,19 +316,4 @@ fn log_keys(negotiated: &Negotiated, values: &Values, method: &'static str) -> V
     }
     list.push(("MaxRecvDataSegmentLength", negotiated.max_recv_initiator.to_string()));
     list
-}
-
-/// The initiator port as a TransportID of format 01b (SPC-4 section 7.6.4.6): name, ",i,0x", ISID; terminated by a
-/// null and padded to a multiple of four, 20 bytes at least.
-fn transport_id(initiator: &str, isid: [u8; 6]) -> Vec<u8> {
-    const FORMAT_01B_ISCSI: u8 = 0x45;
-    let isid: String = isid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut port = format!("{initiator},i,0x{isid}").into_bytes();
-    port.push(0);
-    port.resize(port.len().next_multiple_of(4).max(20), 0);
-    let len = u16::try_from(port.len()).unwrap_or(u16::MAX).to_be_bytes();
-    let mut id = vec![FORMAT_01B_ISCSI, 0];
-    id.extend_from_slice(&len);
-    id.append(&mut port);
-    id
 }

@@ -10,13 +10,14 @@ mod task;
 
 use crate::iscsi::initiator::{Completion, Request};
 use crate::message::{Answer, Message, MessageMachine, Post, Receives, WorkId};
-use crate::srp::target::login::{port_name, transport_id};
+use crate::srp::target::login::port_name;
 use crate::time::Time;
 use crate::verbs::{FunctionId, Session, TaskId};
 use send::Control;
 use std::collections::VecDeque;
 use std::time::Duration;
 use task::TaskTable;
+use wire::scsi::transport_id::srp_port;
 use wire::srp::login::FORMAT_DIRECT;
 use wire::srp::{
     Layout, LoginReject, LoginRequest, LoginRequestRdma, LoginResponse, Opcode, RejectReason, ResponseCode,
@@ -258,7 +259,7 @@ impl Initiator {
                 ("MaxInitiatorToTargetIU", self.link.max_it_iu_bytes.to_string()),
                 ("ImmediateData", if self.link.immediate { "Yes" } else { "No" }.to_string()),
             ],
-            transport_id: transport_id(&self.config.initiator_port),
+            transport_id: srp_port(&self.config.initiator_port).to_vec(),
         }
     }
 }

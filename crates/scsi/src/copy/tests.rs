@@ -3,10 +3,10 @@
 use super::*;
 use crate::command::Status;
 use crate::nexus::Reach;
-use crate::reservation::iscsi_transport_id;
 use crate::storage::{MediaOp, StoreError};
 use crate::testing::{BLOCK, Bench, Outcome as Ended, unit};
 use proptest::prelude::*;
+use wire::scsi::transport_id::iscsi_port;
 
 const BYTES: usize = 1 << 20;
 const BLOCKS: u64 = (BYTES / BLOCK) as u64;
@@ -337,7 +337,7 @@ fn copies_of_a_unit_are_counted() {
 #[test]
 fn one_initiator_leaves_places_for_copies_to_others() {
     let mut bench = bench();
-    let session = |isid: u64| iscsi_transport_id("iqn.2026-11.example:greedy", isid);
+    let session = |isid: u64| iscsi_port("iqn.2026-11.example:greedy", isid);
     let copies = Arc::clone(&bench.view.unit.copies);
     let greedy: Vec<Place> =
         (0..u64::from(COPIES_OF_ONE_MAX)).map(|isid| copies.take(&session(isid)).unwrap()).collect();

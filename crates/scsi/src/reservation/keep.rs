@@ -138,15 +138,16 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Access, iscsi_transport_id};
+    use super::super::Access;
     use super::*;
     use crate::nexus::NexusId;
     use proptest::prelude::*;
+    use wire::scsi::transport_id::iscsi_port;
 
     fn table(count: usize, reservation: Option<(Kind, usize)>) -> Table {
         let registrations: Vec<Registration> = (0..count)
             .map(|at| Registration {
-                nexus: NexusName::new(&iscsi_transport_id("iqn.2026-11.example:h", at as u64), 1),
+                nexus: NexusName::new(&iscsi_port("iqn.2026-11.example:h", at as u64), 1),
                 key: at as u64 + 1,
             })
             .collect();
@@ -181,7 +182,7 @@ mod tests {
         let [first, second] = &ports()[..] else { panic!("two ports") };
         let shifted = [Port { relative_id: 7, ..first.clone() }, Port { relative_id: 1, ..second.clone() }];
         let restored = Table::decode(&kept, &shifted).expect("sound");
-        let host = iscsi_transport_id("iqn.2026-11.example:h", 0);
+        let host = iscsi_port("iqn.2026-11.example:h", 0);
         assert_eq!(restored.access(NexusId(1), &host, 7), Access::Full);
         assert_eq!(restored.access(NexusId(1), &host, 1), Access::Control, "another port by now");
         assert_eq!(restored.gone_ports().len(), 0);
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_first_version_of_the_format_is_still_read() {
-        let id = iscsi_transport_id("iqn.2026-11.example:h", 0);
+        let id = iscsi_port("iqn.2026-11.example:h", 0);
         let mut body = MAGIC_NUMBERED.to_vec();
         body.extend([3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, id.len() as u8]);
         body.extend(&id);

@@ -5,11 +5,12 @@
 //! reservation, and ends the commands of those whom it shuts out, as PREEMPT AND ABORT does.
 
 use super::apply::{Change, who};
-use super::{Access, Table, aoe_mac};
+use super::{Access, Table};
 use crate::attention::UnitAttention;
 use crate::home::{Draft, HomeReply, Identity, Who};
 use std::sync::Arc;
 use wire::aoe::Mac;
+use wire::scsi::transport_id::aoe_mac;
 
 impl Table {
     /// Whose commands are let in; empty: no such list is set.
@@ -89,8 +90,7 @@ mod tests {
     fn bench() -> Bench {
         let mut bench = Bench::with_ata();
         for (at, nexus) in bench.nexuses.iter_mut().take(2).enumerate() {
-            nexus.transport_id =
-                crate::reservation::iscsi_transport_id("iqn.2026-11.example:host", at as u64);
+            nexus.transport_id = wire::scsi::transport_id::iscsi_port("iqn.2026-11.example:host", at as u64);
         }
         bench
     }

@@ -1,9 +1,9 @@
 //! PERSISTENT RESERVE OUT as it is sent (SPC-4 section 6.14).
 
-use super::transport::Malformed;
 use super::{Kind, NexusName, TargetPort, TransportId};
 use crate::sense::Check;
 use wire::Cdb;
+use wire::scsi::transport_id::Malformed;
 
 /// PERSISTENT RESERVE OUT with its parameter list.
 #[derive(Clone, PartialEq, Eq, Debug)]

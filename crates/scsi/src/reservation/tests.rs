@@ -46,7 +46,7 @@ fn bench() -> Bench {
 }
 
 fn transport_id(at: usize) -> Vec<u8> {
-    iscsi_transport_id(&format!("iqn.2026-11.example:host{at}"), 0x8000_0000_0000)
+    wire::scsi::transport_id::iscsi_port(&format!("iqn.2026-11.example:host{at}"), 0x8000_0000_0000)
 }
 
 fn basic(key: u64, action_key: u64, flags: u8) -> Vec<u8> {

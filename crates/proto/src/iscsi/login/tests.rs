@@ -73,15 +73,6 @@ fn refused(login: &mut TargetLogin, flags: u8, text: &str) -> LoginStatus {
 }
 
 #[test]
-fn a_transport_id_is_terminated_and_padded() {
-    let id = transport_id("iqn.2026-11.io.lunette:a", [0x80, 1, 2, 3, 4, 0xff]);
-    assert_eq!(&id[..4], [0x45, 0, 0, 44]);
-    assert_eq!(&id[4..45], b"iqn.2026-11.io.lunette:a,i,0x8001020304ff");
-    assert_eq!(&id[45..], [0, 0, 0]);
-    assert_eq!(transport_id("a", [0; 6])[3], 20);
-}
-
-#[test]
 fn every_key_has_its_answer() {
     let mut login = open(false);
     let keys = "HeaderDigest=CRC32C,None\0DataDigest=None\0MaxConnections=8\0InitialR2T=No\0ImmediateData=Yes\0\

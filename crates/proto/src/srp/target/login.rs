@@ -4,6 +4,7 @@ use super::{Link, Target};
 use crate::message::Answer;
 use crate::verbs::{Session, Up, Withdrawal};
 use std::net::{IpAddr, SocketAddr};
+use wire::scsi::transport_id::srp_port;
 use wire::srp::login::{FORMAT_DIRECT, FORMAT_INDIRECT};
 use wire::srp::{Command, Layout, LoginReject, LoginRequest, LoginResponse, Opcode, RejectReason};
 use zerocopy::IntoBytes;
@@ -17,9 +18,6 @@ pub const IMMEDIATE_OFFSET_MAX: u16 = 80;
 const LIMIT_MIN: u16 = 2;
 /// Length of the descriptor of immediate data, which the data cannot begin before the end of.
 const IMMEDIATE_DESCRIPTOR_BYTES: usize = 4;
-/// SRP in the first byte of a TransportID (SPC-4 section 7.6.4.5).
-const TRANSPORT_SRP: u8 = 0x04;
-const TRANSPORT_ID_BYTES: usize = 24;
 
 /// Who asks to log in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,7 +212,7 @@ fn session(applicant: &Applicant, link: &Link, limit: u16) -> Session {
             ("ImmediateDataOffset", immediate),
             ("Channels", channels.to_string()),
         ],
-        transport_id: transport_id(&applicant.initiator_port),
+        transport_id: srp_port(&applicant.initiator_port).to_vec(),
     }
 }
 
@@ -222,14 +220,6 @@ fn session(applicant: &Applicant, link: &Link, limit: u16) -> Session {
 pub fn port_name(port: &[u8; 16]) -> String {
     let digits: String = port.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("0x{digits}")
-}
-
-/// TransportID of an initiator port (SPC-4 section 7.6.4.5).
-pub(crate) fn transport_id(port: &[u8; 16]) -> Vec<u8> {
-    let mut id = vec![TRANSPORT_SRP];
-    id.resize(TRANSPORT_ID_BYTES.saturating_sub(port.len()), 0);
-    id.extend_from_slice(port);
-    id
 }
 
 #[cfg(test)]

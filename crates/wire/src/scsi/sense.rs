@@ -1,5 +1,6 @@
 //! Sense data (SPC-4 section 4.5), built in fixed or descriptor format.
 
+pub mod code;
 mod words;
 
 /// Sense keys (SPC-4 table 54).
@@ -140,6 +141,13 @@ pub struct SenseData {
     pub specific: Option<Specific>,
 }
 
+impl SenseData {
+    /// A sense key with its code, and nothing else.
+    pub const fn new(key: SenseKey, code: u16) -> SenseData {
+        SenseData { key, code, information: None, command_specific: None, specific: None }
+    }
+}
+
 /// Encoded sense data as it goes to the initiator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sense {
@@ -196,6 +204,12 @@ impl Sense {
             *slot = additional;
         }
         sense
+    }
+
+    /// Whether it is of a deferred error (SPC-4 section 4.5.5): some earlier write failed after it had been acknowledged,
+    /// and this command was not executed.
+    pub fn is_deferred(&self) -> bool {
+        matches!(self.u8(0) & 0x7f, 0x71 | 0x73)
     }
 
     /// The sense key of a current error; `None` when the error is deferred, or of no format that is known.
@@ -258,7 +272,7 @@ mod tests {
 
     const FIELD: SenseData = SenseData {
         key: SenseKey::IllegalRequest,
-        code: 0x2400,
+        code: code::INVALID_FIELD_IN_CDB,
         information: None,
         command_specific: None,
         specific: Some(Specific::Field { in_cdb: true, byte: 2, bit: Some(5) }),
@@ -302,7 +316,9 @@ mod tests {
         for sense in [Sense::fixed(&FIELD), Sense::descriptor(&FIELD)] {
             assert_eq!(sense.information(), None);
         }
-        assert_eq!(Sense::from_bytes(&[0x71, 0, 6]).key(), None, "deferred");
+        let deferred = Sense::from_bytes(&[0x71, 0, 6]);
+        assert!(deferred.is_deferred() && !Sense::fixed(&FIELD).is_deferred());
+        assert_eq!(deferred.key(), None);
         assert_eq!(Sense::from_bytes(&[]).key(), None);
     }
 

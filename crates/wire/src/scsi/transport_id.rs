@@ -1,35 +1,57 @@
 //! TransportIDs (SPC-4 section 7.6.4): what an initiator port is called.
 
-use wire::aoe::Mac;
+use super::designator::protocol;
+use crate::aoe::Mac;
 
 /// A TransportID, brought into the one form in which equal ones are equal bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TransportId(Vec<u8>);
 
 /// First byte: iSCSI initiator device (format 00b).
-const ISCSI_DEVICE: u8 = 0x05;
+const ISCSI_DEVICE: u8 = protocol::ISCSI;
 /// First byte: iSCSI initiator port (format 01b).
-const ISCSI_PORT: u8 = 0x45;
+const ISCSI_PORT: u8 = 0x40 | protocol::ISCSI;
 /// First byte: SRP initiator port.
-const SRP: u8 = 0x04;
-/// First byte: an initiator that speaks ATA over Ethernet. SPC has no protocol identifier for it, so it is that of none
-/// (Fh), and nobody can name one in a parameter list.
-const AOE: u8 = 0x0f;
+const SRP: u8 = protocol::SRP;
+/// First byte: an initiator that speaks ATA over Ethernet. SPC has no protocol identifier for it, so it is that of none, and
+/// nobody can name one in a parameter list.
+const AOE: u8 = protocol::NONE;
 /// Length of TransportIDs other than those of iSCSI.
-const FIXED_BYTES: usize = 24;
+pub const FIXED_BYTES: usize = 24;
 /// Between an iSCSI name and the initiator session identifier.
 const SEPARATOR: &str = ",i,0x";
 /// The longest iSCSI name (RFC 7143 section 4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
 
-/// The TransportID of an iSCSI initiator port, from its name and the 48 bits of its ISID.
-pub fn iscsi_transport_id(name: &str, isid: u64) -> Vec<u8> {
+/// The TransportID of an iSCSI initiator port, from its name and the 48 bits of its ISID (SPC-4 section 7.6.4.6).
+pub fn iscsi_port(name: &str, isid: u64) -> Vec<u8> {
     iscsi(name, Some(isid)).0
 }
 
-/// The address in the TransportID of an initiator that speaks ATA over Ethernet ([`Mac::transport_id`]); `None`: it
+/// The TransportID of an SRP initiator port (SPC-4 section 7.6.4.5).
+pub fn srp_port(identifier: &[u8; 16]) -> [u8; FIXED_BYTES] {
+    let mut id = [0; FIXED_BYTES];
+    id.iter_mut()
+        .skip(FIXED_BYTES.saturating_sub(identifier.len()))
+        .zip(identifier)
+        .for_each(|(slot, byte)| *slot = *byte);
+    let [first, ..] = &mut id;
+    *first = SRP;
+    id
+}
+
+/// The initiator port with this address.
+pub fn aoe_port(mac: Mac) -> [u8; FIXED_BYTES] {
+    let mut id = [0; FIXED_BYTES];
+    id.iter_mut().skip(8).zip(mac.0).for_each(|(slot, byte)| *slot = byte);
+    let [first, ..] = &mut id;
+    *first = AOE;
+    id
+}
+
+/// The address in the TransportID of an initiator that speaks ATA over Ethernet ([`aoe_port`]); `None`: it
 /// speaks SCSI.
-pub(crate) fn aoe_mac(transport_id: &[u8]) -> Option<Mac> {
+pub fn aoe_mac(transport_id: &[u8]) -> Option<Mac> {
     match transport_id {
         [AOE, _, _, _, _, _, _, _, mac @ ..] => mac.first_chunk().copied().map(Mac),
         _ => None,
@@ -37,7 +59,7 @@ pub(crate) fn aoe_mac(transport_id: &[u8]) -> Option<Mac> {
 }
 
 /// What the TransportIDs of all ports of an initiator device begin with: up to the session's identifier, if it is iSCSI's.
-pub(crate) fn device(transport_id: &[u8]) -> &[u8] {
+pub fn device(transport_id: &[u8]) -> &[u8] {
     let separator = SEPARATOR.as_bytes();
     let name = transport_id.windows(separator.len()).position(|bytes| bytes == separator);
     name.and_then(|end| transport_id.get(..end)).unwrap_or(transport_id)
@@ -85,7 +107,7 @@ impl TransportId {
     }
 
     /// Whether it names an iSCSI initiator device with all its ports.
-    pub(crate) fn is_device(&self) -> bool {
+    pub fn is_device(&self) -> bool {
         self.0.first() == Some(&ISCSI_DEVICE)
     }
 
@@ -147,7 +169,7 @@ mod tests {
 
     #[test]
     fn equal_ports_are_equal_bytes() {
-        let port = iscsi_transport_id(NAME, 0x8012_3456_789a);
+        let port = iscsi_port(NAME, 0x8012_3456_789a);
         let mut written = vec![ISCSI_PORT, 0, 0, 60];
         written.extend_from_slice(b"IQN.2026-11.Example:Host,i,0x80123456789A\0");
         written.resize(64, 0xff);
@@ -156,17 +178,28 @@ mod tests {
     }
 
     #[test]
+    fn a_port_is_terminated_and_padded() {
+        let id = iscsi_port("iqn.2026-11.io.lunette:a", 0x8001_0203_04ff);
+        assert_eq!(&id[..4], [0x45, 0, 0, 44]);
+        assert_eq!(&id[4..45], b"iqn.2026-11.io.lunette:a,i,0x8001020304ff");
+        assert_eq!(&id[45..], [0, 0, 0]);
+        assert_eq!(iscsi_port("a", 0)[3], 20);
+        let srp = srp_port(&[7; 16]);
+        assert_eq!((srp[..8].to_vec(), srp[8..].to_vec()), (vec![4, 0, 0, 0, 0, 0, 0, 0], vec![7; 16]));
+    }
+
+    #[test]
     fn a_device_covers_its_ports_only() {
         let device = iscsi(NAME, None);
-        let port = TransportId::of(&iscsi_transport_id(NAME, 1));
-        let other = TransportId::of(&iscsi_transport_id("iqn.2026-11.example:host2", 1));
+        let port = TransportId::of(&iscsi_port(NAME, 1));
+        let other = TransportId::of(&iscsi_port("iqn.2026-11.example:host2", 1));
         assert!(device.covers(&port) && device.covers(&device));
         assert!(!device.covers(&other) && !port.covers(&device));
     }
 
     #[test]
     fn lists_are_split_at_every_length_without_harm() {
-        let mut list = iscsi_transport_id(NAME, 7);
+        let mut list = iscsi_port(NAME, 7);
         let first = list.len();
         list.extend([SRP; FIXED_BYTES]);
         let (id, rest) = TransportId::split(&list).unwrap();
@@ -181,11 +214,11 @@ mod tests {
     #[test]
     fn who_speaks_ata_is_known_by_its_address_and_nobody_can_name_it() {
         let mac = Mac([2, 0, 0, 0, 0, 7]);
-        let id = mac.transport_id();
+        let id = aoe_port(mac);
         assert_eq!((id.len(), aoe_mac(&id)), (24, Some(mac)));
         assert_eq!(TransportId::of(&id).as_bytes(), id);
         assert_eq!(TransportId::split(&id), Err(Malformed::Unknown));
-        for other in [&iscsi_transport_id(NAME, 7)[..], &[SRP; FIXED_BYTES], &[AOE; 13], &[]] {
+        for other in [&iscsi_port(NAME, 7)[..], &[SRP; FIXED_BYTES], &[AOE; 13], &[]] {
             assert_eq!(aoe_mac(other), None);
         }
     }

@@ -1,5 +1,7 @@
 //! Command descriptor blocks (SPC-4 section 4.2).
 
+use super::field::{Field, Value};
+
 /// One command descriptor block as it arrived: 6 to 16 bytes, or up to [`Cdb::MAX`] with an extended-CDB header
 /// segment. Bytes past the end read as zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +21,16 @@ impl Cdb {
         Some(Cdb { bytes, len: u8::try_from(cdb.len()).ok()? })
     }
 
+    /// The CDB with these bytes behind its operation code; the service action joins what is in byte 1.
+    pub(super) fn of(opcode: u8, action: Option<u8>, fields: &[u8]) -> Cdb {
+        let mut bytes = [0; Cdb::MAX];
+        bytes.iter_mut().zip(fields).for_each(|(slot, byte)| *slot = *byte);
+        let [code, flags, ..] = &mut bytes;
+        *code = opcode;
+        *flags |= action.unwrap_or(0);
+        Cdb { bytes, len: u8::try_from(fields.len()).unwrap_or(0) }
+    }
+
     /// The CDB's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
@@ -27,6 +39,17 @@ impl Cdb {
     /// The operation code.
     pub fn opcode(&self) -> u8 {
         self.u8(0)
+    }
+
+    /// A field of it, zero past the end.
+    #[inline]
+    pub fn get<T: Value>(&self, field: Field<T>) -> T {
+        field.get(&self.bytes).unwrap_or_default()
+    }
+
+    /// SERVICE ACTION: the low five bits of byte 1, of operation codes that have them.
+    pub fn service_action(&self) -> u8 {
+        self.u8(1) & 0x1f
     }
 
     /// Byte `at`, zero past the end.
@@ -55,5 +78,11 @@ impl Cdb {
             *slot = *byte;
         }
         out
+    }
+}
+
+impl AsRef<[u8]> for Cdb {
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
     }
 }

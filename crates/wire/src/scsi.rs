@@ -1,0 +1,24 @@
+//! SCSI's bytes, in one place for both roles: what an initiator builds a device server reads, and the other way.
+//!
+//! A layout is declared once, with the standard's names ([`field`]): as a value that is read and written whole, and as
+//! fields that are read one by one, or that sense data points at.
+
+pub mod capacity;
+pub mod cdb;
+pub mod command;
+pub mod designator;
+pub mod field;
+pub mod inquiry;
+pub mod lun;
+pub mod mode;
+pub mod opcode;
+pub mod sense;
+pub mod status;
+pub mod transport_id;
+pub mod vpd;
+
+pub use cdb::Cdb;
+pub use command::Command;
+pub use field::Field;
+pub use sense::{Sense, SenseData, SenseKey, Specific, code};
+pub use status::Status;
