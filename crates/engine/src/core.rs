@@ -29,8 +29,8 @@ use crate::access::Directory;
 use crate::balance::{Board, Meter};
 use crate::logins::Logins;
 use crate::message::{Asker, Message};
-use crate::ports::Ports;
 use crate::registry::Registry;
+use crate::served::Served;
 use crate::slots::{Key, Slots};
 use crate::units::NewUnit;
 use accept::{Deaf, Newcomer};
@@ -48,7 +48,7 @@ use reactor::mailbox::Mailbox;
 use reactor::packet::{Line, Socket};
 use reactor::poll::{Poll, Poller, Work};
 use scsi::storage::StoreError;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -57,7 +57,6 @@ use std::time::Duration;
 use store::lane::{LANE_TAGS, OpId, Outcome};
 use task::Task;
 use unit::{Unit, Units};
-use wire::aoe::Address;
 
 /// What all cores share: fixed at start, or touched at login only.
 pub(crate) struct Shared<L: Line = Socket> {
@@ -81,8 +80,8 @@ pub(crate) struct Shared<L: Line = Socket> {
     pub(crate) sockets_end: i32,
     /// What listens at each with RDMA devices.
     pub(crate) rdma_listeners: Vec<Option<Listener>>,
-    /// The target ports.
-    pub(crate) ports: Ports,
+    /// What was served at the start.
+    pub(crate) first: Arc<Served>,
     /// Jobs that block, for the housekeeper.
     pub(crate) housekeeper: mpsc::Sender<crate::housekeeper::Job<L>>,
 }
@@ -92,9 +91,11 @@ pub(crate) struct Core<I: Io> {
     me: usize,
     io: I,
     shared: Arc<Shared<I::Line>>,
-    mailbox: Mailbox<Message<I::Line>>,
+    mailbox: Mailbox<Message<I>>,
     /// Messages of this core to itself.
-    own: VecDeque<Message<I::Line>>,
+    own: VecDeque<Message<I>>,
+    /// What is served now.
+    served: Arc<Served>,
     units: Units<I>,
     connections: Slots<Connection>,
     tasks: Slots<Task>,
@@ -160,8 +161,6 @@ pub(crate) struct Core<I: Io> {
     answered: VecDeque<Answered>,
     /// Sockets of interfaces that there was no memory for: tried again with the next tick.
     roomless: Vec<(usize, I::Line)>,
-    /// Units by their AoE address.
-    exports: Arc<BTreeMap<Address, u32>>,
     happened: Vec<Happened>,
     done: Vec<(OpId, Outcome)>,
     pushed: Vec<TaskId>,
@@ -214,11 +213,10 @@ impl<I: Io> Core<I> {
         me: usize,
         io: I,
         shared: Arc<Shared<I::Line>>,
-        mailbox: Mailbox<Message<I::Line>>,
+        mailbox: Mailbox<Message<I>>,
         units: Vec<NewUnit<I>>,
     ) -> Self {
         let (targets, portals) = (shared.config.targets.len(), shared.config.portals.len());
-        let exports = aoe::exports(&shared.config);
         let keepers = aoe::keepers(&shared.config, me);
         let poller = Poller::new(match shared.config.poll {
             config::Poll::Adaptive => Poll::Adaptive,
@@ -229,6 +227,7 @@ impl<I: Io> Core<I> {
         Core {
             me,
             io,
+            served: shared.first.clone(),
             shared,
             mailbox,
             own: VecDeque::new(),
@@ -270,7 +269,6 @@ impl<I: Io> Core<I> {
             letting_go: Vec::new(),
             answered: VecDeque::new(),
             roomless: Vec::new(),
-            exports: Arc::new(exports),
             happened: Vec::new(),
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
@@ -359,7 +357,7 @@ impl<I: Io> Core<I> {
     }
 
     /// One turn: completions, messages, then everything that became ready goes out together.
-    pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I::Line>>) {
+    pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, messages: &mut Vec<Message<I>>) {
         self.is_unsettled = false;
         let mut work = if self.run_all() { Work::Own } else { Work::None };
         for completion in completions.drain(..) {
@@ -475,7 +473,7 @@ impl<I: Io> Core<I> {
     }
 
     /// Sends to a core, this one included.
-    fn post(&mut self, core: usize, message: Message<I::Line>) {
+    fn post(&mut self, core: usize, message: Message<I>) {
         if core == self.me {
             self.own.push_back(message);
         } else {
@@ -487,7 +485,7 @@ impl<I: Io> Core<I> {
         self.shared.loads.len()
     }
 
-    fn message(&mut self, message: Message<I::Line>) {
+    fn message(&mut self, message: Message<I>) {
         match message {
             Message::Adopt(migrant) => self.adopt(*migrant),
             Message::Arrive { portal, incoming } => self.arrive(portal, *incoming),

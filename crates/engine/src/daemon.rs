@@ -9,9 +9,9 @@ use crate::housekeeper::{Housekeeper, Job};
 use crate::logins::Logins;
 use crate::message::Message;
 use crate::opening::{self, Opened};
-use crate::ports::Ports;
 use crate::prober::{self, Watch, Watched};
 use crate::registry::Registry;
+use crate::served::Served;
 use crate::state;
 use crate::units::NewUnit;
 use config::{ByDevice, Config, Lun, StoreSpec};
@@ -266,7 +266,7 @@ pub(crate) fn share<L: Line>(
         _sockets: listening.sockets,
         sockets_end,
         rdma_listeners: listening.by_device,
-        ports: Ports::of(&config),
+        first: Arc::new(Served::first(config.clone())),
         housekeeper,
         config,
     }

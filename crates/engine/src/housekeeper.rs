@@ -6,8 +6,10 @@ use crate::files::Files;
 use crate::message::{InterfaceMessage, Message};
 use crate::state::Keeper;
 use config::AoeInterface;
+use reactor::io::Io;
 use reactor::mailbox::Sender;
 use reactor::packet::{Line, Socket};
+use reactor::uring::Uring;
 use scsi::{Damaged, Home};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,8 @@ pub(crate) enum Job<L: Line = Socket> {
     Persist {
         /// The unit.
         unit: u32,
+        /// Its serial number, which names the file.
+        serial: String,
         /// The bytes.
         state: Vec<u8>,
         /// What they record has happened: if they cannot be kept now, they are to be kept later.
@@ -46,27 +50,21 @@ pub(crate) enum Job<L: Line = Socket> {
 }
 
 /// What the housekeeper looks after.
-pub(crate) struct Housekeeper<L: Line = Socket> {
+pub(crate) struct Housekeeper<I: Io = Uring> {
     /// Where state is kept.
     state_dir: Option<PathBuf>,
-    /// Serial numbers of the units: names of their files.
-    serials: Vec<String>,
     /// To the cores.
-    cores: Vec<Sender<Message<L>>>,
+    cores: Vec<Sender<Message<I>>>,
 }
 
-impl<L: Line> Housekeeper<L> {
+impl<I: Io> Housekeeper<I> {
     /// For what cores share, who are posted to by `mail`.
-    pub(crate) fn new(shared: &Shared<L>, mail: &[Sender<Message<L>>]) -> Housekeeper<L> {
-        Housekeeper {
-            state_dir: shared.config.state_dir.clone(),
-            serials: shared.config.luns.iter().map(|lun| lun.serial.clone()).collect(),
-            cores: mail.to_vec(),
-        }
+    pub(crate) fn new(shared: &Shared<I::Line>, mail: &[Sender<Message<I>>]) -> Housekeeper<I> {
+        Housekeeper { state_dir: shared.config.state_dir.clone(), cores: mail.to_vec() }
     }
 
     /// Works until [`Job::Stop`], or until nobody can send jobs any more. Returns whether all that is kept is durable.
-    pub(crate) fn run(self, jobs: &mpsc::Receiver<Job<L>>) -> bool {
+    pub(crate) fn run(self, jobs: &mpsc::Receiver<Job<I::Line>>) -> bool {
         let mut keeper = Keeper::default();
         let mut settle_at = Instant::now();
         loop {
@@ -97,15 +95,17 @@ impl<L: Line> Housekeeper<L> {
     }
 
     /// Does a job. Whether it was not [`Job::Stop`].
-    pub(crate) fn act(&self, keeper: &mut Keeper, job: Job<L>) -> bool {
+    pub(crate) fn act(&self, keeper: &mut Keeper, job: Job<I::Line>) -> bool {
         match job {
-            Job::Persist { unit, state, is_final, core } => {
-                let ok = self.persist(keeper, unit, &state, is_final);
+            Job::Persist { unit, serial, state, is_final, core } => {
+                let ok = self.persist(keeper, &serial, &state, is_final);
                 self.cores[core].post(Message::Persisted { unit, ok });
             }
             Job::OpenInterface { interface, index, core } => {
-                let message =
-                    InterfaceMessage::Opened(L::open(&crate::core::setup(&interface), interface.cores.len()));
+                let message = InterfaceMessage::Opened(I::Line::open(
+                    &crate::core::setup(&interface),
+                    interface.cores.len(),
+                ));
                 self.cores[core].post(Message::Interface { index, message });
             }
             Job::Close(socket) => drop(socket),
@@ -114,9 +114,9 @@ impl<L: Line> Housekeeper<L> {
         true
     }
 
-    fn persist(&self, keeper: &mut Keeper, unit: u32, state: &[u8], is_final: bool) -> bool {
+    fn persist(&self, keeper: &mut Keeper, serial: &str, state: &[u8], is_final: bool) -> bool {
         let Some(dir) = &self.state_dir else { return state.is_empty() };
-        let path = reservations_path(dir, &self.serials[unit as usize]);
+        let path = reservations_path(dir, serial);
         let Err(error) = keeper.replace(&path, state, is_final) else { return true };
         reactor::limited!(
             "reservations that could not be kept",

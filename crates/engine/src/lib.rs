@@ -17,6 +17,7 @@ mod opening;
 mod ports;
 mod prober;
 mod registry;
+mod served;
 mod slots;
 mod state;
 #[cfg(test)]

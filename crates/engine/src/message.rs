@@ -5,8 +5,9 @@ use crate::slots::Key;
 use crate::transport::Transport;
 use proto::time::Time;
 use proto::verbs::{Command, FunctionId};
-use reactor::io::Handle;
+use reactor::io::{Handle, Io};
 use reactor::packet::{Line, Socket};
+use reactor::uring::Uring;
 use scsi::nexus::Reach;
 use scsi::{HomeReply, HomeRequest, NexusId, Publish};
 use std::fmt;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use wire::aoe::Mac;
 
 /// A message to a core.
-pub(crate) enum Message<L: Line = Socket> {
+pub(crate) enum Message<I: Io = Uring> {
     /// A logged-in connection moves here.
     Adopt(Box<Migrant>),
     /// A peer asks for a connection by an RDMA device, which is to be served here.
@@ -159,7 +160,7 @@ pub(crate) enum Message<L: Line = Socket> {
         /// Its index in the configuration.
         index: usize,
         /// What about it.
-        message: InterfaceMessage<L>,
+        message: InterfaceMessage<I::Line>,
     },
     /// Blocks that AoE's commands wait for have been changed: see `core::aoe::order`.
     ChangeEnded,

@@ -22,8 +22,8 @@ use store::lane::Backend;
 /// A target's cores.
 pub struct Cores<I: Io> {
     cores: Vec<Seat<I>>,
-    mail: Vec<Sender<Message<I::Line>>>,
-    housekeeper: Housekeeper<I::Line>,
+    mail: Vec<Sender<Message<I>>>,
+    housekeeper: Housekeeper<I>,
     keeper: Keeper,
     jobs: mpsc::Receiver<Job<I::Line>>,
     /// The next one.
@@ -34,7 +34,7 @@ struct Seat<I: Io> {
     core: Core<I>,
     waker: Waker,
     completions: Vec<Completion>,
-    messages: Vec<Message<I::Line>>,
+    messages: Vec<Message<I>>,
 }
 
 /// What of a core's is in use.
@@ -70,8 +70,8 @@ impl<I: Io> Cores<I> {
         let opened: Vec<Opened<I>> = stores.into_iter().map(opened).collect();
         let (mut units, _) = NewUnit::all(&config, &opened, &*files);
         let lines = open_interfaces(&config, lines)?;
-        let mailboxes = mailbox::mesh::<Message<I::Line>>(config.cores.len())?;
-        let mail: Vec<Sender<Message<I::Line>>> =
+        let mailboxes = mailbox::mesh::<Message<I>>(config.cores.len())?;
+        let mail: Vec<Sender<Message<I>>> =
             (0..mailboxes.len()).map(|core| mailboxes[0].sender(core)).collect();
         let (sender, jobs) = mpsc::channel();
         let listening = Listening {
@@ -82,7 +82,7 @@ impl<I: Io> Cores<I> {
         };
         let shared = Arc::new(share(config, listening, i32::MAX, sender));
         let housekeeper = Housekeeper::new(&shared, &mail);
-        let mut seat = |me: usize, mailbox: Mailbox<Message<I::Line>>, lines| {
+        let mut seat = |me: usize, mailbox: Mailbox<Message<I>>, lines| {
             let waker = mailbox.waker();
             let io = io(me, waker.clone());
             let units = units.iter_mut().map(|unit| unit.on(me)).collect();

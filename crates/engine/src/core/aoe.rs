@@ -19,7 +19,7 @@ use crate::message::{Facts, Way};
 use crate::ports;
 use crate::slots::Key;
 use crate::transport::Transport;
-use config::{AoeInterface, Config};
+use config::AoeInterface;
 use proto::aoe::target::{self, Counts, Export, Kind, Sight, Target};
 use proto::time::{Stamp, Time};
 use proto::verbs::Session;
@@ -150,13 +150,13 @@ impl<I: Io> Core<I> {
 
     /// The same on one interface, if this is the core that does.
     fn announce_on(&mut self, index: usize) {
-        let exports = self.exports.clone();
+        let served = self.served.clone();
         let interface = &mut self.interfaces[index];
         let cores = &self.shared.config.aoe[interface.index].cores;
         if cores.first() != Some(&self.shared.config.cores[self.me]) {
             return;
         }
-        for (address, unit) in exports.iter() {
+        for (address, unit) in &served.exports {
             let Some(slot) = interface.packets.slot() else { break };
             let export = interface.export(*address, &self.units[*unit].view.policy.export.config);
             let told = target::announce(&export, self.io.arena().bytes_mut(slot));
@@ -242,8 +242,8 @@ impl<I: Io> Core<I> {
         let bytes = self.io.arena().bytes(frame);
         let len = bytes.len().min(QUERY_BYTES_MAX);
         request[..len].copy_from_slice(&bytes[..len]);
-        let exports = self.exports.clone();
-        for (address, unit) in exports.iter().filter(|(address, _)| sight.to.covers(**address)) {
+        let served = self.served.clone();
+        for (address, unit) in served.exports.iter().filter(|(address, _)| sight.to.covers(**address)) {
             let view = &self.units[*unit].view;
             if !view.policy.export.may_see(sight.from) {
                 continue;
@@ -284,7 +284,7 @@ impl<I: Io> Core<I> {
         if let Some(key) = self.interfaces[index].sessions.get(&(sight.from, sight.to)) {
             return Some(*key);
         }
-        let unit = *self.exports.get(&sight.to)?;
+        let unit = *self.served.exports.get(&sight.to)?;
         if !self.units[unit].view.policy.export.may_see(sight.from) {
             return None;
         }
@@ -453,23 +453,6 @@ impl<I: Io> Core<I> {
         }
         self.settle_retired();
     }
-}
-
-/// Units by their AoE address.
-pub(super) fn exports(config: &Config) -> BTreeMap<Address, u32> {
-    let mut exports = BTreeMap::new();
-    for (unit, lun) in (0..).zip(&config.luns) {
-        if let Some(address) = lun.export() {
-            exports.insert(address, unit);
-        } else if let Some(address) = lun.aoe {
-            tracing::error!(
-                lun = %lun.name,
-                "it has {}-byte blocks, so AoE does not serve it as {address}",
-                lun.block_bytes
-            );
-        }
-    }
-    exports
 }
 
 /// What is to be opened of an interface: for each core that serves it, one of its own.

@@ -98,7 +98,8 @@ impl<I: Io> Core<I> {
     }
 
     fn persist(&mut self, unit: u32, state: Vec<u8>, is_final: bool) {
-        let job = Job::Persist { unit, state, is_final, core: self.me };
+        let serial = self.units[unit].view.unit.serial.clone();
+        let job = Job::Persist { unit, serial, state, is_final, core: self.me };
         if self.shared.housekeeper.send(job).is_err() {
             self.home_persisted(unit, false);
         }

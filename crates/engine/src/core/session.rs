@@ -272,7 +272,7 @@ impl<I: Io> Core<I> {
     pub(super) fn equip(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
-        let (config, ports) = (&self.shared.config, &self.shared.ports);
+        let (config, ports) = (&self.served.config, &self.served.ports);
         let Way::Portal { index: portal, from, .. } = conn.facts.way else { return };
         let group = group(config, &conn.facts);
         let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&config.targets[target].luns);
@@ -282,7 +282,7 @@ impl<I: Io> Core<I> {
         let name = session_name(&conn.facts, config);
         let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
         for (number, index) in luns {
-            let unit = *index as u32;
+            let unit = self.served.units[*index];
             conn.reach.push((unit, if read_only { Reach::ReadOnly } else { Reach::Full }));
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
             if conn.nexus.0 != conn.facts.serial {

@@ -206,7 +206,7 @@ struct Target {
     name: String,
     stores: Vec<Arc<RamStore>>,
     notes: Notes,
-    mail: Sender<Message>,
+    mail: Sender<Message<Noting>>,
     core: JoinHandle<bool>,
 }
 
@@ -240,7 +240,7 @@ impl Target {
         let sockets = listeners.into_iter().flatten().collect();
         let listening = Listening { addresses, handles, sockets, by_device: vec![None] };
         let shared = Arc::new(share(config, listening, i32::MAX, mpsc::channel().0));
-        let mailbox = mailbox::mesh::<Message>(1).expect("a mailbox").remove(0);
+        let mailbox = mailbox::mesh::<Message<Noting>>(1).expect("a mailbox").remove(0);
         let mail = mailbox.sender(0);
         let notes = Notes::default();
         let notes_of = notes.clone();

@@ -1,0 +1,49 @@
+//! What is served at present: an immutable snapshot, of which every core has one until it is given the next.
+
+use crate::ports::Ports;
+use config::Config;
+use std::collections::BTreeMap;
+use wire::aoe::Address;
+
+/// LUNs, and who is shown them.
+pub(crate) struct Served {
+    /// How many there were before.
+    pub(crate) epoch: u64,
+    /// The configuration, with the LUNs that there are now.
+    pub(crate) config: Config,
+    /// The number of each LUN's unit, in the order of the configuration.
+    pub(crate) units: Vec<u32>,
+    /// The target ports.
+    pub(crate) ports: Ports,
+    /// Units by their AoE address.
+    pub(crate) exports: BTreeMap<Address, u32>,
+}
+
+impl Served {
+    /// A configuration as it begins: units have the numbers of their LUNs.
+    pub(crate) fn first(config: Config) -> Served {
+        let units = (0..).zip(&config.luns).map(|(number, _)| number).collect();
+        Served::of(0, config, units)
+    }
+
+    fn of(epoch: u64, config: Config, units: Vec<u32>) -> Served {
+        let (ports, exports) = (Ports::of(&config), exports(&config, &units));
+        Served { epoch, config, units, ports, exports }
+    }
+}
+
+fn exports(config: &Config, units: &[u32]) -> BTreeMap<Address, u32> {
+    let mut exports = BTreeMap::new();
+    for (lun, unit) in config.luns.iter().zip(units) {
+        if let Some(address) = lun.export() {
+            exports.insert(address, *unit);
+        } else if let Some(address) = lun.aoe {
+            tracing::error!(
+                lun = %lun.name,
+                "it has {}-byte blocks, so AoE does not serve it as {address}",
+                lun.block_bytes
+            );
+        }
+    }
+    exports
+}
