@@ -4,6 +4,7 @@ mod accept;
 mod aoe;
 mod budget;
 mod buffer;
+mod changes;
 mod connection;
 mod device;
 mod function;
@@ -204,8 +205,9 @@ mod kind {
     }
 }
 
-/// The operation that flushes a store at the end; not a task's.
+/// The operations that flush a store at the end, and when its unit leaves; not a task's.
 const FINAL_FLUSH: OpId = OpId(u32::MAX);
+const LEAVING_FLUSH: OpId = OpId(u32::MAX - 1);
 
 impl<I: Io> Core<I> {
     /// A core with its lanes, and the homes that live on it.
@@ -350,6 +352,7 @@ impl<I: Io> Core<I> {
             || !self.deviceless.is_empty()
             || !self.deaf_to_devices.is_empty()
             || self.devices.as_ref().is_some_and(Devices::wants_ticks)
+            || !self.units.leaving.is_empty()
             || reactor::limited::is_owed()
             || self.units.iter().any(|unit| unit.lane.wants_ticks());
         let timer = if is_timed { Some(next) } else { self.next_look().map(|look| look.max(next)) };
@@ -405,6 +408,9 @@ impl<I: Io> Core<I> {
     }
 
     fn settle_turn(&mut self) {
+        if !self.units.leaving.is_empty() {
+            self.settle_leaving();
+        }
         while let Some(message) = self.own.pop_front() {
             self.message(message);
         }
@@ -429,6 +435,8 @@ impl<I: Io> Core<I> {
             kind::ACCEPT => self.accepted(index as usize, completion.result),
             kind::RECV => self.received(Key { index, generation: tag as u32 }, completion.result),
             kind::SEND => self.sent(Key { index, generation: tag as u32 }, completion.result),
+            // A lane that has gone may have had a watch.
+            kind::LANE if self.units.get(index).is_none() => {}
             kind::LANE => {
                 let mut done = std::mem::take(&mut self.done);
                 self.units.lane(index).completed(&mut self.io, completion, &mut done);
@@ -466,8 +474,10 @@ impl<I: Io> Core<I> {
 
     fn finish_ops(&mut self, done: &mut Vec<(OpId, Outcome)>) {
         for (id, outcome) in done.drain(..) {
-            if id != FINAL_FLUSH {
-                self.op_finished(id, outcome);
+            match id {
+                FINAL_FLUSH => {}
+                LEAVING_FLUSH => self.leaving_flushed(outcome),
+                _ => self.op_finished(id, outcome),
             }
         }
     }
@@ -513,6 +523,11 @@ impl<I: Io> Core<I> {
             Message::TargetClosed(asker) => self.function_closed(asker),
             Message::Interface { index, message } => self.interface_message(index, message),
             Message::ChangeEnded => self.change_ended(),
+            Message::AddUnit { unit, done } => self.add_unit(*unit, &done),
+            Message::Serve { served, done } => self.change_served(served, &done),
+            Message::RemoveUnit { unit, done } => self.remove_unit(unit, done),
+            Message::UnitQuiet { unit } => self.unit_quiet(unit),
+            Message::DropUnit { unit, is_flushed } => self.unit_dropped(unit, is_flushed),
             Message::Stop => self.stop(),
             Message::Drained => self.drained += 1,
         }

@@ -2,6 +2,7 @@
 
 use crate::access::Directory;
 use crate::balance::Board;
+use crate::changes::{Change, Changes, Progress};
 use crate::core::{self, Core, Shared};
 use crate::files::System;
 use crate::guid;
@@ -53,7 +54,9 @@ pub struct Daemon {
     jobs: mpsc::Sender<Job>,
     #[cfg(test)]
     registry: Arc<Registry>,
-    watches: Vec<Watch>,
+    /// Of stores, by the numbers of their units.
+    watches: Vec<(u32, Watch)>,
+    changes: Changes,
 }
 
 /// What is served as one unit.
@@ -84,6 +87,26 @@ impl fmt::Display for StartError {
 }
 
 impl std::error::Error for StartError {}
+
+/// Why a change of what is served was not made, or is not all that it should be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ChangeError {
+    /// Nothing has changed.
+    Refused(String),
+    /// It was made.
+    NotKept(NotKept),
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChangeError::Refused(why) => f.write_str(why),
+            ChangeError::NotKept(what) => what.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ChangeError {}
 
 /// What was written may not be there at the next start; the log names the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,7 +178,11 @@ impl Daemon {
         #[cfg(test)]
         let registry = shared.registry.clone();
         let housekeeper = start_housekeeper(&shared, &mail, work)?;
-        let watches = start_probers(&shared, &mail, &opened, &fit)?;
+        let mut watches = Vec::new();
+        for (((unit, lun), opened), fit) in (0..).zip(&shared.config.luns).zip(&opened).zip(&fit) {
+            watches.extend(watch(&shared.config, lun, unit, opened, fit, &mail)?);
+        }
+        let changes = Changes::new(&mail, &shared.first);
         let cores = start_cores(&shared, mailboxes, units, sockets)?;
         Ok(Daemon {
             addresses,
@@ -168,6 +195,7 @@ impl Daemon {
             #[cfg(test)]
             registry,
             watches,
+            changes,
         })
     }
 
@@ -198,7 +226,8 @@ impl Daemon {
                 outcome = Err(NotKept::NotFlushed);
             }
         }
-        if !prober::end(std::mem::take(&mut self.watches)) {
+        let watches = std::mem::take(&mut self.watches).into_iter().map(|(_, watch)| watch);
+        if !prober::end(watches.collect()) {
             outcome = outcome.and(Err(NotKept::Misplaced));
         }
         let _ = self.jobs.send(Job::Stop);
@@ -210,6 +239,58 @@ impl Daemon {
             outcome = outcome.and(Err(NotKept::State));
         }
         outcome
+    }
+
+    /// Changes what is served, while it is served, and returns when that is done: when a LUN goes, when all commands that were
+    /// begun have ended, and its store is closed.
+    ///
+    /// # Errors
+    /// When it cannot be, and nothing has changed; or when not all that a LUN had acknowledged is durable.
+    pub fn apply(&mut self, change: Change) -> Result<(), ChangeError> {
+        self.apply_with(change, |lun| opening::open_all(std::slice::from_mut(lun)).pop())
+    }
+
+    /// The same with a store that is opened so.
+    pub(crate) fn apply_with(
+        &mut self,
+        mut change: Change,
+        open: impl FnOnce(&mut Lun) -> Option<Opened>,
+    ) -> Result<(), ChangeError> {
+        let opened = match &mut change {
+            Change::Add { lun, .. } | Change::Replace { lun, .. } => open(lun),
+            Change::Remove { .. } => None,
+        };
+        let begun = self.changes.begin(&change, opened.as_ref(), &System).map_err(ChangeError::Refused)?;
+        let Progress::Done(is_flushed) = self.changes.finish() else {
+            return Err(ChangeError::Refused("the daemon has ended".into()));
+        };
+        if let Change::Remove { name } | Change::Replace { name, .. } = &change {
+            self.units.retain(|unit| unit.name != *name);
+        }
+        let served = self.changes.served().clone();
+        if let (Some(unit), Some(opened)) = (begun.come, &opened)
+            && let Some(index) = served.units.iter().position(|number| *number == unit)
+        {
+            let lun = &served.config.luns[index];
+            self.units.push(summary(lun, opened));
+            let watch = watch(&served.config, lun, unit, opened, &begun.fit, &self.mail);
+            self.watches.extend(watch.map_err(|error| ChangeError::Refused(error.to_string()))?);
+        }
+        drop(opened);
+        let gone: Vec<Watch> = self
+            .watches
+            .extract_if(.., |(unit, _)| Some(*unit) == begun.gone)
+            .map(|(_, watch)| watch)
+            .collect();
+        let is_in_place = prober::end(gone);
+        // As the configuration has them.
+        let place = |unit: &UnitSummary| served.config.luns.iter().position(|lun| lun.name == unit.name);
+        self.units.sort_by_key(|unit| place(unit));
+        match (is_flushed, is_in_place) {
+            (false, _) => Err(ChangeError::NotKept(NotKept::NotFlushed)),
+            (true, false) => Err(ChangeError::NotKept(NotKept::Misplaced)),
+            (true, true) => Ok(()),
+        }
     }
 
     /// Its sessions, and the way to its cores.
@@ -444,42 +525,40 @@ fn start_housekeeper(
     spawn("housekeeper", move || housekeeper.run(&work))
 }
 
-fn start_probers(
-    shared: &Shared,
+/// Looks after the store of a unit, if that has to be. Memory that opened stays as it is.
+fn watch(
+    config: &Config,
+    lun: &Lun,
+    unit: u32,
+    opened: &Opened,
+    fit: &Result<(), String>,
     mail: &[Sender<Message>],
-    opened: &[Opened],
-    fit: &[Result<(), String>],
-) -> Result<Vec<Watch>, StartError> {
-    let watch = |watched: Watched| {
-        let home = mail[watched.home].clone();
-        let name = watched.name.clone();
-        prober::start(watched, home).map_err(|error| StartError(format!("a thread for {name}: {error}")))
-    };
-    let watched = (0..opened.len()).filter_map(|unit| watched(shared, unit, &opened[unit], &fit[unit]));
-    watched.map(watch).collect()
-}
-
-/// What is to be looked after for a unit. Memory that opened stays as it is.
-fn watched(shared: &Shared, unit: usize, opened: &Opened, fit: &Result<(), String>) -> Option<Watched> {
-    let lun = &shared.config.luns[unit];
+) -> Result<Option<(u32, Watch)>, StartError> {
     if let Err(error) = fit {
         tracing::error!(lun = %lun.name, "its LUNs are not ready: {error}");
-        return None;
+        return Ok(None);
     }
     let is_watched = match &lun.store {
         StoreSpec::Null { .. } | StoreSpec::Ram { .. } => opened.failed.is_some(),
         StoreSpec::File { .. } | StoreSpec::Block { .. } | StoreSpec::Remote { .. } => true,
     };
-    is_watched.then(|| Watched {
+    if !is_watched {
+        return Ok(None);
+    }
+    let home = NewUnit::<Uring>::home_core(unit, config);
+    let watched = Watched {
         name: lun.name.clone(),
-        unit: unit as u32,
-        home: NewUnit::<Uring>::home_core(unit as u32, &shared.config),
+        unit,
+        home,
         store: opened.store.clone(),
         failed: opened.failed.clone(),
         logged: None,
         resets: 0,
         misplaced: None,
-    })
+    };
+    let started = prober::start(watched, mail[home].clone());
+    let watch = started.map_err(|error| StartError(format!("a thread for {}: {error}", lun.name)))?;
+    Ok(Some((unit, watch)))
 }
 
 /// What a core is made from, on its own thread.

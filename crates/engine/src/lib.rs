@@ -5,6 +5,7 @@
 
 mod access;
 mod balance;
+mod changes;
 mod core;
 pub mod daemon;
 mod files;
@@ -26,5 +27,6 @@ mod transport;
 mod units;
 pub mod world;
 
+pub use changes::{Change, Shown};
 pub use daemon::Daemon;
 pub use host::Host;

@@ -1,8 +1,10 @@
 //! What cores, and the daemon's own threads, tell each other.
 
 use crate::core::LunState;
+use crate::served::Served;
 use crate::slots::Key;
 use crate::transport::Transport;
+use crate::units::NewUnit;
 use proto::time::Time;
 use proto::verbs::{Command, FunctionId};
 use reactor::io::{Handle, Io};
@@ -13,7 +15,7 @@ use scsi::{HomeReply, HomeRequest, NexusId, Publish};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use wire::aoe::Mac;
 
 /// A message to a core.
@@ -164,11 +166,47 @@ pub(crate) enum Message<I: Io = Uring> {
     },
     /// Blocks that AoE's commands wait for have been changed: see `core::aoe::order`.
     ChangeEnded,
+    /// Serve this unit, once somebody is shown it.
+    AddUnit {
+        /// The unit, as it is on this core.
+        unit: Box<NewUnit<I>>,
+        /// Whom to say it to.
+        done: Done,
+    },
+    /// Serve this from now on.
+    Serve {
+        /// What.
+        served: Arc<Served>,
+        /// Whom to say it to.
+        done: Done,
+    },
+    /// End what was begun on the unit, which nobody is shown any more, and release it: see `core::changes`.
+    RemoveUnit {
+        /// The unit.
+        unit: u32,
+        /// Whom to say it to.
+        done: Done,
+    },
+    /// To the home of a unit that leaves: nothing of it is under way on a core.
+    UnitQuiet {
+        /// The unit.
+        unit: u32,
+    },
+    /// To all: nothing of the unit is under way anywhere; release it.
+    DropUnit {
+        /// The unit.
+        unit: u32,
+        /// Its store was flushed.
+        is_flushed: bool,
+    },
     /// Finish, flush, log out, end.
     Stop,
     /// A core that stops has no connection and no task left. It serves its units' homes on until all are so far.
     Drained,
 }
+
+/// Who waits until all cores have done something; false: not all that was acknowledged is durable.
+pub(crate) type Done = mpsc::Sender<bool>;
 
 /// Steps of letting an ordered task run alone on a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -253,6 +291,8 @@ pub(crate) struct Migrant {
     pub(crate) luns: Vec<LunState>,
     /// Their eight bytes.
     pub(crate) lun_list: Vec<u64>,
+    /// The snapshot of what is served that they are of.
+    pub(crate) served: Option<u64>,
     /// How it reaches units, by their numbers.
     pub(crate) reach: Vec<(u32, Reach)>,
     /// How many times the core that it comes from had ended all sessions of its target.

@@ -68,7 +68,10 @@ pub(crate) fn start(mut watched: Watched, home: Sender<Message>) -> io::Result<W
             }
             watched.is_in_place();
         }
-        let _ = last.send(watched.is_in_place());
+        let is_in_place = watched.is_in_place();
+        // It may be the last that holds the store.
+        drop(watched);
+        let _ = last.send(is_in_place);
     })?;
     Ok(Watch { until, last_look })
 }

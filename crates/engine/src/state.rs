@@ -26,6 +26,11 @@ impl Keeper {
         Keeper { files, unsettled: BTreeMap::new() }
     }
 
+    /// Those that it keeps state in.
+    pub(crate) fn files(&self) -> &dyn Files {
+        &*self.files
+    }
+
     /// Replaces a file's state. If that fails it is to hold what it held, or, when `is_final`, the new state all the same.
     ///
     /// # Errors

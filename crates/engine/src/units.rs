@@ -43,17 +43,19 @@ impl<I: Io> NewUnit<I> {
     ) -> (Vec<NewUnit<I>>, Vec<Result<(), String>>) {
         let ports = Ports::of(config).of_luns();
         let each = ports.into_iter().enumerate().zip(opened);
-        each.map(|((lun, ports), opened)| NewUnit::of(config, lun, opened, ports, files)).unzip()
+        each.map(|((lun, ports), opened)| NewUnit::of(config, lun, lun as u32, opened, ports, files)).unzip()
     }
 
-    fn of(
+    /// That of a LUN, with this number.
+    pub(crate) fn of(
         config: &Config,
         index: usize,
+        number: u32,
         opened: &Opened<I>,
         ports: Vec<Port>,
         files: &dyn Files,
     ) -> (NewUnit<I>, Result<(), String>) {
-        let mut unit = Arc::new(unit(config, index, opened, ports, files));
+        let mut unit = Arc::new(unit(config, index, number, opened, ports, files));
         let (home, fit) = home(config, &mut unit, opened, files);
         let lun = &config.luns[index];
         let new = NewUnit {
@@ -93,6 +95,7 @@ impl<I: Io> NewUnit<I> {
 fn unit<I: Io>(
     config: &Config,
     index: usize,
+    number: u32,
     opened: &Opened<I>,
     ports: Vec<Port>,
     files: &dyn Files,
@@ -100,7 +103,7 @@ fn unit<I: Io>(
     let lun = &config.luns[index];
     let identity = identity(&lun.serial);
     Unit {
-        index: u32::try_from(index).unwrap_or(u32::MAX),
+        index: number,
         block_bytes: lun.block_bytes,
         physical_block_bytes: lun.physical_block_bytes,
         serial: lun.serial.clone(),

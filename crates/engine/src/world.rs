@@ -1,6 +1,7 @@
 //! The cores of a target for whoever turns them himself, one at a time, over an [`Io`] of his own: no thread, no clock and no
 //! socket but what that is. Nothing in a core knows the difference.
 
+use crate::changes::{Change, Changes, Progress};
 use crate::core::{Core, Shared};
 use crate::daemon::{Listening, open_interfaces, share};
 pub use crate::files::{Created, Files};
@@ -19,6 +20,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use store::lane::Backend;
 
+/// A store, and the count of what it lost.
+pub type CountedStore<I> = (Arc<dyn Backend<I>>, Arc<AtomicU64>);
+
 /// A target's cores.
 pub struct Cores<I: Io> {
     cores: Vec<Seat<I>>,
@@ -28,6 +32,7 @@ pub struct Cores<I: Io> {
     jobs: mpsc::Receiver<Job<I::Line>>,
     /// The next one.
     job: Option<Job<I::Line>>,
+    changes: Changes<I>,
 }
 
 struct Seat<I: Io> {
@@ -60,7 +65,7 @@ impl<I: Io> Cores<I> {
     /// When the system has no descriptors, or a core has too little memory for the frames of its lines.
     pub fn new(
         config: Config,
-        stores: Vec<(Arc<dyn Backend<I>>, Arc<AtomicU64>)>,
+        stores: Vec<CountedStore<I>>,
         listeners: Vec<Handle>,
         files: Box<dyn Files>,
         lines: impl FnMut(&Setup<'_>, usize) -> io::Result<Vec<I::Line>>,
@@ -82,6 +87,7 @@ impl<I: Io> Cores<I> {
         };
         let shared = Arc::new(share(config, listening, i32::MAX, sender));
         let housekeeper = Housekeeper::new(&shared, &mail);
+        let changes = Changes::new(&mail, &shared.first);
         let mut seat = |me: usize, mailbox: Mailbox<Message<I>>, lines| {
             let waker = mailbox.waker();
             let io = io(me, waker.clone());
@@ -93,7 +99,7 @@ impl<I: Io> Cores<I> {
         };
         let each = mailboxes.into_iter().zip(lines).enumerate();
         let cores = each.map(|(me, (mailbox, lines))| seat(me, mailbox, lines)).collect::<io::Result<_>>()?;
-        Ok(Cores { cores, mail, housekeeper, keeper: Keeper::new(files), jobs, job: None })
+        Ok(Cores { cores, mail, housekeeper, keeper: Keeper::new(files), jobs, job: None, changes })
     }
 
     /// What a core has for a kernel.
@@ -136,6 +142,26 @@ impl<I: Io> Cores<I> {
         match self.job.take() {
             Some(job) => _ = self.housekeeper.act(&mut self.keeper, job),
             None => self.keeper.settle(),
+        }
+    }
+
+    /// Begins to change what is served, when all was done that was begun before; with this store of the LUN that comes, and the
+    /// count of what it lost.
+    ///
+    /// # Errors
+    /// When it cannot be: nothing has changed.
+    pub fn begin_change(&mut self, change: &Change, store: Option<CountedStore<I>>) -> Result<(), String> {
+        let opened = store.map(|(store, losses)| Opened { store, failed: None, losses });
+        self.changes.begin(change, opened.as_ref(), self.keeper.files())?;
+        self.changes.poll();
+        Ok(())
+    }
+
+    /// Goes on with a change. Whether it is done, and if so whether the store of a LUN that has gone could be flushed.
+    pub fn go_on_changing(&mut self) -> Option<bool> {
+        match self.changes.poll() {
+            Progress::Waits => None,
+            Progress::Done(is_flushed) => Some(is_flushed),
         }
     }
 

@@ -528,6 +528,11 @@ impl Session {
         }
     }
 
+    /// Whether it was asked to end.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
     /// Whether no connection is there.
     pub fn is_closed(&self) -> bool {
         !matches!(self.state, State::Connected(_) | State::Connecting(_))

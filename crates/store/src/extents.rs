@@ -141,6 +141,14 @@ impl Questions {
         }
     }
 
+    /// Its lane ends: answers are not waited for. Whether no completion is to come.
+    pub(crate) fn close<I: Io>(&mut self, io: &mut I, tag: Tag) -> bool {
+        if self.is_watching {
+            io.unwatch(tag);
+        }
+        !self.is_watching
+    }
+
     /// Nobody waits for this answer any more: the thread may be stuck in the file system, and is not waited for.
     pub(crate) fn cancel(&mut self, id: OpId) {
         let Some(asker) = &self.asker else { return };

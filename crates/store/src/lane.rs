@@ -205,4 +205,10 @@ pub trait Lane<I: Io> {
 
     /// Operations not yet reported.
     fn in_flight(&self) -> usize;
+
+    /// Ends, with nothing in flight, before it is dropped while its core goes on. False: it has completions to come, and is to
+    /// be called again in later turns.
+    fn close(&mut self, _io: &mut I) -> bool {
+        true
+    }
 }

@@ -136,4 +136,8 @@ impl<I: Io> Lane<I> for LateLane<I> {
     fn in_flight(&self) -> usize {
         self.lane.as_ref().map_or(0, |lane| lane.in_flight())
     }
+
+    fn close(&mut self, io: &mut I) -> bool {
+        self.lane.as_mut().is_none_or(|lane| lane.close(io))
+    }
 }

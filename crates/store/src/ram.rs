@@ -419,6 +419,10 @@ impl<I: Io> Lane<I> for RamLane {
     fn in_flight(&self) -> usize {
         self.pending() + self.questions.open()
     }
+
+    fn close(&mut self, io: &mut I) -> bool {
+        self.questions.close(io, self.tags)
+    }
 }
 
 /// A lane that goes away with operations under way lets others in.

@@ -165,6 +165,20 @@ impl<I: Io> Core<I> {
         }
     }
 
+    /// Units have come or gone: sessions with those that are not here any more end, and all are announced.
+    pub(super) fn serve_exports(&mut self) {
+        let exports = &self.served.exports;
+        let unit =
+            |key: &Key| self.connections.get(*key).and_then(|conn| conn.luns.first()).map(|lun| lun.unit);
+        let sessions = self.interfaces.iter().flat_map(|interface| &interface.sessions);
+        let gone = sessions.filter(|((_, address), key)| exports.get(address).copied() != unit(key));
+        let gone: Vec<Key> = gone.map(|(_, key)| *key).collect();
+        for key in gone {
+            self.gone(key, "its unit was removed");
+        }
+        self.announce();
+    }
+
     /// Has the kernel wake this core when a frame comes: before it sleeps.
     pub(super) fn watch_interfaces(&mut self) {
         for interface in &mut self.interfaces {

@@ -101,6 +101,11 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Nothing is held.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.step == 0 && self.bytes.unasked == 0 && self.starving == 0
+    }
+
     /// No step of a task has one.
     fn is_idle(&self) -> bool {
         self.bytes.step == 0

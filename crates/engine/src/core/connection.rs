@@ -38,6 +38,8 @@ pub(super) struct Connection {
     pub(super) luns: Vec<LunState>,
     /// Their eight bytes, for REPORT LUNS.
     pub(super) lun_list: Vec<u64>,
+    /// The snapshot of what is served that they are of, once the session has got them.
+    pub(super) served: Option<u64>,
     /// How it reaches units, by their numbers, for EXTENDED COPY.
     pub(super) reach: Vec<(u32, Reach)>,
     /// Tasks by the transport's slot.
@@ -130,6 +132,7 @@ impl Connection {
             facts,
             luns: Vec::new(),
             lun_list: Vec::new(),
+            served: None,
             reach: Vec::new(),
             tasks: Vec::new(),
             phase,
@@ -467,7 +470,8 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get(key) else { return };
         let (serial, nexus) = (conn.facts.serial, conn.nexus);
         let name = session_name(&conn.facts, &self.shared.config);
-        let units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
+        let units = conn.luns.iter().map(|lun| lun.unit);
+        let units: Vec<u32> = units.filter(|unit| self.units.get(*unit).is_some()).collect();
         let tasks = conn.tasks.iter().flatten().filter_map(|(_, occupant)| occupant.task());
         // A copy that has outlived its command: only this session could ask after it or abort it, and it must not write
         // over what its initiator writes when it is back. Sessions with such tasks do not move: all are on this core.
@@ -525,7 +529,7 @@ impl<I: Io> Core<I> {
         self.forget_session(key, conn.facts.way, counts);
         self.give_all_kept(key, &conn.kept);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
-            let can_lose = |lun: &&LunState| self.units[lun.unit].can_lose;
+            let can_lose = |lun: &&LunState| self.units.get(lun.unit).is_some_and(|unit| unit.can_lose);
             let commands = conn.facts.tally.commands;
             let received = conn.luns.iter().filter(can_lose);
             let received = received.map(|lun| (lun.unit, lun.received_by(commands))).collect();

@@ -4,7 +4,7 @@
 
 use super::Core;
 use super::connection::COLD_RESET;
-use super::session::group;
+use super::session::{NO_LUN, group};
 use crate::message::{Asker, Message, Waiter};
 use crate::slots::Key;
 use proto::verbs::Function as Asked;
@@ -82,7 +82,8 @@ impl<I: Io> Core<I> {
             Asked::TargetWarmReset | Asked::TargetColdReset => {
                 function.cold = conn.facts.target.filter(|_| asked == Asked::TargetColdReset);
                 function.unclosed = function.cold.is_none().then_some(0);
-                let mut units: Vec<u32> = conn.luns.iter().map(|lun| lun.unit).collect();
+                let luns = conn.luns.iter().filter(|lun| lun.number != NO_LUN);
+                let mut units: Vec<u32> = luns.map(|lun| lun.unit).collect();
                 units.sort_unstable();
                 units.dedup();
                 Some(units.into_iter().map(|unit| (unit, HomeRequest::Reset { from: Some(from) })).collect())

@@ -66,6 +66,13 @@ pub(super) struct GateHome {
     awaited: usize,
 }
 
+impl GateHome {
+    /// Whether no core asks for anything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.asking.is_empty()
+    }
+}
+
 impl Gate {
     /// Whether a task that arrives now must wait.
     pub(super) fn must_wait(&self, attribute: Attribute) -> bool {
@@ -76,6 +83,11 @@ impl Gate {
     /// A task waits.
     pub(super) fn wait(&mut self, task: Key) {
         self.waiting.push_back(task);
+    }
+
+    /// Whether no task runs or waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running == 0 && self.waiting.is_empty() && self.turn == Turn::None
     }
 
     /// A task begins to run.

@@ -1,9 +1,10 @@
 //! The home of a unit: one request at a time, published to every core, answered when all have applied it.
 
 use super::Core;
+use super::changes::Farewell;
 use super::connection::Connection;
 use super::gate::GateHome;
-use super::session::{LunState, lun_bytes, lun_number};
+use super::session::{LunState, NO_LUN, lun_bytes, lun_number};
 use super::task::State;
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
@@ -19,6 +20,8 @@ pub(super) struct HomeUnit {
     home: Home,
     /// Its side of the unit's gates.
     pub(super) gates: GateHome,
+    /// How far it is when the unit leaves.
+    pub(super) farewell: Farewell,
     queue: VecDeque<(Origin, HomeRequest)>,
     current: Option<Current>,
 }
@@ -40,9 +43,26 @@ pub(super) struct Publication {
     tasks: Vec<Key>,
 }
 
+impl Publication {
+    pub(super) fn is_of(&self, unit: u32) -> bool {
+        self.unit == unit
+    }
+}
+
 impl HomeUnit {
     pub(super) fn new(home: Home) -> Self {
-        HomeUnit { home, gates: GateHome::default(), queue: VecDeque::new(), current: None }
+        HomeUnit {
+            home,
+            gates: GateHome::default(),
+            farewell: Farewell::default(),
+            queue: VecDeque::new(),
+            current: None,
+        }
+    }
+
+    /// Whether nobody asks it for anything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.current.is_none() && self.gates.is_idle()
     }
 }
 
@@ -51,6 +71,9 @@ impl<I: Io> Core<I> {
         if let Some(home) = self.units.home_mut(unit) {
             home.queue.push_back((origin, request));
             self.home_next(unit);
+        } else {
+            // The unit has gone, and all that it knew of a nexus with it.
+            self.post(origin.core, Message::Answer { origin, reply: HomeReply::Done });
         }
     }
 
@@ -187,7 +210,7 @@ impl<I: Io> Core<I> {
                         *attention != UnitAttention::CommandsCleared || cleared.contains(&lun.nexus.id);
                     if who.includes(&lun.nexus) && concerns {
                         lun.nexus.establish(*attention);
-                        if attention.is_of_unit() {
+                        if attention.is_of_unit() && lun.number != NO_LUN {
                             let sense = attention.check().encode(&publish.policy.modes);
                             conn.machine.tell_event(lun_bytes(lun.number), sense);
                             told.push(key);

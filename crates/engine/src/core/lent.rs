@@ -64,6 +64,10 @@ impl<I: Io> Core<I> {
             if let Some(conn) = self.connections.get_mut(connection) {
                 conn.vacate(wire);
             }
+            let unsent = &mut self.units[unit].unsent;
+            if !unsent.contains(&connection) {
+                unsent.push(connection);
+            }
             self.leave_gate(unit, None);
         }
     }

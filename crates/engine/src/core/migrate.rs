@@ -20,7 +20,7 @@
 //!   nothing is left on it.
 
 use super::connection::{COLD_RESET, MADE_ROOM, Phase, REINSTATED, STOPS};
-use super::session::session_name;
+use super::session::{LunState, session_name};
 use super::task::to_wire;
 use super::{Core, GOODBYE_SECONDS};
 use crate::balance::{Due, Session};
@@ -229,6 +229,7 @@ impl<I: Io> Core<I> {
             facts: conn.facts,
             luns: conn.luns,
             lun_list: conn.lun_list,
+            served: conn.served,
             reach: conn.reach,
             closings,
         };
@@ -237,7 +238,7 @@ impl<I: Io> Core<I> {
 
     /// A connection that moved here.
     pub(super) fn adopt(&mut self, migrant: Migrant) {
-        let Migrant { machine, socket, unread, facts, luns, lun_list, reach, closings } = migrant;
+        let Migrant { machine, socket, unread, facts, luns, lun_list, served, reach, closings } = migrant;
         let target = facts.target;
         let phase = if target.is_some() { Phase::Arriving } else { Phase::Login };
         let key = self.install(machine, facts, phase, socket, unread);
@@ -250,9 +251,12 @@ impl<I: Io> Core<I> {
             }
             return;
         }
-        (conn.luns, conn.lun_list, conn.reach) = (luns, lun_list, reach);
+        (conn.luns, conn.lun_list, conn.served, conn.reach) = (luns, lun_list, served, reach);
+        // Units that have gone here as well.
+        let units = &self.units;
+        conn.luns.iter_mut().filter(|lun| units.get(lun.unit).is_none()).for_each(LunState::forget);
         conn.rests_until = self.io.now().after(REST);
-        if conn.luns.is_empty() {
+        if conn.served.is_none_or(|epoch| epoch < self.served.epoch) {
             self.equip(key);
         }
         self.catch_up(key);
@@ -280,12 +284,13 @@ impl<I: Io> Core<I> {
     fn catch_up(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         for lun in &mut conn.luns {
-            let policy = &self.units[lun.unit].view.policy;
+            let Some(unit) = self.units.get(lun.unit) else { continue };
+            let policy = &unit.view.policy;
             if lun.nexus.access_epoch >= policy.epoch {
                 continue;
             }
             lun.nexus.sync(policy);
-            let attentions = self.units[lun.unit].published.iter().flat_map(|publish| &publish.attentions);
+            let attentions = unit.published.iter().flat_map(|publish| &publish.attentions);
             // It had no commands to be cleared.
             for (who, attention) in attentions.filter(|(_, what)| *what != UnitAttention::CommandsCleared) {
                 if who.includes(&lun.nexus) {
@@ -297,9 +302,14 @@ impl<I: Io> Core<I> {
 
     /// Serves the sessions that came here from cores that were ahead, once this one has caught up.
     pub(super) fn let_in(&mut self) {
-        let units = &self.units;
-        let is_ahead = |lun: &super::LunState| lun.nexus.access_epoch > units[lun.unit].view.policy.epoch;
-        let level = self.keys_where(|conn| conn.phase == Phase::Arriving && !conn.luns.iter().any(is_ahead));
+        let (units, now) = (&self.units, self.served.epoch);
+        let is_ahead = |lun: &LunState| {
+            units.get(lun.unit).is_some_and(|unit| lun.nexus.access_epoch > unit.view.policy.epoch)
+        };
+        let is_level = |conn: &super::Connection| {
+            conn.served.is_none_or(|epoch| epoch <= now) && !conn.luns.iter().any(is_ahead)
+        };
+        let level = self.keys_where(|conn| conn.phase == Phase::Arriving && is_level(conn));
         for key in level {
             self.set_phase(key, Phase::Serving);
         }

@@ -2,6 +2,7 @@
 
 use super::Core;
 use super::connection::{Connection, MADE_ROOM, NO_ROOM, OVERTAKEN, PARTED, Phase, REINSTATED};
+use super::unit::NO_UNIT;
 use crate::access::QUEUE_DEPTH;
 use crate::logins::{Evicted, Seat};
 use crate::message::{Facts, Message, Way};
@@ -11,6 +12,7 @@ use config::{Config, Group};
 use proto::verbs::{Down, Session, Withdrawal};
 use reactor::io::Io;
 use reactor::limited;
+use scsi::attention::UnitAttention;
 use scsi::nexus::Reach;
 use scsi::{NexusId, NexusUnit};
 use std::net::SocketAddr;
@@ -41,7 +43,15 @@ pub(crate) struct LunState {
     pub(super) reported_at: Option<u64>,
 }
 
+/// The number of a LUN that the session is not shown any more: no other has it.
+pub(super) const NO_LUN: u16 = u16::MAX;
+
 impl LunState {
+    /// Its unit has gone.
+    pub(super) fn forget(&mut self) {
+        (self.number, self.unit) = (NO_LUN, NO_UNIT);
+    }
+
     /// What a flush answers after so many losses, when so many commands have come to the connection: whether some are new,
     /// or were reported by a flush that has not been answered.
     pub(super) fn report(&mut self, losses: u64, commands: u64) -> bool {
@@ -72,6 +82,36 @@ impl LunState {
     pub(super) fn received_by(&self, commands: u64) -> u64 {
         let is_received = self.reported_at.is_some_and(|at| commands > at + u64::from(QUEUE_DEPTH));
         if is_received { self.losses } else { self.received }
+    }
+}
+
+impl Connection {
+    /// LUNs that are not among these are no longer the session's; what was begun there ends. Whether there were any.
+    fn hide(&mut self, luns: &[(u16, usize)], units: &[u32]) -> bool {
+        let is_shown = |lun: &LunState| {
+            luns.iter().any(|(number, index)| (*number, units[*index]) == (lun.number, lun.unit))
+        };
+        let gone = self.luns.iter_mut().filter(|lun| lun.number != NO_LUN && !is_shown(lun));
+        gone.map(|lun| lun.number = NO_LUN).count() > 0
+    }
+
+    /// Tasks name LUNs by their place, which is free again when its unit has gone.
+    fn add_lun(&mut self, lun: LunState, is_first: bool) {
+        match self.luns.iter_mut().find(|lun| !is_first && lun.unit == NO_UNIT) {
+            Some(place) => *place = lun,
+            None => self.luns.push(lun),
+        }
+    }
+
+    /// The session has other LUNs than before.
+    fn luns_changed(&mut self) {
+        let attention = UnitAttention::LunsChanged;
+        for lun in self.luns.iter_mut().filter(|lun| lun.number != NO_LUN) {
+            lun.nexus.establish(attention);
+        }
+        if let Some(lun) = self.lun_list.first() {
+            self.machine.tell_event(*lun, attention.check().encode_as(false));
+        }
     }
 }
 
@@ -268,24 +308,31 @@ impl<I: Io> Core<I> {
             .unwrap_or(self.me)
     }
 
-    /// Gives the session its LUNs, once it is on its core.
+    /// Gives the session the LUNs that it is shown by what is served now: once it is on its core, and again whenever that
+    /// changes.
     pub(super) fn equip(&mut self, key: Key) {
         let Some(conn) = self.connections.get_mut(key) else { return };
         let (Some(target), Some(session)) = (conn.facts.target, conn.facts.session.clone()) else { return };
-        let (config, ports) = (&self.served.config, &self.served.ports);
+        let (served, config, ports) = (&self.served, &self.served.config, &self.served.ports);
         let Way::Portal { index: portal, from, .. } = conn.facts.way else { return };
         let group = group(config, &conn.facts);
         let luns = group.and_then(|group| group.luns.as_ref()).unwrap_or(&config.targets[target].luns);
         let read_only = group.is_some_and(|group| group.read_only);
         let port = ports.relative_id(config, target, portal, conn.machine.is_srp());
-        conn.reach = Vec::with_capacity(luns.len());
+        let is_first = conn.served.replace(served.epoch).is_none();
+        let mut has_changed = conn.hide(luns, &served.units);
+        (conn.reach, conn.lun_list) = (Vec::with_capacity(luns.len()), Vec::with_capacity(luns.len()));
         let name = session_name(&conn.facts, config);
         let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
         for (number, index) in luns {
-            let unit = self.served.units[*index];
+            let unit = served.units[*index];
             conn.reach.push((unit, if read_only { Reach::ReadOnly } else { Reach::Full }));
+            conn.lun_list.push(lun_bytes(*number));
+            if !is_first && conn.luns.iter().any(|lun| (lun.number, lun.unit) == (*number, unit)) {
+                continue;
+            }
             let mut nexus = NexusUnit::new(conn.nexus, session.transport_id.clone(), port, read_only);
-            if conn.nexus.0 != conn.facts.serial {
+            if is_first && conn.nexus.0 != conn.facts.serial {
                 // The nexus was there before this channel of it.
                 nexus.attentions.clear();
             }
@@ -296,15 +343,22 @@ impl<I: Io> Core<I> {
             nexus.sync(&self.units[unit].view.policy);
             let before = told.iter().find(|(other, _)| *other == unit).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.units[unit].lane.losses());
-            conn.luns.push(LunState {
-                number: *number,
-                unit,
-                nexus,
-                losses,
-                received: losses,
-                reported_at: None,
-            });
-            conn.lun_list.push(lun_bytes(*number));
+            let (number, received) = (*number, losses);
+            conn.add_lun(LunState { number, unit, nexus, losses, received, reported_at: None }, is_first);
+            has_changed |= !is_first;
+        }
+        if has_changed {
+            conn.luns_changed();
+            self.soil(key);
+        }
+    }
+
+    /// The initiator learns from what it is answered now that its LUNs have changed: each I_T nexus is notified once
+    /// (SPC-4 section 6.33).
+    pub(super) fn luns_reported(&mut self, key: Key) {
+        let Some(conn) = self.connections.get_mut(key) else { return };
+        for lun in &mut conn.luns {
+            lun.nexus.attentions.retain(|attention| *attention != UnitAttention::LunsChanged);
         }
     }
 

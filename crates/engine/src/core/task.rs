@@ -9,11 +9,12 @@ use super::buffer::Purpose;
 use super::connection::Connection;
 use super::lent::Occupant;
 use super::stall::Moving;
-use super::unit::Unit;
+use super::unit::{NO_UNIT, Unit};
 use crate::message::{Message, Origin, Waiter};
 use crate::slots::Key;
 use proto::verbs::{self, Command, Down, TaskId};
 use reactor::io::Io;
+use scsi::attention::UnitAttention;
 use scsi::command::Status;
 use scsi::exec::CHUNK_BYTES;
 use scsi::home::Aborted;
@@ -125,14 +126,14 @@ pub(super) enum State {
     Running,
 }
 
+/// REPORT LUNS (SPC-4 section 6.33).
+const REPORT_LUNS: u8 = 0xa0;
+
 /// Steps of one task before others have their turn.
 const STEPS_MAX: usize = 16;
 
 /// What a command is work for apart from its data, in bytes of data.
 const COMMAND_WORK: u64 = 16 << 10;
-
-/// Of a task whose LUN does not exist.
-const NO_UNIT: u32 = u32::MAX;
 
 impl Task {
     fn new(connection: Key, command: &Command, attribute: Attribute, unit: u32) -> Self {
@@ -312,10 +313,19 @@ impl<I: Io> Core<I> {
 
     fn admitted(&mut self, key: Key, admitted: Result<Exec, Ending>) {
         let Some(task) = self.tasks.get_mut(key) else { return };
+        let (connection, is_report) = (task.origin, task.command.cdb.opcode() == REPORT_LUNS);
         match admitted {
-            Err(ending) => self.end(key, ending),
+            Err(ending) => {
+                if ending.sense.is_some_and(|sense| sense.code() == UnitAttention::LunsChanged.code()) {
+                    self.luns_reported(connection);
+                }
+                self.end(key, ending);
+            }
             Ok(exec) => {
                 task.exec = Some(exec);
+                if is_report {
+                    self.luns_reported(connection);
+                }
                 self.begin_admitted(key);
             }
         }

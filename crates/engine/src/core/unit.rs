@@ -2,15 +2,21 @@
 
 use super::aoe::Ledger;
 use super::buffer::Held;
+use super::changes::Leaving;
 use super::gate::Gate;
 use super::home::HomeUnit;
 use super::{Core, FINAL_FLUSH};
+use crate::changes::slot;
+use crate::slots::Key;
 use crate::units::NewUnit;
 use reactor::io::Io;
 use scsi::{Publish, View};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use store::lane::{Lane, OpId, Outcome};
+
+/// Of a task whose LUN does not exist.
+pub(super) const NO_UNIT: u32 = u32::MAX;
 
 /// One unit.
 pub(super) struct Unit<I: Io> {
@@ -36,6 +42,10 @@ pub(super) struct Unit<I: Io> {
     pub(super) held: Held,
     /// What AoE changes of it, if it exports it.
     pub(super) ledger: Option<Arc<Ledger>>,
+    /// Connections that may send on what a READ that was aborted was lent of the store's memory.
+    pub(super) unsent: Vec<Key>,
+    /// Nobody is shown it any more.
+    pub(super) leaving: Option<Leaving>,
 }
 
 impl<I: Io> Unit<I> {
@@ -55,6 +65,8 @@ impl<I: Io> Unit<I> {
             published: None,
             held: Held::default(),
             ledger,
+            unsent: Vec::new(),
+            leaving: None,
         }
     }
 
@@ -85,18 +97,15 @@ impl<I: Io> Unit<I> {
     }
 }
 
-/// A number is a slot, and above it how many units had that before: 28 bits, as a completion's tag has room for.
-const SLOT_BITS: u32 = 15;
-
-fn slot(number: u32) -> usize {
-    (number & ((1 << SLOT_BITS) - 1)) as usize
-}
-
 /// All units.
 pub(super) struct Units<I: Io> {
     slots: Vec<Option<Unit<I>>>,
     /// Those whose lanes are to be flushed at the end of the turn.
     pub(super) used: Vec<u32>,
+    /// Those that leave.
+    pub(super) leaving: Vec<u32>,
+    /// The one of them whose store is being flushed.
+    pub(super) flushing: Option<u32>,
     /// What tasks of LUNs that do not exist hold of the core's buffers.
     nowhere: Held,
 }
@@ -105,18 +114,25 @@ impl<I: Io> Units<I> {
     /// These, each with the number that it says.
     pub(super) fn new(units: Vec<Unit<I>>) -> Units<I> {
         let used = Vec::with_capacity(units.len());
-        let mut all = Units { slots: Vec::new(), used, nowhere: Held::default() };
+        let (leaving, flushing) = (Vec::new(), None);
+        let mut all = Units { slots: Vec::new(), used, leaving, flushing, nowhere: Held::default() };
         units.into_iter().for_each(|unit| all.insert(unit));
         all
     }
 
-    fn insert(&mut self, unit: Unit<I>) {
+    pub(super) fn insert(&mut self, unit: Unit<I>) {
         let slot = slot(unit.number);
         if self.slots.len() <= slot {
             self.slots.resize_with(slot + 1, || None);
         }
         assert!(self.slots[slot].is_none(), "two units have one slot");
         self.slots[slot] = Some(unit);
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> Option<Unit<I>> {
+        self.used.retain(|used| *used != number);
+        self.leaving.retain(|leaving| *leaving != number);
+        self.slots.get_mut(slot(number))?.take_if(|unit| unit.number == number)
     }
 
     /// The unit, if it is still there.

@@ -723,6 +723,13 @@ impl<I: Io> Lane<I> for RemoteLane {
     fn in_flight(&self) -> usize {
         self.flights.len() - self.free.len()
     }
+
+    fn close(&mut self, io: &mut I) -> bool {
+        if !self.session.is_closing() {
+            self.session.close(io, &mut self.finished);
+        }
+        self.session.is_closed()
+    }
 }
 
 /// The session ends with its lane.

@@ -245,6 +245,13 @@ impl<I: Io> Lane<I> for FileLane {
     fn in_flight(&self) -> usize {
         self.flights.len() - self.free.len() + self.questions.open()
     }
+
+    fn close(&mut self, io: &mut I) -> bool {
+        if self.is_watching {
+            io.unwatch(self.ends());
+        }
+        self.questions.close(io, self.answers()) && !self.is_watching
+    }
 }
 
 /// A lane that goes away with operations under way lets others in; what the kernel still does for it, `Io` waits for

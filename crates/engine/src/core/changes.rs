@@ -1,0 +1,195 @@
+//! Units that come and go while others are served.
+//!
+//! A unit comes before anybody is shown it: each core takes its part (`add_unit`), and then what is served from now on
+//! (`change_served`), by which sessions get their LUNs anew. It goes the other way: nobody is shown it any more, so that commands
+//! to it end with LOGICAL UNIT NOT SUPPORTED; each core ends what was begun, in order, and says so to the unit's home; and
+//! when nothing is under way anywhere, nor at the home itself, that flushes the store, and has all cores release it. Each
+//! step is acknowledged by every core before the next begins ([`crate::changes`]), so cores differ by one at most.
+//!
+//! Nothing misses a unit that has gone:
+//! - Tasks, data that was lent and buffers name it. A core is quiet when it has none of them, and gets none, as no session
+//!   has such a LUN. One that comes from a core that is behind loses it on the way in ([`super::migrate`]).
+//! - A session may end afterwards, and ask the home to forget its nexus: that is answered whether the unit is there or not.
+//! - What a session was sent out of the store's memory for a READ that was aborted is sent to its end: PDUs are whole. Until
+//!   that has left the core is not quiet.
+//! - A lane may have completions to come that mean nothing (a watch): they find no unit.
+
+use super::home::HomeUnit;
+use super::unit::{NO_UNIT, Unit, Units};
+use super::{Core, LEAVING_FLUSH};
+use crate::message::{Done, Message};
+use crate::served::Served;
+use crate::slots::Key;
+use crate::units::NewUnit;
+use reactor::io::Io;
+use std::sync::Arc;
+use store::lane::{Op, Outcome, Submitted};
+
+/// A unit that nobody is shown any more.
+pub(super) struct Leaving {
+    /// Who waits until it is released here.
+    done: Done,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    /// What was begun goes on.
+    Ending,
+    /// The home knows that all has ended here.
+    Quiet,
+    /// All has ended everywhere; whether the store was flushed.
+    Closing(bool),
+}
+
+/// What the home of a unit that goes knows.
+#[derive(Default)]
+pub(super) struct Farewell {
+    /// Cores that are quiet.
+    quiet: usize,
+    /// The store is being flushed, or was.
+    is_flushed: bool,
+}
+
+impl<I: Io> Units<I> {
+    /// A unit goes.
+    fn leave(&mut self, number: u32, done: Done) {
+        if let Some(unit) = self.get_mut(number) {
+            unit.leaving = Some(Leaving { done, stage: Stage::Ending });
+            self.leaving.push(number);
+        }
+    }
+}
+
+impl<I: Io> Core<I> {
+    /// A unit comes. Nobody is shown it yet.
+    pub(super) fn add_unit(&mut self, unit: NewUnit<I>, done: &Done) {
+        self.units.insert(Unit::new(unit));
+        let _ = done.send(true);
+    }
+
+    /// This is served from now on: sessions get their LUNs anew.
+    pub(super) fn change_served(&mut self, served: Arc<Served>, done: &Done) {
+        let before = std::mem::replace(&mut self.served, served);
+        for key in self.keys_where(|conn| conn.served.is_some_and(|epoch| epoch < self.served.epoch)) {
+            self.equip(key);
+        }
+        self.let_in();
+        if before.exports != self.served.exports {
+            self.serve_exports();
+        }
+        let _ = done.send(true);
+    }
+
+    /// A unit goes, which nobody is shown any more.
+    pub(super) fn remove_unit(&mut self, number: u32, done: Done) {
+        self.units.leave(number, done);
+        self.settle_leaving();
+    }
+
+    /// Goes on with units that leave, as far as what was begun has ended.
+    pub(super) fn settle_leaving(&mut self) {
+        for number in self.units.leaving.clone() {
+            match self.units.get(number).and_then(|unit| unit.leaving.as_ref()).map(|leaving| leaving.stage) {
+                Some(Stage::Ending) if self.is_quiet(number) => {
+                    self.set_stage(number, Stage::Quiet);
+                    self.post(self.units[number].home_core, Message::UnitQuiet { unit: number });
+                }
+                Some(Stage::Closing(is_flushed)) => self.close_unit(number, is_flushed),
+                Some(Stage::Ending | Stage::Quiet) | None => {}
+            }
+            self.flush_leaving(number);
+        }
+    }
+
+    fn set_stage(&mut self, number: u32, to: Stage) {
+        if let Some(Leaving { stage, .. }) = self.units.get_mut(number).and_then(|unit| unit.leaving.as_mut())
+        {
+            *stage = to;
+        }
+    }
+
+    /// Whether nothing of the unit is under way on this core.
+    fn is_quiet(&mut self, number: u32) -> bool {
+        // Tasks that were aborted while they waited are still in line.
+        self.open_gate(number);
+        let unit = &mut self.units[number];
+        let connections = &self.connections;
+        let is_sending =
+            |key: &Key| connections.get(*key).is_some_and(|conn| !conn.has_sent() || !conn.kept.is_empty());
+        unit.unsent.retain(is_sending);
+        unit.unsent.is_empty()
+            && unit.gate.is_idle()
+            && unit.held.is_empty()
+            && unit.lane.in_flight() == 0
+            && !self.publications.iter().any(|publication| publication.is_of(number))
+            && !self.tasks.iter().any(|(_, task)| task.touches(number))
+    }
+
+    /// A core is quiet.
+    pub(super) fn unit_quiet(&mut self, number: u32) {
+        if let Some(home) = self.units.home_mut(number) {
+            home.farewell.quiet += 1;
+        }
+        self.settle_leaving();
+    }
+
+    /// The home of a unit that leaves, once nothing is under way anywhere: what was acknowledged becomes durable.
+    fn flush_leaving(&mut self, number: u32) {
+        let cores = self.cores();
+        let is_alone = self.units.flushing.is_none();
+        let is_due = |home: &&mut HomeUnit| {
+            is_alone && home.farewell.quiet == cores && !home.farewell.is_flushed && home.is_idle()
+        };
+        let Some(home) = self.units.home_mut(number).filter(is_due) else { return };
+        home.farewell.is_flushed = true;
+        if self.units[number].view.policy.failed.is_some() {
+            let is_dirty = self.units[number].lane.is_dirty();
+            return self.drop_unit(number, !is_dirty);
+        }
+        self.units.flushing = Some(number);
+        match self.units.lane(number).submit(&mut self.io, LEAVING_FLUSH, &Op::Flush) {
+            Submitted::Later => {}
+            Submitted::Done(outcome) => self.leaving_flushed(outcome),
+        }
+    }
+
+    /// The store of a unit that leaves was flushed.
+    pub(super) fn leaving_flushed(&mut self, outcome: Outcome) {
+        if let Some(number) = self.units.flushing.take() {
+            let is_flushed = self.units[number].report_flush(outcome);
+            self.drop_unit(number, is_flushed);
+        }
+    }
+
+    fn drop_unit(&mut self, unit: u32, is_flushed: bool) {
+        for core in 0..self.cores() {
+            self.post(core, Message::DropUnit { unit, is_flushed });
+        }
+    }
+
+    /// Nothing is under way anywhere: the unit is released.
+    pub(super) fn unit_dropped(&mut self, number: u32, is_flushed: bool) {
+        self.set_stage(number, Stage::Closing(is_flushed));
+        self.close_unit(number, is_flushed);
+    }
+
+    /// Its lane may have to say goodbye to somebody.
+    fn close_unit(&mut self, number: u32, is_flushed: bool) {
+        if !self.units[number].lane.close(&mut self.io) {
+            return;
+        }
+        let Some(unit) = self.units.remove(number) else { return };
+        for (_, conn) in self.connections.iter_mut() {
+            conn.luns.iter_mut().filter(|lun| lun.unit == number).for_each(|lun| lun.unit = NO_UNIT);
+        }
+        let Unit { leaving, lane, .. } = unit;
+        drop(lane);
+        if let Some(Leaving { done, .. }) = leaving {
+            let _ = done.send(is_flushed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! Units that come and go while their neighbours serve.
+
+use crate::daemon::ChangeError;
+use crate::opening::Opened;
+use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
+use crate::testing::{HeldStore, serve};
+use crate::{Change, Daemon, Shown};
+use config::{Config, Lun, ServeOptions};
+use std::sync::Arc;
+use std::sync::mpsc;
+use store::lane::Store;
+
+const BLOCK: u32 = 512;
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+const REPORT_LUNS: [u8; 12] = [0xa0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+/// REPORTED LUNS DATA HAS CHANGED.
+const LUNS_CHANGED: u16 = 0x3f0e;
+const POWER_ON: u16 = 0x2900;
+const NOT_SUPPORTED: u16 = 0x2500;
+
+fn lun(name: &str, store: &HeldStore) -> Box<Lun> {
+    let spec = format!("ram:{}", store.traits().size_bytes);
+    let options = ServeOptions { lun: vec![spec], ..ServeOptions::default() };
+    let mut config = Config::from_options(&options).unwrap_or_else(|problems| panic!("{problems}"));
+    let lun = config.luns.remove(0);
+    Box::new(Lun { name: name.into(), serial: format!("SERIAL-{name}"), ..lun })
+}
+
+/// Makes a change, with this store for the LUN that comes.
+fn apply(daemon: &mut Daemon, change: Change, store: &Arc<HeldStore>) -> Result<(), ChangeError> {
+    let store = store.clone();
+    daemon.apply_with(change, |_| Some(Opened { store, failed: None, losses: Arc::default() }))
+}
+
+fn add(daemon: &mut Daemon, target: &str, number: u16, store: &Arc<HeldStore>) -> Result<(), ChangeError> {
+    let shown = vec![Shown { target: target.into(), group: None, number }];
+    let lun = lun(&format!("come{number}"), store);
+    apply(daemon, Change::Add { lun, shown }, store)
+}
+
+/// What TEST UNIT READY reports.
+fn report(initiator: &mut Initiator, lun: u16) -> Option<u16> {
+    code(&initiator.read(lun, &TEST_UNIT_READY, 0).expect("an answer"))
+}
+
+fn code(response: &Response) -> Option<u16> {
+    (response.status == CHECK_CONDITION).then(|| u16::from_be_bytes([response.sense[12], response.sense[13]]))
+}
+
+fn luns(initiator: &mut Initiator) -> Vec<u8> {
+    let list = initiator.read(0, &REPORT_LUNS, 256).expect("an answer").data;
+    list[8..].chunks(8).map(|lun| lun[1]).collect()
+}
+
+#[test]
+fn a_lun_that_comes_is_served_and_each_nexus_is_notified_once() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (mut daemon, url) = serve(2, &stores, |_| {});
+    let mut initiators = ["one", "two", "three"].map(|name| {
+        let mut initiator = Initiator::login(&url, &Login::named(name)).expect("a session");
+        (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+        assert_eq!(report(&mut initiator, 7), Some(NOT_SUPPORTED));
+        initiator
+    });
+    let third = HeldStore::new();
+    add(&mut daemon, &url.target, 7, &third).expect("it comes");
+    for (lun, initiator) in [0, 1, 0].into_iter().zip(&mut initiators) {
+        assert_eq!(report(initiator, lun), Some(LUNS_CHANGED));
+        assert_eq!([0, 1].map(|lun| report(initiator, lun)), [None, None], "by one LUN, once");
+        assert_eq!(luns(initiator), [0, 1, 7]);
+        assert_eq!([report(initiator, 7), report(initiator, 7)], [Some(POWER_ON), None]);
+        initiator.write_blocks(7, 1, BLOCK, &[lun as u8; 512], false).expect("GOOD");
+        assert_eq!(initiator.read_blocks(7, 1, 1, BLOCK).expect("GOOD"), [lun as u8; 512]);
+    }
+    assert_eq!(
+        daemon.units().iter().map(|unit| &unit.name[..]).collect::<Vec<_>>(),
+        ["lun0", "lun1", "come7"]
+    );
+    let [mut one, two, three] = initiators;
+    // Who has asked for the list knows.
+    add(&mut daemon, &url.target, 3, &HeldStore::new()).expect("it comes");
+    assert_eq!((luns(&mut one), report(&mut one, 0), report(&mut one, 1)), (vec![0, 1, 3, 7], None, None));
+    for initiator in [one, two, three] {
+        initiator.logout().expect("an answer");
+    }
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn a_lun_that_goes_takes_nothing_new_and_ends_what_was_begun() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (mut daemon, url) = serve(2, &stores, |_| {});
+    let third = HeldStore::new();
+    add(&mut daemon, &url.target, 2, &third).expect("it comes");
+    let mut initiators = ["one", "two", "three"].map(|name| {
+        let mut initiator = Initiator::login(&url, &Login::named(name)).expect("a session");
+        (0..3).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+        initiator
+    });
+    third.hold();
+    let write = |initiator: &mut Initiator| {
+        initiator.issue(2, &write_cdb(0, 512, BLOCK, false), 0, vec![1; 512]).expect("it is sent")
+    };
+    let writes: Vec<u32> = initiators.iter_mut().map(write).collect();
+    third.wait_for(3);
+    let (done, is_done) = mpsc::channel();
+    let remover = std::thread::spawn(move || {
+        let outcome = daemon.apply(Change::Remove { name: "come2".into() });
+        done.send(()).expect("somebody waits");
+        (daemon, outcome)
+    });
+    for initiator in &mut initiators {
+        while report(initiator, 2) != Some(NOT_SUPPORTED) {
+            std::thread::yield_now();
+        }
+        assert_eq!([0, 1].map(|lun| report(initiator, lun)), [Some(LUNS_CHANGED), None]);
+        assert_eq!(luns(initiator), [0, 1]);
+        initiator.write_blocks(1, 0, BLOCK, &[5; 512], false).expect("its neighbours serve");
+    }
+    assert!(is_done.try_recv().is_err(), "what was begun may still write");
+    third.release();
+    for (initiator, write) in initiators.iter_mut().zip(writes) {
+        assert_eq!(initiator.complete(write).expect("an answer").status, GOOD);
+    }
+    let (mut daemon, outcome) = remover.join().expect("it ends");
+    outcome.expect("all is durable");
+    assert_eq!(Arc::strong_count(&third), 1, "nobody has the store any more");
+    // The place is free for another, of which a session that was there before sees nothing.
+    let next = HeldStore::new();
+    add(&mut daemon, &url.target, 2, &next).expect("it comes");
+    for initiator in &mut initiators {
+        assert_eq!([report(initiator, 2), report(initiator, 2)], [Some(POWER_ON), Some(LUNS_CHANGED)]);
+        assert_eq!(report(initiator, 2), None);
+        initiator.write_blocks(2, 0, BLOCK, &[6; 512], false).expect("GOOD");
+    }
+    for initiator in initiators {
+        initiator.logout().expect("an answer");
+    }
+    daemon.stop().expect("every core ends in order");
+}
+
+#[test]
+fn another_lun_takes_the_place_of_one_that_goes() {
+    let stores = [HeldStore::new(), HeldStore::new()];
+    let (mut daemon, url) = serve(2, &stores, |_| {});
+    let mut initiator = Initiator::login(&url, &Login::named("one")).expect("a session");
+    (0..2).for_each(|lun| initiator.ready(lun).expect("the unit is ready"));
+    initiator.write_blocks(1, 0, BLOCK, &[1; 512], false).expect("GOOD");
+    let other = HeldStore::new();
+    let replace = |lun| Change::Replace { name: "lun1".into(), lun };
+    apply(&mut daemon, replace(lun("other", &other)), &other).expect("it is replaced");
+    assert_eq!([report(&mut initiator, 1), report(&mut initiator, 1)], [Some(POWER_ON), Some(LUNS_CHANGED)]);
+    assert_eq!(initiator.read_blocks(1, 0, 1, BLOCK).expect("GOOD"), [0; 512]);
+    // One that has gone is gone, and one whose names are taken does not come.
+    for change in [replace(lun("third", &other)), Change::Remove { name: "lun1".into() }] {
+        let refused = apply(&mut daemon, change, &other).expect_err("there is none");
+        assert_eq!(refused, ChangeError::Refused("there is no LUN lun1".into()));
+    }
+    for (number, name) in [(5, "other"), (1, "fourth")] {
+        let shown = vec![Shown { target: url.target.clone(), group: None, number }];
+        let change = Change::Add { lun: lun(name, &other), shown };
+        assert!(matches!(apply(&mut daemon, change, &other), Err(ChangeError::Refused(_))), "{name}");
+    }
+    initiator.ready(1).expect("nothing has changed");
+    initiator.logout().expect("an answer");
+    daemon.stop().expect("every core ends in order");
+}
