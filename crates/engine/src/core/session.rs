@@ -322,6 +322,8 @@ impl<I: Io> Core<I> {
         let is_first = conn.served.replace(served.epoch).is_none();
         let mut has_changed = conn.hide(luns, &served.units);
         (conn.reach, conn.lun_list) = (Vec::with_capacity(luns.len()), Vec::with_capacity(luns.len()));
+        // Not one more: most sessions have one LUN.
+        conn.luns.reserve_exact(luns.len().saturating_sub(conn.luns.len()));
         let name = session_name(&conn.facts, config);
         let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
         for (number, index) in luns {

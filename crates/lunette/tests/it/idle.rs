@@ -2,21 +2,21 @@
 
 use crate::support::daemon::Daemon;
 use crate::support::initiator::{Initiator, Login};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use crate::support::limits::raise_descriptor_limit;
 use std::io::Write;
 use std::process::Command;
 
 /// What else a process has open.
 const OTHER_FILES: u64 = 256;
 /// What one of them may cost the daemon.
-const SESSION_BYTES_MAX: u64 = 32 << 10;
+const SESSION_BYTES_MAX: u64 = 16 << 10;
 
 /// How many sessions a process of its own counts: the limit of open files is that of a process, and other tests have theirs.
 const COUNTS: &str = "LUNETTE_TEST_IDLE";
 
 #[test]
-fn an_idle_session_costs_less_than_32_kib() {
-    cost_little("idle::an_idle_session_costs_less_than_32_kib", 2000);
+fn an_idle_session_costs_less_than_16_kib() {
+    cost_little("idle::an_idle_session_costs_less_than_16_kib", 2000);
 }
 
 /// Takes half a minute: `cargo xtask soak` runs it.
@@ -78,24 +78,4 @@ fn count(wanted: u64) {
 /// Past libtest's capture: this is wanted also when all is well.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// As many open files as may be, for this process and the daemon that it starts.
-fn raise_descriptor_limit(wanted: u64) -> u64 {
-    let hard = getrlimit(Resource::Nofile).maximum;
-    let raise =
-        |limit: u64| setrlimit(Resource::Nofile, Rlimit { current: Some(limit), maximum: Some(limit) });
-    match hard {
-        // Only root may go further.
-        Some(hard) if hard < wanted && raise(wanted).is_err() => {
-            raise(hard).expect("the soft limit may be the hard one");
-            hard
-        }
-        Some(hard) if hard < wanted => wanted,
-        Some(_) | None => {
-            let all = Rlimit { current: Some(wanted), maximum: hard };
-            setrlimit(Resource::Nofile, all).expect("the soft limit may be below the hard one");
-            wanted
-        }
-    }
 }

@@ -8,6 +8,7 @@ pub mod disk;
 #[path = "../../../store/tests/support/fuse.rs"]
 pub mod fuse;
 pub mod initiator;
+pub mod limits;
 pub mod load;
 pub mod net;
 pub mod peer;

@@ -315,5 +315,7 @@ fn log_keys(negotiated: &Negotiated, values: &Values, method: &'static str) -> V
         list.push(("RDMAExtensions", "Yes".to_string()));
     }
     list.push(("MaxRecvDataSegmentLength", negotiated.max_recv_initiator.to_string()));
+    // It stays as long as the session.
+    list.shrink_to_fit();
     list
 }

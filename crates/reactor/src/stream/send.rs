@@ -16,7 +16,7 @@ const CHUNK_BYTES: u32 = 8 * 1024;
 const AT_ONCE_BYTES_MAX: u32 = 192 * 1024;
 
 /// Tasks whose push leaves with one batch that there is room for from the start.
-const DONE_AT_START: usize = 128;
+const DONE_AT_START: usize = 32;
 
 thread_local! {
     /// This core's batches that are not in use. Filling one takes a moment, so usually there is just one.

@@ -8,7 +8,7 @@ use super::TargetConfig;
 use super::queue::{Control, Out};
 use super::request::{PendingFunction, TextExchange};
 use super::session::Session;
-use super::task::{READY_TO_TRANSFER_MAX, TaskTable};
+use super::task::{READY_TO_TRANSFER_MAX, SLOTS_AT_START, TaskTable};
 use super::violation::Violation;
 use crate::iscsi::login::{Access, Negotiated, Rdma, TargetLogin};
 use crate::time::Time;
@@ -326,11 +326,11 @@ impl Layer {
         self.make_room();
     }
 
-    /// Room for as many commands as may be in flight, but for their slots, which come as they are needed.
+    /// As many commands may be in flight as there may be slots; these, and the queue of answers, grow as they are needed.
     fn make_room(&mut self) {
         if !self.link.discovery {
             self.tasks = TaskTable::new(self.config.slots());
-            self.out.reserve(usize::from(self.config.slots()));
+            self.out.reserve_exact(usize::from(self.config.slots().min(SLOTS_AT_START)));
         }
     }
 

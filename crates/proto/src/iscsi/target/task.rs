@@ -7,7 +7,7 @@ use wire::Places;
 pub(crate) const READY_TO_TRANSFER_MAX: usize = 8;
 
 /// Slots of a new connection.
-const SLOTS_AT_START: u16 = 8;
+pub(super) const SLOTS_AT_START: u16 = 8;
 
 /// One R2T that waits for its Data-Out sequence.
 #[derive(Clone, Copy, Debug, Default)]

@@ -54,7 +54,7 @@ fn a_connection_rests_when_it_owes_nothing_and_the_initiator_may_send() {
     assert!(!driver.target.is_at_rest(), "the window is shut, and nothing but an answer opens it");
 }
 
-/// They are allocated when the session begins: a core that serves it allocates nothing.
+/// Room for few answers is made when the session begins, more as slots are: a core that serves it allocates nothing else.
 #[test]
 fn there_is_room_for_the_answers_of_all_commands() {
     let mut driver = Driver::new(|_| {});
