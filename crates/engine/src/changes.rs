@@ -1,9 +1,9 @@
 //! How what is served changes while it is served: in rounds, each of which every core acknowledges before the next begins.
 
-use crate::files::Files;
 use crate::message::Message;
-use crate::opening::Opened;
 use crate::served::Served;
+use crate::state::files::Files;
+use crate::stores::Opened;
 use crate::units::NewUnit;
 use config::Lun;
 use reactor::io::Io;

@@ -2,9 +2,9 @@
 //! again.
 
 use crate::core::Shared;
-use crate::files::Files;
 use crate::message::{InterfaceMessage, Message};
 use crate::state::Keeper;
+use crate::state::files::Files;
 use config::AoeInterface;
 use reactor::io::Io;
 use reactor::mailbox::Sender;

@@ -1,6 +1,8 @@
 //! Files of the state directory. Each is replaced as a whole, and durably, or stays as it was.
 
-use crate::files::{Files, System};
+pub(crate) mod files;
+
+use files::{Files, System};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -120,7 +122,7 @@ fn is_named(directory: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Created;
+    use crate::state::files::Created;
     use std::cell::Cell;
     use tempfile::TempDir;
 

@@ -18,7 +18,7 @@ pub(crate) mod initiator;
 pub(crate) mod peer;
 
 use crate::Daemon;
-use crate::opening::Opened;
+use crate::stores::Opened;
 use config::{Config, ServeOptions};
 use daemon::Url;
 use reactor::io::{Completion, Tag};

@@ -1,10 +1,10 @@
 //! Units as they begin, before they come to the cores.
 
 use crate::core::Ledger;
-use crate::files::Files;
 use crate::housekeeper;
-use crate::opening::Opened;
 use crate::ports::Ports;
+use crate::state::files::Files;
+use crate::stores::Opened;
 use config::names::identity;
 use config::{Config, StoreSpec};
 use reactor::io::Io;

@@ -4,11 +4,11 @@
 use crate::changes::{Change, Changes, Progress};
 use crate::core::{Core, Shared};
 use crate::daemon::{Listening, open_interfaces, share};
-pub use crate::files::{Created, Files};
 use crate::housekeeper::{Housekeeper, Job};
 use crate::message::Message;
-use crate::opening::Opened;
 use crate::state::Keeper;
+pub use crate::state::files::{Created, Files};
+use crate::stores::Opened;
 use crate::units::NewUnit;
 use config::Config;
 use reactor::io::{Completion, Handle, Io, Wait};

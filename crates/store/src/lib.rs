@@ -4,11 +4,9 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
-pub mod failed;
 pub mod file;
 pub mod image;
 pub mod lane;
-pub mod late;
 pub mod null;
 pub mod ram;
 
@@ -23,6 +21,5 @@ mod zeros;
 
 pub use error::OpenError;
 pub use file::{Claim, open as open_file, open_block};
-pub use late::LateStore;
 pub use null::open as open_null;
 pub use ram::{open as open_ram, open_on as open_ram_on};

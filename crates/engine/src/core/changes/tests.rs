@@ -1,7 +1,7 @@
 //! Units that come and go while their neighbours serve.
 
 use crate::daemon::ChangeError;
-use crate::opening::Opened;
+use crate::stores::Opened;
 use crate::testing::initiator::{Initiator, Login, Response, write_cdb};
 use crate::testing::{HeldStore, serve};
 use crate::{Change, Daemon, Shown};

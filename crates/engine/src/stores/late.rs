@@ -1,19 +1,19 @@
 //! A store that did not open at start: its units are not ready, and it is tried again until it opens.
 
-use crate::error::OpenError;
-use crate::failed::FailedLane;
-use crate::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
+use super::failed::FailedLane;
 use reactor::io::{Completion, Io, Tag};
 use scsi::storage::Traits;
 use std::io;
 use std::sync::{Arc, OnceLock};
+use store::OpenError;
+use store::lane::{Backend, Lane, Op, OpId, Outcome, Store, Submitted};
 use wire::Places;
 
 /// Opens the store; blocks.
-pub type Opener<I> = Box<dyn Fn() -> Result<Arc<dyn Backend<I>>, OpenError> + Send + Sync>;
+type Opener<I> = Box<dyn Fn() -> Result<Arc<dyn Backend<I>>, OpenError> + Send + Sync>;
 
 /// A store that may open later.
-pub struct LateStore<I: Io> {
+pub(super) struct LateStore<I: Io> {
     open: Opener<I>,
     opened: OnceLock<Arc<dyn Backend<I>>>,
     name: String,
@@ -21,7 +21,7 @@ pub struct LateStore<I: Io> {
 
 impl<I: Io> LateStore<I> {
     /// A store called `name` that did not open yet. Each [`Store::refresh`] tries again.
-    pub fn new(name: String, open: Opener<I>) -> Self {
+    pub(super) fn new(name: String, open: Opener<I>) -> Self {
         LateStore { open, opened: OnceLock::new(), name }
     }
 }

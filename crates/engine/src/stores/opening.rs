@@ -1,5 +1,6 @@
 //! Opening the stores of LUNs: all at once, so that one that takes its time holds up nothing else.
 
+use super::late::LateStore;
 use crate::host::{IMAGE_REMEDY, image_problem};
 use config::memory::Room;
 use config::{HugePages, Lun, StoreSpec};
@@ -12,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use store::lane::Backend;
-use store::{Claim, LateStore, OpenError};
+use store::{Claim, OpenError};
 
 /// How long the start waits for stores. What has not opened by then is waited for while others are served.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,12 +1,12 @@
 //! The lane of a store that did not open.
 
-use crate::lane::{Lane, Op, OpId, Outcome, Submitted};
 use reactor::io::{Completion, Io};
 use scsi::storage::StoreError;
+use store::lane::{Lane, Op, OpId, Outcome, Submitted};
 use wire::Places;
 
 /// Refuses every operation: the unit is there, but not ready.
-pub(crate) struct FailedLane;
+pub(super) struct FailedLane;
 
 impl<I: Io> Lane<I> for FailedLane {
     fn borrow(&mut self, _offset: u64, _len: u32) -> Option<Places> {
