@@ -60,7 +60,7 @@ impl Listener {
                 .map_err(|(what, fix)| BindError(format!("admin socket {}: {what}; {fix}", path.display()))),
             AdminAddress::Tcp(address) => {
                 if !address.ip().is_loopback() {
-                    tracing::warn!(%address, "the admin interface may be reached from other machines, and asks nobody who they are");
+                    tracing::warn!(%address, "the admin interface is reachable from other machines, and has no authentication");
                 }
                 let bound = TcpListener::bind(address).and_then(|listener| {
                     listener.set_nonblocking(true)?;
@@ -140,7 +140,7 @@ fn remove_dead(path: &Path) -> Result<(), Fault> {
     const OTHER: &str = "choose another path with --admin";
     let found = fs::symlink_metadata(path).map_err(|error| (error.to_string(), OTHER))?;
     if !found.file_type().is_socket() {
-        return Err(("something that is not a socket is there already".into(), OTHER));
+        return Err(("something that is not a socket exists there".into(), OTHER));
     }
     let tried = SocketAddrUnix::new(path).and_then(|address| {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -156,7 +156,7 @@ fn remove_dead(path: &Path) -> Result<(), Fault> {
         }
         Err(error) => return Err((error.to_string(), OTHER)),
     }
-    fs::remove_file(path).map_err(|error| (format!("a dead one cannot be removed: {error}"), OTHER))
+    fs::remove_file(path).map_err(|error| (format!("a stale socket cannot be removed: {error}"), OTHER))
 }
 
 /// A socket's file, told from others that take its place.

@@ -111,7 +111,7 @@ fn tell(start: Instant) -> Response {
 }
 
 async fn nothing_here() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "nothing is here; there is /v1/cpu\n")
+    (StatusCode::NOT_FOUND, "not found; there is /v1/cpu\n")
 }
 
 /// Accepts connections for ever.

@@ -57,7 +57,7 @@ pub(super) fn address(raw: &RawLun, problems: &mut Collector<'_>) -> Option<Opti
     let fault = || {
         Fault::new(
             format!("`{}` is not an AoE address", at.value),
-            "write SHELF.SLOT, as 1.2, with a shelf from 0 to 65534 and a slot from 0 to 254",
+            "write SHELF.SLOT, such as 1.2, with a shelf from 0 to 65534 and a slot from 0 to 254",
         )
     };
     problems.check(&at.place, parsed.ok_or_else(fault)).map(Some)
@@ -84,7 +84,7 @@ pub(super) fn check(raw: &Raw, luns: &[Lun], problems: &mut Collector<'_>) {
         && raw.luns.iter().all(|lun| lun.aoe.is_none())
     {
         let fix = "give a LUN an AoE address: aoe=1.1 after --lun, aoe = \"1.1\" in the file";
-        problems.add(&interface.place, Fault::new("there is no unit to serve by AoE", fix));
+        problems.add(&interface.place, Fault::new("no unit is served by AoE", fix));
     }
 }
 
@@ -95,7 +95,7 @@ fn interface_name(name: &str) -> Result<String, Fault> {
         _ if name.len() <= INTERFACE_NAME_MAX && !name.contains(is_odd) => return Ok(name.to_owned()),
         _ => {}
     }
-    let fix = "use a name that `ip link` shows, as eth0";
+    let fix = "use a name that `ip link` shows, such as eth0";
     Err(Fault::new(format!("`{name}` is not the name of a network interface"), fix))
 }
 
@@ -104,7 +104,7 @@ fn macs(raw: &Option<Vec<At<String>>>, problems: &mut Collector<'_>) -> Option<B
     limit(list.iter().map(|at| &at.place), MACS_MAX, problems);
     let mac = |at: &At<String>| {
         let fault = || {
-            let fix = "write six bytes in hexadecimal, as 52:54:00:12:34:56";
+            let fix = "write six bytes in hexadecimal, such as 52:54:00:12:34:56";
             Fault::new(format!("`{}` is not an Ethernet address", at.value), fix)
         };
         problems.check(&at.place, at.value.parse::<Mac>().map_err(|_| fault()))
@@ -159,7 +159,7 @@ mod tests {
             (lun("aoe = '65535.1'"), "write SHELF.SLOT"),
             (lun("aoe = '1.255'"), "write SHELF.SLOT"),
             (lun("aoe = '1.1', block_size = 4096"), "512-byte blocks only"),
-            (lun("name = 'a'"), "there is no unit to serve by AoE"),
+            (lun("name = 'a'"), "no unit is served by AoE"),
             (format!("lun = [{{ ram = '1G', aoe = '1.1' }}]\n{TARGET}"), "no interface serves AoE"),
             (lun("aoe = '1.1' }, { ram = '1G', aoe = '1.1'"), "already used"),
             (lun("aoe = '1.1'").replace("eth1", "a/b"), "`ip link`"),

@@ -222,14 +222,14 @@ impl<'a, 't> Table<'a, 't> {
         };
         if array.is_empty() || array.len() > LIST_MAX {
             let fix = format!("write 1 to {LIST_MAX} values, or remove the key");
-            problems.add(&place, Fault::new("the list has a wrong length", fix));
+            problems.add(&place, Fault::new("the list has the wrong length", fix));
         }
         let mut list = Vec::new();
         for (index, item) in array.iter().take(LIST_MAX).enumerate() {
             let place = item_place(&place, index, item);
             match scalar(item.get_ref(), &place, "one value", &parse, problems) {
                 Some(value) if list.contains(&value) => {
-                    problems.add(&place, Fault::new("it is there already", "remove it"));
+                    problems.add(&place, Fault::new("it is a duplicate", "remove it"));
                 }
                 value => list.extend(value),
             }

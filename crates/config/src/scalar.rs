@@ -20,7 +20,7 @@ const CORE_MAX: usize = 4095;
 
 /// `10G`, `512M`, `4096`: bytes.
 pub(super) fn size(text: &str) -> Result<u64, Fault> {
-    let fault = |what| Fault::new(what, "write bytes, or a whole number with K, M, G or T, as 10G");
+    let fault = |what| Fault::new(what, "write bytes, or a whole number with K, M, G or T, such as 10G");
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" => 0,
@@ -76,7 +76,7 @@ pub(super) fn duration(text: &str, least: Duration, most: Duration) -> Result<Du
     let number = digits.parse::<u64>().ok();
     let time = unit.zip(number).and_then(|(unit, n)| n.checked_mul(unit)).map(Duration::from_millis);
     match time {
-        None => Err(Fault::new(format!("`{text}` is not a time"), "write as 15s, 500ms or 2m")),
+        None => Err(Fault::new(format!("`{text}` is not a time"), "write it like 15s, 500ms or 2m")),
         Some(time) if time < least || time > most => {
             let fix = format!("choose from {least:?} to {most:?}");
             Err(Fault::new(format!("`{text}` is out of range"), fix))
@@ -115,7 +115,7 @@ pub(super) fn core_list(text: &str, usable: &[usize]) -> Result<Vec<usize>, Faul
             Some((first, last)) if first <= last && last <= CORE_MAX => (first, last),
             Some(_) | None => {
                 let what = format!("`{}` is not a core number or a range of them", item.trim());
-                return Err(Fault::new(what, "write `all` or a list as 0,2-3"));
+                return Err(Fault::new(what, "write `all` or a list such as 0,2-3"));
             }
         };
         if let Some(missing) = (first..=last).find(|core| !usable.contains(core)) {
@@ -156,7 +156,7 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, Fault> {
     let address = text.parse::<SocketAddr>().ok();
     address.or_else(|| bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, ISCSI_PORT))).ok_or_else(
         || {
-            let fix = "write a numeric address and a port, as 192.0.2.1:3260 or [2001:db8::1]:3260";
+            let fix = "write a numeric address and a port, such as 192.0.2.1:3260 or [2001:db8::1]:3260";
             Fault::new(format!("`{text}` is not an address"), fix)
         },
     )
@@ -167,8 +167,8 @@ pub(super) fn guid(text: &str) -> Result<u64, Fault> {
     let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = u64::from_str_radix(text, 16).ok().filter(|number| is_hex && *number != 0);
     number.ok_or_else(|| {
-        let fix = "write 16 hexadecimal digits, not all of them zero, as 024c750123456789";
-        Fault::new(format!("`{text}` is no GUID"), fix)
+        let fix = "write 16 hexadecimal digits, not all of them zero, such as 024c750123456789";
+        Fault::new(format!("`{text}` is not a GUID"), fix)
     })
 }
 
@@ -201,7 +201,7 @@ pub(super) fn path(path: &Path, base: &Path, instead: &str) -> Result<PathBuf, F
 /// A path, which has a slash in it and starts at `base`, or an address with a port.
 pub(super) fn admin(text: &str, base: &Path) -> Result<AdminAddress, Fault> {
     if looks_like_url(text) {
-        let fix = "write a path, as /run/lunette.sock, or an address and a port, as 127.0.0.1:9260";
+        let fix = "write a path, such as /run/lunette.sock, or an address and a port, such as 127.0.0.1:9260";
         return Err(Fault::new("this is a URL, not a path", fix));
     }
     if text.contains('/') {
@@ -215,7 +215,7 @@ pub(super) fn admin(text: &str, base: &Path) -> Result<AdminAddress, Fault> {
         return Ok(AdminAddress::Unix(path));
     }
     text.parse().map(AdminAddress::Tcp).map_err(|_| {
-        let fix = "write a path with a slash, as /run/lunette.sock, or a numeric address and a port, as 127.0.0.1:9260";
+        let fix = "write a path with a slash, such as /run/lunette.sock, or a numeric address and a port, such as 127.0.0.1:9260";
         Fault::new(format!("`{text}` is neither a path nor an address with a port"), fix)
     })
 }
@@ -232,7 +232,7 @@ pub(super) fn network(text: &str) -> Result<Network, Fault> {
     let Some((address, prefix)) = parsed else {
         return Err(Fault::new(
             format!("`{text}` is not a network"),
-            "write as 10.0.0.0/8, fd00::/64 or one address",
+            "write it like 10.0.0.0/8, fd00::/64 or one address",
         ));
     };
     let network = Network { address: masked(address, prefix), prefix };

@@ -68,7 +68,7 @@ fn option(part: &str, spec: &str, place: &Place, lun: &mut RawLun, number: &mut 
         "removable" => flag(&mut lun.removable, &key, value, place),
         "wcache" => on_off(&mut lun.write_cache, &key, value, place),
         "thin" => on_off(&mut lun.thin, &key, value, place),
-        _ => Err(Fault::new(format!("{} is no LUN option", quoted(&key, spec)), suggest(&key, OPTIONS))),
+        _ => Err(Fault::new(format!("{} is not a LUN option", quoted(&key, spec)), suggest(&key, OPTIONS))),
     }
 }
 
@@ -198,7 +198,7 @@ mod tests {
         assert!(fault("ram:1G,thin=yes").contains("thin=on or thin=off"));
         assert!(fault("ram:1G,bs=512,bs=512").contains("twice"));
         assert!(fault("rem:1G").contains("did you mean `ram`?"));
-        assert!(fault("ram:1G,").contains("`` is no LUN option"));
+        assert!(fault("ram:1G,").contains("`` is not a LUN option"));
         assert_eq!(fault("ram:1G,x1,y1").lines().count(), 2, "all faults at once");
     }
 

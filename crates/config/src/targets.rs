@@ -115,7 +115,7 @@ fn portals(raw: &RawTarget, index: &Index<'_>, problems: &mut Collector<'_>) -> 
                 name.map(str::to_string).or_else(|| listen.map(|listen| listen.to_string()))
             };
             let known: Vec<String> = index.portals.iter().filter_map(show).collect();
-            let what = format!("there is no portal `{}`", at.value);
+            let what = format!("no portal is called `{}`", at.value);
             problems.add(&at.place, Fault::new(what, suggest(&at.value, known.iter().map(String::as_str))));
         }
     }
@@ -239,7 +239,7 @@ fn each<T>(
     if list.as_ref().is_some_and(Vec::is_empty) {
         let fix =
             "remove the group or set `deny = true` to let nobody in; remove this key to let everybody in";
-        problems.add(place, Fault::new("an empty list names nobody", fix));
+        problems.add(place, Fault::new("an empty list matches nobody", fix));
         return None;
     }
     let all: Vec<Option<T>> =
@@ -288,7 +288,7 @@ fn algorithms(raw: &RawChap, problems: &mut Collector<'_>) -> Option<Vec<Algorit
     let mut seen = BTreeMap::new();
     let algorithm = |at: &At<String>| {
         let Some(algorithm) = Algorithm::named(&at.value) else {
-            let what = format!("`{}` is no algorithm of CHAP", at.value);
+            let what = format!("`{}` is not a CHAP algorithm", at.value);
             let fix = suggest(&at.value, Algorithm::ALL.map(Algorithm::name));
             problems.add(&at.place, Fault::new(what, fix));
             return None;
@@ -338,7 +338,7 @@ pub(super) fn read_secret(path: &Path, base: &Path, key: &str) -> Result<Vec<u8>
     let path = &scalar::path(path, base, "name a file of this machine")?;
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
-        Fault::new(format!("cannot read {shown}: {error}"), format!("mend the file or change {key}"))
+        Fault::new(format!("cannot read {shown}: {error}"), format!("fix the file or change {key}"))
     };
     // Asked before opening, because to open a FIFO waits for its writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
@@ -347,7 +347,7 @@ pub(super) fn read_secret(path: &Path, base: &Path, key: &str) -> Result<Vec<u8>
     let file = std::fs::File::open(path).map_err(unreadable)?;
     let mode = file.metadata().map_err(unreadable)?.permissions().mode();
     if mode & 0o077 != 0 {
-        let what = format!("others than its owner may use {shown} (mode {:o})", mode & 0o777);
+        let what = format!("users other than its owner can access {shown} (mode {:o})", mode & 0o777);
         return Err(Fault::new(what, format!("chmod 600 {shown}")));
     }
     let mut bytes = Vec::new();

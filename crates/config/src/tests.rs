@@ -165,17 +165,17 @@ networks = ["192.0.2.1/24"]
 chap = { user = "u", secret = "short" }
 "#;
     let expected = [
-        "lunette.toml:1:8: poll: `sometimes` is not a way to poll; choose adaptive, always or never",
+        "lunette.toml:1:8: poll: `sometimes` is not a polling mode; choose adaptive, always or never",
         "lunette.toml:2:1: colour: unknown key; known here: cores, poll, ",
         "lunette.toml:4:10: portal[0].listen: `localhost` is not an address; ",
-        "lunette.toml:7:7: lun[0].ram: 1000 bytes are no whole number of 512-byte blocks; use 512 or 1024",
-        "lunette.toml:10:8: lun[1].file: the LUN has two stores; ",
+        "lunette.toml:7:7: lun[0].ram: 1000 bytes are not a whole number of 512-byte blocks; use 512 or 1024",
+        "lunette.toml:10:8: lun[1].file: the LUN has more than one store; ",
         "lunette.toml:14:1: lun[2].blocksize: unknown key; did you mean `block_size`?",
         "lunette.toml:15:13: lun[2].read_only: this is a string; write true or false",
         "lunette.toml:18:8: target[0].name: `disk` is not an iSCSI name; write iqn.",
         "lunette.toml:19:17: target[0].luns[0].lun: no LUN is called `bb`; did you mean `b`?",
         "lunette.toml:19:63: target[0].luns[2].number: this LUN number (1) is already used by target[0].luns[1].number (line 19); ",
-        "lunette.toml:20:12: target[0].portals[0]: there is no portal `back`; ",
+        "lunette.toml:20:12: target[0].portals[0]: no portal is called `back`; ",
         "lunette.toml:23:13: target[0].group[0].networks[0]: `192.0.2.1/24` has bits set beyond its prefix; write 192.0.2.0/24",
         "lunette.toml:24:31: target[0].group[0].chap.secret: the secret has 5 bytes, CHAP needs 12 to 255; ",
     ];
@@ -205,7 +205,7 @@ fn a_portal_says_what_is_spoken_there() {
     assert_eq!(offered("transports = ['iser']"), Transports { iscsi: false, iser: true, srp: false });
     let found = faults(&with("transports = ['iscsi', 'isr']"));
     assert!(
-        found.contains("3:24: portal[0].transports[1]: `isr` is no transport; did you mean `iser`?"),
+        found.contains("3:24: portal[0].transports[1]: `isr` is not a transport; did you mean `iser`?"),
         "{found}"
     );
     assert!(faults(&with("transports = []")).contains("a portal without a transport; name one"));
@@ -301,7 +301,7 @@ fn algorithms_of_chap_are_known_and_named_once() {
     let chap = good(&with("['sha256', 'md5']")).targets[0].groups[0].chap.clone().expect("CHAP");
     assert_eq!(chap.algorithms, [Algorithm::Sha256, Algorithm::Md5]);
     for (list, words) in [
-        ("['sha265']", "chap.algorithms[0]: `sha265` is no algorithm of CHAP; did you mean `sha256`?"),
+        ("['sha265']", "chap.algorithms[0]: `sha265` is not a CHAP algorithm; did you mean `sha256`?"),
         ("['md5', 'sha1', 'md5']", "this algorithm is already used by target[0].group[0].chap.algorithms[0]"),
         ("[]", "an empty list accepts nothing"),
         ("'sha256'", "write an array of strings"),
@@ -365,7 +365,7 @@ fn the_admin_interface_is_a_path_or_an_address() {
     assert_eq!(admin("./a.sock"), Ok(Some(AdminAddress::Unix(here.join("a.sock")))));
     assert_eq!(admin("[::1]:0"), Ok(Some(AdminAddress::Tcp("[::1]:0".parse().expect("an address")))));
     for (wrong, named) in [
-        ("a.sock", "write a path with a slash, as /run/lunette.sock"),
+        ("a.sock", "write a path with a slash, such as /run/lunette.sock"),
         ("127.0.0.1", "neither a path nor an address with a port"),
         ("localhost:9260", "numeric address"),
         ("", "neither a path"),
@@ -537,7 +537,7 @@ fn srp_is_a_transport_of_portals() {
     let text = faults(&format!(
         "portal = [{{ listen = '::1', transports = ['srp'] }}, {{ listen = '127.0.0.1', name = 'b' }}]\n{disk}portals = ['b']"
     ));
-    assert!(text.contains("portal[0]: a portal with SRP that leads to no target"), "{text}");
+    assert!(text.contains("portal[0]: a portal with SRP that no target uses"), "{text}");
     let text = faults(&format!("portal = [{{ listen = '::1', transports = ['srb'] }}]\n{disk}"));
     assert!(text.contains("did you mean `srp`?"), "{text}");
 }
@@ -567,7 +567,7 @@ fn devices_listen_where_they_have_something_to_carry() {
         "{text}"
     );
     let text = faults(&with("rdma = 'only'").replace("::1", "[::1]:0"));
-    assert!(text.contains("portal[0].rdma: RDMA devices alone find no free port"), "{text}");
+    assert!(text.contains("portal[0].rdma: RDMA devices alone cannot choose a free port"), "{text}");
     assert!(faults(&with("rdma = 'also'")).contains("write true, false or \"only\""));
     let text = faults(&with("rdma = true, transports = ['iscsi']"));
     assert!(text.contains("portal[0].rdma: RDMA devices carry nothing that this portal offers"), "{text}");

@@ -172,7 +172,9 @@ impl Url {
     pub fn check_unit(&self) -> Result<(), UrlError> {
         match (&self.target, self.lun) {
             (Some(_), Some(_)) => Ok(()),
-            _ => Err(UrlError::new("the URL names no unit", format!("write {}", self.protocol.form()))),
+            _ => {
+                Err(UrlError::new("the URL does not name a unit", format!("write {}", self.protocol.form())))
+            }
         }
     }
 
@@ -208,8 +210,7 @@ impl Url {
             "target_user" => self.target_identity().name = value,
             "target_password" => self.target_identity().secret = value.into_bytes(),
             _ => {
-                let problem =
-                    format!("what number {number} behind the ? begins with is no option of such a URL");
+                let problem = format!("option {number} after the ? is not known for such a URL");
                 let remedy =
                     format!("the options are {OPTIONS}, each with = and a value, and & between them");
                 return Err(UrlError::new(problem, remedy));
@@ -235,7 +236,7 @@ impl Url {
                 return Err(UrlError::new(problem, "write crc=on in the URL: iWARP then sums everything"));
             }
             Protocol::Srp if has_chap => {
-                let remedy = "leave user and secret out: targets know an initiator by port and address";
+                let remedy = "leave user and secret out: targets identify an initiator by port and address";
                 return Err(UrlError::new("SRP has no CHAP", remedy));
             }
             Protocol::Aoe if has_digests || self.crc => {
@@ -243,7 +244,8 @@ impl Url {
                 return Err(UrlError::new(problem, "leave them out"));
             }
             Protocol::Aoe if has_chap => {
-                let remedy = "leave user and secret out: targets know an initiator by its Ethernet address";
+                let remedy =
+                    "leave user and secret out: targets identify an initiator by its Ethernet address";
                 return Err(UrlError::new("AoE has no CHAP", remedy));
             }
             Protocol::Iscsi | Protocol::Iser | Protocol::Aoe if !self.immediate => {
@@ -303,12 +305,12 @@ impl Url {
     pub(super) fn parse(text: &str) -> Result<Url, UrlError> {
         let (protocol, rest) = Protocol::of(text).ok_or_else(|| {
             let forms = Protocol::ALL.map(Protocol::form).join(" or ");
-            UrlError::new("this is no URL of a unit", format!("write {forms}"))
+            UrlError::new("this is not the URL of a unit", format!("write {forms}"))
         })?;
         // RFC 3986 section 2 has none of them; where a command or a file is redacted, a URL ends at the first.
         if rest.contains(ends_word) {
             let remedy = "write a space as %20, a tab as %09, \" as %22, ' as %27 and ` as %60";
-            return Err(UrlError::new("a URL has no white space and no quotation marks", remedy));
+            return Err(UrlError::new("a URL must not contain white space or quotation marks", remedy));
         }
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -319,7 +321,7 @@ impl Url {
         // But in the zone of an IPv6 address.
         if host.contains('%') && !host.starts_with('[') && protocol != Protocol::Aoe {
             let remedy = "write an @ between user%secret and host, and a / of a secret as %2F, a ? as %3F";
-            return Err(UrlError::new("a host's name has no %", remedy));
+            return Err(UrlError::new("a host name must not contain %", remedy));
         }
         let (host, port) = match protocol {
             Protocol::Iscsi | Protocol::Iser | Protocol::Srp => host_and_port(host)?,
@@ -387,15 +389,15 @@ fn identity(text: &str) -> Result<Identity, UrlError> {
 fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
     let bad_port = || {
         UrlError::new(
-            "what follows the host's : is no port",
+            "the text after the host's : is not a port",
             "write a number from 1 to 65535, or leave it out",
         )
     };
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (host, rest) = rest
-                .split_once(']')
-                .ok_or_else(|| UrlError::new("a bracket is not closed", "write an IPv6 address as [::1]"))?;
+            let (host, rest) = rest.split_once(']').ok_or_else(|| {
+                UrlError::new("a bracket is not closed", "write an IPv6 address like [::1]")
+            })?;
             let port = match rest {
                 "" => None,
                 rest => Some(rest.strip_prefix(':').ok_or_else(bad_port)?),
@@ -406,7 +408,7 @@ fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
             Some((_, port)) if port.contains(':') => {
                 return Err(UrlError::new(
                     "the host has several colons",
-                    "write an IPv6 address in brackets, as [::1]",
+                    "write an IPv6 address in brackets, such as [::1]",
                 ));
             }
             Some((host, port)) => (host, Some(port)),
@@ -414,7 +416,7 @@ fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
         },
     };
     if host.is_empty() {
-        return Err(UrlError::new("there is no host", "write iscsi://HOST/TARGET/LUN"));
+        return Err(UrlError::new("the host is missing", "write iscsi://HOST/TARGET/LUN"));
     }
     let port = match port {
         None => PORT,
@@ -426,7 +428,7 @@ fn host_and_port(text: &str) -> Result<(String, u16), UrlError> {
 fn interface(text: &str) -> Result<String, UrlError> {
     let name = decode("the interface's name", text)?;
     if name.is_empty() || name.len() > INTERFACE_BYTES_MAX {
-        let problem = "there is no name of a network interface behind aoe://";
+        let problem = "the name of a network interface is missing after aoe://";
         return Err(UrlError::new(problem, "write one that `ip link` shows, as aoe://eth0/1.1"));
     }
     Ok(name)
@@ -439,8 +441,12 @@ fn target_and_lun(path: &str, protocol: Protocol) -> Result<(Option<String>, Opt
     }
     if protocol == Protocol::Aoe {
         let address = path.parse::<Address>().ok().filter(|address| !address.is_broadcast());
-        let fault =
-            || UrlError::new("what follows the interface is no AoE address", "write SHELF.SLOT, as 1.1");
+        let fault = || {
+            UrlError::new(
+                "the text after the interface is not an AoE address",
+                "write SHELF.SLOT, such as 1.1",
+            )
+        };
         return Ok((Some(address.ok_or_else(fault)?.to_string()), Some(0)));
     }
     let (target, lun) = match path.split_once('/') {
@@ -452,8 +458,9 @@ fn target_and_lun(path: &str, protocol: Protocol) -> Result<(Option<String>, Opt
         Protocol::Iscsi | Protocol::Iser | Protocol::Aoe => iscsi_name(&target)?,
         Protocol::Srp => guid(&target)?,
     };
-    let bad_lun =
-        || UrlError::new("what follows the target is no LUN", format!("write a number from 0 to {LUN_MAX}"));
+    let bad_lun = || {
+        UrlError::new("the text after the target is not a LUN", format!("write a number from 0 to {LUN_MAX}"))
+    };
     let lun = match lun {
         None => None,
         Some(lun) => {
@@ -471,8 +478,8 @@ fn iscsi_name(text: &str) -> Result<String, UrlError> {
     let has_foreign = name.chars().any(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-.:_".contains(c));
     if !is_named || has_foreign || name.len() > NAME_BYTES_MAX {
         return Err(UrlError::new(
-            "what is given as a name is no iSCSI name",
-            "write one as iqn.2026-11.io.lunette:disk",
+            "the name is not an iSCSI name",
+            "write one such as iqn.2026-11.io.lunette:disk",
         ));
     }
     Ok(name)
@@ -485,7 +492,7 @@ fn guid(text: &str) -> Result<String, UrlError> {
     if digits.len() != GUID_DIGITS || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         let remedy =
             "write the 16 hexadecimal digits of its id_ext and ioc_guid; `lunette serve` prints them";
-        return Err(UrlError::new("what is given as the target is no GUID of an SRP target", remedy));
+        return Err(UrlError::new("the target is not the GUID of an SRP target", remedy));
     }
     Ok(digits.to_string())
 }
@@ -510,12 +517,13 @@ fn seconds(value: &str) -> Result<Duration, UrlError> {
     let seconds = value.parse().ok().filter(|seconds| (1..=SECONDS_MAX).contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| {
         let remedy = format!("write a number of seconds from 1 to {SECONDS_MAX}");
-        UrlError::new("give_up_after has no such value", remedy)
+        UrlError::new("this is not a valid value of give_up_after", remedy)
     })
 }
 
 fn algorithm(value: &str) -> Result<Algorithm, UrlError> {
-    let fault = || UrlError::new("chap has no such value", "choose one of md5, sha1, sha256 and sha3-256");
+    let fault =
+        || UrlError::new("this is not a valid value of chap", "choose one of md5, sha1, sha256 and sha3-256");
     Algorithm::named(value).ok_or_else(fault)
 }
 
@@ -622,7 +630,7 @@ mod tests {
         assert!(fault("iser://h?imm=off").contains("an option of SRP"));
         let whole = |text: &str| good(text).check_unit().map_err(|error| error.to_string());
         assert_eq!(whole("srp://h/024c750000000001/0"), Ok(()));
-        assert_eq!(whole("srp://h"), Err("the URL names no unit; write srp://HOST/GUID/LUN".into()));
+        assert_eq!(whole("srp://h"), Err("the URL does not name a unit; write srp://HOST/GUID/LUN".into()));
     }
 
     #[test]

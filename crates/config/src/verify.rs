@@ -118,7 +118,7 @@ pub(super) fn verify(raw: &mut Raw, machine: &Machine, problems: &mut Collector<
         let place = Place { path: "target".into(), offset: Some(0) };
         let what = format!("{ports} target ports: one for each target, portal group and protocol");
         problems
-            .add(&place, Fault::new(what, format!("at most {} can have numbers; name `portals`", u16::MAX)));
+            .add(&place, Fault::new(what, format!("at most {} can be numbered; set `portals`", u16::MAX)));
         return None;
     }
     Some(config)
@@ -136,8 +136,10 @@ fn complete(raw: &mut Raw, problems: &mut Collector<'_>) {
     let missing = [("lun", raw.luns.is_empty()), ("target", raw.targets.is_empty() && !is_aoe_alone)];
     for (name, _) in missing.iter().filter(|(_, missing)| *missing) {
         let place = Place { path: (*name).into(), offset: Some(0) };
-        problems
-            .add(&place, Fault::new("there is none: nothing to serve", format!("add a [[{name}]] table")));
+        problems.add(
+            &place,
+            Fault::new("there is none, so nothing would be served", format!("add a [[{name}]] table")),
+        );
     }
 }
 
@@ -179,7 +181,7 @@ fn poll(text: &Text, problems: &mut Collector<'_>) -> Option<Poll> {
         "never" => Ok(Poll::Never),
         other => {
             let fix = "choose adaptive, always or never";
-            Err(Fault::new(format!("`{other}` is not a way to poll"), fix))
+            Err(Fault::new(format!("`{other}` is not a polling mode"), fix))
         }
     };
     problems.check(&at.place, poll)
@@ -239,7 +241,7 @@ fn transports(portal: &RawPortal, problems: &mut Collector<'_>) -> Option<Transp
             other => {
                 are_known = false;
                 let fault = Fault::new(
-                    format!("`{other}` is no transport"),
+                    format!("`{other}` is not a transport"),
                     suggest(other, ["iscsi", "iser", "srp"]),
                 );
                 problems.add(&name.place, fault);
@@ -277,7 +279,10 @@ fn alone(
         problems.add(place, Fault::new("iSCSI is over TCP, which does not listen at this portal", fix));
     }
     if listen.is_some_and(|listen| listen.port() == 0) {
-        problems.add(place, Fault::new("RDMA devices alone find no free port", "write a port in `listen`"));
+        problems.add(
+            place,
+            Fault::new("RDMA devices alone cannot choose a free port", "write a port in `listen`"),
+        );
     }
     transports.iscsi = false;
 }
@@ -286,8 +291,8 @@ fn alone(
 fn check_srp(raw: &[RawPortal], portals: &[Portal], targets: &[Target], problems: &mut Collector<'_>) {
     for (index, (portal, raw)) in portals.iter().zip(raw).enumerate() {
         if portal.transports.srp && !targets.iter().any(|target| target.portals.contains(&index)) {
-            let fix = "name the portal among the `portals` of the target that SRP initiators shall reach";
-            problems.add(&raw.place, Fault::new("a portal with SRP that leads to no target", fix));
+            let fix = "name the portal among the `portals` of the target that SRP initiators should reach";
+            problems.add(&raw.place, Fault::new("a portal with SRP that no target uses", fix));
         }
     }
 }
@@ -390,8 +395,10 @@ fn store(
             .add(&raw.place, Fault::new("the LUN has no store", "add one of ram, null, file, block, url"));
     }
     for at in given {
-        problems
-            .add(&at.place, Fault::new("the LUN has two stores", "keep one of ram, null, file, block, url"));
+        problems.add(
+            &at.place,
+            Fault::new("the LUN has more than one store", "keep one of ram, null, file, block, url"),
+        );
     }
     if raw.file.is_none() {
         refuse(&raw.size, "only a file has a size of its own", problems);
@@ -430,7 +437,7 @@ fn huge_pages(text: &Text, problems: &mut Collector<'_>) -> Option<HugePages> {
         "never" => Ok(HugePages::Never),
         other => {
             let fix = "write auto, always or never";
-            Err(Fault::new(format!("`{other}` does not say when to use huge pages"), fix))
+            Err(Fault::new(format!("`{other}` is not a huge page setting"), fix))
         }
     };
     problems.check(&at.place, pages)
@@ -446,12 +453,12 @@ fn remote(url: &str, block_bytes: Option<u32>, base: &Path) -> Result<StoreSpec,
 fn size(at: &At<String>, block_bytes: Option<u64>, problems: &mut Collector<'_>) -> Option<u64> {
     let bytes = problems.check(&at.place, scalar::size(&at.value))?;
     if bytes == 0 {
-        problems.add(&at.place, Fault::new("the size is zero", "give at least one block, as 1G"));
+        problems.add(&at.place, Fault::new("the size is zero", "give at least one block, such as 1G"));
         return None;
     }
     let block = block_bytes?;
     let Some(over @ 1..) = bytes.checked_rem(block) else { return Some(bytes) };
-    let what = format!("{bytes} bytes are no whole number of {block}-byte blocks");
+    let what = format!("{bytes} bytes are not a whole number of {block}-byte blocks");
     let (down, up) = (bytes - over, bytes - over + block);
     let fix = if down == 0 { format!("use {up}") } else { format!("use {down} or {up}") };
     problems.add(&at.place, Fault::new(what, fix));
@@ -472,7 +479,7 @@ fn derived_serial(name: &str, store: &StoreSpec, machine: &Machine) -> Result<St
         None => Err(Fault::new(
             "no serial number can be derived here: this machine has no identity (/etc/machine-id is missing or empty), \
              and another machine could serve another disk under the same one",
-            "give `serial` a text that no other disk has, or make an identity with systemd-machine-id-setup",
+            "set `serial` to a text that no other disk has, or make an identity with systemd-machine-id-setup",
         )),
     };
     let text = match store {
@@ -530,7 +537,7 @@ pub(super) fn limit<'a>(
     problems: &mut Collector<'_>,
 ) {
     if let Some(place) = places.nth(most) {
-        problems.add(place, Fault::new("there are too many of these", format!("keep to {most}")));
+        problems.add(place, Fault::new("there are too many of these", format!("use at most {most}")));
     }
 }
 

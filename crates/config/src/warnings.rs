@@ -106,7 +106,7 @@ fn rounded(bytes: u64) -> String {
     }
 }
 
-/// Secrets in a file that others than its owner may use.
+/// Secrets in a file that users other than its owner can access.
 fn secrets(raw: &Raw, problems: &mut Collector<'_>) {
     let Some(path) = problems.path() else { return };
     let mode = path.metadata().map_or(0, |metadata| metadata.permissions().mode());
@@ -123,7 +123,10 @@ fn secrets(raw: &Raw, problems: &mut Collector<'_>) {
     let urls = raw.luns.iter().filter_map(|lun| lun.url.as_ref()).filter(has_secret);
     let shown = path.display().to_string();
     for at in inline.chain(urls) {
-        let what = format!("a secret in a file that others than its owner may use (mode {:o})", mode & 0o777);
+        let what = format!(
+            "a secret in a file that users other than its owner can access (mode {:o})",
+            mode & 0o777
+        );
         problems.add(&at.place, Fault::new(what, format!("chmod 600 {shown}, or give secret_file")));
     }
 }

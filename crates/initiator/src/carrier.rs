@@ -93,7 +93,7 @@ impl Carrier {
         earlier: Option<AoeInitiator>,
         io: &I,
     ) -> std::io::Result<Carrier> {
-        let target = url.shelf_slot().ok_or_else(|| std::io::Error::other("the URL names no unit"))?;
+        let target = url.shelf_slot().ok_or_else(|| std::io::Error::other("the URL does not name a unit"))?;
         let config = aoe::InitiatorConfig {
             target,
             ours: frames.mac(),

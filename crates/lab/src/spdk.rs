@@ -37,7 +37,7 @@ impl Spdk {
     pub fn prepare(place: &Place, program: &Path, sizes: &[u64]) -> Result<String, String> {
         if !program.is_file() {
             let fix = "build SPDK, and give --peer spdk= the path of its build/bin/iscsi_tgt";
-            return Err(format!("{} is no program; {fix}", program.display()));
+            return Err(format!("{} is not a program; {fix}", program.display()));
         }
         let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
         huge_pages(&read("/proc/meminfo")?, &read("/proc/mounts")?, memory_mib(sizes))?;
@@ -122,7 +122,7 @@ impl Spdk {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
-        format!("{what}; its last words: {}", words.trim())
+        format!("{what}; its last output: {}", words.trim())
     }
 }
 

@@ -164,7 +164,7 @@ impl Tgt {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
-        format!("{what}; tgtd's last words: {}", words.trim())
+        format!("{what}; tgtd's last output: {}", words.trim())
     }
 }
 

@@ -116,12 +116,12 @@ impl Counted {
 
     /// Instructions of all threads so far; only the core does anything.
     fn instructions(&self) -> u64 {
-        let told = must(tool("callgrind_control").arg("-e").arg(self.child.id().to_string()));
-        let threads = told.lines().filter_map(|line| line.trim().strip_prefix("Th "));
+        let output = must(tool("callgrind_control").arg("-e").arg(self.child.id().to_string()));
+        let threads = output.lines().filter_map(|line| line.trim().strip_prefix("Th "));
         let counts =
             threads.filter_map(|line| line.split_whitespace().nth(1)?.replace(',', "").parse::<u64>().ok());
         let sum: u64 = counts.sum();
-        assert!(sum > 0, "callgrind_control told no totals:\n{told}\n{}", self.log());
+        assert!(sum > 0, "callgrind_control printed no totals:\n{output}\n{}", self.log());
         sum
     }
 

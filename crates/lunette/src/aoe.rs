@@ -25,13 +25,13 @@ pub(crate) struct AoeArguments {
 enum AoeCommand {
     /// Show, test or set the config string
     Config(ConfigArguments),
-    /// Show or edit the mask list: while it is not empty, nobody else gets any answer
+    /// Show or edit the mask list: unless it is empty, only the listed addresses are answered
     Mask(MaskArguments),
-    /// Show or set the reserve list: while it is not empty, nobody else may use the unit
+    /// Show or set the reserve list: unless it is empty, only the listed addresses may use the unit
     Reserve(ReserveArguments),
     /// Show the health of the disk, by SMART
     Smart(Asked),
-    /// Switch something on or off
+    /// Show or switch a feature
     Feature(FeatureArguments),
 }
 
@@ -49,17 +49,17 @@ struct Asked {
 struct FeatureArguments {
     #[command(flatten)]
     asked: Asked,
-    /// What is switched
+    /// The feature
     feature: Feature,
-    /// On or off; if not given, show which it is
+    /// On or off [default: show the current state]
     state: Option<State>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Feature {
-    /// The volatile write cache; off ends when what was in it is on the medium
+    /// The volatile write cache; off returns once its contents are on the medium
     WriteCache,
-    /// Reading ahead
+    /// Read look-ahead
     LookAhead,
     /// SMART
     Smart,
@@ -71,7 +71,7 @@ enum State {
     Off,
 }
 
-/// Does what is asked; returns what is to be printed, or what is wrong.
+/// Runs the command; returns what to print, or what is wrong.
 pub(crate) fn run(arguments: &AoeArguments) -> Result<String, Failure> {
     match &arguments.command {
         AoeCommand::Config(arguments) => string::run(arguments),
@@ -107,7 +107,7 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
     };
     if let Some(state) = state {
         if !how_it_is(&mut unit)?.supported {
-            return Err(unit.failed(format!("it has no {words} that could be switched")));
+            return Err(unit.failed(format!("it does not support switching its {words}")));
         }
         let set = |code: u8| {
             let registers = Registers::new(Command::SetFeatures, 0, 0);
@@ -124,11 +124,11 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
         unit.ata(registers, command)?;
     }
     let is = how_it_is(&mut unit)?;
-    let told = Switched { url: unit.url(), feature: name, supported: is.supported, enabled: is.enabled };
-    Ok(asked.told(&told, |rows| {
+    let output = Switched { url: unit.url(), feature: name, supported: is.supported, enabled: is.enabled };
+    Ok(asked.render(&output, |rows| {
         rows.add(
             words,
-            match (told.supported, told.enabled) {
+            match (output.supported, output.enabled) {
                 (false, _) => "cannot be switched",
                 (true, true) => "on",
                 (true, false) => "off",
@@ -138,10 +138,10 @@ fn switch(arguments: &FeatureArguments) -> Result<String, Failure> {
 }
 
 impl Asked {
-    /// What was learned, in words under the unit's name, or as JSON.
-    fn told(&self, told: &impl Serialize, write: impl FnOnce(&mut Rows)) -> String {
+    /// The answer, as text under the unit's name or as JSON.
+    fn render(&self, output: &impl Serialize, write: impl FnOnce(&mut Rows)) -> String {
         if self.json {
-            return format!("{}\n", serde_json::to_string_pretty(told).unwrap_or_default());
+            return format!("{}\n", serde_json::to_string_pretty(output).unwrap_or_default());
         }
         let mut rows = Rows::default();
         rows.title(&self.url);

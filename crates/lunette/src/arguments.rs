@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Serve disks until Ctrl-C
     Serve(Box<Serve>),
-    /// Verify a configuration file and print everything that is wrong with it
+    /// Verify a configuration file and print all errors
     Check {
         /// The file; docs/configuration.md explains its options
         file: PathBuf,
@@ -37,15 +37,15 @@ pub(crate) enum Command {
     Discover(DiscoverArguments),
     /// Show what a unit is and can do
     Inquiry(InquiryArguments),
-    /// Show or change what a unit has only in ATA over Ethernet: config string, lists of addresses, SMART
+    /// Show or change what only ATA over Ethernet has: config string, lists of addresses, SMART
     Aoe(AoeArguments),
     /// Measure targets: IOPS, MB/s, latency, CPU of both sides
     Bench(Box<BenchArguments>),
-    /// Serve a responder that does nothing, as a mark to measure by
+    /// Serve a responder that does nothing, as a performance baseline
     Ceiling(CeilingArguments),
     /// List RDMA devices, their ports, and what they can do
     Rdma,
-    /// Measure a plan and make a page with charts of it
+    /// Measure a plan and produce a page with charts
     Report(ReportArguments),
 }
 
@@ -54,19 +54,19 @@ A LUN. Given several times, LUNs are numbered from 0 [default: ram:1G]
 
 SPEC is one of
   ram:SIZE               memory, empty at every start
-  null:SIZE              reads zeros, forgets what is written
-  file:PATH[,size=SIZE]  a file; size= makes it if it does not exist
+  null:SIZE              reads as zeros, discards writes
+  file:PATH[,size=SIZE]  a file; size= creates it if it does not exist
   block:PATH             a block device
   iscsi://HOST/IQN/LUN   a unit of another target, over RDMA with iser://HOST/IQN/LUN or srp://HOST/GUID/LUN,
                          over Ethernet with aoe://IFACE/SHELF.SLOT
                          (docs/command-line.md has the whole URL)
 and then, after commas,
   bs=BYTES       block size: 512 (the default) to 65536, a power of two
-  pbs=BYTES      physical block size (default: 4096 over 512, else as bs)
+  pbs=BYTES      physical block size (default: 4096 over 512, else like bs)
   huge=WHEN      memory on huge pages: always, never, or auto: if all disks in memory fit (the default)
   ro             read-only
   wcache=on|off  write cache at start (default: on)
-  thin=on|off    thin provisioned: UNMAP gives space back (default: on)
+  thin=on|off    thin provisioned: UNMAP releases space (default: on)
   removable      a removable medium
   serial=TEXT    unit serial number (default: made from the path or the name)
   name=NAME      name in the log (default: lun0, lun1, ...)
@@ -82,19 +82,21 @@ pub(crate) struct Serve {
     /// Configuration file (TOML); docs/configuration.md explains its options
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Listen here, also several times; replaces the portals of the file [default: 127.0.0.1:3260]
+    /// Listen here (may be repeated); replaces the portals of the file [default: 127.0.0.1:3260]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<String>,
-    /// Listen here for SRP over iWARP, also several times, beside what else is listened on
+    /// Listen here for SRP over iWARP, in addition to other portals (may be repeated)
     #[arg(long, value_name = "ADDR:PORT")]
     srp: Vec<String>,
-    /// Let RDMA devices listen, too, wherever iSER or SRP is offered: lunette rdma lists them
+    /// Also listen on RDMA devices, wherever iSER or SRP is offered (see lunette rdma)
     #[arg(long)]
     rdma: bool,
-    /// Name SRP target ports so, as id_ext and ioc_guid [default: made once, and kept in the state directory]
+    /// Name of the SRP target ports, both id_ext and ioc_guid [default: generated once, kept in the state
+    /// directory]
     #[arg(long, value_name = "16HEX")]
     srp_guid: Option<String>,
-    /// Serve LUNs that have an AoE address (aoe=SHELF.SLOT) by ATA over Ethernet on this interface, also several times
+    /// Serve LUNs that have an AoE address (aoe=SHELF.SLOT) by ATA over Ethernet on this interface (may be
+    /// repeated)
     #[arg(long, value_name = "IFACE")]
     aoe: Vec<String>,
     /// Name of the target [default: iqn.2026-11.io.lunette:disk]
@@ -102,19 +104,20 @@ pub(crate) struct Serve {
     target: Option<String>,
     #[arg(long, value_name = "SPEC", help = LUN_HELP)]
     lun: Vec<String>,
-    /// Cores to run on, as 0,2-3 [default: all]
+    /// Cores to run on, such as 0,2-3 [default: all]
     #[arg(long, value_name = "LIST|all")]
     cores: Option<String>,
     /// How idle cores wait: adaptive (spin a little, then sleep), always (spin), never (sleep) [default: adaptive]
     #[arg(long, value_name = "adaptive|always|never")]
     poll: Option<String>,
-    /// Keep what must survive a restart (persistent reservations) in this folder [default: nowhere]
+    /// Directory for state that must survive a restart (persistent reservations) [default: none]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Report CPU times here: a Unix socket's path, with a slash in it, or an address and a port [default: nowhere]
+    /// Report CPU times here: the path of a Unix socket, with a slash in it, or an address and a port
+    /// [default: off]
     #[arg(long, value_name = "PATH|ADDR:PORT")]
     admin: Option<String>,
-    /// What is logged to stderr, before what the variable RUST_LOG says [default: info]
+    /// Level of the log on stderr; overrides RUST_LOG [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
     pub(crate) log_level: Option<String>,
 }
@@ -147,13 +150,13 @@ const OPTIONS_LISTED: usize = 16;
 /// What is wrong with the arguments and how to get on, in one line. `arguments`: without the program's name.
 pub(crate) fn one_line(error: &clap::Error, arguments: impl IntoIterator<Item = String>) -> String {
     let text = error.to_string();
-    let told = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take_while(told);
+    let is_message = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take_while(is_message);
     // Tips are put better below.
     let what = lines.filter(|line| !line.starts_with("tip:")).collect::<Vec<_>>().join(" ");
     let (name, command) = asked(arguments);
-    let cure = cure(error, &command).map_or(String::new(), |cure| format!("; {cure}"));
-    format!("{}{cure}; see {name} --help", what.strip_prefix("error: ").unwrap_or(&what))
+    let remedy = remedy(error, &command).map_or(String::new(), |remedy| format!("; {remedy}"));
+    format!("{}{remedy}; see {name} --help", what.strip_prefix("error: ").unwrap_or(&what))
 }
 
 /// The command that the arguments are for, by its whole name.
@@ -169,7 +172,7 @@ fn asked(arguments: impl IntoIterator<Item = String>) -> (String, clap::Command)
 }
 
 /// What may have been meant.
-fn cure(error: &clap::Error, command: &clap::Command) -> Option<String> {
+fn remedy(error: &clap::Error, command: &clap::Command) -> Option<String> {
     let meant = |kind| match error.get(kind)? {
         ContextValue::String(word) => Some(word.clone()),
         ContextValue::Strings(words) => words.first().cloned(),

@@ -141,7 +141,7 @@ fn write_connecting(
     let Some((_, address)) = with_names.next() else { return Ok(()) };
     let ((host, port), lun) = (reachable(address, running.host), first_lun(target));
     if target.groups.iter().any(|group| group.chap.is_some()) {
-        writeln!(out, "\n  CHAP is asked for: docs/connecting.md says how to give user and secret.")?;
+        writeln!(out, "\n  CHAP is required: docs/connecting.md shows how to set user and secret.")?;
     }
     writeln!(out, "\n  Linux    iscsiadm -m discovery -t sendtargets -p {host}:{port}")?;
     writeln!(out, "           iscsiadm -m node -T {name} -p {host}:{port} --login")?;
@@ -162,7 +162,7 @@ fn write_srp(out: &mut String, config: &Config, target: &Target, running: &Runni
     for (index, address) in addresses(target, running) {
         let Some(guid) = srp_guid(config, target, running, index) else { continue };
         let (host, port) = reachable(address, running.host);
-        writeln!(out, "\n  Linux, SRP (HCA: a name in that folder, as srp-siw0-1)")?;
+        writeln!(out, "\n  Linux, SRP (HCA: a name in that folder, such as srp-siw0-1)")?;
         writeln!(
             out,
             "           echo id_ext={guid:016x},ioc_guid={guid:016x},dest={host}:{port} \
@@ -261,7 +261,7 @@ Ready. Stop with Ctrl-C.
     }
 
     #[test]
-    fn srp_is_told_where_it_leads() {
+    fn srp_shows_which_target_it_reaches() {
         let text = "
             portal = [{ listen = '127.0.0.1:1', transports = ['srp'], rdma = true }]
             lun = [{ ram = '1G', serial = 'S1' }]
@@ -293,14 +293,14 @@ Ready. Stop with Ctrl-C.
     }
 
     #[test]
-    fn the_admin_interface_is_told_first() {
+    fn the_admin_interface_comes_first() {
         let text = "[[lun]]\nram = '1G'\n[[target]]\nname = 'iqn.2026-11.a:x'";
         let shown = shown_with_admin(text, &["127.0.0.1:40000"], None, Some("http://127.0.0.1:40001"));
         assert!(shown.starts_with("Admin http://127.0.0.1:40001\n\nTarget "), "{shown}");
     }
 
     #[test]
-    fn every_portal_and_group_is_told() {
+    fn every_portal_and_group_is_listed() {
         let text = "
             portal = [{ listen = '0.0.0.0:1' }, { listen = '[::1]:2' }]
             lun = [{ name = 'disk', ram = '1G', serial = 'S1', thin = false, read_only = true }]
@@ -321,7 +321,7 @@ Ready. Stop with Ctrl-C.
             "  portal 0.0.0.0:3260\n  URL iscsi://storage1:3260/iqn.2026-11.a:x/7\n  portal [::1]:3260\n",
             "  group bad: refused\n",
             "  group web: read-only, CHAP\n    LUN 7  disk: ram, 1 GiB, 512-byte blocks, serial S1, read-only, thick\n",
-            "CHAP is asked for",
+            "CHAP is required",
             "-p storage1:3260 --login",
             "  URL iscsi://[::1]:3260/iqn.2026-11.a:x/7",
         ] {

@@ -1,4 +1,4 @@
-//! `lunette bench`: generates load on targets, shows the run while it goes on, and tells what was measured.
+//! `lunette bench`: generates load on targets, shows the progress, and reports what was measured.
 
 mod output;
 
@@ -25,7 +25,7 @@ use std::time::Duration;
     after_help = "Example: lunette bench iscsi://storage1/iqn.2026-11.io.lunette:disk/0 --rw randread --bs 4K --iodepth 32"
 )]
 pub(crate) struct BenchArguments {
-    /// What is measured, also several at once: an iSCSI URL, a file, a block device, ram:SIZE or null:SIZE
+    /// What to measure, one or several at once: an iSCSI URL, a file, a block device, ram:SIZE or null:SIZE
     #[arg(value_name = "TARGET", required = true)]
     targets: Vec<String>,
     /// Order and direction
@@ -43,7 +43,7 @@ pub(crate) struct BenchArguments {
     /// Jobs per target: each is a thread and, over iSCSI, a session
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     numjobs: u32,
-    /// How long to measure: seconds, or as 30s, 2m
+    /// How long to measure: seconds, or with a unit, such as 30s or 2m
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_duration)]
     runtime: Duration,
     /// How long to run before anything is counted
@@ -55,10 +55,10 @@ pub(crate) struct BenchArguments {
     /// Operations per second of each job [default: as many as possible]
     #[arg(long, value_name = "NUMBER", conflicts_with = "rate")]
     rate_iops: Option<u64>,
-    /// Bytes of the range that is worked on; makes a file that does not exist [default: all]
+    /// Size of the range to work on; creates a file that does not exist [default: all]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-    /// Where that range begins
+    /// Start of that range
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     offset: u64,
     /// Write blocks that hold their address, version and checksum, check what is read, and read all of them at the end
@@ -70,19 +70,19 @@ pub(crate) struct BenchArguments {
     /// How much of each written block compresses away
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     buffer_compress: u8,
-    /// As testy: keep so many reads outstanding, beside the writes; --rw sets only the order
+    /// Like testy: keep this many reads outstanding, independently of the writes; --rw sets only the order
     #[arg(long, value_name = "NUMBER", conflicts_with = "style")]
     reads: Option<u32>,
-    /// As testy: keep so many writes outstanding, beside the reads
+    /// Like testy: keep this many writes outstanding, beside the reads
     #[arg(long, value_name = "NUMBER", conflicts_with = "style")]
     writes: Option<u32>,
-    /// As sgp_dd: --numjobs threads share one sequential range, one operation each
+    /// Like sgp_dd: --numjobs threads share one sequential range, one operation each
     #[arg(long)]
     sgp: bool,
     /// Reads and writes as two streams of --iodepth each; --rw sets only the order
     #[arg(long)]
     bidirectional: bool,
-    /// Cores that job threads are pinned to, one after the other, as 0,2-3 [default: not pinned]
+    /// Cores that job threads are pinned to, one after the other, such as 0,2-3 [default: not pinned]
     #[arg(long, value_name = "LIST|all")]
     cores: Option<String>,
     /// How job threads wait: adaptive (spin a little, then sleep), always (spin), never (sleep)
@@ -100,16 +100,16 @@ pub(crate) struct BenchArguments {
     /// The target's process on this machine, whose CPU time is reported beside ours
     #[arg(long, value_name = "PID")]
     target_pid: Option<u32>,
-    /// The admin interface of a Lunette target (its --admin), which reports its CPU time to any machine
+    /// The admin interface of a Lunette target (its --admin), to read its CPU time from any machine
     #[arg(long, value_name = "PATH|HOST:PORT", conflicts_with = "target_pid")]
     target_admin: Option<String>,
-    /// JSON with fio's field names, to standard output in place of the table, or to a file
+    /// JSON with fio's field names, to standard output instead of the table, or to a file
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Comma-separated values, a line for each stream; as --json
+    /// Comma-separated values, a line for each stream; like --json
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     csv: Option<PathBuf>,
-    /// Write also to targets that hold data, and destroy it
+    /// Write even to targets that hold data, destroying it
     #[arg(long)]
     yes: bool,
 }
@@ -132,7 +132,7 @@ enum PollWord {
     Never,
 }
 
-/// Runs, and says what was measured.
+/// Runs, and reports what was measured.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<String, Failure> {
     let job = arguments.job()?;
     arguments.check(&job)?;
@@ -213,7 +213,7 @@ impl BenchArguments {
         })
     }
 
-    /// What can be known to be wrong before any target is touched.
+    /// Errors that can be found before any target is touched.
     fn check(&self, job: &Job) -> Result<(), Failure> {
         check(job, self.targets.len()).map_err(Failure::wrong_input)?;
         let of_iscsi = [
@@ -229,14 +229,14 @@ impl BenchArguments {
         match self.target_pid {
             Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => {
                 let text =
-                    format!("--target-pid: there is no process {pid}; pidof finds the target's by its name");
+                    format!("--target-pid: no process has this ID, {pid}; find the target's with pidof");
                 Err(Failure::wrong_input(text))
             }
             Some(_) | None => Ok(()),
         }
     }
 
-    /// The way to the first target that there is a way to.
+    /// The network path to the first target that has one.
     fn portal(&self) -> Option<SocketAddr> {
         let url = self.targets.iter().find_map(|text| Url::given(text).ok())?;
         initiator::resolve(&url).ok()?.first()?.address()
@@ -260,7 +260,7 @@ fn opened(text: &str, job: &Job, guard: bool) -> Result<Opened, Failure> {
     })?;
     if guard && let Some(content) = content(&target).map_err(Failure::failed)? {
         let text = format!(
-            "{}: it holds {content}, which writing would destroy; give --yes if that is meant, or name another target",
+            "{}: it holds {content}, which writing would destroy; add --yes to overwrite it, or name another target",
             target.name
         );
         return Err(Failure::wrong_input(text));
@@ -268,12 +268,12 @@ fn opened(text: &str, job: &Job, guard: bool) -> Result<Opened, Failure> {
     Ok(target)
 }
 
-/// Whether all was well: scripts go by the exit status.
+/// Whether the run succeeded: scripts check the exit status.
 fn verdict(result: &RunResult, is_interrupted: bool) -> Result<String, Failure> {
     let errors: u64 = result.streams().map(|stream| stream.errors).sum();
     let bad = result.verify.map_or(0, |counts| counts.bad());
     match (bad, errors) {
-        (1.., _) => Err(Failure::failed(format!("{bad} blocks were not what was written"))),
+        (1.., _) => Err(Failure::failed(format!("{bad} blocks differ from what was written"))),
         (0, 1..) => Err(Failure::failed(format!("{errors} operations failed"))),
         (0, 0) if is_interrupted => {
             let text = format!("interrupted after {:.1} s of measuring", result.seconds);

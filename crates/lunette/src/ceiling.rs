@@ -15,10 +15,11 @@ pub(crate) struct CeilingArguments {
     /// How connections wait for commands: always (spin), never (sleep)
     #[arg(long, value_enum, default_value = "never")]
     poll: PollWord,
-    /// Cores that the threads of connections are pinned to, one after the other, as 0,2-3 [default: not pinned]
+    /// Cores that the threads of connections are pinned to, one after the other, such as 0,2-3 [default: not
+    /// pinned]
     #[arg(long, value_name = "LIST|all")]
     cores: Option<String>,
-    /// The size that units say they have [default: 64G]
+    /// The size that units report [default: 64G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value_t = SIZE_BYTES, hide_default_value = true)]
     size: u64,
 }
@@ -29,7 +30,7 @@ enum PollWord {
     Never,
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 pub(crate) fn run(arguments: &CeilingArguments) -> Result<String, Failure> {
     let cores = arguments.cores.as_deref().map(parse_cores).transpose();
     let cores = cores.map_err(|error| Failure::wrong_input(format!("--cores: {error}")))?.unwrap_or_default();

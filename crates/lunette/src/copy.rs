@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use transfer::{CopyError, PIECE_BYTES_MAX, PIECES_MAX, Progress};
 
-/// Exit status after Ctrl-C, as shells have it.
+/// Exit status after Ctrl-C, like a shell's.
 const INTERRUPTED: u8 = 130;
 /// Memory for data in flight.
 const BUFFER_BYTES_MAX: u64 = 1 << 30;
@@ -27,33 +27,33 @@ const BUFFER_BYTES_MAX: u64 = 1 << 30;
     after_help = "Example: lunette copy disk.img iscsi://storage1/iqn.2026-11.io.lunette:disk/0 --verify"
 )]
 pub(crate) struct CopyArguments {
-    /// What is read: an iSCSI URL, a file, a block device
+    /// The source: an iSCSI URL, a file, a block device
     #[arg(value_name = "SRC")]
     from: String,
-    /// What is written: the same; a file that does not exist is made
+    /// The destination: likewise; a file that does not exist is created
     #[arg(value_name = "DST")]
     to: String,
     /// Read both back afterwards and compare every byte
     #[arg(long)]
     verify: bool,
-    /// Bytes of a block, as 64K
+    /// Block size, such as 64K
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
     bs: u64,
     /// Blocks in flight
     #[arg(long, value_name = "NUMBER", default_value_t = 8)]
     depth: u32,
-    /// Write also what is unmapped or all zeros
+    /// Also write what is unmapped or all zeros
     #[arg(long)]
     no_sparse: bool,
-    /// Write also to what holds data, and overwrite it
+    /// Overwrite a destination that holds data
     #[arg(long)]
     yes: bool,
-    /// Copy a file that is a disk image of another format (qcow2, say) as it is
+    /// Copy a disk image of another format (qcow2, say) byte for byte
     #[arg(long)]
     raw: bool,
 }
 
-/// Copies; returns what is to be said about it.
+/// Copies; returns what to print about it.
 pub(crate) fn run(arguments: &CopyArguments) -> Result<String, Failure> {
     let (piece_bytes, pieces) = pieces(arguments.bs, arguments.depth)?;
     let from = source(&arguments.from, pieces)?;
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<String, Failure> {
 fn pieces(bs: u64, depth: u32) -> Result<(u32, u32), Failure> {
     if bs < 512 || !bs.is_multiple_of(512) {
         return Err(Failure::wrong_input(format!(
-            "--bs {bs}: no multiple of 512 bytes; write one, as 64K or 1M"
+            "--bs {bs}: not a multiple of 512 bytes; use one, such as 64K or 1M"
         )));
     }
     let piece = u32::try_from(bs).unwrap_or(u32::MAX).min(PIECE_BYTES_MAX);
@@ -133,7 +133,7 @@ fn catch_interrupts() -> Result<Arc<AtomicBool>, String> {
     Ok(stop)
 }
 
-/// Runs one pass with a progress bar; a failure comes with how far it was.
+/// Runs one pass with a progress bar; a failure says how far it got.
 fn watched<T>(
     what: &str,
     stop: &AtomicBool,

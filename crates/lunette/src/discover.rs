@@ -31,7 +31,7 @@ struct Portal {
     group: Option<u16>,
 }
 
-/// Asks; returns what is to be printed, or what is wrong.
+/// Runs the discovery; returns what to print, or what is wrong.
 pub(crate) fn run(arguments: &DiscoverArguments) -> Result<String, Failure> {
     if !Url::is_meant(&arguments.url) {
         return Err(no_url(&arguments.url));
@@ -55,8 +55,10 @@ pub(crate) fn run(arguments: &DiscoverArguments) -> Result<String, Failure> {
 fn no_url(text: &str) -> Failure {
     let is_host = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-.:[]".contains(c));
     Failure::wrong_input(match is_host {
-        true => format!("`{text}` is no URL; write iscsi://{text}, or aoe://{text} for a network interface"),
-        false => "this is no URL; write iscsi://HOST[:PORT], iser://HOST[:PORT] or aoe://IFACE".into(),
+        true => {
+            format!("`{text}` is not a URL; write iscsi://{text}, or aoe://{text} for a network interface")
+        }
+        false => "this is not a URL; write iscsi://HOST[:PORT], iser://HOST[:PORT] or aoe://IFACE".into(),
     })
 }
 

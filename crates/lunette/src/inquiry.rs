@@ -28,11 +28,11 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 use wire::SenseKey;
 
-/// Bytes that are asked for of an answer: more than units have to tell, but not too many for old ones.
+/// Allocation length of each request: more than units have to report, but not too long for old ones.
 const ANSWER_BYTES: u16 = 4096;
 /// INQUIRY of old units has one byte for the length (SPC-2).
 const STANDARD_BYTES: u16 = 255;
-/// How long all questions together may take; the one that is under way then may take longer.
+/// How long all requests together may take; the one in flight then may take longer.
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// TEST UNIT READY (SPC-4 section 6.47).
@@ -49,17 +49,17 @@ pub(crate) struct InquiryArguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Add every answer as it came, in hexadecimal
+    /// Add every raw answer, in hexadecimal
     #[arg(long)]
     raw: bool,
 }
 
-/// What could be learned.
+/// What the unit reported.
 #[derive(Serialize, Default)]
 struct Report {
     url: String,
     identity: Option<Identity>,
-    /// Why it carries out no commands for its medium; `None`: it is ready.
+    /// Why it is not ready; `None`: it is.
     not_ready: Option<String>,
     serial: Option<String>,
     designators: Vec<Designator>,
@@ -78,7 +78,7 @@ struct Report {
     raw: Vec<Answer>,
 }
 
-/// An answer as it came.
+/// A raw answer.
 #[derive(Serialize)]
 struct Answer {
     command: String,
@@ -87,7 +87,7 @@ struct Answer {
     data: String,
 }
 
-/// Asks; returns what is to be printed, or what is wrong.
+/// Queries the unit; returns what to print, or what is wrong.
 pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
     let url = Url::given(&arguments.url).map_err(|error| Failure::wrong_input(format!("URL: {error}")))?;
     url.check_unit().map_err(|error| {
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &InquiryArguments) -> Result<String, Failure> {
 }
 
 struct Asker<C> {
-    /// Sends a CDB that reads so many bytes; and again while the target is busy, if it is to be patient.
+    /// Sends a CDB that reads this many bytes; with `patient`, retries while the target is busy.
     command: C,
     patient: bool,
     until: Instant,
@@ -225,12 +225,12 @@ impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
         Ok(data.and_then(|data| pages::body(&data, code).map(<[u8]>::to_vec)))
     }
 
-    /// What a command answers; `None` when the unit refuses it.
+    /// The answer to a command; `None` when the unit refuses it.
     fn ask(&mut self, name: &str, cdb: &[u8], bytes: u32) -> Result<Option<Vec<u8>>, String> {
         if Instant::now() >= self.until {
             let asked = self.answers.len();
             return Err(format!(
-                "{name}: not asked, since {asked} answers took more than {} s: is the target overloaded?",
+                "{name}: not requested, since the first {asked} answers took more than {} s: is the target overloaded?",
                 WITHIN.as_secs()
             ));
         }

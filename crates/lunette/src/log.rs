@@ -1,8 +1,8 @@
 //! The log, on stderr: one line for each event, however it is filled.
 //!
-//! The daemon's lines are written by a thread of their own, which may wait for whoever reads them. It takes them from a queue
-//! that holds so many and counts what it drops: no core waits for a pipe that nobody reads, and a line that cannot be
-//! written ends nothing.
+//! The daemon's lines are written by a thread of their own, which may wait for their reader. It takes them
+//! from a queue that holds so many and counts what it drops: no core waits for a pipe that nobody reads, and
+//! a line that cannot be written ends nothing.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt::{self, Display, Write as _};
@@ -40,14 +40,15 @@ const END_WITHIN: Duration = Duration::from_secs(1);
 /// How often somebody looks whether there is room again.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Logs to stderr as the option, else `RUST_LOG`, else `info` says. Whoever logs waits for whoever reads.
+/// Logs to stderr at the level of the option, else of `RUST_LOG`, else `info`. Callers wait for the log's
+/// reader.
 pub(crate) fn start(level: Option<&str>) -> Result<(), String> {
     start_with(level, io::stderr)
 }
 
 /// The same for a daemon, whose lines the queue takes; so it does what a panic says.
 pub(crate) fn start_queued(level: Option<&str>) -> Result<Arc<Queue>, String> {
-    // A descriptor of its own: whoever has std's stderr holds a lock while he waits.
+    // A separate descriptor: a thread that writes to std's stderr holds a lock while it waits.
     let stderr =
         io::stderr().as_fd().try_clone_to_owned().and_then(|stderr| Queue::start(File::from(stderr)));
     let queue = stderr.map_err(|error| format!("the log cannot be written: {error}"))?;
@@ -80,7 +81,7 @@ where
 fn parse_filter(wanted: &str) -> Result<Targets, String> {
     let reject = |why: &dyn Display| {
         format!(
-            "{VARIABLE}: `{wanted}` is not a filter ({why}); write a level, or levels of modules after it, as info,engine=debug"
+            "{VARIABLE}: `{wanted}` is not a filter ({why}); write a level, or levels of modules after it, such as info,engine=debug"
         )
     };
     let mut filter = Vec::new();
@@ -97,7 +98,8 @@ fn parse_filter(wanted: &str) -> Result<Targets, String> {
     filter.join(",").parse().map_err(|error: ParseError| reject(&error))
 }
 
-/// The message and `name=value`, each cut, and with what is not printable escaped: much of it comes from strangers.
+/// The message and `name=value`, each cut, and with what is not printable escaped: much of it comes from
+/// peers.
 fn fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
     let field = |to: &mut Writer<'_>, field: &tracing::field::Field, value: &dyn fmt::Debug| {
         if field.name() != "message" {
@@ -173,7 +175,7 @@ impl Queue {
         self.push(format!("lunette: {text}\n").as_bytes(), Level::ERROR);
     }
 
-    /// Waits until all that was logged is written, or [`END_WITHIN`] is over.
+    /// Waits until everything logged is written, or [`END_WITHIN`] has passed.
     pub(crate) fn flush(&self) {
         let deadline = Instant::now() + END_WITHIN;
         let (done, written) = sync_channel(1);
@@ -193,7 +195,7 @@ impl Queue {
         // Place and message are on two lines.
         let panic = panic.to_string().replacen('\n', " ", 1);
         let _ = write!(Printable::new(&mut text, FIELD_BYTES_MAX), "{panic}");
-        text.push_str("; this is a fault of lunette, please report it");
+        text.push_str("; this is a bug in lunette; please report it");
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
             let _ = write!(text, "\n{trace}");
@@ -254,7 +256,7 @@ fn report(lost: u64) -> String {
     let mut text = String::new();
     // Neither a clock nor a string fails.
     let _ = SystemTime.format_time(&mut Writer::new(&mut text));
-    let _ = writeln!(text, "  WARN log lines were lost, as nobody took them lines={lost}");
+    let _ = writeln!(text, "  WARN log lines were lost: the log was not read lines={lost}");
     text
 }
 

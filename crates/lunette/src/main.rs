@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Ok(Arguments { command: Command::Rdma }) => tool(rdma::run),
         Ok(Arguments { command: Command::Report(arguments) }) => tool(|| report::run(&arguments)),
         // Help and version.
-        Err(error) if !error.use_stderr() => told(error.print()),
+        Err(error) if !error.use_stderr() => exit_code(error.print()),
         Err(error) => fail(one_line(&error, words()), WRONG_INPUT),
     }
 }
@@ -74,7 +74,7 @@ fn check(file: &Path) -> ExitCode {
         0 => String::new(),
         found => format!(" but for {}", count(found, "warning")),
     };
-    told(print(&format!("{}: OK{but}: {}\n", file.display(), parts.join(", "))))
+    exit_code(print(&format!("{}: OK{but}: {}\n", file.display(), parts.join(", "))))
 }
 
 /// Why a command failed: in words, and the exit status.
@@ -100,7 +100,7 @@ fn tool(run: impl FnOnce() -> Result<String, Failure>) -> ExitCode {
         return fail(error, WRONG_INPUT);
     }
     match run() {
-        Ok(text) => told(print(&text)),
+        Ok(text) => exit_code(print(&text)),
         Err(Failure { text, status }) => fail(text, status),
     }
 }
@@ -187,15 +187,15 @@ fn host_name() -> String {
     }
 }
 
-/// To stdout, all of it at once. A daemon goes on if nobody reads it.
+/// Prints to stdout, all at once. A daemon continues if nobody reads it.
 fn say(text: &str) {
     if let Err(error) = print(text) {
         tracing::warn!(%error, "stdout cannot be written to");
     }
 }
 
-/// How a command ends whose text was printed so: it failed if nobody has the text.
-fn told(printed: io::Result<()>) -> ExitCode {
+/// The exit status of a command whose output was printed: it failed if the output was lost.
+fn exit_code(printed: io::Result<()>) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         // `| head` has read as much as it wanted.
@@ -204,7 +204,7 @@ fn told(printed: io::Result<()>) -> ExitCode {
     }
 }
 
-/// Why standard output did not take what a command was run for.
+/// Why a command's output could not be written to standard output.
 fn unprinted(error: &io::Error) -> String {
     format!("standard output cannot be written: {error}")
 }
@@ -225,7 +225,7 @@ fn fail(error: impl Display, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// A line to stderr. If it cannot be written, there is nobody to tell.
+/// A line to stderr. There is no other place to report that it cannot be written.
 fn complain(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", without_secrets(text));
 }

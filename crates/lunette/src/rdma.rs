@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_told_in_words() {
+    fn a_device_is_described_in_words() {
         let expected = "\
 rxe0: RoCE, GUID 505400fffe123456
   port 1: active, Ethernet, MTU 1024 bytes
@@ -155,7 +155,7 @@ rxe0: RoCE, GUID 505400fffe123456
     }
 
     #[test]
-    fn what_a_device_lacks_is_told_too() {
+    fn what_a_device_lacks_is_shown_too() {
         let siw = DeviceFacts {
             transport: Transport::Iwarp,
             firmware: "1.2".into(),

@@ -21,21 +21,22 @@ pub(crate) struct ReportArguments {
     /// The report's folder: index.html, report.md, results.csv, and raw results
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Go on with the report that the folder holds
+    /// Resume the report in the folder
     #[arg(long)]
     resume: bool,
-    /// A try of seconds or minutes: short runs, two repetitions, the ends of every list
+    /// A dry run of seconds or minutes: short runs, two repetitions, the first and last value of every list
     #[arg(long)]
     quick: bool,
-    /// Measure this target too, in every matrix: tgt, vblade, SPDK's iscsi_tgt by its path, or the URL of one that runs; several times for several
+    /// Also measure this target, in every matrix: tgt, vblade, spdk=PATH (SPDK's iscsi_tgt), or the URL of a
+    /// running one; may be repeated
     #[arg(long, value_name = "tgt|vblade|spdk=PATH|URL")]
     peer: Vec<String>,
-    /// Write also to targets that run already and to block devices: what they hold is lost
+    /// Allow writes to running targets and block devices, destroying their contents
     #[arg(long)]
     overwrite: bool,
 }
 
-/// Makes the report, and says where it is.
+/// Makes the report; returns where it is.
 pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
     let (text, name) = text(&arguments.plan)?;
     let mut plan = Plan::from_toml(&text, &name).map_err(Failure::wrong_input)?;
@@ -54,7 +55,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
         text,
         directory: arguments.output.clone(),
         resume: arguments.resume,
-        // As one would type it: where the program lies is the affair of one machine.
+        // As a user would type it: the program's path differs between machines.
         command: std::iter::once("lunette".to_owned()).chain(words()).collect::<Vec<_>>().join(" "),
         stop: Arc::clone(&stop),
     };
@@ -68,7 +69,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
     let page = done.page.display();
     if stop.load(Ordering::Relaxed) {
         let text = format!(
-            "interrupted: {} of {} runs are kept, {page} shows them; the same command with --resume goes on",
+            "interrupted: {} of {} runs are kept, {page} shows them; run the same command with --resume to continue",
             done.measured, done.total
         );
         return Err(Failure { text, status: INTERRUPTED as u8 });
@@ -78,7 +79,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<String, Failure> {
         failed => {
             let rows = failed.join("\n");
             Err(Failure::failed(format!(
-                "{page}: {} of {} runs have a result; the same command with --resume tries the others again\n{rows}",
+                "{page}: {} of {} runs have a result; run the same command with --resume to retry the others\n{rows}",
                 done.measured, done.total
             )))
         }
@@ -98,7 +99,7 @@ fn text(plan: &str) -> Result<(String, PathBuf), Failure> {
     Ok((text, path.into()))
 }
 
-/// How far it is: a bar on a terminal, else a line for each run.
+/// The progress: a bar on a terminal, else a line for each run.
 struct Shown {
     bar: ProgressBar,
     is_terminal: bool,
@@ -157,8 +158,8 @@ mod tests {
 
     #[test]
     fn the_time_left_is_short() {
-        let told = [4, 200, 7500].map(|seconds| short(Duration::from_secs(seconds)));
-        assert_eq!(told, ["4 s", "3 min 20 s", "2 h 05 min"]);
+        let lines = [4, 200, 7500].map(|seconds| short(Duration::from_secs(seconds)));
+        assert_eq!(lines, ["4 s", "3 min 20 s", "2 h 05 min"]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) fn catch() -> io::Result<Caught> {
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stopping))?;
     }
     let signals = Signals::new(ends)?;
-    // One that cannot be caught is left to whoever has it: valgrind keeps the last one for itself.
+    // One that cannot be caught is left alone: valgrind reserves the last one.
     BYSTANDERS.into_iter().chain(REAL_TIME).for_each(|signal| _ = signals.add_signal(signal));
     Ok(Caught { signals, stopping })
 }

@@ -186,7 +186,7 @@ fn header(folder: &Folder, request: &Request, digest: &str) -> Result<Option<Hea
             "{directory}: it holds a report of another plan (or of other --quick or --peer); name another folder"
         )]),
         Some(_) if !request.resume => Err(vec![format!(
-            "{directory}: it holds a report of this plan; give --resume to go on with it, or name another folder"
+            "{directory}: it holds a report of this plan; add --resume to continue it, or name another folder"
         )]),
         old => Ok(old),
     }
@@ -233,5 +233,5 @@ fn refuse_overwriting(rows: &[Row]) -> Result<(), Vec<String>> {
 }
 
 fn unusable(request: &Request, error: &std::io::Error) -> Vec<String> {
-    vec![format!("{}: {error}; name a folder that can be written to", request.directory.display())]
+    vec![format!("{}: {error}; name a writable folder", request.directory.display())]
 }

@@ -57,7 +57,7 @@ impl FromStr for Name {
             return Ok(Name::Ours);
         }
         match text.parse::<Mac>() {
-            Ok(mac) if mac.is_group() => Err("an address of many; write that of one interface".into()),
+            Ok(mac) if mac.is_group() => Err("a multicast address; give the address of one interface".into()),
             Ok(mac) => Ok(Name::Mac(mac)),
             Err(error) => Err(format!("{error}, and not `ours`")),
         }
@@ -65,7 +65,7 @@ impl FromStr for Name {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct Output {
     url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     mask: Option<Vec<String>>,
@@ -82,7 +82,7 @@ pub(super) fn mask(arguments: &MaskArguments) -> Result<String, Failure> {
     if !add.is_empty() || !remove.is_empty() {
         let left: Vec<Mac> = list.iter().chain(&add).filter(|mac| !remove.contains(mac)).copied().collect();
         if !force && !left.is_empty() && !left.contains(&unit.ours()) {
-            let words = "this would shut this interface out; use --add ours as well, or --force";
+            let words = "this would lock this interface out; use --add ours as well, or --force";
             return Err(Failure::wrong_input(format!("{}: {words}", unit.url())));
         }
         let directives = directives(DirectiveCommand::ADD, &add)
@@ -90,8 +90,8 @@ pub(super) fn mask(arguments: &MaskArguments) -> Result<String, Failure> {
             .collect::<Vec<_>>();
         list = listed(&unit.order(OrderKind::EditMask, &directives.concat())?, Directive::BYTES);
     }
-    let told = Told { url: unit.url(), mask: Some(texts(&list)), reserved: None };
-    Ok(asked.told(&told, |rows| write(rows, "answers", "everybody", &list, unit.ours())))
+    let output = Output { url: unit.url(), mask: Some(texts(&list)), reserved: None };
+    Ok(asked.render(&output, |rows| write(rows, "answers", "everybody", &list, unit.ours())))
 }
 
 pub(super) fn reserve(arguments: &ReserveArguments) -> Result<String, Failure> {
@@ -109,8 +109,8 @@ pub(super) fn reserve(arguments: &ReserveArguments) -> Result<String, Failure> {
     };
     let argument: Vec<u8> = macs(&unit, set).iter().flat_map(|Mac(bytes)| *bytes).collect();
     let list = listed(&unit.order(kind, &argument)?, size_of::<Mac>());
-    let told = Told { url: unit.url(), mask: None, reserved: Some(texts(&list)) };
-    Ok(asked.told(&told, |rows| write(rows, "reserved for", "nobody", &list, unit.ours())))
+    let output = Output { url: unit.url(), mask: None, reserved: Some(texts(&list)) };
+    Ok(asked.render(&output, |rows| write(rows, "reserved for", "nobody", &list, unit.ours())))
 }
 
 fn few(count: usize) -> Result<(), Failure> {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_and_told() {
+    fn lists_are_read_and_printed() {
         assert_eq!(listed(&[2, 0, 0, 0, 0, 1, 9], 6), [ONE]);
         assert_eq!(listed(&[0, 0, 2, 0, 0, 0, 0, 1], 8), [ONE]);
         let shown = |list: &[Mac]| {

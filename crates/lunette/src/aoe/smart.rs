@@ -35,15 +35,15 @@ pub(super) fn run(asked: &Asked) -> Result<String, Failure> {
     let mut unit = Unit::connect(&asked.url)?;
     let identity = unit.identify()?;
     if !identity.smart.supported {
-        return Err(unit.failed("it has no SMART"));
+        return Err(unit.failed("it does not support SMART"));
     }
     if !identity.smart.enabled {
-        let cure = format!("`lunette aoe feature {} smart on` switches it on", unit.url());
-        return Err(unit.failed(format!("its SMART is switched off; {cure}")));
+        let remedy = format!("`lunette aoe feature {} smart on` switches it on", unit.url());
+        return Err(unit.failed(format!("SMART is disabled; {remedy}")));
     }
     let (end, _) = unit.ata(Function::ReturnStatus.registers(0), "SMART RETURN STATUS")?;
     let (_, data) = unit.ata(Function::ReadData.registers(1), "SMART READ DATA")?;
-    let data = Data::decode(&data).ok_or_else(|| unit.failed("its SMART data are broken"))?;
+    let data = Data::decode(&data).ok_or_else(|| unit.failed("it returned invalid SMART data"))?;
     // Obsolete: not everybody has them.
     let thresholds = unit.ata(Function::ReadThresholds.registers(1), "SMART READ THRESHOLDS").ok();
     let thresholds = thresholds.and_then(|(_, page)| Thresholds::decode(&page));
@@ -56,7 +56,7 @@ pub(super) fn run(asked: &Asked) -> Result<String, Failure> {
         temperature_celsius: temperature(&attributes),
         attributes,
     };
-    Ok(asked.told(&report, |rows| report.write(rows)))
+    Ok(asked.render(&report, |rows| report.write(rows)))
 }
 
 /// What SMART RETURN STATUS says.
@@ -73,18 +73,19 @@ fn attributes(data: &Data, thresholds: Option<&Thresholds>) -> Vec<Attribute> {
         Some(found.threshold)
     };
     let there = data.attributes.iter().filter(|attribute| attribute.id != 0);
-    let told = there.map(|attribute| {
-        let [a, b, c, d, e, f] = attribute.raw;
-        Attribute {
-            id: attribute.id,
-            name: name(attribute.id),
-            value: attribute.current,
-            worst: attribute.worst,
-            threshold: threshold(attribute.id),
-            raw: u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
-        }
-    });
-    told.collect()
+    there
+        .map(|attribute| {
+            let [a, b, c, d, e, f] = attribute.raw;
+            Attribute {
+                id: attribute.id,
+                name: name(attribute.id),
+                value: attribute.current,
+                worst: attribute.worst,
+                threshold: threshold(attribute.id),
+                raw: u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
+            }
+        })
+        .collect()
 }
 
 fn temperature(attributes: &[Attribute]) -> Option<u8> {
@@ -134,7 +135,7 @@ impl Report {
         rows.text("serial number", &self.serial);
         let health = match self.healthy {
             Some(true) => "well",
-            Some(false) => "about to fail: save what is on it",
+            Some(false) => "about to fail: back up its data",
             None => "not reported",
         };
         rows.add("health", health);
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_told_in_words() {
+    fn a_disk_is_described_in_words() {
         let (data, thresholds) = disk();
         let attributes = attributes(&data, Some(&thresholds));
         let report = Report {
@@ -197,7 +198,7 @@ mod tests {
         report.write(&mut rows);
         let expected = "  model          disk
   serial number  (none)
-  health         about to fail: save what is on it
+  health         about to fail: back up its data
   temperature    36 \u{b0}C
 
 Attributes
@@ -210,7 +211,7 @@ Attributes
     }
 
     #[test]
-    fn a_disk_without_attributes_tells_its_health() {
+    fn a_disk_without_attributes_reports_its_health() {
         assert!(attributes(&Data::new(), None).is_empty());
         assert_eq!(temperature(&[]), None);
     }

@@ -33,7 +33,7 @@ pub(super) struct ConfigArguments {
 struct Text(Vec<u8>);
 
 #[derive(Serialize)]
-struct Told {
+struct Output {
     url: String,
     /// With what is not printable as \xHH, and \\ for a backslash.
     config: String,
@@ -58,8 +58,8 @@ pub(super) fn run(arguments: &ConfigArguments) -> Result<String, Failure> {
         }
         (None, None, None) => unit.query(QueryKind::Read, &[])?.unwrap_or_default(),
     };
-    let told = Told { url: unit.url(), config: escaped(&config) };
-    Ok(asked.told(&told, |rows| rows.text("config string", &told.config)))
+    let output = Output { url: unit.url(), config: escaped(&config) };
+    Ok(asked.render(&output, |rows| rows.text("config string", &output.config)))
 }
 
 /// A string of any bytes as text that no terminal takes for anything else.

@@ -89,7 +89,7 @@ impl Unit {
         match end {
             Some(end) if end.status & (status::ERR | status::DF) == 0 => Ok((end, reply.data)),
             Some(end) if end.status & status::DF == 0 && end.error & error::ABRT != 0 => {
-                Err(self.failed(format!("it does not know {name}, or not so: it has aborted it")))
+                Err(self.failed(format!("the device aborted {name}: unsupported or invalid")))
             }
             Some(end) => Err(self
                 .failed(format!("{name} has failed: STATUS {:#04x}, ERROR {:#04x}", end.status, end.error))),
@@ -110,13 +110,13 @@ impl Unit {
 }
 
 const RESERVED: &str =
-    "it is reserved: `lunette aoe reserve URL` shows for whom, and with --release --force it ends that";
+    "it is reserved: `lunette aoe reserve URL` shows for whom, and --release --force releases it";
 
 /// Why an order was not followed.
 fn problem(reply: &Reply, kind: OrderKind) -> String {
     if reply.status == RESERVATION_CONFLICT {
         return match kind {
-            OrderKind::SetReserve => "others have reserved it; add --force to go over that".into(),
+            OrderKind::SetReserve => "others have reserved it; add --force to override that".into(),
             OrderKind::SetConfig
             | OrderKind::ForceConfig
             | OrderKind::ReadMask
@@ -129,16 +129,16 @@ fn problem(reply: &Reply, kind: OrderKind) -> String {
         Some(Refusal::Error(ErrorCode::CONFIG_STRING_PRESENT)) => {
             "it has a config string; add --force to replace it".into()
         }
-        Some(Refusal::Error(ErrorCode::UNRECOGNIZED_COMMAND)) => "it does not know this command".into(),
+        Some(Refusal::Error(ErrorCode::UNRECOGNIZED_COMMAND)) => "it does not support this command".into(),
         Some(Refusal::Error(ErrorCode::BAD_ARGUMENT)) => {
-            "it takes no such argument; perhaps it is too long for it, or for a frame of the interface".into()
+            "it rejected the argument, which may be too long for it or for a frame of the interface".into()
         }
         Some(Refusal::Error(ErrorCode(code))) => format!("it refuses that with AoE error {code}"),
         Some(Refusal::Mask { error: MaskError::LIST_FULL, .. }) => {
             "its mask list is full; remove addresses first".into()
         }
         Some(Refusal::Mask { error: MaskError(code), .. }) => {
-            format!("it does not edit its mask list so (MError {code})")
+            format!("it rejected this edit of its mask list (MError {code})")
         }
         None => unknown(reply),
     }

@@ -64,7 +64,7 @@ impl Outputs {
         for (form, file) in self.files {
             let path = file.path.clone();
             if let Err(error) = file.write(&form.of(result)) {
-                faults.push(format!("{}: {error}: the result is not there", path.display()));
+                faults.push(format!("{}: {error}: the result was not written", path.display()));
             }
         }
         if let Err(error) = print(&self.stdout.of(result)) {

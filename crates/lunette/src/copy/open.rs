@@ -144,7 +144,7 @@ impl Place {
         }
     }
 
-    /// Whether both are one file, device or unit, as far as names tell.
+    /// Whether both are one file, device or unit, as far as their names show.
     fn is_same(&self, other: &Place) -> bool {
         match (self, other) {
             (Place::Url(a), Place::Url(b)) => {

@@ -183,7 +183,8 @@ impl<'a> Copy<'a> {
         self.failed.get_or_insert(error);
     }
 
-    /// Starts what can be started. False: all is over, or was given up and nothing is in flight any more.
+    /// Starts what can be started. False: all is done, or the copy was abandoned and nothing is in flight any
+    /// more.
     fn proceed(&mut self) -> bool {
         while self.failed.is_none()
             && let Some(slot) = self.idle.pop()
@@ -232,7 +233,7 @@ impl<'a> Copy<'a> {
 
     fn settle(&mut self, Finished { side, id, outcome }: Finished) {
         match id {
-            EXTENT => self.extent_told(outcome),
+            EXTENT => self.extent_found(outcome),
             FLUSH => {
                 self.flush = Flush::Done;
                 let outcome = match outcome {
@@ -264,11 +265,11 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// A source that cannot tell is read as a whole.
-    fn extent_told(&mut self, outcome: Outcome) {
+    /// A source that does not report extents is read as a whole.
+    fn extent_found(&mut self, outcome: Outcome) {
         match outcome {
-            Ok(Found::Extent { mapped, len }) => self.scan.told(mapped, len),
-            Ok(Found::Nothing) | Err(_) => self.scan.cannot_tell(),
+            Ok(Found::Extent { mapped, len }) => self.scan.record(mapped, len),
+            Ok(Found::Nothing) | Err(_) => self.scan.without_extents(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Reading bytes that a stranger sent: a field that is not there is `None`, never a panic and never a zero.
+//! Reading untrusted bytes: a missing field is `None`, never a panic and never a zero.
 
 /// One byte.
 pub(super) fn u8_at(data: &[u8], at: usize) -> Option<u8> {

@@ -4,7 +4,7 @@ use super::data::{bit, part, u8_at, u16_at};
 use super::rows::{Rows, yes_no};
 use serde::Serialize;
 
-/// What mode pages tell.
+/// What mode pages report.
 #[derive(Serialize, Debug, PartialEq)]
 pub(crate) struct Modes {
     /// Of the header: WP and DPOFUA.
@@ -17,7 +17,7 @@ pub(crate) struct Modes {
     software_write_protect: Option<bool>,
     descriptor_sense: Option<bool>,
     task_set_per_initiator: Option<bool>,
-    aborted_tasks_are_told: Option<bool>,
+    aborted_tasks_are_reported: Option<bool>,
     reordering: Option<&'static str>,
     pages: Vec<ModePage>,
 }
@@ -57,7 +57,7 @@ fn decode(device: Option<u8>, pages: &[u8]) -> Modes {
         software_write_protect: flag(control, 4, 0x08),
         descriptor_sense: flag(control, 2, 0x04),
         task_set_per_initiator: control.and_then(|page| u8_at(page, 2)).map(|byte| byte >> 5 == 1),
-        aborted_tasks_are_told: flag(control, 5, 0x40),
+        aborted_tasks_are_reported: flag(control, 5, 0x40),
         reordering: control.and_then(|page| u8_at(page, 3)).map(|byte| match byte >> 4 {
             0 => "restricted",
             1 => "unrestricted",
@@ -131,7 +131,7 @@ impl Modes {
         rows.maybe("task set", self.task_set_per_initiator, |each| {
             if each { "one for each initiator" } else { "one for all initiators" }.into()
         });
-        rows.maybe("TASK ABORTED status", self.aborted_tasks_are_told, yes_no);
+        rows.maybe("TASK ABORTED status", self.aborted_tasks_are_reported, yes_no);
         let pages: Vec<String> = self
             .pages
             .iter()
@@ -159,7 +159,7 @@ mod tests {
     };
 
     #[test]
-    fn caches_and_write_protection_are_told() {
+    fn caches_and_write_protection_are_shown() {
         let modes = decode_10(&PAGES).expect("pages");
         let shown = Rows::shown(|rows| modes.write(rows));
         for expected in [
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_not_told() {
+    fn what_is_cut_off_is_not_shown() {
         let modes = decode_10(&PAGES[..10]).expect("a header");
         assert_eq!((modes.write_cache, modes.pages.len()), (None, 1));
         assert_eq!(decode_10(&PAGES[..7]), None);

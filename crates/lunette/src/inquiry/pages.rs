@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_told_in_blocks_and_bytes() {
+    fn limits_are_shown_in_blocks_and_bytes() {
         let mut page = vec![0u8; 60];
         page[1] = 8;
         page[4..8].copy_from_slice(&2048u32.to_be_bytes());

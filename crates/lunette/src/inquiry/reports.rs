@@ -1,4 +1,4 @@
-//! What the REPORT commands tell: units, port groups, commands (SPC-4 sections 6.33 to 6.37).
+//! What the REPORT commands report: units, port groups, commands (SPC-4 sections 6.33 to 6.37).
 
 use super::data::{part, u8_at, u16_at, u32_at};
 use super::rows::Rows;

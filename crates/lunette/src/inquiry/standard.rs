@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_beyond_the_length_that_the_data_tells() {
+    fn nothing_is_read_beyond_the_length_that_the_data_reports() {
         let mut data = inquiry();
         data[4] = 31;
         assert_eq!(decode(&data).expect("an identity").standards, []);

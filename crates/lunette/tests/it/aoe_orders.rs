@@ -130,12 +130,12 @@ fn a_target_of_others_is_driven_as_well() {
     config_string(&network, url);
     let mut guest = Guest::find(&network.initiator, 7, 3);
     reserve_list(&network, url, &mut guest);
-    refused(&network, &["smart", url], FAILED, "it has no SMART");
+    refused(&network, &["smart", url], FAILED, "it does not support SMART");
     refused(
         &network,
         &["feature", url, "write-cache", "off"],
         FAILED,
-        "it has no write cache that could be switched",
+        "it does not support switching its write cache",
     );
     assert_eq!(told(&network, &["mask", url]), ["answers everybody"]);
     // Removing an address ends vblade 25: it finds an overflow of its own.
@@ -188,7 +188,7 @@ fn health_and_write_cache_are_told_and_switched() {
     cache_is(" off");
     assert_eq!(told(&network, &[&feature[..], &["on"]].concat()), ["write cache on"]);
     let look_ahead = ["feature", URL, "look-ahead", "off"];
-    refused(&network, &look_ahead, FAILED, "it has no look-ahead that could be switched");
+    refused(&network, &look_ahead, FAILED, "it does not support switching its look-ahead");
     let smart = ["feature", URL, "smart"];
     assert_eq!(told(&network, &[&smart[..], &["on"]].concat()), ["SMART on"]);
     refused(&network, &[&smart[..], &["off"]].concat(), FAILED, "it does not know SMART DISABLE OPERATIONS");

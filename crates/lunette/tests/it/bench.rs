@@ -98,7 +98,7 @@ fn written_blocks_are_read_back_also_where_nothing_else_reads() {
         (String::from_utf8_lossy(&forgotten.stdout), String::from_utf8_lossy(&forgotten.stderr));
     assert_eq!(forgotten.status.code(), Some(1), "{told}{errors}");
     assert!(
-        told.contains("VERIFY FAILED: ") && errors.contains("blocks were not what was written"),
+        told.contains("VERIFY FAILED: ") && errors.contains("blocks differ from what was written"),
         "{told}{errors}"
     );
     let forgotten = output(&[&["null:1M", "--json"], &write[..]].concat());

@@ -84,7 +84,7 @@ fn name_once<'n>(
     problems: &mut Collector<'_>,
 ) {
     if others.any(|other| other == name) {
-        table.fault("name", Fault::new(format!("`{name}` is there already"), "choose another"), problems);
+        table.fault("name", Fault::new(format!("`{name}` is already used"), "choose another"), problems);
     }
 }
 
@@ -131,7 +131,7 @@ fn target(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Vec<Target
         table.fault("url", Fault::new("`kind` is given as well", "give one of them"), problems);
     }
     if url.is_some() && store.is_some() {
-        table.fault("store", Fault::new("a target that runs has its own", "remove it"), problems);
+        table.fault("store", Fault::new("a running target has its own store", "remove it"), problems);
     }
     let kind = url.map(Kind::Url).or(kind).unwrap_or(Kind::Lunette);
     let transports = transports.unwrap_or_else(|| vec![kind.usual_transport()]);
@@ -148,7 +148,7 @@ fn target(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Vec<Target
     {
         let fix =
             format!("only Lunette and the ceiling have several; write transport = \"{}\"", usual.word());
-        table.fault("transport", Fault::new("this target has one way to it", fix), problems);
+        table.fault("transport", Fault::new("this target has only one transport", fix), problems);
     }
     if link.is_some() && (local || matches!(kind, Kind::Url(_))) {
         let fix = "give it only to targets that the report starts itself";
@@ -157,18 +157,18 @@ fn target(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Vec<Target
     let aoe = transports.contains(&Transport::Aoe);
     if aoe && kind == Kind::Ceiling {
         let fix = "name another transport; rows over AoE have no ceiling";
-        table.fault("transport", Fault::new("the ceiling does not speak AoE", fix), problems);
+        table.fault("transport", Fault::new("the ceiling does not support AoE", fix), problems);
     }
     if aoe && link.is_none() && !matches!(kind, Kind::Url(_)) {
         let fix = "give the target a link: \"veth\", or a rate";
-        table.fault("transport", Fault::new("AoE is not spoken over loopback", fix), problems);
+        table.fault("transport", Fault::new("AoE does not run over loopback", fix), problems);
     }
     if kind == Kind::Vblade && matches!(store, Some(Store::Null(_))) {
         table.fault("store", Fault::new("vblade has files only", "write tmpfs:SIZE or disk:SIZE"), problems);
     }
     if hops > 0 && (!(own || kind == Kind::Tgt) || local || aoe) {
         let fix = "give it only to targets of kind lunette or tgt behind iSCSI";
-        table.fault("hops", Fault::new("nothing can stand before this target", fix), problems);
+        table.fault("hops", Fault::new("no chain can lead to this target", fix), problems);
     }
     let store = store.unwrap_or(Store::Ram(1 << 30));
     let several = transports.len() > 1;
@@ -264,9 +264,9 @@ mod tests {
             "plan.toml:2:11: runtime: `long` is not a time; write as 15s, 500ms or 2m",
             "plan.toml:3:1: colour: unknown key; known here: title, note, repetitions, runtime, ramp, seed, scheduling, target, matrix",
             "plan.toml:6:8: target[0].kind: `lunete` is not known; did you mean `lunette`?",
-            "plan.toml:8:8: target[1].name: `a` is there already; choose another",
+            "plan.toml:8:8: target[1].name: `a` is already used; choose another",
             "plan.toml:10:13: matrix[0].bs[1]: `1000` cannot be a block size; choose a multiple of 512 up to 256K",
-            "plan.toml:10:19: matrix[0].bs[2]: it is there already; remove it",
+            "plan.toml:10:19: matrix[0].bs[2]: it is a duplicate; remove it",
             "plan.toml:11:7: matrix[0].rw[0]: `rread` is not known; did you mean `read`?",
             "plan.toml:12:11: matrix[0].targets: `b` is not known; did you mean `a`?",
             "plan.toml:13:11: matrix[0].iodepth: this is a float; write one value, or an array of them: a string or a whole number",
@@ -289,7 +289,7 @@ mod tests {
         );
         for part in [
             "target[0].transport: ",
-            "plan.toml:5:8: target[0].hops: nothing can stand before this target; ",
+            "plan.toml:5:8: target[0].hops: no chain can lead to this target; ",
             "target[3].hops: ",
             "plan.toml:32:8: matrix[0].luns: a block device is one LUN; write luns = 1, or name targets without `block:`",
             "target[1].name: it is missing",
@@ -297,9 +297,9 @@ mod tests {
             "target[1].link: ",
             "matrix[0].style: ",
             "matrix[0].detail: ",
-            "target[4].transport: AoE is not spoken over loopback; ",
+            "target[4].transport: AoE does not run over loopback; ",
             "target[4].store: vblade has files only; ",
-            "target[5].transport: the ceiling does not speak AoE; ",
+            "target[5].transport: the ceiling does not support AoE; ",
         ] {
             assert!(told.contains(part), "{part}\nis missing in\n{told}");
         }
@@ -341,7 +341,7 @@ mod tests {
             "[[target]]\nname = 'a'\nkind = 'tgt'\ntransport = ['iscsi', 'iser']\n\
              [[target]]\nname = 'b'\nurl = 'iser://h/iqn.2001-04.com.example:x/0'\ntransport = 'srp'\n[[matrix]]",
         );
-        assert!(told.contains("target[0].transport: this target has one way to it"), "{told}");
+        assert!(told.contains("target[0].transport: this target has only one transport"), "{told}");
         assert!(
             told.contains("target[1].transport: ") && told.contains("write transport = \"iser\""),
             "{told}"

@@ -122,7 +122,7 @@ fn rate(text: &str) -> Result<u64, Fault> {
     found.ok_or_else(|| {
         Fault::new(
             format!("`{text}` is not a rate"),
-            "write as 100mbit or 10gbit, or veth for a link without",
+            "write it like 100mbit or 10gbit, or veth for a link without",
         )
     })
 }

@@ -66,13 +66,13 @@ pub(super) fn lock(path: &Path, file: &File, claim: Claim) -> Result<(), OpenErr
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {
             let problem = format!("it is in use by {}", name(holder(file)));
-            let remedy = "a file serves one LUN: to show it twice, name that LUN in several targets; else end that use";
+            let remedy = "a file serves one LUN: to export it twice, list that LUN in several targets; otherwise stop the other use";
             Err(OpenError::new(path.display(), problem, remedy))
         }
         Err(TryLockError::Error(error)) => {
             tracing::warn!(
                 path = %path.display(), %error,
-                "the file cannot be locked here: take care that nothing else serves or writes it"
+                "the file cannot be locked here: make sure that nothing else serves or writes it"
             );
             Ok(())
         }

@@ -590,7 +590,7 @@ impl FileStore {
         if (self.losses_in_a_row.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two() {
             tracing::error!(
                 path = %self.path.display(), losses,
-                "what was written and not yet durable may be lost, and the next flush of each initiator fails: {os}"
+                "writes that were not yet durable may be lost, and the next flush of each initiator fails: {os}"
             );
         }
     }

@@ -128,7 +128,7 @@ fn create(path: &Path, size: u64) -> Result<File, OpenError> {
     made.map_err(|error| {
         // Only what was made here is taken away again.
         let _ = std::fs::remove_file(path);
-        let problem = format!("cannot be made {size} bytes long: {error}");
+        let problem = format!("cannot be extended to {size} bytes: {error}");
         wrong(path, &problem, "choose a smaller size or a file system that allows such files")
     })?;
     Ok(file)
@@ -260,7 +260,7 @@ fn check_asked(path: &Path, size: u64, block_bytes: u32) -> Result<(), OpenError
     let remedy = format!("give {whole} bytes");
     Err(wrong(
         path,
-        &format!("a size of {size} bytes is no whole number of blocks of {block_bytes}"),
+        &format!("a size of {size} bytes is not a whole number of {block_bytes}-byte blocks"),
         &remedy,
     ))
 }
@@ -301,7 +301,7 @@ fn failed(path: &Path, error: &io::Error, kind: Kind, claim: Claim) -> OpenError
     let is_written = !claim.is_read_only();
     let remedy = match error.kind() {
         ErrorKind::NotFound => match kind {
-            Kind::File if is_written => "check the path, or give a size (size=) to have it made",
+            Kind::File if is_written => "check the path, or give a size (size=) to create it",
             Kind::File => "check the path",
             Kind::Block => "check the path: lsblk lists block devices",
         },
@@ -332,5 +332,5 @@ fn not_made(path: &Path, error: &io::Error) -> OpenError {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make space, or name a folder elsewhere".into(),
         _ => "see the kernel's log (dmesg)".into(),
     };
-    wrong(path, &format!("cannot be made: {error}"), &remedy)
+    wrong(path, &format!("cannot be created: {error}"), &remedy)
 }

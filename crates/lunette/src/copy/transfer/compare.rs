@@ -77,7 +77,7 @@ impl Compare {
         })
     }
 
-    /// Starts what can be started. False: all is over.
+    /// Starts what can be started. False: all is done.
     fn proceed(&mut self) -> bool {
         while self.failed.is_none()
             && self.differs.is_none()

@@ -36,7 +36,7 @@ impl Side {
     }
 }
 
-/// An operation that is over.
+/// A completed operation.
 pub(super) struct Finished {
     pub(super) side: Side,
     pub(super) id: OpId,
@@ -49,7 +49,7 @@ pub(super) struct Ends {
     to: Box<dyn Lane<Uring>>,
     io: Uring,
     pub(super) finished: VecDeque<Finished>,
-    /// Operations of which `finished` has not told yet.
+    /// Completed operations that `finished` has not returned yet.
     in_flight: usize,
     completions: Vec<Completion>,
     done: Vec<(OpId, Outcome)>,

@@ -65,7 +65,7 @@ impl Scan {
     }
 
     /// The answer: from the asked byte on `len` bytes are mapped or not.
-    pub(super) fn told(&mut self, is_mapped: bool, len: u64) {
+    pub(super) fn record(&mut self, is_mapped: bool, len: u64) {
         let end = self.at.saturating_add(len).min(self.end);
         let hole_to = end - end % self.unit;
         self.is_asking = false;
@@ -79,7 +79,7 @@ impl Scan {
     }
 
     /// The source does not know: all the rest is read.
-    pub(super) fn cannot_tell(&mut self) {
+    pub(super) fn without_extents(&mut self) {
         self.is_asking = false;
         self.is_mapped = true;
         self.known_to = self.end;
@@ -105,32 +105,32 @@ mod tests {
         let mut scan = Scan::new(200 * MIB + 100, 4096, 1 << 18, true);
         assert_eq!(scan.next(), Piece::Ask { at: 0 });
         assert_eq!(scan.next(), Piece::Wait);
-        scan.told(false, 4096 + 512);
+        scan.record(false, 4096 + 512);
         assert_eq!(scan.next(), Piece::Hole { at: 0, len: 4096 });
         assert_eq!(scan.next(), Piece::Ask { at: 4096 });
         // Less than a block without data is read.
-        scan.told(false, 512);
+        scan.record(false, 512);
         for n in 0..4 {
             assert_eq!(scan.next(), Piece::Data { at: 4096 + n * (1 << 18), len: 1 << 18 });
         }
         assert_eq!(scan.next(), Piece::Ask { at: MIB + 4096 });
-        scan.told(false, 1 << 40);
+        scan.record(false, 1 << 40);
         assert_eq!(scan.next(), Piece::Hole { at: MIB + 4096, len: 64 * MIB });
         for _ in 0..3 {
             assert!(matches!(scan.next(), Piece::Hole { .. }));
         }
         // The last bytes are no whole block.
         assert_eq!(scan.next(), Piece::Ask { at: 200 * MIB });
-        scan.told(false, 100);
+        scan.record(false, 100);
         assert_eq!(scan.next(), Piece::Data { at: 200 * MIB, len: 100 });
         assert_eq!(scan.next(), Piece::End);
     }
 
     #[test]
-    fn a_source_that_cannot_tell_is_read() {
+    fn a_source_without_extents_is_read() {
         let mut scan = Scan::new(512, 512, 512, true);
         assert_eq!(scan.next(), Piece::Ask { at: 0 });
-        scan.cannot_tell();
+        scan.without_extents();
         assert_eq!(scan.next(), Piece::Data { at: 0, len: 512 });
         assert_eq!(scan.next(), Piece::End);
     }
