@@ -1,8 +1,8 @@
-//! `cargo xtask bench`: measures the plans next to this crate, and holds what came of them against the marks.
+//! `cargo xtask bench`: measures the plans next to this crate, and compares the results with the marks.
 
 mod aoe;
+mod evaluation;
 mod fio;
-mod judge;
 mod limits;
 mod marks;
 mod part;
@@ -13,7 +13,7 @@ mod transports;
 
 use crate::command::{Result, build_lunette, command, lunette, output, root, succeed};
 use crate::instructions::{self, Figures};
-use judge::Judged;
+use evaluation::Evaluated;
 use part::Part;
 use results::Results;
 use std::fs;
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     record: bool,
     /// Only hold the results that are there against the marks.
     #[arg(long, conflicts_with_all = ["quick", "resume"])]
-    judge: bool,
+    check: bool,
     /// One part of it; otherwise all
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
@@ -47,9 +47,9 @@ const FIGURES: &str = "figures";
 /// Results of each row without which nothing is recorded.
 const REPETITIONS_MIN: u32 = 5;
 
-/// Measures and judges.
+/// Measures, and checks the results against the marks.
 pub(crate) fn run(options: &Options) -> Result {
-    if !options.judge {
+    if !options.check {
         build_lunette()?;
     }
     let only = options.peer.as_ref().map(|_| Part::Peer).or(options.only);
@@ -61,9 +61,9 @@ pub(crate) fn run(options: &Options) -> Result {
     if missed.is_empty() { Ok(()) } else { Err(missed.join("; ")) }
 }
 
-/// Measures and judges a part; how much of it is missed, if anything is.
+/// Measures and checks a part; returns how many marks were missed.
 fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
-    if !options.judge {
+    if !options.check {
         measure(part, options)?;
     }
     let folder = root().join(part.output());
@@ -71,11 +71,11 @@ fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
     let figures = fs::read_to_string(folder.join(FIGURES)).unwrap_or_default();
     let figures = instructions::parse(&figures);
     let marks = part.marks(&results, &figures).into_iter();
-    let judged: Vec<Judged> = marks.map(|mark| Judged::new(mark, &results)).collect();
-    let (mut table, mut count, mut missed) = (judge::table(&judged), judged.len(), 0);
+    let evaluated: Vec<Evaluated> = marks.map(|mark| Evaluated::new(mark, &results)).collect();
+    let (mut table, mut count, mut missed) = (evaluation::table(&evaluated), evaluated.len(), 0);
     if part == Part::Datapath {
-        table += &judge::more_cores(&judged);
-        let (limits, exceeded) = judge::limits(&figures);
+        table += &evaluation::more_cores(&evaluated);
+        let (limits, exceeded) = evaluation::limits(&figures);
         table += &limits;
         (count, missed) = (count + limits::LIMITS.len(), exceeded);
     }
@@ -89,7 +89,7 @@ fn run_part(part: Part, options: &Options) -> Result<Option<String>> {
         }
         record(part, &table)?;
     }
-    missed += judged.iter().filter(|judged| !judged.is_reached()).count();
+    missed += evaluated.iter().filter(|evaluated| !evaluated.is_reached()).count();
     Ok((missed > 0).then(|| format!("{}: {missed} of {count} marks are not reached", part.word())))
 }
 
@@ -157,42 +157,42 @@ C: polling,Lunette,free,read,with the command,none,1,1,4K,5,1,95,1,1\r\n\
 C: polling,Lunette,always,read,with the command,none,1,1,4K,5,1,100,1,1\r\n\
 C: polling,Lunette,never,read,with the command,none,1,1,4K,4,1,50,1,1\r\n";
 
-    fn verdicts() -> Vec<Judged> {
+    fn verdicts() -> Vec<Evaluated> {
         let results = Results::parse(CSV.as_bytes()).expect("results");
         let marks = Part::Datapath.marks(&results, &Figures::new()).into_iter();
-        marks.map(|mark| Judged::new(mark, &results)).collect()
+        marks.map(|mark| Evaluated::new(mark, &results)).collect()
     }
 
     #[test]
     fn medians_are_held_against_the_marks() {
-        let judged = verdicts();
-        let small = judged.iter().find(|judged| judged.mark.ours.section.starts_with("A: small"));
-        assert_eq!(small.and_then(Judged::ratio), Some(0.8));
-        let polling = judged.iter().find(|judged| judged.mark.ours.section == "C: polling");
-        assert_eq!(polling.and_then(Judged::ratio), Some(0.95), "against the best of both");
-        assert!(polling.is_some_and(Judged::is_reached));
+        let evaluated = verdicts();
+        let small = evaluated.iter().find(|evaluated| evaluated.mark.ours.section.starts_with("A: small"));
+        assert_eq!(small.and_then(Evaluated::ratio), Some(0.8));
+        let polling = evaluated.iter().find(|evaluated| evaluated.mark.ours.section == "C: polling");
+        assert_eq!(polling.and_then(Evaluated::ratio), Some(0.95), "against the best of both");
+        assert!(polling.is_some_and(Evaluated::is_reached));
         assert_eq!(Results::parse(CSV.as_bytes()).map(|results| results.repetitions), Ok(4));
     }
 
     #[test]
     fn a_row_without_a_result_is_a_missed_mark() {
-        let judged = verdicts();
-        let missing = judged.iter().filter(|judged| judged.figures.is_none());
-        assert!(missing.clone().count() > 0 && missing.clone().all(|judged| !judged.is_reached()));
-        assert!(judge::table(&judged).contains("| - | - | - |"));
-        assert!(judge::more_cores(&judged).contains("not measured: needs at least 4 cores"));
+        let evaluated = verdicts();
+        let missing = evaluated.iter().filter(|evaluated| evaluated.figures.is_none());
+        assert!(missing.clone().count() > 0 && missing.clone().all(|evaluated| !evaluated.is_reached()));
+        assert!(evaluation::table(&evaluated).contains("| - | - | - |"));
+        assert!(evaluation::more_cores(&evaluated).contains("not measured: needs at least 4 cores"));
     }
 
     #[test]
     fn cpu_times_of_both_sides_stand_beside_the_ratio() {
-        let table = judge::table(&verdicts());
+        let table = evaluation::table(&verdicts());
         assert!(table.contains("| 0.75 | reached | 0.83 + 1.50 | - + 1.00 |"), "{table}");
     }
 
     #[test]
     fn what_is_exceeded_or_not_measured_is_a_missed_mark() {
         let figures = instructions::parse("quiet_p99 = 3.01\nidle_cpu_percent = 0.4\nfio_disk = 0.97\n");
-        let (text, missed) = judge::limits(&figures);
+        let (text, missed) = evaluation::limits(&figures);
         assert_eq!(missed, 2, "{text}");
         assert!(
             text.contains("| 3.01 | 3 | **missed** |") && text.contains("| 0.4 | 1 | reached |"),

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn three_percent_more_are_too_many_and_fewer_are_told() {
+    fn three_percent_more_are_too_many_and_fewer_are_reported() {
         let committed = figures(&[("a", 1000.0), ("b", 1000.0), ("c", 1000.0), ("d", 1000.0)]);
         let counted = figures(&[("a", 1029.0), ("b", 1031.0), ("c", 900.0), ("e", 1.0)]);
         let verdicts = compare(&committed, &counted);

@@ -78,7 +78,7 @@ fn ensure_identity() -> Result {
     std::fs::write(PATH, random.replace('-', "")).map_err(fault)
 }
 
-/// Does what needs apt's lists of packages; if that fails, once more with new lists, which only root can get.
+/// Runs what needs apt's package lists; if that fails, retries with updated lists, which only root can fetch.
 pub(crate) fn with_lists<T>(act: impl Fn() -> Result<T>) -> Result<T> {
     act().or_else(|reason| {
         if !is_root() {

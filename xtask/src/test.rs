@@ -224,7 +224,7 @@ impl Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        // Both fail when it is over already.
+        // Both fail when it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -46,7 +46,7 @@ impl Options {
     }
 }
 
-/// Where everything lies that is made.
+/// Where everything that is built goes.
 const FOLDER: &str = "target/vm";
 
 /// Plays the chosen scenarios, by default all that are meant for it; one that fails does not keep the others from it.

@@ -1,4 +1,4 @@
-//! What a running daemon tells over HTTP: the CPU time that it uses. It only tells; nothing can be changed by it.
+//! What a running daemon reports over HTTP: the CPU time that it uses. It is read-only.
 //!
 //! tokio stays in this crate. It runs on one thread of its own, which takes no lock and sends no message that a core
 //! would notice; what clients can make it do is bounded by the limits of [`server`].

@@ -83,7 +83,7 @@ impl fmt::Display for Listener {
     }
 }
 
-/// What is wrong, and how to mend it.
+/// What is wrong, and how to fix it.
 type Fault = (String, &'static str);
 
 fn bind_unix(path: &Path) -> Result<Listener, Fault> {
@@ -107,10 +107,10 @@ fn bind_unix(path: &Path) -> Result<Listener, Fault> {
 /// Holds a socket's path for this process until it is dropped: by a file beside it that nobody else can open. (The
 /// folder itself, everybody who may read it could lock.)
 fn lock(path: &Path) -> Result<OwnedFd, Fault> {
-    const CURE: &str = "make the folder, or choose another path with --admin";
+    const REMEDY: &str = "make the folder, or choose another path with --admin";
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
-    let fault = |error: Errno| (format!("{}: {error}", Path::new(&beside).display()), CURE);
+    let fault = |error: Errno| (format!("{}: {error}", Path::new(&beside).display()), REMEDY);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::open(&beside, flags, Mode::RUSR | Mode::WUSR).map_err(fault)?;
     for _ in 0..LOCK_TRIES {
@@ -159,7 +159,7 @@ fn remove_dead(path: &Path) -> Result<(), Fault> {
     fs::remove_file(path).map_err(|error| (format!("a stale socket cannot be removed: {error}"), OTHER))
 }
 
-/// A socket's file, told from others that take its place.
+/// The identity of a socket's file, to recognize when another has replaced it.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,

@@ -97,10 +97,10 @@ fn serve(runtime: &Runtime, socket: &Socket) -> io::Result<Task<()>> {
 }
 
 fn router(start: Instant) -> Router {
-    Router::new().route("/v1/cpu", get(move || async move { tell(start) })).fallback(nothing_here)
+    Router::new().route("/v1/cpu", get(move || async move { report(start) })).fallback(nothing_here)
 }
 
-fn tell(start: Instant) -> Response {
+fn report(start: Instant) -> Response {
     match serde_json::to_vec(&cpu::snapshot(start.elapsed())) {
         Ok(json) => {
             let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];

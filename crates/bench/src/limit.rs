@@ -158,7 +158,7 @@ impl Other {
 
 impl Users {
     /// The least share of a user that is named.
-    const TOLD: f64 = 0.1;
+    const NAMED_MIN: f64 = 0.1;
 
     /// Over all these samples.
     pub(crate) fn of<'a>(full: &[usize], samples: impl Iterator<Item = &'a Sample>, other: Other) -> Users {
@@ -176,7 +176,7 @@ impl Users {
 
     /// Whether this side is among those that are named.
     pub(crate) fn has_initiator(&self) -> bool {
-        self.initiator >= Users::TOLD
+        self.initiator >= Users::NAMED_MIN
     }
 }
 
@@ -186,8 +186,8 @@ impl fmt::Display for Users {
         let rest = (1.0 - self.target - self.initiator).max(0.0);
         let mut users = [("the target", self.target), ("this side", self.initiator), ("others", rest)];
         users.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let told: Vec<(&str, f64)> = users.into_iter().filter(|user| user.1 >= Users::TOLD).collect();
-        match told.as_slice() {
+        let named: Vec<(&str, f64)> = users.into_iter().filter(|user| user.1 >= Users::NAMED_MIN).collect();
+        match named.as_slice() {
             [("the target", _)] => write!(f, "{is} the target's")?,
             [("this side", _)] => write!(f, "this side uses {them} up")?,
             [(first, share), more @ ..] => {
@@ -197,7 +197,7 @@ impl fmt::Display for Users {
             }
             [] => {}
         }
-        if self.other == Other::Target && rest >= Users::TOLD {
+        if self.other == Other::Target && rest >= Users::NAMED_MIN {
             f.write_str("; --target-pid or --target-admin would show what the target uses")?;
         }
         Ok(())
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn cores_without_a_saturated_thread_are_named_with_the_sides_that_used_them() {
         let known = Some(Cpu::default());
-        for (loads, uses, target, told) in [
+        for (loads, uses, target, expected) in [
             (
                 &[1.0, 0.2][..],
                 &[(0, 0.52, 0.45)][..],
@@ -370,13 +370,13 @@ mod tests {
                 "cores 0,2 of 3: they have no time left; they are the target's",
             ),
         ] {
-            assert_eq!(shared(loads, uses, target), told);
+            assert_eq!(shared(loads, uses, target), expected);
         }
     }
 
     #[test]
     fn a_link_is_named_only_with_evidence() {
-        let told = |loads: &[f64], waits: &[f64], rate: Option<u64>| {
+        let limit = |loads: &[f64], waits: &[f64], rate: Option<u64>| {
             let mut result = result(loads, &[]);
             let sample = |&loaded_us: &f64| Sample {
                 link: Some(LinkWait { idle_us: 50.0, loaded_us }),
@@ -388,16 +388,19 @@ mod tests {
         };
         let waits = [9000.0, 11_000.0, 10_000.0];
         let link = "the link: packets take at least 9.00 ms there and back, and 0.05 ms without the load";
-        assert_eq!(told(&[0.3], &waits, None), link);
-        assert!(told(&[0.3], &waits[..2], None).starts_with("waiting"), "too few looks");
-        assert!(told(&[0.3], &[9000.0, 60.0, 9000.0], None).starts_with("waiting"), "it was free in between");
-        assert!(told(&[0.3], &[300.0; 9], None).starts_with("waiting"), "it may be the kernel");
-        let both = told(&[1.0, 0.1], &waits, None);
+        assert_eq!(limit(&[0.3], &waits, None), link);
+        assert!(limit(&[0.3], &waits[..2], None).starts_with("waiting"), "too few looks");
+        assert!(
+            limit(&[0.3], &[9000.0, 60.0, 9000.0], None).starts_with("waiting"),
+            "it was free in between"
+        );
+        assert!(limit(&[0.3], &[300.0; 9], None).starts_with("waiting"), "it may be the kernel");
+        let both = limit(&[1.0, 0.1], &waits, None);
         assert!(
             both.starts_with("core 0: it has no time left") && both.ends_with(&format!("; or {link}")),
             "{both}"
         );
-        assert_eq!(told(&[0.3], &waits, Some(1)), "the rate that was asked for");
+        assert_eq!(limit(&[0.3], &waits, Some(1)), "the rate that was asked for");
     }
 
     #[test]

@@ -145,9 +145,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn jobs_are_told_in_a_line() {
+    fn jobs_are_described_in_a_line() {
         let base = Job::default();
-        for (job, told) in [
+        for (job, expected) in [
             (base.clone(), "randread, 4 KiB, depth 32, 1 job"),
             (
                 Job { rw: Rw::RandRw, numjobs: 2, rate_iops: Some(10), verify: true, ..base.clone() },
@@ -166,7 +166,7 @@ pub(crate) mod tests {
                 "sequential, both directions, 4 KiB, depth 32 each, 1 job",
             ),
         ] {
-            assert_eq!(describe(&job), told);
+            assert_eq!(describe(&job), expected);
         }
     }
 

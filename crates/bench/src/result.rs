@@ -52,8 +52,8 @@ impl RunResult {
 
     /// Whether the targets are stores of this process, whose CPU time is then that of both sides.
     pub fn is_local(&self) -> bool {
-        let is_told = self.target_cpu.is_some() || self.target_cpu_lost.is_some();
-        !is_told && !self.targets.iter().any(|target| Url::is_meant(target))
+        let is_known = self.target_cpu.is_some() || self.target_cpu_lost.is_some();
+        !is_known && !self.targets.iter().any(|target| Url::is_meant(target))
     }
 
     /// The streams that there are.

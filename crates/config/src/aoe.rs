@@ -154,7 +154,7 @@ mod tests {
     fn each_fault_has_its_cure() {
         let lun =
             |rest: &str| format!("aoe = [{{ interface = 'eth1' }}]\nlun = [{{ ram = '1G', {rest} }}]\n");
-        for (text, cure) in [
+        for (text, remedy) in [
             (lun("aoe = '1'"), "write SHELF.SLOT"),
             (lun("aoe = '65535.1'"), "write SHELF.SLOT"),
             (lun("aoe = '1.255'"), "write SHELF.SLOT"),
@@ -166,7 +166,7 @@ mod tests {
             (lun("aoe = '1.1'").replace("eth1'", "eth1', deny = ['1:2:3']"), "52:54:00:12:34:56"),
         ] {
             let problems = problems(&text);
-            assert!(problems.contains(cure), "{text}\n{problems}");
+            assert!(problems.contains(remedy), "{text}\n{problems}");
         }
     }
 }

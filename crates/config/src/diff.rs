@@ -134,7 +134,7 @@ fn survives(old: &Config, new: &Config, name: &str) -> bool {
 
 /// What an initiator must not see change under a unit that it uses.
 fn same_unit(old: &Lun, new: &Lun) -> bool {
-    // Which pages a disk in memory lies on is decided when it is made.
+    // A disk in memory gets its kind of pages when it is created.
     let store = |lun: &Lun| {
         let mut store = lun.store.clone();
         if let StoreSpec::Ram { huge_pages, .. } = &mut store {
@@ -184,7 +184,7 @@ fn by_name<'a>(config: &'a Config, target: &Target) -> ByName<'a> {
     }
 }
 
-/// Addresses, told apart by a count where one is given twice (port 0).
+/// Addresses, with a count to distinguish those given twice (port 0).
 fn counted_addresses(config: &Config) -> Vec<(SocketAddr, usize)> {
     let all = &config.portals;
     let before = |index: usize, address| all.iter().take(index).filter(|p| p.listen == address).count();

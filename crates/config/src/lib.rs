@@ -118,7 +118,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// What the command line asks for. What this machine lacks the daemon finds by itself.
+    /// The options of the command line. What this machine lacks, the daemon finds out itself.
     pub fn from_options(options: &ServeOptions) -> Result<Checked, Problems> {
         options::config(options)
     }
@@ -256,7 +256,7 @@ pub struct Lun {
     pub aoe: Option<Address>,
 }
 
-/// Where a unit's data lies.
+/// Where a unit's data is stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreSpec {
     /// Zeros; writes vanish.
@@ -268,7 +268,7 @@ pub enum StoreSpec {
     Ram {
         /// Bytes.
         size: u64,
-        /// Whether it lies on huge pages.
+        /// Whether it uses huge pages.
         huge_pages: HugePages,
     },
     /// A file; made (sparse) when `size` is given and it does not exist.
@@ -292,7 +292,7 @@ pub enum StoreSpec {
     },
 }
 
-/// Whether a disk in memory lies on huge pages.
+/// Whether a disk in memory uses huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum HugePages {
     /// If all disks in memory together fit into what this process may use, even when they are full.

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: all of it at once, each with its place and its cure.
+//! Errors in a configuration: all at once, each with its location and how to fix it.
 
 use super::document::Place;
 use super::redact_all;
@@ -16,7 +16,7 @@ pub struct Problem {
     pub path: String,
     /// What is wrong.
     pub what: String,
-    /// How to mend it.
+    /// How to fix it.
     pub fix: String,
 }
 
@@ -79,12 +79,12 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// What is wrong with a value and how to mend it, before the place is known.
+/// What is wrong with a value and how to fix it, before its location is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// What is wrong.
     pub what: String,
-    /// How to mend it.
+    /// How to fix it.
     pub fix: String,
 }
 

@@ -44,7 +44,7 @@ pub(super) fn size(text: &str) -> Result<u64, Fault> {
     }
 }
 
-/// `10G`, `512M`, `4096`: bytes; or what is wrong, and how to mend it.
+/// `10G`, `512M`, `4096`: bytes; or what is wrong, and how to fix it.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     size(text).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
@@ -85,7 +85,7 @@ pub(super) fn duration(text: &str, least: Duration, most: Duration) -> Result<Du
     }
 }
 
-/// `15s`, `500ms`, `2m`, `15` (seconds), up to a year; or what is wrong, and how to mend it.
+/// `15s`, `500ms`, `2m`, `15` (seconds), up to a year; or what is wrong, and how to fix it.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
     duration(text, Duration::ZERO, YEAR).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
@@ -129,7 +129,7 @@ pub(super) fn core_list(text: &str, usable: &[usize]) -> Result<Vec<usize>, Faul
     Ok(cores)
 }
 
-/// `all` or `0,2-3`, out of the cores that this process may use; or what is wrong, and how to mend it.
+/// `all` or `0,2-3`, out of the cores that this process may use; or what is wrong, and how to fix it.
 pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     core_list(text, &super::verify::usable_cores()).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }
@@ -172,7 +172,7 @@ pub(super) fn guid(text: &str) -> Result<u64, Fault> {
     })
 }
 
-/// 16 hexadecimal digits; or what is wrong, and how to mend it.
+/// 16 hexadecimal digits; or what is wrong, and how to fix it.
 pub fn parse_guid(text: &str) -> Result<u64, String> {
     guid(text).map_err(|fault| format!("{}; {}", fault.what, fault.fix))
 }

@@ -256,9 +256,9 @@ fn a_group_with_an_empty_list_is_a_fault() {
                 "[[lun]]\nram = '1M'\n[[target]]\nname = 'iqn.2026-11.a:x'\n[[target.group]]\nname = 'g'\n\
                  deny = {deny}\n{key} = []\n"
             );
-            let told = faults(&text);
-            let expected = format!("target[0].group[0].{key}: an empty list names nobody; remove the group");
-            assert!(told.contains(&expected), "{told}");
+            let found = faults(&text);
+            let expected = format!("target[0].group[0].{key}: an empty list matches nobody; remove the group");
+            assert!(found.contains(&expected), "{found}");
         }
     }
 }
@@ -478,7 +478,7 @@ fn a_machine_without_identity_needs_serial_numbers() {
             problems.starts_with("lunette.toml:1:1: lun[0]: no serial number can be derived"),
             "{problems}"
         );
-        assert!(problems.contains("give `serial`"), "{problems}");
+        assert!(problems.contains("set `serial`"), "{problems}");
         assert_eq!(serial_on(&nobody, &format!("{lun}\nserial = 'S'")).expect("given"), "S");
     }
     serial_on(&nobody, "ram = '1M'").expect("memory has the process's own");
@@ -532,7 +532,7 @@ fn srp_is_a_transport_of_portals() {
     assert_eq!((of(1), good(disk).srp_guid), (Transports::DEFAULT, None));
     for guid in ["24c75", "0000000000000000", "0x24c75012345678", "+24c750123456789"] {
         let text = faults(&format!("srp_guid = '{guid}'\n{disk}"));
-        assert!(text.contains("srp_guid: ") && text.contains("is no GUID; write 16 hex"), "{text}");
+        assert!(text.contains("srp_guid: ") && text.contains("is not a GUID; write 16 hex"), "{text}");
     }
     let text = faults(&format!(
         "portal = [{{ listen = '::1', transports = ['srp'] }}, {{ listen = '127.0.0.1', name = 'b' }}]\n{disk}portals = ['b']"

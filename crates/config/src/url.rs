@@ -83,7 +83,7 @@ pub struct Url {
     pub host: String,
     /// Port; AoE has none.
     pub port: u16,
-    /// The target's name, with SRP its GUID, with AoE shelf and slot; `None`: whoever is there (discovery).
+    /// The target's name, with SRP its GUID, with AoE shelf and slot; `None`: any (discovery).
     pub target: Option<String>,
     /// Logical unit number.
     pub lun: Option<u16>,
@@ -109,8 +109,8 @@ pub struct Url {
     pub give_up_after: Option<Duration>,
 }
 
-/// Why a text is no URL: what is wrong, and how to mend it. It quotes nothing of the text, since any part of what is
-/// malformed may be a secret.
+/// Why a text is not a URL: what is wrong, and how to fix it. It quotes nothing of the text, since any part
+/// of what is malformed may be a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UrlError {
     problem: String,
@@ -127,7 +127,7 @@ impl UrlError {
         &self.problem
     }
 
-    /// How to mend it.
+    /// How to fix it.
     pub fn remedy(&self) -> &str {
         &self.remedy
     }
@@ -623,7 +623,7 @@ mod tests {
         assert_eq!(url.to_string(), "srp://host:3261/024c750000000001/7");
         assert!(!url.immediate && good("srp://h/024c750000000001/0").immediate);
         assert!(fault("srp://h/iqn.2026-11.a:b/0").contains("16 hexadecimal digits"));
-        assert!(fault("srp://h/24c750000000001/0").contains("no GUID"));
+        assert!(fault("srp://h/24c750000000001/0").contains("not the GUID"));
         assert!(fault("srp://me%a@h/024c750000000001/0").contains("no CHAP"));
         assert!(fault("srp://h/024c750000000001/0?target_user=it").contains("no CHAP"));
         assert!(fault("srp://h/024c750000000001/0?data_digest=crc32c").contains("crc=on"));
@@ -651,7 +651,7 @@ mod tests {
         assert_eq!((default.host.as_str(), default.port), ("::1", 3260));
         assert!(fault("iscsi://fe80::1/").contains("brackets"));
         assert!(fault("iscsi://[::1/").contains("not closed"));
-        assert!(fault("iscsi://[::1]x").contains("no port"));
+        assert!(fault("iscsi://[::1]x").contains("not a port"));
     }
 
     #[test]
@@ -666,17 +666,17 @@ mod tests {
     #[test]
     fn faults_say_what_to_do() {
         assert!(fault("http://h").contains("iscsi://HOST/TARGET/LUN"));
-        assert!(fault("iscsi:///iqn.2026-11.io.lunette:a/0").contains("no host"));
+        assert!(fault("iscsi:///iqn.2026-11.io.lunette:a/0").contains("the host is missing"));
         assert!(fault("iscsi://h:0/").contains("1 to 65535"));
-        assert!(fault("iscsi://h/disk/0").contains("no iSCSI name"));
-        assert!(fault("iscsi://h/iqn.2026-11.io.lunette:a/0/1").contains("no LUN"));
+        assert!(fault("iscsi://h/disk/0").contains("not an iSCSI name"));
+        assert!(fault("iscsi://h/iqn.2026-11.io.lunette:a/0/1").contains("not a LUN"));
         assert!(fault("iscsi://me@h").contains("user%secret@"));
         assert!(fault("iscsi://me%a%zz@h").contains("%25"));
         assert!(fault("iscsi://me%a@h?target_user=it").contains("target_password"));
         assert!(fault("iscsi://h?target_user=it&target_password=x").contains("our own name"));
         assert!(fault("iscsi://me%a@h?target_user=it&target_password=a").contains("same secret"));
         assert!(fault("iscsi://h?digest=crc32c").contains("header_digest"));
-        assert!(fault("iscsi://h?initiator_name=me").contains("no iSCSI name"));
+        assert!(fault("iscsi://h?initiator_name=me").contains("not an iSCSI name"));
         assert!(fault("iscsi://h?give_up_after=0").contains("1 to 3600"));
         assert!(fault("iscsi://h?data_digest=md5").contains("crc32c or none"));
     }

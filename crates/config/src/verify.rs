@@ -20,9 +20,9 @@ const PRODUCT_MAX: usize = 16;
 pub(super) struct Machine {
     /// Cores that this process may run on.
     pub(super) cores: Vec<usize>,
-    /// Tells this machine from others, the same at every start (machine-id(5)). Containers and images may have none.
+    /// Identifies this machine, the same at every start (machine-id(5)). Containers and images may have none.
     pub(super) id: Option<String>,
-    /// Tells this process from all others: no two daemons serve the same memory.
+    /// Identifies this process: no two daemons serve the same memory.
     pub(super) process: String,
     /// Relative paths start here; absolute.
     pub(super) base: PathBuf,

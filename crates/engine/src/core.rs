@@ -551,7 +551,7 @@ impl<I: Io> Core<I> {
         }
         self.tick_lanes();
         self.balance(now);
-        reactor::limited::tell();
+        reactor::limited::report();
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             self.close_all();
         }

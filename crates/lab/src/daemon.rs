@@ -22,7 +22,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the program and waits until it serves; `line` is told where it does not.
+    /// Starts the program and waits until it serves; `line` is quoted in the error if it does not.
     pub fn start(command: &mut Command, line: &str) -> Result<Daemon, String> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{line}: {error}"))?;
@@ -57,9 +57,9 @@ impl Daemon {
     /// When the daemon has printed none.
     pub fn units(&self, count: u32, scheme: &str) -> Result<Vec<String>, String> {
         // iSER is at the same address, by the same name.
-        let told = if scheme == "iser://" { "iscsi://" } else { scheme };
+        let listed_scheme = if scheme == "iser://" { "iscsi://" } else { scheme };
         let mut urls = self.banner.lines().filter_map(|line| line.trim().strip_prefix("URL "));
-        let found = urls.find_map(|url| url.strip_prefix(told)?.rsplit_once('/'));
+        let found = urls.find_map(|url| url.strip_prefix(listed_scheme)?.rsplit_once('/'));
         let (target, _) =
             found.ok_or_else(|| format!("no URL in what lunette serve printed:\n{}", self.banner))?;
         Ok((0..count).map(|lun| format!("{scheme}{target}/{lun}")).collect())

@@ -111,7 +111,7 @@ impl Place {
         self.link.as_ref().map_or(&[], |link| &link.commands)
     }
 
-    /// What holds the link back, as the kernel tells it.
+    /// What limits the link, as the kernel reports it.
     pub fn discipline(&self) -> Result<String, String> {
         let Some(link) = &self.link else { return Ok(String::new()) };
         let text = self.tools.run(&["tc", "qdisc", "show", "dev", &link.outer])?;

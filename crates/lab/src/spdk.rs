@@ -159,7 +159,7 @@ fn config(portal: SocketAddrV4, sizes: &[u64]) -> Value {
     });
     let iscsi = [
         call("iscsi_set_options", options),
-        // It waits to listen until the target is there: whoever can connect can log in.
+        // It does not listen until the target exists: once it accepts connections, a login works.
         call("iscsi_create_portal_group", json!({ "tag": 1, "portals": portals, "wait": true })),
         call("iscsi_create_initiator_group", json!({ "tag": 1, "initiators": ["ANY"], "netmasks": ["ANY"] })),
         call("iscsi_create_target_node", node),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_that_are_missing_are_told_with_their_cure() {
+    fn missing_huge_pages_are_reported_with_their_remedy() {
         let needed = memory_mib(&[1 << 30]);
         assert_eq!(needed, 4400);
         assert_eq!(huge_pages(&meminfo(2300, 2200), MOUNTS, needed), Ok(()));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn its_last_words_are_told() {
+    fn its_last_output_is_reported() {
         let fault = start("echo 'EAL: no memory' >&2; exit 1").err().unwrap_or_default();
         assert!(fault.contains("does not serve") && fault.contains("EAL: no memory"), "{fault}");
         let mut spdk = start(

@@ -22,7 +22,7 @@ pub struct Tgt {
     child: Child,
     words: Option<JoinHandle<String>>,
     portal: SocketAddrV4,
-    /// The control socket, as tgtd and tgtadm are told it; they add a number.
+    /// The control socket's name, as passed to tgtd and tgtadm, which append a number.
     socket: String,
     /// Holds it.
     _directory: Directory,
@@ -31,7 +31,7 @@ pub struct Tgt {
 }
 
 impl Tgt {
-    /// Its version, as `tgtd` tells it.
+    /// Its version, as `tgtd` reports it.
     pub fn version(tools: &Tools) -> Result<String, String> {
         tools.run(&["tgtd", "--version"])
     }
@@ -177,7 +177,7 @@ impl Drop for Tgt {
     }
 }
 
-/// A peer must be told one.
+/// tgtd must be given one.
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn its_last_words_are_told() {
+    fn its_last_output_is_reported() {
         let fault = start(&[Some("/nothing/there".into())]).err().unwrap_or_default();
         assert!(fault.contains("Could not open /nothing/there"), "{fault}");
         let fault = start(&[Some("/a,b".into())]).err().unwrap_or_default();

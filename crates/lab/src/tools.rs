@@ -78,12 +78,12 @@ impl Packages {
     /// Makes sure that programs of a package are there.
     pub fn need(&mut self, package: &str, programs: &[&str]) -> Result<(), String> {
         let Some(missing) = programs.iter().find(|program| !self.tools.has(program)) else { return Ok(()) };
-        let cure = format!("install the Debian package {package} (as root: apt-get install {package})");
+        let remedy = format!("install the Debian package {package} (as root: apt-get install {package})");
         if !geteuid().is_root() || !self.tools.has("apt-get") {
-            return Err(format!("{missing} is not there; {cure}"));
+            return Err(format!("{missing} is not there; {remedy}"));
         }
         let fault =
-            |error| format!("{missing} is not there, and {package} cannot be fetched ({error}); {cure}");
+            |error| format!("{missing} is not there, and {package} cannot be fetched ({error}); {remedy}");
         self.unpack(package).map_err(fault)
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn a_package_that_cannot_be_had_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let mut packages = Packages::new(directory.path());
-        // Without apt-get, whoever asks.
+        // Without apt-get, for every caller.
         packages.tools.places = vec![directory.path().into()];
         let fault = packages.need("tgt", &["tgtd"]).unwrap_err();
         assert_eq!(fault, "tgtd is not there; install the Debian package tgt (as root: apt-get install tgt)");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_fails_is_told_with_its_words() {
+    fn a_command_that_fails_is_reported_with_its_output() {
         let tools = Tools::here();
         assert_eq!(tools.run(&["printf", "a b\n"]).unwrap(), "a b");
         let fault = tools.run(&["cat", "/nothing/there"]).unwrap_err();

@@ -90,7 +90,7 @@ impl Vblade {
         self.child.id()
     }
 
-    /// Ends it, which it must not have done by itself. There is no other way than to kill it.
+    /// Kills it, which is the only way to end it; it must not have exited before.
     pub fn stop(&mut self) -> Result<(), String> {
         match self.child.try_wait() {
             Ok(None) => self.child.kill().and_then(|()| self.child.wait()).map(drop),
@@ -117,7 +117,7 @@ mod tests {
 
     /// Needs root, as making a network namespace does.
     #[test]
-    fn it_serves_behind_a_link_and_its_last_words_are_told() {
+    fn it_serves_behind_a_link_and_its_last_output_is_reported() {
         let place = Place::new(&Tools::here(), Some(Link::Plain)).unwrap_or_else(|error| panic!("{error}"));
         let (outside, inside) = place.devices().unwrap();
         let [_, address] = &*addresses(&place, 2).unwrap() else { panic!("two") };

@@ -4,7 +4,7 @@
 //! The driver's loop, for each machine:
 //!
 //! 1. keep as many receives posted as [`MessageMachine::receives`] says, of buffers that the driver owns, or tell the
-//!    machine that there are fewer ([`MessageMachine::make_do`]);
+//!    machine that there are fewer ([`MessageMachine::accept_fewer_receives`]);
 //! 2. tell what completed: [`MessageMachine::received`], [`MessageMachine::finished`];
 //! 3. hand every event of [`MessageMachine::poll`] to the layer above;
 //! 4. let the machine post what it owes: [`MessageMachine::post`];
@@ -140,7 +140,7 @@ pub trait MessageMachine {
     /// There is memory for so many receives only, those of messages with the machine among them: from now on no more may
     /// be promised than these, until this is called with more of them. Returns the answer to the request for the
     /// connection as it is now, if none was given yet; a rejection says that the machine cannot work with so few.
-    fn make_do(&mut self, receives: u16) -> Answer {
+    fn accept_fewer_receives(&mut self, receives: u16) -> Answer {
         let _ = receives;
         Answer::Reject(Vec::new())
     }

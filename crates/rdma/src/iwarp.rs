@@ -266,7 +266,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
 
     /// Whether the machine makes do with the receives that there are.
     fn is_content(&mut self) -> bool {
-        let answer = self.machine.make_do(self.receives.made());
+        let answer = self.machine.accept_fewer_receives(self.receives.made());
         let is_content = matches!(answer, Answer::Accept(_));
         if let Phase::Answering(last) = &mut self.phase {
             *last = answer;

@@ -9,31 +9,31 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Limit {
     burst: u64,
-    tell: fn(u64),
+    report: fn(u64),
     known: Once,
     /// The window in which a line passed or was left out last.
     window: AtomicU64,
     /// The window up to which lines that passed have used up the rate.
     used_up_to: AtomicU64,
-    left_out: AtomicU64,
+    suppressed: AtomicU64,
 }
 
 /// Limits that have been asked, one for each place of [`limited!`](crate::limited!).
 static LIMITS: Mutex<Vec<&Limit>> = Mutex::new(Vec::new());
-/// Whether a limit has left out lines that were not told yet.
+/// Whether a limit has suppressed lines that were not reported yet.
 static IS_OWED: AtomicBool = AtomicBool::new(false);
 
 impl Limit {
     /// Length of a window.
     pub const WINDOW: Duration = Duration::from_secs(1);
 
-    /// A limit of `burst` lines at once; `tell` says how many were left out in a window that is over.
-    pub const fn new(burst: u64, tell: fn(u64)) -> Self {
-        let (window, used_up_to, left_out) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Limit { burst, tell, known: Once::new(), window, used_up_to, left_out }
+    /// A limit of `burst` lines at once; `report` gets the number suppressed in a window that has ended.
+    pub const fn new(burst: u64, report: fn(u64)) -> Self {
+        let (window, used_up_to, suppressed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Limit { burst, report, known: Once::new(), window, used_up_to, suppressed }
     }
 
-    /// Whether one more line may pass now.
+    /// Whether one more line may be logged now.
     pub fn passes(&'static self) -> bool {
         self.known.call_once(|| limits().push(self));
         let passes = self.passes_in(window());
@@ -50,30 +50,31 @@ impl Limit {
             (used.saturating_sub(window) <= self.burst).then_some(used)
         });
         if used.is_err() {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
         used.is_ok()
     }
 
-    /// Tells what the last window left out, if this is another one. Whether this one owes nothing yet.
+    /// Reports what the last window suppressed, if this is another one. Returns whether this one owes no
+    /// report yet.
     fn turn(&self, window: u64) -> bool {
         if self.window.swap(window, Ordering::Relaxed) != window {
-            let left_out = self.left_out.swap(0, Ordering::Relaxed);
-            if left_out > 0 {
-                (self.tell)(left_out);
+            let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
+            if suppressed > 0 {
+                (self.report)(suppressed);
             }
         }
-        self.left_out.load(Ordering::Relaxed) == 0
+        self.suppressed.load(Ordering::Relaxed) == 0
     }
 }
 
-/// Whether lines were left out that [`tell`] has not told yet.
+/// Whether lines were suppressed that [`report`] has not reported yet.
 pub fn is_owed() -> bool {
     IS_OWED.load(Ordering::Relaxed)
 }
 
-/// Tells what was left out in windows that are over.
-pub fn tell() {
+/// Reports what was suppressed in windows that have ended.
+pub fn report() {
     if IS_OWED.swap(false, Ordering::Relaxed) {
         let window = window();
         // Each of them, whatever the first says.
@@ -94,16 +95,16 @@ fn window() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_secs() / Limit::WINDOW.as_secs() + 1
 }
 
-/// `limited!(what, level, format...)`: a log line that passes ten times at once from this place, or as often as
-/// `limited!(what, 200 at once, level, format...)` says, and then once a second. `what` names such lines when some were left
-/// out.
+/// `limited!(what, level, format...)`: a log line that passes ten times at once from this place, or as often
+/// as `limited!(what, 200 at once, level, format...)` says, and then once a second. `what` names such lines
+/// when some were suppressed.
 #[macro_export]
 macro_rules! limited {
     ($what:literal, $burst:literal at once, $level:expr, $($message:tt)+) => {{
-        static LIMIT: $crate::limited::Limit = $crate::limited::Limit::new($burst, |left_out| {
-            tracing::event!($level, left_out, "log lines were left out: {}", $what);
+        static LIMIT: $crate::limited::Limit = $crate::limited::Limit::new($burst, |suppressed| {
+            tracing::event!($level, suppressed, "log lines were suppressed: {}", $what);
         });
-        // A line that nobody hears owes no count.
+        // A line that no subscriber takes is not counted.
         if tracing::enabled!($level) && LIMIT.passes() {
             tracing::event!($level, $($message)+);
         }
@@ -118,24 +119,24 @@ mod tests {
     use super::*;
 
     thread_local! {
-        static TOLD: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(Vec::new()) };
+        static REPORTED: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(Vec::new()) };
     }
 
-    fn told() -> Vec<u64> {
-        TOLD.take()
+    fn reported() -> Vec<u64> {
+        REPORTED.take()
     }
 
     fn limit() -> Limit {
-        Limit::new(10, |left_out| TOLD.with_borrow_mut(|told| told.push(left_out)))
+        Limit::new(10, |suppressed| REPORTED.with_borrow_mut(|counts| counts.push(suppressed)))
     }
 
     #[test]
     fn a_burst_passes_and_the_rest_is_counted() {
         let limit = limit();
         assert_eq!((0..25).filter(|_| limit.passes_in(7)).count(), 10);
-        assert_eq!(told(), []);
+        assert_eq!(reported(), []);
         assert!(limit.passes_in(8) && !limit.passes_in(8));
-        assert_eq!(told(), [15]);
+        assert_eq!(reported(), [15]);
     }
 
     #[test]
@@ -146,17 +147,17 @@ mod tests {
         // After a pause it is as at the beginning.
         assert_eq!((0..25).filter(|_| limit.passes_in(1009)).count(), 9);
         assert_eq!((0..25).filter(|_| limit.passes_in(2000)).count(), 10);
-        assert_eq!(told().iter().sum::<u64>(), 1000 * 100 - 1009 + 16);
+        assert_eq!(reported().iter().sum::<u64>(), 1000 * 100 - 1009 + 16);
     }
 
     #[test]
-    fn what_was_left_out_is_told_though_nothing_follows() {
+    fn what_was_left_out_is_reported_though_nothing_follows() {
         let limit = limit();
         assert_eq!((0..12).filter(|_| limit.passes_in(1)).count(), 10);
         assert!(!limit.turn(1), "its window is not over");
         assert!(limit.turn(2));
-        assert_eq!(told(), [2]);
+        assert_eq!(reported(), [2]);
         assert!(limit.turn(3));
-        assert_eq!(told(), []);
+        assert_eq!(reported(), []);
     }
 }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 /// Starts targets and measures them. The real one is [`crate::LiveBed`]; tests make results up.
 pub trait Bed {
-    /// Looks whether all rows can be run, installs what they need, and tells what a reader must know of it.
+    /// Checks that all rows can run, installs what they need, and returns what a reader must know about that.
     ///
     /// # Errors
-    /// All that stands in the way, each with its cure.
+    /// Everything that prevents it, each with its fix.
     fn prepare(&mut self, rows: &[Row]) -> Result<Vec<Fact>, Vec<String>>;
 
     /// Starts what the row measures, runs the job on it, and ends it. `observe` is shown each sample.

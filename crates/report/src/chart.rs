@@ -72,7 +72,7 @@ pub(super) struct Series {
 
 /// A chart with places on the x axis and figures on the y axis.
 pub(super) struct Frame<'a> {
-    /// For those who hear the page.
+    /// For screen readers.
     pub(super) title: &'a str,
     pub(super) x_title: &'a str,
     pub(super) x_labels: &'a [String],

@@ -4,7 +4,7 @@ use super::bed::Fact;
 use std::fs;
 use std::time::SystemTime;
 
-/// The machine, as the kernel tells it.
+/// The machine, as the kernel describes it.
 pub(super) fn machine() -> Vec<Fact> {
     let cpuinfo = text("/proc/cpuinfo");
     let processor = line(&cpuinfo, "model name").or_else(|| line(&cpuinfo, "Model")).unwrap_or_default();
@@ -55,7 +55,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_machine_is_told() {
+    fn the_machine_is_described() {
         let facts = machine();
         for name in ["Lunette", "Kernel", "CPU", "Cores", "Memory"] {
             let fact = facts.iter().find(|fact| fact.name == name);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_told_in_utc() {
+    fn times_are_shown_in_utc() {
         assert_eq!(now(SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_248_000)), "2026-11-21T08:00:00Z");
     }
 }

@@ -462,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_tells_all_that_is_not_the_default() {
+    fn a_command_shows_all_that_is_not_the_default() {
         let base = Job { rw: Rw::RandWrite, ..Job::default() };
         let job = Job { digests: (true, true), immediate_data: false, cores: vec![1], ..base };
         let url = "iscsi://127.0.0.1:4000/iqn.2026-11.io.lunette:disk/0";

@@ -163,7 +163,7 @@ impl Axis {
 }
 
 impl Row {
-    /// All that tells it from others, in one line.
+    /// Everything that distinguishes it from others, in one line.
     pub fn label(&self) -> String {
         let said = Axis::ALL.iter().filter(|axis| !axis.is_usual(self));
         let phrases: Vec<String> = said.map(|axis| axis.phrase(self)).collect();

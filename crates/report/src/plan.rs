@@ -1,11 +1,11 @@
 //! A plan: what a report measures, as a matrix written in TOML.
 
 mod builtin;
+mod keywords;
 mod read;
-mod words;
 
 pub use builtin::{BUILTIN, Builtin, builtin};
-pub(crate) use words::{show_poll, show_size};
+pub(crate) use keywords::{show_poll, show_size};
 
 use bench::job::Poll;
 use config::Problems;
@@ -181,7 +181,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// What it is, for a reader who does not know fio's words.
+    /// A description, for readers who do not know fio's names.
     pub fn phrase(self) -> &'static str {
         match self {
             Direction::Read => "read",
@@ -205,7 +205,7 @@ impl Plan {
     /// Reads a plan; `file` is only named in what is wrong.
     ///
     /// # Errors
-    /// All faults, each with its place and its cure.
+    /// All errors, each with its location and its fix.
     pub fn from_toml(text: &str, file: &Path) -> Result<Plan, Problems> {
         read::read(text, file)
     }

@@ -24,11 +24,11 @@ pub struct Record {
     pub at: String,
     /// How targets were started, and how to measure the same again.
     pub commands: Vec<String>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {

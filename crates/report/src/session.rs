@@ -39,7 +39,7 @@ pub struct Position {
     pub total: usize,
     /// The repetition in progress, from 1.
     pub repetition: u32,
-    /// What is left, as far as can be told.
+    /// An estimate of the time left.
     pub left: Duration,
 }
 
@@ -69,7 +69,7 @@ pub struct Done {
 /// Makes a report, or goes on with it.
 ///
 /// # Errors
-/// What stands in the way, each with its cure. A run that fails stands in the report instead.
+/// What prevents the session, each with its fix. A run that fails is listed in the report instead.
 pub fn make(
     plan: &Plan,
     request: &Request,
@@ -208,7 +208,7 @@ fn keep_header(
     Ok(header)
 }
 
-/// Tells plans apart: what is measured counts, not how the file is laid out.
+/// Identifies a plan by what it measures, not by how the file is laid out.
 fn digest(plan: &Plan) -> String {
     let bytes = Sha256::digest(format!("{plan:?}"));
     bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect()

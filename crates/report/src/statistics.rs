@@ -11,7 +11,7 @@ pub struct Summary {
     pub median: f64,
     /// Standard deviation of the sample; 0 for one.
     pub deviation: f64,
-    /// Half the width of the 95 % confidence interval of the mean (Student's t); `None`: one repetition tells
+    /// Half the width of the 95 % confidence interval of the mean (Student's t); `None`: one repetition says
     /// nothing of it.
     pub confidence: Option<f64>,
     /// The smallest.

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn hello_is_told_apart() {
+    fn hello_is_recognized() {
         // MaxVer and MinVer 10, iSER-IRD 4.
         let hello: Header = decoded(&[&[0x20, 0xaa, 0, 4][..], &[0; 24]].concat());
         assert_eq!(hello.opcode(), Opcode::HELLO);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_tells_what_is_missing() {
+    fn private_data_reports_what_is_missing() {
         let linux: PrivateData = decoded(&[0x80, 0, 0, 0]);
         assert_eq!(linux.flags, PrivateData::NO_ZERO_BASED);
         let neither: PrivateData = decoded(&[0xc0, 0, 0, 0]);

@@ -34,7 +34,7 @@ pub(super) fn marks(results: &Results) -> Vec<Mark> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judge::Judged;
+    use super::super::evaluation::Evaluated;
     use super::super::marks::tests::results;
     use super::*;
 
@@ -46,22 +46,22 @@ mod tests {
         assert_eq!(marks.len(), 2 * 2 * (2 * 2 + 3));
         for mark in marks {
             let (point, name) = (mark.ours.clone(), mark.name.clone());
-            assert_eq!(Judged::new(mark, &results).ratio(), Some(1.0), "{point:?} against {name}");
+            assert_eq!(Evaluated::new(mark, &results).ratio(), Some(1.0), "{point:?} against {name}");
         }
     }
 
     #[test]
     fn less_cpu_is_better() {
         let (_, results) = results(PLAN);
-        let mut judged: Vec<Judged> =
-            marks(&results).into_iter().map(|mark| Judged::new(mark, &results)).collect();
-        for judged in &mut judged {
-            let (ours, _) = judged.figures.as_mut().expect("figures");
+        let mut evaluated: Vec<Evaluated> =
+            marks(&results).into_iter().map(|mark| Evaluated::new(mark, &results)).collect();
+        for evaluated in &mut evaluated {
+            let (ours, _) = evaluated.figures.as_mut().expect("figures");
             (ours.target_cpu, ours.initiator_cpu) = (Some(2.0), Some(0.5));
         }
-        for judged in judged {
-            let is_reached = judged.mark.figure != Figure::TargetCpu;
-            assert_eq!(judged.is_reached(), is_reached, "{}", judged.mark.name);
+        for evaluated in evaluated {
+            let is_reached = evaluated.mark.figure != Figure::TargetCpu;
+            assert_eq!(evaluated.is_reached(), is_reached, "{}", evaluated.mark.name);
         }
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn measure(figures: &mut Figures) -> Result {
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
         print!("{text}");
-        // Such a program fails when its limit is exceeded; that is for us to tell.
+        // Such a program fails when its limit is exceeded; we report that.
         let figure = figure_after(limit.words, &text)
             .ok_or_else(|| format!("`{line}` printed no figure: {}", output.status))?;
         figures.insert(limit.name.into(), figure);

@@ -143,7 +143,7 @@ pub(super) fn against(ours: &Side, name: &str, against: Vec<Side>, at_least: f64
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::judge::Judged;
+    use super::super::evaluation::Evaluated;
     use super::super::plan::{CORES_MIN, plan};
     use super::*;
     use report::{Axis, Plan, rows};
@@ -185,8 +185,8 @@ pub(super) mod tests {
             }
             for mark in marks {
                 let (point, name) = (mark.ours.clone(), mark.name.clone());
-                let judged = Judged::new(mark, &results);
-                assert!(judged.figures.is_some(), "{point:?} against {name}");
+                let evaluated = Evaluated::new(mark, &results);
+                assert!(evaluated.figures.is_some(), "{point:?} against {name}");
             }
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 /// What is measured on every machine.
 pub(super) const PLAN: &str = include_str!("../../performance.toml");
-/// Fewer cannot tell whether twice the cores do twice the work: each connection takes one on both sides.
+/// Fewer cannot show whether twice the cores do twice the work: each connection takes one on both sides.
 pub(super) const CORES_MIN: usize = 4;
 
 /// The plan for a machine with so many cores.

@@ -4,7 +4,7 @@ use crate::command::Result;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// When the data of writes goes, unless it is told.
+/// When the data of writes is sent, unless specified.
 pub(super) const USUAL: &str = "with the command";
 
 /// A row of the report: a target at a point.

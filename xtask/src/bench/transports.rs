@@ -41,7 +41,7 @@ pub(super) fn marks(results: &Results) -> Vec<Mark> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judge::Judged;
+    use super::super::evaluation::Evaluated;
     use super::super::marks::tests::results;
     use super::*;
 
@@ -54,9 +54,9 @@ mod tests {
         }
         for mark in marks {
             let (point, name, at_least) = (mark.ours.clone(), mark.name.clone(), mark.at_least);
-            let judged = Judged::new(mark, &results);
-            assert_eq!(judged.ratio(), Some(1.0), "{point:?} against {name}");
-            assert_eq!(judged.is_reached(), at_least <= 1.0, "{point:?}");
+            let evaluated = Evaluated::new(mark, &results);
+            assert_eq!(evaluated.ratio(), Some(1.0), "{point:?} against {name}");
+            assert_eq!(evaluated.is_reached(), at_least <= 1.0, "{point:?}");
         }
     }
 

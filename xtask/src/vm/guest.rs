@@ -130,7 +130,7 @@ impl Guest {
             "-no-reboot",
         ]);
         emulator.arg("-kernel").arg(rig::vmlinux()).arg("-initrd").arg(initrd);
-        // Only a panic goes to the console by itself: anything else could fall into the midst of a line.
+        // Only a panic is printed to the console: anything else could fall into the midst of a line.
         emulator.args(["-append", "console=ttyS0 loglevel=1 panic=-1 mitigations=off random.trust_cpu=on"]);
         let mut tap = "tap,id=net0,ifname=tap0,script=no,downscript=no,vhost=off".to_owned();
         if let Some(file) = capture {

@@ -60,7 +60,7 @@ pub(super) fn ensure() -> Result {
     fs::write(&stamp, recipe(&packages)).map_err(fault)
 }
 
-/// All that decides what comes of it.
+/// Everything that the result depends on.
 fn recipe(packages: &Packages) -> String {
     packages.files().join("\n") + "\n" + &root::recipe()
 }

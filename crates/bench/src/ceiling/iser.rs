@@ -54,8 +54,8 @@ struct Mover<'a, 'b, 'c> {
 impl Iser {
     /// A connection that is asked for with this private data, and that of the answer.
     pub(super) fn accept(ends: Ends, private_data: &[u8]) -> (Iser, Vec<u8>) {
-        let told = PrivateData::view(private_data);
-        let invalidates = told.is_some_and(|data| data.flags & PrivateData::NO_INVALIDATE == 0);
+        let announced = PrivateData::view(private_data);
+        let invalidates = announced.is_some_and(|data| data.flags & PrivateData::NO_INVALIDATE == 0);
         let cannot = if invalidates { 0 } else { PrivateData::NO_INVALIDATE };
         let answer = PrivateData { flags: PrivateData::NO_ZERO_BASED | cannot, reserved: [0; 3] };
         let iser = Iser { session: Session::new(ends, true), invalidates, writes: Vec::new() };

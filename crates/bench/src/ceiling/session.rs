@@ -171,7 +171,7 @@ impl Session {
             return self.begin_write(pdu, received, mover);
         }
         if let Some((answer, allocated)) = unit::answer(&pdu.cdb, self.blocks) {
-            return self.tell(pdu, answer.data(allocated.min(bytes(expected))), mover);
+            return self.answer_data(pdu, answer.data(allocated.min(bytes(expected))), mover);
         }
         if pdu.reads() && expected > 0 {
             return self.data_in(pdu, expected, mover);
@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// An answer of the unit's own, less than was expected perhaps.
-    fn tell(&mut self, pdu: &ScsiCommand, data: &[u8], mover: &mut impl Datamover) -> io::Result<()> {
+    fn answer_data(&mut self, pdu: &ScsiCommand, data: &[u8], mover: &mut impl Datamover) -> io::Result<()> {
         let len = length(data);
         let residual = pdu.expected_data_transfer_length.get().saturating_sub(len.get());
         if data.is_empty() {

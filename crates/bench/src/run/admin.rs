@@ -138,14 +138,14 @@ fn ask(mut stream: impl Patient, until: Instant) -> io::Result<Vec<u8>> {
 
 /// Takes apart a whole answer, whose body reaches to its end (RFC 9112 section 6.3).
 fn read_answer(answer: &[u8]) -> Result<Snapshot, String> {
-    let stranger = || "this is no admin interface of Lunette".to_string();
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(stranger)?;
-    let head = std::str::from_utf8(&answer[..end]).map_err(|_| stranger())?;
+    let not_ours = || "this is no admin interface of Lunette".to_string();
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(not_ours)?;
+    let head = std::str::from_utf8(&answer[..end]).map_err(|_| not_ours())?;
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     match (words.next(), words.next()) {
         (Some("HTTP/1.1"), Some("200")) => {}
         (Some("HTTP/1.1"), Some(status)) => return Err(format!("it answers with status {status}")),
-        _ => return Err(stranger()),
+        _ => return Err(not_ours()),
     }
     serde_json::from_slice(&answer[end + 4..])
         .map_err(|error| format!("its answer is not understood: {error}"))

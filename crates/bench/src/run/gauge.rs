@@ -14,7 +14,7 @@ pub(super) struct Gauge {
 /// Whether a reading's threads are needed: many cost more than their sum.
 #[derive(Clone, Copy)]
 pub(super) enum Threads {
-    Told,
+    Reported,
     Left,
 }
 
@@ -38,7 +38,7 @@ impl Gauge {
         let read = match self.source.as_ref().filter(|_| self.lost.is_none())? {
             CpuSource::Process(pid) => {
                 let threads = || match with {
-                    Threads::Told => cpu::threads(*pid),
+                    Threads::Reported => cpu::threads(*pid),
                     Threads::Left => Vec::new(),
                 };
                 let read = cpu::process(*pid).map(|times| Reading { times, threads: threads() });
@@ -72,7 +72,7 @@ impl Gauge {
 impl Reading {
     /// What the next reading between the first and the last may tell without becoming a load itself.
     pub(super) fn cheap(&self) -> Threads {
-        if self.threads.len() <= THREADS_SAMPLED { Threads::Told } else { Threads::Left }
+        if self.threads.len() <= THREADS_SAMPLED { Threads::Reported } else { Threads::Left }
     }
 
     /// The threads that there are now, with what they have used since an earlier reading.
@@ -93,7 +93,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_threads_used_is_told_until_the_target_is_another() {
+    fn thread_times_are_reported_until_the_target_is_replaced() {
         let mut first = cpu::snapshot(Duration::from_secs(1));
         // Sums that are exact.
         first.times.user = 1.0;
@@ -101,15 +101,15 @@ mod tests {
         let mut second = Snapshot { uptime_seconds: 2.0, ..first.clone() };
         second.times.user += 0.5;
         second.threads[0].times.user += 0.5;
-        let anew = Snapshot { uptime_seconds: 0.5, ..second.clone() };
-        let (_folder, client) = answering([&first, &second, &anew].map(answer).into());
+        let restarted = Snapshot { uptime_seconds: 0.5, ..second.clone() };
+        let (_folder, client) = answering([&first, &second, &restarted].map(answer).into());
         let mut gauge = Gauge::new(Some(CpuSource::Admin(client)));
-        let before = gauge.read(Threads::Told).unwrap();
-        let after = gauge.read(Threads::Told).unwrap();
+        let before = gauge.read(Threads::Reported).unwrap();
+        let after = gauge.read(Threads::Reported).unwrap();
         assert_eq!(after.times.since(before.times).sum(), 0.5);
         let threads = after.threads_since(&before);
         assert_eq!((threads[0].1.sum(), threads[0].0.id), (0.5, first.threads[0].id));
-        assert!(gauge.read(Threads::Told).is_none());
+        assert!(gauge.read(Threads::Reported).is_none());
         assert_eq!(gauge.lost().as_deref(), Some("it was started anew while it was measured"));
     }
 

@@ -63,7 +63,7 @@ impl<'a> Sampler<'a> {
         link: Option<Link>,
         bs: u32,
     ) -> Sampler<'a> {
-        let last = Moment::now(shared, &ids, gauge.read(Threads::Told));
+        let last = Moment::now(shared, &ids, gauge.read(Threads::Reported));
         let threads = last.target.as_ref().map_or(Threads::Left, Reading::cheap);
         Sampler {
             shared,
@@ -83,12 +83,12 @@ impl<'a> Sampler<'a> {
 
     /// Measuring begins.
     pub(super) fn begin(&mut self) {
-        self.first = Some(Moment::now(self.shared, &self.ids, self.gauge.read(Threads::Told)));
+        self.first = Some(Moment::now(self.shared, &self.ids, self.gauge.read(Threads::Reported)));
     }
 
     /// Measuring ends.
     pub(super) fn end(&mut self) {
-        let now = Moment::now(self.shared, &self.ids, self.gauge.read(Threads::Told));
+        let now = Moment::now(self.shared, &self.ids, self.gauge.read(Threads::Reported));
         let Some(first) = &self.first else { return };
         let target = now.target.as_ref().zip(first.target.as_ref());
         self.measured = Some(Measured {
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_is_told_with_the_side_whose_threads_were_on_it() {
+    fn a_core_is_reported_with_the_side_whose_threads_were_on_it() {
         let thread = |id, core, user| Thread {
             id,
             name: String::new(),

@@ -193,7 +193,7 @@ fn a_ramp_is_shown_and_not_counted() {
 }
 
 #[test]
-fn a_run_that_is_stopped_tells_what_it_has() {
+fn a_run_that_is_stopped_reports_what_it_has() {
     let watch = Watch::default();
     let stop = watch.stop.clone();
     let job = Job { runtime: HOUR, verify: true, rw: Rw::RandWrite, ..short() };

@@ -19,32 +19,32 @@ pub(crate) enum Fate {
     Says(Outcome),
 }
 
-type Judge = dyn Fn(Op) -> Fate + Send + Sync;
+type Decide = dyn Fn(Op) -> Fate + Send + Sync;
 type Batch = dyn Fn(usize) + Send + Sync;
 
-/// Another store with a judge of each operation before it.
+/// Another store with a decide of each operation before it.
 struct Bent {
     inner: Arc<dyn Backend<Uring>>,
-    judge: Box<Judge>,
+    decide: Box<Decide>,
     /// Told how many operations each turn of a lane had; then they finish only when that turn ends.
     batch: Option<Box<Batch>>,
 }
 
-/// A store whose operations go through `judge`.
+/// A store whose operations go through `decide`.
 pub(crate) fn bent(
     inner: Arc<dyn Backend<Uring>>,
-    judge: impl Fn(Op) -> Fate + Send + Sync + 'static,
+    decide: impl Fn(Op) -> Fate + Send + Sync + 'static,
 ) -> Arc<dyn Backend<Uring>> {
-    Arc::new(Bent { inner, judge: Box::new(judge), batch: None })
+    Arc::new(Bent { inner, decide: Box::new(decide), batch: None })
 }
 
 /// As [`bent`]; operations finish at the end of their turn, and `batch` is told how many there were.
 pub(crate) fn bent_in_batches(
     inner: Arc<dyn Backend<Uring>>,
-    judge: impl Fn(Op) -> Fate + Send + Sync + 'static,
+    decide: impl Fn(Op) -> Fate + Send + Sync + 'static,
     batch: impl Fn(usize) + Send + Sync + 'static,
 ) -> Arc<dyn Backend<Uring>> {
-    Arc::new(Bent { inner, judge: Box::new(judge), batch: Some(Box::new(batch)) })
+    Arc::new(Bent { inner, decide: Box::new(decide), batch: Some(Box::new(batch)) })
 }
 
 impl Store for Bent {
@@ -80,7 +80,7 @@ impl Lane<Uring> for BentLane {
     }
 
     fn submit(&mut self, io: &mut Uring, id: OpId, op: &Op) -> Submitted {
-        let submitted = match (self.store.judge)(*op) {
+        let submitted = match (self.store.decide)(*op) {
             Fate::Does(op) => self.inner.submit(io, id, &op),
             Fate::Says(outcome) => Submitted::Done(outcome),
         };

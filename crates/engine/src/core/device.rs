@@ -29,7 +29,7 @@ impl<I: Io> Core<I> {
         let Some(listener) = &shared.rdma_listeners[portal] else { return };
         let address = shared.config.portals[portal].listen;
         loop {
-            match listener.hear() {
+            match listener.next_arrival() {
                 Arrival::Asked(incoming) if self.stopping.is_some() => incoming.reject(),
                 Arrival::Asked(incoming) => {
                     let core = self.place_new(portal);

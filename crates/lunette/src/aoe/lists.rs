@@ -161,7 +161,7 @@ mod tests {
     fn addresses_have_names() {
         assert_eq!("ours".parse(), Ok(Name::Ours));
         assert_eq!("02:00:00:00:00:01".parse(), Ok(Name::Mac(ONE)));
-        for (wrong, words) in [("02:00", "Ethernet address"), ("ff:ff:ff:ff:ff:ff", "of many")] {
+        for (wrong, words) in [("02:00", "Ethernet address"), ("ff:ff:ff:ff:ff:ff", "multicast")] {
             assert!(wrong.parse::<Name>().unwrap_err().contains(words), "{wrong}");
         }
     }

@@ -213,7 +213,7 @@ fn wrong_input_is_named_with_its_cure() {
         (&["config", URL, "--set", r"\q"], r"\xHH"),
         (&["config", URL, "--set", &long], "config strings have 1024 at most"),
         (&["mask", URL, "--add", "02:00"], "not an Ethernet address"),
-        (&["mask", URL, "--add", "ff:ff:ff:ff:ff:ff"], "an address of many"),
+        (&["mask", URL, "--add", "ff:ff:ff:ff:ff:ff"], "a multicast address"),
         (&["reserve", URL, "--force"], "--force needs --set MAC,... or --release"),
         (&["reserve", URL, "--release", "--set", "ours"], "cannot be used with"),
         (&["feature", URL, "turbo", "on"], "possible values: write-cache, look-ahead, smart"),

@@ -194,7 +194,7 @@ fn refusals_that_leave_a_session_open_are_logged_at_a_limited_rate() {
     let left_out = |log: &str| -> usize {
         let counts = log
             .lines()
-            .filter_map(|line| line.split_once("refusals of sessions left_out=")?.1.parse::<usize>().ok());
+            .filter_map(|line| line.split_once("refusals of sessions suppressed=")?.1.parse::<usize>().ok());
         counts.sum::<usize>()
     };
     let is_told =

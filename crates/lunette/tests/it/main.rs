@@ -13,6 +13,7 @@ mod ceiling;
 mod chain;
 mod cli;
 mod command;
+mod copy_and_inquiry;
 mod device;
 mod durability;
 mod hostile;
@@ -31,4 +32,3 @@ mod report;
 mod room;
 #[path = "../support/mod.rs"]
 mod support;
-mod words;

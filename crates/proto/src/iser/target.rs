@@ -180,7 +180,7 @@ impl MessageMachine for Target {
         super::receives(self.messages(), held)
     }
 
-    fn make_do(&mut self, receives: u16) -> Answer {
+    fn accept_fewer_receives(&mut self, receives: u16) -> Answer {
         let fitting = self.fitting(receives);
         self.layer.session.set_depth(self.layer.config.queue_depth.min(fitting).max(1).into());
         match fitting {

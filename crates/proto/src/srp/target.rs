@@ -347,7 +347,7 @@ impl MessageMachine for Target {
         }
     }
 
-    fn make_do(&mut self, receives: u16) -> Answer {
+    fn accept_fewer_receives(&mut self, receives: u16) -> Answer {
         self.receives_max = receives;
         self.grant()
     }

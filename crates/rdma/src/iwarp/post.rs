@@ -22,7 +22,7 @@ pub(super) struct Posting<'a, P> {
 }
 
 impl<P: Provider> Posting<'_, P> {
-    fn judge<T>(&mut self, result: Result<T, Refused>) -> Result<T, Full> {
+    fn note_refusal<T>(&mut self, result: Result<T, Refused>) -> Result<T, Full> {
         result.map_err(|refused| {
             match refused {
                 // In another state the connection is over soon.
@@ -65,14 +65,14 @@ impl<P: Provider> Post for Posting<'_, P> {
         let (head, rest) = header.split_at(self.pair.copied(header, &payload));
         if rest.is_empty() {
             let sent = self.pair.send(work.0, head, payload, solicited, invalidate, self.arena);
-            self.judge(sent)?;
+            self.note_refusal(sent)?;
             self.staging.posted(None);
             return Ok(());
         }
         let buffer = self.stage(rest, &payload).ok_or(Full)?;
         let staged = buffer.slice(0, rest.len() as u32 + payload.len());
         let sent = self.pair.send(work.0, head, staged, solicited, invalidate, self.arena);
-        let sent = self.judge(sent);
+        let sent = self.note_refusal(sent);
         match sent {
             Ok(()) => self.staging.posted(Some(buffer)),
             Err(Full) => self.staging.keep(buffer, self.arena),
@@ -82,12 +82,12 @@ impl<P: Provider> Post for Posting<'_, P> {
 
     fn write(&mut self, work: WorkId, from: Places, to: Advertised) -> Result<(), Full> {
         let posted = self.pair.write(work.0, from, to.stag, to.offset, self.arena);
-        self.judge(posted)
+        self.note_refusal(posted)
     }
 
     fn read(&mut self, work: WorkId, into: Places, from: Advertised) -> Result<(), Full> {
         let posted = self.pair.read(work.0, into, from.stag, from.offset, self.arena);
-        self.judge(posted)
+        self.note_refusal(posted)
     }
 
     fn advertise(&mut self, places: Places, access: Access) -> Result<Advertised, Full> {
@@ -96,7 +96,7 @@ impl<P: Provider> Post for Posting<'_, P> {
             Access::Write => (false, true),
         };
         let registered = self.pair.register(places, Allowed { remote_read, remote_write });
-        Ok(Advertised { stag: self.judge(registered)?, offset: 0 })
+        Ok(Advertised { stag: self.note_refusal(registered)?, offset: 0 })
     }
 
     fn moved(&self, stag: u32) -> u32 {

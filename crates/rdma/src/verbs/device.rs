@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_does_not_tell_is_little() {
+    fn what_a_device_does_not_report_is_small() {
         let poor = IbvDeviceAttr { max_sge: 6, max_qp_rd_atom: 4096, ..attributes() };
         let limits = Limits::of(&poor);
         assert_eq!((limits.places, limits.read_places), (6, 6));

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_its_cure() {
+    fn what_is_missing_is_reported_with_its_remedy() {
         let missing =
             open("libibverbs-that-is-not-there.so.1").expect_err("there is no such library").to_string();
         assert!(missing.contains("libibverbs-that-is-not-there.so.1 cannot be loaded"), "{missing}");

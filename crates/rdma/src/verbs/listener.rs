@@ -75,7 +75,7 @@ impl Listener {
     }
 
     /// What it has heard.
-    pub fn hear(&self) -> Arrival {
+    pub fn next_arrival(&self) -> Arrival {
         loop {
             let (id, event) = match self.channel.next() {
                 Ok(heard) => heard,
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn private_data_tells_iser_from_srp() {
+    fn private_data_distinguishes_iser_from_srp() {
         let mut padded = [0; 56];
         assert!(!is_srp(&[]) && !is_srp(&padded));
         padded[0] = 0xc0;

@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_go_out_with_where_they_begin_and_a_refusal_is_told() {
+    fn receives_are_posted_with_their_offset_and_a_refusal_is_reported() {
         let (mut arena, memory) = arena();
         let block = arena.take(SMALL_BYTES).expect("memory");
         let span = block.iter().next().expect("a place");

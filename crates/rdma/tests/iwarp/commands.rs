@@ -175,7 +175,7 @@ pub(crate) fn what_the_target_reads_is_lent_until_it_has_left<M: Initiator>() {
         let data = pattern(65_536, 3);
         let source = filled(&mut rig.ring, &data);
         // That of the command, and not that of the data which is read.
-        rig.initiator.tells = 1;
+        rig.initiator.completions_left = 1;
         rig.submit(WRITE, 0, source);
         rig.run_until(|rig| {
             let end = &rig.target;
@@ -186,7 +186,7 @@ pub(crate) fn what_the_target_reads_is_lent_until_it_has_left<M: Initiator>() {
             !rig.initiator.stream.has_sent() && rig.initiator.above.is_empty(),
             "its bytes are being sent"
         );
-        rig.initiator.tell_all(&mut rig.ring);
+        rig.initiator.complete_all(&mut rig.ring);
         rig.complete(1);
         rig.ring.arena().give(&source);
         close(rig);

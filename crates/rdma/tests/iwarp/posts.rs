@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::rig::{CONFIG, Rig, configs};
-use crate::script::{RECEIVES, Script, Told};
+use crate::script::{RECEIVES, Reported, Script};
 use proto::iwarp::Config;
 use proto::message::{Access, Advertised, WorkId};
 use rdma::iwarp::Channel;
@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use wire::{Places, Span};
 
-type Scripts = Rig<Script, Vec<Told>, Script, Vec<Told>>;
+type Scripts = Rig<Script, Vec<Reported>, Script, Vec<Reported>>;
 
 fn open(config: Config) -> Scripts {
     let ring = ring();
@@ -23,8 +23,8 @@ fn open(config: Config) -> Scripts {
 fn ready(config: Config) -> Scripts {
     let mut rig = open(config);
     rig.run_until(|rig| !rig.initiator.above.is_empty() && !rig.target.above.is_empty());
-    assert_eq!(rig.initiator.above.pop(), Some(Told::Ready(b"you may".to_vec())));
-    assert_eq!(rig.target.above.pop(), Some(Told::Ready(Vec::new())));
+    assert_eq!(rig.initiator.above.pop(), Some(Reported::Ready(b"you may".to_vec())));
+    assert_eq!(rig.target.above.pop(), Some(Reported::Ready(Vec::new())));
     rig
 }
 
@@ -39,9 +39,9 @@ impl Scripts {
         let work = WorkId(header.len() as u64);
         self.initiator.machine().post(move |to| to.send(work, &header, payload, true, invalidate));
         self.run_until(|rig| !rig.initiator.above.is_empty() && !rig.target.above.is_empty());
-        assert_eq!(self.initiator.above.pop(), Some(Told::Finished(work.0)));
+        assert_eq!(self.initiator.above.pop(), Some(Reported::Finished(work.0)));
         match self.target.above.pop() {
-            Some(Told::Message { place, bytes, invalidated }) => {
+            Some(Reported::Message { place, bytes, invalidated }) => {
                 assert_eq!(invalidated, invalidate);
                 (place, bytes)
             }
@@ -52,9 +52,9 @@ impl Scripts {
     /// Lets the initiator touch places of the target.
     fn advertise(&mut self, places: Places, access: Access) -> Advertised {
         let cell = Rc::new(Cell::new(None));
-        let told = cell.clone();
+        let advertised = cell.clone();
         self.target.machine().post(move |to| {
-            told.set(Some(to.advertise(places, access)?));
+            advertised.set(Some(to.advertise(places, access)?));
             Ok(())
         });
         self.target.run(&mut self.ring);
@@ -99,8 +99,8 @@ fn messages_stay_until_they_are_released() {
     let came: Vec<(Span, Vec<u8>)> =
         (0..4).map(|n| rig.message(pattern(9000, n), Places::EMPTY, None)).collect();
     rig.initiator.machine().post(|to| to.send(WorkId(9), b"one too many", Places::EMPTY, false, None));
-    rig.run_until(|rig| matches!(rig.target.above.last(), Some(Told::Gone(_))));
-    let Some(Told::Gone(reason)) = rig.target.above.last() else { panic!() };
+    rig.run_until(|rig| matches!(rig.target.above.last(), Some(Reported::Gone(_))));
+    let Some(Reported::Gone(reason)) = rig.target.above.last() else { panic!() };
     assert!(reason.contains("no buffer for a message"), "{reason}");
     for (place, bytes) in came {
         assert!(*rig.ring.arena().bytes(place.slice(0, 9000)) == bytes);
@@ -122,7 +122,7 @@ fn rdma_reaches_what_is_advertised_and_no_more() {
         rig.initiator.machine().post(move |to| to.write(WorkId(1), from, at(writable, 40_000)));
         rig.initiator.machine().post(move |to| to.read(WorkId(2), into, at(readable, 50_000)));
         rig.run_until(|rig| rig.initiator.above.len() == 2);
-        assert_eq!(std::mem::take(&mut rig.initiator.above), [Told::Finished(1), Told::Finished(2)]);
+        assert_eq!(std::mem::take(&mut rig.initiator.above), [Reported::Finished(1), Reported::Finished(2)]);
         assert!(content(&mut rig.ring, &into) == pattern(100_000, 1)[50_000..]);
         // What came before an answer is in its place.
         let written = content(&mut rig.ring, &sink);
@@ -137,7 +137,7 @@ fn rdma_reaches_what_is_advertised_and_no_more() {
             Ok(())
         });
         rig.initiator.machine().post(move |to| to.write(WorkId(3), from, writable));
-        rig.run_until(|rig| matches!(rig.target.above.last(), Some(Told::Gone(_))));
+        rig.run_until(|rig| matches!(rig.target.above.last(), Some(Reported::Gone(_))));
         assert!(content(&mut rig.ring, &sink) == written);
         for places in [source, sink, into] {
             rig.ring.arena().give(&places);
@@ -153,9 +153,9 @@ fn what_was_read_into_a_message_can_be_looked_at() {
     let (place, _) = rig.message(pattern(10_000, 1), Places::EMPTY, None);
     let table = filled(&mut rig.ring, &pattern(12_000, 7));
     let cell = Rc::new(Cell::new(None));
-    let told = cell.clone();
+    let advertised = cell.clone();
     rig.initiator.machine().post(move |to| {
-        told.set(Some(to.advertise(table, Access::Read)?));
+        advertised.set(Some(to.advertise(table, Access::Read)?));
         Ok(())
     });
     let ring = &mut rig.ring;
@@ -163,7 +163,7 @@ fn what_was_read_into_a_message_can_be_looked_at() {
     let from = cell.get().unwrap();
     rig.target.machine().post(move |to| to.read(WorkId(5), Places::one(place), from));
     rig.run_until(|rig| !rig.target.above.is_empty());
-    assert_eq!(rig.target.above.pop(), Some(Told::Finished(5)));
+    assert_eq!(rig.target.above.pop(), Some(Reported::Finished(5)));
     let seen = Rc::new(RefCell::new(Vec::new()));
     let look = seen.clone();
     rig.target.machine().post(move |to| {
@@ -177,24 +177,24 @@ fn what_was_read_into_a_message_can_be_looked_at() {
 }
 
 #[test]
-fn a_peer_that_serves_no_reads_is_told() {
+fn a_peer_that_serves_no_reads_is_reported() {
     let none = proto::iwarp::setup::Depths { ird: 0, ord: 0 };
     let mut rig = ready(Config { depths: none, ready: None, ..CONFIG });
     let from = Advertised { stag: 1, offset: 0 };
     rig.initiator.machine().post(move |to| to.read(WorkId(1), Places::EMPTY, from));
     rig.run_until(|rig| !rig.initiator.above.is_empty());
     let gone = "work cannot be posted: the peer serves no RDMA Reads".to_string();
-    assert_eq!(rig.initiator.above, [Told::Gone(gone)]);
+    assert_eq!(rig.initiator.above, [Reported::Gone(gone)]);
     close(rig);
 }
 
 /// How many receives there are to be may depend on the peer.
 #[test]
-fn a_machine_that_wants_more_receives_than_there_is_room_for_is_told() {
+fn a_machine_that_wants_more_receives_than_fit_is_notified() {
     let mut rig = open(Config { receives: 3, ..CONFIG });
     rig.run_until(|rig| !rig.initiator.above.is_empty() && !rig.target.above.is_empty());
     let gone = "receives cannot be posted: queue is full".to_string();
-    assert_eq!(rig.initiator.above, [Told::Gone(gone)]);
-    assert!(matches!(rig.target.above[..], [Told::Gone(_)]), "{:?}", rig.target.above);
+    assert_eq!(rig.initiator.above, [Reported::Gone(gone)]);
+    assert!(matches!(rig.target.above[..], [Reported::Gone(_)]), "{:?}", rig.target.above);
     close(rig);
 }

@@ -43,7 +43,7 @@ pub(crate) trait Above<M: MessageMachine> {
     fn event(&mut self, machine: &mut M, now: Time, event: M::Event);
 }
 
-/// Remembers what it was told.
+/// Records the events that it got.
 impl<M: MessageMachine> Above<M> for Vec<M::Event> {
     fn event(&mut self, _: &mut M, _: Time, event: M::Event) {
         self.push(event);
@@ -59,16 +59,16 @@ pub(crate) struct End<M: MessageMachine, A> {
     /// Bytes that have left, and that have come.
     pub sent: u64,
     pub received: u64,
-    /// How many sends more are told to be complete; the next one after that is held.
-    pub tells: usize,
+    /// How many more sends complete; the next one after that is held.
+    pub completions_left: usize,
     held: Option<Completion>,
 }
 
 impl<M: MessageMachine, A: Above<M>> End<M, A> {
     fn new(socket: TcpStream, channel: Channel<M>, above: A, tags: [Tag; 2]) -> End<M, A> {
         let stream = Stream::new(Handle(socket.into_raw_fd()), tags[0], tags[1], Vec::new());
-        let (sent, received, tells, held) = (0, 0, usize::MAX, None);
-        End { tags, stream, channel, above, sent, received, tells, held }
+        let (sent, received, completions_left, held) = (0, 0, usize::MAX, None);
+        End { tags, stream, channel, above, sent, received, completions_left, held }
     }
 
     pub(crate) fn machine(&mut self) -> &mut M {
@@ -109,25 +109,25 @@ impl<M: MessageMachine, A: Above<M>> End<M, A> {
             return self.stream.received(ring, completion.result);
         }
         self.sent += bytes;
-        if self.tells == 0 {
+        if self.completions_left == 0 {
             self.held = Some(completion);
             return;
         }
-        self.tells -= 1;
-        self.tell(ring, completion);
+        self.completions_left -= 1;
+        self.sent(ring, completion);
     }
 
-    fn tell(&mut self, ring: &mut Uring, completion: Completion) {
+    fn sent(&mut self, ring: &mut Uring, completion: Completion) {
         let mut pushed = Vec::new();
         self.stream.sent(ring, &mut self.channel, completion.result, &mut pushed);
         self.channel.pushed(&pushed);
     }
 
-    /// Tells of the send that was held, and of all others.
-    pub(crate) fn tell_all(&mut self, ring: &mut Uring) {
-        self.tells = usize::MAX;
+    /// Completes the send that was held, and all others.
+    pub(crate) fn complete_all(&mut self, ring: &mut Uring) {
+        self.completions_left = usize::MAX;
         if let Some(completion) = self.held.take() {
-            self.tell(ring, completion);
+            self.sent(ring, completion);
         }
     }
 

@@ -11,7 +11,7 @@ type Step = Box<dyn FnMut(&mut dyn Post) -> Result<(), Full>>;
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum Reported {
     Ready(Vec<u8>),
     Message { place: Span, bytes: Vec<u8>, invalidated: Option<u32> },
     Finished(u64),
@@ -21,7 +21,7 @@ pub(crate) enum Told {
 #[derive(Default)]
 pub(crate) struct Script {
     steps: VecDeque<Step>,
-    told: VecDeque<Told>,
+    reported: VecDeque<Reported>,
     /// Messages whose places were not released.
     held: u16,
     freed: Vec<Span>,
@@ -40,7 +40,7 @@ impl Script {
 }
 
 impl MessageMachine for Script {
-    type Event = Told;
+    type Event = Reported;
 
     fn request(&mut self) -> Vec<u8> {
         b"may I?".to_vec()
@@ -52,7 +52,7 @@ impl MessageMachine for Script {
     }
 
     fn established(&mut self, _: Time, private_data: &[u8]) {
-        self.told.push_back(Told::Ready(private_data.to_vec()));
+        self.reported.push_back(Reported::Ready(private_data.to_vec()));
     }
 
     fn receives(&self) -> Receives {
@@ -62,20 +62,20 @@ impl MessageMachine for Script {
     fn received(&mut self, _: Time, message: Message<'_>) {
         let Message { place, bytes, invalidated } = message;
         self.held += 1;
-        self.told.push_back(Told::Message { place, bytes: bytes.to_vec(), invalidated });
+        self.reported.push_back(Reported::Message { place, bytes: bytes.to_vec(), invalidated });
     }
 
     fn finished(&mut self, _: Time, work: WorkId) {
-        self.told.push_back(Told::Finished(work.0));
+        self.reported.push_back(Reported::Finished(work.0));
     }
 
     fn closed(&mut self, _: Time, reason: &str) {
         self.steps.clear();
-        self.told.push_back(Told::Gone(reason.to_string()));
+        self.reported.push_back(Reported::Gone(reason.to_string()));
     }
 
-    fn poll(&mut self) -> Option<Told> {
-        self.told.pop_front()
+    fn poll(&mut self) -> Option<Reported> {
+        self.reported.pop_front()
     }
 
     fn owes(&self) -> bool {

@@ -116,7 +116,7 @@ fn logouts_reach_the_other_side() {
 }
 
 #[test]
-fn a_login_that_is_rejected_is_told_why() {
+fn a_rejected_login_gets_the_reason() {
     let ring = ring();
     let pair = machines(ring.now(), Some(RejectReason::UNABLE_TO_ASSOCIATE));
     let mut rig = open(ring, CONFIG, pair);

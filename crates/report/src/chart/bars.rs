@@ -1,6 +1,6 @@
 //! Groups of bars, for places without an order or too few for a line.
 
-use super::lines::{Area, axes, told, whisker};
+use super::lines::{Area, axes, figure_text, whisker};
 use super::scale::compact;
 use super::svg::Anchor;
 use super::{Frame, LOOKS, Look, Series, Svg, WIDTH};
@@ -21,8 +21,12 @@ pub(crate) fn bars(frame: &Frame<'_>, series: &[Series]) -> String {
             let middle = area.x(frame.x_places[index]);
             let left = middle + (place as f64 - series.len() as f64 / 2.0) * bar;
             let top = area.y(scale.place(point.mean));
-            let hint =
-                format!("{}, {}: {}", one.name, frame.x_labels[index], told(point.mean, point.confidence));
+            let hint = format!(
+                "{}, {}: {}",
+                one.name,
+                frame.x_labels[index],
+                figure_text(point.mean, point.confidence)
+            );
             svg.hint(&hint, |svg| {
                 let size = (bar * 0.88, (area.bottom() - top).max(0.8));
                 self::bar(svg, one.look, (left + bar * 0.06, top), size);
@@ -37,7 +41,7 @@ pub(crate) fn bars(frame: &Frame<'_>, series: &[Series]) -> String {
     svg.finish()
 }
 
-/// A bar in colour, and with the stripes that tell it from others without.
+/// A bar in colour, and with stripes that distinguish it without colour.
 pub(super) fn bar(svg: &mut Svg, look: Look, corner: (f64, f64), size: (f64, f64)) {
     svg.rectangle(corner, size, &format!("bar {}", look.class()));
     svg.rectangle(corner, size, &format!("hatch h{}", look.0 % LOOKS));

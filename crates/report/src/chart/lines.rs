@@ -54,8 +54,12 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
             measured.iter().map(|(index, point)| (place(*index), area.y(scale.place(point.mean)))).collect();
         svg.polyline(&corners, &format!("line {class}"));
         for ((index, point), (x, y)) in measured.iter().zip(&corners) {
-            let hint =
-                format!("{}, {}: {}", one.name, frame.x_labels[*index], told(point.mean, point.confidence));
+            let hint = format!(
+                "{}, {}: {}",
+                one.name,
+                frame.x_labels[*index],
+                figure_text(point.mean, point.confidence)
+            );
             svg.hint(&hint, |svg| {
                 whisker(svg, &area, &scale, *x, point.interval(), &class);
                 one.look.mark(svg, *x, *y);
@@ -101,7 +105,7 @@ pub(super) fn whisker(svg: &mut Svg, area: &Area, scale: &Linear, x: f64, ends: 
 }
 
 /// A figure and its confidence interval.
-pub(super) fn told(mean: f64, confidence: Option<f64>) -> String {
+pub(super) fn figure_text(mean: f64, confidence: Option<f64>) -> String {
     match confidence {
         Some(half) => format!("{} ± {}", compact(mean), compact(half)),
         None => compact(mean),

@@ -132,8 +132,8 @@ fn held(directory: &Path) -> Result<String, String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| fault(&error))?;
     let probe = Directory::make(&place, "probe")?;
     let file = store::open_file(&probe.path().join("file"), Some(1 << 20), 512, Claim::Sole);
-    let told = file.map_err(|error| fault(&error))?.describe();
-    let access = told.rsplit(", ").next().unwrap_or_default();
+    let description = file.map_err(|error| fault(&error))?.describe();
+    let access = description.rsplit(", ").next().unwrap_or_default();
     Ok(format!("{}, {access}", file_system(&mounts, &place).unwrap_or("file system not known")))
 }
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_is_told_what_holds_the_files() {
+    fn a_reader_sees_what_holds_the_files() {
         let mounts = "22 1 254:0 / / rw - ext4 /dev/vda rw\n\
                       30 22 0:26 / /mnt/a\\040b rw - xfs /dev/vdb rw\n\
                       31 22 0:27 / /mnt/a\\040b rw - tmpfs tmpfs rw\n";

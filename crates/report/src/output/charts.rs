@@ -212,7 +212,7 @@ pub(super) fn cores(section: &Section<'_>) -> Option<Block> {
     (!charts.is_empty()).then_some(Block { title: "Load of each core over time", note, legend, charts })
 }
 
-/// The rows whose cores are drawn, each with what tells it from the others.
+/// The rows whose cores are drawn, each with what distinguishes it from the others.
 pub(super) fn detailed_by_name<'s, 'a>(section: &'s Section<'a>) -> Vec<(String, &'s Measurement<'a>)> {
     let varying = Layout::of(section).varying;
     let axes: Vec<Axis> = [Axis::Target].iter().chain(&varying).copied().collect();

@@ -4,7 +4,7 @@ use crate::matrix::Axis;
 use crate::{Measurement, Metric, Part, Report};
 use bench::output::csv::records;
 
-/// Figures by the names of their columns, and the endings that tell their unit.
+/// Figures by the names of their columns, and the suffixes for their units.
 const FIGURES: [(Metric, &str, &str); 11] = [
     (Metric::Iops, "iops", ""),
     (Metric::Throughput, "bytes_per_second", ""),
@@ -18,7 +18,7 @@ const FIGURES: [(Metric, &str, &str); 11] = [
     (Metric::InitiatorCpu, "initiator_cpu", "_us_per_command"),
     (Metric::Errors, "errors", ""),
 ];
-/// Those that a ceiling has too: each is also told as a share of the ceiling's.
+/// Those that a ceiling has too: each is also given as a share of the ceiling's.
 const SHARED: &[(Metric, &str, &str)] = FIGURES.split_at(10).0;
 /// What the repetitions of a figure come to, as endings of its column's name.
 const SUMMARIES: [&str; 6] = ["", "_median", "_stddev", "_ci95_half", "_min", "_max"];

@@ -8,7 +8,7 @@ use crate::{Report, Section};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");
-/// Stripes that tell bars apart without colour; one for each look but the first.
+/// Stripes that distinguish bars without colour; one for each style but the first.
 const HATCHES: &str = include_str!("hatches.svg");
 
 /// The whole page.
@@ -170,7 +170,7 @@ fn paragraph(out: &mut String, class: &str, text: &str) {
     }
 }
 
-/// A table that scrolls by itself where it is wider than the page.
+/// A table with its own scroll bar where it is wider than the page.
 fn write_table(out: &mut String, table: &Table) {
     out.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>");
     let class = |figures: bool| if figures { " class=\"figure\"" } else { "" };

@@ -1,6 +1,6 @@
 //! TOML into a plan. Every fault is found at once: syntax, types, unknown keys, wrong words, names of nothing.
 
-use super::words;
+use super::keywords;
 use super::{Direction, Kind, Matrix, Plan, REPETITIONS_MAX, ROWS_MAX, Scheduling, Store, Target, Transport};
 use bench::job::Poll;
 use bench::run::{DEPTH_MAX, THREADS_MAX};
@@ -21,8 +21,8 @@ fn root(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Plan {
     let title = text(table, "title", problems);
     let note = text(table, "note", problems);
     let repetitions = number(table, "repetitions", 1, u64::from(REPETITIONS_MAX), problems);
-    let runtime = table.one("runtime", words::duration, problems);
-    let ramp = table.one("ramp", words::duration, problems);
+    let runtime = table.one("runtime", keywords::duration, problems);
+    let ramp = table.one("ramp", keywords::duration, problems);
     let seed = number(table, "seed", 0, u64::MAX, problems);
     let mut schedulings = Scheduling::builtin();
     table.tables("scheduling", problems, |entry, problems| {
@@ -74,7 +74,7 @@ fn number(
     most: u64,
     problems: &mut Collector<'_>,
 ) -> Option<u64> {
-    table.one(key, |text| words::number(text, least, most), problems)
+    table.one(key, |text| keywords::number(text, least, most), problems)
 }
 
 fn name_once<'n>(
@@ -107,13 +107,13 @@ impl Scheduling {
 }
 
 fn scheduling(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Scheduling {
-    let core = |text: &str| words::number(text, 0, CORE_MAX).map(|core| core as usize);
+    let core = |text: &str| keywords::number(text, 0, CORE_MAX).map(|core| core as usize);
     Scheduling {
         name: table.required("name", problems),
         target_cores: table.list("target_cores", core, problems).unwrap_or_default(),
-        target_poll: table.one("target_poll", words::poll, problems).unwrap_or_default(),
+        target_poll: table.one("target_poll", keywords::poll, problems).unwrap_or_default(),
         cores: table.list("cores", core, problems).unwrap_or_default(),
-        poll: table.one("poll", words::poll, problems).unwrap_or_default(),
+        poll: table.one("poll", keywords::poll, problems).unwrap_or_default(),
     }
 }
 
@@ -121,12 +121,12 @@ fn scheduling(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Schedu
 fn target(table: &mut Table<'_, '_>, problems: &mut Collector<'_>) -> Vec<Target> {
     let name = table.required("name", problems);
     let kind = table.one("kind", Kind::word, problems);
-    let url = table.one("url", words::url, problems);
-    let store = table.one("store", words::store, problems);
-    let transports = table.list("transport", words::transport, problems);
-    let link = table.one("link", words::link, problems);
+    let url = table.one("url", keywords::url, problems);
+    let store = table.one("store", keywords::store, problems);
+    let transports = table.list("transport", keywords::transport, problems);
+    let link = table.one("link", keywords::link, problems);
     let hops = number(table, "hops", 0, 8, problems).and_then(|hops| u32::try_from(hops).ok()).unwrap_or(0);
-    let overwrite = table.one("overwrite", words::switch, problems).unwrap_or(false);
+    let overwrite = table.one("overwrite", keywords::switch, problems).unwrap_or(false);
     if url.is_some() && kind.is_some() {
         table.fault("url", Fault::new("`kind` is given as well", "give one of them"), problems);
     }
@@ -190,34 +190,36 @@ fn matrix(
     schedulings: &[Scheduling],
     problems: &mut Collector<'_>,
 ) -> Matrix {
-    let count = |most: u64| move |text: &str| words::number(text, 1, most).map(|number| number as u32);
+    let count = |most: u64| move |text: &str| keywords::number(text, 1, most).map(|number| number as u32);
     let threads = count(THREADS_MAX as u64);
     let named = |text: &str, names: Vec<&str>| {
         let places: Vec<(&str, usize)> = names.into_iter().zip(0..).collect();
-        words::known(text, &places)
+        keywords::known(text, &places)
     };
     let target = |text: &str| named(text, targets.iter().map(|target| target.name.as_str()).collect());
     let scheduling = |text: &str| named(text, schedulings.iter().map(|s| s.name.as_str()).collect());
-    let bs = table.list("bs", words::block_size, problems).unwrap_or_else(|| vec![4096]);
-    let detail = table.list("detail", words::block_size, problems);
+    let bs = table.list("bs", keywords::block_size, problems).unwrap_or_else(|| vec![4096]);
+    let detail = table.list("detail", keywords::block_size, problems);
     if detail.as_ref().is_some_and(|detail| detail.iter().any(|size| !bs.contains(size))) {
         let fix = "name block sizes that are in bs";
         table.fault("detail", Fault::new("this block size is not measured", fix), problems);
     }
-    let mixed = |text: &str| words::number(text, 0, 100).map(|percent| percent as u8);
+    let mixed = |text: &str| keywords::number(text, 0, 100).map(|percent| percent as u8);
     let matrix = Matrix {
         title: text(table, "title", problems).unwrap_or_else(|| format!("Matrix {index}")),
         note: text(table, "note", problems).unwrap_or_default(),
         targets: table.list("targets", target, problems).unwrap_or_else(|| (0..targets.len()).collect()),
         schedulings: table.list("scheduling", scheduling, problems).unwrap_or_else(|| vec![0]),
-        rw: table.list("rw", words::direction, problems).unwrap_or_else(|| vec![Direction::RandRead]),
+        rw: table.list("rw", keywords::direction, problems).unwrap_or_else(|| vec![Direction::RandRead]),
         iodepth: table.list("iodepth", count(DEPTH_MAX.into()), problems).unwrap_or_else(|| vec![32]),
         numjobs: table.list("numjobs", threads, problems).unwrap_or_else(|| vec![1]),
         initiators: table.list("initiators", count(64), problems).unwrap_or_else(|| vec![1]),
         luns: table.list("luns", count(64), problems).unwrap_or_else(|| vec![1]),
-        immediate_data: table.list("immediate_data", words::switch, problems).unwrap_or_else(|| vec![true]),
-        digests: table.list("digests", words::digests, problems).unwrap_or_else(|| vec![(false, false)]),
-        shared: table.one("style", words::shared, problems).unwrap_or(false),
+        immediate_data: table
+            .list("immediate_data", keywords::switch, problems)
+            .unwrap_or_else(|| vec![true]),
+        digests: table.list("digests", keywords::digests, problems).unwrap_or_else(|| vec![(false, false)]),
+        shared: table.one("style", keywords::shared, problems).unwrap_or(false),
         rwmixread: table.one("rwmixread", mixed, problems).unwrap_or(50),
         detail: detail.unwrap_or_else(|| bs.iter().take(1).copied().collect()),
         bs,
@@ -253,8 +255,8 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_told_at_once_with_place_and_cure() {
-        let told = faults(
+    fn all_faults_are_reported_at_once_with_place_and_cure() {
+        let problems = faults(
             "repetitions = 0\nruntime = 'long'\ncolour = 1\n[[target]]\nname = 'a'\nkind = 'lunete'\n\
              [[target]]\nname = 'a'\n[[matrix]]\nbs = ['4K', 1000, '4K']\nrw = ['rread']\ntargets = 'b'\n\
              iodepth = 1.5\n",
@@ -271,14 +273,14 @@ mod tests {
             "plan.toml:12:11: matrix[0].targets: `b` is not known; did you mean `a`?",
             "plan.toml:13:11: matrix[0].iodepth: this is a float; write one value, or an array of them: a string or a whole number",
         ] {
-            assert!(told.lines().any(|other| other == line), "{line}\nis missing in\n{told}");
+            assert!(problems.lines().any(|other| other == line), "{line}\nis missing in\n{problems}");
         }
-        assert_eq!(told.lines().count(), 10, "{told}");
+        assert_eq!(problems.lines().count(), 10, "{problems}");
     }
 
     #[test]
-    fn what_cannot_be_together_is_told() {
-        let told = faults(
+    fn what_cannot_be_combined_is_reported() {
+        let problems = faults(
             "[[target]]\nname = 'a'\nkind = 'tgt'\ntransport = 'local'\nhops = 1\n\
              [[target]]\nurl = 'iscsi://h/iqn.2001-04.com.example:x/0'\nstore = 'ram:1G'\nlink = '1gbit'\n\
              [[target]]\nname = 'd'\nkind = 'tgt'\nstore = 'block:/dev/sda'\nhops = 2\n\
@@ -301,9 +303,9 @@ mod tests {
             "target[4].store: vblade has files only; ",
             "target[5].transport: the ceiling does not support AoE; ",
         ] {
-            assert!(told.contains(part), "{part}\nis missing in\n{told}");
+            assert!(problems.contains(part), "{part}\nis missing in\n{problems}");
         }
-        assert!(!told.contains("target[2]"), "Lunette can stand before tgt: {told}");
+        assert!(!problems.contains("target[2]"), "Lunette can stand before tgt: {problems}");
         for none in ["", "target = []"] {
             assert!(faults(none).contains("add a table under [[target]]"), "{none}");
         }
@@ -313,9 +315,9 @@ mod tests {
     #[test]
     fn too_many_rows_are_refused() {
         let list = (1..=200).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
-        let told =
+        let problems =
             faults(&format!("[[target]]\nname = 'a'\n[[matrix]]\niodepth = [{list}]\nnumjobs = [{list}]"));
-        assert!(told.contains("40000 rows are too many"), "{told}");
+        assert!(problems.contains("40000 rows are too many"), "{problems}");
     }
 
     #[test]
@@ -337,14 +339,14 @@ mod tests {
 
     #[test]
     fn others_are_reached_in_the_one_way_that_they_have() {
-        let told = faults(
+        let problems = faults(
             "[[target]]\nname = 'a'\nkind = 'tgt'\ntransport = ['iscsi', 'iser']\n\
              [[target]]\nname = 'b'\nurl = 'iser://h/iqn.2001-04.com.example:x/0'\ntransport = 'srp'\n[[matrix]]",
         );
-        assert!(told.contains("target[0].transport: this target has only one transport"), "{told}");
+        assert!(problems.contains("target[0].transport: this target has only one transport"), "{problems}");
         assert!(
-            told.contains("target[1].transport: ") && told.contains("write transport = \"iser\""),
-            "{told}"
+            problems.contains("target[1].transport: ") && problems.contains("write transport = \"iser\""),
+            "{problems}"
         );
     }
 }

@@ -74,7 +74,7 @@ fn a_report_is_not_mixed_with_another() {
 }
 
 #[test]
-fn a_row_that_fails_is_told_and_tried_again() {
+fn a_row_that_fails_is_reported_and_retried() {
     let directory = tempfile::tempdir().unwrap();
     let mut bed = Synthetic { failing: vec![2], ..Synthetic::default() };
     let done = report(&plan(PLAN), &request(directory.path(), false), &mut bed).unwrap();
@@ -91,7 +91,7 @@ fn a_row_that_fails_is_told_and_tried_again() {
 }
 
 #[test]
-fn what_cannot_start_is_told_before_anything_runs() {
+fn what_cannot_start_is_reported_before_anything_runs() {
     let directory = tempfile::tempdir().unwrap();
     let unready = vec!["tgt: no package; apt-get install tgt".to_string()];
     let mut bed = Synthetic { unready: unready.clone(), ..Synthetic::default() };

@@ -226,8 +226,9 @@ impl<I: Io> Lane<I> for FileLane {
             }
         }
         // Who waits for a sync goes on when that has completed.
-        let is_told = self.syncs || self.is_watching;
-        let waits = |slot: &usize| is_told && self.flights[*slot].as_ref().is_some_and(Flight::wants_sync);
+        let is_notified = self.syncs || self.is_watching;
+        let waits =
+            |slot: &usize| is_notified && self.flights[*slot].as_ref().is_some_and(Flight::wants_sync);
         !self.waiting.iter().all(waits)
     }
 

@@ -62,8 +62,8 @@ pub(super) fn statx(file: &File) -> io::Result<Statx> {
 
 /// Switches the file to direct I/O if its alignment is known, bearable, and divides the size.
 pub(super) fn direct(file: &File, kind: Kind, stat: &Statx, size: u64) -> Grain {
-    let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
-    let grain = match (told, kind) {
+    let is_reported = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
+    let grain = match (is_reported, kind) {
         (true, _) => Grain { offset: stat.stx_dio_offset_align, memory: stat.stx_dio_mem_align },
         (false, Kind::Block) => match rustix::fs::ioctl_blksszget(file) {
             Ok(sector) => Grain { offset: sector, memory: sector },
@@ -86,7 +86,7 @@ pub(super) fn direct(file: &File, kind: Kind, stat: &Statx, size: u64) -> Grain 
 pub(super) fn in_memory(file: &File, kind: Kind) -> bool {
     /// TMPFS_MAGIC (statfs(2)).
     const TMPFS: u64 = 0x0102_1994;
-    kind == Kind::File && rustix::fs::fstatfs(file).is_ok_and(|told| told.f_type as u64 == TMPFS)
+    kind == Kind::File && rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type as u64 == TMPFS)
 }
 
 /// Whether holes can be punched: tried behind the end of a file, where there is nothing to lose.
@@ -102,11 +102,11 @@ pub(super) fn punches(file: &File, kind: Kind, stat: &Statx, size: u64) -> bool 
 
 /// Discard granularity in bytes, at least one page or block.
 pub(super) fn discard_bytes(kind: Kind, stat: &Statx, hole_bytes: u32) -> u32 {
-    let told = match kind {
+    let reported = match kind {
         Kind::File => 0,
         Kind::Block => queue(kind, stat, "discard_granularity").unwrap_or(0),
     };
-    u32::try_from(told).unwrap_or(u32::MAX).max(hole_bytes)
+    u32::try_from(reported).unwrap_or(u32::MAX).max(hole_bytes)
 }
 
 /// Whether the disk under the file does not rotate; also true where nobody knows.

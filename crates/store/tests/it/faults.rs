@@ -1,6 +1,6 @@
 //! What stores make of a kernel and a medium that fail.
 
-use crate::support::fake::{FakeIo, Fate, Judge, Request};
+use crate::support::fake::{Decide, FakeIo, Fate, Request};
 use crate::support::rig::Rig;
 use crate::support::{Kernel, Random, SIZE, Tmpfs, directory, is_root, sparse};
 use reactor::io::Allocate;
@@ -26,9 +26,9 @@ fn file(size: u64) -> (TempDir, PathBuf, Arc<FileStore>) {
     (directory, path, store)
 }
 
-fn judged(store: &Arc<FileStore>, judge: impl FnMut(&Request) -> Fate + 'static) -> Rig<FakeIo> {
-    let judge: Judge = Box::new(judge);
-    Rig::new(FakeIo::with(judge), store)
+fn deciding(store: &Arc<FileStore>, decide: impl FnMut(&Request) -> Fate + 'static) -> Rig<FakeIo> {
+    let decide: Decide = Box::new(decide);
+    Rig::new(FakeIo::with(decide), store)
 }
 
 /// Where there is no page cache, a durable write is one request.
@@ -40,12 +40,12 @@ fn is_direct(store: &Arc<FileStore>) -> bool {
 fn failing(store: &Arc<FileStore>) -> (Rig<FakeIo>, Rc<Cell<Option<Errno>>>) {
     let error = Rc::new(Cell::new(None));
     let shared = error.clone();
-    let judge = move |_: &Request| shared.get().map_or(Fate::Succeeds, Fate::Fails);
-    (judged(store, judge), error)
+    let decide = move |_: &Request| shared.get().map_or(Fate::Succeeds, Fate::Fails);
+    (deciding(store, decide), error)
 }
 
 #[test]
-fn errors_of_the_medium_are_told_apart() {
+fn errors_of_the_medium_are_distinguished() {
     let (_directory, _, store) = file(SIZE);
     let (mut rig, error) = failing(&store);
     let cases = [
@@ -74,10 +74,10 @@ fn errors_of_the_medium_are_told_apart() {
 }
 
 #[test]
-fn a_read_tells_where_it_failed() {
+fn a_read_reports_where_it_failed() {
     let (_directory, _, store) = file(SIZE);
     let mut calls = 0;
-    let mut rig = judged(&store, move |_| {
+    let mut rig = deciding(&store, move |_| {
         calls += 1;
         if calls == 1 { Fate::Short(8192) } else { Fate::Fails(Errno::IO) }
     });
@@ -89,7 +89,7 @@ fn short_transfers_go_on() {
     for size in [SIZE, SIZE + 1] {
         let (_directory, _, store) = file(size);
         let mut random = Random::new(3);
-        let mut rig = judged(&store, move |_| match random.below(3) {
+        let mut rig = deciding(&store, move |_| match random.below(3) {
             0 => Fate::Succeeds,
             1 => Fate::Short(4096 * (1 + random.below(8)) as u32 + 5),
             _ => Fate::Fails(if random.chance(2) { Errno::INTR } else { Errno::AGAIN }),
@@ -144,7 +144,7 @@ fn what_cannot_be_punched_is_left_as_it_is_by_a_discard_and_written_by_a_zeroing
     let (_directory, _, store) = file(SIZE);
     let asked = Rc::new(RefCell::new(Vec::new()));
     let log = asked.clone();
-    let mut rig = judged(&store, move |request| match request {
+    let mut rig = deciding(&store, move |request| match request {
         Request::Allocate { how, .. } => {
             log.borrow_mut().push(*how);
             Fate::Fails(Errno::OPNOTSUPP)
@@ -180,7 +180,7 @@ fn durable_operations_sync(size: u64) {
     let (_directory, _, store) = file(size);
     let log = Rc::new(RefCell::new(Vec::new()));
     let seen = log.clone();
-    let mut rig = judged(&store, move |request| {
+    let mut rig = deciding(&store, move |request| {
         seen.borrow_mut().push(match request {
             Request::Read { .. } => "read",
             Request::Write { durable: true, .. } => "durable write",

@@ -96,7 +96,7 @@ fn a_file_is_written_by_one_store_at_a_time() {
     let hard_link = directory.path().join("hard link");
     std::fs::hard_link(&path, &hard_link).unwrap();
     let open = |path: &Path, claim| store::open_file(path, None, 512, claim);
-    let taken = ["in use by another LUN of this process", "name that LUN in several targets"];
+    let taken = ["in use by another LUN of this process", "list that LUN in several targets"];
 
     let store = open(&path, Claim::Sole).unwrap();
     refused(open(&same, Claim::Sole), &taken);

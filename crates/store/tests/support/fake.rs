@@ -32,7 +32,7 @@ pub enum Fate {
     Fails(rustix::io::Errno),
 }
 
-pub type Judge = Box<dyn FnMut(&Request) -> Fate>;
+pub type Decide = Box<dyn FnMut(&Request) -> Fate>;
 
 pub struct FakeIo {
     arena: Arena,
@@ -41,7 +41,7 @@ pub struct FakeIo {
     watches: Uring,
     scratch: Span,
     shared: Arc<Region>,
-    judge: Judge,
+    decide: Decide,
 }
 
 const SCRATCH_BYTES: u32 = 64 << 10;
@@ -51,16 +51,16 @@ impl FakeIo {
         FakeIo::with(Box::new(|_| Fate::Succeeds))
     }
 
-    pub fn with(judge: Judge) -> FakeIo {
+    pub fn with(decide: Decide) -> FakeIo {
         let mut arena = Arena::new(4 << 20).unwrap();
         let scratch = arena.take(SCRATCH_BYTES).unwrap().iter().next().unwrap();
         let shared = Region::map(u64::from(SCRATCH_BYTES)).unwrap();
         let watches = Uring::new(Arena::new(64 << 10).unwrap(), Waker::new().unwrap()).unwrap();
-        FakeIo { arena, queue: Vec::new(), watches, scratch, shared, judge }
+        FakeIo { arena, queue: Vec::new(), watches, scratch, shared, decide }
     }
 
     fn perform(&mut self, handle: Handle, request: &Request) -> std::io::Result<u32> {
-        let limit = match (self.judge)(request) {
+        let limit = match (self.decide)(request) {
             Fate::Succeeds => u32::MAX,
             Fate::Short(limit) => limit,
             Fate::Fails(errno) => return Err(errno.into()),

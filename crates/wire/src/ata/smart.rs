@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_by_feature_and_signature() {
+    fn a_command_is_recognized_by_feature_and_signature() {
         assert_eq!(Function::of(&smart(0xd0, 0)), Some(Function::ReadData));
         assert_eq!(Function::of(&Registers { lba: 0, ..smart(0xd0, 0) }), None);
         assert_eq!(Function::of(&smart(0x00, 0)), None);

@@ -1,7 +1,7 @@
 //! Sense data (SPC-4 section 4.5), built in fixed or descriptor format.
 
 pub mod code;
-mod words;
+mod text;
 
 /// Sense keys (SPC-4 table 54).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

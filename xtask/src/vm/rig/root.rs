@@ -7,7 +7,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The modules, to which those come that they need; those for CRC32C are asked for by algorithm, which nothing else tells.
+/// The modules, to which those come that they need; those for CRC32C are requested by algorithm, which
+/// nothing else lists.
 const MODULES: [&str; 19] = [
     "virtio_pci",
     "virtio_net",
@@ -141,7 +142,7 @@ fn modules(unpacked: &Unpacked, root: &Path) -> Result {
             .args(["--set-version", &unpacked.release, "--show-depends", module])
             .arg("--dirname")
             .arg(all);
-        // What the kernel has built in is told by other lines.
+        // Other lines list what is built into the kernel.
         paths.extend(
             output(&mut modprobe)?.lines().filter_map(|line| line.strip_prefix("insmod ")).map(module_path),
         );

@@ -354,9 +354,9 @@ limit: core 1 is saturated; it is the target's
             view.add(&Sample { link, ..sample(at, vec![core(0, 0.5, 0.0)], None) });
         }
         let shown = text(&view, 160, 24);
-        let told =
+        let expected =
             "limit: the link: packets take at least 12.00 ms there and back, and 0.06 ms without the load";
-        assert_eq!(shown.lines().last(), Some(told));
+        assert_eq!(shown.lines().last(), Some(expected));
         assert_eq!(limit(&Job { rate: Some(5), ..job }, &[0.5], None, &[]), "the rate that was asked for");
     }
 
@@ -407,7 +407,7 @@ limit: core 1 is saturated; it is the target's
     }
 
     #[test]
-    fn the_ramp_is_told_apart() {
+    fn the_ramp_is_marked() {
         let mut view = View::new(&Job::default(), &["ram:1G".into()]);
         view.add(&sample(-0.25, Vec::new(), None));
         assert!(text(&view, 80, 24).contains("ramp, 0.2 s left"), "{}", text(&view, 80, 24));

@@ -1,4 +1,4 @@
-//! Results beside the marks.
+//! Results compared with the marks.
 
 use super::Figures;
 use super::fio::FILES;
@@ -8,15 +8,15 @@ use super::plan::CORES_MIN;
 use super::results::{Medians, Results};
 use std::fmt::Write as _;
 
-/// A mark, and what was reached of it.
-pub(super) struct Judged {
+/// A mark, and what was achieved.
+pub(super) struct Evaluated {
     pub(super) mark: Mark,
     /// Ours and theirs; `None`: a row has no result.
     pub(super) figures: Option<(Medians, Medians)>,
 }
 
-impl Judged {
-    pub(super) fn new(mark: Mark, results: &Results) -> Judged {
+impl Evaluated {
+    pub(super) fn new(mark: Mark, results: &Results) -> Evaluated {
         let ours = results.medians(&mark.ours);
         let scaled = |(side, times): &(_, f64)| {
             results.medians(side).map(|figures| Medians { iops: figures.iops * times, ..figures })
@@ -24,7 +24,7 @@ impl Judged {
         let theirs: Option<Vec<Medians>> = mark.against.iter().map(scaled).collect();
         let counts = |a: Medians, b: Medians| if (mark.of_several)(a.iops, b.iops) == a.iops { a } else { b };
         let theirs = theirs.and_then(|all| all.into_iter().reduce(counts));
-        Judged { figures: ours.zip(theirs), mark }
+        Evaluated { figures: ours.zip(theirs), mark }
     }
 
     pub(super) fn ratio(&self) -> Option<f64> {
@@ -46,15 +46,15 @@ fn verdict(is_reached: bool) -> &'static str {
 }
 
 /// All marks as Markdown.
-pub(super) fn table(judged: &[Judged]) -> String {
+pub(super) fn table(evaluated: &[Evaluated]) -> String {
     let mut text = String::from(
         "| section | point | against | k IOPS | theirs | ratio | mark | | CPU, us per command | theirs |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
     );
-    for judged in judged {
-        let Mark { ours, name, at_least, .. } = &judged.mark;
-        let ratio = judged.ratio().map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
-        let (figures, times) = match judged.figures {
+    for evaluated in evaluated {
+        let Mark { ours, name, at_least, .. } = &evaluated.mark;
+        let ratio = evaluated.ratio().map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
+        let (figures, times) = match evaluated.figures {
             Some((ours, theirs)) => (
                 format!("{:.1} | {:.1} | {ratio}", ours.iops / 1e3, theirs.iops / 1e3),
                 format!("{} | {}", ours.cpu(), theirs.cpu()),
@@ -66,7 +66,7 @@ pub(super) fn table(judged: &[Judged]) -> String {
             "| {} | {} | {name} | {figures} | {at_least:.2} | {} | {times} |",
             ours.section,
             ours.point(),
-            verdict(judged.is_reached())
+            verdict(evaluated.is_reached())
         );
     }
     text.push_str("\nCPU is the target's + the initiator's; who spins uses all of its core.\n\n");
@@ -74,8 +74,8 @@ pub(super) fn table(judged: &[Judged]) -> String {
 }
 
 /// That there are too few cores to measure what more of them bring, if so.
-pub(super) fn more_cores(judged: &[Judged]) -> String {
-    if judged.iter().any(|judged| judged.mark.ours.section == MORE_CORES) {
+pub(super) fn more_cores(evaluated: &[Evaluated]) -> String {
+    if evaluated.iter().any(|evaluated| evaluated.mark.ours.section == MORE_CORES) {
         return String::new();
     }
     format!(

@@ -1,11 +1,11 @@
-//! The words of a plan, read and shown.
+//! The keywords of a plan, parsed and shown.
 
 use super::{Direction, Kind, Link, Store, Transport};
 use bench::job::Poll;
 use config::Fault;
 use std::time::Duration;
 
-/// A word out of a list of known ones.
+/// Looks a keyword up in a list of known ones.
 pub(super) fn known<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Fault> {
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|(_, value)| *value).ok_or_else(|| {

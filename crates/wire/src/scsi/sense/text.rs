@@ -1,4 +1,4 @@
-//! Sense data in words, as a person is shown it: SPC's names, and the numbers for who looks them up.
+//! Sense data as text for people: SPC's names, and the numbers to look up.
 
 use super::{Sense, SenseKey, code};
 use std::fmt;

@@ -244,7 +244,7 @@ fn targets_are_discovered() {
 }
 
 #[test]
-fn a_unit_is_told_in_words_and_in_json() {
+fn a_unit_is_described_as_text_and_as_json() {
     let daemon = Daemon::serve(["--lun", "ram:64M,bs=4096,serial=WORDS-1,ro,thin=off", "--lun", "ram:1M"]);
     let url = daemon.lun(0).to_string();
     let said = lunette(["inquiry", &url]).expect_success("inquiry");
@@ -278,6 +278,6 @@ fn a_unit_is_told_in_words_and_in_json() {
     assert_eq!(json["modes"]["write_protected"], true);
     assert!(json["raw"][0]["data"].as_str().is_some_and(|data| data.contains("4c554e45545445")));
     refused(&["inquiry", &url.replace("/0", "/7")], 1, &["no unit", "LUNs 0, 1"]);
-    refused(&["inquiry", url.trim_end_matches("/0")], 2, &["names no unit", "lunette discover"]);
+    refused(&["inquiry", url.trim_end_matches("/0")], 2, &["does not name a unit", "lunette discover"]);
     daemon.stop();
 }
