@@ -1,10 +1,11 @@
-//! A responder that does nothing, as the mark for everything that does something: one thread per connection, one
-//! receive into a large buffer, an answer for each command found in it, one send for all of them. What it reaches is
-//! what kernel TCP allows with one core on each side, for iSCSI and for iSER and SRP over iWARP: the first bytes of a
-//! connection tell which.
+//! A responder that does nothing, as the mark for everything that does something: one thread per connection,
+//! one receive into a large buffer, an answer for each command found in it, one send for all of them. What it
+//! reaches is what kernel TCP allows with one core on each side, for iSCSI and for iSER and SRP over iWARP:
+//! the first bytes of a connection show which.
 //!
-//! It logs in whoever asks for [`TARGET`] (by SRP, for any port) and knows the few commands with which a unit is opened. Every other command
-//! ends with GOOD: data that is asked for comes from one fixed buffer, data that comes is forgotten.
+//! It accepts every login to [`TARGET`] (by SRP, for any port) and knows the few commands with which a unit
+//! is opened. Every other command ends with GOOD: data that is asked for comes from one fixed buffer, data
+//! that comes is forgotten.
 
 mod connection;
 mod iscsi;

@@ -30,8 +30,8 @@ pub struct Job {
     pub offset: u64,
     /// Bytes of the range; `None`: to the end of the target.
     pub size: Option<u64>,
-    /// Write blocks that tell their address, version and checksum, check what is read, and read all that was written
-    /// once more at the end.
+    /// Write blocks that hold their address, version and checksum, check what is read, and read back
+    /// everything written at the end.
     pub verify: bool,
     /// Seed of everything random.
     pub seed: u64,

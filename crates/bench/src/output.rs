@@ -1,4 +1,4 @@
-//! Results for people and for programs, and the display of a run that goes on.
+//! Results for people and for programs, and the live display of a run.
 
 pub mod csv;
 pub mod human;

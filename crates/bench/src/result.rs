@@ -213,7 +213,7 @@ pub struct VerifyCounts {
     pub torn: u64,
     /// Never-written content where a write was acknowledged.
     pub lost: u64,
-    /// Written, and not read once more at the end: the run was stopped, or the target no longer answered.
+    /// Written, but not read back at the end: the run was stopped, or the target no longer answered.
     #[serde(default)]
     pub unread: u64,
 }

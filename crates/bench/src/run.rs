@@ -38,7 +38,7 @@ use std::time::Duration;
 use store::lane::Backend;
 use worker::Report;
 
-/// What a run looks at besides its targets.
+/// What a run observes besides its targets.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     /// Set, it ends the run early: what was measured until then is the result.
@@ -50,7 +50,7 @@ pub struct Watch {
     pub portal: Option<SocketAddr>,
 }
 
-/// Who tells the CPU time of a target.
+/// The source of a target's CPU time.
 #[derive(Clone, Debug)]
 pub enum CpuSource {
     /// This machine's kernel, of the process of this number.
@@ -59,12 +59,12 @@ pub enum CpuSource {
     Admin(AdminClient),
 }
 
-/// Why a run did not take place: what is wrong, and how to mend it.
+/// Why a run was not started: what is wrong, and how to fix it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunError {
     /// What is wrong.
     pub problem: String,
-    /// How to mend it.
+    /// How to fix it.
     pub remedy: String,
 }
 

@@ -60,7 +60,7 @@ pub struct Opened {
     pub size: u64,
 }
 
-/// Why a target did not open: which one, what is wrong, and how to mend it.
+/// Why a target did not open: which one, what is wrong, and how to fix it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetError(String);
 

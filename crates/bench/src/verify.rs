@@ -1,4 +1,4 @@
-//! Blocks that tell what they are, and a ledger of what must be found where.
+//! Self-describing blocks, and a ledger of what must be found where.
 //!
 //! A block is as long as one operation. Each of its 512-byte units carries the address of the unit, the version of the
 //! block, the seed and the run that wrote it, filler that follows from these, and a CRC32C over all of it:
@@ -69,14 +69,14 @@ impl fmt::Display for LedgerError {
 
 impl std::error::Error for LedgerError {}
 
-/// A write that may go on: what it must write.
+/// A write that may start: what it must write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Writing {
     block: u64,
     version: u32,
 }
 
-/// A read that may go on: what it must find.
+/// A read that may start: what it must find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reading {
     block: u64,
@@ -187,8 +187,9 @@ mod state {
 }
 
 impl Ledger {
-    /// A ledger of `blocks` blocks from byte `offset` of a target on, of which nothing is known yet. `run` tells this
-    /// run from earlier ones with the same seed; `compress`: percent of each unit that is zeros.
+    /// A ledger of `blocks` blocks from byte `offset` of a target on, of which nothing is known yet. `run`
+    /// distinguishes this run from earlier ones with the same seed; `compress`: percent of each unit that is
+    /// zeros.
     ///
     /// # Errors
     /// When blocks are not whole units, or are too many to remember.

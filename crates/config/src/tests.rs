@@ -257,7 +257,8 @@ fn a_group_with_an_empty_list_is_a_fault() {
                  deny = {deny}\n{key} = []\n"
             );
             let found = faults(&text);
-            let expected = format!("target[0].group[0].{key}: an empty list matches nobody; remove the group");
+            let expected =
+                format!("target[0].group[0].{key}: an empty list matches nobody; remove the group");
             assert!(found.contains(&expected), "{found}");
         }
     }

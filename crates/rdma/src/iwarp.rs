@@ -42,9 +42,9 @@ const NO_MEMORY: &str = "there was no memory for receives";
 /// One end of an RDMA connection, over iWARP in user space if nothing else is said, with the machine whose messages it
 /// carries.
 ///
-/// Its receives are made of the arena's large buffers, before a message can promise them to the peer. A responder takes no
-/// more than half of the arena: its machine makes do with fewer, or the connection is rejected. Other than that, while
-/// one is missing nothing is sent.
+/// Its receives are made of the arena's large buffers, before a message can promise them to the peer. A
+/// responder takes no more than half of the arena: its machine accepts fewer, or the connection is rejected.
+/// Other than that, while one is missing nothing is sent.
 pub struct Channel<M, P = QueuePair> {
     pair: P,
     machine: M,
@@ -57,7 +57,7 @@ pub struct Channel<M, P = QueuePair> {
     makes_do: bool,
     /// Something happened that the machine may have work after.
     is_stirred: bool,
-    /// The queue pair was told to close.
+    /// The queue pair has been asked to close.
     is_closing: bool,
     /// Why, when it was our doing.
     reason: Option<String>,
@@ -210,8 +210,9 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         }
     }
 
-    /// Posts the receives that are missing. When none is any more, or the machine makes do with those that there are, the
-    /// peer that asks for the connection is answered: then, or when there is to be no connection, the result is `true`.
+    /// Posts the receives that are missing. When none is missing any more, or the machine accepts those that
+    /// exist, the peer that asks for the connection is answered: then, or when there is to be no connection,
+    /// the result is `true`.
     fn provide(&mut self, now: Time, arena: &mut Arena) -> bool {
         if self.is_closing || matches!(self.phase, Phase::Listening | Phase::Over) {
             return false;
@@ -250,7 +251,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         while self.receives.ready() < wanted.count {
             let Some(span) = self.receives.make(&wanted, arena) else { break };
             match self.pair.post_receive(span, arena) {
-                // In another state the connection is over soon.
+                // In another state the connection ends soon.
                 Ok(()) | Err(Refused::State) => {}
                 Err(refused) => return Err(refused),
             }
@@ -264,7 +265,7 @@ impl<M: MessageMachine, P: Provider> Channel<M, P> {
         Ok(true)
     }
 
-    /// Whether the machine makes do with the receives that there are.
+    /// Whether the machine accepts the receives that exist.
     fn is_content(&mut self) -> bool {
         let answer = self.machine.accept_fewer_receives(self.receives.made());
         let is_content = matches!(answer, Answer::Accept(_));

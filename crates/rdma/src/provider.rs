@@ -1,4 +1,5 @@
-//! What an RDMA connection offers to the driver of its machine, whoever provides it: iWARP in user space, or verbs.
+//! What an RDMA connection offers to the driver of its machine, with either provider: iWARP in user space, or
+//! verbs.
 
 pub use proto::iwarp::Refused;
 use proto::iwarp::memory::Access;
@@ -19,7 +20,7 @@ pub struct Capabilities {
     pub shared_receives: bool,
 }
 
-/// What came of a connection.
+/// The outcome of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A peer asks for the connection. Answer by [`Provider::accept`] or [`Provider::reject`].

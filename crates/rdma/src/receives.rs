@@ -23,8 +23,8 @@ pub(crate) struct ReceiveBuffers {
 }
 
 impl ReceiveBuffers {
-    /// None yet. `is_modest`: receives are memory in stock, whoever connects asks for them, and data on its way must not
-    /// lack it; so they take no more than half of the arena.
+    /// None yet. `is_modest`: receives reserve memory for any peer that connects, and data in transit must
+    /// not lack it; so they take no more than half of the arena.
     pub(crate) fn new(is_modest: bool) -> ReceiveBuffers {
         ReceiveBuffers { is_modest, blocks: Vec::new(), rest: Span::default(), bytes: 0, made: 0, held: 0 }
     }

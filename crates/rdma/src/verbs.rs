@@ -1,9 +1,9 @@
 //! RDMA devices of the system: by libibverbs, and librdmacm for making connections, both found at run time.
 //!
-//! [`Listener`] hears peers that ask for connections. What a core has is in [`Devices`]: the devices that its connections
-//! use, each with the core's arena registered, and the descriptors that tell when something has happened. A [`QueuePair`]
-//! is one connection, the [`Provider`](crate::provider::Provider) under a [`Channel`](crate::Channel). [`survey`] tells
-//! what devices there are.
+//! [`Listener`] accepts connection requests of peers. What a core has is in [`Devices`]: the devices that its
+//! connections use, each with the core's arena registered, and the descriptors that become readable on
+//! events. A [`QueuePair`] is one connection, the [`Provider`](crate::provider::Provider) under a
+//! [`Channel`](crate::Channel). [`survey`] reports what devices there are.
 //!
 //! # What the `unsafe` blocks rely on
 //! - Objects of the libraries are made and ended here only. [`Id`](cm::Id), [`EventChannel`](cm::EventChannel),

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// A store that did not open: which one, what is wrong, and how to mend it.
+/// A store that did not open: which one, what is wrong, and how to fix it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenError {
     /// The path, or the kind of a store that has none.
     pub what: String,
     /// What is wrong.
     pub problem: String,
-    /// How to mend it.
+    /// How to fix it.
     pub remedy: String,
 }
 

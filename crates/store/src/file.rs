@@ -1,19 +1,18 @@
 //! Files and block devices, over the core's [`Io`].
 //!
-//! A store goes either around the page cache (O_DIRECT) or through it, never both ways. Where the kernel tells an
-//! alignment for direct I/O, requests that satisfy it go straight between the initiator's buffer and the device, and
-//! all others are moved through an aligned buffer of the store, reading first the blocks that they cover in part. The
-//! obvious alternative, a second descriptor without O_DIRECT for such requests, is not coherent: a buffered write
-//! that shares a page (or a large folio) with a direct write in flight reads the old neighbour into the page cache
-//! and writes it back later, over acknowledged data; the kernel only warns ("possible data corruption due to
-//! collision with buffered I/O").
+//! A store goes either around the page cache (O_DIRECT) or through it, never both ways. Where the kernel
+//! reports an alignment for direct I/O, requests that satisfy it go straight between the initiator's buffer
+//! and the device, and all others are moved through an aligned buffer of the store, reading first the blocks
+//! that they cover in part. The obvious alternative, a second descriptor without O_DIRECT for such requests,
+//! is not coherent: a buffered write that shares a page (or a large folio) with a direct write in flight
+//! reads the old neighbour into the page cache and writes it back later, over acknowledged data; the kernel
+//! only warns ("possible data corruption due to collision with buffered I/O").
 //!
-//! Every operation holds its range, widened to the alignment: those that only read share it, all others have it
-//! alone. So no two writes interleave, a partly covered block is not changed between its reading and its writing,
-//! and COMPARE AND WRITE is atomic across all cores. A long clear holds it part by part, and other writes wait until all
-//! of it is over.
-//!
-//! What the page cache has lost the kernel reports once: [`syncs`] makes it an error to whoever relied on it.
+//! Every operation holds its range, widened to the alignment: those that only read share it, all others have
+//! it alone. So no two writes interleave, a partly covered block is not changed between its reading and its
+//! writing, and COMPARE AND WRITE is atomic across all cores. A long clear holds it part by part, and other
+//! writes wait until all of it has ended. The kernel reports once what the page cache has lost: [`syncs`]
+//! reports it as an error to everyone who relied on it.
 
 mod claim;
 mod flight;
@@ -113,8 +112,9 @@ impl FileStore {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Whether a durable write is a write and then one of the file's syncs: a write that syncs by itself (RWF_DSYNC) would
-    /// take the page cache's error from others. Direct I/O leaves nothing there, and tmpfs has nothing to write back.
+    /// Whether a durable write is a write and then one of the file's syncs: a write that syncs itself
+    /// (RWF_DSYNC) would take the page cache's error from others. Direct I/O leaves nothing there, and tmpfs
+    /// has nothing to write back.
     fn syncs_apart(&self) -> bool {
         !self.shape.grain.is_direct() && !self.shape.in_memory
     }

@@ -36,8 +36,9 @@ impl Granules {
         }
     }
 
-    /// Memory of the range was given back. A huge page that lies in it is one again when it is written; one of which a part
-    /// was given back has become small pages. Noted afterwards, so that a write in between leaves nothing that is wrong.
+    /// Memory of the range was released. A huge page inside it is one again when it is written; one that was
+    /// released in part has become small pages. Noted afterwards, so that a write in between leaves nothing
+    /// that is wrong.
     pub(crate) fn note_released(&self, range: Range) {
         let first = range.offset.next_multiple_of(HUGE_PAGE_BYTES);
         let end = range.end() / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
@@ -74,7 +75,7 @@ mod tests {
         granules.note_written(across);
         assert_eq!((granules.fresh_bytes(across), granules.fresh_bytes(last)), (0, HUGE_PAGE_BYTES));
         granules.note_released(range(69 * HUGE_PAGE_BYTES + 4096, 2 * HUGE_PAGE_BYTES));
-        assert_eq!(granules.fresh_bytes(across), HUGE_PAGE_BYTES, "the one of which all was given back");
+        assert_eq!(granules.fresh_bytes(across), HUGE_PAGE_BYTES, "the one that was released completely");
         assert_eq!(granules.fresh_bytes(range(69 * HUGE_PAGE_BYTES, 4096)), 0);
         assert_eq!(granules.fresh_bytes(range(4096, 0)), 0);
     }

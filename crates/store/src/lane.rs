@@ -106,11 +106,11 @@ pub trait Store: Send + Sync {
     /// block.
     ///
     /// # Errors
-    /// When the store is not to be reached, in words. It may come back: a later call tells.
+    /// Why the store cannot be reached, if so. It may come back: call again.
     fn refresh(&self) -> Result<Option<Traits>, String>;
 
-    /// Why the path that the store was opened by does not lead to it any more, in words with the cure. Called as often as
-    /// [`Store::refresh`]; may block.
+    /// Why the path that the store was opened by no longer leads to it, and how to fix that. Called as often
+    /// as [`Store::refresh`]; may block.
     ///
     /// # Errors
     /// When the system does not say whether it does.
@@ -118,7 +118,7 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// How often the device below was reset (powered on, restarted), as far as the store can tell.
+    /// How often the device below was reset (powered on, restarted), as far as the store knows.
     fn resets(&self) -> u64 {
         0
     }
@@ -145,8 +145,9 @@ pub trait Lane<I: Io> {
     /// The medium's own memory for a range, if this store is memory and the range may be sent from where it lies.
     fn borrow(&mut self, offset: u64, len: u32) -> Option<Places>;
 
-    /// Writes what lies at `from` at once, if this store is memory: such a write needs no operation. Unless it `may_clear`, not
-    /// where the system has to clear memory first. Returns how many bytes it cleared; `None`: nothing was written.
+    /// Writes what is at `from` at once, if this store is memory: such a write needs no operation. Unless it
+    /// `may_clear`, not where the system has to clear memory first. Returns how many bytes it cleared;
+    /// `None`: nothing was written.
     fn put(&mut self, _io: &mut I, _offset: u64, _from: Places, _may_clear: bool) -> Option<u64> {
         None
     }
@@ -166,15 +167,16 @@ pub trait Lane<I: Io> {
     /// Starts an operation.
     fn submit(&mut self, io: &mut I, id: OpId, op: &Op) -> Submitted;
 
-    /// A completion whose tag lies in this lane's range arrived. Finished operations are appended to `done`.
+    /// A completion whose tag is in this lane's range arrived. Finished operations are appended to `done`.
     fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>);
 
     /// The end of a turn: submits what was gathered, retries what waited for another core. Returns whether
     /// something still waits for another core (the core must then not sleep long).
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool;
 
-    /// Goes on, for about so many bytes, with what is long and done by the core's own thread. Returns how many bytes it was;
-    /// 0: there is nothing to go on with now. Nothing else goes on with it: [`Lane::flush`] does not.
+    /// Goes on, for about so many bytes, with what is long and done by the core's own thread. Returns how
+    /// many bytes it was; 0: there is nothing to continue now. Nothing else continues it: [`Lane::flush`]
+    /// does not.
     fn work(&mut self, _io: &mut I, _bytes: u64, _done: &mut Vec<(OpId, Outcome)>) -> u64 {
         0
     }
@@ -188,14 +190,15 @@ pub trait Lane<I: Io> {
         false
     }
 
-    /// How often the store lost writes that it had acknowledged and that no flush had made durable, or must fear so. A
-    /// flush that succeeds says nothing of them: whoever relied on one must be told that it failed, once for each.
+    /// How often the store lost writes that it had acknowledged and that no flush had made durable, or must
+    /// fear so. A flush that succeeds says nothing of them: everyone who relied on one must get an error,
+    /// once for each.
     fn losses(&mut self) -> u64 {
         0
     }
 
-    /// Nobody waits for an operation any more. It is reported all the same, but what of it is not under way already is
-    /// not begun: it must not change the medium long after whoever asked for it has gone.
+    /// Nobody waits for an operation any more. It is reported all the same, but what of it is not under way
+    /// already is not begun: it must not change the medium long after its initiator has gone.
     fn cancel(&mut self, _io: &mut I, _id: OpId) {}
 
     /// Whether writes were acknowledged that nothing has made durable, as far as the store keeps count of them.

@@ -1,5 +1,5 @@
-//! The ranges that long operations of a store work on part by part. Each is held as one until its operation is over: a
-//! write that came between two parts would be acknowledged and then be lost under the next one.
+//! The ranges that long operations of a store work on part by part. Each is held as one until its operation
+//! ends: a write that came between two parts would be acknowledged and then be lost under the next one.
 
 use crate::range::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

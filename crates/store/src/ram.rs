@@ -1,4 +1,4 @@
-//! A store in memory. Memory is taken as it is touched, and given back when ranges are discarded.
+//! A store in memory. Memory is allocated when written, and released when ranges are discarded.
 
 use crate::error::OpenError;
 use crate::extents::{Ask, Extents, Questions};
@@ -28,7 +28,7 @@ const PENDING_MAX: usize = 4096;
 /// Operations that wait for a long one, and are looked at by one [`Lane::work`].
 const RETRIES_MAX: usize = 16;
 
-/// The page, in which memory is given back.
+/// The page, the unit in which memory is released.
 const PAGE_BYTES: u32 = 4096;
 
 /// A disk in memory.
@@ -165,7 +165,7 @@ impl RamStore {
     }
 }
 
-/// The parts of pages at both ends of a range: they are written where whole pages are given back.
+/// The parts of pages at both ends of a range: they are written, while whole pages are released.
 fn ends(range: Range) -> [Range; 2] {
     let page = u64::from(PAGE_BYTES);
     let first = (range.offset.next_multiple_of(page) - range.offset).min(range.len);
@@ -274,7 +274,7 @@ impl Clear {
 }
 
 impl RamLane {
-    /// The operation goes on in later turns.
+    /// The operation continues in later turns.
     fn defer(&mut self, id: OpId, op: &Op, range: Range) -> Submitted {
         if self.pending() == PENDING_MAX {
             return Submitted::Done(Err(StoreError::Busy));

@@ -408,7 +408,7 @@ layout! {
 
 impl Layout for Mac {}
 
-/// What a command that is not ATA tells a unit to do.
+/// What a command that is not ATA has a unit do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderKind {
     /// Set the config string, unless another is there ([`ErrorCode::CONFIG_STRING_PRESENT`]). Data-in: the string.

@@ -353,7 +353,8 @@ impl Registers {
         Registers { extend, feature: 0, count, lba, device: DEVICE_IS_LBA, command: command.code() }
     }
 
-    /// NOP with the tag of an earlier AoE request in LBA: Lunette does not answer it before that request is over.
+    /// NOP with the tag of an earlier AoE request in LBA: Lunette does not answer it before that request has
+    /// ended.
     pub fn nop(tag: u32) -> Registers {
         let (feature, lba) = (u16::from(NOP_AUTO_POLL), u64::from(tag));
         Registers { extend: true, feature, count: 0, lba, device: DEVICE_IS_LBA, command: NOP }

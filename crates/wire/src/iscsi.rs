@@ -1,8 +1,8 @@
 //! iSCSI PDUs (RFC 7143 section 11, RFC 7144).
 //!
-//! Every PDU begins with a basic header segment of 48 bytes; each has its struct, big-endian in memory as on the
-//! wire. Requests come from the initiator, responses from the target. Codes are newtypes over the raw value: what a
-//! peer sent is kept as it is, for the machine to judge.
+//! Every PDU begins with a basic header segment of 48 bytes; each has its struct, big-endian in memory as on
+//! the wire. Requests come from the initiator, responses from the target. Codes are newtypes over the raw
+//! value: what a peer sent is kept as it is, for the machine to validate.
 
 pub mod ahs;
 pub mod code;
@@ -40,7 +40,7 @@ pub const TAG_NONE: u32 = 0xffff_ffff;
 /// Byte 1, bit 0: the last PDU of a sequence (F), or always one.
 pub const FINAL: u8 = 0x80;
 
-/// Byte 1, bit 1 of text and login: the text goes on in the next PDU (C).
+/// Byte 1, bit 1 of text and login: the text continues in the next PDU (C).
 pub const CONTINUE: u8 = 0x40;
 
 /// Bytes that pad `len` to a multiple of four (section 11.1).

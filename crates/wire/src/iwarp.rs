@@ -1,8 +1,8 @@
 //! iWARP: MPA start-up frames and FPDUs (RFC 5044, RFC 6581), DDP segments (RFC 5041), RDMAP messages (RFC 5040).
 //!
-//! A DDP header never travels without the ULPDU length of its FPDU in front of it, so the header structs begin with
-//! that. All are big-endian in memory as on the wire. Codes are newtypes over the raw value: what a peer sent is kept
-//! as it is, for the machine to judge.
+//! A DDP header never travels without the ULPDU length of its FPDU in front of it, so the header structs
+//! begin with that. All are big-endian in memory as on the wire. Codes are newtypes over the raw value: what
+//! a peer sent is kept as it is, for the machine to validate.
 
 pub mod ddp;
 pub mod mpa;

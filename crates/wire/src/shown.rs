@@ -58,7 +58,7 @@ impl<'a, W: Write> Printable<'a, W> {
             return true;
         }
         self.is_cut = true;
-        // Whoever writes to it learns nothing that he could change.
+        // There is nothing that the writer could do about an error.
         let _ = self.to.write_str(CUT);
         false
     }

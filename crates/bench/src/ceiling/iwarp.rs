@@ -16,11 +16,11 @@ use wire::srp::LoginRequestRdma;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-/// The revision of MPA that tells of RDMA Reads (RFC 6581).
+/// The revision of MPA that announces RDMA Reads (RFC 6581).
 const REVISION: u8 = 2;
 /// The longest ULPDU, as Lunette agrees on it with itself.
 const ULPDU_BYTES: u32 = 65_530;
-/// The CRC field, which nobody looks at.
+/// The CRC field, which is never checked.
 const CRC: [u8; 4] = [0; CRC_BYTES as usize];
 /// Zeros that fill words.
 const PADDING: [u8; 3] = [0; 3];
@@ -50,7 +50,7 @@ pub(super) struct Iwarp {
     /// `None`: the connection is not made yet.
     upper: Option<Box<dyn Messages>>,
     queues: Queues,
-    /// The place whose RDMA Read is over once what is being thrown away has come.
+    /// The place whose RDMA Read completes once the payload being discarded has been received.
     arriving: Option<u32>,
     is_rejected: bool,
 }
@@ -218,7 +218,7 @@ impl Verbs<'_, '_> {
         Ok(())
     }
 
-    /// RDMA Read; [`Messages::read`] is told `place` once it is over.
+    /// RDMA Read; [`Messages::read`] gets `place` once it completes.
     pub(super) fn read(&mut self, place: u32, from: Remote, len: u32) -> io::Result<()> {
         let request = ReadRequest {
             sink_stag: U32::new(place),
@@ -231,7 +231,7 @@ impl Verbs<'_, '_> {
         self.ask()
     }
 
-    /// The oldest RDMA Read is over.
+    /// The oldest RDMA Read has completed.
     fn arrived(&mut self) -> io::Result<()> {
         self.queues.reading = self.queues.reading.saturating_sub(1);
         self.ask()

@@ -396,7 +396,7 @@ impl Session {
     }
 }
 
-/// DataSegmentLength of what is never longer than that can tell.
+/// DataSegmentLength of a PDU that never exceeds its range.
 fn length(data: &[u8]) -> U24 {
     U24::new(u32::try_from(data.len()).unwrap_or(U24::MAX))
 }

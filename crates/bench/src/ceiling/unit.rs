@@ -52,7 +52,7 @@ pub(super) fn answer(cdb: &[u8; 16], blocks: u64) -> Option<(Answer, usize)> {
             // Eight blocks in a physical one; LBPME and LBPRZ.
             Some((capacity.at(13, &[3, 0xc0]), allocation(10, 4)))
         }
-        // REPORT LUNS: of those that there are, all numbers, LUN 0 is told.
+        // REPORT LUNS: every number is a LUN; LUN 0 is reported.
         (0xa0, _) => Some((Answer::new(&[0, 0, 0, 8], 16), allocation(6, 4))),
         _ => None,
     }

@@ -1,5 +1,5 @@
-//! The display of a run that goes on: on a terminal a frame that is drawn again and again in its place, elsewhere a
-//! line each second. Both go to standard error, so that a result on standard output stays clean.
+//! The live display of a run: on a terminal a frame that is redrawn in place, elsewhere a line each second.
+//! Both go to standard error, so that a result on standard output stays clean.
 //!
 //! The terminal is left in its own mode, cursor included: whatever ends the process, nothing needs to be restored.
 
@@ -16,7 +16,7 @@ use std::io;
 /// Seconds between two drawings of the frame, a little less than two samples.
 const REDRAW: f64 = 0.19;
 
-/// Rows and columns of a terminal that does not tell them.
+/// Rows and columns of a terminal that does not report them.
 const SIZE: (u16, u16) = (24, 80);
 
 /// Shows a run on standard error.

@@ -34,10 +34,10 @@ enum Place {
 }
 
 impl AdminClient {
-    /// The interface at a path or at HOST:PORT, also as the URL that a banner tells; it must answer.
+    /// The interface at a path or at HOST:PORT, or the URL that the banner shows; it must answer.
     ///
     /// # Errors
-    /// When the name is not one of these, or nobody there tells CPU time.
+    /// When the name is not one of these, or nothing there reports CPU time.
     pub fn open(name: &str) -> Result<AdminClient, RunError> {
         let wrong = |problem: String, remedy: &str| RunError::new(format!("{name}: {problem}"), remedy);
         let place = name.strip_prefix("http://").unwrap_or(name);
@@ -85,7 +85,7 @@ impl AdminClient {
     }
 }
 
-/// A stream that can be told how long to wait.
+/// A stream with configurable timeouts.
 trait Patient: Read + Write {
     fn wait_at_most(&self, time: Duration) -> io::Result<()>;
 }
@@ -138,7 +138,7 @@ fn ask(mut stream: impl Patient, until: Instant) -> io::Result<Vec<u8>> {
 
 /// Takes apart a whole answer, whose body reaches to its end (RFC 9112 section 6.3).
 fn read_answer(answer: &[u8]) -> Result<Snapshot, String> {
-    let not_ours = || "this is no admin interface of Lunette".to_string();
+    let not_ours = || "this is not an admin interface of Lunette".to_string();
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(not_ours)?;
     let head = std::str::from_utf8(&answer[..end]).map_err(|_| not_ours())?;
     let mut words = head.lines().next().unwrap_or_default().split(' ');
@@ -193,8 +193,8 @@ pub(super) mod tests {
         for (answer, problem) in [
             (&b"HTTP/1.1 404 Not Found\r\n\r\n{}"[..], "status 404"),
             (b"HTTP/1.1 200 OK\r\n\r\n{\"pid\":1}", "not understood"),
-            (b"SSH-2.0-OpenSSH_9.2\r\n", "no admin interface"),
-            (b"\xff\xff\r\n\r\n", "no admin interface"),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", "not an admin interface"),
+            (b"\xff\xff\r\n\r\n", "not an admin interface"),
         ] {
             assert!(read_answer(answer).unwrap_err().contains(problem), "{problem}");
         }

@@ -32,7 +32,7 @@ pub fn check(job: &Job, targets: usize) -> Result<(), RunError> {
     }
 }
 
-/// Whether it is there, what it is, and its cure.
+/// Whether it exists, what it is, and the fix.
 type Fault = (bool, String, &'static str);
 
 fn amounts(job: &Job, targets: usize) -> [Fault; 7] {

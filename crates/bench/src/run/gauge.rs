@@ -6,7 +6,8 @@ use reactor::cpu::{self, Thread, Times};
 /// Asks a source for as long as it answers.
 pub(super) struct Gauge {
     source: Option<CpuSource>,
-    /// Process number and uptime that the last answer gave: counters of another process do not go on from its.
+    /// Process number and uptime that the last answer gave: counters of another process do not continue from
+    /// these.
     seen: Option<(u32, f64)>,
     lost: Option<String>,
 }
@@ -47,7 +48,7 @@ impl Gauge {
             CpuSource::Admin(client) => client.snapshot().and_then(|now| {
                 let seen = self.seen.replace((now.pid, now.uptime_seconds));
                 if seen.is_some_and(|(pid, uptime)| pid != now.pid || uptime > now.uptime_seconds) {
-                    return Err("it was started anew while it was measured".into());
+                    return Err("it was restarted while it was measured".into());
                 }
                 Ok(Reading { times: now.times, threads: now.threads })
             }),
@@ -70,7 +71,7 @@ impl Gauge {
 }
 
 impl Reading {
-    /// What the next reading between the first and the last may tell without becoming a load itself.
+    /// What the next intermediate reading may contain without becoming a load itself.
     pub(super) fn cheap(&self) -> Threads {
         if self.threads.len() <= THREADS_SAMPLED { Threads::Reported } else { Threads::Left }
     }
@@ -110,7 +111,7 @@ mod tests {
         let threads = after.threads_since(&before);
         assert_eq!((threads[0].1.sum(), threads[0].0.id), (0.5, first.threads[0].id));
         assert!(gauge.read(Threads::Reported).is_none());
-        assert_eq!(gauge.lost().as_deref(), Some("it was started anew while it was measured"));
+        assert_eq!(gauge.lost().as_deref(), Some("it was restarted while it was measured"));
     }
 
     #[test]

@@ -145,7 +145,7 @@ fn micro(nanoseconds: u64) -> f64 {
 pub(crate) struct Interval {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// Whether it lies in the measured time; otherwise in the ramp.
+    /// Whether it is in the measured time; otherwise in the ramp.
     pub(crate) measured: bool,
     pub(crate) tally: Tally,
 }

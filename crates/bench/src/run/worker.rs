@@ -99,7 +99,7 @@ pub(super) struct State {
     cpu: (f64, Option<Thread>),
 }
 
-/// What a job thread tells at its end.
+/// What a job thread returns at its end.
 pub(super) struct Report {
     pub(super) last: Interval,
     pub(super) errors: PerDirection<u64>,
@@ -366,7 +366,7 @@ impl Worker {
         }
     }
 
-    /// Tells the ledger what became of an operation, and looks at what was read.
+    /// Records the outcome of an operation in the ledger, and checks what was read.
     fn settle(&mut self, id: OpId, claim: Claim, is_ok: bool) {
         let Some(ledger) = self.ledger.as_deref() else { return };
         match claim {
@@ -427,7 +427,7 @@ impl Worker {
             (Some(before), Some(after)) => after.times.since(before.times),
             _ => Times::default(),
         };
-        // The kernel tells the sum exactly, its parts in ticks.
+        // The kernel reports the sum exactly, its parts in ticks.
         let user = if ticks.sum() > 0.0 { seconds * ticks.user / ticks.sum() } else { seconds };
         self.state.report.cpu = Times { user, system: seconds - user };
         self.state.report.thread = after;

@@ -1,4 +1,4 @@
-//! What a job does and what is told of it.
+//! What a job does and what is reported about it.
 
 use super::support::{Fate, bent, bent_in_batches, measure, observe, ram, refused, short};
 use bench::job::{Job, Poll, Rw, Style};

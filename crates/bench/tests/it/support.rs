@@ -22,7 +22,7 @@ pub(crate) enum Fate {
 type Decide = dyn Fn(Op) -> Fate + Send + Sync;
 type Batch = dyn Fn(usize) + Send + Sync;
 
-/// Another store with a decide of each operation before it.
+/// Another store, with a function that decides the fate of each operation.
 struct Bent {
     inner: Arc<dyn Backend<Uring>>,
     decide: Box<Decide>,
@@ -38,7 +38,7 @@ pub(crate) fn bent(
     Arc::new(Bent { inner, decide: Box::new(decide), batch: None })
 }
 
-/// As [`bent`]; operations finish at the end of their turn, and `batch` is told how many there were.
+/// Like [`bent`]; operations finish at the end of their turn, and `batch` gets their number.
 pub(crate) fn bent_in_batches(
     inner: Arc<dyn Backend<Uring>>,
     decide: impl Fn(Op) -> Fate + Send + Sync + 'static,

@@ -17,7 +17,7 @@ pub(super) struct Posting<'a, P> {
     pub arena: &'a mut Arena,
     pub receives: &'a mut ReceiveBuffers,
     pub staging: &'a mut Staging,
-    /// What no waiting will mend.
+    /// A refusal that waiting does not resolve.
     pub fault: &'a mut Option<Refused>,
 }
 
@@ -25,7 +25,7 @@ impl<P: Provider> Posting<'_, P> {
     fn note_refusal<T>(&mut self, result: Result<T, Refused>) -> Result<T, Full> {
         result.map_err(|refused| {
             match refused {
-                // In another state the connection is over soon.
+                // In another state the connection ends soon.
                 Refused::Full | Refused::State => {}
                 Refused::TooLong | Refused::NoReads => *self.fault = Some(refused),
             }

@@ -196,7 +196,8 @@ impl Id {
             initiator_depth: reads.1,
             flow_control: 1,
             retry_count: 7,
-            // Our credits are receives that stand ready: a peer that is told otherwise tries until they are.
+            // Our credits are posted receives; a peer that gets receiver-not-ready retries until there are
+            // some.
             rnr_retry_count: 7,
             srq: 0,
             qp_num: 0,
@@ -268,7 +269,7 @@ fn read_address(storage: &SockaddrStorage) -> Option<SocketAddr> {
                 u32::from_be_bytes(flow),
                 u32::from_ne_bytes(scope),
             );
-            // A listener for both families tells IPv4 so.
+            // A listener for both families reports IPv4 this way.
             Some(match address.ip().to_ipv4_mapped() {
                 Some(v4) => SocketAddr::new(IpAddr::V4(v4), port),
                 None => SocketAddr::V6(address),

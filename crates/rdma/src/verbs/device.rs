@@ -178,7 +178,8 @@ impl Device {
         if got != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the queue lives: the library tells no events of those that are gone, and this thread ends them.
+        // SAFETY: the queue is alive: the library reports no events for destroyed ones, and this thread
+        // destroys them.
         unsafe { (self.library.ibv_ack_cq_events)(queue, 1) };
         Ok(token.addr() as u64)
     }
@@ -281,7 +282,7 @@ pub(super) unsafe fn text(text: *const std::ffi::c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Whether a device has failed, which one core hears and all are to know.
+/// Whether a device has failed: one core gets the event, and all must know.
 fn failed(context: NonNull<IbvContext>) -> Arc<AtomicBool> {
     static FAILED: Mutex<BTreeMap<usize, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
     let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,10 +17,8 @@ const PER_DEVICE: u32 = 2;
 /// Tokens from here on are of identifiers that belong to devices and not to connections.
 const ANCHORS: u64 = u64::MAX - u32::MAX as u64;
 
-/// The devices that a core's connections use.
-///
-/// A descriptor that is to be watched has a number. Once it is readable, [`Devices::ready`] tells what has happened, and
-/// whether it is to be watched again.
+/// The devices that a core's connections use. A descriptor that is to be watched has a number. Once it is
+/// readable, [`Devices::ready`] reports what has happened, and whether it is to be watched again.
 pub struct Devices {
     channel: Arc<EventChannel>,
     /// By the numbers of their descriptors.
@@ -33,8 +31,8 @@ pub struct Devices {
 /// A device, and whether its descriptors are watched.
 enum Slot {
     Used(Arc<Device>),
-    /// It was removed. It is held until so many descriptors are not watched any more: whoever watches one keeps the device
-    /// from going away.
+    /// It was removed. It is kept until this many descriptors are no longer watched: a watched one keeps the
+    /// device from going away.
     Removed {
         _device: Arc<Device>,
         watched: u32,
@@ -108,7 +106,8 @@ impl Devices {
         }
     }
 
-    /// The device with this name works no more, as was told on another core: its connections end when they are polled.
+    /// The device with this name has failed, as another core has seen: its connections end when they are
+    /// polled.
     pub fn fail(&mut self, name: &str) {
         for slot in &self.devices {
             if let Slot::Used(device) = slot
@@ -186,8 +185,8 @@ impl Devices {
         loop {
             match self.channel.next() {
                 Ok((id, event)) => {
-                    // SAFETY: the identifier lives: the library tells no events of those that are gone, and this thread
-                    // ends those of this channel.
+                    // SAFETY: the identifier is alive: the library reports no events for destroyed ones, and
+                    // this thread ends those of this channel.
                     let token = unsafe { (*id).context.addr() as u64 };
                     match token.checked_sub(ANCHORS) {
                         None => happened.push(Happened::Connection { token, event: Change(event) }),
@@ -209,8 +208,8 @@ impl Devices {
         }
     }
 
-    /// Its connections hear of that by events of their own, and hold it until they are gone. `unwatched` is not watched
-    /// any more.
+    /// Its connections get that as events of their own, and hold it until they are gone. `unwatched` is not
+    /// watched any more.
     fn removed(&mut self, index: usize, unwatched: Option<u32>, happened: &mut Vec<Happened>) {
         let Some(slot) = self.devices.get_mut(index) else { return };
         let Slot::Used(device) = slot else { return };

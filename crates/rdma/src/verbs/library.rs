@@ -111,7 +111,7 @@ functions! {
     rdma_ack_cm_event: fn(*mut RdmaCmEvent) -> c_int, in Cm;
 }
 
-/// The libraries, loaded once; what was missing then is missing for good.
+/// The libraries, loaded once; what was missing then stays missing.
 pub(super) fn library() -> Result<&'static Library, Missing> {
     static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
     LIBRARY.get_or_init(Library::load).as_ref().map_err(Clone::clone)

@@ -27,7 +27,7 @@ pub enum Arrival {
     Removed,
     /// Nothing more now.
     Nothing,
-    /// It hears no more.
+    /// It no longer listens.
     Broken(io::Error),
 }
 

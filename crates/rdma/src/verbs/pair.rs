@@ -51,7 +51,7 @@ pub struct QueuePair {
     events: VecDeque<Event>,
     /// The next completion raises an event.
     is_armed: bool,
-    /// Why the connection is over, as soon as what has come before is reported.
+    /// Why the connection has ended, once everything received before is reported.
     ended: Option<String>,
     /// Nothing is reported but the end.
     is_held: bool,
@@ -79,13 +79,13 @@ enum State {
     Full,
     /// The last work is to be finished until then.
     Closing(Time),
-    /// The peer is told, and may say that it has heard until then.
+    /// The peer is notified, and may acknowledge until then.
     Leaving(Time),
     Over,
 }
 
 impl QueuePair {
-    /// For a peer that asks for a connection. The layer above hears of that first.
+    /// For a connection request of a peer. The layer above is notified first.
     pub(super) fn new(
         incoming: Incoming,
         device: Arc<Device>,
@@ -151,7 +151,7 @@ impl QueuePair {
             RDMA_CM_EVENT_ADDR_CHANGE => "its address has gone to another device".to_string(),
             RDMA_CM_EVENT_REJECTED => format!("the initiator did not want the answer (reason {status})"),
             RDMA_CM_EVENT_UNREACHABLE => {
-                format!("the initiator did not hear the answer (error {})", status.abs())
+                format!("the initiator did not get the answer (error {})", status.abs())
             }
             RDMA_CM_EVENT_CONNECT_ERROR => format!("the connection failed (error {})", status.abs()),
             _ => return,
@@ -232,7 +232,7 @@ impl QueuePair {
         format!("work failed: {words}")
     }
 
-    /// Has the next completion told by an event; `false`: it will be.
+    /// Arms the event for the next completion; `false`: it was armed already.
     fn arm(&mut self) -> bool {
         let Some(queues) = &self.queues else { return false };
         if std::mem::replace(&mut self.is_armed, true) {
@@ -426,7 +426,7 @@ impl Provider for QueuePair {
         self.state == State::Full && self.ended.is_none()
     }
 
-    /// What becomes of it, the layer above hears as events.
+    /// The layer above gets its outcome as events.
     fn accept(&mut self, now: Time, private_data: &[u8]) -> Result<(), Refused> {
         let (State::Asked, Some(queues)) = (self.state, &mut self.queues) else { return Err(Refused::State) };
         if u8::try_from(private_data.len()).is_err() {

@@ -26,7 +26,7 @@ pub(super) struct Unfinished {
     /// The last of those that make one operation.
     pub is_last: bool,
     places: Places,
-    /// What is read lies here first.
+    /// Data that is read goes here first.
     sink: Option<Span>,
 }
 
@@ -164,7 +164,7 @@ impl SendQueue {
         }
         let first = self.requests.as_mut_ptr();
         for index in 0..last {
-            // SAFETY: both are elements of the vector, which is not touched until the call below is over.
+            // SAFETY: both are elements of the vector, which is not touched until the call below returns.
             unsafe { (*first.add(index)).next = first.add(index + 1) };
         }
         let mut bad = ptr::null_mut();
@@ -177,8 +177,8 @@ impl SendQueue {
         if result == 0 { Ok(()) } else { Err(result.abs()) }
     }
 
-    /// The request with this number is finished: its places are free, and what was read is there if it `is_done`. Not only
-    /// the oldest can be: siw has Sends finish while a Read before them goes on.
+    /// The request with this number is finished: its places are free, and what was read is there if it
+    /// `is_done`. Not only the oldest can be: siw completes Sends while a Read before them is still running.
     pub(super) fn finished(&mut self, number: u64, is_done: bool, arena: &mut Arena) -> Option<Unfinished> {
         let index = self.unfinished.iter().position(|unfinished| unfinished.number == number)?;
         let finished = self.unfinished.remove(index)?;
@@ -232,7 +232,7 @@ fn request(number: u64, operation: Operation, before: u64) -> IbvSendWr {
             }
             if let Some(stag) = invalidate {
                 (request.opcode, request.invalidate_rkey) = (IBV_WR_SEND_WITH_INV, stag);
-                // Where libsiw looks for it.
+                // Where libsiw expects it.
                 request.rkey = stag;
             }
         }
@@ -283,7 +283,7 @@ impl ReceiveQueue {
         }
         let first = self.requests.as_mut_ptr();
         for index in 0..last {
-            // SAFETY: both are elements of the vector, which is not touched until the call below is over.
+            // SAFETY: both are elements of the vector, which is not touched until the call below returns.
             unsafe { (*first.add(index)).next = first.add(index + 1) };
         }
         let mut bad = ptr::null_mut();
@@ -444,7 +444,7 @@ mod tests {
         let remotes: Vec<_> =
             posted.iter().map(|read| (read.opcode, read.remote, read.places.len())).collect();
         assert_eq!(remotes, [(IBV_WR_RDMA_READ, (0, 1), 2), (IBV_WR_RDMA_READ, (131_072, 1), 1)]);
-        // The buffer is given back before the device is done, and stays out of use until it is.
+        // The buffer is released before the device is done, and stays unused until it is.
         arena.give(&into);
         assert_eq!(arena.in_use(), 3 * 65_536);
         assert!(queue.finished(1, true, &mut arena).is_some_and(|done| !done.is_last));

@@ -1,8 +1,7 @@
 //! Where an iWARP device puts what it reads: memory of one connection, from which it is copied to its place.
-//!
-//! An RDMA Read tells the peer the STag of its sink (RFC 5040 section 4.4), and devices want that to be one by which the
-//! peer may write. So a sink holds nothing but what its own peer has sent: nobody learns the STag of the arena, in which the
-//! data of all connections lies.
+//! An RDMA Read shows the peer the STag of its sink (RFC 5040 section 4.4), and devices want that to be one
+//! by which the peer may write. So a sink holds nothing but what its own peer has sent: the STag of the
+//! arena, which holds the data of all connections, is never exposed.
 
 use super::device::{Device, Registered};
 use super::sys::*;
@@ -69,7 +68,7 @@ impl Sink {
         let index = self.free.trailing_zeros();
         assert!(index < PLACES && len <= LARGE_BYTES, "{len} bytes find no place");
         self.free &= !(1 << index);
-        self.memory.span(u64::from(index * LARGE_BYTES), len).expect("the place lies in the memory")
+        self.memory.span(u64::from(index * LARGE_BYTES), len).expect("the place is in the memory")
     }
 
     /// Gives it back.

@@ -106,10 +106,10 @@ pub enum LinkLayer {
     Unspecified,
 }
 
-/// All devices, each with what it can, or why that cannot be told.
+/// All devices, each with its capabilities, or why they are unknown.
 ///
 /// # Errors
-/// The libraries are missing, or the system does not tell of its devices.
+/// The libraries are missing, or the system does not list its devices.
 pub fn survey() -> Result<Vec<Result<DeviceFacts, Unknown>>, Error> {
     let library = library()?;
     let mut count = 0;

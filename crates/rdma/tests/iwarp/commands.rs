@@ -104,7 +104,7 @@ impl<M: Initiator> Pair<M> {
         self.take(&places)
     }
 
-    /// The content of places, which are given back.
+    /// The content of places, which are released.
     pub(crate) fn take(&mut self, places: &Places) -> Vec<u8> {
         let bytes = content(&mut self.ring, places);
         self.ring.arena().give(places);
@@ -167,7 +167,7 @@ pub(crate) fn many_commands_at_once_keep_their_data_apart<M: Initiator>() {
     }
 }
 
-/// The target answers when it has the data, which may be before this end hears that it has left.
+/// The target answers when it has the data, which may be before this end sees the completion of the send.
 pub(crate) fn what_the_target_reads_is_lent_until_it_has_left<M: Initiator>() {
     for config in configs() {
         let mut rig = ready::<M>(ring(), config);
@@ -203,7 +203,8 @@ pub(crate) fn a_logout_reaches_the_other_side<M: Initiator>() {
     assert_eq!(disk.gone.as_deref(), Some("logged out"));
 }
 
-/// Cut after any number of turns, at either end: both learn it, and whatever was under way, all buffers come back.
+/// Cut after any number of turns, at either end: both notice, and whatever was in flight, all buffers are
+/// released.
 pub(crate) fn a_connection_that_breaks_at_any_moment_leaves_nothing<M: Initiator>() {
     let mut ring = ring_with(32 << 20, Waker::new().unwrap());
     // How often it was cut while commands were under way.

@@ -34,7 +34,7 @@ fn close(rig: Scripts) {
 }
 
 impl Scripts {
-    /// Sends a message, and has what came of it.
+    /// Sends a message, and returns the result.
     fn message(&mut self, header: Vec<u8>, payload: Places, invalidate: Option<u32>) -> (Span, Vec<u8>) {
         let work = WorkId(header.len() as u64);
         self.initiator.machine().post(move |to| to.send(work, &header, payload, true, invalidate));

@@ -43,7 +43,7 @@ pub(super) fn patiently<T, E>(
     is_taken: impl Fn(&E) -> bool,
     mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    // In all less than the start waits for stores, which then hears by whom a file is in use.
+    // In all less than the start waits for stores, so that it can report who uses a file.
     const TRIES: u32 = 14;
     const PAUSE: Duration = Duration::from_millis(100);
     for _ in 1..TRIES {
@@ -79,14 +79,14 @@ pub(super) fn lock(path: &Path, file: &File, claim: Claim) -> Result<(), OpenErr
     }
 }
 
-/// The process that has locked the file, as far as the kernel tells.
+/// The process that has locked the file, if the kernel reports it.
 fn holder(file: &File) -> Option<u32> {
     let inode = file.metadata().ok()?.ino();
     find(&std::fs::read_to_string("/proc/locks").ok()?, inode)
 }
 
-/// The process of the first lock on this inode, out of lines as `1: FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF`. Devices
-/// are not compared: some file systems tell another there than to stat(2).
+/// The process of the first lock on this inode, out of lines as `1: FLOCK ADVISORY WRITE 4711 fe:01:131 0
+/// EOF`. Devices are not compared: some file systems report another there than to stat(2).
 fn find(locks: &str, inode: u64) -> Option<u32> {
     let inode = inode.to_string();
     locks.lines().find_map(|line| {

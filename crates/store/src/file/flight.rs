@@ -169,7 +169,7 @@ impl Flight {
         self.syncing == Syncing::Runs
     }
 
-    /// It will not hear of the sync that it runs: that may have lost data.
+    /// It is not notified of the sync that it runs: that may have lost data.
     pub(super) fn give_up(&self, store: &FileStore) {
         if self.syncs() {
             store.syncs.lost();
@@ -177,7 +177,7 @@ impl Flight {
         }
     }
 
-    /// Remembers what was given back and what was written up to here, while it is still locked. `all`: the whole
+    /// Records what was discarded and what was written up to here, while it is still locked. `all`: the whole
     /// range is finished.
     pub(super) fn note(&mut self, store: &FileStore, all: bool) {
         if store.shape.kind != Kind::Block || !writes(&self.op) {
@@ -327,7 +327,7 @@ impl Flight {
             }
             How::Clear(_) => self.advance(store),
             How::Straight | How::Zeros | How::Load | How::Store => {
-                // Going on within a block would break the alignment: its beginning is moved once more.
+                // Continuing within a block would break the alignment: its beginning is transferred again.
                 let sum = u64::from(self.piece.moved) + u64::from(moved);
                 let whole = sum - sum % u64::from(store.shape.grain.offset);
                 if sum >= self.piece.len {

@@ -121,7 +121,8 @@ impl FileLane {
         Some(self.flights.len() - 1)
     }
 
-    /// Issues the flight's next request if it has its buffer, its range and its turn; otherwise it waits, or is over.
+    /// Issues the flight's next request if it has its buffer, its range and its turn; otherwise it waits, or
+    /// has ended.
     fn proceed<I: Io>(&mut self, io: &mut I, slot: usize, done: &mut Vec<(OpId, Outcome)>) {
         let flight = self.flights[slot].as_mut().expect("a waiting operation exists");
         if !flight.wants_sync() && !flight.takes_its_range(&self.store) {
@@ -225,7 +226,7 @@ impl<I: Io> Lane<I> for FileLane {
                 self.proceed(io, slot, done);
             }
         }
-        // Who waits for a sync goes on when that has completed.
+        // Flights that wait for a sync continue when it has completed.
         let is_notified = self.syncs || self.is_watching;
         let waits =
             |slot: &usize| is_notified && self.flights[*slot].as_ref().is_some_and(Flight::wants_sync);

@@ -174,9 +174,9 @@ fn finish(
     made(path, file, shape, size, can_punch, losses).map_err(not_opened)
 }
 
-/// A file that is open, as a disk of which the kernel is asked nothing but its size: whoever has the `Io` of its lanes serves
-/// their requests. `grain_bytes`: the alignment of direct I/O; 1: it goes through the page cache. What it loses is counted in
-/// `losses`.
+/// An open file as a disk; the kernel is only asked for its size: the `Io` of its lanes serves their
+/// requests. `grain_bytes`: the alignment of direct I/O; 1: it goes through the page cache. What it loses is
+/// counted in `losses`.
 pub fn on(file: File, grain_bytes: u32, losses: Arc<AtomicU64>) -> io::Result<Arc<FileStore>> {
     let hole_bytes = (GRANULE_BYTES as u32).max(grain_bytes);
     let shape = Shape {

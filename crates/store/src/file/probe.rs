@@ -1,4 +1,4 @@
-//! What the kernel tells about a file or block device.
+//! What the kernel reports about a file or block device.
 
 use super::{Grain, Kind};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
@@ -22,8 +22,8 @@ pub(super) fn size(file: &File, kind: Kind) -> io::Result<u64> {
     }
 }
 
-/// Why the path does not name this file or device any more. An open file outlives its name, and takes writes and flushes
-/// as before: whoever deleted it notices nothing until it is closed, and all of it is gone.
+/// Why the path does not name this file or device any more. An open file outlives its name, and takes writes
+/// and flushes as before: nothing shows until it is closed, and all of it is gone.
 pub(super) fn misplaced(path: &Path, file: &File, kind: Kind) -> io::Result<Option<&'static str>> {
     let opened = match file.metadata() {
         // It was deleted on the server.

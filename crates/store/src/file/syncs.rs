@@ -1,9 +1,10 @@
 //! Syncs of an open file, one at a time.
 //!
-//! What the page cache could not write back, the kernel reports once for each open file (fsync(2)), and all cores share
-//! one: of two syncs at a time, one gets the error and the other a success, whosever the data was. So no two run at the
-//! same time, on whatever core, and who asks for one while another runs waits for the next. An error is counted before the
-//! sync that had it ends: whoever waited for that one, or for a later one, knows of it.
+//! What the page cache could not write back, the kernel reports once for each open file (fsync(2)), and all
+//! cores share one: of two syncs at a time, one gets the error and the other a success, whosever the data
+//! was. So no two run at the same time, on whatever core, and who asks for one while another runs waits for
+//! the next. An error is counted before the sync that had it ends: everyone who waited for that one, or for a
+//! later one, has been notified.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +31,7 @@ pub(super) enum Turn {
     Wait,
     /// Who asked runs the sync, and ends it by [`Syncs::end`].
     Begin,
-    /// A sync that will do is over.
+    /// A sync that suffices has completed.
     Over,
 }
 
@@ -59,7 +60,7 @@ impl Syncs {
         if changes.is_multiple_of(2) && begin() { Turn::Begin } else { Turn::Wait }
     }
 
-    /// The sync that runs is over. If it failed, [`Syncs::lost`] comes before.
+    /// The running sync has completed. If it failed, [`Syncs::lost`] comes before.
     pub(super) fn end(&self) {
         self.changes.fetch_add(1, Ordering::Release);
         let waiting = std::mem::take(&mut *self.waiting());

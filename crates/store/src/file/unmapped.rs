@@ -1,5 +1,6 @@
-//! What is known to be unmapped on a device that does not tell: the range that was given back last, as long as
-//! nothing was written into it. Everything else is called mapped, which is always true enough: only space is meant.
+//! What is known to be unmapped on a device that does not report it: the range that was discarded last, as
+//! long as nothing was written into it. Everything else is called mapped, which is always true enough: only
+//! space is meant.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ pub(super) struct Unmapped {
 }
 
 impl Unmapped {
-    /// The bytes from `start` to `end` were given back. Called while they are locked.
+    /// The bytes from `start` to `end` were discarded. Called while they are locked.
     pub(super) fn add(&self, start: u64, end: u64) {
         if start >= end {
             return;

@@ -273,7 +273,7 @@ fn knows_what_is_mapped<I: Io>(setup: &mut Setup<I>) {
     assert!(setup.rig.read(here + (64 << 10), 64 << 10).unwrap().iter().all(|byte| *byte == 1));
 }
 
-/// lseek and the page map may take long; what a block device has given back is noted in memory.
+/// lseek and the page map may take long; what a block device has discarded is recorded in memory.
 fn asks_no_file_system_on_the_core<I: Io>(setup: &mut Setup<I>) {
     let Setup { rig, maps, .. } = setup;
     let submitted = rig.lane.submit(&mut rig.io, OpId(9), &Op::Extent { offset: 0 });

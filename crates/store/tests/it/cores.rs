@@ -11,7 +11,7 @@ use store::lane::{Backend, Op};
 
 const CORES: u64 = 3;
 
-/// Cores write the same bytes, each its own pattern; whoever reads sees one pattern.
+/// Cores write the same bytes, each its own pattern; readers see one pattern.
 fn never_tears<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, rounds: u64, offset: u64, len: usize) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What a person is told when a store does not open.
+//! Error messages of stores that do not open.
 
 use crate::support::{Loop, directory, is_root, sparse};
 use std::os::unix::fs::symlink;

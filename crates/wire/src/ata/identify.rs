@@ -1,4 +1,4 @@
-//! IDENTIFY DEVICE data (ACS-3 section 7.12.7): 256 words, of which those are read and written that somebody looks at.
+//! IDENTIFY DEVICE data (ACS-3 section 7.12.7): 256 words, of which those in use are read and written.
 
 use super::{SECTOR_BYTES, SECTORS_28_BIT};
 
@@ -210,8 +210,8 @@ impl Identity {
         })
     }
 
-    /// Whether the answer to [`Registers::nop`](super::Registers::nop) proves that the AoE request that it names is over. A
-    /// Lunette says so; vblade does one request after the other, as they come.
+    /// Whether the answer to [`Registers::nop`](super::Registers::nop) proves that the AoE request that it
+    /// names has ended. A Lunette says so; vblade does one request after the other, as they come.
     pub fn proves_by_nop(&self) -> bool {
         self.nop_waits && self.model.starts_with(LUNETTE) || self.model == text(VBLADE)
     }

@@ -23,7 +23,7 @@ impl Protocol {
         }
     }
 
-    /// That of a CDB of ATA PASS-THROUGH: of DMA, T_DIR tells the direction. `None`: it is another.
+    /// That of a CDB of ATA PASS-THROUGH: for DMA, T_DIR has the direction. `None`: it is another.
     pub fn of(cdb: &Cdb) -> Option<Protocol> {
         const DMA: u8 = 6;
         const UDMA_IN: u8 = 10;
@@ -41,8 +41,9 @@ impl Protocol {
     }
 }
 
-/// ATA PASS-THROUGH (16) (SAT-3 section 12.2.3). What is moved is told by the command itself: its length is COUNT, or,
-/// where the command has no use for COUNT, one sector; so the expected length of the transport holds, too.
+/// ATA PASS-THROUGH (16) (SAT-3 section 12.2.3). The command itself defines what is transferred: its length
+/// is COUNT, or, where the command has no use for COUNT, one sector; so the expected length of the transport
+/// holds, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PassThrough {
     /// How data moves.

@@ -73,8 +73,8 @@ impl Ahs {
     }
 }
 
-/// The CDB that begins in the header and goes on after the reserved first byte of `body`. An extended CDB of fewer
-/// than 17 bytes is forbidden (section 11.2.2.3).
+/// The CDB that begins in the header and continues after the reserved first byte of `body`. An extended CDB
+/// of fewer than 17 bytes is forbidden (section 11.2.2.3).
 fn extended(cdb: &[u8; 16], body: &[u8]) -> Result<Cdb, AhsError> {
     let rest = match body {
         [_, rest @ ..] if !rest.is_empty() => rest,

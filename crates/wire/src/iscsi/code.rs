@@ -221,7 +221,7 @@ code! {
         STATUS = 1,
         /// Acknowledges Data-In.
         DATA_ACK = 2,
-        /// Send Data-In again, cut anew.
+        /// Retransmit Data-In, with new boundaries.
         R_DATA = 3,
     }
 }

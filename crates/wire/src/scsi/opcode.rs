@@ -84,7 +84,8 @@ opcodes! {
 /// Operation codes from here on are the vendors'.
 pub const VENDOR_SPECIFIC: u8 = 0xc0;
 
-/// The length of a CDB as its operation code tells it, in bytes; `None`: it does not (SPC-4 section 4.2.5.1).
+/// The length of a CDB as its operation code defines it, in bytes; `None`: it does not (SPC-4 section
+/// 4.2.5.1).
 pub const fn cdb_bytes(opcode: u8) -> Option<usize> {
     match opcode >> 5 {
         0 => Some(6),

@@ -212,7 +212,7 @@ pub fn ports(body: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body;
     std::iter::from_fn(move || {
         let relative_id = PortHeader::RELATIVE_ID.get(rest)?;
-        // The TransportID of an initiator port lies before the length of the names.
+        // The TransportID of an initiator port comes before the length of the names.
         let initiator_bytes = usize::from(PortHeader::INITIATOR_BYTES.get(rest)?);
         let rest_of_port = rest.get(initiator_bytes.saturating_add(8)..)?;
         let names_bytes = usize::from(Field::<u16>::at(2).get(rest_of_port)?);

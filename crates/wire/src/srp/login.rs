@@ -111,7 +111,7 @@ pub const FORMAT_INDIRECT: u16 = 0x0004;
 impl LoginRequest {
     /// Where the multi-channel action is in `req_flags`: 0 ends other channels of the nexus.
     pub const CHANNEL_MASK: u8 = 0x03;
-    /// Multi-channel action: other channels go on.
+    /// Multi-channel action: other channels continue.
     pub const CHANNEL_MULTIPLE: u8 = 0x01;
     /// Solicited notification of target logout (LOSOLNT).
     pub const LOGOUT_SOLICITED: u8 = 0x10;
@@ -122,8 +122,8 @@ impl LoginRequest {
     /// Immediate data is asked for (SRP-2).
     pub const IMMEDIATE: u8 = 0x80;
 
-    /// Takes private data of either form, which only their lengths tell apart; what follows the form is padding.
-    /// `None`: too short. The opcode is the caller's to check.
+    /// Takes private data of either form, which only their lengths distinguish; what follows the form is
+    /// padding. `None`: too short. The opcode is the caller's to check.
     pub fn from_private_data(bytes: &[u8]) -> Option<LoginRequest> {
         if let Some(whole) = LoginRequest::view(bytes) {
             return Some(*whole);
@@ -143,7 +143,7 @@ impl LoginRequest {
 }
 
 impl LoginResponse {
-    /// Where `rsp_flags` tells what became of other channels of the nexus: 0, there were none.
+    /// Where `rsp_flags` reports what happened to other channels of the nexus: 0, there were none.
     pub const CHANNEL_MASK: u8 = 0x03;
     /// Other channels were terminated.
     pub const CHANNELS_TERMINATED: u8 = 0x01;

@@ -21,7 +21,8 @@ pub enum Paint {
 }
 
 impl Paint {
-    /// Blue, orange and vermilion of the palette by Okabe and Ito, which people tell apart however they see colours.
+    /// Blue, orange and vermilion of the palette by Okabe and Ito, which are distinguishable with every kind
+    /// of colour vision.
     fn style(self) -> Style {
         let style = Style::new().for_stderr();
         match self {

@@ -133,7 +133,7 @@ impl View {
         line
     }
 
-    /// Which side is the limit, as far as a moment tells.
+    /// Which side is the limit, judging by the last sample.
     fn limit(&self, mean: &Mean) -> Line {
         let full: Vec<&CoreLoad> = mean.cores.iter().filter(|load| busy(load) >= SATURATED).collect();
         let target_is_full = mean.target_cores.is_some_and(|cores| cores >= SATURATED);
