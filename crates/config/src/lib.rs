@@ -57,7 +57,7 @@ pub const GROUPS_MAX: usize = 1024;
 /// Interfaces that serve AoE.
 pub const AOE_INTERFACES_MAX: usize = 64;
 /// Highest LUN number: what flat space addressing reaches (SAM-5 section 4.7.7.3).
-pub const LUN_NUMBER_MAX: u16 = 16383;
+pub const LUN_NUMBER_MAX: u16 = wire::scsi::lun::NUMBER_MAX;
 /// Bytes of a configuration file.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 

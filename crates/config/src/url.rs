@@ -8,11 +8,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 use wire::aoe::Address;
+use wire::scsi::lun::{self, NUMBER_MAX as LUN_MAX};
 
 /// The port of iSCSI (RFC 7143 section 15), and of iSER on the same portals; SRP over iWARP has none of its own.
 const PORT: u16 = 3260;
-/// The highest LUN that flat space addressing reaches (SAM-5 section 4.7.7.3).
-const LUN_MAX: u16 = 16383;
 /// Bytes of an iSCSI name (RFC 7143 section 4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;
 /// Bytes of an interface's name (IFNAMSIZ, with the zero behind it).
@@ -160,9 +159,7 @@ impl Url {
 
     /// The eight LUN bytes: peripheral device addressing up to 255, flat space above (SAM-5 section 4.7).
     pub fn lun_bytes(&self) -> u64 {
-        let lun = self.lun.unwrap_or(0);
-        let first = if lun > 0xff { 0x4000 | lun } else { lun };
-        u64::from(first) << 48
+        lun::of_number(self.lun.unwrap_or(0))
     }
 
     /// The URL names a unit.

@@ -34,6 +34,7 @@ use std::time::Duration;
 use wire::Sense;
 use wire::aoe::Mac;
 use wire::iscsi::{AsyncEvent, Opcode};
+use wire::scsi::code;
 
 /// How long the target may take to receive the last that a connection which is over has sent.
 const CUT_AFTER: Duration = Duration::from_secs(1);
@@ -122,10 +123,15 @@ impl Attentions {
     fn note(&mut self, code: u16, was_served: bool) {
         self.any = true;
         match code {
-            0x2a00 | 0x2a01 => self.modes = true,
-            0x2900 | 0x2901 | 0x2904 => self.power_on |= was_served,
-            0x2902 | 0x2903 => self.reset |= was_served,
-            0x2800 | 0x3f03 | 0x3f05 | 0x3f0e => self.identity = true,
+            code::PARAMETERS_CHANGED | code::MODE_PARAMETERS_CHANGED => self.modes = true,
+            code::POWER_ON_OR_RESET | code::POWER_ON_OCCURRED | code::DEVICE_INTERNAL_RESET => {
+                self.power_on |= was_served;
+            }
+            code::BUS_RESET_OCCURRED | code::RESET_FUNCTION_OCCURRED => self.reset |= was_served,
+            code::MEDIUM_MAY_HAVE_CHANGED
+            | code::INQUIRY_DATA_CHANGED
+            | code::DEVICE_IDENTIFIER_CHANGED
+            | code::REPORTED_LUNS_DATA_CHANGED => self.identity = true,
             _ => {}
         }
     }

@@ -27,6 +27,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 use wire::SenseKey;
+use wire::scsi::inquiry::qualifier;
+use wire::scsi::status::{BUSY, GOOD, TASK_SET_FULL};
+use wire::scsi::vpd::{self, page};
+use wire::scsi::{Command, command, mode};
 
 /// Allocation length of each request: more than units have to report, but not too long for old ones.
 const ANSWER_BYTES: u16 = 4096;
@@ -34,12 +38,6 @@ const ANSWER_BYTES: u16 = 4096;
 const STANDARD_BYTES: u16 = 255;
 /// How long all requests together may take; the one in flight then may take longer.
 const WITHIN: Duration = Duration::from_secs(20);
-
-/// TEST UNIT READY (SPC-4 section 6.47).
-const TEST_UNIT_READY: [u8; 6] = [0; 6];
-/// Status codes (SAM-5 section 5.3).
-const BUSY: u8 = 0x08;
-const TASK_SET_FULL: u8 = 0x28;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example: lunette inquiry iscsi://storage1/iqn.2026-11.io.lunette:disk/0")]
@@ -123,18 +121,18 @@ struct Asker<C> {
 
 impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
     fn report(&mut self) -> Result<Report, String> {
-        let inquiry = self.ask("INQUIRY", &inquiry_cdb(None, STANDARD_BYTES), STANDARD_BYTES.into())?;
+        let inquiry = self.ask("INQUIRY", command::Inquiry::new(STANDARD_BYTES), STANDARD_BYTES.into())?;
         let identity = inquiry.as_deref().and_then(standard::decode).ok_or("it does not answer INQUIRY")?;
         let mut report = Report::default();
         self.learn_luns(&mut report)?;
-        if identity.peripheral_qualifier == 3 {
+        if identity.peripheral_qualifier == qualifier::NO_UNIT {
             let known = report.luns.unwrap_or_default().join(", ");
             return Err(format!("there is no unit at this LUN; the target reports LUNs {known}"));
         }
         report.not_ready = self.not_ready();
         // What needs the medium would wait for it.
         self.patient = report.not_ready.is_none();
-        report.pages = self.page(0x00)?.unwrap_or_default();
+        report.pages = self.page(page::SUPPORTED)?.map_or_else(Vec::new, |page| vpd::body(&page).to_vec());
         self.learn_pages(&mut report)?;
         if identity.is_disk() {
             self.learn_disk(&mut report)?;
@@ -146,7 +144,7 @@ impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
 
     /// What TEST UNIT READY ends with, unless the unit is ready, or is so for others (a reservation, say).
     fn not_ready(&mut self) -> Option<String> {
-        let reply = match (self.command)(&TEST_UNIT_READY, 0, false) {
+        let reply = match (self.command)(command::TestUnitReady {}.to_cdb().as_bytes(), 0, false) {
             Ok(reply) if [BUSY, TASK_SET_FULL].contains(&reply.status) => return Some("it is busy".into()),
             Ok(reply) => reply,
             Err(error) => return Some(format!("TEST UNIT READY: {error}")),
@@ -159,26 +157,27 @@ impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
     }
 
     fn learn_luns(&mut self, report: &mut Report) -> Result<(), String> {
-        let [high, low] = ANSWER_BYTES.to_be_bytes();
-        let cdb = [0xa0, 0, 0, 0, 0, 0, 0, 0, high, low, 0, 0];
-        let luns = self.ask("REPORT LUNS", &cdb, ANSWER_BYTES.into())?;
+        let bytes = ANSWER_BYTES.into();
+        let luns = self.ask("REPORT LUNS", command::ReportLuns::new(bytes), bytes)?;
         report.luns = luns.as_deref().and_then(reports::luns);
         Ok(())
     }
 
     fn learn_pages(&mut self, report: &mut Report) -> Result<(), String> {
         // Also pages that are only shown raw.
-        let codes: BTreeSet<u8> = report.pages.iter().copied().filter(|code| *code != 0).collect();
+        let codes: BTreeSet<u8> =
+            report.pages.iter().copied().filter(|code| *code != page::SUPPORTED).collect();
         for code in codes {
-            let Some(body) = self.page(code)? else { continue };
+            let Some(page) = self.page(code)? else { continue };
+            let body = vpd::body(&page);
             match code {
-                0x80 => report.serial = Some(printable(&body)),
-                0x83 => report.designators = pages::designators(&body),
-                0x86 => report.extended = Some(Extended::decode(&body)),
-                0x88 => report.ports = pages::ports(&body),
-                0xb0 => report.limits = Some(Limits::decode(&body)),
-                0xb1 => report.characteristics = Some(Characteristics::decode(&body)),
-                0xb2 => report.provisioning = Some(Provisioning::decode(&body)),
+                page::SERIAL_NUMBER => report.serial = Some(printable(body)),
+                page::IDENTIFICATION => report.designators = pages::designators(body),
+                page::EXTENDED_INQUIRY => report.extended = Some(Extended::decode(&page)),
+                page::PORTS => report.ports = pages::ports(body),
+                page::BLOCK_LIMITS => report.limits = Some(Limits::decode(&page)),
+                page::CHARACTERISTICS => report.characteristics = Some(Characteristics::decode(&page)),
+                page::PROVISIONING => report.provisioning = Some(Provisioning::decode(&page)),
                 _ => {}
             }
         }
@@ -186,47 +185,53 @@ impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
     }
 
     fn learn_disk(&mut self, report: &mut Report) -> Result<(), String> {
-        let long = [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
-        let capacity = self.ask("READ CAPACITY(16)", &long, 32)?;
+        let capacity = self.ask("READ CAPACITY(16)", command::ReadCapacity16::new(32), 32)?;
         report.capacity = capacity.as_deref().and_then(capacity::decode_16);
         if report.capacity.is_none() {
-            let short = self.ask("READ CAPACITY(10)", &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8)?;
+            let short = self.ask("READ CAPACITY(10)", command::ReadCapacity10::new(), 8)?;
             report.capacity = short.as_deref().and_then(capacity::decode_10);
         }
         Ok(())
     }
 
     fn learn_modes_and_reports(&mut self, report: &mut Report) -> Result<(), String> {
-        let [high, low] = ANSWER_BYTES.to_be_bytes();
         let all = ANSWER_BYTES.into();
-        // All pages with their current values, without block descriptors.
-        let long = self.ask("MODE SENSE(10)", &[0x5a, 0x08, 0x3f, 0, 0, 0, 0, high, low, 0], all)?;
+        // With their current values, without block descriptors.
+        let pages = command::ModeSense10 {
+            no_descriptors: true,
+            ..command::ModeSense10::new(mode::page::ALL, ANSWER_BYTES)
+        };
+        let long = self.ask("MODE SENSE(10)", pages, all)?;
         report.modes = long.as_deref().and_then(modes::decode_10);
         if report.modes.is_none() {
-            let short = self.ask("MODE SENSE(6)", &[0x1a, 0x08, 0x3f, 0, 255, 0], 255)?;
+            let pages = command::ModeSense6 {
+                no_descriptors: true,
+                ..command::ModeSense6::new(mode::page::ALL, u8::MAX)
+            };
+            let short = self.ask("MODE SENSE(6)", pages, u8::MAX.into())?;
             report.modes = short.as_deref().and_then(modes::decode_6);
         }
-        let groups =
-            self.ask("REPORT TARGET PORT GROUPS", &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, high, low, 0, 0], all)?;
+        let groups = self.ask("REPORT TARGET PORT GROUPS", command::ReportTargetPortGroups::new(all), all)?;
         report.port_groups = groups.as_deref().and_then(reports::groups);
         let commands = self.ask(
             "REPORT SUPPORTED OPERATION CODES",
-            &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, high, low, 0, 0],
+            command::ReportSupportedOperationCodes::new(all),
             all,
         )?;
         report.commands = commands.as_deref().and_then(reports::commands);
         Ok(())
     }
 
-    /// The body of a page of vital product data.
+    /// A page of vital product data, as long as it says.
     fn page(&mut self, code: u8) -> Result<Option<Vec<u8>>, String> {
         let name = format!("INQUIRY, page {code:02x}h");
-        let data = self.ask(&name, &inquiry_cdb(Some(code), ANSWER_BYTES), ANSWER_BYTES.into())?;
-        Ok(data.and_then(|data| pages::body(&data, code).map(<[u8]>::to_vec)))
+        let data = self.ask(&name, command::Inquiry::page(code, ANSWER_BYTES), ANSWER_BYTES.into())?;
+        Ok(data.and_then(|data| vpd::part(&data, code).map(<[u8]>::to_vec)))
     }
 
     /// The answer to a command; `None` when the unit refuses it.
-    fn ask(&mut self, name: &str, cdb: &[u8], bytes: u32) -> Result<Option<Vec<u8>>, String> {
+    fn ask(&mut self, name: &str, command: impl Command, bytes: u32) -> Result<Option<Vec<u8>>, String> {
+        let cdb = command.to_cdb();
         if Instant::now() >= self.until {
             let asked = self.answers.len();
             return Err(format!(
@@ -234,9 +239,9 @@ impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
                 WITHIN.as_secs()
             ));
         }
-        match (self.command)(cdb, bytes, self.patient) {
-            Ok(reply) if reply.status == 0 => {
-                let (cdb, data) = (data::hex(cdb), data::hex(&reply.data));
+        match (self.command)(cdb.as_bytes(), bytes, self.patient) {
+            Ok(reply) if reply.status == GOOD => {
+                let (cdb, data) = (data::hex(cdb.as_bytes()), data::hex(&reply.data));
                 self.answers.push(Answer { command: name.to_owned(), cdb, data });
                 Ok(Some(reply.data))
             }
@@ -244,11 +249,6 @@ impl<C: FnMut(&[u8], u32, bool) -> Result<Reply, CommandError>> Asker<C> {
             Err(error @ (CommandError::Lost(_) | CommandError::TooLong)) => Err(format!("{name}: {error}")),
         }
     }
-}
-
-fn inquiry_cdb(page: Option<u8>, bytes: u16) -> [u8; 6] {
-    let [high, low] = bytes.to_be_bytes();
-    [0x12, u8::from(page.is_some()), page.unwrap_or(0), high, low, 0]
 }
 
 impl Report {
@@ -277,7 +277,7 @@ impl Report {
         self.write_ports(&mut rows);
         if !self.pages.is_empty() {
             rows.title("Pages of vital product data");
-            self.pages.iter().for_each(|code| rows.add(format!("{code:02x}h"), pages::name(*code)));
+            self.pages.iter().for_each(|code| rows.add(format!("{code:02x}h"), page::name(*code)));
         }
         rows.title("Commands");
         match &self.commands {
@@ -334,18 +334,19 @@ mod tests {
 
     /// Everything that can be made of some bytes, in words and as JSON.
     fn decode_all(bytes: &[u8]) -> Report {
-        let page = pages::body(bytes, bytes.get(1).copied().unwrap_or(0)).unwrap_or(bytes);
+        let page = vpd::part(bytes, bytes.get(1).copied().unwrap_or(0)).unwrap_or(bytes);
+        let body = vpd::body(page);
         Report {
             identity: standard::decode(bytes),
             serial: Some(printable(bytes)),
-            designators: pages::designators(page),
+            designators: pages::designators(body),
             capacity: capacity::decode_16(bytes).or_else(|| capacity::decode_10(bytes)),
             limits: Some(Limits::decode(page)),
             characteristics: Some(Characteristics::decode(page)),
             provisioning: Some(Provisioning::decode(page)),
             extended: Some(Extended::decode(page)),
             modes: modes::decode_10(bytes).or_else(|| modes::decode_6(bytes)),
-            ports: pages::ports(page),
+            ports: pages::ports(body),
             port_groups: reports::groups(bytes),
             luns: reports::luns(bytes),
             pages: page.to_vec(),
@@ -378,8 +379,10 @@ mod tests {
         let limits = bytes("00b0003c0080");
         let report = Report {
             identity: standard::decode(&inquiry),
-            designators: pages::body(&names, 0x83).map(pages::designators).expect("the page"),
-            limits: pages::body(&limits, 0xb0).map(Limits::decode),
+            designators: pages::designators(vpd::body(
+                vpd::part(&names, page::IDENTIFICATION).expect("the page"),
+            )),
+            limits: vpd::part(&limits, page::BLOCK_LIMITS).map(Limits::decode),
             capacity: capacity::decode_16(&bytes("000000000001ffff00000200000300000000000000")),
             modes: modes::decode_10(&modes),
             luns: reports::luns(&bytes("000000100000000000000000000000000001000000000000")),

@@ -1,6 +1,12 @@
 //! What a unit says of itself: a disk of 512-byte blocks. Everything is fixed but for its size.
 
 use super::BLOCK_BYTES;
+use wire::scsi::capacity::{Capacity10, Capacity16};
+use wire::scsi::command::{Inquiry, ModeSense6, ModeSense10, ReadCapacity10, ReadCapacity16, ReportLuns};
+use wire::scsi::inquiry::{FORMAT, SHORT_BYTES, SPC_4, StandardData, padded};
+use wire::scsi::mode::{Caching, Header6, Header10};
+use wire::scsi::vpd::{self, BlockLimits, Characteristics, Provisioning, SOLID_STATE, page};
+use wire::scsi::{Cdb, Command, lun};
 
 /// Bytes of the longest answer: a page of block limits.
 const ANSWER_BYTES: usize = 64;
@@ -12,15 +18,13 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    fn new(begin: &[u8], len: usize) -> Answer {
-        let mut data = [0; ANSWER_BYTES];
-        data[..begin.len()].copy_from_slice(begin);
-        Answer { data, len }
-    }
-
-    fn at(mut self, place: usize, bytes: &[u8]) -> Answer {
-        self.data[place..][..bytes.len()].copy_from_slice(bytes);
-        self
+    fn of(parts: &[&[u8]]) -> Answer {
+        let mut answer = Answer { data: [0; ANSWER_BYTES], len: 0 };
+        for part in parts {
+            answer.data[answer.len..][..part.len()].copy_from_slice(part);
+            answer.len += part.len();
+        }
+        answer
     }
 
     /// Its first bytes, at most so many.
@@ -31,49 +35,83 @@ impl Answer {
 
 /// The answer and how much of it the CDB allows, for a unit of so many blocks; `None`: a command like any other.
 pub(super) fn answer(cdb: &[u8; 16], blocks: u64) -> Option<(Answer, usize)> {
-    let last = blocks.saturating_sub(1);
-    let allocation =
-        |at: usize, len: usize| cdb[at..][..len].iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
-    match (cdb[0], cdb[1] & 0x1f) {
-        (0x12, evpd) => Some((inquiry(evpd & 1 == 1, cdb[2]), allocation(3, 2))),
-        (0x1a, _) => {
-            // Caching page: WCE. The device takes FUA (SBC-4 section 6.5.6).
-            Some((Answer::new(&[23, 0, 0x10, 0, 0x08, 0x12, 0x04], 24), allocation(4, 1)))
+    let cdb = &Cdb::from_bytes(cdb)?;
+    let (answer, allocation) = if let Some(asked) = Inquiry::from_cdb(cdb) {
+        (inquiry(asked), asked.allocation.into())
+    } else if let Some(ModeSense6 { allocation, .. }) = ModeSense6::from_cdb(cdb) {
+        let header = Header6 { following_bytes: 23, dpo_and_fua: true, ..Header6::default() };
+        (Answer::of(&[&header.to_bytes(), &CACHING.to_page()]), allocation.into())
+    } else if let Some(ModeSense10 { allocation, .. }) = ModeSense10::from_cdb(cdb) {
+        let header = Header10 { following_bytes: 26, dpo_and_fua: true, ..Header10::default() };
+        (Answer::of(&[&header.to_bytes(), &CACHING.to_page()]), allocation.into())
+    } else if ReadCapacity10::from_cdb(cdb).is_some() {
+        (Answer::of(&[&Capacity10::new(blocks, BLOCK_BYTES).to_bytes()]), ANSWER_BYTES)
+    } else if let Some(ReadCapacity16 { allocation }) = ReadCapacity16::from_cdb(cdb) {
+        let thin = Capacity16 {
+            physical_exponent: 3,
+            thin: true,
+            zeros: true,
+            ..Capacity16::new(blocks, BLOCK_BYTES)
+        };
+        (Answer::of(&[&thin.to_bytes()]), allocation as usize)
+    } else if let Some(ReportLuns { allocation, .. }) = ReportLuns::from_cdb(cdb) {
+        // Every number is a LUN; LUN 0 is reported.
+        (Answer::of(&[&lun::list_header(1), &lun::of_number(0).to_be_bytes()]), allocation as usize)
+    } else {
+        return None;
+    };
+    Some((answer, allocation))
+}
+
+const CACHING: Caching = Caching { write_cache: true, no_read_cache: false, no_read_ahead: false };
+
+fn inquiry(asked: Inquiry) -> Answer {
+    if !asked.vital {
+        let standard = StandardData {
+            version: SPC_4,
+            format: FORMAT,
+            command_queuing: true,
+            vendor: padded("LUNETTE"),
+            product: padded("Ceiling"),
+            revision: padded("0"),
+            ..StandardData::default()
+        };
+        let (data, len) = standard.cut(SHORT_BYTES);
+        return Answer::of(&[&data[..len]]);
+    }
+    match asked.page {
+        page::SUPPORTED => listed(
+            page::SUPPORTED,
+            &[
+                page::SUPPORTED,
+                page::SERIAL_NUMBER,
+                page::BLOCK_LIMITS,
+                page::CHARACTERISTICS,
+                page::PROVISIONING,
+            ],
+        ),
+        page::SERIAL_NUMBER => listed(page::SERIAL_NUMBER, b"CEILING"),
+        page::BLOCK_LIMITS => {
+            // UNMAP of any length, in up to 256 descriptors.
+            let limits = BlockLimits {
+                unmap_blocks_max: u32::MAX,
+                unmap_descriptors_max: 256,
+                ..BlockLimits::default()
+            };
+            Answer::of(&[&limits.to_page()])
         }
-        (0x5a, _) => {
-            Some((Answer::new(&[0, 26, 0, 0x10, 0, 0, 0, 0, 0x08, 0x12, 0x04], 28), allocation(7, 2)))
+        page::CHARACTERISTICS => {
+            let page = Characteristics { rotation_rate: SOLID_STATE, ..Characteristics::default() };
+            Answer::of(&[&page.to_page()])
         }
-        (0x25, _) => {
-            let last = u32::try_from(last).unwrap_or(u32::MAX);
-            Some((Answer::new(&last.to_be_bytes(), 8).at(4, &BLOCK_BYTES.to_be_bytes()), 8))
+        page::PROVISIONING => {
+            let page = Provisioning { unmap: true, zeros: 1, kind: vpd::THIN, ..Provisioning::default() };
+            Answer::of(&[&page.to_page()])
         }
-        (0x9e, 0x10) => {
-            let capacity = Answer::new(&last.to_be_bytes(), 32).at(8, &BLOCK_BYTES.to_be_bytes());
-            // Eight blocks in a physical one; LBPME and LBPRZ.
-            Some((capacity.at(13, &[3, 0xc0]), allocation(10, 4)))
-        }
-        // REPORT LUNS: every number is a LUN; LUN 0 is reported.
-        (0xa0, _) => Some((Answer::new(&[0, 0, 0, 8], 16), allocation(6, 4))),
-        _ => None,
+        other => listed(other, &[]),
     }
 }
 
-/// INQUIRY (SPC-4 section 6.6), and its pages (section 7.8; SBC-4 section 6.6).
-fn inquiry(vital: bool, page: u8) -> Answer {
-    match (vital, page) {
-        (false, _) => {
-            // SPC-4, response format 2, CmdQue.
-            let standard = Answer::new(&[0, 0, 6, 2, 31, 0, 0, 2], 36);
-            standard.at(8, b"LUNETTE Ceiling         0   ")
-        }
-        (true, 0x00) => Answer::new(&[0, 0x00, 0, 5, 0x00, 0x80, 0xb0, 0xb1, 0xb2], 9),
-        (true, 0x80) => Answer::new(b"\0\x80\0\x07CEILING", 11),
-        // UNMAP of any length, in up to 256 descriptors.
-        (true, 0xb0) => Answer::new(&[0, 0xb0, 0, 60], 64).at(20, &[0xff, 0xff, 0xff, 0xff, 0, 0, 1, 0]),
-        // Not rotating.
-        (true, 0xb1) => Answer::new(&[0, 0xb1, 0, 60, 0, 1], 64),
-        // LBPU and LBPRZ; thin.
-        (true, 0xb2) => Answer::new(&[0, 0xb2, 0, 4, 0, 0x84, 2], 8),
-        (true, other) => Answer::new(&[0, other, 0, 0], 4),
-    }
+fn listed(code: u8, body: &[u8]) -> Answer {
+    Answer::of(&[&vpd::header(0, code, body.len()), body])
 }

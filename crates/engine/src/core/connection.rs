@@ -3,7 +3,7 @@
 use super::buffer::Share;
 use super::kept::Kept;
 use super::lent::Occupant;
-use super::session::{LunState, lun_number, session_name};
+use super::session::{LunState, session_name};
 use super::stall::Pace;
 use super::task::Task;
 use super::{Core, kind};
@@ -169,7 +169,7 @@ impl Connection {
 
     /// Index of the LUN named by eight bytes (SAM-5 section 4.7: peripheral device and flat space addressing).
     pub(super) fn find_lun(&self, lun: u64) -> Option<usize> {
-        let number = lun_number(lun)?;
+        let number = wire::scsi::lun::number(lun)?;
         self.luns.iter().position(|state| state.number == number)
     }
 

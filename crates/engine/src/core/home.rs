@@ -4,7 +4,7 @@ use super::Core;
 use super::changes::Farewell;
 use super::connection::Connection;
 use super::gate::GateHome;
-use super::session::{LunState, NO_LUN, lun_bytes, lun_number};
+use super::session::{LunState, NO_LUN};
 use super::task::State;
 use crate::housekeeper::Job;
 use crate::message::{Message, Origin, Waiter};
@@ -14,6 +14,7 @@ use scsi::attention::UnitAttention;
 use scsi::{Home, HomeReply, HomeRequest, NexusId, Publish};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use wire::scsi::lun;
 
 /// A unit's home with its queue.
 pub(super) struct HomeUnit {
@@ -212,7 +213,7 @@ impl<I: Io> Core<I> {
                         lun.nexus.establish(*attention);
                         if attention.is_of_unit() && lun.number != NO_LUN {
                             let sense = attention.check().encode(&publish.policy.modes);
-                            conn.machine.tell_event(lun_bytes(lun.number), sense);
+                            conn.machine.tell_event(lun::of_number(lun.number), sense);
                             told.push(key);
                         }
                     }
@@ -243,7 +244,7 @@ impl<I: Io> Core<I> {
             let Some(conn) = self.connections.get_mut(key) else { continue };
             let Connection { machine, luns, .. } = conn;
             let is_here =
-                |lun| luns.iter().any(|state| state.unit == unit && lun_number(lun) == Some(state.number));
+                |lun| luns.iter().any(|state| state.unit == unit && lun::number(lun) == Some(state.number));
             for wire in machine.forget_unread(is_here) {
                 self.keep_lent(key, wire);
             }

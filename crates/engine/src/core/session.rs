@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::Level;
+use wire::scsi::lun;
 
 /// How long a discovery session may last.
 pub(super) const DISCOVERY_WITHIN: Duration = Duration::from_secs(60);
@@ -329,7 +330,7 @@ impl<I: Io> Core<I> {
         for (number, index) in luns {
             let unit = served.units[*index];
             conn.reach.push((unit, if read_only { Reach::ReadOnly } else { Reach::Full }));
-            conn.lun_list.push(lun_bytes(*number));
+            conn.lun_list.push(lun::of_number(*number));
             if !is_first && conn.luns.iter().any(|lun| (lun.number, lun.unit) == (*number, unit)) {
                 continue;
             }
@@ -422,24 +423,6 @@ pub(super) fn session_name(facts: &Facts, config: &Config) -> Option<SessionName
         group: config.portals[portal].group,
         channel: if session.keeps_others { facts.serial } else { 0 },
     })
-}
-
-/// The number in eight LUN bytes: single level, peripheral device (bus 0) or flat space addressing.
-pub(super) fn lun_number(lun: u64) -> Option<u16> {
-    let first = (lun >> 48) as u16;
-    let rest_is_zero = lun & 0x0000_ffff_ffff_ffff == 0;
-    match first >> 14 {
-        0b00 if first >> 8 == 0 && rest_is_zero => Some(first),
-        0b01 if rest_is_zero => Some(first & 0x3fff),
-        _ => None,
-    }
-}
-
-/// Eight LUN bytes: peripheral device addressing below 256, flat space addressing from there on (what Linux and ESXi
-/// expect).
-pub(super) fn lun_bytes(number: u16) -> u64 {
-    let first = if number < 256 { number } else { 0x4000 | number };
-    u64::from(first) << 48
 }
 
 #[cfg(test)]

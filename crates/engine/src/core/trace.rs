@@ -2,7 +2,6 @@
 //! what is rare, at trace every command. While nobody asks, each costs one look at the level.
 
 use super::Core;
-use super::session::lun_number;
 use super::stall::Moving;
 use crate::slots::Key;
 use proto::verbs::{Command, Function, FunctionResponse, TaskId};
@@ -148,7 +147,7 @@ fn named(task: TaskId) -> String {
 }
 
 fn shown_lun(lun: u64) -> String {
-    lun_number(lun).map_or_else(|| format!("{lun:#018x}"), |number| number.to_string())
+    wire::scsi::lun::number(lun).map_or_else(|| format!("{lun:#018x}"), |number| number.to_string())
 }
 
 fn hex(bytes: &[u8]) -> String {

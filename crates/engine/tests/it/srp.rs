@@ -5,6 +5,7 @@ use engine::Daemon;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT as CONFLICT};
 
 const GUID: u64 = 0x024c_7500_0000_0001;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,9 +24,6 @@ const RESERVE: u8 = 0x16;
 const ASYNC_EVENT: u8 = 0x82;
 const READ_10: u8 = 0x28;
 const WRITE_10: u8 = 0x2a;
-const GOOD: u8 = 0x00;
-const CHECK_CONDITION: u8 = 0x02;
-const CONFLICT: u8 = 0x18;
 /// Formats of the descriptors: data-out or data-in by a direct one.
 const OUT_DIRECT: u8 = 0x10;
 const IN_DIRECT: u8 = 0x01;

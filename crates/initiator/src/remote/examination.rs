@@ -16,8 +16,7 @@
 
 use super::continuity::Arrival;
 use super::geometry::{
-    CAPACITY_BYTES, INQUIRY, MODE_SENSE, Modes, PAGE_BYTES, TEST_UNIT_READY, capacity_of, inquiry_page,
-    is_disk, read_capacity,
+    CAPACITY_BYTES, Modes, PAGE_BYTES, capacity_of, inquiry, inquiry_page, is_disk, mode_sense, read_capacity,
 };
 use super::identity::{incarnation, withholds_logins};
 use super::lane::{QUESTION, RemoteLane};
@@ -30,6 +29,8 @@ use reactor::io::Io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use wire::Places;
+use wire::scsi::Command as _;
+use wire::scsi::command::TestUnitReady;
 
 /// How long a witness for a target's continuity is waited for: lanes look for what is wanted four times a second, and a
 /// busy target takes its time to answer.
@@ -395,19 +396,12 @@ impl RemoteLane {
 
     /// Asks, if there is room; otherwise somebody tries again.
     fn ask<I: Io>(&mut self, io: &mut I, question: Question) {
-        let mut cdb = [0; 16];
         let (cdb, bytes) = match question {
-            Question::Capacity => {
-                cdb = read_capacity();
-                (&cdb[..], CAPACITY_BYTES)
-            }
-            Question::Modes => (&MODE_SENSE[..], PAGE_BYTES.into()),
-            Question::Inquiry => (&INQUIRY[..], PAGE_BYTES.into()),
-            Question::Identity(page) => {
-                cdb[..6].copy_from_slice(&inquiry_page(page));
-                (&cdb[..6], PAGE_BYTES.into())
-            }
-            Question::Order => (&TEST_UNIT_READY[..], 0),
+            Question::Capacity => (read_capacity(), CAPACITY_BYTES),
+            Question::Modes => (mode_sense(), PAGE_BYTES.into()),
+            Question::Inquiry => (inquiry(), PAGE_BYTES.into()),
+            Question::Identity(page) => (inquiry_page(page), PAGE_BYTES.into()),
+            Question::Order => (TestUnitReady {}.to_cdb(), 0),
         };
         let places = if bytes == 0 { Some(Places::EMPTY) } else { io.arena().take(bytes) };
         let Some(places) = places else { return };

@@ -5,6 +5,12 @@ use super::identity::{Identity, incarnation};
 use crate::client::Reply;
 use scsi::storage::{BlockSizes, Traits};
 use std::fmt;
+use wire::scsi::capacity::Capacity16;
+use wire::scsi::command::{Inquiry, ModeSense6, ReadCapacity16};
+use wire::scsi::inquiry::{StandardData, device_type, qualifier};
+use wire::scsi::mode::{self, Caching, Header6};
+use wire::scsi::vpd::{self, BlockLimits, Characteristics, ExtendedInquiry, Provisioning, SOLID_STATE};
+use wire::scsi::{Cdb, Command, status};
 use wire::shown;
 
 /// Block sizes that can be served.
@@ -54,29 +60,33 @@ impl Geometry {
         mut command: impl FnMut(&[u8], u32) -> Result<Reply, E>,
     ) -> Result<Geometry, String> {
         let command = &mut command;
-        let inquiry = must(command, &INQUIRY, PAGE_BYTES.into(), "INQUIRY")?;
+        let inquiry = must(command, inquiry(), PAGE_BYTES.into(), "INQUIRY")?;
         is_disk(&inquiry)?;
-        let capacity = must(command, &read_capacity(), CAPACITY_BYTES, "READ CAPACITY(16)")?;
+        let capacity = must(command, read_capacity(), CAPACITY_BYTES, "READ CAPACITY(16)")?;
         let (blocks, block_bytes) = capacity_of(&capacity).ok_or("the capacity is cut short")?;
         if !BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_power_of_two() {
             return Err(format!("blocks of {block_bytes} bytes cannot be served"));
         }
-        let pages = page(command, 0x00);
-        let known = |code: u8| pages.iter().skip(4).any(|page| *page == code);
+        let pages = page(command, vpd::page::SUPPORTED);
+        let known = |code: u8| vpd::body(&pages).contains(&code);
         let mut optional = |code: u8| if known(code) { page(command, code) } else { Vec::new() };
-        let (limits, shape, provisioning) = (optional(0xb0), optional(0xb1), optional(0xb2));
-        // ORDSUP; of a unit without that page, CMDQUE (SPC-4 sections 7.8.7 and 6.6.2).
-        let ordered = if known(0x86) { byte(&optional(0x86), 5) & 0x02 } else { byte(&inquiry, 7) & 0x02 };
-        let identity =
-            Identity::learn(&inquiry, pages.get(4..).unwrap_or_default(), |code| page(command, code));
-        let modes = Modes::of(&ask(command, &MODE_SENSE, PAGE_BYTES.into()).unwrap_or_default());
-        let thin = byte(&capacity, 14) & 0x80 != 0;
-        let zeros = byte(&capacity, 14) & 0x40 != 0 || byte(&provisioning, 5) & 0x1c == 0x04;
-        let (unmap, same) = (byte(&provisioning, 5) & 0x80 != 0, byte(&provisioning, 5) & 0x40 != 0);
-        let unmap_blocks_max = u32_at(&limits, 20);
-        let unmap_zeros = thin && unmap && zeros && unmap_blocks_max > 0;
+        let limits = BlockLimits::read(&optional(vpd::page::BLOCK_LIMITS));
+        let shape = Characteristics::read(&optional(vpd::page::CHARACTERISTICS));
+        let provisioning = Provisioning::read(&optional(vpd::page::PROVISIONING));
+        // Of a unit without that page CMDQUE says it (SPC-4 sections 7.8.7 and 6.6.2).
+        let ordered = if known(vpd::page::EXTENDED_INQUIRY) {
+            ExtendedInquiry::read(&optional(vpd::page::EXTENDED_INQUIRY)).ordered
+        } else {
+            StandardData::read(&inquiry).command_queuing
+        };
+        let identity = Identity::learn(&inquiry, vpd::body(&pages), |code| page(command, code));
+        let modes = Modes::of(&ask(command, mode_sense(), PAGE_BYTES.into()).unwrap_or_default());
+        let Capacity16 { thin, zeros, physical_exponent, .. } = Capacity16::read(&capacity);
+        let zeros = zeros || provisioning.zeros == 1;
+        let unmap_blocks_max = limits.unmap_blocks_max;
+        let unmap_zeros = thin && provisioning.unmap && zeros && unmap_blocks_max > 0;
         let in_bytes = |blocks: u32| blocks.saturating_mul(block_bytes);
-        let physical_block_bytes = in_bytes(1 << (byte(&capacity, 13) & 0x0f).min(7));
+        let physical_block_bytes = in_bytes(1 << physical_exponent.min(7));
         Ok(Geometry {
             block_bytes,
             physical_block_bytes,
@@ -86,63 +96,61 @@ impl Geometry {
             traits: Traits {
                 size_bytes: blocks.saturating_mul(u64::from(block_bytes)),
                 blocks: Some(BlockSizes { logical_bytes: block_bytes, physical_bytes: physical_block_bytes }),
-                discards: unmap_zeros || (thin && same),
-                discard_granularity_bytes: in_bytes(u32_at(&limits, 28).max(1)),
-                atomic_write_bytes_max: in_bytes(u32_at(&limits, 44)),
-                compare_write_bytes_max: in_bytes(byte(&limits, 5).into()),
+                discards: unmap_zeros || (thin && provisioning.write_same_16),
+                discard_granularity_bytes: in_bytes(limits.unmap_granularity.max(1)),
+                atomic_write_bytes_max: in_bytes(limits.atomic_max),
+                compare_write_bytes_max: in_bytes(limits.compare_and_write_max.into()),
                 volatile_cache: modes.write_cache,
                 read_only: modes.write_protected,
-                solid_state: u16::from_be_bytes([byte(&shape, 4), byte(&shape, 5)]) == 1,
+                solid_state: shape.rotation_rate == SOLID_STATE,
                 cryptographic_erase: false,
             },
             thin,
             unmap_zeros,
-            write_same_unmaps: thin && same,
+            write_same_unmaps: thin && provisioning.write_same_16,
             fua: modes.fua,
-            ordered: ordered != 0,
-            transfer_blocks_max: Some(u32_at(&limits, 8)).filter(|blocks| *blocks > 0),
+            ordered,
+            transfer_blocks_max: Some(limits.transfer_max).filter(|blocks| *blocks > 0),
             unmap_blocks_max,
-            same_blocks_max: Some(u64_at(&limits, 36)).filter(|blocks| *blocks > 0),
+            same_blocks_max: Some(limits.write_same_max).filter(|blocks| *blocks > 0),
         })
     }
 }
 
 /// Bytes of the answer to READ CAPACITY(16).
-pub(super) const CAPACITY_BYTES: u32 = 32;
+pub(super) const CAPACITY_BYTES: u32 = Capacity16::BYTES as u32;
 
-/// READ CAPACITY(16) (SBC-4 section 5.20).
-pub(super) fn read_capacity() -> [u8; 16] {
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
-    cdb
+pub(super) fn read_capacity() -> Cdb {
+    ReadCapacity16::new(CAPACITY_BYTES).to_cdb()
 }
 
 /// Blocks and block size in an answer to READ CAPACITY(16).
 pub(super) fn capacity_of(data: &[u8]) -> Option<(u64, u32)> {
-    let blocks = u64::from_be_bytes(*data.first_chunk()?).checked_add(1)?;
-    Some((blocks, u32::from_be_bytes(*data.get(8..)?.first_chunk()?)))
+    Some((Capacity16::LAST_LBA.get(data)?.checked_add(1)?, Capacity16::BLOCK_BYTES.get(data)?))
 }
 
-/// TEST UNIT READY (SPC-4 section 6.47).
-pub(super) const TEST_UNIT_READY: [u8; 6] = [0; 6];
-
-/// INQUIRY (SPC-4 section 6.6).
-pub(super) const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, PAGE_BYTES, 0];
+pub(super) fn inquiry() -> Cdb {
+    Inquiry::new(PAGE_BYTES.into()).to_cdb()
+}
 
 /// INQUIRY for a page of vital product data.
-pub(super) fn inquiry_page(code: u8) -> [u8; 6] {
-    [0x12, 1, code, 0, PAGE_BYTES, 0]
+pub(super) fn inquiry_page(code: u8) -> Cdb {
+    Inquiry::page(code, PAGE_BYTES.into()).to_cdb()
 }
 
-/// MODE SENSE(6) for the caching page (SBC-4 section 6.5.6), without block descriptors.
-pub(super) const MODE_SENSE: [u8; 6] = [0x1a, 0x08, 0x08, 0, PAGE_BYTES, 0];
+/// MODE SENSE(6) for the caching page, without block descriptors.
+pub(super) fn mode_sense() -> Cdb {
+    ModeSense6 { no_descriptors: true, ..ModeSense6::new(mode::page::CACHING, PAGE_BYTES) }.to_cdb()
+}
 
 /// Whether INQUIRY data are those of a disk.
 pub(super) fn is_disk(inquiry: &[u8]) -> Result<(), String> {
-    match inquiry.first().map(|byte| (byte >> 5, byte & 0x1f)) {
-        Some((0, 0x00)) => Ok(()),
-        Some((0, kind)) => Err(format!("the unit is no disk (device type {kind:02x}h)")),
-        Some(_) | None => Err("there is no such unit".into()),
+    match (StandardData::QUALIFIER.get(inquiry), StandardData::DEVICE_TYPE.get(inquiry)) {
+        (Some(qualifier::CONNECTED), Some(device_type::DISK)) => Ok(()),
+        (Some(qualifier::CONNECTED), Some(kind)) => {
+            Err(format!("the unit is no disk (device type {kind:02x}h)"))
+        }
+        (_, _) => Err("there is no such unit".into()),
     }
 }
 
@@ -157,25 +165,26 @@ impl Modes {
     /// Of an answer to MODE SENSE. A unit that does not tell is taken to have a volatile cache, and no FUA: that costs
     /// time, but no data.
     pub(super) fn of(data: &[u8]) -> Modes {
-        let device = byte(data, 2);
-        let page = 4 + usize::from(byte(data, 3));
-        let told = byte(data, page) & 0x3f == 0x08;
+        let header = Header6::read(data);
+        let at = Header6::BYTES + usize::from(header.descriptor_bytes);
+        let page = mode::pages(data.get(at..).unwrap_or_default()).next();
+        let caching = page.filter(|page| (page.code, page.subpage) == (mode::page::CACHING, 0));
         Modes {
-            write_cache: !told || byte(data, page + 2) & 0x04 != 0,
-            write_protected: device & 0x80 != 0,
-            fua: device & 0x10 != 0,
+            write_cache: caching.is_none_or(|page| Caching::read(page.bytes).write_cache),
+            write_protected: header.write_protected,
+            fua: header.dpo_and_fua,
         }
     }
 }
 
 fn must<E: fmt::Display>(
     command: &mut impl FnMut(&[u8], u32) -> Result<Reply, E>,
-    cdb: &[u8],
+    cdb: Cdb,
     bytes: u32,
     name: &str,
 ) -> Result<Vec<u8>, String> {
-    match command(cdb, bytes) {
-        Ok(Reply { status: 0, data, .. }) => Ok(data),
+    match command(cdb.as_bytes(), bytes) {
+        Ok(Reply { status: status::GOOD, data, .. }) => Ok(data),
         Ok(Reply { status, sense: None, .. }) => Err(format!("{name} ended with status {status:02x}h")),
         Ok(Reply { sense: Some(sense), .. }) => Err(format!("{name} failed: {sense}")),
         Err(error) => Err(format!("{name}: {error}")),
@@ -184,7 +193,7 @@ fn must<E: fmt::Display>(
 
 fn ask<E: fmt::Display>(
     command: &mut impl FnMut(&[u8], u32) -> Result<Reply, E>,
-    cdb: &[u8],
+    cdb: Cdb,
     bytes: u32,
 ) -> Option<Vec<u8>> {
     must(command, cdb, bytes, "").ok()
@@ -192,27 +201,14 @@ fn ask<E: fmt::Display>(
 
 /// A page of vital product data; empty when there is none.
 fn page<E: fmt::Display>(command: &mut impl FnMut(&[u8], u32) -> Result<Reply, E>, code: u8) -> Vec<u8> {
-    let data = ask(command, &inquiry_page(code), PAGE_BYTES.into()).unwrap_or_default();
-    if byte(&data, 1) == code { data } else { Vec::new() }
+    let data = ask(command, inquiry_page(code), PAGE_BYTES.into()).unwrap_or_default();
+    if vpd::PAGE_CODE.get(&data) == Some(code) { data } else { Vec::new() }
 }
 
 fn name_of(inquiry: &[u8]) -> String {
     let fields = inquiry.get(8..36).unwrap_or_default();
     let words = fields.split(|byte| matches!(byte, b' ' | 0)).filter(|word| !word.is_empty());
     words.map(|word| shown(word).to_string()).collect::<Vec<_>>().join(" ")
-}
-
-/// Zero past the end.
-fn byte(data: &[u8], at: usize) -> u8 {
-    data.get(at).copied().unwrap_or(0)
-}
-
-fn u32_at(data: &[u8], at: usize) -> u32 {
-    (0..4).fold(0, |value, n| (value << 8) | u32::from(byte(data, at + n)))
-}
-
-fn u64_at(data: &[u8], at: usize) -> u64 {
-    (0..8).fold(0, |value, n| (value << 8) | u64::from(byte(data, at + n)))
 }
 
 #[cfg(test)]

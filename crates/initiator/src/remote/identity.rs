@@ -2,6 +2,9 @@
 
 use super::continuity::Incarnation;
 use std::fmt;
+use wire::scsi::designator::{self, association, code_set, kind};
+use wire::scsi::inquiry::{StandardData, lunette};
+use wire::scsi::vpd::{self, PAGE_CODE, page};
 use wire::shown;
 
 /// How a unit is distinguished from others.
@@ -23,56 +26,50 @@ enum Proof {
 }
 
 /// Designator types that name the unit, the best first: NAA, EUI-64, UUID, SCSI name string, T10 vendor ID.
-const KINDS: [u8; 5] = [3, 2, 0x0a, 8, 1];
-
-/// Pages of vital product data.
-const DESIGNATION: u8 = 0x83;
-const SERIAL: u8 = 0x80;
+const KINDS: [u8; 5] = [kind::NAA, kind::EUI_64, kind::UUID, kind::SCSI_NAME, kind::T10_VENDOR_ID];
 
 impl Identity {
     /// Of INQUIRY data and the best of the pages that the unit has; `page` asks for one.
     pub(super) fn learn(inquiry: &[u8], pages: &[u8], mut page: impl FnMut(u8) -> Vec<u8>) -> Identity {
         let mut ask = |code: u8| if pages.contains(&code) { page(code) } else { Vec::new() };
-        let designation = ask(DESIGNATION);
+        let designation = ask(page::IDENTIFICATION);
         let best =
             designators(&designation).min_by_key(|(kind, _)| KINDS.iter().position(|one| *one == kind.1));
         let proof = match best {
             Some((kind, bytes)) => Proof::Designator { kind, bytes: bytes.to_vec() },
-            None => match text(ask(SERIAL).get(4..)) {
+            None => match text(vpd::body(&ask(page::SERIAL_NUMBER))) {
                 serial if serial.is_empty() => Proof::None,
                 serial => Proof::Serial(serial),
             },
         };
-        Identity { proof, model: text(inquiry.get(8..32)) }
+        Identity { proof, model: model(inquiry) }
     }
 
     /// The page that tells it, if one does.
     pub(super) fn page(&self) -> Option<u8> {
         match self.proof {
-            Proof::Designator { .. } => Some(DESIGNATION),
-            Proof::Serial(_) => Some(SERIAL),
+            Proof::Designator { .. } => Some(page::IDENTIFICATION),
+            Proof::Serial(_) => Some(page::SERIAL_NUMBER),
             Proof::None => None,
         }
     }
 
     /// How a unit with these INQUIRY data and this page is named in a message.
     pub(super) fn found(&self, inquiry: &[u8], page: &[u8]) -> Identity {
-        let pages = self.page().filter(|code| page.get(1) == Some(code));
+        let pages = self.page().filter(|code| PAGE_CODE.get(page) == Some(*code));
         Identity::learn(inquiry, pages.as_slice(), |_| page.to_vec())
     }
 
     /// Whether the unit with these INQUIRY data and this page is the one.
     pub(super) fn is_of(&self, inquiry: &[u8], page: &[u8]) -> bool {
-        let is_page = self.page().is_none_or(|code| page.get(1) == Some(&code));
+        let is_page = self.page().is_none_or(|code| PAGE_CODE.get(page) == Some(code));
         is_page
             && match &self.proof {
                 Proof::Designator { kind, bytes } => {
                     designators(page).any(|(one, name)| one == *kind && name == bytes)
                 }
-                Proof::Serial(serial) => {
-                    text(page.get(4..)) == *serial && text(inquiry.get(8..32)) == self.model
-                }
-                Proof::None => text(inquiry.get(8..32)) == self.model,
+                Proof::Serial(serial) => text(vpd::body(page)) == *serial && model(inquiry) == self.model,
+                Proof::None => model(inquiry) == self.model,
             }
     }
 }
@@ -80,10 +77,10 @@ impl Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.proof {
-            Proof::Designator { kind: (1, _), bytes } => {
+            Proof::Designator { kind: (code_set::BINARY, _), bytes } => {
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
-            Proof::Designator { bytes, .. } => write!(f, "{}", shown(&text(Some(bytes)))),
+            Proof::Designator { bytes, .. } => write!(f, "{}", shown(&text(bytes))),
             Proof::Serial(serial) => write!(f, "{} {}", shown(&self.model), shown(serial)),
             Proof::None => write!(f, "{}", shown(&self.model)),
         }
@@ -92,37 +89,39 @@ impl fmt::Display for Identity {
 
 /// What a Lunette reports of its store's cache, in the vendor specific bytes of INQUIRY.
 pub(super) fn incarnation(inquiry: &[u8]) -> Option<Incarnation> {
-    let told = inquiry.get(36..)?.first_chunk()?;
-    (is_lunette(inquiry) && *told != [0; 16]).then_some(*told)
+    let told = lunette::INCARNATION.get(inquiry)?;
+    (is_lunette(inquiry) && told != [0; 16]).then_some(told)
 }
 
 /// Whether INQUIRY data are those of a Lunette that answers nothing on a session, its login included, before the
 /// commands of the one that this replaces are over. Older versions answer the login first.
 pub(super) fn withholds_logins(inquiry: &[u8]) -> bool {
-    is_lunette(inquiry) && inquiry.get(52).is_some_and(|marks| marks & 0x01 != 0)
+    is_lunette(inquiry) && lunette::WITHHOLDS_LOGINS.get(inquiry) == Some(true)
 }
 
 /// Whether INQUIRY data are those of a Lunette.
 fn is_lunette(inquiry: &[u8]) -> bool {
-    inquiry.get(8..16) == Some(b"LUNETTE ")
+    StandardData::VENDOR.get(inquiry).is_some_and(|vendor| vendor == lunette::VENDOR.as_bytes())
 }
 
 /// The designators of the unit itself that name it, as far as they are whole: code set and type, and bytes.
 fn designators(page: &[u8]) -> impl Iterator<Item = ((u8, u8), &[u8])> {
-    let mut rest = page.get(4..).unwrap_or_default();
-    std::iter::from_fn(move || {
-        let &[set, kind, _, len, ref tail @ ..] = rest else { return None };
-        let (bytes, next) = tail.split_at_checked(usize::from(len))?;
-        rest = next;
-        Some((set, kind, bytes))
-    })
-    .filter(|(_, kind, bytes)| kind & 0x30 == 0 && KINDS.contains(&(kind & 0x0f)) && !bytes.is_empty())
-    .map(|(set, kind, bytes)| ((set & 0x0f, kind & 0x0f), bytes))
+    designator::designators(vpd::body(page))
+        .filter(|one| {
+            one.association == association::UNIT && KINDS.contains(&one.kind) && !one.bytes.is_empty()
+        })
+        .map(|one| ((one.code_set, one.kind), one.bytes))
+}
+
+/// Vendor and product in INQUIRY data.
+fn model(inquiry: &[u8]) -> String {
+    let StandardData { vendor, product, .. } = StandardData::read(inquiry);
+    text([&vendor[..], &product].concat().as_slice())
 }
 
 /// Text without what fills it up.
-fn text(bytes: Option<&[u8]>) -> String {
-    let text = String::from_utf8_lossy(bytes.unwrap_or_default());
+fn text(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
     text.trim_matches(|c: char| c == '\0' || c.is_whitespace()).to_string()
 }
 
@@ -141,13 +140,17 @@ mod tests {
         let t10 = [2, 1, 0, 4, b'A', b'C', b'M', b'E'];
         let port = [0x51, 0x94, 0, 4, 0, 0, 0, 1];
         let naa = |n| [1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, n];
-        let whole = page(DESIGNATION, &[&t10[..], &port, &naa(1)].concat());
-        let identity = Identity::learn(INQUIRY, &[0, SERIAL, DESIGNATION], |_| whole.clone());
-        assert_eq!((identity.page(), identity.to_string().as_str()), (Some(DESIGNATION), "3000000000000001"));
+        let whole = page(page::IDENTIFICATION, &[&t10[..], &port, &naa(1)].concat());
+        let identity =
+            Identity::learn(INQUIRY, &[0, page::SERIAL_NUMBER, page::IDENTIFICATION], |_| whole.clone());
+        assert_eq!(
+            (identity.page(), identity.to_string().as_str()),
+            (Some(page::IDENTIFICATION), "3000000000000001")
+        );
         assert!(identity.is_of(INQUIRY, &whole));
-        let moved = page(DESIGNATION, &[&naa(9)[..], &naa(1)].concat());
+        let moved = page(page::IDENTIFICATION, &[&naa(9)[..], &naa(1)].concat());
         assert!(identity.is_of(&[], &moved), "another firmware may report more");
-        let other = page(DESIGNATION, &[&t10[..], &port, &naa(2)].concat());
+        let other = page(page::IDENTIFICATION, &[&t10[..], &port, &naa(2)].concat());
         assert!(!identity.is_of(INQUIRY, &other));
         assert!(!identity.is_of(INQUIRY, &whole[..whole.len() - 1]));
         assert!(!identity.is_of(INQUIRY, &[]));
@@ -167,22 +170,23 @@ mod tests {
 
     #[test]
     fn no_unit_forges_a_line_of_the_log() {
-        let name = page(DESIGNATION, b"\x02\x08\0\x0ex\nERROR \x1b[31mX");
+        let name = page(page::IDENTIFICATION, b"\x02\x08\0\x0ex\nERROR \x1b[31mX");
         let inquiry = b"\0\0\x06\x12\x5b\0\0\x02AC\nE    Di\x1bk            1.00";
-        let designator = Identity::learn(inquiry, &[0, DESIGNATION], |_| name.clone());
+        let designator = Identity::learn(inquiry, &[0, page::IDENTIFICATION], |_| name.clone());
         assert_eq!(designator.to_string(), "x\\x0aERROR \\x1b[31mX");
-        let serial = Identity::learn(inquiry, &[0, SERIAL], |_| page(SERIAL, b"A\r1"));
+        let serial =
+            Identity::learn(inquiry, &[0, page::SERIAL_NUMBER], |_| page(page::SERIAL_NUMBER, b"A\r1"));
         assert_eq!(serial.to_string(), "AC\\x0aE    Di\\x1bk A\\x0d1");
         assert_eq!(Identity::learn(inquiry, &[0], |_| Vec::new()).to_string(), "AC\\x0aE    Di\\x1bk");
     }
 
     #[test]
     fn without_a_designator_the_serial_number_and_the_name_tell() {
-        let serial = page(SERIAL, b"  A-1 ");
-        let identity = Identity::learn(INQUIRY, &[0, SERIAL], |_| serial.clone());
+        let serial = page(page::SERIAL_NUMBER, b"  A-1 ");
+        let identity = Identity::learn(INQUIRY, &[0, page::SERIAL_NUMBER], |_| serial.clone());
         assert_eq!(identity.to_string(), "ACME    Disk A-1");
-        assert!(identity.is_of(INQUIRY, &page(SERIAL, b"A-1")));
-        assert!(!identity.is_of(INQUIRY, &page(SERIAL, b"A-2")));
+        assert!(identity.is_of(INQUIRY, &page(page::SERIAL_NUMBER, b"A-1")));
+        assert!(!identity.is_of(INQUIRY, &page(page::SERIAL_NUMBER, b"A-2")));
         let identity = Identity::learn(INQUIRY, &[0], |_| Vec::new());
         assert_eq!(identity.page(), None);
         assert!(identity.is_of(INQUIRY, &[]));

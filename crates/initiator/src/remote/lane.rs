@@ -3,7 +3,7 @@
 use super::RemoteStore;
 use super::examination::{Asked, Examination};
 use super::loose;
-use super::request::{self, COMPARE, FUA, GET_LBA_STATUS, LBA_STATUS_BYTES, UNMAP, UNMAP_BYTES, opcode};
+use super::request::{self, LBA_STATUS_BYTES, Transfer, UNMAP_BYTES};
 use super::trail::Trail;
 use super::vigil::Vigil;
 use crate::session::{Command, Ending, Finished, Moved, Refused, Session};
@@ -14,7 +14,10 @@ use scsi::storage::{Found, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::lane::{Lane, Op, OpId, Outcome, Submitted};
-use wire::Places;
+use wire::scsi::Command as _;
+use wire::scsi::capacity::unmap_list;
+use wire::scsi::command::{CompareAndWrite, GetLbaStatus, SynchronizeCache16, Unmap, WriteSame16};
+use wire::{Cdb, Places};
 
 /// The longest piece with data.
 pub(super) const PIECE_BYTES_MAX: u32 = 256 << 10;
@@ -209,22 +212,19 @@ impl RemoteLane {
             blocks.saturating_mul(geometry.block_bytes).min(PIECE_BYTES_MAX)
         });
         let atomic_most = geometry.traits.atomic_write_bytes_max;
-        let fua = |durable| if durable && geometry.fua { FUA } else { 0 };
-        let (opcode, flags, offset, places) = match &flight.op {
-            Op::Read { offset, into } => (opcode::READ_16, 0, *offset, into),
-            Op::Write { offset, from, durable, atomic: false } => {
-                (opcode::WRITE_16, fua(*durable), *offset, from)
-            }
+        let (transfer, durable, offset, places): (Transfer, _, _, _) = match &flight.op {
+            Op::Read { offset, into } => (request::read, false, *offset, into),
+            Op::Write { offset, from, durable, atomic: false } => (request::write, *durable, *offset, from),
             // These two are not to be had in pieces.
             Op::Write { from, atomic: true, .. } if from.len() > atomic_most => {
                 return Err(StoreError::Unsupported);
             }
             Op::OrWrite { from, .. } if from.len() > most => return Err(StoreError::Unsupported),
             Op::Write { offset, from, durable, atomic: true } => {
-                (opcode::WRITE_ATOMIC_16, fua(*durable), *offset, from)
+                (request::write_atomic, *durable, *offset, from)
             }
-            Op::OrWrite { offset, from, durable } => (opcode::ORWRITE_16, fua(*durable), *offset, from),
-            Op::Compare { offset, with } => (opcode::VERIFY_16, COMPARE, *offset, with),
+            Op::OrWrite { offset, from, durable } => (request::or_write, *durable, *offset, from),
+            Op::Compare { offset, with } => (request::compare, false, *offset, with),
             Op::CompareAndWrite { .. } => return self.compare_and_write(index),
             Op::Extent { offset } => {
                 let offset = *offset;
@@ -246,24 +246,24 @@ impl RemoteLane {
             }
         };
         let block = u64::from(geometry.block_bytes);
-        let piece =
-            places.slice(flight.done as u32, if opcode == opcode::WRITE_ATOMIC_16 { u32::MAX } else { most });
+        let (is_read, is_whole) =
+            (matches!(flight.op, Op::Read { .. }), matches!(flight.op, Op::Write { atomic: true, .. }));
+        let piece = places.slice(flight.done as u32, if is_whole { u32::MAX } else { most });
         let len = u64::from(piece.len());
-        let cdb = request::long(opcode, flags, (offset + flight.done) / block, (len / block) as u32);
-        let (read, write) =
-            if opcode == opcode::READ_16 { (piece, Places::EMPTY) } else { (Places::EMPTY, piece) };
+        let (lba, blocks) = ((offset + flight.done) / block, (len / block) as u32);
+        let cdb = transfer(lba, blocks, durable && geometry.fua);
+        let (read, write) = if is_read { (piece, Places::EMPTY) } else { (Places::EMPTY, piece) };
         self.flights[index as usize].piece = len;
-        Ok(self.command(&cdb, read, write))
+        Ok(self.command(cdb, read, write))
     }
 
     /// A command that may be sent again.
-    fn command(&self, cdb: &[u8], read: Places, write: Places) -> Next {
+    fn command(&self, cdb: Cdb, read: Places, write: Places) -> Next {
         Next { request: request::request(self.session.lun_bytes(), cdb, read, write), repeatable: true }
     }
 
     fn sync(&self) -> Next {
-        let cdb = request::long(opcode::SYNCHRONIZE_CACHE_16, 0, 0, 0);
-        self.command(&cdb, Places::EMPTY, Places::EMPTY)
+        self.command(SynchronizeCache16::default().to_cdb(), Places::EMPTY, Places::EMPTY)
     }
 
     fn compare_and_write(&mut self, index: u32) -> Result<Next, StoreError> {
@@ -277,10 +277,9 @@ impl RemoteLane {
         let both = both.ok_or(StoreError::Unsupported)?;
         flight.piece = u64::from(compare.len());
         let block = u64::from(geometry.block_bytes);
-        let flags = if durable && geometry.fua { FUA } else { 0 };
-        let blocks = (flight.piece / block) as u32;
-        let cdb = request::long(opcode::COMPARE_AND_WRITE, flags, offset / block, blocks);
-        Ok(Next { repeatable: false, ..self.command(&cdb, Places::EMPTY, both) })
+        let (lba, blocks) = (offset / block, (flight.piece / block) as u8);
+        let command = CompareAndWrite { fua: durable && geometry.fua, ..CompareAndWrite::new(lba, blocks) };
+        Ok(Next { repeatable: false, ..self.command(command.to_cdb(), Places::EMPTY, both) })
     }
 
     fn lba_status<I: Io>(&mut self, io: &mut I, index: u32, offset: u64) -> Result<Next, StoreError> {
@@ -290,8 +289,7 @@ impl RemoteLane {
         }
         let buffer = flight.buffer;
         let lba = offset / u64::from(self.store.geometry.block_bytes);
-        let cdb = request::long(opcode::SERVICE_ACTION_IN_16, GET_LBA_STATUS, lba, LBA_STATUS_BYTES);
-        Ok(self.command(&cdb, buffer, Places::EMPTY))
+        Ok(self.command(GetLbaStatus::new(lba, LBA_STATUS_BYTES).to_cdb(), buffer, Places::EMPTY))
     }
 
     /// A piece of a range that is to read as zeros; `same`: by WRITE SAME.
@@ -308,20 +306,25 @@ impl RemoteLane {
         let block = u64::from(geometry.block_bytes);
         let rest = len - flight.done;
         let lba = (offset + flight.done) / block;
-        let (opcode, flags, piece, data) = if same {
+        let (piece, data) = if same {
             let most =
                 geometry.same_blocks_max.map_or(RANGE_BYTES_MAX, |blocks| blocks.saturating_mul(block));
-            let flags = if unmap && geometry.write_same_unmaps { UNMAP } else { 0 };
-            (opcode::WRITE_SAME_16, flags, rest.min(most).min(RANGE_BYTES_MAX), geometry.block_bytes)
+            (rest.min(most).min(RANGE_BYTES_MAX), geometry.block_bytes)
         } else {
             let blocks = geometry.transfer_blocks_max.map_or(u64::MAX, u64::from);
             let piece = rest.min(blocks.saturating_mul(block)).min(u64::from(PIECE_BYTES_MAX));
-            (opcode::WRITE_16, 0, piece, piece as u32)
+            (piece, piece as u32)
         };
         flight.piece = piece;
-        let cdb = request::long(opcode, flags, lba, (piece / block) as u32);
+        let blocks = (piece / block) as u32;
+        let cdb = if same {
+            let unmap = unmap && geometry.write_same_unmaps;
+            WriteSame16 { unmap, ..WriteSame16::new(lba, blocks) }.to_cdb()
+        } else {
+            request::write(lba, blocks, false)
+        };
         let zeros = self.store.zeros.span(0, data).ok_or(StoreError::Unsupported)?;
-        let request = request::request(self.session.lun_bytes(), &cdb, Places::EMPTY, Places::one(zeros));
+        let request = request::request(self.session.lun_bytes(), cdb, Places::EMPTY, Places::one(zeros));
         Ok(Next { request, repeatable: true })
     }
 
@@ -335,10 +338,10 @@ impl RemoteLane {
         }
         let blocks = ((len - flight.done) / block).min(u64::from(geometry.unmap_blocks_max));
         flight.piece = blocks * block;
-        let (cdb, list) = request::unmap((offset + flight.done) / block, blocks as u32);
+        let list = unmap_list((offset + flight.done) / block, blocks as u32);
         flight.buffer.iter().for_each(|span| io.arena().bytes_mut(span).copy_from_slice(&list));
         let buffer = flight.buffer;
-        Ok(self.command(&cdb, Places::EMPTY, buffer))
+        Ok(self.command(Unmap::new(UNMAP_BYTES as u16).to_cdb(), Places::EMPTY, buffer))
     }
 
     /// Whether an operation may begin: no write stands in its way that is not over yet. Other lanes then see it.
@@ -510,7 +513,8 @@ impl RemoteLane {
                 let is_write = is_flush || changes(&flight.op);
                 let error =
                     request::failure(status, sense.as_ref(), is_write, at, store.geometry.block_bytes);
-                if is_flush && error == Some(StoreError::WriteFailed) || request::is_deferred(sense.as_ref())
+                if is_flush && error == Some(StoreError::WriteFailed)
+                    || sense.is_some_and(|sense| sense.is_deferred())
                 {
                     // The unit will not tell of it again.
                     store.losing(|continuity| continuity.flush_failed(flight.point));

@@ -8,6 +8,7 @@ use proto::verbs::TaskId;
 use std::collections::VecDeque;
 use std::time::Duration;
 use wire::SenseKey;
+use wire::scsi::{code, status};
 
 /// Commands that a session takes, sent or not.
 pub const COMMANDS_MAX: usize = 8192;
@@ -19,18 +20,6 @@ const PROMPT_MAX: u8 = 4;
 /// How long a command waits that the target was too busy for, or refuses again: the first time, and at most.
 const DELAY_MIN: Duration = Duration::from_millis(20);
 const DELAY_MAX: Duration = Duration::from_secs(1);
-
-/// Status codes (SAM-5 section 5.3).
-mod status {
-    pub(super) const GOOD: u8 = 0x00;
-    pub(super) const CHECK_CONDITION: u8 = 0x02;
-    pub(super) const BUSY: u8 = 0x08;
-    pub(super) const TASK_SET_FULL: u8 = 0x28;
-    pub(super) const TASK_ABORTED: u8 = 0x40;
-}
-
-/// Additional sense codes with their qualifiers.
-const BECOMING_READY: u16 = 0x0401;
 
 pub(super) struct Queue {
     slots: Vec<Slot>,
@@ -225,17 +214,19 @@ impl Queue {
             }
             Outcome::Status { status, sense } => {
                 let ending = Ending::Status { status, sense, moved };
-                let (key, code) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
+                let (key, additional) = sense.as_ref().map_or((None, 0), |sense| (sense.key(), sense.code()));
                 match (status, key) {
                     (status::CHECK_CONDITION, Some(SenseKey::UnitAttention)) => {
                         // A new nexus gets unit attentions for resets that are none (SAM-5 section 5.14.1).
-                        self.attentions.note(code, self.has_answered);
+                        self.attentions.note(additional, self.has_answered);
                         // A new nexus has one for each thing that happened (SAM-5 section 5.14).
-                        is_news |= code != slot.attention && slot.retries < PROMPT_MAX;
-                        slot.attention = code;
+                        is_news |= additional != slot.attention && slot.retries < PROMPT_MAX;
+                        slot.attention = additional;
                         (Verdict::Again, ending)
                     }
-                    (status::CHECK_CONDITION, Some(SenseKey::NotReady)) if code == BECOMING_READY => {
+                    (status::CHECK_CONDITION, Some(SenseKey::NotReady))
+                        if additional == code::BECOMING_READY =>
+                    {
                         (Verdict::Later, ending)
                     }
                     (status::CHECK_CONDITION, Some(SenseKey::AbortedCommand)) if safe => {
@@ -446,7 +437,7 @@ mod tests {
     }
 
     fn check(key: SenseKey, code: u16) -> Outcome {
-        let data = SenseData { key, code, information: None, command_specific: None, specific: None };
+        let data = SenseData::new(key, code);
         Outcome::Status { status: status::CHECK_CONDITION, sense: Some(Sense::fixed(&data)) }
     }
 
@@ -540,7 +531,7 @@ mod tests {
 
     #[test]
     fn what_is_not_patient_ends_with_the_first_refusal() {
-        for outcome in [status(status::BUSY), check(SenseKey::NotReady, BECOMING_READY)] {
+        for outcome in [status(status::BUSY), check(SenseKey::NotReady, code::BECOMING_READY)] {
             let mut bench = Bench::new(&[true]);
             bench.queue.slots[0].command.patient = false;
             bench.end(0, outcome);

@@ -8,11 +8,9 @@ use initiator::{Client, Options};
 use std::fmt::Display;
 use wire::aoe::{ErrorCode, Mac, MaskError, Order, OrderKind, Query, QueryKind, Refusal};
 use wire::ata::{Command, Identity, PassThrough, Registers, StatusReturn, error, status};
+use wire::scsi::status::{GOOD, RESERVATION_CONFLICT};
 use wire::{Cdb, SenseKey};
 
-/// SCSI status (SAM-5 section 5.3.1).
-const GOOD: u8 = 0x00;
-const RESERVATION_CONFLICT: u8 = 0x18;
 /// More than any config string or list has.
 const ANSWER_BYTES: u32 = 2048;
 

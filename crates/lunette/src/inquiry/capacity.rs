@@ -1,9 +1,9 @@
 //! READ CAPACITY(10) and (16) (SBC-4 sections 5.19 and 5.20).
 
-use super::data::{bit, u8_at, u16_at, u32_at, u64_at};
 use super::rows::{Rows, yes_no};
 use config::format_size;
 use serde::Serialize;
+use wire::scsi::capacity::{Capacity10, Capacity16};
 
 /// Size and shape of the medium.
 #[derive(Serialize, Debug, PartialEq)]
@@ -23,23 +23,24 @@ pub(crate) struct Capacity {
 
 /// The long form.
 pub(super) fn decode_16(data: &[u8]) -> Option<Capacity> {
-    let last = u64_at(data, 0)?;
-    let block_bytes = u32_at(data, 8)?;
-    let protected = bit(data, 12, 0x01)?;
-    let exponent = u8_at(data, 13).map(|byte| byte & 0x0f);
+    let last = Capacity16::LAST_LBA.get(data)?;
+    let block_bytes = Capacity16::BLOCK_BYTES.get(data)?;
+    let protected = Capacity16::PROTECTED.get(data)?;
+    let exponent = Capacity16::PHYSICAL_EXPONENT.get(data);
+    let protection = Capacity16::PROTECTION_TYPE.get(data);
     Some(Capacity {
         physical_block_bytes: exponent.map(|power| u64::from(block_bytes) << power),
-        lowest_aligned_block: u16_at(data, 14).map(|word| word & 0x3fff),
-        thin: bit(data, 14, 0x80),
-        unmapped_blocks_read_zeros: bit(data, 14, 0x40),
-        protection_type: u8_at(data, 12).map(|byte| if protected { (byte >> 1 & 0x07) + 1 } else { 0 }),
+        lowest_aligned_block: Capacity16::lowest_aligned(data),
+        thin: Capacity16::THIN.get(data),
+        unmapped_blocks_read_zeros: Capacity16::ZEROS.get(data),
+        protection_type: protection.map(|kind| if protected { kind + 1 } else { 0 }),
         ..short(last, block_bytes)
     })
 }
 
 /// The short form, of a unit that has no other.
 pub(super) fn decode_10(data: &[u8]) -> Option<Capacity> {
-    Some(short(u32_at(data, 0)?.into(), u32_at(data, 4)?))
+    Some(short(Capacity10::LAST_LBA.get(data)?.into(), Capacity10::BLOCK_BYTES.get(data)?))
 }
 
 fn short(last: u64, block_bytes: u32) -> Capacity {

@@ -5,11 +5,6 @@ pub(super) fn u8_at(data: &[u8], at: usize) -> Option<u8> {
     data.get(at).copied()
 }
 
-/// Whether a bit is set.
-pub(super) fn bit(data: &[u8], at: usize, mask: u8) -> Option<bool> {
-    u8_at(data, at).map(|byte| byte & mask != 0)
-}
-
 /// Two bytes, big end first.
 pub(super) fn u16_at(data: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*data.get(at..)?.first_chunk()?))
@@ -18,11 +13,6 @@ pub(super) fn u16_at(data: &[u8], at: usize) -> Option<u16> {
 /// Four bytes, big end first.
 pub(super) fn u32_at(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*data.get(at..)?.first_chunk()?))
-}
-
-/// Eight bytes, big end first.
-pub(super) fn u64_at(data: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_be_bytes(*data.get(at..)?.first_chunk()?))
 }
 
 /// At most `len` bytes from `at` on: what is there of them.
@@ -56,8 +46,7 @@ mod tests {
         assert_eq!((u8_at(&data, 8), u8_at(&data, 9)), (Some(9), None));
         assert_eq!((u16_at(&data, 7), u16_at(&data, 8)), (Some(0x0809), None));
         assert_eq!((u32_at(&data, 5), u32_at(&data, 6)), (Some(0x0607_0809), None));
-        assert_eq!((u64_at(&data, 1), u64_at(&data, 2)), (Some(0x0203_0405_0607_0809), None));
-        assert_eq!(u64_at(&data, usize::MAX), None);
+        assert_eq!(u32_at(&data, usize::MAX), None);
         assert_eq!((part(&data, 7, 5), part(&data, 10, 1)), (&[8, 9][..], &[][..]));
     }
 

@@ -1,8 +1,9 @@
 //! Mode pages (SPC-4 section 7.5, SBC-4 section 6.5).
 
-use super::data::{bit, part, u8_at, u16_at};
+use super::data::part;
 use super::rows::{Rows, yes_no};
 use serde::Serialize;
+use wire::scsi::mode::{self, Caching, Control, Header6, Header10, UNRESTRICTED_REORDERING};
 
 /// What mode pages report.
 #[derive(Serialize, Debug, PartialEq)]
@@ -31,88 +32,49 @@ struct ModePage {
 
 /// The answer to MODE SENSE(10).
 pub(super) fn decode_10(data: &[u8]) -> Option<Modes> {
-    let data = part(data, 0, usize::from(u16_at(data, 0)?) + 2);
-    let pages = data.get(8 + usize::from(u16_at(data, 6)?)..).unwrap_or_default();
-    Some(decode(u8_at(data, 3), pages))
+    let data = part(data, 0, usize::from(Header10::FOLLOWING_BYTES.get(data)?) + 2);
+    let at = Header10::BYTES + usize::from(Header10::DESCRIPTOR_BYTES.get(data)?);
+    let device = (Header10::WRITE_PROTECTED.get(data), Header10::DPO_AND_FUA.get(data));
+    Some(decode(device, data.get(at..).unwrap_or_default()))
 }
 
 /// The answer to MODE SENSE(6).
 pub(super) fn decode_6(data: &[u8]) -> Option<Modes> {
-    let data = part(data, 0, usize::from(u8_at(data, 0)?) + 1);
-    let pages = data.get(4 + usize::from(u8_at(data, 3)?)..).unwrap_or_default();
-    Some(decode(u8_at(data, 2), pages))
+    let data = part(data, 0, usize::from(Header6::FOLLOWING_BYTES.get(data)?) + 1);
+    let at = Header6::BYTES + usize::from(Header6::DESCRIPTOR_BYTES.get(data)?);
+    let device = (Header6::WRITE_PROTECTED.get(data), Header6::DPO_AND_FUA.get(data));
+    Some(decode(device, data.get(at..).unwrap_or_default()))
 }
 
-fn decode(device: Option<u8>, pages: &[u8]) -> Modes {
-    let pages = split(pages);
-    let find = |code| pages.iter().find(|(page, sub, _)| (*page, *sub) == (code, 0)).map(|(.., data)| *data);
-    let flag = |page: Option<&[u8]>, at, mask| page.and_then(|page| bit(page, at, mask));
-    let (caching, control) = (find(0x08), find(0x0a));
+/// `device`: WP and DPOFUA.
+fn decode(device: (Option<bool>, Option<bool>), list: &[u8]) -> Modes {
+    let find = |code| mode::pages(list).find(|page| (page.code, page.subpage) == (code, 0));
+    let (caching, control) = (find(mode::page::CACHING), find(mode::page::CONTROL));
+    let (caching, control) = (caching.map(|page| page.bytes), control.map(|page| page.bytes));
     let is_disk = caching.is_some();
     Modes {
-        write_protected: device.filter(|_| is_disk).map(|byte| byte & 0x80 != 0),
-        dpo_and_fua: device.filter(|_| is_disk).map(|byte| byte & 0x10 != 0),
-        write_cache: flag(caching, 2, 0x04),
-        read_cache: flag(caching, 2, 0x01).map(|disabled| !disabled),
-        software_write_protect: flag(control, 4, 0x08),
-        descriptor_sense: flag(control, 2, 0x04),
-        task_set_per_initiator: control.and_then(|page| u8_at(page, 2)).map(|byte| byte >> 5 == 1),
-        aborted_tasks_are_reported: flag(control, 5, 0x40),
-        reordering: control.and_then(|page| u8_at(page, 3)).map(|byte| match byte >> 4 {
-            0 => "restricted",
-            1 => "unrestricted",
-            _ => "vendor-specific",
-        }),
-        pages: pages
-            .iter()
-            .map(|(page, subpage, _)| ModePage {
-                page: *page,
-                subpage: *subpage,
-                name: name(*page, *subpage),
+        write_protected: device.0.filter(|_| is_disk),
+        dpo_and_fua: device.1.filter(|_| is_disk),
+        write_cache: caching.and_then(|page| Caching::WRITE_CACHE.get(page)),
+        read_cache: caching.and_then(|page| Caching::NO_READ_CACHE.get(page)).map(|disabled| !disabled),
+        software_write_protect: control.and_then(|page| Control::SOFTWARE_WRITE_PROTECT.get(page)),
+        descriptor_sense: control.and_then(|page| Control::DESCRIPTOR_SENSE.get(page)),
+        task_set_per_initiator: control.and_then(|page| Control::TASK_SETS.get(page)).map(|sets| sets == 1),
+        aborted_tasks_are_reported: control.and_then(|page| Control::TASK_ABORTED_STATUS.get(page)),
+        reordering: control.and_then(|page| Control::REORDERING.get(page)).map(
+            |reordering| match reordering {
+                0 => "restricted",
+                UNRESTRICTED_REORDERING => "unrestricted",
+                _ => "vendor-specific",
+            },
+        ),
+        pages: mode::pages(list)
+            .map(|page| ModePage {
+                page: page.code,
+                subpage: page.subpage,
+                name: mode::page::name(page.code, page.subpage),
             })
             .collect(),
-    }
-}
-
-/// Code, subpage code and bytes of each page, with its header; one that is cut off is the last.
-fn split(mut data: &[u8]) -> Vec<(u8, u8, &[u8])> {
-    let mut pages = Vec::new();
-    while let Some(first) = u8_at(data, 0) {
-        let (subpage, len) = if first & 0x40 == 0 {
-            (Some(0), u8_at(data, 1).map(|len| usize::from(len) + 2))
-        } else {
-            (u8_at(data, 1), u16_at(data, 2).map(|len| usize::from(len) + 4))
-        };
-        let (Some(subpage), Some(len)) = (subpage, len) else { break };
-        pages.push((first & 0x3f, subpage, part(data, 0, len)));
-        data = data.get(len..).unwrap_or_default();
-    }
-    pages
-}
-
-fn name(page: u8, subpage: u8) -> &'static str {
-    match (page, subpage) {
-        (0x00, _) => "vendor-specific",
-        (0x01, 0) => "read-write error recovery",
-        (0x02, 0) => "disconnect-reconnect",
-        (0x03, 0) => "format device",
-        (0x04, 0) => "rigid disk geometry",
-        (0x07, 0) => "verify error recovery",
-        (0x08, 0) => "caching",
-        (0x0a, 0) => "control",
-        (0x0a, 1) => "control extension",
-        (0x0a, 2) => "application tag",
-        (0x0a, 5) => "I/O advice hints grouping",
-        (0x10, 0) => "XOR control",
-        (0x18, _) => "protocol-specific unit",
-        (0x19, _) => "protocol-specific port",
-        (0x1a, 0) => "power condition",
-        (0x1a, 1) => "power consumption",
-        (0x1c, 0) => "informational exceptions",
-        (0x1c, 1) => "background control",
-        (0x1c, 2) => "logical block provisioning",
-        (0x20..=0x3e, _) => "vendor-specific",
-        _ => "unknown",
     }
 }
 

@@ -1,45 +1,11 @@
 //! Vital product data (SPC-4 section 7.8, SBC-4 section 6.6).
 
-use super::data::{bit, hex, part, text, u8_at, u16_at, u32_at, u64_at};
+use super::data::{hex, part, text, u16_at};
 use super::rows::{Rows, list, yes_no};
 use config::format_size;
 use serde::Serialize;
-
-/// The body of a page: what follows its header, if it is the page that was asked for.
-pub(super) fn body(data: &[u8], code: u8) -> Option<&[u8]> {
-    let len = u16_at(data, 2)?;
-    (u8_at(data, 1)? == code).then(|| part(data, 4, len.into()))
-}
-
-/// What a page is about.
-pub(super) fn name(code: u8) -> &'static str {
-    match code {
-        0x00 => "supported pages",
-        0x80 => "unit serial number",
-        0x83 => "device identification",
-        0x84 => "software interface identification",
-        0x85 => "management network addresses",
-        0x86 => "extended INQUIRY data",
-        0x87 => "mode page policy",
-        0x88 => "SCSI ports",
-        0x89 => "ATA information",
-        0x8a => "power condition",
-        0x8b => "device constituents",
-        0x8c => "CFA profile",
-        0x8d => "power consumption",
-        0x8f => "third-party copy",
-        0xb0 => "block limits",
-        0xb1 => "block device characteristics",
-        0xb2 => "logical block provisioning",
-        0xb3 => "referrals",
-        0xb4 => "supported block lengths and protection types",
-        0xb5 => "block device characteristics extension",
-        0xb6 => "zoned block device characteristics",
-        0xb7 => "block limits extension",
-        0xc0.. => "vendor-specific",
-        _ => "unknown",
-    }
-}
+use wire::scsi::designator::{self, association, code_set, kind};
+use wire::scsi::vpd::{self, BlockLimits, ExtendedInquiry, UNMAP_ALIGNMENT_VALID};
 
 /// A designator (page 83h) or a port's (page 88h).
 #[derive(Serialize, Debug, PartialEq)]
@@ -56,37 +22,33 @@ impl Designator {
 }
 
 /// The designation descriptors of a page or port; an incomplete one ends the list.
-pub(super) fn designators(mut data: &[u8]) -> Vec<Designator> {
-    let mut found = Vec::new();
-    while let [code_set, kind, _, len, rest @ ..] = data {
-        let Some((bytes, rest)) = rest.split_at_checked(usize::from(*len)) else { break };
-        data = rest;
-        found.push(designator(code_set & 0x0f, *kind, bytes));
-    }
-    found
+pub(super) fn designators(list: &[u8]) -> Vec<Designator> {
+    designator::designators(list).map(designator).collect()
 }
 
-fn designator(code_set: u8, kind: u8, bytes: &[u8]) -> Designator {
-    let of = match kind >> 4 & 0x03 {
-        0 => "unit",
-        1 => "port",
-        2 => "target",
+fn designator(found: designator::Designator<'_>) -> Designator {
+    let bytes = found.bytes;
+    let of = match found.association {
+        association::UNIT => "unit",
+        association::PORT => "port",
+        association::DEVICE => "target",
         _ => "reserved",
     };
     let number = || u16_at(bytes, 2).map_or_else(|| hex(bytes), |number| number.to_string());
-    let plain = || if matches!(code_set, 2 | 3) { text(bytes) } else { hex(bytes) };
-    let (kind, value) = match kind & 0x0f {
-        0x0 => ("vendor-specific name", plain()),
-        0x1 => ("T10 name", plain()),
-        0x2 => ("EUI-64", format!("eui.{}", hex(bytes))),
-        0x3 => ("NAA", format!("naa.{}", hex(bytes))),
-        0x4 => ("relative port", number()),
-        0x5 => ("port group", number()),
-        0x6 => ("unit group", number()),
-        0x7 => ("MD5 name", hex(bytes)),
-        0x8 => ("SCSI name", text(bytes)),
-        0x9 => ("protocol-specific port", hex(bytes)),
-        0xa => ("UUID", bytes.get(2..18).map_or_else(|| hex(bytes), uuid)),
+    let is_text = matches!(found.code_set, code_set::ASCII | code_set::UTF_8);
+    let plain = || if is_text { text(bytes) } else { hex(bytes) };
+    let (kind, value) = match found.kind {
+        kind::VENDOR_SPECIFIC => ("vendor-specific name", plain()),
+        kind::T10_VENDOR_ID => ("T10 name", plain()),
+        kind::EUI_64 => ("EUI-64", format!("eui.{}", hex(bytes))),
+        kind::NAA => ("NAA", format!("naa.{}", hex(bytes))),
+        kind::RELATIVE_PORT => ("relative port", number()),
+        kind::PORT_GROUP => ("port group", number()),
+        kind::UNIT_GROUP => ("unit group", number()),
+        kind::MD5 => ("MD5 name", hex(bytes)),
+        kind::SCSI_NAME => ("SCSI name", text(bytes)),
+        kind::PROTOCOL_SPECIFIC => ("protocol-specific port", hex(bytes)),
+        kind::UUID => ("UUID", bytes.get(2..18).map_or_else(|| hex(bytes), uuid)),
         _ => ("reserved name", hex(bytes)),
     };
     Designator { of, kind, value }
@@ -113,15 +75,7 @@ impl Port {
 
 /// The ports; an incomplete one ends the list.
 pub(super) fn ports(body: &[u8]) -> Vec<Port> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    while let (Some(relative), Some(initiator)) = (u16_at(body, at + 2), u16_at(body, at + 6)) {
-        let target = at + 8 + usize::from(initiator);
-        let Some(len) = u16_at(body, target + 2) else { break };
-        found.push(Port { relative, names: designators(part(body, target + 4, len.into())) });
-        at = target + 4 + usize::from(len);
-    }
-    found
+    vpd::ports(body).map(|(relative, names)| Port { relative, names: designators(names) }).collect()
 }
 
 /// Extended INQUIRY data (page 86h).
@@ -136,15 +90,14 @@ pub(crate) struct Extended {
 }
 
 impl Extended {
-    /// Offsets are those of the body, four less than the standard's.
-    pub(super) fn decode(body: &[u8]) -> Extended {
+    pub(super) fn decode(page: &[u8]) -> Extended {
         Extended {
-            simple_tasks: bit(body, 1, 0x01),
-            ordered_tasks: bit(body, 1, 0x02),
-            head_of_queue_tasks: bit(body, 1, 0x04),
-            volatile_cache: bit(body, 2, 0x01),
-            nonvolatile_cache: bit(body, 2, 0x02),
-            checks_guard: bit(body, 0, 0x04),
+            simple_tasks: ExtendedInquiry::SIMPLE.get(page),
+            ordered_tasks: ExtendedInquiry::ORDERED.get(page),
+            head_of_queue_tasks: ExtendedInquiry::HEAD_OF_QUEUE.get(page),
+            volatile_cache: ExtendedInquiry::VOLATILE_CACHE.get(page),
+            nonvolatile_cache: ExtendedInquiry::NONVOLATILE_CACHE.get(page),
+            checks_guard: ExtendedInquiry::CHECKS_GUARD.get(page),
         }
     }
 
@@ -182,25 +135,25 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Offsets are those of the body.
-    pub(super) fn decode(body: &[u8]) -> Limits {
+    pub(super) fn decode(page: &[u8]) -> Limits {
         Limits {
-            write_same_zero_blocks_is_refused: bit(body, 0, 0x01),
-            compare_and_write_max: u8_at(body, 1),
-            transfer_granularity: u16_at(body, 2),
-            transfer_max: u32_at(body, 4),
-            transfer_optimal: u32_at(body, 8),
-            prefetch_max: u32_at(body, 12),
-            unmap_blocks_max: u32_at(body, 16),
-            unmap_descriptors_max: u32_at(body, 20),
-            unmap_granularity: u32_at(body, 24),
-            unmap_alignment: u32_at(body, 28)
-                .filter(|word| word & 0x8000_0000 != 0)
-                .map(|word| word & 0x7fff_ffff),
-            write_same_max: u64_at(body, 32),
-            atomic_max: u32_at(body, 40),
-            atomic_alignment: u32_at(body, 44),
-            atomic_granularity: u32_at(body, 48),
+            write_same_zero_blocks_is_refused: BlockLimits::WRITE_SAME_NONZERO.get(page),
+            compare_and_write_max: BlockLimits::COMPARE_AND_WRITE_MAX.get(page),
+            transfer_granularity: BlockLimits::TRANSFER_GRANULARITY.get(page),
+            transfer_max: BlockLimits::TRANSFER_MAX.get(page),
+            transfer_optimal: BlockLimits::TRANSFER_OPTIMAL.get(page),
+            prefetch_max: BlockLimits::PREFETCH_MAX.get(page),
+            unmap_blocks_max: BlockLimits::UNMAP_BLOCKS_MAX.get(page),
+            unmap_descriptors_max: BlockLimits::UNMAP_DESCRIPTORS_MAX.get(page),
+            unmap_granularity: BlockLimits::UNMAP_GRANULARITY.get(page),
+            unmap_alignment: BlockLimits::UNMAP_ALIGNMENT
+                .get(page)
+                .filter(|word| word & UNMAP_ALIGNMENT_VALID != 0)
+                .map(|word| word & !UNMAP_ALIGNMENT_VALID),
+            write_same_max: BlockLimits::WRITE_SAME_MAX.get(page),
+            atomic_max: BlockLimits::ATOMIC_MAX.get(page),
+            atomic_alignment: BlockLimits::ATOMIC_ALIGNMENT.get(page),
+            atomic_granularity: BlockLimits::ATOMIC_GRANULARITY.get(page),
         }
     }
 
@@ -261,19 +214,18 @@ pub(crate) struct Characteristics {
 }
 
 impl Characteristics {
-    /// Offsets are those of the body.
-    pub(super) fn decode(body: &[u8]) -> Characteristics {
+    pub(super) fn decode(page: &[u8]) -> Characteristics {
         Characteristics {
-            rotation_rate: u16_at(body, 0),
-            form_factor: u8_at(body, 3).map(|byte| byte & 0x0f),
-            zoned: u8_at(body, 4).map(|byte| byte >> 4 & 0x03),
+            rotation_rate: vpd::Characteristics::ROTATION_RATE.get(page),
+            form_factor: vpd::Characteristics::FORM_FACTOR.get(page),
+            zoned: vpd::Characteristics::ZONED.get(page),
         }
     }
 
     pub(super) fn write(&self, rows: &mut Rows) {
         rows.maybe("medium", self.rotation_rate, |rate| match rate {
             0 => "rotation rate not reported".into(),
-            1 => "does not rotate (solid state)".into(),
+            vpd::SOLID_STATE => "does not rotate (solid state)".into(),
             0x0401..=0xfffe => format!("{rate} rotations a minute"),
             other => format!("reserved rotation rate {other:04x}h"),
         });
@@ -307,27 +259,26 @@ pub(crate) struct Provisioning {
 }
 
 impl Provisioning {
-    /// Offsets are those of the body.
-    pub(super) fn decode(body: &[u8]) -> Provisioning {
+    pub(super) fn decode(page: &[u8]) -> Provisioning {
         Provisioning {
-            kind: u8_at(body, 2).map(|byte| match byte & 0x07 {
+            kind: vpd::Provisioning::KIND.get(page).map(|kind| match kind {
                 0 => "thick, or not reported",
                 1 => "resource provisioned",
-                2 => "thin",
+                vpd::THIN => "thin",
                 _ => "reserved",
             }),
-            unmap: bit(body, 1, 0x80),
-            write_same_16_unmaps: bit(body, 1, 0x40),
-            write_same_10_unmaps: bit(body, 1, 0x20),
-            unmapped_blocks_read: u8_at(body, 1).map(|byte| match byte >> 2 & 0x07 {
+            unmap: vpd::Provisioning::UNMAP.get(page),
+            write_same_16_unmaps: vpd::Provisioning::WRITE_SAME_16.get(page),
+            write_same_10_unmaps: vpd::Provisioning::WRITE_SAME_10.get(page),
+            unmapped_blocks_read: vpd::Provisioning::ZEROS.get(page).map(|zeros| match zeros {
                 0 => "as anything",
                 2 => "as the provisioning initialization pattern",
                 // xx1b (SBC-4 table 284).
                 odd if odd & 1 == 1 => "as zeros",
                 _ => "reserved",
             }),
-            anchors: bit(body, 1, 0x02),
-            threshold_exponent: u8_at(body, 0),
+            anchors: vpd::Provisioning::ANCHORS.get(page),
+            threshold_exponent: vpd::Provisioning::THRESHOLD_EXPONENT.get(page),
         }
     }
 
@@ -348,14 +299,6 @@ impl Provisioning {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_page_is_as_long_as_it_says_and_the_one_that_was_asked_for() {
-        assert_eq!(body(&[0, 0x80, 0, 2, b'a', b'b', b'c'], 0x80), Some(&b"ab"[..]));
-        assert_eq!(body(&[0, 0x80, 0xff, 0xff, b'a'], 0x80), Some(&b"a"[..]));
-        assert_eq!(body(&[0, 0x00, 0, 1, 0x80], 0x80), None);
-        assert_eq!(body(&[0, 0x80, 0], 0x80), None);
-    }
 
     #[test]
     fn designators_are_named() {
@@ -398,12 +341,15 @@ mod tests {
 
     #[test]
     fn limits_are_shown_in_blocks_and_bytes() {
-        let mut page = vec![0u8; 60];
-        page[1] = 8;
-        page[4..8].copy_from_slice(&2048u32.to_be_bytes());
-        page[16..20].copy_from_slice(&u32::MAX.to_be_bytes());
-        page[20..24].copy_from_slice(&256u32.to_be_bytes());
-        page[28..32].copy_from_slice(&0x8000_0001u32.to_be_bytes());
+        let page = BlockLimits {
+            compare_and_write_max: 8,
+            transfer_max: 2048,
+            unmap_blocks_max: u32::MAX,
+            unmap_descriptors_max: 256,
+            unmap_alignment: 0x8000_0001,
+            ..BlockLimits::default()
+        };
+        let page = page.to_page();
         let shown = Rows::shown(|rows| Limits::decode(&page).write(rows, Some(512)));
         for expected in [
             "longest transfer        2048 blocks (1 MiB)",
@@ -416,19 +362,19 @@ mod tests {
             assert!(shown.contains(expected), "{expected}:\n{shown}");
         }
         // The short page of SBC-2: what is not there is not reported.
-        let short = Rows::shown(|rows| Limits::decode(&page[..12]).write(rows, None));
+        let short = Rows::shown(|rows| Limits::decode(&page[..16]).write(rows, None));
         assert!(short.contains("2048 blocks\n") && !short.contains("UNMAP"), "{short}");
     }
 
     #[test]
     fn provisioning_and_medium_are_in_words() {
-        let thin = Provisioning::decode(&[0, 0xe4, 2, 0]);
+        let thin = Provisioning::decode(&[0, 0xb2, 0, 4, 0, 0xe4, 2, 0]);
         let shown = Rows::shown(|rows| thin.write(rows));
         assert!(shown.contains("UNMAP, WRITE SAME(16), WRITE SAME(10)"), "{shown}");
         assert!(shown.contains("as zeros") && shown.contains("thin"), "{shown}");
-        let medium = |body: &[u8]| Rows::shown(|rows| Characteristics::decode(body).write(rows));
-        assert!(medium(&[0, 1, 0, 0x03]).contains("solid state"));
-        assert!(medium(&[0x1c, 0x20, 0, 0x03]).contains("7200 rotations"));
+        let medium = |page: &[u8]| Rows::shown(|rows| Characteristics::decode(page).write(rows));
+        assert!(medium(&[0, 0xb1, 0, 4, 0, 1, 0, 0x03]).contains("solid state"));
+        assert!(medium(&[0, 0xb1, 0, 4, 0x1c, 0x20, 0, 0x03]).contains("7200 rotations"));
         assert_eq!(medium(&[]), "");
     }
 }

@@ -3,6 +3,7 @@
 use super::data::{part, u8_at, u16_at, u32_at};
 use super::rows::Rows;
 use serde::Serialize;
+use wire::scsi::{lun, opcode};
 
 /// A target port group.
 #[derive(Serialize, Debug, PartialEq)]
@@ -85,142 +86,20 @@ impl Supported {
     }
 }
 
-/// REPORT LUNS: the units' numbers, as they are written in URLs where one level of addressing is enough.
+/// REPORT LUNS: the units' numbers, as they are written in URLs where one level of addressing is enough; others in
+/// hexadecimal.
 pub(super) fn luns(data: &[u8]) -> Option<Vec<String>> {
-    let data = part(data, 8, u32_at(data, 0)? as usize);
-    let (luns, _) = data.as_chunks::<8>();
-    Some(luns.iter().map(lun).collect())
-}
-
-/// Peripheral and flat space addressing (SAM-5 section 4.7.7); others in hexadecimal.
-fn lun(bytes: &[u8; 8]) -> String {
-    match *bytes {
-        [0, number, 0, 0, 0, 0, 0, 0] => number.to_string(),
-        [high @ 0x40..=0x7f, low, 0, 0, 0, 0, 0, 0] => u16::from_be_bytes([high & 0x3f, low]).to_string(),
-        other => format!("{:016x}h", u64::from_be_bytes(other)),
-    }
+    let shown = |lun| lun::number(lun).map_or_else(|| format!("{lun:016x}h"), |number| number.to_string());
+    lun::list(data).map(|luns| luns.map(shown).collect())
 }
 
 fn name(opcode: u8, service_action: Option<u16>) -> &'static str {
-    let known = NAMES.iter().find(|(code, action, _)| {
-        *code == opcode && (action.is_none() || action.map(u16::from) == service_action)
-    });
-    match known {
-        Some((.., name)) => name,
-        None if opcode >= 0xc0 => "(vendor-specific)",
+    match opcode::name(opcode, service_action) {
+        Some(name) => name,
+        None if opcode >= opcode::VENDOR_SPECIFIC => "(vendor-specific)",
         None => "(unknown)",
     }
 }
-
-/// SPC-4 table 123, SBC-4 table 32.
-const NAMES: &[(u8, Option<u8>, &str)] = &[
-    (0x00, None, "TEST UNIT READY"),
-    (0x01, None, "REZERO UNIT"),
-    (0x03, None, "REQUEST SENSE"),
-    (0x04, None, "FORMAT UNIT"),
-    (0x07, None, "REASSIGN BLOCKS"),
-    (0x08, None, "READ(6)"),
-    (0x0a, None, "WRITE(6)"),
-    (0x0b, None, "SEEK(6)"),
-    (0x12, None, "INQUIRY"),
-    (0x15, None, "MODE SELECT(6)"),
-    (0x16, None, "RESERVE(6)"),
-    (0x17, None, "RELEASE(6)"),
-    (0x1a, None, "MODE SENSE(6)"),
-    (0x1b, None, "START STOP UNIT"),
-    (0x1c, None, "RECEIVE DIAGNOSTIC RESULTS"),
-    (0x1d, None, "SEND DIAGNOSTIC"),
-    (0x1e, None, "PREVENT ALLOW MEDIUM REMOVAL"),
-    (0x25, None, "READ CAPACITY(10)"),
-    (0x28, None, "READ(10)"),
-    (0x2a, None, "WRITE(10)"),
-    (0x2b, None, "SEEK(10)"),
-    (0x2e, None, "WRITE AND VERIFY(10)"),
-    (0x2f, None, "VERIFY(10)"),
-    (0x34, None, "PRE-FETCH(10)"),
-    (0x35, None, "SYNCHRONIZE CACHE(10)"),
-    (0x37, None, "READ DEFECT DATA(10)"),
-    (0x3b, None, "WRITE BUFFER"),
-    (0x3c, None, "READ BUFFER"),
-    (0x3e, None, "READ LONG(10)"),
-    (0x3f, None, "WRITE LONG(10)"),
-    (0x41, None, "WRITE SAME(10)"),
-    (0x42, None, "UNMAP"),
-    (0x48, Some(0x01), "SANITIZE: OVERWRITE"),
-    (0x48, Some(0x02), "SANITIZE: BLOCK ERASE"),
-    (0x48, Some(0x03), "SANITIZE: CRYPTOGRAPHIC ERASE"),
-    (0x48, Some(0x1f), "SANITIZE: EXIT FAILURE MODE"),
-    (0x4c, None, "LOG SELECT"),
-    (0x4d, None, "LOG SENSE"),
-    (0x55, None, "MODE SELECT(10)"),
-    (0x56, None, "RESERVE(10)"),
-    (0x57, None, "RELEASE(10)"),
-    (0x5a, None, "MODE SENSE(10)"),
-    (0x5e, Some(0x00), "PERSISTENT RESERVE IN: READ KEYS"),
-    (0x5e, Some(0x01), "PERSISTENT RESERVE IN: READ RESERVATION"),
-    (0x5e, Some(0x02), "PERSISTENT RESERVE IN: REPORT CAPABILITIES"),
-    (0x5e, Some(0x03), "PERSISTENT RESERVE IN: READ FULL STATUS"),
-    (0x5f, Some(0x00), "PERSISTENT RESERVE OUT: REGISTER"),
-    (0x5f, Some(0x01), "PERSISTENT RESERVE OUT: RESERVE"),
-    (0x5f, Some(0x02), "PERSISTENT RESERVE OUT: RELEASE"),
-    (0x5f, Some(0x03), "PERSISTENT RESERVE OUT: CLEAR"),
-    (0x5f, Some(0x04), "PERSISTENT RESERVE OUT: PREEMPT"),
-    (0x5f, Some(0x05), "PERSISTENT RESERVE OUT: PREEMPT AND ABORT"),
-    (0x5f, Some(0x06), "PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY"),
-    (0x5f, Some(0x07), "PERSISTENT RESERVE OUT: REGISTER AND MOVE"),
-    (0x7f, Some(0x09), "READ(32)"),
-    (0x7f, Some(0x0a), "VERIFY(32)"),
-    (0x7f, Some(0x0b), "WRITE(32)"),
-    (0x7f, Some(0x0c), "WRITE AND VERIFY(32)"),
-    (0x7f, Some(0x0d), "WRITE SAME(32)"),
-    (0x83, Some(0x00), "EXTENDED COPY(LID1)"),
-    (0x83, Some(0x01), "EXTENDED COPY(LID4)"),
-    (0x83, Some(0x10), "POPULATE TOKEN"),
-    (0x83, Some(0x11), "WRITE USING TOKEN"),
-    (0x83, Some(0x1c), "COPY OPERATION ABORT"),
-    (0x83, None, "EXTENDED COPY"),
-    (0x84, Some(0x00), "RECEIVE COPY STATUS(LID1)"),
-    (0x84, Some(0x01), "RECEIVE COPY DATA(LID1)"),
-    (0x84, Some(0x03), "RECEIVE COPY OPERATING PARAMETERS"),
-    (0x84, Some(0x04), "RECEIVE COPY FAILURE DETAILS(LID1)"),
-    (0x84, Some(0x05), "RECEIVE COPY STATUS(LID4)"),
-    (0x84, Some(0x06), "RECEIVE COPY DATA(LID4)"),
-    (0x84, Some(0x07), "RECEIVE ROD TOKEN INFORMATION"),
-    (0x84, Some(0x08), "REPORT ALL ROD TOKENS"),
-    (0x84, None, "RECEIVE COPY RESULTS"),
-    (0x85, None, "ATA PASS-THROUGH(16)"),
-    (0x88, None, "READ(16)"),
-    (0x89, None, "COMPARE AND WRITE"),
-    (0x8a, None, "WRITE(16)"),
-    (0x8b, None, "ORWRITE(16)"),
-    (0x8e, None, "WRITE AND VERIFY(16)"),
-    (0x8f, None, "VERIFY(16)"),
-    (0x90, None, "PRE-FETCH(16)"),
-    (0x91, None, "SYNCHRONIZE CACHE(16)"),
-    (0x93, None, "WRITE SAME(16)"),
-    (0x9c, None, "WRITE ATOMIC(16)"),
-    (0x9e, Some(0x10), "READ CAPACITY(16)"),
-    (0x9e, Some(0x11), "READ LONG(16)"),
-    (0x9e, Some(0x12), "GET LBA STATUS"),
-    (0x9e, Some(0x13), "REPORT REFERRALS"),
-    (0x9f, Some(0x11), "WRITE LONG(16)"),
-    (0xa0, None, "REPORT LUNS"),
-    (0xa3, Some(0x05), "REPORT IDENTIFYING INFORMATION"),
-    (0xa3, Some(0x0a), "REPORT TARGET PORT GROUPS"),
-    (0xa3, Some(0x0b), "REPORT ALIASES"),
-    (0xa3, Some(0x0c), "REPORT SUPPORTED OPERATION CODES"),
-    (0xa3, Some(0x0d), "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS"),
-    (0xa3, Some(0x0e), "REPORT PRIORITY"),
-    (0xa3, Some(0x0f), "REPORT TIMESTAMP"),
-    (0xa4, Some(0x06), "SET IDENTIFYING INFORMATION"),
-    (0xa4, Some(0x0a), "SET TARGET PORT GROUPS"),
-    (0xa4, Some(0x0f), "SET TIMESTAMP"),
-    (0xa8, None, "READ(12)"),
-    (0xaa, None, "WRITE(12)"),
-    (0xae, None, "WRITE AND VERIFY(12)"),
-    (0xaf, None, "VERIFY(12)"),
-    (0xb7, None, "READ DEFECT DATA(12)"),
-];
 
 #[cfg(test)]
 mod tests {

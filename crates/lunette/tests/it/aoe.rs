@@ -15,6 +15,7 @@ use crate::support::vblade::Vblade;
 use crate::support::wait_until;
 use std::path::Path;
 use std::time::Duration;
+use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 
 /// The unit that most tests serve.
 const URL: &str = "aoe://aoe0/1.1";
@@ -25,9 +26,6 @@ const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 0x52];
 const BAD: Faults = Faults { lost: 30, repeated: 40, delayed: 40, rate: None };
 
 /// SCSI status, and additional sense of the unit attention RESERVATIONS PREEMPTED.
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const RESERVATION_CONFLICT: u8 = 0x18;
 const RESERVATIONS_PREEMPTED: [u8; 2] = [0x2A, 3];
 
 /// A file of noise.

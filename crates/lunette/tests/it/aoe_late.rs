@@ -9,8 +9,8 @@ use crate::support::net::{Faults, INITIATOR, INTERFACE, Network, TARGET};
 use crate::support::vblade::Vblade;
 use crate::support::{segment, wait_until};
 use std::os::unix::fs::FileExt as _;
+use wire::scsi::status::BUSY;
 
-const BUSY: u8 = 8;
 const NOT_READY: u8 = 2;
 /// What is written first, and later to the same place.
 const OLD: u8 = 1;

@@ -4,9 +4,8 @@
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Response, write_cdb};
 use tempfile::TempDir;
+use wire::scsi::status::{CHECK_CONDITION, GOOD};
 
-const GOOD: u8 = 0x00;
-const CHECK_CONDITION: u8 = 0x02;
 /// ABORT TASK and its answer (RFC 7143 sections 11.5.1 and 11.6.1).
 const ABORT_TASK: u8 = 1;
 const COMPLETE: u8 = 0;

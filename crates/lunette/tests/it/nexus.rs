@@ -7,10 +7,8 @@ use crate::support::load::Load;
 use crate::support::wait_until;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
+use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 
-const GOOD: u8 = 0x00;
-const CHECK_CONDITION: u8 = 0x02;
-const RESERVATION_CONFLICT: u8 = 0x18;
 const BLOCK: usize = 512;
 
 /// Task management functions (RFC 7143 section 11.5.1).

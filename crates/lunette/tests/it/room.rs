@@ -3,10 +3,8 @@
 use crate::support::daemon::{Daemon, Url};
 use crate::support::initiator::{Initiator, Login, Pdu, write_cdb};
 use std::path::Path;
+use wire::scsi::status::{CHECK_CONDITION, GOOD, TASK_SET_FULL};
 
-const GOOD: u8 = 0x00;
-const CHECK_CONDITION: u8 = 0x02;
-const TASK_SET_FULL: u8 = 0x28;
 const ORDERED: u8 = 2;
 /// ABORT TASK, and its answer when there is no such task (RFC 7143 sections 11.5.1 and 11.6.1).
 const ABORT_TASK: u8 = 1;

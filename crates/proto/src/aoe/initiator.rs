@@ -48,14 +48,14 @@ use abandoned::Abandoned;
 use answer::Made;
 use pace::Pace;
 use piece::{Kind, Piece, Pieces};
-use receive::NOT_READY;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use task::{Failure, TaskTable};
-use translate::{Plan, Room, SECTOR_BYTES, Way, check, status};
+use translate::{Plan, Room, SECTOR_BYTES, Way, check};
 use wire::aoe::{Address, Mac};
 use wire::ata::Identity;
+use wire::scsi::{code, status};
 use wire::{Places, SenseKey, Span};
 
 /// Commands without an answer, however much room the target has.
@@ -452,7 +452,7 @@ impl Initiator {
             && let Some(sectors) = self.target_of(id, plan)
         {
             if self.abandoned.is_full() {
-                return self.end(id, Some(check(SenseKey::NotReady, NOT_READY)));
+                return self.end(id, Some(check(SenseKey::NotReady, code::NOT_READY)));
             }
             if self.abandoned.repeats(&sectors) {
                 return self.parked.push(id);

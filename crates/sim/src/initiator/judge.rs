@@ -4,12 +4,8 @@ use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, IL
 use super::{Initiator, Kind, MISCOMPARE_WORD, Task};
 use crate::register::Fate;
 use proto::iscsi::initiator::{Completion, Outcome, Residual};
+use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD, RESERVATION_CONFLICT, TASK_SET_FULL};
 
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const BUSY: u8 = 8;
-const RESERVATION_CONFLICT: u8 = 0x18;
-const TASK_SET_FULL: u8 = 0x28;
 const NOT_READY: u8 = 2;
 const MEDIUM_ERROR: u8 = 3;
 const HARDWARE_ERROR: u8 = 4;

@@ -1,6 +1,7 @@
 //! ATA commands inside SCSI ones, and their registers in sense data (SAT-3 clause 12).
 
 use super::{DEVICE_LBA, Registers, Transfer, lba_bytes, lba_of};
+use crate::scsi::{Field, opcode};
 use crate::{Cdb, Sense, SenseData, SenseKey};
 
 /// How data moves (SAT-3 table 104: PROTOCOL). DMA is as PIO: nobody here has a bus on which they differ.
@@ -29,7 +30,7 @@ impl Protocol {
         const UDMA_IN: u8 = 10;
         const UDMA_OUT: u8 = 11;
         let is_in = cdb.u8(2) & PassThrough::FROM_DEVICE != 0;
-        match cdb.u8(1) >> 1 & 0x0f {
+        match cdb.get(PassThrough::PROTOCOL) {
             DMA if is_in => Some(Protocol::PioIn),
             DMA => Some(Protocol::PioOut),
             UDMA_IN => Some(Protocol::PioIn),
@@ -56,7 +57,13 @@ pub struct PassThrough {
 
 impl PassThrough {
     /// Operation code.
-    pub const OPCODE: u8 = 0x85;
+    pub const OPCODE: u8 = opcode::ATA_PASS_THROUGH_16;
+    /// PROTOCOL.
+    pub const PROTOCOL: Field<u8> = Field::bits(1, 0x1e);
+    /// FEATURES.
+    pub const FEATURE: Field<u16> = Field::at(3);
+    /// COUNT.
+    pub const COUNT: Field<u16> = Field::at(5);
     const CDB_BYTES: usize = 16;
     const EXTEND: u8 = 0x01;
     /// CK_COND, in byte 2.
@@ -121,7 +128,7 @@ impl PassThrough {
         let extend = cdb.u8(1) & PassThrough::EXTEND != 0;
         let fields = std::array::from_fn(|at| cdb.u8(at.saturating_add(5)));
         let Fields { count, lba, device, last: command } = Fields::decode(fields, extend);
-        let feature = if extend { cdb.u16(3) } else { cdb.u8(4).into() };
+        let feature = if extend { cdb.get(PassThrough::FEATURE) } else { cdb.u8(4).into() };
         Registers { extend, feature, count, lba, device, command }
     }
 

@@ -2,6 +2,9 @@
 
 use super::field::{Field, Value};
 
+/// SERVICE ACTION, where the operation code has them.
+pub const SERVICE_ACTION: Field<u8> = Field::bits(1, 0x1f);
+
 /// One command descriptor block as it arrived: 6 to 16 bytes, or up to [`Cdb::MAX`] with an extended-CDB header
 /// segment. Bytes past the end read as zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,9 +50,10 @@ impl Cdb {
         field.get(&self.bytes).unwrap_or_default()
     }
 
-    /// SERVICE ACTION: the low five bits of byte 1, of operation codes that have them.
+    /// SERVICE ACTION, of operation codes that have them.
+    #[inline]
     pub fn service_action(&self) -> u8 {
-        self.u8(1) & 0x1f
+        self.get(SERVICE_ACTION)
     }
 
     /// Byte `at`, zero past the end.

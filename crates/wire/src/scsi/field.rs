@@ -3,13 +3,21 @@
 use std::marker::PhantomData;
 
 /// A field: where it is, for reading it, for setting it, and for sense data that points at it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct Field<T> {
     byte: u16,
     /// Its bits, of a field that shares its byte with others.
     mask: u8,
     value: PhantomData<T>,
 }
+
+impl<T> Clone for Field<T> {
+    fn clone(&self) -> Field<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Field<T> {}
 
 impl<T> Field<T> {
     /// A field of whole bytes from `byte` on.

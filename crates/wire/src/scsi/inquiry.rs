@@ -73,6 +73,19 @@ impl Value for [u16; 8] {
     }
 }
 
+/// What a Lunette has in the vendor specific bytes, and others may not read as such.
+pub mod lunette {
+    use crate::scsi::Field;
+
+    /// T10 VENDOR IDENTIFICATION.
+    pub const VENDOR: &str = "LUNETTE ";
+    /// The incarnation of the unit's store; zeros: none is told.
+    pub const INCARNATION: Field<[u8; 16]> = Field::at(36);
+    /// On a session that replaces another, nothing is answered, the login included, before the commands of the other one
+    /// are over.
+    pub const WITHHOLDS_LOGINS: Field<bool> = Field::bits(52, 0x01);
+}
+
 /// Left-aligned ASCII, filled with spaces, as VENDOR, PRODUCT and REVISION are.
 pub fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut bytes = [b' '; N];

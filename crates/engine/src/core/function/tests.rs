@@ -3,12 +3,12 @@
 use crate::testing::initiator::{Initiator, Login, write_cdb};
 use crate::testing::{HeldStore, serve};
 use config::Group;
+use wire::scsi::status::CHECK_CONDITION;
 
 const BLOCK: u32 = 512;
 const ABORT_TASK: u8 = 1;
 const COMPLETE: u8 = 0;
 const NO_TASK: u8 = 1;
-const CHECK_CONDITION: u8 = 2;
 const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]

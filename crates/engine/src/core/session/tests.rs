@@ -65,16 +65,6 @@ fn stop(daemon: Daemon) {
     daemon.stop().expect("every core ends in order");
 }
 
-#[test]
-fn lun_numbers_come_back() {
-    for number in [0, 1, 255, 256, 1000, 16383] {
-        assert_eq!(lun_number(lun_bytes(number)), Some(number));
-    }
-    assert_eq!(lun_number(0x4005 << 48), Some(5));
-    assert_eq!(lun_number(0x8000 << 48), None);
-    assert_eq!(lun_number(0x0000_0001_0000_0000), None);
-}
-
 fn unit_with_losses() -> LunState {
     let nexus = NexusUnit::new(scsi::NexusId(1), vec![5, 1], 1, false);
     LunState { number: 0, unit: 0, nexus, losses: 0, received: 0, reported_at: None }

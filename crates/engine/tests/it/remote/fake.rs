@@ -6,10 +6,9 @@ use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use wire::scsi::status::{CHECK_CONDITION, GOOD};
 
 const MEDIUM_BYTES: usize = 8 << 20;
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
 const TAG_NONE: u32 = u32::MAX;
 const FINAL: u8 = 0x80;
 

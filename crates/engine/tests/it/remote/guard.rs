@@ -4,9 +4,7 @@ use super::support::{TARGET, serve, serve_toml, url};
 use engine::Daemon;
 use engine::daemon::NotKept;
 use initiator::{Client, Options};
-
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
+use wire::scsi::status::{CHECK_CONDITION, GOOD};
 
 fn session(daemon: &Daemon, lun: u16) -> Client {
     let mut client = Client::connect(&url(daemon, lun), &Options::default()).expect("a session");

@@ -6,13 +6,11 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use wire::scsi::status::{BUSY, CHECK_CONDITION, GOOD};
 
 const BLOCK: usize = 512;
 const MEDIUM: usize = 4 << 20;
 const HEADER: usize = 48;
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const BUSY: u8 = 8;
 const ORDERED: u8 = 2;
 
 /// The target, for as long as the test runs.

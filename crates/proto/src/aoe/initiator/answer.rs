@@ -1,9 +1,16 @@
 //! Data-in that no ATA device has in SCSI's form: it is made of IDENTIFY DEVICE data (SAT-3 clause 8 and 10).
 
 use super::task::Failure;
-use super::translate::{Plan, SECTOR_BYTES, check, code, invalid_field};
+use super::translate::{Plan, SECTOR_BYTES, check, invalid_field};
 use super::trim;
 use wire::ata::{Identity, set_features};
+use wire::scsi::capacity::{Capacity10, Capacity16};
+use wire::scsi::command::{Inquiry, ModeSense6};
+use wire::scsi::designator::{Designator, code_set, kind};
+use wire::scsi::inquiry::{FORMAT, SPC_4, StandardData, device_type, qualifier, standard};
+use wire::scsi::mode::{self, Caching, Control, Header6, Header10, UNRESTRICTED_REORDERING};
+use wire::scsi::vpd::{self, BlockLimits, Characteristics, Provisioning, page};
+use wire::scsi::{Field, code, lun};
 use wire::{Cdb, SenseKey};
 
 /// Bytes of the longest answer.
@@ -38,13 +45,6 @@ impl Made {
         }
     }
 
-    /// Zeros up to this length.
-    fn fill(&mut self, len: usize) {
-        let len = self.len.max(len.min(MADE_BYTES_MAX));
-        self.bytes.iter_mut().take(len).skip(self.len).for_each(|byte| *byte = 0);
-        self.len = len;
-    }
-
     pub(super) fn cut(&mut self, len: u32) {
         self.len = self.len.min(usize::try_from(len).unwrap_or(usize::MAX));
     }
@@ -62,91 +62,99 @@ impl Made {
     }
 }
 
+impl Extend<u8> for Made {
+    fn extend<T: IntoIterator<Item = u8>>(&mut self, piece: T) {
+        piece.into_iter().for_each(|byte| Made::extend(self, &[byte]));
+    }
+}
+
 /// What every translated device is called in the vendor's place (SAT-3 section 8.1.2).
 const VENDOR: [u8; 8] = *b"ATA     ";
-/// Peripheral qualifier and device type of a LUN without a unit.
-const NO_UNIT: u8 = 0x7f;
-
-/// Pages of vital product data.
-mod page {
-    pub(super) const SUPPORTED: u8 = 0x00;
-    pub(super) const SERIAL: u8 = 0x80;
-    pub(super) const IDENTIFICATION: u8 = 0x83;
-    pub(super) const LIMITS: u8 = 0xb0;
-    pub(super) const CHARACTERISTICS: u8 = 0xb1;
-    pub(super) const PROVISIONING: u8 = 0xb2;
-}
 
 /// INQUIRY (SAT-3 section 8.1).
 pub(super) fn inquiry(cdb: &Cdb, is_unit: bool, identity: &Identity, made: &mut Made) -> Result<(), Failure> {
-    let peripheral = if is_unit { 0 } else { NO_UNIT };
-    match (cdb.u8(1), cdb.u8(2)) {
-        (0, 0) => standard(peripheral, identity, made),
-        (0, _) => return Err(invalid_field(2, None)),
-        (1, code) => {
-            made.extend(&[peripheral, code, 0, 0]);
-            vital(code, identity, made)?;
-            made.close(3);
-        }
-        _ => return Err(invalid_field(1, None)),
+    let Inquiry { vital, page, .. } = Inquiry::read(cdb.as_bytes());
+    // CMDDT, which is obsolete, and reserved bits.
+    let flags: Field<u8> = Field::at(Inquiry::VITAL.byte());
+    if cdb.get(flags) != u8::from(vital) {
+        return Err(invalid_field(flags));
+    }
+    let (qualifier, device_type) = match is_unit {
+        true => (qualifier::CONNECTED, device_type::DISK),
+        false => (qualifier::NO_UNIT, device_type::NONE),
+    };
+    if vital {
+        made.extend(&vpd::header(qualifier << 5 | device_type, page, 0));
+        pages(page, identity, made)?;
+        made.close(3);
+    } else if page == 0 {
+        made.extend(&standard(qualifier, device_type, identity).cut(StandardData::BYTES).0);
+    } else {
+        return Err(invalid_field(Inquiry::PAGE));
     }
     Ok(())
 }
 
-fn standard(peripheral: u8, identity: &Identity, made: &mut Made) {
-    // SPC-4, HISUP, response data format 2; CMDQUE.
-    made.extend(&[peripheral, 0, 0x06, 0x12, 0, 0, 0, 0x02]);
-    made.extend(&VENDOR);
-    made.extend(identity.model.get(..16).unwrap_or_default());
+fn standard(qualifier: u8, device_type: u8, identity: &Identity) -> StandardData {
     // The last four characters, unless they are blank (SAT-3 table 15).
     let (head, tail) = identity.firmware.split_at(4);
-    made.extend(if tail == b"    " { head } else { tail });
-    made.fill(58);
-    // SAM-5, SPC-4, SBC-3, SAT-3.
-    made.extend(&[0x00, 0xa0, 0x04, 0x60, 0x04, 0xc0, 0x1f, 0x60]);
-    made.fill(96);
-    made.close(4);
+    let revision = if tail == b"    " { head } else { tail };
+    let standards = [standard::SAM_5, standard::SPC_4, standard::SBC_3, standard::SAT_3, 0, 0, 0, 0];
+    StandardData {
+        qualifier,
+        device_type,
+        version: SPC_4,
+        hierarchical: true,
+        format: FORMAT,
+        command_queuing: true,
+        vendor: VENDOR,
+        product: identity.model.first_chunk().copied().unwrap_or_default(),
+        revision: revision.first_chunk().copied().unwrap_or_default(),
+        standards,
+        ..StandardData::default()
+    }
 }
 
-fn vital(code: u8, identity: &Identity, made: &mut Made) -> Result<(), Failure> {
+/// The body of a page of vital product data.
+fn pages(code: u8, identity: &Identity, made: &mut Made) -> Result<(), Failure> {
     match code {
         page::SUPPORTED => {
-            made.extend(&[page::SUPPORTED, page::SERIAL, page::IDENTIFICATION]);
-            made.extend(&[page::LIMITS, page::CHARACTERISTICS]);
+            made.extend(&[page::SUPPORTED, page::SERIAL_NUMBER, page::IDENTIFICATION]);
+            made.extend(&[page::BLOCK_LIMITS, page::CHARACTERISTICS]);
             made.extend(if trims(identity) { &[page::PROVISIONING] } else { &[] });
         }
-        page::SERIAL => made.extend(&identity.serial),
+        page::SERIAL_NUMBER => made.extend(&identity.serial),
         page::IDENTIFICATION => {
             if let Some(name) = identity.world_wide_name {
-                // Binary, NAA.
-                made.extend(&[0x01, 0x03, 0, 8]);
-                made.extend(&name.to_be_bytes());
+                Designator::of_unit(code_set::BINARY, kind::NAA, &name.to_be_bytes()).write(made);
             }
-            // ASCII, T10 vendor ID: vendor, model and serial number (SAT-3 table 21).
-            made.extend(&[0x02, 0x01, 0, 68]);
-            made.extend(&VENDOR);
-            made.extend(&identity.model);
-            made.extend(&identity.serial);
+            // Vendor, model and serial number (SAT-3 table 21).
+            let name = [&VENDOR[..], &identity.model, &identity.serial].concat();
+            Designator::of_unit(code_set::ASCII, kind::T10_VENDOR_ID, &name).write(made);
         }
-        page::LIMITS => {
-            made.fill(20);
-            if trims(identity) {
-                made.extend(&trim::SECTORS_MAX.to_be_bytes());
-                made.extend(&trim::DESCRIPTORS_MAX.to_be_bytes());
-            }
+        page::BLOCK_LIMITS => {
             // No other limit of any kind.
-            made.fill(64);
+            let limits = match trims(identity) {
+                true => BlockLimits {
+                    unmap_blocks_max: trim::SECTORS_MAX,
+                    unmap_descriptors_max: trim::DESCRIPTORS_MAX,
+                    ..BlockLimits::default()
+                },
+                false => BlockLimits::default(),
+            };
+            made.extend(vpd::body(&limits.to_page()));
         }
         page::PROVISIONING if trims(identity) => {
-            // LBPU, LBPRZ; thin provisioned.
-            let zeros = if identity.trim_zeros { 0x04 } else { 0 };
-            made.extend(&[0, 0x80 | zeros, 2, 0]);
+            let (zeros, kind) = (u8::from(identity.trim_zeros), vpd::THIN);
+            let page = Provisioning { unmap: true, zeros, kind, ..Provisioning::default() };
+            made.extend(vpd::body(&page.to_page()));
         }
         page::CHARACTERISTICS => {
-            made.extend(&identity.rotation_rate.to_be_bytes());
-            made.fill(64);
+            let page =
+                Characteristics { rotation_rate: identity.rotation_rate, ..Characteristics::default() };
+            made.extend(vpd::body(&page.to_page()));
         }
-        _ => return Err(invalid_field(2, None)),
+        _ => return Err(invalid_field(Inquiry::PAGE)),
     }
     Ok(())
 }
@@ -158,43 +166,25 @@ fn trims(identity: &Identity) -> bool {
 
 /// READ CAPACITY(10) (SAT-3 section 9.6).
 pub(super) fn capacity_10(identity: &Identity, made: &mut Made) {
-    let last = identity.sectors.saturating_sub(1);
-    made.extend(&u32::try_from(last).unwrap_or(u32::MAX).to_be_bytes());
-    made.extend(&SECTOR_BYTES.to_be_bytes());
+    made.extend(&Capacity10::new(identity.sectors, SECTOR_BYTES).to_bytes());
 }
 
 /// READ CAPACITY(16) (SAT-3 section 9.7).
 pub(super) fn capacity_16(identity: &Identity, made: &mut Made) {
-    made.extend(&identity.sectors.saturating_sub(1).to_be_bytes());
-    made.extend(&SECTOR_BYTES.to_be_bytes());
-    // LBPME, LBPRZ.
-    let thin = match (trims(identity), identity.trim_zeros) {
-        (false, _) => 0,
-        (true, false) => 0x80,
-        (true, true) => 0xc0,
+    let capacity = Capacity16 {
+        physical_exponent: identity.physical_exponent,
+        thin: trims(identity),
+        zeros: trims(identity) && identity.trim_zeros,
+        ..Capacity16::new(identity.sectors, SECTOR_BYTES)
     };
-    made.extend(&[0, identity.physical_exponent, thin]);
-    made.fill(32);
+    made.extend(&capacity.to_bytes());
 }
 
-/// REPORT LUNS (SPC-4 section 6.33): LUN 0.
+/// REPORT LUNS: LUN 0.
 pub(super) fn report_luns(made: &mut Made) {
-    made.extend(&[0, 0, 0, 8]);
-    made.fill(16);
+    made.extend(&lun::list_header(1));
+    made.extend(&lun::of_number(0).to_be_bytes());
 }
-
-/// Mode pages, and what stands for all of them.
-const CACHING: u8 = 0x08;
-const CONTROL: u8 = 0x0a;
-const ALL_PAGES: u8 = 0x3f;
-/// Page control (SPC-4 table 369).
-const CHANGEABLE: u8 = 1;
-const SAVED: u8 = 3;
-/// FUA is supported, in the device-specific parameter.
-const DPOFUA: u8 = 0x10;
-/// Write cache enabled, read cache disabled.
-const WCE: u8 = 0x04;
-const DRA: u8 = 0x20;
 
 /// MODE SENSE (SAT-3 section 10.1), without block descriptors.
 pub(super) fn mode_sense(
@@ -203,67 +193,61 @@ pub(super) fn mode_sense(
     is_long: bool,
     made: &mut Made,
 ) -> Result<(), Failure> {
-    let (control, wanted, subpage) = (cdb.u8(2) >> 6, cdb.u8(2) & 0x3f, cdb.u8(3));
-    if control == SAVED {
-        return Err(check(SenseKey::IllegalRequest, code::SAVING_NOT_SUPPORTED));
+    // Both forms have these fields.
+    let ModeSense6 { control, page: wanted, subpage, .. } = ModeSense6::read(cdb.as_bytes());
+    if control == mode::control::SAVED {
+        return Err(check(SenseKey::IllegalRequest, code::SAVING_PARAMETERS_NOT_SUPPORTED));
     }
-    if !(subpage == 0 || wanted == ALL_PAGES && subpage == 0xff) {
-        return Err(invalid_field(3, None));
+    if !(subpage == 0 || wanted == mode::page::ALL && subpage == mode::page::ALL_SUBPAGES) {
+        return Err(invalid_field(ModeSense6::SUBPAGE));
     }
-    if ![CACHING, CONTROL, ALL_PAGES].contains(&wanted) {
-        return Err(invalid_field(2, Some(5)));
+    if ![mode::page::CACHING, mode::page::CONTROL, mode::page::ALL].contains(&wanted) {
+        return Err(invalid_field(ModeSense6::PAGE));
     }
     if is_long {
-        made.extend(&[0, 0, 0, DPOFUA, 0, 0, 0, 0])
+        made.extend(&Header10 { dpo_and_fua: true, ..Header10::default() }.to_bytes());
     } else {
-        made.extend(&[0, 0, DPOFUA, 0])
+        made.extend(&Header6 { dpo_and_fua: true, ..Header6::default() }.to_bytes());
     }
-    let is_changeable = control == CHANGEABLE;
-    if wanted == CACHING || wanted == ALL_PAGES {
-        caching(identity, is_changeable, made);
+    let is_changeable = control == mode::control::CHANGEABLE;
+    if wanted != mode::page::CONTROL {
+        made.extend(&caching(identity, is_changeable).to_page());
     }
-    if wanted == CONTROL || wanted == ALL_PAGES {
-        // Fixed sense data; unrestricted reordering.
-        made.extend(&[CONTROL, 10, 0, if is_changeable { 0 } else { 0x10 }]);
-        made.fill(made.len.saturating_add(8));
+    if wanted != mode::page::CACHING {
+        let reordering = if is_changeable { 0 } else { UNRESTRICTED_REORDERING };
+        made.extend(&Control { reordering, ..Control::default() }.to_page());
     }
     made.close(if is_long { 1 } else { 0 });
     Ok(())
 }
 
-fn caching(identity: &Identity, is_changeable: bool, made: &mut Made) {
-    let flag = |flag: bool, bit: u8| if flag { bit } else { 0 };
-    let (cache, look_ahead) = if is_changeable {
+fn caching(identity: &Identity, is_changeable: bool) -> Caching {
+    let (write_cache, no_read_ahead) = if is_changeable {
         (identity.write_cache.supported, false)
     } else {
         (has_volatile_cache(identity), identity.look_ahead.supported && !identity.look_ahead.enabled)
     };
-    made.extend(&[CACHING, 18, flag(cache, WCE)]);
-    made.fill(made.len.saturating_add(9));
-    made.extend(&[flag(look_ahead, DRA)]);
-    made.fill(made.len.saturating_add(7));
+    Caching { write_cache, no_read_ahead, ..Caching::default() }
 }
 
 /// MODE SELECT (SAT-3 section 10.1): the caching page, of which WCE may be another than it is.
 pub(super) fn mode_select(list: &[u8], is_long: bool, identity: &Identity) -> Result<Plan, Failure> {
     let wrong = |code| check(SenseKey::IllegalRequest, code);
-    let cut = || wrong(code::LIST_LENGTH);
-    let (page_at, descriptors) = match (is_long, list) {
-        (false, [_, _, _, len, ..]) => (4, usize::from(*len)),
-        (true, [_, _, _, _, _, _, high, low, ..]) => (8, usize::from(u16::from_be_bytes([*high, *low]))),
-        (false | true, _) => return Err(cut()),
+    let cut = || wrong(code::PARAMETER_LIST_LENGTH_ERROR);
+    let (page_at, descriptors) = if is_long {
+        (Header10::BYTES, Header10::DESCRIPTOR_BYTES.get(list).map(usize::from).ok_or_else(cut)?)
+    } else {
+        (Header6::BYTES, Header6::DESCRIPTOR_BYTES.get(list).map(usize::from).ok_or_else(cut)?)
     };
     let page = list.get(descriptors.saturating_add(page_at)..).ok_or_else(cut)?;
-    let mut now = Made::default();
-    caching(identity, false, &mut now);
-    let [code, _, flags, ..] = *page else { return Err(cut()) };
-    if page.len() < now.len && code == CACHING {
+    let is_on = Caching::WRITE_CACHE.get(page).ok_or_else(cut)?;
+    if page.len() < Caching::BYTES && page.first() == Some(&mode::page::CACHING) {
         return Err(cut());
     }
-    now.set(2, now.bytes().get(2).copied().unwrap_or(0) & !WCE | flags & WCE);
-    let (is_on, feature) = (flags & WCE != 0, identity.write_cache.supported);
-    if page != now.bytes() || (!feature && is_on != has_volatile_cache(identity)) {
-        return Err(wrong(code::INVALID_LIST));
+    let asked = Caching { write_cache: is_on, ..caching(identity, false) };
+    let feature = identity.write_cache.supported;
+    if page != asked.to_page() || (!feature && is_on != has_volatile_cache(identity)) {
+        return Err(wrong(code::INVALID_FIELD_IN_PARAMETER_LIST));
     }
     Ok(match (feature, is_on) {
         (false, _) => Plan::Made,
@@ -305,6 +289,9 @@ pub(in crate::aoe::initiator) mod tests {
         world_wide_name: Some(0x5001_2345_6789_abcd),
         nop_waits: false,
     };
+
+    const WCE: u8 = 0x04;
+    const DRA: u8 = 0x20;
 
     fn asked(cdb: &[u8], identity: &Identity) -> Vec<u8> {
         let (cdb, mut made) = (Cdb::from_bytes(cdb).unwrap(), Made::default());
@@ -387,14 +374,20 @@ pub(in crate::aoe::initiator) mod tests {
         for other in
             [changed(7, 1), changed(16, DRA), changed(4, 2), changed(5, 1), [now.clone(), vec![8]].concat()]
         {
-            assert_eq!(code_of(mode_select(&other, false, &DISK)), code::INVALID_LIST);
+            assert_eq!(code_of(mode_select(&other, false, &DISK)), code::INVALID_FIELD_IN_PARAMETER_LIST);
         }
         for len in 0..24 {
-            assert_eq!(code_of(mode_select(&changed(2, 0)[..len], false, &DISK)), code::LIST_LENGTH);
+            assert_eq!(
+                code_of(mode_select(&changed(2, 0)[..len], false, &DISK)),
+                code::PARAMETER_LIST_LENGTH_ERROR
+            );
         }
         let fixed = Identity { write_cache: Feature::default(), ..DISK };
         assert_eq!(mode_select(&changed(2, 0), false, &fixed), Ok(Plan::Made));
-        assert_eq!(code_of(mode_select(&changed(6, WCE), false, &fixed)), code::INVALID_LIST);
+        assert_eq!(
+            code_of(mode_select(&changed(6, WCE), false, &fixed)),
+            code::INVALID_FIELD_IN_PARAMETER_LIST
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::receive;
 use super::task::Failure;
-use super::translate::{check, status};
+use super::translate::check;
 use crate::aoe::Frame;
 use crate::iscsi::initiator::Request;
 use crate::verbs::TaskId;
@@ -12,12 +12,11 @@ use wire::aoe::{
     MaskError, Order, OrderKind, Query, QueryKind, Refusal, ReserveArgument, ReserveCommand,
 };
 use wire::iwarp::Layout;
+use wire::scsi::{code, status};
 use wire::{Cdb, Places, SenseKey};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U16;
 
-/// MISCOMPARE DURING VERIFY OPERATION.
-const MISCOMPARE: u16 = 0x1d00;
 /// Bytes of the AoE header in the payload of an Ethernet frame.
 const AOE_BYTES: u32 = 10;
 
@@ -103,7 +102,7 @@ impl Asked {
             Some(ErrorCode::TARGET_IS_RESERVED) => {
                 Failure { status: status::RESERVATION_CONFLICT, sense: None }
             }
-            Some(ErrorCode::DEVICE_UNAVAILABLE) => check(SenseKey::NotReady, receive::NOT_READY),
+            Some(ErrorCode::DEVICE_UNAVAILABLE) => check(SenseKey::NotReady, code::NOT_READY),
             Some(error) => refused(Refusal::Error(error)),
             None => return self.good_answer(frame).unwrap_or(Answered::Failed(receive::cut())),
         })
@@ -132,7 +131,7 @@ impl Asked {
 
 /// How a test ends that nobody answers.
 pub(super) fn no_match() -> Failure {
-    check(SenseKey::Miscompare, MISCOMPARE)
+    check(SenseKey::Miscompare, code::MISCOMPARE_DURING_VERIFY)
 }
 
 fn refused(refusal: Refusal) -> Failure {

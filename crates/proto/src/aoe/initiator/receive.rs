@@ -3,7 +3,7 @@
 use super::order::Answered;
 use super::piece::{Kind, Piece};
 use super::task::Failure;
-use super::translate::{self, NO_SENSE, Plan, SECTOR_BYTES, Way, check, check_data, code, status};
+use super::translate::{self, Plan, SECTOR_BYTES, Way, check, check_data};
 use super::{Initiator, Phase, Put, Source, trim};
 use crate::aoe::HEADER_BYTES_MAX;
 use crate::aoe::discover;
@@ -13,17 +13,12 @@ use crate::verbs::TaskId;
 use wire::aoe::{Command as AoeCommand, ErrorCode, Header, SECTOR_BYTES as FRAME_SECTOR_BYTES};
 use wire::ata::{Identity, Section, StatusReturn, Transfer, error as ata_error, status as ata_status};
 use wire::iwarp::Layout;
+use wire::scsi::{code, status};
 use wire::{SenseData, SenseKey, Span};
 
 /// Where the data of an ATA command lies in its frame.
 const DATA_AT: u32 = 36;
 const _: () = assert!(HEADER_BYTES_MAX == 36 && SECTOR_BYTES == FRAME_SECTOR_BYTES);
-
-/// Additional sense codes with their qualifiers.
-pub(super) const NOT_READY: u16 = 0x0400;
-const WRITE_ERROR: u16 = 0x0c00;
-const READ_ERROR: u16 = 0x1100;
-const TARGET_FAILURE: u16 = 0x4400;
 
 impl Initiator {
     /// Takes a frame.
@@ -413,29 +408,29 @@ fn with_registers(fault: Fault) -> Failure {
 
 /// How a command ends that was answered with less than there has to be.
 pub(super) fn cut() -> Failure {
-    check(SenseKey::HardwareError, TARGET_FAILURE)
+    check(SenseKey::HardwareError, code::INTERNAL_TARGET_FAILURE)
 }
 
 /// What AoE's own errors are in SCSI.
 fn refused(error: ErrorCode) -> Failure {
     match error {
         ErrorCode::TARGET_IS_RESERVED => Failure { status: status::RESERVATION_CONFLICT, sense: None },
-        ErrorCode::DEVICE_UNAVAILABLE => check(SenseKey::NotReady, NOT_READY),
-        ErrorCode::UNRECOGNIZED_COMMAND => check(SenseKey::IllegalRequest, code::INVALID_OPCODE),
-        _ => check(SenseKey::IllegalRequest, code::INVALID_FIELD),
+        ErrorCode::DEVICE_UNAVAILABLE => check(SenseKey::NotReady, code::NOT_READY),
+        ErrorCode::UNRECOGNIZED_COMMAND => check(SenseKey::IllegalRequest, code::INVALID_OPERATION_CODE),
+        _ => check(SenseKey::IllegalRequest, code::INVALID_FIELD_IN_CDB),
     }
 }
 
 /// What ATA's are (SAT-3 table 121).
 fn told(end: &StatusReturn, is_write: bool) -> SenseData {
-    let (key, code) = if end.status & ata_status::DF != 0 {
-        (SenseKey::HardwareError, TARGET_FAILURE)
+    let (key, additional) = if end.status & ata_status::DF != 0 {
+        (SenseKey::HardwareError, code::INTERNAL_TARGET_FAILURE)
     } else if end.error & ata_error::UNC != 0 {
-        (SenseKey::MediumError, if is_write { WRITE_ERROR } else { READ_ERROR })
+        (SenseKey::MediumError, if is_write { code::WRITE_ERROR } else { code::UNRECOVERED_READ_ERROR })
     } else if end.error & ata_error::IDNF != 0 {
         (SenseKey::IllegalRequest, code::LBA_OUT_OF_RANGE)
     } else {
-        (SenseKey::AbortedCommand, 0)
+        (SenseKey::AbortedCommand, code::NO_ADDITIONAL_SENSE)
     };
-    SenseData { key, code, ..NO_SENSE }
+    SenseData::new(key, additional)
 }

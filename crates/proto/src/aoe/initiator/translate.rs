@@ -7,70 +7,17 @@ use super::trim;
 use crate::iscsi::initiator::Request;
 use wire::aoe::Order;
 use wire::ata::{Identity, PassThrough, SECTORS_28_BIT, SECTORS_48_BIT, Transfer};
+use wire::scsi::cdb::SERVICE_ACTION;
+use wire::scsi::command::{
+    Inquiry, ModeSelect6, ModeSelect10, ModeSense6, ModeSense10, Read6, Read10, Read12, Read16,
+    ReadCapacity16, ReportLuns, RequestSense, Unmap, Verify10, Write10,
+};
+use wire::scsi::field::{Field, Value};
+use wire::scsi::{Command, code, opcode, status};
 use wire::{Cdb, Sense, SenseData, SenseKey, Specific};
 
 /// Bytes of a sector.
 pub(super) const SECTOR_BYTES: u32 = wire::ata::SECTOR_BYTES;
-
-/// SCSI status codes (SAM-5 section 5.3).
-pub(super) mod status {
-    pub(in crate::aoe::initiator) const GOOD: u8 = 0x00;
-    pub(in crate::aoe::initiator) const CHECK_CONDITION: u8 = 0x02;
-    pub(in crate::aoe::initiator) const RESERVATION_CONFLICT: u8 = 0x18;
-}
-
-/// Operation codes.
-pub(super) mod opcode {
-    pub(super) const TEST_UNIT_READY: u8 = 0x00;
-    pub(super) const REQUEST_SENSE: u8 = 0x03;
-    pub(super) const READ_6: u8 = 0x08;
-    pub(super) const WRITE_6: u8 = 0x0a;
-    pub(super) const INQUIRY: u8 = 0x12;
-    pub(super) const MODE_SELECT_6: u8 = 0x15;
-    pub(super) const MODE_SENSE_6: u8 = 0x1a;
-    pub(super) const READ_CAPACITY_10: u8 = 0x25;
-    pub(super) const READ_10: u8 = 0x28;
-    pub(super) const WRITE_10: u8 = 0x2a;
-    pub(super) const VERIFY_10: u8 = 0x2f;
-    pub(super) const SYNCHRONIZE_CACHE_10: u8 = 0x35;
-    pub(in crate::aoe::initiator) const UNMAP: u8 = 0x42;
-    pub(in crate::aoe::initiator) const MODE_SELECT_10: u8 = 0x55;
-    pub(super) const MODE_SENSE_10: u8 = 0x5a;
-    pub(super) const READ_16: u8 = 0x88;
-    pub(super) const WRITE_16: u8 = 0x8a;
-    pub(super) const VERIFY_16: u8 = 0x8f;
-    pub(super) const SYNCHRONIZE_CACHE_16: u8 = 0x91;
-    pub(super) const SERVICE_ACTION_IN_16: u8 = 0x9e;
-    pub(super) const REPORT_LUNS: u8 = 0xa0;
-    pub(super) const READ_12: u8 = 0xa8;
-    pub(super) const WRITE_12: u8 = 0xaa;
-    pub(super) const VERIFY_12: u8 = 0xaf;
-}
-
-/// READ CAPACITY(16), in byte 1.
-const READ_CAPACITY_16: u8 = 0x10;
-/// FUA, in byte 1.
-const FUA: u8 = 0x08;
-/// RDPROTECT, WRPROTECT and VRPROTECT, in byte 1.
-const PROTECT: u8 = 0xe0;
-/// BYTCHK of VERIFY, in byte 1.
-const BYTCHK: u8 = 0x06;
-/// ANCHOR of UNMAP, in byte 1.
-const ANCHOR: u8 = 0x01;
-/// PF and SP of MODE SELECT, in byte 1.
-const PAGE_FORMAT: u8 = 0x10;
-const SAVE_PAGES: u8 = 0x01;
-
-/// Additional sense codes with their qualifiers.
-pub(super) mod code {
-    pub(in crate::aoe::initiator) const LIST_LENGTH: u16 = 0x1a00;
-    pub(in crate::aoe::initiator) const INVALID_OPCODE: u16 = 0x2000;
-    pub(in crate::aoe::initiator) const LBA_OUT_OF_RANGE: u16 = 0x2100;
-    pub(in crate::aoe::initiator) const INVALID_FIELD: u16 = 0x2400;
-    pub(in crate::aoe::initiator) const NO_UNIT: u16 = 0x2500;
-    pub(in crate::aoe::initiator) const INVALID_LIST: u16 = 0x2600;
-    pub(in crate::aoe::initiator) const SAVING_NOT_SUPPORTED: u16 = 0x3900;
-}
 
 /// What is done for a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,14 +98,14 @@ pub(super) fn looked(
 /// ATA PASS-THROUGH (16). AoE has 8 bits for FEATURE and COUNT (AoEr11 section 3.1), and a frame for the data.
 fn pass_through(request: &Request, room: Room) -> Result<Plan, Failure> {
     only_unit(request)?;
-    let wrong_protocol = || invalid_field(1, Some(4));
+    let wrong_protocol = || invalid_field(PassThrough::PROTOCOL);
     let pass = PassThrough::from_cdb(&request.cdb).ok_or_else(wrong_protocol)?;
     let transfer = pass.transfer();
     if pass.registers.command().is_some() && pass.protocol != PassThrough::new(pass.registers).protocol {
         return Err(wrong_protocol());
     }
     if u8::try_from(pass.registers.feature).is_err() {
-        return Err(invalid_field(3, None));
+        return Err(invalid_field(PassThrough::FEATURE));
     }
     let has_room = match transfer {
         Transfer::Nothing => true,
@@ -167,7 +114,7 @@ fn pass_through(request: &Request, room: Room) -> Result<Plan, Failure> {
     };
     let fits = transfer.bytes() <= u32::from(room.sectors).saturating_mul(SECTOR_BYTES);
     if u8::try_from(pass.registers.count).is_err() || !has_room || !fits {
-        return Err(invalid_field(5, None));
+        return Err(invalid_field(PassThrough::COUNT));
     }
     Ok(Plan::Ata(pass))
 }
@@ -177,8 +124,8 @@ struct Moved {
     way: Way,
     lba: u64,
     sectors: u32,
-    /// Byte 1, where it has flags.
-    flags: u8,
+    /// Whether it has the flags of byte 1.
+    has_flags: bool,
 }
 
 fn moved(cdb: &Cdb) -> Option<Moved> {
@@ -188,28 +135,29 @@ fn moved(cdb: &Cdb) -> Option<Moved> {
         opcode::VERIFY_10 | opcode::VERIFY_12 | opcode::VERIFY_16 => Way::Verify,
         _ => return None,
     };
-    // The upper three bits say how long a CDB is (SPC-4 section 4.2.5.1).
-    let (lba, sectors, flags) = match cdb.opcode() >> 5 {
-        4 => (cdb.u64(2), cdb.u32(10), cdb.u8(1)),
-        1 => (u64::from(cdb.u32(2)), u32::from(cdb.u16(7)), cdb.u8(1)),
-        5 => (u64::from(cdb.u32(2)), cdb.u32(6), cdb.u8(1)),
-        // An LBA of 21 bits; a length of zero is 256 (SBC-3 section 5.9).
+    // Those of one length have the same fields.
+    let (lba, sectors) = match opcode::cdb_bytes(cdb.opcode()) {
+        Some(16) => (cdb.get(Read16::LBA), cdb.get(Read16::BLOCKS)),
+        Some(10) => (cdb.get(Read10::LBA).into(), cdb.get(Read10::BLOCKS).into()),
+        Some(12) => (cdb.get(Read12::LBA).into(), cdb.get(Read12::BLOCKS)),
+        // A length of zero is 256 (SBC-3 section 5.9).
         _ => {
-            let sectors = if cdb.u8(4) == 0 { 256 } else { u32::from(cdb.u8(4)) };
-            (u64::from(cdb.u32(0) & 0x001f_ffff), sectors, 0)
+            let Read6 { lba, blocks } = Read6::of(cdb);
+            (lba.into(), if blocks == 0 { 256 } else { blocks.into() })
         }
     };
-    Some(Moved { way, lba, sectors, flags })
+    Some(Moved { way, lba, sectors, has_flags: opcode::cdb_bytes(cdb.opcode()) != Some(6) })
 }
 
 fn transfer(request: &Request, asked: Moved, identity: &Identity, is_fresh: bool) -> Result<Plan, Failure> {
-    let Moved { way, lba, sectors, flags } = asked;
+    let Moved { way, lba, sectors, has_flags } = asked;
+    let cdb = &request.cdb;
     only_unit(request)?;
-    if flags & PROTECT != 0 {
-        return Err(invalid_field(1, Some(7)));
+    if has_flags && cdb.get(Read10::PROTECT) != 0 {
+        return Err(invalid_field(Read10::PROTECT));
     }
-    if way == Way::Verify && flags & BYTCHK != 0 {
-        return Err(invalid_field(1, Some(2)));
+    if way == Way::Verify && cdb.get(Verify10::BYTE_CHECK) != 0 {
+        return Err(invalid_field(Verify10::BYTE_CHECK));
     }
     let addressable = if identity.lba48 { SECTORS_48_BIT } else { SECTORS_28_BIT };
     let end = lba.checked_add(u64::from(sectors));
@@ -228,9 +176,9 @@ fn transfer(request: &Request, asked: Moved, identity: &Identity, is_fresh: bool
         Way::Verify => true,
     };
     if !has_room {
-        return Err(check(SenseKey::IllegalRequest, code::INVALID_FIELD));
+        return Err(check(SenseKey::IllegalRequest, code::INVALID_FIELD_IN_CDB));
     }
-    let flush = way == Way::Write && flags & FUA != 0 && flushes(identity);
+    let flush = way == Way::Write && has_flags && cdb.get(Write10::FUA) && flushes(identity);
     Ok(if sectors == 0 { Plan::Made } else { Plan::Move { way, lba, sectors, flush } })
 }
 
@@ -243,24 +191,24 @@ fn other(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made
         }
         opcode::UNMAP if identity.trim_sectors > 0 => {
             only_unit(request)?;
-            if cdb.u8(1) & ANCHOR != 0 {
-                return Err(invalid_field(1, Some(0)));
+            if cdb.get(Unmap::ANCHOR) {
+                return Err(invalid_field(Unmap::ANCHOR));
             }
-            return look(request, u32::from(cdb.u16(7)), 7, is_fresh);
+            return look(request, Unmap::LIST_BYTES, is_fresh);
         }
         opcode::MODE_SELECT_6 | opcode::MODE_SELECT_10 => {
             only_unit(request)?;
-            if cdb.u8(1) & (PAGE_FORMAT | SAVE_PAGES) != PAGE_FORMAT {
-                return Err(invalid_field(1, Some(4)));
+            if cdb.get(ModeSelect6::SAVE) || !cdb.get(ModeSelect6::PAGE_FORMAT) {
+                return Err(invalid_field(ModeSelect6::PAGE_FORMAT));
             }
             return if cdb.opcode() == opcode::MODE_SELECT_6 {
-                look(request, u32::from(cdb.u8(4)), 4, is_fresh)
+                look(request, ModeSelect6::LIST_BYTES, is_fresh)
             } else {
-                look(request, u32::from(cdb.u16(7)), 7, is_fresh)
+                look(request, ModeSelect10::LIST_BYTES, is_fresh)
             };
         }
-        opcode::SERVICE_ACTION_IN_16 if cdb.u8(1) & 0x1f != READ_CAPACITY_16 => {
-            return Err(invalid_field(1, Some(4)));
+        opcode::SERVICE_ACTION_IN_16 if ReadCapacity16::from_cdb(cdb).is_none() => {
+            return Err(invalid_field(SERVICE_ACTION));
         }
         opcode::TEST_UNIT_READY
         | opcode::REQUEST_SENSE
@@ -270,7 +218,7 @@ fn other(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made
         | opcode::READ_CAPACITY_10
         | opcode::SERVICE_ACTION_IN_16
         | opcode::REPORT_LUNS => {}
-        _ => return Err(check(SenseKey::IllegalRequest, code::INVALID_OPCODE)),
+        _ => return Err(check(SenseKey::IllegalRequest, code::INVALID_OPERATION_CODE)),
     }
     if !is_fresh {
         return Ok(Plan::Ask);
@@ -281,22 +229,23 @@ fn other(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made
     let allocated = match cdb.opcode() {
         opcode::TEST_UNIT_READY => 0,
         opcode::REQUEST_SENSE => {
-            let missing = SenseData { key: SenseKey::IllegalRequest, code: code::NO_UNIT, ..NO_SENSE };
-            let data = if request.lun == 0 { NO_SENSE } else { missing };
+            let missing = SenseData::new(SenseKey::IllegalRequest, code::LOGICAL_UNIT_NOT_SUPPORTED);
+            let nothing = SenseData::new(SenseKey::NoSense, code::NO_ADDITIONAL_SENSE);
+            let data = if request.lun == 0 { nothing } else { missing };
             made.extend(Sense::fixed(&data).as_bytes());
-            u32::from(cdb.u8(4))
+            u32::from(cdb.get(RequestSense::ALLOCATION))
         }
         opcode::INQUIRY => {
             answer::inquiry(cdb, request.lun == 0, identity, made)?;
-            u32::from(cdb.u16(3))
+            u32::from(cdb.get(Inquiry::ALLOCATION))
         }
         opcode::MODE_SENSE_6 => {
             answer::mode_sense(cdb, identity, false, made)?;
-            u32::from(cdb.u8(4))
+            u32::from(cdb.get(ModeSense6::ALLOCATION))
         }
         opcode::MODE_SENSE_10 => {
             answer::mode_sense(cdb, identity, true, made)?;
-            u32::from(cdb.u16(7))
+            u32::from(cdb.get(ModeSense10::ALLOCATION))
         }
         opcode::READ_CAPACITY_10 => {
             answer::capacity_10(identity, made);
@@ -304,21 +253,22 @@ fn other(request: &Request, identity: &Identity, is_fresh: bool, made: &mut Made
         }
         opcode::SERVICE_ACTION_IN_16 => {
             answer::capacity_16(identity, made);
-            cdb.u32(10)
+            cdb.get(ReadCapacity16::ALLOCATION)
         }
         _ => {
             answer::report_luns(made);
-            cdb.u32(6)
+            cdb.get(ReportLuns::ALLOCATION)
         }
     };
     made.cut(allocated);
     Ok(Plan::Made)
 }
 
-/// A command with a parameter list of so many bytes, as the CDB says from this byte on.
-fn look(request: &Request, bytes: u32, byte: u16, is_fresh: bool) -> Result<Plan, Failure> {
+/// A command with a parameter list of so many bytes as this field says.
+fn look<T: Value + Into<u32>>(request: &Request, len: Field<T>, is_fresh: bool) -> Result<Plan, Failure> {
+    let bytes = request.cdb.get(len).into();
     if bytes > request.write.len() {
-        return Err(invalid_field(byte, None));
+        return Err(invalid_field(len));
     }
     Ok(if bytes == 0 { Plan::Made } else { Plan::Look { bytes: bytes.min(trim::LIST_BYTES_MAX), is_fresh } })
 }
@@ -330,16 +280,16 @@ fn flushes(identity: &Identity) -> bool {
 
 /// There is one unit, LUN 0.
 fn only_unit(request: &Request) -> Result<(), Failure> {
-    if request.lun == 0 { Ok(()) } else { Err(check(SenseKey::IllegalRequest, code::NO_UNIT)) }
+    if request.lun == 0 {
+        Ok(())
+    } else {
+        Err(check(SenseKey::IllegalRequest, code::LOGICAL_UNIT_NOT_SUPPORTED))
+    }
 }
-
-/// Nothing at all.
-pub(super) const NO_SENSE: SenseData =
-    SenseData { key: SenseKey::NoSense, code: 0, information: None, command_specific: None, specific: None };
 
 /// CHECK CONDITION with this.
 pub(super) fn check(key: SenseKey, code: u16) -> Failure {
-    check_data(&SenseData { key, code, ..NO_SENSE })
+    check_data(&SenseData::new(key, code))
 }
 
 /// CHECK CONDITION with this, in fixed format unless it has no room for the LBA.
@@ -350,9 +300,9 @@ pub(super) fn check_data(data: &SenseData) -> Failure {
 }
 
 /// INVALID FIELD IN CDB.
-pub(super) fn invalid_field(byte: u16, bit: Option<u8>) -> Failure {
-    let specific = Some(Specific::Field { in_cdb: true, byte, bit });
-    let data = SenseData { key: SenseKey::IllegalRequest, code: code::INVALID_FIELD, specific, ..NO_SENSE };
+pub(super) fn invalid_field<T>(field: Field<T>) -> Failure {
+    let specific = Some(Specific::Field { in_cdb: true, byte: field.byte(), bit: field.bit() });
+    let data = SenseData { specific, ..SenseData::new(SenseKey::IllegalRequest, code::INVALID_FIELD_IN_CDB) };
     Failure { status: status::CHECK_CONDITION, sense: Some(Sense::fixed(&data)) }
 }
 

@@ -1,8 +1,10 @@
 //! UNMAP (SBC-3 section 5.28) as DATA SET MANAGEMENT with TRIM (ACS-3 section 7.5, SAT-3 section 9.23).
 
-use super::translate::{Plan, check, code};
+use super::translate::{Plan, check};
 use wire::SenseKey;
 use wire::ata::{Identity, SECTOR_BYTES, SECTORS_48_BIT};
+use wire::scsi::capacity::{UnmapDescriptor, UnmapHeader};
+use wire::scsi::code;
 
 /// Block descriptors of one UNMAP.
 pub(super) const DESCRIPTORS_MAX: u32 = 64;
@@ -13,6 +15,7 @@ pub(super) const LIST_BYTES_MAX: u32 = HEADER_BYTES + DESCRIPTORS_MAX * DESCRIPT
 
 const HEADER_BYTES: u32 = 8;
 const DESCRIPTOR_BYTES: u32 = 16;
+const _: () = assert!(UnmapHeader::BYTES == 8 && UnmapDescriptor::BYTES == 16);
 /// Sectors of one range of a TRIM.
 const RANGE_SECTORS_MAX: u32 = 0xffff;
 /// Ranges in one of its sectors, of eight bytes each.
@@ -32,27 +35,26 @@ pub(super) fn plan(list: &[u8], identity: &Identity, is_fresh: bool, extents: &m
     let wrong = |code| Plan::Fail(check(SenseKey::IllegalRequest, code));
     if identity.trim_sectors == 0 {
         // It had it when the command came.
-        return wrong(code::INVALID_OPCODE);
+        return wrong(code::INVALID_OPERATION_CODE);
     }
     let sectors = identity.sectors.min(SECTORS_48_BIT);
     if list.is_empty() {
         return Plan::Made;
     }
-    let Some((header, rest)) = list.split_at_checked(8) else { return wrong(code::LIST_LENGTH) };
-    // UNMAP BLOCK DESCRIPTOR DATA LENGTH; what was cut off is not unmapped.
-    let [_, _, high, low, ..] = *header else { return wrong(code::LIST_LENGTH) };
-    let len = u16::from_be_bytes([high, low]);
+    let Some((header, rest)) = list.split_at_checked(UnmapHeader::BYTES) else {
+        return wrong(code::PARAMETER_LIST_LENGTH_ERROR);
+    };
+    // What was cut off is not unmapped.
+    let len = UnmapHeader::read(header).descriptor_bytes;
     if u32::from(len) > DESCRIPTORS_MAX.saturating_mul(DESCRIPTOR_BYTES) {
-        return wrong(code::INVALID_LIST);
+        return wrong(code::INVALID_FIELD_IN_PARAMETER_LIST);
     }
-    let (descriptors, _) = rest.get(..usize::from(len)).unwrap_or(rest).as_chunks::<16>();
+    let (descriptors, _) =
+        rest.get(..usize::from(len)).unwrap_or(rest).as_chunks::<{ UnmapDescriptor::BYTES }>();
     let mut total = 0u32;
     for descriptor in descriptors {
-        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *descriptor;
-        let extent = Extent {
-            lba: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
-            sectors: u32::from_be_bytes([i, j, k, l]),
-        };
+        let UnmapDescriptor { lba, blocks } = UnmapDescriptor::read(descriptor);
+        let extent = Extent { lba, sectors: blocks };
         if extent.lba.checked_add(u64::from(extent.sectors)).is_none_or(|end| end > sectors) {
             // It may have grown.
             return if is_fresh { wrong(code::LBA_OUT_OF_RANGE) } else { Plan::Ask };
@@ -61,7 +63,7 @@ pub(super) fn plan(list: &[u8], identity: &Identity, is_fresh: bool, extents: &m
         extents.push(extent);
     }
     if total > SECTORS_MAX {
-        return wrong(code::INVALID_LIST);
+        return wrong(code::INVALID_FIELD_IN_PARAMETER_LIST);
     }
     match u32::try_from(ranges(extents).count()) {
         Ok(0) | Err(_) => Plan::Made,

@@ -1,9 +1,10 @@
 //! What the layer above does with tasks.
 
-use super::task::{Answer, CHECK_CONDITION, GOOD, Stage, Task};
+use super::task::{Answer, Stage, Task};
 use super::{Change, Target};
 use crate::time::Time;
 use crate::verbs::{Ending, TaskId, Up};
+use wire::scsi::status::{CHECK_CONDITION, GOOD};
 use wire::{Places, Span};
 
 impl Target {

@@ -11,6 +11,7 @@ use wire::aoe::{
 };
 use wire::ata::{Action, Command as AtaCommand, Section, StatusReturn, error, status};
 use wire::iwarp::Layout;
+use wire::scsi::status::{CHECK_CONDITION, GOOD, RESERVATION_CONFLICT};
 use wire::{Places, Span};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U16;
@@ -22,11 +23,6 @@ const TAGS_MAX: usize = 4;
 const ALL_SECTORS: Range<u64> = 0..u64::MAX;
 /// LBAs have 48 bits.
 pub(super) const BEHIND_SECTORS: u64 = 1 << 48;
-
-/// SCSI status codes (SAM-5 section 5.3.1).
-pub(super) const GOOD: u8 = 0x00;
-pub(super) const CHECK_CONDITION: u8 = 0x02;
-const RESERVATION_CONFLICT: u8 = 0x18;
 
 /// What a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,10 +6,8 @@ use super::task::{Fetch, Push, Task};
 use super::violation::{Reaction, Violation};
 use crate::verbs::{Ending, TaskId, Up};
 use wire::iscsi::{DataOut, Pdu, RejectReason, TAG_NONE};
+use wire::scsi::status::CHECK_CONDITION;
 use wire::{Places, Sense};
-
-/// CHECK CONDITION (SAM-5 section 5.3.1).
-const CHECK_CONDITION: u8 = 0x02;
 
 impl Layer {
     pub(super) fn data_out(&mut self, header: &[u8]) -> Result<(), Violation> {

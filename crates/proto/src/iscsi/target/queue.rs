@@ -7,8 +7,6 @@ use wire::iscsi::{BHS_BYTES, DIGEST_BYTES, FINAL, NopIn, Reject, RejectReason, S
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U32;
 
-/// GOOD (SAM-5 section 5.3.1).
-pub(super) const GOOD: u8 = 0;
 /// Sense data behind its length, with padding and digest.
 pub(crate) const SENSE_SEGMENT_MAX: usize = 2 + wire::Sense::MAX + 2 + DIGEST_BYTES;
 /// Where StatSN, ExpCmdSN and MaxCmdSN are in every PDU of a target.

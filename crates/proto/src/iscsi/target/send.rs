@@ -1,12 +1,13 @@
 //! What goes out over a byte stream: the queue is cut into PDUs while the batch has room.
 
 use super::Target;
-use super::queue::{GOOD, Out, Residual, SENSE_SEGMENT_MAX};
+use super::queue::{Out, Residual, SENSE_SEGMENT_MAX};
 use super::task::Solicited;
 use crate::iscsi::frame::{PDU_BYTES, PDU_SEGMENTS, push_bytes, push_header, push_payload};
 use crate::stream::Transmit;
 use crate::verbs::TaskId;
 use wire::iscsi::{DataIn, FINAL, ReadyToTransfer, TAG_NONE, U24};
+use wire::scsi::status::GOOD;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U32, U64};
 

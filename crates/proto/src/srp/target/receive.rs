@@ -7,13 +7,11 @@ use super::{PendingFunction, Phase, Target};
 use crate::message::Message;
 use crate::verbs::{self, Attribute, Ending, Function, FunctionId, TaskId, Up};
 use wire::Span;
+use wire::scsi::status::TASK_SET_FULL;
 use wire::srp::{
     Command, CommandUnit, CreditResponse, Descriptor, InitiatorLogout, Layout, Opcode, ResponseCode,
     TaskAttribute, TaskFunction, TaskManagement,
 };
-
-/// TASK SET FULL (SAM-5 section 5.3.1).
-const TASK_SET_FULL: u8 = 0x28;
 
 impl Target {
     /// Executes one information unit.

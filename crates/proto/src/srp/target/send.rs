@@ -4,6 +4,7 @@ use super::task::{DESCRIPTOR_BYTES, Stage};
 use super::{Request, Target, Work};
 use crate::message::{Advertised, Full, Post};
 use crate::verbs::{Command, Ending, TaskId};
+use wire::scsi::status::GOOD;
 use wire::srp::{
     self, AsyncEventRequest, CreditRequest, Direct, Layout, LoginRequest, LogoutReason, Opcode, Response,
     ResponseCode, SOLICITED, TargetLogout,
@@ -11,9 +12,6 @@ use wire::srp::{
 use wire::{Places, Sense};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
-
-/// GOOD (SAM-5 section 5.3.1).
-const GOOD: u8 = 0;
 
 /// One place in the queue.
 #[derive(Clone, Copy, Debug)]

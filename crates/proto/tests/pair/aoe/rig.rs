@@ -12,6 +12,7 @@ use std::time::Duration;
 use wire::aoe::{Address, Header, Mac, Order, OrderKind, sectors_per_frame};
 use wire::ata::{self, Action, Feature, Identity, PassThrough, Registers, identify};
 use wire::iwarp::Layout;
+use wire::scsi::status::BUSY;
 use wire::{BufferId, Places, Span};
 
 pub(crate) const SECTOR: usize = 512;
@@ -23,8 +24,6 @@ pub(crate) const THEIRS: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const SCRATCH: BufferId = BufferId(2);
 const FRAMES: u32 = 16;
 const SCRATCH_BYTES: usize = 1 << 14;
-/// SAM-5 section 5.3.
-const BUSY: u8 = 0x08;
 
 pub(crate) const INITIATOR: InitiatorConfig = InitiatorConfig {
     target: ADDRESS,

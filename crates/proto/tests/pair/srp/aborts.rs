@@ -6,6 +6,7 @@ use super::wild::{Shape, Wild, cdb, command, function};
 use crate::support::{DISK, HOST};
 use proto::message::Access;
 use proto::verbs::{Down, Ending, Function, FunctionResponse, TaskId, Up};
+use wire::scsi::status::TASK_ABORTED;
 use wire::srp::{Direct, LoginRequest, Response, ResponseCode, TaskFunction};
 use wire::{Places, Span};
 use zerocopy::IntoBytes;
@@ -13,7 +14,6 @@ use zerocopy::IntoBytes;
 const LEN: u32 = 6000;
 const COMMAND: u64 = 1;
 const ABORT: u64 = 2;
-const TASK_ABORTED: u8 = 0x40;
 /// SRP_I_LOGOUT.
 const LOGOUT: [u8; 16] = [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
 

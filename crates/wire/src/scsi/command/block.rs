@@ -427,6 +427,13 @@ macro_rules! short {
             pub fn new(lba: u32, blocks: u8) -> $name {
                 $name { lba, blocks }
             }
+
+            /// The fields of a CDB of this shape.
+            #[inline]
+            pub fn of(cdb: &Cdb) -> $name {
+                let Lba21(lba) = cdb.get($name::LBA);
+                $name { lba, blocks: cdb.get($name::BLOCKS) }
+            }
         }
 
         impl Command for $name {
@@ -440,10 +447,8 @@ macro_rules! short {
                 Cdb::of(Self::OPCODE, None, &bytes)
             }
 
-            #[inline]
             fn from_cdb(cdb: &Cdb) -> Option<$name> {
-                let Lba21(lba) = cdb.get($name::LBA);
-                (cdb.opcode() == Self::OPCODE).then(|| $name { lba, blocks: cdb.get($name::BLOCKS) })
+                (cdb.opcode() == Self::OPCODE).then(|| $name::of(cdb))
             }
         }
     )* };
