@@ -12,7 +12,7 @@ mod shared;
 pub(crate) use arena::Lent;
 pub use arena::{Arena, LARGE_BYTES, Loan, SMALL_BYTES};
 pub use region::{Pages, REGIONS_MAX, Region};
-pub(crate) use region::{Pin, copy, copy_to, with_shared_bytes};
+pub(crate) use region::{Pin, copy, copy_from, copy_to, with_shared_bytes};
 
 /// The page size that buffers are aligned to.
 pub const PAGE_BYTES: u64 = 4096;

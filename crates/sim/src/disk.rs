@@ -62,6 +62,48 @@ pub(crate) struct Loss {
     pub(crate) is_gone: bool,
 }
 
+/// Some of a file's blocks, a bit each.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocks(Vec<u64>);
+
+impl Blocks {
+    fn none_of(size_bytes: usize) -> Blocks {
+        Blocks(vec![0; size_bytes.div_ceil(64 * BLOCK_BYTES as usize)])
+    }
+
+    fn insert(&mut self, block: usize) {
+        self.0[block / 64] |= 1 << (block % 64);
+    }
+
+    /// Whether it was one of them.
+    fn remove(&mut self, block: usize) -> bool {
+        let (word, bit) = (&mut self.0[block / 64], 1 << (block % 64));
+        let was_there = *word & bit != 0;
+        *word &= !bit;
+        was_there
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    fn clear(&mut self) {
+        self.0.fill(0);
+    }
+
+    /// From the first on.
+    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().enumerate().flat_map(|(index, word)| {
+            let mut rest = *word;
+            std::iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+                rest &= rest - 1;
+                Some(64 * index + bit)
+            })
+        })
+    }
+}
+
 /// A file's bytes.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -70,7 +112,7 @@ pub(crate) struct Disk {
     bytes: Vec<u8>,
     durable: Vec<u8>,
     /// Blocks that differ.
-    dirty: BTreeSet<usize>,
+    dirty: Blocks,
     /// The same, but they are not written back any more.
     lost: BTreeSet<usize>,
     /// Something was lost, and no sync has said so.
@@ -79,44 +121,44 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn new(unit: usize, cache: Cache, size_bytes: usize) -> Disk {
-        let zeros = vec![0; size_bytes];
-        let (dirty, lost) = (BTreeSet::new(), BTreeSet::new());
-        Disk { unit, cache, bytes: zeros.clone(), durable: zeros, dirty, lost, has_lost: false }
+        let zeros = || vec![0; size_bytes];
+        let (dirty, lost) = (Blocks::none_of(size_bytes), BTreeSet::new());
+        Disk { unit, cache, bytes: zeros(), durable: zeros(), dirty, lost, has_lost: false }
     }
 
-    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
-        into.copy_from_slice(&self.bytes[at as usize..][..into.len()]);
+    pub(crate) fn read(&self, at: u64, len: u32) -> &[u8] {
+        &self.bytes[at as usize..][..len as usize]
     }
 
-    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
-        self.bytes[at as usize..][..bytes.len()].copy_from_slice(bytes);
-        let blocks = blocks(at, bytes.len());
+    /// Bytes that are written by the caller now.
+    pub(crate) fn write(&mut self, at: u64, len: u32) -> &mut [u8] {
+        let blocks = blocks(at, len);
         if !self.lost.is_empty() {
             blocks.clone().for_each(|block| _ = self.lost.remove(&block));
         }
-        self.dirty.extend(blocks);
+        blocks.for_each(|block| self.dirty.insert(block));
+        &mut self.bytes[at as usize..][..len as usize]
     }
 
-    /// A write that is durable when it ends (RWF_DSYNC), and has the error of what was lost before.
-    pub(crate) fn write_through(&mut self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
-        self.write(at, bytes);
-        self.keep(blocks(at, bytes.len()));
+    /// They are durable when the write ends (RWF_DSYNC), which has the error of what was lost before.
+    pub(crate) fn write_through(&mut self, at: u64, len: u32) -> Result<(), Errno> {
+        self.keep(blocks(at, len));
         self.ends_sync()
     }
 
     pub(crate) fn clear(&mut self, at: u64, len: u64) {
-        self.write(at, &vec![0; len as usize]);
+        self.write(at, len as u32).fill(0);
     }
 
     /// What a sync that begins now makes durable.
-    pub(crate) fn dirty(&self) -> Vec<usize> {
-        self.dirty.iter().copied().collect()
+    pub(crate) fn dirty(&self) -> Blocks {
+        self.dirty.clone()
     }
 
     /// These blocks become durable, as they are now.
     fn keep(&mut self, blocks: impl Iterator<Item = usize>) {
         for block in blocks {
-            if self.dirty.remove(&block) {
+            if self.dirty.remove(block) {
                 let range = range(block);
                 self.durable[range.clone()].copy_from_slice(&self.bytes[range]);
             }
@@ -128,17 +170,17 @@ impl Disk {
     }
 
     /// A sync of these blocks ends.
-    pub(crate) fn synced(&mut self, blocks: &[usize]) -> Result<(), Errno> {
-        self.keep(blocks.iter().copied());
+    pub(crate) fn synced(&mut self, blocks: &Blocks) -> Result<(), Errno> {
+        self.keep(blocks.iter());
         self.ends_sync()
     }
 
     /// The same, and it fails.
-    pub(crate) fn sync_failed(&mut self, rng: &mut Rng, blocks: &[usize], losses: &mut Vec<Loss>) -> Errno {
+    pub(crate) fn sync_failed(&mut self, rng: &mut Rng, blocks: &Blocks, losses: &mut Vec<Loss>) -> Errno {
         if self.cache != Cache::Device {
-            let lost: Vec<usize> = blocks.iter().copied().filter(|_| rng.bool()).collect();
+            let lost: Vec<usize> = blocks.iter().filter(|_| rng.bool()).collect();
             self.lose(rng, &lost, losses);
-            self.keep(blocks.iter().copied());
+            self.keep(blocks.iter());
         }
         self.has_lost = false;
         [EIO, EIO, ENOSPC, EDQUOT, ESTALE][rng.usize(0..5)]
@@ -147,7 +189,7 @@ impl Disk {
     /// Writing back fails, which the next sync reports.
     pub(crate) fn write_back_fails(&mut self, rng: &mut Rng, losses: &mut Vec<Loss>) {
         if self.cache == Cache::Pages && !self.dirty.is_empty() {
-            let lost: Vec<usize> = self.dirty.iter().copied().filter(|_| rng.u8(0..4) == 0).collect();
+            let lost: Vec<usize> = self.dirty.iter().filter(|_| rng.u8(0..4) == 0).collect();
             self.has_lost |= !lost.is_empty();
             self.lose(rng, &lost, losses);
         }
@@ -155,7 +197,7 @@ impl Disk {
 
     /// These are not written back, and found as they were until memory is wanted for something else.
     fn lose(&mut self, rng: &mut Rng, blocks: &[usize], losses: &mut Vec<Loss>) {
-        let fresh: Vec<usize> = blocks.iter().copied().filter(|block| self.dirty.remove(block)).collect();
+        let fresh: Vec<usize> = blocks.iter().copied().filter(|block| self.dirty.remove(*block)).collect();
         self.lost.extend(&fresh);
         let leaves = |_: &usize| self.cache == Cache::Pages && rng.bool();
         let gone: Vec<usize> = self.lost.iter().copied().filter(leaves).collect();
@@ -180,9 +222,10 @@ impl Disk {
 
     /// Power fails: of what is not durable any part may have been written all the same. The rest is lost.
     pub(crate) fn lose_power(&mut self, rng: &mut Rng) -> Vec<Loss> {
-        let kept: Vec<usize> = self.dirty.iter().copied().filter(|_| rng.bool()).collect();
+        let kept: Vec<usize> = self.dirty.iter().filter(|_| rng.bool()).collect();
         self.keep(kept.into_iter());
-        let losses = self.dirty.union(&self.lost).map(|block| self.loss(*block, true)).collect();
+        let lost: BTreeSet<usize> = self.dirty.iter().chain(self.lost.iter().copied()).collect();
+        let losses = lost.into_iter().map(|block| self.loss(block, true)).collect();
         self.dirty.clear();
         self.lost.clear();
         self.has_lost = false;
@@ -197,6 +240,12 @@ pub(crate) fn disk_of(disks: &mut [(Handle, Disk)], file: Handle) -> &mut Disk {
     disk.map(|(_, disk)| disk).expect("a file that is open")
 }
 
+/// The same, to look at it.
+pub(crate) fn disk_at(disks: &[(Handle, Disk)], file: Handle) -> &Disk {
+    let disk = disks.iter().find(|(handle, _)| *handle == file);
+    disk.map(|(_, disk)| disk).expect("a file that is open")
+}
+
 /// Why a read or a write fails.
 pub(crate) fn transfer_error(rng: &mut Rng, writes: bool) -> Errno {
     const READ: [Errno; 6] = [EIO, EIO, EINTR, EAGAIN, ENXIO, ENOMEM];
@@ -204,9 +253,9 @@ pub(crate) fn transfer_error(rng: &mut Rng, writes: bool) -> Errno {
     if writes { WRITE[rng.usize(0..WRITE.len())] } else { READ[rng.usize(0..READ.len())] }
 }
 
-fn blocks(at: u64, len: usize) -> std::ops::Range<usize> {
+fn blocks(at: u64, len: u32) -> std::ops::Range<usize> {
     let block = BLOCK_BYTES as usize;
-    at as usize / block..(at as usize + len).div_ceil(block)
+    at as usize / block..(at as usize + len as usize).div_ceil(block)
 }
 
 fn range(block: usize) -> std::ops::Range<usize> {

@@ -1,7 +1,6 @@
 //! An Ethernet segment: frames that are lost, come twice, late, or in another order. What decides that has a seed of its own.
 
 use crate::net::{Event, Net, Waits};
-use crate::trace::Trace;
 use fastrand::Rng;
 use proto::time::{Stamp, Time};
 use reactor::io::Handle;
@@ -331,7 +330,7 @@ impl Net {
         let sent: Vec<Vec<u8>> =
             own.flat_map(|port| std::mem::take(&mut port.queue.frames().leave)).collect();
         for frame in sent {
-            let sum = Trace::sum_of(&frame);
+            let sum = self.trace.sum_of(&frame);
             self.trace.note(now, &[host as u64, sum], || {
                 format!("host {host} sends a frame of {} bytes, {sum:016x}", frame.len())
             });

@@ -2,6 +2,7 @@
 
 mod files;
 
+use crate::disk::Blocks;
 use crate::ethernet::{self, Line};
 use crate::net::{End, Event, Request, Shared};
 use crate::rogue;
@@ -42,8 +43,6 @@ pub struct Kernel {
     now: Time,
     used: Duration,
     arena: Arena,
-    /// Where bytes are on their way to places.
-    scratch: Span,
     /// What leaves.
     outgoing: Vec<u8>,
     /// The serial number of a slot's first request: none that an earlier kernel of the host had.
@@ -102,7 +101,7 @@ enum Job {
     /// What was not durable when it began.
     Sync {
         file: Handle,
-        dirty: Vec<usize>,
+        dirty: Blocks,
     },
     Clear {
         file: Handle,
@@ -119,8 +118,7 @@ impl Kernel {
         waker: Option<Waker>,
         lives: u32,
     ) -> Kernel {
-        let mut arena = Arena::new(arena_bytes).expect("memory");
-        let scratch = arena.take(LARGE_BYTES).and_then(|places| places.iter().next()).expect("memory");
+        let arena = Arena::new(arena_bytes).expect("memory");
         let now = net.borrow().now;
         Kernel {
             host,
@@ -128,7 +126,6 @@ impl Kernel {
             now,
             used: Duration::ZERO,
             arena,
-            scratch,
             outgoing: Vec::new(),
             first_serial: lives << 20,
             requests: Vec::new(),
@@ -210,23 +207,19 @@ impl Kernel {
     }
 
     fn receive_now(&mut self, socket: Handle, into: Places, request: Request) -> Option<Result<u32, Errno>> {
-        let most = into.len().min(self.scratch.len) as usize;
-        let mut at = 0;
-        let (arena, scratch) = (&mut self.arena, self.scratch);
+        // As much as comes together from a real socket, at most.
+        let most = into.len().min(LARGE_BYTES) as usize;
+        let (mut at, arena) = (0, &mut self.arena);
         let mut take = |bytes: &[u8]| {
-            arena.bytes_mut(scratch)[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
+            let len = bytes.len() as u32;
+            arena.copy_in(bytes, &into.slice(at, len));
+            at += len;
         };
         let received = self.net.borrow_mut().receive(socket, most, (self.host, request), &mut take);
         let Some(received) = received else {
             return self.wait(request, Job::Receive { socket, into });
         };
         let count = received.map(|count| count as u32);
-        if let Ok(count) = count
-            && count > 0
-        {
-            self.arena.copy(scratch.slice(0, count), &into.slice(0, count));
-        }
         self.unlend(into.iter(), Loan::Write);
         self.neighbours.received(socket, self.now);
         Some(count.map_err(|end| if end == End::Reset { ECONNRESET } else { EPIPE }))
@@ -307,7 +300,9 @@ fn gather(arena: &Arena, spans: &[Span], mut skip: u32, count: u32, bytes: &mut 
         if part.buffer == arena.id() {
             bytes.extend_from_slice(arena.bytes(part));
         } else {
-            bytes.extend_from_slice(&arena.to_vec(&Places::one(part)));
+            let at = bytes.len();
+            bytes.resize(at + part.len as usize, 0);
+            arena.copy_out(&Places::one(part), &mut bytes[at..]);
         }
     }
 }
@@ -384,7 +379,11 @@ impl Io for Kernel {
             Err(End::Reset) => return Some(Err(ECONNRESET)),
             Err(End::Closed) => return Some(Err(EPIPE)),
         };
-        let (mut all, mut rest) = (Vec::new(), bytes);
+        if segments.iter().any(|segment| matches!(segment, Segment::Sum | Segment::SumStart)) {
+            return None;
+        }
+        let (mut all, mut rest) = (std::mem::take(&mut self.outgoing), bytes);
+        all.clear();
         for segment in segments {
             match *segment {
                 Segment::Bytes { len } => {
@@ -393,7 +392,7 @@ impl Io for Kernel {
                     rest = behind;
                 }
                 Segment::Payload(span) => gather(&self.arena, &[span], 0, span.len, &mut all),
-                Segment::Sum | Segment::SumStart => return None,
+                Segment::Sum | Segment::SumStart => {}
             }
         }
         let most = all.len().min(room);
@@ -403,6 +402,7 @@ impl Io for Kernel {
         if count > 0 {
             self.put(socket, &mut all);
         }
+        self.outgoing = all;
         Some(Ok(count as u32))
     }
 

@@ -3,13 +3,13 @@
 
 use crate::disk::{Disk, Faults, Loss, disk_of};
 use crate::ethernet::Ethernet;
+use crate::queue::Queue;
 use crate::trace::Trace;
 use fastrand::Rng;
 use proto::time::Time;
 use reactor::io::Handle;
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,10 +24,10 @@ const FIRST_HANDLE: i32 = 1 << 20;
 pub(crate) type Shared = Rc<RefCell<Net>>;
 
 /// Something that is to happen.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// A host has a turn, unless that was put earlier meanwhile.
-    Turn { host: usize, generation: u32 },
+    /// A host has a turn.
+    Turn { host: usize },
     /// A request of a host goes on, unless it is over.
     Go { host: usize, request: Request },
     /// Something arrives at a socket.
@@ -104,14 +104,6 @@ enum Open {
     Listening(Listening),
 }
 
-/// When a host has its next turn.
-#[derive(Clone, Copy, Debug)]
-struct Clock {
-    generation: u32,
-    turn_at: Option<Time>,
-    busy_until: Time,
-}
-
 /// How likely things are: each a number in 1000.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Odds {
@@ -142,16 +134,15 @@ pub(crate) struct Net {
     /// Who had counted earlier losses is gone.
     pub(crate) forgets_losses: bool,
     pub(crate) ethernet: Option<Ethernet>,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
-    next_event: u64,
+    events: Queue,
     next_serial: u64,
     open: Vec<Option<Open>>,
-    clocks: Vec<Clock>,
+    /// Until when each host's turn takes.
+    busy_until: Vec<Time>,
 }
 
 impl Net {
     pub(crate) fn new(rng: Rng, trace: Trace, odds: Odds, hosts: usize) -> Shared {
-        let clock = Clock { generation: 0, turn_at: None, busy_until: Time(0) };
         Rc::new(RefCell::new(Net {
             now: Time(1_000_000_000),
             rng,
@@ -162,11 +153,10 @@ impl Net {
             losses: Vec::new(),
             forgets_losses: false,
             ethernet: None,
-            events: BinaryHeap::new(),
-            next_event: 0,
+            events: Queue::new(hosts),
             next_serial: 1,
             open: Vec::new(),
-            clocks: vec![clock; hosts],
+            busy_until: vec![Time(0); hosts],
         }))
     }
 
@@ -185,32 +175,20 @@ impl Net {
     }
 
     pub(crate) fn at(&mut self, time: Time, event: Event) {
-        self.next_event += 1;
-        self.events.push(Reverse((time.max(self.now), self.next_event, event)));
+        self.events.push(time, self.now, event);
     }
 
     /// The next event; time moves there.
     pub(crate) fn next(&mut self, until: Time) -> Option<Event> {
-        let Reverse((time, _, _)) = self.events.peek()?;
-        if *time > until {
-            return None;
-        }
-        let Reverse((time, _, event)) = self.events.pop()?;
+        let (time, event) = self.events.pop(self.now, until)?;
         self.now = time;
         Some(event)
     }
 
     /// A host has a turn at this time, or as soon as it is free; or earlier.
     pub(crate) fn wake(&mut self, host: usize, at: Time) {
-        let Some(clock) = self.clocks.get_mut(host) else { return };
-        let at = at.max(clock.busy_until).max(self.now);
-        if clock.turn_at.is_some_and(|turn_at| turn_at <= at) {
-            return;
-        }
-        clock.turn_at = Some(at);
-        clock.generation += 1;
-        let generation = clock.generation;
-        self.at(at, Event::Turn { host, generation });
+        let Some(busy_until) = self.busy_until.get(host) else { return };
+        self.events.turn(at.max(*busy_until).max(self.now), host);
     }
 
     /// The same, a short while from now.
@@ -219,16 +197,10 @@ impl Net {
         self.wake(host, self.now.after(after));
     }
 
-    /// Whether this turn is due.
-    pub(crate) fn begins(&mut self, host: usize, generation: u32) -> bool {
-        let clock = &mut self.clocks[host];
-        let is_due = clock.turn_at.is_some() && clock.generation == generation;
-        if !is_due {
-            return false;
-        }
-        clock.turn_at = None;
+    /// Whether this turn begins, or is for later.
+    pub(crate) fn begins(&mut self, host: usize) -> bool {
         // What it began in its last turn may have ended before that turn did.
-        let is_free = clock.busy_until <= self.now;
+        let is_free = self.busy_until[host] <= self.now;
         if !is_free {
             self.wake(host, self.now);
         }
@@ -240,7 +212,7 @@ impl Net {
         let is_pausing = self.happens(self.odds.pause);
         let took =
             if is_pausing { self.nanos(100_000, 40_000_000) } else { self.nanos(500, 12_000) * slowness };
-        self.clocks[host].busy_until = self.now.after(took);
+        self.busy_until[host] = self.now.after(took);
         took
     }
 
@@ -358,7 +330,7 @@ impl Net {
     pub(crate) fn send(&mut self, socket: Handle, bytes: &[u8]) {
         let late = if self.happens(self.odds.late) { 3_000_000 } else { 30_000 };
         let latency = self.nanos(2_000, late);
-        let (now, sum) = (self.now, Trace::sum_of(bytes));
+        let (now, sum) = (self.now, self.trace.sum_of(bytes));
         self.trace.note(now, &[socket.0 as u64, sum], || {
             format!("socket {} sends {} bytes, {sum:016x}", socket.0, bytes.len())
         });

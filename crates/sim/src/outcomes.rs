@@ -256,8 +256,8 @@ impl Stage {
             }
             let event = self.net.borrow_mut().next(until);
             match event.unwrap_or_else(|| panic!("nothing comes, but {:?}", self.events)) {
-                Event::Turn { host, generation } => {
-                    let begins = self.net.borrow_mut().begins(host, generation);
+                Event::Turn { host } => {
+                    let begins = self.net.borrow_mut().begins(host);
                     if begins {
                         self.turn(host);
                     }

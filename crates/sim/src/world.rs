@@ -63,7 +63,7 @@ pub struct Ran {
     pub commands: u64,
     /// Turns of cores.
     pub turns: u64,
-    /// The sum of all that happened.
+    /// The sum of all that happened, if it was asked for.
     pub sum: u64,
     /// All that happened, line by line, if it was asked for.
     pub trace: String,
@@ -323,6 +323,18 @@ fn lose(net: &mut Net, loses_power: bool) -> (Vec<Disk>, Vec<Loss>) {
         disks.iter_mut().for_each(|disk| losses.extend(disk.lose_power(&mut net.rng)));
     }
     (disks, losses)
+}
+
+/// Who a host is, by the numbers of initiators.
+enum Who {
+    Core,
+    Initiator(usize),
+    /// It does what is kept off the cores.
+    Worker,
+    Rogue,
+    Ata(usize),
+    /// Somebody of the second daemon.
+    Back,
 }
 
 struct World {
@@ -595,8 +607,8 @@ impl World {
             let event = self.net.borrow_mut().next(until);
             let Some(event) = event else { return Ok(false) };
             match event {
-                Event::Turn { host, generation } => {
-                    let begins = self.net.borrow_mut().begins(host, generation);
+                Event::Turn { host } => {
+                    let begins = self.net.borrow_mut().begins(host);
                     if begins {
                         self.turn(host)?;
                         if is_done(self) {
@@ -657,49 +669,62 @@ impl World {
         net.at(at, Event::Fault);
     }
 
+    fn who(&self, host: usize) -> Who {
+        let (cores, initiators) = (self.plan.cores, self.initiators.len());
+        match host.checked_sub(cores) {
+            None => Who::Core,
+            Some(number) if number < initiators => Who::Initiator(number),
+            Some(number) => match number - initiators {
+                0 => Who::Worker,
+                1 => Who::Rogue,
+                number if number - 2 < self.atas.len() => Who::Ata(number - 2),
+                _ => Who::Back,
+            },
+        }
+    }
+
     /// A request of a host goes on.
     fn go(&mut self, host: usize, request: Request) {
-        if self.front.has(host) {
-            return self.front.kernel(host).go(request);
-        }
-        let initiator = self.initiators.iter_mut().find(|initiator| initiator.host == host);
-        match (initiator, &mut self.rogue, &mut self.back) {
-            (Some(initiator), ..) => initiator.kernel.go(request),
-            (None, Some(rogue), _) if rogue.host == host => rogue.kernel.go(request),
-            (None, _, Some(back)) => back.go(host, request),
-            (None, _, None) => unreachable!("host {host} is nobody"),
+        match (self.who(host), &mut self.rogue, &mut self.back) {
+            (Who::Core, ..) => self.front.kernel(host).go(request),
+            (Who::Initiator(number), ..) => self.initiators[number].kernel.go(request),
+            (Who::Rogue, Some(rogue), _) => rogue.kernel.go(request),
+            (Who::Back, _, Some(back)) if back.has(host) => back.go(host, request),
+            _ => unreachable!("host {host} has no requests"),
         }
     }
 
     fn turn(&mut self, host: usize) -> Result<(), String> {
-        if self.front.is_worker(host) {
-            self.front.work(&self.net);
-            return Ok(());
-        }
-        let is_back = self.back.as_ref().is_some_and(|back| back.has(host));
-        if self.front.has(host) || is_back {
-            self.turns += 1;
-            if self.turns > TURNS_MAX {
-                return Err(format!("the cores had {TURNS_MAX} turns, and go on: somebody spins"));
+        match (self.who(host), &mut self.rogue, &mut self.back) {
+            (Who::Core, ..) => {
+                self.count_turn()?;
+                self.front.turn(&self.net, host, self.plan.slowness, self.plan.moves);
+                return Ok(());
             }
-            match &mut self.back {
-                Some(back) if is_back => back.turn(&self.plan, host),
-                Some(_) | None => self.front.turn(&self.net, host, self.plan.slowness, self.plan.moves),
+            (Who::Worker, ..) => {
+                self.front.work(&self.net);
+                return Ok(());
             }
-            return Ok(());
-        }
-        let initiator = self.initiators.iter_mut().find(|initiator| initiator.host == host);
-        match (initiator, &mut self.rogue) {
-            (Some(initiator), _) => initiator.turn()?,
-            (None, Some(rogue)) if rogue.host == host => rogue.turn(),
-            (None, _) => match self.atas.iter_mut().find(|ata| ata.host == host) {
-                Some(ata) => ata.turn()?,
-                None => unreachable!("host {host} is nobody"),
-            },
+            (Who::Back, _, Some(back)) if back.has(host) => {
+                back.turn(&self.plan, host);
+                return self.count_turn();
+            }
+            (Who::Initiator(number), ..) => self.initiators[number].turn()?,
+            (Who::Ata(number), ..) => self.atas[number].turn()?,
+            (Who::Rogue, Some(rogue), _) => rogue.turn(),
+            (Who::Rogue | Who::Back, ..) => unreachable!("host {host} is nobody"),
         }
         let mut net = self.net.borrow_mut();
         net.carry(host);
         net.turned(host, 1);
         Ok(())
+    }
+
+    fn count_turn(&mut self) -> Result<(), String> {
+        self.turns += 1;
+        if self.turns <= TURNS_MAX {
+            return Ok(());
+        }
+        Err(format!("the cores had {TURNS_MAX} turns, and go on: somebody spins"))
     }
 }

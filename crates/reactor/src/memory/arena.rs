@@ -1,6 +1,6 @@
 //! One core's buffers.
 
-use super::{Pages, Region, copy, copy_to};
+use super::{Pages, Region, copy, copy_from, copy_to};
 use std::io;
 use wire::{BufferId, Places, Span};
 
@@ -187,13 +187,30 @@ impl Arena {
     /// The bytes of places of this arena or of shared regions, copied. They may be lent, as with [`Arena::copy`].
     pub fn to_vec(&self, places: &Places) -> Vec<u8> {
         let mut bytes = vec![0; places.len() as usize];
-        let mut rest = &mut bytes[..];
+        self.copy_out(places, &mut bytes);
+        bytes
+    }
+
+    /// Copies the bytes of such places, which may be lent, to as many of the caller's.
+    pub fn copy_out(&self, places: &Places, into: &mut [u8]) {
+        let mut rest = into;
         for span in places.iter() {
             let (part, behind) = rest.split_at_mut(span.len as usize);
             copy_to(self, span, part);
             rest = behind;
         }
-        bytes
+        assert!(rest.is_empty(), "{places:?} has fewer bytes");
+    }
+
+    /// Copies the caller's bytes to as many of such places, which may be lent.
+    pub fn copy_in(&mut self, bytes: &[u8], places: &Places) {
+        let mut rest = bytes;
+        for span in places.iter() {
+            let (part, behind) = rest.split_at(span.len as usize);
+            copy_from(self, part, span);
+            rest = behind;
+        }
+        assert!(rest.is_empty(), "{places:?} has fewer bytes");
     }
 
     /// Where its memory begins, and how many bytes it has: for who registers it with a device. The device is given only

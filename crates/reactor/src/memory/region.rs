@@ -338,6 +338,14 @@ pub(crate) fn copy_to(arena: &Arena, from: Span, to: &mut [u8]) {
     with_address(arena, from, |source| unsafe { shared::copy(source, to.as_mut_ptr(), to.len()) });
 }
 
+/// Copies bytes to a span as long, of the arena or of a shared region.
+pub(crate) fn copy_from(arena: &mut Arena, from: &[u8], to: Span) {
+    assert!(from.len() == to.len as usize, "{to:?} is not as long as {} bytes", from.len());
+    // SAFETY: `with_address` checked that as many bytes lie there in a living mapping; the arena is borrowed exclusively, so
+    // there is no reference to its bytes.
+    with_address(arena, to, |target| unsafe { shared::copy(from.as_ptr(), target, from.len()) });
+}
+
 /// Calls `act` with the bytes of a span of a shared region, piece by piece, each copied to where no other core writes.
 pub(crate) fn with_shared_bytes(span: Span, mut act: impl FnMut(&[u8])) {
     let pin = Pin::new(span).expect("a span names bytes of a living shared region");
@@ -606,6 +614,9 @@ mod tests {
         assert_eq!(arena.to_vec(&places), [&bytes[..], &bytes[..]].concat());
         arena.unlend(lent, crate::memory::Loan::Write);
         assert_eq!(arena.to_vec(&Places::EMPTY), []);
+        let twice = pattern(18_000);
+        arena.copy_in(&twice, &places);
+        assert_eq!(arena.to_vec(&places), twice);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Requests to files, when their time has come.
 
 use super::{GRAIN_BYTES_MAX, Job, Kernel};
-use crate::disk::{EAGAIN, EINTR, ENOMEM, disk_of, transfer_error};
+use crate::disk::{Blocks, EAGAIN, EINTR, ENOMEM, disk_at, disk_of, transfer_error};
 use crate::register::BLOCK_BYTES;
 use reactor::io::{Errno, Handle, Tag};
 use reactor::memory::Loan;
@@ -21,8 +21,8 @@ impl Kernel {
 
     fn write_in_part(&mut self, file: Handle, at: u64, from: Places) {
         let blocks = self.net.borrow_mut().rng.u32(0..=from.len() / BLOCK_BYTES);
-        let bytes = self.arena.to_vec(&from.slice(0, blocks * BLOCK_BYTES));
-        self.net.borrow_mut().disk(file).write(at, &bytes);
+        let from = from.slice(0, blocks * BLOCK_BYTES);
+        self.arena.copy_out(&from, self.net.borrow_mut().disk(file).write(at, from.len()));
     }
 
     /// How much of a request is done, in whole blocks of any disk.
@@ -41,14 +41,9 @@ impl Kernel {
     pub(super) fn read_now_from(&mut self, file: Handle, at: u64, into: Places) -> Result<u32, Errno> {
         let fails = self.fails(false);
         let len = self.share(into.len());
-        let mut done = 0;
-        while fails.is_none() && done < len {
-            let part = into.slice(done, (len - done).min(self.scratch.len));
-            let scratch = self.scratch.slice(0, part.len());
-            let (mut net, arena) = (self.net.borrow_mut(), &mut self.arena);
-            net.disk(file).read(at + u64::from(done), arena.bytes_mut(scratch));
-            arena.copy(scratch, &part);
-            done += part.len();
+        if fails.is_none() {
+            let net = self.net.borrow();
+            self.arena.copy_in(disk_at(&net.disks, file).read(at, len), &into.slice(0, len));
         }
         self.unlend(into.iter(), Loan::Write);
         fails.map_or(Ok(len), Err)
@@ -81,15 +76,14 @@ impl Kernel {
 
     fn write_all(&mut self, file: Handle, at: u64, from: Places, durable: bool) -> Result<u32, Errno> {
         let len = self.share(from.len());
-        let bytes = self.arena.to_vec(&from.slice(0, len));
+        let from = from.slice(0, len);
         let net = &mut *self.net.borrow_mut();
         let odds = net.faults.write_back;
         let is_lost = net.happens(odds);
         let disk = disk_of(&mut net.disks, file);
+        self.arena.copy_out(&from, disk.write(at, len));
         if durable {
-            disk.write_through(at, &bytes)?;
-        } else {
-            disk.write(at, &bytes);
+            disk.write_through(at, len)?;
         }
         if is_lost {
             disk.write_back_fails(&mut net.rng, &mut net.losses);
@@ -97,7 +91,7 @@ impl Kernel {
         Ok(len)
     }
 
-    pub(super) fn sync_now(&mut self, file: Handle, dirty: &[usize]) -> Result<u32, Errno> {
+    pub(super) fn sync_now(&mut self, file: Handle, dirty: &Blocks) -> Result<u32, Errno> {
         let fails = {
             let mut net = self.net.borrow_mut();
             let odds = net.faults.sync;
@@ -109,7 +103,7 @@ impl Kernel {
         self.net.borrow_mut().disk(file).synced(dirty).map(|()| 0)
     }
 
-    fn sync_fails(&mut self, file: Handle, dirty: &[usize]) -> Result<u32, Errno> {
+    fn sync_fails(&mut self, file: Handle, dirty: &Blocks) -> Result<u32, Errno> {
         let net = &mut *self.net.borrow_mut();
         let disk = disk_of(&mut net.disks, file);
         Err(disk.sync_failed(&mut net.rng, dirty, &mut net.losses))

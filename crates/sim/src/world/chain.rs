@@ -381,8 +381,8 @@ impl Scout<'_> {
             }
             let event = self.back.net.borrow_mut().next(until);
             match event.unwrap_or_else(|| panic!("the scout finds only {:?}", self.events)) {
-                Event::Turn { host, generation } => {
-                    let begins = self.back.net.borrow_mut().begins(host, generation);
+                Event::Turn { host } => {
+                    let begins = self.back.net.borrow_mut().begins(host);
                     if begins && host == self.host {
                         self.turn();
                     } else if begins && let Some(daemon) = &mut self.back.daemon {
