@@ -2,6 +2,7 @@
 //! in the place of its session.
 
 pub(crate) mod carrier;
+mod functions;
 mod judge;
 pub(crate) mod link;
 mod orders;
@@ -9,11 +10,11 @@ mod others;
 
 pub(crate) use carrier::{Protocol, SRP_GUID};
 
-use crate::attention::{Act, Attentions, COMMANDS_CLEARED, RESET};
+use crate::attention::{Act, Attentions};
 use crate::kernel::Kernel;
 use crate::net::Shared;
-use crate::register::{BLOCK_BYTES, Fate, Range, Registers, WriteId};
-use crate::reservations::Reservations;
+use crate::register::{self, BLOCK_BYTES, Fate, Range, Registers, WriteId};
+use crate::reservations::{Reservations, Verdict};
 use carrier::Carrier;
 use link::Link;
 use proto::iscsi::initiator::{Completion, Event, InitiatorConfig, Request};
@@ -27,10 +28,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::iscsi::{AsyncEvent, FunctionResponse, TaskFunction};
-use wire::{Cdb, Places};
+use wire::{Cdb, Places, Span};
 
 /// How long an abort or a reset may take before the connection is given up.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// How long a command takes at most where nothing goes wrong.
+const CALM: Duration = Duration::from_millis(150);
 /// The most blocks of one command.
 const BLOCKS_MAX: u32 = 1200;
 /// Who can only wait pauses so many times longer: whatever comes wakes it.
@@ -58,6 +61,8 @@ pub(crate) struct Place {
     pub(crate) plain: Rc<[bool]>,
     /// Units whose disks may fail.
     pub(crate) fragile: Rc<[bool]>,
+    /// Nothing goes wrong there, and nothing is slow: no command takes longer than [`CALM`].
+    pub(crate) is_calm: bool,
 }
 
 /// How an initiator behaves: odds in 1000 at each of its turns.
@@ -75,6 +80,12 @@ pub(crate) struct Habits {
     pub(crate) orders: u32,
     /// COMPARE AND WRITE and what else is in `others`.
     pub(crate) others: u32,
+    /// COMPARE AND WRITE alone, always of the same block.
+    pub(crate) duels: bool,
+    /// Orders are mostly PREEMPT AND ABORT.
+    pub(crate) preempts: bool,
+    /// One READ or WRITE of so many is ORDERED, and one HEAD OF QUEUE.
+    pub(crate) simple: u32,
     pub(crate) pause_micros: u64,
     /// How long a command may take before it is aborted.
     pub(crate) patience: Duration,
@@ -104,6 +115,8 @@ enum Kind {
     /// The same with FUA.
     Durable(Range, WriteId),
     Flush,
+    /// A write that changes nothing: ORWRITE of zeros.
+    Nothing,
     /// PERSISTENT RESERVE OUT, by its number.
     Order(u64),
 }
@@ -136,6 +149,8 @@ struct Asked {
     function: TaskFunction,
     unit: usize,
     began: Time,
+    /// What it does to RESERVE, as the reservations know it: units and numbers.
+    loses: Vec<(usize, u64)>,
 }
 
 /// What is checked of what an initiator finds; `index` is its own among all.
@@ -172,11 +187,15 @@ pub(crate) struct Initiator {
     /// When it last began to.
     connecting: Time,
     tasks: Vec<Task>,
+    /// None of them takes too long before this.
+    late_at: Time,
     functions: Vec<Asked>,
     /// Writes of earlier connections: they take no effect once the session is reinstated.
     loose: Vec<(Range, WriteId)>,
     /// The same of orders: units and numbers.
     loose_orders: Vec<(usize, u64)>,
+    /// What the end of its last session does to RESERVE, before it has the next one.
+    loses: Vec<(usize, u64)>,
     completions: Vec<io::Completion>,
 }
 
@@ -226,9 +245,11 @@ impl Initiator {
             links: 0,
             connecting: Time(0),
             tasks: Vec::new(),
+            late_at: Time(0),
             functions: Vec::new(),
             loose: Vec::new(),
             loose_orders: Vec::new(),
+            loses: Vec::new(),
             completions: Vec::new(),
         }
     }
@@ -384,13 +405,16 @@ impl Initiator {
                 for (unit, id) in std::mem::take(&mut self.loose_orders) {
                     self.reservations.borrow_mut()[unit].forget(id);
                 }
+                for (unit, id) in std::mem::take(&mut self.loses) {
+                    self.reservations.borrow_mut()[unit].ordered(id, Verdict::Good)?;
+                }
             }
             Event::Completed(completion) => self.ended(completion)?,
             Event::FunctionDone { id, response } => {
                 self.note(&[2, u64::from(response.0)], || format!("function {} ends: {response:?}", id.0));
                 if let Some(at) = self.functions.iter().position(|asked| asked.id == id) {
                     let asked = self.functions.swap_remove(at);
-                    self.answered(now, &asked);
+                    self.answered(now, &asked)?;
                 }
                 if !matches!(response, FunctionResponse::COMPLETE | FunctionResponse::NO_TASK) {
                     return Err(format!("a function was answered with {response:?}"));
@@ -406,19 +430,6 @@ impl Initiator {
         Ok(())
     }
 
-    /// A function was answered.
-    fn answered(&self, now: Time, asked: &Asked) {
-        self.attentions.borrow_mut().over(now, self.index, Act::Function(asked.id));
-        let units = match asked.function {
-            TaskFunction::LOGICAL_UNIT_RESET => asked.unit..asked.unit + 1,
-            TaskFunction::TARGET_WARM_RESET => 0..self.place.units,
-            _ => return,
-        };
-        for unit in units {
-            self.attentions.borrow_mut().reset(now, asked.began, self.index, unit);
-        }
-    }
-
     /// A command has ended, which is said once.
     fn ended(&mut self, completion: Completion) -> Result<(), String> {
         let now = self.kernel.now();
@@ -426,6 +437,14 @@ impl Initiator {
             return Err(format!("{:?} ends, which is not under way", completion.task));
         };
         let task = self.tasks.swap_remove(at);
+        let age = now.since(task.began);
+        if self.place.is_calm && age > CALM {
+            return Err(format!(
+                "command {} has taken {} us, and nothing went wrong",
+                task.id.slot,
+                age.as_micros()
+            ));
+        }
         self.commands += 1;
         self.blocks += u64::from(task.places.len() / BLOCK_BYTES);
         let (words, fate) = self.judge(&task, &completion)?;
@@ -464,13 +483,15 @@ impl Initiator {
             }
             Kind::Write(range, id) | Kind::Durable(range, id) => registers.end_write(now, range, id, fate)?,
             Kind::Read(range) if fate == Fate::Done => {
-                let bytes = self.kernel.arena().to_vec(&task.places);
-                registers.found(now, task.began, range, &bytes)?;
+                registers.end_read(task.began);
+                for (part, span) in parts(range, &task.places) {
+                    registers.finds(now, task.began, part, self.kernel.arena().bytes(span))?;
+                }
             }
             Kind::Read(_) => registers.end_read(task.began),
             Kind::Flush if fate == Fate::Done => registers.flushed(self.index, task.unit, task.began)?,
             Kind::Flush if words == FAILED_WORD => registers.flush_failed(self.index, task.unit),
-            Kind::Flush | Kind::Order(_) => {}
+            Kind::Flush | Kind::Nothing | Kind::Order(_) => {}
         }
         drop(registers);
         self.kernel.arena().give(&task.places);
@@ -500,12 +521,15 @@ impl Initiator {
                 Kind::Read(_) => self.registers.borrow_mut().end_read(task.began),
                 Kind::Order(id) if is_said => self.reservations.borrow_mut()[task.unit].forget(id),
                 Kind::Order(id) => self.loose_orders.push((task.unit, id)),
-                Kind::Flush => {}
+                Kind::Flush | Kind::Nothing => {}
             }
             self.reservations.borrow_mut()[task.unit].accessed(task.access, None)?;
             self.kernel.arena().give(&task.places);
         }
-        self.functions.clear();
+        for asked in std::mem::take(&mut self.functions) {
+            self.loose_orders.extend(asked.loses);
+        }
+        self.lose_all();
         self.attentions.borrow_mut().ends(self.index);
         self.state = State::Away;
         self.old.extend(self.link.take());
@@ -533,11 +557,7 @@ impl Initiator {
         if self.functions.iter().any(|asked| now.since(asked.began) > PATIENCE) {
             return self.lost("a function takes too long");
         }
-        let patience = self.habits.patience;
-        let is_late = |task: &Task| now.since(task.began) > patience && !task.is_aborting;
-        if let Some(late) = self.tasks.iter().position(is_late) {
-            self.abort(late);
-        }
+        self.abort_late(now);
         match self.aim {
             Aim::Work => self.work(),
             Aim::Settle => Ok(()),
@@ -597,44 +617,10 @@ impl Initiator {
     fn logout(&mut self) {
         let now = self.kernel.now();
         self.note(&[5], || "logs out".to_owned());
+        self.lose_all();
         if let Some(link) = &mut self.link {
             link.machine.logout(now);
         }
-    }
-
-    fn abort(&mut self, task: usize) {
-        let Some(task) = self.tasks.get(task).filter(|task| !task.is_aborting) else { return };
-        let (id, mut unit) = (task.id, task.unit);
-        {
-            // A tag names one task of the session, whatever unit stands beside it.
-            let rng = &mut self.net.borrow_mut().rng;
-            if rng.u32(0..8) == 0 {
-                unit = rng.usize(0..self.place.units);
-            }
-        }
-        let is_asked = self.function(unit, TaskFunction::ABORT_TASK, Some(id));
-        if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
-            task.is_aborting = is_asked;
-        }
-    }
-
-    /// Whether it could be asked for.
-    fn function(&mut self, unit: usize, function: TaskFunction, of: Option<TaskId>) -> bool {
-        let now = self.kernel.now();
-        let Some(link) = &mut self.link else { return false };
-        let function = link.machine.nearest(function);
-        let Some(id) = link.machine.function((unit as u64) << 48, function, of) else { return false };
-        self.functions.push(Asked { id, function, unit, began: now });
-        let (units, code) = match function {
-            TaskFunction::LOGICAL_UNIT_RESET => (unit..unit + 1, RESET),
-            TaskFunction::TARGET_WARM_RESET => (0..self.place.units, RESET),
-            TaskFunction::CLEAR_TASK_SET => (unit..unit + 1, COMMANDS_CLEARED),
-            _ => (0..0, 0),
-        };
-        let act = Act::Function(id);
-        units.for_each(|unit| self.attentions.borrow_mut().may_cause(self.index, act, unit, code));
-        self.note(&[6, u64::from(function.0)], || format!("function {}: {function:?} {of:?}", id.0));
-        true
     }
 
     /// What the next command is to be.
@@ -671,7 +657,7 @@ impl Initiator {
             (Kind::Read(range), cdb(0x28, is_durable, range))
         } else {
             write = place;
-            let kind = self.fill(now, range, is_durable, &place);
+            let kind = self.fill(now, range, (is_durable, attribute), &place);
             (kind, cdb(0x2a, is_durable, range))
         };
         let lun = (range.unit as u64) << 48;
@@ -684,7 +670,7 @@ impl Initiator {
                 Kind::Read(_) => format!("reads {range:?}"),
                 Kind::Write(_, write) => format!("is write {} of {range:?}", write.0),
                 Kind::Durable(_, write) => format!("is write {} of {range:?} with FUA", write.0),
-                Kind::Flush | Kind::Order(_) => format!("flushes unit {}", range.unit),
+                Kind::Flush | Kind::Nothing | Kind::Order(_) => format!("flushes unit {}", range.unit),
             };
             format!("command {} {what}, {attribute:?}", id.slot)
         });
@@ -699,9 +685,17 @@ impl Initiator {
     }
 
     /// Writes what a write is to write to its place.
-    fn fill(&mut self, now: Time, range: Range, is_durable: bool, place: &Places) -> Kind {
-        let (id, bytes) = self.registers.borrow_mut().begin_write(now, self.index, range);
-        self.put(&bytes, place);
+    fn fill(
+        &mut self,
+        now: Time,
+        range: Range,
+        (is_durable, attribute): (bool, Attribute),
+        place: &Places,
+    ) -> Kind {
+        let id = self.registers.borrow_mut().begin_placed(now, self.index, range, attribute);
+        for (part, span) in parts(range, place) {
+            register::fill(id, part, self.kernel.arena().bytes_mut(span));
+        }
         if is_durable { Kind::Durable(range, id) } else { Kind::Write(range, id) }
     }
 
@@ -723,7 +717,7 @@ impl Initiator {
                 let refused = self.registers.borrow_mut().end_write(now, range, id, Fate::Refused);
                 refused.expect("nobody reads what was never sent");
             }
-            Kind::Flush | Kind::Order(_) => {}
+            Kind::Flush | Kind::Nothing | Kind::Order(_) => {}
         }
     }
 
@@ -752,6 +746,16 @@ impl Initiator {
         let sum = words.iter().fold(self.host as u64, |sum, word| sum.wrapping_mul(31) ^ word);
         net.trace.note(now, &[sum], || format!("initiator {} {}", self.host, text()));
     }
+}
+
+/// Which blocks of a range each of its places has.
+fn parts(range: Range, places: &Places) -> impl Iterator<Item = (Range, Span)> {
+    let mut first = range.first;
+    places.iter().map(move |span| {
+        let part = Range { first, blocks: span.len / BLOCK_BYTES, ..range };
+        first += part.blocks;
+        (part, span)
+    })
 }
 
 /// READ(10), WRITE(10) or SYNCHRONIZE CACHE(10) of a range.

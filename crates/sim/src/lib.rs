@@ -16,6 +16,7 @@ pub mod kernel;
 mod net;
 #[cfg(test)]
 mod outcomes;
+mod quarrels;
 mod queue;
 mod register;
 mod reservations;

@@ -7,7 +7,8 @@
 
 use crate::disk::Loss;
 use proto::time::Time;
-use std::collections::HashSet;
+use proto::verbs::Attribute;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -63,6 +64,9 @@ struct Candidate {
     start: Time,
     /// It takes no effect after this.
     end: Time,
+    /// Reads that begin after this do not find it: another one has been there since.
+    until: Time,
+    place: Attribute,
     /// It took effect.
     is_sure: bool,
     /// By then, if so.
@@ -89,6 +93,16 @@ impl Candidate {
         (self.is_sure, self.sure_by) = (true, self.sure_by.min(self.end).min(now));
     }
 
+    /// Whether a read from then on may find it, before which one from `surely` on took effect.
+    fn is_possible(&self, began: Time, surely: Time) -> bool {
+        self.end >= surely && self.until >= began
+    }
+
+    /// Another one has taken effect by now, later than this one or in its place.
+    fn is_replaced(&mut self, now: Time) {
+        self.until = self.until.min(now);
+    }
+
     /// Whether it may still take effect, whatever happens to the target.
     fn goes_on(&self) -> bool {
         self.id.is_repeated() && self.end == NEVER
@@ -97,8 +111,23 @@ impl Candidate {
     /// One that takes effect from now on, or not.
     fn new(id: WriteId, by: usize, start: Time) -> Candidate {
         let (is_sure, is_durable, is_left, is_lost) = (false, false, false, false);
-        let (end, sure_by, is_astray) = (NEVER, NEVER, false);
-        Candidate { id, shows: id, by, start, end, is_sure, sure_by, is_durable, is_left, is_lost, is_astray }
+        let (end, until, sure_by, is_astray) = (NEVER, NEVER, NEVER, false);
+        let (shows, place) = (id, Attribute::Simple);
+        Candidate {
+            id,
+            shows,
+            by,
+            start,
+            end,
+            until,
+            place,
+            is_sure,
+            sure_by,
+            is_durable,
+            is_left,
+            is_lost,
+            is_astray,
+        }
     }
 }
 
@@ -133,8 +162,10 @@ pub(crate) struct Registers {
     owed: Vec<Vec<Option<Time>>>,
     /// Initiators that have had a session since the target was started.
     known: Vec<bool>,
-    /// Units, blocks and writes that COMPARE AND WRITE has replaced.
-    swapped: HashSet<(usize, u32, u64)>,
+    /// Units, blocks and writes that COMPARE AND WRITE has replaced, and when that began.
+    swapped: HashMap<(usize, u32, u64), Time>,
+    /// When a disk last lost what somebody may have replaced.
+    gone: Time,
 }
 
 impl Registers {
@@ -152,7 +183,8 @@ impl Registers {
             reads: Vec::new(),
             owed,
             known,
-            swapped: HashSet::new(),
+            swapped: HashMap::new(),
+            gone: Time(0),
         }
     }
 
@@ -183,25 +215,32 @@ impl Registers {
     }
 
     fn begin_stamped(&mut self, now: Time, by: usize, range: Range, kind: u64) -> (WriteId, Vec<u8>) {
-        let id = self.number(kind, range);
-        for candidates in &mut self.units[range.unit][range.indices()] {
-            candidates.push(Candidate::new(id, by, now));
-        }
-        let mut bytes = Vec::with_capacity(range.bytes() as usize);
-        for block in range.indices() {
-            let stamp = stamp(id, range.unit, block);
-            (0..BLOCK_BYTES as usize / STAMP_BYTES).for_each(|_| bytes.extend_from_slice(&stamp));
-        }
+        let id = self.begin(now, by, range, kind);
+        let mut bytes = vec![0; range.bytes() as usize];
+        fill(id, range, &mut bytes);
         (id, bytes)
+    }
+
+    /// An initiator's write begins in this place of its task set; its bytes are made by [`fill`].
+    pub(crate) fn begin_placed(&mut self, now: Time, by: usize, range: Range, place: Attribute) -> WriteId {
+        let id = self.begin(now, by, range, 0);
+        let begun = self.units[range.unit][range.indices()].iter_mut();
+        begun.filter_map(|candidates| candidates.last_mut()).for_each(|one| one.place = place);
+        id
     }
 
     /// An initiator's WRITE SAME begins; the bytes of each block.
     pub(crate) fn begin_same(&mut self, now: Time, by: usize, range: Range) -> (WriteId, Vec<u8>) {
-        let id = self.number(SAME, range);
+        let id = self.begin(now, by, range, SAME);
+        (id, stamp(id, range.unit, 0).repeat(BLOCK_BYTES as usize / STAMP_BYTES))
+    }
+
+    fn begin(&mut self, now: Time, by: usize, range: Range, kind: u64) -> WriteId {
+        let id = self.number(kind, range);
         for candidates in &mut self.units[range.unit][range.indices()] {
             candidates.push(Candidate::new(id, by, now));
         }
-        (id, stamp(id, range.unit, 0).repeat(BLOCK_BYTES as usize / STAMP_BYTES))
+        id
     }
 
     /// An initiator's UNMAP begins, after which zeros are read.
@@ -234,9 +273,10 @@ impl Registers {
     ) -> Result<(), String> {
         let bytes = stamp(compared, range.unit, range.first as usize);
         self.found(now, began, range, &bytes.repeat(BLOCK_BYTES as usize / STAMP_BYTES))?;
-        let is_first = self.swapped.insert((range.unit, range.first, compared.0));
+        let before = self.swapped.insert((range.unit, range.first, compared.0), began);
         // Zeros come often, and what is lost comes again.
-        if is_first || compared == WriteId(0) || self.may_lose || compared.is_repeated() {
+        let is_first = before.is_none_or(|before| before <= self.gone);
+        if is_first || compared == WriteId(0) || compared.is_repeated() {
             return Ok(());
         }
         Err(format!("write {} of {range:?} was compared and replaced twice", compared.0))
@@ -269,6 +309,9 @@ impl Registers {
                 }
                 Some(_) => candidates.retain(|one| one.id != id),
                 None => {}
+            }
+            if matches!(fate, Fate::Done | Fate::Durable) {
+                put_in_order(candidates, id, now);
             }
             // Now and then, as many stay while nothing of them is durable.
             if candidates.len().is_multiple_of(PRUNED_EVERY) {
@@ -359,6 +402,7 @@ impl Registers {
             }
         }
         if is_gone {
+            self.gone = now;
             // Reads that begin after this find what is left, unless a write that is under way comes again.
             let at = now.after(Duration::from_nanos(1));
             candidates.retain(|one| one.id != left || one.end == NEVER);
@@ -373,6 +417,9 @@ impl Registers {
         self.crashed = now;
         self.known.fill(false);
         self.forget_losses();
+        if loses {
+            self.gone = now;
+        }
         for candidates in self.units.iter_mut().flatten() {
             let open = candidates.iter().filter(|one| one.goes_on());
             let again: Vec<Candidate> = open
@@ -382,7 +429,7 @@ impl Registers {
                 let latest = candidates.iter().filter(|one| one.is_durable).map(|one| one.start).max();
                 candidates.retain(|one| Some(one.end) >= latest);
                 for one in candidates.iter_mut() {
-                    (one.start, one.end, one.sure_by) = (now, now, now);
+                    (one.start, one.end, one.sure_by, one.until) = (now, now, now, NEVER);
                     (one.is_sure, one.is_durable, one.is_left) = (false, true, true);
                 }
                 candidates.extend(again);
@@ -414,32 +461,45 @@ impl Registers {
     /// When it could not find that, in words.
     pub(crate) fn found(&mut self, now: Time, began: Time, range: Range, bytes: &[u8]) -> Result<(), String> {
         self.end_read(began);
+        self.finds(now, began, range, bytes)
+    }
+
+    /// What a part of a read found, which [`Registers::end_read`] has ended.
+    ///
+    /// # Errors
+    /// When it could not find that, in words.
+    pub(crate) fn finds(&mut self, now: Time, began: Time, range: Range, bytes: &[u8]) -> Result<(), String> {
         if began <= self.crashed {
             // What it found may be undone.
             return Ok(());
         }
         for (block, bytes) in range.indices().zip(bytes.chunks(BLOCK_BYTES as usize)) {
             let candidates = &mut self.units[range.unit][block];
+            let surely = latest_before(candidates, began);
+            let of_all =
+                if is_repeated(bytes) { read_stamp(&bytes[..STAMP_BYTES], range.unit, block) } else { None };
+            if of_all.is_some_and(|id| has_shown(candidates, id, [surely, began, now])) {
+                continue;
+            }
             let mut seen: Option<WriteId> = None;
             let mut is_whole = true;
-            let surely = latest_before(candidates, began);
             // Of all that may be found, once a piece is not of one write.
             let mut stamps = None;
-            // Nearly always it is one stamp again and again.
-            let is_one = bytes[STAMP_BYTES..] == bytes[..bytes.len() - STAMP_BYTES];
-            for found in bytes.chunks(STAMP_BYTES).take(if is_one { 1 } else { usize::MAX }) {
+            for found in bytes.chunks(STAMP_BYTES) {
                 let id = read_stamp(found, range.unit, block);
                 if id.is_some() && seen == id {
                     continue;
                 }
                 is_whole &= seen.is_none();
                 seen = id;
-                if id.is_some_and(|id| candidates.iter().any(|one| one.shows == id && one.end >= surely)) {
+                if id.is_some_and(|id| {
+                    candidates.iter().any(|one| one.shows == id && one.is_possible(began, surely))
+                }) {
                     continue;
                 }
                 is_whole = false;
                 let stamps = stamps.get_or_insert_with(|| {
-                    let legal = candidates.iter().filter(|one| one.end >= surely);
+                    let legal = candidates.iter().filter(|one| one.is_possible(began, surely));
                     legal.map(|one| stamp(one.shows, range.unit, block)).collect::<Vec<_>>()
                 });
                 if !is_torn(stamps, found) {
@@ -450,20 +510,52 @@ impl Registers {
                     });
                 }
             }
-            // It has taken effect by now, all of it, and only once; which one, if zeros may be of many, nobody knows.
-            let mut shown = candidates.iter_mut().filter(|one| Some(one.shows) == seen && one.end >= surely);
-            if is_whole && let (Some(one), None) = (shown.next(), shown.next()) {
-                if !one.id.is_repeated() {
-                    one.end = one.end.min(now);
-                }
-                one.has_landed(now);
-                if std::mem::take(&mut one.is_left) {
-                    candidates.retain(|one| !one.is_left);
-                }
+            if let (true, Some(id)) = (is_whole, seen) {
+                has_shown(candidates, id, [surely, began, now]);
             }
         }
         Ok(())
     }
+}
+
+/// A read has found this, and nothing else; false: it cannot have been there.
+fn has_shown(candidates: &mut Vec<Candidate>, id: WriteId, [surely, began, now]: [Time; 3]) -> bool {
+    for other in candidates.iter_mut().filter(|one| one.shows != id && one.end < began) {
+        other.is_replaced(now);
+    }
+    let mut shown = candidates.iter_mut().filter(|one| one.shows == id && one.is_possible(began, surely));
+    let Some(one) = shown.next() else { return false };
+    // It has taken effect by now, all of it, and only once; which one, if zeros may be of many, nobody knows.
+    if shown.next().is_none() {
+        if !one.id.is_repeated() {
+            one.end = one.end.min(now);
+        }
+        one.has_landed(now);
+        if std::mem::take(&mut one.is_left) {
+            candidates.retain(|one| !one.is_left);
+        }
+    }
+    true
+}
+
+/// A write was done: what its initiator had ordered before it was done before (SAM-5 section 8.9.3).
+fn put_in_order(candidates: &mut [Candidate], id: WriteId, now: Time) {
+    let Some(at) = candidates.iter().rposition(|one| one.id == id) else { return };
+    let (by, place) = (candidates[at].by, candidates[at].place);
+    let is_ordered = |one: &Candidate| one.by == by && one.place == Attribute::Ordered && one.is_sure;
+    let ordered = candidates[..=at].iter().rposition(is_ordered);
+    if let (Some(ordered), false) = (ordered, place == Attribute::HeadOfQueue) {
+        let before = candidates[..at].iter_mut().take(ordered + 1).filter(|one| one.by == by);
+        before.for_each(|one| one.is_replaced(now));
+    }
+}
+
+/// Whether it is one stamp again and again, as it nearly always is.
+fn is_repeated(bytes: &[u8]) -> bool {
+    let (stamps, rest) = bytes.as_chunks::<STAMP_BYTES>();
+    let Some((first, others)) = stamps.split_first() else { return false };
+    let first = u128::from_ne_bytes(*first);
+    rest.is_empty() && others.iter().fold(0, |sum, one| sum | (u128::from_ne_bytes(*one) ^ first)) == 0
 }
 
 /// Those that no read may find any more that began at this time or later.
@@ -477,8 +569,17 @@ fn prune(candidates: &mut Vec<Candidate>, since: Time, may_lose: bool) {
 
 /// When the latest write began that surely took effect before a read: what had ended by then is not found.
 fn latest_before(candidates: &[Candidate], read: Time) -> Time {
-    let surely = candidates.iter().filter(|one| one.is_sure && one.sure_by < read);
-    surely.map(|one| one.start).max().unwrap_or(Time(0))
+    let mut latest = Time(0);
+    // They are in the order of their beginnings, but for what a disk has left at the same time.
+    for one in candidates.iter().rev() {
+        if one.start < latest {
+            break;
+        }
+        if one.is_sure && one.sure_by < read {
+            latest = one.start;
+        }
+    }
+    latest
 }
 
 /// Whether these bytes are of more than one write that may be found: a READ of memory is sent from there, piece by piece, while
@@ -486,6 +587,13 @@ fn latest_before(candidates: &[Candidate], read: Time) -> Time {
 fn is_torn(stamps: &[[u8; STAMP_BYTES]], found: &[u8]) -> bool {
     let is_of_one = |(at, byte): (usize, &u8)| stamps.iter().any(|stamp| stamp[at] == *byte);
     stamps.len() > 1 && found.iter().enumerate().all(is_of_one)
+}
+
+/// The bytes of a write, from the first block of the range on.
+pub(crate) fn fill(id: WriteId, range: Range, bytes: &mut [u8]) {
+    for (block, bytes) in range.indices().zip(bytes.as_chunks_mut::<{ BLOCK_BYTES as usize }>().0) {
+        bytes.as_chunks_mut().0.fill(stamp(id, range.unit, block));
+    }
 }
 
 /// No byte of it is likely to be that of another stamp.

@@ -1,4 +1,4 @@
-//! PERSISTENT RESERVE OUT, from SPC-4 section 5.13 alone: what each command may have found, in any order of those that were
+//! PERSISTENT RESERVE OUT, from SPC-4 section 5.13 alone, and RESERVE and RELEASE, from SPC-2 section 5.5: what each command may have found, in any order of those that were
 //! under way at the same time.
 
 use std::collections::BTreeSet;
@@ -41,11 +41,27 @@ impl Type {
 /// A service action. Keys are those of the parameter list; 0: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
-    Register { new: u64, ignores: bool, aptpl: bool },
+    Register {
+        new: u64,
+        ignores: bool,
+        aptpl: bool,
+    },
     Reserve(Type),
     Release(Type),
     Clear,
-    Preempt { victim: u64, kind: Type, aborts: bool },
+    Preempt {
+        victim: u64,
+        kind: Type,
+        aborts: bool,
+    },
+    /// RESERVE.
+    Hold,
+    /// RELEASE.
+    LetGo,
+    /// A reset of the unit, or the end of the session: RESERVE holds no more.
+    Lose {
+        all: bool,
+    },
 }
 
 /// How a command ends.
@@ -64,10 +80,15 @@ struct Table {
     /// `None` within: all registrants hold it.
     held: Option<(Type, Option<usize>)>,
     aptpl: bool,
+    /// Who holds the unit by RESERVE.
+    reserved: Option<usize>,
 }
 
 impl Table {
     fn lets(&self, initiator: usize, writes: bool) -> bool {
+        if self.reserved.is_some_and(|holder| holder != initiator) {
+            return false;
+        }
         let Some((kind, holder)) = self.held else { return true };
         let is_registered = self.keys[initiator] != 0;
         let is_in = if kind.is_for_registrants() { is_registered } else { holder == Some(initiator) };
@@ -78,7 +99,35 @@ impl Table {
         self.held.is_some_and(|(_, holder)| holder.is_none_or(|holder| holder == initiator))
     }
 
+    /// RESERVE or RELEASE where somebody is registered (SPC-4 section 5.13.3): they change nothing.
+    fn suits(&self, from: usize) -> bool {
+        let holds = |(kind, holder): (Type, Option<usize>)| kind.is_for_registrants() || holder == Some(from);
+        self.keys[from] != 0 && self.held.is_some_and(holds)
+    }
+
+    fn reserve(&mut self, from: usize, action: Action) -> Verdict {
+        let is_good = match action {
+            Action::Lose { all } => {
+                self.reserved = self.reserved.filter(|holder| !all && *holder != from);
+                true
+            }
+            _ if self.keys.iter().any(|key| *key != 0) => self.suits(from),
+            Action::Hold => *self.reserved.get_or_insert(from) == from,
+            _ => {
+                self.reserved = self.reserved.filter(|holder| *holder != from);
+                true
+            }
+        };
+        if is_good { Verdict::Good } else { Verdict::Conflict }
+    }
+
     fn apply(&mut self, from: usize, key: u64, action: Action) -> Verdict {
+        if matches!(action, Action::Hold | Action::LetGo | Action::Lose { .. }) {
+            return self.reserve(from, action);
+        }
+        if self.reserved.is_some() {
+            return Verdict::Conflict;
+        }
         let own = self.keys[from];
         if let Action::Register { new, ignores, aptpl } = action {
             if !ignores && own != key {
@@ -96,7 +145,9 @@ impl Table {
             return Verdict::Conflict;
         }
         match action {
-            Action::Register { .. } => unreachable!("see above"),
+            Action::Register { .. } | Action::Hold | Action::LetGo | Action::Lose { .. } => {
+                unreachable!("see above")
+            }
             Action::Reserve(kind) => match self.held {
                 None => self.held = Some((kind, (!kind.is_of_all()).then_some(from))),
                 Some((held, _)) if held == kind && self.holds(from) => {}
@@ -181,6 +232,8 @@ struct Access {
     writes: bool,
     may_be_let: bool,
     may_conflict: bool,
+    /// How often orders had begun or ended before.
+    turns: u64,
 }
 
 /// The reservations of a unit.
@@ -191,21 +244,39 @@ pub(crate) struct Reservations {
     accesses: Vec<Access>,
     next: u64,
     is_used: bool,
+    /// How often orders have begun or ended.
+    turns: u64,
+    /// RESERVE and RELEASE are among them.
+    is_classic: bool,
 }
 
 /// Orders of a unit under way at the same time.
 pub(crate) const ORDERS_MAX: usize = 3;
 
 impl Reservations {
-    pub(crate) fn new(initiators: usize) -> Reservations {
-        let table = Table { keys: vec![0; initiators], held: None, aptpl: false };
+    /// Those of so many initiators; `is_classic`: who send RESERVE and RELEASE, too.
+    pub(crate) fn new(initiators: usize, is_classic: bool) -> Reservations {
+        let table = Table { keys: vec![0; initiators], held: None, aptpl: false, reserved: None };
         let ways = BTreeSet::from([Way { table, done: Vec::new() }]);
-        Reservations { ways, orders: Vec::new(), accesses: Vec::new(), next: 0, is_used: false }
+        Reservations {
+            ways,
+            orders: Vec::new(),
+            accesses: Vec::new(),
+            next: 0,
+            is_used: false,
+            turns: 0,
+            is_classic,
+        }
     }
 
     /// Whether there is room for another order.
     pub(crate) fn has_room(&self) -> bool {
         self.orders.len() < ORDERS_MAX
+    }
+
+    /// Whether somebody may hold the unit by RESERVE.
+    pub(crate) fn is_classic(&self) -> bool {
+        self.is_classic
     }
 
     /// The keys that initiators may have.
@@ -217,6 +288,7 @@ impl Reservations {
     pub(crate) fn order(&mut self, from: usize, key: u64, action: Action) -> u64 {
         self.is_used = true;
         self.next += 1;
+        self.turns += 1;
         let victims = self.victims(from, action);
         self.orders.iter_mut().for_each(|order| order.victims.clear());
         self.orders.push(Order { id: self.next, from, key, action, victims });
@@ -285,6 +357,7 @@ impl Reservations {
 
     /// An order was done or not, and is not done any more.
     pub(crate) fn forget(&mut self, id: u64) {
+        self.turns += 1;
         self.orders.retain(|order| order.id != id);
         let ways = std::mem::take(&mut self.ways);
         self.ways = ways
@@ -303,6 +376,7 @@ impl Reservations {
         self.accesses.clear();
         let ways = std::mem::take(&mut self.ways);
         let start = |mut way: Way| {
+            way.table.reserved = None;
             if !way.table.aptpl {
                 way.table.keys.fill(0);
                 (way.table.held, way.table.aptpl) = (None, false);
@@ -324,7 +398,8 @@ impl Reservations {
         }
         self.next += 1;
         let (may_be_let, may_conflict) = (false, false);
-        self.accesses.push(Access { id: self.next, from, writes, may_be_let, may_conflict });
+        let (id, turns) = (self.next, self.turns);
+        self.accesses.push(Access { id, from, writes, may_be_let, may_conflict, turns });
         let (ways, Some(access)) = (&self.ways, self.accesses.last_mut()) else { return 0 };
         access.look(ways);
         self.next
@@ -351,7 +426,12 @@ impl Reservations {
             Some(false) => access.may_be_let,
             None => true,
         };
-        if may {
+        let is_constant = self.turns == access.turns && self.orders.is_empty();
+        if let (true, true, Some(conflicts)) = (may, is_constant, conflicts) {
+            // Nothing has changed meanwhile: so it is, and nothing else can be.
+            self.ways.retain(|way| way.table.lets(access.from, access.writes) != conflicts);
+        }
+        if may && !(is_constant && self.ways.is_empty()) {
             return Ok(());
         }
         Err(format!("{access:?} ended, conflict: {conflicts:?}, with {:?}", self.ways))
@@ -379,7 +459,7 @@ mod tests {
 
     #[test]
     fn what_two_orders_found_must_fit_one_order_of_them() {
-        let mut unit = Reservations::new(2);
+        let mut unit = Reservations::new(2, false);
         for from in [0, 1] {
             let id = unit.order(from, 0, REGISTER);
             unit.ordered(id, Verdict::Good).unwrap();
@@ -393,9 +473,45 @@ mod tests {
     }
 
     #[test]
+    fn who_holds_a_unit_by_reserve_has_it_alone_until_it_or_a_reset_lets_go() {
+        let mut unit = Reservations::new(2, true);
+        let done = |unit: &mut Reservations, from, action, verdict| {
+            let id = unit.order(from, 0, action);
+            unit.ordered(id, verdict)
+        };
+        done(&mut unit, 0, Action::Hold, Verdict::Good).unwrap();
+        done(&mut unit, 1, REGISTER, Verdict::Conflict).unwrap();
+        done(&mut unit, 1, Action::LetGo, Verdict::Good).unwrap();
+        let (own, other) = (unit.access(0, true), unit.access(1, false));
+        unit.accessed(own, Some(false)).unwrap();
+        assert!(unit.accessed(other, Some(false)).is_err());
+        let lost = unit.order(1, 0, Action::Lose { all: true });
+        let other = unit.access(1, true);
+        unit.ordered(lost, Verdict::Good).unwrap();
+        unit.accessed(other, Some(true)).unwrap();
+        assert!(done(&mut unit, 1, Action::Hold, Verdict::Conflict).is_err(), "nobody holds it");
+    }
+
+    #[test]
+    fn what_a_command_has_found_is_so_until_another_order() {
+        for is_found in [false, true] {
+            let mut unit = Reservations::new(2, true);
+            let order = unit.order(0, 0, Action::Hold);
+            // It was aborted.
+            unit.forget(order);
+            if is_found {
+                let write = unit.access(1, true);
+                unit.accessed(write, Some(false)).unwrap();
+            }
+            let write = unit.access(1, true);
+            assert_eq!(unit.accessed(write, Some(true)).is_err(), is_found);
+        }
+    }
+
+    #[test]
     fn who_has_no_reservation_reads_if_the_type_lets_him() {
         for (kind, reads) in [(Type::WriteExclusive, true), (Type::ExclusiveAccess, false)] {
-            let mut unit = Reservations::new(2);
+            let mut unit = Reservations::new(2, false);
             for action in [REGISTER, Action::Reserve(kind)] {
                 let key = if action == REGISTER { 0 } else { 7 };
                 let id = unit.order(0, key, action);

@@ -15,6 +15,7 @@ use crate::folder::Folder;
 use crate::initiator::{Aim, Checks, Habits, Initiator, Place, Protocol, SRP_GUID};
 use crate::kernel::{self, GRAIN_BYTES_MAX, Kernel};
 use crate::net::{Event, Net, Odds, Request, Shared};
+use crate::quarrels::{self, Quarrel};
 use crate::register::{BLOCK_BYTES, Registers};
 use crate::reservations::Reservations;
 use crate::rogue::{self, Manners, Rogue};
@@ -53,6 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const EFFORT_MAX: u64 = 15_000;
 /// The target's address on Ethernet.
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// Half may be taken in stock by connections; who runs gets some of what is left where 40 MiB are kept for others.
+const ARENA_BYTES_MIN: u64 = 96 << 20;
 /// What the frames of a core need besides.
 const FRAMES_BYTES: u64 = 16 << 20;
 
@@ -99,6 +102,7 @@ struct Plan {
     ethernet: Option<Segment>,
     /// The target's units are those of another daemon.
     chain: Option<Chain>,
+    quarrel: Option<Quarrel>,
     blocks: u32,
     arena_bytes: u64,
     odds: Odds,
@@ -150,7 +154,8 @@ impl Plan {
         let chain = chain::draw(seed, &mut kinds);
         let is_chained = chain.is_some();
         let eons = if is_chained { 4 } else { 1 };
-        Plan {
+        let mut plan = Plan {
+            quarrel: quarrels::draw(seed).filter(|_| !is_chained),
             crashes: if can_crash { rng.u32(0..3) } else { 0 },
             chain,
             kinds,
@@ -170,7 +175,44 @@ impl Plan {
             folder_fails: [0, 0, 50][rng.usize(0..3)],
             // A session with the second daemon takes its time to come back.
             work: Duration::from_millis(if is_long { rng.u64(2000..5000) } else { rng.u64(20..400) * eons }),
+        };
+        if !is_chained {
+            plan.arena_bytes = plan.arena_bytes.max(ARENA_BYTES_MIN);
         }
+        plan.quarrels();
+        plan
+    }
+
+    /// What the world of a quarrel is like.
+    fn quarrels(&mut self) {
+        match self.quarrel {
+            Some(Quarrel::Registration) => {
+                self.blocks = 8;
+                self.ethernet = None;
+            }
+            Some(Quarrel::Memory) => {
+                (self.blocks, self.arena_bytes, self.slowness, self.crashes) = (2048, ARENA_BYTES_MIN, 1, 0);
+                (self.ethernet, self.rogue, self.fault_micros) = (None, None, None);
+                (self.faults, self.folder_fails) = (Faults::NONE, 0);
+                (self.odds.slow, self.odds.pause) = (0, 0);
+                self.work = self.work.min(Duration::from_millis(100));
+            }
+            // The target may hear of the end of a session before its initiator does.
+            Some(Quarrel::Unit) => self.fault_micros = None,
+            Some(Quarrel::Block) | None => {}
+        }
+    }
+
+    /// Whether nothing goes wrong there, and nothing is slow.
+    fn is_calm(&self) -> bool {
+        let Odds { slow, pause, .. } = self.odds;
+        let has_others = self.chain.is_some() || self.ethernet.is_some() || self.rogue.is_some();
+        let fails = self.faults.can_fail() || self.faults.hang > 0 || self.folder_fails > 0;
+        !has_others
+            && !fails
+            && self.fault_micros.is_none()
+            && self.crashes + slow + pause == 0
+            && self.slowness == 1
     }
 
     fn config(&self) -> Config {
@@ -248,6 +290,9 @@ fn habits(rng: &mut Rng, orders: u32, others: u32) -> Habits {
         returns: rare(rng, 5),
         orders,
         others,
+        duels: false,
+        preempts: false,
+        simple: 60,
         patience: Duration::from_millis([20, 500, 8000][rng.usize(0..3)]),
         pause_micros: [10, 100, 2000][rng.usize(0..3)],
     }
@@ -446,18 +491,25 @@ impl World {
         let registers = if back.is_some() { registers.of_chain() } else { registers };
         let registers = Rc::new(RefCell::new(registers));
         net.borrow_mut().faults = plan.faults;
-        let reservations = (0..units).map(|_| Reservations::new(everybody)).collect();
+        let is_classic = plan.quarrel == Some(Quarrel::Unit);
+        let reservations = (0..units).map(|_| Reservations::new(everybody, is_classic)).collect();
         let reservations: Rc<RefCell<Vec<Reservations>>> = Rc::new(RefCell::new(reservations));
         let portal = plan.config().portals[0].listen;
         let attentions = Rc::new(RefCell::new(Attentions::new(plan.initiators.len(), units)));
         let is_fragile = |kind: &Kind| can_fail && *kind != Kind::Memory || plan.chain.is_some();
         let fragile: Rc<[bool]> = plan.kinds.iter().map(is_fragile).collect();
         let plain = plan.kinds.iter().map(|kind| *kind == Kind::Device).collect();
-        let place = Place { portal, target: TARGET.into(), units, blocks, plain, fragile };
+        let is_calm = plan.is_calm();
+        let place = Place { portal, target: TARGET.into(), units, blocks, plain, fragile, is_calm };
         let initiator = |(index, protocol): (usize, &Protocol)| {
             let host = plan.cores + index;
             let kernel = Kernel::new(host, net.clone(), 64 << 20, None, 0);
             let mut habits = habits(&mut net.borrow_mut().rng, plan.orders, plan.others);
+            plan.quarrel.iter().for_each(|quarrel| quarrel.shape(&mut habits));
+            if is_calm {
+                // What a reset or PREEMPT AND ABORT has ended has no answer.
+                (habits.resets, habits.orders) = (0, 0);
+            }
             cuts.of_habits(&mut habits);
             let (registers, attentions) = (registers.clone(), attentions.clone());
             let checks = Checks { index, registers, attentions, reservations: reservations.clone() };

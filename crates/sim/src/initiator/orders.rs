@@ -1,4 +1,4 @@
-//! PERSISTENT RESERVE OUT: how it is sent, and what is looked at when it or a command of the medium has ended.
+//! PERSISTENT RESERVE OUT, RESERVE and RELEASE: how it is sent, and what is looked at when it or a command of the medium has ended.
 
 use super::MISCOMPARE_WORD;
 use super::{ATTENTION_WORD, BUSY_WORD, CONFLICT_WORD, FAILED_WORD, GOOD_WORD, ILLEGAL_WORD};
@@ -13,22 +13,35 @@ use reactor::io::Io;
 use wire::{Cdb, Places};
 
 /// Bytes of its parameter list.
-const LIST_BYTES: u32 = 24;
+const LIST_BYTES: u8 = 24;
 /// The keys of each initiator.
 const KEYS: u64 = 3;
 
 impl Initiator {
-    /// Begins a PERSISTENT RESERVE OUT.
+    /// Begins one of them.
     pub(super) fn begin_order(&mut self) {
         let now = self.kernel.now();
         let unit = self.net.borrow_mut().rng.usize(0..self.place.units);
         if !self.reservations.borrow()[unit].has_room() {
             return;
         }
-        let keys = self.reservations.borrow()[unit].keys();
-        let (key, action) = draw(&mut self.net.borrow_mut().rng, &keys, self.index);
-        let Some(place) = self.take(LIST_BYTES) else { return };
-        self.put(&list(key, action), &place);
+        let (keys, is_classic) = {
+            let unit = &self.reservations.borrow()[unit];
+            (unit.keys(), unit.is_classic())
+        };
+        let (key, action) = {
+            let (rng, own) = (&mut self.net.borrow_mut().rng, self.index);
+            if is_classic && rng.bool() {
+                (0, if rng.bool() { Action::Hold } else { Action::LetGo })
+            } else if self.habits.preempts && rng.bool() {
+                preempt(rng, &keys, own)
+            } else {
+                draw(rng, &keys, own)
+            }
+        };
+        let list = list(key, action);
+        let Some(place) = self.take(list.len() as u32) else { return };
+        self.put(&list, &place);
         let (lun, attribute) = ((unit as u64) << 48, Attribute::Simple);
         let (cdb, read) = (cdb(action), Places::EMPTY);
         let request = Request { lun, attribute, cdb, read, write: place };
@@ -94,9 +107,23 @@ fn draw(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
     (key, action)
 }
 
-/// The command (SPC-4 section 6.14).
+/// PREEMPT AND ABORT of somebody else who has a key.
+fn preempt(rng: &mut Rng, keys: &[u64], own: usize) -> (u64, Action) {
+    let victims: Vec<u64> = keys.iter().copied().filter(|key| ![0, keys[own]].contains(key)).collect();
+    if keys[own] == 0 || victims.is_empty() {
+        let new = (own as u64 + 1) << 8;
+        return (keys[own], Action::Register { new, ignores: true, aptpl: rng.bool() });
+    }
+    let kind = if rng.bool() { Type::WriteExclusive } else { Type::WriteExclusiveRegistrantsOnly };
+    (keys[own], Action::Preempt { victim: victims[rng.usize(0..victims.len())], kind, aborts: true })
+}
+
+/// The command (SPC-4 section 6.14, SPC-2 sections 7.21 and 7.23).
 fn cdb(action: Action) -> Cdb {
     let (service, kind) = match action {
+        Action::Hold => return Cdb::from_bytes(&[0x16, 0, 0, 0, 0, 0]).expect("six bytes"),
+        Action::LetGo => return Cdb::from_bytes(&[0x17, 0, 0, 0, 0, 0]).expect("six bytes"),
+        Action::Lose { .. } => unreachable!("no command"),
         Action::Register { ignores: false, .. } => (0, None),
         Action::Reserve(kind) => (1, Some(kind)),
         Action::Release(kind) => (2, Some(kind)),
@@ -106,12 +133,13 @@ fn cdb(action: Action) -> Cdb {
         Action::Register { ignores: true, .. } => (6, None),
     };
     let kind = kind.map_or(0, |kind| kind as u8);
-    Cdb::from_bytes(&[0x5f, service, kind, 0, 0, 0, 0, 0, LIST_BYTES as u8, 0]).expect("ten bytes")
+    Cdb::from_bytes(&[0x5f, service, kind, 0, 0, 0, 0, 0, LIST_BYTES, 0]).expect("ten bytes")
 }
 
 /// Its parameter list.
 fn list(key: u64, action: Action) -> Vec<u8> {
     let (other, aptpl) = match action {
+        Action::Hold | Action::LetGo | Action::Lose { .. } => return Vec::new(),
         Action::Register { new, aptpl, .. } => (new, aptpl),
         Action::Preempt { victim, .. } => (victim, false),
         Action::Reserve(_) | Action::Release(_) | Action::Clear => (0, false),

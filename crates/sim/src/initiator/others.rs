@@ -1,4 +1,5 @@
-//! COMPARE AND WRITE, UNMAP, VERIFY, WRITE AND VERIFY and WRITE SAME (SBC-3 sections 5.2, 5.25, 5.27, 5.36 and 5.40).
+//! COMPARE AND WRITE, ORWRITE, UNMAP, VERIFY, WRITE AND VERIFY and WRITE SAME (SBC-3 sections 5.2, 5.5, 5.25, 5.27, 5.36 and
+//! 5.40).
 
 use super::{Initiator, Kind, Task};
 use crate::register::{BLOCK_BYTES, Range, WriteId};
@@ -33,6 +34,10 @@ impl Initiator {
             return;
         }
         let now = self.kernel.now();
+        if self.habits.duels {
+            let range = Range { unit, first: 0, blocks: 1 };
+            return if which == 0 { self.or(now, range) } else { self.swap(now, range) };
+        }
         // Few blocks, or no two would ever want the same.
         let one = Range { unit, first: first % 4, blocks: 1 };
         let many = Range { unit, first, blocks: most.min(self.place.blocks - first) };
@@ -56,6 +61,19 @@ impl Initiator {
         let cdb = &[0x89, 0, 0, 0, 0, 0, a, b, c, d, 0, 0, 0, 1, 0, 0];
         let (kind, compares) = (Kind::Write(range, id), Some(compares));
         self.send(now, Ready { what: "compares and writes", range, kind, compares, cdb, place });
+    }
+
+    /// ORWRITE of zeros: it reads and writes, and whatever others write meanwhile must not be undone.
+    fn or(&mut self, now: Time, range: Range) {
+        let Some(place) = self.take(range.bytes()) else { return };
+        self.put(&vec![0; range.bytes() as usize], &place);
+        let [a, b, c, d] = range.first.to_be_bytes();
+        let [.., high, low] = range.blocks.to_be_bytes();
+        let cdb = &[0x8b, 0, 0, 0, 0, 0, a, b, c, d, 0, 0, high, low, 0, 0];
+        self.send(
+            now,
+            Ready { what: "changes nothing of", range, kind: Kind::Nothing, compares: None, cdb, place },
+        );
     }
 
     fn unmap(&mut self, now: Time, range: Range) {
@@ -88,7 +106,7 @@ impl Initiator {
     /// What it verifies is on the medium, and so durable; with BYTCHK, others may have written meanwhile.
     fn write_and_verify(&mut self, now: Time, range: Range, compares: bool) {
         let Some(place) = self.take(range.bytes()) else { return };
-        let kind = self.fill(now, range, true, &place);
+        let kind = self.fill(now, range, (true, Attribute::Simple), &place);
         let cdb = &ten(0x2e, if compares { 2 } else { 0 }, range);
         let compares = if let (Kind::Durable(_, id), true) = (kind, compares) { Some(id) } else { None };
         self.send(now, Ready { what: "writes and verifies", range, kind, compares, cdb, place });
@@ -120,6 +138,7 @@ impl Initiator {
         let Some(id) = taken else { return self.give_up(now, kind, &place) };
         let (writes, write) = match kind {
             Kind::Write(_, write) | Kind::Durable(_, write) => (true, write.0),
+            Kind::Nothing => (true, 0),
             Kind::Read(_) | Kind::Flush | Kind::Order(_) => (false, 0),
         };
         self.note(&[10, u64::from(id.slot), unit as u64, u64::from(range.first)], || {

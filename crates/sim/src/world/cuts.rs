@@ -12,9 +12,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// What may be left out.
-const FLAGS: [&str; 18] = [
-    "chain", "back", "rogue", "aoe", "frames", "crashes", "moves", "breaks", "network", "disks", "folder",
-    "orders", "others", "aborts", "resets", "logouts", "returns", "flushes",
+const FLAGS: [&str; 19] = [
+    "chain", "quarrel", "back", "rogue", "aoe", "frames", "crashes", "moves", "breaks", "network", "disks",
+    "folder", "orders", "others", "aborts", "resets", "logouts", "returns", "flushes",
 ];
 /// What there may be less of.
 const NUMBERS: [&str; 5] = ["initiators", "cores", "units", "depth", "micros"];
@@ -101,6 +101,9 @@ impl Cuts {
         off("others", &mut plan.others);
         if self.has("chain") {
             plan.chain = None;
+        }
+        if self.has("quarrel") {
+            plan.quarrel = None;
         }
         if self.has("back") {
             plan.chain.iter_mut().for_each(Chain::goes_on);

@@ -1,0 +1,100 @@
+//! Aborts and resets.
+
+use super::{Asked, Initiator, Task};
+use crate::attention::{Act, COMMANDS_CLEARED, RESET};
+use crate::reservations::{Action, Verdict};
+use proto::time::Time;
+use proto::verbs::TaskId;
+use reactor::io::Io as _;
+use wire::iscsi::TaskFunction;
+
+impl Initiator {
+    /// A function was answered.
+    pub(super) fn answered(&self, now: Time, asked: &Asked) -> Result<(), String> {
+        self.attentions.borrow_mut().over(now, self.index, Act::Function(asked.id));
+        for (unit, lost) in &asked.loses {
+            self.reservations.borrow_mut()[*unit].ordered(*lost, Verdict::Good)?;
+        }
+        let units = match asked.function {
+            TaskFunction::LOGICAL_UNIT_RESET => asked.unit..asked.unit + 1,
+            TaskFunction::TARGET_WARM_RESET => 0..self.place.units,
+            _ => return Ok(()),
+        };
+        for unit in units {
+            self.attentions.borrow_mut().reset(now, asked.began, self.index, unit);
+        }
+        Ok(())
+    }
+
+    /// Aborts the first that takes too long.
+    pub(super) fn abort_late(&mut self, now: Time) {
+        if now <= self.late_at {
+            return;
+        }
+        let patience = self.habits.patience;
+        let is_late = |task: &Task| now.since(task.began) > patience && !task.is_aborting;
+        if let Some(late) = self.tasks.iter().position(is_late) {
+            return self.abort(late);
+        }
+        let waits = self.tasks.iter().filter(|task| !task.is_aborting);
+        // Those that begin later have more time.
+        self.late_at = waits.map(|task| task.began).min().unwrap_or(now).after(patience);
+    }
+
+    pub(super) fn abort(&mut self, task: usize) {
+        let Some(task) = self.tasks.get(task).filter(|task| !task.is_aborting) else { return };
+        let (id, mut unit) = (task.id, task.unit);
+        {
+            // A tag names one task of the session, whatever unit stands beside it.
+            let rng = &mut self.net.borrow_mut().rng;
+            if rng.u32(0..8) == 0 {
+                unit = rng.usize(0..self.place.units);
+            }
+        }
+        let is_asked = self.function(unit, TaskFunction::ABORT_TASK, Some(id));
+        if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
+            task.is_aborting = is_asked;
+        }
+    }
+
+    /// Whether it could be asked for.
+    pub(super) fn function(&mut self, unit: usize, function: TaskFunction, of: Option<TaskId>) -> bool {
+        let now = self.kernel.now();
+        let Some(link) = &mut self.link else { return false };
+        let function = link.machine.nearest(function);
+        let Some(id) = link.machine.function((unit as u64) << 48, function, of) else { return false };
+        let loses = match function {
+            TaskFunction::LOGICAL_UNIT_RESET => self.lose(unit..unit + 1, true),
+            TaskFunction::TARGET_WARM_RESET => self.lose(0..self.place.units, true),
+            _ => Vec::new(),
+        };
+        self.functions.push(Asked { id, function, unit, began: now, loses });
+        let (units, code) = match function {
+            TaskFunction::LOGICAL_UNIT_RESET => (unit..unit + 1, RESET),
+            TaskFunction::TARGET_WARM_RESET => (0..self.place.units, RESET),
+            TaskFunction::CLEAR_TASK_SET => (unit..unit + 1, COMMANDS_CLEARED),
+            _ => (0..0, 0),
+        };
+        let act = Act::Function(id);
+        units.for_each(|unit| self.attentions.borrow_mut().may_cause(self.index, act, unit, code));
+        self.note(&[6, u64::from(function.0)], || format!("function {}: {function:?} {of:?}", id.0));
+        true
+    }
+
+    /// Its session ends, and what it holds by RESERVE with it.
+    pub(super) fn lose_all(&mut self) {
+        if self.loses.is_empty() {
+            self.loses = self.lose(0..self.place.units, false);
+        }
+    }
+
+    /// It does this to RESERVE of units: `all`, or what it has itself.
+    pub(super) fn lose(&self, units: std::ops::Range<usize>, all: bool) -> Vec<(usize, u64)> {
+        let reservations = &mut *self.reservations.borrow_mut();
+        let begin = |unit: usize| {
+            let one = &mut reservations[unit];
+            one.is_classic().then(|| (unit, one.order(self.index, 0, Action::Lose { all })))
+        };
+        units.filter_map(begin).collect()
+    }
+}

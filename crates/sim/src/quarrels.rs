@@ -1,0 +1,63 @@
+//! Worlds where all quarrel about the same: half of those that have no second daemon.
+
+use crate::initiator::Habits;
+use fastrand::Rng;
+use std::time::Duration;
+
+/// Apart from what else a seed decides.
+const SALT: u64 = 0x7175_6172_7265_6c00;
+
+/// What they quarrel about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Quarrel {
+    /// Who has the unit, by RESERVE.
+    Unit,
+    /// Who replaces a block, by COMPARE AND WRITE.
+    Block,
+    /// Who is preempted.
+    Registration,
+    /// Memory: little is there, and long writes that come unasked wait for ORDERED commands.
+    Memory,
+}
+
+/// Whether they do in the world of this seed.
+pub(crate) fn draw(seed: u64) -> Option<Quarrel> {
+    let mut rng = Rng::with_seed(seed ^ SALT);
+    [
+        Some(Quarrel::Unit),
+        Some(Quarrel::Block),
+        Some(Quarrel::Registration),
+        Some(Quarrel::Memory),
+        None,
+        None,
+        None,
+        None,
+    ][rng.usize(0..8)]
+}
+
+impl Quarrel {
+    /// What an initiator does more often.
+    pub(crate) fn shape(self, habits: &mut Habits) {
+        match self {
+            Quarrel::Unit => {
+                habits.orders = habits.orders.max(30);
+                habits.resets = habits.resets.max(2);
+            }
+            Quarrel::Block => {
+                (habits.others, habits.duels) = (700, true);
+                habits.depth = habits.depth.min(32);
+            }
+            Quarrel::Registration => {
+                (habits.orders, habits.preempts) = (100, true);
+                habits.long = 0;
+                (habits.logouts, habits.returns) = (habits.logouts.max(5), habits.returns.max(5));
+            }
+            Quarrel::Memory => {
+                (habits.depth, habits.simple) = (128, 12);
+                (habits.long, habits.reads) = (500, 200);
+                (habits.aborts, habits.resets, habits.logouts, habits.returns) = (0, 0, 0, 0);
+                habits.patience = Duration::from_secs(8);
+            }
+        }
+    }
+}
