@@ -138,15 +138,22 @@ pub trait Io {
     /// Writes to a file; `durable`: it is on stable storage before the completion (RWF_DSYNC).
     fn write(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag);
 
-    /// Reads from a file in memory before this returns, which is short unless the machine swaps. (tmpfs cannot be asked
-    /// not to wait, so the kernel gives each queued request to a thread of its own.) The completion is of the next turn.
-    fn read_now(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
-        self.read(file, at, into, tag);
+    /// Reads from a file in memory before this returns, which is short unless the machine swaps: how many bytes, and no
+    /// completion follows. (tmpfs cannot be asked not to wait, so the kernel gives each queued request to a thread of its
+    /// own.) `None`: it is to be read by [`Io::read`].
+    fn read_now(&mut self, _file: Handle, _at: u64, _into: &Places) -> Option<Result<u32, Errno>> {
+        None
     }
 
     /// The same for [`Io::write`].
-    fn write_now(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag) {
-        self.write(file, at, from, durable, tag);
+    fn write_now(
+        &mut self,
+        _file: Handle,
+        _at: u64,
+        _from: &Places,
+        _durable: bool,
+    ) -> Option<Result<u32, Errno>> {
+        None
     }
 
     /// Makes everything written to the file durable (fdatasync).

@@ -1,5 +1,6 @@
 //! The real [`Io`]: one io_uring per core.
 
+mod at_once;
 mod hot;
 mod requests;
 mod setup;
@@ -130,29 +131,6 @@ impl Uring {
             self.fail(tag, rustix::io::Errno::NOBUFS);
         }
         index
-    }
-
-    /// Does a request on this thread: `call` moves the bytes of so many vectors, as a system call does.
-    fn perform(
-        &mut self,
-        tag: Tag,
-        kind: Kind,
-        places: &Places,
-        call: impl Fn(*const libc::iovec, i32) -> isize,
-    ) {
-        let Some(index) = self.requests.start(tag, kind) else {
-            return self.fail(tag, rustix::io::Errno::NOBUFS);
-        };
-        let vectors = self.requests.get(index).lend(&mut self.arena, places);
-        let result = loop {
-            let moved = call(vectors.as_ptr(), vectors.len() as i32);
-            match u32::try_from(moved).map_err(|_| io::Error::last_os_error()) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => break result.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO))),
-            }
-        };
-        self.requests.finish(index, &mut self.arena);
-        self.ready.push(Completion { tag, result });
     }
 
     fn poll(&mut self, descriptor: Handle, what: i16, tag: Tag, kind: Kind) {
@@ -502,19 +480,18 @@ impl Io for Uring {
         });
     }
 
-    fn read_now(&mut self, file: Handle, at: u64, into: &Places, tag: Tag) {
-        self.perform(tag, Kind::Fill, into, |vectors, count| {
-            // SAFETY: the vectors are of places that are lent for writing until the call is over.
-            unsafe { libc::preadv(file.0, vectors, count, at as i64) }
-        });
+    fn read_now(&mut self, file: Handle, at: u64, into: &Places) -> Option<Result<u32, Errno>> {
+        Some(at_once::read(&mut self.arena, file.0, at, into))
     }
 
-    fn write_now(&mut self, file: Handle, at: u64, from: &Places, durable: bool, tag: Tag) {
-        let flags = if durable { libc::RWF_DSYNC } else { 0 };
-        self.perform(tag, Kind::Drain, from, |vectors, count| {
-            // SAFETY: the vectors are of places that are lent for reading until the call is over.
-            unsafe { libc::pwritev2(file.0, vectors, count, at as i64, flags) }
-        });
+    fn write_now(
+        &mut self,
+        file: Handle,
+        at: u64,
+        from: &Places,
+        durable: bool,
+    ) -> Option<Result<u32, Errno>> {
+        Some(at_once::write(&mut self.arena, file.0, at, from, durable))
     }
 
     fn sync(&mut self, file: Handle, tag: Tag) {

@@ -83,6 +83,11 @@ impl Share {
         u32::try_from(room / u64::from(CHUNK_BYTES)).unwrap_or(u32::MAX)
     }
 
+    /// Whether none of its tasks waits for a buffer.
+    pub(super) fn is_fed(&self) -> bool {
+        self.starving.is_empty()
+    }
+
     /// Whether it may hold so many more bytes for this purpose, where so many are left to all.
     fn may_hold(&self, purpose: Purpose, bytes: u64, left: u64) -> bool {
         let (held, limit) = match purpose {
@@ -128,15 +133,31 @@ impl<I: Io> Core<I> {
     /// Gives the task a buffer of `len` bytes, which is not 0, in place of the one that it has.
     pub(super) fn take_buffer(&mut self, key: Key, len: u32, purpose: Purpose) -> Result<(), Short> {
         self.give_buffer(key);
-        let task = self.tasks.get_mut(key).ok_or(Short)?;
+        let task = self.tasks.get(key).ok_or(Short)?;
+        let (origin, unit) = (task.origin, task.unit);
+        let buffer = self.grant(origin, unit, len, purpose)?;
+        if let Some(task) = self.tasks.get_mut(key) {
+            (task.buffer, task.purpose) = (buffer, purpose);
+        }
+        Ok(())
+    }
+
+    /// Takes a buffer of `len` bytes, which is not 0, for a command on this connection, for this unit.
+    pub(super) fn grant(
+        &mut self,
+        origin: Key,
+        unit: u32,
+        len: u32,
+        purpose: Purpose,
+    ) -> Result<Places, Short> {
         let (bytes, arena) = (Arena::taken_bytes(len), self.io.arena());
         let room = arena.whole_bytes().saturating_sub(left_alone(purpose, self.unasked_bytes));
         let (of_units, of_first) = match purpose {
             Purpose::Step => (UNITS_STEPS_BYTES, FIRST_STEPS_BYTES),
             Purpose::Unasked => (UNITS_UNASKED_BYTES, FIRST_UNASKED_BYTES),
         };
-        let conn = self.connections.get_mut(task.origin);
-        let held = self.units.held_mut(task.unit);
+        let conn = self.connections.get_mut(origin);
+        let held = self.units.held_mut(unit);
         let is_first_of_unit = bytes <= u64::from(CHUNK_BYTES) && *held.bytes.of(purpose) == 0;
         let may_hold = is_first_of_unit && room >= bytes
             || room >= bytes + of_units
@@ -146,7 +167,7 @@ impl<I: Io> Core<I> {
         if !may_hold {
             return Err(Short);
         }
-        (task.buffer, task.purpose) = (arena.take(len).ok_or(Short)?, purpose);
+        let buffer = arena.take(len).ok_or(Short)?;
         *held.bytes.of(purpose) += bytes;
         if purpose == Purpose::Unasked {
             self.unasked_bytes += bytes;
@@ -154,7 +175,7 @@ impl<I: Io> Core<I> {
         if let Some(conn) = conn {
             *conn.share.bytes.of(purpose) += bytes;
         }
-        Ok(())
+        Ok(buffer)
     }
 
     /// The same for a step; false: the task goes on, with this step or its first, when there is a buffer. It waits behind those

@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::Level;
 use tracing::field::DisplayValue;
+use wire::Span;
 
 /// One connection on its core.
 pub(super) struct Connection {
@@ -202,11 +203,13 @@ impl Connection {
         Some(occupant)
     }
 
-    /// READs whose data was lent by this unit, or by any.
-    pub(super) fn lent(&self, unit: Option<u32>) -> impl Iterator<Item = (TaskId, u32)> {
+    /// READs without a task for this unit, or for any: what was lent by it, or read to which buffer.
+    pub(super) fn lent(&self, unit: Option<u32>) -> impl Iterator<Item = (TaskId, u32, Option<Span>)> {
         (0..).zip(&self.tasks).filter_map(move |(slot, occupant)| match occupant {
-            Some((generation, Occupant::Lent { unit: of, .. })) if unit.is_none_or(|unit| unit == *of) => {
-                Some((TaskId { slot, generation: *generation }, *of))
+            Some((generation, Occupant::Lent { unit: of, buffer, .. }))
+                if unit.is_none_or(|unit| unit == *of) =>
+            {
+                Some((TaskId { slot, generation: *generation }, *of, *buffer))
             }
             Some(_) | None => None,
         })

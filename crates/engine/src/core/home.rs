@@ -246,7 +246,7 @@ impl<I: Io> Core<I> {
             let is_here =
                 |lun| luns.iter().any(|state| state.unit == unit && lun::number(lun) == Some(state.number));
             for wire in machine.forget_unread(is_here) {
-                self.keep_lent(key, wire);
+                self.keep_lent(key, wire, None);
             }
             self.soil(key);
         }

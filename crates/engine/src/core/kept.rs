@@ -8,7 +8,7 @@ use proto::time::Time;
 use proto::verbs::TaskId;
 use reactor::io::Io;
 use scsi::NexusId;
-use wire::Places;
+use wire::{Places, Span};
 
 /// What a task that is over has left with its transport.
 #[derive(Debug)]
@@ -33,13 +33,20 @@ impl<I: Io> Core<I> {
         conn.kept.push(Kept { task: wire, buffer: Some((unit, buffer, purpose)), since: self.io.now() });
     }
 
-    /// The same where there is no buffer of ours: a READ whose data was lent by the store, or a command whose descriptors
-    /// were still being read.
-    pub(super) fn keep_lent(&mut self, connection: Key, wire: TaskId) {
+    /// The same where there is no task: a READ whose data was lent by the store, or read to this buffer for this unit; or a
+    /// command whose descriptors were still being read. Returns the buffer that nothing touches.
+    pub(super) fn keep_lent(
+        &mut self,
+        connection: Key,
+        wire: TaskId,
+        buffer: Option<(u32, Span)>,
+    ) -> Option<Span> {
         let now = self.io.now();
-        if let Some(conn) = self.connections.get_mut(connection).filter(|conn| conn.machine.is_rdma()) {
-            conn.kept.push(Kept { task: wire, buffer: None, since: now });
-        }
+        let rdma = self.connections.get_mut(connection).filter(|conn| conn.machine.is_rdma());
+        let Some(conn) = rdma else { return buffer.map(|(_, buffer)| buffer) };
+        let buffer = buffer.map(|(unit, buffer)| (unit, Places::one(buffer), Purpose::Step));
+        conn.kept.push(Kept { task: wire, buffer, since: now });
+        None
     }
 
     /// Nothing touches what this task, which is over, has left.

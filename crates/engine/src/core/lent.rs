@@ -1,26 +1,31 @@
-//! READs whose data is the store's own memory: they need no task.
+//! READs whose data is the store's own memory, or is read from memory at once: they need no task.
 
 use super::Core;
+use super::buffer::Purpose;
 use super::connection::Connection;
 use super::stall::Moving;
 use super::task::to_wire;
 use crate::slots::Key;
 use proto::verbs::{Command, Down};
 use reactor::io::Io;
+use reactor::memory::LARGE_BYTES;
 use scsi::home::Aborted;
 use scsi::{Exec, NexusId, NexusUnit};
+use wire::{Places, Span};
 
 /// What the core knows of a task of the transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Occupant {
     /// A task of this core.
     Task(Key),
-    /// A READ whose data, lent by the store, is on its way with the ending behind it.
+    /// A READ whose data, lent by the store or read at once, is on its way with the ending behind it.
     Lent {
         /// Of this unit.
         unit: u32,
         /// How much it is, and until when the initiator has time to take it.
         moving: Moving,
+        /// Where it was read to; `None`: the store's own memory.
+        buffer: Option<Span>,
     },
 }
 
@@ -35,40 +40,77 @@ impl Occupant {
 }
 
 impl<I: Io> Core<I> {
-    /// Sends all that a READ reads from the store's own memory, where it lends it. Nothing is left to be done then but
-    /// to leave the gate when the data has left, and to end it nobody needs more than the transport.
+    /// Sends all that a READ reads, from the store's own memory where it lends it, or from where it was read to at once.
+    /// Nothing is left to be done then but to leave the gate when the data has left, and to end it nobody needs more than
+    /// the transport.
     pub(super) fn lend(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
         let Some((offset, len, ending)) = exec.whole_read() else { return false };
         let bytes = command.read_bytes.min(len);
         let (now, stall_nanos) = (self.io.now(), self.stall_nanos);
         let Some(conn) = self.connections.get_mut(connection) else { return false };
-        if conn.copies_reads() || bytes == 0 || command.unsolicited_bytes > 0 {
+        if bytes == 0 || command.unsolicited_bytes > 0 {
             return false;
         }
-        let Some(from) = self.units[unit].lane.borrow(offset, len) else { return false };
+        let lane = &mut self.units[unit].lane;
+        let lent = if conn.copies_reads() { None } else { lane.borrow(offset, len) };
+        let (from, buffer) = match lent {
+            Some(from) => (from, None),
+            None => match self.read_at_once(connection, unit, offset, len) {
+                Some(buffer) => (Places::one(buffer), Some(buffer)),
+                None => return false,
+            },
+        };
+        let Some(conn) = self.connections.get_mut(connection) else { return false };
         let moving = conn.pace.begin(now, stall_nanos, bytes);
-        conn.occupy(command.task, Occupant::Lent { unit, moving });
+        conn.occupy(command.task, Occupant::Lent { unit, moving, buffer });
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
         conn.machine.down(now, Down::Push { task: command.task, at: 0, from, end });
         conn.soil(connection, &mut self.to_serve, &mut self.to_flush);
         true
     }
 
+    /// Reads to a buffer, if the store is memory, the turn has time for it, and nobody has to wait for that buffer. What
+    /// cannot be read so is for a task, which waits, and knows what to report.
+    fn read_at_once(&mut self, connection: Key, unit: u32, offset: u64, len: u32) -> Option<Span> {
+        if len > LARGE_BYTES || self.budget.left() == 0 || !self.units[unit].lane.works_at_once() {
+            return None;
+        }
+        if !self.connections.get(connection)?.share.is_fed() {
+            return None;
+        }
+        let buffer = self.grant(connection, unit, len, Purpose::Step).ok()?;
+        if !self.units[unit].lane.get(&mut self.io, offset, &buffer) {
+            self.return_buffer(connection, unit, &buffer, Purpose::Step);
+            return None;
+        }
+        self.budget.charge(len.into());
+        buffer.iter().next()
+    }
+
+    /// The data of a READ that has no task is where it goes to, or will not go any more.
+    pub(super) fn end_lent(&mut self, connection: Key, unit: u32, buffer: Option<Span>) {
+        if let Some(buffer) = buffer {
+            self.return_buffer(connection, unit, &Places::one(buffer), Purpose::Step);
+        }
+        self.leave_gate(unit, None);
+    }
+
     /// Aborts the READs of a connection whose data was lent by this unit, or by any. Nothing of them can linger.
     pub(super) fn abort_lent(&mut self, connection: Key, unit: Option<u32>, how: Aborted) {
         let lent: Vec<_> =
             self.connections.get(connection).into_iter().flat_map(|conn| conn.lent(unit)).collect();
-        for (wire, unit) in lent {
-            self.keep_lent(connection, wire);
+        for (wire, unit, buffer) in lent {
+            let is_lent = buffer.is_none();
+            let buffer = self.keep_lent(connection, wire, buffer.map(|buffer| (unit, buffer)));
             self.tell_aborted(Some(connection), wire, how);
             if let Some(conn) = self.connections.get_mut(connection) {
                 conn.vacate(wire);
             }
             let unsent = &mut self.units[unit].unsent;
-            if !unsent.contains(&connection) {
+            if is_lent && !unsent.contains(&connection) {
                 unsent.push(connection);
             }
-            self.leave_gate(unit, None);
+            self.end_lent(connection, unit, buffer);
         }
     }
 

@@ -46,9 +46,9 @@ impl<I: Io> Core<I> {
     fn has_pushed(&mut self, key: Key, wire: TaskId) {
         match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
             Some(Occupant::Task(task)) => self.pushed(task),
-            Some(Occupant::Lent { unit, moving }) => {
+            Some(Occupant::Lent { unit, moving, buffer }) => {
                 self.trace_lent_end(key, wire, moving);
-                self.leave_gate(unit, None);
+                self.end_lent(key, unit, buffer);
             }
             None => self.give_kept(key, wire),
         }

@@ -268,22 +268,13 @@ impl Flight {
         self.piece = self.plan(store);
     }
 
-    /// Makes the request for what is left of the piece.
-    pub(super) fn issue<I: Io>(&self, io: &mut I, store: &FileStore, tag: Tag) {
+    /// Makes the request for what is left of the piece; what came of it, if it is over already.
+    pub(super) fn issue<I: Io>(&self, io: &mut I, store: &FileStore, tag: Tag) -> Option<Result<u32, Errno>> {
         let piece = &self.piece;
         let file = store.handle();
         let at = piece.at + u64::from(piece.moved);
         match piece.how {
-            How::Straight => {
-                let own = self.own_places().slice(self.done as u32, piece.len as u32);
-                let rest = own.slice(piece.moved, u32::MAX);
-                match (self.phase, store.shape.in_memory) {
-                    (Phase::Read, true) => io.read_now(file, at, &rest, tag),
-                    (Phase::Read, false) => io.read(file, at, &rest, tag),
-                    (_, true) => io.write_now(file, at, &rest, self.syncs_itself(store), tag),
-                    (_, false) => io.write(file, at, &rest, self.syncs_itself(store), tag),
-                }
-            }
+            How::Straight => return self.issue_straight(io, store, tag),
             How::Zeros => io.write(file, at, &self.zeros(store), false, tag),
             How::Load => io.read(file, at, &self.buffered(store), tag),
             How::Store => {
@@ -295,6 +286,26 @@ impl Flight {
             How::Clear(how) => io.allocate(file, how, piece.at, piece.len, tag),
             How::Sync => io.sync(file, tag),
         }
+        None
+    }
+
+    fn issue_straight<I: Io>(&self, io: &mut I, store: &FileStore, tag: Tag) -> Option<Result<u32, Errno>> {
+        let (file, at) = (store.handle(), self.piece.at + u64::from(self.piece.moved));
+        let own = self.own_places().slice(self.done as u32, self.piece.len as u32);
+        let rest = own.slice(self.piece.moved, u32::MAX);
+        if self.phase == Phase::Read {
+            let now = if store.shape.in_memory { io.read_now(file, at, &rest) } else { None };
+            if now.is_none() {
+                io.read(file, at, &rest, tag);
+            }
+            return now;
+        }
+        let durable = self.syncs_itself(store);
+        let now = if store.shape.in_memory { io.write_now(file, at, &rest, durable) } else { None };
+        if now.is_none() {
+            io.write(file, at, &rest, durable, tag);
+        }
+        now
     }
 
     /// Takes the completion of the request that was issued last, which is the last one if nobody waits any more.

@@ -6,10 +6,11 @@ use super::{FileStore, Kind};
 use crate::extents::{Ask, Questions};
 use crate::lane::{LANE_TAGS, Lane, Op, OpId, Outcome, Submitted};
 use crate::range::{Range, writes};
-use reactor::io::{Completion, Handle, Io, Tag};
+use crate::stripes::{Hold, Mode};
+use reactor::io::{Completion, Errno, Handle, Io, Tag};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::SeekFrom;
-use rustix::io::Errno;
+use rustix::io::Errno as Os;
 use scsi::storage::{Found, StoreError};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -39,6 +40,8 @@ pub(super) struct FileLane {
     /// It will be readable, and the core is woken then.
     is_watching: bool,
     questions: Questions,
+    /// Empty: room for an operation that ends where it is submitted.
+    done: Vec<(OpId, Outcome)>,
 }
 
 impl FileLane {
@@ -53,6 +56,7 @@ impl FileLane {
             ended: None,
             is_watching: false,
             questions: Questions::default(),
+            done: Vec::with_capacity(1),
         }
     }
 
@@ -73,6 +77,21 @@ impl FileLane {
             Op::Discard { .. } if !self.store.can_punch.load(Ordering::Relaxed) => Some(Ok(Found::Nothing)),
             _ => (range.len == 0).then_some(Ok(Found::Nothing)),
         }
+    }
+
+    /// The range of an operation that is one system call, locked; `None`: it is not, or has to wait.
+    fn takes_at_once(&self, op: &Op, mode: Mode) -> Option<Hold> {
+        let store = &self.store;
+        if !store.shape.in_memory || store.shape.grain.is_direct() || store.shape.read_only && writes(op) {
+            return None;
+        }
+        let range = Range::of(op, store.size()).ok()?;
+        let mut hold = Hold::new(mode, range.offset, range.len);
+        if store.stripes.try_lock(&mut hold) && !(writes(op) && store.occupied.overlaps(range)) {
+            return Some(hold);
+        }
+        store.stripes.unlock(&mut hold);
+        None
     }
 
     /// Completions of answers; operations have the tags before it.
@@ -141,7 +160,42 @@ impl FileLane {
             }
             Turn::Begin => {
                 self.syncs |= flight.syncs();
-                flight.issue(io, &self.store, Tag(self.tags.0 + slot as u64));
+                if let Some(result) = flight.issue(io, &self.store, Tag(self.tags.0 + slot as u64)) {
+                    self.go_on(io, slot, result, done);
+                }
+            }
+        }
+    }
+
+    /// What came of the flight's last request.
+    fn go_on<I: Io>(
+        &mut self,
+        io: &mut I,
+        slot: usize,
+        result: Result<u32, Errno>,
+        done: &mut Vec<(OpId, Outcome)>,
+    ) {
+        let mut result = result;
+        loop {
+            let flight = self.flights[slot].as_mut().expect("a completion belongs to an operation");
+            let synced = flight.syncs();
+            let step = flight.completed(io, &self.store, result);
+            if synced {
+                self.syncs = flight.syncs();
+            }
+            match step {
+                Step::Issue => match flight.issue(io, &self.store, Tag(self.tags.0 + slot as u64)) {
+                    Some(next) => result = next,
+                    None => return,
+                },
+                Step::Relock => {
+                    flight.note(&self.store, false);
+                    self.store.stripes.unlock(&mut flight.hold);
+                    flight.relock(&self.store);
+                    return self.proceed(io, slot, done);
+                }
+                Step::Sync => return self.proceed(io, slot, done),
+                Step::Done(outcome) => return self.finish(slot, outcome, done),
             }
         }
     }
@@ -164,6 +218,23 @@ impl<I: Io> Lane<I> for FileLane {
         None
     }
 
+    fn get(&mut self, io: &mut I, offset: u64, into: &Places) -> bool {
+        let (store, op) = (&self.store, Op::Read { offset, into: *into });
+        let Some(mut hold) = self.takes_at_once(&op, Mode::Shared) else { return false };
+        let result = io.read_now(store.handle(), offset, into);
+        store.stripes.unlock(&mut hold);
+        result == Some(Ok(into.len()))
+    }
+
+    fn put(&mut self, io: &mut I, offset: u64, from: Places, _may_clear: bool) -> Option<u64> {
+        // In memory a write that is to be durable is as any other.
+        let (store, op) = (&self.store, Op::Write { offset, from, durable: false, atomic: false });
+        let mut hold = self.takes_at_once(&op, Mode::Exclusive)?;
+        let result = io.write_now(store.handle(), offset, &from, false);
+        store.stripes.unlock(&mut hold);
+        (result == Some(Ok(from.len()))).then_some(0)
+    }
+
     fn works_at_once(&self) -> bool {
         self.store.shape.in_memory
     }
@@ -184,9 +255,11 @@ impl<I: Io> Lane<I> for FileLane {
         let Some(slot) = self.slot(flight) else {
             return Submitted::Done(Err(StoreError::Busy));
         };
-        let mut done = Vec::new();
+        let mut done = std::mem::take(&mut self.done);
         self.proceed(io, slot, &mut done);
-        done.pop().map_or(Submitted::Later, |(_, outcome)| Submitted::Done(outcome))
+        let outcome = done.pop();
+        self.done = done;
+        outcome.map_or(Submitted::Later, |(_, outcome)| Submitted::Done(outcome))
     }
 
     fn completed(&mut self, io: &mut I, completion: Completion, done: &mut Vec<(OpId, Outcome)>) {
@@ -196,24 +269,7 @@ impl<I: Io> Lane<I> for FileLane {
         if completion.tag == self.ends() {
             return self.sync_ended();
         }
-        let slot = (completion.tag.0 - self.tags.0) as usize;
-        let flight = self.flights[slot].as_mut().expect("a completion belongs to an operation");
-        let synced = flight.syncs();
-        let step = flight.completed(io, &self.store, completion.result);
-        if synced {
-            self.syncs = flight.syncs();
-        }
-        match step {
-            Step::Issue => flight.issue(io, &self.store, completion.tag),
-            Step::Relock => {
-                flight.note(&self.store, false);
-                self.store.stripes.unlock(&mut flight.hold);
-                flight.relock(&self.store);
-                self.proceed(io, slot, done);
-            }
-            Step::Sync => self.proceed(io, slot, done),
-            Step::Done(outcome) => self.finish(slot, outcome, done),
-        }
+        self.go_on(io, (completion.tag.0 - self.tags.0) as usize, completion.result, done);
     }
 
     fn flush(&mut self, io: &mut I, done: &mut Vec<(OpId, Outcome)>) -> bool {
@@ -273,7 +329,7 @@ impl Ask for FileStore {
         let size = self.size();
         let failed = |_| StoreError::ReadFailed { at: offset };
         match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
-            Err(Errno::NXIO) => Ok(extent(offset, size, size, false)),
+            Err(Os::NXIO) => Ok(extent(offset, size, size, false)),
             Err(error) => Err(failed(error)),
             Ok(data) if data > offset => Ok(extent(offset, size, data, false)),
             Ok(_) => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::Claim;
 use store::lane::{Backend, Op};
+use tempfile::TempDir;
 
 const CORES: u64 = 3;
 
@@ -19,8 +20,10 @@ fn never_tears<I: Kernel, S: Backend<I> + 'static>(store: &Arc<S>, rounds: u64, 
         let reader = scope.spawn(move || {
             let mut rig = Rig::new(I::start(), store);
             let mut reads = 0;
+            let into = rig.room(1, len);
             while !over.load(Ordering::Relaxed) || reads < 100 {
-                let bytes = rig.read(offset, len).unwrap();
+                let is_here = reads % 2 == 0 && rig.lane.get(&mut rig.io, offset, &into);
+                let bytes = if is_here { rig.bytes(&into) } else { rig.read(offset, len).unwrap() };
                 assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn");
                 reads += 1;
             }
@@ -113,8 +116,11 @@ fn all<I: Kernel, S: Backend<I> + 'static>(rounds: u64, open: impl Fn() -> Arc<S
 }
 
 fn on_file<I: Kernel>(size: u64) {
-    let directory = directory();
-    let path = sparse(&directory, size);
+    in_directory::<I>(&directory(), size);
+}
+
+fn in_directory<I: Kernel>(directory: &TempDir, size: u64) {
+    let path = sparse(directory, size);
     all::<I, _>(60, || {
         std::fs::File::create(&path).unwrap().set_len(size).unwrap();
         store::open_file(&path, None, 1, Claim::Sole).unwrap()
@@ -129,6 +135,11 @@ fn ram() {
 #[test]
 fn file() {
     on_file::<Uring>(SIZE);
+}
+
+#[test]
+fn file_in_memory() {
+    in_directory::<Uring>(&TempDir::new_in("/dev/shm").unwrap(), SIZE);
 }
 
 #[test]

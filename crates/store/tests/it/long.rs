@@ -23,7 +23,10 @@ fn ram() -> Arc<impl Backend<FakeIo>> {
 }
 
 fn file() -> (TempDir, Arc<impl Backend<FakeIo>>) {
-    let directory = directory();
+    file_in(directory())
+}
+
+fn file_in(directory: TempDir) -> (TempDir, Arc<impl Backend<FakeIo>>) {
     let store = store::open_file(&sparse(&directory, LONG), None, 512, Claim::Sole).unwrap();
     (directory, store)
 }
@@ -94,6 +97,12 @@ fn a_write_to_memory_within_a_range_that_is_cleared_is_not_lost() {
 #[test]
 fn a_write_to_a_file_within_a_range_that_is_cleared_is_not_lost() {
     let (_directory, store) = file();
+    a_write_is_not_lost(&store);
+}
+
+#[test]
+fn a_write_to_a_file_in_memory_within_a_range_that_is_cleared_is_not_lost() {
+    let (_directory, store) = file_in(TempDir::new_in("/dev/shm").unwrap());
     a_write_is_not_lost(&store);
 }
 

@@ -59,6 +59,10 @@ impl FakeIo {
         FakeIo { arena, queue: Vec::new(), watches, scratch, shared, decide }
     }
 
+    fn result(&mut self, handle: Handle, request: &Request) -> Result<u32, Errno> {
+        self.perform(handle, request).map_err(|error| Errno(error.raw_os_error().unwrap_or(5)))
+    }
+
     fn perform(&mut self, handle: Handle, request: &Request) -> std::io::Result<u32> {
         let limit = match (self.decide)(request) {
             Fate::Succeeds => u32::MAX,
@@ -203,6 +207,20 @@ impl Io for FakeIo {
         self.queue.push((file, Request::Write { at, from: *from, durable }, tag));
     }
 
+    fn read_now(&mut self, file: Handle, at: u64, into: &Places) -> Option<Result<u32, Errno>> {
+        Some(self.result(file, &Request::Read { at, into: *into }))
+    }
+
+    fn write_now(
+        &mut self,
+        file: Handle,
+        at: u64,
+        from: &Places,
+        durable: bool,
+    ) -> Option<Result<u32, Errno>> {
+        Some(self.result(file, &Request::Write { at, from: *from, durable }))
+    }
+
     fn sync(&mut self, file: Handle, tag: Tag) {
         self.queue.push((file, Request::Sync, tag));
     }
@@ -217,8 +235,7 @@ impl Io for FakeIo {
 
     fn turn(&mut self, wait: Wait, completions: &mut Vec<Completion>) {
         for (handle, request, tag) in std::mem::take(&mut self.queue) {
-            let result = self.perform(handle, &request);
-            let result = result.map_err(|error| Errno(error.raw_os_error().unwrap_or(5)));
+            let result = self.result(handle, &request);
             completions.push(Completion { tag, result });
         }
         let wait = if completions.is_empty() { wait } else { Wait::No };

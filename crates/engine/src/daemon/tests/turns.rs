@@ -51,6 +51,11 @@ impl Lane<Noting> for Metered {
         self.lane.borrow(offset, len)
     }
 
+    fn get(&mut self, io: &mut Noting, offset: u64, into: &Places) -> bool {
+        self.note(u64::from(into.len()));
+        self.lane.get(io, offset, into)
+    }
+
     fn put(&mut self, io: &mut Noting, offset: u64, from: Places, may_clear: bool) -> Option<u64> {
         if self.fresh > 0 && !may_clear {
             return None;
@@ -141,16 +146,17 @@ fn many_commands_that_read_memory_take_many_turns() {
 
 #[test]
 fn copied_reads_are_bounded_as_well() {
-    const COMMANDS: u32 = 32;
-    const BLOCKS: u32 = 512;
-    let unit_bytes = u64::from(COMMANDS * BLOCKS * BLOCK);
-    let (target, meter) = metered(1, unit_bytes, 0);
-    let mut peer = Peer::login(&target, "?data_digest=crc32c");
-    assert_eq!(peer.read(COMMANDS, BLOCKS).len() as u64, unit_bytes);
-    peer.logout();
-    target.stop();
-    let most = meter.lock().expect("the core has ended").most;
-    assert!(most <= TURN_BYTES + LONGEST_BYTES, "{most} bytes in one turn");
+    // By tasks, and those that need none.
+    for (commands, blocks) in [(32, 512), (128, 128)] {
+        let unit_bytes = u64::from(commands * blocks * BLOCK);
+        let (target, meter) = metered(1, unit_bytes, 0);
+        let mut peer = Peer::login(&target, "?data_digest=crc32c");
+        assert_eq!(peer.read(commands, blocks).len() as u64, unit_bytes);
+        peer.logout();
+        target.stop();
+        let most = meter.lock().expect("the core has ended").most;
+        assert!(most <= TURN_BYTES + LONGEST_BYTES, "{most} bytes in one turn");
+    }
 }
 
 #[test]
