@@ -16,6 +16,7 @@ mod migrate;
 mod put;
 mod session;
 mod stall;
+mod stop;
 mod task;
 mod trace;
 mod traffic;
@@ -27,34 +28,36 @@ pub(crate) use budget::TURN_BYTES;
 pub(crate) use session::LunState;
 
 use crate::access::Directory;
-use crate::balance::{Board, Meter};
+use crate::balance::Board;
 use crate::logins::Logins;
-use crate::message::{Asker, Message};
+use crate::message::Message;
 use crate::registry::Registry;
 use crate::served::Served;
 use crate::slots::{Key, Slots};
 use crate::units::NewUnit;
-use accept::{Deaf, Newcomer};
-use aoe::{Answered, Interface, Keeper};
+use accept::Listeners;
+use aoe::Ethernet;
 use budget::Budget;
+use buffer::Buffers;
 use config::Config;
-use connection::{ClosingTarget, Connection};
-use function::Function;
-use migrate::Drain;
+use connection::{Connection, Endings};
+use device::DeviceDesk;
+use function::Functions;
+use migrate::Moves;
 use proto::time::Time;
 use proto::verbs::TaskId;
-use rdma::verbs::{Devices, Happened, Listener};
+use rdma::verbs::Listener;
 use reactor::io::{Completion, Handle, Io, Tag, Wait};
 use reactor::mailbox::Mailbox;
 use reactor::packet::{Line, Socket};
 use reactor::poll::{Poll, Poller, Work};
-use scsi::storage::StoreError;
 use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
 use std::time::Duration;
+use stop::Stop;
 use store::lane::{LANE_TAGS, OpId, Outcome};
 use task::Task;
 use unit::{Unit, Units};
@@ -100,27 +103,10 @@ pub(crate) struct Core<I: Io> {
     units: Units<I>,
     connections: Slots<Connection>,
     tasks: Slots<Task>,
-    functions: Vec<Function>,
-    /// Functions that wait until no RDMA of their nexus's tasks is under way here.
-    askers: Vec<Asker>,
-    publications: Vec<home::Publication>,
-    /// How many times all sessions of each target were ended here.
-    closings: Vec<u64>,
-    /// Targets whose sessions were ended, and of which something is left here.
-    closing_targets: Vec<ClosingTarget>,
-    /// The session that is to move to another core.
-    drain: Option<Drain>,
-    meter: Meter,
-    /// Bytes of buffers that tasks hold for data that comes unasked.
-    unasked_bytes: u64,
-    /// Connections with tasks that wait for a buffer, whose turn is next first.
-    starved: Vec<Key>,
-    /// Tasks that wait until others have changed the same blocks, oldest first.
-    overlapping: Vec<Key>,
-    /// Connections whose initiators may send nothing for want of room.
-    narrow: Vec<Key>,
-    /// Buffer bytes that were left when they were looked at.
-    room_seen: u64,
+    functions: Functions,
+    endings: Endings,
+    moves: Moves,
+    buffers: Buffers,
     budget: Budget,
     /// `stall_timeout`.
     stall_nanos: u64,
@@ -130,47 +116,16 @@ pub(crate) struct Core<I: Io> {
     to_flush: Vec<Key>,
     poller: Poller,
     next_tick: Time,
-    stopping: Option<Time>,
-    /// Cores that have nothing left to do before the stores are flushed.
-    drained: usize,
-    is_drained: bool,
-    /// No store has failed to be flushed at the end.
-    has_flushed: bool,
-    /// Connections that wait for a descriptor.
-    newcomers: Vec<Newcomer>,
-    /// Portals where this core waits for a connection.
-    listens: Vec<bool>,
-    /// Portals where a connection could not be accepted, to be tried again in a while.
-    deaf: Vec<Deaf>,
-    /// Portals whose RDMA device is gone: once it is back it listens again.
-    deviceless: Vec<usize>,
-    /// Portals whose RDMA listener failed; tried again with the next tick.
-    deaf_to_devices: Vec<usize>,
-    /// RDMA devices, once there is a connection by one.
-    devices: Option<Devices>,
-    /// Interfaces that serve AoE.
-    interfaces: Vec<Interface<I::Line>>,
-    /// Earlier openings of interfaces, until nothing is left of their sessions.
-    retired: Vec<Interface<I::Line>>,
-    /// How many there were.
-    openings: u32,
-    /// Interfaces that this core looks at for all.
-    keepers: Vec<Keeper>,
-    /// Interfaces, by their index, that have yet to be notified that this core has released them.
-    letting_go: Vec<usize>,
-    /// What was answered there lately.
-    answered: VecDeque<Answered>,
-    /// Sockets of interfaces that there was no memory for: tried again with the next tick.
-    roomless: Vec<(usize, I::Line)>,
-    happened: Vec<Happened>,
+    stop: Stop,
+    listeners: Listeners,
+    devices: DeviceDesk,
+    ethernet: Ethernet<I::Line>,
     done: Vec<(OpId, Outcome)>,
     pushed: Vec<TaskId>,
     /// Sends of this turn have ended in it.
     has_sent: bool,
     /// What it sent at the end of its last turn has left something to be begun: it does not sleep before the next.
     is_unsettled: bool,
-    /// Connections that end because their session is reinstated: serial number, and who waits for it where.
-    reinstatements: Vec<(u64, usize, Key)>,
 }
 
 /// How often deadlines of connections are looked at.
@@ -236,47 +191,24 @@ impl<I: Io> Core<I> {
             units: Units::new(units.into_iter().map(Unit::new).collect()),
             connections: Slots::with_capacity(64),
             tasks: Slots::with_capacity(1024),
-            functions: Vec::new(),
-            askers: Vec::new(),
-            publications: Vec::new(),
-            closings: vec![0; targets],
-            closing_targets: Vec::new(),
-            drain: None,
-            meter: Meter::default(),
-            unasked_bytes: 0,
-            starved: Vec::new(),
-            overlapping: Vec::new(),
-            narrow: Vec::new(),
-            room_seen: 0,
+            functions: Functions::default(),
+            endings: Endings::new(targets),
+            moves: Moves::default(),
+            buffers: Buffers::default(),
             budget: Budget::new(),
             stall_nanos,
             to_serve: Vec::with_capacity(64),
             to_flush: Vec::with_capacity(64),
             poller,
             next_tick: Time(0),
-            stopping: None,
-            drained: 0,
-            is_drained: false,
-            has_flushed: true,
-            newcomers: Vec::new(),
-            listens: vec![false; portals],
-            deaf: Vec::new(),
-            deviceless: Vec::new(),
-            deaf_to_devices: Vec::new(),
-            devices: None,
-            interfaces: Vec::new(),
-            retired: Vec::new(),
-            openings: 0,
-            keepers,
-            letting_go: Vec::new(),
-            answered: VecDeque::new(),
-            roomless: Vec::new(),
-            happened: Vec::new(),
+            stop: Stop::default(),
+            listeners: Listeners::new(portals),
+            devices: DeviceDesk::default(),
+            ethernet: Ethernet::new(keepers),
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
             has_sent: false,
             is_unsettled: false,
-            reinstatements: Vec::new(),
         }
     }
 
@@ -292,9 +224,8 @@ impl<I: Io> Core<I> {
 
     /// What of a core's is in use: connections of streams, frames that were received, and tasks.
     pub(crate) fn in_use(&self) -> (usize, u32, usize) {
-        let openings = || self.interfaces.iter().chain(&self.retired);
-        let sessions: usize = openings().map(Interface::sessions).sum();
-        (self.connections.len() - sessions, openings().map(Interface::held).sum(), self.tasks.len())
+        let (sessions, frames) = self.ethernet.in_use();
+        (self.connections.len() - sessions, frames, self.tasks.len())
     }
 
     /// Serves until [`Message::Stop`] and the goodbyes are over. Whether all stores could be flushed then.
@@ -306,7 +237,7 @@ impl<I: Io> Core<I> {
             self.io.turn(wait, &mut completions);
             self.turn(&mut completions, &mut messages);
         }
-        self.flush_stores(&mut completions)
+        stop::flush_stores(&mut self.units, self.me, &mut self.io, &mut completions)
     }
 
     /// Begins to listen. Before its first turn.
@@ -325,7 +256,7 @@ impl<I: Io> Core<I> {
         }
         let wait = self.wait();
         if wait != Wait::No {
-            self.watch_interfaces();
+            self.ethernet.watch(&mut self.io);
         }
         Some(wait)
     }
@@ -343,19 +274,20 @@ impl<I: Io> Core<I> {
         let is_begun = self.units.used.is_empty() || self.poller.hurries();
         debug_assert!(is_begun, "a core is about to sleep that has not begun what its tasks asked for");
         let now = self.io.now();
-        let next = self.drain.as_ref().map_or(self.next_tick, |drain| drain.until.min(self.next_tick));
+        let next = self.moves.until().map_or(self.next_tick, |until| until.min(self.next_tick));
         let until = |time: Time| time.since(now).max(Duration::from_millis(1));
         let is_timed = self.connections.len() > 0
-            || self.stopping.is_some()
-            || !self.deaf.is_empty()
-            || !self.newcomers.is_empty()
-            || !self.deviceless.is_empty()
-            || !self.deaf_to_devices.is_empty()
-            || self.devices.as_ref().is_some_and(Devices::wants_ticks)
+            || self.stop.has_begun()
+            || self.listeners.want_ticks()
+            || self.devices.want_ticks()
             || !self.units.leaving.is_empty()
             || reactor::limited::is_owed()
             || self.units.iter().any(|unit| unit.lane.wants_ticks());
-        let timer = if is_timed { Some(next) } else { self.next_look().map(|look| look.max(next)) };
+        let timer = if is_timed {
+            Some(next)
+        } else {
+            self.ethernet.next_look(self.next_tick).map(|look| look.max(next))
+        };
         self.poller.wait(now, timer.map(until))
     }
 
@@ -400,7 +332,7 @@ impl<I: Io> Core<I> {
             self.poller.turned(now, Work::Other);
             // What has left may have given tasks their next step, and others their buffers.
             self.is_unsettled =
-                !self.units.used.is_empty() || !self.starved.is_empty() || !self.to_flush.is_empty();
+                !self.units.used.is_empty() || !self.buffers.starved.is_empty() || !self.to_flush.is_empty();
         }
         if work != Work::None {
             self.io.worked();
@@ -419,10 +351,10 @@ impl<I: Io> Core<I> {
         } else {
             self.flush_lanes();
         }
-        if !self.starved.is_empty() {
+        if !self.buffers.starved.is_empty() {
             self.feed_starved();
             // What finishes now may have freed a buffer that others wait for.
-            if self.flush_lanes() && !self.starved.is_empty() {
+            if self.flush_lanes() && !self.buffers.starved.is_empty() {
                 self.poller.hurry(true);
             }
         }
@@ -529,7 +461,7 @@ impl<I: Io> Core<I> {
             Message::UnitQuiet { unit } => self.unit_quiet(unit),
             Message::DropUnit { unit, is_flushed } => self.unit_dropped(unit, is_flushed),
             Message::Stop => self.stop(),
-            Message::Drained => self.drained += 1,
+            Message::Drained => self.stop.core_drained(),
         }
     }
 
@@ -552,7 +484,7 @@ impl<I: Io> Core<I> {
         self.tick_lanes();
         self.balance(now);
         reactor::limited::report();
-        if self.stopping.is_some_and(|deadline| now >= deadline) {
+        if self.stop.is_due(now) {
             self.close_all();
         }
     }
@@ -564,69 +496,5 @@ impl<I: Io> Core<I> {
         }
         self.finish_ops(&mut done);
         self.done = done;
-    }
-
-    fn stop(&mut self) {
-        self.stopping = Some(self.io.now().after(GOODBYE));
-        if let Some(key) = self.drain.as_ref().map(|drain| drain.key) {
-            self.stay(key);
-        }
-        self.close_newcomers();
-        self.say_goodbye(GOODBYE_SECONDS);
-    }
-
-    /// Whether this core may go. It tells the others when it has nothing left of its own, and then waits for them:
-    /// until then they may need its homes, and write to the stores that it flushes.
-    fn is_over(&mut self) -> bool {
-        let has_nothing = self.stopping.is_some()
-            && self.connections.len() == 0
-            && self.tasks.iter().all(|(_, task)| !task.holds_up_the_end());
-        if has_nothing && !std::mem::replace(&mut self.is_drained, true) {
-            for core in 0..self.cores() {
-                self.post(core, Message::Drained);
-            }
-        }
-        has_nothing && self.drained == self.cores()
-    }
-
-    /// The last act: everything that was acknowledged becomes durable.
-    fn flush_stores(&mut self, completions: &mut Vec<Completion>) -> bool {
-        let mut open = 0usize;
-        let losses: Vec<u64> = self.units.iter_mut().map(|unit| unit.lane.losses()).collect();
-        for unit in self.units.iter_mut().filter(|unit| unit.home_core == self.me) {
-            if unit.view.policy.failed.is_some() {
-                if unit.lane.is_dirty() {
-                    self.has_flushed &= unit.report_flush(Err(StoreError::Unavailable));
-                }
-            } else {
-                match unit.lane.submit(&mut self.io, FINAL_FLUSH, &store::lane::Op::Flush) {
-                    store::lane::Submitted::Later => open += 1,
-                    store::lane::Submitted::Done(outcome) => self.has_flushed &= unit.report_flush(outcome),
-                }
-            }
-        }
-        let mut done = Vec::new();
-        while open > 0 {
-            for unit in self.units.iter_mut() {
-                unit.lane.tick(&mut self.io, &mut done);
-                unit.lane.flush(&mut self.io, &mut done);
-                open -= unit.report_flushes(&mut done, &mut self.has_flushed);
-            }
-            self.io.turn(Wait::AtMost(TICK), completions);
-            for completion in completions.drain(..) {
-                let unit = (completion.tag.0 >> 32) as u32 & 0x0fff_ffff;
-                if completion.tag.0 >> kind::SHIFT == kind::LANE {
-                    let unit = &mut self.units[unit];
-                    unit.lane.completed(&mut self.io, completion, &mut done);
-                    open -= unit.report_flushes(&mut done, &mut self.has_flushed);
-                }
-            }
-        }
-        for (unit, before) in self.units.iter_mut().zip(losses) {
-            if unit.lane.losses() != before {
-                self.has_flushed &= unit.report_flush(Err(StoreError::WriteFailed));
-            }
-        }
-        self.has_flushed
     }
 }

@@ -15,7 +15,7 @@ use tracing::Level;
 /// and one more if that takes too long; where there is none, the newcomer is refused. Until then its portal accepts no more, so
 /// there is one such connection per portal at most.
 #[derive(Debug)]
-pub(super) struct Newcomer {
+struct Newcomer {
     portal: usize,
     socket: Handle,
     /// When another connection is asked for, should this one not have ended.
@@ -24,10 +24,46 @@ pub(super) struct Newcomer {
 
 /// A portal where a connection could not be accepted.
 #[derive(Debug)]
-pub(super) struct Deaf {
+struct Deaf {
     portal: usize,
     /// When it tries again, unless there is a descriptor before.
     until: Time,
+}
+
+/// Where this core listens.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    /// Portals where it waits for a connection.
+    listens: Vec<bool>,
+    /// Connections that wait for a descriptor.
+    newcomers: Vec<Newcomer>,
+    /// Portals where a connection could not be accepted, to be tried again in a while.
+    deaf: Vec<Deaf>,
+}
+
+impl Listeners {
+    pub(super) fn new(portals: usize) -> Listeners {
+        Listeners { listens: vec![false; portals], newcomers: Vec::new(), deaf: Vec::new() }
+    }
+
+    /// Whether something is to be tried again.
+    pub(super) fn want_ticks(&self) -> bool {
+        !self.deaf.is_empty() || !self.newcomers.is_empty()
+    }
+
+    /// Portals where something is to be tried again, or where a connection should have made room by now.
+    fn due(&mut self, now: Time) -> Vec<usize> {
+        let again: Vec<Deaf> = self.deaf.extract_if(.., |deaf| deaf.until <= now).collect();
+        let late = self.newcomers.iter().filter(|newcomer| newcomer.until <= now);
+        again.iter().map(|deaf| deaf.portal).chain(late.map(|newcomer| newcomer.portal)).collect()
+    }
+
+    /// Nobody is held any more when the daemon stops.
+    pub(super) fn close<I: Io>(&mut self, io: &mut I) {
+        for Newcomer { socket, .. } in self.newcomers.drain(..) {
+            io.close(socket);
+        }
+    }
 }
 
 /// How long a connection may take to close that makes room for another.
@@ -51,20 +87,20 @@ impl<I: Io> Core<I> {
     pub(super) fn listen(&mut self, portal: usize) {
         if let Some(listener) = self.shared.listeners[portal]
             && self.acceptor(portal) == Some(self.me)
-            && self.stopping.is_none()
-            && !std::mem::replace(&mut self.listens[portal], true)
+            && !self.stop.has_begun()
+            && !std::mem::replace(&mut self.listeners.listens[portal], true)
         {
-            self.deaf.retain(|deaf| deaf.portal != portal);
+            self.listeners.deaf.retain(|deaf| deaf.portal != portal);
             let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
             self.io.accept(listener, tag);
         }
     }
 
     pub(super) fn accepted(&mut self, portal: usize, result: Result<u32, Errno>) {
-        self.listens[portal] = false;
+        self.listeners.listens[portal] = false;
         match result {
             Ok(handle) => self.seat(portal, Handle(handle as i32)),
-            Err(error) if self.stopping.is_none() => self.not_accepted(portal, error),
+            Err(error) if !self.stop.has_begun() => self.not_accepted(portal, error),
             Err(_) => {}
         }
     }
@@ -82,16 +118,12 @@ impl<I: Io> Core<I> {
         let wants_descriptor = error.0 == Code::MFILE.raw_os_error();
         let is_asked = wants_descriptor && self.ask_for_room(portal);
         let until = if is_asked { self.io.now().after(ROOM_WITHIN) } else { self.io.now() };
-        self.deaf.push(Deaf { portal, until });
+        self.listeners.deaf.push(Deaf { portal, until });
     }
 
     /// Tries again what was refused a while ago, and does not wait for a connection that should have made room by now.
     pub(super) fn accept_again(&mut self, now: Time) {
-        let again: Vec<Deaf> = self.deaf.extract_if(.., |deaf| deaf.until <= now).collect();
-        let late = self.newcomers.iter().filter(|newcomer| newcomer.until <= now);
-        let portals: Vec<usize> =
-            again.iter().map(|deaf| deaf.portal).chain(late.map(|newcomer| newcomer.portal)).collect();
-        for portal in portals {
+        for portal in self.listeners.due(now) {
             self.room_made(portal);
         }
     }
@@ -99,11 +131,11 @@ impl<I: Io> Core<I> {
     /// The kernel gives the lowest descriptor that is free, so from a certain one on only those are left that the daemon
     /// needs itself.
     fn seat(&mut self, portal: usize, socket: Handle) {
-        if socket.0 < self.shared.sockets_end || self.stopping.is_some() {
+        if socket.0 < self.shared.sockets_end || self.stop.has_begun() {
             self.welcome(portal, socket);
         } else if self.ask_for_room(portal) {
             let until = self.io.now().after(ROOM_WITHIN);
-            return self.newcomers.push(Newcomer { portal, socket, until });
+            return self.listeners.newcomers.push(Newcomer { portal, socket, until });
         } else {
             if let Some((local, from)) = self.io.addresses(socket) {
                 log_refusal(&Way::Portal { index: portal, from, local }, NO_DESCRIPTOR);
@@ -131,10 +163,11 @@ impl<I: Io> Core<I> {
 
     /// The newcomer at a portal gets the descriptor that has become free; unless something else was faster.
     pub(super) fn room_made(&mut self, portal: usize) {
-        let Some(index) = self.newcomers.iter().position(|newcomer| newcomer.portal == portal) else {
+        let Some(index) = self.listeners.newcomers.iter().position(|newcomer| newcomer.portal == portal)
+        else {
             return self.listen(portal);
         };
-        let Newcomer { socket, .. } = self.newcomers.swap_remove(index);
+        let Newcomer { socket, .. } = self.listeners.newcomers.swap_remove(index);
         let socket = match self.io.duplicate(socket) {
             Some(lowest) => {
                 self.io.close(socket);
@@ -145,16 +178,9 @@ impl<I: Io> Core<I> {
         self.seat(portal, socket);
     }
 
-    /// Nobody is held any more when the daemon stops.
-    pub(super) fn close_newcomers(&mut self) {
-        for Newcomer { socket, .. } in std::mem::take(&mut self.newcomers) {
-            self.io.close(socket);
-        }
-    }
-
     fn welcome(&mut self, portal: usize, socket: Handle) {
         let addresses = self.io.addresses(socket);
-        let (Some((local, from)), None) = (addresses, self.stopping) else {
+        let (Some((local, from)), false) = (addresses, self.stop.has_begun()) else {
             return self.io.close(socket);
         };
         let way = Way::Portal { index: portal, from, local };

@@ -8,7 +8,8 @@ mod order;
 #[cfg(test)]
 mod tests;
 
-pub(super) use again::{Answered, Keeper, keepers};
+pub(super) use again::keepers;
+use again::{Answered, Keeper};
 pub(super) use ledger::Claim;
 pub(crate) use ledger::Ledger;
 
@@ -28,7 +29,7 @@ use reactor::limited;
 use reactor::packet::aoe::{self, FLAGS, HEADERS_BYTES, SHELF, SLOT, SOURCE};
 use reactor::packet::{Condition, Field, Line, Packets, Setup};
 use scsi::{NexusId, NexusUnit};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::Level;
@@ -36,7 +37,7 @@ use wire::Span;
 use wire::aoe::{Address, ETHERTYPE, Header, MTU_MIN, Mac, sectors_per_frame};
 
 /// What this core serves of an interface, from its opening until that is of no use any more.
-pub(super) struct Interface<L: Line> {
+struct Interface<L: Line> {
     /// Its index in the configuration.
     index: usize,
     /// The number of the opening: no other of this core has it.
@@ -78,18 +79,92 @@ impl<L: Line> Interface<L> {
     }
 
     /// How many sessions there are.
-    pub(super) fn sessions(&self) -> usize {
+    fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
     /// Frames that were received and not given back.
-    pub(super) fn held(&self) -> u32 {
+    fn held(&self) -> u32 {
         SLOTS_OF_INTERFACE - self.packets.free()
     }
 
     /// Of a watch on it.
     fn tag(&self, kind: u64) -> Tag {
         Tag(kind << kind::SHIFT | u64::from(self.opening) << 32)
+    }
+}
+
+/// What this core has to do with Ethernet.
+pub(super) struct Ethernet<L: Line> {
+    /// Interfaces that serve AoE.
+    interfaces: Vec<Interface<L>>,
+    /// Earlier openings of interfaces, until nothing is left of their sessions.
+    retired: Vec<Interface<L>>,
+    /// How many there were.
+    openings: u32,
+    /// Interfaces that this core looks at for all.
+    keepers: Vec<Keeper>,
+    /// Interfaces, by their index, that have yet to be notified that this core has released them.
+    letting_go: Vec<usize>,
+    /// What was answered there lately.
+    answered: VecDeque<Answered>,
+    /// Sockets of interfaces that there was no memory for: tried again with the next tick.
+    roomless: Vec<(usize, L)>,
+    /// Tasks that wait until others have changed the same blocks, oldest first.
+    overlapping: Vec<Key>,
+}
+
+impl<L: Line> Ethernet<L> {
+    pub(super) fn new(keepers: Vec<Keeper>) -> Ethernet<L> {
+        Ethernet {
+            interfaces: Vec::new(),
+            retired: Vec::new(),
+            openings: 0,
+            keepers,
+            letting_go: Vec::new(),
+            answered: VecDeque::new(),
+            roomless: Vec::new(),
+            overlapping: Vec::new(),
+        }
+    }
+
+    /// Sessions, and frames that were received and not given back.
+    pub(super) fn in_use(&self) -> (usize, u32) {
+        let openings = || self.interfaces.iter().chain(&self.retired);
+        (openings().map(Interface::sessions).sum(), openings().map(Interface::held).sum())
+    }
+
+    /// Serves an interface of the configuration, by its index.
+    fn add(&mut self, index: usize, packets: Packets<L>) {
+        self.openings = (self.openings + 1) % kind::NUMBERS;
+        self.interfaces.push(Interface {
+            index,
+            opening: self.openings,
+            packets,
+            sessions: BTreeMap::new(),
+            is_watched: false,
+            is_woken: false,
+            owes: false,
+            awaits_room: false,
+            crowded: Vec::new(),
+            told_at: Time(0),
+            dropped: 0,
+        });
+    }
+
+    /// Has the kernel wake this core when a frame comes: before it sleeps.
+    pub(super) fn watch<I: Io<Line = L>>(&mut self, io: &mut I) {
+        for interface in &mut self.interfaces {
+            if interface.packets.has_room() && !std::mem::replace(&mut interface.is_watched, true) {
+                io.watch_peers(interface.packets.handle(), interface.tag(kind::FRAMES));
+            }
+        }
+    }
+
+    /// An opening of an interface, by its number.
+    fn opening(&mut self, number: u32) -> Option<&mut Interface<L>> {
+        let mut all = self.interfaces.iter_mut().chain(&mut self.retired);
+        all.find(|interface| interface.opening == number)
     }
 }
 
@@ -120,38 +195,21 @@ impl<I: Io> Core<I> {
     pub(crate) fn serve_interfaces(&mut self, lines: Vec<(usize, I::Line)>) -> std::io::Result<()> {
         for (index, line) in lines {
             let packets = Packets::new(line, self.io.arena())?;
-            self.add_interface(index, packets);
+            self.ethernet.add(index, packets);
         }
         Ok(())
     }
 
-    fn add_interface(&mut self, index: usize, packets: Packets<I::Line>) {
-        self.openings = (self.openings + 1) % kind::NUMBERS;
-        self.interfaces.push(Interface {
-            index,
-            opening: self.openings,
-            packets,
-            sessions: BTreeMap::new(),
-            is_watched: false,
-            is_woken: false,
-            owes: false,
-            awaits_room: false,
-            crowded: Vec::new(),
-            told_at: Time(0),
-            dropped: 0,
-        });
-    }
-
     /// Tells who listens which units are there.
     pub(super) fn announce(&mut self) {
-        (0..self.interfaces.len()).for_each(|index| self.announce_on(index));
+        (0..self.ethernet.interfaces.len()).for_each(|index| self.announce_on(index));
         self.flush_interfaces();
     }
 
     /// The same on one interface, if this is the core that does.
     fn announce_on(&mut self, index: usize) {
         let served = self.served.clone();
-        let interface = &mut self.interfaces[index];
+        let interface = &mut self.ethernet.interfaces[index];
         let cores = &self.shared.config.aoe[interface.index].cores;
         if cores.first() != Some(&self.shared.config.cores[self.me]) {
             return;
@@ -170,7 +228,7 @@ impl<I: Io> Core<I> {
         let exports = &self.served.exports;
         let unit =
             |key: &Key| self.connections.get(*key).and_then(|conn| conn.luns.first()).map(|lun| lun.unit);
-        let sessions = self.interfaces.iter().flat_map(|interface| &interface.sessions);
+        let sessions = self.ethernet.interfaces.iter().flat_map(|interface| &interface.sessions);
         let gone = sessions.filter(|((_, address), key)| exports.get(address).copied() != unit(key));
         let gone: Vec<Key> = gone.map(|(_, key)| *key).collect();
         for key in gone {
@@ -179,18 +237,9 @@ impl<I: Io> Core<I> {
         self.announce();
     }
 
-    /// Has the kernel wake this core when a frame comes: before it sleeps.
-    pub(super) fn watch_interfaces(&mut self) {
-        for interface in &mut self.interfaces {
-            if interface.packets.has_room() && !std::mem::replace(&mut interface.is_watched, true) {
-                self.io.watch_peers(interface.packets.handle(), interface.tag(kind::FRAMES));
-            }
-        }
-    }
-
     /// The watch is over: a frame has come.
     pub(super) fn frames_came(&mut self, opening: u32) {
-        if let Some(interface) = self.opening(opening) {
+        if let Some(interface) = self.ethernet.opening(opening) {
             (interface.is_watched, interface.is_woken) = (false, true);
         }
         self.settle_retired();
@@ -198,31 +247,25 @@ impl<I: Io> Core<I> {
 
     /// The other one is: more can be sent.
     pub(super) fn room_came(&mut self, opening: u32) {
-        if let Some(interface) = self.opening(opening) {
+        if let Some(interface) = self.ethernet.opening(opening) {
             (interface.awaits_room, interface.owes) = (false, true);
         }
         self.settle_retired();
     }
 
-    /// An opening of an interface, by its number.
-    fn opening(&mut self, number: u32) -> Option<&mut Interface<I::Line>> {
-        let mut all = self.interfaces.iter_mut().chain(&mut self.retired);
-        all.find(|interface| interface.opening == number)
-    }
-
     /// Takes the frames that have come. Whether there were any.
     pub(super) fn take_frames(&mut self) -> bool {
         let mut any = false;
-        for index in 0..self.interfaces.len() {
-            self.interfaces[index].packets.receive(self.io.arena());
+        for index in 0..self.ethernet.interfaces.len() {
+            self.ethernet.interfaces[index].packets.receive(self.io.arena());
             let before = any;
-            while let Some((frame, came)) = self.interfaces[index].packets.stamped_frame() {
+            while let Some((frame, came)) = self.ethernet.interfaces[index].packets.stamped_frame() {
                 any = true;
                 if !self.take_frame(index, frame, came) {
-                    self.interfaces[index].packets.release(frame);
+                    self.ethernet.interfaces[index].packets.release(frame);
                 }
             }
-            let interface = &mut self.interfaces[index];
+            let interface = &mut self.ethernet.interfaces[index];
             if std::mem::take(&mut interface.is_woken)
                 && any == before
                 && let Err(error) = interface.packets.trouble()
@@ -238,8 +281,8 @@ impl<I: Io> Core<I> {
     fn take_frame(&mut self, index: usize, frame: Span, came: Stamp) -> bool {
         // What is not AoE, or not whole, is nobody's concern on a shared segment.
         let Ok(sight) = target::look(self.io.arena().bytes(frame)) else { return false };
-        let config = &self.shared.config.aoe[self.interfaces[index].index];
-        if self.stopping.is_some() || !config.admits(sight.from) {
+        let config = &self.shared.config.aoe[self.ethernet.interfaces[index].index];
+        if self.stop.has_begun() || !config.admits(sight.from) {
             return false;
         }
         match sight.kind {
@@ -262,7 +305,7 @@ impl<I: Io> Core<I> {
             if !view.policy.export.may_see(sight.from) {
                 continue;
             }
-            let interface = &mut self.interfaces[index];
+            let interface = &mut self.ethernet.interfaces[index];
             let Some(slot) = interface.packets.slot() else { return };
             let export = interface.export(*address, &view.policy.export.config);
             let answer = target::answer_query(&request[..len], &export, self.io.arena().bytes_mut(slot));
@@ -274,7 +317,7 @@ impl<I: Io> Core<I> {
     fn session_frame(&mut self, index: usize, sight: &Sight, frame: Span, came: Stamp) -> bool {
         let Some(key) = self.session(index, sight) else { return false };
         let now = self.io.now();
-        let room = self.interfaces[index].room();
+        let room = self.ethernet.interfaces[index].room();
         let bytes = self.io.arena().bytes(frame);
         let is_served = |conn: &&mut Connection| conn.phase == Phase::Serving && conn.lingering.is_empty();
         let Some(conn) = self.connections.get_mut(key).filter(is_served) else {
@@ -295,18 +338,18 @@ impl<I: Io> Core<I> {
 
     /// The session that a frame belongs to.
     fn session(&mut self, index: usize, sight: &Sight) -> Option<Key> {
-        if let Some(key) = self.interfaces[index].sessions.get(&(sight.from, sight.to)) {
+        if let Some(key) = self.ethernet.interfaces[index].sessions.get(&(sight.from, sight.to)) {
             return Some(*key);
         }
         let unit = *self.served.exports.get(&sight.to)?;
         if !self.units[unit].view.policy.export.may_see(sight.from) {
             return None;
         }
-        if self.lingers(index, sight) {
+        if self.ethernet.lingers(index, sight) {
             self.count_dropped(index, sight);
             return None;
         }
-        if self.interfaces[index].sessions.len() >= SESSIONS_MAX {
+        if self.ethernet.interfaces[index].sessions.len() >= SESSIONS_MAX {
             self.end_most_silent(index);
             return None;
         }
@@ -314,7 +357,7 @@ impl<I: Io> Core<I> {
     }
 
     fn new_session(&mut self, index: usize, from: Mac, address: Address, unit: u32) -> Key {
-        let interface = &self.interfaces[index];
+        let interface = &self.ethernet.interfaces[index];
         let config = target::Config {
             address,
             ours: Mac(interface.packets.mac()),
@@ -352,14 +395,14 @@ impl<I: Io> Core<I> {
         facts.session = Some(Arc::new(session));
         facts.is_admitted = true;
         let mut target = Target::new(config);
-        self.recall(index, from, address, &mut target);
+        self.ethernet.recall(index, from, address, &mut target);
         let machine = Transport::Aoe(Box::new(target));
         let mut conn = Connection::new(machine, facts, Phase::Serving, None);
         // What it was told in an earlier session nobody remembers: a needless error is better than a lie.
         conn.luns.push(LunState { number: LUN, unit, nexus, losses: 0, received: 0, reported_at: None });
         conn.framed_at = self.io.now();
         let key = self.connections.insert(conn);
-        self.interfaces[index].sessions.insert((from, address), key);
+        self.ethernet.interfaces[index].sessions.insert((from, address), key);
         self.move_load(key, Some(self.me));
         key
     }
@@ -381,7 +424,7 @@ impl<I: Io> Core<I> {
             |conn: &Connection| conn.is_vacant() && now.since(conn.framed_at) > target::COPIES_WITHIN;
         let silent = |key: &&Key| self.connections.get(**key).is_some_and(is_silent);
         let since = |key: &&Key| self.connections.get(**key).map(|conn| conn.framed_at);
-        let sessions = &self.interfaces[index].sessions;
+        let sessions = &self.ethernet.interfaces[index].sessions;
         let found = sessions.values().filter(silent).min_by_key(since).copied();
         if let Some(key) = found {
             self.gone(key, "others need its place, and it was silent the longest");
@@ -392,6 +435,7 @@ impl<I: Io> Core<I> {
     pub(super) fn end_idle_sessions(&mut self, now: Time) {
         let is_idle = |conn: &Connection| now.since(conn.framed_at) > IDLE && conn.is_vacant();
         let idle: Vec<Key> = self
+            .ethernet
             .interfaces
             .iter()
             .flat_map(|interface| interface.sessions.values())
@@ -408,11 +452,11 @@ impl<I: Io> Core<I> {
         let Some(conn) = self.connections.get_mut(key) else { return false };
         let Way::Interface { opening, .. } = conn.facts.way else { return false };
         let Some(target) = conn.machine.aoe_mut() else { return false };
-        if let Some(retired) = self.retired.iter_mut().find(|retired| retired.opening == opening) {
+        if let Some(retired) = self.ethernet.retired.iter_mut().find(|retired| retired.opening == opening) {
             retired.end(target);
             return false;
         }
-        let mut interfaces = self.interfaces.iter_mut();
+        let mut interfaces = self.ethernet.interfaces.iter_mut();
         let Some(interface) = interfaces.find(|interface| interface.opening == opening) else { return false };
         while let Some(frame) = target.freed() {
             interface.packets.release(frame);
@@ -429,8 +473,8 @@ impl<I: Io> Core<I> {
 
     /// Hands all frames of this turn to the kernel.
     pub(super) fn flush_interfaces(&mut self) {
-        for index in 0..self.interfaces.len() {
-            let interface = &mut self.interfaces[index];
+        for index in 0..self.ethernet.interfaces.len() {
+            let interface = &mut self.ethernet.interfaces[index];
             if !std::mem::take(&mut interface.owes) {
                 continue;
             }
@@ -447,8 +491,8 @@ impl<I: Io> Core<I> {
                     }
                 }
             }
-            if self.interfaces[index].packets.has_slot() {
-                std::mem::take(&mut self.interfaces[index].crowded)
+            if self.ethernet.interfaces[index].packets.has_slot() {
+                std::mem::take(&mut self.ethernet.interfaces[index].crowded)
                     .into_iter()
                     .for_each(|key| self.soil(key));
             }
@@ -459,7 +503,7 @@ impl<I: Io> Core<I> {
     pub(super) fn forget_session(&mut self, key: Key, way: Way, counts: Counts) {
         let Way::Interface { opening, .. } = way else { return };
         let shared = self.shared.clone();
-        if let Some(interface) = self.opening(opening) {
+        if let Some(interface) = self.ethernet.opening(opening) {
             let name = &shared.config.aoe[interface.index].name;
             for ((from, address), _) in interface.sessions.extract_if(.., |_, session| *session == key) {
                 counts::tell(counts, from, address, name);

@@ -125,6 +125,19 @@ fn left_alone(purpose: Purpose, unasked_bytes: u64) -> u64 {
     }
 }
 
+/// What a core's tasks hold, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    /// Bytes that tasks hold for data that comes unasked.
+    unasked_bytes: u64,
+    /// Connections with tasks that wait for a buffer, whose turn is next first.
+    pub(super) starved: Vec<Key>,
+    /// Connections whose initiators may send nothing for want of room.
+    pub(super) narrow: Vec<Key>,
+    /// Bytes that were left when they were looked at.
+    pub(super) room_seen: u64,
+}
+
 /// There is no buffer now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Short;
@@ -151,7 +164,7 @@ impl<I: Io> Core<I> {
         purpose: Purpose,
     ) -> Result<Places, Short> {
         let (bytes, arena) = (Arena::taken_bytes(len), self.io.arena());
-        let room = arena.whole_bytes().saturating_sub(left_alone(purpose, self.unasked_bytes));
+        let room = arena.whole_bytes().saturating_sub(left_alone(purpose, self.buffers.unasked_bytes));
         let (of_units, of_first) = match purpose {
             Purpose::Step => (UNITS_STEPS_BYTES, FIRST_STEPS_BYTES),
             Purpose::Unasked => (UNITS_UNASKED_BYTES, FIRST_UNASKED_BYTES),
@@ -170,7 +183,7 @@ impl<I: Io> Core<I> {
         let buffer = arena.take(len).ok_or(Short)?;
         *held.bytes.of(purpose) += bytes;
         if purpose == Purpose::Unasked {
-            self.unasked_bytes += bytes;
+            self.buffers.unasked_bytes += bytes;
         }
         if let Some(conn) = conn {
             *conn.share.bytes.of(purpose) += bytes;
@@ -194,7 +207,7 @@ impl<I: Io> Core<I> {
         conn.share.starving.push_back((key, step));
         self.units.held_mut(unit).starving += 1;
         if !std::mem::replace(&mut conn.share.is_starved, true) {
-            self.starved.push(origin);
+            self.buffers.starved.push(origin);
         }
         false
     }
@@ -222,7 +235,7 @@ impl<I: Io> Core<I> {
         let bytes = Arena::taken_bytes(buffer.len());
         *self.units.held_mut(unit).bytes.of(purpose) -= bytes;
         if purpose == Purpose::Unasked {
-            self.unasked_bytes -= bytes;
+            self.buffers.unasked_bytes -= bytes;
         }
         if let Some(conn) = self.connections.get_mut(origin) {
             *conn.share.bytes.of(purpose) -= bytes;
@@ -231,11 +244,11 @@ impl<I: Io> Core<I> {
 
     /// Windows that are closed for want of room are looked at again.
     pub(super) fn look_at_windows(&mut self) {
-        self.room_seen = self.io.arena().whole_bytes();
-        if self.narrow.is_empty() {
+        self.buffers.room_seen = self.io.arena().whole_bytes();
+        if self.buffers.narrow.is_empty() {
             return;
         }
-        for key in std::mem::take(&mut self.narrow) {
+        for key in std::mem::take(&mut self.buffers.narrow) {
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.is_narrow = false;
             }
@@ -245,7 +258,7 @@ impl<I: Io> Core<I> {
 
     /// Whether a window that is closed may be opened: more is left than when it was looked at.
     pub(super) fn may_widen(&mut self) -> bool {
-        !self.narrow.is_empty() && self.io.arena().whole_bytes() > self.room_seen
+        !self.buffers.narrow.is_empty() && self.io.arena().whole_bytes() > self.buffers.room_seen
     }
 
     /// The task, which waits for a buffer, is over.
@@ -262,22 +275,22 @@ impl<I: Io> Core<I> {
     pub(super) fn feed_starved(&mut self) {
         let mut index = 0;
         let is_kept_out = self.units.iter().any(|unit| unit.held.is_idle() && unit.held.starving > 0);
-        for _ in 0..self.starved.len() {
-            let Some(origin) = self.starved.get(index).copied() else { return };
+        for _ in 0..self.buffers.starved.len() {
+            let Some(origin) = self.buffers.starved.get(index).copied() else { return };
             let mut is_fed = false;
             while self.feed(origin, is_kept_out) {
                 is_fed = true;
             }
             let Some(conn) = self.connections.get_mut(origin) else {
-                self.starved.remove(index);
+                self.buffers.starved.remove(index);
                 continue;
             };
             conn.share.is_starved = !conn.share.starving.is_empty();
             match (conn.share.is_starved, is_fed) {
                 (true, false) => index += 1,
-                (true, true) => self.starved[index..].rotate_left(1),
+                (true, true) => self.buffers.starved[index..].rotate_left(1),
                 (false, _) => {
-                    self.starved.remove(index);
+                    self.buffers.starved.remove(index);
                 }
             }
         }
@@ -291,7 +304,9 @@ impl<I: Io> Core<I> {
             return true;
         }
         // All that wait are gone through only where such a task is there, and there is something to give it.
-        if !is_kept_out || self.io.arena().whole_bytes() <= left_alone(Purpose::Step, self.unasked_bytes) {
+        if !is_kept_out
+            || self.io.arena().whole_bytes() <= left_alone(Purpose::Step, self.buffers.unasked_bytes)
+        {
             return false;
         }
         let Some(conn) = self.connections.get(origin) else { return false };

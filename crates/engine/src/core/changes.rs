@@ -122,7 +122,7 @@ impl<I: Io> Core<I> {
             && unit.gate.is_idle()
             && unit.held.is_empty()
             && unit.lane.in_flight() == 0
-            && !self.publications.iter().any(|publication| publication.is_of(number))
+            && !self.units.publications.iter().any(|publication| publication.is_of(number))
             && !self.tasks.iter().any(|(_, task)| task.touches(number))
     }
 

@@ -84,10 +84,27 @@ pub(super) struct Connection {
 
 /// What is left on this core of the sessions of a target that TARGET COLD RESET has ended.
 #[derive(Debug)]
-pub(super) struct ClosingTarget {
+struct ClosingTarget {
     asker: Asker,
     /// Their connections.
     connections: Vec<Key>,
+}
+
+/// Ends of sessions that somebody waits for.
+#[derive(Debug)]
+pub(super) struct Endings {
+    /// How many times all sessions of each target were ended here.
+    pub(super) closings: Vec<u64>,
+    /// Targets whose sessions were ended, and of which something is left here.
+    closing_targets: Vec<ClosingTarget>,
+    /// Connections that end because their session is reinstated: serial number, and who waits for it where.
+    pub(super) reinstatements: Vec<(u64, usize, Key)>,
+}
+
+impl Endings {
+    pub(super) fn new(targets: usize) -> Endings {
+        Endings { closings: vec![0; targets], closing_targets: Vec::new(), reinstatements: Vec::new() }
+    }
 }
 
 /// How long a peer may take to receive the last that a closing connection owes.
@@ -459,7 +476,8 @@ impl<I: Io> Core<I> {
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
             self.shared.registry.settles(&name, conn.facts.serial);
         }
-        let is_reinstated = self.reinstatements.iter().any(|(serial, ..)| *serial == conn.facts.serial);
+        let is_reinstated =
+            self.endings.reinstatements.iter().any(|(serial, ..)| *serial == conn.facts.serial);
         self.down(Some(key), Down::Close);
         self.set_phase(key, Phase::Parting);
         self.parts(key);
@@ -490,13 +508,13 @@ impl<I: Io> Core<I> {
             self.tasks.iter().filter(|(_, task)| ours(task)).map(|(key, task)| (key, task.unit)).collect();
         let has_lost = name.is_some_and(|name| self.shared.registry.ends(&name, serial, nexus.0));
         // What it has asked homes for, a reset say, must not end commands of the session that comes after it.
-        let mut homes = if self.is_drained { 0 } else { self.await_functions(key) };
+        let mut homes = if self.stop.is_drained() { 0 } else { self.await_functions(key) };
         for unit in units.into_iter().filter(|_| has_lost) {
             // Nobody else waits for a home that is held up, by a reset of a store that hangs, say; nor for one that may have
             // gone, once this core has said that nothing is left of it.
             let may_hold = self.units[unit].view.policy.may_be_held_by(nexus)
                 || lingering.iter().any(|(_, other)| *other == unit);
-            let awaits = may_hold && !self.is_drained;
+            let awaits = may_hold && !self.stop.is_drained();
             homes += usize::from(awaits);
             let who = if awaits { Waiter::Connection(key) } else { Waiter::Nobody };
             self.ask_home(unit, who, HomeRequest::NexusLost(nexus));
@@ -539,13 +557,13 @@ impl<I: Io> Core<I> {
             self.shared.registry.remember(&name, received);
             self.shared.registry.leave(&name, conn.facts.serial);
         }
-        for index in 0..self.reinstatements.len() {
-            let (serial, core, parked) = self.reinstatements[index];
+        for index in 0..self.endings.reinstatements.len() {
+            let (serial, core, parked) = self.endings.reinstatements[index];
             if serial == conn.facts.serial {
                 self.post(core, Message::Reinstated { parked });
             }
         }
-        self.reinstatements.retain(|(serial, ..)| *serial != conn.facts.serial);
+        self.endings.reinstatements.retain(|(serial, ..)| *serial != conn.facts.serial);
         if conn.predecessors > 0 {
             for core in 0..self.cores() {
                 // Behind what asked for the end of these, which went through the mailbox even to this core.
@@ -581,13 +599,13 @@ impl<I: Io> Core<I> {
     /// All sessions of the target end, but for the one that asked for it: that is answered first, when no task of the
     /// others can take effect any more.
     pub(super) fn close_target(&mut self, target: usize, asker: Asker) {
-        self.closings[target] += 1;
+        self.endings.closings[target] += 1;
         let mut keys = self.keys_where(|conn| conn.facts.target == Some(target));
         keys.retain(|key| asker.core != self.me || asker.connection != *key);
         for key in &keys {
             self.end_for_all(*key, COLD_RESET);
         }
-        self.closing_targets.push(ClosingTarget { asker, connections: keys });
+        self.endings.closing_targets.push(ClosingTarget { asker, connections: keys });
         self.answer_closing();
     }
 
@@ -604,7 +622,7 @@ impl<I: Io> Core<I> {
         let is_settled = |key: &Key| connections.get(*key).is_none_or(Connection::is_settled);
         let is_over = |closing: &ClosingTarget| closing.connections.iter().all(is_settled);
         let over: Vec<ClosingTarget> =
-            self.closing_targets.extract_if(.., |closing| is_over(closing)).collect();
+            self.endings.closing_targets.extract_if(.., |closing| is_over(closing)).collect();
         for ClosingTarget { asker, .. } in over {
             self.post(asker.core, Message::TargetClosed(asker));
         }

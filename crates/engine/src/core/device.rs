@@ -11,12 +11,52 @@ use reactor::io::{Handle, Io, Tag};
 use reactor::limited;
 use tracing::Level;
 
+/// What this core has to do with RDMA devices.
+#[derive(Default)]
+pub(super) struct DeviceDesk {
+    /// The devices, once there is a connection by one.
+    open: Option<Devices>,
+    /// Portals whose device is gone: once it is back it listens again.
+    deviceless: Vec<usize>,
+    /// Portals whose listener failed; tried again with the next tick.
+    deaf: Vec<usize>,
+    /// What has happened to devices, while it is looked at.
+    happened: Vec<Happened>,
+}
+
+impl DeviceDesk {
+    /// Whether something is to be tried again.
+    pub(super) fn want_ticks(&self) -> bool {
+        !self.deviceless.is_empty()
+            || !self.deaf.is_empty()
+            || self.open.as_ref().is_some_and(Devices::wants_ticks)
+    }
+
+    /// Watches descriptors that have come.
+    fn watch<I: Io>(&mut self, io: &mut I) {
+        for (number, descriptor) in self.open.iter_mut().flat_map(Devices::to_watch) {
+            watch(io, number, descriptor);
+        }
+    }
+
+    /// All devices.
+    ///
+    /// # Errors
+    /// When there are none to be had.
+    fn devices(&mut self) -> Result<&mut Devices, Error> {
+        match &mut self.open {
+            Some(devices) => Ok(devices),
+            none => Ok(none.insert(Devices::new()?)),
+        }
+    }
+}
+
 impl<I: Io> Core<I> {
     /// Watches the listener of a portal's RDMA devices, if this is the core that accepts for it.
     pub(super) fn listen_by_device(&mut self, portal: usize) {
         if let Some(listener) = &self.shared.rdma_listeners[portal]
             && self.acceptor(portal) == Some(self.me)
-            && self.stopping.is_none()
+            && !self.stop.has_begun()
         {
             let tag = Tag(kind::ASKED << kind::SHIFT | (portal as u64) << 32);
             self.io.watch(listener.handle(), tag);
@@ -30,14 +70,14 @@ impl<I: Io> Core<I> {
         let address = shared.config.portals[portal].listen;
         loop {
             match listener.next_arrival() {
-                Arrival::Asked(incoming) if self.stopping.is_some() => incoming.reject(),
+                Arrival::Asked(incoming) if self.stop.has_begun() => incoming.reject(),
                 Arrival::Asked(incoming) => {
                     let core = self.place_new(portal);
                     self.post(core, Message::Arrive { portal, incoming });
                 }
                 Arrival::Removed => {
                     tracing::warn!("{address}: the RDMA device that listened there was removed");
-                    self.deviceless.push(portal);
+                    self.devices.deviceless.push(portal);
                 }
                 Arrival::Nothing => return self.listen_by_device(portal),
                 Arrival::Broken(error) => {
@@ -46,7 +86,7 @@ impl<I: Io> Core<I> {
                         Level::ERROR,
                         "{address}: events of RDMA devices cannot be read: {error}"
                     );
-                    return self.deaf_to_devices.push(portal);
+                    return self.devices.deaf.push(portal);
                 }
             }
         }
@@ -54,14 +94,14 @@ impl<I: Io> Core<I> {
 
     /// Listens again where a device is back, and where something has failed.
     pub(super) fn listen_again(&mut self) {
-        if let Some(devices) = &mut self.devices {
+        if let Some(devices) = &mut self.devices.open {
             devices.tick();
         }
-        for portal in std::mem::take(&mut self.deaf_to_devices) {
+        for portal in std::mem::take(&mut self.devices.deaf) {
             self.listen_by_device(portal);
         }
         let shared = &self.shared;
-        self.deviceless.retain(|portal| {
+        self.devices.deviceless.retain(|portal| {
             let Some(listener) = &shared.rdma_listeners[*portal] else { return false };
             let is_back = listener.listen_again().is_ok();
             if is_back {
@@ -77,7 +117,7 @@ impl<I: Io> Core<I> {
         let transports = self.shared.config.portals[portal].transports;
         let is_srp = incoming.asks_for_srp();
         let (name, is_offered) = if is_srp { ("SRP", transports.srp) } else { ("iSER", transports.iser) };
-        if self.stopping.is_some() {
+        if self.stop.has_begun() {
             return incoming.reject();
         }
         let way = Way::Portal { index: portal, from, local };
@@ -92,19 +132,16 @@ impl<I: Io> Core<I> {
             self.shared.logins.ends(serial, from.ip());
             log_refusal(&way, &format!("its RDMA device cannot be used: {error}"));
         }
-        self.watch_devices();
+        self.devices.watch(&mut self.io);
     }
 
     fn welcome_by_device(&mut self, incoming: Incoming, is_srp: bool, facts: Facts) -> Result<(), Error> {
-        let devices = match &mut self.devices {
-            Some(devices) => devices,
-            None => match Devices::new() {
-                Ok(devices) => self.devices.insert(devices),
-                Err(error) => {
-                    incoming.reject();
-                    return Err(error);
-                }
-            },
+        let devices = match self.devices.devices() {
+            Ok(devices) => devices,
+            Err(error) => {
+                incoming.reject();
+                return Err(error);
+            }
         };
         let (access, now, (local, from)) = (self.shared.access.clone(), self.io.now(), incoming.addresses);
         let arena = self.io.arena();
@@ -119,17 +156,10 @@ impl<I: Io> Core<I> {
         Ok(())
     }
 
-    fn watch_devices(&mut self) {
-        let Some(devices) = &mut self.devices else { return };
-        for (number, descriptor) in devices.to_watch() {
-            watch(&mut self.io, number, descriptor);
-        }
-    }
-
     /// Something has happened to a device, or to connections.
     pub(super) fn device_ready(&mut self, number: u32) {
-        let Some(devices) = &mut self.devices else { return };
-        let mut happened = std::mem::take(&mut self.happened);
+        let Some(devices) = &mut self.devices.open else { return };
+        let mut happened = std::mem::take(&mut self.devices.happened);
         let again = devices.ready(number, &mut happened);
         for happened in happened.drain(..) {
             match happened {
@@ -148,15 +178,15 @@ impl<I: Io> Core<I> {
                 }
             }
         }
-        self.happened = happened;
-        if let Some(descriptor) = again.filter(|_| self.devices.is_some()) {
+        self.devices.happened = happened;
+        if let Some(descriptor) = again.filter(|_| self.devices.open.is_some()) {
             watch(&mut self.io, number, descriptor);
         }
     }
 
     /// Its connections end.
     pub(super) fn device_failed(&mut self, name: &str) {
-        let Some(devices) = &mut self.devices else { return };
+        let Some(devices) = &mut self.devices.open else { return };
         devices.fail(name);
         for key in self.keys_where(|conn| matches!(conn.machine, Transport::Device(_))) {
             self.soil(key);

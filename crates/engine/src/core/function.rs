@@ -15,7 +15,7 @@ use scsi::home::Aborted;
 
 /// A task management function that has not been answered yet.
 #[derive(Debug)]
-pub(super) struct Function {
+struct Function {
     asker: Asker,
     /// Aborted tasks that linger on this core.
     tasks: Vec<Key>,
@@ -33,9 +33,25 @@ pub(super) struct Function {
     unclosed: Option<usize>,
 }
 
+/// Functions that have not been answered yet.
+#[derive(Debug, Default)]
+pub(super) struct Functions {
+    /// Those that came here.
+    open: Vec<Function>,
+    /// Those, of whatever core, that wait until no RDMA of their nexus's tasks is under way here.
+    pub(super) askers: Vec<Asker>,
+}
+
+impl Functions {
+    /// Whether one came on this connection.
+    pub(super) fn are_of(&self, connection: Key) -> bool {
+        self.open.iter().any(|function| function.is_of(connection))
+    }
+}
+
 impl Function {
     /// Whether it came on this connection.
-    pub(super) fn is_of(&self, connection: Key) -> bool {
+    fn is_of(&self, connection: Key) -> bool {
         self.asker.connection == connection
     }
 }
@@ -97,7 +113,7 @@ impl<I: Io> Core<I> {
         for (unit, request) in requests {
             self.ask_home(unit, Waiter::Function(asker), request);
         }
-        self.functions.push(function);
+        self.functions.open.push(function);
         self.answer_functions();
     }
 
@@ -120,7 +136,7 @@ impl<I: Io> Core<I> {
 
     /// A connection that ends waits for what its functions ask homes for: how many answers that are.
     pub(super) fn await_functions(&mut self, connection: Key) -> usize {
-        let functions = self.functions.iter_mut().filter(|function| function.is_of(connection));
+        let functions = self.functions.open.iter_mut().filter(|function| function.is_of(connection));
         functions
             .map(|function| {
                 function.is_awaited = true;
@@ -131,7 +147,7 @@ impl<I: Io> Core<I> {
 
     /// A home has answered one of the function's requests.
     pub(super) fn function_answered(&mut self, asker: Asker) {
-        if let Some(function) = self.functions.iter_mut().find(|function| function.asker == asker) {
+        if let Some(function) = self.functions.open.iter_mut().find(|function| function.asker == asker) {
             function.homes -= 1;
             let is_awaited = function.is_awaited;
             self.answer_functions();
@@ -143,7 +159,7 @@ impl<I: Io> Core<I> {
 
     /// A core has no RDMA of the function's nexus under way.
     pub(super) fn function_quiet(&mut self, asker: Asker) {
-        let function = self.functions.iter_mut().find(|function| function.asker == asker);
+        let function = self.functions.open.iter_mut().find(|function| function.asker == asker);
         if let Some(unquiet) = function.and_then(|function| function.unquiet.as_mut()) {
             *unquiet -= 1;
             self.answer_functions();
@@ -152,7 +168,7 @@ impl<I: Io> Core<I> {
 
     /// The sessions of a function's target have ended on a core.
     pub(super) fn function_closed(&mut self, asker: Asker) {
-        let function = self.functions.iter_mut().find(|function| function.asker == asker);
+        let function = self.functions.open.iter_mut().find(|function| function.asker == asker);
         if let Some(unclosed) = function.and_then(|function| function.unclosed.as_mut()) {
             *unclosed -= 1;
             self.answer_functions();
@@ -161,7 +177,7 @@ impl<I: Io> Core<I> {
 
     /// An aborted task is really gone.
     pub(super) fn function_settled(&mut self, task: Key) {
-        for function in &mut self.functions {
+        for function in &mut self.functions.open {
             function.tasks.retain(|key| *key != task);
         }
         self.answer_functions();
@@ -169,20 +185,20 @@ impl<I: Io> Core<I> {
 
     fn answer_functions(&mut self) {
         let mut index = 0;
-        while let Some(function) = self.functions.get(index) {
+        while let Some(function) = self.functions.open.get(index) {
             let is_decided = function.homes == 0 && function.tasks.is_empty();
             if is_decided && function.unquiet.is_none() {
                 self.ask_quiet(index);
             }
-            let is_quiet = is_decided && self.functions[index].unquiet == Some(0);
-            if is_quiet && self.functions[index].unclosed.is_none() {
+            let is_quiet = is_decided && self.functions.open[index].unquiet == Some(0);
+            if is_quiet && self.functions.open[index].unclosed.is_none() {
                 self.ask_to_close(index);
             }
-            if !is_quiet || self.functions[index].unclosed != Some(0) {
+            if !is_quiet || self.functions.open[index].unclosed != Some(0) {
                 index += 1;
                 continue;
             }
-            let function = self.functions.swap_remove(index);
+            let function = self.functions.open.swap_remove(index);
             self.function_done(function.asker.connection, function.asker.id, function.response);
             if function.cold.is_some() {
                 // What is owed, the answer above all, still goes out.
@@ -194,7 +210,7 @@ impl<I: Io> Core<I> {
     /// TARGET COLD RESET ends the sessions of all initiators, those of units that the asker does not see among them.
     fn ask_to_close(&mut self, index: usize) {
         let cores = self.cores();
-        let function = &mut self.functions[index];
+        let function = &mut self.functions.open[index];
         function.unclosed = Some(cores);
         let (Some(target), asker) = (function.cold, function.asker) else { return };
         for core in 0..cores {
@@ -204,7 +220,7 @@ impl<I: Io> Core<I> {
 
     fn ask_quiet(&mut self, index: usize) {
         let cores = self.cores();
-        let function = &mut self.functions[index];
+        let function = &mut self.functions.open[index];
         function.unquiet = Some(cores);
         let asker = function.asker;
         for core in 0..cores {

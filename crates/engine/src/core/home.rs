@@ -231,7 +231,7 @@ impl<I: Io> Core<I> {
         if publication.tasks.is_empty() {
             self.post(home, Message::Applied { unit });
         } else {
-            self.publications.push(publication);
+            self.units.publications.push(publication);
         }
         self.let_in();
         self.open_gate(unit);
@@ -254,11 +254,11 @@ impl<I: Io> Core<I> {
 
     /// An aborted task is really gone.
     pub(super) fn settled(&mut self, task: Key) {
-        for publication in &mut self.publications {
+        for publication in &mut self.units.publications {
             publication.tasks.retain(|key| *key != task);
         }
         let mut applied = Vec::new();
-        self.publications.retain(|publication| {
+        self.units.publications.retain(|publication| {
             let over = publication.tasks.is_empty();
             if over {
                 applied.push((publication.home, publication.unit));

@@ -74,12 +74,12 @@ impl<I: Io> Core<I> {
     /// A function of this nexus must not be answered while RDMA of what it has ended is under way, here or on other
     /// channels: its initiator then takes its buffers back.
     pub(super) fn quieten(&mut self, asker: Asker) {
-        self.askers.push(asker);
+        self.functions.askers.push(asker);
         self.answer_quiet();
     }
 
     fn answer_quiet(&mut self) {
-        let mut askers = std::mem::take(&mut self.askers);
+        let mut askers = std::mem::take(&mut self.functions.askers);
         askers.retain(|asker| {
             let is_busy = self.is_busy(asker.nexus);
             if !is_busy {
@@ -87,7 +87,7 @@ impl<I: Io> Core<I> {
             }
             is_busy
         });
-        self.askers = askers;
+        self.functions.askers = askers;
     }
 
     /// Whether RDMA of tasks of this nexus that are over is under way on this core.

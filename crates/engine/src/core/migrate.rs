@@ -23,7 +23,7 @@ use super::connection::{COLD_RESET, MADE_ROOM, Phase, REINSTATED, STOPS};
 use super::session::{LunState, session_name};
 use super::task::to_wire;
 use super::{Core, GOODBYE_SECONDS};
-use crate::balance::{Due, Session};
+use crate::balance::{Due, Meter, Session};
 use crate::message::{Facts, Message, Migrant, Way};
 use crate::slots::Key;
 use proto::time::Time;
@@ -41,24 +41,40 @@ const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(10);
 
 /// A session that is to move.
-pub(super) struct Drain {
+struct Drain {
     /// Its connection.
-    pub(super) key: Key,
+    key: Key,
     /// When it is served on here.
-    pub(super) until: Time,
+    until: Time,
     to: usize,
     /// Endings that were held back, in order.
     endings: Vec<(TaskId, verbs::Ending)>,
 }
 
+/// What moves from this core to others.
+#[derive(Default)]
+pub(super) struct Moves {
+    /// The session that is to move.
+    drain: Option<Drain>,
+    /// How busy the core is.
+    meter: Meter,
+}
+
+impl Moves {
+    /// When a session that is drained is served on here.
+    pub(super) fn until(&self) -> Option<Time> {
+        self.drain.as_ref().map(|drain| drain.until)
+    }
+}
+
 impl<I: Io> Core<I> {
     /// Moves a running session to another core, if it comes to rest soon. False: not now.
     pub(super) fn begin_move(&mut self, key: Key, to: usize) -> bool {
-        if to == self.me || self.drain.is_some() || self.stopping.is_some() || !self.may_move(key) {
+        if to == self.me || self.moves.drain.is_some() || self.stop.has_begun() || !self.may_move(key) {
             return false;
         }
         let until = self.io.now().after(DRAIN_WITHIN);
-        self.drain = Some(Drain { key, until, to, endings: Vec::new() });
+        self.moves.drain = Some(Drain { key, until, to, endings: Vec::new() });
         self.set_phase(key, Phase::Draining);
         true
     }
@@ -72,7 +88,7 @@ impl<I: Io> Core<I> {
     /// Moves a session when this core has much more to do than another.
     pub(super) fn balance(&mut self, now: Time) {
         let worked = || self.io.processor_time().saturating_sub(self.poller.spun());
-        match self.meter.tick(now, worked, &self.shared.board, self.me) {
+        match self.moves.meter.tick(now, worked, &self.shared.board, self.me) {
             Due::Nothing => {}
             Due::Count => {
                 for (_, conn) in self.connections.iter_mut() {
@@ -89,7 +105,7 @@ impl<I: Io> Core<I> {
                     .collect();
                 let load = |key: &Key| self.session_load(*key, now, &lengthy);
                 let sessions: Vec<Session> = keys.iter().map(load).collect();
-                if let Some((index, to)) = self.meter.judge(&self.shared.board, self.me, &sessions) {
+                if let Some((index, to)) = self.moves.meter.judge(&self.shared.board, self.me, &sessions) {
                     self.begin_move(keys[index], to);
                 }
             }
@@ -112,14 +128,14 @@ impl<I: Io> Core<I> {
             conn.phase == Phase::Serving && conn.facts.target.is_some() && conn.machine.is_movable()
         };
         self.connections.get(key).is_some_and(serves)
-            && !self.functions.iter().any(|function| function.is_of(key))
+            && !self.functions.are_of(key)
             && !self.tasks.iter().any(|(_, task)| task.origin == key && task.is_lengthy())
     }
 
     /// Whether an ending is not to be told before its connection is at rest. What failed may have data to come that is
     /// thrown away only when the initiator is told.
     pub(super) fn holds_back(&mut self, connection: Option<Key>, task: TaskId, ending: Ending) -> bool {
-        let Some(drain) = &mut self.drain else { return false };
+        let Some(drain) = &mut self.moves.drain else { return false };
         let holds = Some(drain.key) == connection && ending.status == Status::Good;
         if holds {
             drain.endings.push((task, to_wire(ending)));
@@ -132,7 +148,7 @@ impl<I: Io> Core<I> {
 
     /// The end of a turn of a connection that is drained.
     pub(super) fn drain_on(&mut self, key: Key) {
-        let Some(drain) = self.drain.as_mut().filter(|drain| drain.key == key) else { return };
+        let Some(drain) = self.moves.drain.as_mut().filter(|drain| drain.key == key) else { return };
         let is_busy = |conn: &super::Connection| conn.is_in_payload() || conn.lent(None).next().is_some();
         if self.connections.get(key).is_some_and(is_busy)
             || self.tasks.iter().any(|(_, task)| task.origin == key)
@@ -152,14 +168,22 @@ impl<I: Io> Core<I> {
 
     /// The connection, if it was drained, is served on here.
     pub(super) fn stay(&mut self, key: Key) {
-        let Some(drain) = self.drain.take_if(|drain| drain.key == key) else { return };
+        let Some(drain) = self.moves.drain.take_if(|drain| drain.key == key) else { return };
         self.release(key, drain.endings);
         self.set_phase(key, Phase::Serving);
     }
 
+    /// The session that is to move, if there is one, is served on here.
+    pub(super) fn stay_where_it_is(&mut self) {
+        if let Some(key) = self.moves.drain.as_ref().map(|drain| drain.key) {
+            self.stay(key);
+        }
+    }
+
     /// Gives up a drain that takes too long.
     pub(super) fn end_drain(&mut self, now: Time) {
-        let Some(key) = self.drain.as_ref().filter(|drain| drain.until <= now).map(|drain| drain.key) else {
+        let Some(key) = self.moves.drain.as_ref().filter(|drain| drain.until <= now).map(|drain| drain.key)
+        else {
             return;
         };
         self.stay(key);
@@ -177,11 +201,11 @@ impl<I: Io> Core<I> {
         else {
             return self.leave_early(key, to);
         };
-        if self.stopping.is_some() {
+        if self.stop.has_begun() {
             return self.serve_here(key);
         }
         let (serial, from) = (conn.facts.serial, conn.facts.way);
-        let was_served = self.drain.take_if(|drain| drain.key == key).is_some();
+        let was_served = self.moves.drain.take_if(|drain| drain.key == key).is_some();
         let shared = self.shared.clone();
         if !shared.registry.hand_over(&name, serial, to, || self.send_off(key, to)) {
             return self.gone(key, REINSTATED);
@@ -208,7 +232,7 @@ impl<I: Io> Core<I> {
         };
         let Way::Portal { from, .. } = *way else { return };
         let (shared, serial) = (self.shared.clone(), *serial);
-        if self.stopping.is_some() {
+        if self.stop.has_begun() {
             self.gone(key, STOPS);
         } else if !shared.logins.hand_over(serial, from.ip(), to, || self.send_off(key, to)) {
             self.gone(key, MADE_ROOM);
@@ -221,7 +245,7 @@ impl<I: Io> Core<I> {
         assert!(conn.is_vacant(), "what is in flight ends before its connection moves");
         let stream = conn.stream.expect("what a device carries does not move");
         let (socket, unread) = stream.detach(&mut self.io);
-        let closings = conn.facts.target.map_or(0, |target| self.closings[target]);
+        let closings = conn.facts.target.map_or(0, |target| self.endings.closings[target]);
         let migrant = Migrant {
             machine: conn.machine,
             socket,
@@ -246,7 +270,7 @@ impl<I: Io> Core<I> {
         // The core that sent it here has counted it already.
         conn.counted = Some(self.me);
         if phase == Phase::Login {
-            if self.stopping.is_some() {
+            if self.stop.has_begun() {
                 self.gone(key, STOPS);
             }
             return;
@@ -261,12 +285,12 @@ impl<I: Io> Core<I> {
         }
         self.catch_up(key);
         self.let_in();
-        if target.is_some_and(|target| closings < self.closings[target]) {
+        if target.is_some_and(|target| closings < self.endings.closings[target]) {
             self.gone(key, COLD_RESET);
-        } else if self.is_drained {
+        } else if self.stop.is_drained() {
             // The others have been told that no write comes from here any more.
             self.gone(key, STOPS);
-        } else if self.stopping.is_some() {
+        } else if self.stop.has_begun() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
         }
     }
@@ -275,7 +299,7 @@ impl<I: Io> Core<I> {
     pub(super) fn serve_here(&mut self, key: Key) {
         self.set_phase(key, Phase::Serving);
         self.equip(key);
-        if self.stopping.is_some() {
+        if self.stop.has_begun() {
             self.down(Some(key), Down::Goodbye { within_seconds: GOODBYE_SECONDS });
         }
     }

@@ -370,7 +370,7 @@ impl<I: Io> Core<I> {
         let old = self.connections.iter().find(|(_, conn)| conn.facts.serial == serial).map(|(key, _)| key);
         match old {
             Some(key) => {
-                self.reinstatements.push((serial, core, parked));
+                self.endings.reinstatements.push((serial, core, parked));
                 // SRP announces to an initiator that its channel ends (SRP r16a section 6.6); a reinstated session of
                 // iSCSI just ends.
                 let is_told = |conn: &Connection| conn.machine.is_srp() && conn.phase != Phase::Parting;
@@ -388,7 +388,7 @@ impl<I: Io> Core<I> {
 
     /// A connection that waited for sessions to end has ended itself.
     pub(super) fn forsaken(&mut self, core: usize, parked: Key) {
-        self.reinstatements.retain(|(_, waits_on, waits)| (*waits_on, *waits) != (core, parked));
+        self.endings.reinstatements.retain(|(_, waits_on, waits)| (*waits_on, *waits) != (core, parked));
     }
 
     /// A session that this one takes the place of is over.
@@ -399,7 +399,7 @@ impl<I: Io> Core<I> {
         if conn.predecessors > 0 || conn.phase != Phase::Parked {
             return;
         }
-        let moves = conn.machine.is_movable() && self.stopping.is_none();
+        let moves = conn.machine.is_movable() && !self.stop.has_begun();
         let portal = conn.facts.portal().filter(|_| moves);
         let core = portal.map_or(self.me, |portal| self.place(portal));
         self.admit(parked, core);

@@ -115,7 +115,7 @@ impl<I: Io> Core<I> {
         if spoken != Spoken::Iscsi && conn.machine.is_movable() {
             conn.machine.place();
             let core = conn.facts.portal().map_or(self.me, |portal| self.place(portal));
-            if core != self.me && self.stopping.is_none() {
+            if core != self.me && !self.stop.has_begun() {
                 return self.set_phase(key, Phase::Leaving(core));
             }
         }
@@ -199,8 +199,8 @@ impl<I: Io> Core<I> {
         if conn.machine.limit_window(conn.share.window(whole_bytes))
             && !std::mem::replace(&mut conn.is_narrow, true)
         {
-            self.narrow.push(key);
-            self.room_seen = self.room_seen.min(whole_bytes);
+            self.buffers.narrow.push(key);
+            self.buffers.room_seen = self.buffers.room_seen.min(whole_bytes);
         }
         let Flushed { event, sent } = conn.machine.flush(conn.stream.as_mut(), &mut self.io);
         if let Some(result) = sent {

@@ -4,7 +4,7 @@ use super::aoe::Ledger;
 use super::buffer::Held;
 use super::changes::Leaving;
 use super::gate::Gate;
-use super::home::HomeUnit;
+use super::home::{HomeUnit, Publication};
 use super::{Core, FINAL_FLUSH};
 use crate::changes::slot;
 use crate::slots::Key;
@@ -104,6 +104,8 @@ pub(super) struct Units<I: Io> {
     pub(super) used: Vec<u32>,
     /// Those that leave.
     pub(super) leaving: Vec<u32>,
+    /// What was published, and tasks keep from having been applied.
+    pub(super) publications: Vec<Publication>,
     /// The one of them whose store is being flushed.
     pub(super) flushing: Option<u32>,
     /// What tasks of LUNs that do not exist hold of the core's buffers.
@@ -114,8 +116,14 @@ impl<I: Io> Units<I> {
     /// These, each with the number that it says.
     pub(super) fn new(units: Vec<Unit<I>>) -> Units<I> {
         let used = Vec::with_capacity(units.len());
-        let (leaving, flushing) = (Vec::new(), None);
-        let mut all = Units { slots: Vec::new(), used, leaving, flushing, nowhere: Held::default() };
+        let mut all = Units {
+            slots: Vec::new(),
+            used,
+            leaving: Vec::new(),
+            flushing: None,
+            publications: Vec::new(),
+            nowhere: Held::default(),
+        };
         units.into_iter().for_each(|unit| all.insert(unit));
         all
     }

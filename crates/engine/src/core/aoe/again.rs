@@ -7,10 +7,10 @@
 //! have their sockets in the same order.
 //!
 //! Tasks of a session that has ended may still be in a store, which may write from the frame that they came in. So the
-//! slots, and the sessions' names, are kept until they are over ([`Core::retired`]): until then a session of the same name
+//! slots, and the sessions' names, are kept until they are over ([`super::Ethernet`]): until then a session of the same name
 //! does not begin.
 
-use super::{Interface, SESSIONS_MAX};
+use super::{Ethernet, Interface, SESSIONS_MAX};
 use crate::core::{Core, kind};
 use crate::housekeeper::Job;
 use crate::message::{InterfaceMessage, Message, Way};
@@ -80,18 +80,46 @@ impl<L: Line> Interface<L> {
     }
 }
 
+impl<L: Line> Ethernet<L> {
+    /// When [`Core::look_after_interfaces`] is to be called next, if at all; the core's next tick is then.
+    pub(in crate::core) fn next_look(&self, next_tick: Time) -> Option<Time> {
+        let is_away = |keeper: &Keeper| matches!(keeper.state, State::Closed);
+        if !self.roomless.is_empty() || self.keepers.iter().any(is_away) {
+            return Some(next_tick);
+        }
+        self.keepers.iter().map(|keeper| keeper.look_at).min()
+    }
+
+    /// Whether a session of an earlier opening has the name that a frame is for.
+    pub(super) fn lingers(&self, interface: usize, sight: &Sight) -> bool {
+        let name = (sight.from, sight.to);
+        let index = self.interfaces[interface].index;
+        self.retired.iter().any(|retired| retired.index == index && retired.sessions.contains_key(&name))
+    }
+
+    /// A session begins: it knows what an earlier one answered.
+    pub(super) fn recall(&mut self, interface: usize, from: Mac, to: Address, target: &mut Target) {
+        let name = (self.interfaces[interface].index, from, to);
+        let is_it = |answered: &Answered| (answered.index, answered.from, answered.to) == name;
+        let found = self.answered.iter().position(is_it);
+        if let Some(answered) = found.and_then(|position| self.answered.remove(position)) {
+            target.recall(answered.written);
+        }
+    }
+}
+
 impl<I: Io> Core<I> {
     /// Looks at interfaces, and for those that are not there.
     pub(in crate::core) fn look_after_interfaces(&mut self, now: Time) {
-        if self.stopping.is_some() {
+        if self.stop.has_begun() {
             return;
         }
-        self.answered.retain(|answered| answered.until > now);
-        for (index, socket) in std::mem::take(&mut self.roomless) {
+        self.ethernet.answered.retain(|answered| answered.until > now);
+        for (index, socket) in std::mem::take(&mut self.ethernet.roomless) {
             self.serve_interface(index, socket);
         }
-        for position in 0..self.keepers.len() {
-            let keeper = &mut self.keepers[position];
+        for position in 0..self.ethernet.keepers.len() {
+            let keeper = &mut self.ethernet.keepers[position];
             // One that is not there is looked for with each tick.
             if now >= keeper.look_at || matches!(keeper.state, State::Closed) {
                 keeper.look_at = now.after(LOOK_EVERY);
@@ -100,17 +128,8 @@ impl<I: Io> Core<I> {
         }
     }
 
-    /// When [`Core::look_after_interfaces`] is to be called next, if at all.
-    pub(in crate::core) fn next_look(&self) -> Option<Time> {
-        let is_away = |keeper: &Keeper| matches!(keeper.state, State::Closed);
-        if !self.roomless.is_empty() || self.keepers.iter().any(is_away) {
-            return Some(self.next_tick);
-        }
-        self.keepers.iter().map(|keeper| keeper.look_at).min()
-    }
-
     pub(in crate::core) fn interface_message(&mut self, index: usize, message: InterfaceMessage<I::Line>) {
-        let keeper = self.keepers.iter().position(|keeper| keeper.index == index);
+        let keeper = self.ethernet.keepers.iter().position(|keeper| keeper.index == index);
         match (message, keeper) {
             (InterfaceMessage::Look, Some(position)) => self.look(position),
             (InterfaceMessage::Close, _) => self.close_interface(index),
@@ -124,7 +143,7 @@ impl<I: Io> Core<I> {
     /// A socket of an interface reports an error: whether that is because it is of no use any more, of which the first core
     /// is told.
     pub(super) fn is_outdated(&mut self, interface: usize) -> bool {
-        let interface = &self.interfaces[interface];
+        let interface = &self.ethernet.interfaces[interface];
         let is_outdated = interface.packets.outdated().is_some();
         if is_outdated && let Some(first) = self.shared.config.aoe[interface.index].cores.first() {
             self.tell_interface(interface.index, *first, InterfaceMessage::Look);
@@ -133,11 +152,11 @@ impl<I: Io> Core<I> {
     }
 
     fn look(&mut self, position: usize) {
-        let index = self.keepers[position].index;
-        match self.keepers[position].state {
+        let index = self.ethernet.keepers[position].index;
+        match self.ethernet.keepers[position].state {
             State::Served => {
-                let own = self.interfaces.iter().find(|interface| interface.index == index);
-                let roomless = || self.roomless.iter().find(|(of, _)| *of == index);
+                let own = self.ethernet.interfaces.iter().find(|interface| interface.index == index);
+                let roomless = || self.ethernet.roomless.iter().find(|(of, _)| *of == index);
                 let outdated = match own {
                     Some(own) => own.packets.outdated(),
                     None => roomless().and_then(|(_, socket)| socket.outdated()),
@@ -146,31 +165,24 @@ impl<I: Io> Core<I> {
                     self.let_go(position, reason);
                 }
             }
-            State::Closed if self.stopping.is_none() => {
+            State::Closed if !self.stop.has_begun() => {
                 let interface = self.shared.config.aoe[index].clone();
                 let job = Job::OpenInterface { interface, index, core: self.me };
                 // It is gone only when the process ends.
                 let _ = self.shared.housekeeper.send(job);
-                self.keepers[position].state = State::Opening;
+                self.ethernet.keepers[position].state = State::Opening;
             }
             State::Closing(_) | State::Closed | State::Opening => {}
         }
     }
 
-    /// Whether a session of an earlier opening has the name that a frame is for.
-    pub(super) fn lingers(&self, interface: usize, sight: &Sight) -> bool {
-        let name = (sight.from, sight.to);
-        let index = self.interfaces[interface].index;
-        self.retired.iter().any(|retired| retired.index == index && retired.sessions.contains_key(&name))
-    }
-
     /// Has all cores of an interface release it.
     fn let_go(&mut self, position: usize, reason: String) {
         tracing::warn!("AoE on {reason}; sessions there end, and it is served again as soon as that can be");
-        let index = self.keepers[position].index;
+        let index = self.ethernet.keepers[position].index;
         let cores = self.shared.config.aoe[index].cores.clone();
-        self.keepers[position].state = State::Closing(cores.len());
-        self.keepers[position].reason = Some(reason);
+        self.ethernet.keepers[position].state = State::Closing(cores.len());
+        self.ethernet.keepers[position].reason = Some(reason);
         for core in cores {
             self.tell_interface(index, core, InterfaceMessage::Close);
         }
@@ -178,9 +190,10 @@ impl<I: Io> Core<I> {
 
     /// Takes and sends nothing more there.
     fn close_interface(&mut self, index: usize) {
-        self.roomless.retain(|(of, _)| *of != index);
-        if let Some(position) = self.interfaces.iter().position(|interface| interface.index == index) {
-            let interface = self.interfaces.remove(position);
+        self.ethernet.roomless.retain(|(of, _)| *of != index);
+        if let Some(position) = self.ethernet.interfaces.iter().position(|interface| interface.index == index)
+        {
+            let interface = self.ethernet.interfaces.remove(position);
             for (kind, is_watched) in
                 [(kind::FRAMES, interface.is_watched), (kind::ROOM, interface.awaits_room)]
             {
@@ -189,14 +202,14 @@ impl<I: Io> Core<I> {
                 }
             }
             let sessions: Vec<Key> = interface.sessions.values().copied().collect();
-            self.retired.push(interface);
+            self.ethernet.retired.push(interface);
             for key in sessions {
                 self.gone(key, "its network interface was removed, or is another now");
                 // What it has received in this turn becomes no task any more.
                 self.down(Some(key), Down::Close);
             }
         }
-        self.letting_go.push(index);
+        self.ethernet.letting_go.push(index);
         self.settle_retired();
     }
 
@@ -207,48 +220,38 @@ impl<I: Io> Core<I> {
             return;
         };
         let (written, until) = (target.take_written(), self.io.now().after(COPIES_WITHIN));
-        let Some(interface) = self.opening(opening) else { return };
+        let Some(interface) = self.ethernet.opening(opening) else { return };
         let index = interface.index;
         let mut sessions = interface.sessions.iter();
         let Some((&(from, to), _)) = sessions.find(|(_, session)| **session == key) else { return };
-        if self.answered.len() >= SESSIONS_MAX {
-            self.answered.pop_front();
+        if self.ethernet.answered.len() >= SESSIONS_MAX {
+            self.ethernet.answered.pop_front();
         }
-        self.answered.push_back(Answered { index, from, to, written, until });
-    }
-
-    /// A session begins: it knows what an earlier one answered.
-    pub(super) fn recall(&mut self, interface: usize, from: Mac, to: Address, target: &mut Target) {
-        let name = (self.interfaces[interface].index, from, to);
-        let is_it = |answered: &Answered| (answered.index, answered.from, answered.to) == name;
-        let found = self.answered.iter().position(is_it);
-        if let Some(answered) = found.and_then(|position| self.answered.remove(position)) {
-            target.recall(answered.written);
-        }
+        self.ethernet.answered.push_back(Answered { index, from, to, written, until });
     }
 
     /// Gives back what nobody needs any more, and says so as far as somebody waits for it.
     pub(super) fn settle_retired(&mut self) {
         let is_watched = |retired: &Interface<I::Line>| retired.is_watched || retired.awaits_room;
         let is_over = |retired: &mut Interface<I::Line>| retired.sessions.is_empty() && !is_watched(retired);
-        let over: Vec<Interface<I::Line>> = self.retired.extract_if(.., is_over).collect();
+        let over: Vec<Interface<I::Line>> = self.ethernet.retired.extract_if(.., is_over).collect();
         for retired in over {
             // Closing it would hold up the core.
             let _ = self.shared.housekeeper.send(Job::Close(retired.packets.close(self.io.arena())));
         }
-        for index in std::mem::take(&mut self.letting_go) {
+        for index in std::mem::take(&mut self.ethernet.letting_go) {
             let is_it = |retired: &&Interface<I::Line>| retired.index == index;
             match self.shared.config.aoe[index].cores.first() {
-                Some(first) if self.retired.iter().filter(is_it).count() <= RETIRED_MAX => {
+                Some(first) if self.ethernet.retired.iter().filter(is_it).count() <= RETIRED_MAX => {
                     self.tell_interface(index, *first, InterfaceMessage::Closed);
                 }
-                Some(_) | None => self.letting_go.push(index),
+                Some(_) | None => self.ethernet.letting_go.push(index),
             }
         }
     }
 
     fn interface_closed(&mut self, position: usize) {
-        let keeper = &mut self.keepers[position];
+        let keeper = &mut self.ethernet.keepers[position];
         if let State::Closing(cores) = &mut keeper.state {
             *cores -= 1;
             if *cores == 0 {
@@ -259,7 +262,7 @@ impl<I: Io> Core<I> {
     }
 
     fn interface_opened(&mut self, position: usize, opened: io::Result<Vec<I::Line>>) {
-        let keeper = &mut self.keepers[position];
+        let keeper = &mut self.ethernet.keepers[position];
         let index = keeper.index;
         match opened {
             Ok(sockets) => {
@@ -286,13 +289,13 @@ impl<I: Io> Core<I> {
 
     /// Serves an interface from now on.
     fn serve_interface(&mut self, index: usize, socket: I::Line) {
-        if self.stopping.is_some() {
+        if self.stop.has_begun() {
             return;
         }
         match Packets::new(socket, self.io.arena()) {
             Ok(packets) => {
-                self.add_interface(index, packets);
-                self.announce_on(self.interfaces.len() - 1);
+                self.ethernet.add(index, packets);
+                self.announce_on(self.ethernet.interfaces.len() - 1);
                 self.flush_interfaces();
             }
             // Its frames wait in the kernel's ring: no other core may have them.
@@ -303,7 +306,7 @@ impl<I: Io> Core<I> {
                     "AoE on {}: too little memory is left for its frames; they are taken later",
                     self.shared.config.aoe[index].name
                 );
-                self.roomless.push((index, socket));
+                self.ethernet.roomless.push((index, socket));
             }
         }
     }

@@ -16,7 +16,7 @@ const COUNTS_EVERY: Duration = Duration::from_secs(10);
 impl<I: Io> Core<I> {
     /// Tells, if it is time, of frames that became no command.
     pub(in crate::core) fn tell_counts(&mut self, now: Time) {
-        for interface in &mut self.interfaces {
+        for interface in &mut self.ethernet.interfaces {
             if now.since(interface.told_at) < COUNTS_EVERY {
                 continue;
             }
@@ -41,8 +41,13 @@ impl<I: Io> Core<I> {
     /// A request was dropped because commands of an earlier session of its initiator with the unit, or of this one, are
     /// not over: that one counts it.
     pub(super) fn count_dropped(&mut self, index: usize, sight: &Sight) {
-        let of = self.interfaces[index].index;
-        let openings = self.interfaces.iter().chain(&self.retired).filter(|opening| opening.index == of);
+        let of = self.ethernet.interfaces[index].index;
+        let openings = self
+            .ethernet
+            .interfaces
+            .iter()
+            .chain(&self.ethernet.retired)
+            .filter(|opening| opening.index == of);
         let key = openings.filter_map(|opening| opening.sessions.get(&(sight.from, sight.to))).next();
         let conn = key.and_then(|key| self.connections.get_mut(*key));
         if let Some(target) = conn.and_then(|conn| conn.machine.aoe_mut()) {

@@ -48,7 +48,7 @@ impl<I: Io> Core<I> {
             (Held::Busy, Some(target)) if change.is_list() => target.count_late(),
             (Held::Busy, _) => {
                 self.set_state(key, State::Overlapping);
-                self.overlapping.push(key);
+                self.ethernet.overlapping.push(key);
                 return false;
             }
             (Held::Late, Some(target)) => target.count_late(),
@@ -62,7 +62,7 @@ impl<I: Io> Core<I> {
     /// A change has ended that somebody waits for.
     pub(in crate::core) fn change_ended(&mut self) {
         let waits = |task: &Task| task.state == State::Overlapping;
-        for key in std::mem::take(&mut self.overlapping) {
+        for key in std::mem::take(&mut self.ethernet.overlapping) {
             if self.tasks.get(key).is_some_and(waits) {
                 self.begin_admitted(key);
             }
