@@ -182,7 +182,7 @@ impl Layer<Target> for Above {
             return machine.down(now, Down::Goodbye { within_seconds: 1 });
         }
         if what == 0xfe {
-            machine.tell_event(3, Sense::from_bytes(&[0x72; 8]));
+            machine.notify_event(3, Sense::from_bytes(&[0x72; 8]));
         }
         let Some((command, moved)) = self.commands.pop() else { return };
         let task: TaskId = command.task;

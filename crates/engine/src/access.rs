@@ -273,13 +273,13 @@ mod tests {
         assert_eq!(group("iqn.2026-11.io.lunette:disk", v6).ok(), Some(2));
         assert_eq!(group("iqn.2026-11.a:six", v6).ok(), Some(2));
         assert!(matches!(group("iqn.2026-11.a:six", v4), Err(Refusal::NotFound)));
-        let told = |portal: SocketAddr| -> Vec<(String, Vec<(SocketAddr, u16)>)> {
+        let listed = |portal: SocketAddr| -> Vec<(String, Vec<(SocketAddr, u16)>)> {
             let records = directory.send_targets("iqn.a:i", portal, portal, SendTargets::All);
             records.into_iter().map(|record| (record.name, record.portals)).collect()
         };
         let disk = "iqn.2026-11.io.lunette:disk".to_owned();
-        assert_eq!(told(v4), [(disk.clone(), vec![(v4, 1)])]);
-        assert_eq!(told(v6), [(disk, vec![(v6, 2)]), ("iqn.2026-11.a:six".into(), vec![(v6, 2)])]);
+        assert_eq!(listed(v4), [(disk.clone(), vec![(v4, 1)])]);
+        assert_eq!(listed(v6), [(disk, vec![(v6, 2)]), ("iqn.2026-11.a:six".into(), vec![(v6, 2)])]);
     }
 
     #[test]
@@ -341,8 +341,8 @@ mod tests {
         }
         assert_eq!(why(admit(0xd, here, false)).0, RejectReason::INSUFFICIENT_RESOURCES);
         assert_eq!(admit(0xb, here, false), Ok(true), "it takes the place of all");
-        let told = directory.send_targets("iqn.a:i", addresses[0], addresses[1], SendTargets::All);
-        let portals: Vec<_> = told.into_iter().map(|record| record.portals).collect();
+        let listed = directory.send_targets("iqn.a:i", addresses[0], addresses[1], SendTargets::All);
+        let portals: Vec<_> = listed.into_iter().map(|record| record.portals).collect();
         assert_eq!(portals, [[(addresses[1], 1)]], "SRP's portal is not listed");
     }
 }

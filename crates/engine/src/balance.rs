@@ -24,7 +24,7 @@ const LOAD_BITS: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Board {
     /// For each core the last window that it reported, and its load then.
-    told: Vec<AtomicU64>,
+    loads: Vec<AtomicU64>,
     /// The window of the last move.
     moved_in: AtomicU64,
 }
@@ -32,20 +32,20 @@ pub(crate) struct Board {
 impl Board {
     /// A board for so many cores, of which none has told yet.
     pub(crate) fn new(cores: usize) -> Board {
-        Board { told: (0..cores).map(|_| AtomicU64::new(0)).collect(), moved_in: AtomicU64::new(0) }
+        Board { loads: (0..cores).map(|_| AtomicU64::new(0)).collect(), moved_in: AtomicU64::new(0) }
     }
 
-    fn tell(&self, core: usize, window: u64, load: Load) {
-        self.told[core].store(window << LOAD_BITS | load, Ordering::Relaxed);
+    fn publish(&self, core: usize, window: u64, load: Load) {
+        self.loads[core].store(window << LOAD_BITS | load, Ordering::Relaxed);
     }
 
     /// The load of all cores in a window, or in the one before for a core that is late. One that has not told for
     /// longer sleeps.
     fn loads(&self, window: u64) -> impl Iterator<Item = Load> {
-        self.told.iter().map(move |told| {
-            let told = told.load(Ordering::Relaxed);
-            let is_recent = told >> LOAD_BITS >= window.saturating_sub(1);
-            if is_recent { told & ((1 << LOAD_BITS) - 1) } else { 0 }
+        self.loads.iter().map(move |entry| {
+            let entry = entry.load(Ordering::Relaxed);
+            let is_recent = entry >> LOAD_BITS >= window.saturating_sub(1);
+            if is_recent { entry & ((1 << LOAD_BITS) - 1) } else { 0 }
         })
     }
 
@@ -112,13 +112,18 @@ impl Meter {
         }
         let (time, worked) = (now.since(self.since).as_nanos().max(1), worked());
         let load = worked.saturating_sub(self.worked).as_nanos() * 1000 / time;
-        board.tell(me, window - 1, load.min(1000) as Load);
+        board.publish(me, window - 1, load.min(1000) as Load);
         *self = Meter { window, since: now, worked, is_pending: true, ..*self };
         Due::Count
     }
 
     /// The session, by its place among `sessions`, that is to move now, and the core that it is to move to.
-    pub(crate) fn judge(&mut self, board: &Board, me: usize, sessions: &[Session]) -> Option<(usize, usize)> {
+    pub(crate) fn choose_move(
+        &mut self,
+        board: &Board,
+        me: usize,
+        sessions: &[Session],
+    ) -> Option<(usize, usize)> {
         let window = self.window - 1;
         let choice = choose(me, &board.loads(window).collect::<Vec<Load>>(), sessions);
         self.streak = if choice.is_some() { self.streak + 1 } else { 0 };
@@ -225,7 +230,7 @@ mod tests {
             let now = Time(0).after(WINDOW / 4 * quarter);
             idle.tick(now, || Duration::ZERO, &board, 1);
             if busy.tick(now, || (WINDOW / 4 * quarter).mul_f64(0.9), &board, 0) == Due::Judge
-                && let Some(choice) = busy.judge(&board, 0, &two)
+                && let Some(choice) = busy.choose_move(&board, 0, &two)
             {
                 moves.push((quarter / 4, choice));
             }
@@ -234,10 +239,10 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_has_not_told_for_long_sleeps() {
+    fn a_core_that_has_not_published_for_long_sleeps() {
         let board = Board::new(2);
-        board.tell(0, 7, 900);
-        board.tell(1, 6, 300);
+        board.publish(0, 7, 900);
+        board.publish(1, 6, 300);
         assert_eq!(board.loads(7).collect::<Vec<_>>(), [900, 300]);
         assert_eq!(board.loads(8).collect::<Vec<_>>(), [900, 0]);
     }

@@ -10,10 +10,10 @@ mod device;
 mod function;
 pub(crate) mod gate;
 mod home;
-mod kept;
-mod lent;
+mod immediate_read;
+mod immediate_write;
 mod migrate;
-mod put;
+mod quiesce;
 mod session;
 mod stall;
 mod stop;
@@ -174,7 +174,7 @@ impl<I: Io> Core<I> {
         units: Vec<NewUnit<I>>,
     ) -> Self {
         let (targets, portals) = (shared.config.targets.len(), shared.config.portals.len());
-        let keepers = aoe::keepers(&shared.config, me);
+        let interface_watches = aoe::interface_watches(&shared.config, me);
         let poller = Poller::new(match shared.config.poll {
             config::Poll::Adaptive => Poll::Adaptive,
             config::Poll::Always => Poll::Always,
@@ -204,7 +204,7 @@ impl<I: Io> Core<I> {
             stop: Stop::default(),
             listeners: Listeners::new(portals),
             devices: DeviceDesk::default(),
-            ethernet: Ethernet::new(keepers),
+            ethernet: Ethernet::new(interface_watches),
             done: Vec::with_capacity(64),
             pushed: Vec::with_capacity(256),
             has_sent: false,
@@ -471,7 +471,7 @@ impl<I: Io> Core<I> {
         self.end_stalled(now);
         self.end_idle_sessions(now);
         self.look_after_interfaces(now);
-        self.tell_counts(now);
+        self.report_counts(now);
         let due: Vec<Key> = self
             .connections
             .iter()

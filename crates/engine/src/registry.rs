@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Registry {
     sessions: Mutex<Sessions>,
     /// Losses that were reported to sessions that are over, oldest first.
-    told: Mutex<VecDeque<(SessionName, Told)>>,
+    reported: Mutex<VecDeque<(SessionName, ReportedLosses)>>,
     serials: AtomicU64,
 }
 
@@ -48,14 +48,14 @@ impl SessionName {
 }
 
 /// Units that can lose what they acknowledged, with their losses ([`store::lane::Lane::losses`]) whose report was received.
-pub(crate) type Told = Vec<(u32, u64)>;
+pub(crate) type ReportedLosses = Vec<(u32, u64)>;
 
 /// Channels of one session.
 pub(crate) const CHANNELS_MAX: usize = 32;
 /// Sessions of the same ports whose place was taken, and that are not over.
 const REPLACED_MAX: usize = 2 * CHANNELS_MAX;
-/// Sessions that are over, and of which is remembered what they were told.
-const TOLD_MAX: usize = 4096;
+/// Sessions that are over, and of which is remembered what they were reported.
+const REPORTED_MAX: usize = 4096;
 
 /// The connection of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,24 +189,27 @@ impl Registry {
         sessions.replaced.retain(|(_, place)| place.serial != serial);
     }
 
-    /// Remembers what a session that is over had been told: it may come back to flush what it wrote.
-    pub(crate) fn remember(&self, name: &SessionName, told: Told) {
-        if told.is_empty() {
+    /// Remembers what a session that is over had been reported: it may come back to flush what it wrote.
+    pub(crate) fn remember(&self, name: &SessionName, reported: ReportedLosses) {
+        if reported.is_empty() {
             return;
         }
-        let mut all = self.told.lock().expect("no holder of this lock panics");
+        let mut all = self.reported.lock().expect("no holder of this lock panics");
         let name = name.ports();
         all.retain(|(other, _)| *other != name);
-        if all.len() == TOLD_MAX {
+        if all.len() == REPORTED_MAX {
             all.pop_front();
         }
-        all.push_back((name, told));
+        all.push_back((name, reported));
     }
 
-    /// What an earlier session with this name had been told.
-    pub(crate) fn recall(&self, name: &SessionName) -> Told {
-        let all = self.told.lock().expect("no holder of this lock panics");
-        all.iter().find(|(other, _)| *other == name.ports()).map(|(_, told)| told.clone()).unwrap_or_default()
+    /// What an earlier session with this name had been reported.
+    pub(crate) fn recall(&self, name: &SessionName) -> ReportedLosses {
+        let all = self.reported.lock().expect("no holder of this lock panics");
+        all.iter()
+            .find(|(other, _)| *other == name.ports())
+            .map(|(_, reported)| reported.clone())
+            .unwrap_or_default()
     }
 
     /// All sessions.
@@ -334,18 +337,18 @@ mod tests {
     }
 
     #[test]
-    fn what_sessions_were_told_is_remembered_in_bounded_memory() {
+    fn what_was_reported_to_sessions_is_remembered_in_bounded_memory() {
         let registry = Registry::default();
         let named = |n: usize| SessionName { target: n, ..name() };
         registry.remember(&named(0), vec![(7, 1)]);
         registry.remember(&named(0), vec![(7, 2)]);
-        registry.remember(&named(1), Told::new());
+        registry.remember(&named(1), ReportedLosses::new());
         assert_eq!(registry.recall(&named(0)), [(7, 2)]);
         assert_eq!(registry.recall(&named(1)), []);
-        for n in 1..=TOLD_MAX {
+        for n in 1..=REPORTED_MAX {
             registry.remember(&named(n), vec![(0, n as u64)]);
         }
         assert_eq!(registry.recall(&named(0)), []);
-        assert_eq!(registry.recall(&named(TOLD_MAX)), [(0, TOLD_MAX as u64)]);
+        assert_eq!(registry.recall(&named(REPORTED_MAX)), [(0, REPORTED_MAX as u64)]);
     }
 }

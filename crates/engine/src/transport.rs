@@ -431,10 +431,10 @@ impl Transport {
 
     /// Tells the initiator at once what a unit attention tells with the next command, where the transport has a message
     /// for it that initiators take.
-    pub(crate) fn tell_event(&mut self, lun: u64, sense: Sense) {
+    pub(crate) fn notify_event(&mut self, lun: u64, sense: Sense) {
         if let Some(target) = self.srp_mut() {
             // While another is on its way the unit attention does.
-            target.tell_event(lun, sense);
+            target.notify_event(lun, sense);
         }
     }
 

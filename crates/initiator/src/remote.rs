@@ -3,26 +3,26 @@
 //! A target that is lost is waited for, and what was in flight is sent again where that does no harm; after
 //! [`RemoteOptions::initiator`]'s `give_up_after` operations fail with [`StoreError::Unavailable`].
 
+mod abandoned_writes;
+mod backoff;
 mod continuity;
 mod examination;
 mod geometry;
 mod identity;
 mod lane;
-mod loose;
 mod request;
-mod trail;
-mod vigil;
+mod write_history;
 
 pub use geometry::Geometry;
 pub use identity::Identity;
 
 use crate::session::{OutageLog, Session};
 use crate::{Client, Destination, Options, resolve};
+use abandoned_writes::AbandonedWrites;
 use config::{Url, format_size};
 use continuity::Continuity;
 use geometry::Modes;
 use lane::RemoteLane;
-use loose::Loose;
 use reactor::io::{Io, Tag};
 use reactor::memory::Region;
 #[cfg(doc)]
@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::OpenError;
 use store::lane::{Backend, Lane, Store};
-use trail::Trails;
+use write_history::WriteHistories;
 
 /// How often one of the lanes asks for the capacity.
 const PROBE: Duration = Duration::from_secs(10);
@@ -64,15 +64,15 @@ pub struct RemoteStore {
     volatile_cache: AtomicBool,
     write_protected: AtomicBool,
     /// As [`Store::refresh`] last told.
-    told: Mutex<Traits>,
+    reported: Mutex<Traits>,
     /// When the capacity is to be asked for next, in nanoseconds.
     probe_at: AtomicU64,
     /// Why the unit that was found at the last login is not the one that was opened.
     is_another: AtomicBool,
     another: Mutex<String>,
     continuity: Continuity,
-    loose: Loose,
-    trails: Trails,
+    abandoned: AbandonedWrites,
+    histories: WriteHistories,
     outages: OutageLog,
     /// Lanes so far.
     lanes: AtomicU64,
@@ -128,8 +128,8 @@ impl RemoteStore {
             write_same: AtomicBool::new(true),
             discards: AtomicBool::new(traits.discards),
             continuity: Continuity::new(geometry.incarnation, options.losses.clone()),
-            loose: Loose::default(),
-            trails: Trails::default(),
+            abandoned: AbandonedWrites::default(),
+            histories: WriteHistories::default(),
             outages: OutageLog::default(),
             lanes: AtomicU64::new(0),
             geometry,
@@ -137,7 +137,7 @@ impl RemoteStore {
             size: AtomicU64::new(traits.size_bytes),
             volatile_cache: AtomicBool::new(traits.volatile_cache),
             write_protected: AtomicBool::new(traits.read_only),
-            told: Mutex::new(Traits { read_only, ..traits }),
+            reported: Mutex::new(Traits { read_only, ..traits }),
             probe_at: AtomicU64::new(0),
             is_another: AtomicBool::new(false),
             another: Mutex::new(String::new()),
@@ -209,8 +209,8 @@ impl Store for RemoteStore {
             return Err(self.another.lock().unwrap_or_else(PoisonError::into_inner).clone());
         }
         let traits = self.traits();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok((std::mem::replace(&mut *told, traits) != traits).then_some(traits))
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((std::mem::replace(&mut *reported, traits) != traits).then_some(traits))
     }
 
     fn resets(&self) -> u64 {

@@ -292,8 +292,8 @@ impl Session {
     }
 
     /// The commands with data-out, by their cookies, that the target may execute although they are to be sent again.
-    pub fn loose(&self) -> impl Iterator<Item = u32> {
-        self.queue.loose()
+    pub fn unsettled(&self) -> impl Iterator<Item = u32> {
+        self.queue.unsettled()
     }
 
     /// Whether a login never ends what was sent before: over AoE, where answers do ([`Session::may_change`]).

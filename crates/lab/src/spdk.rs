@@ -250,7 +250,7 @@ mod tests {
         assert!(huge_pages("MemTotal: 9 kB\n", MOUNTS, needed).unwrap_err().contains("this kernel has none"));
         let place = Place::new(&Tools::here(), None).unwrap();
         let absent = Spdk::prepare(&place, Path::new("/nothing/there"), &[1 << 30]).unwrap_err();
-        assert!(absent.contains("/nothing/there is no program; build SPDK"), "{absent}");
+        assert!(absent.contains("/nothing/there is not a program; build SPDK"), "{absent}");
     }
 
     /// Starts a script in its place, which finds what iscsi_tgt finds.

@@ -291,7 +291,7 @@ impl QueuePair {
     }
 
     /// Writes the bytes at `from` to `offset` of what the peer has advertised as `stag`. With the id of
-    /// [`crate::message::WorkId::UNTOLD`], no event comes of it.
+    /// [`crate::message::WorkId::UNSIGNALED`], no event comes of it.
     pub fn write(&mut self, id: u64, from: Places, stag: u32, offset: u64) -> Result<(), Refused> {
         self.post(id, &[], from, Operation::Write { stag, offset })
     }
@@ -457,7 +457,7 @@ impl StreamMachine for QueuePair {
         match self.phase {
             Phase::Starting { .. } => self.start_up(now, bytes),
             Phase::Full => {
-                if let Err(violation) = self.judge(bytes) {
+                if let Err(violation) = self.validate(bytes) {
                     self.violate(now, violation);
                 }
             }

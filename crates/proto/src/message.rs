@@ -36,7 +36,7 @@ pub struct WorkId(pub u64);
 
 impl WorkId {
     /// An RDMA Write that nobody waits for: a message is posted behind it, and finished later. It needs no completion.
-    pub const UNTOLD: WorkId = WorkId(u64::MAX);
+    pub const UNSIGNALED: WorkId = WorkId(u64::MAX);
 }
 
 /// A message that arrived.

@@ -24,7 +24,7 @@ struct Newcomer {
 
 /// A portal where a connection could not be accepted.
 #[derive(Debug)]
-struct Deaf {
+struct PausedPortal {
     portal: usize,
     /// When it tries again, unless there is a descriptor before.
     until: Time,
@@ -38,24 +38,25 @@ pub(super) struct Listeners {
     /// Connections that wait for a descriptor.
     newcomers: Vec<Newcomer>,
     /// Portals where a connection could not be accepted, to be tried again in a while.
-    deaf: Vec<Deaf>,
+    paused_portals: Vec<PausedPortal>,
 }
 
 impl Listeners {
     pub(super) fn new(portals: usize) -> Listeners {
-        Listeners { listens: vec![false; portals], newcomers: Vec::new(), deaf: Vec::new() }
+        Listeners { listens: vec![false; portals], newcomers: Vec::new(), paused_portals: Vec::new() }
     }
 
     /// Whether something is to be tried again.
     pub(super) fn want_ticks(&self) -> bool {
-        !self.deaf.is_empty() || !self.newcomers.is_empty()
+        !self.paused_portals.is_empty() || !self.newcomers.is_empty()
     }
 
     /// Portals where something is to be tried again, or where a connection should have made room by now.
     fn due(&mut self, now: Time) -> Vec<usize> {
-        let again: Vec<Deaf> = self.deaf.extract_if(.., |deaf| deaf.until <= now).collect();
+        let again: Vec<PausedPortal> =
+            self.paused_portals.extract_if(.., |paused| paused.until <= now).collect();
         let late = self.newcomers.iter().filter(|newcomer| newcomer.until <= now);
-        again.iter().map(|deaf| deaf.portal).chain(late.map(|newcomer| newcomer.portal)).collect()
+        again.iter().map(|paused| paused.portal).chain(late.map(|newcomer| newcomer.portal)).collect()
     }
 
     /// Nobody is held any more when the daemon stops.
@@ -90,7 +91,7 @@ impl<I: Io> Core<I> {
             && !self.stop.has_begun()
             && !std::mem::replace(&mut self.listeners.listens[portal], true)
         {
-            self.listeners.deaf.retain(|deaf| deaf.portal != portal);
+            self.listeners.paused_portals.retain(|paused| paused.portal != portal);
             let tag = Tag(kind::ACCEPT << kind::SHIFT | (portal as u64) << 32);
             self.io.accept(listener, tag);
         }
@@ -118,7 +119,7 @@ impl<I: Io> Core<I> {
         let wants_descriptor = error.0 == Code::MFILE.raw_os_error();
         let is_asked = wants_descriptor && self.ask_for_room(portal);
         let until = if is_asked { self.io.now().after(ROOM_WITHIN) } else { self.io.now() };
-        self.listeners.deaf.push(Deaf { portal, until });
+        self.listeners.paused_portals.push(PausedPortal { portal, until });
     }
 
     /// Tries again what was refused a while ago, and does not wait for a connection that should have made room by now.
@@ -153,7 +154,7 @@ impl<I: Io> Core<I> {
     }
 
     /// A connection that was to make room at a portal is over.
-    pub(super) fn tell_room_made(&mut self, portal: Option<usize>) {
+    pub(super) fn notify_room_made(&mut self, portal: Option<usize>) {
         if let Some(portal) = portal
             && let Some(core) = self.acceptor(portal)
         {

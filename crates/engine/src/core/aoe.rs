@@ -1,17 +1,17 @@
 //! ATA over Ethernet: frames come to the core that the interface's fanout gives them to, and go to the session of their
 //! initiator with the unit; there is no login, so the first frame makes it.
 
-mod again;
 mod counts;
 mod ledger;
 mod order;
+mod reopen;
 #[cfg(test)]
 mod tests;
 
-pub(super) use again::keepers;
-use again::{Answered, Keeper};
 pub(super) use ledger::Claim;
 pub(crate) use ledger::Ledger;
+pub(super) use reopen::interface_watches;
+use reopen::{Answered, InterfaceWatch};
 
 use super::connection::{Connection, Phase};
 use super::session::LunState;
@@ -55,7 +55,7 @@ struct Interface<L: Line> {
     /// Sessions that found no slot to send from.
     crowded: Vec<Key>,
     /// When its counts were told last, and how many frames the kernel had dropped by then.
-    told_at: Time,
+    reported_at: Time,
     dropped: u64,
 }
 
@@ -103,27 +103,27 @@ pub(super) struct Ethernet<L: Line> {
     /// How many there were.
     openings: u32,
     /// Interfaces that this core looks at for all.
-    keepers: Vec<Keeper>,
+    interface_watches: Vec<InterfaceWatch>,
     /// Interfaces, by their index, that have yet to be notified that this core has released them.
     letting_go: Vec<usize>,
     /// What was answered there lately.
     answered: VecDeque<Answered>,
     /// Sockets of interfaces that there was no memory for: tried again with the next tick.
-    roomless: Vec<(usize, L)>,
+    waiting_for_slots: Vec<(usize, L)>,
     /// Tasks that wait until others have changed the same blocks, oldest first.
     overlapping: Vec<Key>,
 }
 
 impl<L: Line> Ethernet<L> {
-    pub(super) fn new(keepers: Vec<Keeper>) -> Ethernet<L> {
+    pub(super) fn new(interface_watches: Vec<InterfaceWatch>) -> Ethernet<L> {
         Ethernet {
             interfaces: Vec::new(),
             retired: Vec::new(),
             openings: 0,
-            keepers,
+            interface_watches,
             letting_go: Vec::new(),
             answered: VecDeque::new(),
-            roomless: Vec::new(),
+            waiting_for_slots: Vec::new(),
             overlapping: Vec::new(),
         }
     }
@@ -147,7 +147,7 @@ impl<L: Line> Ethernet<L> {
             owes: false,
             awaits_room: false,
             crowded: Vec::new(),
-            told_at: Time(0),
+            reported_at: Time(0),
             dropped: 0,
         });
     }
@@ -217,9 +217,9 @@ impl<I: Io> Core<I> {
         for (address, unit) in &served.exports {
             let Some(slot) = interface.packets.slot() else { break };
             let export = interface.export(*address, &self.units[*unit].view.policy.export.config);
-            let told = target::announce(&export, self.io.arena().bytes_mut(slot));
-            interface.owes |= told.is_some();
-            interface.packets.queue(slot, told.map_or(0, |len| len as u32));
+            let announcement = target::announce(&export, self.io.arena().bytes_mut(slot));
+            interface.owes |= announcement.is_some();
+            interface.packets.queue(slot, announcement.map_or(0, |len| len as u32));
         }
     }
 
@@ -332,7 +332,7 @@ impl<I: Io> Core<I> {
         target.limit_frames(room);
         let stays = target.receive(now, came, bytes, frame);
         conn.framed_at = now;
-        self.soil(key);
+        self.mark_dirty(key);
         stays
     }
 
@@ -494,7 +494,7 @@ impl<I: Io> Core<I> {
             if self.ethernet.interfaces[index].packets.has_slot() {
                 std::mem::take(&mut self.ethernet.interfaces[index].crowded)
                     .into_iter()
-                    .for_each(|key| self.soil(key));
+                    .for_each(|key| self.mark_dirty(key));
             }
         }
     }
@@ -506,7 +506,7 @@ impl<I: Io> Core<I> {
         if let Some(interface) = self.ethernet.opening(opening) {
             let name = &shared.config.aoe[interface.index].name;
             for ((from, address), _) in interface.sessions.extract_if(.., |_, session| *session == key) {
-                counts::tell(counts, from, address, name);
+                counts::report(counts, from, address, name);
             }
         }
         self.settle_retired();

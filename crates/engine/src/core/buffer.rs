@@ -223,7 +223,7 @@ impl<I: Io> Core<I> {
         if std::mem::take(&mut task.borrowed) {
             if let Some(conn) = self.connections.get_mut(origin) {
                 conn.machine.give_back(task.wire);
-                self.soil(origin);
+                self.mark_dirty(origin);
             }
             return;
         }
@@ -252,7 +252,7 @@ impl<I: Io> Core<I> {
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.is_narrow = false;
             }
-            self.soil(key);
+            self.mark_dirty(key);
         }
     }
 

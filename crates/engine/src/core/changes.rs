@@ -115,8 +115,9 @@ impl<I: Io> Core<I> {
         self.open_gate(number);
         let unit = &mut self.units[number];
         let connections = &self.connections;
-        let is_sending =
-            |key: &Key| connections.get(*key).is_some_and(|conn| !conn.has_sent() || !conn.kept.is_empty());
+        let is_sending = |key: &Key| {
+            connections.get(*key).is_some_and(|conn| !conn.has_sent() || !conn.quiescing.is_empty())
+        };
         unit.unsent.retain(is_sending);
         unit.unsent.is_empty()
             && unit.gate.is_idle()

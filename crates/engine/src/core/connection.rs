@@ -1,8 +1,8 @@
 //! Connections on this core: accepted, logged in, moved to their home core, served, closed.
 
 use super::buffer::Share;
-use super::kept::Kept;
-use super::lent::Occupant;
+use super::immediate_read::Occupant;
+use super::quiesce::Quiescing;
 use super::session::{LunState, session_name};
 use super::stall::Pace;
 use super::task::Task;
@@ -70,7 +70,7 @@ pub(super) struct Connection {
     /// Its initiator may send nothing until there is room for data that comes unasked.
     pub(super) is_narrow: bool,
     /// What tasks that are over have left with the transport.
-    pub(super) kept: Vec<Kept>,
+    pub(super) quiescing: Vec<Quiescing>,
     /// How much data of its commands is on its way, and how fast it moves.
     pub(super) pace: Pace,
     /// When a frame of AoE last arrived.
@@ -166,7 +166,7 @@ impl Connection {
             expires: None,
             share: Share::default(),
             is_narrow: false,
-            kept: Vec::new(),
+            quiescing: Vec::new(),
             pace: Pace::default(),
             framed_at: Time(0),
             work: 0,
@@ -176,7 +176,7 @@ impl Connection {
     }
 
     /// Something happened to it: it is fed, and then may owe something.
-    pub(super) fn soil(&mut self, key: Key, to_serve: &mut Vec<Key>, to_flush: &mut Vec<Key>) {
+    pub(super) fn mark_dirty(&mut self, key: Key, to_serve: &mut Vec<Key>, to_flush: &mut Vec<Key>) {
         if !std::mem::replace(&mut self.to_serve, true) {
             to_serve.push(key);
         }
@@ -213,7 +213,7 @@ impl Connection {
     /// Whose data has left; a READ whose data was lent is over with it.
     pub(super) fn pushed(&mut self, wire: TaskId) -> Option<Occupant> {
         let occupant = self.occupant(wire)?;
-        if let Occupant::Lent { moving, .. } = occupant {
+        if let Occupant::ImmediateRead { moving, .. } = occupant {
             self.tasks[usize::from(wire.slot)] = None;
             self.pace.end(moving);
         }
@@ -221,9 +221,12 @@ impl Connection {
     }
 
     /// READs without a task for this unit, or for any: what was lent by it, or read to which buffer.
-    pub(super) fn lent(&self, unit: Option<u32>) -> impl Iterator<Item = (TaskId, u32, Option<Span>)> {
+    pub(super) fn immediate_reads(
+        &self,
+        unit: Option<u32>,
+    ) -> impl Iterator<Item = (TaskId, u32, Option<Span>)> {
         (0..).zip(&self.tasks).filter_map(move |(slot, occupant)| match occupant {
-            Some((generation, Occupant::Lent { unit: of, buffer, .. }))
+            Some((generation, Occupant::ImmediateRead { unit: of, buffer, .. }))
                 if unit.is_none_or(|unit| unit == *of) =>
             {
                 Some((TaskId { slot, generation: *generation }, *of, *buffer))
@@ -242,7 +245,7 @@ impl Connection {
     /// Whether the initiator should have taken data that was lent.
     pub(super) fn is_lent_late(&self, now: Time) -> bool {
         let send = self.in_flight();
-        let is_late = |occupant: &Occupant| matches!(occupant, Occupant::Lent { moving, .. } if self.pace.is_late(*moving, send, now));
+        let is_late = |occupant: &Occupant| matches!(occupant, Occupant::ImmediateRead { moving, .. } if self.pace.is_late(*moving, send, now));
         self.tasks.iter().flatten().any(|(_, occupant)| is_late(occupant))
     }
 
@@ -374,7 +377,7 @@ impl<I: Io> Core<I> {
             let stream = Stream::new(socket, tag(kind::RECV, key), tag(kind::SEND, key), unread);
             Connection::new(machine, facts, phase, Some(stream))
         });
-        self.soil(key);
+        self.mark_dirty(key);
         key
     }
 
@@ -382,7 +385,7 @@ impl<I: Io> Core<I> {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.phase = phase;
         }
-        self.soil(key);
+        self.mark_dirty(key);
     }
 
     /// Counts the connection on core `to` from now on, so that what is placed next knows of it.
@@ -454,7 +457,7 @@ impl<I: Io> Core<I> {
             self.end_tasks(key);
         }
         self.note_answered(key);
-        self.soil(key);
+        self.mark_dirty(key);
     }
 
     /// The session ends, and its initiator is notified when none of its tasks can take effect any more.
@@ -530,7 +533,7 @@ impl<I: Io> Core<I> {
         if let Some(conn) = self.connections.get_mut(key) {
             conn.homes -= 1;
         }
-        self.soil(key);
+        self.mark_dirty(key);
         self.answer_closing();
     }
 
@@ -544,11 +547,11 @@ impl<I: Io> Core<I> {
         if let Some(stream) = conn.stream {
             stream.close(&mut self.io);
         }
-        self.tell_room_made(conn.makes_room_at);
+        self.notify_room_made(conn.makes_room_at);
         let counts = conn.machine.aoe_mut().map(Target::take_counts).unwrap_or_default();
         conn.machine.close(self.io.arena());
         self.forget_session(key, conn.facts.way, counts);
-        self.give_all_kept(key, &conn.kept);
+        self.release_all_quiescing(key, &conn.quiescing);
         if let Some(name) = session_name(&conn.facts, &self.shared.config) {
             let can_lose = |lun: &&LunState| self.units.get(lun.unit).is_some_and(|unit| unit.can_lose);
             let commands = conn.facts.tally.commands;
@@ -578,7 +581,7 @@ impl<I: Io> Core<I> {
             if let Some(conn) = self.connections.get_mut(key) {
                 conn.lingering.retain(|other| *other != task);
             }
-            self.soil(key);
+            self.mark_dirty(key);
         }
         self.answer_closing();
     }
@@ -591,7 +594,7 @@ impl<I: Io> Core<I> {
             if conn.phase != Phase::Closing || conn.machine.is_device() {
                 conn.machine.tick(now);
             }
-            self.soil(key);
+            self.mark_dirty(key);
             self.poll_machine(key);
         }
     }

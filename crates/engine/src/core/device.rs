@@ -19,7 +19,7 @@ pub(super) struct DeviceDesk {
     /// Portals whose device is gone: once it is back it listens again.
     deviceless: Vec<usize>,
     /// Portals whose listener failed; tried again with the next tick.
-    deaf: Vec<usize>,
+    paused_portals: Vec<usize>,
     /// What has happened to devices, while it is looked at.
     happened: Vec<Happened>,
 }
@@ -28,7 +28,7 @@ impl DeviceDesk {
     /// Whether something is to be tried again.
     pub(super) fn want_ticks(&self) -> bool {
         !self.deviceless.is_empty()
-            || !self.deaf.is_empty()
+            || !self.paused_portals.is_empty()
             || self.open.as_ref().is_some_and(Devices::wants_ticks)
     }
 
@@ -86,7 +86,7 @@ impl<I: Io> Core<I> {
                         Level::ERROR,
                         "{address}: events of RDMA devices cannot be read: {error}"
                     );
-                    return self.devices.deaf.push(portal);
+                    return self.devices.paused_portals.push(portal);
                 }
             }
         }
@@ -97,7 +97,7 @@ impl<I: Io> Core<I> {
         if let Some(devices) = &mut self.devices.open {
             devices.tick();
         }
-        for portal in std::mem::take(&mut self.devices.deaf) {
+        for portal in std::mem::take(&mut self.devices.paused_portals) {
             self.listen_by_device(portal);
         }
         let shared = &self.shared;
@@ -151,7 +151,7 @@ impl<I: Io> Core<I> {
             let transport = Transport::Device(channel);
             Ok::<_, Error>(Connection::new(transport, facts, Phase::Login, None))
         })?;
-        self.soil(key);
+        self.mark_dirty(key);
         self.move_load(key, Some(self.me));
         Ok(())
     }
@@ -172,9 +172,9 @@ impl<I: Io> Core<I> {
                 }
                 Happened::Device { words, has_failed: false, .. } => tracing::info!("RDMA device {words}"),
                 Happened::Unwatch(number) => self.io.unwatch(watch_tag(number)),
-                Happened::Completed { token } => self.tell_channel(token, DeviceChannel::completed),
+                Happened::Completed { token } => self.with_channel(token, DeviceChannel::completed),
                 Happened::Connection { token, event } => {
-                    self.tell_channel(token, |channel| channel.changed(event));
+                    self.with_channel(token, |channel| channel.changed(event));
                 }
             }
         }
@@ -189,16 +189,16 @@ impl<I: Io> Core<I> {
         let Some(devices) = &mut self.devices.open else { return };
         devices.fail(name);
         for key in self.keys_where(|conn| matches!(conn.machine, Transport::Device(_))) {
-            self.soil(key);
+            self.mark_dirty(key);
         }
     }
 
-    fn tell_channel(&mut self, token: u64, tell: impl FnOnce(&mut DeviceChannel)) {
+    fn with_channel(&mut self, token: u64, act: impl FnOnce(&mut DeviceChannel)) {
         let key = Key { index: (token >> 32) as u32, generation: token as u32 };
         let conn = self.connections.get_mut(key);
         if let Some(channel) = conn.and_then(|conn| conn.machine.device_mut()) {
-            tell(channel);
-            self.soil(key);
+            act(channel);
+            self.mark_dirty(key);
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct Gate {
     /// The home asked to hold.
     held: bool,
     /// The home was told that nothing runs here.
-    told: bool,
+    reported: bool,
     /// Tasks that run on this unit, on this core.
     running: u32,
     /// Tasks that wait, oldest first.
@@ -127,7 +127,7 @@ impl<I: Io> Core<I> {
             gate.turn = Turn::None;
             self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Leave });
         }
-        self.tell_held(unit);
+        self.report_held(unit);
     }
 
     pub(super) fn gate_message(&mut self, unit: u32, message: GateMessage) {
@@ -142,8 +142,8 @@ impl<I: Io> Core<I> {
             GateMessage::Hold => {
                 let gate = &mut self.units[unit].gate;
                 gate.held = true;
-                gate.told = false;
-                self.tell_held(unit);
+                gate.reported = false;
+                self.report_held(unit);
             }
             GateMessage::Held => {
                 let Some(HomeUnit { gates, .. }) = self.units.home_mut(unit) else { return };
@@ -180,10 +180,10 @@ impl<I: Io> Core<I> {
         }
     }
 
-    fn tell_held(&mut self, unit: u32) {
+    fn report_held(&mut self, unit: u32) {
         let gate = &mut self.units[unit].gate;
-        if gate.held && !gate.told && gate.running == 0 {
-            gate.told = true;
+        if gate.held && !gate.reported && gate.running == 0 {
+            gate.reported = true;
             self.post(self.units[unit].home_core, Message::Gate { unit, gate: GateMessage::Held });
         }
     }

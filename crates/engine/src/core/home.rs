@@ -199,7 +199,7 @@ impl<I: Io> Core<I> {
                 }
             }
         }
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for (key, conn) in self.connections.iter_mut() {
             // A session that came from a core that was ahead has been told already.
             let is_news = |lun: &LunState| lun.unit == unit && lun.nexus.access_epoch < publish.policy.epoch;
@@ -213,14 +213,14 @@ impl<I: Io> Core<I> {
                         lun.nexus.establish(*attention);
                         if attention.is_of_unit() && lun.number != NO_LUN {
                             let sense = attention.check().encode(&publish.policy.modes);
-                            conn.machine.tell_event(lun::of_number(lun.number), sense);
-                            told.push(key);
+                            conn.machine.notify_event(lun::of_number(lun.number), sense);
+                            notified.push(key);
                         }
                     }
                 }
             }
         }
-        told.into_iter().for_each(|key| self.soil(key));
+        notified.into_iter().for_each(|key| self.mark_dirty(key));
         if !publish.aborts.is_empty() {
             // What was aborted before may still be on its way to the medium as well.
             let lingering = |task: &super::Task| task.touches(unit) && task.may_still_write();
@@ -248,7 +248,7 @@ impl<I: Io> Core<I> {
             for wire in machine.forget_unread(is_here) {
                 self.keep_lent(key, wire, None);
             }
-            self.soil(key);
+            self.mark_dirty(key);
         }
     }
 

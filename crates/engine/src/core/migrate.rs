@@ -105,7 +105,9 @@ impl<I: Io> Core<I> {
                     .collect();
                 let load = |key: &Key| self.session_load(*key, now, &lengthy);
                 let sessions: Vec<Session> = keys.iter().map(load).collect();
-                if let Some((index, to)) = self.moves.meter.judge(&self.shared.board, self.me, &sessions) {
+                if let Some((index, to)) =
+                    self.moves.meter.choose_move(&self.shared.board, self.me, &sessions)
+                {
                     self.begin_move(keys[index], to);
                 }
             }
@@ -141,7 +143,7 @@ impl<I: Io> Core<I> {
             drain.endings.push((task, to_wire(ending)));
             // It may have been the last that the drain waited for, in a turn in which nothing comes for the connection.
             let key = drain.key;
-            self.soil(key);
+            self.mark_dirty(key);
         }
         holds
     }
@@ -149,7 +151,8 @@ impl<I: Io> Core<I> {
     /// The end of a turn of a connection that is drained.
     pub(super) fn drain_on(&mut self, key: Key) {
         let Some(drain) = self.moves.drain.as_mut().filter(|drain| drain.key == key) else { return };
-        let is_busy = |conn: &super::Connection| conn.is_in_payload() || conn.lent(None).next().is_some();
+        let is_busy =
+            |conn: &super::Connection| conn.is_in_payload() || conn.immediate_reads(None).next().is_some();
         if self.connections.get(key).is_some_and(is_busy)
             || self.tasks.iter().any(|(_, task)| task.origin == key)
         {

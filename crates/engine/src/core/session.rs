@@ -111,7 +111,7 @@ impl Connection {
             lun.nexus.establish(attention);
         }
         if let Some(lun) = self.lun_list.first() {
-            self.machine.tell_event(*lun, attention.check().encode_as(false));
+            self.machine.notify_event(*lun, attention.check().encode_as(false));
         }
     }
 }
@@ -260,7 +260,7 @@ impl<I: Io> Core<I> {
             let may_go = conn.facts.target.is_none() || matches!(conn.phase, Phase::Parting | Phase::Closing);
             conn.facts.serial == serial && may_go
         };
-        let Some(key) = self.keys_where(is_meant).pop() else { return self.tell_room_made(portal) };
+        let Some(key) = self.keys_where(is_meant).pop() else { return self.notify_room_made(portal) };
         let is_session = self.connections.get(key).is_some_and(|conn| conn.facts.target.is_some());
         self.gone(key, if is_session { PARTED } else { MADE_ROOM });
         let Some(conn) = self.connections.get_mut(key) else { return };
@@ -268,7 +268,7 @@ impl<I: Io> Core<I> {
         conn.shut_down(&mut self.io);
         // It may have been evicted twice: who asked first gets its descriptor, and the other asks again.
         if conn.makes_room_at.is_some() {
-            return self.tell_room_made(portal);
+            return self.notify_room_made(portal);
         }
         conn.makes_room_at = portal;
     }
@@ -326,7 +326,7 @@ impl<I: Io> Core<I> {
         // Not one more: most sessions have one LUN.
         conn.luns.reserve_exact(luns.len().saturating_sub(conn.luns.len()));
         let name = session_name(&conn.facts, config);
-        let told = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
+        let reported = name.map(|name| self.shared.registry.recall(&name)).unwrap_or_default();
         for (number, index) in luns {
             let unit = served.units[*index];
             conn.reach.push((unit, if read_only { Reach::ReadOnly } else { Reach::Full }));
@@ -344,7 +344,7 @@ impl<I: Io> Core<I> {
             let same = conn.luns.last().map(|last| &last.nexus.hidden_ports).filter(|ids| ***ids == *hidden);
             nexus.hidden_ports = same.cloned().unwrap_or_else(|| hidden.into());
             nexus.sync(&self.units[unit].view.policy);
-            let before = told.iter().find(|(other, _)| *other == unit).map(|(_, losses)| *losses);
+            let before = reported.iter().find(|(other, _)| *other == unit).map(|(_, losses)| *losses);
             let losses = before.unwrap_or_else(|| self.units[unit].lane.losses());
             let (number, received) = (*number, losses);
             conn.add_lun(LunState { number, unit, nexus, losses, received, reported_at: None }, is_first);
@@ -352,7 +352,7 @@ impl<I: Io> Core<I> {
         }
         if has_changed {
             conn.luns_changed();
-            self.soil(key);
+            self.mark_dirty(key);
         }
     }
 

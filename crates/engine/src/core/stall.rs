@@ -157,7 +157,7 @@ impl<I: Io> Core<I> {
             self.connections.get(*key).is_some_and(|conn| !matches!(conn.machine, Transport::Aoe(_)))
         });
         if let Some(then) = now.0.checked_sub(self.stall_nanos).map(Time) {
-            stalled.extend(self.keys_where(|conn| conn.kept.iter().any(|kept| kept.since <= then)));
+            stalled.extend(self.keys_where(|conn| conn.quiescing.iter().any(|one| one.since <= then)));
         }
         let is_stuck = |send: InFlight| is_send_late(send, now, stall_nanos);
         stalled.extend(self.keys_where(|conn| conn.in_flight().is_some_and(is_stuck)));

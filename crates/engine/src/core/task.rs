@@ -7,7 +7,7 @@ use super::aoe::Claim;
 use super::budget::Rest;
 use super::buffer::Purpose;
 use super::connection::Connection;
-use super::lent::Occupant;
+use super::immediate_read::Occupant;
 use super::stall::Moving;
 use super::unit::{NO_UNIT, Unit};
 use crate::message::{Message, Origin, Waiter};
@@ -278,7 +278,8 @@ impl<I: Io> Core<I> {
         let claim = change.as_ref().and_then(|change| self.begin_change(unit, change).ok());
         if let Ok(exec) = &admitted
             && change.is_some() == claim.is_some()
-            && (self.lend(connection, unit, &command, exec) || self.put(connection, unit, &command, exec))
+            && (self.read_immediate(connection, unit, &command, exec)
+                || self.write_immediate(connection, unit, &command, exec))
         {
             claim.iter().for_each(|claim| self.end_change(unit, claim));
             return;
@@ -541,7 +542,7 @@ impl<I: Io> Core<I> {
             self.settled(key);
         }
         match held {
-            Some(ending) => self.tell_end(key, *ending),
+            Some(ending) => self.report_end(key, *ending),
             None => self.run_task(key, Event::Home(reply)),
         }
     }
@@ -614,10 +615,10 @@ impl<I: Io> Core<I> {
             }
             return self.ask_home(unit, Waiter::Task(key), HomeRequest::QueueError { from, read_only });
         }
-        self.tell_end(key, ending);
+        self.report_end(key, ending);
     }
 
-    fn tell_end(&mut self, key: Key, ending: Ending) {
+    fn report_end(&mut self, key: Key, ending: Ending) {
         let Some(task) = self.tasks.get(key) else { return };
         let (connection, wire) = (task.connection, task.wire);
         // While nobody has told where its data belongs, nothing behind it can be read.
@@ -639,7 +640,7 @@ impl<I: Io> Core<I> {
         }
         let (connection, wire, is_unstoppable) = (task.connection, task.wire, task.is_unstoppable());
         if let Some(how) = how {
-            self.tell_aborted(connection, wire, how);
+            self.report_aborted(connection, wire, how);
         }
         self.take_back_report(key);
         self.forget_connection(key);
@@ -685,7 +686,7 @@ impl<I: Io> Core<I> {
         }
     }
 
-    pub(super) fn tell_aborted(&mut self, connection: Option<Key>, task: TaskId, how: Aborted) {
+    pub(super) fn report_aborted(&mut self, connection: Option<Key>, task: TaskId, how: Aborted) {
         self.trace_abort(connection, task, how);
         let down = match how {
             Aborted::WithStatus => Down::End { task, ending: to_wire(refusal(Status::TaskAborted)) },

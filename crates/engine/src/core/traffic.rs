@@ -2,7 +2,7 @@
 
 use super::Core;
 use super::connection::{Connection, Phase};
-use super::lent::Occupant;
+use super::immediate_read::Occupant;
 use crate::slots::Key;
 use crate::transport::{Flushed, OPENING_BYTES, Spoken, Transport};
 use proto::verbs::{Down, TaskId, Up};
@@ -10,9 +10,9 @@ use reactor::io::{Errno, Io};
 
 impl<I: Io> Core<I> {
     /// Something happened to the connection: it is fed, and then may owe something.
-    pub(super) fn soil(&mut self, key: Key) {
+    pub(super) fn mark_dirty(&mut self, key: Key) {
         if let Some(conn) = self.connections.get_mut(key) {
-            conn.soil(key, &mut self.to_serve, &mut self.to_flush);
+            conn.mark_dirty(key, &mut self.to_serve, &mut self.to_flush);
         }
     }
 
@@ -21,7 +21,7 @@ impl<I: Io> Core<I> {
             if let Some(stream) = &mut conn.stream {
                 stream.received(&mut self.io, result);
             }
-            conn.soil(key, &mut self.to_serve, &mut self.to_flush);
+            conn.mark_dirty(key, &mut self.to_serve, &mut self.to_flush);
         }
     }
 
@@ -33,7 +33,7 @@ impl<I: Io> Core<I> {
             }
             // Most sends end while the next command is waited for: there is nothing to feed, and nothing to flush.
             if !conn.is_at_rest() {
-                conn.soil(key, &mut self.to_serve, &mut self.to_flush);
+                conn.mark_dirty(key, &mut self.to_serve, &mut self.to_flush);
             }
         }
         for wire in pushed.drain(..) {
@@ -46,7 +46,7 @@ impl<I: Io> Core<I> {
     fn has_pushed(&mut self, key: Key, wire: TaskId) {
         match self.connections.get_mut(key).and_then(|conn| conn.pushed(wire)) {
             Some(Occupant::Task(task)) => self.pushed(task),
-            Some(Occupant::Lent { unit, moving, buffer }) => {
+            Some(Occupant::ImmediateRead { unit, moving, buffer }) => {
                 self.trace_lent_end(key, wire, moving);
                 self.end_lent(key, unit, buffer);
             }
@@ -61,7 +61,7 @@ impl<I: Io> Core<I> {
             && let Some(conn) = self.connections.get_mut(key)
         {
             conn.machine.down(now, down);
-            conn.soil(key, &mut self.to_serve, &mut self.to_flush);
+            conn.mark_dirty(key, &mut self.to_serve, &mut self.to_flush);
         }
     }
 

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_are_told_once_each() {
+    fn resets_are_reported_once_each() {
         let (store, mut watched) = watched();
         assert!(watched.reset().is_none());
         store.1.store(2, Ordering::Relaxed);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_goes_and_comes_back_is_told_once_each() {
+    fn a_store_that_goes_and_comes_back_is_reported_once_each() {
         let (store, mut watched) = watched();
         assert!(watched.look(Instant::now()).is_none());
         *store.0.lock().unwrap() = Err("unplugged".into());

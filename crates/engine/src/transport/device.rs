@@ -24,7 +24,7 @@ const EVENTS_MAX: u32 = 256;
 pub(crate) struct DeviceChannel {
     carried: Carried,
     /// Events that were told in this turn.
-    told: u32,
+    events: u32,
 }
 
 enum Carried {
@@ -63,7 +63,7 @@ impl DeviceChannel {
                 Carried::Srp(Box::new(Channel::asked_by(pair, target)))
             }
         };
-        DeviceChannel { carried, told: 0 }
+        DeviceChannel { carried, events: 0 }
     }
 
     /// Takes a verb from above.
@@ -82,21 +82,21 @@ impl DeviceChannel {
     /// The oldest event for the layer above. When there is none, what is owed is posted, in one batch, and what has come is
     /// taken.
     pub(crate) fn poll<I: Io>(&mut self, io: &mut I) -> Option<Up> {
-        let may_tell = self.told < EVENTS_MAX;
+        let may_report = self.events < EVENTS_MAX;
         let up = each!(&mut self.carried, channel => {
-            let next = if may_tell { channel.event() } else { None };
+            let next = if may_report { channel.event() } else { None };
             next.or_else(|| {
                 channel.run(io.now(), io.arena());
-                if may_tell { channel.event() } else { None }
+                if may_report { channel.event() } else { None }
             })
         });
-        self.told += u32::from(up.is_some());
+        self.events += u32::from(up.is_some());
         up
     }
 
     /// The turn is over: in the next one the connection may have its share again.
     pub(crate) fn end_turn(&mut self) {
-        self.told = 0;
+        self.events = 0;
     }
 
     /// Something has completed.
@@ -116,7 +116,7 @@ impl DeviceChannel {
 
     /// Whether it waits for memory, or has had its share of this turn: it is to be polled again in the next.
     pub(crate) fn wants_more(&self) -> bool {
-        self.told >= EVENTS_MAX || each!(&self.carried, channel => channel.wants_more())
+        self.events >= EVENTS_MAX || each!(&self.carried, channel => channel.wants_more())
     }
 
     /// When [`DeviceChannel::tick`] wants to be called next.

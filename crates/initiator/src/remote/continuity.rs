@@ -1,7 +1,7 @@
 //! Whether a target has been the same, without a restart, since it acknowledged what is not durable yet.
 //!
 //! A target with a volatile cache that restarts has lost writes that it had acknowledged, and answers the next
-//! SYNCHRONIZE CACHE with GOOD. Nothing in SCSI tells this from a connection that was merely cut: a new nexus is told
+//! SYNCHRONIZE CACHE with GOOD. Nothing in SCSI distinguishes this from a connection that was merely cut: a new nexus gets
 //! of POWER ON either way (SAM-5 section 5.14.1). So, after each login while such writes exist, one of these must
 //! prove that the target went on:
 //!
@@ -9,7 +9,7 @@
 //!   remote unit in turn, it is another one after each loss.)
 //! - A session of another lane, which was there before, answers a command that it was sent after that login.
 //!
-//! Otherwise it is to be feared that they are lost, and that is told: to every nexus once, by its next flush
+//! Otherwise it is likely that they are lost, and that is reported: to every nexus once, by its next flush
 //! ([`store::lane::Lane::losses`]). Without such writes, or without a volatile cache, there is nothing to tell.
 //!
 //! Events of all lanes are ordered by one counter, which only flushes and logins move. A lane notes it for the writes
@@ -26,9 +26,9 @@ pub(super) type Incarnation = [u8; 16];
 pub(super) struct Continuity {
     /// The counter.
     clock: AtomicU64,
-    /// Restarts of the target, also feared ones. What an earlier session was told is not to be relied on.
+    /// Restarts of the target, also feared ones. What was reported to an earlier session no longer counts.
     era: AtomicU64,
-    /// Writes whose number is not above this one are durable, or were told to be lost.
+    /// Writes whose number is not above this one are durable, or were reported lost.
     settled: AtomicU64,
     /// A lane has begun a write, once.
     has_written: AtomicBool,
@@ -184,7 +184,7 @@ impl Continuity {
         self.flushed(point);
     }
 
-    /// Whether writes were acknowledged from a volatile cache that no flush has covered, and nobody was told to be lost.
+    /// Whether writes were acknowledged from a volatile cache that no flush has covered, and whose loss was not reported.
     pub(super) fn is_dirty(&self) -> bool {
         let settled = self.settled.load(Ordering::SeqCst);
         let notes = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_tells_no_incarnation_is_believed_when_nothing_is_at_stake() {
+    fn a_target_without_incarnation_is_trusted_when_nothing_is_at_stake() {
         let continuity = Continuity::new(None, Arc::default());
         assert_eq!(continuity.arrived(continuity.point(), None), Arrival::Fine);
         continuity.note(&continuity.join());

@@ -8,19 +8,19 @@
 //! - It is a Lunette whose INQUIRY data say so, and has answered on the new session, which it does not do before.
 //! - An ORDERED command has ended on the new session: it is not executed before the older commands of the task set are
 //!   over (SAM-5 section 8.9.3). That holds up all commands that come later, so it is aborted when it takes long; a
-//!   [`Vigil`] repeats it.
+//!   [`Backoff`] repeats it.
 //!
 //! Over AoE only answers prove anything: to the writes themselves, or to what the target orders behind them
 //! ([`crate::session::Session::may_change`]).
-//! What is not proven keeps its blocks from everybody ([`super::loose`]).
+//! What is not proven keeps its blocks from everybody ([`super::abandoned_writes`]).
 
+use super::backoff::Backoff;
 use super::continuity::Arrival;
 use super::geometry::{
     CAPACITY_BYTES, Modes, PAGE_BYTES, capacity_of, inquiry, inquiry_page, is_disk, mode_sense, read_capacity,
 };
 use super::identity::{incarnation, withholds_logins};
 use super::lane::{QUESTION, RemoteLane};
-use super::vigil::Vigil;
 use super::{PROBE, request};
 use crate::session::{Command, Ending, Refused};
 use proto::time::Time;
@@ -93,15 +93,15 @@ impl Examination {
 impl RemoteLane {
     /// Heeds the unit attentions of the unit, before anything that came with it is believed.
     pub(super) fn heed<I: Io>(&mut self, io: &mut I) {
-        let told = self.session.take_attentions();
-        if !told.any {
+        let attentions = self.session.take_attentions();
+        if !attentions.any {
             return;
         }
-        self.modes_changed |= told.modes;
-        if told.power_on || told.reset {
-            self.store.losing(|continuity| continuity.reset(told.power_on));
+        self.modes_changed |= attentions.modes;
+        if attentions.power_on || attentions.reset {
+            self.store.losing(|continuity| continuity.reset(attentions.power_on));
         }
-        if told.identity && self.session.is_open() {
+        if attentions.identity && self.session.is_open() {
             return self.renew(io, "the unit may be another one now");
         }
         self.doubt();
@@ -159,7 +159,7 @@ impl RemoteLane {
         if self.session.is_open() && self.modes_changed {
             return self.ask(io, Question::Modes);
         }
-        if self.session.is_open() && self.vigil.as_mut().is_some_and(|vigil| vigil.is_due(now)) {
+        if self.session.is_open() && self.backoff.as_mut().is_some_and(|backoff| backoff.is_due(now)) {
             return self.ask(io, Question::Order);
         }
         let due = self.store.probe_at.load(Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl RemoteLane {
     }
 
     /// The answer to the question under way.
-    pub(super) fn told<I: Io>(&mut self, io: &mut I, ending: Ending) {
+    pub(super) fn take_answer<I: Io>(&mut self, io: &mut I, ending: Ending) {
         let Some(Asked { question, places, point, is_withdrawn, .. }) = self.asked.take() else { return };
         let data = match ending {
             Ending::Good(moved) => {
@@ -302,7 +302,7 @@ impl RemoteLane {
         }
         self.store.identified(Ok(()));
         *is_proven |= withholds_logins(inquiry);
-        if !*is_proven && self.store.geometry.ordered && self.vigil.is_none() {
+        if !*is_proven && self.store.geometry.ordered && self.backoff.is_none() {
             if let Some(examination) = &mut self.examination {
                 examination.step = Step::Ask(Question::Order);
             }
@@ -342,7 +342,7 @@ impl RemoteLane {
         }
         self.give_back_overtaken(io.now());
         self.session.open(io.now());
-        if is_arrival && self.session.ends_by_answers() && self.store.loose.has_given_up(self.id) {
+        if is_arrival && self.session.ends_by_answers() && self.store.abandoned.has_given_up(self.id) {
             self.report_given_up((0, u64::MAX));
         }
         self.count(io);
@@ -356,11 +356,11 @@ impl RemoteLane {
     /// Nothing shows that the target cannot execute any more what earlier sessions have sent.
     fn unproven(&mut self, now: Time) {
         self.mark_loose();
-        if self.vigil.is_some() {
+        if self.backoff.is_some() {
             return;
         }
-        self.vigil = self.store.geometry.ordered.then(|| Vigil::new(now));
-        let next = if self.vigil.is_some() {
+        self.backoff = self.store.geometry.ordered.then(|| Backoff::new(now));
+        let next = if self.backoff.is_some() {
             "the question is repeated"
         } else {
             "restart the target, and then this daemon; or this daemon once the target is known to be idle"

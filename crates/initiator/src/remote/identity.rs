@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_designator_the_serial_number_and_the_name_tell() {
+    fn without_a_designator_the_serial_number_and_the_name_identify() {
         let serial = page(page::SERIAL_NUMBER, b"  A-1 ");
         let identity = Identity::learn(INQUIRY, &[0, page::SERIAL_NUMBER], |_| serial.clone());
         assert_eq!(identity.to_string(), "ACME    Disk A-1");

@@ -1,11 +1,11 @@
 //! One core's session with a remote unit: operations become commands, in pieces that the unit takes.
 
 use super::RemoteStore;
+use super::abandoned_writes::meet;
+use super::backoff::Backoff;
 use super::examination::{Asked, Examination};
-use super::loose;
 use super::request::{self, LBA_STATUS_BYTES, Transfer, UNMAP_BYTES};
-use super::trail::Trail;
-use super::vigil::Vigil;
+use super::write_history::WriteHistory;
 use crate::session::{Command, Ending, Finished, Moved, Refused, Session};
 use proto::iscsi::initiator::Residual;
 use proto::time::Time;
@@ -47,13 +47,13 @@ pub(super) struct RemoteLane {
     /// The last write that was acknowledged from a volatile cache.
     cached: Arc<AtomicU64>,
     /// Where it has written.
-    trail: Arc<Trail>,
+    history: Arc<WriteHistory>,
     /// The session counts as an open one.
     pub(super) is_counted: bool,
     /// The unit told that its mode pages changed, and not yet to what: it may have a volatile cache.
     pub(super) modes_changed: bool,
     /// Nothing has shown yet that what earlier sessions have sent is over, and it is asked for.
-    pub(super) vigil: Option<Vigil>,
+    pub(super) backoff: Option<Backoff>,
 }
 
 /// An operation under way.
@@ -98,7 +98,7 @@ impl RemoteLane {
         RemoteLane {
             id: store.lanes.fetch_add(1, Ordering::Relaxed),
             cached: store.continuity.join(),
-            trail: store.trails.join(),
+            history: store.histories.join(),
             store,
             session,
             flights: Vec::new(),
@@ -111,7 +111,7 @@ impl RemoteLane {
             era: 0,
             is_counted: false,
             modes_changed: false,
-            vigil: None,
+            backoff: None,
         }
     }
 
@@ -139,8 +139,8 @@ impl RemoteLane {
         let buffer = std::mem::take(&mut flight.buffer);
         flight.is_over = true;
         match (flight.is_held, may_land) {
-            (true, true) => self.store.loose.give_up(self.id, index),
-            (true, false) => self.store.loose.release(self.id, index),
+            (true, true) => self.store.abandoned.give_up(self.id, index),
+            (true, false) => self.store.abandoned.release(self.id, index),
             (false, _) => {}
         }
         self.free.push(index);
@@ -162,7 +162,7 @@ impl RemoteLane {
     /// Reports that blocks are not ready, once, and what frees them; again when it is something else.
     pub(super) fn report_given_up(&mut self, place: (u64, u64)) {
         let has_proofs = self.session.can_be_proven(place);
-        if self.store.loose.has_given_up(self.id) && (has_proofs || !self.awaits_proofs) {
+        if self.store.abandoned.has_given_up(self.id) && (has_proofs || !self.awaits_proofs) {
             return;
         }
         self.awaits_proofs = has_proofs;
@@ -179,9 +179,9 @@ impl RemoteLane {
 
     /// Over AoE, some of what was given up is over.
     pub(super) fn release_proven(&mut self) {
-        let had_any = self.store.loose.has_given_up(self.id);
-        self.store.loose.keep(self.id, |range| self.session.may_change(range));
-        if had_any && !self.store.loose.has_given_up(self.id) {
+        let had_any = self.store.abandoned.has_given_up(self.id);
+        self.store.abandoned.keep(self.id, |range| self.session.may_change(range));
+        if had_any && !self.store.abandoned.has_given_up(self.id) {
             tracing::info!(store = %self.store.url, "all writes that were given up are over: their blocks are ready");
         }
     }
@@ -347,7 +347,7 @@ impl RemoteLane {
     /// Whether an operation may begin: no write stands in its way that is not over yet. Other lanes then see it.
     fn enter(&self, op: &Op, now: Time) -> Result<(), StoreError> {
         let place = place_of(op);
-        let look = || match self.store.loose.hinders(self.id, place) {
+        let look = || match self.store.abandoned.hinders(self.id, place) {
             Some(since) if now.since(since) < self.store.give_up_after() => Err(StoreError::Busy),
             Some(_) => Err(StoreError::Unavailable),
             None => Ok(()),
@@ -357,7 +357,7 @@ impl RemoteLane {
             return Ok(());
         }
         self.store.continuity.writes();
-        self.trail.note(place, now);
+        self.history.note(place, now);
         look()
     }
 
@@ -367,7 +367,7 @@ impl RemoteLane {
         let flight = &mut self.flights[index as usize];
         if !flight.is_over && !flight.is_held && changes(&flight.op) {
             flight.is_held = true;
-            self.store.loose.add(self.id, index, place_of(&flight.op), now);
+            self.store.abandoned.add(self.id, index, place_of(&flight.op), now);
         }
     }
 
@@ -378,12 +378,12 @@ impl RemoteLane {
 
     /// The commands of earlier sessions can be executed no more.
     pub(super) fn proven(&mut self, now: Time) {
-        self.vigil = None;
+        self.backoff = None;
         if self.session.ends_by_answers() {
             return;
         }
         self.session.proven();
-        self.store.loose.keep(self.id, |_| false);
+        self.store.abandoned.keep(self.id, |_| false);
         self.flights.iter_mut().for_each(|flight| flight.may_land = false);
         self.let_go(now);
     }
@@ -391,15 +391,15 @@ impl RemoteLane {
     /// Whether the target may yet execute a write that an earlier session has sent.
     pub(super) fn has_loose(&self) -> bool {
         let may_land = |flight: &Flight| !flight.is_over && flight.may_land;
-        let is_loose = |cookie: u32| changes(&self.flights[cookie as usize].op);
-        self.store.loose.has_given_up(self.id)
+        let is_unsettled = |cookie: u32| changes(&self.flights[cookie as usize].op);
+        self.store.abandoned.has_given_up(self.id)
             || self.flights.iter().any(may_land)
-            || self.session.loose().any(is_loose)
+            || self.session.unsettled().any(is_unsettled)
     }
 
     /// They can be, although they are sent again.
     pub(super) fn mark_loose(&mut self) {
-        for cookie in self.session.loose() {
+        for cookie in self.session.unsettled() {
             let flight = &mut self.flights[cookie as usize];
             flight.may_land |= changes(&flight.op);
         }
@@ -408,11 +408,11 @@ impl RemoteLane {
     /// Gives back the writes that were overtaken while they waited: their initiators know best what is to be there. And
     /// all operations on blocks that a write may yet change which was given up since they came.
     pub(super) fn give_back_overtaken(&mut self, now: Time) {
-        let given_up = self.store.loose.given_up();
+        let given_up = self.store.abandoned.given_up();
         for (index, flight) in self.flights.iter_mut().enumerate().filter(|(_, flight)| !flight.is_over) {
             let place = place_of(&flight.op);
-            let is_overtaken = || self.store.trails.crosses(&self.trail, place, flight.since);
-            if given_up.iter().any(|range| loose::meet(*range, place)) || flight.is_held && is_overtaken() {
+            let is_overtaken = || self.store.histories.crosses(&self.history, place, flight.since);
+            if given_up.iter().any(|range| meet(*range, place)) || flight.is_held && is_overtaken() {
                 flight.verdict.get_or_insert(StoreError::Busy);
                 self.session.cancel(now, index as u32, &mut self.finished);
             }
@@ -427,7 +427,7 @@ impl RemoteLane {
             while let Some(Finished { cookie, ending }) = self.finished.get(next).copied() {
                 next += 1;
                 if cookie == QUESTION {
-                    self.told(io, ending);
+                    self.take_answer(io, ending);
                 } else {
                     self.proceed(io, cookie, ending, done);
                 }
@@ -441,16 +441,16 @@ impl RemoteLane {
     }
 
     fn proceed<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending, done: &mut Vec<(OpId, Outcome)>) {
-        let judged = self.judge(io, index, ending);
+        let checked = self.check(io, index, ending);
         let Flight { op, verdict, .. } = self.flights[index as usize];
         if self.lingers(io.now(), index) {
             match self.session.ends_by_answers() {
                 true => self.session.give_up(io.now(), place_of(&op)),
-                false => self.store.loose.give_up(self.id, index),
+                false => self.store.abandoned.give_up(self.id, index),
             }
             return self.lingering.push(index);
         }
-        let step = match (judged, verdict) {
+        let step = match (checked, verdict) {
             (Ok(None), Some(error)) => Err(error),
             (Ok(None), None) => self.advance(io, index).map(|()| None),
             (other, _) => other,
@@ -494,7 +494,7 @@ impl RemoteLane {
     }
 
     /// A command of an operation is over: `None` means that more is to be done.
-    fn judge<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending) -> Result<Option<Found>, StoreError> {
+    fn check<I: Io>(&mut self, io: &mut I, index: u32, ending: Ending) -> Result<Option<Found>, StoreError> {
         let store = &self.store;
         let flight = &self.flights[index as usize];
         let at = place_of(&flight.op).0 + flight.done;
@@ -708,7 +708,7 @@ impl<I: Io> Lane<I> for RemoteLane {
         self.flights[index].verdict = Some(StoreError::Cancelled);
         let now = io.now();
         self.hold(index as u32, now);
-        self.store.loose.cancel(self.id, index as u32);
+        self.store.abandoned.cancel(self.id, index as u32);
         self.session.cancel(now, index as u32, &mut self.finished);
     }
 

@@ -126,33 +126,33 @@ mod tests {
         Sense::fixed(&SenseData { information, ..SenseData::new(key, code) })
     }
 
-    fn told(sense: &Sense, is_write: bool) -> Option<StoreError> {
+    fn store_error(sense: &Sense, is_write: bool) -> Option<StoreError> {
         failure(CHECK_CONDITION, Some(sense), is_write, 4096, 512)
     }
 
     #[test]
-    fn every_answer_is_told_as_what_it_is() {
+    fn every_answer_maps_to_its_error() {
         let medium = sense(SenseKey::MediumError, code::UNRECOVERED_READ_ERROR, Some(9));
-        assert_eq!(told(&medium, false), Some(StoreError::ReadFailed { at: 9 * 512 }));
-        assert_eq!(told(&medium, true), Some(StoreError::WriteFailed));
+        assert_eq!(store_error(&medium, false), Some(StoreError::ReadFailed { at: 9 * 512 }));
+        assert_eq!(store_error(&medium, true), Some(StoreError::WriteFailed));
         let unplaced = sense(SenseKey::MediumError, code::UNRECOVERED_READ_ERROR, None);
-        assert_eq!(told(&unplaced, false), Some(StoreError::ReadFailed { at: 4096 }));
+        assert_eq!(store_error(&unplaced, false), Some(StoreError::ReadFailed { at: 4096 }));
         let out = sense(SenseKey::IllegalRequest, code::LBA_OUT_OF_RANGE, None);
-        assert_eq!(told(&out, true), Some(StoreError::OutOfRange));
+        assert_eq!(store_error(&out, true), Some(StoreError::OutOfRange));
         let full = sense(SenseKey::DataProtect, code::SPACE_ALLOCATION_FAILED, None);
-        assert_eq!(told(&full, true), Some(StoreError::NoSpace));
+        assert_eq!(store_error(&full, true), Some(StoreError::NoSpace));
         let protected = sense(SenseKey::DataProtect, code::WRITE_PROTECTED, None);
-        assert_eq!(told(&protected, true), Some(StoreError::ReadOnly));
+        assert_eq!(store_error(&protected, true), Some(StoreError::ReadOnly));
         let differs = sense(SenseKey::Miscompare, code::MISCOMPARE_DURING_VERIFY, Some(700));
-        assert_eq!(told(&differs, false), Some(StoreError::Miscompare { at: 700 }));
-        assert_eq!(told(&sense(SenseKey::RecoveredError, 0x1700, None), false), None);
+        assert_eq!(store_error(&differs, false), Some(StoreError::Miscompare { at: 700 }));
+        assert_eq!(store_error(&sense(SenseKey::RecoveredError, 0x1700, None), false), None);
         assert_eq!(failure(RESERVATION_CONFLICT, None, true, 0, 512), Some(StoreError::Reserved));
         assert_eq!(failure(CHECK_CONDITION, None, true, 0, 512), Some(StoreError::WriteFailed));
     }
 
     #[test]
     fn a_deferred_error_is_no_success() {
-        assert_eq!(told(&Sense::from_bytes(&[0x71, 0, 3]), true), Some(StoreError::WriteFailed));
+        assert_eq!(store_error(&Sense::from_bytes(&[0x71, 0, 3]), true), Some(StoreError::WriteFailed));
     }
 
     #[test]

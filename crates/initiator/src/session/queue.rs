@@ -141,7 +141,7 @@ impl Queue {
     }
 
     /// The commands with data-out that the target may yet execute.
-    pub(super) fn loose(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn unsettled(&self) -> impl Iterator<Item = u32> {
         let is_loose = |slot: &&Slot| slot.may_land && !slot.command.request.write.is_empty();
         let slots = self.slots.iter().filter(|slot| slot.state != State::Free && !slot.is_question);
         slots.filter(is_loose).map(|slot| slot.command.cookie)
@@ -176,7 +176,7 @@ impl Queue {
     pub(super) fn completed(&mut self, completion: &Completion, now: Time, finished: &mut Vec<Finished>) {
         let Some(index) = self.find(completion.task) else { return };
         self.slots[index as usize].may_land = false;
-        let verdict = match self.judge(index, completion) {
+        let verdict = match self.verdict_of(index, completion) {
             Verdict::Again | Verdict::Later if self.slots[index as usize].is_cancelled => {
                 Verdict::Report(Ending::Lost { may_land: false })
             }
@@ -198,7 +198,7 @@ impl Queue {
         }
     }
 
-    fn judge(&mut self, index: u32, completion: &Completion) -> Verdict {
+    fn verdict_of(&mut self, index: u32, completion: &Completion) -> Verdict {
         let slot = &mut self.slots[index as usize];
         let safe = slot.command.repeatable;
         let Completion { read_bytes, write_bytes, residual, .. } = *completion;
@@ -619,20 +619,20 @@ mod tests {
     #[test]
     fn only_writes_without_an_answer_are_loose() {
         let mut bench = Bench::new(&[true, true]);
-        let loose = |bench: &Bench| bench.queue.loose().collect::<Vec<_>>();
-        assert!(loose(&bench).is_empty(), "they move no data");
+        let unsettled = |bench: &Bench| bench.queue.unsettled().collect::<Vec<_>>();
+        assert!(unsettled(&bench).is_empty(), "they move no data");
         let span = wire::Span { buffer: wire::BufferId(0), len: 512, offset: 0 };
         bench.queue.slots[1].command.request.write = Places::one(span);
-        assert_eq!(loose(&bench), [1]);
+        assert_eq!(unsettled(&bench), [1]);
         bench.queue.lost(&mut bench.finished);
-        assert_eq!(loose(&bench), [1], "it is to be sent again, and may have been executed");
+        assert_eq!(unsettled(&bench), [1], "it is to be sent again, and may have been executed");
         bench.queue.proven();
-        assert!(loose(&bench).is_empty());
+        assert!(unsettled(&bench).is_empty());
         bench.send();
         bench.queue.proven();
-        assert_eq!(loose(&bench), [1], "it was sent since");
+        assert_eq!(unsettled(&bench), [1], "it was sent since");
         bench.end(1, status(status::GOOD));
-        assert!(loose(&bench).is_empty());
+        assert!(unsettled(&bench).is_empty());
     }
 
     #[test]
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_target_has_is_not_given_up_but_told() {
+    fn what_the_target_has_is_reported_instead_of_abandoned() {
         let mut bench = Bench::new(&[true]);
         let later = bench.now.after(SECOND);
         assert!(bench.queue.give_up(later, SECOND, &mut bench.finished));

@@ -152,7 +152,7 @@ impl QueuePair {
     }
 
     /// Headers of an FPDU.
-    pub(super) fn judge(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+    pub(super) fn validate(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         match self.receiving {
             Receiving::Head => {
                 self.head.clear();

@@ -399,7 +399,7 @@ impl Sending {
                 self.sends = self.sends.wrapping_add(1);
                 Leaving::Sent(work.id)
             }
-            Operation::Write { .. } if work.id == WorkId::UNTOLD.0 => return,
+            Operation::Write { .. } if work.id == WorkId::UNSIGNALED.0 => return,
             Operation::Write { .. } | Operation::Read { .. } => Leaving::Written(work.id),
         };
         self.work_leaving = self.work_leaving.saturating_add(1);

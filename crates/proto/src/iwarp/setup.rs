@@ -159,14 +159,14 @@ pub(super) fn accept(config: &Config, offer: &Offer, private_data: &[u8]) -> (Ve
     let own = own_depths(config);
     let known = ReadyToReceive { by_read: own.ird > 0, ..ReadyToReceive::ANY };
     let mut depths = own;
-    let mut told = own;
+    let mut announced = own;
     if let Some(theirs) = offer.depths {
         let least = if offer.ready.is_some_and(|ready| ready.both(known).by_read) { 1 } else { 0 };
-        (depths.ird, told.ird) = match theirs.ord {
+        (depths.ird, announced.ird) = match theirs.ord {
             ReadDepths::UNSPECIFIED => (own.ird, ReadDepths::UNSPECIFIED),
             ord => (own.ird.min(ord.max(least)), own.ird.min(ord.max(least))),
         };
-        (depths.ord, told.ord) = match theirs.ird {
+        (depths.ord, announced.ord) = match theirs.ird {
             ReadDepths::UNSPECIFIED => (own.ord, ReadDepths::UNSPECIFIED),
             ird => (own.ord.min(ird), own.ord.min(ird)),
         };
@@ -179,9 +179,9 @@ pub(super) fn accept(config: &Config, offer: &Offer, private_data: &[u8]) -> (Ve
     if config.long_fpdus && offer.has(StartFrame::LONG_FPDUS) {
         flags |= StartFrame::LONG_FPDUS;
     }
-    let told = offer.depths.map(|_| told);
+    let announced = offer.depths.map(|_| announced);
     let bytes =
-        frame(StartFrame::REPLY, flags, offer.revision, told, offer.ready.map(|_| known), private_data);
+        frame(StartFrame::REPLY, flags, offer.revision, announced, offer.ready.map(|_| known), private_data);
     let agreed = agree(config, flags & StartFrame::CRC != 0, offer, depths);
     (bytes, Setup { agreed, ready: offer.ready.map(|ready| ready.both(known)) })
 }

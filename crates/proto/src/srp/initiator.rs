@@ -345,7 +345,7 @@ impl MessageMachine for Initiator {
             && let Some(id) = self.tasks.freed(stag)
         {
             self.complete(id);
-            self.tell_answers();
+            self.report_answers();
         }
     }
 

@@ -71,7 +71,7 @@ pub struct Target {
     /// When the login has waited for too long.
     login_until: Option<Time>,
     /// The login was handed to the layer above.
-    is_told: bool,
+    is_notified: bool,
     /// It has agreed to it.
     is_admitted: bool,
     /// It has not: the answer, until it is given.
@@ -163,7 +163,7 @@ impl Target {
             link: Link::default(),
             granted: None,
             login_until: None,
-            is_told: false,
+            is_notified: false,
             is_admitted: false,
             rejection: None,
             tasks: TaskTable::default(),
@@ -227,7 +227,7 @@ impl Target {
     }
 
     /// Tells the initiator of an asynchronous event (section 6.12); `false`: another is on its way.
-    pub fn tell_event(&mut self, lun: u64, sense: Sense) -> bool {
+    pub fn notify_event(&mut self, lun: u64, sense: Sense) -> bool {
         if !matches!(self.phase, Phase::Full) || self.event.is_some() {
             return false;
         }
@@ -323,8 +323,8 @@ impl MessageMachine for Target {
 
     /// What the channel takes the place of has to be over before it is answered.
     fn may_accept(&mut self) -> bool {
-        if !std::mem::replace(&mut self.is_told, true) {
-            self.tell_ready();
+        if !std::mem::replace(&mut self.is_notified, true) {
+            self.report_ready();
         }
         self.is_admitted
     }

@@ -94,12 +94,12 @@ fn a_byte_at_a_time_is_enough() {
 
 /// The end of a write that nobody waits for is that of the message behind it.
 #[test]
-fn of_an_untold_write_nothing_is_told() {
+fn an_unsignaled_write_reports_nothing() {
     let mut link = Link::established(large(), large(), 1, 999);
     let (source, sink) = (Side::Initiator.places(1 << 20, 131_072), Side::Responder.places(2 << 20, 131_072));
     let stag = link.responder.machine.register(sink, WRITE).unwrap();
     link.responder.machine.post_receive(1, Side::Responder.places(0, 64)).unwrap();
-    link.initiator.machine.write(WorkId::UNTOLD.0, source, stag, 0).unwrap();
+    link.initiator.machine.write(WorkId::UNSIGNALED.0, source, stag, 0).unwrap();
     link.initiator.machine.send(2, &[7; 64], Places::EMPTY, false, None).unwrap();
     link.run();
     assert_eq!(link.initiator_events, [Event::Sent { id: 2 }]);

@@ -232,8 +232,8 @@ fn asynchronous_events_are_told() {
     let mut rig = ours(8);
     let sense = Sense::from_bytes(&[0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x3f, 0x0e, 0, 0, 0, 0]);
     for _ in 0..3 {
-        assert!(rig.target.machine.tell_event(5 << 48, sense));
-        assert!(!rig.target.machine.tell_event(5 << 48, sense), "one at a time");
+        assert!(rig.target.machine.notify_event(5 << 48, sense));
+        assert!(!rig.target.machine.notify_event(5 << 48, sense), "one at a time");
         rig.run();
         assert_eq!(rig.events.pop(), Some(Event::Async { lun: 5 << 48, sense }));
     }

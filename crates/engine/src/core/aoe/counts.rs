@@ -15,12 +15,12 @@ const COUNTS_EVERY: Duration = Duration::from_secs(10);
 
 impl<I: Io> Core<I> {
     /// Tells, if it is time, of frames that became no command.
-    pub(in crate::core) fn tell_counts(&mut self, now: Time) {
+    pub(in crate::core) fn report_counts(&mut self, now: Time) {
         for interface in &mut self.ethernet.interfaces {
-            if now.since(interface.told_at) < COUNTS_EVERY {
+            if now.since(interface.reported_at) < COUNTS_EVERY {
                 continue;
             }
-            interface.told_at = now;
+            interface.reported_at = now;
             let name = &self.shared.config.aoe[interface.index].name;
             let dropped = interface.packets.dropped();
             let frames = dropped.saturating_sub(std::mem::replace(&mut interface.dropped, dropped));
@@ -33,7 +33,7 @@ impl<I: Io> Core<I> {
             }
             for ((from, address), key) in &interface.sessions {
                 let session = self.connections.get_mut(*key).and_then(|conn| conn.machine.aoe_mut());
-                tell(session.map(Target::take_counts).unwrap_or_default(), *from, *address, name);
+                report(session.map(Target::take_counts).unwrap_or_default(), *from, *address, name);
             }
         }
     }
@@ -57,7 +57,7 @@ impl<I: Io> Core<I> {
 }
 
 /// Tells what became of requests of an initiator that became no command.
-pub(super) fn tell(counts: Counts, from: Mac, address: Address, interface: &str) {
+pub(super) fn report(counts: Counts, from: Mac, address: Address, interface: &str) {
     let Counts { refused, copies, crowded } = counts;
     if crowded > 0 {
         limited!(

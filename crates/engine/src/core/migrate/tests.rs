@@ -45,7 +45,7 @@ fn serve() -> (Daemon, Url) {
     (daemon, Url { portal, target })
 }
 
-/// Moves whatever session can be moved, until told to stop; how often one was found on another core than before.
+/// Moves whatever session can be moved, until reports to stop; how often one was found on another core than before.
 struct Mover {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<usize>,
@@ -336,7 +336,7 @@ fn a_session_moves_while_data_that_was_asked_for_never_ceases_to_come() {
 }
 
 /// The unit attention of a response that has one, in the order of the rounds.
-fn is_reset_told(response: &Response) -> bool {
+fn is_reset_reported(response: &Response) -> bool {
     match response.status {
         0 => false,
         _ => {
@@ -347,7 +347,7 @@ fn is_reset_told(response: &Response) -> bool {
 }
 
 #[test]
-fn a_session_that_moves_is_told_of_every_reset_once() {
+fn a_session_that_moves_gets_every_reset_once() {
     const WATCHERS: usize = 3;
     const ROUNDS: usize = 2000;
     let (daemon, url) = serve();
@@ -357,11 +357,11 @@ fn a_session_that_moves_is_told_of_every_reset_once() {
         initiator.ready(0).expect("the unit is ready");
         seen.send(()).expect("the resetter waits");
         for round in 1..=ROUNDS {
-            let (mut told, mut is_answered) = (0, false);
+            let (mut reports, mut is_answered) = (0, false);
             loop {
-                let is_told = is_reset_told(&initiator.read(0, &TEST_UNIT_READY, 0).expect("an end"));
-                told += usize::from(is_told);
-                if is_answered && !is_told {
+                let is_reported = is_reset_reported(&initiator.read(0, &TEST_UNIT_READY, 0).expect("an end"));
+                reports += usize::from(is_reported);
+                if is_answered && !is_reported {
                     break;
                 }
                 is_answered |= match answered.try_recv() {
@@ -370,7 +370,7 @@ fn a_session_that_moves_is_told_of_every_reset_once() {
                     Err(TryRecvError::Disconnected) => panic!("the resetter ended before its time"),
                 };
             }
-            assert_eq!(told, 1, "round {round}");
+            assert_eq!(reports, 1, "round {round}");
             seen.send(()).expect("the resetter waits");
         }
         initiator.logout().expect("an answer");
@@ -379,9 +379,9 @@ fn a_session_that_moves_is_told_of_every_reset_once() {
         let mut watchers = Vec::new();
         for watcher in 0..WATCHERS {
             let watch = &watch;
-            let (answered, told) = channel();
+            let (answered, reports) = channel();
             let (seen, sees) = channel();
-            scope.spawn(move || watch(watcher, told, seen));
+            scope.spawn(move || watch(watcher, reports, seen));
             watchers.push((answered, sees));
         }
         let mut resetter = login(&url, "resetter");

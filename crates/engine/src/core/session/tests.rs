@@ -227,7 +227,7 @@ fn target_cold_reset_is_answered_when_a_copy_in_the_background_is_over() {
 }
 
 /// An Asynchronous Message with this event (RFC 7143 section 11.9.1).
-fn hears_of(initiator: &mut Initiator, event: u8) {
+fn expect_event(initiator: &mut Initiator, event: u8) {
     let message = initiator.receive().expect("a message");
     assert_eq!((message.opcode(), message.header[36]), (ASYNC_MESSAGE, event));
 }
@@ -240,14 +240,14 @@ fn at_the_end_sessions_are_dropped_in_words_when_no_task_can_write_any_more() {
     let mut writes = writing(&url, &stores[0], "writes");
     let stops = std::thread::spawn(|| daemon.stop());
     for initiator in [&mut idle, &mut writes] {
-        hears_of(initiator, LOGOUT_REQUEST);
+        expect_event(initiator, LOGOUT_REQUEST);
     }
-    hears_of(&mut idle, CONNECTION_DROP);
+    expect_event(&mut idle, CONNECTION_DROP);
     assert!(idle.receive().is_err(), "the connection is over");
     stores[0].wait_for_cancel(1);
     assert!(!has_heard(&writes), "the WRITE may still land");
     stores[0].release();
-    hears_of(&mut writes, CONNECTION_DROP);
+    expect_event(&mut writes, CONNECTION_DROP);
     assert_eq!(stores[0].held(), 0);
     assert!(writes.receive().is_err(), "the connection is over");
     stops.join().expect("it ends").expect("every core ends in order");

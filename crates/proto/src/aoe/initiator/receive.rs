@@ -295,8 +295,8 @@ impl Initiator {
             data @ Transfer::Out(_) => (data.bytes(), 0),
         };
         // Registers are told of what went well, if they were asked for (SAT-3 section 12.2.5).
-        let told = Failure { status: status::CHECK_CONDITION, sense: Some(end.available()) };
-        self.complete(id, pass.check_condition.then_some(told), written, read);
+        let failure = Failure { status: status::CHECK_CONDITION, sense: Some(end.available()) };
+        self.complete(id, pass.check_condition.then_some(failure), written, read);
         (read > 0).then(|| Put { from: Source::Frame(place.slice(DATA_AT, read)), to: to.slice(0, read) })
     }
 
@@ -387,7 +387,7 @@ fn failure(fault: Fault, is_write: bool, lbas: std::ops::Range<u64>) -> Failure 
     match fault {
         Fault::Refused(error) => refused(error),
         Fault::Ata(end) => {
-            let data = told(&end, is_write);
+            let data = sense_specific(&end, is_write);
             let is_medium = data.key == SenseKey::MediumError && !lbas.is_empty();
             let at = if lbas.contains(&end.lba) { end.lba } else { lbas.start };
             check_data(&SenseData { information: is_medium.then_some(at), ..data })
@@ -400,7 +400,7 @@ fn with_registers(fault: Fault) -> Failure {
     match fault {
         Fault::Refused(error) => refused(error),
         Fault::Ata(end) => {
-            let sense = end.sense(&told(&end, false));
+            let sense = end.sense(&sense_specific(&end, false));
             Failure { status: status::CHECK_CONDITION, sense: Some(sense) }
         }
     }
@@ -422,7 +422,7 @@ fn refused(error: ErrorCode) -> Failure {
 }
 
 /// What ATA's are (SAT-3 table 121).
-fn told(end: &StatusReturn, is_write: bool) -> SenseData {
+fn sense_specific(end: &StatusReturn, is_write: bool) -> SenseData {
     let (key, additional) = if end.status & ata_status::DF != 0 {
         (SenseKey::HardwareError, code::INTERNAL_TARGET_FAILURE)
     } else if end.error & ata_error::UNC != 0 {

@@ -97,7 +97,7 @@ pub fn answer_query(frame: &[u8], export: &Export<'_>, out: &mut [u8]) -> Option
     if !to.covers(export.address) {
         return None;
     }
-    match judge(header, frame, export.config) {
+    match validate(header, frame, export.config) {
         Ok(None) => None,
         Ok(Some(command)) => {
             let header = header.answer(export.ours, export.address, ErrorCode::NONE);
@@ -122,7 +122,7 @@ pub fn announce(export: &Export<'_>, out: &mut [u8]) -> Option<usize> {
 }
 
 /// The config command that is to be answered; `None` where a test fails.
-fn judge(header: &Header, frame: &[u8], config: &[u8]) -> Result<Option<ConfigCommand>, Violation> {
+fn validate(header: &Header, frame: &[u8], config: &[u8]) -> Result<Option<ConfigCommand>, Violation> {
     if header.version() != Header::VERSION {
         return Err(Violation::Version);
     }

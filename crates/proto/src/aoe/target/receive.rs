@@ -35,7 +35,7 @@ impl Target {
             self.fault("a frame of two lengths");
             return false;
         }
-        match self.judge(frame) {
+        match self.validate(frame) {
             Ok(request) => self.request(now, came, &request, frame, place),
             Err(violation) => {
                 self.react(now, violation, frame);
@@ -44,7 +44,7 @@ impl Target {
         }
     }
 
-    fn judge(&self, frame: &[u8]) -> Result<Request, Violation> {
+    fn validate(&self, frame: &[u8]) -> Result<Request, Violation> {
         let header = head(frame)?;
         if header.source != self.config.peer || !header.address().covers(self.config.address) {
             return Err(Violation::Stranger);
@@ -57,9 +57,9 @@ impl Target {
         }
         let argument = frame.get(Header::BYTES..).unwrap_or_default();
         let request = match header.command {
-            Command::ATA => self.judge_ata(header, argument)?,
+            Command::ATA => self.validate_ata(header, argument)?,
             Command::CONFIG | Command::MASK | Command::RESERVE if needs_session(header, frame)? => {
-                judge_order(header, argument)?
+                validate_order(header, argument)?
             }
             Command::CONFIG => return Err(Violation::Sessionless),
             _ => return Err(Violation::Command),
@@ -73,7 +73,7 @@ impl Target {
         }
     }
 
-    fn judge_ata(&self, header: &Header, argument: &[u8]) -> Result<Request, Violation> {
+    fn validate_ata(&self, header: &Header, argument: &[u8]) -> Result<Request, Violation> {
         let section = Section::view(argument).ok_or(Violation::Truncated)?;
         let registers = section.registers();
         let transfer = registers.transfer();
@@ -203,7 +203,7 @@ impl Target {
     }
 }
 
-fn judge_order(header: &Header, argument: &[u8]) -> Result<Request, Violation> {
+fn validate_order(header: &Header, argument: &[u8]) -> Result<Request, Violation> {
     let (subcommand, entries) = match header.command {
         Command::CONFIG => {
             let config = ConfigArgument::view(argument).ok_or(Violation::Truncated)?;

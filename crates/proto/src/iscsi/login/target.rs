@@ -130,7 +130,7 @@ impl TargetLogin {
             && !reply.cont
             && let Ok(keys) = text::pairs(&reply.text)
         {
-            self.tell(stage, true, &keys);
+            self.trace(stage, true, &keys);
         }
         result.unwrap_or_else(|fault| {
             self.over = true;
@@ -144,7 +144,7 @@ impl TargetLogin {
         })
     }
 
-    fn tell(&self, stage: Stage, is_answer: bool, keys: &[Pair<'_>]) {
+    fn trace(&self, stage: Stage, is_answer: bool, keys: &[Pair<'_>]) {
         self.access.hears(&Step { from: self.from, portal: self.portal, stage, is_answer, keys });
     }
 
@@ -211,7 +211,7 @@ impl TargetLogin {
         }
         let whole = std::mem::take(&mut self.gathered);
         let pairs = text::pairs(&whole).map_err(initiator_error)?;
-        self.tell(self.stage, false, &pairs);
+        self.trace(self.stage, false, &pairs);
         let mut out = Vec::new();
         self.negotiate(&pairs, &mut out)?;
         if out.len() > LOGIN_TEXT_MAX || !bhs.transit() {

@@ -136,7 +136,7 @@ impl Layer {
         if task.given {
             self.up.push_back(Up::FetchFailed { task: id, sense: Box::new(sense) });
         }
-        self.tell_refusal(violation);
+        self.report_refusal(violation);
         self.progress(id);
     }
 
@@ -205,7 +205,7 @@ impl Layer {
         self.release(id);
         // A closed window opens by a PDU that nothing else may cause (section 11.4.11).
         if self.session.is_closed_for_nothing() && self.out.is_empty() {
-            self.tell_window();
+            self.announce_window();
         }
     }
 

@@ -344,7 +344,7 @@ impl Layer {
             return false;
         }
         if self.session.is_closed_for_nothing() {
-            self.tell_window();
+            self.announce_window();
         }
         self.session.wants_room()
     }

@@ -124,7 +124,7 @@ impl Layer {
     }
 
     /// A NOP-In that only carries a new MaxCmdSN.
-    pub(crate) fn tell_window(&mut self) {
+    pub(crate) fn announce_window(&mut self) {
         self.queue_nop_in(TAG_NONE, TAG_NONE, Vec::new());
     }
 

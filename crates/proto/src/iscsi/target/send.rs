@@ -39,7 +39,7 @@ impl Target {
             && self.layer.is_full_feature()
             && self.layer.session.is_closed_for_nothing()
         {
-            self.layer.tell_window();
+            self.layer.announce_window();
             self.send(batch);
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Session {
     /// Commands that there is room for beside them.
     room: u32,
     /// A window was sent to the initiator.
-    is_told: bool,
+    is_announced: bool,
     /// Requests of the window that were rejected: they count as not received (section 7.3), and so the gaps that they
     /// leave are our doing.
     rejected: BTreeSet<u32>,
@@ -46,7 +46,7 @@ impl Session {
             in_flight: 0,
             depth,
             room: u32::MAX,
-            is_told: false,
+            is_announced: false,
             rejected: BTreeSet::new(),
             plugged: BTreeSet::new(),
         };
@@ -136,9 +136,9 @@ impl Session {
     /// MaxCmdSN of the next PDU. It never goes back, whatever becomes of the room; and no window was more than
     /// the slots: each command received moves ExpCmdSN up by one and takes at most one of them.
     pub(crate) fn advertise(&mut self) -> u32 {
-        let told = if self.is_told { self.window() } else { 0 };
-        self.is_told = true;
-        let free = self.free().max(told);
+        let announced = if self.is_announced { self.window() } else { 0 };
+        self.is_announced = true;
+        let free = self.free().max(announced);
         self.max_cmd_sn = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
         self.max_cmd_sn
     }

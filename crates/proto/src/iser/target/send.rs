@@ -32,10 +32,10 @@ impl From<Full> for Wait {
 impl Target {
     /// Posts what stands in the queue.
     pub(super) fn send(&mut self, to: &mut dyn Post) -> Result<(), Wait> {
-        let told = self.send_queue(to)?;
-        // What stood in the queue was aborted: no PDU has told that the window is open again.
-        if !told && self.layer.is_full_feature() && self.layer.session.is_closed_for_nothing() {
-            self.layer.tell_window();
+        let has_sent = self.send_queue(to)?;
+        // What stood in the queue was aborted: no PDU has has_sent that the window is open again.
+        if !has_sent && self.layer.is_full_feature() && self.layer.session.is_closed_for_nothing() {
+            self.layer.announce_window();
             self.send_queue(to)?;
         }
         Ok(())
@@ -43,12 +43,12 @@ impl Target {
 
     /// The same; whether a PDU was among it.
     fn send_queue(&mut self, to: &mut dyn Post) -> Result<bool, Wait> {
-        let mut told = self.resend(to)?;
+        let mut has_sent = self.resend(to)?;
         while let Some(out) = self.layer.out.front().copied() {
             let next = match out {
                 Out::Push(id) => self.send_push(id, to)?,
                 Out::Response(id) => {
-                    told = true;
+                    has_sent = true;
                     self.layer.out.pop_front();
                     self.send_response(id, to)?;
                     continue;
@@ -58,7 +58,7 @@ impl Target {
                     let control = self.next_control()?;
                     self.layer.out.pop_front();
                     if let Some(control) = control {
-                        told = true;
+                        has_sent = true;
                         self.send_control(control, to)?;
                     }
                     continue;
@@ -71,7 +71,7 @@ impl Target {
                 }
             }
         }
-        Ok(told)
+        Ok(has_sent)
     }
 
     /// Data-In is an RDMA Write; the response follows it. Returns what takes its place in the queue.
@@ -92,7 +92,7 @@ impl Target {
                 return Err(Wait);
             };
             // The response that is posted right behind it is finished later.
-            let work = if is_answered { WorkId::UNTOLD } else { Work::Write { task: id }.id() };
+            let work = if is_answered { WorkId::UNSIGNALED } else { Work::Write { task: id }.id() };
             to.write(work, push.from, advertised_at(remote, push.at))?;
             push.sent = push.len;
             // With the ending behind it the task waits for nothing: messages follow RDMA Writes in order.

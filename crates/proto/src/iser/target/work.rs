@@ -34,7 +34,7 @@ impl Work {
     }
 
     pub(super) fn of(id: WorkId) -> Option<Work> {
-        if id == WorkId::UNTOLD {
+        if id == WorkId::UNSIGNALED {
             return None;
         }
         let [.., a, b, c, d] = id.0.to_be_bytes();

@@ -82,7 +82,7 @@ impl Initiator {
             }
             self.complete(id);
         }
-        self.tell_answers();
+        self.report_answers();
         while self.owes_control() {
             let Some(control) = self.control.front().copied() else { return };
             if self.post_control(control, to).is_err() {
@@ -110,7 +110,7 @@ impl Initiator {
     }
 
     /// Reports functions that were answered, once all commands that have ended were reported.
-    pub(super) fn tell_answers(&mut self) {
+    pub(super) fn report_answers(&mut self) {
         if !self.answered.is_empty() && !self.tasks.has_ended() {
             self.events.append(&mut self.answered);
         }
@@ -123,7 +123,7 @@ impl Initiator {
         {
             task.is_leaving = false;
             self.complete(id);
-            self.tell_answers();
+            self.report_answers();
         }
     }
 

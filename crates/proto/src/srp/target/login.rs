@@ -53,7 +53,7 @@ impl Target {
         let request = LoginRequest::from_private_data(private_data);
         let tag = request.as_ref().map(|request| request.tag).unwrap_or_default();
         let judged = match request {
-            Some(request) => self.judge(&request),
+            Some(request) => self.validate(&request),
             None => Err((RejectReason::UNABLE_TO_ESTABLISH, "a login request that is too short".into())),
         };
         match judged {
@@ -81,7 +81,7 @@ impl Target {
         Answer::Accept(granted.response.as_bytes().to_vec())
     }
 
-    fn judge(&mut self, request: &LoginRequest) -> Result<Granted, (RejectReason, String)> {
+    fn validate(&mut self, request: &LoginRequest) -> Result<Granted, (RejectReason, String)> {
         let (bytes, flags) = (request.req_it_iu_len.get(), request.req_flags);
         let initiator_port = initiator_port(&request.initiator_port_id, self.from.ip());
         let keeps_others = self.check(request).map_err(|(reason, words)| {
@@ -159,7 +159,7 @@ impl Target {
     }
 
     /// Tells the layer above of a login that was granted.
-    pub(super) fn tell_ready(&mut self) {
+    pub(super) fn report_ready(&mut self) {
         if let Some(granted) = &self.granted {
             let session = session(&granted.applicant, &self.link, self.limit);
             self.up.push_back(Up::Ready(Box::new(session)));
@@ -180,9 +180,9 @@ fn reject(tag: U64, reason: RejectReason) -> Vec<u8> {
 
 /// Linux's ib_srp has zeros for the identifier where its device has no InfiniBand GID, as siw: all such hosts would be one
 /// initiator port, end each other's channels and share reservations. Their addresses tell them apart.
-fn initiator_port(told: &[u8; 16], from: IpAddr) -> [u8; 16] {
+fn initiator_port(claimed: &[u8; 16], from: IpAddr) -> [u8; 16] {
     match from.to_canonical() {
-        _ if *told != [0; 16] => *told,
+        _ if *claimed != [0; 16] => *claimed,
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
     }
@@ -228,7 +228,8 @@ mod tests {
 
     #[test]
     fn initiators_without_an_identifier_are_told_apart_by_address() {
-        let port = |told: [u8; 16], from: &str| port_name(&initiator_port(&told, from.parse().unwrap()));
+        let port =
+            |claimed: [u8; 16], from: &str| port_name(&initiator_port(&claimed, from.parse().unwrap()));
         assert_eq!(port([0; 16], "192.0.2.2"), "0x00000000000000000000ffffc0000202");
         assert_eq!(port([0; 16], "::ffff:192.0.2.2"), port([0; 16], "192.0.2.2"));
         assert_eq!(port([0; 16], "2001:db8::2"), "0x20010db8000000000000000000000002");

@@ -19,7 +19,7 @@ impl Target {
         if !matches!(self.phase, Phase::Full) {
             return self.free(message.place);
         }
-        match self.judge_unit(message) {
+        match self.validate_unit(message) {
             Ok(true) => {}
             Ok(false) => self.free(message.place),
             Err(violation) => {
@@ -35,7 +35,7 @@ impl Target {
     }
 
     /// `true` when a task keeps its place.
-    fn judge_unit(&mut self, message: &Message<'_>) -> Result<bool, Violation> {
+    fn validate_unit(&mut self, message: &Message<'_>) -> Result<bool, Violation> {
         let bytes = message.bytes;
         if u32::try_from(bytes.len()).is_ok_and(|len| len > self.link.max_it_iu_bytes) {
             return Err(Violation::TooLong);
@@ -96,8 +96,8 @@ impl Target {
     fn command(&mut self, message: &Message<'_>) -> Result<bool, Violation> {
         let unit = CommandUnit::split(message.bytes)?;
         let (tag, sol_not) = (unit.head.tag.get(), unit.head.sol_not);
-        self.judge_tag(tag)?;
-        let immediate = self.judge_immediate(&unit, message.bytes.len())?;
+        self.validate_tag(tag)?;
+        let immediate = self.validate_immediate(&unit, message.bytes.len())?;
         let command = verbs::Command {
             task: TaskId::default(),
             lun: unit.head.lun.get(),
@@ -165,7 +165,7 @@ impl Target {
     fn give(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else { return };
         let (tag, sol_not) = (task.tag, task.sol_not);
-        if let Err(violation) = task.data_out.judge().and_then(|()| task.data_in.judge()) {
+        if let Err(violation) = task.data_out.validate().and_then(|()| task.data_in.validate()) {
             task.stage = Stage::Over;
             self.tasks.forget(id);
             self.settle(id);
@@ -177,13 +177,13 @@ impl Target {
         }
     }
 
-    fn judge_tag(&self, tag: u64) -> Result<(), Violation> {
+    fn validate_tag(&self, tag: u64) -> Result<(), Violation> {
         let is_used = self.tasks.find(tag).is_some() || self.functions.iter().any(|other| other.tag == tag);
         if is_used { Err(Violation::TagInUse) } else { Ok(()) }
     }
 
     /// How many bytes of data are in the command: they lie between its descriptors and its end.
-    fn judge_immediate(&self, unit: &CommandUnit<'_>, len: usize) -> Result<u32, Violation> {
+    fn validate_immediate(&self, unit: &CommandUnit<'_>, len: usize) -> Result<u32, Violation> {
         let Descriptor::Immediate { len: data } = unit.data_out else { return Ok(0) };
         let from = usize::from(self.link.immediate_offset.ok_or(Violation::DataOutFormat)?);
         let data_len = usize::try_from(data).map_err(|_| Violation::ImmediateBounds)?;
@@ -196,7 +196,7 @@ impl Target {
 
     fn task_management(&mut self, request: &TaskManagement) -> Result<(), Violation> {
         let (tag, sol_not, lun) = (request.tag.get(), request.sol_not, request.lun.get());
-        self.judge_tag(tag)?;
+        self.validate_tag(tag)?;
         let function = match request.function {
             TaskFunction::ABORT_TASK => return self.abort_task(request),
             TaskFunction::ABORT_TASK_SET => Function::AbortTaskSet,

@@ -137,7 +137,7 @@ impl Buffer {
     }
 
     /// Whether the descriptors hold what they are to describe.
-    pub(super) fn judge(&self) -> Result<(), Violation> {
+    pub(super) fn validate(&self) -> Result<(), Violation> {
         let mut described = 0u64;
         for descriptor in &self.descriptors {
             let len = u64::from(descriptor.len.get());
@@ -345,7 +345,7 @@ mod tests {
         let list = [Direct::new(100, 1, 10), Direct::new(0, 2, 0), Direct::new(500, 3, 20)];
         let table = Table { table: Direct::new(0, 0, 48), len: 30, list: &list };
         buffer.describe(&Descriptor::Indirect(table)).unwrap();
-        buffer.judge().unwrap();
+        buffer.validate().unwrap();
         assert!(buffer.rest.is_none());
         assert_eq!(buffer.next(7), Some((Advertised { stag: 1, offset: 100 }, 7)));
         buffer.advance(7);
@@ -394,19 +394,19 @@ mod tests {
     #[test]
     fn wrong_tables_are_told_apart() {
         let list = [Direct::new(u64::MAX, 1, 1), Direct::new(0, 2, 8)];
-        let judge = |bytes, address, len, listed: usize| {
+        let validate = |bytes, address, len, listed: usize| {
             let mut buffer = Buffer::default();
             let table = Table { table: Direct::new(address, 0, bytes), len, list: &list[listed..] };
-            buffer.describe(&Descriptor::Indirect(table)).and_then(|()| buffer.judge())
+            buffer.describe(&Descriptor::Indirect(table)).and_then(|()| buffer.validate())
         };
-        assert_eq!(judge(31, 0, 1, 0), Err(Violation::TableLength));
-        assert_eq!(judge(16, 0, 1, 0), Err(Violation::TableLength));
-        assert_eq!(judge(16 * 2049, 0, 1, 0), Err(Violation::TableTooLong));
-        assert_eq!(judge(u32::MAX - 15, 0, 1, 0), Err(Violation::TableTooLong));
-        assert_eq!(judge(48, u64::MAX, 1, 1), Err(Violation::AddressWrap));
-        assert_eq!(judge(48, u64::MAX - 40, 1, 1), Err(Violation::AddressWrap));
-        assert_eq!(judge(32, 0, 1, 0), Err(Violation::AddressWrap));
-        assert_eq!(judge(16, 0, 9, 1), Err(Violation::DescriptorsTooShort));
-        assert_eq!(judge(16, 0, 8, 1), Ok(()));
+        assert_eq!(validate(31, 0, 1, 0), Err(Violation::TableLength));
+        assert_eq!(validate(16, 0, 1, 0), Err(Violation::TableLength));
+        assert_eq!(validate(16 * 2049, 0, 1, 0), Err(Violation::TableTooLong));
+        assert_eq!(validate(u32::MAX - 15, 0, 1, 0), Err(Violation::TableTooLong));
+        assert_eq!(validate(48, u64::MAX, 1, 1), Err(Violation::AddressWrap));
+        assert_eq!(validate(48, u64::MAX - 40, 1, 1), Err(Violation::AddressWrap));
+        assert_eq!(validate(32, 0, 1, 0), Err(Violation::AddressWrap));
+        assert_eq!(validate(16, 0, 9, 1), Err(Violation::DescriptorsTooShort));
+        assert_eq!(validate(16, 0, 8, 1), Ok(()));
     }
 }

@@ -17,7 +17,7 @@ impl Layer {
     /// Takes the whole header of a PDU; `incoming` tells what becomes of its data segment.
     pub(crate) fn header(&mut self, header: &[u8]) {
         self.incoming = Incoming::Nothing;
-        if let Err(violation) = self.judge(header) {
+        if let Err(violation) = self.validate(header) {
             self.refuse(violation, header);
         }
     }
@@ -26,7 +26,7 @@ impl Layer {
     fn refuse(&mut self, violation: Violation, header: &[u8]) {
         match violation.reaction() {
             Reaction::Reject(reason) => {
-                self.tell_refusal(violation);
+                self.report_refusal(violation);
                 self.note_gap(header);
                 self.reject(reason, header);
                 self.skip_data(header);
@@ -74,7 +74,7 @@ impl Layer {
     }
 
     /// A violation that leaves the connection open is reported for the log.
-    pub(super) fn tell_refusal(&mut self, violation: Violation) {
+    pub(super) fn report_refusal(&mut self, violation: Violation) {
         self.up.push_back(Up::Refused { reason: violation.to_string() });
     }
 
@@ -86,7 +86,7 @@ impl Layer {
         }
     }
 
-    fn judge(&mut self, header: &[u8]) -> Result<(), Violation> {
+    fn validate(&mut self, header: &[u8]) -> Result<(), Violation> {
         let Some(basic) = BasicHeader::view(header) else { return Ok(()) };
         let opcode = basic.opcode();
         let len = basic.data_segment_length.get();

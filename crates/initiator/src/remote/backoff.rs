@@ -1,4 +1,4 @@
-//! When a proof is asked for again that a target did not give: after a while, and then less and less often.
+//! When to request a proof again that a target did not give: with exponentially growing delays.
 
 use proto::time::Time;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(2);
 const LAST: Duration = Duration::from_secs(256);
 
-/// Until the proof is there.
-pub(super) struct Vigil {
+/// Until the proof arrives.
+pub(super) struct Backoff {
     due: Time,
     rest: Duration,
 }
 
-impl Vigil {
-    pub(super) fn new(now: Time) -> Vigil {
-        Vigil { due: now.after(FIRST), rest: FIRST }
+impl Backoff {
+    pub(super) fn new(now: Time) -> Backoff {
+        Backoff { due: now.after(FIRST), rest: FIRST }
     }
 
     /// Whether to ask now; if so, the next time is further away.
@@ -34,8 +34,8 @@ mod tests {
 
     #[test]
     fn it_asks_less_and_less_often() {
-        let mut vigil = Vigil::new(Time(0));
-        let due = (0..3000u64).filter(|n| vigil.is_due(Time(0).after(Duration::from_secs(*n))));
+        let mut backoff = Backoff::new(Time(0));
+        let due = (0..3000u64).filter(|n| backoff.is_due(Time(0).after(Duration::from_secs(*n))));
         assert_eq!(
             due.collect::<Vec<_>>(),
             [2, 6, 14, 30, 62, 126, 254, 510, 766, 1022, 1278, 1534, 1790, 2046, 2302, 2558, 2814]

@@ -1,4 +1,4 @@
-//! What RDMA may still touch when a task is over: a transfer that was posted cannot be called back.
+//! What RDMA may still access when a task has ended: a posted transfer cannot be recalled.
 
 use super::Core;
 use super::buffer::Purpose;
@@ -10,9 +10,9 @@ use reactor::io::Io;
 use scsi::NexusId;
 use wire::{Places, Span};
 
-/// What a task that is over has left with its transport.
+/// What an ended task has left with its transport.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct Quiescing {
     task: TaskId,
     /// Where it used one of ours: its unit, the buffer, and what it had that for.
     buffer: Option<(u32, Places, Purpose)>,
@@ -21,8 +21,8 @@ pub(super) struct Kept {
 }
 
 impl<I: Io> Core<I> {
-    /// The task is over: if data of it is on its way by RDMA, its buffer stays lent until the transport says that it is
-    /// free.
+    /// The task has ended: if data of it is in transit by RDMA, its buffer stays lent until the transport
+    /// reports that it is free.
     pub(super) fn keep_buffer(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.is_transferring()) else { return };
         let (origin, unit, wire, purpose) = (task.origin, task.unit, task.wire, task.purpose);
@@ -30,7 +30,11 @@ impl<I: Io> Core<I> {
             return;
         };
         let buffer = std::mem::replace(&mut task.buffer, Places::EMPTY);
-        conn.kept.push(Kept { task: wire, buffer: Some((unit, buffer, purpose)), since: self.io.now() });
+        conn.quiescing.push(Quiescing {
+            task: wire,
+            buffer: Some((unit, buffer, purpose)),
+            since: self.io.now(),
+        });
     }
 
     /// The same where there is no task: a READ whose data was lent by the store, or read to this buffer for this unit; or a
@@ -45,28 +49,28 @@ impl<I: Io> Core<I> {
         let rdma = self.connections.get_mut(connection).filter(|conn| conn.machine.is_rdma());
         let Some(conn) = rdma else { return buffer.map(|(_, buffer)| buffer) };
         let buffer = buffer.map(|(unit, buffer)| (unit, Places::one(buffer), Purpose::Step));
-        conn.kept.push(Kept { task: wire, buffer, since: now });
+        conn.quiescing.push(Quiescing { task: wire, buffer, since: now });
         None
     }
 
     /// Nothing touches what this task, which is over, has left.
     pub(super) fn give_kept(&mut self, key: Key, wire: TaskId) {
         let Some(conn) = self.connections.get_mut(key) else { return };
-        if let Some(index) = conn.kept.iter().position(|kept| kept.task == wire) {
-            let kept = conn.kept.swap_remove(index);
-            self.return_kept(key, &kept);
+        if let Some(index) = conn.quiescing.iter().position(|one| one.task == wire) {
+            let one = conn.quiescing.swap_remove(index);
+            self.release_quiescing(key, &one);
             self.answer_quiet();
         }
     }
 
     /// The connection is over, and with it all that it has kept.
-    pub(super) fn give_all_kept(&mut self, key: Key, kept: &[Kept]) {
-        kept.iter().for_each(|kept| self.return_kept(key, kept));
+    pub(super) fn release_all_quiescing(&mut self, key: Key, all: &[Quiescing]) {
+        all.iter().for_each(|one| self.release_quiescing(key, one));
         self.answer_quiet();
     }
 
-    fn return_kept(&mut self, key: Key, kept: &Kept) {
-        if let Some((unit, buffer, purpose)) = &kept.buffer {
+    fn release_quiescing(&mut self, key: Key, one: &Quiescing) {
+        if let Some((unit, buffer, purpose)) = &one.buffer {
             self.return_buffer(key, *unit, buffer, *purpose);
         }
     }
@@ -92,6 +96,6 @@ impl<I: Io> Core<I> {
 
     /// Whether RDMA of tasks of this nexus that are over is under way on this core.
     fn is_busy(&self, nexus: NexusId) -> bool {
-        self.connections.iter().any(|(_, conn)| conn.nexus == nexus && !conn.kept.is_empty())
+        self.connections.iter().any(|(_, conn)| conn.nexus == nexus && !conn.quiescing.is_empty())
     }
 }

@@ -1,4 +1,4 @@
-//! WRITEs whose data has come with them: they need no buffer, and to memory no task.
+//! WRITEs with immediate data: they need no buffer, and to memory no task.
 
 use super::Core;
 use super::connection::Phase;
@@ -10,9 +10,15 @@ use scsi::Exec;
 use wire::Places;
 
 impl<I: Io> Core<I> {
-    /// Writes all that a WRITE writes from where it was received, where that is all here and the store takes it at once.
-    /// What lies in a message was checked; with a data digest in a stream nobody has looked yet whether it is what was sent.
-    pub(super) fn put(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
+    /// Writes all that a WRITE writes from where it was received, where that is all here and the store takes
+    /// it at once. Data in a message has been verified; with a data digest in a stream it has not.
+    pub(super) fn write_immediate(
+        &mut self,
+        connection: Key,
+        unit: u32,
+        command: &Command,
+        exec: &Exec,
+    ) -> bool {
         let Some((offset, len, ending)) = exec.whole_write() else { return false };
         let Some(conn) = self.connections.get_mut(connection) else { return false };
         if command.write_bytes != len || conn.phase != Phase::Serving {

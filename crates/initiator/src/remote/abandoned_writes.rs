@@ -1,23 +1,25 @@
-//! Writes that were given up while the target may still execute them, and writes that wait for a lost session.
+//! Writes that were abandoned while the target may still execute them, and writes that wait for a lost
+//! session.
 //!
-//! To their initiator they have failed, and it may write the same blocks anew, through any lane: operations on these
-//! blocks have to wait until the target cannot execute the old write any more. Reads too: what has been read must not
-//! change later without a write. That a login has succeeded is no proof; what is one, [`super::examination`] knows.
+//! To their initiator they have failed, and it may rewrite the same blocks, through any lane: operations on
+//! these blocks have to wait until the target cannot execute the old write any more. Reads too: what has been
+//! read must not change later without a write. A successful login is no proof; [`super::examination`] finds
+//! one.
 //!
-//! A write that waits for its session to come back may have been executed, and is sent again; one that nobody waits
-//! for any more may be on its way. They hold their blocks against other lanes until they are over.
+//! A write that waits for its session to come back may have been executed, and is sent again; one that nobody
+//! waits for any more may be in transit. They hold their blocks against other lanes until they have ended.
 
 use proto::time::Time;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Writes that one lane has given up and nothing has ended; beyond that their blocks are taken together.
+/// Abandoned writes of one lane that nothing has ended; beyond that their blocks are merged.
 const GIVEN_UP_MAX: usize = 1024;
 
 /// Such writes of all lanes: at most the commands of each, and [`GIVEN_UP_MAX`].
 #[derive(Default)]
-pub(super) struct Loose {
+pub(super) struct AbandonedWrites {
     count: AtomicUsize,
     writes: Mutex<Writes>,
 }
@@ -39,8 +41,8 @@ struct Write {
     is_cancelled: bool,
 }
 
-impl Loose {
-    /// A lane has to wait with a write: until [`Loose::release`] or [`Loose::give_up`] of that operation.
+impl AbandonedWrites {
+    /// A lane has to wait with a write: until [`AbandonedWrites::release`] or [`AbandonedWrites::give_up`] of that operation.
     pub(super) fn add(&self, lane: u64, flight: u32, (offset, len): (u64, u64), since: Time) {
         let write = Write { lane, offset, len, since, is_cancelled: false };
         self.change(|writes| {
@@ -143,56 +145,56 @@ mod tests {
 
     #[test]
     fn what_was_given_up_is_in_everybody_s_way_and_only_on_the_same_blocks() {
-        let loose = Loose::default();
-        loose.add(1, 7, (4096, 4096), Time(5));
-        assert_eq!(loose.hinders(1, (4096, 512)), None, "it waits for the same session");
-        assert!(!loose.has_given_up(1) && loose.given_up().is_empty());
-        loose.give_up(1, 7);
+        let writes = AbandonedWrites::default();
+        writes.add(1, 7, (4096, 4096), Time(5));
+        assert_eq!(writes.hinders(1, (4096, 512)), None, "it waits for the same session");
+        assert!(!writes.has_given_up(1) && writes.given_up().is_empty());
+        writes.give_up(1, 7);
         for lane in [1, 2] {
-            assert_eq!(loose.hinders(lane, (7680, 4096)), Some(Time(5)));
-            assert_eq!(loose.hinders(lane, (8192, 512)), None);
-            assert_eq!(loose.hinders(lane, (0, 4096)), None);
+            assert_eq!(writes.hinders(lane, (7680, 4096)), Some(Time(5)));
+            assert_eq!(writes.hinders(lane, (8192, 512)), None);
+            assert_eq!(writes.hinders(lane, (0, 4096)), None);
         }
-        assert!(loose.has_given_up(1) && !loose.has_given_up(2));
-        assert_eq!(loose.given_up(), [(4096, 4096)]);
-        loose.keep(2, |_| false);
-        loose.keep(1, |range| range == (4096, 4096));
-        assert_eq!(loose.hinders(2, (0, u64::MAX)), Some(Time(5)));
-        loose.keep(1, |_| false);
-        assert_eq!(loose.hinders(2, (0, u64::MAX)), None);
+        assert!(writes.has_given_up(1) && !writes.has_given_up(2));
+        assert_eq!(writes.given_up(), [(4096, 4096)]);
+        writes.keep(2, |_| false);
+        writes.keep(1, |range| range == (4096, 4096));
+        assert_eq!(writes.hinders(2, (0, u64::MAX)), Some(Time(5)));
+        writes.keep(1, |_| false);
+        assert_eq!(writes.hinders(2, (0, u64::MAX)), None);
     }
 
     #[test]
     fn what_waits_holds_its_blocks_until_it_is_over() {
-        let loose = Loose::default();
-        loose.add(1, 7, (0, 512), Time(5));
-        loose.keep(1, |_| false);
-        loose.release(1, 8);
-        loose.release(2, 7);
-        assert_eq!(loose.hinders(2, (0, 512)), Some(Time(5)));
-        loose.release(1, 7);
-        assert_eq!(loose.hinders(2, (0, 512)), None);
+        let writes = AbandonedWrites::default();
+        writes.add(1, 7, (0, 512), Time(5));
+        writes.keep(1, |_| false);
+        writes.release(1, 8);
+        writes.release(2, 7);
+        assert_eq!(writes.hinders(2, (0, 512)), Some(Time(5)));
+        writes.release(1, 7);
+        assert_eq!(writes.hinders(2, (0, 512)), None);
     }
 
     #[test]
     fn what_was_cancelled_is_in_everybody_s_way_until_it_is_over() {
-        let loose = Loose::default();
-        loose.add(1, 7, (0, 512), Time(5));
-        loose.cancel(1, 7);
-        assert_eq!([1, 2].map(|lane| loose.hinders(lane, (0, 512))), [Some(Time(5)); 2]);
-        loose.release(1, 7);
-        assert_eq!(loose.hinders(1, (0, 512)), None);
+        let writes = AbandonedWrites::default();
+        writes.add(1, 7, (0, 512), Time(5));
+        writes.cancel(1, 7);
+        assert_eq!([1, 2].map(|lane| writes.hinders(lane, (0, 512))), [Some(Time(5)); 2]);
+        writes.release(1, 7);
+        assert_eq!(writes.hinders(1, (0, 512)), None);
     }
 
     #[test]
     fn writes_that_are_kept_apart_are_bounded() {
-        let loose = Loose::default();
+        let writes = AbandonedWrites::default();
         for n in 0..10 * GIVEN_UP_MAX as u64 {
-            loose.add(1, 7, (n * 1024, 512), Time(n));
-            loose.give_up(1, 7);
-            assert_eq!(loose.hinders(2, (0, 512)), Some(Time(0)), "{n}");
-            assert!(loose.hinders(2, (n * 1024 + 511, 1)).is_some());
+            writes.add(1, 7, (n * 1024, 512), Time(n));
+            writes.give_up(1, 7);
+            assert_eq!(writes.hinders(2, (0, 512)), Some(Time(0)), "{n}");
+            assert!(writes.hinders(2, (n * 1024 + 511, 1)).is_some());
         }
-        assert!(loose.writes.lock().unwrap().given_up.len() <= GIVEN_UP_MAX);
+        assert!(writes.writes.lock().unwrap().given_up.len() <= GIVEN_UP_MAX);
     }
 }

@@ -1,14 +1,13 @@
 //! Network interfaces that come and go, or get another MTU or address: the sockets on them are opened again.
+//! The first core of an interface checks it (an [`InterfaceWatch`]). When the sockets no longer work, each
+//! core releases its own: it stops receiving from it and ends the sessions. Only when all have confirmed that
+//! are new ones opened, by the housekeeper, since that takes the kernel tens of milliseconds. So no frame is
+//! taken twice, from an old socket and from a new one; and a session comes to the core that it was on, as the
+//! fanout goes by the initiator and the unit, and cores have their sockets in the same order.
 //!
-//! The first core of an interface looks at it (a [`Keeper`]). When the sockets are of no use any more, each core releases
-//! its own: it takes nothing more from it and ends the sessions. Only when all have said so new ones are opened, by the
-//! housekeeper, since that takes the kernel tens of milliseconds. So no frame is taken twice, from an old socket and from a
-//! new one; and a session comes to the core that it was on, as the fanout goes by the initiator and the unit, and cores
-//! have their sockets in the same order.
-//!
-//! Tasks of a session that has ended may still be in a store, which may write from the frame that they came in. So the
-//! slots, and the sessions' names, are kept until they are over ([`super::Ethernet`]): until then a session of the same name
-//! does not begin.
+//! Tasks of a session that has ended may still be in a store, which may write from the frame that they came
+//! in. So the slots, and the sessions' names, are kept until they have ended ([`super::Ethernet`]): until
+//! then a session of the same name does not begin.
 
 use super::{Ethernet, Interface, SESSIONS_MAX};
 use crate::core::{Core, kind};
@@ -27,14 +26,14 @@ use std::time::Duration;
 use tracing::Level;
 use wire::aoe::{Address, Mac};
 
-/// How often an interface that is served is looked at. That it was removed its socket tells at once.
+/// How often a served interface is checked. Its removal is reported by the socket at once.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Earlier openings of an interface that a core keeps for tasks that are still in a store. While there are more, it is not
 /// opened again: a store that hangs costs no more memory, however often the interface changes.
 const RETIRED_MAX: usize = 1;
 
 /// What the first core of an interface knows of it.
-pub(in crate::core) struct Keeper {
+pub(in crate::core) struct InterfaceWatch {
     /// Its index in the configuration.
     index: usize,
     state: State,
@@ -63,9 +62,9 @@ pub(in crate::core) struct Answered {
 }
 
 /// Those of the interfaces whose first core this is.
-pub(in crate::core) fn keepers(config: &Config, me: usize) -> Vec<Keeper> {
+pub(in crate::core) fn interface_watches(config: &Config, me: usize) -> Vec<InterfaceWatch> {
     let is_first = |cores: &[usize]| cores.first() == Some(&config.cores[me]);
-    let keeper = |index| Keeper { index, state: State::Served, look_at: Time(0), reason: None };
+    let keeper = |index| InterfaceWatch { index, state: State::Served, look_at: Time(0), reason: None };
     let all = (0..).zip(&config.aoe);
     all.filter(|(_, interface)| is_first(&interface.cores)).map(|(index, _)| keeper(index)).collect()
 }
@@ -83,11 +82,11 @@ impl<L: Line> Interface<L> {
 impl<L: Line> Ethernet<L> {
     /// When [`Core::look_after_interfaces`] is to be called next, if at all; the core's next tick is then.
     pub(in crate::core) fn next_look(&self, next_tick: Time) -> Option<Time> {
-        let is_away = |keeper: &Keeper| matches!(keeper.state, State::Closed);
-        if !self.roomless.is_empty() || self.keepers.iter().any(is_away) {
+        let is_away = |keeper: &InterfaceWatch| matches!(keeper.state, State::Closed);
+        if !self.waiting_for_slots.is_empty() || self.interface_watches.iter().any(is_away) {
             return Some(next_tick);
         }
-        self.keepers.iter().map(|keeper| keeper.look_at).min()
+        self.interface_watches.iter().map(|keeper| keeper.look_at).min()
     }
 
     /// Whether a session of an earlier opening has the name that a frame is for.
@@ -115,11 +114,11 @@ impl<I: Io> Core<I> {
             return;
         }
         self.ethernet.answered.retain(|answered| answered.until > now);
-        for (index, socket) in std::mem::take(&mut self.ethernet.roomless) {
+        for (index, socket) in std::mem::take(&mut self.ethernet.waiting_for_slots) {
             self.serve_interface(index, socket);
         }
-        for position in 0..self.ethernet.keepers.len() {
-            let keeper = &mut self.ethernet.keepers[position];
+        for position in 0..self.ethernet.interface_watches.len() {
+            let keeper = &mut self.ethernet.interface_watches[position];
             // One that is not there is looked for with each tick.
             if now >= keeper.look_at || matches!(keeper.state, State::Closed) {
                 keeper.look_at = now.after(LOOK_EVERY);
@@ -129,7 +128,7 @@ impl<I: Io> Core<I> {
     }
 
     pub(in crate::core) fn interface_message(&mut self, index: usize, message: InterfaceMessage<I::Line>) {
-        let keeper = self.ethernet.keepers.iter().position(|keeper| keeper.index == index);
+        let keeper = self.ethernet.interface_watches.iter().position(|keeper| keeper.index == index);
         match (message, keeper) {
             (InterfaceMessage::Look, Some(position)) => self.look(position),
             (InterfaceMessage::Close, _) => self.close_interface(index),
@@ -146,20 +145,21 @@ impl<I: Io> Core<I> {
         let interface = &self.ethernet.interfaces[interface];
         let is_outdated = interface.packets.outdated().is_some();
         if is_outdated && let Some(first) = self.shared.config.aoe[interface.index].cores.first() {
-            self.tell_interface(interface.index, *first, InterfaceMessage::Look);
+            self.notify_interface(interface.index, *first, InterfaceMessage::Look);
         }
         is_outdated
     }
 
     fn look(&mut self, position: usize) {
-        let index = self.ethernet.keepers[position].index;
-        match self.ethernet.keepers[position].state {
+        let index = self.ethernet.interface_watches[position].index;
+        match self.ethernet.interface_watches[position].state {
             State::Served => {
                 let own = self.ethernet.interfaces.iter().find(|interface| interface.index == index);
-                let roomless = || self.ethernet.roomless.iter().find(|(of, _)| *of == index);
+                let waiting_for_slots =
+                    || self.ethernet.waiting_for_slots.iter().find(|(of, _)| *of == index);
                 let outdated = match own {
                     Some(own) => own.packets.outdated(),
-                    None => roomless().and_then(|(_, socket)| socket.outdated()),
+                    None => waiting_for_slots().and_then(|(_, socket)| socket.outdated()),
                 };
                 if let Some(reason) = outdated {
                     self.let_go(position, reason);
@@ -170,7 +170,7 @@ impl<I: Io> Core<I> {
                 let job = Job::OpenInterface { interface, index, core: self.me };
                 // It is gone only when the process ends.
                 let _ = self.shared.housekeeper.send(job);
-                self.ethernet.keepers[position].state = State::Opening;
+                self.ethernet.interface_watches[position].state = State::Opening;
             }
             State::Closing(_) | State::Closed | State::Opening => {}
         }
@@ -179,18 +179,18 @@ impl<I: Io> Core<I> {
     /// Has all cores of an interface release it.
     fn let_go(&mut self, position: usize, reason: String) {
         tracing::warn!("AoE on {reason}; sessions there end, and it is served again as soon as that can be");
-        let index = self.ethernet.keepers[position].index;
+        let index = self.ethernet.interface_watches[position].index;
         let cores = self.shared.config.aoe[index].cores.clone();
-        self.ethernet.keepers[position].state = State::Closing(cores.len());
-        self.ethernet.keepers[position].reason = Some(reason);
+        self.ethernet.interface_watches[position].state = State::Closing(cores.len());
+        self.ethernet.interface_watches[position].reason = Some(reason);
         for core in cores {
-            self.tell_interface(index, core, InterfaceMessage::Close);
+            self.notify_interface(index, core, InterfaceMessage::Close);
         }
     }
 
     /// Takes and sends nothing more there.
     fn close_interface(&mut self, index: usize) {
-        self.ethernet.roomless.retain(|(of, _)| *of != index);
+        self.ethernet.waiting_for_slots.retain(|(of, _)| *of != index);
         if let Some(position) = self.ethernet.interfaces.iter().position(|interface| interface.index == index)
         {
             let interface = self.ethernet.interfaces.remove(position);
@@ -243,7 +243,7 @@ impl<I: Io> Core<I> {
             let is_it = |retired: &&Interface<I::Line>| retired.index == index;
             match self.shared.config.aoe[index].cores.first() {
                 Some(first) if self.ethernet.retired.iter().filter(is_it).count() <= RETIRED_MAX => {
-                    self.tell_interface(index, *first, InterfaceMessage::Closed);
+                    self.notify_interface(index, *first, InterfaceMessage::Closed);
                 }
                 Some(_) | None => self.ethernet.letting_go.push(index),
             }
@@ -251,7 +251,7 @@ impl<I: Io> Core<I> {
     }
 
     fn interface_closed(&mut self, position: usize) {
-        let keeper = &mut self.ethernet.keepers[position];
+        let keeper = &mut self.ethernet.interface_watches[position];
         if let State::Closing(cores) = &mut keeper.state {
             *cores -= 1;
             if *cores == 0 {
@@ -262,7 +262,7 @@ impl<I: Io> Core<I> {
     }
 
     fn interface_opened(&mut self, position: usize, opened: io::Result<Vec<I::Line>>) {
-        let keeper = &mut self.ethernet.keepers[position];
+        let keeper = &mut self.ethernet.interface_watches[position];
         let index = keeper.index;
         match opened {
             Ok(sockets) => {
@@ -273,7 +273,7 @@ impl<I: Io> Core<I> {
                 }
                 let cores = self.shared.config.aoe[index].cores.clone();
                 for (core, socket) in cores.into_iter().zip(sockets) {
-                    self.tell_interface(index, core, InterfaceMessage::Serve(Box::new(socket)));
+                    self.notify_interface(index, core, InterfaceMessage::Serve(Box::new(socket)));
                 }
             }
             Err(error) => {
@@ -306,12 +306,12 @@ impl<I: Io> Core<I> {
                     "AoE on {}: too little memory is left for its frames; they are taken later",
                     self.shared.config.aoe[index].name
                 );
-                self.ethernet.roomless.push((index, socket));
+                self.ethernet.waiting_for_slots.push((index, socket));
             }
         }
     }
 
-    fn tell_interface(&mut self, index: usize, core: usize, message: InterfaceMessage<I::Line>) {
+    fn notify_interface(&mut self, index: usize, core: usize, message: InterfaceMessage<I::Line>) {
         if let Some(core) = self.core_index(core) {
             self.post(core, Message::Interface { index, message });
         }

@@ -1,4 +1,4 @@
-//! READs whose data is the store's own memory, or is read from memory at once: they need no task.
+//! READs that need no task: zero-copy, with the store's own memory as data, or read from memory at once.
 
 use super::Core;
 use super::buffer::Purpose;
@@ -19,7 +19,7 @@ pub(super) enum Occupant {
     /// A task of this core.
     Task(Key),
     /// A READ whose data, lent by the store or read at once, is on its way with the ending behind it.
-    Lent {
+    ImmediateRead {
         /// Of this unit.
         unit: u32,
         /// How much it is, and until when the initiator has time to take it.
@@ -34,7 +34,7 @@ impl Occupant {
     pub(super) fn task(&self) -> Option<Key> {
         match self {
             Occupant::Task(key) => Some(*key),
-            Occupant::Lent { .. } => None,
+            Occupant::ImmediateRead { .. } => None,
         }
     }
 }
@@ -43,7 +43,13 @@ impl<I: Io> Core<I> {
     /// Sends all that a READ reads, from the store's own memory where it lends it, or from where it was read to at once.
     /// Nothing is left to be done then but to leave the gate when the data has left, and to end it nobody needs more than
     /// the transport.
-    pub(super) fn lend(&mut self, connection: Key, unit: u32, command: &Command, exec: &Exec) -> bool {
+    pub(super) fn read_immediate(
+        &mut self,
+        connection: Key,
+        unit: u32,
+        command: &Command,
+        exec: &Exec,
+    ) -> bool {
         let Some((offset, len, ending)) = exec.whole_read() else { return false };
         let bytes = command.read_bytes.min(len);
         let (now, stall_nanos) = (self.io.now(), self.stall_nanos);
@@ -62,10 +68,10 @@ impl<I: Io> Core<I> {
         };
         let Some(conn) = self.connections.get_mut(connection) else { return false };
         let moving = conn.pace.begin(now, stall_nanos, bytes);
-        conn.occupy(command.task, Occupant::Lent { unit, moving, buffer });
+        conn.occupy(command.task, Occupant::ImmediateRead { unit, moving, buffer });
         let (from, end) = (from.slice(0, bytes), Some(to_wire(ending)));
         conn.machine.down(now, Down::Push { task: command.task, at: 0, from, end });
-        conn.soil(connection, &mut self.to_serve, &mut self.to_flush);
+        conn.mark_dirty(connection, &mut self.to_serve, &mut self.to_flush);
         true
     }
 
@@ -97,12 +103,16 @@ impl<I: Io> Core<I> {
 
     /// Aborts the READs of a connection whose data was lent by this unit, or by any. Nothing of them can linger.
     pub(super) fn abort_lent(&mut self, connection: Key, unit: Option<u32>, how: Aborted) {
-        let lent: Vec<_> =
-            self.connections.get(connection).into_iter().flat_map(|conn| conn.lent(unit)).collect();
-        for (wire, unit, buffer) in lent {
+        let reads: Vec<_> = self
+            .connections
+            .get(connection)
+            .into_iter()
+            .flat_map(|conn| conn.immediate_reads(unit))
+            .collect();
+        for (wire, unit, buffer) in reads {
             let is_lent = buffer.is_none();
             let buffer = self.keep_lent(connection, wire, buffer.map(|buffer| (unit, buffer)));
-            self.tell_aborted(Some(connection), wire, how);
+            self.report_aborted(Some(connection), wire, how);
             if let Some(conn) = self.connections.get_mut(connection) {
                 conn.vacate(wire);
             }
@@ -117,7 +127,7 @@ impl<I: Io> Core<I> {
     /// The connections with such a nexus for which this unit has lent data.
     pub(super) fn lending(&self, unit: u32, ours: impl Fn(&NexusUnit) -> bool) -> Vec<(Key, NexusId)> {
         let of = |conn: &Connection| {
-            conn.lent(Some(unit)).next()?;
+            conn.immediate_reads(Some(unit)).next()?;
             let lun = conn.luns.iter().find(|lun| lun.unit == unit && ours(&lun.nexus))?;
             Some(lun.nexus.id)
         };
